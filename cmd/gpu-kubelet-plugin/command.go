@@ -111,6 +111,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	where := directories(c)
 	pluginDir := where.PluginDir
+	cards := cardflags.Source(c)
+	cards.Profiles = c.String("mig-instances") == inventory.MIGDynamic
 	hook, check, limit := c.String("cdi-hook"), c.String("mps-check"), c.String("memory-limit-hook")
 	err = driver.Run(ctx, driver.Config{
 		NodeName:     nodeName,
@@ -145,7 +147,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		IgnoredXIDs:     ignored,
 		UnhealthyEffect: resourceapi.DeviceTaintEffect(c.String("unhealthy-taint-effect")),
 		Cards: inventory.Options{
-			Options:            cardflags.Source(c),
+			Options:            cards,
 			DevRoot:            c.String("dev-root"),
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
 			HookPath:           driver.InstalledProgram(hook, pluginDir),

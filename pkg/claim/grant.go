@@ -127,6 +127,9 @@ func grantsOf(
 		if g.Card, err = cardOf(machine, result.Device, m, index); err != nil {
 			return nil, fmt.Errorf("%w: see the node's Events, and delete the pod to have it placed again", err)
 		}
+		if g.Admin && g.Card.Unmade() {
+			return nil, fmt.Errorf("%s is made when a claim needs it: adminAccess sees only what is there", g.Card)
+		}
 		grants = append(grants, g)
 	}
 	return grants, nil

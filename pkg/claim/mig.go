@@ -20,6 +20,25 @@ type Instance struct {
 	// Start and Size are its place in the card's memory slices.
 	Start int `json:"start"`
 	Size  int `json:"size"`
+	// Made says that it is made for the claim, and destroyed after it. Until it is there GI and CI are gpu.NoCI,
+	// and the card has no UUID.
+	Made bool `json:"made,omitempty"`
+}
+
+// PlaceOf is where it lies.
+func (i Instance) PlaceOf() gpu.Place {
+	return gpu.Place{ProfileID: i.ProfileID, Start: i.Start, Size: i.Size}
+}
+
+// Unmade says whether the card is a MIG instance that is still to be made.
+func (c Card) Unmade() bool { return c.MIG != nil && c.MIG.Made && c.UUID == "" }
+
+// Key identifies the card among those of the node, also while it has no UUID yet.
+func (c Card) Key() string {
+	if c.Unmade() {
+		return fmt.Sprintf("%s %s at %d", c.MIG.ParentUUID, c.MIG.Profile, c.MIG.Start)
+	}
+	return c.UUID
 }
 
 // String names what was granted for people: "GPU 1", or "GPU 1's 3g.40gb at slices 4-7".
@@ -34,7 +53,7 @@ func (c Card) String() string {
 // Gone says why a MIG instance is not what it was when it was granted; empty if it is, for a card, and
 // while its card cannot be read, which says nothing of its instances.
 func (c Card) Gone(m *gpu.Machine) string {
-	if c.MIG == nil || slices.ContainsFunc(m.Faults, func(f gpu.Fault) bool { return f.Index == c.Index }) {
+	if c.MIG == nil || c.Unmade() || slices.ContainsFunc(m.Faults, func(f gpu.Fault) bool { return f.Index == c.Index }) {
 		return ""
 	}
 	_, i, there := m.Instance(c.UUID)
@@ -60,6 +79,9 @@ func instanceOf(machine *gpu.Machine, device string, index int) (Card, error) {
 		return devices.InstanceName(p.Index, i.Profile, i.Start) == device
 	})
 	if at < 0 {
+		if card, ok := toMake(p, device); ok {
+			return card, nil
+		}
 		return Card{}, fmt.Errorf("GPU %d has no such MIG instance any more: somebody cut it anew, or the node was started "+
 			"anew, which no instance survives", index)
 	}
@@ -70,4 +92,17 @@ func instanceOf(machine *gpu.Machine, device string, index int) (Card, error) {
 	return Card{Index: p.Index, UUID: i.UUID, Model: p.Model, MemoryMiB: i.MemoryMiB, MIG: &Instance{
 		ParentUUID: p.UUID, Profile: i.Profile, ProfileID: i.ProfileID, GI: i.GI, CI: i.CI, Start: i.Start, Size: i.Size,
 	}}, nil
+}
+
+// toMake is the instance that the GPU can be cut into and that has the name of the device.
+func toMake(p gpu.Partitioned, device string) (Card, bool) {
+	for _, profile := range p.Profiles {
+		for _, start := range profile.Starts {
+			if i := profile.At(start); devices.InstanceName(p.Index, i.Profile, start) == device {
+				return Card{Index: p.Index, Model: p.Model, MemoryMiB: i.MemoryMiB, MIG: &Instance{ParentUUID: p.UUID,
+					Profile: i.Profile, ProfileID: i.ProfileID, GI: gpu.NoCI, CI: gpu.NoCI, Start: start, Size: i.Size, Made: true}}, true
+			}
+		}
+	}
+	return Card{}, false
 }

@@ -35,5 +35,6 @@ func BuildDynamic(m *gpu.Machine, personalities []Options) resourceslice.DriverR
 	}
 	// The counters' order is not the devices', which changes with what is granted.
 	devices = append(devices, instances(m, personalities[0])...)
-	return pool(personalities[0].Pool, devices, cardCounters(IndexOrder(m)))
+	return pool(personalities[0].Pool, devices, append(cardCounters(IndexOrder(m)),
+		instanceCounters(m)...))
 }

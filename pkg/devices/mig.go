@@ -24,6 +24,9 @@ type MIGOptions struct {
 	// Gone are the instances that claims hold and that are not there any more. The scheduler
 	// counts what is published alone, so they stay, closed, as long as their GPUs are there.
 	Gone []GoneInstance
+	// Made are the instances that this driver makes, or has made, for claims, by the UUID of their GPU and the name
+	// of their device. The others that there are somebody else has made.
+	Made map[string]map[string]bool
 }
 
 // GoneInstance is an instance of the GPU with the index that is not there any more, or another one is in
@@ -64,10 +67,11 @@ func instances(m *gpu.Machine, o Options) []resourceapi.Device {
 	var devices []resourceapi.Device
 	for _, p := range m.Partitioned {
 		for _, i := range p.Instances {
-			if i.LeftOut == "" {
+			if i.LeftOut == "" && !o.MIG.made(p, i) {
 				devices = append(devices, instance(m, p, i, o))
 			}
 		}
+		devices = append(devices, placements(m, p, o)...)
 	}
 	for _, gone := range o.MIG.Gone {
 		// It has all attributes that others have: a selector that names one which a device lacks keeps
@@ -99,6 +103,11 @@ func cardOf(m *gpu.Machine, index int) (gpu.GPU, bool) {
 		return gpu.GPU{}, false
 	}
 	return m.GPUs[at], true
+}
+
+// made says whether this driver makes, or has made, the instance.
+func (o MIGOptions) made(p gpu.Partitioned, i gpu.Instance) bool {
+	return o.Made[p.UUID][InstanceName(p.Index, i.Profile, i.Start)]
 }
 
 func instance(m *gpu.Machine, p gpu.Partitioned, i gpu.Instance, o Options) resourceapi.Device {

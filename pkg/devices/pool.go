@@ -24,7 +24,7 @@ const countersPerSet = resourceapi.ResourceSliceMaxCountersPerCounterSet
 
 // pool distributes the devices over as many slices as it takes, in their order,
 // in which the scheduler goes through them. Counters, if there are any, come
-// last, in a slice without devices, as the API wants it.
+// last, in slices without devices, as the API wants it.
 func pool(name string, devices []resourceapi.Device, counters []resourceapi.CounterSet) resourceslice.DriverResources {
 	var out []resourceslice.Slice
 	for chunk := range slices.Chunk(devices, devicesPerSlice) {
@@ -33,8 +33,8 @@ func pool(name string, devices []resourceapi.Device, counters []resourceapi.Coun
 	if len(out) == 0 {
 		out = append(out, resourceslice.Slice{})
 	}
-	if len(counters) > 0 {
-		out = append(out, resourceslice.Slice{SharedCounters: counters})
+	for chunk := range slices.Chunk(counters, resourceapi.ResourceSliceMaxCounterSets) {
+		out = append(out, resourceslice.Slice{SharedCounters: chunk})
 	}
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{name: {Slices: out}}}
 }

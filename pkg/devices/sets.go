@@ -46,14 +46,15 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	}
 	parts := instances(m, o)
 	if len(devices) == len(m.GPUs) {
-		return pool(o.Pool, append(devices, parts...), nil)
+		return pool(o.Pool, append(devices, parts...), instanceCounters(m))
 	}
 	for i := range devices {
 		devices[i].ConsumesCounters = wholeCards(cards[i]...)
 	}
 	counted := slices.Concat(cards...)
 	slices.Sort(counted)
-	return pool(o.Pool, append(devices, parts...), cardCounters(slices.Compact(counted)))
+	return pool(o.Pool, append(devices, parts...), append(cardCounters(slices.Compact(counted)),
+		instanceCounters(m)...))
 }
 
 // setDevice describes a set by all that its cards, which are of one model, have in

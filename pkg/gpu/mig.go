@@ -4,6 +4,7 @@ package gpu
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -26,7 +27,50 @@ type Partitioned struct {
 	// Instances are its GPU instances, those that cannot be handed out among them, ordered by
 	// where they begin; none if it is in MIG mode and not cut.
 	Instances []Instance
+	// Profiles are what it can be cut into, in the driver's order. They are read where instances are made on
+	// demand, and empty otherwise.
+	Profiles []Profile
 }
+
+// Profile is a kind of instances that a GPU in MIG mode can be cut into.
+type Profile struct {
+	// Kind is what each instance of it is. It has no ids, no UUID and no place, but the size of one.
+	Kind Instance
+	// Starts are the memory slices at which one can begin, from the first on. Count is how many there can be
+	// at the same time.
+	Starts []int
+	Count  int
+}
+
+// At is an instance of the profile that nobody has made yet.
+func (p Profile) At(start int) Instance {
+	i := p.Kind
+	i.Start = start
+	return i
+}
+
+// Place is where an instance lies, and of which profile it is.
+type Place struct {
+	ProfileID int `json:"profileID"`
+	Start     int `json:"start"`
+	Size      int `json:"size"`
+}
+
+// PlaceOf is the instance's place.
+func (i Instance) PlaceOf() Place { return Place{ProfileID: i.ProfileID, Start: i.Start, Size: i.Size} }
+
+// Overlaps says whether two places have memory slices in common.
+func (p Place) Overlaps(other Place) bool {
+	return p.Start < other.Start+other.Size && other.Start < p.Start+p.Size
+}
+
+var (
+	// ErrPlaceTaken is that an instance cannot be made, since another one is in its place or has what it takes
+	// (nvmlDeviceCreateGpuInstanceWithPlacement: INSUFFICIENT_RESOURCES).
+	ErrPlaceTaken = errors.New("another MIG instance is in the way")
+	// ErrInstanceInUse is that an instance cannot be destroyed, since a program has it open.
+	ErrInstanceInUse = errors.New("a program still has the MIG instance open")
+)
 
 // InstanceID says which part of a GPU in MIG mode: the ids that the driver gives a GPU instance and a
 // compute instance in it. Both are used again: another instance in the same place may have the same ones.

@@ -32,12 +32,12 @@ func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted C
 		if err != nil {
 			return err
 		}
-		err = used.gpu(g.Card.UUID).fits(wanted.Namespace, g, limit)
+		err = used.gpu(g.Card.Key()).fits(wanted.Namespace, g, limit)
 		if i := g.Card.MIG; i != nil && err == nil {
 			err = used.gpu(i.ParentUUID).fitsInstance(wanted.Namespace, g)
 		}
 		if err != nil {
-			return fmt.Errorf("request %q: %s (%s): %w", g.Request, g.Card, g.Card.UUID, err)
+			return fmt.Errorf("request %q: %s (%s): %w", g.Request, g.Card, g.Card.Key(), err)
 		}
 		used.grant(&wanted, g)
 	}
@@ -101,7 +101,6 @@ func (u *GPU) inUse(by *Claim, format string, args ...any) error {
 // nobody else has the instance is for fits. But an instance that is not there any more may have left
 // its id, and with it its device nodes, to this one: containers that held the other could use it.
 func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
-	other, same := u.instances[g.Card.MIG.GI]
 	by := u.whole
 	if by == nil {
 		by = u.shared
@@ -115,12 +114,18 @@ func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
 			podsFor(namespace, u.Reserved))
 	case by != nil:
 		return u.inUse(by, "%s holds the GPU as it was before it was in MIG mode", by.nameFor(namespace))
-	case same && other.uuid != g.Card.UUID:
-		return u.inUse(other.claim, "%s holds the instance that was there before (%s), whose device nodes are the same",
-			other.claim.nameFor(namespace), other.uuid)
-	default:
-		return nil
 	}
+	for _, other := range u.instances {
+		mine, theirs := g.Card.MIG, other.card.MIG
+		switch {
+		case mine.Made && mine.PlaceOf().Overlaps(theirs.PlaceOf()):
+			return u.inUse(other.claim, "%s holds %s, which is in the way", other.claim.nameFor(namespace), other.card)
+		case !mine.Made && mine.GI == theirs.GI && other.card.UUID != g.Card.UUID:
+			return u.inUse(other.claim, "%s holds the instance that was there before (%s), whose device nodes are the same",
+				other.claim.nameFor(namespace), other.card.UUID)
+		}
+	}
+	return nil
 }
 
 // partOf says what pods without a claim have of a GPU that they close.

@@ -39,14 +39,13 @@ type GPU struct {
 
 	// whole is the claim that was granted all of it, shared one that has a share.
 	whole, shared *Claim
-	// instances are the MIG instances of it that claims were granted, by the id of the GPU instance.
-	// It is the driver's, which uses it again: see fitsInstance.
-	instances map[int]instance
+	// instances are the MIG instances of it that claims were granted: see fitsInstance.
+	instances []instance
 }
 
 // instance is a MIG instance that a claim was granted.
 type instance struct {
-	uuid  string
+	card  claim.Card
 	claim *Claim
 }
 
@@ -84,12 +83,9 @@ func (n Node) grant(c *Claim, g claim.Grant) {
 	}
 	if i := g.Card.MIG; i != nil {
 		parent := n.gpu(i.ParentUUID)
-		if parent.instances == nil {
-			parent.instances = map[int]instance{}
-		}
-		parent.instances[i.GI] = instance{g.Card.UUID, c}
+		parent.instances = append(parent.instances, instance{g.Card, c})
 	}
-	u := n.gpu(g.Card.UUID)
+	u := n.gpu(g.Card.Key())
 	u.Mode = g.Mode
 	u.Shares += g.CountsAs()
 	if !g.Mode.Shared() {

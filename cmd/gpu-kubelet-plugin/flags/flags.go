@@ -68,6 +68,10 @@ func hostFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "gpu-read-interval", Sources: env("GPU_READ_INTERVAL"),
 			Value: inventory.DefaultReadInterval, Validator: checkReadInterval,
 			Usage: "how often the GPUs are read, at least 1s; a change of theirs shows this late at most"},
+		&cli.StringFlag{Name: "mig-instances", Sources: env("MIG_INSTANCES"), Value: inventory.MIGStatic,
+			Validator: inventory.CheckMIG,
+			Usage: "MIG instances to offer: static, or dynamic, which makes them for claims (alpha, " +
+				"docs/mig.md#dynamic-instances)"},
 		&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/gpu-cdi-hook",
 			Usage: "CDI hook to install for the container runtime: gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for " +
 				"none"},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -49,6 +50,50 @@ type migProfile struct {
 	graphics bool
 	// compute are the kinds of compute instances in it; nil until an instance was seen.
 	compute []nvml.ComputeInstanceProfileInfo
+	// starts and size are where instances can lie, if Options.Profiles.
+	starts []int
+	size   int
+}
+
+// kind is what each instance of the profile is.
+func (p *migProfile) kind() gpu.Instance {
+	return gpu.Instance{InstanceID: gpu.InstanceID{GI: gpu.NoCI, CI: gpu.NoCI}, ProfileID: int(p.Id), Profile: p.name,
+		Size: p.size, MemoryMiB: int64(p.MemorySizeMB), SMCount: int(p.MultiprocessorCount),
+		CopyEngines: int(p.CopyEngineCount), Decoders: int(p.DecoderCount), Encoders: int(p.EncoderCount),
+		JPEGs: int(p.JpegCount), OFAs: int(p.OfaCount), Graphics: p.graphics}
+}
+
+// profilesOf are what the card can be cut into, if that is read.
+func (r *Reader) profilesOf(c *card) []gpu.Profile {
+	if !r.opts.Profiles {
+		return nil
+	}
+	var profiles []gpu.Profile
+	for _, p := range c.told.migProfiles {
+		if len(p.starts) > 0 {
+			profiles = append(profiles, gpu.Profile{Kind: p.kind(), Starts: p.starts, Count: int(p.InstanceCount)})
+		}
+	}
+	return profiles
+}
+
+// readPlacements reads where instances of a profile can lie. All of them have one size.
+func (r *Reader) readPlacements(ctx context.Context, c *card, p *migProfile) error {
+	placements, err := ask(ctx, c.Calls, "reading where a "+p.name+" can lie",
+		func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+			return c.handle.GetGpuInstancePossiblePlacements(&p.GpuInstanceProfileInfo)
+		})
+	if unsupported(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, placement := range placements {
+		p.starts, p.size = append(p.starts, int(placement.Start)), int(placement.Size)
+	}
+	slices.Sort(p.starts)
+	return nil
 }
 
 // readInstances reads what a card in MIG mode is cut into: by the kinds of instances, since the list of MIG
@@ -119,6 +164,11 @@ func (r *Reader) readProfiles(ctx context.Context, c *card) ([]*migProfile, erro
 		p := &migProfile{GpuInstanceProfileInfo: info}
 		if err := r.nameProfile(ctx, c, i, p); err != nil {
 			return nil, err
+		}
+		if r.opts.Profiles {
+			if err := r.readPlacements(ctx, c, p); err != nil {
+				return nil, err
+			}
 		}
 		profiles = append(profiles, p)
 	}
@@ -191,12 +241,8 @@ func (r *Reader) readInstance(ctx context.Context, c *card, p *migProfile, gi nv
 	if err != nil {
 		return instance, false, err
 	}
-	instance = gpu.Instance{
-		InstanceID: gpu.InstanceID{GI: int(info.Id), CI: gpu.NoCI}, ProfileID: int(p.Id), Profile: p.name,
-		Start: int(info.Placement.Start), Size: int(info.Placement.Size), MemoryMiB: int64(p.MemorySizeMB),
-		SMCount: int(p.MultiprocessorCount), CopyEngines: int(p.CopyEngineCount), Decoders: int(p.DecoderCount),
-		Encoders: int(p.EncoderCount), JPEGs: int(p.JpegCount), OFAs: int(p.OfaCount), Graphics: p.graphics,
-	}
+	instance = p.kind()
+	instance.GI, instance.Start, instance.Size = int(info.Id), int(info.Placement.Start), int(info.Placement.Size)
 	devices, err := r.computeInstances(ctx, c, p, gi)
 	switch {
 	case vanished(err):

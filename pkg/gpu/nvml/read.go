@@ -24,6 +24,8 @@ type Options struct {
 	CallTimeout time.Duration
 	// SysFS is the root of the sysfs that has the cards; empty is "/sys".
 	SysFS string
+	// Profiles has the kinds of instances read into which GPUs in MIG mode can be cut.
+	Profiles bool
 	// ProcFS is the root of the procfs that has the host's memory and what the
 	// kernel module tells about cards; empty is "/proc".
 	ProcFS string
@@ -106,7 +108,8 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 		case c.failure != nil:
 			machine.Faults = append(machine.Faults, c.fault())
 		case c.gpu.MIG.Enabled:
-			machine.Partitioned = append(machine.Partitioned, gpu.Partitioned{GPU: c.gpu, Instances: c.instances})
+			machine.Partitioned = append(machine.Partitioned, gpu.Partitioned{GPU: c.gpu, Instances: c.instances,
+				Profiles: r.profilesOf(c)})
 		default:
 			machine.GPUs = append(machine.GPUs, c.gpu)
 		}

@@ -36,6 +36,8 @@ type Options struct {
 	CallTimeout time.Duration
 	// SysFS is where this process sees the sysfs that has the cards; empty is "/sys".
 	SysFS string
+	// Profiles has it read what GPUs in MIG mode can be cut into.
+	Profiles bool
 }
 
 // Local is a path of the host as this process sees it.
@@ -75,6 +77,9 @@ func New(opts Options) *Source {
 
 // Uses returns what reads what the node's GPUs are used for, which may run beside a Source.
 func Uses(opts Options) *nvml.Uses { return nvml.NewUses(opts.open()) }
+
+// Partitions returns what makes and destroys MIG instances, which may be used beside a Source.
+func Partitions(opts Options) *nvml.Partitions { return nvml.NewPartitions(opts.open()) }
 
 func (o Options) open() nvml.OpenOptions {
 	libraryPath := o.LibraryPath
@@ -174,7 +179,8 @@ func (s *Source) open(ctx context.Context) error {
 		return err
 	}
 	s.lib = lib
-	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: o.SysFS})
+	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: o.SysFS,
+		Profiles: o.Profiles})
 	return nil
 }
 

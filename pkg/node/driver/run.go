@@ -28,8 +28,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
@@ -134,7 +136,8 @@ func Run(ctx context.Context, cfg Config) error {
 	recorder := events.Recorder()
 	a := &agent{Config: cfg, users: orphans.NewUsers(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
 		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
-		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
+		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel,
+		rescan: make(chan struct{}, 1)}
 	return a.run(ctx, node, cards)
 }
 
@@ -167,6 +170,8 @@ type agent struct {
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
 	registration *registration
+	// rescan is sent to have the GPUs read at once.
+	rescan chan struct{}
 	// healthChanged is sent when the health of devices may be another one.
 	healthChanged signal
 	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
@@ -208,6 +213,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
+	recovery := &recovery{recover: a.recover, again: make(chan struct{}, 1)}
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: cards, Events: a.events, Machines: usable,
 		// Before anything is prepared, or published.
@@ -215,8 +221,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 			a.limited.look(ctx, inv.Machine)
 			a.preparer.SetInventory(inv)
 		}),
-		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.Cards.ReadInterval,
-		Health: monitor,
+		Changed: recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.Cards.ReadInterval,
+		Health: monitor, Rescan: a.rescan,
 	})
 	var wg sync.WaitGroup
 	var auditor *auditwatch.Watch
@@ -257,6 +263,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	// The publisher has to know before it publishes anything.
 	dirs := newDirWatch(a.sharedDirs(), a.sockets(), a.registration.overdue)
 	usable.looked(dirs.look().gone)
+	wg.Go(func() { recovery.run(ctx) })
 	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
 	wg.Go(func() { a.watchRuntime(ctx, usable) })
 	wg.Go(func() { a.publisher.Run(ctx) })
@@ -350,6 +357,8 @@ func (a *agent) makePreparer(bootID string) error {
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
 		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), Lifters: a.Lifters,
+		Partitions:         source.Partitions(a.Cards.Options),
+		Rescan:             func() { signaling.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),
 		Node: preparerNode{

@@ -32,6 +32,22 @@ type Options struct {
 	ReadInterval time.Duration
 }
 
+// What instances of GPUs in MIG mode are offered.
+const (
+	// MIGStatic is those that somebody has made.
+	MIGStatic = "static"
+	// MIGDynamic is also those that can be made beside them; they are made for the claims that are allocated them.
+	MIGDynamic = "dynamic"
+)
+
+// CheckMIG says whether the value is one of the two.
+func CheckMIG(value string) error {
+	if value != MIGStatic && value != MIGDynamic {
+		return fmt.Errorf("unknown value %q: want %s or %s", value, MIGStatic, MIGDynamic)
+	}
+	return nil
+}
+
 // Reader reads the node's cards. It is used by one goroutine, but for Watch.
 type Reader struct {
 	opts  Options

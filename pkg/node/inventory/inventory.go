@@ -61,6 +61,8 @@ type KeeperOptions struct {
 	// Fail ends the process for what only another one can do.
 	Fail  context.CancelCauseFunc
 	Clock clock.Clock
+	// Rescan has the cards read at once.
+	Rescan <-chan struct{}
 	// ReadInterval is how often the cards are read; 0 is DefaultReadInterval.
 	ReadInterval time.Duration
 }
@@ -115,6 +117,9 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 		case <-read:
 			// A GPU that hangs is found sooner by this than by reading it.
 			i.check(ctx)
+			read = i.Clock.After(i.refresh(ctx))
+			continue
+		case <-i.Rescan:
 			read = i.Clock.After(i.refresh(ctx))
 			continue
 		case <-i.cut:

@@ -54,6 +54,17 @@ type MPS interface {
 	GiveBack(ctx context.Context, uuids ...string) error
 }
 
+// Partitions makes and destroys instances of GPUs in MIG mode; *nvml.Partitions implements it.
+type Partitions interface {
+	// Instances are those that the GPU with the UUID is cut into now; none of a GPU that is not there.
+	Instances(ctx context.Context, uuid string) ([]gpu.Instance, error)
+	// MakeGPUInstance returns the id. After gpu.ErrPlaceTaken nothing was made.
+	MakeGPUInstance(ctx context.Context, uuid string, at gpu.Place) (gi int, err error)
+	MakeComputeInstance(ctx context.Context, uuid string, gi int) (gpu.Instance, error)
+	// Destroy destroys a GPU instance and what is in it.
+	Destroy(ctx context.Context, uuid string, gi int) error
+}
+
 // noMPS has no GPUs.
 type noMPS struct{}
 
@@ -143,10 +154,14 @@ type Options struct {
 	// Isolation finds the back ends.
 	Isolation isolation.Backends
 	// MPS is nil on a node without.
-	MPS      MPS
-	Cluster  Cluster
-	Node     Node
-	Listener Listener
+	MPS MPS
+	// Partitions may be nil where no claim is allocated an instance that is to be made. Rescan has the GPUs read
+	// again, soon: what was made, or destroyed, has to be seen.
+	Partitions Partitions
+	Rescan     func()
+	Cluster    Cluster
+	Node       Node
+	Listener   Listener
 	// Lifters is what can lift limits; the zero value is whoever writes a claim.
 	Lifters claim.Lifters
 	// ContainersPerShare is how many containers may have the limits of one share at the same

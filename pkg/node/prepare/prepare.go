@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,9 @@ type Preparer struct {
 	options           Options
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
+	// news is closed when there is another inventory.
+	mu   sync.Mutex
+	news chan struct{}
 	// unenterable are the claims with a CDI spec of which Repair could make no record.
 	unenterable atomic.Pointer[[]types.UID]
 }
@@ -41,7 +45,7 @@ func New(o Options) *Preparer {
 	if o.MPS == nil {
 		o.MPS = noMPS{}
 	}
-	return &Preparer{options: o}
+	return &Preparer{options: o, news: make(chan struct{})}
 }
 
 // Machine is what the node has to hand out; nil where it has not been read.
@@ -53,7 +57,13 @@ func (p *Preparer) Machine() *gpu.Machine {
 }
 
 // SetInventory replaces what the node has to hand out.
-func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
+func (p *Preparer) SetInventory(inv *Inventory) {
+	p.inventory.Store(inv)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.news)
+	p.news = make(chan struct{})
+}
 
 // SetIsolationDisabled sets whether the limits of everything that is prepared
 // from now on are lifted, as if each request asked for it.
@@ -108,7 +118,7 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 	w := &preparation{claim: c, inventory: inv}
 	for _, step := range []func(context.Context, *preparation) error{p.resolve, p.validate, p.reserve, p.write, p.done} {
 		if err := step(ctx, w); err != nil {
-			return Result{Kept: w.kept}, errors.Join(err, p.rollBack(w))
+			return Result{Kept: w.kept}, errors.Join(err, p.rollBack(ctx, w))
 		}
 	}
 	return Result{Devices: devices(w.record), Lifted: liftedRequests(w.record.Grants), Kept: w.kept,
@@ -169,7 +179,7 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.claim.UID, grants, order); err != nil {
 		return withReason(ReasonNotStartable, err)
 	}
-	w.record.Effects = effects(w.isolated)
+	w.record.Effects = append(instancesToMake(grants), effects(w.isolated)...)
 	return nil
 }
 
@@ -181,7 +191,10 @@ func (p *Preparer) validate(ctx context.Context, w *preparation) error {
 			return withReason(ReasonInvalid, err)
 		}
 	}
-	return withReason(ReasonNotStartable, w.usable())
+	if err := w.usable(); err != nil {
+		return withReason(ReasonNotStartable, err)
+	}
+	return p.checkPlaces(ctx, w)
 }
 
 // reserve enters the claim among the others if the node serves it still, and it
@@ -228,16 +241,19 @@ func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
 
 func (p *Preparer) unreserve(r state.Record) error { return p.options.Store.Delete(r.UID) }
 
-// write makes what the containers' isolation needs on the host, which is not the claim's
-// alone, and then the CDI spec that refers to it. Its undo is unwrite.
+// write makes the claim's MIG instances, if it has such as are made on demand, then what the containers' isolation
+// needs on the host, which is not the claim's alone, and then the CDI spec that refers to it. Its undo is unwrite.
 func (p *Preparer) write(ctx context.Context, w *preparation) error {
+	if err := p.makeInstances(ctx, w); err != nil {
+		return withReason(ReasonNotStartable, err)
+	}
 	if err := p.setUp(ctx, w); err != nil {
 		return err
 	}
 	return p.writeSpec(w)
 }
 
-func (p *Preparer) unwrite(r state.Record) error {
+func (p *Preparer) unwrite(ctx context.Context, r state.Record, shown shown) error {
 	if err := p.options.Specs.Remove(r.CDISpec); err != nil {
 		return err
 	}
@@ -245,11 +261,14 @@ func (p *Preparer) unwrite(r state.Record) error {
 		return err
 	}
 	for _, e := range slices.Backward(r.Effects) {
-		if err := p.options.Isolation.Undo(isolation.Effect(e)); err != nil {
+		if e.Instance != nil {
+			continue
+		}
+		if err := p.options.Isolation.Undo(isolation.Effect{Name: e.Name, GPU: e.GPU}); err != nil {
 			return err
 		}
 	}
-	return nil
+	return p.unmakeInstances(ctx, r, shown)
 }
 
 // done marks the claim as prepared. From then on Unprepare undoes it.
@@ -263,19 +282,20 @@ func (p *Preparer) done(_ context.Context, w *preparation) error {
 }
 
 // rollBack undoes the steps of a preparation that failed.
-func (p *Preparer) rollBack(w *preparation) error {
+func (p *Preparer) rollBack(ctx context.Context, w *preparation) error {
 	if !w.stored {
 		return nil
 	}
 	// Isolation was set up for it, too.
 	defer p.options.Listener.Changed()
-	return p.undo(w.record)
+	// Also where the kubelet has given the call up.
+	return p.undo(context.WithoutCancel(ctx), w.record, p.awaitMachine)
 }
 
 // undo takes back whatever of the record's effects has happened. The record
 // goes last, so that a failure leaves it for the next attempt.
-func (p *Preparer) undo(r state.Record) error {
-	if err := p.unwrite(r); err != nil {
+func (p *Preparer) undo(ctx context.Context, r state.Record, shown shown) error {
+	if err := p.unwrite(ctx, r, shown); err != nil {
 		return err
 	}
 	return p.unreserve(r)
@@ -317,7 +337,7 @@ func (p *Preparer) undoEarlier(ctx context.Context, r state.Record) error {
 	}
 	klog.FromContext(ctx).Info("Undoing an earlier preparation of the claim",
 		"claim", klog.KRef(r.Namespace, r.Name), "phase", r.Phase)
-	return p.undo(r)
+	return p.undo(ctx, r, p.awaitMachine)
 }
 
 // Unprepare takes the claim's devices back. It is idempotent; a claim that was
@@ -331,18 +351,18 @@ func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
 			return err
 		}
 		if !found {
-			return p.release(strayRecord(uid))
+			return p.release(ctx, strayRecord(uid))
 		}
 		if err := p.waitEnded(ctx, r); err != nil {
 			return err
 		}
-		return p.release(r)
+		return p.release(ctx, r)
 	})
 }
 
 // release takes a claim's devices back and tells that they are free.
-func (p *Preparer) release(r state.Record) error {
-	if err := p.undo(r); err != nil {
+func (p *Preparer) release(ctx context.Context, r state.Record) error {
+	if err := p.undo(ctx, r, p.awaitMachine); err != nil {
 		return err
 	}
 	p.options.Listener.Changed()

@@ -118,7 +118,7 @@ func podNames(c *resourceapi.ResourceClaim) []string {
 func effects(isolated isolation.Claim) []state.Effect {
 	var out []state.Effect
 	for _, e := range isolated.Effects() {
-		out = append(out, state.Effect(e))
+		out = append(out, state.Effect{Name: e.Name, GPU: e.GPU})
 	}
 	return out
 }
@@ -150,7 +150,7 @@ func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
 	var uids []types.UID
 	for _, other := range others {
 		if slices.ContainsFunc(other.Grants, func(granted claim.Grant) bool {
-			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Card.UUID == granted.Card.UUID })
+			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Card.Key() == granted.Card.Key() })
 		}) {
 			uids = append(uids, other.UID)
 		}

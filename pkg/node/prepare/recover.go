@@ -17,7 +17,7 @@ import (
 // Recover brings the node back to a clean state after the plugin, or the node,
 // was stopped at any point: preparations that were cut off are undone and specs
 // of prepared claims are written again with the current base edits. It asks nobody
-// but the node's disk; what only the API server can tell is Repair's. It can run while
+// but the node's disk, and the driver where MIG instances were being made; what only the API server can tell is Repair's. It can run while
 // another instance serves claims. Errors concern single claims; the others are
 // recovered.
 func (p *Preparer) Recover(ctx context.Context) error {
@@ -52,7 +52,11 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 	if r.Phase == state.Preparing {
 		klog.FromContext(ctx).Info("Undoing a preparation that was cut off",
 			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
-		return p.undo(r)
+		err := p.undo(ctx, r, p.showsNow)
+		if errors.Is(err, errStillShown) {
+			return nil // the inventory without it brings Recover again
+		}
+		return err
 	}
 	inv := p.inventory.Load()
 	if inv == nil {
@@ -76,6 +80,6 @@ func (p *Preparer) UnprepareSame(ctx context.Context, r state.Record) error {
 		if err != nil || !found || !reflect.DeepEqual(now, r) {
 			return err
 		}
-		return p.release(now)
+		return p.release(ctx, now)
 	})
 }

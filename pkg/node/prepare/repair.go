@@ -139,7 +139,7 @@ func (p *Preparer) removeStraySpec(ctx context.Context, uid types.UID) error {
 		}
 		klog.FromContext(ctx).Info("Removing the CDI spec of a claim that neither the node nor the API server knows",
 			"claimUID", uid)
-		return p.undo(strayRecord(uid))
+		return p.undo(ctx, strayRecord(uid), p.awaitMachine)
 	})
 }
 
@@ -195,7 +195,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	default:
 		// It is to be prepared yet, with all that is checked then; a spec would be of
 		// what the claim was allocated before.
-		return p.undo(r)
+		return p.undo(ctx, r, p.awaitMachine)
 	}
 	klog.FromContext(ctx).Info("Entering a prepared claim again whose record was lost",
 		"claim", klog.KObj(c), "claimUID", c.UID)

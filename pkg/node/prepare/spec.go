@@ -35,6 +35,9 @@ func (w *preparation) usable() error {
 		if gone := g.Card.Gone(w.inventory.Machine); gone != "" {
 			return fmt.Errorf("%s: delete the pod, so that it is placed again", gone)
 		}
+		if g.Card.Unmade() {
+			continue // what it takes is there when it is
+		}
 		if err := w.inventory.Base.Check(g.Card.UUID); err != nil {
 			return fmt.Errorf("%s: %w", g.Card, err)
 		}

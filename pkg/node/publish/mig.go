@@ -34,17 +34,34 @@ type heldInstance struct {
 	by state.Record
 }
 
-// heldInstances are the instances that claims hold.
+// heldInstances are the instances that claims hold: not those that are being made, or destroyed.
 func heldInstances(records []state.Record) []heldInstance {
 	var held []heldInstance
 	for _, r := range records {
 		for _, g := range r.Grants {
-			if g.Card.MIG != nil && !g.Admin {
+			if g.Card.MIG != nil && !g.Admin && (!g.Card.MIG.Made || r.Phase == state.Prepared) {
 				held = append(held, heldInstance{g, r})
 			}
 		}
 	}
 	return held
+}
+
+// madeInstances are the devices of the instances that are made for claims, by the UUID of their GPU: those that are being
+// made, or destroyed, too.
+func madeInstances(records []state.Record) map[string]map[string]bool {
+	made := map[string]map[string]bool{}
+	for _, r := range records {
+		for _, g := range r.Grants {
+			if i := g.Card.MIG; i != nil && i.Made {
+				if made[i.ParentUUID] == nil {
+					made[i.ParentUUID] = map[string]bool{}
+				}
+				made[i.ParentUUID][g.Device] = true
+			}
+		}
+	}
+	return made
 }
 
 // usesMIG says whether there is anything to do for instances.
@@ -82,7 +99,8 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 			closeReserved(i.UUID, reserved, closeTo)
 		}
 	}
-	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel)}
+	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel),
+		Made: madeInstances(records)}
 	for _, h := range held {
 		if h.Card.Gone(s.machine) == "" {
 			continue
@@ -167,6 +185,9 @@ func instanceNamed(m *gpu.Machine, device string) (gpu.Partitioned, gpu.Instance
 func countInstances(m *gpu.Machine) int {
 	count := 0
 	for _, p := range m.Partitioned {
+		if onDemand(p) {
+			continue
+		}
 		for _, i := range p.Instances {
 			if i.LeftOut == "" {
 				count++
@@ -176,16 +197,30 @@ func countInstances(m *gpu.Machine) int {
 	return count
 }
 
+// onDemand says whether instances of the GPU are made for claims.
+func onDemand(p gpu.Partitioned) bool { return len(p.Profiles) > 0 }
+
+// countOnDemand is of how many GPUs.
+func countOnDemand(m *gpu.Machine) int {
+	count := 0
+	for _, p := range m.Partitioned {
+		if onDemand(p) {
+			count++
+		}
+	}
+	return count
+}
+
 // notOffered says what of the GPUs in MIG mode nobody is given, and why: it may be meant to be so.
-func notOffered(m *gpu.Machine) event {
+func notOffered(m *gpu.Machine, made map[string]map[string]bool) event {
 	told := event{reason: v1alpha1.ReasonInstancesLeftOut, good: true}
 	var parts []string
 	for _, p := range m.Partitioned {
-		if len(p.Instances) == 0 {
+		if len(p.Instances) == 0 && !onDemand(p) {
 			parts = append(parts, fmt.Sprintf("GPU %d is in MIG mode and not cut into instances", p.Index))
 		}
 		for _, i := range p.Instances {
-			if i.LeftOut != "" {
+			if i.LeftOut != "" && !made[p.UUID][devices.InstanceName(p.Index, i.Profile, i.Start)] {
 				parts = append(parts, fmt.Sprintf("GPU %d's %s: %s", p.Index, i.Place(), i.LeftOut))
 			}
 		}

@@ -194,3 +194,56 @@ func TestBesideADevicePluginForMIG(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 }
+
+// Instances that are made for claims, and destroyed after them: what is offered stays the same, whatever is there.
+func TestInstancesOnDemand(t *testing.T) {
+	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1}, Count: 2}}
+	place := gpu.Place{ProfileID: 19, Start: 0, Size: 1}
+	mine := instanceAt(0, "MIG-a")
+	unmade := mine
+	unmade.UUID, unmade.CI, unmade.LeftOut = "", gpu.NoCI, "it has no compute instance"
+	record := func(phase state.Phase, uuid string) state.Record {
+		r := holding(mine)
+		r.Phase, r.Grants[0].Card.UUID, r.Grants[0].Card.MIG.Made = phase, uuid, true
+		r.Effects = []state.Effect{{GPU: "GPU-2", Instance: &state.MadeInstance{Place: place, UUID: uuid}}}
+		return r
+	}
+	const offered = "gpu-0 gpu-1 gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0"
+	for name, test := range map[string]struct {
+		now     []gpu.Instance
+		records []state.Record
+		devices string
+		gone    bool
+	}{
+		"not cut":                 {devices: offered},
+		"to be made":              {records: []state.Record{record(state.Preparing, "")}, devices: offered},
+		"half made":               {now: []gpu.Instance{unmade}, records: []state.Record{record(state.Preparing, "")}, devices: offered},
+		"made, not read yet":      {records: []state.Record{record(state.Preparing, "MIG-a")}, devices: offered},
+		"made":                    {now: []gpu.Instance{mine}, records: []state.Record{record(state.Prepared, "MIG-a")}, devices: offered},
+		"destroyed, not read yet": {now: []gpu.Instance{mine}, records: []state.Record{record(state.Preparing, "MIG-a")}, devices: offered},
+		"gone": {records: []state.Record{record(state.Prepared, "MIG-a")}, gone: true,
+			devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0!"},
+		"somebody else's": {now: []gpu.Instance{mine}, devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-0 gpu-2-mig-1g-10gb-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := found(t, "mig", mode.Exclusive)
+			s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: test.now,
+				Profiles: profiles}}
+			s.records = test.records
+			p, err := s.plan()
+			if err != nil || p.devices() != test.devices {
+				t.Errorf("published %s, %v; want %s", p.devices(), err, test.devices)
+			}
+			if told := p.told(v1alpha1.ReasonInstanceGone); (told != "") != test.gone {
+				t.Errorf("the node is told %q", told)
+			}
+			if told := p.told(v1alpha1.ReasonInstancesLeftOut); told != "" {
+				t.Errorf("the node is told %q", told)
+			}
+			if got := p.published(s); len(got) != 1 ||
+				got[0].message != "2 GPUs are offered in mode exclusive, and 1 GPUs whose MIG instances are made when claims need them" {
+				t.Errorf("published: %v", got)
+			}
+		})
+	}
+}

@@ -67,7 +67,7 @@ func (s snapshot) plan() (p plan, err error) {
 	}
 	gone, claims := s.goneInstances()
 	p.goneClaims = claims
-	p.tell(notOffered(s.machine), gone)
+	p.tell(notOffered(s.machine, madeInstances(s.records)), gone)
 	if s.failed != nil {
 		return p, s.failed
 	}
@@ -194,9 +194,15 @@ func (p plan) published(s snapshot) []event {
 	case p.step.Closed:
 		return []event{{reason: v1alpha1.ReasonModeServed}}
 	case p.step.Mode != "" && len(s.machine.Partitioned) > 0:
-		return []event{{reason: v1alpha1.ReasonModeServed, good: true,
-			message: fmt.Sprintf("%d GPUs are offered in mode %s, and %d MIG instances of %d GPUs", gpus, p.step.Mode,
-				countInstances(s.machine), len(s.machine.Partitioned))}}
+		message := fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)
+		dynamic := countOnDemand(s.machine)
+		if static := len(s.machine.Partitioned) - dynamic; static > 0 {
+			message += fmt.Sprintf(", and %d MIG instances of %d GPUs", countInstances(s.machine), static)
+		}
+		if dynamic > 0 {
+			message += fmt.Sprintf(", and %d GPUs whose MIG instances are made when claims need them", dynamic)
+		}
+		return []event{{reason: v1alpha1.ReasonModeServed, good: true, message: message}}
 	case p.step.Mode != "" && gpus > 0:
 		return []event{{reason: v1alpha1.ReasonModeServed, good: true,
 			message: fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)}}

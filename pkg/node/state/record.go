@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -30,6 +31,9 @@ const (
 	Version     = 1
 	VersionSets = 2
 	VersionMIG  = 3
+	// VersionMadeMIG is for records of instances that are made for their claim: a plugin that does not know of them
+	// would leave them where they are.
+	VersionMadeMIG = 4
 )
 
 // Phase says how far the preparation of a claim has come.
@@ -93,6 +97,15 @@ type Effect struct {
 	Name string `json:"name"`
 	// GPU is the UUID of the GPU that it concerns, if any.
 	GPU string `json:"gpu,omitempty"`
+	// Instance is the MIG instance that is made of the GPU; nil for any other effect.
+	Instance *MadeInstance `json:"instance,omitempty"`
+}
+
+// MadeInstance is how far a MIG instance is that is made for the claim.
+type MadeInstance struct {
+	gpu.Place
+	// UUID is empty until the instance is there with its compute instance.
+	UUID string `json:"uuid,omitempty"`
 }
 
 // Usage returns the record as the accounting sees it.
@@ -108,6 +121,9 @@ func (r Record) encode() ([]byte, error) {
 	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.MIG != nil }) {
 		r.Version = VersionMIG
 	}
+	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.MIG != nil && g.Card.MIG.Made }) {
+		r.Version = VersionMadeMIG
+	}
 	return json.Marshal(r)
 }
 
@@ -117,9 +133,9 @@ func decode(data []byte, uid types.UID) (Record, error) {
 		return Record{}, err
 	}
 	switch {
-	case r.Version < Version || r.Version > VersionMIG:
+	case r.Version < Version || r.Version > VersionMadeMIG:
 		return Record{}, fmt.Errorf("it has format version %d, this plugin reads versions %d to %d",
-			r.Version, Version, VersionMIG)
+			r.Version, Version, VersionMadeMIG)
 	case r.Phase != Preparing && r.Phase != Prepared:
 		return Record{}, fmt.Errorf("it has the unknown phase %q", r.Phase)
 	case r.UID != uid:

@@ -177,7 +177,7 @@ func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
 		"empty":          "",
 		"binary":         "\x00\x00\x00\x00",
 		"other claim":    strings.Replace(string(good), `"uid":"a"`, `"uid":"z"`, 1),
-		"newer version":  strings.Replace(string(good), `"version":1`, `"version":4`, 1),
+		"newer version":  strings.Replace(string(good), `"version":1`, `"version":5`, 1),
 		"no version":     strings.Replace(string(good), `"version":1,`, "", 1),
 		"unknown phase":  strings.Replace(string(good), `"Prepared"`, `"Half"`, 1),
 		"without grants": strings.Replace(string(good), `"grants":[`, `"grants":[],"x":[`, 1),

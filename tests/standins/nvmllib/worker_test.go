@@ -86,6 +86,7 @@ type call struct {
 	GPU   int
 	Value int
 	UUID  string
+	Place gpu.Place
 	Limits
 }
 
@@ -96,6 +97,9 @@ type answer struct {
 	Return  nvml.Return
 	Numbers []int64
 	Uses    []gpu.Use
+	// Taken and InUse are whether the error is gpu.ErrPlaceTaken, or gpu.ErrInstanceInUse.
+	Instances    []gpu.Instance
+	Taken, InUse bool
 }
 
 func startWorker(t *testing.T, root string) *worker {
@@ -172,8 +176,9 @@ func work(ctx context.Context, root string) error {
 	lib, openErr := gpunvml.Open(ctx, gpunvml.OpenOptions{DriverRoot: root})
 	var reader *gpunvml.Reader
 	if openErr == nil {
-		reader = gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir), CallTimeout: hung})
+		reader = gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir), CallTimeout: hung, Profiles: true})
 	}
+	partitions := gpunvml.NewPartitions(gpunvml.OpenOptions{DriverRoot: root})
 	uses := gpunvml.NewUses(gpunvml.OpenOptions{DriverRoot: root})
 	var events nvml.EventSet
 	lines := bufio.NewScanner(os.Stdin)
@@ -191,6 +196,8 @@ func work(ctx context.Context, root string) error {
 			if a.Machine = machine; err != nil {
 				a.Error = err.Error()
 			}
+		case strings.HasPrefix(c.What, "partition "):
+			a = partition(ctx, partitions, c)
 		case c.What == "uses":
 			read, err := uses.Read(ctx)
 			if a.Uses = read; err != nil {

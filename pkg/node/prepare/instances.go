@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// A MIG instance that is made for a claim is an effect of its preparation. Its record says where it will be before
+// anything is made, and whatever is found in that place later, of that profile, is the claim's: to undo it is to look
+// again. So a kill at any moment leaves no instance that nobody knows of. The record goes when the GPUs were read
+// without the instance: what is published goes by both, and an instance without a record is somebody else's.
+
+// effectInstance is the name of the effect.
+const effectInstance = "mig-instance"
+
+// seenLimit is how long it may take to read the GPUs after a change. The kubelet waits for 45 s.
+const seenLimit = 20 * time.Second
+
+// instancesToMake are the effects of making the grants' instances.
+func instancesToMake(grants []claim.Grant) []state.Effect {
+	var effects []state.Effect
+	for _, g := range grants {
+		if g.Card.Unmade() {
+			effects = append(effects, state.Effect{Name: effectInstance, GPU: g.Card.MIG.ParentUUID,
+				Instance: &state.MadeInstance{Place: g.Card.MIG.PlaceOf()}})
+		}
+	}
+	return effects
+}
+
+// checkPlaces reports why an instance cannot be made. What is in its place now was not made for this claim.
+func (p *Preparer) checkPlaces(ctx context.Context, w *preparation) error {
+	for _, g := range w.record.Grants {
+		if !g.Card.Unmade() {
+			continue
+		}
+		if p.options.Partitions == nil {
+			return withReason(ReasonNotStartable, fmt.Errorf("%s is not there, and nobody here makes it", g.Card))
+		}
+		there, err := p.options.Partitions.Instances(ctx, g.Card.MIG.ParentUUID)
+		if err != nil {
+			return withReason(ReasonNotStartable, fmt.Errorf("%s: look whether its place is free: %w", g.Card, err))
+		}
+		for _, i := range there {
+			if i.PlaceOf().Overlaps(g.Card.MIG.PlaceOf()) {
+				return withReason(ReasonNotStartable, fmt.Errorf("%s cannot be made: %s is in the way, which this claim has "+
+					"not made: the kubelet tries again by itself; if it stays, delete the pod to have it placed again", g.Card,
+					i.Place()))
+			}
+		}
+	}
+	return nil
+}
+
+// makeInstances makes the instances that the claim was granted, one after the other.
+func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
+	var made []string
+	for i := range w.record.Grants {
+		card := &w.record.Grants[i].Card
+		if !card.Unmade() {
+			continue
+		}
+		if err := p.makeInstance(ctx, w, card); err != nil {
+			return fmt.Errorf("make %s: %w", card, err)
+		}
+		made = append(made, card.UUID)
+	}
+	if len(made) == 0 {
+		return nil
+	}
+	err := p.awaitMachine(ctx, func(m *gpu.Machine) bool {
+		return !slices.ContainsFunc(made, func(uuid string) bool {
+			_, _, there := m.Instance(uuid)
+			return !there
+		})
+	})
+	if err != nil {
+		return err
+	}
+	w.inventory = p.inventory.Load()
+	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.record.UID, w.record.Grants, w.record.Order); err != nil {
+		return err
+	}
+	return w.usable()
+}
+
+func (p *Preparer) makeInstance(ctx context.Context, w *preparation, card *claim.Card) error {
+	at := slices.IndexFunc(w.record.Effects, func(e state.Effect) bool {
+		return e.Instance != nil && e.GPU == card.MIG.ParentUUID && e.Instance.Place == card.MIG.PlaceOf()
+	})
+	gi, err := p.options.Partitions.MakeGPUInstance(ctx, card.MIG.ParentUUID, card.MIG.PlaceOf())
+	if errors.Is(err, gpu.ErrPlaceTaken) {
+		// What is there is somebody else's, and must not be taken for what was made here.
+		w.record.Effects = slices.Delete(slices.Clone(w.record.Effects), at, at+1)
+		return errors.Join(err, p.options.Store.Put(w.record))
+	}
+	if err != nil {
+		return err
+	}
+	made, err := p.options.Partitions.MakeComputeInstance(ctx, card.MIG.ParentUUID, gi)
+	if err != nil {
+		return err
+	}
+	card.UUID, card.MemoryMiB, card.MIG.GI, card.MIG.CI = made.UUID, made.MemoryMiB, made.GI, made.CI
+	w.record.Effects[at].Instance.UUID = made.UUID
+	klog.FromContext(ctx).V(2).Info("Made a MIG instance", "claim", klog.KRef(w.record.Namespace, w.record.Name), "uuid",
+		made.UUID, "instance", card.String())
+	return p.options.Store.Put(w.record)
+}
+
+// unmakeInstances destroys the instances that were made for a record, as far as they are there. The GPUs are to be read
+// without them before the record goes.
+func (p *Preparer) unmakeInstances(ctx context.Context, r state.Record, shown shown) error {
+	made := slices.DeleteFunc(slices.Clone(r.Effects), func(e state.Effect) bool { return e.Instance == nil })
+	if len(made) == 0 || r.BootID != p.options.BootID {
+		return nil // no instance survives a reboot
+	}
+	// From here on they are not the claim's any more, and nobody is to miss them.
+	if r.Phase != state.Preparing {
+		r.Phase = state.Preparing
+		if err := p.options.Store.Put(r); err != nil {
+			return err
+		}
+	}
+	for _, e := range made {
+		if err := p.unmakeInstance(ctx, r, e); err != nil {
+			return err
+		}
+	}
+	return shown(ctx, func(m *gpu.Machine) bool {
+		return !slices.ContainsFunc(made, func(e state.Effect) bool { return has(m, e) })
+	})
+}
+
+// has says whether the machine shows what may be an effect's instance.
+func has(m *gpu.Machine, e state.Effect) bool {
+	return slices.ContainsFunc(m.Partitioned, func(p gpu.Partitioned) bool {
+		return p.UUID == e.GPU && slices.ContainsFunc(p.Instances, func(i gpu.Instance) bool { return isOf(i, e) })
+	})
+}
+
+// isOf says whether an instance is, or may be, the one that was made as the effect says. Another one may have come to be
+// in its place.
+func isOf(i gpu.Instance, e state.Effect) bool {
+	return i.PlaceOf() == e.Instance.Place && (e.Instance.UUID == "" || i.UUID == "" || i.UUID == e.Instance.UUID)
+}
+
+func (p *Preparer) unmakeInstance(ctx context.Context, r state.Record, e state.Effect) error {
+	there, err := p.options.Partitions.Instances(ctx, e.GPU)
+	if err != nil {
+		return fmt.Errorf("look for the MIG instance that was made for claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	at := slices.IndexFunc(there, func(i gpu.Instance) bool { return isOf(i, e) })
+	if at < 0 {
+		return nil
+	}
+	found := there[at]
+	err = p.options.Partitions.Destroy(ctx, e.GPU, found.GI)
+	if errors.Is(err, gpu.ErrInstanceInUse) {
+		return withReason(ReasonInUse, fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w: it stays held until that "+
+			"program ends, and the kubelet tries again by itself; if no pod has it, a monitor does, such as DCGM: start that "+
+			"anew", found.Place(), found.UUID, r.Namespace, r.Name, err))
+	}
+	if err != nil {
+		return fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w", found.Place(), found.UUID, r.Namespace, r.Name,
+			err)
+	}
+	klog.FromContext(ctx).V(2).Info("Destroyed a MIG instance", "claim", klog.KRef(r.Namespace, r.Name), "uuid", found.UUID,
+		"instance", found.Place())
+	return nil
+}
+
+// shown has the GPUs read until they show something, or says why they do not.
+type shown func(ctx context.Context, shows func(*gpu.Machine) bool) error
+
+// errStillShown is that the GPUs were not read since they were changed.
+var errStillShown = errors.New("the GPUs were not read again since their MIG instances were changed")
+
+// awaitMachine waits until the GPUs show something. Who reads them must not wait for the claim that waits here.
+func (p *Preparer) awaitMachine(ctx context.Context, shows func(*gpu.Machine) bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, seenLimit, errStillShown)
+	defer cancel()
+	for {
+		p.mu.Lock()
+		news := p.news
+		p.mu.Unlock()
+		if p.showsNow(ctx, shows) == nil {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the kubelet tries again by itself; if this stays, see the node's Events", context.Cause(ctx))
+		}
+	}
+}
+
+// showsNow does not wait. Where the GPUs do not show it, they are read again soon. GPUs that were never read show
+// nothing wrong.
+func (p *Preparer) showsNow(_ context.Context, shows func(*gpu.Machine) bool) error {
+	inv := p.inventory.Load()
+	if inv == nil || shows(inv.Machine) {
+		return nil
+	}
+	p.options.Rescan()
+	return errStillShown
+}

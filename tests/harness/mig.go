@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+// ServeMIG has a node's simulated driver make and destroy MIG instances until the test ends. Without it such calls do not
+// return.
+func (c *Cluster) ServeMIG(t *testing.T, node string, p sim.Partitioning) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- p.ServeMIG(ctx, c.NodeFile(node, driverRoot)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("simulate the driver of node %s: %v", node, err)
+		}
+	})
+}
+
+// MIGDevices are the MIG devices that a node's simulated driver has now.
+func (c *Cluster) MIGDevices(t *testing.T, node string) []sim.MIGDevice {
+	t.Helper()
+	spec, err := sim.Load(c.NodeFile(node, driverRoot, sim.MachineFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec.MIGDevices()
+}

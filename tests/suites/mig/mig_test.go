@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package mig tests MIG instances that are made on demand, on a cluster of a node whose GPUs an administrator has cut, a
+// node whose instances are made for claims, and a node of shares. Lane mig makes it.
+package mig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+const (
+	static  = "static"
+	dynamic = "dynamic"
+)
+
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
+
+// hasItsInstance checks by the simulated driver that a container has the device nodes of one instance of the profile, and
+// of no other, and that it is the one of which the claim's status tells. It returns the instance's UUID.
+func hasItsInstance(ctx context.Context, t *testing.T, ns *harness.Namespace, pod *corev1.Pod, profile string) (string, error) {
+	t.Helper()
+	output, err := ns.Exec(t, pod.Name, "main", "devices")
+	if err != nil {
+		return "", err
+	}
+	var has []string
+	for line := range strings.Lines(output) {
+		if path, _, _ := strings.Cut(line, " "); strings.Contains(path, "nvidia-caps") {
+			has = append(has, path)
+		}
+	}
+	slices.Sort(has)
+	uuid, err := statusUUID(ctx, ns, pod)
+	if err != nil {
+		return "", err
+	}
+	devices := cluster.MIGDevices(t, pod.Spec.NodeName)
+	at := slices.IndexFunc(devices, func(d sim.MIGDevice) bool { return d.UUID == uuid })
+	if at < 0 {
+		return "", fmt.Errorf("pod %s has instance %s, and the driver has none such: %+v", pod.Name, uuid, devices)
+	}
+	var want []string
+	for _, minor := range devices[at].Capabilities {
+		want = append(want, fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor))
+	}
+	slices.Sort(want)
+	if devices[at].Profile != profile || !slices.Equal(has, want) {
+		return "", fmt.Errorf("pod %s has %v; its claim has %+v, of which it needs %v", pod.Name, has, devices[at], want)
+	}
+	return uuid, nil
+}
+
+// statusUUID is the UUID in the status of the pod's only claim.
+func statusUUID(ctx context.Context, ns *harness.Namespace, pod *corev1.Pod) (string, error) {
+	var name string
+	for _, status := range pod.Status.ResourceClaimStatuses {
+		name = *status.ResourceClaimName
+	}
+	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil {
+		name = extended.ResourceClaimName
+	}
+	claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
+		return "", fmt.Errorf("the status of claim %s says %+v", name, claim.Status.Devices)
+	}
+	var data v1alpha1.DeviceStatus
+	if err := json.Unmarshal(claim.Status.Devices[0].Data.Raw, &data); err != nil {
+		return "", err
+	}
+	if len(data.GPUs) != 1 || data.GPUs[0].MIG == nil {
+		return "", fmt.Errorf("the status of claim %s says %s", name, claim.Status.Devices[0].Data.Raw)
+	}
+	return data.GPUs[0].UUID, nil
+}
+
+func nothingIsCut(t *testing.T) {
+	t.Helper()
+	harness.Eventually(t, "nothing to be left of the instances", func(context.Context) error {
+		if left := cluster.MIGDevices(t, dynamic); len(left) > 0 {
+			return fmt.Errorf("there are %+v", left)
+		}
+		return nil
+	})
+}
+
+// A claim, and a pod in the words of NVIDIA's device plugin, have instances made, which go with them.
+func TestInstancesAreMadeAndDestroyed(t *testing.T) {
+	cluster.ServeMIG(t, dynamic, sim.Partitioning{})
+	ns := cluster.Namespace(t)
+	ns.Template(t, "half", harness.Requests(harness.OfClass("3g.40gb.mig")))
+	began := time.Now()
+	ns.Run(t,
+		harness.Pod("claim", dynamic, harness.FromTemplate("half")),
+		harness.Pod("small", dynamic, harness.Limit("nvidia.com/mig-1g.10gb", "1")),
+		harness.Pod("media", dynamic, harness.Limit("nvidia.com/mig-1g.10gb.me", "1")),
+	)
+	for name, profile := range map[string]string{"claim": "3g.40gb", "small": "1g.10gb", "media": "1g.10gb+me"} {
+		harness.Eventually(t, "pod "+name+" to have its instance", func(ctx context.Context) error {
+			pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			_, err = hasItsInstance(ctx, t, ns, pod, profile)
+			return err
+		})
+	}
+	cluster.WaitNodeEvent(t, dynamic, began.Add(-time.Hour), v1alpha1.ReasonModeServed,
+		"8 GPUs whose MIG instances are made when claims need them")
+	ns.Delete(t, "claim", "small", "media")
+	nothingIsCut(t)
+}
+
+// An instance that somebody else has made is offered as it is, and never touched.
+func TestInstancesOfOthersAreNotTouched(t *testing.T) {
+	cluster.ServeMIG(t, dynamic, sim.Partitioning{})
+	putBack := cluster.ChangeMachine(t, dynamic, func(s *sim.Spec) {
+		for card := range s.Cards {
+			if err := s.Inject(card, "mig=+4g.40gb@0"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	ns := cluster.Namespace(t)
+	ns.Create(t, harness.Pod("whole", dynamic, harness.Limit("nvidia.com/mig-7g.80gb", "1")))
+	ns.WaitUnschedulable(t, "whole", "cannot allocate all claims")
+	ns.Run(t, harness.Pod("a", dynamic, harness.Limit("nvidia.com/mig-4g.40gb", "1")),
+		harness.Pod("b", dynamic, harness.Limit("nvidia.com/mig-3g.40gb", "1")))
+	ns.Delete(t, "a", "b")
+	harness.Eventually(t, "what the claims made to be gone, and nothing else", func(context.Context) error {
+		var left []string
+		for _, d := range cluster.MIGDevices(t, dynamic) {
+			left = append(left, d.Profile)
+		}
+		if len(left) != 8 || slices.ContainsFunc(left, func(p string) bool { return p != "4g.40gb" }) {
+			return fmt.Errorf("there are %v", left)
+		}
+		return nil
+	})
+	putBack()
+	ns.WaitRunning(t, "whole")
+	ns.Delete(t, "whole")
+	nothingIsCut(t)
+}
+
+// scaled is a Deployment of pods that are alike.
+func scaled(name string, replicas int32, pod *corev1.Pod) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	pod.Labels = labels
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{Replicas: &replicas,
+		Selector: metav1.SetAsLabelSelector(labels),
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec}}}
+}
+
+// Forty pods come and go on static instances, on instances that are made for them and on shares, while the plugins are
+// killed. By what the driver has, each has what it asked for, no two have one, and nothing is left.
+func TestMixedClusterWithKills(t *testing.T) {
+	cluster.ServeMIG(t, dynamic, sim.Partitioning{Delay: 100 * time.Millisecond})
+	ns := cluster.Namespace(t)
+	ns.Template(t, "half", harness.Requests(harness.OfClass("3g.40gb.mig")))
+	profiles := map[string]string{"small": "1g.10gb", "half": "3g.40gb"}
+	anywhere := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Spec.NodeSelector, pod.Spec.NodeName, pod.Spec.Affinity = nil, "", nil
+		return pod
+	}
+	counts := map[string]int32{"small": 24, "half": 8, "share": 8}
+	for name, pod := range map[string]*corev1.Pod{
+		"small": anywhere(harness.Pod("small", dynamic, harness.Limit("nvidia.com/mig-1g.10gb", "1"))),
+		"half":  anywhere(harness.Pod("half", dynamic, harness.FromTemplate("half"))),
+		"share": harness.Asking("mem 3"),
+	} {
+		if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), scaled(name, counts[name], pod),
+			metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := func(ctx context.Context) (pods []corev1.Pod, all int, err error) {
+		list, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, pod := range list.Items {
+			if pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
+				pods = append(pods, pod)
+			}
+		}
+		return pods, len(list.Items), nil
+	}
+	waitRunning := func(want int) {
+		t.Helper()
+		harness.Eventually(t, fmt.Sprintf("%d pods to run", want), func(ctx context.Context) error {
+			pods, all, err := running(ctx)
+			if err == nil && len(pods) < want {
+				err = fmt.Errorf("%d of %d run", len(pods), all)
+			}
+			return err
+		})
+	}
+	scale := func(name string, replicas int) {
+		t.Helper()
+		if _, err := ns.Client.AppsV1().Deployments(ns.Name).Patch(t.Context(), name, types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// check compares all with what the driver has.
+	check := func() {
+		t.Helper()
+		harness.Eventually(t, "each pod to have an instance of its own, and the driver no others", func(ctx context.Context) error {
+			pods, all, err := running(ctx)
+			if err != nil {
+				return err
+			}
+			if len(pods) != all {
+				return fmt.Errorf("%d of %d pods run", len(pods), all)
+			}
+			holders, onDynamic := map[string]string{}, 0
+			var errs []error
+			for _, pod := range pods {
+				profile := profiles[pod.Labels["app"]]
+				if profile == "" {
+					continue
+				}
+				uuid, err := hasItsInstance(ctx, t, ns, &pod, profile)
+				if err == nil && holders[uuid] != "" {
+					err = fmt.Errorf("pods %s and %s have instance %s", holders[uuid], pod.Name, uuid)
+				}
+				holders[uuid] = pod.Name
+				if pod.Spec.NodeName == dynamic {
+					onDynamic++
+				}
+				errs = append(errs, err)
+			}
+			if there := len(cluster.MIGDevices(t, dynamic)); there != onDynamic {
+				errs = append(errs, fmt.Errorf("the driver has %d instances, %d pods have one", there, onDynamic))
+			}
+			return errors.Join(errs...)
+		})
+	}
+	waitRunning(10)
+	again := cluster.KillPlugin(t, dynamic)
+	waitRunning(20)
+	again()
+	staticAgain := cluster.KillPlugin(t, static)
+	waitRunning(40)
+	staticAgain()
+	check()
+
+	scale("small", 4)
+	again = cluster.KillPlugin(t, dynamic)
+	scale("half", 2)
+	again()
+	check()
+
+	scale("half", 8)
+	again = cluster.KillPlugin(t, dynamic)
+	scale("small", 24)
+	again()
+	waitRunning(40)
+	check()
+
+	for name := range counts {
+		scale(name, 0)
+	}
+	again = cluster.KillPlugin(t, dynamic)
+	again()
+	nothingIsCut(t)
+}
