@@ -63,6 +63,7 @@ func TestSettingsWithFewValues(t *testing.T) {
 		"ISOLATION_CGPU":         {[]string{"auto", "hami"}, []string{"MPS", "7"}},
 		"ISOLATION_CORE_MEM":     {[]string{"cgpu", "mps"}, []string{"none"}},
 		"LIMITS_LIFTED_BY":       {[]string{"claims", "classes", "nodes"}, []string{"node"}},
+		"MIG_INSTANCES":          {[]string{"static", "dynamic"}, []string{"on", "true"}},
 		"UNHEALTHY_TAINT_EFFECT": {[]string{"NoSchedule", "NoExecute"}, []string{"PreferNoSchedule"}},
 		"HEALTH_IGNORED_XIDS":    {[]string{"13", "'13, 31'", "''"}, []string{"[13, 31]", "13;31", "'13 31'"}},
 		"AUDIT_EVICT":            {[]string{"no-grant", "'over-share, beside-mps'"}, []string{"all", "[no-grant]"}},
