@@ -19,6 +19,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -143,6 +144,15 @@ func TestInstancesOfOthersAreNotTouched(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	})
+	// Who is allocated a place before that is told by the kubelet what is in the way.
+	cluster.Devices(t, dynamic, "are those beside the instances", func(devices []resourceapi.Device) error {
+		for _, d := range devices {
+			if strings.HasSuffix(d.Name, "-mig-7g-80gb-0") {
+				return fmt.Errorf("%s is among %d", d.Name, len(devices))
+			}
+		}
+		return nil
 	})
 	ns := cluster.Namespace(t)
 	ns.Create(t, harness.Pod("whole", dynamic, harness.Limit("nvidia.com/mig-7g.80gb", "1")))
