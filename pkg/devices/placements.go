@@ -22,6 +22,9 @@ import (
 // slice 7. Of the 424 orders in which instances that fit one GPU can be asked for, 392 are served so to the end; 316 with
 // the last place always first, 287 with the first (TestOrderOfPlacements).
 
+// MemorySlice begins the names of the counters of a GPU's memory slices, one for each.
+const MemorySlice = "memory-slice-"
+
 // placements are the devices of a GPU's places, but for those in whose way somebody else's instance is.
 func placements(m *gpu.Machine, p gpu.Partitioned, o Options) []resourceapi.Device {
 	var devices []resourceapi.Device
@@ -115,7 +118,7 @@ func consumed(i gpu.Instance) map[string]resourceapi.Counter {
 func slicesOf(i gpu.Instance) map[string]resourceapi.Counter {
 	counters := map[string]resourceapi.Counter{}
 	for slice := i.Start; slice < i.Start+i.Size; slice++ {
-		setMost(counters, fmt.Sprintf("memory-slice-%d", slice), 1)
+		setMost(counters, fmt.Sprintf(MemorySlice+"%d", slice), 1)
 	}
 	return counters
 }

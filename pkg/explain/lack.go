@@ -3,12 +3,14 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -85,7 +87,7 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 	case scheduling.Full:
 		return amountsOfEach(of, "asked %s, largest free %s on %s")
 	case scheduling.Taken:
-		return []string{"taken: " + gpus(of, total)}
+		return append([]string{"taken: " + gpus(of, total)}, scattered(of)...)
 	case scheduling.Tainted:
 		byMeaning := map[string][]scheduling.Seen{}
 		for _, s := range of {
@@ -104,6 +106,18 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 	default:
 		return []string{otherClass(l.Wanted.Class, l.Class, of)}
 	}
+}
+
+// scattered says on which GPU enough memory slices are free for a MIG instance, but not next to each other.
+func scattered(of []scheduling.Seen) []string {
+	most := slices.MaxFunc(of, func(a, b scheduling.Seen) int { return cmp.Compare(a.FreeSlices, b.FreeSlices) })
+	size := ptr.Deref(most.Device.Attributes[v1alpha1.AttrPlacementSize].IntValue, 0)
+	if most.FreeSlices == 0 || int64(most.FreeSlices) < size {
+		return nil
+	}
+	return []string{fmt.Sprintf("GPU %d has %d memory slices free, but not the %d next to each other that a %s takes",
+		ptr.Deref(most.Device.Attributes[v1alpha1.AttrIndex].IntValue, -1), most.FreeSlices, size,
+		ptr.Deref(most.Device.Attributes[v1alpha1.AttrProfile].StringValue, ""))}
 }
 
 // amountsOfEach says of each capacity which device has most of it.

@@ -85,6 +85,8 @@ type card struct {
 	// What the card's devices show to be taken by pods without claims.
 	withoutClaimGiB, withoutClaimCores int64
 	closed                             bool
+	// dynamic is the largest instance that can be made of it.
+	dynamic Instance
 }
 
 func (b *builder) amount(total int64) Amount {

@@ -22,7 +22,10 @@ func (b *builder) readInstance(index int, d *resourceapi.Device) Instance {
 	text := func(name resourceapi.QualifiedName) string { return ptr.Deref(d.Attributes[name].StringValue, "") }
 	i := Instance{Card: index, Device: d.Name, Profile: text(v1alpha1.AttrProfile), UUID: text(v1alpha1.AttrUUID),
 		MemoryMiB: number(v1alpha1.AttrMemoryMiB), Start: number(v1alpha1.AttrPlacementStart),
-		Size: number(v1alpha1.AttrPlacementSize)}
+		Size: number(v1alpha1.AttrPlacementSize), Dynamic: len(d.ConsumesCounters) > 0}
+	if i.Dynamic {
+		i.UUID = "" // it is the GPU's
+	}
 	for _, taint := range d.Taints {
 		i.Closed = append(i.Closed, strings.TrimSuffix(strings.TrimPrefix(taint.Key, v1alpha1.DriverName+"/")+"="+taint.Value,
 			"="))
@@ -44,6 +47,15 @@ func (n *node) offerInstance(i Instance, c Card, generation int64) {
 	}
 	n.instances[i.Device] = &i
 	known.Model = cmp.Or(known.Model, c.Model)
+	if i.Dynamic {
+		// What is left of the GPU can be one instance at most, the largest.
+		if i.MemoryMiB > known.dynamic.MemoryMiB {
+			known.MemoryMiB += i.MemoryMiB - known.dynamic.MemoryMiB
+			known.MemoryGiB.Total += i.memoryGiB() - known.dynamic.memoryGiB()
+			known.dynamic = i
+		}
+		return
+	}
 	known.MemoryMiB += i.MemoryMiB
 	known.MemoryGiB.Total += i.memoryGiB()
 }
@@ -66,11 +78,46 @@ func (b *builder) chargeInstance(n *node, claim *resourceapi.ResourceClaim, inde
 func (n *node) finishInstances() []Instance {
 	var out []Instance
 	for _, device := range slices.Sorted(maps.Keys(n.instances)) {
-		out = append(out, *n.instances[device])
+		if i := n.instances[device]; !i.Dynamic || i.Holder != "" {
+			out = append(out, *i)
+		}
 	}
+	out = append(out, n.freeSlices(out)...)
 	slices.SortStableFunc(out, func(a, b Instance) int {
 		return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Start, b.Start))
 	})
+	return out
+}
+
+// freeSlices are those of which instances can be made beside the ones that there are.
+func (n *node) freeSlices(there []Instance) []Instance {
+	free := map[int]map[int64]bool{}
+	for _, i := range n.instances {
+		if !i.Dynamic {
+			continue
+		}
+		if free[i.Card] == nil {
+			free[i.Card] = map[int64]bool{}
+		}
+		for slice := i.Start; slice < i.Start+i.Size; slice++ {
+			free[i.Card][slice] = true
+		}
+	}
+	for _, i := range there {
+		for slice := i.Start; slice < i.Start+i.Size; slice++ {
+			delete(free[i.Card], slice)
+		}
+	}
+	var out []Instance
+	for _, index := range slices.Sorted(maps.Keys(free)) {
+		for _, slice := range slices.Sorted(maps.Keys(free[index])) {
+			if last := len(out) - 1; last >= 0 && out[last].Card == index && out[last].Start+out[last].Size == slice {
+				out[last].Size++
+				continue
+			}
+			out = append(out, Instance{Card: index, Start: slice, Size: 1, Dynamic: true})
+		}
+	}
 	return out
 }
 
@@ -93,10 +140,16 @@ func printInstances(out io.Writer, t *Table) error {
 }
 
 // gone says that a claim holds the instance, and that no ResourceSlice says any more what it is.
-func (i Instance) gone() bool { return i.Profile == "" }
+func (i Instance) gone() bool { return i.Profile == "" && !i.free() }
+
+// free says that nothing is there yet.
+func (i Instance) free() bool { return i.Dynamic && i.Holder == "" }
 
 func (i Instance) profile() string {
-	if i.gone() {
+	switch {
+	case i.free():
+		return "(free)"
+	case i.gone():
 		return i.Device + " (gone)"
 	}
 	return i.Profile
@@ -113,7 +166,7 @@ func (i Instance) slices() string {
 }
 
 func (i Instance) memory() string {
-	if i.gone() {
+	if i.gone() || i.free() {
 		return "-"
 	}
 	return fmt.Sprint(i.memoryGiB())

@@ -69,3 +69,29 @@ func TestSummaryWithoutMIG(t *testing.T) {
 		t.Errorf("it speaks of MIG:\n%s", text)
 	}
 }
+
+// Where instances are made for claims, there is a line for each that was made, and one for free slices that lie next to
+// each other: what does not fit although enough are free is to be seen.
+func TestSummaryOfDynamicInstances(t *testing.T) {
+	kind := func(profile string, size int, starts ...int) gpu.Profile {
+		return gpu.Profile{Kind: gpu.Instance{Profile: profile, Size: size, MemoryMiB: int64(size) * 9728}, Starts: starts, Count: 1}
+	}
+	machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{
+		GPU:      gpu.GPU{Index: 1, UUID: "GPU-1", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920},
+		Profiles: []gpu.Profile{kind("1g.10gb", 1, 0, 1, 2, 3, 4, 5, 6), kind("3g.40gb", 4, 0, 4), kind("7g.80gb", 8, 0)},
+	}}}
+	text := summary(inspect.Input{
+		Slices: publishMachine("n1", mode.Exclusive, machine), Nodes: []*corev1.Node{node("n1", "10.0.0.1")},
+		Claims: []*resourceapi.ResourceClaim{claim("team/a", "n1 gpu-1-mig-1g-10gb-2"), claim("team/b", "n1 gpu-1-mig-1g-10gb-5")},
+	}, inspect.Style{})
+	above, table, _ := strings.Cut(text, "\nMIG instances:\n")
+	var lines []string
+	for line := range strings.Lines(table) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{"NAME GPU PROFILE SLICES MEMORY(GiB) ALLOCATED TO", "n1 1 (free) 0-1 - -", "n1 1 1g.10gb 2 9 team/a",
+		"n1 1 (free) 3-4 - -", "n1 1 1g.10gb 5 9 team/b", "n1 1 (free) 6-7 - -"}
+	if diff := cmp.Diff(want, lines); diff != "" || !strings.Contains(above, "18/76") {
+		t.Errorf("MIG instances (-want +got):\n%s\nall of it:\n%s", diff, text)
+	}
+}

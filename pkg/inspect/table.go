@@ -88,6 +88,9 @@ type Instance struct {
 	Holder string `json:"holder,omitempty"`
 	// Closed are the taints that keep new claims off, if any.
 	Closed []string `json:"closed,omitempty"`
+	// Dynamic says that it is made for its claim. Without a Profile it is free slices, next to each other, of which
+	// instances can be made.
+	Dynamic bool `json:"dynamic,omitempty"`
 }
 
 // memoryGiB is its memory in the units that cards are counted in.

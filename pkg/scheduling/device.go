@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -55,6 +56,9 @@ type Seen struct {
 	// Taint is what closes it, Selector what does not match it.
 	Taint    resourceapi.DeviceTaint
 	Selector string
+	// FreeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim, and that is
+	// Taken.
+	FreeSlices int
 }
 
 // offer is what the driver offers on a node.
@@ -115,7 +119,10 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 		}
 	}
 	for _, d := range o.devices {
-		if !IsSet(d) {
+		switch {
+		case IsPlacement(d):
+			gpus[d.ConsumesCounters[0].CounterSet] = true // one, however it can be cut
+		case !IsSet(d):
 			gpus[GPUOf(d)] = true
 		}
 		if !l.state.AllocatedDevices.Has(o.id(d)) && l.state.AggregatedCapacity[o.id(d)] == nil {
@@ -146,6 +153,22 @@ func GPUOf(d *resourceapi.Device) string {
 	return d.Name
 }
 
+// IsPlacement says whether a device is a place for a MIG instance that is made when a claim needs it.
+func IsPlacement(d *resourceapi.Device) bool { return IsInstance(d) && len(d.ConsumesCounters) > 0 }
+
+// freeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim.
+func (o *offer) freeSlices(d *resourceapi.Device) int {
+	free := 0
+	if IsPlacement(d) {
+		for name, left := range o.left[d.ConsumesCounters[0].CounterSet] {
+			if strings.HasPrefix(name, devices.MemorySlice) && left.Sign() > 0 {
+				free++
+			}
+		}
+	}
+	return free
+}
+
 // look says how far a device comes. judged holds what is known of devices for the request.
 func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, class *resourceapi.DeviceClass,
 	r Request, judged map[*resourceapi.Device]Seen) Seen {
@@ -158,7 +181,7 @@ func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, clas
 		return s
 	}
 	if !r.Admin && l.taken(o, d) {
-		s.Step = Taken
+		s.Step, s.FreeSlices = Taken, o.freeSlices(d)
 		return s
 	}
 	if ptr.Deref(d.AllowMultipleAllocations, false) {

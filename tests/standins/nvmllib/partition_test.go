@@ -70,8 +70,7 @@ func TestPartitions(t *testing.T) {
 	}})
 	doTo0(t, root, "mig=clear")
 	w := startWorker(t, root)
-	m := w.read()
-	parent := m.Partitioned[0]
+	parent := w.ask(call{What: "read profiles"}).Machine.Partitioned[0]
 	if len(parent.Profiles) != 7 || !slices.Equal(parent.Profiles[0].Starts, []int{0, 1, 2, 3, 4, 5, 6}) ||
 		parent.Profiles[2].Kind.Size != 4 || parent.Profiles[2].Count != 2 {
 		t.Errorf("profiles %+v", parent.Profiles)

@@ -176,7 +176,7 @@ func work(ctx context.Context, root string) error {
 	lib, openErr := gpunvml.Open(ctx, gpunvml.OpenOptions{DriverRoot: root})
 	var reader *gpunvml.Reader
 	if openErr == nil {
-		reader = gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir), CallTimeout: hung, Profiles: true})
+		reader = gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir), CallTimeout: hung})
 	}
 	partitions := gpunvml.NewPartitions(gpunvml.OpenOptions{DriverRoot: root})
 	uses := gpunvml.NewUses(gpunvml.OpenOptions{DriverRoot: root})
@@ -193,6 +193,11 @@ func work(ctx context.Context, root string) error {
 			a.Error = openErr.Error()
 		case c.What == "read":
 			machine, err := reader.Read(ctx)
+			if a.Machine = machine; err != nil {
+				a.Error = err.Error()
+			}
+		case c.What == "read profiles":
+			machine, err := gpunvml.Read(ctx, lib, gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir), Profiles: true})
 			if a.Machine = machine; err != nil {
 				a.Error = err.Error()
 			}

@@ -16,6 +16,11 @@
 //	simnode fault --root DIR driver-reload
 //
 // changes the node while programs use it; see sim.Spec.Inject.
+//
+//	simnode mig --root DIR
+//
+// makes and destroys the MIG instances that programs ask the node's driver for, until it is told to end; see
+// sim.Partitioning. Without it such calls do not return.
 package main
 
 import (
@@ -57,6 +62,16 @@ func command() *cli.Command {
 				&cli.StringFlag{Name: "root", Required: true, Usage: "driver root of the node"},
 			},
 			Action: fault,
+		}, {
+			Name:  "mig",
+			Usage: "make and destroy the MIG instances that programs ask a simulated node's driver for, until told to end",
+			Flags: []cli.Flag{
+				&cli.StringFlag{Name: "root", Required: true, Usage: "driver root of the node"},
+				&cli.DurationFlag{Name: "delay", Usage: "how long each call takes"},
+			},
+			Action: func(ctx context.Context, c *cli.Command) error {
+				return sim.Partitioning{Delay: c.Duration("delay")}.ServeMIG(ctx, c.String("root"))
+			},
 		}},
 	}
 }
