@@ -100,7 +100,8 @@ func toMake(p gpu.Partitioned, device string) (Card, bool) {
 		for _, start := range profile.Starts {
 			if i := profile.At(start); devices.InstanceName(p.Index, i.Profile, start) == device {
 				return Card{Index: p.Index, Model: p.Model, MemoryMiB: i.MemoryMiB, MIG: &Instance{ParentUUID: p.UUID,
-					Profile: i.Profile, ProfileID: i.ProfileID, GI: gpu.NoCI, CI: gpu.NoCI, Start: start, Size: i.Size, Made: true}}, true
+					Profile: i.Profile, ProfileID: i.ProfileID, GI: gpu.NoCI, CI: gpu.NoCI, Start: start,
+					Size: i.Size, Made: true}}, true
 			}
 		}
 	}

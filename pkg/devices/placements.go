@@ -17,10 +17,10 @@ import (
 // its memory slices, and its engines. So the scheduler allocates no two that cannot be there together. Compute slices
 // are not counted: what fits the eight memory slices has no more than seven of them.
 //
-// The scheduler takes the first device that fits, so the order is the placement. Of a profile the last place comes first,
-// and at the very end those behind which a slice is left that no instance can begin at: a 1g at slice 6 of an A100 leaves
-// slice 7. Of the 424 orders in which instances that fit one GPU can be asked for, 392 are served so to the end; 316 with
-// the last place always first, 287 with the first (TestOrderOfPlacements).
+// The scheduler takes the first device that fits, so the order is the placement. Of a profile the last place comes
+// first, and at the very end those behind which a slice is left that no instance can begin at: a 1g at slice 6 of an
+// A100 leaves slice 7. Of the 424 orders in which instances that fit one GPU can be asked for, 392 are served so to
+// the end; 316 with the last place always first, 287 with the first (TestOrderOfPlacements).
 
 // MemorySlice begins the names of the counters of a GPU's memory slices, one for each.
 const MemorySlice = "memory-slice-"

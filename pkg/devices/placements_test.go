@@ -22,7 +22,8 @@ func profilesOfA100() []gpu.Profile {
 			MemoryMiB: int64(size) * 9728, Decoders: decoders, JPEGs: jpegs, OFAs: ofas}}
 	}
 	return []gpu.Profile{
-		profile(19, "1g.10gb", 1, 7, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6), profile(20, "1g.10gb+me", 1, 1, 1, 1, 1, 0, 1, 2, 3, 4, 5, 6),
+		profile(19, "1g.10gb", 1, 7, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6), profile(20, "1g.10gb+me", 1, 1, 1, 1, 1, 0, 1, 2,
+			3, 4, 5, 6),
 		profile(15, "1g.20gb", 2, 4, 1, 0, 0, 0, 2, 4, 6), profile(14, "2g.20gb", 2, 3, 1, 0, 0, 0, 2, 4),
 		profile(9, "3g.40gb", 4, 2, 2, 0, 0, 0, 4), profile(5, "4g.40gb", 4, 1, 2, 0, 0, 0),
 		profile(0, "7g.80gb", 8, 1, 5, 1, 1, 0),
@@ -50,10 +51,12 @@ func TestPlacesAreDevices(t *testing.T) {
 		t.Errorf("%d devices, %v", len(all), allOf(all))
 	}
 	// Those in whose way somebody else's instance is are not offered, and that is, as it is.
-	foreign := gpu.Instance{InstanceID: gpu.InstanceID{GI: 2}, UUID: "MIG-f", ProfileID: 9, Profile: "3g.40gb", Start: 0, Size: 4}
+	foreign := gpu.Instance{InstanceID: gpu.InstanceID{GI: 2}, UUID: "MIG-f", ProfileID: 9, Profile: "3g.40gb",
+		Start: 0, Size: 4}
 	all = built(onDemand(1, foreign), migOptions(mode.Exclusive))
 	names := allOf(all)
-	if names[0] != "gpu-0-mig-3g-40gb-0" || len(all[0].ConsumesCounters) > 0 || slices.Contains(names, "gpu-0-mig-7g-80gb-0") ||
+	if names[0] != "gpu-0-mig-3g-40gb-0" || len(all[0].ConsumesCounters) > 0 || slices.Contains(names,
+		"gpu-0-mig-7g-80gb-0") ||
 		slices.Contains(names, "gpu-0-mig-1g-10gb-3") || !slices.Contains(names, "gpu-0-mig-3g-40gb-4") {
 		t.Errorf("beside somebody else's: %v", names)
 	}
@@ -196,8 +199,8 @@ func permutations(sorted []string) [][]string {
 	return out
 }
 
-// Of all orders in which instances can be asked for that fit one GPU, the order of the devices serves more to the end than
-// others would, and it serves all where the largest come first.
+// Of all orders in which instances can be asked for that fit one GPU, the order of the devices serves more to the end
+// than others would, and it serves all where the largest come first.
 func TestOrderOfPlacements(t *testing.T) {
 	resources := devices.Build(onDemand(1), migOptions(mode.Exclusive)).Pools["p"]
 	var pool []resourceapi.Device

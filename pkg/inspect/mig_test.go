@@ -74,7 +74,8 @@ func TestSummaryWithoutMIG(t *testing.T) {
 // each other: what does not fit although enough are free is to be seen.
 func TestSummaryOfDynamicInstances(t *testing.T) {
 	kind := func(profile string, size int, starts ...int) gpu.Profile {
-		return gpu.Profile{Kind: gpu.Instance{Profile: profile, Size: size, MemoryMiB: int64(size) * 9728}, Starts: starts, Count: 1}
+		return gpu.Profile{Kind: gpu.Instance{Profile: profile, Size: size, MemoryMiB: int64(size) * 9728},
+			Starts: starts, Count: 1}
 	}
 	machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{
 		GPU:      gpu.GPU{Index: 1, UUID: "GPU-1", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920},
@@ -82,7 +83,8 @@ func TestSummaryOfDynamicInstances(t *testing.T) {
 	}}}
 	text := summary(inspect.Input{
 		Slices: publishMachine("n1", mode.Exclusive, machine), Nodes: []*corev1.Node{node("n1", "10.0.0.1")},
-		Claims: []*resourceapi.ResourceClaim{claim("team/a", "n1 gpu-1-mig-1g-10gb-2"), claim("team/b", "n1 gpu-1-mig-1g-10gb-5")},
+		Claims: []*resourceapi.ResourceClaim{claim("team/a", "n1 gpu-1-mig-1g-10gb-2"), claim("team/b",
+			"n1 gpu-1-mig-1g-10gb-5")},
 	}, inspect.Style{})
 	above, table, _ := strings.Cut(text, "\nMIG instances:\n")
 	var lines []string

@@ -56,8 +56,8 @@ type Seen struct {
 	// Taint is what closes it, Selector what does not match it.
 	Taint    resourceapi.DeviceTaint
 	Selector string
-	// FreeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim, and that is
-	// Taken.
+	// FreeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim, and
+	// that is Taken.
 	FreeSlices int
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// ServeMIG has a node's simulated driver make and destroy MIG instances until the test ends. Without it such calls do not
-// return.
+// ServeMIG has a node's simulated driver make and destroy MIG instances until the test ends. Without it such calls do
+// not return.
 func (c *Cluster) ServeMIG(t *testing.T, node string, p sim.Partitioning) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

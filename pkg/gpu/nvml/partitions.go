@@ -100,7 +100,10 @@ func (p *Partitions) MakeComputeInstance(ctx context.Context, uuid string, gi in
 			return fmt.Errorf("a GPU instance %s takes no compute instance as large as itself", profile.name)
 		}
 		if _, err := change(ctx, c, "making a compute instance in a "+profile.name,
-			func() (nvml.ComputeInstance, nvml.Return) { return handle.CreateComputeInstance(&profile.compute[at]) }); err != nil {
+			func() (nvml.ComputeInstance,
+				nvml.Return) {
+				return handle.CreateComputeInstance(&profile.compute[at])
+			}); err != nil {
 			return err
 		}
 		instances, err := p.instances(ctx, c)
@@ -142,7 +145,8 @@ func (p *Partitions) Destroy(ctx context.Context, uuid string, gi int) error {
 		}
 		// Drivers have said that it is gone while it was not (github.com/NVIDIA/go-nvml issue 146).
 		if _, _, err := p.gpuInstance(ctx, c, gi); !errors.Is(err, errNoSuchInstance) {
-			return errors.Join(fmt.Errorf("GPU instance %d is still there, although the driver said that it is destroyed", gi), err)
+			return errors.Join(fmt.Errorf("GPU instance %d is still there, although the driver said that it is "+
+				"destroyed", gi), err)
 		}
 		return nil
 	})

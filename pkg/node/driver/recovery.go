@@ -8,8 +8,9 @@ import (
 	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
 )
 
-// recovery recovers what is prepared when the GPUs have changed: the first time before anything else, later beside whoever
-// reads the GPUs. A claim that is being prepared may wait for the next reading, and Recover waits for that claim.
+// recovery recovers what is prepared when the GPUs have changed: the first time before anything else, later beside
+// whoever reads the GPUs. A claim that is being prepared may wait for the next reading, and Recover waits for that
+// claim.
 type recovery struct {
 	recover func(context.Context)
 	again   chan struct{}

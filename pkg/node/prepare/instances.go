@@ -90,7 +90,8 @@ func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
 		return err
 	}
 	w.inventory = p.inventory.Load()
-	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.record.UID, w.record.Grants, w.record.Order); err != nil {
+	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.record.UID, w.record.Grants,
+		w.record.Order); err != nil {
 		return err
 	}
 	return w.usable()
@@ -151,8 +152,8 @@ func has(m *gpu.Machine, e state.Effect) bool {
 	})
 }
 
-// isOf says whether an instance is, or may be, the one that was made as the effect says. Another one may have come to be
-// in its place.
+// isOf says whether an instance is, or may be, the one that was made as the effect says. Another one may have come to
+// be in its place.
 func isOf(i gpu.Instance, e state.Effect) bool {
 	return i.PlaceOf() == e.Instance.Place && (e.Instance.UUID == "" || i.UUID == "" || i.UUID == e.Instance.UUID)
 }
@@ -169,15 +170,18 @@ func (p *Preparer) unmakeInstance(ctx context.Context, r state.Record, e state.E
 	found := there[at]
 	err = p.options.Partitions.Destroy(ctx, e.GPU, found.GI)
 	if errors.Is(err, gpu.ErrInstanceInUse) {
-		return withReason(ReasonInUse, fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w: it stays held until that "+
-			"program ends, and the kubelet tries again by itself; if no pod has it, a monitor does, such as DCGM: start that "+
-			"anew", found.Place(), found.UUID, r.Namespace, r.Name, err))
+		return withReason(ReasonInUse,
+			fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w: it stays held until that "+
+				"program ends, and the kubelet tries again by itself; if no pod has it, a monitor does, such as DCGM: start that "+
+				"anew", found.Place(), found.UUID, r.Namespace, r.Name, err))
 	}
 	if err != nil {
-		return fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w", found.Place(), found.UUID, r.Namespace, r.Name,
+		return fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w", found.Place(), found.UUID,
+			r.Namespace, r.Name,
 			err)
 	}
-	klog.FromContext(ctx).V(2).Info("Destroyed a MIG instance", "claim", klog.KRef(r.Namespace, r.Name), "uuid", found.UUID,
+	klog.FromContext(ctx).V(2).Info("Destroyed a MIG instance", "claim", klog.KRef(r.Namespace, r.Name), "uuid",
+		found.UUID,
 		"instance", found.Place())
 	return nil
 }

@@ -249,7 +249,8 @@ func TestInstancesOfOthersAreLeftAlone(t *testing.T) {
 }
 
 func TestFailuresOfTheDriverLeaveNothing(t *testing.T) {
-	for call, want := range map[string]string{"make-gi": "unknown error", "make-ci": "unknown error", "instances": "unknown error"} {
+	for call, want := range map[string]string{"make-gi": "unknown error", "make-ci": "unknown error",
+		"instances": "unknown error"} {
 		n, d := newNode(t), &dynamicGPU{}
 		n.cuts(d)
 		d.fails = map[string]error{call: errors.New("unknown error")}
@@ -270,8 +271,9 @@ func TestInstanceInUseStaysHeld(t *testing.T) {
 	}
 	d.fails = map[string]error{"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
 	err := n.Unprepare(t.Context(), "a")
-	fails(t, err, "it stays held until that program ends, and the kubelet tries again by itself; if no pod has it, a monitor "+
-		"does, such as DCGM")
+	fails(t, err,
+		"it stays held until that program ends, and the kubelet tries again by itself; if no pod has it, a monitor "+
+			"does, such as DCGM")
 	_, err = n.Prepare(t.Context(), instanceClaim("b", oneSlice))
 	fails(t, err, "already held as a whole by claim team/claim-a")
 	d.fails = nil

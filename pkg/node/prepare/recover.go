@@ -17,9 +17,8 @@ import (
 // Recover brings the node back to a clean state after the plugin, or the node,
 // was stopped at any point: preparations that were cut off are undone and specs
 // of prepared claims are written again with the current base edits. It asks nobody
-// but the node's disk, and the driver where MIG instances were being made; what only the API server can tell is Repair's. It can run while
-// another instance serves claims. Errors concern single claims; the others are
-// recovered.
+// but the node's disk, and the driver where MIG instances were being made; what only the API server can tell is
+// Repair's. It can run while another instance serves claims. Errors concern single claims; the others are recovered.
 func (p *Preparer) Recover(ctx context.Context) error {
 	return errors.Join(p.removeTemporaryFiles(ctx), p.recoverRecords(ctx))
 }

@@ -47,8 +47,8 @@ func heldInstances(records []state.Record) []heldInstance {
 	return held
 }
 
-// madeInstances are the devices of the instances that are made for claims, by the UUID of their GPU: those that are being
-// made, or destroyed, too.
+// madeInstances are the devices of the instances that are made for claims, by the UUID of their GPU: those that are
+// being made, or destroyed, too.
 func madeInstances(records []state.Record) map[string]map[string]bool {
 	made := map[string]map[string]bool{}
 	for _, r := range records {

@@ -197,7 +197,8 @@ func TestBesideADevicePluginForMIG(t *testing.T) {
 
 // Instances that are made for claims, and destroyed after them: what is offered stays the same, whatever is there.
 func TestInstancesOnDemand(t *testing.T) {
-	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1}, Count: 2}}
+	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
+		Count: 2}}
 	place := gpu.Place{ProfileID: 19, Start: 0, Size: 1}
 	mine := instanceAt(0, "MIG-a")
 	unmade := mine
@@ -215,12 +216,15 @@ func TestInstancesOnDemand(t *testing.T) {
 		devices string
 		gone    bool
 	}{
-		"not cut":                 {devices: offered},
-		"to be made":              {records: []state.Record{record(state.Preparing, "")}, devices: offered},
-		"half made":               {now: []gpu.Instance{unmade}, records: []state.Record{record(state.Preparing, "")}, devices: offered},
-		"made, not read yet":      {records: []state.Record{record(state.Preparing, "MIG-a")}, devices: offered},
-		"made":                    {now: []gpu.Instance{mine}, records: []state.Record{record(state.Prepared, "MIG-a")}, devices: offered},
-		"destroyed, not read yet": {now: []gpu.Instance{mine}, records: []state.Record{record(state.Preparing, "MIG-a")}, devices: offered},
+		"not cut":    {devices: offered},
+		"to be made": {records: []state.Record{record(state.Preparing, "")}, devices: offered},
+		"half made": {now: []gpu.Instance{unmade}, records: []state.Record{record(state.Preparing,
+			"")}, devices: offered},
+		"made, not read yet": {records: []state.Record{record(state.Preparing, "MIG-a")}, devices: offered},
+		"made": {now: []gpu.Instance{mine}, records: []state.Record{record(state.Prepared,
+			"MIG-a")}, devices: offered},
+		"destroyed, not read yet": {now: []gpu.Instance{mine}, records: []state.Record{record(state.Preparing,
+			"MIG-a")}, devices: offered},
 		"gone": {records: []state.Record{record(state.Prepared, "MIG-a")}, gone: true,
 			devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0!"},
 		"somebody else's": {now: []gpu.Instance{mine}, devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-0 gpu-2-mig-1g-10gb-1"},
@@ -241,7 +245,8 @@ func TestInstancesOnDemand(t *testing.T) {
 				t.Errorf("the node is told %q", told)
 			}
 			if got := p.published(s); len(got) != 1 ||
-				got[0].message != "2 GPUs are offered in mode exclusive, and 1 GPUs whose MIG instances are made when claims need them" {
+				got[0].message != "2 GPUs are offered in mode exclusive, and 1 GPUs whose MIG instances are made "+
+					"when claims need them" {
 				t.Errorf("published: %v", got)
 			}
 		})

@@ -88,7 +88,8 @@ func TestPartitions(t *testing.T) {
 	}
 	half := gpu.Place{ProfileID: 9, Start: 4, Size: 4}
 	gi := int(must(do("make-gi", 0, half)).Numbers[0])
-	if got := must(do("instances", 0, half)).Instances; gi != 1 || len(got) != 1 || got[0].PlaceOf() != half || got[0].CI != gpu.NoCI ||
+	if got := must(do("instances", 0, half)).Instances; gi != 1 || len(got) != 1 || got[0].PlaceOf() != half ||
+		got[0].CI != gpu.NoCI ||
 		!strings.HasPrefix(got[0].LeftOut, "it has no compute instance") {
 		t.Errorf("GPU instance %d: %+v", gi, got)
 	}
@@ -129,7 +130,8 @@ func TestPartitions(t *testing.T) {
 	must(do("destroy", gi, half)) // it is not there
 	// The same place again: the same ids, another UUID.
 	must(do("make-gi", 0, half))
-	if again := must(do("make-ci", gi, half)).Instances[0]; again.UUID == made.UUID || again.InstanceID != made.InstanceID {
+	if again := must(do("make-ci", gi, half)).Instances[0]; again.UUID == made.UUID ||
+		again.InstanceID != made.InstanceID {
 		t.Errorf("again: %+v, before %+v", again, made)
 	}
 	fails.Store("destroy-gi", true)

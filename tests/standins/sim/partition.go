@@ -16,9 +16,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// AskedDir is where the NVML library of a simulated node (tests/standins/nvmllib) leaves what it is asked to make and to
-// destroy, below the driver root, and waits for an answer. ServeMIG answers: it stands in for the kernel module, which
-// does what it was asked also where the asking program is killed.
+// AskedDir is where the NVML library of a simulated node (tests/standins/nvmllib) leaves what it is asked to make and
+// to destroy, below the driver root, and waits for an answer. ServeMIG answers: it stands in for the kernel module,
+// which does what it was asked also where the asking program is killed.
 const AskedDir = StateDir + "/mig"
 
 const (
@@ -33,8 +33,8 @@ type Partitioning struct {
 	// Delay is how long each call takes; half of it passes before anything has happened. For NVIDIA's driver others have
 	// measured some 1.5 s for both calls that an instance takes.
 	Delay time.Duration
-	// Fails, if set, is asked before a call such as "make-gi" takes effect on a card: whether it does, and, where it is not
-	// SUCCESS or nothing takes effect, what is answered. A driver's answer can be wrong either way.
+	// Fails, if set, is asked before a call such as "make-gi" takes effect on a card: whether it does, and, where it
+	// is not SUCCESS or nothing takes effect, what is answered. A driver's answer can be wrong either way.
 	Fails func(card int, call string) (ret nvml.Return, effect bool)
 }
 

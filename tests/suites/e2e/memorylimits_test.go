@@ -194,6 +194,8 @@ func privilegedIsNotHeld(t *testing.T, gpu int, uuid string) {
 		}
 		return takes(t, ns, "privileged", "main", uuid, 4096)
 	})
+	// What it took while it had no limit the driver's own table never counts. The driver lists the program all the same.
+	ns.SetGPUProcesses(t, kernelNode, harness.GPUProcess{GPU: gpu, Pod: "privileged", MemoryMiB: 4096})
 	ns.WaitPodEvent(t, "privileged", "GPUShareExceeded", "")
 	cluster.WaitNodeEvent(t, kernelNode, began, "GPUMemoryLimitMissing", "privileged")
 	harness.Eventually(t, "the limit to be set again", func(context.Context) error {

@@ -2,8 +2,8 @@
 
 //go:build e2e
 
-// Package mig tests MIG instances that are made on demand, on a cluster of a node whose GPUs an administrator has cut, a
-// node whose instances are made for claims, and a node of shares. Lane mig makes it.
+// Package mig tests MIG instances that are made on demand, on a cluster of a node whose GPUs an administrator has
+// cut, a node whose instances are made for claims, and a node of shares. Lane mig makes it.
 package mig
 
 import (
@@ -37,9 +37,10 @@ var cluster *harness.Cluster
 
 func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 
-// hasItsInstance checks by the simulated driver that a container has the device nodes of one instance of the profile, and
-// of no other, and that it is the one of which the claim's status tells. It returns the instance's UUID.
-func hasItsInstance(ctx context.Context, t *testing.T, ns *harness.Namespace, pod *corev1.Pod, profile string) (string, error) {
+// hasItsInstance checks by the simulated driver that a container has the device nodes of one instance of the profile,
+// and of no other, and that it is the one of which the claim's status tells. It returns the instance's UUID.
+func hasItsInstance(ctx context.Context, t *testing.T, ns *harness.Namespace, pod *corev1.Pod,
+	profile string) (string, error) {
 	t.Helper()
 	output, err := ns.Exec(t, pod.Name, "main", "devices")
 	if err != nil {
@@ -240,36 +241,37 @@ func TestMixedClusterWithKills(t *testing.T) {
 	// check compares all with what the driver has.
 	check := func() {
 		t.Helper()
-		harness.Eventually(t, "each pod to have an instance of its own, and the driver no others", func(ctx context.Context) error {
-			pods, all, err := running(ctx)
-			if err != nil {
-				return err
-			}
-			if len(pods) != all {
-				return fmt.Errorf("%d of %d pods run", len(pods), all)
-			}
-			holders, onDynamic := map[string]string{}, 0
-			var errs []error
-			for _, pod := range pods {
-				profile := profiles[pod.Labels["app"]]
-				if profile == "" {
-					continue
+		harness.Eventually(t, "each pod to have an instance of its own, and the driver no others",
+			func(ctx context.Context) error {
+				pods, all, err := running(ctx)
+				if err != nil {
+					return err
 				}
-				uuid, err := hasItsInstance(ctx, t, ns, &pod, profile)
-				if err == nil && holders[uuid] != "" {
-					err = fmt.Errorf("pods %s and %s have instance %s", holders[uuid], pod.Name, uuid)
+				if len(pods) != all {
+					return fmt.Errorf("%d of %d pods run", len(pods), all)
 				}
-				holders[uuid] = pod.Name
-				if pod.Spec.NodeName == dynamic {
-					onDynamic++
+				holders, onDynamic := map[string]string{}, 0
+				var errs []error
+				for _, pod := range pods {
+					profile := profiles[pod.Labels["app"]]
+					if profile == "" {
+						continue
+					}
+					uuid, err := hasItsInstance(ctx, t, ns, &pod, profile)
+					if err == nil && holders[uuid] != "" {
+						err = fmt.Errorf("pods %s and %s have instance %s", holders[uuid], pod.Name, uuid)
+					}
+					holders[uuid] = pod.Name
+					if pod.Spec.NodeName == dynamic {
+						onDynamic++
+					}
+					errs = append(errs, err)
 				}
-				errs = append(errs, err)
-			}
-			if there := len(cluster.MIGDevices(t, dynamic)); there != onDynamic {
-				errs = append(errs, fmt.Errorf("the driver has %d instances, %d pods have one", there, onDynamic))
-			}
-			return errors.Join(errs...)
-		})
+				if there := len(cluster.MIGDevices(t, dynamic)); there != onDynamic {
+					errs = append(errs, fmt.Errorf("the driver has %d instances, %d pods have one", there, onDynamic))
+				}
+				return errors.Join(errs...)
+			})
 	}
 	waitRunning(10)
 	again := cluster.KillPlugin(t, dynamic)
