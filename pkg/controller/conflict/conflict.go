@@ -155,8 +155,12 @@ func (k *keeper) sync(ctx context.Context, node string) (time.Duration, error) {
 // cached is what the caches know of a node. Of its pods there are those that wait.
 func (k *keeper) cached(node string) (Node, error) {
 	n := Node{Name: node, Claims: k.claims.OnNode(node), Pods: k.pods.OnNode(node)}
+	published := k.slices.OnNode(node)
 	var err error
-	n.Cards, _, err = CardsOf(node, k.slices.OnNode(node))
+	if n.Cards, _, err = CardsOf(node, published); err != nil {
+		return n, err
+	}
+	n.Partitioned, err = PartitionedOf(node, published)
 	return n, err
 }
 

@@ -34,10 +34,12 @@ type Card struct {
 // matter. Claims that are not allocated there, and pods that have ended, may be among
 // them.
 type Node struct {
-	Name   string
-	Cards  []Card
-	Claims []*resourceapi.ResourceClaim
-	Pods   []*corev1.Pod
+	Name  string
+	Cards []Card
+	// Partitioned are the GPUs in MIG mode, with the instances that the node offers, or could make.
+	Partitioned []gpu.Partitioned
+	Claims      []*resourceapi.ResourceClaim
+	Pods        []*corev1.Pod
 }
 
 // Conflict is a pod that the driver cannot prepare a claim for.
@@ -233,7 +235,7 @@ func used(pod *corev1.Pod, claims map[name]*resourceapi.ResourceClaim) []use {
 }
 
 func (n Node) grants(c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
-	m := &gpu.Machine{}
+	m := &gpu.Machine{Partitioned: n.Partitioned}
 	for _, card := range n.Cards {
 		m.GPUs = append(m.GPUs, card.GPU)
 	}

@@ -279,3 +279,38 @@ func TestHolderWhoseClaimNamesNoOwner(t *testing.T) {
 		t.Errorf("refusals %v", conflicts)
 	}
 }
+
+// A MIG instance that others hold keeps a pod waiting as a GPU does, and of instances that are made for claims those
+// that would lie in one place.
+func TestConflictsOverMIGInstances(t *testing.T) {
+	kind := func(id int, profile string, size int, starts ...int) gpu.Profile {
+		return gpu.Profile{Kind: gpu.Instance{ProfileID: id, Profile: profile, Size: size}, Starts: starts,
+			Count: len(starts)}
+	}
+	m := &gpu.Machine{Partitioned: []gpu.Partitioned{
+		{GPU: gpu.GPU{Index: 0, UUID: "GPU-0"}, Instances: []gpu.Instance{
+			{InstanceID: gpu.InstanceID{GI: 13}, UUID: "MIG-6", ProfileID: 19, Profile: "1g.10gb", Start: 6, Size: 1},
+			{InstanceID: gpu.InstanceID{GI: 12}, UUID: "MIG-5", ProfileID: 19, Profile: "1g.10gb", Start: 5, Size: 1}}},
+		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1"}, Profiles: []gpu.Profile{kind(19, "1g.10gb", 1, 0, 1, 5),
+			kind(9, "3g.40gb", 4, 0, 4)}}}}
+	var kept []*view.Slice
+	for _, slice := range published(m, "n1", devices.Options{Mode: mode.Exclusive}) {
+		kept = append(kept, view.Read(slice))
+	}
+	partitioned, err := PartitionedOf("n1", kept)
+	if err != nil || len(partitioned) != 2 {
+		t.Fatalf("%+v, %v", partitioned, err)
+	}
+	for want, pair := range map[string][2]string{
+		"already held as a whole by claim default/a": {"gpu-0-mig-1g-10gb-6", "gpu-0-mig-1g-10gb-6"},
+		"":                    {"gpu-0-mig-1g-10gb-6", "gpu-0-mig-1g-10gb-5"},
+		"which is in the way": {"gpu-1-mig-1g-10gb-5", "gpu-1-mig-3g-40gb-4"},
+	} {
+		n := Node{Name: "n1", Partitioned: partitioned, Pods: []*corev1.Pod{podOf("a", running), podOf("b")},
+			Claims: []*resourceapi.ResourceClaim{claimOf("a", pair[0], ""), claimOf("b", pair[1], "")}}
+		conflicts := n.Conflicts()
+		if (want == "") != (len(conflicts) == 0) || want != "" && !strings.Contains(conflicts[0].Reason.Error(), want) {
+			t.Errorf("%v: %+v, want %q", pair, conflicts, want)
+		}
+	}
+}
