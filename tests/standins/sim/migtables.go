@@ -27,7 +27,9 @@ type migProfile struct {
 
 // migTables are the profiles of GPUs that can be cut, by the name that a machine file gives a model. Placements, ids,
 // multiprocessors and engines are those that the "NVIDIA Multi-Instance GPU User Guide" shows of "nvidia-smi mig
-// -lgip" and "-lgipp". The memory of a100-80's instances, and ids of A30 other than 14, are assumed.
+// -lgip" and "-lgipp". The memory of a100-80's instances, and ids of A30 other than 14, are assumed. So is most of what
+// is beside the names of h200-141, b200 and b300: of H200 memory is known of 1g, 2g and 7g, of B200 the
+// multiprocessors of 1g and the copy engines.
 var migTables = map[string][]migProfile{
 	"a100-40": sevenSlices(
 		[7]string{"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"},
@@ -37,9 +39,16 @@ var migTables = map[string][]migProfile{
 		[7]int{9728, 9728, 19968, 19968, 40192, 40192, 80896}, ampereSMs, ampereEngines),
 	"h100-80": sevenSlices(
 		[7]string{"1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"},
-		[7]int{9984, 9984, 20096, 20096, 40448, 40448, 81152}, [7]int{16, 16, 26, 32, 60, 64, 132},
-		[7][5]int{{1, 1, 0, 1, 0}, {1, 1, 0, 1, 1}, {1, 1, 0, 1, 0}, {2, 2, 0, 2, 0}, {3, 3, 0, 3, 0}, {4, 4, 0, 4, 0},
-			{8, 7, 0, 7, 1}}),
+		[7]int{9984, 9984, 20096, 20096, 40448, 40448, 81152}, hopperSMs, hopperEngines),
+	"h200-141": sevenSlices(
+		[7]string{"1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"},
+		[7]int{16384, 16384, 33280, 33280, 71424, 71424, 143360}, hopperSMs, hopperEngines),
+	"b200": sevenSlices(
+		[7]string{"1g.23gb", "1g.23gb+me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"},
+		[7]int{22528, 22528, 45568, 45568, 91648, 91648, 183296}, blackwellSMs, blackwellEngines),
+	"b300": sevenSlices(
+		[7]string{"1g.34gb", "1g.34gb+me", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb"},
+		[7]int{33792, 33792, 68096, 68096, 137216, 137216, 274432}, blackwellSMs, blackwellEngines),
 	"a30": {
 		{nvml.GPU_INSTANCE_PROFILE_1_SLICE, 14, "1g.6gb", 1, 1, 4, []int{0, 1, 2, 3}, 5836, 14, [5]int{1, 0, 0, 0, 0}, false},
 		{nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, 21, "1g.6gb+me", 1, 1, 1, []int{0, 1, 2, 3}, 5836, 14,
@@ -70,6 +79,12 @@ var (
 	ampereSMs     = [7]int{14, 14, 14, 28, 42, 56, 98}
 	ampereEngines = [7][5]int{{1, 0, 0, 0, 0}, {1, 1, 0, 1, 1}, {1, 1, 0, 0, 0}, {2, 1, 0, 0, 0}, {3, 2, 0, 0, 0},
 		{4, 2, 0, 0, 0}, {7, 5, 0, 1, 1}}
+	hopperSMs     = [7]int{16, 16, 26, 32, 60, 64, 132}
+	hopperEngines = [7][5]int{{1, 1, 0, 1, 0}, {1, 1, 0, 1, 1}, {1, 1, 0, 1, 0}, {2, 2, 0, 2, 0}, {3, 3, 0, 3, 0},
+		{4, 4, 0, 4, 0}, {8, 7, 0, 7, 1}}
+	blackwellSMs     = [7]int{18, 18, 18, 36, 54, 72, 148}
+	blackwellEngines = [7][5]int{{2, 1, 0, 1, 0}, {2, 1, 0, 1, 1}, {2, 1, 0, 1, 0}, {3, 2, 0, 2, 0}, {6, 3, 0, 3, 0},
+		{8, 4, 0, 4, 0}, {16, 7, 0, 7, 1}}
 )
 
 // sevenSlices is the family of A100 and H100: seven compute slices, eight memory slices.
