@@ -42,7 +42,8 @@ type Partitioning struct {
 // answered first.
 func (p Partitioning) ServeMIG(ctx context.Context, root string) error {
 	dir := filepath.Join(root, AskedDir)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	// Not the root: it may be gone.
+	if err := os.Mkdir(dir, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("answer for the simulated MIG: %w", err)
 	}
 	for {
