@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -39,26 +40,53 @@ type Partitioning struct {
 }
 
 // ServeMIG answers what is asked of a driver root until the context ends. What was asked while nobody answered is
-// answered first.
+// answered first. Calls on one GPU are one after the other.
 func (p Partitioning) ServeMIG(ctx context.Context, root string) error {
 	dir := filepath.Join(root, AskedDir)
 	// Not the root: it may be gone.
 	if err := os.Mkdir(dir, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("answer for the simulated MIG: %w", err)
 	}
+	var (
+		answering sync.WaitGroup
+		failed    = make(chan error, 1)
+		taken     = map[string]bool{}
+		turns     = map[string]chan struct{}{}
+	)
+	defer answering.Wait()
 	for {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			return fmt.Errorf("answer for the simulated MIG: %w", err)
 		}
 		for _, e := range entries {
-			if name, ok := strings.CutSuffix(e.Name(), askedSuffix); ok {
-				if err := p.answer(ctx, root, filepath.Join(dir, name)); err != nil {
-					return err
-				}
+			name, is := strings.CutSuffix(e.Name(), askedSuffix)
+			if !is || taken[name] {
+				continue
 			}
+			asked, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // it was answered since
+			}
+			card := append(strings.Fields(string(asked)), "", "")[1]
+			before, after := turns[card], make(chan struct{})
+			taken[name], turns[card] = true, after
+			answering.Go(func() {
+				defer close(after)
+				if before != nil {
+					<-before
+				}
+				if err := p.answer(ctx, root, filepath.Join(dir, name)); err != nil {
+					select {
+					case failed <- err:
+					default:
+					}
+				}
+			})
 		}
 		select {
+		case err := <-failed:
+			return err
 		case <-ctx.Done():
 			return nil
 		case <-time.After(servePause):
