@@ -181,6 +181,20 @@ func instanceNamed(m *gpu.Machine, device string) (gpu.Partitioned, gpu.Instance
 	return gpu.Partitioned{}, gpu.Instance{}, false
 }
 
+// placeNamed is the GPU that can have the device's instance made.
+func placeNamed(m *gpu.Machine, device string) (gpu.Partitioned, bool) {
+	for _, p := range m.Partitioned {
+		for _, profile := range p.Profiles {
+			for _, start := range profile.Starts {
+				if devices.InstanceName(p.Index, profile.Kind.Profile, start) == device {
+					return p, true
+				}
+			}
+		}
+	}
+	return gpu.Partitioned{}, false
+}
+
 // countInstances is how many instances of the machine can be handed out.
 func countInstances(m *gpu.Machine) int {
 	count := 0
@@ -260,8 +274,14 @@ type goneClaim struct{ namespace, name, message string }
 // any, knows by a UUID.
 func (in given) instanceHealth(device, uuid string) string {
 	p, i, there := instanceNamed(in.machine, device)
+	missing := !there || i.LeftOut != ""
+	if missing && uuid == "" {
+		if parent, can := placeNamed(in.machine, device); can {
+			return in.unhealthy[parent.UUID].Message // it is made when a claim needs it
+		}
+	}
 	switch {
-	case !there || i.LeftOut != "":
+	case missing:
 		return strings.TrimSpace("the MIG instance is not there any more " + uuid)
 	case uuid != "" && uuid != i.UUID:
 		return fmt.Sprintf("the MIG instance %s is not there any more: another one, %s, is in its place", uuid, i.UUID)

@@ -252,3 +252,28 @@ func TestInstancesOnDemand(t *testing.T) {
 		})
 	}
 }
+
+// An instance that nobody has made yet is as well as its GPU; one that a claim had, and that is gone, is not.
+func TestHealthOfInstancesOnDemand(t *testing.T) {
+	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
+		Count: 2}}
+	p := New(Options{NodeName: "n1"})
+	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Profiles: profiles,
+		Instances: []gpu.Instance{instanceAt(1, "MIG-b")}}, {GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Profiles: profiles}}})
+	p.SetHealth(map[string]health.Unhealthy{"GPU-3": {Message: "XID 79"}})
+	record := func(device, uuid string) state.Record {
+		r := holding(instanceAt(0, uuid))
+		r.Grants[0].Device, r.Grants[0].Card.MIG.Made = device, true
+		return r
+	}
+	got := map[string]string{}
+	for _, d := range p.Health([]state.Record{record("gpu-2-mig-1g-10gb-0", ""), record("gpu-2-mig-1g-10gb-1", "MIG-b"),
+		record("gpu-3-mig-1g-10gb-0", ""), record("gpu-3-mig-1g-10gb-1", "MIG-gone")}) {
+		got[d.Device] = d.Message
+	}
+	want := map[string]string{"gpu-2-mig-1g-10gb-0": "", "gpu-2-mig-1g-10gb-1": "", "gpu-3-mig-1g-10gb-0": "XID 79",
+		"gpu-3-mig-1g-10gb-1": "the MIG instance is not there any more MIG-gone"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
