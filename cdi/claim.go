@@ -154,25 +154,31 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
-// Devices returns the names of a spec's devices, in its order; none if there is no such
-// spec, or it cannot be read as one.
-func (d Dir) Devices(name string) ([]string, error) {
+// AnnotationMade is the annotation of a device whose MIG instance was made for the claim. Its value is the instance's
+// UUID.
+const AnnotationMade = "gpu.aliyun.com/mig-instance-made"
+
+// Devices returns the names of a spec's devices, in its order, and the UUIDs of the MIG instances that were made for
+// them; none if there is no such spec, or it cannot be read as one.
+func (d Dir) Devices(name string) (names, made []string, err error) {
 	data, err := os.ReadFile(d.path(name))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read CDI spec %s: %w", name, err)
+		return nil, nil, fmt.Errorf("read CDI spec %s: %w", name, err)
 	}
 	var s specs.Spec
 	if json.Unmarshal(data, &s) != nil {
-		return nil, nil
+		return nil, nil, nil
 	}
-	var names []string
 	for _, device := range s.Devices {
 		names = append(names, device.Name)
+		if uuid := device.Annotations[AnnotationMade]; uuid != "" {
+			made = append(made, uuid)
+		}
 	}
-	return names, nil
+	return names, made, nil
 }
 
 // Claims returns the UIDs of the claims for which a spec, or the temporary

@@ -161,7 +161,7 @@ func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 		})
 	}
 	if len(m.GPUs) == 0 {
-		return nil, errors.New("it has no GPUs that can be used")
+		return nil, errors.New("it has no GPUs that a plan takes: those with a fault, and those in MIG mode, are left out")
 	}
 	for i, a := range m.GPUs {
 		for j, b := range m.GPUs[i+1:] {

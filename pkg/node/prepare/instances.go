@@ -28,13 +28,24 @@ const effectInstance = "mig-instance"
 // seenLimit is how long it may take to read the GPUs after a change. The kubelet waits for 45 s.
 const seenLimit = 20 * time.Second
 
-// instancesToMake are the effects of making the grants' instances.
-func instancesToMake(grants []claim.Grant) []state.Effect {
+// noteMade has those of the grants' instances count as made for the claim that have these UUIDs.
+func noteMade(grants []claim.Grant, uuids []string) {
+	for i := range grants {
+		if card := &grants[i].Card; card.MIG != nil && slices.Contains(uuids, card.UUID) {
+			instance := *card.MIG
+			instance.Made = true
+			card.MIG = &instance
+		}
+	}
+}
+
+// madeInstances are the effects of making the grants' instances, whether these are there or not yet.
+func madeInstances(grants []claim.Grant) []state.Effect {
 	var effects []state.Effect
 	for _, g := range grants {
-		if g.Card.Unmade() {
+		if g.Card.MIG != nil && g.Card.MIG.Made {
 			effects = append(effects, state.Effect{Name: effectInstance, GPU: g.Card.MIG.ParentUUID,
-				Instance: &state.MadeInstance{Place: g.Card.MIG.PlaceOf()}})
+				Instance: &state.MadeInstance{Place: g.Card.MIG.PlaceOf(), UUID: g.Card.UUID}})
 		}
 	}
 	return effects

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -326,4 +328,41 @@ func TestAdminAccessMakesNothing(t *testing.T) {
 	c.Status.Allocation.Devices.Results[0].AdminAccess = new(true)
 	_, err := n.Prepare(t.Context(), c)
 	fails(t, err, "adminAccess sees only what is there")
+}
+
+// Where the records are lost, it is still known which instances were made for claims, and they go with them.
+func TestLostRecordsOfInstances(t *testing.T) {
+	n, d := newNode(t), &dynamicGPU{instances: []gpu.Instance{at(5, "MIG-foreign")}}
+	n.cuts(d)
+	made, found := instanceClaim("made", oneSlice, elsewhere), instanceClaim("found", "gpu-4-mig-1g-10gb-5")
+	want := n.prepared(t, t.Context(), made, found)
+	n.loseState(t)
+	n.cuts(d)
+	if err := n.repairer().Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, n.records(t, t.Context())); diff != "" {
+		t.Errorf("records (-before +after):\n%s", diff)
+	}
+	for _, c := range []*resourceapi.ResourceClaim{made, found} {
+		if err := n.Unprepare(t.Context(), c.UID); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(d.instances) != 1 || d.instances[0].UUID != "MIG-foreign" || len(n.files(t)) > 0 {
+		t.Errorf("left: %+v %v", d.instances, n.files(t))
+	}
+	// An instance that is gone is made again when the kubelet asks for the claim.
+	n.cuts(d)
+	again := instanceClaim("again", oneSlice)
+	n.prepared(t, t.Context(), again)
+	d.instances = d.instances[:1]
+	n.loseState(t)
+	n.cuts(d)
+	if err := n.repairer().Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Prepare(t.Context(), again); err != nil || len(d.instances) != 2 {
+		t.Errorf("%v, instances %+v", err, d.instances)
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -170,12 +169,23 @@ func TestSupervisorThatIsGoneForGood(t *testing.T) {
 	if err := errors.Join(n.Unprepare(ctx, "u3"), dir.KeepFoundMode("GPU-0", gpu.ComputeDefault)); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(ctx, time.Millisecond)
-	defer cancel()
+	short, cancel := context.WithCancel(ctx)
+	n.options.MPS = endsIn{n.options.MPS, cancel}
 	if _, err := n.Prepare(short, wholeCards("u3", 0)); err == nil ||
 		!strings.Contains(err.Error(), "run nvidia-smi --id=GPU-0 --compute-mode=DEFAULT") {
 		t.Errorf("a claim without MPS on a GPU that is closed: %v", err)
 	}
+}
+
+// endsIn ends the caller's patience when it waits for a GPU.
+type endsIn struct {
+	MPS
+	end func()
+}
+
+func (e endsIn) GiveBack(ctx context.Context, uuids ...string) error {
+	e.end()
+	return e.MPS.GiveBack(ctx, uuids...)
 }
 
 // What is nobody's record may be a claim's that uses MPS.

@@ -43,9 +43,9 @@ type Specs interface {
 	Remove(name string) error
 	// Claims are those that have a spec, or the temporary file of one.
 	Claims() ([]types.UID, error)
-	// Devices are the names of a spec's devices; none if there is no such spec, or it
-	// cannot be read.
-	Devices(name string) ([]string, error)
+	// Devices are the names of a spec's devices, and the UUIDs of the MIG instances that were made for them; none if
+	// there is no such spec, or it cannot be read.
+	Devices(name string) (names, made []string, err error)
 }
 
 // MPS is how GPUs are had back that MPS has to itself; mps.Dir implements it.

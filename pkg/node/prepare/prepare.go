@@ -179,7 +179,7 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.claim.UID, grants, order); err != nil {
 		return withReason(ReasonNotStartable, err)
 	}
-	w.record.Effects = append(instancesToMake(grants), effects(w.isolated)...)
+	w.record.Effects = append(madeInstances(grants), effects(w.isolated)...)
 	return nil
 }
 

@@ -174,13 +174,17 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	if err != nil {
 		return err
 	}
-	w, unknown := p.preparationOf(inv, r)
-	r.Effects = effects(w.isolated)
-	names, err := p.options.Specs.Devices(r.CDISpec)
+	names, made, err := p.options.Specs.Devices(r.CDISpec)
 	if err != nil {
 		return err
 	}
+	noteMade(r.Grants, made)
+	w, unknown := p.preparationOf(inv, r)
+	r.Effects = append(madeInstances(r.Grants), effects(w.isolated)...)
 	switch {
+	case slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.Unmade() }):
+		// Its instance is to be made, or has gone.
+		return p.undo(ctx, r, p.awaitMachine)
 	case len(names) > 0 && slices.Equal(names, deviceNames(r)):
 	case len(names) == 0 && slices.ContainsFunc(pods, started):
 		if unknown == nil {

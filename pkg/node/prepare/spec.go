@@ -94,10 +94,12 @@ func (p *Preparer) writeSpec(w *preparation) error {
 				own.Mounts = []*specs.Mount{file}
 				delete(files, metafile.Request(result[0]))
 			}
-			cdiDevices = append(cdiDevices, specs.Device{
-				Name:           deviceName(r.UID, result),
-				ContainerEdits: concat(edits, own, *enforcement),
-			})
+			device := specs.Device{Name: deviceName(r.UID, result), ContainerEdits: concat(edits, own, *enforcement)}
+			if i := result[0].Card.MIG; i != nil && i.Made {
+				// Where the record is lost, it is to be known that nobody else has made it.
+				device.Annotations = map[string]string{cdi.AnnotationMade: result[0].Card.UUID}
+			}
+			cdiDevices = append(cdiDevices, device)
 		}
 	}
 	s, err := cdi.Spec(base.Common(), cdiDevices)
