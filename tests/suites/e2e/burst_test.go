@@ -114,6 +114,8 @@ type burst struct {
 	// been. Others are evicted, and their owners make them anew.
 	refused map[types.UID]string
 	told    map[types.UID]bool
+	// late are pods that their node's container runtime did not start in its time, and that their Jobs made anew.
+	late map[types.UID]string
 	// looked is when such Events were looked for last, toldErr what came of it.
 	looked  time.Time
 	toldErr error
@@ -128,7 +130,7 @@ const promisedTwice = "a GPU would be promised twice"
 
 func newBurst(t *testing.T, part, namespaces int) *burst {
 	t.Helper()
-	b := &burst{part: part, refused: map[types.UID]string{}, told: map[types.UID]bool{}}
+	b := &burst{part: part, refused: map[types.UID]string{}, told: map[types.UID]bool{}, late: map[types.UID]string{}}
 	for range namespaces {
 		ns := cluster.Namespace(t)
 		factory := informers.NewSharedInformerFactoryWithOptions(ns.Client, 0, informers.WithNamespace(ns.Name))
@@ -245,6 +247,10 @@ func (b *burst) progress() (there, served int, err error) {
 			switch {
 			case pod.DeletionTimestamp != nil:
 				// It is made anew; a pod that is evicted before it has run fails, too.
+			case ranOutOfTime(pod) && pod.Labels[batchv1.JobNameLabel] != "":
+				// Its Job makes another.
+				there--
+				b.late[pod.UID] = pod.Name + ": " + harness.WhyFailed(pod)
 			case pod.Status.Phase == corev1.PodFailed:
 				return 0, 0, fmt.Errorf("pod %s/%s on node %s failed: %s", pod.Namespace, pod.Name, pod.Spec.NodeName,
 					harness.WhyFailed(pod))
@@ -255,6 +261,27 @@ func (b *burst) progress() (there, served int, err error) {
 		}
 	}
 	return there, served, nil
+}
+
+// lateMost is how many pods a machine that has too much to do may start too late.
+const lateMost = 3
+
+// ranOutOfTime says whether a pod failed because the container runtime, or the kubelet that waited for it, gave up: no
+// program of the pod has ended by itself, and no hook of the driver's has failed.
+func ranOutOfTime(pod *corev1.Pod) bool {
+	late := false
+	for _, status := range pod.Status.ContainerStatuses {
+		ended := status.State.Terminated
+		switch {
+		case ended == nil || ended.ExitCode == 0:
+		case ended.Reason == "ContainerStatusUnknown", ended.Reason == "StartError" &&
+			strings.Contains(ended.Message, "deadline exceeded") && !strings.Contains(ended.Message, "hook"):
+			late = true
+		default:
+			return false
+		}
+	}
+	return late && pod.Status.Phase == corev1.PodFailed
 }
 
 // waitFor waits until the condition on what is there and served holds, and does what

@@ -201,6 +201,9 @@ func (b *burst) checkContainers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, pod := range pods {
+			if b.late[pod.UID] != "" {
+				continue
+			}
 			held, err := usesOf(pod, byPod[pod.UID])
 			if err != nil {
 				t.Errorf("pod %s/%s: %v", pod.Namespace, pod.Name, err)
@@ -211,6 +214,11 @@ func (b *burst) checkContainers(t *testing.T) {
 	}
 	for _, conflict := range ledger.Conflicts(uses) {
 		t.Errorf("by what the containers saw: %s", conflict)
+	}
+	if len(b.late) > lateMost {
+		t.Errorf("%d pods were not started in time by the container runtime: %v", len(b.late), b.late)
+	} else if len(b.late) > 0 {
+		t.Logf("not started in time by the container runtime, and made anew by their Jobs: %v", b.late)
 	}
 	t.Logf("%d pods saw what they asked for, in %d shares and GPUs", served, len(uses))
 }
