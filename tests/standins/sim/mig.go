@@ -236,10 +236,7 @@ func (s *Spec) switchMIG(card int, on bool) error {
 // cut makes or destroys an instance.
 func (s *Spec) cut(card int, what string) error {
 	m := &s.Cards[card].MIG
-	// They keep theirs, whoever goes.
-	for n, id := range s.gpuInstanceIDs(card) {
-		m.Instances[n].ID = &id
-	}
+	s.keepIDs(card)
 	place, compute, given := strings.Cut(what[1:], "/")
 	profile, at, _ := strings.Cut(place, "@")
 	start, err := strconv.Atoi(at)
