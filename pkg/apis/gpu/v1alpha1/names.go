@@ -17,7 +17,8 @@ func PoolName(node string) string { return node + "/gpu" }
 // domain: in CEL, device.attributes["gpu.aliyun.com"].<name>. The comments are the
 // table of docs/reference.md: `make docs` writes it.
 const (
-	// AttrUUID (string): The GPU's UUID, or the MIG instance's, which is new each time that it is made; of a dynamic one the GPU's.
+	// AttrUUID (string): The GPU's UUID, or the MIG instance's, which is new each time that it is made; of a dynamic one
+	// the GPU's.
 	AttrUUID resourceapi.QualifiedName = "uuid"
 	// AttrIndex (int): As `nvidia-smi` counts.
 	AttrIndex resourceapi.QualifiedName = "index"
