@@ -57,7 +57,7 @@ func TestRulesThatAreNotKnown(t *testing.T) {
 		"not allowed": apierrors.NewForbidden(resource, "", errors.New("no"))} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				s.client.PrependReactor("list", resource.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				s.answer("list", resource.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 					return true, nil, err
 				})
 				s.create(claim("22Gi"), pod(refused))

@@ -170,9 +170,7 @@ func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
 func TestPodThatGoesMeanwhileIsNotExplained(t *testing.T) {
 	run(t, func(s *site) {
 		var once sync.Once
-		// The client must not be in use: it does not lock its reactors.
-		synctest.Wait()
-		s.client.PrependReactor("get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
+		s.answer("get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
 			once.Do(func() {
 				if err := s.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"); err != nil {
 					s.Error(err)
