@@ -75,35 +75,20 @@ func instanceOf(machine *gpu.Machine, device string, index int) (Card, error) {
 		return Card{}, fmt.Errorf("GPU %d is not in MIG mode any more, or cannot be read", index)
 	}
 	p := machine.Partitioned[at]
-	at = slices.IndexFunc(p.Instances, func(i gpu.Instance) bool {
-		return devices.InstanceName(p.Index, i.Profile, i.Start) == device
-	})
-	if at < 0 {
-		if card, ok := toMake(p, device); ok {
-			return card, nil
+	i, there := devices.InstanceNamed(p, device)
+	if !there {
+		if i, can := devices.PlacementNamed(p, device); can {
+			return Card{Index: p.Index, Model: p.Model, MemoryMiB: i.MemoryMiB, MIG: &Instance{ParentUUID: p.UUID,
+				Profile: i.Profile, ProfileID: i.ProfileID, GI: gpu.NoCI, CI: gpu.NoCI, Start: i.Start, Size: i.Size,
+				Made: true}}, nil
 		}
 		return Card{}, fmt.Errorf("GPU %d has no such MIG instance any more: somebody cut it anew, or the node was started "+
 			"anew, which no instance survives", index)
 	}
-	i := p.Instances[at]
 	if i.LeftOut != "" {
 		return Card{}, fmt.Errorf("GPU %d's MIG instance %s cannot be used: %s", index, i.Place(), i.LeftOut)
 	}
 	return Card{Index: p.Index, UUID: i.UUID, Model: p.Model, MemoryMiB: i.MemoryMiB, MIG: &Instance{
 		ParentUUID: p.UUID, Profile: i.Profile, ProfileID: i.ProfileID, GI: i.GI, CI: i.CI, Start: i.Start, Size: i.Size,
 	}}, nil
-}
-
-// toMake is the instance that the GPU can be cut into and that has the name of the device.
-func toMake(p gpu.Partitioned, device string) (Card, bool) {
-	for _, profile := range p.Profiles {
-		for _, start := range profile.Starts {
-			if i := profile.At(start); devices.InstanceName(p.Index, i.Profile, start) == device {
-				return Card{Index: p.Index, Model: p.Model, MemoryMiB: i.MemoryMiB, MIG: &Instance{ParentUUID: p.UUID,
-					Profile: i.Profile, ProfileID: i.ProfileID, GI: gpu.NoCI, CI: gpu.NoCI, Start: start,
-					Size: i.Size, Made: true}}, true
-			}
-		}
-	}
-	return Card{}, false
 }

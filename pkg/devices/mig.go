@@ -48,6 +48,28 @@ func InstanceName(index int, profile string, start int) string {
 	return fmt.Sprintf("gpu-%d-mig-%s-%d", index, profileSuffix.Replace(profile), start)
 }
 
+// InstanceNamed is the instance of the GPU whose device has the name.
+func InstanceNamed(p gpu.Partitioned, name string) (gpu.Instance, bool) {
+	at := slices.IndexFunc(p.Instances, func(i gpu.Instance) bool { return InstanceName(p.Index, i.Profile,
+		i.Start) == name })
+	if at < 0 {
+		return gpu.Instance{}, false
+	}
+	return p.Instances[at], true
+}
+
+// PlacementNamed is the instance that the GPU can be cut into and whose device has the name.
+func PlacementNamed(p gpu.Partitioned, name string) (gpu.Instance, bool) {
+	for _, profile := range p.Profiles {
+		for _, start := range profile.Starts {
+			if i := profile.At(start); InstanceName(p.Index, i.Profile, start) == name {
+				return i, true
+			}
+		}
+	}
+	return gpu.Instance{}, false
+}
+
 var instanceName = regexp.MustCompile(`^gpu-(0|[1-9][0-9]*)-mig-[a-z0-9]+(-[a-z0-9]+)+-(0|[1-9][0-9]*)$`)
 
 // parseInstanceName is the reverse of InstanceName as far as there is one: the index of the GPU.

@@ -59,7 +59,10 @@ func (p *Partitions) Instances(ctx context.Context, uuid string) (instances []gp
 // where another instance is in the way. After any other error it may have been made.
 func (p *Partitions) MakeGPUInstance(ctx context.Context, uuid string, at gpu.Place) (gi int, err error) {
 	err = p.with(ctx, uuid, func(c *card) error {
-		profile, err := p.profile(ctx, c, at.ProfileID)
+		if _, err := p.instances(ctx, c); err != nil {
+			return err
+		}
+		profile, err := c.profile(at.ProfileID)
 		if err != nil {
 			return err
 		}
@@ -224,11 +227,8 @@ func (p *Partitions) instances(ctx context.Context, c *card) ([]gpu.Instance, er
 	return c.instances, nil
 }
 
-// profile is that of the id.
-func (p *Partitions) profile(ctx context.Context, c *card, id int) (*migProfile, error) {
-	if _, err := p.instances(ctx, c); err != nil {
-		return nil, err
-	}
+// profile is that of the id, as the instances were read last.
+func (c *card) profile(id int) (*migProfile, error) {
 	at := slices.IndexFunc(c.told.migProfiles, func(p *migProfile) bool { return int(p.Id) == id })
 	if at < 0 {
 		return nil, fmt.Errorf("it cannot be cut into instances of MIG profile %d, or is not in MIG mode", id)
@@ -248,7 +248,7 @@ func (p *Partitions) gpuInstance(ctx context.Context, c *card, gi int) (nvml.Gpu
 	if at < 0 {
 		return nil, nil, fmt.Errorf("%w: %d", errNoSuchInstance, gi)
 	}
-	profile, err := p.profile(ctx, c, instances[at].ProfileID)
+	profile, err := c.profile(instances[at].ProfileID)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -172,10 +172,8 @@ func (s snapshot) offersInstance(device string) bool {
 
 func instanceNamed(m *gpu.Machine, device string) (gpu.Partitioned, gpu.Instance, bool) {
 	for _, p := range m.Partitioned {
-		for _, i := range p.Instances {
-			if devices.InstanceName(p.Index, i.Profile, i.Start) == device {
-				return p, i, true
-			}
+		if i, there := devices.InstanceNamed(p, device); there {
+			return p, i, true
 		}
 	}
 	return gpu.Partitioned{}, gpu.Instance{}, false
@@ -184,12 +182,8 @@ func instanceNamed(m *gpu.Machine, device string) (gpu.Partitioned, gpu.Instance
 // placeNamed is the GPU that can have the device's instance made.
 func placeNamed(m *gpu.Machine, device string) (gpu.Partitioned, bool) {
 	for _, p := range m.Partitioned {
-		for _, profile := range p.Profiles {
-			for _, start := range profile.Starts {
-				if devices.InstanceName(p.Index, profile.Kind.Profile, start) == device {
-					return p, true
-				}
-			}
+		if _, can := devices.PlacementNamed(p, device); can {
+			return p, true
 		}
 	}
 	return gpu.Partitioned{}, false

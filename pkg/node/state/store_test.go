@@ -84,18 +84,24 @@ func TestSetIsWrittenInItsVersion(t *testing.T) {
 			Card: claim.Card{Index: i, UUID: "GPU-" + string(rune('a'+i))}, Config: v1alpha1.Default(),
 		})
 	}
-	if err := s.Put(set); err != nil {
+	survives(t, s, dir, set)
+}
+
+// survives checks that another process reads the record as it was put.
+func survives(t *testing.T, s *Store, dir string, r Record) {
+	t.Helper()
+	if err := s.Put(r); err != nil {
 		t.Fatal(err)
 	}
 	another, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := another.Get("a")
+	got, _, err := another.Get(r.UID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(set, got); diff != "" {
+	if diff := cmp.Diff(r, got); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
 }
@@ -108,20 +114,7 @@ func TestInstanceIsWrittenInItsVersion(t *testing.T) {
 	r.Grants[0].Mode = mode.MIG
 	r.Grants[0].Card.MIG = &claim.Instance{ParentUUID: "GPU-p", Profile: "1g.10gb+me", ProfileID: 20, GI: 13,
 		Start: 6, Size: 1}
-	if err := s.Put(r); err != nil {
-		t.Fatal(err)
-	}
-	another, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, _, err := another.Get("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(r, got); diff != "" {
-		t.Errorf("record (-want +got):\n%s", diff)
-	}
+	survives(t, s, dir, r)
 }
 
 // A record as the first version of the plugin wrote it.
