@@ -50,8 +50,10 @@ func InstanceName(index int, profile string, start int) string {
 
 // InstanceNamed is the instance of the GPU whose device has the name.
 func InstanceNamed(p gpu.Partitioned, name string) (gpu.Instance, bool) {
-	at := slices.IndexFunc(p.Instances, func(i gpu.Instance) bool { return InstanceName(p.Index, i.Profile,
-		i.Start) == name })
+	at := slices.IndexFunc(p.Instances, func(i gpu.Instance) bool {
+		return InstanceName(p.Index, i.Profile,
+			i.Start) == name
+	})
 	if at < 0 {
 		return gpu.Instance{}, false
 	}
