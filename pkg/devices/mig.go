@@ -27,6 +27,9 @@ type MIGOptions struct {
 	// Made are the instances that this driver makes, or has made, for claims, by the UUID of their GPU and the name
 	// of their device. The others that there are somebody else has made.
 	Made map[string]map[string]bool
+	// Held are places of instances that were made for claims which are gone, and could not be destroyed yet, by the
+	// UUID of their GPU. Whatever overlaps them is closed by the taint TaintHeld.
+	Held map[string][]gpu.Place
 }
 
 // GoneInstance is an instance of the GPU with the index that is not there any more, or another one is in

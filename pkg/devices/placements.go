@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -39,6 +40,10 @@ func placements(m *gpu.Machine, p gpu.Partitioned, o Options) []resourceapi.Devi
 			d := instance(m, p, i, o)
 			// Its attributes stay while instances come and go: a pool that changes is passed over for a moment.
 			d.Taints = withTaints(d.Taints, o.CardTaints[uuidAt(p, i.PlaceOf())])
+			if slices.ContainsFunc(o.MIG.Held[p.UUID], i.PlaceOf().Overlaps) {
+				d.Taints = withTaints(d.Taints, []resourceapi.DeviceTaint{
+					{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}})
+			}
 			d.ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: instanceCounterSet(p.Index),
 				Counters: consumed(i)}}
 			devices = append(devices, d)

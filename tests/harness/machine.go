@@ -16,24 +16,14 @@ const driverRoot = "run/nvidia/driver"
 // seconds.
 func (c *Cluster) ChangeMachine(t *testing.T, node string, change func(*sim.Spec)) (putBack func()) {
 	t.Helper()
-	apply := func(change func(*sim.Spec)) {
-		t.Helper()
-		err := sim.Change(c.NodeFile(node, driverRoot), func(s *sim.Spec) error {
-			change(s)
-			return nil
-		})
-		if err != nil {
-			t.Errorf("change the GPUs of node %s: %v", node, err)
-		}
-	}
 	before, err := sim.Load(c.NodeFile(node, driverRoot, sim.MachineFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	apply(change)
+	c.KeepMachineChange(t, node, change)
 	putBack = func() {
 		t.Helper()
-		apply(func(s *sim.Spec) {
+		c.KeepMachineChange(t, node, func(s *sim.Spec) {
 			events := s.Events // what happened stays
 			*s = *before
 			s.Events = events
@@ -41,6 +31,18 @@ func (c *Cluster) ChangeMachine(t *testing.T, node string, change func(*sim.Spec
 	}
 	t.Cleanup(putBack)
 	return putBack
+}
+
+// KeepMachineChange is ChangeMachine for what is not put back, because others change the cards in the meantime.
+func (c *Cluster) KeepMachineChange(t *testing.T, node string, change func(*sim.Spec)) {
+	t.Helper()
+	err := sim.Change(c.NodeFile(node, driverRoot), func(s *sim.Spec) error {
+		change(s)
+		return nil
+	})
+	if err != nil {
+		t.Errorf("change the GPUs of node %s: %v", node, err)
+	}
 }
 
 // UpgradeDriver installs another version of a node's NVIDIA driver in the place of

@@ -38,6 +38,8 @@ type driver struct {
 	// limits tells users whose limits are lifted. orphans is told whose release is wanted.
 	limits  limits
 	orphans *orphans.Sweeper
+	// failures tells users why what they have deleted does not end.
+	failures unprepareFailures
 	// publisher is told what became of the ResourceSlice.
 	publisher *publish.Publisher
 	// health is told to the kubelet.
@@ -114,6 +116,7 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 		d.orphans.Want(prepare.HeldBy(err)...)
 		if err != nil {
 			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
+			d.failures.tell(ctx, c, err)
 		} else {
 			logger.V(2).Info("Unprepared a claim", "claim", c.NamespacedName, "claimUID", c.UID)
 		}
@@ -154,7 +157,8 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
-			counts: a.counts, limits: limits{a.podEvents, a.Lifters}, orphans: a.orphans},
+			counts: a.counts, limits: limits{a.podEvents, a.Lifters}, orphans: a.orphans,
+			failures: unprepareFailures{a.podEvents, a.reader()}},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),

@@ -43,6 +43,8 @@ type Orphan struct {
 	// says why it is not known whether there is one.
 	User    types.UID
 	Unknown error
+	// Kept is why it could not be unprepared, although no process of its pods is left.
+	Kept error
 }
 
 // Options are what a Sweeper works with.
@@ -160,15 +162,18 @@ func (s *Sweeper) sweep(ctx context.Context, of func(state.Record) bool) (again 
 		}
 		user, unknown := s.options.Claims.InUse(r)
 		certain := user == "" && unknown == nil
+		var kept error
 		if certain && (r.BootID != s.options.BootID || s.options.Clock.Now().Sub(since) >= sweepGrace) {
 			klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices",
 				"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
-			errs = append(errs, s.options.Claims.UnprepareSame(ctx, r))
-			continue
+			if kept = s.options.Claims.UnprepareSame(ctx, r); kept == nil {
+				continue
+			}
+			errs = append(errs, kept)
 		}
 		orphaned[r.UID] = since
 		if s.options.Clock.Now().Sub(since) >= sweepNotice {
-			orphans = append(orphans, Orphan{Record: r, User: user, Unknown: unknown})
+			orphans = append(orphans, Orphan{Record: r, User: user, Unknown: unknown, Kept: kept})
 		}
 	}
 	s.orphanedSince = orphaned

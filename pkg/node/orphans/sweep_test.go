@@ -60,6 +60,8 @@ type sweeps struct {
 	unknown error
 	users   map[string][]types.UID
 	told    []Orphan
+	// specs, if set, stands between the Preparer and its CDI specs.
+	specs func(cdi.Dir) prepare.Specs
 }
 
 func (s *sweeps) Running(pod types.UID) (bool, error) { return s.running[pod], s.unknown }
@@ -84,8 +86,12 @@ func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	specs := prepare.Specs(cdi.Dir(s.cdiDir))
+	if s.specs != nil {
+		specs = s.specs(cdi.Dir(s.cdiDir))
+	}
 	s.Preparer = prepare.New(prepare.Options{
-		Pool: "n1/gpu", Store: store, Specs: cdi.Dir(s.cdiDir), BootID: boot, Isolation: &isolation.Registry{},
+		Pool: "n1/gpu", Store: store, Specs: specs, BootID: boot, Isolation: &isolation.Registry{},
 		Cluster: &s.api, Node: s,
 		Listener: preparetest.Listener{OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) }},
 	})
@@ -240,4 +246,37 @@ func TestSweepNotesWhoUsesAClaim(t *testing.T) {
 			t.Errorf("claim %s, which a pod uses that came later: %v", uid, err)
 		}
 	}
+}
+
+// stuck is a directory of CDI specs of which nothing can be removed.
+type stuck struct{ prepare.Specs }
+
+func (stuck) Remove(string) error { return errors.New("in use") }
+
+// A claim that is gone and cannot be unprepared stays an orphan, which says why, and is tried again.
+func TestSweepTellsWhatCannotBeUnprepared(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSweeps(t)
+	if _, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0")); err != nil {
+		t.Fatal(err)
+	}
+	s.specs = func(d cdi.Dir) prepare.Specs { return stuck{d} }
+	s.start(t, "boot-1")
+	sweep := func(d time.Duration) error {
+		s.clock.Step(d)
+		_, err := s.sweep(ctx, nil)
+		return err
+	}
+	if err := sweep(0); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		err := sweep(time.Minute)
+		if len(s.told) != 1 || s.told[0].Kept == nil || !errors.Is(err, s.told[0].Kept) {
+			t.Fatalf("told %+v, error %v", s.told, err)
+		}
+	}
+	s.specs = nil
+	s.start(t, "boot-1")
+	s.after(t, time.Second, nil, nil)
 }

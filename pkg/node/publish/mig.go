@@ -64,6 +64,23 @@ func madeInstances(records []state.Record) map[string]map[string]bool {
 	return made
 }
 
+// heldByOrphans are the places of the instances that were made for claims which are gone, by the UUID of their GPU: the
+// scheduler takes them for free until they are destroyed.
+func heldByOrphans(records []state.Record, orphans map[types.UID]string) map[string][]gpu.Place {
+	held := map[string][]gpu.Place{}
+	for _, r := range records {
+		if _, orphan := orphans[r.UID]; !orphan {
+			continue
+		}
+		for _, g := range r.Grants {
+			if i := g.Card.MIG; i != nil && i.Made {
+				held[i.ParentUUID] = append(held[i.ParentUUID], i.PlaceOf())
+			}
+		}
+	}
+	return held
+}
+
 // usesMIG says whether there is anything to do for instances.
 func (s snapshot) usesMIG() bool {
 	return len(s.machine.Partitioned) > 0 || len(heldInstances(s.records)) > 0
@@ -100,7 +117,7 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 		}
 	}
 	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel),
-		Made: madeInstances(records)}
+		Made: madeInstances(records), Held: heldByOrphans(records, s.orphans)}
 	for _, h := range held {
 		if h.Card.Gone(s.machine) == "" {
 			continue

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -275,5 +276,41 @@ func TestHealthOfInstancesOnDemand(t *testing.T) {
 		"gpu-3-mig-1g-10gb-1": "the MIG instance is not there any more MIG-gone"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// An instance whose claim is gone and that cannot be destroyed closes all that overlaps it, and nothing else: with or
+// without its compute instance.
+func TestInstanceThatCannotBeDestroyed(t *testing.T) {
+	profiles := []gpu.Profile{
+		{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1, 2}, Count: 3},
+		{Kind: gpu.Instance{ProfileID: 14, Profile: "2g.20gb", Size: 2}, Starts: []int{0, 2}, Count: 2}}
+	left := instanceAt(0, "MIG-a")
+	left.ProfileID = 19
+	withoutCompute := left
+	withoutCompute.UUID, withoutCompute.CI, withoutCompute.LeftOut = "", gpu.NoCI, "it has no compute instance"
+	r := holding(left)
+	r.Phase, r.Grants[0].Card.MIG.Made, r.Grants[0].Card.MIG.ProfileID = state.Preparing, true, 19
+	for name, there := range map[string]gpu.Instance{"whole": left, "half": withoutCompute} {
+		t.Run(name, func(t *testing.T) {
+			s := found(t, "mig", mode.Exclusive)
+			s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
+				Instances: []gpu.Instance{there}, Profiles: profiles}}
+			s.records = []state.Record{r}
+			s.orphans = map[types.UID]string{"u": "IN_USE"}
+			p, err := s.plan()
+			want := "gpu-0 gpu-1 gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0! gpu-2-mig-1g-10gb-2 gpu-2-mig-2g-20gb-2 " +
+				"gpu-2-mig-2g-20gb-0!"
+			if err != nil || p.devices() != want {
+				t.Errorf("published %s, %v; want %s", p.devices(), err, want)
+			}
+			if got := p.taints("gpu-2-mig-2g-20gb-0"); got != "held-without-claim=:NoSchedule" {
+				t.Errorf("taints %s", got)
+			}
+			told := p.told(v1alpha1.ReasonHeldByGoneClaim)
+			if !strings.Contains(told, "GPU 2's 1g.10gb at slice 0 by claim team/c (IN_USE)") {
+				t.Errorf("the node is told %q", told)
+			}
+		})
 	}
 }

@@ -40,6 +40,9 @@ func whyInUse(c orphans.Orphan) string {
 		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or "+
 			"the node is started anew", c.Unknown)
 	}
+	if c.Kept != nil {
+		return c.Kept.Error()
+	}
 	if c.User != "" {
 		return fmt.Sprintf("processes of the pod with UID %s still run", c.User)
 	}
@@ -78,10 +81,12 @@ func (s snapshot) withOrphans() (reserved deviceplugin.Reserved, told event, err
 // indices names the GPUs, or MIG instances, that the record's claim holds.
 func indices(m *gpu.Machine, r state.Record) string {
 	var reserved []string
-	if held := heldInstances([]state.Record{r}); len(held) > 0 {
-		for _, h := range held {
-			reserved = append(reserved, h.Card.String())
+	for _, g := range r.Grants {
+		if g.Card.MIG != nil && !g.Admin {
+			reserved = append(reserved, g.Card.String())
 		}
+	}
+	if len(reserved) > 0 {
 		return strings.Join(reserved, ", ")
 	}
 	for _, g := range m.GPUs {

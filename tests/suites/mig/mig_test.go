@@ -302,3 +302,52 @@ func TestMixedClusterWithKills(t *testing.T) {
 	again()
 	nothingIsCut(t)
 }
+
+// A monitor that has an instance open keeps it. The pod and its claim say so. When the pod is deleted by force, what
+// overlaps the instance takes no claims, and nothing else is closed. It ends with the monitor.
+func TestInstanceThatAMonitorHasOpen(t *testing.T) {
+	cluster.ServeMIG(t, dynamic, sim.Partitioning{})
+	ns := cluster.Namespace(t)
+	ns.Run(t, harness.Pod("job", dynamic, harness.Limit("nvidia.com/mig-3g.40gb", "1")))
+	made := cluster.MIGDevices(t, dynamic)
+	if len(made) != 1 {
+		t.Fatalf("there are %+v", made)
+	}
+	monitor := func(processes ...sim.Process) {
+		cluster.KeepMachineChange(t, dynamic, func(s *sim.Spec) { s.Cards[made[0].Card].State.Processes = processes })
+	}
+	monitor(sim.Process{PID: 1, MemoryMiB: 20, Instance: &made[0].Start})
+	t.Cleanup(func() { monitor() })
+	pods := ns.Client.CoreV1().Pods(ns.Name)
+	if err := pods.Delete(t.Context(), "job", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ns.WaitPodEvent(t, "job", v1alpha1.ReasonUnprepareFailed, "a monitor does, such as DCGM")
+	if err := pods.Delete(t.Context(), "job", *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	end := int64(made[0].Start + 4)
+	cluster.Devices(t, dynamic, "are closed as far as they overlap it", func(devices []resourceapi.Device) error {
+		var errs []error
+		for _, d := range devices {
+			is := func(name resourceapi.QualifiedName) int64 { return *d.Attributes[name].IntValue }
+			start := is(v1alpha1.AttrPlacementStart)
+			overlaps := is(v1alpha1.AttrIndex) == int64(made[0].Card) && start < end &&
+				int64(made[0].Start) < start+is(v1alpha1.AttrPlacementSize)
+			if closed := len(d.Taints) > 0; closed != overlaps {
+				errs = append(errs, fmt.Errorf("%s: closed: %v", d.Name, closed))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	monitor()
+	nothingIsCut(t)
+	cluster.Devices(t, dynamic, "are all open", func(devices []resourceapi.Device) error {
+		for _, d := range devices {
+			if len(d.Taints) > 0 {
+				return fmt.Errorf("%s is closed", d.Name)
+			}
+		}
+		return nil
+	})
+}

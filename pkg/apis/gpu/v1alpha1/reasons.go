@@ -223,6 +223,11 @@ const (
 	//
 	// To do: Follow the message: docs/health.md.
 	ReasonUnhealthy = "GPUUnhealthy"
+	// ReasonUnprepareFailed (on: pod (plugin), claim): A claim's devices cannot be taken back; its pods stay
+	// Terminating.
+	//
+	// To do: Follow the message.
+	ReasonUnprepareFailed = "GPUUnprepareFailed"
 	// ReasonUsedBesideMPS (on: pod (plugin)): A process uses a GPU beside MPS, where nothing limits it.
 	//
 	// To do: Restart it as intended: docs/audit.md.
@@ -296,6 +301,7 @@ func Reasons() []string {
 		ReasonStateNotRecovered,
 		ReasonStateNotRepaired,
 		ReasonUnhealthy,
+		ReasonUnprepareFailed,
 		ReasonUsedBesideMPS,
 		ReasonUsedByGonePod,
 		ReasonUsedByNoPod,

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
+)
+
+// oneClaim is an API server that knows one, or answers with an error.
+type oneClaim struct {
+	preparetest.Cluster
+	claim *resourceapi.ResourceClaim
+	err   error
+}
+
+func (o oneClaim) Claim(context.Context, string, string) (*resourceapi.ResourceClaim, error) {
+	return o.claim, o.err
+}
+
+// told remembers on what Events were.
+type told struct {
+	record.EventRecorder
+	objects []string
+}
+
+func (r *told) Eventf(object runtime.Object, _, reason, _ string, _ ...any) {
+	if ref, ok := object.(*corev1.ObjectReference); ok {
+		r.objects = append(r.objects, reason+" "+ref.Kind+" "+ref.Name)
+	}
+}
+
+// What is deleted and does not end says why, as far as it is known who uses it.
+func TestUsersAreToldWhyAClaimIsNotTakenBack(t *testing.T) {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c", UID: "u"}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "a", UID: "a1"}}
+	anew := c.DeepCopy()
+	anew.UID = "other"
+	const onClaim = "GPUUnprepareFailed ResourceClaim c"
+	for name, test := range map[string]struct {
+		api  oneClaim
+		want []string
+	}{
+		"known":      {oneClaim{claim: c}, []string{onClaim, "GPUUnprepareFailed Pod a"}},
+		"made anew":  {oneClaim{claim: anew}, []string{onClaim}},
+		"API server": {oneClaim{err: errors.New("away")}, []string{onClaim}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &told{}
+			unprepareFailures{r, test.api}.tell(t.Context(), kubeletplugin.NamespacedObject{
+				NamespacedName: types.NamespacedName{Namespace: "team", Name: "c"}, UID: "u"}, errors.New("in use"))
+			if !slices.Equal(r.objects, test.want) {
+				t.Errorf("told %q, want %q", r.objects, test.want)
+			}
+		})
+	}
+}
