@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// profilesOfA100 are those of an A100 with 80 GB (facts/mig.md §1).
+// profilesOfA100 are those of an A100 with 80 GB (source: NVIDIA MIG user guide).
 func profilesOfA100() []gpu.Profile {
 	profile := func(id int, name string, size, count, decoders, jpegs, ofas int, starts ...int) gpu.Profile {
 		return gpu.Profile{Starts: starts, Count: count, Kind: gpu.Instance{ProfileID: id, Profile: name, Size: size,

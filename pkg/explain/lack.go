@@ -108,14 +108,14 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 	}
 }
 
-// scattered says on which GPU enough memory slices are free for a MIG instance, but not next to each other.
+// scattered says on which GPU enough memory slices are free for a MIG instance, but not in a row where one can begin.
 func scattered(of []scheduling.Seen) []string {
 	most := slices.MaxFunc(of, func(a, b scheduling.Seen) int { return cmp.Compare(a.FreeSlices, b.FreeSlices) })
 	size := ptr.Deref(most.Device.Attributes[v1alpha1.AttrPlacementSize].IntValue, 0)
 	if most.FreeSlices == 0 || int64(most.FreeSlices) < size {
 		return nil
 	}
-	return []string{fmt.Sprintf("GPU %d has %d memory slices free, but not the %d next to each other that a %s takes",
+	return []string{fmt.Sprintf("GPU %d has %d memory slices free, but not %d in a row where a %s can begin",
 		ptr.Deref(most.Device.Attributes[v1alpha1.AttrIndex].IntValue, -1), most.FreeSlices, size,
 		ptr.Deref(most.Device.Attributes[v1alpha1.AttrProfile].StringValue, ""))}
 }

@@ -23,7 +23,7 @@ func TestScatteredSlices(t *testing.T) {
 		want string
 		of   []scheduling.Seen
 	}{
-		{"GPU 2 has 6 memory slices free, but not the 4 next to each other that a 3g.40gb takes",
+		{"GPU 2 has 6 memory slices free, but not 4 in a row where a 3g.40gb can begin",
 			[]scheduling.Seen{place(1, 4, 3), place(2, 4, 6), place(3, 4, 0)}},
 		{"", []scheduling.Seen{place(1, 4, 3), place(2, 4, 0)}},
 		{"", []scheduling.Seen{{Device: &resourceapi.Device{}}}},

@@ -52,7 +52,11 @@ type card struct {
 	NVSwitchLanes *int     `json:"nvswitchLanes"`
 	Fault         any      `json:"fault"`
 	MIG           struct {
-		Enabled bool `json:"enabled"`
+		Enabled   bool `json:"enabled"`
+		Instances []struct {
+			Profile string `json:"profile"`
+			Start   int    `json:"start"`
+		} `json:"instances"`
 	} `json:"mig"`
 }
 
@@ -83,6 +87,7 @@ func Machines(specs []string) (plan.Input, error) {
 			return in, fmt.Errorf("machine %s: %w", spec, err)
 		}
 		in.Nodes, in.Slices = append(in.Nodes, node), append(in.Slices, published...)
+		in.Notes = append(in.Notes, notesOf(node.Name, machine)...)
 		for _, g := range machine.GPUs {
 			models = append(models, g.Model)
 		}
@@ -113,10 +118,11 @@ func readMachine(spec string) (*corev1.Node, *gpu.Machine, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the machine file %s: %w", parts[0], err)
 	}
+	all := machine.All()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-		corev1.LabelHostname: name, ack.NodeLabelModel: deviceclasses.LabelValue(machine.GPUs[0].Model),
-		ack.NodeLabelMemory: fmt.Sprintf("%dMiB", machine.GPUs[0].MemoryMiB),
-		ack.NodeLabelCount:  fmt.Sprint(len(machine.GPUs)),
+		corev1.LabelHostname: name, ack.NodeLabelModel: deviceclasses.LabelValue(all[0].Model),
+		ack.NodeLabelMemory: fmt.Sprintf("%dMiB", all[0].MemoryMiB),
+		ack.NodeLabelCount:  fmt.Sprint(len(all)),
 	}}}
 	for i, label := range []string{ack.NodeLabelSchedule, ack.NodeLabelPlacement} {
 		if len(parts) > i+1 {
@@ -126,8 +132,19 @@ func readMachine(spec string) (*corev1.Node, *gpu.Machine, error) {
 	return node, machine, nil
 }
 
-// machine are the GPUs of a node as the driver reads them. Those with a fault are left out, and
-// those in MIG mode: instances are not planned.
+// notesOf says what is not planned of the GPUs in MIG mode, or not as it is.
+func notesOf(node string, m *gpu.Machine) []string {
+	for _, p := range m.Partitioned {
+		if len(p.Instances) > 0 {
+			return []string{fmt.Sprintf("The memory of MIG instances of %s is taken from the names of their profiles, and may "+
+				"be a little less.", node)}
+		}
+	}
+	return nil
+}
+
+// machine are the GPUs of a node as the driver reads them. Those with a fault are left out, and those in MIG mode
+// that are not cut: what they can be cut into no machine file says.
 func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 	if f.Kind != machineKind {
 		return nil, fmt.Errorf("its kind is %q, not %s: see demo/machines", f.Kind, machineKind)
@@ -145,23 +162,37 @@ func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 		if !ok || model.MemoryMiB <= 0 || model.ProductName == "" {
 			return nil, fmt.Errorf("GPU %d: the file has no model %q with a productName and memoryMiB", position, c.Model)
 		}
-		if c.Fault != nil || c.MIG.Enabled {
+		if c.Fault != nil || c.MIG.Enabled && len(c.MIG.Instances) == 0 {
 			continue
 		}
 		minor := position
 		if c.Minor != nil {
 			minor = *c.Minor
 		}
-		left = append(left, position)
-		m.GPUs = append(m.GPUs, gpu.GPU{
+		g := gpu.GPU{
 			Index: index, UUID: fmt.Sprintf("GPU-%s-%d", node, index), Minor: minor, Model: gpu.ModelOf(model.ProductName),
 			ProductName: model.ProductName, Brand: model.Brand, Architecture: model.Architecture,
 			ComputeCapability: model.ComputeCapability, MemoryMiB: model.MemoryMiB, ReservedMiB: model.ReservedMiB,
 			PCIBusID: c.BusID, PCIeRoot: c.Root, NUMANode: c.NUMANode,
-		})
+		}
+		if !c.MIG.Enabled {
+			left, m.GPUs = append(left, position), append(m.GPUs, g)
+			continue
+		}
+		cut := gpu.Partitioned{GPU: g}
+		for n, i := range c.MIG.Instances {
+			instance, is := plan.InstanceOf(i.Profile)
+			if !is {
+				return nil, fmt.Errorf("GPU %d: %q is no MIG profile, as in 1g.10gb", position, i.Profile)
+			}
+			instance.Start, instance.UUID = i.Start, fmt.Sprintf("MIG-%s-%d-%d", node, index, n)
+			cut.Instances = append(cut.Instances, instance)
+		}
+		m.Partitioned = append(m.Partitioned, cut)
 	}
-	if len(m.GPUs) == 0 {
-		return nil, errors.New("it has no GPUs that a plan takes: those with a fault, and those in MIG mode, are left out")
+	if len(m.GPUs)+len(m.Partitioned) == 0 {
+		return nil, errors.New("it has no GPUs that a plan takes: those with a fault, and those in MIG mode that are not " +
+			"cut, are left out")
 	}
 	for i, a := range m.GPUs {
 		for j, b := range m.GPUs[i+1:] {

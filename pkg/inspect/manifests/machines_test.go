@@ -50,7 +50,7 @@ func TestMachinesAreThoseThatTheDriverReads(t *testing.T) {
 		}
 		got, err := f.machine("n")
 		if len(want.GPUs) == 0 {
-			if err == nil || !strings.Contains(err.Error(), "those in MIG mode, are left out") {
+			if err == nil || !strings.Contains(err.Error(), "those in MIG mode that are not cut, are left out") {
 				t.Errorf("%s: all GPUs are in MIG mode, and a plan says %v", file, err)
 			}
 			continue
@@ -58,7 +58,7 @@ func TestMachinesAreThoseThatTheDriverReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The node's sysfs has the rest, and UUIDs are the node's. MIG instances are not planned.
+		// The node's sysfs has the rest, and UUIDs are the node's. Of MIG instances a machine file says little.
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(gpu.GPU{}, "UUID", "NUMANode", "PCIeRoot",
 			"SMCount", "MIG"), cmpopts.IgnoreFields(gpu.Machine{}, "Partitioned")); diff != "" {
 			t.Errorf("%s (-the driver +plan):\n%s", file, diff)
@@ -153,5 +153,23 @@ func TestBadMachines(t *testing.T) {
 			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want %s", spec, err, want)
 		}
+	}
+}
+
+// Instances of a machine file are planned where they are, with the memory in their names.
+func TestMachinesWithInstances(t *testing.T) {
+	in, err := Machines([]string{"n1=" + machines + "/migx4.yaml:mig"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Reader{Namespace: "team"}
+	if err := r.Read("m.yaml", strings.NewReader("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: "+
+		"[{name: c, resources: {limits: {nvidia.com/mig-1g.10gb.me: 1}}}]}\n")); err != nil {
+		t.Fatal(err)
+	}
+	in.Manifests = r.Manifests()
+	made, err := plan.Of(t.Context(), in)
+	if err != nil || made.Fits != 1 || made.Pods[0].Devices[0] != "gpu-1-mig-1g-10gb-me-1" || len(made.Notes) != 1 {
+		t.Errorf("%v, %+v", err, made)
 	}
 }

@@ -35,14 +35,14 @@ const mostGPUs = 64
 func (in *Input) FromACK() error {
 	var models []string
 	var unlinked []string
+	var cut []*corev1.Node
 	nodes := slices.Clone(in.Nodes)
 	for i, node := range nodes {
 		if in.offers(node.Name) || !hasGPUs(node) {
 			continue
 		}
-		if node.Labels[ack.NodeLabelSchedule] == "mig" {
-			in.Notes = append(in.Notes, fmt.Sprintf("Node %s is left out: how its GPUs are cut into MIG instances is not known "+
-				"before the driver runs there.", node.Name))
+		if why := cutUnknown(node); why != "" {
+			in.Notes = append(in.Notes, fmt.Sprintf("Node %s is left out: %s.", node.Name, why))
 			continue
 		}
 		machine, err := machineOf(node)
@@ -59,13 +59,19 @@ func (in *Input) FromACK() error {
 		if node.Labels[ack.NodeLabelSchedule] == "topology" {
 			unlinked = append(unlinked, node.Name)
 		}
+		if len(machine.Partitioned) > 0 {
+			cut = append(cut, node)
+		}
 		in.Slices = slices.DeleteFunc(slices.Clone(in.Slices), func(s *resourceapi.ResourceSlice) bool {
 			return s.Spec.Driver == v1alpha1.DriverName && s.Spec.Pool.Name == v1alpha1.PoolName(node.Name)
 		})
 		in.Slices, nodes[i] = append(in.Slices, published...), withoutPlugin(node)
-		models = append(models, machine.GPUs[0].Model)
+		for _, g := range machine.GPUs {
+			models = append(models, g.Model)
+		}
 	}
 	in.Nodes = nodes
+	in.noteCut(cut)
 	if len(unlinked) > 0 {
 		in.Notes = append(in.Notes, fmt.Sprintf("How the GPUs of %s are linked is not known: single GPUs are planned.",
 			text.List(unlinked, mostNamed)))
@@ -142,44 +148,56 @@ func (in *Input) offers(node string) bool {
 var counts = []corev1.ResourceName{ack.ResourceCount, "nvidia.com/gpu", ack.ResourceGPUs}
 
 func hasGPUs(node *corev1.Node) bool {
-	if node.Labels[ack.NodeLabelCount] != "" || node.Labels[ack.NodeLabelModel] != "" {
-		return true
+	return node.Labels[ack.NodeLabelCount] != "" || node.Labels[ack.NodeLabelModel] != "" || shown(node) != 0 ||
+		servesInstances(node)
+}
+
+// shown is how many GPUs a device plugin of a node serves that are not cut, as far as it says.
+func shown(node *corev1.Node) int64 {
+	for _, name := range counts {
+		if amount := node.Status.Capacity[name]; !amount.IsZero() {
+			return amount.Value()
+		}
 	}
-	return slices.ContainsFunc(counts, func(name corev1.ResourceName) bool {
-		amount := node.Status.Capacity[name]
-		return !amount.IsZero()
-	})
+	return 0
 }
 
 // machineOf are the GPUs of a node of ACK, which are all alike, as far as the node says.
 func machineOf(node *corev1.Node) (*gpu.Machine, error) {
+	model := cmp.Or(node.Labels[ack.NodeLabelModel], node.Labels[labelProduct], "unknown")
+	as, m := gpu.GPU{Model: model, ProductName: model}, &gpu.Machine{}
 	n, err := strconv.ParseInt(node.Labels[ack.NodeLabelCount], 10, 64)
-	for _, name := range counts {
-		if amount := node.Status.Capacity[name]; err != nil && !amount.IsZero() {
-			n, err = amount.Value(), nil
-		}
+	if whole := shown(node); servesInstances(node) {
+		m.Partitioned = partitioned(node, whole, n-whole, as)
+		n = whole // the label counts those that are cut, too
+	} else if err != nil {
+		n = whole
 	}
-	if err != nil || n < 1 || n > mostGPUs {
+	switch {
+	case n == 0 && len(m.Partitioned) > 0:
+		return m, nil
+	case n < 1 || n > mostGPUs:
 		return nil, fmt.Errorf("how many GPUs it has is not known: label %s is %q, and it shows no %s", ack.NodeLabelCount,
 			node.Labels[ack.NodeLabelCount], ack.ResourceCount)
 	}
-	text := node.Labels[ack.NodeLabelMemory]
-	memory, err := strconv.ParseInt(strings.TrimSuffix(text, "MiB"), 10, 64)
+	text := cmp.Or(node.Labels[ack.NodeLabelMemory], node.Labels[labelGPUMemory])
+	as.MemoryMiB, err = strconv.ParseInt(strings.TrimSuffix(text, "MiB"), 10, 64)
 	if all := node.Status.Capacity[ack.ResourceMemory]; err != nil && !all.IsZero() {
-		memory, err = all.Value()/n*1024, nil
+		as.MemoryMiB, err = all.Value()/n*1024, nil
 	}
-	if err != nil || memory < 1 {
+	if err != nil || as.MemoryMiB < 1 {
 		return nil, fmt.Errorf("how much memory its GPUs have is not known: label %s is %q, and it shows no %s",
 			ack.NodeLabelMemory, text, ack.ResourceMemory)
 	}
-	model := cmp.Or(node.Labels[ack.NodeLabelModel], "unknown")
-	m := &gpu.Machine{}
 	for i := range int(n) {
-		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, Minor: i, UUID: fmt.Sprintf("GPU-%s-%d", node.Name, i), Model: model,
-			ProductName: model, MemoryMiB: memory})
+		as.Index, as.Minor, as.UUID = i, i, uuidOf(node, i)
+		m.GPUs = append(m.GPUs, as)
 	}
 	return m, nil
 }
+
+// uuidOf stands for the UUID of a GPU, which no node says.
+func uuidOf(node *corev1.Node, index int) string { return fmt.Sprintf("GPU-%s-%d", node.Name, index) }
 
 // withoutPlugin is a node of which no device plugin gives GPUs any more.
 func withoutPlugin(node *corev1.Node) *corev1.Node {

@@ -90,7 +90,8 @@ func Published(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.R
 				return nil, err
 			}
 		}
-		o := devices.Options{Pool: pool, Mode: personality, Slots: slots, Isolation: b.name, IsolationLevel: b.level}
+		o := devices.Options{Pool: pool, Mode: personality, Slots: slots, Isolation: b.name, IsolationLevel: b.level,
+			MIG: devices.MIGOptions{Isolation: "mig", Level: "kernel"}}
 		if where == mode.Spread {
 			o.Limits = map[string]placement.Amount{}
 			for _, g := range m.GPUs {

@@ -7,9 +7,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -95,43 +98,17 @@ func (c capacity) part() float64 {
 
 // fullest is the node of which the least GPU memory is left that has room.
 func fullest(s *simulation) picker {
-	left := s.left()
 	return func(a, b *scheduling.NodeRoom) bool {
-		return cmp.Or(cmp.Compare(left[v1alpha1.PoolName(a.Name)], left[v1alpha1.PoolName(b.Name)]),
-			strings.Compare(a.Name, b.Name)) < 0
+		return cmp.Or(cmp.Compare(s.nodes[a.Name].left, s.nodes[b.Name].left), strings.Compare(a.Name, b.Name)) < 0
 	}
 }
 
-// left is how much GPU memory of each pool nobody has, in bytes.
-func (s *simulation) left() map[string]int64 {
-	type gpu struct {
-		pool  string
-		index int64
+// countLeft counts the GPU memory that nobody has of the nodes of some slices, as the table does: the places of MIG
+// instances on one GPU have its memory together.
+func (s *simulation) countLeft(of []*resourceapi.ResourceSlice) {
+	for _, n := range inspect.New(inspect.Input{Slices: of, Claims: s.claims}).Nodes {
+		c := s.nodes[n.Name]
+		c.left = n.MemoryGiB.Total - ptr.Deref(n.MemoryGiB.Allocated, 0)
+		s.nodes[n.Name] = c
 	}
-	total, seen := map[string]int64{}, map[gpu]bool{}
-	for _, slice := range s.slices {
-		if slice.Spec.Driver != v1alpha1.DriverName {
-			continue
-		}
-		pool := slice.Spec.Pool.Name
-		for _, d := range slice.Spec.Devices {
-			index, memory := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
-			if index != nil && memory != nil && (!seen[gpu{pool, *index}] || modeOf(&d) == mode.MIG) {
-				seen[gpu{pool, *index}] = true
-				total[pool] += *memory << 20
-			}
-		}
-	}
-	for _, claim := range s.claims {
-		if claim.Status.Allocation == nil {
-			continue
-		}
-		for _, r := range claim.Status.Allocation.Devices.Results {
-			if r.Driver == v1alpha1.DriverName {
-				memory := r.ConsumedCapacity[v1alpha1.CapMemory]
-				total[r.Pool] -= memory.Value()
-			}
-		}
-	}
-	return total
 }

@@ -199,7 +199,7 @@ func (in *Input) prepare() {
 		classes = slices.DeleteFunc(classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name })
 		classes = append(classes, class)
 	}
-	in.Snapshot.Classes = classes
+	in.Snapshot.Classes = withProfiles(classes, in.Slices, in.Workloads)
 	known := map[types.NamespacedName]bool{}
 	in.Snapshot.Claims = slices.Clone(in.Snapshot.Claims)
 	for _, claim := range in.Snapshot.Claims {

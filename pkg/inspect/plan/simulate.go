@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
@@ -52,11 +53,13 @@ func newSimulation(in *Input, rank ranking) *simulation {
 	for _, node := range in.Nodes {
 		nodeOf[node.Name] = node
 	}
-	return &simulation{
+	s := &simulation{
 		in: in, classOf: byResource.GetDeviceClass, rank: rank, nodeOf: nodeOf, waiting: map[*Workload]*Pod{},
 		looked: map[*Workload]*looked{},
 		state:  state{slices.Clone(in.Slices), slices.Clone(in.Snapshot.Claims), capacities(in)},
 	}
+	s.countLeft(s.slices)
+	return s
 }
 
 // plan places a pod and notes where.
@@ -272,6 +275,9 @@ func (s *simulation) take(p *pending, claims []*resourceapi.ResourceClaim, found
 		l.changed[found.Name] = true
 	}
 	s.slices = publishedAfter(s.slices, s.claims, found.Name)
+	s.countLeft(slices.DeleteFunc(slices.Clone(s.slices), func(of *resourceapi.ResourceSlice) bool {
+		return ptr.Deref(of.Spec.NodeName, "") != found.Name
+	}))
 }
 
 // reservedFor is the claim with the pod as one more user.

@@ -184,6 +184,9 @@ func wayOn(in Input, n scheduling.NodeRoom) string {
 	case scheduling.NoStep:
 		return "" // no other request for GPUs would change it
 	case scheduling.OtherClass:
+		if lack.Class != nil && lack.Class.Labels[v1alpha1.LabelProfile] != "" {
+			return "asking for a profile that a node offers, or a GPU that is cut that way: docs/mig.md"
+		}
 		return "asking for a class that a node offers (kubectl get deviceclasses), or a node of that mode: " +
 			"label ack.node.gpu.schedule"
 	default:
