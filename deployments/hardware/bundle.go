@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/cut"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/kube"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/locate"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/preflight"
@@ -42,6 +42,8 @@ type bundle struct {
 	options
 	driver  *locate.Driver
 	cgroups preflight.Cgroups
+	// cut is the GPU that may be cut into MIG instances; nil if none may.
+	cut *cut.GPU
 }
 
 func newBundle(o options) *bundle { return &bundle{options: o} }
@@ -85,7 +87,9 @@ func (o options) run(ctx context.Context) (err error) {
 		o.limit-reserve-time.Since(started),
 		errors.New("the time of the run was over"),
 	)
-	r.Tables = append(b.try(tried, g), b.partitions(tried, g))
+	// Before anything is cut.
+	partitions := b.partitions(tried, g)
+	r.Tables = append(b.try(tried, g), partitions)
 	r.Facts = b.facts(tried, g)
 	stop()
 	if b.logs != "" {
@@ -93,8 +97,8 @@ func (o options) run(ctx context.Context) (err error) {
 			r.Afterwards = append(r.Afterwards, "the logs could not be saved: "+err.Error())
 		}
 	}
-	r.Afterwards = append(r.Afterwards, b.cleanUp(ctx, handed)...)
-	r.Afterwards = append(r.Afterwards, g.putBack()...)
+	told, putBackErr := b.cleanUp(ctx, handed)
+	r.Afterwards = append(append(r.Afterwards, told...), g.putBack()...)
 	r.Took = time.Since(started)
 	text := r.Markdown()
 	fmt.Print(text)
@@ -102,9 +106,9 @@ func (o options) run(ctx context.Context) (err error) {
 		return fmt.Errorf("write the report: %w", err)
 	}
 	if n := r.Count(report.Failed); n > 0 {
-		return fmt.Errorf("%d checks have failed: see %s", n, o.report)
+		return errors.Join(fmt.Errorf("%d checks have failed: see %s", n, o.report), putBackErr)
 	}
-	return nil
+	return putBackErr
 }
 
 // removeUnused removes what ./run has unpacked for a run that does not take place, but not
@@ -148,10 +152,16 @@ func (b *bundle) try(ctx context.Context, g *gpus) []report.Table {
 		}
 		setUp.Rows = append(setUp.Rows, row)
 		if err != nil && part.fatal {
-			return []report.Table{setUp}
+			return append([]report.Table{setUp}, b.tryCut(ctx, nil)...)
 		}
 	}
-	session := &steps.Session{
+	session := b.session(kubectl, g)
+	tables := append([]report.Table{setUp}, session.Try(ctx, b.groups())...)
+	return append(tables, b.tryCut(ctx, session)...)
+}
+
+func (b *bundle) session(kubectl kube.Kubectl, g *gpus) *steps.Session {
+	return &steps.Session{
 		Kubectl: kubectl.In(namespace), Node: nodeName, Image: podImage, Machine: g.machine, Driver: b.driver,
 		Simulated: b.simulated != "",
 		Limits:    g.memoryLimits(), NoLimits: g.noMemoryLimits(),
@@ -159,7 +169,6 @@ func (b *bundle) try(ctx context.Context, g *gpus) []report.Table {
 		MPS:            mps.Dir(filepath.Join(b.clusterDir(), "nodes", nodeName, mps.DefaultHostDir)),
 		Patience:       45 * time.Second, Progress: progress,
 	}
-	return append([]report.Table{setUp}, session.Try(ctx, b.groups())...)
 }
 
 // groups are those that the command line does not leave out.
@@ -201,44 +210,6 @@ func (b *bundle) up(ctx context.Context, _ kube.Kubectl) error {
 		args = append(args, "--mount", dir)
 	}
 	return b.cluster(ctx, args...)
-}
-
-// install applies the manifests as a user does, after the settings that say where the
-// machine has its NVIDIA driver.
-func (b *bundle) install(ctx context.Context, k kube.Kubectl) error {
-	settings := b.driver.Settings()
-	if b.simulated != "" {
-		settings["SYSFS_ROOT"] = "/host" + b.sysfs()
-	}
-	configured, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "gpu-kubelet-plugin",
-			"namespace": "kube-system"}, "data": settings,
-	})
-	if err != nil {
-		return err
-	}
-	if err := k.Apply(ctx, string(configured)); err != nil {
-		return err
-	}
-	if _, err := k.Run(ctx, "create", "namespace", namespace); err != nil {
-		return err
-	}
-	if _, err := k.Run(ctx, "apply", "-f", b.path("driver.yaml")); err != nil {
-		return err
-	}
-	system := k.In("kube-system")
-	if _, err := system.Run(ctx, "rollout", "status", "daemonset/gpu-kubelet-plugin", "--timeout=110s"); err != nil {
-		return err
-	}
-	_, err = system.Run(ctx, "wait", "daemonset/gpu-mps-supervisor",
-		"--for=jsonpath={.status.numberAvailable}=1", "--timeout=110s")
-	if err != nil {
-		return err
-	}
-	return kube.Until(ctx, setUpLimit, "the ServiceAccount of namespace "+namespace, func(ctx context.Context) error {
-		_, err := k.In(namespace).Run(ctx, "get", "serviceaccount", "default")
-		return err
-	})
 }
 
 // offers waits until so many GPUs are in ResourceSlices.

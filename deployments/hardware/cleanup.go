@@ -33,16 +33,20 @@ func (b *bundle) handedDown() map[string][]string {
 }
 
 // cleanUp ends what the run has started and puts back what it has changed. It is also
-// called when the run's own context has ended.
-func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) []string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reserve)
+// called when the run's own context has ended. The error is that the GPU's MIG mode could not be put back, which is
+// told, too.
+func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) (told []string, err error) {
+	downCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reserve)
 	defer cancel()
-	if err := b.cluster(ctx, "down"); err != nil {
-		return []string{"the cluster could not be taken down, ./run down tries again: " + err.Error()}
+	downErr := b.cluster(downCtx, "down")
+	err = b.putBackMIG(ctx)
+	if err != nil {
+		told = append(told, err.Error()+"; ./run down tries again")
 	}
-	told := []string{
-		"the cluster was taken down: none of its processes, mounts, control groups and addresses is left",
+	if downErr != nil {
+		return append(told, "the cluster could not be taken down, ./run down tries again: "+downErr.Error()), err
 	}
+	told = append(told, "the cluster was taken down: none of its processes, mounts, control groups and addresses is left")
 	for file, before := range handed {
 		content, err := os.ReadFile(file)
 		if err != nil {
@@ -58,10 +62,22 @@ func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) []stri
 			}
 		}
 	}
-	if err := os.RemoveAll(b.payload); err != nil {
-		told = append(told, "not all that was unpacked could be removed: "+err.Error())
+	if err != nil {
+		return told, err // What was unpacked has what is to be put back.
 	}
-	return told
+	if removeErr := os.RemoveAll(b.payload); removeErr != nil {
+		told = append(told, "not all that was unpacked could be removed: "+removeErr.Error())
+	}
+	return told, nil
+}
+
+// takeDown ends what a run that was killed has left, and puts back what it has changed.
+func (b *bundle) takeDown(ctx context.Context) error {
+	downErr := b.cluster(ctx, "down")
+	if err := b.putBackMIG(ctx); err != nil {
+		return errors.Join(downErr, fmt.Errorf("%w; ./run down tries again", err))
+	}
+	return errors.Join(downErr, os.RemoveAll(b.payload))
 }
 
 // saveLogs packs the logs of the cluster and of its pods.

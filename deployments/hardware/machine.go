@@ -209,6 +209,11 @@ func (b *bundle) inspect(ctx context.Context) (preflight.Facts, *gpus) {
 	for _, fault := range g.machine.Faults {
 		facts.LeftOut = append(facts.LeftOut, fault.String())
 	}
+	for _, p := range g.machine.Partitioned {
+		facts.LeftOut = append(facts.LeftOut, fmt.Sprintf("GPU %d is in MIG mode, switch it off (nvidia-smi -i %s -mig 0)",
+			p.Index, p.UUID))
+	}
+	facts.Cut = b.chooseCut(g)
 	return facts, g
 }
 

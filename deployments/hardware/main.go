@@ -55,6 +55,8 @@ type options struct {
 	// simulated is the driver root of a simulated node.
 	simulated string
 	only      []string
+	// mayChangeMIG is the index or UUID of a GPU whose owner allows its MIG mode to be changed; empty for none.
+	mayChangeMIG string
 }
 
 func command() *cli.Command {
@@ -92,6 +94,11 @@ func command() *cli.Command {
 				Destination: &o.only,
 			},
 			&cli.StringFlag{
+				Name:        "may-change-mig",
+				Usage:       "cut the `GPU` with this index or UUID into MIG instances, and put its mode back",
+				Destination: &o.mayChangeMIG,
+			},
+			&cli.StringFlag{
 				Name:        "simulated",
 				Usage:       "driver root `DIRECTORY` of a simulated node, to try the bundle without a GPU",
 				Destination: &o.simulated,
@@ -107,8 +114,7 @@ func command() *cli.Command {
 			Name:  "down",
 			Usage: "take down what a run has left that was killed",
 			Action: func(ctx context.Context, _ *cli.Command) error {
-				b := newBundle(o.absolute())
-				return errors.Join(b.cluster(ctx, "down"), os.RemoveAll(b.payload))
+				return newBundle(o.absolute()).takeDown(ctx)
 			},
 		}},
 	}

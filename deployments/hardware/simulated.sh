@@ -5,7 +5,7 @@
 #
 #   simulated.sh ARCHIVE [ARGUMENT…]
 #
-# Beside the archive it leaves gpu-report.md, which the run has written, and its logs.
+# The second GPU is cut into MIG instances, and put back. Beside the archive it leaves gpu-report.md, which the run has written, and its logs.
 # Arguments go to ./run.
 set -eu
 archive=$(realpath "$1")
@@ -13,12 +13,14 @@ out=$(dirname "$archive")
 shift
 cd "$(dirname "$0")/../.."
 # Sockets lie below it: a short path.
+kernel=
 dir=$(mktemp -d "${TMPDIR:-/tmp}/gpub.XXXXXX")
 down() {
 	status=$?
 	trap - EXIT
 	# What was killed leaves its cluster behind.
 	[ ! -e "$dir/bundle/work" ] || "$dir/bundle/run" down || status=1
+	[ -z "$kernel" ] || kill "$kernel" 2>/dev/null || true
 	rm -rf "$dir"
 	exit "$status"
 }
@@ -30,7 +32,8 @@ echo "gpu-bundle-simulated: the node's driver" >&2
 root=$dir/driver
 CGO_ENABLED=0 GOWORK=off go build -buildvcs=false -o "$dir/mpsstandin" ./tests/standins/mps
 tests/standins/nvmllib/build.sh "$dir/libnvidia-ml.so"
-GOWORK=off go run ./tests/standins/sim/simnode --machine deployments/hardware/testdata/h200x2.yaml --root "$root" --node gpu \
+GOWORK=off go build -buildvcs=false -o "$dir/simnode" ./tests/standins/sim/simnode
+"$dir/simnode" --machine deployments/hardware/testdata/h200x2.yaml --root "$root" --node gpu \
 	--nvml "$dir/libnvidia-ml.so" --mps-control "$dir/mpsstandin"
 gcc -std=gnu11 -O2 -static -o "$root/usr/bin/nvidia-smi" deployments/hardware/testdata/smistandin.c
 library=$(readlink -f "$root/usr/lib/x86_64-linux-gnu/libcuda.so.1")
@@ -49,11 +52,16 @@ if [ ! -e /dev/nvidiactl ]; then
 	fi
 fi
 
+# Makes the MIG instances, as the kernel module does.
+"$dir/simnode" mig --root "$root" --delay 100ms &
+kernel=$!
+
 # As on a machine that has nothing but what every Linux has: no Go, above all. Clusters
 # that are up on this machine beside it have to be known, so that addresses do not clash.
 status=0
 env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin GPUSHARE_CACHE="${GPUSHARE_CACHE:-$HOME/.cache}" \
-	"$dir/bundle/run" --simulated "$root" --report "$out/gpu-report.md" --logs "$out/gpu-logs.tar.gz" "$@" \
+	"$dir/bundle/run" --simulated "$root" --report "$out/gpu-report.md" --logs "$out/gpu-logs.tar.gz" \
+	--may-change-mig 1 "$@" \
 	>"$out/gpu-bundle.log" || status=$?
 if [ "$status" -ne 0 ]; then
 	sed -n '/failed\|^### Failures/,$p' "$out/gpu-report.md" >&2 || true
@@ -61,4 +69,5 @@ if [ "$status" -ne 0 ]; then
 	exit "$status"
 fi
 [ ! -e "$dir/bundle/work" ] || { echo "gpu-bundle-simulated: ./run has left $dir/bundle/work behind" >&2; exit 1; }
+grep -q '^gpu.1.mig = 0 0$' "$root/machine.nvml" || { echo "gpu-bundle-simulated: the MIG mode was not put back" >&2; exit 1; }
 grep '^Of .* checks' "$out/gpu-report.md" >&2

@@ -177,7 +177,7 @@ func onClusters() []Lane {
 			Proves: "the commands of docs/migrate.md, in its order"},
 		{Name: "elsewhere", When: Complete, Takes: time.Minute, Suite: elsewhere(""),
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
-		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 4 * time.Minute,
+		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
 	"$BUILD/bin/cluster" "$BUILD/driver-image.tar" quick)" ${GPU_BUNDLE_ARGS:---limit 15m}`}}},

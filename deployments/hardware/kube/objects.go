@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // Metadata is what objects have in common.
@@ -110,7 +112,22 @@ type Claim struct {
 		ReservedFor []struct {
 			Name string `json:"name"`
 		} `json:"reservedFor"`
+		// Devices have what the driver says of them.
+		Devices []struct {
+			Data v1alpha1.DeviceStatus `json:"data"`
+		} `json:"devices"`
 	} `json:"status"`
+}
+
+// UUIDs are those of the GPUs and MIG instances that the driver says the claim has.
+func (c Claim) UUIDs() []string {
+	var uuids []string
+	for _, device := range c.Status.Devices {
+		for _, g := range device.Data.GPUs {
+			uuids = append(uuids, g.UUID)
+		}
+	}
+	return uuids
 }
 
 // Event is what a run looks at of an Event.
@@ -165,6 +182,20 @@ func (k Kubectl) WaitRunning(ctx context.Context, limit time.Duration, pods ...s
 		}
 	}
 	return nil
+}
+
+// WaitGone waits until a pod is gone.
+func (k Kubectl) WaitGone(ctx context.Context, limit time.Duration, pod string) error {
+	return Until(ctx, limit, "pod "+pod+" to be gone", func(ctx context.Context) error {
+		var pods List[Pod]
+		if err := k.Get(ctx, &pods, "pods", "--field-selector", "metadata.name="+pod); err != nil {
+			return err
+		}
+		if len(pods.Items) > 0 {
+			return fmt.Errorf("it is %s", pods.Items[0].Status.Phase)
+		}
+		return nil
+	})
 }
 
 // WaitUnschedulable waits until the scheduler has found no place for a pod, and says why.

@@ -69,6 +69,16 @@ func has(lib nvml.Interface, function string) bool {
 	return lib.Extensions().LookupSymbol(function) == nil
 }
 
+// Profiles are what the driver tells that a GPU can be cut into. Where it does not tell their names, as with MIG off,
+// they have none. Calls to NVML may hang.
+func Profiles(lib nvml.Interface, device nvml.Device) []sim.MIGProfile {
+	told, _ := read(lib, device, "")
+	for i := range told.profiles {
+		told.profiles[i].Name = strings.TrimPrefix(told.profiles[i].Name, "MIG ")
+	}
+	return told.profiles
+}
+
 // read is false where the GPU has no MIG mode.
 func read(lib nvml.Interface, device nvml.Device, name string) (told driverTold, capable bool) {
 	seen := func(what, observed string) {
@@ -163,7 +173,7 @@ func text(name []int8) string {
 
 // compare has a row for each profile: that the double says the same of it, or what the two say.
 func compare(name string, told []sim.MIGProfile) []report.Row {
-	table := nearest(told)
+	table := Nearest(told)
 	doubles := map[int]sim.MIGProfile{}
 	for _, p := range sim.MIGTable(table) {
 		doubles[p.Enum] = p
@@ -181,31 +191,32 @@ func compare(name string, told []sim.MIGProfile) []report.Row {
 		double, known := doubles[p.Enum]
 		delete(doubles, p.Enum)
 		if !known {
-			add(p.Enum, "none", describe(p))
+			add(p.Enum, "none", Describe(p))
 			continue
 		}
 		if p.Name == "" { // Not told with MIG off.
 			p.Name = double.Name
 		}
 		p.Name = strings.TrimPrefix(p.Name, "MIG ")
-		add(p.Enum, describe(double), describe(p))
+		add(p.Enum, Describe(double), Describe(p))
 	}
 	for _, p := range sim.MIGTable(table) {
 		if _, left := doubles[p.Enum]; left {
-			add(p.Enum, describe(p), "none")
+			add(p.Enum, Describe(p), "none")
 		}
 	}
 	return rows
 }
 
-func describe(p sim.MIGProfile) string {
+// Describe is a profile in a line.
+func Describe(p sim.MIGProfile) string {
 	return fmt.Sprintf("%s id %d, %d slices, %d at most, %d MiB, %d SMs, engines CE %d DEC %d ENC %d JPEG %d OFA %d, "+
 		"at %v : %d", p.Name, p.ID, p.Slices, p.Most, p.MemoryMiB, p.SMs,
 		p.Copy, p.Decode, p.Encode, p.JPEG, p.OFA, p.Starts, p.Size)
 }
 
-// nearest is the double's table that is most like what was told.
-func nearest(told []sim.MIGProfile) string {
+// Nearest is the double's table that is most like what was told.
+func Nearest(told []sim.MIGProfile) string {
 	best, most := "", -1
 	for _, table := range sim.MIGTables() {
 		alike := 0

@@ -42,6 +42,8 @@ type Facts struct {
 	Driver  error
 	GPUs    []GPU
 	LeftOut []string
+	// Cut is why the GPU that may be cut into MIG instances must not be; nil if there is no such reason.
+	Cut error
 }
 
 // Problems are the reasons not to start, a line each, with what to do about it.
@@ -84,6 +86,9 @@ func Problems(f Facts) []string {
 		add("no GPU can be used: %s", strings.Join(f.LeftOut, "; "))
 	case len(f.GPUs) == 0:
 		add("the NVIDIA driver lists no GPU")
+	}
+	if f.Cut != nil {
+		add("%v", f.Cut)
 	}
 	for _, g := range f.GPUs {
 		if len(g.Processes) > 0 {

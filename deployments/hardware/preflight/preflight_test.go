@@ -40,6 +40,8 @@ func TestProblems(t *testing.T) {
 			"a GPU in use", func(f *Facts) { f.GPUs[0].Processes = []Process{{4711, "python3", 2048}} },
 			"GPU 0 (NVIDIA H200) is in use by process 4711 python3 with 2048 MiB: wait until they end, or end them",
 		},
+		{"a GPU that must not be cut", func(f *Facts) { f.Cut = errors.New("--may-change-mig: GPU 0 has no MIG mode") },
+			"--may-change-mig: GPU 0 has no MIG mode"},
 		{"too little disk", func(f *Facts) { f.FreeMiB = 100 },
 			"100 MiB are free in /bundle, a run takes 3000: make room, or name another directory by GPU_BUNDLE_WORK"},
 		{"a cluster of an earlier run", func(f *Facts) { f.Earlier = "/bundle/work/c" },

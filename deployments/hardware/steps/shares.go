@@ -15,22 +15,30 @@ import (
 
 // allocated are the devices of a pod's claim.
 func (r *run) allocated(ctx context.Context, pod string) ([]string, error) {
-	var claims kube.List[kube.Claim]
-	if err := r.Kubectl.Get(ctx, &claims, "resourceclaims"); err != nil {
+	claim, err := r.claim(ctx, pod)
+	if err != nil {
 		return nil, err
 	}
-	for _, claim := range claims.Items {
-		if len(claim.Status.ReservedFor) != 1 || claim.Status.ReservedFor[0].Name != pod ||
-			claim.Status.Allocation == nil {
-			continue
-		}
-		var devices []string
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			devices = append(devices, result.Device)
-		}
-		return devices, nil
+	var devices []string
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		devices = append(devices, result.Device)
 	}
-	return nil, fmt.Errorf("pod %s has no claim that is allocated", pod)
+	return devices, nil
+}
+
+// claim is a pod's, which is allocated.
+func (r *run) claim(ctx context.Context, pod string) (kube.Claim, error) {
+	var claims kube.List[kube.Claim]
+	if err := r.Kubectl.Get(ctx, &claims, "resourceclaims"); err != nil {
+		return kube.Claim{}, err
+	}
+	for _, claim := range claims.Items {
+		if len(claim.Status.ReservedFor) == 1 && claim.Status.ReservedFor[0].Name == pod &&
+			claim.Status.Allocation != nil {
+			return claim, nil
+		}
+	}
+	return kube.Claim{}, fmt.Errorf("pod %s has no claim that is allocated", pod)
 }
 
 func twoShares(ctx context.Context, r *run) error {
@@ -135,6 +143,16 @@ func legacyTooMuch(ctx context.Context, r *run) error {
 	return nil
 }
 
+// plugin is the node's, with its process.
+func (r *run) plugin(ctx context.Context) (kube.Pod, process, error) {
+	pod, err := r.component(ctx, "gpu-kubelet-plugin")
+	if err != nil {
+		return kube.Pod{}, process{}, err
+	}
+	p, err := ofPod(pod, "gpu-kubelet-plugin")
+	return pod, p, err
+}
+
 func pluginKilled(ctx context.Context, r *run) error {
 	if err := r.apply(ctx, template("one", shareOf("share", 1, ""))); err != nil {
 		return err
@@ -142,11 +160,7 @@ func pluginKilled(ctx context.Context, r *run) error {
 	if err := r.start(ctx, "pod with a share", pod{name: "before", template: "one"}); err != nil {
 		return err
 	}
-	plugin, err := r.component(ctx, "gpu-kubelet-plugin")
-	if err != nil {
-		return err
-	}
-	victim, err := ofPod(plugin, "gpu-kubelet-plugin")
+	plugin, victim, err := r.plugin(ctx)
 	if err != nil {
 		return err
 	}

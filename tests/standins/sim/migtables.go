@@ -116,13 +116,19 @@ type MIGProfile struct {
 	// Size is that of each placement, in memory slices.
 	Size   int
 	Starts []int
+	// GIs are the ids of instances at Starts.
+	GIs []int
 }
 
 // MIGTable is the table of that name, in the order of Enum; nil if there is none.
 func MIGTable(name string) []MIGProfile {
 	var out []MIGProfile
 	for _, p := range migTables[name] {
-		out = append(out, MIGProfile{Enum: p.enum, ID: p.id, Name: p.name, Slices: p.slices, Most: p.most,
+		var ids []int
+		for _, start := range p.starts {
+			ids = append(ids, p.gpuInstanceID(migTables[name], start))
+		}
+		out = append(out, MIGProfile{GIs: ids, Enum: p.enum, ID: p.id, Name: p.name, Slices: p.slices, Most: p.most,
 			MemoryMiB: p.memoryMiB, SMs: p.sms, Copy: p.engines[0], Decode: p.engines[1], Encode: p.engines[2],
 			JPEG: p.engines[3], OFA: p.engines[4], Size: p.size, Starts: slices.Clone(p.starts)})
 	}

@@ -140,12 +140,15 @@ func (p Partitioning) do(root, asked string) (ret nvml.Return, id int, err error
 		return failure, 0, nil
 	}
 	err = Change(root, func(s *Spec) error {
-		if card >= len(s.Cards) || !s.Cards[card].MIG.Enabled {
+		if card >= len(s.Cards) || call != "set-mode" && !s.Cards[card].MIG.Enabled {
 			ret = nvml.ERROR_NOT_SUPPORTED
 			return errNothing
 		}
 		s.keepIDs(card)
 		switch call {
+		case "set-mode":
+			id = int(s.activate(card, a == nvml.DEVICE_MIG_ENABLE))
+			return nil
 		case "make-gi":
 			ret, id = s.makeGPUInstance(card, a, b)
 		case "make-ci":
@@ -193,6 +196,20 @@ func (s *Spec) MIGDevices() []MIGDevice {
 		}
 	}
 	return out
+}
+
+// activate switches a card's MIG mode, and is what NVML calls the activation status: whether the mode is active.
+func (s *Spec) activate(card int, on bool) nvml.Return {
+	switch err := s.switchMIG(card, on); {
+	case errors.Is(err, errInUse):
+		return nvml.ERROR_IN_USE
+	case err != nil:
+		return nvml.ERROR_UNKNOWN
+	case s.Cards[card].MIG.Enabled != on:
+		return nvml.ERROR_RESET_REQUIRED
+	}
+	s.tell(card, "migConfigChange", 0)
+	return nvml.SUCCESS
 }
 
 // keepIDs has the instances of a card keep their ids, whoever comes and goes.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Makes and destroys MIG instances. Whoever serves the machine (sim.Partitioning) does it: a request is a file
-// beside the machine file, and so is the answer. Without an answer the call does not return, as one of a driver that hangs.
+// Switches MIG mode, and makes and destroys MIG instances. Whoever serves the machine (sim.Partitioning) does it: a
+// request is a file beside the machine file, and so is the answer. Without an answer the call does not return, as one
+// of a driver that hangs.
 
 #define _GNU_SOURCE
 #include "machine.h"
@@ -46,6 +47,20 @@ static nvmlReturn_t request(const char *text, int *id)
 	fclose(file);
 	unlink(path);
 	return ret;
+}
+
+// The mode may be accepted and not be active yet: the activation status says why.
+nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn_t *activationStatus)
+{
+	char text[128];
+	int status;
+	unsigned int current, pending;
+	CHECK(activationStatus && mode <= NVML_DEVICE_MIG_ENABLE && !is_mig_device(device));
+	TRY(nvmlDeviceGetMigMode(device, &current, &pending));
+	snprintf(text, sizeof text, "set-mode %d %u", device.handle->index, mode);
+	TRY(request(text, &status));
+	*activationStatus = status;
+	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsigned int profileId,

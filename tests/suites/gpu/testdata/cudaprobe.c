@@ -8,6 +8,8 @@
  *                            it waits for another line, tries one more block of 256 MiB, and says the same
  *   cudaprobe export MIB     allocate that much, answer with its handle, and keep it for another line
  *   cudaprobe import HANDLE  open it and write to it: "imported", or CUDA's error
+ *   cudaprobe leftover MIB   allocate that much and do not fill it: "N bytes are not zero", or CUDA's error
+ *   cudaprobe count          how many devices CUDA lists: "devices N"
  *   cudaprobe write FILE TEXT   needs no GPU: "written", or the system's error
  *   cudaprobe meminfo        memory in MiB and multiprocessors: "free N total N sms N"
  *   cudaprobe spin SECONDS   keep the card busy: what meminfo says, and "rate R", in
@@ -44,6 +46,7 @@ struct ipc_handle {
 static struct {
 	result (*init)(unsigned flags);
 	result (*device_get)(int *device, int ordinal);
+	result (*device_get_count)(int *count);
 	result (*device_get_attribute)(int *value, int attribute, int device);
 	result (*primary_ctx_retain)(void **context, int device);
 	result (*ctx_set_current)(void *context);
@@ -54,6 +57,7 @@ static struct {
 	result (*ipc_get_mem_handle)(struct ipc_handle *handle, deviceptr p);
 	result (*ipc_open_mem_handle)(deviceptr *p, struct ipc_handle handle, unsigned flags);
 	result (*memset_d8)(deviceptr p, unsigned char value, size_t bytes);
+	result (*memcpy_dtoh)(void *host, deviceptr p, size_t bytes);
 	result (*module_load_data)(void **module, const void *image);
 	result (*module_get_function)(void **function, void *module, const char *name);
 	result (*launch_kernel)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -143,6 +147,7 @@ static void open_driver(void)
 	}
 	load(library, &cu.init, "cuInit");
 	load(library, &cu.device_get, "cuDeviceGet");
+	load(library, &cu.device_get_count, "cuDeviceGetCount");
 	load(library, &cu.device_get_attribute, "cuDeviceGetAttribute");
 	load(library, &cu.primary_ctx_retain, "cuDevicePrimaryCtxRetain");
 	load(library, &cu.ctx_set_current, "cuCtxSetCurrent");
@@ -153,6 +158,7 @@ static void open_driver(void)
 	load(library, &cu.ipc_get_mem_handle, "cuIpcGetMemHandle");
 	load(library, &cu.ipc_open_mem_handle, "cuIpcOpenMemHandle_v2");
 	load(library, &cu.memset_d8, "cuMemsetD8_v2");
+	load(library, &cu.memcpy_dtoh, "cuMemcpyDtoH_v2");
 	load(library, &cu.module_load_data, "cuModuleLoadData");
 	load(library, &cu.module_get_function, "cuModuleGetFunction");
 	load(library, &cu.launch_kernel, "cuLaunchKernel");
@@ -232,6 +238,37 @@ static void fill(int managed, size_t mib)
 	wait_for_line();
 	error = take(managed, (size_t)MORE_MIB << 20);
 	printf("filled %zu total %zu: %s\n", error == CUDA_SUCCESS ? filled + MORE_MIB : filled, total >> 20, error_name(error));
+}
+
+/* What others may have left in memory that is allocated anew. */
+static void leftover(size_t mib)
+{
+	static unsigned char block[1 << 20];
+	size_t found = 0;
+	deviceptr p;
+	result error;
+
+	meet();
+	error = cu.mem_alloc(&p, mib << 20);
+	if (error != CUDA_SUCCESS) {
+		printf("%s\n", error_name(error));
+		return;
+	}
+	for (size_t at = 0; at < mib; at++) {
+		check(cu.memcpy_dtoh(block, p + (at << 20), sizeof block), "cuMemcpyDtoH");
+		for (size_t i = 0; i < sizeof block; i++)
+			found += block[i] != 0;
+	}
+	printf("%zu bytes are not zero\n", found);
+}
+
+static void count(void)
+{
+	int devices;
+
+	meet();
+	check(cu.device_get_count(&devices), "cuDeviceGetCount");
+	printf("devices %d\n", devices);
 }
 
 static void export_memory(size_t mib)
@@ -348,13 +385,17 @@ int main(int argc, char **argv)
 		export_memory(strtoul(argv[2], NULL, 10));
 	else if (strcmp(command, "import") == 0 && argc == 3 && strlen(argv[2]) == 2 * sizeof(struct ipc_handle))
 		import_memory(argv[2]);
+	else if (strcmp(command, "leftover") == 0 && argc == 3)
+		leftover(strtoul(argv[2], NULL, 10));
+	else if (strcmp(command, "count") == 0 && argc == 2)
+		count();
 	else if (strcmp(command, "spin") == 0 && argc == 3)
 		spin(device, strtod(argv[2], NULL));
 	else if (strcmp(command, "meminfo") == 0 && argc == 2)
 		meminfo(device);
 	else {
 		fprintf(stderr, "usage: cudaprobe alloc MIB | hold MIB SECONDS | fill device|managed MIB | export MIB | import HANDLE | "
-			"write FILE TEXT | meminfo | spin SECONDS\n");
+			"leftover MIB | count | write FILE TEXT | meminfo | spin SECONDS\n");
 		return 1;
 	}
 	return 0;
