@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-kubelet-plugin/flags"
+	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/given"
@@ -122,6 +123,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		RegistrarDir: where.RegistrarDir,
 		CDIDir:       c.String("cdi-dir"),
 		ReadyFile:    c.String("ready-file"),
+		Busy:         procs.New().Busy,
 		Programs:     []string{hook, check, limit},
 		PodResources: podresources.Client(c.String("pod-resources-socket")),
 		Cgroups:      filepath.Join(c.String("host-root"), "sys/fs/cgroup"),

@@ -39,6 +39,8 @@ type card struct {
 	told told
 	// failure is why the card cannot be used; nil if it can.
 	failure error
+	// recovery is of the last check.
+	recovery recovery
 }
 
 // told are the properties that a card may lack and that never change.
@@ -59,7 +61,7 @@ func newCard(timeout time.Duration) *card {
 // known if it can no longer be asked; a card that hangs is as it was.
 func (c *card) again() *card {
 	next := &card{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure,
-		handle: c.handle, handedOut: c.handedOut}
+		handle: c.handle, handedOut: c.handedOut, recovery: c.recovery}
 	next.gpu = gpu.GPU{UUID: c.gpu.UUID, PCIBusID: c.gpu.PCIBusID}
 	return next
 }

@@ -34,15 +34,46 @@ func (r *Reader) Check(ctx context.Context) []gpu.Condition {
 		r.tellsFields = new(r.has("nvmlDeviceGetFieldValues"))
 	}
 	fields := *r.tellsFields
+	ask := make([]bool, len(checked))
+	for i, c := range checked {
+		ask[i] = fields && c.recoveryDue(r.opts.Recoveries)
+	}
 	recoveries, errs := bounded.Each(ctx, calls, checkTimeout, func(i int, doing func(string)) (gpu.Recovery, error) {
-		return check(checked[i].handle, fields, doing)
+		return check(checked[i].handle, checked[i].recovery.action, ask[i], doing)
 	})
 	conditions := make([]gpu.Condition, len(checked))
 	for i, c := range checked {
 		conditions[i] = conditionOf(recoveries[i], errs[i])
+		c.noteRecovery(conditions[i], ask[i])
 		conditions[i].Index, conditions[i].UUID, conditions[i].Instances = c.gpu.Index, c.gpu.UUID, c.handedOut
 	}
 	return conditions
+}
+
+// recoveryAgain is how often the recovery action is read of a GPU that is well and tells its changes.
+const recoveryAgain = 10 * time.Second
+
+// recovery is an action as it was read last; zero if it was not.
+type recovery struct {
+	action gpu.Recovery
+	read   time.Time
+}
+
+// recoveryDue says whether to read the action. That of a GPU which is not well is read each time.
+func (c *card) recoveryDue(told *Recoveries) bool {
+	// It has to be asked, whatever else is due: what it was told of is read then.
+	changed := told.due(c.gpu.UUID)
+	return changed || c.recovery.action != gpu.RecoveryNone || time.Since(c.recovery.read) >= recoveryAgain
+}
+
+// noteRecovery keeps what was read, or that it could not be.
+func (c *card) noteRecovery(answer gpu.Condition, read bool) {
+	switch {
+	case answer.Failure != "":
+		c.recovery = recovery{}
+	case read:
+		c.recovery = recovery{answer.Recovery, time.Now()}
+	}
 }
 
 // conditionOf is what a GPU's answer means.
@@ -65,10 +96,10 @@ func conditionOf(recovery gpu.Recovery, err error) gpu.Condition {
 	return condition
 }
 
-// check asks a GPU for its recovery action, which is unknown where driver or GPU tell none: they
-// tell at least whether the GPU is there.
-func check(device nvml.Device, fields bool, doing func(what string)) (gpu.Recovery, error) {
-	recovery := gpu.RecoveryUnknown
+// check asks a GPU for its recovery action, unless it is still the one that was read last, and whether it is there. The
+// action does not tell that: the driver keeps it, and answers for a GPU that hangs, too (source: OBJGPU of
+// open-gpu-kernel-modules).
+func check(device nvml.Device, recovery gpu.Recovery, fields bool, doing func(what string)) (gpu.Recovery, error) {
 	if fields {
 		doing("reading the recovery action")
 		var err error

@@ -68,11 +68,14 @@ type Events struct {
 	calls   *bounded.Calls
 	// gpus are the calls on each GPU, in NVML's order.
 	gpus []*bounded.Calls
+	// recoveries are told which GPUs tell of theirs, and when they do.
+	recoveries *Recoveries
 }
 
-// NewEvents returns Events of the driver that the options name.
-func NewEvents(opts OpenOptions) *Events {
-	return &Events{opener: NewOpener(opts), timeout: opts.CallTimeout, calls: newCalls(opts.CallTimeout)}
+// NewEvents returns Events of the driver that the options name, of which the recoveries are told.
+func NewEvents(opts OpenOptions, recoveries *Recoveries) *Events {
+	return &Events{opener: NewOpener(opts), timeout: opts.CallTimeout, calls: newCalls(opts.CallTimeout),
+		recoveries: recoveries}
 }
 
 // Watch calls tell for each event of the node's GPUs until the context ends, which is no
@@ -131,7 +134,9 @@ func (e *Events) watch(ctx context.Context, lib nvml.Interface, tell func(gpu.Ev
 	for len(e.gpus) < count {
 		e.gpus = append(e.gpus, newCalls(min(orDefault(e.timeout), registerTimeout)))
 	}
-	w := &watch{lib: lib, set: set, calls: e.calls, timeout: orDefault(e.timeout), uuids: map[nvml.Device]string{}}
+	w := &watch{lib: lib, set: set, calls: e.calls, timeout: orDefault(e.timeout), uuids: map[nvml.Device]string{},
+		recoveries: e.recoveries}
+	defer e.recoveries.lost()
 	for i := range count {
 		w.missing = append(w.missing, missingGPU{index: i, calls: e.gpus[i]})
 	}
@@ -153,6 +158,8 @@ type watch struct {
 	// asked for theirs.
 	uuids   map[nvml.Device]string
 	missing []missingGPU
+
+	recoveries *Recoveries
 }
 
 type missingGPU struct {
@@ -166,14 +173,15 @@ func (w *watch) register(ctx context.Context) error {
 	type answer struct {
 		device nvml.Device
 		uuid   string
+		events uint64
 		err    error
 	}
 	answers := make([]answer, len(w.missing))
 	var wg sync.WaitGroup
 	for i, m := range w.missing {
 		wg.Go(func() {
-			device, uuid, err := registerOne(ctx, m.calls, w.lib, w.set, m.index)
-			answers[i] = answer{device, uuid, err}
+			device, uuid, events, err := registerOne(ctx, m.calls, w.lib, w.set, m.index)
+			answers[i] = answer{device, uuid, events, err}
 		})
 	}
 	wg.Wait()
@@ -183,6 +191,9 @@ func (w *watch) register(ctx context.Context) error {
 		switch {
 		case a.err == nil:
 			w.uuids[a.device] = a.uuid
+			if a.events&nvml.EventTypeGpuRecoveryAction != 0 {
+				w.recoveries.watch(a.uuid)
+			}
 		case !unsupported(a.err):
 			missing, failed = append(missing, w.missing[i]), a.err
 		}
@@ -191,33 +202,34 @@ func (w *watch) register(ctx context.Context) error {
 	return failed
 }
 
+// registerOne returns also which events were asked for.
 func registerOne(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, set nvml.EventSet, i int) (
-	nvml.Device, string, error) {
+	nvml.Device, string, uint64, error) {
 	device, err := ask(ctx, calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
 		return lib.DeviceGetHandleByIndex(i)
 	})
 	if err != nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
 	uuid, err := ask(ctx, calls, "reading the UUID", device.GetUUID)
 	if err != nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
 	supported, err := ask(ctx, calls, "reading which events there are", device.GetSupportedEventTypes)
 	if err != nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
 	var wanted uint64
 	for _, k := range eventKinds {
 		wanted |= k.bit & supported
 	}
 	if wanted == 0 {
-		return nil, "", nvml.ERROR_NOT_SUPPORTED
+		return nil, "", 0, nvml.ERROR_NOT_SUPPORTED
 	}
 	_, err = ask(ctx, calls, "asking for events", func() (struct{}, nvml.Return) {
 		return struct{}{}, device.RegisterEvents(wanted, set)
 	})
-	return device, uuid, err
+	return device, uuid, wanted, err
 }
 
 // wait tells events until the context ends or the set fails. Between two waits it asks GPUs
@@ -240,6 +252,7 @@ func (w *watch) wait(ctx context.Context, tell func(gpu.Event)) error {
 		case err != nil:
 			return err
 		}
+		w.recoveries.told(w.uuids[data.Device])
 		for _, k := range eventKinds {
 			if data.EventType&k.bit != 0 {
 				e := gpu.Event{UUID: w.uuids[data.Device], Kind: k.kind, XID: data.EventData}

@@ -105,7 +105,7 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 		var told []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		e := NewEvents(OpenOptions{})
+		e := NewEvents(OpenOptions{}, NewRecoveries())
 		go func() {
 			done <- e.watch(ctx, d.library(), func(event gpu.Event) {
 				mu.Lock()

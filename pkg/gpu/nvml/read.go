@@ -29,6 +29,8 @@ type Options struct {
 	// ProcFS is the root of the procfs that has the host's memory and what the
 	// kernel module tells about cards; empty is "/proc".
 	ProcFS string
+	// Recoveries says of which GPUs Check need not ask for the recovery action each time; nil of none.
+	Recoveries *Recoveries
 }
 
 // Reader reads the cards again and again, and remembers what it has to between

@@ -54,6 +54,8 @@ type Source struct {
 	opts   Options
 	opener *nvml.Opener
 	events *nvml.Events
+	// recoveries are what events and reader share.
+	recoveries *nvml.Recoveries
 	// files looks for links on the way to the driver root, by readlink: what that is on may
 	// hang.
 	files    *bounded.Calls
@@ -68,10 +70,10 @@ type Source struct {
 
 // New returns the source. Nothing is opened before the first Read.
 func New(opts Options) *Source {
-	open := opts.open()
+	open, recoveries := opts.open(), nvml.NewRecoveries()
 	return &Source{
-		opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open), files: nvml.DriverFiles(opts.CallTimeout),
-		readlink: os.Readlink,
+		opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open, recoveries), recoveries: recoveries,
+		files: nvml.DriverFiles(opts.CallTimeout), readlink: os.Readlink,
 	}
 }
 
@@ -180,7 +182,7 @@ func (s *Source) open(ctx context.Context) error {
 	}
 	s.lib = lib
 	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: o.SysFS,
-		Profiles: o.Profiles})
+		Profiles: o.Profiles, Recoveries: s.recoveries})
 	return nil
 }
 

@@ -74,7 +74,7 @@ func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
 	if err != nil {
 		return audit.Granted{}, err
 	}
-	records, err := a.preparer.Prepared(ctx)
+	records, err := a.preparer.Recent(ctx)
 	if err != nil {
 		return audit.Granted{}, err
 	}

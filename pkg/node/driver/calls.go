@@ -35,6 +35,8 @@ type calls struct {
 	onRegistered func()
 	// onCall, if set, is told of each call that is about claims.
 	onCall func(method string, took time.Duration, err error)
+	// busy, if set, is told before each such call, and done after it.
+	busy func() (done func())
 
 	mu      sync.Mutex
 	running int
@@ -46,6 +48,9 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	error) {
 	c.begin()
 	defer c.end()
+	if c.busy != nil && aboutClaims(req) {
+		defer c.busy()()
+	}
 	start := time.Now()
 	resp, err := handler(ctx, req)
 	if c.onCall != nil && info != nil && aboutClaims(req) {

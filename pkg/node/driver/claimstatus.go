@@ -5,6 +5,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/utils/clock"
 
@@ -26,7 +27,7 @@ func (a *agent) makeStatuses() *claimstatus.Keeper {
 
 // claimStatuses are what the status of each prepared claim is to be.
 func (a *agent) claimStatuses(ctx context.Context) ([]claimstatus.Claim, error) {
-	records, err := a.preparer.Prepared(ctx)
+	records, err := a.preparer.Recent(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -34,14 +35,13 @@ func (a *agent) claimStatuses(ctx context.Context) ([]claimstatus.Claim, error) 
 	for _, d := range a.publisher.Health(records) {
 		facts.Unhealthy[d.Device] = d.Message
 	}
+	records = slices.DeleteFunc(records, func(r state.Record) bool { return r.Phase != state.Prepared })
 	claims := make([]claimstatus.Claim, 0, len(records))
-	for _, r := range records {
-		if r.Phase != state.Prepared {
-			continue
-		}
+	for i, unusable := range a.preparer.Usable(records) {
+		r := records[i]
 		facts.NotReady = ""
-		if err := a.preparer.Usable(r); err != nil {
-			facts.NotReady = err.Error()
+		if unusable != nil {
+			facts.NotReady = unusable.Error()
 		}
 		devices, err := claimstatus.Of(r.Grants, facts)
 		if err != nil {

@@ -148,6 +148,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	if err := removeReadyFile(a.ReadyFile); err != nil {
 		return err
 	}
+	a.calls.busy = a.Busy
 	a.calls.onRegistered = func() {
 		a.registration.done()
 		if err := makeReadyFile(a.ReadyFile); err != nil {

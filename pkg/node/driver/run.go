@@ -110,6 +110,8 @@ type Config struct {
 	// StatusClient is for writing what claims have into their status, at a rate of its own;
 	// nil for not to.
 	StatusClient kubernetes.Interface
+	// Busy is told when the kubelet asks for claims, and done when it was answered; nil for nobody.
+	Busy func() (done func())
 }
 
 // Run serves until the context ends. An error is one that trying again within

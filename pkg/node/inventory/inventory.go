@@ -33,7 +33,7 @@ const (
 	// its NVLinks.
 	DefaultReadInterval = time.Minute
 	retryReadInterval   = 10 * time.Second
-	// checkInterval is how often each GPU is asked whether it is well, by two NVML calls.
+	// checkInterval is how often each GPU is asked whether it is well, by one NVML call or two.
 	checkInterval = time.Second
 	// looksEvery is after how many checks the driver's files are looked at, which takes
 	// microseconds. What they have changed to is acted on when they were the same at

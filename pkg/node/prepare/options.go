@@ -27,6 +27,7 @@ type Store interface {
 	Put(r state.Record) error
 	Delete(uid types.UID) error
 	List() ([]state.Record, error)
+	Recent() ([]state.Record, error)
 	Unfinished() ([]types.UID, error)
 	CleanUp(uid types.UID) error
 	// EnsureDir puts up again what was removed; it is not Complete then, until

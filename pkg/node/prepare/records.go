@@ -35,6 +35,12 @@ func (p *Preparer) Prepared(ctx context.Context) ([]state.Record, error) {
 	return records, p.reportDamaged(ctx, err)
 }
 
+// Recent is Prepared for those who look every few seconds: see state.Store.Recent.
+func (p *Preparer) Recent(ctx context.Context) ([]state.Record, error) {
+	records, err := p.options.Store.Recent()
+	return records, p.reportDamaged(ctx, err)
+}
+
 // WithNodeLocked calls do with the records of all claims, ordered by UID. Until it
 // returns no claim is entered among them, by this process or another one.
 func (p *Preparer) WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error {

@@ -16,21 +16,38 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// Usable reports why a container that starts with what was prepared would lack something.
-func (p *Preparer) Usable(r state.Record) error {
-	inv := p.inventory.Load()
-	if inv == nil {
-		return errNoInventory
-	}
-	w, err := p.preparationOf(inv, r)
-	if err != nil {
+// Usable reports, for each of the records, why a container that starts with what was prepared would lack something; nil
+// where it would not. What many of them have is looked at once.
+func (p *Preparer) Usable(records []state.Record) []error {
+	inv, errs := p.inventory.Load(), make([]error, len(records))
+	checked := map[string]error{}
+	check := func(uuid string) error {
+		err, known := checked[uuid]
+		if !known {
+			err = inv.Base.Check(uuid)
+			checked[uuid] = err
+		}
 		return err
 	}
-	return w.usable()
+	for i, r := range records {
+		if inv == nil {
+			errs[i] = errNoInventory
+			continue
+		}
+		w, err := p.preparationOf(inv, r)
+		if err == nil {
+			err = w.usableBy(check)
+		}
+		errs[i] = err
+	}
+	return errs
 }
 
 // usable reports why a container that starts with the grants now would lack something.
-func (w *preparation) usable() error {
+func (w *preparation) usable() error { return w.usableBy(w.inventory.Base.Check) }
+
+// usableBy is usable, where check looks at the device nodes of the GPU or instance with a UUID.
+func (w *preparation) usableBy(check func(uuid string) error) error {
 	for _, g := range w.record.Grants {
 		if gone := g.Card.Gone(w.inventory.Machine); gone != "" {
 			return fmt.Errorf("%s: delete the pod, so that it is placed again", gone)
@@ -38,7 +55,7 @@ func (w *preparation) usable() error {
 		if g.Card.Unmade() {
 			continue // what it takes is there when it is
 		}
-		if err := w.inventory.Base.Check(g.Card.UUID); err != nil {
+		if err := check(g.Card.UUID); err != nil {
 			return fmt.Errorf("%s: %w", g.Card, err)
 		}
 	}

@@ -39,8 +39,9 @@ type Store struct {
 	// write is atomicfile.Write.
 	write func(path string, data []byte, perm fs.FileMode, sync bool) error
 
-	mu    sync.Mutex
-	cache map[types.UID]cached
+	mu     sync.Mutex
+	cache  map[types.UID]cached
+	listed listing
 }
 
 // cached avoids decoding a file again that has not changed. Every write makes

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Recent tells what List does after each change of another process, however soon, and reads nothing again in between.
+func TestRecent(t *testing.T) {
+	dir := t.TempDir()
+	ours, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if the last change was long ago.
+	rest := func() {
+		t.Helper()
+		before := time.Now().Add(-time.Minute)
+		if err := os.Chtimes(dir, before, before); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(want ...types.UID) {
+		t.Helper()
+		for _, list := range []func() ([]Record, error){ours.Recent, ours.Recent, ours.List} {
+			records, err := list()
+			if err != nil || len(records) != len(want) {
+				t.Fatalf("%d records, %v; want %v", len(records), err, want)
+			}
+			for i, r := range records {
+				if r.UID != want[i] {
+					t.Errorf("record %d is of %s, want %s", i, r.UID, want[i])
+				}
+			}
+		}
+	}
+	put := func(uid types.UID) {
+		t.Helper()
+		if err := theirs.Put(record(uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has()
+	put("a")
+	has("a")
+	put("b")
+	has("a", "b")
+	rest()
+	has("a", "b")
+	put("c")
+	has("a", "b", "c")
+	rest()
+	has("a", "b", "c")
+	if err := theirs.Delete("b"); err != nil {
+		t.Fatal(err)
+	}
+	has("a", "c")
+	rest()
+	has("a", "c")
+	// Nobody does this; it shows that the files are left alone.
+	if err := os.WriteFile(filepath.Join(dir, "a"+recordSuffix), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if records, err := ours.Recent(); err != nil || len(records) != 2 {
+		t.Errorf("%d records, %v, from what was read before", len(records), err)
+	}
+	ours.listed.at = time.Now().Add(-recentLimit)
+	if records, err := ours.Recent(); err == nil || len(records) != 1 {
+		t.Errorf("%d records, %v, although one is damaged", len(records), err)
+	}
+	// What was set aside is not told twice.
+	has("c")
+}
