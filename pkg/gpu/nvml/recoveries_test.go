@@ -14,8 +14,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// The recovery action of a GPU whose driver tells of each change is read when it does, now and then, and each time while
-// the GPU is not well; that of others each time.
+// The recovery action of a GPU whose driver tells of each change is read when it does, now and then, and each time
+// while the GPU is not well; that of others each time.
 func TestWhenTheRecoveryActionIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newEventDriver(2)
