@@ -152,7 +152,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 export GOWORK := off
 # As the image is built, see deployments/container/files.sh: image, Kubernetes, static analysis and tests
 # then share what Go has compiled.
-export GOFLAGS := -buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags=netgo,osusergo
+export GOFLAGS := -buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags=netgo,osusergo,grpcnotrace,urfave_cli_no_template
 
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:

@@ -42,8 +42,10 @@ if [ "$arch" != "$host" ]; then
 fi
 export GOARCH="$arch"
 # No debug information is compiled that would be stripped, and the C library resolves neither names nor
-# users: with the same flags the tests' Kubernetes shares what is compiled here.
-export GOFLAGS="-buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags=netgo,osusergo"
+# users: with the same flags the tests' Kubernetes shares what is compiled here. Without templates, for the
+# pages of gRPC's trace and the help of the command line, the linker leaves out each method that nobody
+# calls: that is four tenths of a program.
+export GOFLAGS="-buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags=netgo,osusergo,grpcnotrace,urfave_cli_no_template"
 mkdir -p "$image"
 
 # Symbols of NVML are resolved when the library is opened, so the linker must

@@ -36,7 +36,7 @@ echo "bench: building" >&2
 CGO_ENABLED=0 go build -C "$checkout" -buildvcs=false -ldflags '-s -w' -o "$build/bench/trivial" ./tests/bench/trivial
 go build -C "$checkout" -buildvcs=false -o "$build/bench/bench" ./tests/bench
 go build -C "$checkout" -buildvcs=false -o "$build/bench/edits" ./tests/bench/edits
-CGO_ENABLED=1 go build -C "$checkout/deployments/container/cdi-hook" -buildvcs=false -tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
+CGO_ENABLED=1 go build -C "$checkout/deployments/container/cdi-hook" -buildvcs=false -tags netgo,osusergo,grpcnotrace,urfave_cli_no_template -ldflags '-s -w -extldflags -static' \
 	-o "$build/bench/nvidia-cdi-hook" github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook 2>/dev/null
 cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivial.tar" \
 	--entrypoint /trivial --file "$build/bench/trivial=/trivial:0755" --directory /tmp:0777

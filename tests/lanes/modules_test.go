@@ -9,6 +9,23 @@ import (
 	"testing"
 )
 
+// tags are build tags of Go as a script or a Makefile has them.
+var tags = regexp.MustCompile(`-tags[ =](netgo,[^"\s]*)`)
+
+// Image, tests and benches are built with the same tags, or most of it is compiled once more.
+func TestTagsAreTheSame(t *testing.T) {
+	for _, file := range []string{"Makefile", "deployments/container/files.sh", "tests/bench/run.sh"} {
+		content, err := os.ReadFile(filepath.Join(checkout, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := tags.FindAllStringSubmatch(string(content), -1)
+		if len(got) != 1 || got[0][1] != buildTags {
+			t.Errorf("%s has tags %q, want %s", file, got, buildTags)
+		}
+	}
+}
+
 // required is a line of a go.mod that says which version of a module is taken.
 var required = regexp.MustCompile(`(?m)^(?:require )?\t?(\S+) (v\d\S+)(?: // indirect)?$`)
 

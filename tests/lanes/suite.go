@@ -16,6 +16,10 @@ import (
 // limit ends a suite that hangs, with the stacks of its tests.
 const limit = 2 * time.Hour
 
+// buildTags are those that the image is built with (deployments/container/files.sh): what Go has compiled for one is
+// taken for all.
+const buildTags = "netgo,osusergo,grpcnotrace,urfave_cli_no_template"
+
 // suite runs tests on a cluster that is made for them, and ended after them however they end.
 func (r *Runner) suite(ctx context.Context, lane Lane) (tests []*Test, err error) {
 	s := lane.Suite
@@ -28,7 +32,7 @@ func (r *Runner) suite(ctx context.Context, lane Lane) (tests []*Test, err error
 	}
 	// Compiled before the cluster is there, with which the compiler would share the processors.
 	binary := filepath.Join(r.buildDir(), "lanes", lane.Name+".test")
-	compile := fmt.Sprintf(`go test -c -vet=off -tags e2e,netgo,osusergo -ldflags=-w -o %s %s`, binary, s.Package)
+	compile := fmt.Sprintf(`go test -c -vet=off -tags e2e,` + buildTags + ` -ldflags=-w -o %s %s`, binary, s.Package)
 	scripts := []string{compile, s.Prepare}
 	if !r.Keep {
 		scripts = append(scripts, "$CLUSTER down")

@@ -134,7 +134,7 @@ status=0
 # The same tags everywhere: they are a part of what go vet keeps its findings by.
 for module in . tests/cluster tests/policies tests/chart tests/tools tests/suites/monitoring/prometheus \
 	deployments/container/cdi-hook deployments/release; do
-	(cd "$module" && GOGC=400 go vet -vettool="$BUILD/bin/lint" -tags e2e,gpu,cluster,netgo,osusergo ./...) || status=1
+	(cd "$module" && GOGC=400 go vet -vettool="$BUILD/bin/lint" -tags e2e,gpu,cluster,` + buildTags + ` ./...) || status=1
 done
 exit "$status"`}}},
 		{Name: "unit", When: EveryChange, Takes: 9 * time.Minute,
@@ -184,7 +184,7 @@ func onClusters() []Lane {
 		{Name: "cluster-tool", Built: true, When: Complete, Takes: 3 * time.Minute,
 			Proves: "the tests' own cluster starts, changes and leaves nothing behind",
 			Commands: []Command{{Dir: "tests/cluster",
-				Tests: []string{"-tags=cluster,netgo,osusergo", "-race", "-count=1", "./internal/cluster"}}}},
+				Tests: []string{"-tags=cluster," + buildTags, "-race", "-count=1", "./internal/cluster"}}}},
 		{Name: "race", When: Complete, Takes: 14 * time.Minute,
 			// What the tests are linked with is compiled a second time, and they take up to ten times as long.
 			Proves:   "no data race in the tests of lane unit",
