@@ -32,7 +32,7 @@ func (r *Runner) suite(ctx context.Context, lane Lane) (tests []*Test, err error
 	}
 	// Compiled before the cluster is there, with which the compiler would share the processors.
 	binary := filepath.Join(r.buildDir(), "lanes", lane.Name+".test")
-	compile := fmt.Sprintf(`go test -c -vet=off -tags e2e,` + buildTags + ` -ldflags=-w -o %s %s`, binary, s.Package)
+	compile := fmt.Sprintf(`go test -c -vet=off -tags e2e,`+buildTags+` -ldflags=-w -o %s %s`, binary, s.Package)
 	scripts := []string{compile, s.Prepare}
 	if !r.Keep {
 		scripts = append(scripts, "$CLUSTER down")
