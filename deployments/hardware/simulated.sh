@@ -5,8 +5,8 @@
 #
 #   simulated.sh ARCHIVE [ARGUMENT…]
 #
-# The second GPU is cut into MIG instances, and put back. Beside the archive it leaves gpu-report.md, which the run has written, and its logs.
-# Arguments go to ./run.
+# The second GPU is cut into MIG instances, and put back. Beside the archive it leaves
+# gpu-report.md, which the run has written, and its logs. Arguments go to ./run.
 set -eu
 archive=$(realpath "$1")
 out=$(dirname "$archive")

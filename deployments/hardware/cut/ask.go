@@ -31,18 +31,18 @@ type asking struct {
 }
 
 func (a *asking) check(what, expected, observed string, ok bool) {
-	result := report.Passed
-	if !ok {
-		result = report.Failed
-	}
-	a.rows = append(a.rows, report.Row{What: what, Granted: expected, Observed: observed, Result: result})
+	a.row(what, expected, observed, ok, report.Failed)
 }
 
 // compare is for what may be otherwise.
 func (a *asking) compare(what, expected, observed string, same bool) {
+	a.row(what, expected, observed, same, report.Seen)
+}
+
+func (a *asking) row(what, expected, observed string, ok bool, otherwise report.Result) {
 	result := report.Passed
-	if !same {
-		result = report.Seen
+	if !ok {
+		result = otherwise
 	}
 	a.rows = append(a.rows, report.Row{What: what, Granted: expected, Observed: observed, Result: result})
 }
@@ -213,6 +213,7 @@ func (a *asking) capabilities(ctx context.Context, i *instance) error {
 	if err != nil {
 		return fmt.Errorf("read the kernel module's table of capabilities: %w", err)
 	}
+	lines := strings.Split(string(table), "\n")
 	for _, ci := range []int{gpu.NoCI, i.ci} {
 		name := capability(minor, i.id, ci)
 		n, err := a.capabilityMinor(name)
@@ -221,10 +222,8 @@ func (a *asking) capabilities(ctx context.Context, i *instance) error {
 			observed = err.Error()
 		}
 		line := "no line"
-		if at := slices.IndexFunc(strings.Split(string(table), "\n"), func(l string) bool {
-			return strings.HasPrefix(l, name+" ")
-		}); at >= 0 {
-			line = strings.Split(string(table), "\n")[at]
+		if at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, name+" ") }); at >= 0 {
+			line = lines[at]
 		}
 		a.check("capability "+name, "mig-minors: "+line, observed, line == fmt.Sprintf("%s %d", name, n))
 		node := fmt.Sprintf("dev/nvidia-caps/nvidia-cap%d", n)

@@ -171,17 +171,14 @@ type missingGPU struct {
 // one of them could not be asked; GPUs that have no events are not missed any more.
 func (w *watch) register(ctx context.Context) error {
 	type answer struct {
-		device nvml.Device
-		uuid   string
-		events uint64
-		err    error
+		registered
+		err error
 	}
 	answers := make([]answer, len(w.missing))
 	var wg sync.WaitGroup
 	for i, m := range w.missing {
 		wg.Go(func() {
-			device, uuid, events, err := registerOne(ctx, m.calls, w.lib, w.set, m.index)
-			answers[i] = answer{device, uuid, events, err}
+			answers[i].registered, answers[i].err = registerOne(ctx, m.calls, w.lib, w.set, m.index)
 		})
 	}
 	wg.Wait()
@@ -202,34 +199,40 @@ func (w *watch) register(ctx context.Context) error {
 	return failed
 }
 
-// registerOne returns also which events were asked for.
-func registerOne(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, set nvml.EventSet, i int) (
-	nvml.Device, string, uint64, error) {
+// registered is a GPU, and the events that it was asked for.
+type registered struct {
+	device nvml.Device
+	uuid   string
+	events uint64
+}
+
+func registerOne(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, set nvml.EventSet, i int) (registered,
+	error) {
 	device, err := ask(ctx, calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
 		return lib.DeviceGetHandleByIndex(i)
 	})
 	if err != nil {
-		return nil, "", 0, err
+		return registered{}, err
 	}
 	uuid, err := ask(ctx, calls, "reading the UUID", device.GetUUID)
 	if err != nil {
-		return nil, "", 0, err
+		return registered{}, err
 	}
 	supported, err := ask(ctx, calls, "reading which events there are", device.GetSupportedEventTypes)
 	if err != nil {
-		return nil, "", 0, err
+		return registered{}, err
 	}
 	var wanted uint64
 	for _, k := range eventKinds {
 		wanted |= k.bit & supported
 	}
 	if wanted == 0 {
-		return nil, "", 0, nvml.ERROR_NOT_SUPPORTED
+		return registered{}, nvml.ERROR_NOT_SUPPORTED
 	}
 	_, err = ask(ctx, calls, "asking for events", func() (struct{}, nvml.Return) {
 		return struct{}{}, device.RegisterEvents(wanted, set)
 	})
-	return device, uuid, wanted, err
+	return registered{device, uuid, wanted}, err
 }
 
 // wait tells events until the context ends or the set fails. Between two waits it asks GPUs

@@ -23,8 +23,6 @@ type capacity struct {
 	pods int
 	// packing and spreading is how many pods there say so of the nodes of shares.
 	packing, spreading int
-	// left is how much GPU memory nobody has, in GiB.
-	left int64
 }
 
 // with is the capacity with one more pod.

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -98,17 +99,20 @@ func (c capacity) part() float64 {
 
 // fullest is the node of which the least GPU memory is left that has room.
 func fullest(s *simulation) picker {
+	s.countLeft()
 	return func(a, b *scheduling.NodeRoom) bool {
-		return cmp.Or(cmp.Compare(s.nodes[a.Name].left, s.nodes[b.Name].left), strings.Compare(a.Name, b.Name)) < 0
+		return cmp.Or(cmp.Compare(s.left[a.Name], s.left[b.Name]), strings.Compare(a.Name, b.Name)) < 0
 	}
 }
 
-// countLeft counts the GPU memory that nobody has of the nodes of some slices, as the table does: the places of MIG
-// instances on one GPU have its memory together.
-func (s *simulation) countLeft(of []*resourceapi.ResourceSlice) {
+// countLeft counts the GPU memory that nobody has of the nodes that were not counted since they changed, as the table
+// does: the places of MIG instances on one GPU have its memory together.
+func (s *simulation) countLeft() {
+	of := slices.DeleteFunc(slices.Clone(s.slices), func(slice *resourceapi.ResourceSlice) bool {
+		_, counted := s.left[ptr.Deref(slice.Spec.NodeName, "")]
+		return counted
+	})
 	for _, n := range inspect.New(inspect.Input{Slices: of, Claims: s.claims}).Nodes {
-		c := s.nodes[n.Name]
-		c.left = n.MemoryGiB.Total - ptr.Deref(n.MemoryGiB.Allocated, 0)
-		s.nodes[n.Name] = c
+		s.left[n.Name] = n.MemoryGiB.Total - ptr.Deref(n.MemoryGiB.Allocated, 0)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
@@ -38,10 +37,12 @@ type state struct {
 	slices []*resourceapi.ResourceSlice
 	claims []*resourceapi.ResourceClaim
 	nodes  map[string]capacity
+	// left is how much GPU memory nobody has, in GiB, of the nodes of which it was counted since they changed.
+	left map[string]int64
 }
 
 func (s state) clone() state {
-	return state{slices.Clone(s.slices), slices.Clone(s.claims), maps.Clone(s.nodes)}
+	return state{slices.Clone(s.slices), slices.Clone(s.claims), maps.Clone(s.nodes), maps.Clone(s.left)}
 }
 
 func newSimulation(in *Input, rank ranking) *simulation {
@@ -53,13 +54,12 @@ func newSimulation(in *Input, rank ranking) *simulation {
 	for _, node := range in.Nodes {
 		nodeOf[node.Name] = node
 	}
-	s := &simulation{
+	return &simulation{
 		in: in, classOf: byResource.GetDeviceClass, rank: rank, nodeOf: nodeOf, waiting: map[*Workload]*Pod{},
 		looked: map[*Workload]*looked{},
-		state:  state{slices.Clone(in.Slices), slices.Clone(in.Snapshot.Claims), capacities(in)},
+		state: state{slices.Clone(in.Slices), slices.Clone(in.Snapshot.Claims), capacities(in),
+			map[string]int64{}},
 	}
-	s.countLeft(s.slices)
-	return s
 }
 
 // plan places a pod and notes where.
@@ -275,9 +275,7 @@ func (s *simulation) take(p *pending, claims []*resourceapi.ResourceClaim, found
 		l.changed[found.Name] = true
 	}
 	s.slices = publishedAfter(s.slices, s.claims, found.Name)
-	s.countLeft(slices.DeleteFunc(slices.Clone(s.slices), func(of *resourceapi.ResourceSlice) bool {
-		return ptr.Deref(of.Spec.NodeName, "") != found.Name
-	}))
+	delete(s.left, found.Name)
 }
 
 // reservedFor is the claim with the pod as one more user.
