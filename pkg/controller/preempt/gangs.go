@@ -5,6 +5,7 @@ package preempt
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +47,10 @@ func (p *preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[type
 	}
 	if len(gangs) == 0 {
 		return gangs, nil
+	}
+	for _, g := range gangs {
+		// Or the same victims would look like others the next time.
+		slices.SortFunc(g.pods, byKey)
 	}
 	// The API server's cache will do: a gang changes its size seldom.
 	list, err := p.Groups.PodGroups(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})

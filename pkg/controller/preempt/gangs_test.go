@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -142,4 +144,29 @@ func TestPodGroupsOfTheAPIServer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The cache lists pods in any order: the same victims count as the same.
+func TestGangOfManyIsEvicted(t *testing.T) {
+	nodes := []string{"n2", "n3", "n4", "n5"}
+	run(t, func(s *site) {
+		group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
+			Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
+				Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 6}}}}
+		if _, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
+			metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		gang := append([]string{"a", "b"}, nodes...)
+		for _, name := range gang {
+			s.change(name, inGroup)
+		}
+		s.waits(podOf("p", 9), 1)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		slices.Sort(s.evicted)
+		if diff := cmp.Diff(gang, s.evicted); diff != "" {
+			s.Errorf("evicted (-want +got):\n%s", diff)
+		}
+	}, nodes...)
 }

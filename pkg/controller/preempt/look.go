@@ -55,12 +55,13 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 		}
 	}
 	for _, n := range s.nodes {
-		slices.SortFunc(n.pods, func(a, b *corev1.Pod) int {
-			return cmp.Compare(cache.Key(a), cache.Key(b))
-		})
+		slices.SortFunc(n.pods, byKey)
 	}
 	return s, nil
 }
+
+// byKey is an order of pods: the cache has none.
+func byKey(a, b *corev1.Pod) int { return cmp.Compare(cache.Key(a), cache.Key(b)) }
 
 // takesPart says whether others are evicted for pods of a namespace.
 func (p *preemptor) takesPart(namespace string) bool {

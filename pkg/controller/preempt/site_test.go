@@ -158,6 +158,8 @@ func (s *site) start() {
 		cancel()
 		<-done
 	}
+	// A change between the list of a fake client and its watch would never be seen.
+	synctest.Wait()
 }
 
 // waits makes a pod that asks for GPUs and that the scheduler refused.
