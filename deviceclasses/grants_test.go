@@ -28,8 +28,8 @@ func poolIn(m mode.Mode) (*gpu.Machine, resourceslice.DriverResources) {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: v100, MemoryMiB: 16130})
 	}
 	var options []devices.Options
-	for _, personality := range m.Personalities() {
-		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: 20, Isolation: "none"})
+	for _, served := range m.ServedModes() {
+		options = append(options, devices.Options{Pool: "n1/gpu", Mode: served, Slots: 20, Isolation: "none"})
 	}
 	if m == mode.Dynamic {
 		return machine, devices.BuildDynamic(machine, options)

@@ -101,6 +101,6 @@ func (o options) start(leaf podcgroup.Leaf, container string, mib int64) memlimi
 	return memlimit.Start{
 		Entry: memlimit.Entry{Pod: leaf.Pod, PodDir: leaf.PodDir, Dir: leaf.Dir, Container: container,
 			Claim: types.UID(o.claim), Share: o.share, MiB: mib, Lifted: o.lifted},
-		Only: o.only, Most: o.containers,
+		OnlyShare: o.only, MaxContainers: o.containers,
 	}
 }

@@ -62,7 +62,7 @@ func check(args []string, getenv func(string) string, stdin io.Reader, proc stri
 		return err
 	}
 	entry := mps.Container{Share: share, ID: c.ID, PID: c.PID, Started: started}
-	err = dir.Enter(uuid, entry, most, func(o mps.Container) bool {
+	err = dir.AddContainer(uuid, entry, most, func(o mps.Container) bool {
 		started, err := startOf(proc, o.PID)
 		return err == nil && started == o.Started
 	})

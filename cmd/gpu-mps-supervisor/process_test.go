@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(supervisorEnv) != "" {
 		os.Exit(program.Main(command()))
 	}
+	if what := os.Getenv(pluginEnv); what != "" {
+		os.Exit(declare(mps.Declaration(what), mps.Dir(os.Args[1])))
+	}
 	os.Exit(m.Run())
 }
 

@@ -14,17 +14,16 @@ import (
 // while it is allocated, however many claims share it: so the first claim
 // decides on the card's mode, and the last one to go frees the card.
 //
-// personalities holds the options of each mode. They have the pool and the order
-// in common.
+// perMode holds the options of each mode, all with the same pool and order.
 //
 // The counters of a device that is no longer published are not counted
 // (kubernetes/kubernetes issue 140802), so a mode that cannot be served at the
 // moment is to be tainted, not left out.
-func BuildDynamic(m *gpu.Machine, personalities []Options) resourceslice.DriverResources {
-	devices := make([]resourceapi.Device, 0, len(m.GPUs)*len(personalities))
-	cards := ordered(m, personalities[0].Order)
+func BuildDynamic(m *gpu.Machine, perMode []Options) resourceslice.DriverResources {
+	devices := make([]resourceapi.Device, 0, len(m.GPUs)*len(perMode))
+	cards := ordered(m, perMode[0].Order)
 	for _, g := range cards {
-		for _, o := range personalities {
+		for _, o := range perMode {
 			if !Serves(o.Mode, g) {
 				continue
 			}
@@ -34,7 +33,7 @@ func BuildDynamic(m *gpu.Machine, personalities []Options) resourceslice.DriverR
 		}
 	}
 	// The counters' order is not the devices', which changes with what is granted.
-	devices = append(devices, instances(m, personalities[0])...)
-	return pool(personalities[0].Pool, devices, append(cardCounters(IndexOrder(m)),
+	devices = append(devices, instances(m, perMode[0])...)
+	return pool(perMode[0].Pool, devices, append(cardCounters(IndexOrder(m)),
 		instanceCounters(m)...))
 }

@@ -40,8 +40,8 @@ func dynamicPool(m *gpu.Machine, used map[string]int64) resourceslice.DriverReso
 		gpus = append(gpus, placement.GPU{Index: g.Index, Memory: g.MemoryUnits(), Used: used[g.UUID]})
 	}
 	var options []devices.Options
-	for _, personality := range mode.Dynamic.Personalities() {
-		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none",
+	for _, served := range mode.Dynamic.ServedModes() {
+		options = append(options, devices.Options{Pool: "n1/gpu", Mode: served, Slots: dynamicSlots, Isolation: "none",
 			Order: placement.Packed(gpus)})
 	}
 	return devices.BuildDynamic(m, options)
@@ -188,7 +188,7 @@ func (h *history) release() {
 func (h *history) claim(t *testing.T) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
-	modes := mode.Dynamic.Personalities()
+	modes := mode.Dynamic.ServedModes()
 	wanted := modes[h.random.IntN(len(modes))]
 	a, memory, cores := someAmounts(h.random, wanted)
 	results, err := h.n.Allocate(ctx, claimOf(request("r", wanted, a)))

@@ -72,12 +72,12 @@ func TestInstancesAreOfferedInEveryMode(t *testing.T) {
 			t.Errorf("mode %s (-want +got):\n%s", m, diff)
 		}
 	}
-	var personalities []devices.Options
-	for _, m := range mode.Dynamic.Personalities() {
-		personalities = append(personalities, migOptions(m))
+	var perMode []devices.Options
+	for _, m := range mode.Dynamic.ServedModes() {
+		perMode = append(perMode, migOptions(m))
 	}
 	var dynamic []string
-	for _, s := range devices.BuildDynamic(migMachine(), personalities).Pools["p"].Slices {
+	for _, s := range devices.BuildDynamic(migMachine(), perMode).Pools["p"].Slices {
 		for _, d := range s.Devices {
 			dynamic = append(dynamic, d.Name)
 			if strings.Contains(d.Name, "mig") && len(d.ConsumesCounters) > 0 {

@@ -84,16 +84,12 @@ func BenchmarkFullCluster(b *testing.B) {
 			newFinder(b)
 		}
 	})
-	for name, find := range map[string]func(f *scheduling.Finder) (scheduling.Room, error){
-		"first": func(f *scheduling.Finder) (scheduling.Room, error) {
-			return f.FindFirst(b.Context(), podOn(""), wanted)
-		},
-		"all": func(f *scheduling.Finder) (scheduling.Room, error) { return f.Find(b.Context(), podOn(""), wanted) },
-	} {
+	for name, extent := range map[string]scheduling.Extent{"first": scheduling.FirstRoom, "all": scheduling.EveryNode} {
 		b.Run(name, func(b *testing.B) {
 			f := newFinder(b)
 			for b.Loop() {
-				if room, err := find(f); err != nil || room.Fits() || explain.Nearest(room, 1) == "" {
+				room, err := f.Find(b.Context(), podOn(""), wanted, extent)
+				if err != nil || room.Fits() || explain.Nearest(room, 1) == "" {
 					b.Fatal(explain.Nearest(room, 1), err)
 				}
 			}

@@ -3,8 +3,6 @@
 // Package explain says in words why the scheduler finds no devices for a pod's claims:
 // pkg/scheduling finds that out as data. A Cluster goes by what the nodes publish alone, of what
 // is free now the words are those for a scheduling.Room.
-//
-// The package has more files than others, as each kind of words is in one of its own.
 package explain
 
 import (
@@ -12,14 +10,74 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/lru"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
+
+// Limits bound what an explanation may cost: selectors are programs that anybody writes
+// who may make a claim.
+type Limits struct {
+	// Cost is that of evaluating all selectors of a pod's claims for all kinds of
+	// devices, in CEL's units; the scheduler lets each evaluation cost up to
+	// resourceapi.CELSelectorExpressionMaxCost, and so does this package. Compiling
+	// an expression counts, too.
+	Cost uint64
+	// Time is how long all of it may take, Combined how long the search for a way to
+	// serve all requests of a pod at once; that is exhaustive, and where it takes
+	// longer, nothing is said of its result.
+	Time, Combined time.Duration
+}
+
+// errTooLong is that Limits.Time is used up.
+var errTooLong = errors.New("takes too long to explain")
+
+// tooExpensive is what there is to say then.
+const tooExpensive = "why the pod waits is too expensive to explain: its claims have many selectors, or selectors " +
+	"that take long to evaluate." +
+	" The scheduler has to evaluate them for the devices of each node, too: write fewer, or simpler ones"
+
+// toldMost is how many explanations are kept: claims that differ in one selector are as many as
+// anybody likes.
+const toldMost = 1000
+
+// Explainer makes Clusters. What it found out about GPUs for one, it knows for the next. It, and
+// the Clusters, are for one goroutine at a time.
+type Explainer struct {
+	limits   Limits
+	surveyor *scheduling.Surveyor
+	// expensive are the questions, by QuestionID, that cost more than the limits: they
+	// are not tried again whenever the cluster changes.
+	expensive *lru.Cache
+}
+
+// New makes an Explainer each of whose explanations keeps to the limits.
+func New(limits Limits) *Explainer {
+	return &Explainer{limits, scheduling.NewSurveyor(), lru.New(toldMost)}
+}
+
+// Cluster is what the nodes offered at one time.
+type Cluster struct {
+	*scheduling.Survey
+	explainer *Explainer
+	// told holds the last Explanations, by QuestionID.
+	told *lru.Cache
+}
+
+// Look makes a Cluster of what is published now.
+func (e *Explainer) Look(p scheduling.Published) (*Cluster, error) {
+	survey, err := e.surveyor.Look(p)
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{survey, e, lru.New(toldMost)}, nil
+}
 
 // Explanation is why a pod waits.
 type Explanation struct {

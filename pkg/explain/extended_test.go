@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // The scheduler makes a request for each container that runs as long as the pod, and
@@ -52,8 +53,8 @@ func TestClaimOfScheduler(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := cluster.ClaimOfScheduler(
-				&corev1.Pod{Spec: corev1.PodSpec{InitContainers: test.init, Containers: test.containers}})
+			got := scheduling.ClaimForExtended(
+				&corev1.Pod{Spec: corev1.PodSpec{InitContainers: test.init, Containers: test.containers}}, cluster.ClassOf)
 			if (got == nil) != (test.want == nil) {
 				t.Fatalf("claim %v, want %v", got, test.want)
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -68,7 +69,12 @@ func devicesOf(l scheduling.Lack) string {
 	}
 	var parts []string
 	if l.Wanted.Count > 1 {
-		parts = append(parts, fmt.Sprintf("asked %d GPUs, %d free", l.Wanted.Count, l.Enough))
+		of := slices.DeleteFunc(slices.Clone(l.Seen), func(s scheduling.Seen) bool { return s.Step == scheduling.OtherClass })
+		what := nounOf(of)
+		if l.Class.Labels[v1alpha1.LabelProfile] != "" {
+			what = wordInstance
+		}
+		parts = append(parts, fmt.Sprintf("asked %d %ss, %d free", l.Wanted.Count, what, l.Enough))
 	}
 	for step := scheduling.HeldBack; step >= scheduling.OtherClass; step-- {
 		if of := byStep[step]; len(of) > 0 && (step == l.Step || step > scheduling.Unmatched) {
@@ -100,7 +106,7 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 		}
 		return out
 	case scheduling.TooSmall:
-		return amountsOfEach(of, "asked %s, the largest GPU has %s (%s)")
+		return amountsOfEach(of, "asked %s, the largest "+nounOf(of)+" has %s (%s)")
 	case scheduling.Unmatched:
 		return []string{noneMatches(of)}
 	default:
@@ -135,10 +141,28 @@ func amountsOfEach(of []scheduling.Seen, format string) []string {
 	return out
 }
 
+// nounOf is what to call devices where linked sets count as GPUs.
+func nounOf(of []scheduling.Seen) string {
+	instances := 0
+	for _, s := range of {
+		if scheduling.IsInstance(s.Device) {
+			instances++
+		}
+	}
+	switch instances {
+	case 0:
+		return wordGPU
+	case len(of):
+		return wordInstance
+	default:
+		return wordDevice
+	}
+}
+
 // gpus lists the GPUs of devices.
 func gpus(of []scheduling.Seen, total int) string {
 	if len(of) == total && total > 1 {
-		return fmt.Sprintf("all %d GPUs", total)
+		return fmt.Sprintf("all %d %ss", total, nounOf(of))
 	}
 	names := make([]string, 0, len(of))
 	for _, s := range of {
@@ -149,7 +173,7 @@ func gpus(of []scheduling.Seen, total int) string {
 
 // noneMatches says which selector matches none, and what the devices have instead.
 func noneMatches(of []scheduling.Seen) string {
-	text := "no GPU matches " + shown(of[0].Selector)
+	text := "no " + nounOf(of) + " matches " + shown(of[0].Selector)
 	var devices []*resourceapi.Device
 	for _, s := range of {
 		devices = append(devices, s.Device)
@@ -204,4 +228,118 @@ func constraints(claims []*resourceapi.ResourceClaim) string {
 		return ""
 	}
 	return " with " + list(parts)
+}
+
+// nearestText is how much of what a node lacks stands in one line with others, in runes.
+const nearestText = 120
+
+// Nearest says in a line which nodes come nearest to room for the pod, at most so many, and what
+// they lack; of nodes that are closed to the pod, and not excluded by it, only those that would
+// have room. It is empty where there is none.
+func Nearest(r scheduling.Room, most int) string {
+	var near, closed []scheduling.NodeRoom
+	for _, n := range r.Nodes {
+		switch {
+		case n.Closed.By == scheduling.Open && n.GPUs > 0:
+			near = append(near, n)
+		case n.Closed.By != scheduling.Open && n.Closed.By != scheduling.ByPod && n.Fits:
+			closed = append(closed, n)
+		}
+	}
+	slices.SortStableFunc(near, func(a, b scheduling.NodeRoom) int {
+		return cmp.Or(cmp.Compare(b.Nearness(), a.Nearness()), a.Farthest.Missing.Cmp(b.Farthest.Missing))
+	})
+	var parts []string
+	if len(closed) > 0 {
+		text := fmt.Sprintf("node %s has the GPUs free, but %s", closed[0].Name, Closed(closed[0]))
+		if more := len(closed) - 1; more > 0 {
+			text += fmt.Sprintf("; so have %d more that are closed to it", more)
+		}
+		parts = append(parts, text)
+	}
+	var nearest []string
+	for _, n := range near[:min(len(near), most)] {
+		var texts []string
+		for _, lack := range n.Lacks {
+			texts = append(texts, Lack(lack))
+		}
+		nearest = append(nearest, fmt.Sprintf("node %s (%s)", n.Name, shortened(strings.Join(texts, "; "))))
+	}
+	if len(nearest) > 0 {
+		text := "nearest: " + strings.Join(nearest, ", ")
+		if more := len(near) - len(nearest); more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ". ")
+}
+
+func shortened(text string) string {
+	if runes := []rune(text); len(runes) > nearestText {
+		return string(runes[:nearestText]) + "…"
+	}
+	return text
+}
+
+// Closed says what keeps a pod from a node.
+func Closed(n scheduling.NodeRoom) string {
+	switch n.Closed.By {
+	case scheduling.ByPod:
+		return "the pod's nodeSelector, its affinity or its other claims exclude it"
+	case scheduling.Unschedulable:
+		return "it takes no new pods (kubectl uncordon " + n.Name + " ends that)"
+	case scheduling.ByTaint:
+		return "the pod does not tolerate its taint " + n.Closed.Taint.ToString()
+	case scheduling.ByResources:
+		lacks := make([]string, 0, len(n.Closed.Short))
+		for _, short := range n.Closed.Short {
+			free := short.Free
+			if free.Sign() < 0 {
+				free = resource.Quantity{}
+			}
+			lacks = append(lacks, fmt.Sprintf("%s: asked %s, free %s", short.Name, short.Asked.String(), free.String()))
+		}
+		return strings.Join(lacks, "; ")
+	case scheduling.PluginsUnknown:
+		return "what it has for device plugins is not known"
+	case scheduling.ResourcesUnknown:
+		return "what it has is not known"
+	default:
+		return ""
+	}
+}
+
+// Asked says in words what claims ask for, a line for each request.
+func Asked(claims []*resourceapi.ResourceClaim) []string {
+	var out []string
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			var alternatives []string
+			for _, r := range scheduling.Served(&claim.Spec.Devices.Requests[i]) {
+				alternatives = append(alternatives, asked(r))
+			}
+			out = append(out, fmt.Sprintf("claim %s, request %s: %s", claim.Name, claim.Spec.Devices.Requests[i].Name,
+				strings.Join(alternatives, ", or ")))
+		}
+	}
+	return out
+}
+
+// asked says what a request asks for.
+func asked(r scheduling.Request) string {
+	text := fmt.Sprintf("%d of class %s", r.Count, r.Class)
+	if r.All {
+		text = "all of class " + r.Class
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Capacity)) {
+		text += fmt.Sprintf(", %s %s", name, Written(name, r.Capacity[name]))
+	}
+	for _, selector := range r.Selectors {
+		text += ", " + shown(selector)
+	}
+	if r.Admin {
+		text += ", as an administrator"
+	}
+	return text
 }

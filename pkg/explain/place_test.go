@@ -97,6 +97,53 @@ func TestPodsOfOneClaimArePlacedTogether(t *testing.T) {
 	}
 }
 
+// Where others' use of devices is said to be all that is in the way, it is by what is published, too.
+func TestWhatOthersUseCouldFit(t *testing.T) {
+	known, classes := map[string]*gpu.Machine{}, allClasses(t)
+	for _, name := range machines {
+		known[name] = machine(t, name)
+	}
+	inUse := 0
+	for seed := range uint64(300) {
+		d := dice{rand.New(rand.NewPCG(seed, 25))}
+		s := newStage(classes)
+		for n := range 1 + d.IntN(3) {
+			name := fmt.Sprintf("n%d", n)
+			s.add(name, d.resources(known, name))
+			for range 40 {
+				s.hold(t, name, d.request("r"))
+			}
+		}
+		claims := []*resourceapi.ResourceClaim{claim(d.request("r"))}
+		room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""), claims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if room.InUse(claims) {
+			inUse++
+		}
+		s.agrees(t, podOn(""), claims, room)
+	}
+	if inUse < 50 {
+		t.Errorf("others use all in %d situations: too few to show anything", inUse)
+	}
+}
+
+// lacks are what a node is said to lack for one request alone, before the allocator is asked.
+func (s *stage) lacks(t *testing.T, node int, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) []scheduling.Lack {
+	one := s.Snapshot
+	one.Nodes = s.Nodes[node : node+1]
+	finder, err := engine.NewFinder(t.Context(), one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	room, err := finder.Find(t.Context(), pod, claims, scheduling.FirstRoom)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return room.Nodes[0].Lacks
+}
+
 // agrees checks that the shorter ways to the same answer, which the controller's Events go by,
 // lead to it.
 func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, room scheduling.Room) {
@@ -105,7 +152,7 @@ func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.Reso
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := finder.FindFirst(t.Context(), pod, claims)
+	first, err := finder.Find(t.Context(), pod, claims, scheduling.FirstRoom)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +179,9 @@ func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.Reso
 	e, err := cluster.Explain(t.Context(), pod, claims)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if room.InUse(claims) && !e.Busy {
+		t.Errorf("others use what is asked for, and of what is published it says: %s", e.Message)
 	}
 	if room.Fits() && !e.Busy && e.Message != "" {
 		t.Errorf("there is room, and of what is published it says: %s", e.Message)

@@ -152,10 +152,10 @@ func TestLookThatTakesTooLongEndsWhereNoNodeCanFit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if room, err := finder.FindFirst(test.ctx, podOn(""), claims); !errors.Is(err, reason) {
+			if room, err := finder.Find(test.ctx, podOn(""), claims, scheduling.FirstRoom); !errors.Is(err, reason) {
 				t.Errorf("got %+v, %v, want the error of the context", room, err)
 			}
-			if room, err := finder.FindFirst(t.Context(), podOn(""), claims); err != nil || room.Fits() {
+			if room, err := finder.Find(t.Context(), podOn(""), claims, scheduling.FirstRoom); err != nil || room.Fits() {
 				t.Errorf("with time: got %+v, %v, want no room", room, err)
 			}
 		})

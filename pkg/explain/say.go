@@ -310,6 +310,13 @@ func amountOf(all []scheduling.Found, which func(scheduling.Found) []int) string
 	return fmt.Sprintf("%d %s", n, noun(n, all, which))
 }
 
+// What devices are called that are of one kind, or of several.
+const (
+	wordGPU      = "GPU"
+	wordInstance = "MIG instance"
+	wordDevice   = "device"
+)
+
 // noun is what to call devices: single cards, sets, MIG instances, or several of these.
 func noun(n int64, all []scheduling.Found, which func(scheduling.Found) []int) string {
 	words := map[string]bool{}
@@ -318,13 +325,13 @@ func noun(n int64, all []scheduling.Found, which func(scheduling.Found) []int) s
 			words[wordFor(&f.Devices[i])] = true
 		}
 	}
-	word := "GPU"
+	word := wordGPU
 	switch len(words) {
 	case 0:
 	case 1:
 		word = slices.Collect(maps.Keys(words))[0]
 	default:
-		word = "device"
+		word = wordDevice
 	}
 	if n != 1 {
 		word += "s"
@@ -337,9 +344,9 @@ func wordFor(d *resourceapi.Device) string {
 	case scheduling.IsSet(d):
 		return "linked set"
 	case scheduling.IsInstance(d):
-		return "MIG instance"
+		return wordInstance
 	default:
-		return "GPU"
+		return wordGPU
 	}
 }
 

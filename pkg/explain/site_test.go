@@ -62,12 +62,12 @@ func (s *site) node(name, machineName string, m mode.Mode, options ...func(*devi
 
 func (s *site) dynamicNode(name, machineName string) *site {
 	s.t.Helper()
-	var personalities []devices.Options
+	var perMode []devices.Options
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
-		personalities = append(personalities, devices.Options{Pool: v1alpha1.PoolName(name), Mode: m, Slots: 20,
+		perMode = append(perMode, devices.Options{Pool: v1alpha1.PoolName(name), Mode: m, Slots: 20,
 			Isolation: "none"})
 	}
-	return s.publish(name, devices.BuildDynamic(machine(s.t, machineName), personalities))
+	return s.publish(name, devices.BuildDynamic(machine(s.t, machineName), perMode))
 }
 
 func (s *site) publish(node string, resources resourceslice.DriverResources) *site {

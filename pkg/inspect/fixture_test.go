@@ -53,12 +53,12 @@ func publishMachine(node string, m mode.Mode, machine *gpu.Machine) []*resourcea
 	options := devices.Options{Pool: v1alpha1.PoolName(node), Mode: m, Slots: 20, Isolation: "none"}
 	built := devices.Build(machine, options)
 	if m == mode.Dynamic {
-		var personalities []devices.Options
-		for _, personality := range m.Personalities() {
-			options.Mode = personality
-			personalities = append(personalities, options)
+		var perMode []devices.Options
+		for _, served := range m.ServedModes() {
+			options.Mode = served
+			perMode = append(perMode, options)
 		}
-		built = devices.BuildDynamic(machine, personalities)
+		built = devices.BuildDynamic(machine, perMode)
 	}
 	var out []*resourceapi.ResourceSlice
 	for i, slice := range built.Pools[options.Pool].Slices {

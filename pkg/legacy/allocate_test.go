@@ -39,12 +39,12 @@ func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
 	resources := devices.Build(machine, options)
 	switch m {
 	case mode.Dynamic:
-		var personalities []devices.Options
-		for _, personality := range mode.Dynamic.Personalities() {
-			options.Mode = personality
-			personalities = append(personalities, options)
+		var perMode []devices.Options
+		for _, served := range mode.Dynamic.ServedModes() {
+			options.Mode = served
+			perMode = append(perMode, options)
 		}
-		resources = devices.BuildDynamic(machine, personalities)
+		resources = devices.BuildDynamic(machine, perMode)
 	case mode.Topology:
 		if machine, err = topologytest.Machine(ctx, "../../demo/machines/dgx1.yaml"); err != nil {
 			t.Fatal(err)

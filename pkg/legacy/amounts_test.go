@@ -41,7 +41,7 @@ func TestAmountsOfTheModes(t *testing.T) {
 		"core_mem":  {offered(v100s, mode.CoreMem), 60, 4, 400, 0},
 		"exclusive": {offered(v100s, mode.Exclusive), 0, 0, 0, 0},
 		"topology":  {offered([]int64{32510, 32510}, mode.Topology), 0, 0, 0, 2},
-		"dynamic":   {offered(v100s, mode.Dynamic.Personalities()...), 60, 4, 400, 0},
+		"dynamic":   {offered(v100s, mode.Dynamic.ServedModes()...), 60, 4, 400, 0},
 		"mixed":     {offered([]int64{23028, 23028, 15360, 15360}, mode.Share), 22 + 22 + 15 + 15, 4, 0, 0},
 		// Rounded down card by card: together they have 3 GiB and more.
 		"rounding": {offered([]int64{1600, 1600}, mode.Share), 2, 2, 0, 0},

@@ -46,10 +46,10 @@ func (m Mode) Shared() bool {
 // CountsCores says whether a share of this mode also takes percent of its GPU's compute.
 func (m Mode) CountsCores() bool { return m == CoreMem }
 
-// Personalities are the modes that a card is offered in on a node of this mode:
+// ServedModes are the modes that a card is offered in on a node of this mode:
 // the mode itself, or, of a Dynamic node, all those that its first claim can
 // decide for, in this order.
-func (m Mode) Personalities() []Mode {
+func (m Mode) ServedModes() []Mode {
 	if m == Dynamic {
 		return []Mode{Exclusive, Share, CGPU, CoreMem, MPS}
 	}
@@ -67,7 +67,7 @@ func (m Mode) Serves(other Mode) bool {
 	if other == MIG {
 		return m != ""
 	}
-	return other != "" && slices.Contains(m.Personalities(), other)
+	return other != "" && slices.Contains(m.ServedModes(), other)
 }
 
 // Placement is the order in which shares are put on a node's cards.

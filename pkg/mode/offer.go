@@ -7,7 +7,7 @@ import "maps"
 // Offer is how a node's devices are offered; the zero Offer offers none.
 type Offer struct {
 	Mode Mode
-	// Isolation names, for each personality of the mode, what keeps the users of
+	// Isolation names, for each of the served modes, what keeps the users of
 	// a card apart: the device attribute "isolation". One that is missing is not
 	// known.
 	Isolation map[Mode]string

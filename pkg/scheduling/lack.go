@@ -3,14 +3,8 @@
 package scheduling
 
 import (
-	"cmp"
-	"context"
-	"slices"
-
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // LackKind is what a Lack is about.
@@ -57,186 +51,49 @@ type Lack struct {
 	Class  *resourceapi.DeviceClass
 	Seen   []Seen
 	Enough int64
+	// Unclear says that a selector cannot be evaluated for some of them, which counts as one that
+	// does not match.
+	Unclear bool
 	// Err is why it is not known what the node lacks.
 	Err error
 }
 
-// Lacks says what a node lacks for claims that do not fit, and of these what is farthest from
-// being there: of the request that is, the nearest alternative. single says that it lacks
-// something for one request alone, so that it cannot fit. The allocator is not asked.
-func (f *Finder) Lacks(ctx context.Context, node string, claims []*resourceapi.ResourceClaim) (all []Lack,
-	farthest Lack, single bool) {
-	f.looker.forget()
-	return f.looker.lacks(ctx, node, claims)
-}
+// Step is how far a device comes on the way to serving a request; a later one is nearer.
+type Step int
 
-func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.ResourceClaim) (all []Lack,
-	farthest Lack, single bool) {
-	one := func(kind LackKind, step Step) ([]Lack, Lack, bool) {
-		lack := Lack{Kind: kind, Node: node, Claims: claims, Step: step}
-		return []Lack{lack}, lack, false
-	}
-	o := l.offers[node]
-	switch {
-	case o == nil:
-		return one(NoDriver, NoStep)
-	case !o.whole:
-		return one(InPart, NoStep)
-	case len(o.devices) == 0:
-		return one(NoGPUs, NoStep)
-	}
-	farthest.Step = Suits
-	others := false
-	for _, claim := range claims {
-		for i := range claim.Spec.Devices.Requests {
-			lacks, foreign := l.lacksOf(ctx, o, claim, &claim.Spec.Devices.Requests[i])
-			for i := range lacks {
-				lacks[i].Node, lacks[i].Claims, lacks[i].Claim = node, claims, claim.Name
-			}
-			all, others = append(all, lacks...), others || foreign
-			if len(lacks) == 0 {
-				continue
-			}
-			nearest := slices.MaxFunc(lacks, func(a, b Lack) int { return cmp.Compare(a.Step, b.Step) })
-			if nearest.Step < farthest.Step {
-				farthest = nearest
-			}
-		}
-	}
-	switch {
-	case len(all) > 0:
-		return all, farthest, true
-	case others:
-		return one(OfOthers, NoStep)
-	default:
-		return one(AtOnce, Suits)
-	}
-}
+// The steps that a device can fail.
+const (
+	// NoStep: it is not about the driver's devices.
+	NoStep Step = iota
+	// OtherClass: the class does not select it. Unmatched: a selector of the request does not.
+	OtherClass
+	Unmatched
+	// TooSmall: the whole GPU would not be enough.
+	TooSmall
+	// Tainted: it takes no new claims.
+	Tainted
+	// Taken: others hold it as a whole, or in another mode, or a GPU of the linked set.
+	Taken
+	// Full: too little of it is free. HeldBack: enough is, but not yet, as shares are spread.
+	Full
+	HeldBack
+	// Suits: it serves the request.
+	Suits
+)
 
-// lacksOf says what a node lacks for each alternative of a request; nothing where it serves
-// one of them. foreign says that one is for another driver's devices.
-func (l *looker) lacksOf(ctx context.Context, o *offer, claim *resourceapi.ResourceClaim,
-	wanted *resourceapi.DeviceRequest) (lacks []Lack, foreign bool) {
-	for _, r := range Served(wanted) {
-		class, err := l.classes.Get(r.Class)
-		switch {
-		case err != nil:
-			lacks = append(lacks, Lack{Kind: NoClass, Request: r.Name, Err: err})
-			continue
-		case !ofDriver(class.Name, class):
-			return nil, true
-		}
-		of := asked{claim, r.Name}
-		if l.judged[of] == nil {
-			l.judged[of] = map[*resourceapi.Device]Seen{}
-		}
-		lack, lacking := l.lack(ctx, o, class, r, l.judged[of])
-		if !lacking {
-			return nil, false
-		}
-		lack.Request = r.Name
-		lacks = append(lacks, lack)
-	}
-	return lacks, false
-}
-
-// lack looks at all devices of a node for one request, or one alternative of it. It is false
-// where there are enough that would serve it.
-func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceClass, r Request,
-	judged map[*resourceapi.Device]Seen) (Lack, bool) {
-	best := map[string]Seen{}
-	var order []string
-	for _, d := range o.devices {
-		found := l.look(ctx, o, d, class, r, judged)
-		gpu := GPUOf(d)
-		if had, is := best[gpu]; !is {
-			order = append(order, gpu)
-		} else if had.Step >= found.Step {
-			continue
-		}
-		best[gpu] = found
-	}
-	all := make([]Seen, 0, len(order))
-	for _, gpu := range order {
-		all = append(all, best[gpu])
-	}
-	if !r.All {
-		all = withoutSets(all)
-	}
-	var enough int64
-	for _, s := range all {
-		if s.Step == Suits {
-			enough++
-		}
-	}
-	if r.All {
-		// All that match and are large enough now have to be free.
-		matching := slices.DeleteFunc(slices.Clone(all), func(s Seen) bool {
-			return s.Step != Suits && s.Step != Taken && s.Step != Tainted
-		})
-		r.Count = max(1, int64(len(matching)))
-	}
-	if enough >= r.Count {
-		return Lack{}, false
-	}
-	return newLack(r, class, all, enough), true
-}
-
-// newLack is of the devices that come farthest without serving the request.
-func newLack(r Request, class *resourceapi.DeviceClass, all []Seen, enough int64) Lack {
-	lack := Lack{Wanted: r, Class: class, Seen: all, Enough: enough}
-	for _, s := range all {
-		if s.Step != Suits {
-			lack.Step = max(lack.Step, s.Step)
-		}
-	}
-	var of []Seen
-	for _, s := range all {
-		if s.Step == lack.Step {
-			of = append(of, s)
-		}
-	}
-	if len(of) == 0 {
-		return lack
-	}
-	first := Freest(of)
-	lack.Nearest = []string{first.Device.Name}
-	for _, s := range of {
-		if s.Device.Name != first.Device.Name {
-			lack.Nearest = append(lack.Nearest, s.Device.Name)
-		}
-	}
-	if lack.Step == Full {
-		lack.Capacity, lack.Missing = first.Name, first.Asked.DeepCopy()
-		lack.Missing.Sub(first.Has)
-	}
-	return lack
-}
-
-// withoutSets leaves out linked sets where single GPUs come as far: sets consist of those, so
-// that GPUs would count twice.
-func withoutSets(all []Seen) []Seen {
-	var single, set Step
-	for _, s := range all {
-		if IsSet(s.Device) {
-			set = max(set, s.Step)
-		} else {
-			single = max(single, s.Step)
-		}
-	}
-	if single < set {
-		return all
-	}
-	return slices.DeleteFunc(all, func(s Seen) bool { return IsSet(s.Device) })
-}
-
-// Freest is the one that has most of what is asked for.
-func Freest(of []Seen) Seen {
-	best := of[0]
-	for _, s := range of[1:] {
-		if s.Name == best.Name && s.Has.Cmp(best.Has) > 0 || best.Name != v1alpha1.CapMemory && s.Name == v1alpha1.CapMemory {
-			best = s
-		}
-	}
-	return best
+// Seen is how far a device comes.
+type Seen struct {
+	Step   Step
+	Device *resourceapi.Device
+	// Name is what it has too little of, and Asked and Has how much; of a device that is too
+	// small, how much there is at all, of one that is full, how much is free.
+	Name       resourceapi.QualifiedName
+	Asked, Has resource.Quantity
+	// Taint is what closes it, Selector what does not match it, or cannot be evaluated.
+	Taint    resourceapi.DeviceTaint
+	Selector string
+	unclear  bool
+	// FreeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim, and
+	// that is Taken.
+	FreeSlices int
 }

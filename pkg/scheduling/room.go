@@ -12,7 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/klog/v2"
 )
 
 // Room is where a pod finds devices now.
@@ -31,9 +34,8 @@ type NodeRoom struct {
 	GPUs int
 	// Closed is what keeps the pod from the node, whatever is free.
 	Closed Closed
-	// Fits says whether the scheduler's allocator finds all devices there, Devices which.
-	Fits    bool
-	Devices []string
+	// Fits says whether the scheduler's allocator finds all devices there.
+	Fits bool
 	// Allocations are what the claims that were not allocated would get there, in their order.
 	Allocations []resourceapi.AllocationResult
 	// Lacks say why it does not, Farthest is the one that stands most in the way.
@@ -44,9 +46,38 @@ type NodeRoom struct {
 // Open says whether the pod would get all its devices on the node.
 func (n *NodeRoom) Open() bool { return n.Fits && n.Closed.By == Open }
 
+// Devices are those that the claims would get there, by name.
+func (n *NodeRoom) Devices() []string {
+	names := map[string]bool{}
+	for _, allocation := range n.Allocations {
+		for _, device := range allocation.Devices.Results {
+			names[device.Device] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // Fits says whether there is a node on which the pod would get all its devices now.
 func (r *Room) Fits() bool {
 	return r.Refused == nil && slices.ContainsFunc(r.Nodes, func(n NodeRoom) bool { return n.Open() })
+}
+
+// InUse says whether it is plain that others' use of devices keeps a pod with one request from
+// room: a node that the pod can be on has such a device, and on no node anything is unclear. Then
+// it could fit, and there is no need of a Survey to find that out.
+func (r *Room) InUse(claims []*resourceapi.ResourceClaim) bool {
+	unallocated := waitingOf(claims)
+	if r.Refused != nil || !trivial(unallocated) || unallocated[0].Spec.Devices.Requests[0].Exactly == nil {
+		return false
+	}
+	used := false
+	for _, n := range r.Nodes {
+		if n.Fits || slices.ContainsFunc(n.Lacks, func(l Lack) bool { return l.Unclear || l.Err != nil }) {
+			return false
+		}
+		used = used || n.Closed.By == Open && n.Farthest.Step >= Taken && n.Farthest.Step < Suits
+	}
+	return used
 }
 
 // Nearness orders nodes: those with room, then those of which most of what is asked for is
@@ -81,32 +112,34 @@ func (e *Engine) NewFinder(ctx context.Context, s Snapshot) (*Finder, error) {
 	return &Finder{s.byName(), s.Closed, allocator, newLooker(s, allocator.held, e.compiled)}, nil
 }
 
-// FindRoom is what a new Finder finds.
+// FindRoom is what a new Finder finds on all nodes.
 func (e *Engine) FindRoom(ctx context.Context, s Snapshot, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
 	Room, error) {
 	f, err := e.NewFinder(ctx, s)
 	if err != nil {
 		return Room{}, err
 	}
-	return f.Find(ctx, pod, claims)
+	return f.Find(ctx, pod, claims, EveryNode)
 }
+
+// Extent is how far a Finder looks.
+type Extent int
+
+const (
+	// EveryNode: at all nodes.
+	EveryNode Extent = iota
+	// FirstRoom is for who asks often. It ends at the first node with room, does not look at those
+	// that the pod excludes, and does not ask the allocator of nodes that lack something for one
+	// request alone, on which it never finds devices. Asking it is most of what Find takes.
+	FirstRoom
+)
 
 // Find looks at what is free, on each node. Whether the claims fit there is found out by the
 // scheduler's allocator, as the scheduler uses it; only what they lack is found here. An error
 // is that of a claim, or the context's.
-func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
-	return f.find(ctx, pod, claims, false)
-}
-
-// FindFirst is Find for who asks often: it ends at the first node with room, does not look at
-// those that the pod excludes, and does not ask the allocator of nodes that lack something for
-// one request alone, on which it never finds devices. Asking it is most of what Find takes.
-func (f *Finder) FindFirst(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
-	return f.find(ctx, pod, claims, true)
-}
-
-func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, first bool) (Room,
+func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, extent Extent) (Room,
 	error) {
+	first := extent == FirstRoom
 	may, err := Possible(pod, claims)
 	if err != nil {
 		return Room{}, err
@@ -150,7 +183,7 @@ func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 			}
 			found.Lacks, found.Farthest = nil, Lack{}
 		}
-		err := found.look(ctx, f.allocator, node, unallocated)
+		found.Allocations, found.Fits, err = f.allocator.Fit(ctx, node, unallocated, nodeMost)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return Room{}, ended(ctx, node)
@@ -202,18 +235,84 @@ func waitingOf(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim
 	return waiting
 }
 
-// look asks the scheduler's allocator for devices of the node.
-func (n *NodeRoom) look(ctx context.Context, allocator *Allocator, node *corev1.Node,
-	claims []*resourceapi.ResourceClaim) (err error) {
-	if n.Allocations, n.Fits, err = allocator.Fit(ctx, node, claims, nodeMost); err != nil {
-		return err
+// ClosedBy is what keeps a pod from a node, whatever devices are free there.
+type ClosedBy int
+
+// What can keep a pod from a node.
+const (
+	// Open: nothing does.
+	Open ClosedBy = iota
+	// ByPod: the pod's nodeSelector, its affinity or its other claims exclude it.
+	ByPod
+	// Unschedulable: the node takes no new pods.
+	Unschedulable
+	// ByTaint: the pod does not tolerate a taint of the node.
+	ByTaint
+	// ByResources: the node has too little free of what the pod requests beside devices.
+	ByResources
+	// PluginsUnknown: the pod needs a device plugin, and what the node has for those is not
+	// known. ResourcesUnknown: nothing of what it has is.
+	PluginsUnknown
+	ResourcesUnknown
+)
+
+// Closed is what keeps a pod from a node.
+type Closed struct {
+	By ClosedBy
+	// Taint is that of ByTaint, Short those of ByResources.
+	Taint corev1.Taint
+	Short []Shortage
+}
+
+// Where says whether a pod can be on a node as far as the pod itself and its claims say.
+type Where func(node *corev1.Node) bool
+
+// Wanted is where a pod wants to be.
+func Wanted(pod *corev1.Pod) Where {
+	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
+	return func(node *corev1.Node) bool {
+		ok, err := wanted.Match(node)
+		return ok && err == nil
 	}
-	devices := map[string]bool{}
-	for _, result := range n.Allocations {
-		for _, device := range result.Devices.Results {
-			devices[device.Device] = true
+}
+
+// Possible is where a pod can be: where it wants to, and where its claims have devices already.
+// An error is one of a claim.
+func Possible(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Where, error) {
+	wanted := Wanted(pod)
+	var allocated []*nodeaffinity.NodeSelector
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil || claim.Status.Allocation.NodeSelector == nil {
+			continue
+		}
+		selector, err := nodeaffinity.NewNodeSelector(claim.Status.Allocation.NodeSelector)
+		if err != nil {
+			return nil, fmt.Errorf("read where claim %s/%s is allocated: %w", claim.Namespace, claim.Name, err)
+		}
+		allocated = append(allocated, selector)
+	}
+	return func(node *corev1.Node) bool {
+		return wanted(node) && !slices.ContainsFunc(allocated,
+			func(selector *nodeaffinity.NodeSelector) bool { return !selector.Match(node) })
+	}, nil
+}
+
+// ClosedTo is what keeps a pod from a node, as far as the pod and the node say.
+func ClosedTo(ctx context.Context, node *corev1.Node, pod *corev1.Pod, may Where) Closed {
+	if !may(node) {
+		return Closed{By: ByPod}
+	}
+	tolerated := func(taint corev1.Taint) bool {
+		return corev1helpers.TolerationsTolerateTaint(klog.FromContext(ctx), pod.Spec.Tolerations, &taint, false)
+	}
+	if node.Spec.Unschedulable &&
+		!tolerated(corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
+		return Closed{By: Unschedulable}
+	}
+	for _, taint := range node.Spec.Taints {
+		if taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated(taint) {
+			return Closed{By: ByTaint, Taint: taint}
 		}
 	}
-	n.Devices = slices.Sorted(maps.Keys(devices))
-	return nil
+	return Closed{}
 }

@@ -5,6 +5,7 @@ package scheduling
 import (
 	"context"
 	"slices"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -111,9 +112,11 @@ func (c *Survey) Search(ctx context.Context, m *Meter, r Request, may Where) (
 		if err != nil {
 			return Finding{}, err
 		}
-		// The scheduler does not come to look at nodes that the pod cannot be on.
-		if node, reached := c.first(g, may); failed != nil && reached {
-			return Finding{Obstacle: SelectorFails, Request: r, Failed: failed, Node: node}, nil
+		if failed != nil {
+			// The scheduler does not come to look at nodes that the pod cannot be on.
+			if i := slices.IndexFunc(g.Nodes, func(node string) bool { return may(c.nodes[node]) }); i >= 0 {
+				return Finding{Obstacle: SelectorFails, Request: r, Failed: failed, Node: g.Nodes[i]}, nil
+			}
 		}
 		for _, i := range f.Matching {
 			if r.Short(&g.Devices[i]) == "" {
@@ -196,16 +199,6 @@ func openOf(r Request, all []Found) (open, tainted []Found) {
 	return open, tainted
 }
 
-// first is the first node of a group that a pod can be on.
-func (c *Survey) first(g group, may Where) (string, bool) {
-	for _, node := range g.Nodes {
-		if may(c.nodes[node]) {
-			return node, true
-		}
-	}
-	return "", false
-}
-
 // deciding is the selector of a request after which no device is left.
 func (c *Survey) deciding(ctx context.Context, m *Meter, r Request, all []Found) (string, error) {
 	for n := range r.Selectors {
@@ -250,4 +243,58 @@ func (k *kind) GPUs(devices []int) int64 {
 		}
 	}
 	return n
+}
+
+// Together says whether the scheduler's allocator could serve all requests of the claims, each of
+// which could be served alone, on one node, if all GPUs were free. They are in use where that could
+// be, and where it is not found out within most.
+func (c *Survey) Together(ctx context.Context, m *Meter, claims []*resourceapi.ResourceClaim,
+	may Where, most time.Duration) Finding {
+	if trivial(claims) {
+		return Finding{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	groups, err := c.groupsFor(ctx, m, c.selectorsOf(claims))
+	if err != nil {
+		return Finding{}
+	}
+	var fit []Found
+	for _, g := range groups {
+		node := c.nodes[g.Nodes[0]]
+		allocator, err := c.surveyor.engine.Allocator(ctx,
+			Snapshot{Slices: g.published(node.Name), Classes: c.published}, nil)
+		if err != nil {
+			return Finding{}
+		}
+		_, fits, err := allocator.Fit(ctx, node, claims, 0)
+		if err != nil {
+			return Finding{}
+		}
+		if fits {
+			fit = append(fit, Found{group: g})
+		}
+	}
+	if len(fit) == 0 {
+		return Finding{Obstacle: Apart, Claims: claims}
+	}
+	if allowed, others := c.divide(fit, may); len(allowed) == 0 {
+		return Finding{Obstacle: ApartElsewhere, On: others}
+	}
+	return Finding{}
+}
+
+func (c *Survey) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
+	var out []string
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			for _, r := range Alternatives(&claim.Spec.Devices.Requests[i]) {
+				out = append(out, r.Selectors...)
+				if class := c.classes[r.Class]; class != nil {
+					out = append(out, conditions(class.Spec.Selectors)...)
+				}
+			}
+		}
+	}
+	return out
 }

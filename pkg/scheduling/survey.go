@@ -11,11 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -65,6 +63,8 @@ type Survey struct {
 	Modes  []mode.Mode
 	// Settled is false while some node is about to offer something else.
 	Settled bool
+	// ClassOf is the DeviceClass by which an extended resource is handed out, nil for none.
+	ClassOf func(corev1.ResourceName) *resourceapi.DeviceClass
 
 	surveyor *Surveyor
 	pools    []pool
@@ -76,8 +76,6 @@ type Survey struct {
 	// published are all classes, classes those by their names.
 	published []*resourceapi.DeviceClass
 	classes   map[string]*resourceapi.DeviceClass
-	// byResource finds the class that Kubernetes hands an extended resource out by.
-	byResource *extendedresourcecache.ExtendedResourceCache
 	// hasCards are the nodes that offer any, partial those of which something is
 	// missing for the moment.
 	hasCards map[string]bool
@@ -103,12 +101,10 @@ func (e *Surveyor) Look(p Published) (*Survey, error) {
 	c := &Survey{
 		surveyor: e, Settled: true, published: p.Classes,
 		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{},
-		hasCards: map[string]bool{}, Labels: map[string]bool{},
-		byResource: extendedresourcecache.NewExtendedResourceCache(logr.Discard()),
+		hasCards: map[string]bool{}, Labels: map[string]bool{}, ClassOf: ClassOf(p.Classes),
 	}
 	for _, class := range p.Classes {
 		c.classes[class.Name] = class
-		c.byResource.OnAdd(class, true)
 	}
 	for _, labels := range p.Labels {
 		for key := range labels {
@@ -126,7 +122,19 @@ func (e *Surveyor) Look(p Published) (*Survey, error) {
 	if c.groups, err = c.group(known, false); err != nil {
 		return nil, err
 	}
-	c.survey()
+	for _, g := range c.groups {
+		c.Settled = c.Settled && !g.has(v1alpha1.TaintSwitching)
+		for _, node := range g.Nodes {
+			c.hasCards[node] = len(g.Devices) > 0
+		}
+		for _, d := range g.Devices {
+			if m := d.Attributes[v1alpha1.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isPruned) {
+				c.Modes = append(c.Modes, mode.Mode(*m))
+			}
+		}
+	}
+	slices.Sort(c.Modes)
+	c.Modes = slices.Compact(c.Modes)
 	c.waitForAway(p)
 	return c, nil
 }
@@ -204,7 +212,16 @@ func (c *Survey) group(known map[string]*kind, withUUIDs bool) ([]group, error) 
 	var groups []group
 	index := map[string]int{}
 	for _, pool := range c.pools {
-		key := c.surveyor.key(pool, withUUIDs)
+		// Nodes whose pools have the same key offer the same.
+		var shapes strings.Builder
+		for _, slice := range pool.slices {
+			shapes.WriteString(strconv.Itoa(c.surveyor.ids[slice.Shape]))
+			shapes.WriteByte('/')
+			if withUUIDs {
+				shapes.WriteString(strings.Join(slice.UUIDs, "/"))
+			}
+		}
+		key := shapes.String()
 		if i, ok := index[key]; ok {
 			groups[i].Nodes = append(groups[i].Nodes, pool.node)
 			continue
@@ -221,36 +238,6 @@ func (c *Survey) group(known map[string]*kind, withUUIDs bool) ([]group, error) 
 		groups = append(groups, group{k, []string{pool.node}})
 	}
 	return groups, nil
-}
-
-// key identifies what a pool offers; nodes whose pools have the same offer the
-// same.
-func (e *Surveyor) key(p pool, withUUIDs bool) string {
-	var b strings.Builder
-	for _, slice := range p.slices {
-		b.WriteString(strconv.Itoa(e.ids[slice.Shape]))
-		b.WriteByte('/')
-		if withUUIDs {
-			b.WriteString(strings.Join(slice.UUIDs, "/"))
-		}
-	}
-	return b.String()
-}
-
-func (c *Survey) survey() {
-	for _, g := range c.groups {
-		c.Settled = c.Settled && !g.has(v1alpha1.TaintSwitching)
-		for _, node := range g.Nodes {
-			c.hasCards[node] = len(g.Devices) > 0
-		}
-		for _, d := range g.Devices {
-			if m := d.Attributes[v1alpha1.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isPruned) {
-				c.Modes = append(c.Modes, mode.Mode(*m))
-			}
-		}
-	}
-	slices.Sort(c.Modes)
-	c.Modes = slices.Compact(c.Modes)
 }
 
 func isPruned(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintWithdrawn }
@@ -307,8 +294,3 @@ func (c *Survey) IsOurs(r Request) bool { return ofDriver(r.Class, c.classes[r.C
 
 // Class is the DeviceClass of the name, nil if there is none.
 func (c *Survey) Class(name string) *resourceapi.DeviceClass { return c.classes[name] }
-
-// ClassOf is the DeviceClass by which an extended resource is handed out, nil for none.
-func (c *Survey) ClassOf(name corev1.ResourceName) *resourceapi.DeviceClass {
-	return c.byResource.GetDeviceClass(name)
-}

@@ -33,12 +33,12 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 		return devices.Options{Pool: v1alpha1.PoolName("n1"), Mode: m, Slots: 20, Isolation: "none", IsolationLevel: "none"}
 	}
 	published := map[string]resourceslice.DriverResources{"nothing": devices.Empty(v1alpha1.PoolName("n1"))}
-	var personalities []devices.Options
-	for _, m := range mode.Dynamic.Personalities() {
+	var perMode []devices.Options
+	for _, m := range mode.Dynamic.ServedModes() {
 		published[string(m)] = devices.Build(machine, in(m))
-		personalities = append(personalities, in(m))
+		perMode = append(perMode, in(m))
 	}
-	published["dynamic"] = devices.BuildDynamic(machine, personalities)
+	published["dynamic"] = devices.BuildDynamic(machine, perMode)
 	linked := in(mode.Topology)
 	linked.Retained = [][]int{{0, 1, 2}}
 	published["topology"] = devices.Build(machine, linked)

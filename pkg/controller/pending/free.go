@@ -5,6 +5,7 @@ package pending
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,8 +14,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -82,7 +85,8 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		return a, nil
 	}
 	m, now := w.memoryOf(pod), w.looks.now()
-	room, known, err := w.looks.room(ctx, pod, ours, w.cluster.TellsApart(ctx, ours), m.answered(now))
+	apart := w.cluster.TellsApart(ctx, scheduling.NewMeter(explainCost), ours)
+	room, known, err := w.looks.room(ctx, pod, ours, apart, m.answered(now))
 	switch {
 	case err != nil:
 		return answer{}, err
@@ -201,4 +205,39 @@ func (w *watcher) situation(ctx context.Context, withUUIDs bool) (scheduling.Sna
 		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
 	}
 	return s, nil
+}
+
+// speakers are, by gang, the pod that is told what its gang waits for: the others would be told
+// the same.
+type speakers map[toolscache.ObjectName]string
+
+// speaks says whether a pod is told for its gang: another that was waits no more.
+func (w *watcher) speaks(pod *corev1.Pod) bool {
+	gang, key := gangOf(pod), cache.Key(pod)
+	if told := w.speakers[gang]; told != key && w.inGang(told, gang) {
+		return false
+	}
+	w.speakers[gang] = key
+	return true
+}
+
+// inGang says whether there is such a pod, which waits with a gang.
+func (w *watcher) inGang(key string, gang toolscache.ObjectName) bool {
+	pod, exists := w.pods.Get(key)
+	if !exists || gangOf(pod) != gang {
+		return false
+	}
+	_, waits := podstate.Unschedulable(pod)
+	return waits
+}
+
+// forgetGangs forgets those whose speakers wait no more.
+func (w *watcher) forgetGangs() {
+	maps.DeleteFunc(w.speakers, func(gang toolscache.ObjectName, told string) bool { return !w.inGang(told, gang) })
+}
+
+// gangOf is the gang of a pod, without a name where it has none.
+func gangOf(pod *corev1.Pod) toolscache.ObjectName {
+	gang, _ := podstate.Gang(pod)
+	return gang
 }

@@ -11,11 +11,13 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -24,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -198,7 +201,10 @@ func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (an
 		return answer{}, err
 	}
 	if !a.stays {
-		a.add(". ", w.cluster.Advice(pod, w.Offered))
+		a.add(". ", advice.Of(pod, advice.Cluster{
+			Served:     func(name corev1.ResourceName) bool { return w.cluster.ClassOf(name) != nil || w.Offered(name) },
+			OnSomeNode: func(key string) bool { return w.cluster.Labels[key] },
+		}))
 	}
 	return a, nil
 }
@@ -210,7 +216,7 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (a
 	if err != nil || !there {
 		return answer{}, err
 	}
-	if own := w.cluster.ClaimOfScheduler(pod); own != nil {
+	if own := scheduling.ClaimForExtended(pod, w.cluster.ClassOf); own != nil {
 		claims = append(claims, own)
 	}
 	claims, cpus := withoutCPUs(claims)
@@ -274,4 +280,37 @@ func cut(message string) string {
 		return message
 	}
 	return strings.ToValidUTF8(message[:messageMost-len(mark)], "") + mark
+}
+
+// errGone is why the work on a pod stops that waits no more.
+var errGone = errors.New("the pod waits no more")
+
+// underway is the work on one pod, which stops when the pod is gone.
+type underway struct {
+	mu   sync.Mutex
+	uid  types.UID
+	stop context.CancelCauseFunc
+}
+
+// begin returns a context for the work on a pod; done is to be called after it.
+func (u *underway) begin(ctx context.Context, uid types.UID) (work context.Context, done func()) {
+	work, stop := context.WithCancelCause(ctx)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.uid, u.stop = uid, stop
+	return work, func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.uid, u.stop = "", nil
+		stop(nil)
+	}
+}
+
+// end stops the work, if it is on this pod.
+func (u *underway) end(uid types.UID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.stop != nil && u.uid == uid {
+		u.stop(errGone)
+	}
 }

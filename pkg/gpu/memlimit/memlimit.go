@@ -150,12 +150,12 @@ func hint(ret nvml.Return) string {
 	}
 }
 
-// Counts says whether a file dmem.capacity, which the kernel has in the root of its control
+// CountedByDMem says whether a file dmem.capacity, which the kernel has in the root of its control
 // groups, lists the GPU at that PCI address: then the kernel's controller dmem counts the
 // GPU's memory, and limits of a group hold for all groups below it. Else the NVIDIA driver
 // counts by a table of its own, called misc, in which only the nearest group with a limit
 // counts (§1, §6).
-func Counts(dmemCapacity []byte, pciAddress string) bool {
+func CountedByDMem(dmemCapacity []byte, pciAddress string) bool {
 	for line := range strings.Lines(string(dmemCapacity)) {
 		// A line is "nvidia/00000000:02:00.0/vidmem BYTES": NVIDIA writes the domain with eight digits.
 		region, _, _ := strings.Cut(strings.TrimSpace(line), " ")

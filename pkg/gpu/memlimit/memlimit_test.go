@@ -14,7 +14,7 @@ import (
 const dmemLine = "nvidia/00000000:02:00.0/vidmem 17179869184\n"
 
 // The region's name is limits.md's (§6), the addresses are sysfs' and NVML's.
-func TestCounts(t *testing.T) {
+func TestCountedByDMem(t *testing.T) {
 	for name, tc := range map[string]struct {
 		capacity, address string
 		want              bool
@@ -28,7 +28,7 @@ func TestCounts(t *testing.T) {
 		"none":              {"", "0000:02:00.0", false},
 		"nothing to be had": {"nvidia", "", false},
 	} {
-		if got := Counts([]byte(tc.capacity), tc.address); got != tc.want {
+		if got := CountedByDMem([]byte(tc.capacity), tc.address); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
 		}
 	}
@@ -37,7 +37,7 @@ func TestCounts(t *testing.T) {
 func FuzzCounts(f *testing.F) {
 	f.Add([]byte(dmemLine), "0000:02:00.0")
 	f.Fuzz(func(t *testing.T, capacity []byte, address string) {
-		if Counts(capacity, address) && !strings.Contains(string(capacity), "nvidia/") {
+		if CountedByDMem(capacity, address) && !strings.Contains(string(capacity), "nvidia/") {
 			t.Errorf("%q: no line is NVIDIA's", capacity)
 		}
 	})

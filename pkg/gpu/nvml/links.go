@@ -98,7 +98,15 @@ func (r *Reader) readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gp
 	linksOf := make([][]gpu.Link, len(cards))
 	var wg sync.WaitGroup
 	for i, a := range cards {
-		wg.Go(func() { linksOf[i] = r.linksOf(ctx, a, cards[i+1:]) })
+		wg.Go(func() {
+			for _, b := range cards[i+1:] {
+				if l, ok := nvlink(a, b); ok {
+					linksOf[i] = append(linksOf[i], l)
+				} else if l, ok := r.pcieLink(ctx, a, b); ok {
+					linksOf[i] = append(linksOf[i], l)
+				}
+			}
+		})
 	}
 	var faults []gpu.LinkFault
 	for i, a := range cards {
@@ -110,18 +118,6 @@ func (r *Reader) readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gp
 	}
 	wg.Wait()
 	return slices.Concat(linksOf...), faults
-}
-
-func (r *Reader) linksOf(ctx context.Context, a *card, others []*card) []gpu.Link {
-	var links []gpu.Link
-	for _, b := range others {
-		if l, ok := nvlink(a, b); ok {
-			links = append(links, l)
-		} else if l, ok := r.pcieLink(ctx, a, b); ok {
-			links = append(links, l)
-		}
-	}
-	return links
 }
 
 // laneFaults finds the cards with fewer lanes to NVSwitches than others of their

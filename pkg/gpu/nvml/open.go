@@ -59,9 +59,8 @@ func Open(ctx context.Context, opts OpenOptions) (nvml.Interface, error) {
 type Opener struct {
 	opts  OpenOptions
 	calls *bounded.Calls
-	// files looks at the driver's files, by locate: what they are on may hang.
-	files  *bounded.Calls
-	locate func(context.Context, OpenOptions) located
+	// files looks at the driver's files: what they are on may hang.
+	files *bounded.Calls
 	// loaded is the library that this process has loaded. searched is when it was looked for last,
 	// around what its directory was then.
 	loaded   *file
@@ -74,7 +73,7 @@ type Opener struct {
 // NewOpener returns an Opener. Nothing is opened before its Open.
 func NewOpener(opts OpenOptions) *Opener {
 	return &Opener{
-		opts: opts, calls: newCalls(opts.CallTimeout), files: DriverFiles(opts.CallTimeout), locate: locate,
+		opts: opts, calls: newCalls(opts.CallTimeout), files: DriverFiles(opts.CallTimeout),
 	}
 }
 
@@ -97,15 +96,8 @@ func locate(ctx context.Context, opts OpenOptions) located {
 	return located{file: fileAt(path)}
 }
 
-// find looks for the library. hung is that its file system does not answer.
-func (o *Opener) find(ctx context.Context) (found located, hung error) {
-	return bounded.Try(ctx, o.files, "looking for the NVML library", func() (located, error) {
-		return o.locate(ctx, o.opts), nil
-	})
-}
-
-// findAgain is find. Most looks are at the library that is loaded and at its directory, since a search takes
-// some hundred times longer.
+// findAgain looks for the library. Most looks are at the one that is loaded and at its directory, since a search takes
+// some hundred times longer. hung is that their file system does not answer.
 func (o *Opener) findAgain(ctx context.Context) (found located, hung error) {
 	loaded, around := *o.loaded, o.around
 	if time.Since(o.searched) < searchAgain {
@@ -123,7 +115,7 @@ func (o *Opener) findAgain(ctx context.Context) (found located, hung error) {
 	s, err := bounded.Try(ctx, o.files, "looking for the NVML library", func() (searched, error) {
 		// First, so that what changes meanwhile is seen by the next look.
 		around := *fileAt(filepath.Dir(loaded.path))
-		return searched{o.locate(ctx, o.opts), around}, nil
+		return searched{locate(ctx, o.opts), around}, nil
 	})
 	if err == nil {
 		o.searched, o.around = time.Now(), s.around
@@ -142,7 +134,9 @@ const searchAgain = time.Minute
 // An error says which library was tried and what the user can do. Open may be
 // tried again after an error. One that hangs is waited for before it is.
 func (o *Opener) Open(ctx context.Context) (nvml.Interface, error) {
-	found, err := o.find(ctx)
+	found, err := bounded.Try(ctx, o.files, "looking for the NVML library", func() (located, error) {
+		return locate(ctx, o.opts), nil
+	})
 	if err = cmp.Or(err, found.err); err != nil {
 		return nil, err
 	}

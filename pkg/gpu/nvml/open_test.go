@@ -3,7 +3,6 @@
 package nvml
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -187,10 +186,10 @@ func TestDriverRootThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := NewOpener(OpenOptions{DriverRoot: t.TempDir(), CallTimeout: time.Second})
 		release := make(chan struct{})
-		o.locate = func(context.Context, OpenOptions) located {
+		_, _ = bounded.Try(t.Context(), o.files, "looking at a file", func() (struct{}, error) {
 			<-release
-			return located{err: errors.New("nothing is there")}
-		}
+			return struct{}{}, nil
+		})
 		if _, err := o.Open(t.Context()); !errors.Is(err, bounded.ErrHung) ||
 			!strings.Contains(err.Error(), "the driver root's file system") {
 			t.Errorf("opening: %v", err)

@@ -56,10 +56,8 @@ type Source struct {
 	events *nvml.Events
 	// recoveries are what events and reader share.
 	recoveries *nvml.Recoveries
-	// files looks for links on the way to the driver root, by readlink: what that is on may
-	// hang.
-	files    *bounded.Calls
-	readlink func(string) (string, error)
+	// files looks for links on the way to the driver root: what that is on may hang.
+	files *bounded.Calls
 	// lib and reader are kept as long as they work: what a Reader remembers holds
 	// for one initialisation of NVML.
 	lib    gonvml.Interface
@@ -73,7 +71,7 @@ func New(opts Options) *Source {
 	open, recoveries := opts.open(), nvml.NewRecoveries()
 	return &Source{
 		opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open, recoveries), recoveries: recoveries,
-		files: nvml.DriverFiles(opts.CallTimeout), readlink: os.Readlink,
+		files: nvml.DriverFiles(opts.CallTimeout),
 	}
 }
 
@@ -99,7 +97,7 @@ var ErrDriverReplaced = nvml.ErrReplaced
 
 // Read reads the cards. It may be tried again after an error.
 func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
-	if err := s.Replaced(ctx); err != nil {
+	if err := s.opener.Replaced(ctx); err != nil {
 		return nil, err
 	}
 	kept := s.lib != nil
@@ -171,7 +169,7 @@ func (s *Source) open(ctx context.Context) error {
 	}
 	o := s.opts
 	link, err := bounded.Try(ctx, s.files, "looking at the driver root", func() (error, error) {
-		return s.noLinks(o.DriverRoot), nil
+		return o.noLinks(), nil
 	})
 	if err = cmp.Or(err, link); err != nil {
 		return err
@@ -198,19 +196,19 @@ func (s *Source) close(ctx context.Context) {
 	s.lib, s.reader = nil, nil
 }
 
-// noLinks refuses a directory of the host with a symbolic link on the way. The CDI
+// noLinks refuses a driver root with a symbolic link on the way. The CDI
 // library resolves the links of what it finds, and takes a library that is then not
 // below the directory for none of the driver's: containers would be without it, and
 // nobody would be told.
-func (s *Source) noLinks(dir string) error {
-	for path := filepath.Clean(dir); path != "/" && path != "."; path = filepath.Dir(path) {
-		target, err := s.readlink(s.opts.Local(path))
+func (o Options) noLinks() error {
+	for path := filepath.Clean(o.DriverRoot); path != "/" && path != "."; path = filepath.Dir(path) {
+		target, err := os.Readlink(o.Local(path))
 		if err != nil {
 			// No link, or not there: whoever opens it says so.
 			continue
 		}
-		return fmt.Errorf("the driver root %s leads through the symbolic link %s to %s: set it to the directory itself", dir,
-			path, target)
+		return fmt.Errorf("the driver root %s leads through the symbolic link %s to %s: set it to the directory itself",
+			o.DriverRoot, path, target)
 	}
 	return nil
 }

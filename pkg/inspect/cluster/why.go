@@ -39,8 +39,9 @@ func (r Reader) PodAndCluster(ctx context.Context, name string) (why.Input, erro
 }
 
 // fillPod reads the pod's claims and, where it runs, what is used of them.
-func (r Reader) fillPod(ctx context.Context, in *why.Input) error {
-	if err := r.fillClaims(ctx, in); err != nil {
+func (r Reader) fillPod(ctx context.Context, in *why.Input) (err error) {
+	in.PodClaims, in.Missing, err = r.claimsOf(ctx, in.Pod, claimsIn(in.Claims, in.Pod.Namespace))
+	if err != nil {
 		return err
 	}
 	if in.Pod.Status.Phase == corev1.PodRunning && in.HasGPUs() {
@@ -183,12 +184,6 @@ func nodesOf(published []*resourceapi.ResourceSlice) []*corev1.Node {
 			Labels: map[string]string{corev1.LabelHostname: name}}})
 	}
 	return out
-}
-
-// fillClaims finds the pod's claims among those that were read, and asks for the others.
-func (r Reader) fillClaims(ctx context.Context, in *why.Input) (err error) {
-	in.PodClaims, in.Missing, err = r.claimsOf(ctx, in.Pod, claimsIn(in.Claims, in.Pod.Namespace))
-	return err
 }
 
 // claimsIn are the claims of a namespace by their names.

@@ -90,7 +90,7 @@ func modes(s *Snapshot) []Finding {
 			switching = switching || slices.ContainsFunc(offered[i].Taints, isTaint(v1alpha1.TaintSwitching))
 		}
 		wanted := map[string]bool{}
-		for _, m := range asked.Mode.Personalities() {
+		for _, m := range asked.Mode.ServedModes() {
 			wanted[string(m)] = true
 		}
 		differs := !subset(has, wanted)

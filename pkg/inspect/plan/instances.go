@@ -11,10 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -150,38 +147,4 @@ func (in *Input) noteCut(nodes []*corev1.Node) {
 			", and may be a little less: the labels %s….memory are missing.", text.List(vaguely, mostNamed),
 			v1alpha1.MIGResourcePrefix))
 	}
-}
-
-// withProfiles are the classes with those of the MIG profiles that nodes offer, which gpu-compat-controller makes, and
-// of those that pods ask for as of a device plugin: so a pod is told what there is instead.
-func withProfiles(classes []*resourceapi.DeviceClass, offered []*resourceapi.ResourceSlice,
-	workloads []Workload) []*resourceapi.DeviceClass {
-	wanted := map[string]bool{}
-	for _, slice := range offered {
-		for _, d := range slice.Spec.Devices {
-			if profile := d.Attributes[v1alpha1.AttrProfile].StringValue; slice.Spec.Driver == v1alpha1.DriverName &&
-				profile != nil {
-				wanted[*profile] = true
-			}
-		}
-	}
-	for i := range workloads {
-		spec := &workloads[i].Created().Spec
-		for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
-			for name := range c.Resources.Limits {
-				if profile, is := profileOf(name); is {
-					wanted[profile] = true
-				}
-			}
-		}
-	}
-	for _, profile := range slices.Sorted(maps.Keys(wanted)) {
-		made := deviceclasses.Profile(profile)
-		if !slices.ContainsFunc(classes, func(c *resourceapi.DeviceClass) bool {
-			return c.Name == made.Name || ptr.Deref(c.Spec.ExtendedResourceName, "") == *made.Spec.ExtendedResourceName
-		}) {
-			classes = append(classes, made)
-		}
-	}
-	return classes
 }

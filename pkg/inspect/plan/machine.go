@@ -78,10 +78,10 @@ func Published(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.R
 	}
 	pool := v1alpha1.PoolName(node.Name)
 	var all []devices.Options
-	for _, personality := range asked.Mode.Personalities() {
-		b := backendOf(personality, module)
+	for _, served := range asked.Mode.ServedModes() {
+		b := backendOf(served, module)
 		slots := b.shares
-		if personality.Shared() {
+		if served.Shared() {
 			limit := int64(mode.MaxSlots)
 			if b.name == "mps" {
 				limit = sharesOfMPS
@@ -90,7 +90,7 @@ func Published(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.R
 				return nil, err
 			}
 		}
-		o := devices.Options{Pool: pool, Mode: personality, Slots: slots, Isolation: b.name, IsolationLevel: b.level,
+		o := devices.Options{Pool: pool, Mode: served, Slots: slots, Isolation: b.name, IsolationLevel: b.level,
 			MIG: devices.MIGOptions{Isolation: "mig", Level: "kernel"}}
 		if where == mode.Spread {
 			o.Limits = map[string]placement.Amount{}

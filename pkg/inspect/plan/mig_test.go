@@ -40,6 +40,12 @@ func cut() gpu.Partitioned {
 	return gpu.Partitioned{Instances: []gpu.Instance{all[1].At(0), all[0].At(2), all[0].At(3), all[2].At(4)}}
 }
 
+// halves is an A100 that is cut into two.
+func halves() gpu.Partitioned {
+	half := kinds()[2]
+	return gpu.Partitioned{Instances: []gpu.Instance{half.At(0), half.At(4)}}
+}
+
 // instances adds a node with GPUs in MIG mode beside others.
 func (s *site) instances(name string, m mode.Mode, others *gpu.Machine, partitioned []gpu.Partitioned) {
 	others.Partitioned = partitioned
@@ -62,8 +68,9 @@ func TestInstances(t *testing.T) {
 			static(mode.Share), workload("Deployment", 5, "nvidia.com/mig-1g.10gb: 1"),
 			"train-0=n1:gpu-1-mig-1g-10gb-2 train-1=n1:gpu-1-mig-1g-10gb-3 train-2=n1:gpu-2-mig-1g-10gb-2 " +
 				"train-3=n1:gpu-2-mig-1g-10gb-3 train-4=-",
-			[]string{"4 of 5 pods would find room, 1 would wait", "taken: gpu-1-mig-1g-10gb-2, gpu-1-mig-1g-10gb-3, " +
-				"gpu-2-mig-1g-10gb-2, gpu-2-mig-1g-10gb-3", "n1    1    1g.10gb  3       9            team/train-1",
+			[]string{"4 of 5 pods would find room, 1 would wait", "node n1 (3 GPUs): ",
+				"taken: gpu-1-mig-1g-10gb-2, gpu-1-mig-1g-10gb-3, gpu-2-mig-1g-10gb-2, gpu-2-mig-1g-10gb-3",
+				"n1    1    1g.10gb  3       9            team/train-1",
 				"n1    2    3g.40gb  4-7     38           -"},
 		},
 		"the class of a profile": {
@@ -83,7 +90,21 @@ func TestInstances(t *testing.T) {
 		"several in a container": {
 			static(mode.Share), workload("Deployment", 2, "nvidia.com/mig-1g.10gb: 3"),
 			"train-0=n1:gpu-1-mig-1g-10gb-2+gpu-1-mig-1g-10gb-3+gpu-2-mig-1g-10gb-2 train-1=-",
-			[]string{"asked 3 GPUs, 1 free"},
+			[]string{"asked 3 MIG instances, 1 free"},
+		},
+		"all of a node": {
+			func(s *site) { s.instances("n1", mode.Exclusive, gpus(0), inMIGMode(0, 2, halves())) },
+			workload("Deployment", 5, "nvidia.com/mig-3g.40gb: 1"),
+			"train-0=n1:gpu-0-mig-3g-40gb-0 train-1=n1:gpu-0-mig-3g-40gb-4 train-2=n1:gpu-1-mig-3g-40gb-0 " +
+				"train-3=n1:gpu-1-mig-3g-40gb-4 train-4=-", []string{"node n1 (2 GPUs): ", "taken: all 4 MIG instances"},
+		},
+		"another GPU": {
+			static(mode.Exclusive), claimed("1", "mig.gpu.aliyun.com", `device.attributes["gpu.aliyun.com"].index == 5`),
+			"job-0=-", []string{"no MIG instance matches", "there is index"},
+		},
+		"several of a profile that nobody offers": {
+			static(mode.Share), workload("Deployment", 1, "nvidia.com/mig-7g.80gb: 2"), "train-0=-",
+			[]string{"asked 2 MIG instances, 0 free; MIG profile: asked 7g.80gb, has 1g.10gb"},
 		},
 		// There is no class before a node offers the profile.
 		"a profile that nobody offers": {

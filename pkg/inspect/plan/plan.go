@@ -10,6 +10,7 @@ package plan
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,7 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -186,7 +190,7 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 				"other: docs/packing.md.", more))
 		}
 	}
-	first.left = inspect.New(inspect.Input{Slices: s.slices, Claims: s.claims, Nodes: in.Nodes})
+	first.left = inspect.New(inspect.Input{Slices: s.Slices, Claims: s.Claims, Nodes: in.Nodes})
 	first.Nodes, first.Skipped, first.nothing = first.left.Nodes, in.Skipped, len(in.Workloads) == 0
 	first.Notes = slices.Concat(in.Notes, notLookedAt(&in, pods), first.Notes)
 	return first, nil
@@ -213,32 +217,36 @@ func (in *Input) prepare() {
 	}
 }
 
-// run places all pods.
-func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, *simulation, error) {
-	s := newSimulation(in, rank)
-	p := &Plan{Pods: []Pod{}}
-	done := map[string]bool{}
-	for _, pod := range pods {
-		if pod.gang == "" {
-			if err := s.plan(ctx, p, pod); err != nil {
-				return nil, nil, err
+// withProfiles are the classes with those of the MIG profiles that nodes offer, which gpu-compat-controller makes, and
+// of those that pods ask for as of a device plugin: so a pod is told what there is instead.
+func withProfiles(classes []*resourceapi.DeviceClass, offered []*resourceapi.ResourceSlice,
+	workloads []Workload) []*resourceapi.DeviceClass {
+	wanted := map[string]bool{}
+	for _, slice := range offered {
+		for _, d := range slice.Spec.Devices {
+			if profile := d.Attributes[v1alpha1.AttrProfile].StringValue; slice.Spec.Driver == v1alpha1.DriverName &&
+				profile != nil {
+				wanted[*profile] = true
 			}
-			continue
-		}
-		if done[pod.gang] {
-			continue
-		}
-		done[pod.gang] = true
-		if err := s.planGang(ctx, p, pods, pod); err != nil {
-			return nil, nil, err
 		}
 	}
-	for _, pod := range p.Pods {
-		if pod.Node == "" {
-			p.Waits++
-		} else {
-			p.Fits++
+	for i := range workloads {
+		spec := &workloads[i].Created().Spec
+		for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
+			for name := range c.Resources.Limits {
+				if profile, is := profileOf(name); is {
+					wanted[profile] = true
+				}
+			}
 		}
 	}
-	return p, s, nil
+	for _, profile := range slices.Sorted(maps.Keys(wanted)) {
+		made := deviceclasses.Profile(profile)
+		if !slices.ContainsFunc(classes, func(c *resourceapi.DeviceClass) bool {
+			return c.Name == made.Name || ptr.Deref(c.Spec.ExtendedResourceName, "") == *made.Spec.ExtendedResourceName
+		}) {
+			classes = append(classes, made)
+		}
+	}
+	return classes
 }

@@ -16,33 +16,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // coresStep is the least compute that a share has, in percent, where it has any.
 const coresStep = 5
-
-// letGo are the slices with all that is held back to spread shares: nodes let it go for pods
-// that would wait for it (pkg/controller/spread). Slices of which nothing is held back are the
-// same.
-func letGo(published []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
-	out := slices.Clone(published)
-	for i, slice := range out {
-		if slice.Spec.Driver != v1alpha1.DriverName || !slices.ContainsFunc(slice.Spec.Devices, spread) {
-			continue
-		}
-		free := slice.DeepCopy()
-		for j := range free.Spec.Devices {
-			free.Spec.Devices[j].Capacity = devices.Unlimited(&free.Spec.Devices[j])
-		}
-		out[i] = free
-	}
-	return out
-}
-
-// spread says whether something of a device may be held back to spread shares.
-func spread(d resourceapi.Device) bool {
-	return d.Attributes[v1alpha1.AttrShareableGiB].IntValue != nil
-}
 
 // publishedAfter are the slices as the driver publishes them when a node's GPUs are used as
 // the claims say: in the order of its placement, with what that holds back. It decides by the
@@ -66,8 +44,20 @@ func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceap
 	if !slices.ContainsFunc(all, func(d resourceapi.Device) bool { return ptr.Deref(d.AllowMultipleAllocations, false) }) {
 		return out // whole GPUs stay in the order of their indices
 	}
-	n := survey(all, claims, pool)
-	all = n.placed(all)
+	use := survey(all, claims, pool)
+	gpus := slices.Collect(maps.Values(use.gpus))
+	order := placement.Packed(gpus)
+	if slices.ContainsFunc(all, scheduling.Spread) {
+		order = placement.Spread(gpus)
+		use.limit(all)
+	}
+	rank := func(d resourceapi.Device) int {
+		if modeOf(&d) == mode.MIG {
+			return len(order) // MIG instances come last, in an order of their own
+		}
+		return slices.Index(order, int(ptr.Deref(d.Attributes[v1alpha1.AttrIndex].IntValue, -1)))
+	}
+	slices.SortStableFunc(all, func(a, b resourceapi.Device) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, i := range own {
 		slice := out[i].DeepCopy()
 		slice.Spec.Devices, all = all[:len(slice.Spec.Devices)], all[len(slice.Spec.Devices):]
@@ -171,29 +161,11 @@ func (u used) takes(d *resourceapi.Device) bool {
 		(modeOf(d) != mode.CoreMem || has.cores+coresStep <= cores.Value.Value())
 }
 
-// placed are the devices in the order and with the limits of the node's placement.
-func (u used) placed(all []resourceapi.Device) []resourceapi.Device {
-	gpus := slices.Collect(maps.Values(u.gpus))
-	order := placement.Packed(gpus)
-	if slices.ContainsFunc(all, spread) {
-		order = placement.Spread(gpus)
-		u.limit(all)
-	}
-	rank := func(d resourceapi.Device) int {
-		if modeOf(&d) == mode.MIG {
-			return len(order) // MIG instances come last, in an order of their own
-		}
-		return slices.Index(order, int(ptr.Deref(d.Attributes[v1alpha1.AttrIndex].IntValue, -1)))
-	}
-	slices.SortStableFunc(all, func(a, b resourceapi.Device) int { return cmp.Compare(rank(a), rank(b)) })
-	return all
-}
-
 // limit holds back of each device what placement.Limits does.
 func (u used) limit(all []resourceapi.Device) {
 	byMode := map[mode.Mode][]*resourceapi.Device{}
 	for i := range all {
-		if d := &all[i]; spread(*d) {
+		if d := &all[i]; scheduling.Spread(*d) {
 			byMode[modeOf(d)] = append(byMode[modeOf(d)], d)
 		}
 	}

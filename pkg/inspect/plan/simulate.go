@@ -3,109 +3,116 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // simulation is the cluster as it would be.
 type simulation struct {
-	in *Input
-	state
-	classOf func(corev1.ResourceName) *resourceapi.DeviceClass
-	rank    ranking
-	nodeOf  map[string]*corev1.Node
+	*scheduling.Simulation
+	in     *Input
+	rank   ranking
+	nodeOf map[string]*corev1.Node
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
-	// looked is what was found for pods of a workload before.
-	looked map[*Workload]*looked
-}
-
-// state is what pods change. What it points to is not changed, but replaced.
-type state struct {
-	slices []*resourceapi.ResourceSlice
-	claims []*resourceapi.ResourceClaim
-	nodes  map[string]capacity
 	// left is how much GPU memory nobody has, in GiB, of the nodes of which it was counted since they changed.
 	left map[string]int64
 }
 
-func (s state) clone() state {
-	return state{slices.Clone(s.slices), slices.Clone(s.claims), maps.Clone(s.nodes), maps.Clone(s.left)}
-}
-
 func newSimulation(in *Input, rank ranking) *simulation {
-	byResource := extendedresourcecache.NewExtendedResourceCache(logr.Discard())
-	for _, class := range in.Snapshot.Classes {
-		byResource.OnAdd(class, true)
-	}
-	nodeOf := map[string]*corev1.Node{}
+	s := &simulation{in: in, rank: rank, nodeOf: map[string]*corev1.Node{}, waiting: map[*Workload]*Pod{},
+		left: map[string]int64{}}
 	for _, node := range in.Nodes {
-		nodeOf[node.Name] = node
+		s.nodeOf[node.Name] = node
 	}
-	return &simulation{
-		in: in, classOf: byResource.GetDeviceClass, rank: rank, nodeOf: nodeOf, waiting: map[*Workload]*Pod{},
-		looked: map[*Workload]*looked{},
-		state: state{slices.Clone(in.Slices), slices.Clone(in.Snapshot.Claims), capacities(in),
-			map[string]int64{}},
+	beside := scheduling.Resources{}
+	if !in.PodsUnknown {
+		beside = scheduling.ResourcesOf(in.Nodes, in.Bound)
 	}
+	s.Simulation = in.engine.Simulate(in.Snapshot, beside)
+	return s
 }
 
-// plan places a pod and notes where.
-func (s *simulation) plan(ctx context.Context, p *Plan, pod *pending) error {
-	placed, err := s.place(ctx, pod)
-	if err != nil {
-		return fmt.Errorf("%s of %s: pod %s: %w", pod.from, pod.from.Source, pod.pod.Name, err)
-	}
-	p.Pods = append(p.Pods, placed)
-	return nil
-}
-
-// planGang places all pods of a gang, or none.
-func (s *simulation) planGang(ctx context.Context, p *Plan, pods []*pending, first *pending) error {
-	before, from := s.clone(), len(p.Pods)
-	for _, pod := range pods {
-		if pod.gang == first.gang {
-			if err := s.plan(ctx, p, pod); err != nil {
-				return err
+// run places all pods, those of a gang where the first of them is.
+func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, *simulation, error) {
+	s := newSimulation(in, rank)
+	p := &Plan{Pods: []Pod{}}
+	gangs := map[string]bool{}
+	for i, pod := range pods {
+		together := pods[i : i+1]
+		if pod.gang != "" {
+			if gangs[pod.gang] {
+				continue
 			}
+			gangs[pod.gang] = true
+			together = slices.DeleteFunc(slices.Clone(pods), func(other *pending) bool { return other.gang != pod.gang })
+		}
+		placed, err := s.placeTogether(ctx, together)
+		if err != nil {
+			return nil, nil, err
+		}
+		p.Pods = append(p.Pods, placed...)
+	}
+	for _, pod := range p.Pods {
+		if pod.Node == "" {
+			p.Waits++
+		} else {
+			p.Fits++
 		}
 	}
-	there, placed := s.in.there(first.gang), 0
-	for _, pod := range p.Pods[from:] {
-		if pod.Node != "" {
+	return p, s, nil
+}
+
+// placeTogether places a pod, or all pods of a gang or none.
+func (s *simulation) placeTogether(ctx context.Context, pods []*pending) ([]Pod, error) {
+	gang, least := pods[0].gang, pods[0].least
+	before, there, placed := s.Simulation, 0, 0
+	if gang != "" {
+		s.Simulation, there = before.Clone(), s.in.there(gang)
+	}
+	var out []Pod
+	for _, p := range pods {
+		pod, err := s.place(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("%s of %s: pod %s: %w", p.from, p.from.Source, p.pod.Name, err)
+		}
+		if out = append(out, pod); pod.Node != "" {
 			placed++
 		}
 	}
-	if there+placed >= first.least {
-		return nil
+	if gang == "" || there+placed >= least {
+		return out, nil
 	}
-	s.state = before
-	clear(s.looked)
-	for i := range p.Pods[from:] {
-		pod := &p.Pods[from+i]
-		if pod.Node != "" {
-			running := ""
-			if there > 0 {
-				running = fmt.Sprintf("%d are there already, ", there)
-			}
-			pod.Why = fmt.Sprintf("of its gang %s %s%d would find room at once, and it needs %d", first.gang, running, placed,
-				first.least)
+	s.Simulation = before
+	clear(s.left)
+	running := ""
+	if there > 0 {
+		running = fmt.Sprintf("%d are there already, ", there)
+	}
+	for i := range out {
+		if pod := &out[i]; pod.Node != "" {
+			pod.Why = fmt.Sprintf("of its gang %s %s%d would find room at once, and it needs %d", gang, running, placed, least)
 			pod.Node, pod.Devices = "", nil
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // place places a pod.
@@ -121,19 +128,23 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 	case p.refused != "":
 		out.Why = p.refused
 	case len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0:
-		found, room, err := s.find(ctx, p, claims)
+		var alike any
+		if !p.from.PerNode {
+			alike = p.from
+		}
+		room, err := s.Find(ctx, p.pod, claims, alike)
 		if err != nil {
 			return out, err
 		}
-		if found != nil {
-			s.take(p, claims, found)
-			out.Node, out.Devices = found.Name, found.Devices
+		if found := s.pick(p, room); found != nil {
+			s.Take(p.pod, claims, found)
+			s.Slices = publishedAfter(s.Slices, s.Claims, found.Name)
+			delete(s.left, found.Name)
+			out.Node, out.Devices = found.Name, found.Devices()
 			return out, nil
 		}
 		if len(claims) == 0 {
-			out.sayFull(room)
-			out.Why = strings.Join(slices.DeleteFunc([]string{out.Why, p.left},
-				func(s string) bool { return s == "" }), ", and ")
+			out.sayFull(room, p.left)
 		}
 	}
 	if out.Why == "" {
@@ -158,14 +169,16 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 		case asked.ResourceClaimTemplateName != nil:
 			missing = append(missing, s.in.notThere("ResourceClaimTemplate", p.pod.Namespace, *asked.ResourceClaimTemplateName))
 		case asked.ResourceClaimName != nil:
-			if claim := s.claim(p.pod.Namespace, *asked.ResourceClaimName); claim != nil {
-				claims = append(claims, claim)
+			if i := slices.IndexFunc(s.Claims, func(c *resourceapi.ResourceClaim) bool {
+				return c.Namespace == p.pod.Namespace && c.Name == *asked.ResourceClaimName
+			}); i >= 0 {
+				claims = append(claims, s.Claims[i])
 				continue
 			}
 			missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *asked.ResourceClaimName))
 		}
 	}
-	if own := scheduling.ClaimForExtended(p.pod, s.classOf); own != nil {
+	if own := scheduling.ClaimForExtended(p.pod, s.ClassOf); own != nil {
 		claims = append(claims, own)
 	}
 	return claims, missing
@@ -179,129 +192,11 @@ func (in *Input) notThere(kind, namespace, name string) string {
 	return fmt.Sprintf("the %s %s does not exist in namespace %s, and the manifests have none", kind, name, namespace)
 }
 
-func (s *simulation) claim(namespace, name string) *resourceapi.ResourceClaim {
-	for _, claim := range s.claims {
-		if claim.Namespace == namespace && claim.Name == name {
-			return claim
-		}
-	}
-	return nil
-}
-
-// situation is the cluster for a pod.
-func (s *simulation) situation(pod *corev1.Pod) scheduling.Snapshot {
-	return scheduling.Snapshot{Nodes: s.in.Nodes, Slices: s.slices, Claims: s.claims, Classes: s.in.Snapshot.Classes,
-		Closed: s.closed(pod, s.classOf)}
-}
-
-// find looks for a node, and picks one of several, the pod's own if that is one of them; nil is
-// for none.
-func (s *simulation) find(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim) (*scheduling.NodeRoom,
-	scheduling.Room, error) {
-	pod, on := p.pod, p.from.On
-	situation := s.situation(pod)
-	room, err := s.look(ctx, situation, p, claims)
-	if err == nil && !room.Fits() && room.Refused == nil {
-		// What is held back to spread shares is let go for a pod that needs it.
-		if situation.Slices = letGo(s.slices); !slices.Equal(situation.Slices, s.slices) {
-			room, err = s.in.engine.FindRoom(ctx, situation, pod, claims)
-		}
-	}
-	if err == nil && !room.Fits() && room.Refused == nil {
-		room, err = s.findPlugin(ctx, pod, claims, room)
-	}
-	if err != nil || !room.Fits() {
-		return nil, room, err
-	}
-	var best *scheduling.NodeRoom
-	better := s.preferring(pod)
-	for i := range room.Nodes {
-		n := &room.Nodes[i]
-		if n.Open() && (best == nil || n.Name == on || best.Name != on && better(n, best)) {
-			best = n
-		}
-	}
-	return best, room, nil
-}
-
-// findPlugin looks for a node on which a device plugin has what else the scheduler would make a
-// claim of its own for. Where there is none, or the pod has no such claim, room is the answer.
-func (s *simulation) findPlugin(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	room scheduling.Room) (scheduling.Room, error) {
-	others := withoutOwn(claims)
-	if len(others) == len(claims) || s.in.PodsUnknown {
-		return room, nil
-	}
-	situation := s.situation(pod)
-	situation.Closed = s.closed(pod, func(corev1.ResourceName) *resourceapi.DeviceClass { return nil })
-	for _, node := range s.in.Nodes {
-		if s.nodes[node.Name].allocatable == nil {
-			situation.Closed[node.Name] = scheduling.Closed{By: scheduling.ResourcesUnknown}
-		}
-	}
-	found, err := s.in.engine.FindRoom(ctx, situation, pod, others)
-	if err != nil || !found.Fits() {
-		return room, err
-	}
-	return found, nil
-}
-
-// withoutOwn leaves out the claim that the scheduler would make itself.
-func withoutOwn(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
-	return slices.DeleteFunc(slices.Clone(claims), scheduling.OfScheduler)
-}
-
-// take gives a pod what was found for it.
-func (s *simulation) take(p *pending, claims []*resourceapi.ResourceClaim, found *scheduling.NodeRoom) {
-	next := 0
-	for _, claim := range claims {
-		if claim.Status.Allocation != nil {
-			s.replace(claim, reservedFor(claim, p.pod))
-			continue
-		}
-		if next == len(found.Allocations) {
-			continue // a device plugin serves it instead
-		}
-		allocated := reservedFor(claim, p.pod)
-		if scheduling.OfScheduler(allocated) {
-			allocated.Name = p.pod.Name + "-extended-resources"
-		}
-		allocated.Status.Allocation = &found.Allocations[next]
-		next++
-		s.replace(claim, allocated)
-	}
-	s.occupy(found.Name, p.pod)
-	for _, l := range s.looked {
-		l.changed[found.Name] = true
-	}
-	s.slices = publishedAfter(s.slices, s.claims, found.Name)
-	delete(s.left, found.Name)
-}
-
-// reservedFor is the claim with the pod as one more user.
-func reservedFor(claim *resourceapi.ResourceClaim, pod *corev1.Pod) *resourceapi.ResourceClaim {
-	claim = claim.DeepCopy()
-	claim.Status.ReservedFor = append(claim.Status.ReservedFor,
-		resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name})
-	return claim
-}
-
-// replace puts a claim in the place of what it was, or adds it.
-func (s *simulation) replace(was, is *resourceapi.ResourceClaim) {
-	if i := slices.Index(s.claims, was); i >= 0 {
-		s.claims[i] = is
-		return
-	}
-	s.claims = append(s.claims, is)
-}
-
 // explain says why a pod waits, as kubectl inspect cgpu explain would.
 func (s *simulation) explain(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim, missing []string,
 	out *Pod) error {
-	situation := s.situation(p.pod)
-	situation.Slices = letGo(s.slices)
-	answer, err := why.Of(ctx, why.Input{Snapshot: situation, Engine: s.in.engine, Now: s.in.Now, Pod: p.pod,
-		PodClaims: withoutOwn(claims), Missing: missing,
+	answer, err := why.Of(ctx, why.Input{Snapshot: s.LetGo(p.pod), Engine: s.in.engine, Now: s.in.Now, Pod: p.pod,
+		PodClaims: slices.DeleteFunc(claims, scheduling.OfScheduler), Missing: missing,
 		OthersUnknown: s.in.OthersUnknown, NodesUnknown: s.in.NodesUnknown})
 	if err != nil {
 		return err
@@ -313,12 +208,157 @@ func (s *simulation) explain(ctx context.Context, p *pending, claims []*resource
 	return nil
 }
 
-// sayFull is for a pod that needs no devices.
-func (p *Pod) sayFull(room scheduling.Room) {
+// sayFull is for a pod that needs no devices; left is why it stays as it is.
+func (p *Pod) sayFull(room scheduling.Room, left string) {
 	p.Why = "no node takes it"
+	if left != "" {
+		p.Why += ", and " + left
+	}
 	for _, n := range room.Nodes {
 		if n.Closed.By != scheduling.Open {
 			p.Lacks = append(p.Lacks, NodeLack{Node: n.Name, GPUs: n.GPUs, Lacks: []string{explain.Closed(n)}})
 		}
 	}
+}
+
+// packs and spreads are what a pod with shares can say of its node (deployments/options/pack-nodes).
+const packs, spreads = string(mode.Binpack), string(mode.Spread)
+
+// ranking says which of two nodes with room a pod lands on that prefers none: the less.
+type ranking func(s *simulation, a, b string) int
+
+// pick is the node with room that a pod lands on: its own if that is one of them; nil is for none. A
+// pod may say which nodes it prefers, by labels of nodes or by the pods with shares that are there:
+// for the scheduler both weigh more than CPU and memory.
+func (s *simulation) pick(p *pending, room scheduling.Room) *scheduling.NodeRoom {
+	if !room.Fits() {
+		return nil
+	}
+	var open []*scheduling.NodeRoom
+	for i := range room.Nodes {
+		switch n := &room.Nodes[i]; {
+		case !n.Open():
+		case n.Name == p.from.On:
+			return n
+		default:
+			open = append(open, n)
+		}
+	}
+	var terms []corev1.PreferredSchedulingTerm
+	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		terms = a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	}
+	wanted, err := nodeaffinity.NewPreferredSchedulingTerms(terms)
+	if err != nil {
+		// The API server takes no such pod.
+		wanted = &nodeaffinity.PreferredSchedulingTerms{}
+	}
+	prefers := func(a, b string) int { return 0 }
+	if placement := placementOf(p.pod); len(terms) > 0 || placement != "" {
+		prefers = func(a, b string) int {
+			return cmp.Or(cmp.Compare(wanted.Score(s.nodeOf[b]), wanted.Score(s.nodeOf[a])),
+				cmp.Compare(company(s.Resources[b].Pods, placement), company(s.Resources[a].Pods, placement)))
+		}
+	}
+	return slices.MinFunc(open, func(a, b *scheduling.NodeRoom) int {
+		return cmp.Or(prefers(a.Name, b.Name), s.rank(s, a.Name, b.Name), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// placementOf is what a pod says of the other pods with shares, where a policy has made a
+// preference of it.
+func placementOf(pod *corev1.Pod) string {
+	a, label := pod.Spec.Affinity, pod.Labels[v1alpha1.LabelNodePlacement]
+	if a != nil && (label == packs && a.PodAffinity != nil || label == spreads && a.PodAntiAffinity != nil) {
+		return label
+	}
+	return ""
+}
+
+// company is how the scheduler counts the pods with shares of a node: as the new pod prefers
+// them, and as they prefer the new one.
+func company(pods []*corev1.Pod, placement string) int {
+	if placement == "" {
+		return 0
+	}
+	packing, spreading := 0, 0
+	for _, pod := range pods {
+		switch pod.Labels[v1alpha1.LabelNodePlacement] {
+		case packs:
+			packing++
+		case spreads:
+			spreading++
+		}
+	}
+	if placement == packs {
+		return 2*packing - spreading
+	}
+	return -packing - 2*spreading
+}
+
+// leastRequested is what weighs most for the default scheduler: the node on which the least
+// CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
+func leastRequested(s *simulation, a, b string) int {
+	x, y := s.Resources[a], s.Resources[b]
+	return cmp.Or(cmp.Compare(part(x), part(y)), cmp.Compare(x.Placed, y.Placed))
+}
+
+// part is which part of CPU and memory is requested.
+func part(of scheduling.NodeResources) float64 {
+	var sum float64
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		all, requested := of.Allocatable[name], of.Requested[name]
+		if total := all.AsApproximateFloat64(); total > 0 {
+			sum += requested.AsApproximateFloat64() / total
+		}
+	}
+	return sum
+}
+
+// fullest is the node of which the least GPU memory is left that has room.
+func fullest(s *simulation, a, b string) int { return cmp.Compare(s.leftOn(a), s.leftOn(b)) }
+
+// leftOn is how much GPU memory of a node nobody has. What is not counted since it changed is counted as the table
+// does: the places of MIG instances on one GPU have its memory together.
+func (s *simulation) leftOn(node string) int64 {
+	if left, counted := s.left[node]; counted {
+		return left
+	}
+	of := slices.DeleteFunc(slices.Clone(s.Slices), func(slice *resourceapi.ResourceSlice) bool {
+		_, counted := s.left[ptr.Deref(slice.Spec.NodeName, "")]
+		return counted
+	})
+	for _, n := range inspect.New(inspect.Input{Slices: of, Claims: s.Claims}).Nodes {
+		s.left[n.Name] = n.MemoryGiB.Total - ptr.Deref(n.MemoryGiB.Allocated, 0)
+	}
+	left := s.left[node]
+	s.left[node] = left // also of one that the table does not have
+	return left
+}
+
+// gangOf is the gang of a pod, in ACK's manner; none where it is not one that would be held.
+func gangOf(pod *corev1.Pod) (string, int) {
+	name, least := pod.Labels[ack.LabelPodGroup], pod.Labels[ack.LabelMinAvailable]
+	if name == "" {
+		name, least = pod.Annotations[ack.AnnotationGang], pod.Annotations[ack.AnnotationGangMin]
+	}
+	n, err := strconv.Atoi(least)
+	if name == "" || err != nil || n < 1 {
+		return "", 0
+	}
+	return pod.Namespace + "/" + name, n
+}
+
+// there is how many pods of a gang count as placed without being planned: those on nodes, and
+// those that need no GPU.
+func (in *Input) there(gang string) int {
+	n := 0
+	for _, pods := range [][]*corev1.Pod{in.Bound, in.Beside} {
+		for _, pod := range pods {
+			if name, _ := gangOf(pod); name == gang {
+				n++
+			}
+		}
+	}
+	return n
 }

@@ -13,7 +13,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -61,11 +60,8 @@ type Placement struct {
 // gangMost is for how many pods it is found out where they fit.
 const gangMost = 200
 
-// gangOf says of the group of a pod that waits whether it fits as a whole.
-func gangOf(ctx context.Context, in Input, cluster *explain.Cluster) (*Gang, error) {
-	if in.Group == nil {
-		return nil, nil
-	}
+// gangOf says of the group of a pod that waits, which is known, whether it fits as a whole.
+func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *resourceapi.DeviceClass) (*Gang, error) {
 	g := &Gang{Name: in.Group.Name, Members: len(in.Group.Members), Needed: in.Group.Least}
 	members := slices.SortedFunc(slices.Values(in.Group.Members), func(a, b Member) int {
 		return cmp.Or(cmp.Compare(len(a.Pod.Name), len(b.Pod.Name)), cmp.Compare(a.Pod.Name, b.Pod.Name))
@@ -81,7 +77,8 @@ func gangOf(ctx context.Context, in Input, cluster *explain.Cluster) (*Gang, err
 			g.NotLookedAt++
 		default:
 			claims := m.Claims
-			if own := cluster.ClaimOfScheduler(m.Pod); own != nil && m.Pod.Status.ExtendedResourceClaimStatus == nil {
+			own := scheduling.ClaimForExtended(m.Pod, classOf)
+			if own != nil && m.Pod.Status.ExtendedResourceClaimStatus == nil {
 				own.Name += " of pod " + m.Pod.Name
 				claims = append(claims[:len(claims):len(claims)], own)
 			}

@@ -187,21 +187,3 @@ func isolation(by, level string) string {
 		return by
 	}
 }
-
-// indicesOn are the GPUs of each device of a node.
-func indicesOn(in Input, node string) map[string][]int64 {
-	out := map[string][]int64{}
-	for _, slice := range in.Slices {
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
-			continue
-		}
-		for _, d := range slice.Spec.Devices {
-			if indices, _, err := devices.ParseDeviceName(d.Name); err == nil {
-				for _, index := range indices {
-					out[d.Name] = append(out[d.Name], int64(index))
-				}
-			}
-		}
-	}
-	return out
-}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -73,8 +74,8 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what stri
 	for _, n := range room.Nodes {
 		if n.Open() {
 			text := "node " + n.Name
-			if len(n.Devices) > 0 {
-				text += " (" + strings.Join(n.Devices, ", ") + ")"
+			if devices := n.Devices(); len(devices) > 0 {
+				text += " (" + strings.Join(devices, ", ") + ")"
 			}
 			open = append(open, text)
 		}
@@ -242,6 +243,24 @@ func resultsOf(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllo
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		if result.Driver == v1alpha1.DriverName && !ptr.Deref(result.AdminAccess, false) {
 			out = append(out, result)
+		}
+	}
+	return out
+}
+
+// indicesOn are the GPUs of each device of a node.
+func indicesOn(in Input, node string) map[string][]int64 {
+	out := map[string][]int64{}
+	for _, slice := range in.Slices {
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
+			continue
+		}
+		for _, d := range slice.Spec.Devices {
+			if indices, _, err := devices.ParseDeviceName(d.Name); err == nil {
+				for _, index := range indices {
+					out[d.Name] = append(out[d.Name], int64(index))
+				}
+			}
 		}
 	}
 	return out

@@ -3,11 +3,12 @@
 // Package why answers what kubectl inspect cgpu explain asks: of a pod or a claim that waits,
 // which GPUs were looked at, what each lacks and what would help; of one that has its GPUs,
 // which they are. Whether there is room is the scheduler's allocator's to say
-// (explain.FindRoom), and the words for what never fits are those of the controller's Events
-// (explain.Cluster).
+// (scheduling.Engine.FindRoom), and the words for what never fits are those of the controller's
+// Events (explain.Cluster).
 package why
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
@@ -191,18 +193,23 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	if in.Claim != nil {
 		what += ", for which pod " + pod.Name + " waits,"
 	}
-	cluster, err := explain.New(limits).Look(published(in))
-	if err != nil {
-		return err
-	}
-	claims := in.PodClaims
-	if own := cluster.ClaimOfScheduler(pod); own != nil && pod.Status.ExtendedResourceClaimStatus == nil {
+	classOf, claims := scheduling.ClassOf(in.Classes), in.PodClaims
+	if own := scheduling.ClaimForExtended(pod, classOf); own != nil && pod.Status.ExtendedResourceClaimStatus == nil {
 		claims = append(claims[:len(claims):len(claims)], own)
-		a.notePlugins(in, cluster)
+		// On nodes of device plugins the scheduler goes by what those have free.
+		for _, name := range scheduling.ExtendedOf(in.Pod, classOf) {
+			if in.offered(name) {
+				a.Notes = append(a.Notes, "Some nodes have a device plugin that serves "+string(name)+": what it has free "+
+					"is not looked at.")
+			}
+		}
 	}
 	a.Asked = explain.Asked(claims)
 	a.Said = saidOf(pod, in.Group != nil)
-	if advised := cluster.Advice(pod, in.offered); advised != "" {
+	if advised := advice.Of(pod, advice.Cluster{
+		Served:     func(name corev1.ResourceName) bool { return classOf(name) != nil || in.offered(name) },
+		OnSomeNode: in.onSomeNode,
+	}); advised != "" {
 		a.Help = append(a.Help, advised)
 	}
 	switch {
@@ -219,8 +226,12 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.say(what, "asks for no GPUs of this driver")
 		return nil
 	}
-	if a.Gang, err = gangOf(ctx, in, cluster); err != nil {
-		return err
+	if in.Group != nil {
+		gang, err := gangOf(ctx, in, classOf)
+		if err != nil {
+			return err
+		}
+		a.Gang = gang
 	}
 	room, err := a.room(ctx, in, pod, claims, what)
 	if err != nil || room.Fits() {
@@ -230,12 +241,37 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	if room.Refused != nil {
 		reason = "the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
 	}
-	e, err := cluster.Explain(ctx, pod, claims)
-	if err == nil && !e.Busy && !e.TooExpensive && e.Message != "" {
-		reason = e.Message
+	if !room.InUse(claims) {
+		never, err := in.never(ctx, pod, claims)
+		if err != nil {
+			return err
+		}
+		reason = cmp.Or(never, reason)
 	}
 	a.sayWaits(what, reason)
-	return err
+	return nil
+}
+
+// never is why a pod would find no devices whatever is free, in the controller's words; empty where it might.
+func (in Input) never(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, error) {
+	published := scheduling.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
+	for _, slice := range in.Slices {
+		if slice.Spec.Driver == v1alpha1.DriverName {
+			published.Slices = append(published.Slices, view.Read(slice))
+		}
+	}
+	for _, node := range in.Nodes {
+		published.Labels[node.Name] = node.Labels
+	}
+	cluster, err := explain.New(limits).Look(published)
+	if err != nil {
+		return "", err
+	}
+	e, err := cluster.Explain(ctx, pod, claims)
+	if err != nil || e.Busy || e.TooExpensive {
+		return "", err
+	}
+	return e.Message, nil
 }
 
 // anywhere is a pod without what its node has to be like, where that cannot be compared with
@@ -249,30 +285,6 @@ func (in Input) anywhere(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// notePlugins says of which extended resources device plugins have some, too: on their nodes
-// the scheduler goes by what those have free.
-func (a *Answer) notePlugins(in Input, cluster *explain.Cluster) {
-	for _, name := range cluster.ExtendedOf(in.Pod) {
-		if in.offered(name) {
-			a.Notes = append(a.Notes, "Some nodes have a device plugin that serves "+string(name)+": what it has free "+
-				"is not looked at.")
-		}
-	}
-}
-
-func published(in Input) scheduling.Published {
-	p := scheduling.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
-	for _, slice := range in.Slices {
-		if slice.Spec.Driver == v1alpha1.DriverName {
-			p.Slices = append(p.Slices, view.Read(slice))
-		}
-	}
-	for _, node := range in.Nodes {
-		p.Labels[node.Name] = node.Labels
-	}
-	return p
-}
-
 // offered says whether a device plugin of some node serves a resource.
 func (in Input) offered(name corev1.ResourceName) bool {
 	for _, node := range in.Nodes {
@@ -281,6 +293,14 @@ func (in Input) offered(name corev1.ResourceName) bool {
 		}
 	}
 	return false
+}
+
+// onSomeNode says whether any node has a label of the key.
+func (in Input) onSomeNode(key string) bool {
+	return slices.ContainsFunc(in.Nodes, func(n *corev1.Node) bool {
+		_, has := n.Labels[key]
+		return has
+	})
 }
 
 func gates(pod *corev1.Pod) string {

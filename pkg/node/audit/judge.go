@@ -47,8 +47,8 @@ func Judge(input Input) Judgement {
 	for _, use := range in.GPUs {
 		out.GPUs = append(out.GPUs, GPUUse{Index: use.Index, UUID: use.UUID, UsedMiB: use.UsedMiB, TotalMiB: use.TotalMiB,
 			SMPercent: use.SMPercent, Processes: len(use.Processes)})
-		holders, strangers := in.holders(use)
-		out.Findings = append(out.Findings, strangers...)
+		holders, unowned := in.holders(use)
+		out.Findings = append(out.Findings, unowned...)
 		for _, h := range holders {
 			in.container(h, &out)
 		}
@@ -77,8 +77,8 @@ type holder struct {
 	who Pod
 	// pod is nil where it is gone, and known by the records of its claims only.
 	pod *corev1.Pod
-	// container is its name; empty where it is not known yet, as in the moment in which it
-	// starts, or any more: then it is judged by what all of the pod's were granted.
+	// container is its name; empty where the pod's status does not have it yet, or any more.
+	// Then it is judged by the grants of all of the pod's containers.
 	container string
 	use       gpu.Use
 	processes []gpu.Process
@@ -89,9 +89,9 @@ type holder struct {
 	counted *int64
 }
 
-// holders finds the containers with processes on the GPU, and what is to say of processes
-// of nobody.
-func (in judge) holders(use gpu.Use) (holders []*holder, strangers []Finding) {
+// holders finds the containers with processes on the GPU, and the findings of processes that
+// are in no known pod.
+func (in judge) holders(use gpu.Use) (holders []*holder, unowned []Finding) {
 	for _, process := range use.Processes {
 		owner, known := in.Owners[process.PID]
 		if !known {
@@ -102,8 +102,8 @@ func (in judge) holders(use gpu.Use) (holders []*holder, strangers []Finding) {
 		if pod != nil {
 			h.who, h.container = Pod{pod.Namespace, pod.Name, pod.UID}, containerName(pod, place.Container)
 		} else if h.who, h.granted = in.recorded(place.Pod, use.UUID); len(h.granted.grants) == 0 {
-			if f, is := in.stranger(use, process, owner, place.Pod); is {
-				strangers = addStranger(strangers, f)
+			if f, is := in.unowned(use, process, owner, place.Pod); is {
+				unowned = addOnce(unowned, f)
 			}
 			continue
 		}
@@ -117,19 +117,19 @@ func (in judge) holders(use gpu.Use) (holders []*holder, strangers []Finding) {
 		}
 		holders[i].processes = append(holders[i].processes, process)
 	}
-	return in.count(holders, use), strangers
+	return in.count(holders, use), unowned
 }
 
-// addStranger has one finding stand for all processes of a program.
-func addStranger(findings []Finding, f Finding) []Finding {
+// addOnce adds the finding unless another process of the same program has it.
+func addOnce(findings []Finding, f Finding) []Finding {
 	if slices.ContainsFunc(findings, func(other Finding) bool { return other.key() == f.key() }) {
 		return findings
 	}
 	return append(findings, f)
 }
 
-// stranger is what there is to say of a process that is in no known pod.
-func (in judge) stranger(use gpu.Use, process gpu.Process, owner Owner, uid types.UID) (Finding, bool) {
+// unowned is the finding of a process that is in no known pod.
+func (in judge) unowned(use gpu.Use, process gpu.Process, owner Owner, uid types.UID) (Finding, bool) {
 	if !in.Offered[use.Index] || strings.HasPrefix(owner.Program, mpsServer) {
 		// The server of MPS holds what its clients use; they are listed themselves.
 		return Finding{}, false
@@ -167,7 +167,7 @@ func containerName(pod *corev1.Pod, id string) string {
 	return ""
 }
 
-// container judges one container on one GPU, but for how much it holds (see sharing).
+// container judges one container on one GPU; sharing judges how much it holds.
 func (in judge) container(h *holder, out *Judgement) {
 	granted := h.granted
 	if len(granted.grants) == 0 {
@@ -197,7 +197,7 @@ func (in judge) container(h *holder, out *Judgement) {
 	}
 }
 
-// withoutGrant is what there is to say of a container that was granted nothing of the GPU.
+// withoutGrant is the finding of a container that was granted nothing of the GPU.
 func (in judge) withoutGrant(h *holder) (Finding, bool) {
 	// What a device plugin gave to a pod is accounted for elsewhere (pkg/deviceplugin).
 	if !in.Offered[h.use.Index] || in.ExemptNamespaces[h.who.Namespace] || deviceplugin.Holds(h.pod) {
@@ -263,7 +263,7 @@ func (h *holder) ofProcesses() int64 {
 	return sum
 }
 
-// pastLimit is what there is to say of a container that holds more than its limit counts.
+// pastLimit is the finding of a container that holds more than its limit counts.
 func (h *holder) pastLimit() (Finding, bool) {
 	held := h.ofProcesses()
 	if h.counted == nil || held <= *h.counted+slackMiB*int64(max(2, len(h.processes))) {

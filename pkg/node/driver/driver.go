@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
@@ -63,13 +64,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	results := make([]kubeletplugin.PrepareResult, len(claims))
 	var wg sync.WaitGroup
 	for i, c := range claims {
-		wg.Go(func() {
-			prepared, err := d.preparer.Prepare(ctx, c)
-			d.counts.Prepared(time.Since(start), string(prepare.ReasonOf(err)))
-			d.limits.tell(c, prepared)
-			d.orphans.Want(prepare.HeldBy(err)...)
-			results[i] = resultOf(ctx, c, prepared.Devices, err)
-		})
+		wg.Go(func() { results[i] = d.prepareClaim(ctx, c, start) })
 	}
 	wg.Wait()
 	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
@@ -90,18 +85,23 @@ func (d *driver) waitForCards(ctx context.Context) {
 	}
 }
 
-// resultOf is what the kubelet is told of a claim.
-func resultOf(ctx context.Context, c *resourceapi.ResourceClaim, devices []kubeletplugin.Device,
-	err error) kubeletplugin.PrepareResult {
+// prepareClaim prepares a claim of a call that came at start, and tells what became of it.
+func (d *driver) prepareClaim(
+	ctx context.Context, c *resourceapi.ResourceClaim, start time.Time,
+) kubeletplugin.PrepareResult {
 	logger := klog.FromContext(ctx)
+	prepared, err := d.preparer.Prepare(ctx, c)
+	d.counts.Prepared(time.Since(start), string(prepare.ReasonOf(err)))
+	d.limits.tell(c, prepared)
+	d.orphans.Want(prepare.HeldBy(err)...)
 	if err != nil {
 		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", usage.InUseBy(err))
 		// The kubelet says it in the pod's Events.
 		return kubeletplugin.PrepareResult{
 			Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
 	}
-	logger.V(2).Info("Prepared a claim", "claim", klog.KObj(c), "claimUID", c.UID, "devices", len(devices))
-	return kubeletplugin.PrepareResult{Devices: devices}
+	logger.V(2).Info("Prepared a claim", "claim", klog.KObj(c), "claimUID", c.UID, "devices", len(prepared.Devices))
+	return kubeletplugin.PrepareResult{Devices: prepared.Devices}
 }
 
 // UnprepareResourceClaims implements [kubeletplugin.DRAPlugin].
@@ -176,6 +176,16 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	}
 	a.helper = helper
 	return nil
+}
+
+// publish has the node's ResourceSlices be these from now on.
+func (a *agent) publish(ctx context.Context, resources resourceslice.DriverResources) error {
+	a.first.Do(func() {
+		if err := cluster.WriteFirst(ctx, a.Client, a.NodeName, a.nodeUID, resources); err != nil {
+			klog.FromContext(ctx).Error(err, "The helper library writes the first ResourceSlices, a second later")
+		}
+	})
+	return a.helper.PublishResources(ctx, resources)
 }
 
 func (a *agent) stopHelper(ctx context.Context) {

@@ -16,7 +16,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
@@ -36,11 +35,6 @@ type preparerNode struct {
 	publish.Observed
 	*orphans.Users
 	agent *agent
-}
-
-func (n preparerNode) Published(ctx context.Context) prepare.Published {
-	c, _ := n.Load(ctx)
-	return prepare.Published{Offer: mode.Offer{Mode: c.Published, Isolation: c.Isolation}, Draining: c.Closed}
 }
 
 func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {

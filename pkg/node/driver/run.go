@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -162,12 +161,14 @@ type agent struct {
 	preparer  *prepare.Preparer
 	publisher *publish.Publisher
 	helper    *kubeletplugin.Helper
-	calls     calls
-	pods      watch.Pods
-	others    *otherwatch.Watch
-	users     *orphans.Users
-	orphans   *orphans.Sweeper
-	audited   *auditwatch.Pods
+	// first is for the node's first ResourceSlices.
+	first   sync.Once
+	calls   calls
+	pods    watch.Pods
+	others  *otherwatch.Watch
+	users   *orphans.Users
+	orphans *orphans.Sweeper
+	audited *auditwatch.Pods
 	// runtimeName is the node's container runtime, as the kubelet names it.
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
@@ -203,10 +204,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, CheckpointFile: a.checkpoint(), Clock: clock.RealClock{},
 		Isolation: a.registry,
-		Publish: func(ctx context.Context, r resourceslice.DriverResources) error {
-			return a.helper.PublishResources(ctx, r)
-		},
-		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
+		Publish:   a.publish,
+		Claims:    a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
 		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
 		ClaimEvents: report.New(a.podEvents, clock.RealClock{}),
 	})

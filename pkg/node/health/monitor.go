@@ -24,9 +24,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// tellInterval is the least time between two times that Changed is called, each of which
+// reportInterval is the least time between two times that Changed is called, each of which
 // costs a write to the API server. It is also how often GPUs are asked.
-const tellInterval = time.Second
+const reportInterval = time.Second
 
 // logInterval is the least time between two lines in the log about the same event: a program
 // can cause thousands of them.
@@ -42,40 +42,40 @@ type Options struct {
 	BootID string
 	Events report.NodeEvents
 	Clock  clock.PassiveClock
-	// Changed is told the unhealthy GPUs, by UUID, each time that they are others than
-	// before.
+	// Changed is called with the unhealthy GPUs, by UUID, when they are others than before.
 	Changed func(unhealthy map[string]Unhealthy)
 }
 
-// Monitor keeps track of which GPUs are unhealthy, tells it, and remembers it. It can be
-// used by several goroutines.
+// Monitor keeps track of which GPUs are unhealthy, reports it, and keeps it in a file. It is safe for
+// concurrent use.
 type Monitor struct {
 	Options
 
-	mu       sync.Mutex
-	tracker  *Tracker
-	told     map[string]Unhealthy
-	lastTold time.Time
+	mu         sync.Mutex
+	tracker    *Tracker
+	reported   map[string]Unhealthy
+	reportedAt time.Time
+	// saved is whether the file has what was reported, notSaved the last error about that in the log.
 	saved    bool
-	// notSaved is the error that was logged last, logged when an event was.
 	notSaved string
-	logged   map[gpu.Event]time.Time
+	// logged is when each event was last in the log.
+	logged map[gpu.Event]time.Time
 }
 
-// NewMonitor returns a Monitor that knows what a former one had written to its file, and
-// tells it. A file that cannot be read is an error, beside which the Monitor works: it
-// asks the GPUs anyway.
+// NewMonitor returns a Monitor that knows what an earlier one had written to its file, and
+// reports it. With an error, which is that the file cannot be read, it works, too: the GPUs are
+// asked anyway.
 func NewMonitor(ctx context.Context, o Options) (*Monitor, error) {
 	known, err := load(o.File, o.BootID)
-	m := &Monitor{Options: o, tracker: NewTracker(o.Ignored, known), told: map[string]Unhealthy{},
+	m := &Monitor{Options: o, tracker: NewTracker(o.Ignored, known), reported: map[string]Unhealthy{},
 		logged: map[gpu.Event]time.Time{}}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tell(ctx)
+	m.update(ctx)
 	return m, err
 }
 
-// Event takes in what the driver told.
+// Event notes an event of the driver.
 func (m *Monitor) Event(ctx context.Context, e gpu.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,26 +85,26 @@ func (m *Monitor) Event(ctx context.Context, e gpu.Event) {
 		klog.FromContext(ctx).Info("The driver reports an event of a GPU", "uuid", e.UUID, "kind", e.Kind, "xid", e.XID)
 	}
 	m.tracker.Event(e, now)
-	m.tell(ctx)
+	m.update(ctx)
 }
 
-// Observe takes in what the GPUs answer. It is called once a second.
+// Observe notes what the GPUs answer. Call it once a second.
 func (m *Monitor) Observe(ctx context.Context, conditions []gpu.Condition) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Clock.Now()
 	m.tracker.ObserveAll(conditions, now)
-	m.tell(ctx)
+	m.update(ctx)
 }
 
-// tell remembers and tells what is other than before, unless it told something a moment
-// ago: then the next one does. What could not be written is written the next time.
-func (m *Monitor) tell(ctx context.Context) {
-	if m.Clock.Since(m.lastTold) < tellInterval {
+// update saves and reports which GPUs are unhealthy, if that changed, but not more often than each
+// reportInterval. A save that failed is tried again by the next call.
+func (m *Monitor) update(ctx context.Context) {
+	if m.Clock.Since(m.reportedAt) < reportInterval {
 		return
 	}
 	unhealthy := m.tracker.Unhealthy()
-	same := maps.EqualFunc(m.told, unhealthy, Unhealthy.Equal)
+	same := maps.EqualFunc(m.reported, unhealthy, Unhealthy.Equal)
 	if same && m.saved {
 		return
 	}
@@ -122,17 +122,17 @@ func (m *Monitor) tell(ctx context.Context) {
 		return
 	}
 	for uuid, u := range unhealthy {
-		if before, ok := m.told[uuid]; !ok || !before.Equal(u) {
+		if before, ok := m.reported[uuid]; !ok || !before.Equal(u) {
 			logger.Info("A GPU is unhealthy", "uuid", uuid, "reason", u.Reason, "message", u.Message)
 		}
 	}
-	for uuid := range m.told {
+	for uuid := range m.reported {
 		if _, ok := unhealthy[uuid]; !ok {
 			logger.Info("A GPU is healthy again", "uuid", uuid)
 		}
 	}
 	m.report(unhealthy)
-	m.told, m.lastTold = unhealthy, m.Clock.Now()
+	m.reported, m.reportedAt = unhealthy, m.Clock.Now()
 	m.Changed(unhealthy)
 }
 
@@ -142,7 +142,7 @@ const mostReported = 8
 func (m *Monitor) report(unhealthy map[string]Unhealthy) {
 	if len(unhealthy) == 0 {
 		m.Events.Clear(v1alpha1.ReasonUnhealthy)
-		if len(m.told) > 0 {
+		if len(m.reported) > 0 {
 			m.Events.Normal(v1alpha1.ReasonHealthy, "All GPUs of the node are healthy again and take claims")
 		}
 		return

@@ -73,10 +73,10 @@ func TestFirstEventIsToldAtOnceAndOthersWithinASecond(t *testing.T) {
 	if diff := cmp.Diff([]string{"GPU-a=xid-79"}, n.told); diff != "" {
 		t.Errorf("at once (-want +got):\n%s", diff)
 	}
-	n.after(tellInterval)
+	n.after(reportInterval)
 	m.Observe(t.Context(), []gpu.Condition{well("GPU-a"), well("GPU-b")})
 	for range 6 {
-		n.after(tellInterval)
+		n.after(reportInterval)
 		m.Observe(t.Context(), []gpu.Condition{well("GPU-a"), well("GPU-b")})
 	}
 	if diff := cmp.Diff([]string{"GPU-a=xid-79", "GPU-a=xid-79 GPU-b=xid-95", ""}, n.told); diff != "" {
@@ -119,7 +119,7 @@ func TestGPUsThatFlapAreToldOnceASecond(t *testing.T) {
 			m.Observe(t.Context(), conditions)
 		}
 		for uuid, since := range failed {
-			if _, unhealthy := m.told[uuid]; !unhealthy && n.clock.Since(since) > 2*time.Second {
+			if _, unhealthy := m.reported[uuid]; !unhealthy && n.clock.Since(since) > 2*time.Second {
 				t.Fatalf("%s failed at %s and is not told at %s", uuid, since, n.clock.Now())
 			}
 		}
@@ -134,7 +134,7 @@ func TestGPUsThatFlapAreToldOnceASecond(t *testing.T) {
 		t.Errorf("told %d times in a minute: too few to show anything", len(told))
 	}
 	for i := 1; i < len(told); i++ {
-		if apart := told[i].Sub(told[i-1]); apart < tellInterval {
+		if apart := told[i].Sub(told[i-1]); apart < reportInterval {
 			t.Errorf("told at %s and %s later", told[i-1], apart)
 		}
 	}
@@ -160,7 +160,7 @@ func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
 				conditions = append(conditions, c)
 			}
 			m.Observe(t.Context(), conditions)
-			n.after(tellInterval)
+			n.after(reportInterval)
 		}
 	}
 	observe(10, "")

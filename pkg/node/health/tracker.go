@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// holdAtLeast is for how long a GPU has to have been well before it is used again,
-	// and goodAnswers how many answers in a row it has to have given. The time doubles
+	// holdAtLeast is how long a GPU has to have been well before it is healthy again, and
+	// goodAnswers how many good answers in a row it has to have given. The time doubles
 	// with each relapse within relapseWindow, up to holdAtMost: a GPU that comes and goes
-	// costs the cluster a write each time, and its pods their work.
+	// costs the API server a write each time, and its pods their work.
 	holdAtLeast   = 5 * time.Second
 	holdAtMost    = 5 * time.Minute
 	relapseWindow = 10 * time.Minute
@@ -55,10 +55,10 @@ type Tracker struct {
 // tracked is what is known of one GPU.
 type tracked struct {
 	unhealthy *Unhealthy
-	// needsAction says that answers alone do not show the GPU to be well: an event was its
-	// reason, and only the recovery action tells that it is over.
+	// needsAction is that an event was the reason. Good answers do not end that: only the
+	// recovery action "none" does.
 	needsAction bool
-	// lastBad is when something was last wrong, good how many answers there were since.
+	// lastBad is when something was last wrong, good the number of good answers since.
 	lastBad time.Time
 	good    int
 	// recovered is when it last became healthy, relapses how often it did not stay so.
@@ -87,8 +87,8 @@ func (t *Tracker) Unhealthy() map[string]Unhealthy {
 	return out
 }
 
-// Event takes in what the driver told. An event of an unknown GPU means nothing by itself:
-// whoever is meant is asked within a second.
+// Event notes an event of the driver. One of an unknown GPU changes nothing: Observe shows within a
+// second which GPU it was.
 func (t *Tracker) Event(e gpu.Event, now time.Time) {
 	if e.UUID == "" || e.Kind == gpu.EventRecoveryChanged || e.Kind == gpu.EventMIGChanged {
 		return
@@ -101,27 +101,27 @@ func (t *Tracker) Event(e gpu.Event, now time.Time) {
 		}
 		reason, message = fmt.Sprintf("xid-%d", e.XID), xid.String()
 	}
-	for _, uuid := range t.meant(e) {
+	for _, uuid := range t.affected(e) {
 		g := t.gpu(uuid)
 		g.needsAction = true
 		g.bad(reason, message, now)
 	}
 }
 
-// meant are whom an event is about. One about an instance of a GPU in MIG mode is nobody else's matter; of one that
-// is not handed out, nobody's. Where it is not known what the GPU is cut into it is about all of it.
-func (t *Tracker) meant(e gpu.Event) []string {
+// affected are the UUIDs that an event is about: those of instances where it is about one, none if no claim can
+// have that, and the GPU's if its instances are not known.
+func (t *Tracker) affected(e gpu.Event) []string {
 	instances, known := t.instances[e.UUID]
 	if !e.OfInstance || !known {
 		return []string{e.UUID}
 	}
-	var meant []string
+	var affected []string
 	for uuid, id := range instances {
 		if id.GI == e.Instance.GI && (id.CI == e.Instance.CI || e.Instance.CI == gpu.NoCI) {
-			meant = append(meant, uuid)
+			affected = append(affected, uuid)
 		}
 	}
-	return meant
+	return affected
 }
 
 var meaningOf = map[gpu.EventKind]string{
@@ -131,14 +131,13 @@ var meaningOf = map[gpu.EventKind]string{
 	gpu.EventUnavailable:  "the driver calls the GPU unavailable",
 }
 
-// needsAction says it of what a former Tracker knew.
+// needsAction is tracked.needsAction of a GPU that an earlier Tracker knew, by its reason.
 func needsAction(reason string) bool {
 	return !slices.Contains([]string{string(gpu.FailureLost), string(gpu.FailureNoAnswer), string(gpu.FailureError),
 		string(gpu.FailureDriver)}, reason)
 }
 
-// ObserveAll takes in what all GPUs answer. An instance of which none of them tells any more is gone, and its
-// ills with it.
+// ObserveAll notes what all GPUs answer. An instance that none of them lists is gone, and forgotten.
 func (t *Tracker) ObserveAll(conditions []gpu.Condition, now time.Time) {
 	there, sure := map[string]bool{}, len(conditions) > 0
 	for _, c := range conditions {
@@ -158,24 +157,24 @@ func (t *Tracker) ObserveAll(conditions []gpu.Condition, now time.Time) {
 // isInstance tells the UUIDs of MIG devices from those of GPUs, as NVIDIA's tools do.
 func isInstance(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
-// Observe takes in a GPU's answer.
+// Observe notes a GPU's answer.
 func (t *Tracker) Observe(c gpu.Condition, now time.Time) {
 	if c.Instances == nil {
 		delete(t.instances, c.UUID)
 	} else {
 		t.instances[c.UUID] = c.Instances
 	}
-	t.ofGPU(c, now)
+	t.observeGPU(c, now)
 	for uuid := range c.Instances {
 		if t.gpus[uuid] != nil {
-			t.ofInstance(t.gpus[uuid], c, now)
+			t.observeInstance(t.gpus[uuid], c, now)
 		}
 	}
 }
 
-// ofInstance takes in, for an instance that was ill by itself, what its GPU answers. What is wrong with all of the
-// GPU is told of the GPU.
-func (t *Tracker) ofInstance(g *tracked, c gpu.Condition, now time.Time) {
+// observeInstance notes, for an instance that is unhealthy by itself, what its GPU answers. What is wrong with the
+// whole GPU makes the GPU unhealthy, not the instance.
+func (t *Tracker) observeInstance(g *tracked, c gpu.Condition, now time.Time) {
 	switch {
 	case c.Failure != "" || c.Recovery != gpu.RecoveryUnknown && c.Recovery != gpu.RecoveryNone:
 		g.lastBad, g.good = now, 0
@@ -185,7 +184,7 @@ func (t *Tracker) ofInstance(g *tracked, c gpu.Condition, now time.Time) {
 	}
 }
 
-func (t *Tracker) ofGPU(c gpu.Condition, now time.Time) {
+func (t *Tracker) observeGPU(c gpu.Condition, now time.Time) {
 	g := t.gpus[c.UUID]
 	wrong := c.Failure != "" || c.Recovery != gpu.RecoveryUnknown && c.Recovery != gpu.RecoveryNone
 	if g == nil && !wrong {
@@ -213,8 +212,8 @@ func (t *Tracker) gpu(uuid string) *tracked {
 	return t.gpus[uuid]
 }
 
-// bad keeps the first reason for as long as the GPU is unhealthy: what follows is mostly
-// its consequence.
+// bad makes the GPU unhealthy. It keeps the first reason: those that follow are mostly its
+// consequences.
 func (g *tracked) bad(reason, message string, now time.Time) {
 	g.lastBad, g.good = now, 0
 	if g.unhealthy != nil {
@@ -236,7 +235,7 @@ func (g *tracked) answered(now time.Time) {
 	g.unhealthy, g.needsAction, g.recovered = nil, false, now
 }
 
-// hold is for how long the GPU has to have been well.
+// hold is how long the GPU has to have been well before it is healthy.
 func (g *tracked) hold() time.Duration {
 	hold := holdAtLeast
 	for range g.relapses {

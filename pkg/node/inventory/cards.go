@@ -48,10 +48,10 @@ func CheckMIG(value string) error {
 	return nil
 }
 
-// Reader reads the node's cards. It is used by one goroutine, but for Watch.
+// Reader reads the node's cards, with what gives them to containers. It is used by one goroutine, but for Watch.
 type Reader struct {
-	opts  Options
-	cards *source.Source
+	*source.Source
+	opts Options
 	// base makes the base edits: what the driver root is on may hang, too.
 	base *bounded.Calls
 	// begun has the result of a reading that is under way.
@@ -67,7 +67,7 @@ type reading struct {
 // NewReader returns a Reader that has read nothing yet.
 func NewReader(opts Options) *Reader {
 	return &Reader{
-		opts: opts, cards: source.New(opts.Options),
+		Source: source.New(opts.Options), opts: opts,
 		base: bounded.New("the driver root's file system", cmp.Or(opts.CallTimeout, nvml.DefaultCallTimeout)),
 	}
 }
@@ -80,20 +80,6 @@ func (r *Reader) Begin(ctx context.Context) {
 		inventory, err := r.readNow(ctx)
 		r.begun <- reading{inventory, err}
 	}()
-}
-
-// Replaced is an error that does not go away in this process: see
-// source.ErrDriverReplaced.
-func (r *Reader) Replaced(ctx context.Context) error { return r.cards.Replaced(ctx) }
-
-// Check asks the GPUs of the last reading whether they are well; false if they cannot be
-// asked before the next one.
-func (r *Reader) Check(ctx context.Context) ([]gpu.Condition, bool) { return r.cards.Check(ctx) }
-
-// Watch tells the events of the node's GPUs until the context ends; see nvml.Events. It
-// may run beside the other methods.
-func (r *Reader) Watch(ctx context.Context, tell func(gpu.Event)) error {
-	return r.cards.Watch(ctx, tell)
 }
 
 // Read returns what the node has to hand out. It may be tried again after an
@@ -112,7 +98,7 @@ func (r *Reader) Read(ctx context.Context) (*prepare.Inventory, error) {
 }
 
 func (r *Reader) readNow(ctx context.Context) (*prepare.Inventory, error) {
-	machine, err := r.cards.Read(ctx)
+	machine, err := r.Source.Read(ctx)
 	if err != nil {
 		return nil, err
 	}

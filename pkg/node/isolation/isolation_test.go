@@ -332,7 +332,7 @@ func TestWrongSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := NewRegistry(tc.config)
-			for _, m := range mode.Dynamic.Personalities() {
+			for _, m := range mode.Dynamic.ServedModes() {
 				b, err := r.For(m)
 				if err != nil {
 					t.Error(err)

@@ -12,12 +12,12 @@ import (
 
 // Start is a container that starts with a share.
 type Start struct {
-	// Entry is what is known of it. WholePod is for Apply to decide.
+	// Entry is the container. Apply decides on its WholePod.
 	Entry
-	// Only is whether the claim has this one share, for whichever container.
-	Only bool
-	// Most is how many containers may have the share at the same time, 0 for any number.
-	Most int
+	// OnlyShare is whether the claim has this one share, for whichever container.
+	OnlyShare bool
+	// MaxContainers is how many containers may have the share at the same time, 0 for any number.
+	MaxContainers int
 }
 
 // Apply sets the limits of a container that starts, and reads them back. Where they do not
@@ -28,7 +28,7 @@ func (h Host) Apply(g GPU, c Card, s Start) error {
 		others := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool {
 			return e.Container == s.Container && e.Share == s.Share
 		})
-		if err := h.room(others, s); err != nil {
+		if err := h.checkContainers(others, s); err != nil {
 			return nil, err
 		}
 		e := s.Entry
@@ -38,7 +38,7 @@ func (h Host) Apply(g GPU, c Card, s Start) error {
 	})
 }
 
-// apply has the limits on an entry's control groups, of which the pod's may be none.
+// apply sets the limits of an entry's control groups; that of the pod may have none.
 func (h Host) apply(g GPU, e Entry, limits map[string]uint64) error {
 	pod, ofPod := limits[e.PodDir]
 	if ofPod {
@@ -49,8 +49,8 @@ func (h Host) apply(g GPU, e Entry, limits map[string]uint64) error {
 	if !e.WholePod {
 		return h.set(g, e.Dir, limits[e.Dir])
 	}
-	// An earlier container's limit could still be on the group, by the driver's table (§2), and would
-	// hide the pod's. Whether it is, not how clearing went, is what counts.
+	// The driver's table may still have an earlier container's limit on the group (§2), which would
+	// hide the pod's. Clearing may fail where there is none, so its error counts only if there is.
 	cleared := g.Set(h.dir(e.Dir), memlimit.NoLimit)
 	if err := h.verify(g, e, limits); err != nil {
 		return errors.Join(err, cleared)
@@ -58,10 +58,10 @@ func (h Host) apply(g GPU, e Entry, limits map[string]uint64) error {
 	return nil
 }
 
-// room reports that as many others have the share as may: a container of another pod has all
+// checkContainers reports that as many others have the share as may: a container of another pod has all
 // of it, since pods have no control group in common that is theirs alone (§10a, step 5).
-func (h Host) room(others []Entry, s Start) error {
-	if s.Most == 0 || s.Lifted {
+func (h Host) checkContainers(others []Entry, s Start) error {
+	if s.MaxContainers == 0 || s.Lifted {
 		return nil
 	}
 	have := 0
@@ -70,7 +70,7 @@ func (h Host) room(others []Entry, s Start) error {
 			have++
 		}
 	}
-	if have >= s.Most {
+	if have >= s.MaxContainers {
 		return fmt.Errorf("%d containers have its share already, and no more may (setting CONTAINERS_PER_SHARE of the "+
 			"plugin): give it a claim of its own", have)
 	}
@@ -79,7 +79,7 @@ func (h Host) room(others []Entry, s Start) error {
 
 // wholePod says whether the share is to be its pod's limit: see wanted.
 func wholePod(others []Entry, s Start) bool {
-	return s.Only && !s.Lifted && !slices.ContainsFunc(others, func(o Entry) bool {
+	return s.OnlyShare && !s.Lifted && !slices.ContainsFunc(others, func(o Entry) bool {
 		return o.PodDir == s.PodDir && o.Share != s.Share && o.WholePod
 	})
 }
@@ -90,51 +90,51 @@ func (h Host) set(g GPU, group string, limit uint64) error {
 		return err
 	}
 	got, err := g.Get(h.dir(group))
-	if err == nil && !is(got, limit) {
-		err = fmt.Errorf("the limit of control group %s was set and reads %s, not %s", group, describe(got), words(limit))
+	if err == nil && !matches(got, limit) {
+		err = fmt.Errorf("the limit of control group %s was set and reads %s, not %s", group, describe(got), format(limit))
 	}
 	return err
 }
 
-func is(got memlimit.Limit, limit uint64) bool { return got.Soft == 0 && got.Hard == limit }
+func matches(got memlimit.Limit, limit uint64) bool { return got.Soft == 0 && got.Hard == limit }
 
 // verify reports that an entry's control groups do not have their limits.
 func (h Host) verify(g GPU, e Entry, limits map[string]uint64) error {
 	pod, ofPod := limits[e.PodDir]
 	if ofPod {
-		if got, err := g.Get(h.dir(e.PodDir)); err != nil || !is(got, pod) {
-			return differs(e.PodDir, got, pod, err)
+		if got, err := g.Get(h.dir(e.PodDir)); err != nil || !matches(got, pod) {
+			return mismatch(e.PodDir, got, pod, err)
 		}
 	}
 	got, err := g.Get(h.dir(e.Dir))
 	switch {
-	case !e.WholePod && (err != nil || !is(got, limits[e.Dir])):
-		return differs(e.Dir, got, limits[e.Dir], err)
+	case !e.WholePod && (err != nil || !matches(got, limits[e.Dir])):
+		return mismatch(e.Dir, got, limits[e.Dir], err)
 	case e.WholePod && errors.Is(err, memlimit.ErrUnset):
 		return nil
-	case e.WholePod && (err != nil || !is(got, memlimit.NoLimit) && !is(got, pod)):
+	case e.WholePod && (err != nil || !matches(got, memlimit.NoLimit) && !matches(got, pod)):
 		// By Misc a group without a limit may read as the one above that counts.
-		return differs(e.Dir, got, memlimit.NoLimit, err)
+		return mismatch(e.Dir, got, memlimit.NoLimit, err)
 	}
 	return nil
 }
 
-func differs(group string, got memlimit.Limit, want uint64, err error) error {
+func mismatch(group string, got memlimit.Limit, want uint64, err error) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("the limit of control group %s reads %s, not %s", group, describe(got), words(want))
+	return fmt.Errorf("the limit of control group %s reads %s, not %s", group, describe(got), format(want))
 }
 
 func describe(l memlimit.Limit) string {
 	if l.Soft != 0 {
-		return fmt.Sprintf("%s with %s promised", words(l.Hard), words(l.Soft))
+		return fmt.Sprintf("%s with %s promised", format(l.Hard), format(l.Soft))
 	}
-	return words(l.Hard)
+	return format(l.Hard)
 }
 
-// words are a limit for people. Bytes are told where they are no whole MiB.
-func words(limit uint64) string {
+// format is a limit for people. Bytes are told where they are no whole MiB.
+func format(limit uint64) string {
 	switch {
 	case limit == memlimit.NoLimit:
 		return "unlimited"

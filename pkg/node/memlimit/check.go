@@ -10,20 +10,20 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 )
 
-// Missing is a running container whose limit was not as its share is.
+// Missing is a running container whose limit was not that of its share.
 type Missing struct {
 	Entry
 	UUID string
-	// Found says what there was instead.
+	// Found is how its limit differed.
 	Found error
 	// Failed is why the limit could not be set again; nil where it was.
 	Failed error
 }
 
-// Check compares the limits of a GPU's running containers with their shares and sets those
-// again that differ, as after the driver was loaded anew (§1: they are lost) or somebody set
-// them. What is known of claims that are prepared no more is forgotten, and, by Misc, their
-// pods' limits cleared: the driver's table would keep them (§2).
+// Check compares the limits of a GPU's running containers with their shares, and sets those
+// that differ: a driver that is loaded anew has lost them (§1), and somebody may have changed
+// them. It removes the entries of claims that are not prepared any more. Of kind Misc it clears
+// their pods' limits, which the driver's table would keep (§2).
 func (h Host) Check(g GPU, c Card, prepared func(claim types.UID) bool) (missing []Missing, err error) {
 	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
 		kept := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return !prepared(e.Claim) })

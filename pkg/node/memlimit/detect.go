@@ -42,14 +42,14 @@ func (h Host) KindOf(g GPU) (Kind, error) {
 	if err != nil {
 		return "", err
 	}
-	if memlimit.Counts(capacity, address) {
+	if memlimit.CountedByDMem(capacity, address) {
 		return DMem, nil
 	}
 	return Misc, nil
 }
 
-// scratchPrefix is what the names of control groups begin with that a limit is tried on; the rest is
-// the process that tries.
+// scratchPrefix begins the names of control groups that a limit is tried on; the process that
+// tries it ends them.
 const scratchPrefix = "gpushare-probe-"
 
 // removeScratch removes what was left by processes that were killed while they tried.
@@ -67,8 +67,8 @@ func (h Host) removeScratch(kubelet string) {
 	}
 }
 
-// tried is the limit that is tried.
-const tried = 1 << 10 * mib
+// trialLimit is the limit that Detect sets.
+const trialLimit = 1 << 10 * mib
 
 // Detect says who counts the GPU's memory, or why no limits can be had there. It tries: on a
 // control group of its own below kubelet, the one of all pods, which has no processes (§10a,
@@ -87,16 +87,16 @@ func (h Host) Detect(g GPU, kubelet string) (kind Kind, err error) {
 			err = errors.Join(err, fmt.Errorf("remove the control group that a limit was tried on: %w", removed))
 		}
 	}()
-	if err := h.set(g, scratch, tried); err != nil {
+	if err := h.set(g, scratch, trialLimit); err != nil {
 		return "", fmt.Errorf("a limit was tried: %w", err)
 	}
 	if err := g.Set(h.dir(scratch), memlimit.NoLimit); err != nil {
 		return "", fmt.Errorf("a limit was tried, and could not be cleared: %w", err)
 	}
 	got, err := g.Get(h.dir(scratch))
-	if err != nil && !errors.Is(err, memlimit.ErrUnset) || err == nil && got.Hard == tried {
+	if err != nil && !errors.Is(err, memlimit.ErrUnset) || err == nil && got.Hard == trialLimit {
 		return "", fmt.Errorf("a limit was tried, and is still there after it was cleared: %w",
-			differs(scratch, got, memlimit.NoLimit, err))
+			mismatch(scratch, got, memlimit.NoLimit, err))
 	}
 	return kind, nil
 }

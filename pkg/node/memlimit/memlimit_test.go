@@ -101,7 +101,7 @@ func (n *node) start(pod, container, share string, gib int64, change ...func(*St
 	return n.Apply(n.driver, n.c, s)
 }
 
-func only(s *Start) { s.Only = true }
+func only(s *Start) { s.OnlyShare = true }
 
 func (n *node) ends(group string) {
 	n.t.Helper()
@@ -188,7 +188,7 @@ func TestLimitsThatAreSwitchedOff(t *testing.T) {
 	for _, k := range []Kind{DMem, Misc} {
 		n := newNode(t, k)
 		n.must(n.start("1", "a", "s", 3))
-		n.must(n.start("1", "b", "t", 15, func(s *Start) { s.Lifted, s.Most = true, 1 }))
+		n.must(n.start("1", "b", "t", 15, func(s *Start) { s.Lifted, s.MaxContainers = true, 1 }))
 		if bound := n.bound(n.dir("/kubepods/pod1/b")); bound != 15<<10 {
 			t.Errorf("%s: the container without limits may have %d MiB", k, bound)
 		}
@@ -226,7 +226,7 @@ func TestContainerThatDoesNotStart(t *testing.T) {
 // Pods have no control group in common: a claim that several use is bound by their number.
 func TestContainersOfAShare(t *testing.T) {
 	n := newNode(t, DMem)
-	two := func(s *Start) { s.Most = 2 }
+	two := func(s *Start) { s.MaxContainers = 2 }
 	n.must(n.start("1", "a", "s", 3, two))
 	n.must(n.start("2", "a2", "s", 3, two))
 	n.must(n.start("2", "a2", "s", 3, two)) // the same again

@@ -15,8 +15,8 @@ type computeMode struct {
 	Found gpu.ComputeMode `json:"found"`
 }
 
-// FoundMode is for the supervisor: it is the compute mode that the card had before a
-// supervisor changed it. It is not known where none has, or one has put it back.
+// FoundMode is the compute mode that the card had before a supervisor changed it. It is known
+// from then until it is put back.
 func (d Dir) FoundMode(uuid string) (mode gpu.ComputeMode, known bool, err error) {
 	var m computeMode
 	there, err := readJSON(d.foundFile(uuid), "read the compute mode that the GPU had before", &m)

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// What the check of a container that starts is told of its share in its environment: which it
-// is, and how many containers may have it, 0 for any number.
+// The environment of the check of a container that starts: its share, and how many containers may
+// have that, 0 for any number.
 const (
 	EnvShare      = "MPS_SHARE"
 	EnvContainers = "MPS_CONTAINERS"
@@ -27,18 +27,18 @@ type Container struct {
 	Started string `json:"started"`
 }
 
-// Enter is for the check of a container that starts: it notes the container, or fails where as
-// many others of its share run as may.
-func (d Dir) Enter(uuid string, c Container, most int, runs func(Container) bool) (err error) {
+// AddContainer is for the check of a container that starts: it notes the container, or fails if
+// maxContainers others of its share run.
+func (d Dir) AddContainer(uuid string, c Container, maxContainers int, runs func(Container) bool) (err error) {
 	const what = "count the containers of a share"
 	path := filepath.Join(d.card(uuid), "containers.json")
-	locked, err := lock(path+".lock", lookersPatience)
+	locked, err := lock(path+".lock", lockTimeout)
 	if err != nil {
 		return fmt.Errorf(what+": %w", err)
 	}
 	defer func() { err = errors.Join(err, locked.Close()) }()
 	var all []Container
-	// What cannot be understood is written anew: it would keep everybody from starting.
+	// A damaged file is replaced: it would keep every container from starting.
 	if there, err := readJSON(path, what, &all); err != nil && !there {
 		return err
 	}
@@ -49,7 +49,7 @@ func (d Dir) Enter(uuid string, c Container, most int, runs func(Container) bool
 			others++
 		}
 	}
-	if others >= most {
+	if others >= maxContainers {
 		return fmt.Errorf("%d containers have its share already, each with all of the share's memory, and no more may "+
 			"(setting CONTAINERS_PER_SHARE of the plugin): give it a claim of its own", others)
 	}

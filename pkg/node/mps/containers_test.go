@@ -20,22 +20,23 @@ func TestContainersOfAShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := map[string]bool{}
-	enter := func(share, id string) error {
-		return d.Enter("GPU-a", Container{Share: share, ID: id, PID: 1}, 2, func(c Container) bool { return !ended[c.ID] })
+	add := func(share, id string) error {
+		runs := func(c Container) bool { return !ended[c.ID] }
+		return d.AddContainer("GPU-a", Container{Share: share, ID: id, PID: 1}, 2, runs)
 	}
 	for _, id := range []string{"one", "two", "two"} {
-		if err := enter("s", id); err != nil {
+		if err := add("s", id); err != nil {
 			t.Fatalf("container %s of two: %v", id, err)
 		}
 	}
-	if err := enter("s", "three"); err == nil || !strings.Contains(err.Error(), "2 containers have its share already") {
+	if err := add("s", "three"); err == nil || !strings.Contains(err.Error(), "2 containers have its share already") {
 		t.Errorf("a third container: %v", err)
 	}
-	if err := enter("other", "four"); err != nil {
+	if err := add("other", "four"); err != nil {
 		t.Errorf("a container of another share: %v", err)
 	}
 	ended["one"] = true
-	if err := enter("s", "three"); err != nil {
+	if err := add("s", "three"); err != nil {
 		t.Errorf("a container after another has ended: %v", err)
 	}
 	content, err := os.ReadFile(filepath.Join(string(d), "GPU-a", "containers.json"))
@@ -45,7 +46,7 @@ func TestContainersOfAShare(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(string(d), "GPU-a", "containers.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := enter("s", "five"); err != nil {
+	if err := add("s", "five"); err != nil {
 		t.Errorf("a damaged file keeps containers from starting: %v", err)
 	}
 }
@@ -60,7 +61,7 @@ func TestContainersThatStartAtOnce(t *testing.T) {
 	for i := range 20 {
 		wg.Go(func() {
 			c := Container{Share: "s", ID: fmt.Sprint(i)}
-			if d.Enter("GPU-a", c, 4, func(Container) bool { return true }) == nil {
+			if d.AddContainer("GPU-a", c, 4, func(Container) bool { return true }) == nil {
 				started.Add(1)
 			}
 		})

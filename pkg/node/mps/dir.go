@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mps keeps NVIDIA's Multi-Process Service at hand on a node: one
-// control daemon per card, or one for all where that is asked for, run by
-// gpu-mps-supervisor apart from the plugin, so that an upgrade of the plugin kills
-// no client. The two know of each other
-// only through a directory on the host, see Dir.
+// Package mps is what the plugin and gpu-mps-supervisor have in common. The supervisor runs
+// the control daemons of NVIDIA's Multi-Process Service, one per card or one for all, so that
+// an upgrade of the plugin ends no client. The two know of each other only through a
+// directory on the host: see Dir.
 package mps
 
 import (
@@ -21,13 +20,14 @@ import (
 // started on an H200, 48 connected.
 const MaxClients = 48
 
-// DefaultHostDir is the directory on the host that supervisor and plugin
-// share. It does not survive a reboot, and neither do the daemons.
+// DefaultHostDir is the directory on the host that supervisor and plugin share. A
+// reboot ends the daemons, and removes what it has of them.
 const DefaultHostDir = "/run/gpushare/mps"
 
 // Dir is the shared directory, as the process that uses it sees it:
 //
-//	.                         locked by plugins while nothing on the node uses MPS
+//	.                         locked by plugins that declare the node Idle
+//	declarations.lock         its bytes are locked by plugins, one for each Declaration
 //	supervisor.lock           locked by the only supervisor
 //	serving.lock              locked by it as soon as nothing of an earlier one is left
 //	<UUID>/use.json           what the card is used for by MPS, as the plugin says
@@ -50,11 +50,11 @@ const (
 	Down     State = "Down"  // it has ended, could not be started, does not answer, or is about to end
 )
 
-// Status is what the supervisor says about a card's daemon.
+// Status is that of a card's daemon, as the supervisor knows it.
 type Status struct {
 	State State `json:"state"`
-	// Reason says why the daemon is not Ready, for people. Of one that is, it says why its
-	// server goes on although nobody is said to use it.
+	// Reason says why the daemon is not Ready, for people. Of a Ready one it says which
+	// clients keep its server from ending although no claim uses it.
 	Reason string `json:"reason,omitempty"`
 	// Since is when the state was entered.
 	Since time.Time `json:"since"`
@@ -100,11 +100,10 @@ func (d Dir) lockFile() string { return filepath.Join(string(d.root()), "supervi
 
 func (d Dir) servingFile() string { return filepath.Join(string(d.root()), "serving.lock") }
 
-// Check reports why a new client of the card's daemon would not be limited, nil
-// if it would be. It is true at this moment: the status is written as soon as
-// the daemon ends, a supervisor that ended with its daemons has let go of its
-// locks, and the daemon's socket is looked at. A daemon that runs and does not
-// answer is told of as soon as the supervisor has asked it.
+// Check reports why a new client of the card's daemon would not be limited, nil if it
+// would be. It holds for this moment: the supervisor writes the status as soon as a daemon
+// ends, its own end unlocks its locks, and Check looks at the daemon's socket. That a daemon
+// does not answer shows when the supervisor has asked it, every ten seconds.
 func (d Dir) Check(uuid string) error {
 	if err := d.checkSupervised(); err != nil {
 		return err
@@ -122,14 +121,13 @@ func (d Dir) Check(uuid string) error {
 	return s.Socket.check(d, uuid)
 }
 
-// DriverEnforced says whether the kernel driver keeps programs in the card's MPS, as far as
-// the supervisor has said it.
+// DriverEnforced is that of the card's Status; false if that cannot be read.
 func (d Dir) DriverEnforced(uuid string) bool {
 	s, err := d.Status(uuid)
 	return err == nil && s.DriverEnforced
 }
 
-// Status reads what the supervisor last said about the card's daemon.
+// Status is what the supervisor last wrote about the card's daemon.
 func (d Dir) Status(uuid string) (Status, error) {
 	var s Status
 	there, err := readJSON(d.statusFile(uuid), "read the status of the GPU's MPS control daemon", &s)
@@ -142,15 +140,14 @@ func (d Dir) Status(uuid string) (Status, error) {
 	return s, nil
 }
 
-// SetStatus is for the supervisor: it tells everybody what became of the
-// card's daemon.
+// SetStatus is for the supervisor: it writes what Status reads.
 func (d Dir) SetStatus(uuid string, s Status) error {
 	return writeJSON(d.statusFile(uuid), "tell the status of the GPU's MPS control daemon", s)
 }
 
-// Hold is for the supervisor: it makes the process the directory's only
-// supervisor for as long as it lives, or fails if there is another. What an
-// earlier one said is forgotten before anybody can take it for this one's word.
+// Hold is for the supervisor: it makes the process the directory's only supervisor until
+// release is called or the process ends. It fails if there is another. Statuses of an earlier
+// supervisor are removed before anybody can take them for this one's.
 func (d Dir) Hold() (release func() error, err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory that supervisor and plugin share: %w", err)
@@ -165,25 +162,24 @@ func (d Dir) Hold() (release func() error, err error) {
 	if err := errors.Join(d.forgetAll(), d.OfNode().forgetAll()); err != nil {
 		return nil, errors.Join(err, only.Close())
 	}
-	serving, err := lock(d.servingFile(), lookersPatience)
+	serving, err := lock(d.servingFile(), lockTimeout)
 	if err != nil {
 		return nil, errors.Join(err, only.Close())
 	}
 	return func() error { return errors.Join(serving.Close(), only.Close()) }, nil
 }
 
-// lookersPatience outlasts those who look, for a moment each, whether there is a
-// supervisor.
-const lookersPatience = 2 * time.Second
+// lockTimeout outlasts readers, each of which has a lock for a moment to see whether somebody
+// else has it.
+const lockTimeout = 2 * time.Second
 
-// lock opens and locks the file, which the process lets go of by closing it or
-// by ending.
-func lock(path string, patience time.Duration) (*os.File, error) {
+// lock opens the file, and locks it until it is closed or the process ends.
+func lock(path string, timeout time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open a lock file: %w", err)
 	}
-	if err := flock(f, unix.LOCK_EX, patience); err != nil {
+	if err := flock(f, unix.LOCK_EX, timeout); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -198,8 +194,7 @@ func (d Dir) checkSupervised() error {
 	return err
 }
 
-// supervised says whether a supervisor holds the directory, and what is said
-// there is its word.
+// supervised says whether a supervisor runs, which the statuses are of then.
 func (d Dir) supervised() (bool, error) {
 	f, err := os.Open(d.servingFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -215,8 +210,7 @@ func (d Dir) supervised() (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("look for gpu-mps-supervisor: %w", err)
 	default:
-		// Closing gives the lock back; a supervisor that starts in this very
-		// moment tries again.
+		// Closing unlocks it; a supervisor that starts in this moment tries again.
 		return false, nil
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
-// readJSON reads a file of a card. what is what that is for, in words that go on with "from"
-// and the file. A file that is there and cannot be understood is there, with an error.
+// readJSON reads a file of a card. what begins its errors. there is true for a file that is
+// damaged, which is an error, too.
 func readJSON(path, what string, v any) (there bool, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,9 +9,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
-// Forget is for the supervisor: nothing is said about the card's daemon any
-// more, which readers take for a daemon that is not there. It also works where
-// SetStatus does not, as on a full file system.
+// Forget is for the supervisor: it removes the card's status, which readers take for a daemon
+// that is not there. It works where SetStatus does not, as on a full file system.
 func (d Dir) Forget(uuid string) error {
 	if err := atomicfile.Remove(d.statusFile(uuid)); err != nil {
 		return fmt.Errorf("forget the status of the GPU's MPS control daemon: %w", err)
@@ -19,9 +18,8 @@ func (d Dir) Forget(uuid string) error {
 	return nil
 }
 
-// forgetAll forgets what an earlier supervisor said, for it is not true any
-// more. The cards' directories stay, for containers may have a pipe
-// directory mounted: one of the same name in its place would be another to them.
+// forgetAll removes the statuses of an earlier supervisor. The cards' directories stay:
+// containers may have a pipe directory mounted, and would not see another one in its place.
 func (d Dir) forgetAll() error {
 	statuses, err := filepath.Glob(d.statusFile("*"))
 	if err != nil {

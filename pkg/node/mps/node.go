@@ -19,7 +19,7 @@ const (
 	allName  = "all"
 )
 
-// OfNode is what is said of the node's one daemon for all of its cards: each has the same
+// OfNode is the Dir of the node's one daemon for all of its cards: each has the same
 // files there as in d, and all have the same daemon, with one pipe directory:
 //
 //	wanted                    as long as there is to be such a daemon
@@ -58,8 +58,7 @@ func (d Dir) daemon(uuid string) string {
 
 func (d Dir) wantedFile() string { return filepath.Join(string(d.OfNode()), "wanted") }
 
-// NodeDaemonWanted is for the supervisor: it says whether there is to be a daemon for all of
-// the node's cards.
+// NodeDaemonWanted says whether there is to be a daemon for all of the node's cards.
 func (d Dir) NodeDaemonWanted() (bool, error) {
 	_, err := os.Lstat(d.wantedFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +70,8 @@ func (d Dir) NodeDaemonWanted() (bool, error) {
 	return true, nil
 }
 
-// WantNodeDaemon is for the plugin: it says whether there is to be a daemon for all of the
-// node's cards. It is kept in a file: clients outlive the plugin.
+// WantNodeDaemon is for the plugin: it sets what NodeDaemonWanted returns. A file keeps that,
+// because clients outlive the plugin.
 func (d Dir) WantNodeDaemon(want bool) error {
 	var err error
 	if want {

@@ -16,12 +16,12 @@ import (
 // UseFile is the name of the file, in a card's directory, with its Use.
 const UseFile = "use.json"
 
-// Use is what a card is used for by MPS. The plugin says it, and the supervisor goes by
-// it: it is kept in a file, so that it outlives both.
+// Use is what a card is used for by MPS. The plugin writes it for the supervisor, to a file:
+// it outlives both.
 type Use struct {
-	// Reserved says that the card is offered for nothing but shares by MPS.
+	// Reserved is that the card is offered for nothing but shares by MPS.
 	Reserved bool `json:"reserved,omitempty"`
-	// Claimed says that claims are prepared whose containers use the card by MPS.
+	// Claimed is that claims are prepared whose containers use the card by MPS.
 	Claimed bool `json:"claimed,omitempty"`
 	// Limits are the largest of those claims; zero without claims.
 	Limits
@@ -53,7 +53,7 @@ func (u Use) With(l Limits) Use {
 	return u
 }
 
-// Use reads what the card is used for; nothing, if nobody has said it.
+// Use is what the plugin last wrote of the card; the zero Use if it wrote nothing.
 func (d Dir) Use(uuid string) (Use, error) {
 	var u Use
 	if _, err := readJSON(d.useFile(uuid), "read what MPS is used for on the GPU", &u); err != nil {
@@ -62,20 +62,19 @@ func (d Dir) Use(uuid string) (Use, error) {
 	return u, nil
 }
 
-// SetUse is for the plugin: it says what the card is used for.
+// SetUse is for the plugin: it writes what Use reads.
 func (d Dir) SetUse(uuid string, u Use) error {
 	_, err := d.changeUse(uuid, func(Use) Use { return u })
 	return err
 }
 
-// downPatience outlasts processes of a claim that has just ended, and keep the card from
+// downTimeout outlasts the processes of a claim that has just ended: they keep the card from
 // the next one.
-const downPatience = 2 * time.Second
+const downTimeout = 2 * time.Second
 
-// Admit is for the plugin: it says that a claim with these limits is about to use the
-// card, and waits until there is room for it, but no longer than ctx lasts. Mostly there is:
-// that takes no time where the card is for MPS alone, or has other claims, and none with
-// smaller limits.
+// Admit is for the plugin: it adds a claim with these limits to the card's Use, and waits until the
+// daemon serves it, but no longer than ctx lasts. It need not wait where the daemon has a
+// server and limits that cover the claim's.
 func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
 	start := time.Now()
 	before, err := d.changeUse(uuid, func(u Use) Use { return u.With(l) })
@@ -83,7 +82,7 @@ func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
 		return err
 	}
 	for p := (pause{}); ; {
-		// What a supervisor said that was killed since is true no more.
+		// The status of a supervisor that was killed since does not hold any more.
 		if err := d.checkSupervised(); err != nil {
 			return err
 		}
@@ -99,7 +98,7 @@ func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
 		switch {
 		case s.admits(before, now, l):
 			return nil
-		case s.State == Down && waited >= downPatience:
+		case s.State == Down && waited >= downTimeout:
 			return fmt.Errorf("the GPU's MPS control daemon is %s: %s", s.State, s.Reason)
 		}
 		if err := p.wait(ctx); err != nil {
@@ -109,8 +108,8 @@ func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
 	}
 }
 
-// admits says whether a claim with such limits may use the card. before and now are what
-// the card was used for before the claim said so, and is now.
+// admits says whether a claim with such limits may use the card. before and now are the card's
+// use before that claim was added, and now.
 func (s Status) admits(before, now Use, l Limits) bool {
 	switch {
 	case s.State != Ready:
@@ -121,16 +120,16 @@ func (s Status) admits(before, now Use, l Limits) bool {
 	case !s.InForce.Covers(l):
 		return false
 	}
-	// What is in effect holds for the claim, too, or is on its way to what does: nothing
-	// else can be, when all that was said before the claim is done.
+	// The daemon is set up for the use with the claim, or for one before it that kept others from the
+	// card, too.
 	return *s.Use == now || *s.Use == before && before.Guarded()
 }
 
-const sayUse = "say what MPS is used for on the GPU"
+const writeUse = "write what MPS is used for on the GPU"
 
-// changeUse changes what is said, if that is a change, and returns what was said before.
+// changeUse replaces the use by another one, and returns the one before.
 func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error) {
-	// Several processes may have something to say, and threads of one.
+	// Two instances of the plugin, and threads of one, may change it at the same time.
 	f, err := os.Open(d.card(uuid))
 	if errors.Is(err, os.ErrNotExist) {
 		if change(before) == before {
@@ -142,21 +141,21 @@ func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error
 		f, err = os.Open(d.card(uuid))
 	}
 	if err != nil {
-		return before, fmt.Errorf(sayUse+": %w", err)
+		return before, fmt.Errorf(writeUse+": %w", err)
 	}
 	defer f.Close()
-	if err := flock(f, unix.LOCK_EX, lookersPatience); err != nil {
-		return before, fmt.Errorf(sayUse+": %w", err)
+	if err := flock(f, unix.LOCK_EX, lockTimeout); err != nil {
+		return before, fmt.Errorf(writeUse+": %w", err)
 	}
 	before, err = d.Use(uuid)
 	after := change(before)
 	after.Seq = before.Seq
-	// Where the file was removed the supervisor waits for another.
+	// A use without a Seq is a removed file, which the supervisor waits for.
 	if err == nil && after == before && before.Seq > 0 {
 		return before, nil
 	}
 	after.Seq++
-	return before, writeJSON(d.useFile(uuid), sayUse, after)
+	return before, writeJSON(d.useFile(uuid), writeUse, after)
 }
 
 func (d Dir) useFile(uuid string) string { return filepath.Join(d.card(uuid), UseFile) }

@@ -28,6 +28,16 @@ const effectInstance = "mig-instance"
 // seenLimit is how long it may take to read the GPUs after a change. The kubelet waits for 45 s.
 const seenLimit = 20 * time.Second
 
+// endedByReboot says whether the record's claim holds MIG instances of an earlier boot. None survives a
+// reboot, and neither does a container that had one: the claim gets what is in the same place now, if an
+// instance of the same profile is.
+func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
+	if r.BootID == "" || r.BootID == p.options.BootID {
+		return false
+	}
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.Gone(inv.Machine) != "" })
+}
+
 // noteMade has those of the grants' instances count as made for the claim that have these UUIDs.
 func noteMade(grants []claim.Grant, uuids []string) {
 	for i := range grants {

@@ -95,7 +95,7 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 	if inv == nil {
 		return Result{}, withReason(ReasonNoGPUs, errNoInventory)
 	}
-	if err := p.waitComplete(ctx); err != nil {
+	if err := waitKnown(ctx, p.checkComplete); err != nil {
 		return Result{}, err
 	}
 	unlock, err := p.options.Store.LockClaim(ctx, c.UID)
@@ -123,16 +123,6 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 	}
 	return Result{Devices: devices(w.record), Lifted: liftedRequests(w.record.Grants), Kept: w.kept,
 		Instances: severalInstances(w.record.Grants)}, nil
-}
-
-// endedByReboot says whether the record's claim holds MIG instances of an earlier boot. None survives a
-// reboot, and neither does a container that had one: the claim gets what is in the same place now, if an
-// instance of the same profile is.
-func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
-	if r.BootID == "" || r.BootID == p.options.BootID {
-		return false
-	}
-	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.Gone(inv.Machine) != "" })
 }
 
 // preparation is a claim on its way through the steps, with what each of them needs.
@@ -204,8 +194,15 @@ func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
 	if !errors.Is(err, errIncomplete) {
 		return err
 	}
+	known := func() error {
+		records, err := p.Prepared(ctx)
+		if err != nil {
+			return err
+		}
+		return p.knownBeside(records, w.claim.UID)
+	}
 	// A record turned out to be damaged just now. It is made again soon.
-	if err := waitKnown(ctx, func() error { return p.known(ctx, w.claim.UID) }); err != nil {
+	if err := waitKnown(ctx, known); err != nil {
 		return err
 	}
 	return p.tryReserve(ctx, w)
@@ -216,27 +213,46 @@ func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
 	if err != nil {
 		return err
 	}
-	return p.WithNodeLocked(ctx, func(records []state.Record) error {
-		// It may have changed since the claim was resolved, and cannot while the node is locked.
-		now := p.options.Node.Published(ctx)
-		if err := served(now.Offer, w.record.Grants); err != nil {
-			return withReason(ReasonNotServed, err)
-		}
-		if err := p.knownBeside(records, w.claim.UID); err != nil {
-			return err
-		}
-		if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
-			return withReason(ReasonNotServed, errDraining)
-		}
-		others := claimsOf(records, w.claim.UID)
-		if err := usage.CheckOvercommit(others, reserved.Card, p.maxShares, w.record.Usage()); err != nil {
-			return held{claimsBeside(others, w.record.Grants),
-				fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
-		}
-		err := p.options.Store.Put(w.record)
-		w.stored = err == nil
+	unlock, err := p.options.Store.LockNode(ctx)
+	if err != nil {
 		return err
-	})
+	}
+	defer unlock()
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return err
+	}
+	// It may have changed since the claim was resolved, and cannot while the node is locked.
+	now := p.options.Node.Published(ctx)
+	if err := served(now.Offer, w.record.Grants); err != nil {
+		return withReason(ReasonNotServed, err)
+	}
+	if err := p.knownBeside(records, w.claim.UID); err != nil {
+		return err
+	}
+	if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
+		return withReason(ReasonNotServed, errDraining)
+	}
+	var others []usage.Claim
+	for _, r := range records {
+		if r.UID != w.claim.UID {
+			others = append(others, r.Usage())
+		}
+	}
+	maxShares := func(g claim.Grant) (int64, error) {
+		backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
+		if err != nil {
+			return 0, err
+		}
+		return backend.MaxShares(), nil
+	}
+	if err := usage.CheckOvercommit(others, reserved.Card, maxShares, w.record.Usage()); err != nil {
+		return held{claimsBeside(others, w.record.Grants),
+			fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
+	}
+	err = p.options.Store.Put(w.record)
+	w.stored = err == nil
+	return err
 }
 
 func (p *Preparer) unreserve(r state.Record) error { return p.options.Store.Delete(r.UID) }

@@ -193,12 +193,3 @@ func severalInstances(grants []claim.Grant) []string {
 	}
 	return requests
 }
-
-// maxShares is how many shares of a card the grant's back end can keep apart.
-func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
-	backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
-	if err != nil {
-		return 0, err
-	}
-	return backend.MaxShares(), nil
-}

@@ -20,14 +20,8 @@ import (
 // where it would not. What many of them have is looked at once.
 func (p *Preparer) Usable(records []state.Record) []error {
 	inv, errs := p.inventory.Load(), make([]error, len(records))
-	checked := map[string]error{}
-	check := func(uuid string) error {
-		err, known := checked[uuid]
-		if !known {
-			err = inv.Base.Check(uuid)
-			checked[uuid] = err
-		}
-		return err
+	if inv != nil {
+		inv = &Inventory{Machine: inv.Machine, Base: checkedOnce{inv.Base, map[string]error{}}}
 	}
 	for i, r := range records {
 		if inv == nil {
@@ -36,18 +30,30 @@ func (p *Preparer) Usable(records []state.Record) []error {
 		}
 		w, err := p.preparationOf(inv, r)
 		if err == nil {
-			err = w.usableBy(check)
+			err = w.usable()
 		}
 		errs[i] = err
 	}
 	return errs
 }
 
-// usable reports why a container that starts with the grants now would lack something.
-func (w *preparation) usable() error { return w.usableBy(w.inventory.Base.Check) }
+// checkedOnce remembers what Check said.
+type checkedOnce struct {
+	BaseEdits
+	said map[string]error
+}
 
-// usableBy is usable, where check looks at the device nodes of the GPU or instance with a UUID.
-func (w *preparation) usableBy(check func(uuid string) error) error {
+func (c checkedOnce) Check(uuid string) error {
+	err, known := c.said[uuid]
+	if !known {
+		err = c.BaseEdits.Check(uuid)
+		c.said[uuid] = err
+	}
+	return err
+}
+
+// usable reports why a container that starts with the grants now would lack something.
+func (w *preparation) usable() error {
 	for _, g := range w.record.Grants {
 		if gone := g.Card.Gone(w.inventory.Machine); gone != "" {
 			return fmt.Errorf("%s: delete the pod, so that it is placed again", gone)
@@ -55,7 +61,7 @@ func (w *preparation) usableBy(check func(uuid string) error) error {
 		if g.Card.Unmade() {
 			continue // what it takes is there when it is
 		}
-		if err := check(g.Card.UUID); err != nil {
+		if err := w.inventory.Base.Check(g.Card.UUID); err != nil {
 			return fmt.Errorf("%s: %w", g.Card, err)
 		}
 	}
@@ -102,16 +108,20 @@ func (p *Preparer) writeSpec(w *preparation) error {
 			return err
 		}
 		for _, result := range container.Results {
-			edits, err := cards(base, result)
-			if err != nil {
-				return err
+			var edits []specs.ContainerEdits
+			for _, g := range result {
+				card, err := base.Card(g.Card.UUID)
+				if err != nil {
+					return err
+				}
+				edits = append(edits, card)
 			}
 			own := specs.ContainerEdits{Env: env}
 			if file := files[metafile.Request(result[0])]; file != nil {
 				own.Mounts = []*specs.Mount{file}
 				delete(files, metafile.Request(result[0]))
 			}
-			device := specs.Device{Name: deviceName(r.UID, result), ContainerEdits: concat(edits, own, *enforcement)}
+			device := specs.Device{Name: deviceName(r.UID, result), ContainerEdits: concat(append(edits, own, *enforcement)...)}
 			if i := result[0].Card.MIG; i != nil && i.Made {
 				// Where the record is lost, it is to be known that nobody else has made it.
 				device.Annotations = map[string]string{cdi.AnnotationMade: result[0].Card.UUID}
@@ -162,19 +172,6 @@ func devices(r state.Record) []kubeletplugin.Device {
 		out = append(out, d)
 	}
 	return out
-}
-
-// cards are the edits of all cards of an allocation result.
-func cards(base BaseEdits, result []claim.Grant) (specs.ContainerEdits, error) {
-	var edits []specs.ContainerEdits
-	for _, g := range result {
-		card, err := base.Card(g.Card.UUID)
-		if err != nil {
-			return specs.ContainerEdits{}, err
-		}
-		edits = append(edits, card)
-	}
-	return concat(edits...), nil
 }
 
 // concat joins edits without touching their arguments' slices, which are

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -84,13 +85,6 @@ func (f CheckpointFile) Load(ctx context.Context) (Checkpoint, bool) {
 	return c, true
 }
 
-// Published is what devices were last published as, by whichever process; the
-// zero Offer if there are none or it is not known.
-func (f CheckpointFile) Published(ctx context.Context) mode.Offer {
-	c, _ := f.Load(ctx)
-	return c.offer()
-}
-
 func (f CheckpointFile) store(c Checkpoint) error {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -103,9 +97,9 @@ func (f CheckpointFile) store(c Checkpoint) error {
 }
 
 // isolationOf is by what the users of cards are kept apart in the modes: as claims
-// were prepared, failing that as the stored devices say, failing that as def does.
+// were prepared, failing that as the stored devices say, failing that as they would be now.
 func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceapi.ResourceSlice,
-	def func(mode.Mode) (isolation.Backend, error)) (map[mode.Mode]string, error) {
+	backends isolation.Backends) (map[mode.Mode]string, error) {
 	told := map[mode.Mode]string{}
 	tell := func(m mode.Mode, name string) {
 		if told[m] == "" {
@@ -128,7 +122,7 @@ func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceap
 		if out[m] = told[m]; out[m] != "" {
 			continue
 		}
-		backend, err := def(m)
+		backend, err := backends.For(m)
 		if err != nil {
 			return nil, err
 		}
@@ -146,6 +140,12 @@ type Observed struct {
 	Backends isolation.Backends
 }
 
+// Published is what the node's devices were last published as.
+func (o Observed) Published(ctx context.Context) prepare.Published {
+	c, _ := o.Load(ctx)
+	return prepare.Published{Offer: c.offer(), Draining: c.Closed}
+}
+
 // PublishedIsolation names the back end that a GPU which was published in the mode is
 // isolated by: as the checkpoint says, failing that as the node's ResourceSlices do, failing
 // that as it would be now.
@@ -157,6 +157,6 @@ func (o Observed) PublishedIsolation(ctx context.Context, m mode.Mode) (string, 
 	if err != nil {
 		return "", fmt.Errorf("look up how the published GPUs are isolated: %w", err)
 	}
-	names, err := isolationOf([]mode.Mode{m}, nil, stored, o.Backends.For)
+	names, err := isolationOf([]mode.Mode{m}, nil, stored, o.Backends)
 	return names[m], err
 }

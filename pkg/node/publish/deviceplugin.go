@@ -60,15 +60,12 @@ func (p *Publisher) saveDevicePlugin(there bool, node *nodeFacts) error {
 	return nil
 }
 
-// leftNow is when the last device plugin left of a node that is found without one: by now; long
-// ago where the node has never had any, so that no pod can have been given anything,
+// leftNow is when the last device plugin left of a node that is found without one: by now, as the checkpoint has the
+// time; long ago where the node has never had any, so that no pod can have been given anything,
 // whenever it was created.
 func (p *Publisher) leftNow(node *nodeFacts) time.Time {
 	if node.hadDevicePlugin {
-		return p.now()
+		return p.Clock.Now().UTC().Truncate(time.Second)
 	}
 	return time.Unix(0, 0).UTC()
 }
-
-// now is the time, as the checkpoint has it.
-func (p *Publisher) now() time.Time { return p.Clock.Now().UTC().Truncate(time.Second) }

@@ -81,16 +81,11 @@ func heldByOrphans(records []state.Record, orphans map[types.UID]string) map[str
 	return held
 }
 
-// usesMIG says whether there is anything to do for instances.
-func (s snapshot) usesMIG() bool {
-	return len(s.machine.Partitioned) > 0 || len(heldInstances(s.records)) > 0
-}
-
 // instances is how the machine's instances are offered, with the taints that this takes, by UUID of an
 // instance or a GPU, beside those that are common.
 func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]resourceapi.DeviceTaint,
 ) (devices.MIGOptions, map[string][]resourceapi.DeviceTaint, error) {
-	if !s.usesMIG() {
+	if len(s.machine.Partitioned) == 0 && len(heldInstances(s.records)) == 0 {
 		return devices.MIGOptions{}, common, nil
 	}
 	// Whoever held what was there before may still get at what is there now.

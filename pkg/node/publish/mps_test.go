@@ -25,8 +25,8 @@ const (
 // needs checks what gpu-mps-supervisor is told.
 func (b *bench) needs(t *testing.T, want bool) {
 	t.Helper()
-	if got, err := b.mps.Needed(); err != nil || got != want {
-		t.Errorf("the MPS control daemons are needed: %t, %v, want %t", got, err, want)
+	if got, err := b.mps.Declared(); err != nil || (got != mps.Idle) != want {
+		t.Errorf("the plugin has declared %q, %v; daemons are needed: %t", got, err, want)
 	}
 }
 

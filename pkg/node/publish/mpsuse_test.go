@@ -140,10 +140,10 @@ func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
 		time.Sleep(time.Minute)
 		holds(2150)
 		shared.now.Store(&[]state.Record{small, large})
-		time.Sleep(mpsdemand.RetellInterval)
+		time.Sleep(mpsdemand.ResyncInterval)
 		holds(4301)
 		shared.now.Store(&[]state.Record{small})
-		time.Sleep(mpsdemand.RetellInterval)
+		time.Sleep(mpsdemand.ResyncInterval)
 		holds(2150)
 	})
 }

@@ -5,6 +5,8 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -145,6 +147,17 @@ func (s snapshot) desired() (w desired, waits bool) {
 		w.again = true
 	}
 	return w, false
+}
+
+// mpsStartLimit is how long the publisher waits for daemons that it has just asked
+// for before it says that they are not there. They take a second.
+const mpsStartLimit = 10 * time.Second
+
+// mpsStarting says whether daemons that were started a moment ago are not there yet; started is
+// zero if none were.
+func mpsStarting(served []servedMode, started, now time.Time) bool {
+	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && len(s.notIsolated) > 0 })
+	return missing && !started.IsZero() && now.Sub(started) < mpsStartLimit
 }
 
 // next decides on the mode to publish.

@@ -153,11 +153,11 @@ func (p *Publisher) save(ctx context.Context, c Checkpoint) error {
 	if _, kept := p.CheckpointFile.Load(ctx); kept && reflect.DeepEqual(c, p.checkpoint) {
 		return nil
 	}
-	store := p.CheckpointFile.store
 	if !c.offer().Equal(p.checkpoint.offer()) && p.checkpoint.Published != "" {
-		store = func(c Checkpoint) error { return p.saveOtherOffer(ctx, c) }
-	}
-	if err := store(c); err != nil {
+		if err := p.saveOtherOffer(ctx, c); err != nil {
+			return err
+		}
+	} else if err := p.CheckpointFile.store(c); err != nil {
 		return err
 	}
 	p.checkpoint = c

@@ -46,7 +46,7 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 // restoreIsolation completes a checkpoint that does not say, for each mode, how the
 // devices were isolated.
 func (p *Publisher) restoreIsolation(ctx context.Context, s snapshot, m *Checkpoint) error {
-	modes := m.Published.Personalities()
+	modes := m.Published.ServedModes()
 	if m.Published == "" || len(m.Isolation) == len(modes) {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (p *Publisher) restoreIsolation(ctx context.Context, s snapshot, m *Checkpo
 	if err != nil {
 		return err
 	}
-	m.Isolation, err = isolationOf(modes, records, stored, p.Isolation.For)
+	m.Isolation, err = isolationOf(modes, records, stored, p.Isolation)
 	return err
 }
 
@@ -71,7 +71,7 @@ func describe(o, from mode.Offer) string {
 		return "mode " + string(o.Mode)
 	}
 	var by []string
-	for _, m := range o.Mode.Personalities() {
+	for _, m := range o.Mode.ServedModes() {
 		if o.Isolation[m] != from.Isolation[m] {
 			by = append(by, fmt.Sprintf("%s by %s", m, o.Isolation[m]))
 		}

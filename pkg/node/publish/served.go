@@ -28,7 +28,7 @@ type servedMode struct {
 	backend isolation.Backend
 	// slots is how many shares a card takes.
 	slots int64
-	// notIsolated says why users of a GPU would not be kept apart now, by UUID.
+	// notIsolated says why a GPU takes no new users, by UUID: they would not be kept apart now, or it has no shares.
 	notIsolated map[string]string
 	// levels are the isolation levels of cards where it is another than the back end's, by
 	// UUID.
@@ -41,13 +41,13 @@ type servedMode struct {
 // the back ends take by default. Isolation that the offer does not name is chosen.
 func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error) {
 	var out []servedMode
-	for _, personality := range o.Mode.Personalities() {
-		backend, err := isolation.Find(backends, o.Isolation[personality], personality)
+	for _, served := range o.Mode.ServedModes() {
+		backend, err := isolation.Find(backends, o.Isolation[served], served)
 		if err != nil {
 			return nil, err
 		}
 		slots, _ := slotLimits(backend)
-		out = append(out, servedMode{mode: personality, backend: backend, slots: slots})
+		out = append(out, servedMode{mode: served, backend: backend, slots: slots})
 	}
 	return out, nil
 }
@@ -106,76 +106,66 @@ type apart struct {
 	whyNot string
 }
 
-// look sees how the back ends of the modes keep the users of GPUs apart now, by the name of the
-// back end and the GPU's UUID.
-func look(m *gpu.Machine, modes ...[]servedMode) map[string]map[string]apart {
+// checkIsolation notes in the modes on which GPUs users would not be kept apart now, and at which level they are. It
+// looks once for all modes that have the same back end.
+func checkIsolation(m *gpu.Machine, modes ...[]servedMode) {
 	seen := map[string]map[string]apart{}
-	for _, s := range slices.Concat(modes...) {
-		name := s.backend.Name()
-		if seen[name] != nil {
-			continue
-		}
-		seen[name] = map[string]apart{}
-		for _, g := range m.GPUs {
-			k := apart{level: isolation.LevelOn(s.backend, g.UUID)}
-			if err := s.backend.Check(g.UUID); err != nil {
-				k.whyNot = err.Error()
+	for _, served := range modes {
+		for i, s := range served {
+			name := s.backend.Name()
+			if seen[name] == nil {
+				seen[name] = look(m, s.backend)
 			}
-			seen[name][g.UUID] = k
+			notIsolated, levels := map[string]string{}, map[string]string{}
+			for _, g := range m.GPUs {
+				now := seen[name][g.UUID]
+				if now.level != s.backend.Level() {
+					levels[g.UUID] = string(now.level)
+				}
+				if !devices.Serves(s.mode, g) {
+					notIsolated[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole " +
+						"GPUs only"
+				} else if now.whyNot != "" {
+					notIsolated[g.UUID] = now.whyNot
+				}
+			}
+			served[i].notIsolated, served[i].levels = notIsolated, levels
 		}
+	}
+}
+
+// look sees how the back end keeps the users of GPUs apart now, by UUID.
+func look(m *gpu.Machine, b isolation.Backend) map[string]apart {
+	seen := map[string]apart{}
+	for _, g := range m.GPUs {
+		k := apart{level: isolation.LevelOn(b, g.UUID)}
+		if err := b.Check(g.UUID); err != nil {
+			k.whyNot = err.Error()
+		}
+		seen[g.UUID] = k
 	}
 	return seen
 }
 
-// checkIsolation notes which GPUs' users are kept apart, as look saw it.
-func checkIsolation(served []servedMode, m *gpu.Machine, seen map[string]map[string]apart) {
-	for i, s := range served {
-		served[i].notIsolated, served[i].levels = s.closed(m, seen[s.backend.Name()]), s.cardLevels(seen[s.backend.Name()])
-	}
-}
-
-// noteMemoryLimits notes on which GPUs the kernel limits memory.
-func noteMemoryLimits(served []servedMode, m *gpu.Machine, backends isolation.Backends) {
-	for i, s := range served {
-		served[i].limits = map[string]string{}
-		for _, g := range m.GPUs {
-			if _, kind := backends.KernelMemory(s.mode, s.backend.Name(), g.UUID); kind != "" {
-				served[i].limits[g.UUID] = string(kind)
+// noteMemoryLimits notes in the modes on which GPUs the kernel limits memory.
+func noteMemoryLimits(m *gpu.Machine, backends isolation.Backends, modes ...[]servedMode) {
+	for _, served := range modes {
+		for i, s := range served {
+			served[i].limits = map[string]string{}
+			for _, g := range m.GPUs {
+				if _, kind := backends.KernelMemory(s.mode, s.backend.Name(), g.UUID); kind != "" {
+					served[i].limits[g.UUID] = string(kind)
+				}
 			}
 		}
 	}
-}
-
-// cardLevels lists, by UUID, the isolation levels that are not the back end's.
-func (s servedMode) cardLevels(seen map[string]apart) map[string]string {
-	out := map[string]string{}
-	for uuid, k := range seen {
-		if k.level != s.backend.Level() {
-			out[uuid] = string(k.level)
-		}
-	}
-	return out
-}
-
-// closed lists, by UUID, why a GPU takes no new users: the back end could not hold
-// them to their shares, or the GPU has none.
-func (s servedMode) closed(m *gpu.Machine, seen map[string]apart) map[string]string {
-	out := map[string]string{}
-	for _, g := range m.GPUs {
-		if !devices.Serves(s.mode, g) {
-			out[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole GPUs only"
-		} else if why := seen[g.UUID].whyNot; why != "" {
-			out[g.UUID] = why
-		}
-	}
-	return out
 }
 
 // isolationChanged says whether a pass would see the users of GPUs kept apart otherwise than the
 // last one did.
 func (p *Publisher) isolationChanged() bool {
 	now, m := slices.Clone(p.watched), p.inputs().machine
-	checkIsolation(now, m, look(m, now))
+	checkIsolation(m, now)
 	return !slices.EqualFunc(p.watched, now, servedMode.keptAs)
 }
 
@@ -276,3 +266,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 	}
 	return devices.Build(m, options[0])
 }
+
+func (s servedMode) byMPS() bool { return isolation.ByMPS(s.backend.Name()) }
+
+func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == isolation.NameMPSNode }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -91,16 +92,14 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 	}
 	// Before it is looked whether they are there.
 	var err error
-	if s.daemonsStarted, err = p.wantDaemons(w.served); err != nil {
+	if s.daemonsStarted, err = p.demand.Want(slices.ContainsFunc(w.served, servedMode.byMPS),
+		slices.ContainsFunc(w.served, servedMode.byNodeDaemon)); err != nil {
 		return err
 	}
 	offer := p.checkpoint.offer()
 	s.served, s.notServed = servedModes(offer, p.Isolation)
-	seen := look(s.machine, w.served, s.served)
-	checkIsolation(w.served, s.machine, seen)
-	checkIsolation(s.served, s.machine, seen)
-	noteMemoryLimits(w.served, s.machine, p.Isolation)
-	noteMemoryLimits(s.served, s.machine, p.Isolation)
+	checkIsolation(s.machine, w.served, s.served)
+	noteMemoryLimits(s.machine, p.Isolation, w.served, s.served)
 	s.asked, p.watched = w, w.served
 	if w.mode == mode.Dynamic {
 		s.tooOld, err = p.version.TooOldForDynamic(ctx, p.Client.Discovery())

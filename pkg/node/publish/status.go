@@ -67,30 +67,19 @@ func (p *Publisher) noteChange() {
 	}
 }
 
-// reconcileNoted is reconcile, with Status told.
+// reconcileNoted is reconcile, with Status told. It is for all changes until it begins.
 func (p *Publisher) reconcileNoted(ctx context.Context) (settled bool, err error) {
-	p.noteBegin()
-	settled, err = p.reconcile(ctx)
-	p.noteEnd(err)
-	return settled, err
-}
-
-// noteBegin notes that a reconciliation begins, which all changes until now are for.
-func (p *Publisher) noteBegin() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.progress.working = earlier(p.progress.working, p.progress.changed)
 	p.progress.changed = time.Time{}
-}
-
-// noteEnd notes what became of it.
-func (p *Publisher) noteEnd(err error) {
+	p.mu.Unlock()
+	settled, err = p.reconcile(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.progress.err = err
 	if err != nil {
 		p.Metrics.PublishFailed()
-		return
+		return settled, err
 	}
 	// It may have found that it has to wait for something before the first publication.
 	p.progress.published = p.last != nil
@@ -98,6 +87,7 @@ func (p *Publisher) noteEnd(err error) {
 		p.Metrics.Published(p.Clock.Since(p.progress.working))
 	}
 	p.progress.working = time.Time{}
+	return settled, nil
 }
 
 // noteSwitch notes whether the node is closed to change its mode.

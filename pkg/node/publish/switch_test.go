@@ -95,7 +95,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 		!strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
 		t.Errorf("error %v", err)
 	}
-	if got := b.checkpointFile.Published(ctx).Mode; got != mode.Share {
+	if got := (Observed{CheckpointFile: b.checkpointFile}).Published(ctx).Mode; got != mode.Share {
 		t.Errorf("claims are prepared in mode %q, want share", got)
 	}
 	b.beforeLock = func() {}
@@ -104,7 +104,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	b.records = nil
 	publish := b.Publish
 	b.Publish = func(ctx context.Context, r resourceslice.DriverResources) error {
-		if got := b.checkpointFile.Published(ctx).Mode; got != mode.Exclusive {
+		if got := (Observed{CheckpointFile: b.checkpointFile}).Published(ctx).Mode; got != mode.Exclusive {
 			t.Errorf("claims are prepared in mode %q while whole GPUs are published", got)
 		}
 		return publish(ctx, r)
@@ -122,7 +122,7 @@ func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
 	}
 	b.reconciled(t, true, shares)
 	_, ctx := ktesting.NewTestContext(t)
-	if got := b.checkpointFile.Published(ctx).Mode; got != mode.Share {
+	if got := (Observed{CheckpointFile: b.checkpointFile}).Published(ctx).Mode; got != mode.Share {
 		t.Errorf("published mode %q", got)
 	}
 }

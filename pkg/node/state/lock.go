@@ -76,7 +76,7 @@ func (s *Store) lockFile(ctx context.Context, offset int64) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.lockByte(ctx, f, offset); err != nil {
+		if err := lockByte(ctx, f, offset); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 		// Whoever comes later locks the file that is there then.
@@ -117,7 +117,7 @@ func (s *Store) isLock(f *os.File) bool {
 
 // lockByte waits until nobody else has the byte. The kernel's own waiting,
 // F_OFD_SETLKW, would not end with ctx.
-func (s *Store) lockByte(ctx context.Context, f *os.File, offset int64) error {
+func lockByte(ctx context.Context, f *os.File, offset int64) error {
 	// Open-file-description locks belong to this descriptor and not to the
 	// process, so that they order other instances whatever this one has open.
 	flock := unix.Flock_t{Type: unix.F_WRLCK, Whence: int16(io.SeekStart), Start: offset, Len: 1}
@@ -131,7 +131,7 @@ func (s *Store) lockByte(ctx context.Context, f *os.File, offset int64) error {
 		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES):
 			return fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
-		if err := s.pause(ctx, delay); err != nil {
+		if err := pause(ctx, delay); err != nil {
 			return fmt.Errorf("lock %s, which another process holds: %w", f.Name(), err)
 		}
 	}

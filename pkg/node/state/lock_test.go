@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -64,25 +65,28 @@ func TestWaitingForALockEndsWithItsContext(t *testing.T) {
 // Those who wait in one process are handed the lock; nobody looks again after a while.
 func TestWaitingInOneProcessDoesNotPoll(t *testing.T) {
 	s, _ := open(t)
-	s.pause = func(context.Context, time.Duration) error {
-		t.Error("a goroutine polls for a lock that another one holds")
-		return nil
-	}
-	unlock, err := s.LockClaim(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			unlock, err := s.LockClaim(t.Context(), "a")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			unlock()
-		})
-	}
-	unlock()
-	wg.Wait()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		unlock, err := s.LockClaim(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				unlock, err := s.LockClaim(t.Context(), "a")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				unlock()
+			})
+		}
+		synctest.Wait()
+		unlock()
+		wg.Wait()
+		if took := time.Since(start); took != 0 {
+			t.Errorf("a goroutine polls for a lock that another one holds: it had it %s after that one", took)
+		}
+	})
 }

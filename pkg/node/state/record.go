@@ -113,7 +113,8 @@ func (r Record) Usage() usage.Claim {
 	return usage.Claim{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Grants: r.Grants}
 }
 
-func (r Record) encode() ([]byte, error) {
+// encode returns the content of the record's file. sync says whether it has to outlive a power failure.
+func (r Record) encode() (data []byte, sync bool, err error) {
 	r.Version = Version
 	if len(claim.Results(r.Grants)) < len(r.Grants) {
 		r.Version = VersionSets
@@ -124,7 +125,8 @@ func (r Record) encode() ([]byte, error) {
 	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.MIG != nil && g.Card.MIG.Made }) {
 		r.Version = VersionMadeMIG
 	}
-	return json.Marshal(r)
+	data, err = json.Marshal(r)
+	return data, r.Phase == Prepared, err
 }
 
 func decode(data []byte, uid types.UID) (Record, error) {

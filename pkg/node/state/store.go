@@ -3,7 +3,6 @@
 package state
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,10 +33,6 @@ const (
 type Store struct {
 	dir    string
 	queues queues
-	// pause waits between two tries for a lock that another process holds.
-	pause func(ctx context.Context, d time.Duration) error
-	// write is atomicfile.Write.
-	write func(path string, data []byte, perm fs.FileMode, sync bool) error
 
 	mu     sync.Mutex
 	cache  map[types.UID]cached
@@ -53,7 +48,7 @@ type cached struct {
 
 // Open returns the store in dir, which is made if need be (see Complete).
 func Open(dir string) (*Store, error) {
-	s := &Store{dir: dir, pause: pause, write: atomicfile.Write, cache: map[types.UID]cached{}}
+	s := &Store{dir: dir, cache: map[types.UID]cached{}}
 	return s, s.EnsureDir()
 }
 
@@ -158,11 +153,11 @@ func (s *Store) Get(uid types.UID) (Record, bool, error) {
 // returns. Any other outlives the process and not a power failure: nor does
 // what it stands for, since no container has it yet. Hold LockClaim.
 func (s *Store) Put(r Record) error {
-	data, err := r.encode()
+	data, sync, err := r.encode()
 	if err != nil {
 		return fmt.Errorf("encode the state of claim %s: %w", r.UID, err)
 	}
-	if err := s.write(s.path(r.UID), data, filePerm, r.Phase == Prepared); err != nil {
+	if err := atomicfile.Write(s.path(r.UID), data, filePerm, sync); err != nil {
 		return fmt.Errorf("write the state of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil

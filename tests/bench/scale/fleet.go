@@ -114,8 +114,8 @@ func (f *fleet) resources(ctx context.Context, c contestant) ([]resourceslice.Dr
 func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []int) (resourceslice.DriverResources,
 	error) {
 	var options []devices.Options
-	for _, personality := range m.Personalities() {
-		backend, err := f.backends.For(personality)
+	for _, served := range m.ServedModes() {
+		backend, err := f.backends.For(served)
 		if err != nil {
 			return resourceslice.DriverResources{}, err
 		}
@@ -124,7 +124,7 @@ func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []in
 			slots = mode.DefaultSlots
 		}
 		options = append(options, devices.Options{
-			Pool: v1alpha1.PoolName(node), Mode: personality, Slots: slots, Order: order,
+			Pool: v1alpha1.PoolName(node), Mode: served, Slots: slots, Order: order,
 			Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
 		})
 	}

@@ -88,7 +88,7 @@ func TestFiveModesOnOneNode(t *testing.T) {
 	cluster.Whole(t, dynamicNode)
 	offersEveryMode(t)
 	ns := cluster.Namespace(t)
-	modes := mode.Dynamic.Personalities()
+	modes := mode.Dynamic.ServedModes()
 	for _, m := range modes {
 		ns.Template(t, string(m), harness.Requests(inMode(m, "80Gi", "100")))
 		ns.Template(t, "part-"+string(m), harness.Requests(inMode(m, "2Gi", "5")))
@@ -176,7 +176,7 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 	offersEveryMode(t)
 	ns := cluster.Namespace(t)
 	things := []func(context.Context) error{neverInTwoModes(dynamicNode, func(mode.Mode) {})}
-	for _, m := range mode.Dynamic.Personalities() {
+	for _, m := range mode.Dynamic.ServedModes() {
 		ns.Template(t, string(m), harness.Requests(inMode(m, "30Gi", "35")))
 		things = append(things, comeAndGo(ns, dynamicNode, string(m)))
 	}
@@ -196,7 +196,7 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 					modes[grant.Mode] = true
 				}
 			}
-			if len(claims) < enough || len(modes) < len(mode.Dynamic.Personalities()) {
+			if len(claims) < enough || len(modes) < len(mode.Dynamic.ServedModes()) {
 				return fmt.Errorf("%d claims were, of the modes %v", len(claims), modes)
 			}
 			return nil

@@ -35,9 +35,9 @@ type Pods struct {
 
 	mu    sync.Mutex
 	byUID map[types.UID]*corev1.Pod
-	// fetched are the pods of claims, strangers the UIDs on GPUs that are those of none.
-	fetched   map[cache.ObjectName]fetched
-	strangers map[types.UID]bool
+	// fetched are the pods of claims, unknown the UIDs on GPUs that no pod has.
+	fetched map[cache.ObjectName]fetched
+	unknown map[types.UID]bool
 }
 
 type fetched struct {
@@ -125,7 +125,7 @@ func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audi
 	// A pod that is new here may have joined a claim that was in use before.
 	newcomer := false
 	for uid := range uids {
-		newcomer = newcomer || p.byUID[uid] == nil && !p.strangers[uid]
+		newcomer = newcomer || p.byUID[uid] == nil && !p.unknown[uid]
 	}
 	now := p.Clock.Now()
 	known, byUID := map[cache.ObjectName]fetched{}, map[types.UID]*corev1.Pod{}
@@ -146,10 +146,10 @@ func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audi
 			byUID[pod.UID] = pod
 		}
 	}
-	p.byUID, p.fetched, p.strangers = byUID, known, map[types.UID]bool{}
+	p.byUID, p.fetched, p.unknown = byUID, known, map[types.UID]bool{}
 	for uid := range uids {
 		if byUID[uid] == nil {
-			p.strangers[uid] = true
+			p.unknown[uid] = true
 		}
 	}
 }

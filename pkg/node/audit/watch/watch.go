@@ -173,7 +173,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) 
 		}
 	}
 	in.Pods, in.PodsUnread = w.Pods.Of(ctx, uids, in.Claims)
-	w.nameStrangers(&in)
+	w.readPrograms(&in)
 	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS}
 	for _, namespace := range w.ExemptNamespaces {
 		in.ExemptNamespaces[namespace] = true
@@ -184,8 +184,8 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) 
 	return in, err
 }
 
-// nameStrangers reads the programs of processes that are in no known pod.
-func (w *Watch) nameStrangers(in *audit.Input) {
+// readPrograms reads the programs of processes that are in no known pod.
+func (w *Watch) readPrograms(in *audit.Input) {
 	for pid, owner := range in.Owners {
 		known := false
 		for _, place := range owner.Places {

@@ -197,10 +197,12 @@ type recordingClock struct {
 }
 
 func (c *recordingClock) After(d time.Duration) <-chan time.Time {
+	// Whoever sees the wait can step over it.
+	after := c.FakeClock.After(d)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.waits = append(c.waits, d)
-	c.mu.Unlock()
-	return c.FakeClock.After(d)
+	return after
 }
 
 // of are the waits that are one of these, in their order.

@@ -44,7 +44,7 @@ func prepareDirs(ctx context.Context, dir mps.Dir, uuid string) error {
 	// In the way of nothing: whoever can still make files there must not keep a daemon
 	// from its start.
 	if err := empty(pipes); err != nil {
-		klog.FromContext(ctx).Error(err, "Strangers' files stay in the pipe directory of the GPU's clients", "directory",
+		klog.FromContext(ctx).Error(err, "Files of others stay in the pipe directory of the GPU's clients", "directory",
 			pipes)
 	}
 	return nil

@@ -36,10 +36,10 @@ type guard struct {
 	device Device
 	// fixed is why the compute mode cannot be set, nil if it can. Then nothing is held.
 	fixed error
-	// probed says that this is known.
+	// probed is whether that is known.
 	probed bool
-	// held says that the mode is the guard's, and found what it was before, should the file
-	// be lost.
+	// held is whether the guard has set the mode. found is the one before, should the file be
+	// lost.
 	held  bool
 	found gpu.ComputeMode
 }
@@ -68,9 +68,8 @@ func (g *guard) probe(ctx context.Context) error {
 	return err
 }
 
-// take lets nobody make contexts on the card. Who had some before the mode was ours would
-// keep them, so then the card is not taken, unless they are those of MPS: the error is
-// errForeign.
+// take keeps every process from making contexts on the card. Contexts that are there stay, so it
+// does not take a card with other processes than those of MPS: the error is errForeign.
 func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	if g.fixed != nil {
 		return nil
@@ -94,13 +93,13 @@ func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	ours := known && (now == gpu.ComputeProhibited || now == gpu.ComputeExclusiveProcess)
 	switch {
 	case ours:
-		// Of this supervisor, or of one that was killed. Nobody has come in since, or has
-		// the only context: then the server will not start.
+		// This supervisor has set it, or one that was killed. No process has a context, or one
+		// has the only one: then the server will not start.
 	case now == gpu.ComputeProhibited:
 		return fmt.Errorf("the GPU's compute mode is %s, which gpu-mps-supervisor has not set: somebody wants nothing to "+
 			"run on it; nvidia-smi --id=%s --compute-mode=DEFAULT changes that", now, g.uuid)
 	default:
-		if err := g.strangers(ctx, ofMPS...); err != nil {
+		if err := g.checkForeign(ctx, ofMPS...); err != nil {
 			return err
 		}
 		if !known {
@@ -109,11 +108,11 @@ func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 				return err
 			}
 		}
-		// From here on nobody comes in; somebody may have a moment ago.
+		// No process makes a context from here on, but one may have since the check above.
 		if err := g.device.SetComputeMode(ctx, gpu.ComputeProhibited); err != nil {
 			return err
 		}
-		if err := g.strangers(ctx, ofMPS...); err != nil {
+		if err := g.checkForeign(ctx, ofMPS...); err != nil {
 			return errors.Join(err, g.putBack(ctx, found))
 		}
 		klog.FromContext(ctx).Info("The GPU is for MPS alone", "computeModeFound", found)
@@ -132,8 +131,8 @@ func (g *guard) otherHolds() error {
 	return err
 }
 
-// remember writes the mode that was found again, where the file was lost: without it
-// nobody else would put the mode back, nor know who has set it.
+// remember writes the file with the mode that was found again, if it was lost: without it no
+// other supervisor would put the mode back.
 func (g *guard) remember(ctx context.Context) error {
 	if !g.held {
 		return nil
@@ -150,8 +149,8 @@ func (g *guard) remember(ctx context.Context) error {
 // open lets one process make contexts on the card that was taken.
 func (g *guard) open(ctx context.Context) error { return g.set(ctx, gpu.ComputeExclusiveProcess) }
 
-// keep puts the mode back that the guard has set, where somebody else changed it, or the
-// driver has forgotten it. Who came in meanwhile has contexts beside the server.
+// keep sets the guard's mode again, where somebody else has changed it or the driver has lost it. A
+// process that made a context meanwhile keeps it beside the server.
 func (g *guard) keep(ctx context.Context) error {
 	if !g.held {
 		return nil
@@ -164,8 +163,8 @@ func (g *guard) keep(ctx context.Context) error {
 	return g.set(ctx, gpu.ComputeExclusiveProcess)
 }
 
-// close lets nobody make contexts on the card as long as it has no server. It is called
-// when the server may have ended, and is short.
+// close keeps every process from making contexts on a held card. Call it as soon as the server
+// may have ended.
 func (g *guard) close(ctx context.Context) {
 	if !g.held {
 		return
@@ -176,7 +175,7 @@ func (g *guard) close(ctx context.Context) {
 	}
 }
 
-// release puts the mode back that was found, if that is still to be done.
+// release puts back the mode that was found, unless that is done.
 func (g *guard) release(ctx context.Context) error {
 	if g.fixed != nil {
 		return nil
@@ -193,8 +192,7 @@ func (g *guard) release(ctx context.Context) error {
 		return err
 	}
 	if now != gpu.ComputeProhibited && now != gpu.ComputeExclusiveProcess {
-		// Whoever set it has the last word, and a driver that was loaded anew knows of
-		// nothing.
+		// Somebody else has set it, or the driver was loaded anew: that stays.
 		found = now
 	}
 	return g.putBack(ctx, found)
@@ -217,8 +215,8 @@ func (g *guard) set(ctx context.Context, mode gpu.ComputeMode) error {
 	return g.device.SetComputeMode(ctx, mode)
 }
 
-// strangers is an errForeign where processes have contexts on the card that are not of MPS.
-func (g *guard) strangers(ctx context.Context, ofMPS ...int) error {
+// checkForeign is an errForeign where processes have contexts on the card that are not of MPS.
+func (g *guard) checkForeign(ctx context.Context, ofMPS ...int) error {
 	pids, err := g.device.Processes(ctx)
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(ofMPS, pid) })
 	if err != nil || len(pids) == 0 {

@@ -117,8 +117,8 @@ func TestModeFoundIsPutBack(t *testing.T) {
 				w.awaitState("a", mps.Ready)
 				w.uses(mps.Use{})
 				w.pass(func() bool { return w.control.server("a") == 0 && d.is() == found }, "the GPU is everybody's")
-				w.unneeded()
-				w.pass(func() bool { return w.status("a").Reason == unneeded }, "the daemon has ended")
+				w.plugin(mps.Idle)
+				w.pass(func() bool { return w.status("a").Reason == nodeIdle }, "the daemon has ended")
 				check(w, d)
 			})
 			t.Run("the supervisor has ended", func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestClaimsThatNobodyHasTakenBack(t *testing.T) {
 	w.uses(mps.Use{Claimed: true})
 	w.run()
 	w.awaitState("a", mps.Ready)
-	w.unneeded()
+	w.plugin(mps.Idle)
 	w.awaitMode(d, gpu.ComputeDefault)
 }
 
@@ -185,7 +185,7 @@ func TestLeftByOneThatWasKilled(t *testing.T) {
 	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
 		t.Fatal(err)
 	}
-	w.unneeded()
+	w.plugin(mps.Idle)
 	w.run()
 	w.awaitMode(d, gpu.ComputeDefault)
 	w.pass(func() bool { _, known, _ := w.dir.FoundMode("a"); return !known }, "it is forgotten")
@@ -198,8 +198,7 @@ func TestLeftByOneThatWasKilledOfAnotherDriver(t *testing.T) {
 	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
 		t.Fatal(err)
 	}
-	back := w.unneeded()
-	defer back()
+	w.plugin(mps.Idle)
 	w.readErr = fmt.Errorf("%w: another library", ErrStale)
 	w.run()
 	w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
@@ -256,7 +255,7 @@ func TestKilledBeforeTheModeWasSet(t *testing.T) {
 	}
 }
 
-func TestStrangersKeepTheCard(t *testing.T) {
+func TestForeignProcessesKeepTheCard(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	d.pids = []int{4712, 4711}
 	w.run()
@@ -276,7 +275,7 @@ func TestStrangersKeepTheCard(t *testing.T) {
 }
 
 // A program that comes in at the last moment is not shut in.
-func TestStrangerAtTheLastMoment(t *testing.T) {
+func TestForeignProcessAtTheLastMoment(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	d.onSet = func(d *fakeDevice, mode gpu.ComputeMode) {
 		if mode == gpu.ComputeProhibited {

@@ -35,7 +35,7 @@ const (
 
 	stopping = "gpu-mps-supervisor is being stopped, and its daemons with it"
 	stopped  = "gpu-mps-supervisor was stopped"
-	unneeded = "nothing on the node uses MPS, so no MPS control daemon runs: it is started when a mode with MPS is " +
+	nodeIdle = "nothing on the node uses MPS, so no MPS control daemon runs: it is started when a mode with MPS is " +
 		"asked for"
 )
 
@@ -55,13 +55,13 @@ type keeper struct {
 	restarts int
 	socket   *mps.Socket // of the daemon that runs
 	server   *server     // nil where the supervisor has started none
-	idle     idle
+	draining draining
 	// undead is a daemon that was killed and has not ended; nil if there is none.
 	undead Daemon
-	// shutOut says that others had a card when the server was to start.
-	shutOut bool
-	// nudges says that the use may have changed.
-	nudges <-chan struct{}
+	// foreignSeen says that the last daemon ended because foreign processes were on a card.
+	foreignSeen bool
+	// useChanged is signalled when the use may have changed.
+	useChanged <-chan struct{}
 }
 
 // newKeeper is for the daemon of these cards.
@@ -76,17 +76,16 @@ func newKeeper(opts Options, cards ...card) *keeper {
 	return k
 }
 
-// run returns when the context has ended and the daemon is stopped, or with an
-// error where it cannot tell anybody how the daemon is.
+// run returns when the context has ended and the daemon is stopped, or with a statusError.
 func (k *keeper) run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	var forget func()
-	k.nudges, forget = watchUse(ctx, k.Dir, k.gpus)
+	k.useChanged, forget = watchUse(ctx, k.Dir, k.gpus)
 	defer forget()
-	defer k.left(ctx)
+	defer k.finish(ctx)
 	reason := "it has not been started yet"
 	for {
-		if err := k.say(ctx, mps.Starting, reason); err != nil {
+		if err := k.setStatus(ctx, mps.Starting, reason); err != nil {
 			return err
 		}
 		began := k.Clock.Now()
@@ -94,27 +93,27 @@ func (k *keeper) run(ctx context.Context) error {
 		k.forgetServer()
 		k.forgetUses()
 		k.gpus.close(ctx)
-		if errors.As(failure, new(untoldError)) {
+		if errors.As(failure, new(statusError)) {
 			return failure
 		}
 		if ctx.Err() != nil {
-			return k.say(ctx, mps.Down, whyEnded(ctx, stopped))
+			return k.setStatus(ctx, mps.Down, whyEnded(ctx, stopped))
 		}
 		if k.Clock.Since(began) >= steadyAfter {
 			k.backoff = restartBackoff()
 		}
-		if err := k.say(ctx, mps.Down, failure.Error()); err != nil {
+		if err := k.setStatus(ctx, mps.Down, failure.Error()); err != nil {
 			return err
 		}
 		k.awaitEnd(ctx)
 		delay := lookInterval
-		if k.shutOut = errors.Is(failure, errForeign); !k.shutOut {
+		if k.foreignSeen = errors.Is(failure, errForeign); !k.foreignSeen {
 			delay = k.backoff.Step()
 		}
 		logger.Error(failure, "The MPS control daemon is down, will start it again", "after", delay)
 		select {
 		case <-ctx.Done():
-			return k.say(ctx, mps.Down, whyEnded(ctx, stopped))
+			return k.setStatus(ctx, mps.Down, whyEnded(ctx, stopped))
 		case <-k.Clock.After(delay):
 		}
 		k.restarts++
@@ -128,7 +127,7 @@ func (k *keeper) serve(ctx context.Context) error {
 	if err := prepareDirs(ctx, k.Dir, k.devices); err != nil {
 		return err
 	}
-	if err := k.secure(ctx); err != nil {
+	if err := k.awaitComputeMode(ctx); err != nil {
 		return err
 	}
 	daemon, err := k.Control.Start(k.devices)
@@ -172,7 +171,7 @@ func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
 // is started meanwhile may come to use CUDA only when the daemon has ended, so
 // everybody is told before.
 func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
-	if err := k.say(ctx, mps.Down, whyEnded(ctx, stopping)); err != nil {
+	if err := k.setStatus(ctx, mps.Down, whyEnded(ctx, stopping)); err != nil {
 		return errors.Join(err, k.end(daemon))
 	}
 	k.gpus.close(ctx)
@@ -204,8 +203,8 @@ func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
 // the daemon, or it is to serve more cards.
 func whyEnded(ctx context.Context, supervisor string) string {
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, errUnneeded):
-		return unneeded
+	case errors.Is(cause, errNodeIdle):
+		return nodeIdle
 	case errors.Is(cause, errMoreCards):
 		return cause.Error()
 	}
@@ -252,8 +251,8 @@ func (k *keeper) awaitEnd(ctx context.Context) {
 	}
 }
 
-// untoldError is that nobody can be told how the daemon is: the supervisor has
-// to end, by which they see that it does not know either.
-type untoldError struct{ error }
+// statusError is that the status could be neither written nor removed. The supervisor has to
+// end then: readers see by its locks that no status holds any more.
+type statusError struct{ error }
 
-func (e untoldError) Unwrap() error { return e.error }
+func (e statusError) Unwrap() error { return e.error }

@@ -37,21 +37,21 @@ func (s *supervisor) lookAtNodeDaemon() {
 	if s.node.end != nil {
 		switch {
 		case !wanted:
-			s.endNodeDaemon(errUnneeded)
-		case len(s.node.cards) < len(s.kept) && !s.nodeDaemonClaimed():
+			s.endNodeDaemon(errNodeIdle)
+		case len(s.node.cards) < len(s.cards) && !s.nodeDaemonClaimed():
 			s.endNodeDaemon(errMoreCards)
 		default:
 			return
 		}
 	}
-	if !wanted || len(s.kept) == 0 {
+	if !wanted || len(s.cards) == 0 {
 		return
 	}
 	opts := s.Options
 	opts.Dir, opts.Control = s.Dir.OfNode(), s.NodeControl
 	ctx, end := context.WithCancelCause(s.serving)
 	ended := make(chan struct{})
-	s.node = nodeDaemon{end: end, ended: ended, cards: slices.Clone(s.kept)}
+	s.node = nodeDaemon{end: end, ended: ended, cards: slices.Clone(s.cards)}
 	k := newKeeper(opts, s.node.cards...)
 	s.wg.Go(func() {
 		defer close(ended)

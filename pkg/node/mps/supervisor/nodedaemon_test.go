@@ -128,7 +128,7 @@ func TestEndOfTheDaemonOfAllCards(t *testing.T) {
 	}
 }
 
-func TestStrangersOnOneOfAllCards(t *testing.T) {
+func TestForeignProcessesOnOneOfAllCards(t *testing.T) {
 	w := together(t, "a", "b")
 	w.device("b").pids = []int{4711}
 	w.run()
@@ -187,7 +187,7 @@ func TestOneDaemonTakesTurnsWithThoseOfCards(t *testing.T) {
 
 // What a supervisor that was killed has left of the one daemon is put back.
 func TestLeftOfTheDaemonOfAllCards(t *testing.T) {
-	for name, unneeded := range map[string]bool{"daemons run": false, "none run": true} {
+	for name, idle := range map[string]bool{"daemons run": false, "none run": true} {
 		t.Run(name, func(t *testing.T) {
 			w := together(t, "a", "b")
 			w.wantNodeDaemon(false)
@@ -198,8 +198,8 @@ func TestLeftOfTheDaemonOfAllCards(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if unneeded {
-				w.unneeded()
+			if idle {
+				w.plugin(mps.Idle)
 			}
 			w.run()
 			w.awaitModes(gpu.ComputeDefault, "a", "b")

@@ -20,12 +20,12 @@ import (
 
 // served is a GPU that a keeper's daemon serves.
 type served struct {
-	uuid   string
-	guard  *guard
-	status mps.Status
-	said   bool       // that everybody can read the status
-	use    *mps.Use   // that the daemon is set up for; nil before it is
-	limits mps.Limits // of the GPU, as the daemon was told last
+	uuid    string
+	guard   *guard
+	status  mps.Status
+	written bool       // that everybody can read the status
+	use     *mps.Use   // that the daemon is set up for; nil before it is
+	limits  mps.Limits // of the GPU, as the daemon was told last
 }
 
 // gpus are the GPUs of one daemon. Its server has a context on each: they are taken,
@@ -66,8 +66,8 @@ func (all gpus) take(ctx context.Context, ofMPS ...int) error {
 	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.take(ctx, ofMPS...) })
 }
 
-func (all gpus) strangers(ctx context.Context, ofMPS ...int) error {
-	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.strangers(ctx, ofMPS...) })
+func (all gpus) checkForeign(ctx context.Context, ofMPS ...int) error {
+	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.checkForeign(ctx, ofMPS...) })
 }
 
 func (all gpus) remember(ctx context.Context) error {
@@ -158,61 +158,60 @@ func (k *keeper) inForce() []mps.Limits {
 	return out
 }
 
-// forgetUses is for when the daemon has ended, and with it all that it was told.
+// forgetUses is for when the daemon has ended: the next one has no limits yet.
 func (k *keeper) forgetUses() {
 	for _, gpu := range k.gpus {
 		gpu.use, gpu.limits = nil, mps.Limits{}
 	}
 }
 
-// say tells everybody how the daemon is.
-func (k *keeper) say(ctx context.Context, state mps.State, reason string) error {
+// setStatus writes the status of the daemon for each of its GPUs.
+func (k *keeper) setStatus(ctx context.Context, state mps.State, reason string) error {
 	for _, gpu := range k.gpus {
-		if err := k.sayOf(ctx, gpu, state, reason); err != nil {
+		if err := k.writeStatus(ctx, gpu, state, reason); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sayIfNew is say where that is not what everybody can read.
-func (k *keeper) sayIfNew(ctx context.Context, state mps.State, reason string) error {
+// updateStatus is setStatus for those GPUs whose status is another one.
+func (k *keeper) updateStatus(ctx context.Context, state mps.State, reason string) error {
 	for _, gpu := range k.gpus {
 		s := gpu.status
-		if gpu.said && state == s.State && reason == s.Reason && s.DriverEnforced == gpu.guard.enforces() &&
+		if gpu.written && state == s.State && reason == s.Reason && s.DriverEnforced == gpu.guard.enforces() &&
 			s.InForce == gpu.limits && ptr.Equal(s.Use, gpu.use) {
 			continue
 		}
-		if err := k.sayOf(ctx, gpu, state, reason); err != nil {
+		if err := k.writeStatus(ctx, gpu, state, reason); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (k *keeper) sayOf(ctx context.Context, gpu *served, state mps.State, reason string) error {
+func (k *keeper) writeStatus(ctx context.Context, gpu *served, state mps.State, reason string) error {
 	gpu.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.restarts,
 		DriverEnforced: gpu.guard.enforces(), Use: gpu.use, InForce: gpu.limits}
 	if state == mps.Ready {
 		gpu.status.Socket = k.socket
 	}
 	err := k.Dir.SetStatus(gpu.uuid, gpu.status)
-	gpu.said = err == nil
-	if gpu.said {
+	gpu.written = err == nil
+	if gpu.written {
 		return nil
 	}
 	klog.FromContext(ctx).Error(err, "The status of the MPS control daemon could not be written, it is taken away",
 		"state", state)
 	if forgetErr := k.Dir.Forget(gpu.uuid); forgetErr != nil {
-		return untoldError{errors.Join(err, forgetErr)}
+		return statusError{errors.Join(err, forgetErr)}
 	}
 	return nil
 }
 
-// watchUse tells when what the cards are used for may have changed. Where nothing can be
-// watched it tells nothing, and the use is looked at now and then: claims are prepared
-// more slowly.
-func watchUse(ctx context.Context, dir mps.Dir, gpus gpus) (nudges <-chan struct{}, forget func()) {
+// watchUse signals when the use of a card may have changed. Where files cannot be watched it
+// does not, and claims are prepared more slowly: the use is looked at every lookInterval.
+func watchUse(ctx context.Context, dir mps.Dir, gpus gpus) (useChanged <-chan struct{}, forget func()) {
 	logger := klog.FromContext(ctx)
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -82,10 +82,10 @@ func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string)
 		said = fmt.Sprintf(": the daemon said %q", said)
 	}
 	ctx = context.WithoutCancel(ctx)
-	// One that does not serve is no stranger. Of a daemon that is gone none is left.
+	// A server that does not serve is not foreign. A daemon that is gone has none.
 	servers, _ := k.servers(ctx)
 	// Somebody else who has the card's only context is the likeliest reason.
-	return fmt.Errorf("start the GPU's MPS server: %w%s", errors.Join(err, k.gpus.strangers(ctx, servers...)), said)
+	return fmt.Errorf("start the GPU's MPS server: %w%s", errors.Join(err, k.gpus.checkForeign(ctx, servers...)), said)
 }
 
 func (k *keeper) awaitServer(ctx context.Context, daemon Daemon) error {
@@ -169,38 +169,38 @@ func (k *keeper) watchServer(ctx context.Context, pid int) error {
 	return nil
 }
 
-// clientsLimit is how long a server may go on for clients that nobody says to be there. The
-// processes of a claim have ended before the plugin takes it back. So these are of
-// containers that the plugin does not know of, as it has lost its records of claims: a
-// minute is more than it needs to make them anew. Or they are programs of the node, which
-// may never end, and are not to keep the GPU from other modes.
+// clientsLimit is how long a server may go on for clients that no claim has. The processes of
+// a claim have ended before the plugin unprepares it. So these are of containers whose
+// records the plugin has lost: a minute is more than it needs to restore them. Or they are
+// programs of the node, which may never end, and must not keep the GPU from other modes.
 const clientsLimit = time.Minute
 
-// idle is a server that nobody says to be used.
-type idle struct {
+// draining is a server of a card that no claim uses any more.
+type draining struct {
 	since time.Time
-	// clients says which clients it has, for people; empty where it may end.
+	// clients is the status's reason while clients keep it from ending; empty if none do.
 	clients string
 }
 
-// clientsLeft says for which clients the card's server is not ended yet.
+// clientsLeft says, for people, which clients keep the card's server from being ended;
+// empty if none do.
 func (k *keeper) clientsLeft(ctx context.Context) string {
 	now := k.Clock.Now()
-	if k.idle.since.IsZero() {
-		k.idle.since = now
+	if k.draining.since.IsZero() {
+		k.draining.since = now
 	}
-	if now.Sub(k.idle.since) >= clientsLimit {
+	if now.Sub(k.draining.since) >= clientsLimit {
 		return ""
 	}
 	clients, err := k.clients(ctx, k.server.pid)
 	const waits = "no claim uses the GPU by MPS any more, but "
 	until := fmt.Sprintf(": the server ends after its clients, or at %s",
-		k.idle.since.Add(clientsLimit).UTC().Format(time.TimeOnly+" MST"))
+		k.draining.since.Add(clientsLimit).UTC().Format(time.TimeOnly+" MST"))
 	switch {
 	case err != nil:
 		return fmt.Sprintf(waits+"which clients its server has is not known: %v%s", err, until)
 	case len(clients) > 0:
-		if k.idle.clients == "" {
+		if k.draining.clients == "" {
 			klog.FromContext(ctx).Info("The GPU's MPS server goes on for clients that no claim has", "clients", clients,
 				"serverPID", k.server.pid, "atMost", clientsLimit)
 		}
@@ -229,7 +229,7 @@ func (k *keeper) stopServer(ctx context.Context) error {
 func (k *keeper) forgetServer() {
 	if k.server != nil {
 		k.server.forget()
-		k.server, k.idle = nil, idle{}
+		k.server, k.draining = nil, draining{}
 	}
 }
 

@@ -32,9 +32,15 @@ import (
 // some that cannot be used.
 const rereadInterval = time.Minute
 
-// idleInterval is how often it is looked whether anything uses MPS where nothing does. That something does
-// again is told: only the loss of the directory is not.
-const idleInterval = 10 * time.Second
+const (
+	// idleInterval is how often it is looked whether anything uses MPS where nothing does. That something does
+	// again is told: only the loss of the directory is not.
+	idleInterval = 10 * time.Second
+	// restartGrace is how long no daemon is started after the last plugin that had declared the node idle has
+	// ended. The next one declares what holds then, some seconds later. One of an earlier version that uses MPS
+	// does not, so its daemons come after that time.
+	restartGrace = time.Minute
+)
 
 // Options are what a supervisor works with. All fields but NodeControl are needed.
 type Options struct {
@@ -54,10 +60,9 @@ type Options struct {
 // replaced.
 var ErrStale = errors.New("gpu-mps-supervisor has to be started anew")
 
-// Run keeps the daemons, while anything may use them, until the context ends, and stops
-// them then, which ends
-// their clients. An error is one that trying again within the process would not
-// repair: another supervisor runs, or the directory cannot be written.
+// Run keeps the daemons, while anything may use them, until the context ends. It stops them
+// then, and with them their clients. Its error is one that only a new process can repair, or
+// none: another supervisor runs, or the directory cannot be written.
 func Run(ctx context.Context, opts Options) (err error) {
 	release, err := opts.Dir.Hold()
 	if err != nil {
@@ -83,21 +88,27 @@ func Run(ctx context.Context, opts Options) (err error) {
 type supervisor struct {
 	Options
 	wg   sync.WaitGroup
-	kept []card // that have a daemon
 	fail context.CancelCauseFunc
+	// cards are those that have a daemon.
+	cards []card
 	// node is the daemon for all cards.
 	node nodeDaemon
-	// dismiss ends the daemons; nil while there are none.
-	dismiss context.CancelCauseFunc
+	// stopDaemons ends the daemons; nil while there are none.
+	stopDaemons context.CancelCauseFunc
 	// serving is the context of the daemons' keepers.
 	serving context.Context
 	// read is when the cards are to be read next; never if it is zero.
 	read time.Time
-	told []gpu.Fault // as they were last
-	// restored is when compute modes were last put back that an earlier supervisor left.
+	// logged are the faults that the log has.
+	logged []gpu.Fault
+	// restored is when it was last tried to put back the compute modes that an earlier supervisor had set.
 	restored time.Time
-	// needed tells that something uses MPS again; nil if nobody waits for that.
-	needed chan error
+	// declared is what plugins declared at the last look. idleAt is when that was last mps.Idle; zero if
+	// daemons were needed since.
+	declared mps.Declaration
+	idleAt   time.Time
+	// idleEnds tells that no plugin declares the node idle any more; nil if nobody waits for that.
+	idleEnds chan error
 }
 
 // card is one that was read.
@@ -106,17 +117,17 @@ type card struct {
 	device Device
 }
 
-func (s *supervisor) keeps(uuid string) bool {
-	return slices.ContainsFunc(s.kept, func(c card) bool { return c.uuid == uuid })
+func (s *supervisor) serves(uuid string) bool {
+	return slices.ContainsFunc(s.cards, func(c card) bool { return c.uuid == uuid })
 }
 
-// errUnneeded ends daemons that nothing uses.
-var errUnneeded = errors.New("nothing on this node uses MPS")
+// errNodeIdle ends daemons that nothing uses.
+var errNodeIdle = errors.New("nothing on this node uses MPS")
 
 func (s *supervisor) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.look(ctx)
-		if s.dismiss != nil {
+		if s.stopDaemons != nil || s.declared == mps.Undeclared {
 			select {
 			case <-ctx.Done():
 			case <-beat.After(s.Clock, lookInterval):
@@ -126,41 +137,59 @@ func (s *supervisor) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-s.Clock.After(idleInterval):
-		case <-s.awaitNeed():
+		case <-s.awaitIdleEnd():
 			// Where it was an error, the look has it, too.
-			s.needed = nil
+			s.idleEnds = nil
 		}
 	}
 }
 
-// awaitNeed tells when something uses MPS.
-func (s *supervisor) awaitNeed() <-chan error {
-	if s.needed == nil {
-		needed := make(chan error, 1)
-		s.needed = needed
-		go func() { needed <- s.Dir.AwaitNeeded() }()
+// awaitIdleEnd tells when no plugin declares the node idle any more.
+func (s *supervisor) awaitIdleEnd() <-chan error {
+	if s.idleEnds == nil {
+		ends := make(chan error, 1)
+		s.idleEnds = ends
+		go func() { ends <- s.Dir.AwaitIdleEnd() }()
 	}
-	return s.needed
+	return s.idleEnds
+}
+
+// needed says whether there are to be daemons. Clients outlive plugins, so there are where no plugin declares
+// anything. A plugin that ended while the node was idle left no clients, and the next one declares
+// mps.InUse before it prepares a claim: until then there need not be any.
+func (s *supervisor) needed(ctx context.Context, now time.Time) bool {
+	var err error
+	s.declared, err = s.Dir.Declared()
+	if err != nil && s.stopDaemons == nil {
+		klog.FromContext(ctx).Error(err, "It is not known whether anything uses MPS, so its daemons run")
+	}
+	switch {
+	case s.declared == mps.Idle:
+		s.idleAt = now
+		return false
+	case s.declared == mps.Undeclared && err == nil && now.Sub(s.idleAt) < restartGrace:
+		return false
+	}
+	s.idleAt = time.Time{}
+	return s.declared != mps.IdleUntilUndeclared
 }
 
 // look sees to it that there are daemons where something may use them, and only there.
 func (s *supervisor) look(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	needed, err := s.Dir.Needed()
-	if err != nil && s.dismiss == nil {
-		logger.Error(err, "It is not known whether anything uses MPS, so its daemons run")
-	}
 	now := s.Clock.Now()
+	needed := s.needed(ctx, now)
 	switch {
-	case needed && s.dismiss == nil:
-		s.serving, s.dismiss = context.WithCancelCause(ctx)
+	case needed && s.stopDaemons == nil:
+		logger.V(2).Info("MPS control daemons are needed", "declared", s.declared)
+		s.serving, s.stopDaemons = context.WithCancelCause(ctx)
 		s.read = now
-	case !needed && s.dismiss != nil:
+	case !needed && s.stopDaemons != nil:
 		logger.Info("Nothing on this node uses MPS any more, its daemons end")
-		s.dismiss(errUnneeded)
+		s.stopDaemons(errNodeIdle)
 		s.wg.Wait()
-		s.serving, s.dismiss = nil, nil
-		s.kept, s.node = nil, nodeDaemon{}
+		s.serving, s.stopDaemons = nil, nil
+		s.cards, s.node = nil, nodeDaemon{}
 	case !needed && (s.restored.IsZero() || now.Sub(s.restored) >= rereadInterval):
 		s.restored = now
 		err := s.restore(ctx)
@@ -173,7 +202,7 @@ func (s *supervisor) look(ctx context.Context) {
 			logger.Error(err, "The compute mode of GPUs was not put back, will try again", "after", rereadInterval)
 		}
 	}
-	if s.dismiss == nil {
+	if s.stopDaemons == nil {
 		return
 	}
 	if !s.read.IsZero() && !now.Before(s.read) {
@@ -185,8 +214,8 @@ func (s *supervisor) look(ctx context.Context) {
 	s.lookAtNodeDaemon()
 }
 
-// restore puts the compute modes back that are not yet, where nothing uses MPS: a
-// supervisor that was killed cannot have done it. Without any the driver is not asked.
+// restore puts back the compute modes that a supervisor which was killed has left, where nothing
+// uses MPS. It asks the driver only if there are any.
 func (s *supervisor) restore(ctx context.Context) error {
 	var errs []error
 	read := false
@@ -208,15 +237,15 @@ func (s *supervisor) restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// refresh reads the cards, sees to those that are new, and says after how long
-// to do so again; 0 for never.
+// refresh reads the cards, starts daemons for new ones, and returns after how long to
+// do so again; 0 for never.
 //
-// A daemon that runs is left alone, whatever becomes of its card: to stop it
-// would end its clients, and a card that is really lost ends them by itself.
+// It stops no daemon, whatever becomes of its card: that would end its clients, and a card
+// that is lost ends them by itself.
 func (s *supervisor) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
 	machine, err := s.Read(ctx)
-	if errors.Is(err, ErrStale) && len(s.kept) == 0 {
+	if errors.Is(err, ErrStale) && len(s.cards) == 0 {
 		// It ends no client.
 		s.fail(err)
 		return 0
@@ -226,15 +255,15 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		return rereadInterval
 	}
 	for _, fault := range machine.Faults {
-		if slices.Contains(s.told, fault) {
+		if slices.Contains(s.logged, fault) {
 			continue
 		}
 		logger.Info("A GPU gets no MPS control daemon", "index", fault.Index, "uuid", fault.UUID, "reason", fault.Reason,
 			"message", fault.Message)
 	}
-	s.told = machine.Faults
+	s.logged = machine.Faults
 	for _, found := range machine.GPUs {
-		if s.keeps(found.UUID) {
+		if s.serves(found.UUID) {
 			continue
 		}
 		device, err := s.Device(ctx, found.UUID)
@@ -243,7 +272,7 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 			return rereadInterval
 		}
 		kept := card{found.UUID, device}
-		s.kept = append(s.kept, kept)
+		s.cards = append(s.cards, kept)
 		k := newKeeper(s.Options, kept)
 		s.wg.Go(func() {
 			if err := k.run(klog.NewContext(ctx, logger.WithValues("gpu", found.Index, "uuid", found.UUID))); err != nil {

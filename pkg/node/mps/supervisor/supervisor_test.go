@@ -178,95 +178,19 @@ func TestNoDriverYet(t *testing.T) {
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 }
 
-// unneeded says that nothing on the node uses MPS, until the returned function is called.
-func (w *world) unneeded() (takeBack func()) {
-	w.t.Helper()
-	release, err := w.dir.SayUnneeded()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return func() {
-		w.t.Helper()
-		if err := release(); err != nil {
-			w.t.Error(err)
-		}
-	}
-}
-
-func TestDaemonsRunWhereTheyAreNeeded(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	w.run()
-	w.awaitState("a", mps.Ready)
-	w.awaitState("b", mps.Ready)
-	back := w.unneeded()
-	w.pass(func() bool { return w.status("a").Reason == unneeded && w.status("b").Reason == unneeded },
-		"the daemons have ended")
-	w.checkSays("a", "nothing on the node uses MPS")
-	if d := w.latest("a"); d.killed {
-		t.Error("a daemon was killed that would have quit")
-	}
-	// Nothing is done there: neither asked nor read.
-	w.control.set(func(c *fakeControl) { c.commands = nil })
-	w.mu.Lock()
-	reads := w.reads
-	w.mu.Unlock()
-	for end := w.clock.Now().Add(3 * rereadInterval); w.clock.Now().Before(end); {
-		w.eventually(w.clock.HasWaiters, "the supervisor waits")
-		w.clock.Step(lookInterval)
-	}
-	w.mu.Lock()
-	again := w.reads - reads
-	w.mu.Unlock()
-	if w.control.asked(commandProbe) || again > 0 {
-		t.Errorf("daemons were asked, or the GPUs were read %d times, for nobody", again)
-	}
-	back()
-	w.pass(func() bool { return w.dir.Check("a") == nil && w.dir.Check("b") == nil }, "the daemons serve again")
-	if starts := len(w.control.started("a")); starts != 2 {
-		t.Errorf("%d starts", starts)
-	}
-}
-
-func TestNoDaemonIsStartedForNobody(t *testing.T) {
-	w := newWorld(t, "a")
-	back := w.unneeded()
-	w.run()
-	w.eventually(w.clock.HasWaiters, "the supervisor waits")
-	w.clock.Step(lookInterval)
-	w.eventually(w.clock.HasWaiters, "the supervisor waits again")
-	if starts := len(w.control.started("a")); starts != 0 {
-		t.Errorf("%d starts", starts)
-	}
-	back()
-	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon serves")
-}
-
-// Where nothing uses MPS it is not looked each moment whether something does: that is told.
-func TestNeedIsTold(t *testing.T) {
-	w := newWorld(t, "a")
-	back := w.unneeded()
-	w.run()
-	w.eventually(w.clock.HasWaiters, "the supervisor waits")
-	if often := w.clock.of(lookInterval); len(often) > 0 {
-		t.Errorf("it looks every %s where nothing uses MPS", lookInterval)
-	}
-	back()
-	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started at once")
-}
-
 // A driver that was replaced is not read by the process that has the old one. While nothing
 // is lost by it, that process ends and the next one starts the daemons.
 func TestDriverThatWasReplaced(t *testing.T) {
 	stale := fmt.Errorf("%w: another library", ErrStale)
 	t.Run("no daemon runs", func(t *testing.T) {
 		w := newWorld(t, "a")
-		back := w.unneeded()
+		plugin := w.plugin(mps.Idle)
 		w.run()
 		w.eventually(w.clock.HasWaiters, "the supervisor waits")
 		w.mu.Lock()
 		w.readErr = stale
 		w.mu.Unlock()
-		back()
+		plugin.declare(mps.InUse)
 		w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
 		err := <-w.ended
 		w.ended <- nil

@@ -42,24 +42,24 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	defer cancel()
 	answers := make(chan error, 1)
 	asked, pending := k.Clock.Now(), false
-	var h health
+	var observed daemonState
 	// Clients find the daemon before there is a server: without it they would ask for
 	// contexts of their own, in the moment in which the first who asks gets one.
-	h.looked(ctx, k.Clock.Now(), pipes)
-	closed, err := k.follow(ctx, daemon)
+	observed.openPipes(ctx, k.Clock.Now(), pipes)
+	closed, err := k.reconcile(ctx, daemon)
 	if err != nil {
 		return errors.Join(err, k.end(daemon))
 	}
-	h.followed(ctx, closed)
+	observed.reconciled(ctx, closed)
 	for {
-		if err := h.hopeless(k.Clock.Now()); err != nil {
+		if err := observed.fatal(k.Clock.Now()); err != nil {
 			return errors.Join(err, k.end(daemon))
 		}
-		state, reason := h.state()
+		state, reason := observed.state()
 		if state == mps.Ready {
-			reason = k.idle.clients
+			reason = k.draining.clients
 		}
-		if err := k.sayIfNew(ctx, state, reason); err != nil {
+		if err := k.updateStatus(ctx, state, reason); err != nil {
 			return errors.Join(err, k.end(daemon))
 		}
 		look := false
@@ -74,24 +74,24 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			return k.quit(ctx, daemon)
 		case err := <-answers:
 			pending = false
-			h.heard(ctx, k.Clock.Now(), err)
-		case <-k.nudges:
+			observed.answered(ctx, k.Clock.Now(), err)
+		case <-k.useChanged:
 		case <-beat.After(k.Clock, lookInterval):
 			look = true
 		}
 		// A command that is on its way may say the opposite.
 		if !pending && ctx.Err() == nil {
-			closed, err := k.follow(ctx, daemon)
+			closed, err := k.reconcile(ctx, daemon)
 			if err != nil {
 				return errors.Join(err, k.end(daemon))
 			}
-			h.followed(ctx, closed)
+			observed.reconciled(ctx, closed)
 		}
 		if !look {
 			continue
 		}
-		h.looked(ctx, k.Clock.Now(), pipes)
-		if pending || h.silence == nil && k.Clock.Since(asked) < askInterval {
+		observed.openPipes(ctx, k.Clock.Now(), pipes)
+		if pending || observed.silence == nil && k.Clock.Since(asked) < askInterval {
 			continue
 		}
 		k.boundLogs(ctx)

@@ -231,9 +231,9 @@ func TestDaemonThatCannotBeKilled(t *testing.T) {
 	w.latest("b").end("crashed", false)
 	w.control.set(func(c *fakeControl) { c.undead, c.stubborn = false, true })
 	w.pass(func() bool { return len(w.control.started("b")) == 2 && w.status("b").State == mps.Ready }, "b's is another")
-	back := w.unneeded()
-	w.pass(func() bool { return w.status("a").Reason == unneeded && w.status("b").Reason == unneeded }, "none is needed")
-	back()
+	plugin := w.plugin(mps.Idle)
+	w.pass(func() bool { return w.status("a").Reason == nodeIdle && w.status("b").Reason == nodeIdle }, "none is needed")
+	plugin.declare(mps.InUse)
 	w.pass(func() bool { return w.status("b").State == mps.Ready }, "b's runs again")
 	stuck.end("at last", true)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mpsdemand tells gpu-mps-supervisor whether its daemons are needed, and for what. It
-// does so in a loop of its own, beside what publishes the node's GPUs: that tells it what the
-// node asks for and what is published.
+// Package mpsdemand tells gpu-mps-supervisor whether its daemons are needed, and for what. The
+// publisher of the node's GPUs tells it what the node asks for and what is published; it has a
+// loop of its own beside that.
 package mpsdemand
 
 import (
@@ -22,14 +22,12 @@ import (
 )
 
 const (
-	// retryInterval is how long there is until the supervisor is told again what it could not
-	// be told.
+	// retryInterval is the time from a failed pass to the next one.
 	retryInterval = 5 * time.Second
-	// RetellInterval is how often it is looked whether what MPS is used for is still what the
-	// supervisor was told. This process tells of what it prepares and takes back at once. Another
-	// one, which an update of the plugin has beside it or after it, may not: it may be of a
-	// version that tells nothing, or end before it has.
-	RetellInterval = 10 * time.Second
+	// ResyncInterval is the time between two passes while MPS is used. This process tells the
+	// supervisor at once what it prepares and unprepares. Another instance, which runs beside
+	// it during an update, may not: its version may tell nothing, or it may end before.
+	ResyncInterval = 10 * time.Second
 )
 
 // MPS is how gpu-mps-supervisor is told; mps.Dir implements it.
@@ -42,8 +40,8 @@ type MPS interface {
 	OfNode() mps.Dir
 	NodeDaemonWanted() (bool, error)
 	WantNodeDaemon(want bool) error
-	// SayUnneeded tells it, until takeBack is called, that nothing on the node uses MPS.
-	SayUnneeded() (takeBack func() error, err error)
+	// Declare declares whether anything on the node uses MPS, until withdraw is called: see mps.Dir.
+	Declare(what mps.Declaration) (withdraw func() error, err error)
 }
 
 // Claims knows what is prepared on the node; *prepare.Preparer implements it.
@@ -76,18 +74,21 @@ type Demand struct {
 	wanted, nodeWanted bool
 	// offered is what is published; nil before anything is.
 	offered *Offered
-	// takeBack ends that nothing uses MPS; nil while that is not said.
-	takeBack func() error
-	// started is when daemons were last asked for that had not been; zero for never.
+	// declared is what this plugin declares, and withdraw ends that; nil if there is nothing to end.
+	declared mps.Declaration
+	withdraw func() error
+	// started is when Want last had daemons started; zero for never.
 	started time.Time
 	failure error
 }
 
 // New returns a Demand, which has to Run.
-func New(o Options) *Demand { return &Demand{Options: o, wake: make(chan struct{}, 1)} }
+func New(o Options) *Demand {
+	return &Demand{Options: o, wake: make(chan struct{}, 1), declared: mps.Undeclared}
+}
 
-// Want has the daemons started that what the node asks for needs: those of MPS, and the one for
-// all GPUs. It returns when any were last started; zero for never.
+// Want sets which daemons the modes need that the node asks for, and has them started: those of the
+// GPUs, and the one for all. It returns when any were last started; zero for never.
 func (d *Demand) Want(byMPS, byNodeDaemon bool) (started time.Time, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -102,16 +103,37 @@ func (d *Demand) Want(byMPS, byNodeDaemon bool) (started time.Time, err error) {
 			return time.Time{}, err
 		}
 	}
-	if byMPS && d.takeBack != nil {
-		if err := d.takeBack(); err != nil {
+	if byMPS && d.declared != mps.InUse {
+		wasIdle := d.declared == mps.Idle
+		if err := d.declare(mps.InUse); err != nil {
 			return time.Time{}, err
 		}
-		d.takeBack, d.started = nil, d.Clock.Now()
+		// The plugin before this one may have declared the node idle.
+		if wasIdle || d.withdraw != nil {
+			d.started = d.Clock.Now()
+		}
 	}
 	return d.started, nil
 }
 
-// Publishes says what is published now. It does not block.
+// declare replaces what this plugin declares. The lock is held.
+func (d *Demand) declare(what mps.Declaration) error {
+	if d.declared == what {
+		return nil
+	}
+	withdraw, err := d.MPS.Declare(what)
+	if err != nil {
+		return err
+	}
+	before := d.withdraw
+	d.declared, d.withdraw = what, withdraw
+	if before == nil {
+		return nil
+	}
+	return before()
+}
+
+// Publishes sets what is published now. It does not block.
 func (d *Demand) Publishes(o Offered) {
 	d.mu.Lock()
 	d.offered = &o
@@ -119,7 +141,7 @@ func (d *Demand) Publishes(o Offered) {
 	signal.Send(d.wake)
 }
 
-// Failure is why the supervisor could not be told last, nil if it could.
+// Failure is the error of the last pass.
 func (d *Demand) Failure() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,14 +150,14 @@ func (d *Demand) Failure() error {
 
 // Run tells the supervisor until the context ends.
 func (d *Demand) Run(ctx context.Context) {
-	var retry, retell <-chan time.Time
+	var retry, resync <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.wake:
 		case <-retry:
-		case <-retell:
+		case <-resync:
 		}
 		settled, err := d.Pass(ctx)
 		if ctx.Err() != nil {
@@ -149,18 +171,18 @@ func (d *Demand) Run(ctx context.Context) {
 		if changed {
 			d.FailureChanged()
 		}
-		retry, retell = nil, nil
+		retry, resync = nil, nil
 		if err != nil || !settled {
 			retry = d.Clock.After(retryInterval)
 		}
 		if used {
-			retell = d.Clock.After(RetellInterval)
+			resync = d.Clock.After(ResyncInterval)
 		}
 	}
 }
 
-// Pass brings what the supervisor was told in line with what is published and prepared. It
-// returns false if it has to look again although nothing may change in the meantime. Run calls it.
+// Pass tells the supervisor what is published and prepared. It returns false if it has to be called
+// again even if neither changes. Run calls it.
 func (d *Demand) Pass(ctx context.Context) (settled bool, err error) {
 	d.mu.Lock()
 	offered := d.offered
@@ -172,27 +194,26 @@ func (d *Demand) Pass(ctx context.Context) (settled bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("look up what uses MPS: %w", err)
 	}
-	told, err := d.tellUses(ctx, *offered, records)
+	set, err := d.setUses(ctx, *offered, records)
 	if err != nil {
 		return false, err
 	}
-	known, err := d.stopUnused(ctx, records)
-	return told && known, err
+	known, err := d.declareUse(ctx, records)
+	return set && known, err
 }
 
-// tellUses says what each GPU is used for by MPS: whether it is published for nothing else, and
-// what the largest share of it is. What is prepared says so itself if it is larger than all
-// others, before it is used. It returns false, and says nothing, where claims may be prepared
-// that are not among the records: the MPS server of a GPU without any is ended, and its clients
-// with it.
-func (d *Demand) tellUses(ctx context.Context, o Offered, records []state.Record) (told bool, err error) {
+// setUses sets what each GPU is used for by MPS: whether it is published for nothing else, and
+// what the largest share of it is. Prepare itself adds a claim to it. Where claims may be prepared
+// that have no record it changes nothing and returns false: the MPS server of a GPU
+// without claims is ended, and its clients with it.
+func (d *Demand) setUses(ctx context.Context, o Offered, records []state.Record) (set bool, err error) {
 	uses, err := o.uses(d.Isolation, records)
-	if err != nil || d.toldLast(uses) {
+	if err != nil || d.usesAreSet(uses) {
 		return err == nil, err
 	}
-	// What is prepared meanwhile would be taken back.
+	// Otherwise it could remove the use of a claim that is prepared meanwhile.
 	err = d.Claims.WithNodeLocked(ctx, func(records []state.Record) error {
-		// Asked after the records were read: one that cannot be is set aside then.
+		// After the records were read: one that is damaged is set aside then.
 		if unknown := d.Claims.Known(ctx); unknown != nil {
 			klog.FromContext(ctx).Info("It is not known which claims use MPS, so what gpu-mps-supervisor was told stays",
 				"reason", unknown)
@@ -202,7 +223,7 @@ func (d *Demand) tellUses(ctx context.Context, o Offered, records []state.Record
 		if err != nil {
 			return err
 		}
-		// A GPU is given up by one daemon before another one is to have it.
+		// One daemon gives a GPU up before another one takes it.
 		for _, guarded := range []bool{false, true} {
 			for of, use := range uses {
 				if use.Guarded() != guarded {
@@ -213,15 +234,14 @@ func (d *Demand) tellUses(ctx context.Context, o Offered, records []state.Record
 				}
 			}
 		}
-		told = true
+		set = true
 		return nil
 	})
-	return told, err
+	return set, err
 }
 
-// toldLast says whether that is what the supervisor was told last. What cannot be read is
-// written anew.
-func (d *Demand) toldLast(uses map[daemonGPU]mps.Use) bool {
+// usesAreSet says whether the supervisor has these uses; not if they cannot be read.
+func (d *Demand) usesAreSet(uses map[daemonGPU]mps.Use) bool {
 	for of, use := range uses {
 		last, err := d.daemonOf(of).Use(of.uuid)
 		if use.Seq = last.Seq; err != nil || use != last {
@@ -231,26 +251,31 @@ func (d *Demand) toldLast(uses map[daemonGPU]mps.Use) bool {
 	return true
 }
 
-// stopUnused has daemons ended that neither what the node asks for, nor what it publishes, nor a
-// claim that is prepared uses. Where that is not known they go on, and it returns false.
-func (d *Demand) stopUnused(ctx context.Context, records []state.Record) (known bool, err error) {
+// declareUse declares whether anything that the node asks for or publishes, or a prepared claim, uses
+// MPS, and ends the daemon for all GPUs where nothing uses that. Where it is not known which claims are
+// prepared it changes nothing and returns false.
+func (d *Demand) declareUse(ctx context.Context, records []state.Record) (known bool, err error) {
 	nodeDaemon, err := d.MPS.NodeDaemonWanted()
 	if err != nil {
 		return false, err
 	}
+	nodeDaemon = nodeDaemon && !slices.ContainsFunc(records, usesNodeDaemon)
+	claimed := slices.ContainsFunc(records, usesMPS)
 	d.mu.Lock()
-	stopNode, stop := nodeDaemon && !d.nodeUsed(), d.takeBack == nil && !d.used()
+	stopNode, used := nodeDaemon && !d.nodeUsed(), claimed || d.used()
+	if used {
+		err = d.declare(mps.InUse)
+	}
+	done := !stopNode && (used || d.declared == mps.Idle)
 	d.mu.Unlock()
-	if !stopNode && !stop {
-		return true, nil
+	if err != nil || done {
+		return true, err
 	}
 	logger := klog.FromContext(ctx)
 	if err := d.Claims.Known(ctx); err != nil {
-		logger.Info("It is not known whether a claim uses MPS, so its control daemons go on", "reason", err)
+		logger.Info("It is not known whether a claim uses MPS, so what gpu-mps-supervisor was told stays", "reason", err)
 		return false, nil
 	}
-	stopNode = stopNode && !slices.ContainsFunc(records, usesNodeDaemon)
-	stop = stop && !slices.ContainsFunc(records, usesMPS)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// The node may ask for them since.
@@ -259,14 +284,14 @@ func (d *Demand) stopUnused(ctx context.Context, records []state.Record) (known 
 			return true, err
 		}
 	}
-	if stop && !d.used() {
-		takeBack, err := d.MPS.SayUnneeded()
-		if err != nil {
-			logger.V(4).Info("The MPS control daemons go on although nothing uses them", "reason", err)
-			return true, nil
-		}
-		d.takeBack, d.started = takeBack, time.Time{}
+	if claimed || d.used() {
+		return true, nil
 	}
+	if err := d.declare(mps.Idle); err != nil {
+		logger.V(4).Info("The MPS control daemons go on although nothing uses them", "reason", err)
+		return true, nil
+	}
+	d.started = time.Time{}
 	return true, nil
 }
 

@@ -72,44 +72,81 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// claims are none, and known says why that may not be so.
-type claims struct{ known func() error }
+// claims are those that are prepared, and known says why there may be others.
+type claims struct {
+	prepared []state.Record
+	known    func() error
+}
 
-func (*claims) Prepared(context.Context) ([]state.Record, error) { return nil, nil }
+func (c *claims) Prepared(context.Context) ([]state.Record, error) { return c.prepared, nil }
 
-func (*claims) WithNodeLocked(_ context.Context, do func([]state.Record) error) error {
-	return do(nil)
+func (c *claims) WithNodeLocked(_ context.Context, do func([]state.Record) error) error {
+	return do(c.prepared)
 }
 
 func (c *claims) Known(context.Context) error { return c.known() }
+
+// plugin is one that has started and knows all claims.
+func plugin(dir mps.Dir, prepared []state.Record) *Demand {
+	registry := isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+	return New(Options{MPS: dir, Isolation: registry, Clock: clocktesting.NewFakeClock(time.Unix(1, 0)),
+		Claims: &claims{prepared: prepared, known: func() error { return nil }}})
+}
+
+// kill ends the plugin: the kernel lets go of its locks.
+func (d *Demand) kill(t *testing.T) {
+	t.Helper()
+	if d.withdraw != nil {
+		if err := d.withdraw(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// passes has the plugin go once through what Run does.
+func (d *Demand) passes(t *testing.T, o Offered) {
+	t.Helper()
+	d.Publishes(o)
+	if _, err := d.Pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func declares(t *testing.T, dir mps.Dir, want mps.Declaration) {
+	t.Helper()
+	if got, err := dir.Declared(); err != nil || got != want {
+		t.Errorf("the supervisor is told %q, %v, want %q", got, err, want)
+	}
+}
 
 // What a node asks for, or publishes, while it is looked whether anything uses MPS, keeps the
 // daemons.
 func TestDaemonsThatAreWantedMeanwhile(t *testing.T) {
 	for name, test := range map[string]struct {
-		meanwhile  func(d *Demand) error
-		want, node bool
+		meanwhile func(d *Demand) error
+		want      mps.Declaration
+		node      bool
 	}{
-		"nothing": {meanwhile: func(*Demand) error { return nil }},
+		"nothing": {meanwhile: func(*Demand) error { return nil }, want: mps.Idle},
+		// Nobody has ever declared it idle.
 		"asked for": {meanwhile: func(d *Demand) error {
 			_, err := d.Want(true, true)
 			return err
-		}, want: true, node: true},
+		}, want: mps.Undeclared, node: true},
 		"published": {meanwhile: func(d *Demand) error {
 			d.Publishes(offers(mode.MPS, isolation.NameMPSNode))
 			return nil
-		}, want: true, node: true},
-		"not known": {meanwhile: func(*Demand) error { return errors.New("lost") }, want: true, node: true},
+		}, want: mps.Undeclared, node: true},
+		"not known": {meanwhile: func(*Demand) error { return errors.New("lost") }, want: mps.Undeclared, node: true},
 		"one for each is asked for": {meanwhile: func(d *Demand) error {
 			_, err := d.Want(true, false)
 			return err
-		}, want: true},
+		}, want: mps.Undeclared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := mps.Dir(t.TempDir())
-			registry := isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
-			d := New(Options{MPS: dir, Isolation: registry, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
-			d.Claims = &claims{known: func() error { return test.meanwhile(d) }}
+			d := plugin(dir, nil)
+			d.Claims.(*claims).known = func() error { return test.meanwhile(d) }
 			if err := dir.WantNodeDaemon(true); err != nil {
 				t.Fatal(err)
 			}
@@ -117,12 +154,107 @@ func TestDaemonsThatAreWantedMeanwhile(t *testing.T) {
 			if _, err := d.Pass(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := dir.Needed(); err != nil || got != test.want {
-				t.Errorf("the daemons are needed: %t, %v, want %t", got, err, test.want)
-			}
+			declares(t, dir, test.want)
 			if got, err := dir.NodeDaemonWanted(); err != nil || got != test.node {
 				t.Errorf("the daemon for all GPUs is wanted: %t, %v, want %t", got, err, test.node)
 			}
 		})
 	}
+}
+
+// A plugin on a node that its predecessor had declared idle declares what it knows, and as it knows it:
+// the supervisor waits for that.
+func TestPluginAfterOneThatDeclaredTheNodeIdle(t *testing.T) {
+	other, byMPS := offers(mode.Share, isolation.NameNone), offers(mode.MPS, isolation.NameMPS)
+	for name, test := range map[string]struct {
+		prepared []state.Record
+		knows    func(t *testing.T, d *Demand)
+		want     mps.Declaration
+		started  bool
+	}{
+		"nothing yet":      {knows: func(*testing.T, *Demand) {}, want: mps.Undeclared},
+		"nothing uses MPS": {knows: func(t *testing.T, d *Demand) { d.passes(t, other) }, want: mps.Idle},
+		"what is prepared is not known": {knows: func(t *testing.T, d *Demand) {
+			d.Claims.(*claims).known = func() error { return errors.New("lost") }
+			d.passes(t, other)
+		}, want: mps.Undeclared},
+		"MPS is asked for": {knows: func(t *testing.T, d *Demand) {
+			if _, err := d.Want(true, false); err != nil {
+				t.Fatal(err)
+			}
+		}, want: mps.InUse, started: true},
+		"MPS is published": {knows: func(t *testing.T, d *Demand) { d.passes(t, byMPS) }, want: mps.InUse},
+		"a claim is held by it": {prepared: []state.Record{share(isolation.NameMPS)}, want: mps.InUse,
+			knows: func(t *testing.T, d *Demand) { d.passes(t, other) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := mps.Dir(t.TempDir())
+			before := plugin(dir, nil)
+			before.passes(t, other)
+			declares(t, dir, mps.Idle)
+			before.kill(t)
+			declares(t, dir, mps.Undeclared)
+			d := plugin(dir, test.prepared)
+			test.knows(t, d)
+			declares(t, dir, test.want)
+			if started := !d.started.IsZero(); started != test.started {
+				t.Errorf("it waits for daemons that were started now: %t, want %t", started, test.started)
+			}
+			d.kill(t)
+		})
+	}
+}
+
+// The node comes to use MPS, and leaves it. Nothing is withdrawn before the next is declared, so a plugin that
+// is killed on the way leaves the one or the other.
+func TestDemandChanges(t *testing.T) {
+	dir := &recordingDir{Dir: mps.Dir(t.TempDir())}
+	d := plugin(dir.Dir, nil)
+	d.MPS = dir
+	other := offers(mode.Share, isolation.NameNone)
+	d.passes(t, other)
+	for range 2 {
+		if started, err := d.Want(true, false); err != nil || started.IsZero() {
+			t.Errorf("daemons were started at %v, %v", started, err)
+		}
+		d.passes(t, offers(mode.MPS, isolation.NameMPS))
+		declares(t, dir.Dir, mps.InUse)
+		if started, err := d.Want(false, false); err != nil || started.IsZero() {
+			t.Errorf("daemons were started at %v, %v", started, err)
+		}
+		d.passes(t, other)
+		declares(t, dir.Dir, mps.Idle)
+	}
+	d.kill(t)
+	want := []string{"+idle", "+in use", "-idle", "+idle", "-in use", "+in use", "-idle", "+idle", "-in use", "-idle"}
+	if diff := cmp.Diff(want, dir.calls); diff != "" {
+		t.Errorf("declared (+) and withdrawn (-), -want +got:\n%s", diff)
+	}
+}
+
+// recordingDir keeps what is declared and withdrawn, in its order.
+type recordingDir struct {
+	mps.Dir
+	calls []string
+}
+
+func (r *recordingDir) Declare(what mps.Declaration) (func() error, error) {
+	r.calls = append(r.calls, "+"+string(what))
+	withdraw, err := r.Dir.Declare(what)
+	return func() error {
+		r.calls = append(r.calls, "-"+string(what))
+		return withdraw()
+	}, err
+}
+
+// A claim that another instance of the plugin has prepared counts, though this one has declared the node idle.
+func TestClaimByMPSOnAnIdleNode(t *testing.T) {
+	dir := mps.Dir(t.TempDir())
+	d := plugin(dir, nil)
+	d.passes(t, offers(mode.Share, isolation.NameNone))
+	declares(t, dir, mps.Idle)
+	d.Claims.(*claims).prepared = []state.Record{share(isolation.NameMPS)}
+	d.passes(t, offers(mode.Share, isolation.NameNone))
+	declares(t, dir, mps.InUse)
+	d.kill(t)
 }

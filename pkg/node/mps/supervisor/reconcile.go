@@ -13,27 +13,27 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// secure brings the card's compute mode in line with its use before its daemon starts. It
-// waits for as long as that cannot be, and says why.
-func (k *keeper) secure(ctx context.Context) error {
+// awaitComputeMode has the card's compute mode be that of its use before its daemon starts. While
+// that fails it waits, and the status says why.
+func (k *keeper) awaitComputeMode(ctx context.Context) error {
 	for {
-		err := k.trySecure(ctx)
+		err := k.prepareComputeMode(ctx)
 		if err == nil {
 			return nil
 		}
-		if err := k.sayIfNew(ctx, mps.Down, err.Error()); err != nil {
+		if err := k.updateStatus(ctx, mps.Down, err.Error()); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-k.nudges:
+		case <-k.useChanged:
 		case <-k.Clock.After(lookInterval):
 		}
 	}
 }
 
-func (k *keeper) trySecure(ctx context.Context) error {
+func (k *keeper) prepareComputeMode(ctx context.Context) error {
 	if err := k.gpus.probe(ctx); err != nil {
 		return err
 	}
@@ -44,8 +44,8 @@ func (k *keeper) trySecure(ctx context.Context) error {
 	if !uses.guarded() {
 		return k.gpus.release(ctx)
 	}
-	if k.shutOut {
-		if err := k.gpus.strangers(ctx); err != nil {
+	if k.foreignSeen {
+		if err := k.gpus.checkForeign(ctx); err != nil {
 			return err
 		}
 	}
@@ -56,22 +56,22 @@ func (k *keeper) trySecure(ctx context.Context) error {
 var errUseGone = errors.New("what the plugin said that the GPU is used for was removed, as by a program that cleans " +
 	"up in /run: the plugin says it again when it next publishes the GPUs")
 
-// follow brings the card, whose daemon runs, in line with its use. What keeps others from
-// the card for the moment is closed; the error is one with which the daemon cannot go on.
-func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) {
+// reconcile brings the card, whose daemon runs, in line with its use. closed is why the card
+// takes no clients for the moment; with an err the daemon cannot go on.
+func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err error) {
 	if closed := k.gpus.remember(ctx); closed != nil {
 		return closed, nil
 	}
 	uses, err := k.uses()
 	if err == nil && k.useGone(uses) {
-		// Nobody takes it back that way. What runs goes on.
+		// No plugin withdraws a use like that, so what runs goes on.
 		err = errUseGone
 	}
 	if err != nil {
 		return err, nil
 	}
 	if uses.guarded() {
-		k.idle = idle{}
+		k.draining = draining{}
 	}
 	switch {
 	case uses.guarded() && k.gpus.canHold() && k.server == nil:
@@ -79,10 +79,10 @@ func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) 
 	case uses.guarded():
 		closed = k.gpus.keep(ctx)
 	case k.server != nil:
-		if k.idle.clients = k.clientsLeft(ctx); k.idle.clients != "" {
+		if k.draining.clients = k.clientsLeft(ctx); k.draining.clients != "" {
 			return nil, nil
 		}
-		// Nobody is to come in before the last client's server has gone.
+		// Otherwise a program could start on the card before the server has ended.
 		k.gpus.close(ctx)
 		err = k.stopServer(ctx)
 	}
@@ -94,11 +94,11 @@ func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) 
 			return closed, nil
 		}
 	}
-	// A daemon that is silent is not to be killed for it.
+	// An error here closes the card: a daemon that does not answer is not killed for it.
 	return k.limit(ctx, uses), nil
 }
 
-// useGone says whether a GPU has no use any more that had one.
+// useGone says whether the use of a GPU was lost that the daemon is set up for.
 func (k *keeper) useGone(uses gpuUses) bool {
 	for i, gpu := range k.gpus {
 		if uses[i].Seq == 0 && gpu.use != nil && gpu.use.Seq > 0 {
@@ -108,7 +108,7 @@ func (k *keeper) useGone(uses gpuUses) bool {
 	return false
 }
 
-// limit has the daemon hold processes to the largest share of each card.
+// limit has the daemon limit each process to the largest share of each card.
 func (k *keeper) limit(ctx context.Context, uses gpuUses) error {
 	now := k.inForce()
 	limits := uses.limits(now)
@@ -134,19 +134,19 @@ func (k *keeper) limitCommands(ctx context.Context, limits []mps.Limits) (string
 	if k.server != nil {
 		return limitCommands(limits, []int{k.server.pid}), nil
 	}
-	// Where clients start it.
+	// Clients may have started servers that the supervisor does not watch.
 	servers, err := k.servers(ctx)
 	return limitCommands(limits, servers), err
 }
 
-// left brings the card in line with its use after the daemon has ended for good. As long
-// as there are claims their containers may start programs, so the card stays closed, until
-// the next supervisor opens it.
-func (k *keeper) left(ctx context.Context) {
-	unneeded := errors.Is(context.Cause(ctx), errUnneeded)
+// finish brings the card in line with its use after the daemon has ended for good. A card
+// with claims stays closed until the next supervisor opens it: their containers may start
+// programs meanwhile.
+func (k *keeper) finish(ctx context.Context) {
+	nodeIdle := errors.Is(context.Cause(ctx), errNodeIdle)
 	ctx = context.WithoutCancel(ctx)
 	uses, err := k.uses()
-	stays := uses.claimed() && !unneeded
+	stays := uses.claimed() && !nodeIdle
 	if err == nil && !stays {
 		err = k.gpus.release(ctx)
 	}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// declare declares it, until the returned function is called.
+func declare(t *testing.T, d Dir, declaration Declaration) (withdraw func()) {
+	t.Helper()
+	f, err := d.Declare(declaration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f == nil {
+		return func() {}
+	}
+	return func() {
+		t.Helper()
+		if err := f(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func declares(t *testing.T, d Dir, want Declaration) {
+	t.Helper()
+	if got, err := d.Declared(); err != nil || got != want {
+		t.Errorf("declaration: %s, %v, want %s", got, err, want)
+	}
+}
+
+func TestDeclared(t *testing.T) {
+	d := Dir(t.TempDir())
+	declares(t, d, Undeclared)
+	first := declare(t, d, Idle)
+	declares(t, d, Idle)
+	// As two instances of the plugin during an update.
+	second := declare(t, d, Idle)
+	first()
+	declares(t, d, Idle)
+	used := declare(t, d, InUse)
+	declares(t, d, InUse)
+	second()
+	declares(t, d, InUse)
+	used()
+	declares(t, d, Undeclared)
+	// The supervisor holds other locks.
+	release, err := d.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	declares(t, d, Undeclared)
+	declare(t, d, Idle)()
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A plugin that changes its declaration, or is killed while it does, is never taken for one that
+// does not know.
+func TestDeclaredWhileADeclarationChanges(t *testing.T) {
+	d := Dir(t.TempDir())
+	idle := declare(t, d, Idle)
+	used := declare(t, d, InUse)
+	declares(t, d, InUse)
+	idle()
+	declares(t, d, InUse)
+	idle = declare(t, d, Idle)
+	declares(t, d, InUse)
+	used()
+	declares(t, d, Idle)
+	idle()
+}
+
+func TestIdleOfAnEarlierVersion(t *testing.T) {
+	d := Dir(t.TempDir())
+	f, err := os.Open(string(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	declares(t, d, IdleUntilUndeclared)
+	// One of this version beside it will declare what follows.
+	idle := declare(t, d, Idle)
+	declares(t, d, Idle)
+	idle()
+	declares(t, d, IdleUntilUndeclared)
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	declares(t, d, Undeclared)
+}
+
+// A plugin that cannot make the file is taken for one of an earlier version.
+func TestIdleWithoutTheFile(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := os.Symlink(filepath.Join(string(d), "none", "file"), d.declarationFile()); err != nil {
+		t.Fatal(err)
+	}
+	idle := declare(t, d, Idle)
+	declares(t, d, IdleUntilUndeclared)
+	declare(t, d, InUse)()
+	idle()
+	declares(t, d, Undeclared)
+}
+
+func TestInUseGoesWithoutSaying(t *testing.T) {
+	d := Dir(t.TempDir())
+	if withdraw, err := d.Declare(InUse); err != nil || withdraw != nil {
+		t.Errorf("somebody was told: %v", err)
+	}
+	if entries, err := os.ReadDir(string(d)); err != nil || len(entries) > 0 {
+		t.Errorf("%v was written, %v", entries, err)
+	}
+	declare(t, d, Idle)()
+	// From then on it does not, whoever has declared the node idle.
+	if withdraw, err := d.Declare(InUse); err != nil || withdraw == nil {
+		t.Errorf("nobody was told: %v", err)
+	}
+}
+
+func TestDeclaredWithoutADirectory(t *testing.T) {
+	d := Dir(t.TempDir() + "/none")
+	if got, err := d.Declared(); err == nil || got != Undeclared {
+		t.Errorf("declaration: %s, %v", got, err)
+	}
+	if _, err := d.Declare(Idle); err == nil {
+		t.Error("it was declared nowhere")
+	}
+	if _, err := d.Declare(InUse); err != nil {
+		t.Errorf("nobody has declared otherwise: %v", err)
+	}
+}
+
+func TestAwaitIdleEnd(t *testing.T) {
+	d := Dir(t.TempDir())
+	first, second := declare(t, d, Idle), declare(t, d, Idle)
+	ended := make(chan error, 1)
+	go func() { ended <- d.AwaitIdleEnd() }()
+	first()
+	if len(ended) > 0 {
+		t.Error("it has ended while the node is idle")
+	}
+	second()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it does not end")
+	}
+}

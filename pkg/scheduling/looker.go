@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduling
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+)
+
+// looker looks at single devices in the manner of the allocator.
+type looker struct {
+	state    structured.AllocatedState
+	compiled *cel.Cache
+	classes  stockallocator.Classes
+	offers   map[string]*offer
+	// judged is, for each request of the claims that are asked about, what suits said of
+	// devices: slices of nodes that are alike may have the same devices.
+	judged map[asked]map[*resourceapi.Device]Seen
+}
+
+// asked is a request, or an alternative of it.
+type asked struct {
+	claim *resourceapi.ResourceClaim
+	name  string
+}
+
+func newLooker(s Snapshot, state structured.AllocatedState, compiled *cel.Cache) *looker {
+	l := &looker{state: state, compiled: compiled, classes: s.Classes, offers: map[string]*offer{}}
+	l.forget()
+	for node, pool := range devices.Pools(s.Slices) {
+		l.offers[node] = l.offerOf(node, pool)
+	}
+	return l
+}
+
+// forget ends the question: the next one has other Requests.
+func (l *looker) forget() { l.judged = map[asked]map[*resourceapi.Device]Seen{} }
+
+// offer is what the driver offers on a node.
+type offer struct {
+	pool    string
+	devices []*resourceapi.Device
+	// left is what devices that nobody has may still consume, by counter set and counter.
+	left map[string]map[string]resource.Quantity
+	// whole is whether all of it is published.
+	whole bool
+	gpus  int
+}
+
+func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer {
+	o := &offer{
+		pool: v1alpha1.PoolName(node), whole: int64(len(pool)) == pool[0].Spec.Pool.ResourceSliceCount,
+		left: map[string]map[string]resource.Quantity{},
+	}
+	gpus := map[int64]bool{}
+	for _, slice := range pool {
+		for i := range slice.Spec.Devices {
+			o.devices = append(o.devices, &slice.Spec.Devices[i])
+		}
+		for _, set := range slice.Spec.SharedCounters {
+			o.left[set.Name] = map[string]resource.Quantity{}
+			for name, counter := range set.Counters {
+				o.left[set.Name][name] = counter.Value.DeepCopy()
+			}
+		}
+	}
+	for _, d := range o.devices {
+		// A GPU that is cut, or can be, is one: its instances have its index.
+		if index := d.Attributes[v1alpha1.AttrIndex].IntValue; index != nil && !IsSet(d) {
+			gpus[*index] = true
+		}
+		if !l.state.AllocatedDevices.Has(o.id(d)) && l.state.AggregatedCapacity[o.id(d)] == nil {
+			continue
+		}
+		for _, consumed := range d.ConsumesCounters {
+			for name, counter := range consumed.Counters {
+				if left, ok := o.left[consumed.CounterSet][name]; ok {
+					left.Sub(counter.Value)
+					o.left[consumed.CounterSet][name] = left
+				}
+			}
+		}
+	}
+	o.gpus = len(gpus)
+	return o
+}
+
+func (o *offer) id(d *resourceapi.Device) structured.DeviceID {
+	return structured.MakeDeviceID(v1alpha1.DriverName, o.pool, d.Name)
+}
+
+// lacks says what a node lacks for claims that do not fit, and of these what is farthest from
+// being there: of the request that is, the nearest alternative. single says that it lacks
+// something for one request alone, so that it cannot fit. The allocator is not asked.
+func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.ResourceClaim) (all []Lack,
+	farthest Lack, single bool) {
+	one := func(kind LackKind, step Step) ([]Lack, Lack, bool) {
+		lack := Lack{Kind: kind, Node: node, Claims: claims, Step: step}
+		return []Lack{lack}, lack, false
+	}
+	o := l.offers[node]
+	switch {
+	case o == nil:
+		return one(NoDriver, NoStep)
+	case !o.whole:
+		return one(InPart, NoStep)
+	case len(o.devices) == 0:
+		return one(NoGPUs, NoStep)
+	}
+	farthest.Step = Suits
+	others := false
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			lacks, foreign := l.lacksOf(ctx, o, claim, &claim.Spec.Devices.Requests[i])
+			for i := range lacks {
+				lacks[i].Node, lacks[i].Claims, lacks[i].Claim = node, claims, claim.Name
+			}
+			all, others = append(all, lacks...), others || foreign
+			if len(lacks) == 0 {
+				continue
+			}
+			nearest := slices.MaxFunc(lacks, func(a, b Lack) int { return cmp.Compare(a.Step, b.Step) })
+			if nearest.Step < farthest.Step {
+				farthest = nearest
+			}
+		}
+	}
+	switch {
+	case len(all) > 0:
+		return all, farthest, true
+	case others:
+		return one(OfOthers, NoStep)
+	default:
+		return one(AtOnce, Suits)
+	}
+}
+
+// lacksOf says what a node lacks for each alternative of a request; nothing where it serves
+// one of them. foreign says that one is for another driver's devices.
+func (l *looker) lacksOf(ctx context.Context, o *offer, claim *resourceapi.ResourceClaim,
+	wanted *resourceapi.DeviceRequest) (lacks []Lack, foreign bool) {
+	for _, r := range Served(wanted) {
+		class, err := l.classes.Get(r.Class)
+		switch {
+		case err != nil:
+			lacks = append(lacks, Lack{Kind: NoClass, Request: r.Name, Err: err})
+			continue
+		case !ofDriver(class.Name, class):
+			return nil, true
+		}
+		of := asked{claim, r.Name}
+		if l.judged[of] == nil {
+			l.judged[of] = map[*resourceapi.Device]Seen{}
+		}
+		lack, lacking := l.lack(ctx, o, class, r, l.judged[of])
+		if !lacking {
+			return nil, false
+		}
+		lack.Request = r.Name
+		lacks = append(lacks, lack)
+	}
+	return lacks, false
+}
+
+// lack looks at all devices of a node for one request, or one alternative of it. It is false
+// where there are enough that would serve it.
+func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceClass, r Request,
+	judged map[*resourceapi.Device]Seen) (Lack, bool) {
+	best := map[string]Seen{}
+	var order []string
+	unclear := false
+	for _, d := range o.devices {
+		found := l.look(ctx, o, d, class, r, judged)
+		unclear = unclear || found.unclear
+		gpu := GPUOf(d)
+		if had, is := best[gpu]; !is {
+			order = append(order, gpu)
+		} else if had.Step >= found.Step {
+			continue
+		}
+		best[gpu] = found
+	}
+	all := make([]Seen, 0, len(order))
+	for _, gpu := range order {
+		all = append(all, best[gpu])
+	}
+	if !r.All {
+		all = withoutSets(all)
+	}
+	var enough int64
+	for _, s := range all {
+		if s.Step == Suits {
+			enough++
+		}
+	}
+	if r.All {
+		// All that match and are large enough now have to be free.
+		matching := slices.DeleteFunc(slices.Clone(all), func(s Seen) bool {
+			return s.Step != Suits && s.Step != Taken && s.Step != Tainted
+		})
+		r.Count = max(1, int64(len(matching)))
+	}
+	if enough >= r.Count {
+		return Lack{}, false
+	}
+	lack := newLack(r, class, all, enough)
+	lack.Unclear = unclear
+	return lack, true
+}
+
+// newLack is of the devices that come farthest without serving the request.
+func newLack(r Request, class *resourceapi.DeviceClass, all []Seen, enough int64) Lack {
+	lack := Lack{Wanted: r, Class: class, Seen: all, Enough: enough}
+	for _, s := range all {
+		if s.Step != Suits {
+			lack.Step = max(lack.Step, s.Step)
+		}
+	}
+	var of []Seen
+	for _, s := range all {
+		if s.Step == lack.Step {
+			of = append(of, s)
+		}
+	}
+	if len(of) == 0 {
+		return lack
+	}
+	first := Freest(of)
+	lack.Nearest = []string{first.Device.Name}
+	for _, s := range of {
+		if s.Device.Name != first.Device.Name {
+			lack.Nearest = append(lack.Nearest, s.Device.Name)
+		}
+	}
+	if lack.Step == Full {
+		lack.Capacity, lack.Missing = first.Name, first.Asked.DeepCopy()
+		lack.Missing.Sub(first.Has)
+	}
+	return lack
+}
+
+// withoutSets leaves out linked sets where single GPUs come as far: sets consist of those, so
+// that GPUs would count twice.
+func withoutSets(all []Seen) []Seen {
+	var single, set Step
+	for _, s := range all {
+		if IsSet(s.Device) {
+			set = max(set, s.Step)
+		} else {
+			single = max(single, s.Step)
+		}
+	}
+	if single < set {
+		return all
+	}
+	return slices.DeleteFunc(all, func(s Seen) bool { return IsSet(s.Device) })
+}
+
+// Freest is the one that has most of what is asked for.
+func Freest(of []Seen) Seen {
+	best := of[0]
+	for _, s := range of[1:] {
+		if s.Name == best.Name && s.Has.Cmp(best.Has) > 0 || best.Name != v1alpha1.CapMemory && s.Name == v1alpha1.CapMemory {
+			best = s
+		}
+	}
+	return best
+}
+
+// look says how far a device comes. judged holds what is known of devices for the request.
+func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, class *resourceapi.DeviceClass,
+	r Request, judged map[*resourceapi.Device]Seen) Seen {
+	s, known := judged[d]
+	if !known {
+		s = l.suits(ctx, d, class, r)
+		judged[d] = s
+	}
+	if s.Step != Suits {
+		return s
+	}
+	if !r.Admin && l.taken(o, d) {
+		s.Step, s.FreeSlices = Taken, o.freeSlices(d)
+		return s
+	}
+	if ptr.Deref(d.AllowMultipleAllocations, false) {
+		return l.lookAtAmounts(o, s, r)
+	}
+	return s
+}
+
+// suits says how far a device comes if nobody had anything of it.
+func (l *looker) suits(ctx context.Context, d *resourceapi.Device, class *resourceapi.DeviceClass, r Request) Seen {
+	s := Seen{Step: OtherClass, Device: d}
+	var matches bool
+	if _, matches, s.unclear = l.match(ctx, d, conditions(class.Spec.Selectors)); !matches {
+		return s
+	}
+	if s.Selector, matches, s.unclear = l.match(ctx, d, r.Selectors); !matches {
+		s.Step = Unmatched
+		return s
+	}
+	whole := asWhole(d)
+	if name := r.Short(&whole); name != "" {
+		s.Step, s.Name, s.Asked = TooSmall, name, r.Capacity[name]
+		s.Has, _ = Most(&whole, name)
+		return s
+	}
+	if taint, closed := r.Untolerated(d); closed {
+		s.Step, s.Taint = Tainted, taint
+		return s
+	}
+	s.Step = Suits
+	return s
+}
+
+// match returns the first expression that does not match a device; failed says that it cannot be evaluated.
+func (l *looker) match(ctx context.Context, d *resourceapi.Device, expressions []string) (differs string, matches,
+	failed bool) {
+	for _, expression := range expressions {
+		compiled := l.compiled.GetOrCompile(expression)
+		if compiled.Error != nil {
+			return expression, false, true
+		}
+		matches, _, err := compiled.DeviceMatches(ctx, cel.Device{
+			Driver: v1alpha1.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes,
+			Capacity: d.Capacity,
+		})
+		if err != nil || !matches {
+			return expression, false, err != nil
+		}
+	}
+	return "", true, false
+}
+
+// taken says whether others hold a device, or what it consists of.
+func (l *looker) taken(o *offer, d *resourceapi.Device) bool {
+	if l.state.AllocatedDevices.Has(o.id(d)) {
+		return true
+	}
+	if l.state.AggregatedCapacity[o.id(d)] != nil {
+		return false // what it consists of is taken by its own shares
+	}
+	for _, consumed := range d.ConsumesCounters {
+		for name, counter := range consumed.Counters {
+			if left := o.left[consumed.CounterSet][name]; left.Cmp(counter.Value) < 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lookAtAmounts goes on with a device that can be shared.
+func (l *looker) lookAtAmounts(o *offer, s Seen, r Request) Seen {
+	consumed := l.state.AggregatedCapacity[o.id(s.Device)]
+	unlimited := devices.Unlimited(s.Device)
+	s.Step = Suits
+	for _, name := range inOrder(s.Device.Capacity) {
+		capacity := s.Device.Capacity[name]
+		need := needed(capacity, r, name)
+		free := func(of resource.Quantity) resource.Quantity {
+			left := of.DeepCopy()
+			if used := consumed[name]; used != nil {
+				left.Sub(*used)
+			}
+			if left.Sign() < 0 {
+				return resource.Quantity{Format: left.Format}
+			}
+			return left
+		}
+		now, later := free(capacity.Value), free(unlimited[name].Value)
+		switch {
+		case need.Cmp(later) > 0:
+			s.Step, s.Name, s.Asked, s.Has = Full, name, need, later
+			return s
+		case need.Cmp(now) > 0 && s.Step == Suits:
+			s.Step, s.Name, s.Asked, s.Has = HeldBack, name, need, now
+		}
+	}
+	return s
+}
