@@ -26,6 +26,8 @@ const answerTimeout = 30 * time.Second
 // contender is a driver that is compared, with claims allocated from it.
 type contender struct {
 	driver.Driver
+	// node is a Node without a kubelet, on which the driver believes to be.
+	node   string
 	claims []*drapb.Claim
 }
 
@@ -43,26 +45,48 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	common := []string{"--node-name", socketNode, "--kubeconfig", c.String("kubeconfig")}
-	b.gpushare = &contender{Driver: driver.Driver{
+	common := []string{"--kubeconfig", c.String("kubeconfig"), "--node-name"}
+	b.gpushare = &contender{node: socketNode, Driver: driver.Driver{
 		Name: v1alpha1.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
 		Args: append([]string{
 			"--driver-root", root, "--sysfs-root", filepath.Join(root, sim.SysDir), "--cdi-hook", c.String("hook"),
 			"--mps-check", "", "--memory-limit-hook", "",
-		}, common...),
+		}, append(common, socketNode)...),
 	}}
-	b.trivial = &contender{Driver: driver.Driver{
-		Name: trivialDriver, Program: c.String("trivial"), Dir: filepath.Join(b.dir, "trivial"), Args: common,
+	b.trivial = &contender{node: socketNode, Driver: driver.Driver{
+		Name: trivialDriver, Program: c.String("trivial"), Dir: filepath.Join(b.dir, "trivial"),
+		Args: append(common, socketNode),
 	}}
 	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+v1alpha1.DriverName,
 		shareRequest()), shareOfCard); err != nil {
 		return err
 	}
 	b.trivial.claims, err = b.makeClaims(ctx, "trivial", claimCount, claimSpec(trivialDriver, nil), trivialDevice)
+	if err != nil || c.String("nvidia") == "" {
+		return err
+	}
+	b.nvidia = &contender{node: nvidiaNode, Driver: driver.Driver{
+		Name: nvidiaDriver, Program: c.String("nvidia"), Dir: filepath.Join(b.dir, "nvidia"),
+		Flags: driver.Flags{Plugins: "--kubelet-plugins-directory-path",
+			Registrar: "--kubelet-registrar-directory-path", CDI: "--cdi-root"},
+		Args: append([]string{
+			"--nvidia-driver-root", root, "--container-driver-root", root, "--image-name", "none",
+			"--nvidia-cdi-hook-path", c.String("hook"),
+		}, append(common, nvidiaNode)...),
+	}}
+	// It gives out whole GPUs, one to a claim.
+	b.nvidia.claims, err = b.makeClaims(ctx, "nvidia", cards, claimSpec(nvidiaDriver, nil), nvidiaDevice)
 	return err
 }
 
-func (b *bench) contenders() []*contender { return []*contender{b.gpushare, b.trivial} }
+// contenders are the drivers that are compared: this one first, then the trivial one.
+func (b *bench) contenders() []*contender {
+	all := []*contender{b.gpushare, b.trivial}
+	if b.nvidia != nil {
+		all = append(all, b.nvidia)
+	}
+	return all
+}
 
 // served is a contender that runs and answers.
 type served struct {
@@ -107,16 +131,20 @@ func (s *served) kill() {
 	_ = s.socket.Close()
 }
 
-// serveAll starts all contenders. The returned function ends them.
-func (b *bench) serveAll(ctx context.Context) (gpushare, trivial *served, stop func(), err error) {
-	gpushare, err = b.gpushare.serve(ctx)
-	if err != nil {
-		return nil, nil, nil, err
+// serveAll starts all contenders, in the order of contenders. The returned function ends them.
+func (b *bench) serveAll(ctx context.Context) (all []*served, stop func(), err error) {
+	stop = func() {
+		for _, s := range all {
+			s.kill()
+		}
 	}
-	trivial, err = b.trivial.serve(ctx)
-	if err != nil {
-		gpushare.kill()
-		return nil, nil, nil, err
+	for _, c := range b.contenders() {
+		s, err := c.serve(ctx)
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		all = append(all, s)
 	}
-	return gpushare, trivial, func() { gpushare.kill(); trivial.kill() }, nil
+	return all, stop, nil
 }

@@ -22,8 +22,8 @@ type killing struct {
 	restarts stats.Sample
 	// inside counts the kills that came before the answer.
 	inside int
-	// left counts files that should not be there.
-	left int
+	// left are the files that should not be there.
+	left map[string]bool
 }
 
 // measureKills kills each driver at random times after it was asked to prepare
@@ -37,19 +37,24 @@ func measureKills(ctx context.Context, b *bench) ([]stats.Row, error) {
 		}
 		results = append(results, k)
 	}
+	restarts := func(k *killing) string { return k.restarts.Summary(0.5, 0.9, 1) }
+	left := func(k *killing) string { return fmt.Sprintf("%d (%d)", len(k.left), k.inside) }
 	ours, floor := results[0], results[1]
-	return []stats.Row{
+	rows := []stats.Row{
 		{
-			Measure: fmt.Sprintf("SIGKILL during NodePrepareResources, %d pods on the node; process start → prepared, p50 / p90",
-				podsOnNode), Product: ours.restarts.Summary(0.5, 0.9), Trivial: floor.restarts.Summary(0.5, 0.9),
-			Ratio: ratios(ours.restarts, floor.restarts, 0.5), Target: "≤ 60 ms p50",
+			Measure: fmt.Sprintf("SIGKILL during NodePrepareResources, %d pods on the node; process start → prepared, "+
+				"p50 / p90 / max", podsOnNode), Product: restarts(ours), Trivial: restarts(floor),
+			Ratio: ratios(ours.restarts, floor.restarts, 0.5), Target: "≤ 60 ms p50, ≤ 100 ms max",
 		},
 		{
 			Measure: fmt.Sprintf("files left behind by %d kills (kills before the answer)", kills),
-			Product: fmt.Sprintf("%d (%d)", ours.left, ours.inside), Trivial: fmt.Sprintf("%d (%d)", floor.left, floor.inside),
-			Target: "0",
+			Product: left(ours), Trivial: left(floor), Target: "0",
 		},
-	}, nil
+	}
+	if len(results) > 2 {
+		rows[0].NVIDIA, rows[1].NVIDIA = restarts(results[2]), left(results[2])
+	}
+	return rows, nil
 }
 
 func (c *contender) endure(ctx context.Context) (*killing, error) {
@@ -66,7 +71,7 @@ func (c *contender) endure(ctx context.Context) (*killing, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &killing{}
+	k := &killing{left: map[string]bool{}}
 	for i := range kills {
 		if s, err = k.once(ctx, s, c.claims[i%len(c.claims)], rand.N(window), before); err != nil {
 			return nil, fmt.Errorf("kill %d of driver %s: %w", i+1, c.Name, err)
@@ -81,7 +86,7 @@ func (s *served) window(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	var times stats.Sample
-	for _, claim := range s.claims[:10] {
+	for _, claim := range s.claims[:min(10, len(s.claims))] {
 		took, err := s.socket.Prepare(ctx, claim)
 		if err != nil {
 			return 0, err
@@ -132,9 +137,9 @@ func (k *killing) once(ctx context.Context, s *served, claim *drapb.Claim, after
 		return next, err
 	}
 	for _, file := range files {
-		if !slices.Contains(before, file) {
+		if !slices.Contains(before, file) && !k.left[file] {
 			progress("left behind: %s", file)
-			k.left++
+			k.left[file] = true
 		}
 	}
 	return next, nil

@@ -26,13 +26,17 @@ import (
 const (
 	namespace = "bench"
 	// socketNode is a Node without a kubelet. The drivers that the benchmark
-	// starts itself believe to be on it.
+	// starts itself believe to be on it; NVIDIA's on another one: beside a driver with the same
+	// GPUs, and no kubelet to say who has them, this one would grant none.
 	socketNode = "bench-socket"
+	nvidiaNode = "bench-nvidia"
 	// trivialDriver is the name in tests/bench/trivial.
 	trivialDriver = "trivial.bench.test"
 	// hookedDriver is the trivial driver whose containers get what ours get, by the
 	// ordinary hooks of NVIDIA's toolkit.
 	hookedDriver = "hooked.bench.test"
+	// nvidiaDriver is NVIDIA's, and the name of its DeviceClass.
+	nvidiaDriver = "gpu.nvidia.com"
 	request      = "device"
 	// cards is how many each driver publishes.
 	cards = 8
@@ -45,16 +49,20 @@ const (
 	gpushareTemplate = "gpushare"
 	trivialTemplate  = "trivial"
 	hookedTemplate   = "hooked"
+	nvidiaTemplate   = "nvidia"
 )
 
 func (b *bench) makeObjects(ctx context.Context) error {
 	_, errNamespace := b.client.CoreV1().Namespaces().Create(ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-	_, errNode := b.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: socketNode, Labels: map[string]string{ack.NodeLabelSchedule: string(mode.Share)}},
-		Spec:       corev1.NodeSpec{Unschedulable: true},
-	}, metav1.CreateOptions{})
-	errs := []error{errNamespace, errNode}
+	errs := []error{errNamespace}
+	for _, name := range []string{socketNode, nvidiaNode} {
+		_, err := b.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ack.NodeLabelSchedule: string(mode.Share)}},
+			Spec:       corev1.NodeSpec{Unschedulable: true},
+		}, metav1.CreateOptions{})
+		errs = append(errs, err)
+	}
 	for _, driver := range []string{trivialDriver, hookedDriver} {
 		_, err := b.client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
 			ObjectMeta: metav1.ObjectMeta{Name: driver},
@@ -79,6 +87,7 @@ func (b *bench) makeObjects(ctx context.Context) error {
 		gpushareTemplate: claimSpec("share."+v1alpha1.DriverName, shareRequest()),
 		trivialTemplate:  claimSpec(trivialDriver, nil),
 		hookedTemplate:   claimSpec(hookedDriver, nil),
+		nvidiaTemplate:   claimSpec(nvidiaDriver, nil),
 	} {
 		_, err := b.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -121,6 +130,13 @@ func shareOfCard(i int) resourceapi.DeviceRequestAllocationResult {
 func trivialDevice(i int) resourceapi.DeviceRequestAllocationResult {
 	return resourceapi.DeviceRequestAllocationResult{
 		Request: request, Driver: trivialDriver, Pool: socketNode, Device: fmt.Sprintf("device-%d", i),
+	}
+}
+
+// nvidiaDevice is what the scheduler writes for a GPU of NVIDIA's driver.
+func nvidiaDevice(i int) resourceapi.DeviceRequestAllocationResult {
+	return resourceapi.DeviceRequestAllocationResult{
+		Request: request, Driver: nvidiaDriver, Pool: nvidiaNode, Device: fmt.Sprintf("gpu-%d", i),
 	}
 }
 

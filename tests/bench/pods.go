@@ -27,6 +27,10 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 	plain, ours, floor, hooked := &podKind{name: "plain"}, &podKind{name: "gpushare", template: gpushareTemplate},
 		&podKind{name: "trivial", template: trivialTemplate}, &podKind{name: "hooked", template: hookedTemplate}
 	kinds := []*podKind{plain, ours, floor, hooked}
+	nvidia := &podKind{name: "nvidia", template: nvidiaTemplate}
+	if b.nvidia != nil {
+		kinds = append(kinds, nvidia)
+	}
 	// The first pods find everything cold.
 	for _, k := range kinds {
 		if err := b.onePod(ctx, "warm-"+k.name, &podKind{template: k.template}); err != nil {
@@ -47,7 +51,8 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 			Measure: measure + ", p50 / p90 / max", Product: of(ours).Summary(0.5, 0.9, 1),
 			Trivial: of(floor).Summary(0.5, 0.9, 1),
 			Hooked:  of(hooked).Summary(0.5, 0.9, 1), Base: of(plain).Summary(0.5, 0.9, 1),
-			Ratio: ratios(of(ours), of(floor), 0.5),
+			NVIDIA: b.ofNVIDIA(of(nvidia).Summary(0.5, 0.9, 1)),
+			Ratio:  ratios(of(ours), of(floor), 0.5),
 		}
 	}
 	cost := func(of func(*podKind) stats.Sample, target string) stats.Row {
@@ -55,7 +60,8 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 		return stats.Row{
 			Measure: fmt.Sprintf("– what the claim adds, median of %d pairs", podRounds), Product: signed(added(ours)),
 			Trivial: signed(added(floor)),
-			Hooked:  signed(added(hooked)), Ratio: signed(added(ours) - added(floor)), Target: target,
+			Hooked:  signed(added(hooked)), NVIDIA: b.ofNVIDIA(signed(added(nvidia))),
+			Ratio: signed(added(ours) - added(floor)), Target: target,
 		}
 	}
 	scheduled := func(k *podKind) stats.Sample { return k.scheduled }
@@ -69,6 +75,14 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 		row("pod with one claim, create → Running", running),
 		cost(running, "≤ 0.6 × with the toolkit's hooks"),
 	}, nil
+}
+
+// ofNVIDIA is a cell of NVIDIA's column: empty where its driver is not measured.
+func (b *bench) ofNVIDIA(cell string) string {
+	if b.nvidia == nil {
+		return ""
+	}
+	return cell
 }
 
 // signed writes a difference.

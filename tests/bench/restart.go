@@ -3,14 +3,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -19,16 +15,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
 const (
-	restartRounds = 5
-	restartPods   = 20
-	// pluginProgram is the plugin in its container; the drivers that the benchmark starts
-	// itself have other paths.
-	pluginProgram   = "/usr/bin/gpu-kubelet-plugin"
+	restartRounds   = 5
+	restartPods     = 20
 	pluginNamespace = "kube-system"
 	pluginSelector  = "app.kubernetes.io/component=gpu-kubelet-plugin"
 )
@@ -109,26 +103,14 @@ func (b *bench) crowd(ctx context.Context, all *bursts, name, template string, m
 
 // killPlugin kills the plugin of the only node.
 func killPlugin() error {
-	programs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	running, err := driver.Running(pluginProgram)
 	if err != nil {
-		return err
+		return fmt.Errorf("kill the plugin: %w", err)
 	}
-	for _, file := range programs {
-		// Processes come and go.
-		cmdline, err := os.ReadFile(file)
-		if err != nil || !bytes.HasPrefix(cmdline, []byte(pluginProgram+"\x00")) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			return err
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			return fmt.Errorf("kill the plugin, process %d: %w", pid, err)
-		}
-		return nil
+	if err := syscall.Kill(running[0], syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill the plugin, process %d: %w", running[0], err)
 	}
-	return fmt.Errorf("kill the plugin: there is no process of %s", pluginProgram)
+	return nil
 }
 
 // replacePlugin deletes the plugin's pod and waits for the one that comes after it.

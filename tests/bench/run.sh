@@ -9,6 +9,8 @@
 # arguments go to tests/bench (see its --help). With KEEP=1 the cluster stays, and
 # the next run is on the same one. MACHINE, of demo/machines, is the node's; with THEN, arguments of
 # `helm upgrade`, all of it is measured again with these settings, when devices say THEN_DEVICES.
+# NVIDIA is a checkout of kubernetes-sigs/dra-driver-nvidia-gpu: its driver is built there,
+# runs on the same node, and is measured in turn with the others.
 set -eu
 
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
@@ -17,6 +19,13 @@ directory=$2
 shift 2
 bench=$checkout/tests/bench
 machine=${MACHINE:-dgx1}
+
+# As the chart has them by default, where the settings of the tests are others; and only on the
+# node that is real.
+helm_args="--set kubeletPlugin.settings.GPU_READ_INTERVAL=1m --set controller.settings.LEADER_ELECT_LEASE_DURATION=15s"
+for daemons in kubeletPlugin mpsSupervisor; do
+	helm_args="$helm_args --set $daemons.nodeSelector.kubernetes\.io/hostname=n1"
+done
 
 cluster() { "$build/bin/cluster" --dir "$directory" "$@"; }
 
@@ -40,10 +49,13 @@ CGO_ENABLED=1 go build -C "$checkout/deployments/container/cdi-hook" -buildvcs=f
 	-o "$build/bench/nvidia-cdi-hook" github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook 2>/dev/null
 cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivial.tar" \
 	--entrypoint /trivial --file "$build/bench/trivial=/trivial:0755" --directory /tmp:0777
+[ -z "${NVIDIA:-}" ] || "$bench/nvidia/image.sh" "$NVIDIA" "$build"
 
 {
-	cluster up --nodes "n1=$machine:share" --image "$build/driver-image.tar" --image "$build/bench/trivial.tar"
-	"$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory"
+	# shellcheck disable=SC2086
+	cluster up --nodes "n1=$machine:share" --image "$build/driver-image.tar" --image "$build/bench/trivial.tar" \
+		${NVIDIA:+--image "$build/bench/nvidia.tar"}
+	HELM_ARGS=$helm_args "$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory"
 	# The role of the option that bursts are measured with: the benchmark binds it.
 	cluster kubectl apply -k "$checkout/deployments/options/node-reads-claims"
 	cluster kubectl delete clusterrolebinding gpushare:node-reads-claims
@@ -55,20 +67,27 @@ cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivi
 	"$build/bench/edits" --node-root "$(realpath "$node")" --driver-root /run/nvidia/driver --hook "$hooked/nvidia-cdi-hook" >"$node$hooked/edits.json"
 	cluster kubectl apply -f "$bench/trivial/daemonset.yaml"
 	cluster kubectl --namespace kube-system rollout status daemonset/trivial --timeout=120s
+	if [ -n "${NVIDIA:-}" ]; then
+		# Or this driver would offer no GPU that the other one offers, too.
+		cluster kubectl label --overwrite node n1 gpu.aliyun.com/gpu-driver=gpu.aliyun.com
+		cluster kubectl apply -f "$bench/nvidia/daemonset.yaml"
+		cluster kubectl --namespace kube-system rollout status daemonset/nvidia --timeout=120s
+	fi
 } >&2
 
 measure() {
 	"$build/bench/bench" \
 		--kubeconfig "$(cd "$directory" && pwd)/kubeconfig" --node n1 --containerd-log "$directory/logs/n1-containerd.log" \
 		--plugin "$build/image/gpu-kubelet-plugin" --hook "$build/image/gpu-cdi-hook" --trivial "$build/bench/trivial" \
+		${NVIDIA:+--nvidia "$build/bench/nvidia-gpu-kubelet-plugin"} \
+		--install "HELM_ARGS='$helm_args' '$checkout/tests/cluster/install-driver.sh' '$build/driver-image.tar' '$build/bin/cluster' --dir '$directory'" \
+		--uninstall "'$build/bin/helm' --kubeconfig '$directory/kubeconfig' --namespace kube-system uninstall dra-driver-gpushare --wait" \
 		--machine "$checkout/demo/machines/$machine.yaml" --nvml "$directory/bin/libnvidia-ml.so" --dir "$build/bench" "$@"
 }
 
 measure "$@"
 [ -n "${THEN:-}" ] || exit 0
-# A node that the first measurement made, and no DaemonSet ever runs on.
-cluster kubectl delete node bench-socket --ignore-not-found >&2
-HELM_ARGS=$THEN "$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory" >&2
+HELM_ARGS="$helm_args $THEN" "$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory" >&2
 tries=0
 until cluster kubectl get resourceslices --output yaml | grep -q "$THEN_DEVICES"; do
 	tries=$((tries + 1))

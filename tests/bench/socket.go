@@ -30,28 +30,30 @@ type step func(s *driver.Socket, ctx context.Context, claim *drapb.Claim) (time.
 // steps are what is measured of one contender.
 type steps struct{ first, again, back, burst stats.Sample }
 
-// measureSocket asks both drivers the same in turn, claim by claim, at the
+// measureSocket asks all drivers the same in turn, claim by claim, at the
 // sockets the kubelet would use.
 func measureSocket(ctx context.Context, b *bench) ([]stats.Row, error) {
-	gpushare, trivial, stop, err := b.serveAll(ctx)
+	drivers, stop, err := b.serveAll(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
-	var ours, floor steps
+	measured := make([]steps, len(drivers))
 	var writes stats.Sample
 	twoWrites := func() error {
 		took, err := b.twoWrites()
 		writes = append(writes, took)
 		return err
 	}
-	alternate := func(call step, ours, floor *stats.Sample, also func() error) error {
+	alternate := func(call step, into func(*steps) *stats.Sample, also func() error) error {
 		for i := range claimCount {
-			if err := one(ctx, gpushare, call, i, ours); err != nil {
-				return err
-			}
-			if err := one(ctx, trivial, call, i, floor); err != nil {
-				return err
+			for n, s := range drivers {
+				if i >= len(s.claims) {
+					continue
+				}
+				if err := one(ctx, s, call, i, into(&measured[n])); err != nil {
+					return err
+				}
 			}
 			if err := also(); err != nil {
 				return err
@@ -62,28 +64,25 @@ func measureSocket(ctx context.Context, b *bench) ([]stats.Row, error) {
 	nothing := func() error { return nil }
 	for range rounds {
 		for _, s := range []struct {
-			call        step
-			ours, floor *stats.Sample
-			also        func() error
+			call step
+			into func(*steps) *stats.Sample
+			also func() error
 		}{
-			{(*driver.Socket).Prepare, &ours.first, &floor.first, twoWrites},
-			{(*driver.Socket).Prepare, &ours.again, &floor.again, nothing},
-			{(*driver.Socket).Unprepare, &ours.back, &floor.back, nothing},
+			{(*driver.Socket).Prepare, func(m *steps) *stats.Sample { return &m.first }, twoWrites},
+			{(*driver.Socket).Prepare, func(m *steps) *stats.Sample { return &m.again }, nothing},
+			{(*driver.Socket).Unprepare, func(m *steps) *stats.Sample { return &m.back }, nothing},
 		} {
-			if err := alternate(s.call, s.ours, s.floor, s.also); err != nil {
+			if err := alternate(s.call, s.into, s.also); err != nil {
 				return nil, err
 			}
 		}
-		for _, s := range []struct {
-			*served
-			into *stats.Sample
-		}{{gpushare, &ours.burst}, {trivial, &floor.burst}} {
-			if err := backToBack(ctx, s.served, s.into); err != nil {
+		for n, s := range drivers {
+			if err := backToBack(ctx, s, &measured[n].burst); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return socketRows(ours, floor, writes), nil
+	return socketRows(measured, writes), nil
 }
 
 // one makes one paced call.
@@ -135,21 +134,28 @@ func (b *bench) twoWrites() (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-func socketRows(ours, floor steps, writes stats.Sample) []stats.Row {
-	row := func(measure string, ours, floor stats.Sample, target string) stats.Row {
-		return stats.Row{
+func socketRows(measured []steps, writes stats.Sample) []stats.Row {
+	row := func(measure string, of func(steps) stats.Sample, target string) stats.Row {
+		ours, floor := of(measured[0]), of(measured[1])
+		r := stats.Row{
 			Measure: measure + ", p50 / p90 / p99", Product: ours.Summary(0.5, 0.9, 0.99),
 			Trivial: floor.Summary(0.5, 0.9, 0.99),
 			Ratio:   ratios(ours, floor, 0.5, 0.99), Target: target,
 		}
+		if len(measured) > 2 {
+			r.NVIDIA = of(measured[2]).Summary(0.5, 0.9, 0.99)
+		}
+		return r
 	}
-	first := row("NodePrepareResources, paced", ours.first, floor.first, "trivial + 1 ms p50, + 2 ms p99")
+	first := row("NodePrepareResources, paced", func(m steps) stats.Sample { return m.first },
+		"trivial + 1 ms p50, + 2 ms p99")
 	first.Base = writes.Summary(0.5, 0.9, 0.99) + " (two fsynced writes)"
 	return []stats.Row{
 		first,
-		row("NodePrepareResources, 100 back to back", ours.burst, floor.burst, "as paced"),
-		row("NodePrepareResources again", ours.again, floor.again, "≤ trivial p50"),
-		row("NodeUnprepareResources", ours.back, floor.back, "≤ 1.6 ms p50, 4 ms p99"),
+		row(fmt.Sprintf("NodePrepareResources, %d back to back (NVIDIA's: %d)", claimCount, cards),
+			func(m steps) stats.Sample { return m.burst }, "as paced"),
+		row("NodePrepareResources again", func(m steps) stats.Sample { return m.again }, "≤ trivial p50"),
+		row("NodeUnprepareResources", func(m steps) stats.Sample { return m.back }, "≤ 1.6 ms p50, 4 ms p99"),
 	}
 }
 

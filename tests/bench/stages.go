@@ -49,7 +49,10 @@ func measureStages(ctx context.Context, b *bench) ([]stats.Row, error) {
 		return nil, errors.New("--containerd-log names no file")
 	}
 	kinds := []struct{ name, template string }{{"plain", ""}, {"gpushare", gpushareTemplate},
-		{"trivial", trivialTemplate}, {"hooked", hookedTemplate}}
+		{"trivial", trivialTemplate}, {"hooked", hookedTemplate}, {"nvidia", nvidiaTemplate}}
+	if b.nvidia == nil {
+		kinds = kinds[:4]
+	}
 	made := make([][]*pods.Pod, len(kinds))
 	for round := range stageRounds {
 		for i := range kinds {
@@ -80,6 +83,9 @@ func measureStages(ctx context.Context, b *bench) ([]stats.Row, error) {
 		median := func(kind int) string { return durations[kind][i].Summary(0.5) }
 		rows[i] = stats.Row{Measure: fmt.Sprintf("%d. %s, p50", i+1, s.name), Base: median(0), Product: median(1),
 			Trivial: median(2), Hooked: median(3)}
+		if b.nvidia != nil {
+			rows[i].NVIDIA = median(4)
+		}
 	}
 	return rows, nil
 }

@@ -24,7 +24,7 @@ type startup struct {
 	specs          map[string]bool
 }
 
-// measureStart starts both drivers in turn, each time without a ResourceSlice
+// measureStart starts the drivers in turn, each time without a ResourceSlice
 // at the API server, until theirs is there.
 func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 	results := map[*contender]*startup{}
@@ -39,7 +39,8 @@ func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 		}
 	}
 	ours, floor := results[b.gpushare], results[b.trivial]
-	return []stats.Row{
+	orders := func(s *startup) string { return fmt.Sprintf("%d; %d", len(s.orders), len(s.specs)) }
+	rows := []stats.Row{
 		{
 			Measure: "process start → socket, p50 / max", Product: ours.sockets.Summary(0.5, 1),
 			Trivial: floor.sockets.Summary(0.5, 1),
@@ -52,18 +53,22 @@ func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 		},
 		{
 			Measure: fmt.Sprintf("orders of devices in %d starts; different contents", starts),
-			Product: fmt.Sprintf("%d; %d", len(ours.orders), len(ours.specs)),
-			Trivial: fmt.Sprintf("%d; %d", len(floor.orders), len(floor.specs)),
-			Target:  "1; 1",
+			Product: orders(ours), Trivial: orders(floor), Target: "1; 1",
 		},
-	}, nil
+	}
+	if b.nvidia != nil {
+		theirs := results[b.nvidia]
+		rows[0].NVIDIA, rows[1].NVIDIA, rows[2].NVIDIA = theirs.sockets.Summary(0.5, 1), theirs.times.Summary(0.5, 1),
+			orders(theirs)
+	}
+	return rows, nil
 }
 
 func (b *bench) startOnce(ctx context.Context, c *contender, into *startup) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	api := b.client.ResourceV1().ResourceSlices()
-	own := metav1.ListOptions{FieldSelector: fmt.Sprintf("spec.driver=%s,spec.nodeName=%s", c.Name, socketNode)}
+	own := metav1.ListOptions{FieldSelector: fmt.Sprintf("spec.driver=%s,spec.nodeName=%s", c.Name, c.node)}
 	if err := api.DeleteCollection(ctx, metav1.DeleteOptions{}, own); err != nil {
 		return fmt.Errorf("delete the ResourceSlices of driver %s: %w", c.Name, err)
 	}

@@ -7,7 +7,6 @@ package driver
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -28,10 +27,15 @@ type Driver struct {
 	Program string
 	// Args are arguments besides those that name the directories.
 	Args []string
+	// Flags are those that name the directories; of this repository's drivers if empty.
+	Flags Flags
 	// Dir holds all that the driver writes, its log and its sockets. A socket's
 	// path must stay below 108 bytes.
 	Dir string
 }
+
+// Flags are the names of a driver's flags for the kubelet's directories and that of CDI.
+type Flags struct{ Plugins, Registrar, CDI string }
 
 // Process is a running driver.
 type Process struct {
@@ -54,8 +58,11 @@ func (d Driver) Start() (*Process, error) {
 		return nil, fmt.Errorf("start driver %s: %w", d.Name, err)
 	}
 	defer log.Close()
-	args := append([]string{"--plugins-dir", d.plugins(), "--registrar-dir", d.registry(), "--cdi-dir", d.cdi()},
-		d.Args...)
+	flags := d.Flags
+	if flags == (Flags{}) {
+		flags = Flags{Plugins: "--plugins-dir", Registrar: "--registrar-dir", CDI: "--cdi-dir"}
+	}
+	args := append([]string{flags.Plugins, d.plugins(), flags.Registrar, d.registry(), flags.CDI, d.cdi()}, d.Args...)
 	p := &Process{driver: d, cmd: exec.Command(d.Program, args...), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -135,25 +142,31 @@ func (p *Process) gone() error {
 	return fmt.Errorf("driver %s ended: %s: see %s", p.driver.Name, p.cmd.ProcessState, p.driver.Log())
 }
 
-// CPU is the processor time that the process has used so far, in all its
+// CPU is the processor time that the process has used so far.
+func (p *Process) CPU() (time.Duration, error) { return CPU(p.PID()) }
+
+// RSS is the process's resident memory in bytes.
+func (p *Process) RSS() (int64, error) { return RSS(p.PID()) }
+
+// CPU is the processor time that a process has used so far, in all its
 // threads, to the nanosecond: /proc has it only in hundredths of a second.
-func (p *Process) CPU() (time.Duration, error) {
+func CPU(pid int) (time.Duration, error) {
 	// The clock of another process, as clock_getcpuclockid(3) computes it: the
 	// complement of the process ID, and 2 for "scheduled time, all threads".
 	const scheduled = 2
-	clock := int32(^uint32(p.cmd.Process.Pid)<<3 | scheduled)
+	clock := int32(^uint32(pid)<<3 | scheduled)
 	var used unix.Timespec
 	if err := unix.ClockGettime(clock, &used); err != nil {
-		return 0, fmt.Errorf("read the processor time of driver %s: %w", p.driver.Name, err)
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
 	}
 	return time.Duration(used.Nano()), nil
 }
 
-// RSS is the process's resident memory in bytes.
-func (p *Process) RSS() (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+// RSS is a process's resident memory in bytes.
+func RSS(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, fmt.Errorf("read the memory of driver %s: %w", p.driver.Name, err)
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
 	}
 	for line := range bytes.Lines(status) {
 		fields := bytes.Fields(line)
@@ -162,5 +175,30 @@ func (p *Process) RSS() (int64, error) {
 			return kib << 10, err
 		}
 	}
-	return 0, errors.New("read the memory of driver " + p.driver.Name + ": no VmRSS in its status")
+	return 0, fmt.Errorf("read the memory of process %d: no VmRSS in its status", pid)
+}
+
+// Running lists the processes, of this machine and of its containers, that were started as program.
+func Running(program string) ([]int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, file := range files {
+		// Processes come and go.
+		cmdline, err := os.ReadFile(file)
+		if err != nil || !bytes.HasPrefix(cmdline, []byte(program+"\x00")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	if len(pids) == 0 {
+		return nil, fmt.Errorf("there is no process of %s", program)
+	}
+	return pids, nil
 }

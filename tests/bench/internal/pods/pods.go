@@ -100,7 +100,9 @@ func (r *Runner) Create(ctx context.Context, name, template string) (*Pod, error
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			// To this node, but through the scheduler.
-			NodeSelector:                  map[string]string{corev1.LabelHostname: r.node},
+			NodeSelector: map[string]string{corev1.LabelHostname: r.node},
+			// A node that is made for the benchmark alone says nothing of itself.
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			TerminationGracePeriodSeconds: ptr.To(int64(2)),
 			AutomountServiceAccountToken:  ptr.To(false),

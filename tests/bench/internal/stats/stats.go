@@ -4,6 +4,7 @@
 package stats
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -71,26 +72,32 @@ type Row struct {
 	Measure, Product, Trivial string
 	// Hooked is the trivial driver whose containers get what the product's get, by the
 	// ordinary hooks of NVIDIA's toolkit.
-	Hooked              string
+	Hooked string
+	// NVIDIA is NVIDIA's driver. Its column is left out where no row has it.
+	NVIDIA              string
 	Base, Ratio, Target string
 }
 
 // WriteTable writes the rows in Markdown.
 func WriteTable(w io.Writer, rows []Row) error {
-	lines := []string{
-		"| measure | gpushare | trivial driver | trivial driver, toolkit's hooks | without a driver | gpushare : trivial " +
-			"| target |",
-		"|---|---|---|---|---|---|---|",
-	}
-	for _, r := range rows {
+	withNVIDIA := slices.ContainsFunc(rows, func(r Row) bool { return r.NVIDIA != "" })
+	head := Row{Measure: "measure", Product: "gpushare", Trivial: "trivial driver",
+		Hooked: "trivial driver, toolkit's hooks", NVIDIA: "NVIDIA's driver", Base: "without a driver",
+		Ratio: "gpushare : trivial", Target: "target"}
+	var table strings.Builder
+	for i, r := range slices.Concat([]Row{head}, rows) {
 		cells := []string{r.Measure, r.Product, r.Trivial, r.Hooked, r.Base, r.Ratio, r.Target}
-		for i, cell := range cells {
-			if cell == "" {
-				cells[i] = "–"
-			}
+		if withNVIDIA {
+			cells = slices.Insert(cells, 4, r.NVIDIA)
 		}
-		lines = append(lines, "| "+strings.Join(cells, " | ")+" |")
+		for _, cell := range cells {
+			table.WriteString("| " + cmp.Or(cell, "–") + " ")
+		}
+		table.WriteString("|\n")
+		if i == 0 {
+			table.WriteString(strings.Repeat("|---", len(cells)) + "|\n")
+		}
 	}
-	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	_, err := io.WriteString(w, table.String())
 	return err
 }
