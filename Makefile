@@ -181,7 +181,8 @@ gpu-bundle-simulated:
 
 # The driver measured against the least that a driver can be, on a cluster of
 # its own: a table, which docs/internals/performance.md explains. Nothing else should
-# run on the machine. BENCH_ARGS go to tests/bench (see its --help).
+# run on the machine. BENCH_ARGS go to tests/bench (see its --help). NVIDIA is a checkout of
+# kubernetes-sigs/dra-driver-nvidia-gpu, to measure that driver beside.
 .PHONY: bench bench-claims
 BENCH_ARGS ?=
 bench: bench-claims bench-spread bench-scale

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -102,7 +103,7 @@ func sectionNames() []string {
 	return names
 }
 
-func run(ctx context.Context, c *cli.Command) error {
+func run(ctx context.Context, c *cli.Command) (err error) {
 	only := c.StringSlice("only")
 	for _, name := range only {
 		if !slices.Contains(sectionNames(), name) {
@@ -116,6 +117,12 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	defer cleanUp()
 	var rows []stats.Row
+	// Also what was measured before a section that fails.
+	defer func() {
+		fmt.Println(described)
+		fmt.Println()
+		err = errors.Join(err, stats.WriteTable(os.Stdout, rows))
+	}()
 	for _, s := range sections {
 		if len(only) > 0 && !slices.Contains(only, s.name) {
 			continue
@@ -129,9 +136,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		rows = append(rows, more...)
 		progress("measured: %s, in %.0f s", s.name, time.Since(start).Seconds())
 	}
-	fmt.Println(described)
-	fmt.Println()
-	return stats.WriteTable(os.Stdout, rows)
+	return nil
 }
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }

@@ -12,8 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
@@ -101,16 +101,13 @@ func otherPod(ctx context.Context, b *bench, runner *pods.Runner, name string) (
 func (b *bench) makeOtherNode(ctx context.Context) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: otherNode,
 		Labels: map[string]string{corev1.LabelHostname: otherNode}}}
-	made, err := b.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	if err != nil {
+	_, err := b.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make node %s: %w", otherNode, err)
 	}
-	made.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1000")}
-	made.Status.Capacity = made.Status.Allocatable
-	if _, err := b.client.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
+	room := []byte(`{"status": {"allocatable": {"pods": "1000"}, "capacity": {"pods": "1000"}}}`)
+	_, err = b.client.CoreV1().Nodes().Patch(ctx, otherNode, types.MergePatchType, room, metav1.PatchOptions{}, "status")
+	if err != nil {
 		return fmt.Errorf("give node %s room for pods: %w", otherNode, err)
 	}
 	return nil
