@@ -53,10 +53,11 @@ func devices(name string) []resourceapi.Device {
 	return []resourceapi.Device{{
 		Name: name, AllowMultipleAllocations: ptr.To(true),
 		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: ptr.To("GPU-1")}},
-		Capacity:   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("32510Mi")}},
-		Taints:     []resourceapi.DeviceTaint{{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule}},
-		ConsumesCounters: []resourceapi.DeviceCounterConsumption{{CounterSet: "gpu-1", Counters: map[string]resourceapi.Counter{
-			"memory": {Value: resource.MustParse("1Gi")}}}},
+		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+			"memory": {Value: resource.MustParse("32510Mi")}},
+		Taints: []resourceapi.DeviceTaint{{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+		ConsumesCounters: []resourceapi.DeviceCounterConsumption{{CounterSet: "gpu-1",
+			Counters: map[string]resourceapi.Counter{"memory": {Value: resource.MustParse("1Gi")}}}},
 	}}
 }
 
@@ -64,11 +65,12 @@ func devices(name string) []resourceapi.Device {
 func TestControllerAdoptsFirstSlices(t *testing.T) { synctest.Test(t, testAdoption) }
 
 func testAdoption(t *testing.T) {
-	resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"n1/gpu": {Slices: []resourceslice.Slice{
+	pool := resourceslice.Pool{Slices: []resourceslice.Slice{
 		{Devices: devices("gpu-0")}, {Devices: devices("gpu-1")},
 		{SharedCounters: []resourceapi.CounterSet{{Name: "gpu-1", Counters: map[string]resourceapi.Counter{
 			"memory": {Value: resource.MustParse("32510Mi")}}}}},
-	}}}}
+	}}
+	resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"n1/gpu": pool}}
 	_, ctx := ktesting.NewTestContext(t)
 	client := server(t)
 	if err := WriteFirst(ctx, client, "n1", "node-uid", resources); err != nil {
