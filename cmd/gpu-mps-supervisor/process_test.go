@@ -96,21 +96,23 @@ type process struct {
 	ended  chan struct{}
 }
 
+// lockedBuffer can be read while a process writes.
 type lockedBuffer struct {
 	mu sync.Mutex
-	bytes.Buffer
+	// Embedded, it would lend its ReadFrom, which does not lock.
+	written bytes.Buffer
 }
 
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
+	return b.written.Write(p)
 }
 
 func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.Buffer.String()
+	return b.written.String()
 }
 
 // start starts a supervisor, which is killed at the latest when the test ends.
