@@ -25,7 +25,7 @@ kubectl() { cluster kubectl "$@"; }
 
 fail() {
 	[ "$1" -eq 0 ] && return
-	[ -z "${helm:-}" ] || kill "$helm" 2>>"$log" || true
+	[ -z "${building:-}" ] || kill "$building" 2>>"$log" || true
 	echo
 	echo "The demo failed in step \"$step\". Its last lines:"
 	tail -n 15 "$log" | sed 's/^/    /'
@@ -83,9 +83,9 @@ inside() {
 legacy_pod() { kubectl get pods -l app=binpack -o name | head -n 1; }
 
 install() {
-	# If it failed, make says below what is wrong.
-	wait "$helm" || true
-	make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="$nodes"
+	wait "$building"
+	cluster up --nodes "$nodes" --image .build/driver-image.tar ${K8S:+--kubernetes "$K8S"}
+	tests/cluster/install-driver.sh .build/driver-image.tar .build/bin/cluster --dir "$cluster_dir"
 }
 
 exec 4>&1
@@ -100,12 +100,14 @@ and up to 20 on a busy machine or a slow network; the next demo takes up to a mi
   3. containerd, runc, network plugins               1 minute
 
 EOF_HEADING
+	# Built as the driver is, the plugin of kubectl shares most of what is compiled for it.
+	run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu
+else
+	make --no-print-directory .build/bin/cluster >>"$log" 2>&1
 fi
-# Built as the driver is, the plugin of kubectl shares most of what is compiled for it.
-run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu
 # The cluster needs none of it to start, and mostly waits.
-make --no-print-directory helm >>"$log" 2>&1 &
-helm=$!
+make --no-print-directory images kubectl-inspect-cgpu helm >>"$log" 2>&1 &
+building=$!
 if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&1; then
 	echo "The driver is installed already: after \`make demo-down\` this shows $legacy without it, too."
 else
