@@ -38,10 +38,7 @@ func WriteFirst(ctx context.Context, client kubernetes.Interface, nodeName strin
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: nodeUID,
 						Controller: ptr.To(true)}},
 				},
-				Spec: resourceapi.ResourceSliceSpec{
-					Driver: v1alpha1.DriverName, NodeName: &nodeName, Devices: s.Devices, SharedCounters: s.SharedCounters,
-					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
-				},
+				Spec: specOf(nodeName, name, pool, s),
 			}
 			if _, err := client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("write the first ResourceSlices of node %s: %w", nodeName, err)
@@ -49,4 +46,14 @@ func WriteFirst(ctx context.Context, client kubernetes.Interface, nodeName strin
 		}
 	}
 	return nil
+}
+
+// specOf is a slice of a pool as it is written first.
+func specOf(
+	nodeName, poolName string, pool resourceslice.Pool, slice resourceslice.Slice,
+) resourceapi.ResourceSliceSpec {
+	return resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: &nodeName, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+		Pool: resourceapi.ResourcePool{Name: poolName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+	}
 }

@@ -11,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // MissingFeatureError says that the API server drops what a mode needs.
@@ -51,10 +49,7 @@ func Preflight(ctx context.Context, client kubernetes.Interface, nodeName string
 		for _, slice := range pool.Slices {
 			desired := &resourceapi.ResourceSlice{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "preflight-"},
-				Spec: resourceapi.ResourceSliceSpec{
-					Driver: v1alpha1.DriverName, NodeName: &nodeName, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
-				},
+				Spec:       specOf(nodeName, name, pool, slice),
 			}
 			actual, err := client.ResourceV1().ResourceSlices().Create(ctx, desired,
 				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
