@@ -213,46 +213,39 @@ func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := p.options.Store.LockNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	records, err := p.Prepared(ctx)
-	if err != nil {
-		return err
-	}
-	// It may have changed since the claim was resolved, and cannot while the node is locked.
-	now := p.options.Node.Published(ctx)
-	if err := served(now.Offer, w.record.Grants); err != nil {
-		return withReason(ReasonNotServed, err)
-	}
-	if err := p.knownBeside(records, w.claim.UID); err != nil {
-		return err
-	}
-	if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
-		return withReason(ReasonNotServed, errDraining)
-	}
-	var others []usage.Claim
-	for _, r := range records {
-		if r.UID != w.claim.UID {
-			others = append(others, r.Usage())
+	return p.WithNodeLocked(ctx, func(records []state.Record) error {
+		// It may have changed since the claim was resolved, and cannot while the node is locked.
+		now := p.options.Node.Published(ctx)
+		if err := served(now.Offer, w.record.Grants); err != nil {
+			return withReason(ReasonNotServed, err)
 		}
-	}
-	maxShares := func(g claim.Grant) (int64, error) {
-		backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
-		if err != nil {
-			return 0, err
+		if err := p.knownBeside(records, w.claim.UID); err != nil {
+			return err
 		}
-		return backend.MaxShares(), nil
-	}
-	if err := usage.CheckOvercommit(others, reserved.Card, maxShares, w.record.Usage()); err != nil {
-		return held{claimsBeside(others, w.record.Grants),
-			fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
-	}
-	err = p.options.Store.Put(w.record)
-	w.stored = err == nil
-	return err
+		if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
+			return withReason(ReasonNotServed, errDraining)
+		}
+		var others []usage.Claim
+		for _, r := range records {
+			if r.UID != w.claim.UID {
+				others = append(others, r.Usage())
+			}
+		}
+		maxShares := func(g claim.Grant) (int64, error) {
+			backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
+			if err != nil {
+				return 0, err
+			}
+			return backend.MaxShares(), nil
+		}
+		if err := usage.CheckOvercommit(others, reserved.Card, maxShares, w.record.Usage()); err != nil {
+			return held{claimsBeside(others, w.record.Grants),
+				fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
+		}
+		err := p.options.Store.Put(w.record)
+		w.stored = err == nil
+		return err
+	})
 }
 
 func (p *Preparer) unreserve(r state.Record) error { return p.options.Store.Delete(r.UID) }
