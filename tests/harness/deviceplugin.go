@@ -5,9 +5,8 @@ package harness
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,30 +34,21 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 	t.Helper()
 	endpoint := "e2e-" + strings.ReplaceAll(resource, "/", "-") + ".sock"
 	socket := c.Socket(t, node, v1beta1.DevicePluginPath, endpoint)
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatalf("listen as a device plugin of node %s: %v", node, err)
-	}
-	server := deviceplugin.New(ids...)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	stop = func() {
-		server.Stop()
-		if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
-			t.Errorf("remove the device plugin's socket: %v", err)
+	kubelet := c.Socket(t, node, v1beta1.KubeletSocket)
+	var plugin *deviceplugin.Plugin
+	// A kubelet that was just started may not listen yet.
+	Eventually(t, "the kubelet of node "+node+" to register the device plugin", func(ctx context.Context) (err error) {
+		plugin, err = deviceplugin.Start(ctx, kubelet, socket, resource, ids...)
+		return err
+	})
+	stop = sync.OnceFunc(func() {
+		if err := plugin.Stop(); err != nil {
+			t.Errorf("node %s: %v", node, err)
 		}
-	}
+	})
 	t.Cleanup(func() {
 		stop()
-		if err := <-served; err != nil {
-			t.Errorf("serve as a device plugin of node %s: %v", node, err)
-		}
 		c.forgetDevicePlugin(t, node, resource, len(ids))
-	})
-	kubelet := c.Socket(t, node, v1beta1.KubeletSocket)
-	// A kubelet that was just started may not listen yet.
-	Eventually(t, "the kubelet of node "+node+" to register the device plugin", func(ctx context.Context) error {
-		return deviceplugin.Register(ctx, kubelet, endpoint, resource)
 	})
 	return stop
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// server is an API server that completes the names of slices.
+// server is an API server that completes the names of slices and numbers their versions.
 func server(t *testing.T) *fake.Clientset {
 	t.Helper()
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "node-uid"}})
@@ -34,6 +34,12 @@ func server(t *testing.T) *fake.Clientset {
 		made++
 		slice.Name = fmt.Sprintf("%s%d", slice.GenerateName, made)
 		slice.UID, slice.ResourceVersion = "slice-uid", fmt.Sprint(made)
+		return false, nil, nil
+	})
+	// By its version the controller tells what it wrote from what it read before.
+	client.PrependReactor("update", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		made++
+		action.(k8stesting.UpdateAction).GetObject().(*resourceapi.ResourceSlice).ResourceVersion = fmt.Sprint(made)
 		return false, nil, nil
 	})
 	return client

@@ -6,7 +6,10 @@ package deviceplugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -18,20 +21,43 @@ type server struct {
 	devices []*v1beta1.Device
 }
 
-// New returns a gRPC server with a device plugin that has healthy devices with these IDs.
-func New(ids ...string) *grpc.Server {
-	s := &server{}
-	for _, id := range ids {
-		s.devices = append(s.devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
-	}
-	out := grpc.NewServer()
-	v1beta1.RegisterDevicePluginServer(out, s)
-	return out
+// Plugin is a device plugin that a kubelet knows.
+type Plugin struct {
+	server *grpc.Server
+	served chan error
 }
 
-// Register tells a kubelet, by its registration socket, that a resource is served by
-// the socket endpoint, which lies beside it.
-func Register(ctx context.Context, kubelet, endpoint, resource string) error {
+// Start serves healthy devices with these IDs at a socket, and tells a kubelet, by its registration socket in the
+// same directory, that they are the resource's. A kubelet that starts meanwhile removes the sockets that it finds
+// there before it listens; of a Start that failed nothing is left, and another one listens anew.
+func Start(ctx context.Context, kubelet, socket, resource string, ids ...string) (*Plugin, error) {
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("listen as a device plugin for %s: %w", resource, err)
+	}
+	devices := &server{}
+	for _, id := range ids {
+		devices.devices = append(devices.devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
+	}
+	p := &Plugin{server: grpc.NewServer(), served: make(chan error, 1)}
+	v1beta1.RegisterDevicePluginServer(p.server, devices)
+	go func() { p.served <- p.server.Serve(listener) }()
+	if err := register(ctx, kubelet, filepath.Base(socket), resource); err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+	return p, nil
+}
+
+// Stop ends the plugin and removes its socket. A plugin ends once.
+func (p *Plugin) Stop() error {
+	p.server.Stop()
+	if err := <-p.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve as a device plugin: %w", err)
+	}
+	return nil
+}
+
+func register(ctx context.Context, kubelet, endpoint, resource string) error {
 	connection, err := grpc.NewClient("unix:"+kubelet, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("connect with the kubelet at %s: %w", kubelet, err)

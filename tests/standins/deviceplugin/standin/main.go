@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -44,23 +43,15 @@ func run(ctx context.Context, arguments []string) error {
 	for i := range count {
 		ids = append(ids, strconv.Itoa(i))
 	}
-	const endpoint = "standin.sock"
-	socket := filepath.Join(v1beta1.DevicePluginPath, endpoint)
+	socket := filepath.Join(v1beta1.DevicePluginPath, "standin.sock")
 	// A predecessor that was killed leaves it.
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	listener, err := net.Listen("unix", socket)
+	plugin, err := deviceplugin.Start(ctx, v1beta1.KubeletSocket, socket, arguments[0], ids...)
 	if err != nil {
 		return err
 	}
-	server := deviceplugin.New(ids...)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	if err := deviceplugin.Register(ctx, v1beta1.KubeletSocket, endpoint, arguments[0]); err != nil {
-		return err
-	}
 	<-ctx.Done()
-	server.Stop()
-	return <-served
+	return plugin.Stop()
 }
