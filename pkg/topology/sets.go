@@ -29,12 +29,13 @@ const (
 	mostSets = 80
 )
 
-// Sets returns the sets of cards to publish, each size by itself – that with the
-// fewest sets first, for the scheduler looks at one device after the other –
-// and from the best to the worst: the larger the smallest bandwidth of any two of its cards, then
+// Sets returns the sets of cards to publish, those of each size from the best to the
+// worst: the larger the smallest bandwidth of any two of its cards, then
 // the larger the sum over all pairs, then the lower the indices, the better. A
 // pair of which no link is known counts as 0. Sizes are 2, 4, 8, and that of
-// the whole machine where it is a power of two up to 16.
+// the whole machine where it is a power of two up to 16. The sizes take turns, that
+// with the fewest sets first: the scheduler looks at one device after the other, and
+// what a claim gets is mostly among the first of its size.
 //
 // A machine has no sets if single cards in the order of Singles are always the
 // best by NVLink: without NVLink, with all cards on NVSwitches, even if lanes of some
@@ -64,10 +65,17 @@ func Sets(m *gpu.Machine) []Set {
 	}
 	slices.SortStableFunc(groups, func(a, b []candidate) int { return cmp.Compare(len(a), len(b)) })
 	var out []Set
-	for _, c := range slices.Concat(groups...) {
-		out = append(out, g.set(c))
+	for rank := 0; ; rank++ {
+		before := len(out)
+		for _, sets := range groups {
+			if rank < len(sets) {
+				out = append(out, g.set(sets[rank]))
+			}
+		}
+		if len(out) == before {
+			return out
+		}
 	}
-	return out
 }
 
 // ofSize returns the sets of a size to publish, best first. halves are those of

@@ -12,6 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -127,6 +128,9 @@ func (b *bench) contestantOn(ctx context.Context, c *cluster, pods *binder, k co
 
 // republications fills the lines about a node that publishes its cards anew.
 func (b *bench) republications(ctx context.Context, c *cluster, pods *binder, k contestant) error {
+	if k.mode == mode.Topology {
+		return nil // The order of its devices is that of the links.
+	}
 	machines, err := b.fleet.machines(ctx, k.machine)
 	if err != nil {
 		return err
