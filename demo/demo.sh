@@ -25,7 +25,7 @@ kubectl() { cluster kubectl "$@"; }
 
 fail() {
 	[ "$1" -eq 0 ] && return
-	[ -z "${building:-}" ] || kill "$building" 2>>"$log" || true
+	kill ${building:+"$building"} ${loading:+"$loading"} 2>>"$log" || true
 	echo
 	echo "The demo failed in step \"$step\". Its last lines:"
 	tail -n 15 "$log" | sed 's/^/    /'
@@ -82,9 +82,11 @@ inside() {
 
 legacy_pod() { kubectl get pods -l app=binpack -o name | head -n 1; }
 
+load_image() { cluster up --nodes "$nodes" --image .build/driver-image.tar ${K8S:+--kubernetes "$K8S"}; }
+
 install() {
 	wait "$building"
-	cluster up --nodes "$nodes" --image .build/driver-image.tar ${K8S:+--kubernetes "$K8S"}
+	if [ -n "${loading:-}" ]; then wait "$loading"; else load_image; fi
 	tests/cluster/install-driver.sh .build/driver-image.tar .build/bin/cluster --dir "$cluster_dir"
 }
 
@@ -112,6 +114,11 @@ if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&
 	echo "The driver is installed already: after \`make demo-down\` this shows $legacy without it, too."
 else
 	run "start the cluster, without the driver" cluster up --nodes "$nodes" ${K8S:+--kubernetes "$K8S"}
+	# Nobody waits for the nodes to have the image while there is a look at the pods without it.
+	if ! kill -0 "$building" 2>>"$log"; then
+		load_image >>"$log" 2>&1 &
+		loading=$!
+	fi
 	quiet "apply $legacy, eight pods with aliyun.com/gpu-mem: 3" kubectl apply -f "$legacy"
 	quiet "wait for its pods" pods_made
 	quiet "wait for the scheduler to look at them" kubectl wait pod -l app=binpack --timeout=60s \
