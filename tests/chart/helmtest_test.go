@@ -3,6 +3,7 @@
 package chart
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -31,6 +32,12 @@ func TestHelmTest(t *testing.T) {
 		"as it is": {
 			values:  "image: {tag: v1}",
 			request: "{deviceClassName: share.gpu.aliyun.com, capacity: {requests: {memory: 1Gi}}}",
+			image:   "localhost/dra-driver-gpushare:v1",
+			command: "[/usr/bin/gpu-kubelet-plugin, given]", nodeSelector: "{}",
+		},
+		"as much compute as given": {
+			values:  "{image: {tag: v1}, test: {deviceClass: core-mem.gpu.aliyun.com, memory: 2Gi, cores: 20}}",
+			request: `{deviceClassName: core-mem.gpu.aliyun.com, capacity: {requests: {memory: 2Gi, cores: "20"}}}`,
 			image:   "localhost/dra-driver-gpushare:v1",
 			command: "[/usr/bin/gpu-kubelet-plugin, given]", nodeSelector: "{}",
 		},
@@ -64,6 +71,30 @@ func TestHelmTest(t *testing.T) {
 				t.Errorf("the template is a hook: %v", metadata)
 			}
 		})
+	}
+}
+
+// Of each mode a class has a template that the policies take, as tests/policies shows of these.
+func TestHelmTestOfEachMode(t *testing.T) {
+	content, err := os.ReadFile(checkout + "/helm-test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := objects{}
+	want.add(t, string(content))
+	if len(want) < 6 {
+		t.Errorf("there are %d templates", len(want))
+	}
+	for _, object := range want {
+		class := part(t, object, "spec", "spec", "devices", "requests", "0", "exactly", "deviceClassName").(string)
+		values := "test: {deviceClass: " + class + "}"
+		if strings.HasPrefix(class, "exclusive.") {
+			values = "test: {memory: '', deviceClass: " + class + "}"
+		}
+		template, _ := helmTest(t, values)
+		if diff := cmp.Diff(object["spec"], template["spec"]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", values, diff)
+		}
 	}
 }
 

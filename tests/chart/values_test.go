@@ -189,6 +189,15 @@ func TestWrongValues(t *testing.T) {
 		"controller: {affinity: {nodeaffinity: {}}}":                    "nodeaffinity",
 		"test: {image: registry.example/cuda}":                          "test.image needs test.command",
 		"test: {memory: 1}":                                             "memory",
+		"test: {memory: 512Mi}":                                         "memory",
+		"test: {memory: 1.5Gi}":                                         "memory",
+		"test: {memory: 0Gi}":                                           "memory",
+		"test: {memory: '1'}":                                           "memory",
+		"test: {cores: 7}":                                              "cores",
+		"test: {cores: '0'}":                                            "cores",
+		"test: {cores: 105}":                                            "cores",
+		"test: {cores: 20}":                                             "class share.gpu.aliyun.com grants no compute",
+		"test: {deviceClass: core-mem.gpu.aliyun.com, memory: ''}":      "test.memory: class core-mem.gpu.aliyun.com needs",
 		"resourceQuota: {enabled: true}":                                "would limit the critical pods of others",
 	} {
 		if _, err := render(load(t), "kube-system", values); err == nil || !strings.Contains(err.Error(), want) {

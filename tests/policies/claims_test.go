@@ -119,3 +119,23 @@ func TestAShareTakesOneSlot(t *testing.T) {
 		})
 	}
 }
+
+// What `helm test` asks for by the chart's value test.deviceClass is not refused.
+func TestClaimsOfHelmTest(t *testing.T) {
+	s := newServer(t)
+	for _, object := range decoded(t, "testdata/helm-test.yaml") {
+		template, is := object.(*resourceapi.ResourceClaimTemplate)
+		if !is {
+			t.Fatalf("there is a %T", object)
+		}
+		template.Namespace = team
+		class := template.Spec.Spec.Devices.Requests[0].Exactly.DeviceClassName
+		if err := s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource,
+			admission.Create); err != nil {
+			t.Errorf("template of %s: %v", class, err)
+		}
+		if err := s.createClaim(template.Spec.Spec); err != nil {
+			t.Errorf("claim of %s: %v", class, err)
+		}
+	}
+}

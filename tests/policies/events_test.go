@@ -44,6 +44,12 @@ func TestEventsOfTheFirstTries(t *testing.T) {
 		"the eighth":      {func(e *corev1.Event) { e.Count = 8 }, true},
 		"the ninth":       {func(e *corev1.Event) { e.Count = 9 }, false},
 		"without a count": {func(e *corev1.Event) { e.Count = 0 }, true},
+		"for CPUs": {func(e *corev1.Event) {
+			e.Message = `PodResourceClaim gpushare-cpus-10: resource claim template "gpushare.cpu.main.8": ` + missing
+		}, true},
+		"for nvidia.com/gpu": {func(e *corev1.Event) {
+			e.Message = `PodResourceClaim gpushare-nvidia: resource claim template "gpushare.nvidia.main.1": ` + missing
+		}, true},
 		"of another's template": {
 			func(e *corev1.Event) { e.Message = `PodResourceClaim gpu: resource claim template "mine": ` + missing }, false},
 		"under another's claim": {func(e *corev1.Event) {

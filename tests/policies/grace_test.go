@@ -53,6 +53,11 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 				Limits: corev1.ResourceList{name: resource.MustParse("1")}}}}
 		}
 	}
+	// Of a DeviceClass' resource there may be a request without a limit.
+	withoutLimit := func(p *corev1.Pod) {
+		p.Spec.Containers = append(p.Spec.Containers,
+			requested("r", "deviceclass.resource.kubernetes.io/exclusive.gpu.aliyun.com 1"))
+	}
 	const year = 31536000
 	const refused = "pods with GPUs may take 600 seconds to end in namespace team, and this states a grace period of "
 	const typo = `the label gpu.aliyun.com/max-grace-seconds: "2h" of namespace patient-typo is not a whole number`
@@ -65,6 +70,8 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 		"as much as may be":          {create(ending(team, 600, claims)), ""},
 		"an extended resource":       {create(ending(team, year, extended("nvidia.com/gpu"))), refused},
 		"a DeviceClass' resource":    {create(ending(team, year, extended("deviceclass.resource.kubernetes.io/x"))), refused},
+		"a request without a limit":  {create(ending(team, year, withoutLimit)), refused},
+		"deletion of such a pod":     {remove(ending(team, 30, withoutLimit), ptr.To(int64(year))), refused},
 		"no GPUs":                    {create(ending(team, year)), ""},
 		"another resource":           {create(ending(team, year, extended("example.com/nic"))), ""},
 		"a label that allows it":     {create(ending(patient, 7200, claims)), ""},
