@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -244,12 +243,11 @@ func anyOf(r *resourceapi.DeviceRequest) {
 		AllocationMode: s.AllocationMode, Count: s.Count, Capacity: s.Capacity}
 }
 
-// claimCPUs begins the names of a pod's claims for CPUs alone; the container's index follows.
+// claimCPUs begins the names of a pod's claims for CPUs alone; the index follows that its container
+// had when the policy looked at it. A webhook may have moved the container since.
 const claimCPUs = ClaimName + "-cpus-"
 
-// IsForCPUs says whether the reference of a pod's container to a claim, of the container with
-// this index, is for CPUs.
-func IsForCPUs(reference corev1.ResourceClaim, container int) bool {
-	return reference.Name == ClaimName && reference.Request == requestCPUs ||
-		reference.Name == claimCPUs+strconv.Itoa(container)
+// IsForCPUs says whether the reference of a pod's container to a claim is for CPUs.
+func IsForCPUs(reference corev1.ResourceClaim) bool {
+	return reference.Name == ClaimName && reference.Request == requestCPUs || strings.HasPrefix(reference.Name, claimCPUs)
 }

@@ -58,6 +58,7 @@ func TestWhatIsMissing(t *testing.T) {
 		"of several containers":    {asking("p", "500m", "4"), unclaimed},
 		"a claim":                  {with(asking("p", "4"), refer(0, "gpushare-cpus-0", "")), ""},
 		"of the second container":  {with(asking("p", "500m", "4"), refer(1, "gpushare-cpus-1", "")), ""},
+		"moved by a webhook":       {with(asking("p", "500m", "4"), refer(1, "gpushare-cpus-0", "")), ""},
 		"a claim with GPUs":        {with(asking("p", "4"), refer(0, "gpushare", "cpus")), ""},
 		"a claim for GPUs alone":   {with(asking("p", "4"), refer(0, "gpushare", "main")), unclaimed},
 		"a claim of somebody else": {with(asking("p", "4"), refer(0, "cpus", "")), unclaimed},

@@ -24,10 +24,8 @@ func missing(pod *corev1.Pod) string {
 		return ""
 	}
 	could := false
-	for i, c := range pod.Spec.Containers {
-		if slices.ContainsFunc(c.Resources.Claims, func(claim corev1.ResourceClaim) bool {
-			return legacy.IsForCPUs(claim, i)
-		}) {
+	for _, c := range pod.Spec.Containers {
+		if slices.ContainsFunc(c.Resources.Claims, legacy.IsForCPUs) {
 			return ""
 		}
 		could = could || wholeCPUs(c.Resources)
