@@ -89,7 +89,7 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 			devices = append(devices, device(m, g, o))
 		}
 	}
-	return pool(o.Pool, append(devices, instances(m, o)...), instanceCounters(m))
+	return pool(o.Pool, append(devices, instances(m, o)...), instanceCounters(m, o.MIG))
 }
 
 // Serves says whether the card can be offered in the mode. One without memory of its

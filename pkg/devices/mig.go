@@ -28,7 +28,7 @@ type MIGOptions struct {
 	// of their device. The others that there are somebody else has made.
 	Made map[string]map[string]bool
 	// Held are places of instances that were made for claims which are gone, and could not be destroyed yet, by the
-	// UUID of their GPU. Whatever overlaps them is closed by the taint TaintHeld.
+	// UUID of their GPU. Whatever overlaps them, or needs their engines, is closed by the taint TaintHeld.
 	Held map[string][]gpu.Place
 }
 
@@ -135,6 +135,24 @@ func cardOf(m *gpu.Machine, index int) (gpu.GPU, bool) {
 // made says whether this driver makes, or has made, the instance.
 func (o MIGOptions) made(p gpu.Partitioned, i gpu.Instance) bool {
 	return o.Made[p.UUID][InstanceName(p.Index, i.Profile, i.Start)]
+}
+
+// ofOthers are the instances of a GPU that this driver neither makes nor has made.
+func (o MIGOptions) ofOthers(p gpu.Partitioned) []gpu.Instance {
+	return slices.DeleteFunc(slices.Clone(p.Instances), func(i gpu.Instance) bool { return o.made(p, i) })
+}
+
+// heldOf are the instances in places that are Held, as far as the GPU's profiles are known.
+func (o MIGOptions) heldOf(p gpu.Partitioned) []gpu.Instance {
+	var held []gpu.Instance
+	for _, place := range o.Held[p.UUID] {
+		for _, profile := range p.Profiles {
+			if profile.Kind.ProfileID == place.ProfileID {
+				held = append(held, profile.At(place.Start))
+			}
+		}
+	}
+	return held
 }
 
 func instance(m *gpu.Machine, p gpu.Partitioned, i gpu.Instance, o Options) resourceapi.Device {

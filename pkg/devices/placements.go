@@ -4,6 +4,7 @@ package devices
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -26,21 +27,23 @@ import (
 // MemorySlice begins the names of the counters of a GPU's memory slices, one for each.
 const MemorySlice = "memory-slice-"
 
-// placements are the devices of a GPU's places, but for those in whose way somebody else's instance is.
+// placements are the devices of a GPU's places, but for those in whose way somebody else's instances are.
 func placements(m *gpu.Machine, p gpu.Partitioned, o Options) []resourceapi.Device {
 	var devices []resourceapi.Device
+	others := o.MIG.ofOthers(p)
+	left := enginesLeft(p, others)
+	leftOfHeld := enginesLeft(p, slices.Concat(others, o.MIG.heldOf(p)))
 	for _, profile := range p.Profiles {
 		for _, start := range order(profile, p.Profiles) {
 			i := profile.At(start)
-			if !o.MIG.made(p, i) && slices.ContainsFunc(p.Instances, func(other gpu.Instance) bool {
-				return !o.MIG.made(p, other) && other.PlaceOf().Overlaps(i.PlaceOf())
-			}) {
+			if !o.MIG.made(p, i) && (!within(engines(i), left) || slices.ContainsFunc(others,
+				func(other gpu.Instance) bool { return other.PlaceOf().Overlaps(i.PlaceOf()) })) {
 				continue
 			}
 			d := instance(m, p, i, o)
 			// Its attributes stay while instances come and go: a pool that changes is passed over for a moment.
 			d.Taints = withTaints(d.Taints, o.CardTaints[uuidAt(p, i.PlaceOf())])
-			if slices.ContainsFunc(o.MIG.Held[p.UUID], i.PlaceOf().Overlaps) {
+			if slices.ContainsFunc(o.MIG.Held[p.UUID], i.PlaceOf().Overlaps) || !within(engines(i), leftOfHeld) {
 				d.Taints = withTaints(d.Taints, []resourceapi.DeviceTaint{
 					{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}})
 			}
@@ -85,20 +88,17 @@ func uuidAt(p gpu.Partitioned, place gpu.Place) string {
 }
 
 // instanceCounters are the counters of the GPUs whose instances are made on demand, a set for each GPU.
-func instanceCounters(m *gpu.Machine) []resourceapi.CounterSet {
+func instanceCounters(m *gpu.Machine, o MIGOptions) []resourceapi.CounterSet {
 	var sets []resourceapi.CounterSet
 	for _, p := range m.Partitioned {
 		counters := map[string]resourceapi.Counter{}
+		for name, n := range enginesLeft(p, o.ofOthers(p)) {
+			// Also of one that nobody has left: a claim's own instance, whose device stays, may consume it.
+			counters[name] = counter(n)
+		}
 		for _, profile := range p.Profiles {
-			// Of engines there are as many as most instances of one profile have together: the profile of the whole GPU
-			// does not have all on each model.
-			for name, n := range engines(profile.Kind) {
-				setMost(counters, name, int64(n*profile.Count))
-			}
 			for _, start := range profile.Starts {
-				for name := range slicesOf(profile.At(start)) {
-					setMost(counters, name, 1)
-				}
+				maps.Copy(counters, slicesOf(profile.At(start)))
 			}
 		}
 		// The API takes no empty set.
@@ -109,13 +109,43 @@ func instanceCounters(m *gpu.Machine) []resourceapi.CounterSet {
 	return sets
 }
 
+// enginesLeft are the engines of a GPU that somebody else's instances do not have, those among them that can be handed
+// out or not. There are as many as most instances of one profile have together: the profile of the whole GPU does not
+// have all on each model.
+func enginesLeft(p gpu.Partitioned, others []gpu.Instance) map[string]int {
+	left := map[string]int{}
+	for _, profile := range p.Profiles {
+		for name, n := range engines(profile.Kind) {
+			left[name] = max(left[name], n*profile.Count)
+		}
+	}
+	for _, other := range others {
+		for name, n := range engines(other) {
+			if all, is := left[name]; is {
+				left[name] = max(0, all-n)
+			}
+		}
+	}
+	return left
+}
+
+// within says whether there are as many engines left as an instance needs.
+func within(needed, left map[string]int) bool {
+	for name, n := range needed {
+		if n > left[name] {
+			return false
+		}
+	}
+	return true
+}
+
 func instanceCounterSet(index int) string { return fmt.Sprintf("mig-%s", counterName(index)) }
 
 // consumed is what an instance takes of its GPU.
 func consumed(i gpu.Instance) map[string]resourceapi.Counter {
 	counters := slicesOf(i)
 	for name, n := range engines(i) {
-		setMost(counters, name, int64(n))
+		counters[name] = counter(n)
 	}
 	return counters
 }
@@ -123,20 +153,19 @@ func consumed(i gpu.Instance) map[string]resourceapi.Counter {
 func slicesOf(i gpu.Instance) map[string]resourceapi.Counter {
 	counters := map[string]resourceapi.Counter{}
 	for slice := i.Start; slice < i.Start+i.Size; slice++ {
-		setMost(counters, fmt.Sprintf(MemorySlice+"%d", slice), 1)
+		counters[fmt.Sprintf(MemorySlice+"%d", slice)] = counter(1)
 	}
 	return counters
 }
 
-// engines are those that an instance has to itself. Copy engines are left out: A100 has fewer of them than the
-// instances that fit would have together.
+// engines are those that an instance has to itself, but for kinds of which it has none. Copy engines are left out: A100
+// has fewer of them than the instances that fit would have together.
 func engines(i gpu.Instance) map[string]int {
-	return map[string]int{"decoders": i.Decoders, "encoders": i.Encoders, "jpeg-engines": i.JPEGs, "ofa-engines": i.OFAs}
+	all := map[string]int{"decoders": i.Decoders, "encoders": i.Encoders, "jpeg-engines": i.JPEGs, "ofa-engines": i.OFAs}
+	maps.DeleteFunc(all, func(_ string, n int) bool { return n == 0 })
+	return all
 }
 
-// setMost counts at least so many of something.
-func setMost(counters map[string]resourceapi.Counter, name string, n int64) {
-	if known, ok := counters[name]; n > 0 && (!ok || known.Value.Value() < n) {
-		counters[name] = resourceapi.Counter{Value: *resource.NewQuantity(n, resource.DecimalSI)}
-	}
+func counter(n int) resourceapi.Counter {
+	return resourceapi.Counter{Value: *resource.NewQuantity(int64(n), resource.DecimalSI)}
 }

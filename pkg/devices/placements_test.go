@@ -5,11 +5,13 @@ package devices_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -71,6 +73,81 @@ func TestPlacesAreDevices(t *testing.T) {
 	for _, d := range built(onDemand(1, foreign), o) {
 		if (d.Name == "gpu-0-mig-3g-40gb-0") != (len(d.Taints) > 0) {
 			t.Errorf("%s has the taints %v", d.Name, d.Taints)
+		}
+	}
+}
+
+// Engines of somebody else's instances are not there for claims: a place that needs more than is left is not offered,
+// as no instance could be made there. Those of a claim's instance are counted by its device.
+func TestEnginesOfOthersAreTaken(t *testing.T) {
+	at := func(i gpu.Instance, start int) gpu.Instance {
+		i.Start = start
+		return i
+	}
+	two := gpu.Instance{UUID: "MIG-two", ProfileID: 15, Profile: "1g.20gb", Size: 2, Decoders: 1}
+	closed := at(small, 0)
+	closed.UUID, closed.LeftOut = "", "it has no compute instance"
+	made := map[string]map[string]bool{"GPU-0": {"gpu-0-mig-1g-10gb-me-0": true}}
+	for name, test := range map[string]struct {
+		there    []gpu.Instance
+		made     map[string]map[string]bool
+		media    int
+		counters map[string]int64
+	}{
+		"none":                  {nil, nil, 7, map[string]int64{"decoders": 5, "jpeg-engines": 1, "ofa-engines": 1}},
+		"one with all JPEG":     {[]gpu.Instance{at(small, 0)}, nil, 0, map[string]int64{"decoders": 4}},
+		"without a compute one": {[]gpu.Instance{closed}, nil, 0, map[string]int64{"decoders": 4}},
+		"decoders alone": {[]gpu.Instance{at(two, 0), at(two, 2)}, nil, 3,
+			map[string]int64{"decoders": 3, "jpeg-engines": 1, "ofa-engines": 1}},
+		"of a claim": {[]gpu.Instance{at(small, 0)}, made, 7,
+			map[string]int64{"decoders": 5, "jpeg-engines": 1, "ofa-engines": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := migOptions(mode.Exclusive)
+			o.MIG.Made = test.made
+			pool, counters, media := devices.Build(onDemand(1, test.there...), o).Pools["p"], map[string]int64{}, 0
+			for _, s := range pool.Slices {
+				for _, set := range s.SharedCounters {
+					for name, c := range set.Counters {
+						if n := c.Value.Value(); n > 0 && !strings.HasPrefix(name, devices.MemorySlice) {
+							counters[name] = n
+						}
+					}
+				}
+				for _, d := range s.Devices {
+					if *d.Attributes["profile"].StringValue == "1g.10gb+me" && len(d.ConsumesCounters) > 0 {
+						media++
+					}
+				}
+			}
+			if diff := cmp.Diff(test.counters, counters); diff != "" || media != test.media {
+				t.Errorf("%d places of 1g.10gb+me, want %d; counters (-want +got):\n%s", media, test.media, diff)
+			}
+		})
+	}
+}
+
+// An instance of a claim that is gone keeps its place and its engines until it is destroyed.
+func TestWhatHeldInstancesHaveIsClosed(t *testing.T) {
+	o := migOptions(mode.Exclusive)
+	o.MIG.Made = map[string]map[string]bool{"GPU-0": {"gpu-0-mig-1g-10gb-me-6": true}}
+	o.MIG.Held = map[string][]gpu.Place{"GPU-0": {small.PlaceOf()}}
+	for _, d := range built(onDemand(1, small), o) {
+		start, size := *d.Attributes["placementStart"].IntValue, *d.Attributes["placementSize"].IntValue
+		want := start+size > 6 && start <= 6 || *d.Attributes["profile"].StringValue == "1g.10gb+me"
+		if closed := slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
+			return t.Key == v1alpha1.TaintHeld
+		}); closed != want {
+			t.Errorf("%s is closed: %v", d.Name, closed)
+		}
+	}
+}
+
+// Where instances are not made on demand nothing is counted.
+func TestCutGPUsHaveNoCounters(t *testing.T) {
+	for _, s := range devices.Build(migMachine(), migOptions(mode.Exclusive)).Pools["p"].Slices {
+		if len(s.SharedCounters) > 0 {
+			t.Errorf("there are the counters %v", s.SharedCounters)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	}
 	parts := instances(m, o)
 	if len(devices) == len(m.GPUs) {
-		return pool(o.Pool, append(devices, parts...), instanceCounters(m))
+		return pool(o.Pool, append(devices, parts...), instanceCounters(m, o.MIG))
 	}
 	for i := range devices {
 		devices[i].ConsumesCounters = wholeCards(cards[i]...)
@@ -54,7 +54,7 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	counted := slices.Concat(cards...)
 	slices.Sort(counted)
 	return pool(o.Pool, append(devices, parts...), append(cardCounters(slices.Compact(counted)),
-		instanceCounters(m)...))
+		instanceCounters(m, o.MIG)...))
 }
 
 // setDevice describes a set by all that its cards, which are of one model, have in

@@ -38,6 +38,8 @@ func lack(l scheduling.Lack) string {
 		return "devices of other drivers that the pod asks for, or those and GPUs at once"
 	case scheduling.AtOnce:
 		return "each request would fit, all at once do not" + constraints(l.Claims)
+	case scheduling.SharesHeldBack:
+		return "held back for a moment, as shares are spread: what all requests need at once"
 	case scheduling.NoClass, scheduling.Failed:
 		return text.Bound(l.Err.Error(), errorMost)
 	case scheduling.NotLookedAt:

@@ -85,8 +85,6 @@ type card struct {
 	// What the card's devices show to be taken by pods without claims.
 	withoutClaimGiB, withoutClaimCores int64
 	closed                             bool
-	// dynamic is the largest instance that can be made of it.
-	dynamic Instance
 }
 
 func (b *builder) amount(total int64) Amount {
@@ -123,6 +121,9 @@ func (b *builder) readSlices() {
 			}
 			b.node(name).offer(b.readCard(indices[0], device.Attributes), m, slice.Spec.Pool.Generation, &device)
 		}
+	}
+	for _, n := range b.nodes {
+		n.addPlaces()
 	}
 }
 

@@ -48,16 +48,41 @@ func (n *node) offerInstance(i Instance, c Card, generation int64) {
 	n.instances[i.Device] = &i
 	known.Model = cmp.Or(known.Model, c.Model)
 	if i.Dynamic {
-		// What is left of the GPU can be one instance at most, the largest.
-		if i.MemoryMiB > known.dynamic.MemoryMiB {
-			known.MemoryMiB += i.MemoryMiB - known.dynamic.MemoryMiB
-			known.MemoryGiB.Total += i.memoryGiB() - known.dynamic.memoryGiB()
-			known.dynamic = i
-		}
-		return
+		return // see addPlaces
 	}
 	known.MemoryMiB += i.MemoryMiB
 	known.MemoryGiB.Total += i.memoryGiB()
+}
+
+// addPlaces adds to each card what can be made of it beside the instances that somebody has cut: as much memory as
+// places have together of which no two overlap.
+func (n *node) addPlaces() {
+	places := map[int][]*Instance{}
+	for _, i := range n.instances {
+		if i.Dynamic {
+			places[i.Card] = append(places[i.Card], i)
+		}
+	}
+	for index, of := range places {
+		c := n.cards[index]
+		c.MemoryMiB += mostOf(of, func(i *Instance) int64 { return i.MemoryMiB })
+		c.MemoryGiB.Total += mostOf(of, func(i *Instance) int64 { return i.memoryGiB() })
+	}
+}
+
+// mostOf is the most that places have together of which no two overlap.
+func mostOf(places []*Instance, weight func(*Instance) int64) int64 {
+	slices.SortFunc(places, func(a, b *Instance) int { return cmp.Compare(a.Start+a.Size, b.Start+b.Size) })
+	// most[n] is that of the first n, which end no later than the others.
+	most := make([]int64, len(places)+1)
+	for n, place := range places {
+		before := n
+		for before > 0 && places[before-1].Start+places[before-1].Size > place.Start {
+			before--
+		}
+		most[n+1] = max(most[n], most[before]+weight(place))
+	}
+	return most[len(places)]
 }
 
 // chargeInstance charges an instance, and with it its card, with a claim.

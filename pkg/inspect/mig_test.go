@@ -97,3 +97,44 @@ func TestSummaryOfDynamicInstances(t *testing.T) {
 		t.Errorf("MIG instances (-want +got):\n%s\nall of it:\n%s", diff, text)
 	}
 }
+
+// What claims can have of a GPU that somebody has cut in part is as much as fits together beside that; of one that
+// nobody has, it is what the instance of the whole GPU has.
+func TestMemoryOfPlacesBesideCutInstances(t *testing.T) {
+	kind := func(profile string, size int, memoryMiB int64, starts ...int) gpu.Profile {
+		return gpu.Profile{Kind: gpu.Instance{Profile: profile, Size: size, MemoryMiB: memoryMiB}, Starts: starts, Count: 1}
+	}
+	profiles := []gpu.Profile{kind("1g.10gb", 1, 9728, 0, 1, 2, 3, 4, 5, 6), kind("2g.20gb", 2, 19968, 0, 2, 4),
+		kind("3g.40gb", 4, 40192, 0, 4), kind("7g.80gb", 8, 81152, 0)}
+	cut := func(profile string, start, size int, memoryMiB int64) gpu.Instance {
+		return gpu.Instance{UUID: "MIG-" + profile, Profile: profile, Start: start, Size: size, MemoryMiB: memoryMiB}
+	}
+	small, half := cut("1g.10gb", 0, 1, 9728), cut("3g.40gb", 4, 4, 40192)
+	for name, test := range map[string]struct {
+		cut    []gpu.Instance
+		claims []string
+		want   string
+	}{
+		"not cut":         {nil, nil, "0/79"},
+		"not cut, in use": {nil, []string{"gpu-1-mig-3g-40gb-0", "gpu-1-mig-3g-40gb-4"}, "78/79"},
+		// 9 of the cut one, and 9, 19 and 39 beside it.
+		"a slice is cut": {[]gpu.Instance{small}, nil, "0/76"},
+		"a slice is cut, in use": {[]gpu.Instance{small}, []string{"gpu-1-mig-1g-10gb-1", "gpu-1-mig-2g-20gb-2",
+			"gpu-1-mig-3g-40gb-4"}, "67/76"},
+		"a half is cut": {[]gpu.Instance{half}, nil, "0/78"},
+		"all is cut":    {[]gpu.Instance{cut("7g.80gb", 0, 8, 81152)}, nil, "0/79"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 1, UUID: "GPU-1",
+				Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920}, Instances: test.cut, Profiles: profiles}}}
+			in := inspect.Input{Slices: publishMachine("n1", mode.Exclusive, machine),
+				Nodes: []*corev1.Node{node("n1", "10.0.0.1")}}
+			for _, device := range test.claims {
+				in.Claims = append(in.Claims, claim("team/"+device, "n1 "+device))
+			}
+			if text := summary(in, inspect.Style{}); !strings.Contains(text, "  "+test.want+" ") {
+				t.Errorf("it does not say %s:\n%s", test.want, text)
+			}
+		})
+	}
+}

@@ -146,3 +146,16 @@ func roundedUp(asked resource.Quantity, to resourceapi.CapacityRequestPolicyRang
 func Spread(d resourceapi.Device) bool {
 	return d.Attributes[v1alpha1.AttrShareableGiB].IntValue != nil
 }
+
+// holdsBack says whether something of it is held back.
+func holdsBack(d resourceapi.Device) bool {
+	if !Spread(d) {
+		return false
+	}
+	for name, all := range devices.Unlimited(&d) {
+		if capacity := d.Capacity[name]; capacity.Value.Cmp(all.Value) < 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -20,9 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
 // Snapshot is a cluster as its scheduler sees it at one moment. It must not change while it is
@@ -43,6 +46,27 @@ type Snapshot struct {
 func (s Snapshot) byName() []*corev1.Node {
 	return slices.SortedFunc(slices.Values(s.Nodes),
 		func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// LetGo is the cluster as it is once nodes let go of what they hold back to spread shares, which they do for a pod that
+// finds no room otherwise; and which nodes these are, none where nothing is held back.
+func (s Snapshot) LetGo() (letGo Snapshot, from map[string]bool) {
+	from = map[string]bool{}
+	for i, slice := range s.Slices {
+		if slice.Spec.Driver != v1alpha1.DriverName || !slices.ContainsFunc(slice.Spec.Devices, holdsBack) {
+			continue
+		}
+		if len(from) == 0 {
+			s.Slices = slices.Clone(s.Slices)
+		}
+		from[ptr.Deref(slice.Spec.NodeName, "")] = true
+		slice = slice.DeepCopy()
+		for j := range slice.Spec.Devices {
+			slice.Spec.Devices[j].Capacity = devices.Unlimited(&slice.Spec.Devices[j])
+		}
+		s.Slices[i] = slice
+	}
+	return s, from
 }
 
 // WithRules are slices with the taints of the rules that select their devices, as the scheduler

@@ -25,6 +25,8 @@ const (
 	OfOthers
 	// AtOnce: each request would fit, all of them at once do not.
 	AtOnce
+	// SharesHeldBack: all of them at once would fit, but not yet, as shares are spread.
+	SharesHeldBack
 	// Failed: the allocator failed, as Err says. NotLookedAt: it was not asked, because of Err.
 	Failed
 	NotLookedAt

@@ -122,6 +122,37 @@ func (e *Engine) FindRoom(ctx context.Context, s Snapshot, pod *corev1.Pod, clai
 	return f.Find(ctx, pod, claims, EveryNode)
 }
 
+// FindLacks is FindRoom for who says what a pod lacks. Where that finds no room it looks again at the nodes that hold
+// something back to spread shares: of one on which the pod would fit without that, this is what it lacks.
+func (e *Engine) FindLacks(ctx context.Context, s Snapshot, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
+	Room, error) {
+	room, err := e.FindRoom(ctx, s, pod, claims)
+	if err != nil || room.Fits() || room.Refused != nil {
+		return room, err
+	}
+	letGo, from := s.LetGo()
+	if len(from) == 0 {
+		return room, nil
+	}
+	letGo.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n *corev1.Node) bool { return !from[n.Name] })
+	then, err := e.FindRoom(ctx, letGo, pod, claims)
+	if err != nil {
+		return Room{}, err
+	}
+	fits := map[string]bool{}
+	for _, n := range then.Nodes {
+		fits[n.Name] = n.Fits
+	}
+	for i := range room.Nodes {
+		// Where one request alone waits for what is held back, it is known already, and of which GPUs.
+		if n := &room.Nodes[i]; !n.Fits && fits[n.Name] && n.Farthest.Step != HeldBack {
+			n.Farthest = Lack{Kind: SharesHeldBack, Node: n.Name, Claims: waitingOf(claims), Step: HeldBack}
+			n.Lacks = []Lack{n.Farthest}
+		}
+	}
+	return room, nil
+}
+
 // Extent is how far a Finder looks.
 type Extent int
 

@@ -15,8 +15,6 @@ import (
 	componentresource "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -54,22 +52,10 @@ func (s *Simulation) Clone() *Simulation {
 	return &clone
 }
 
-// LetGo is the cluster for a pod that finds no room otherwise: nodes let go for it what they hold
-// back to spread shares.
-func (s *Simulation) LetGo(pod *corev1.Pod) Snapshot {
+// For is the cluster for a pod: nodes that have too little of what it requests beside devices are closed to it.
+func (s *Simulation) For(pod *corev1.Pod) Snapshot {
 	out := s.Snapshot
 	out.Closed = s.Resources.closed(s.Nodes, pod, s.ClassOf)
-	out.Slices = slices.Clone(s.Slices)
-	for i, slice := range out.Slices {
-		if slice.Spec.Driver != v1alpha1.DriverName || !slices.ContainsFunc(slice.Spec.Devices, Spread) {
-			continue
-		}
-		slice = slice.DeepCopy()
-		for j := range slice.Spec.Devices {
-			slice.Spec.Devices[j].Capacity = devices.Unlimited(&slice.Spec.Devices[j])
-		}
-		out.Slices[i] = slice
-	}
 	return out
 }
 
@@ -82,7 +68,7 @@ func (s *Simulation) Find(ctx context.Context, pod *corev1.Pod, claims []*resour
 	if err != nil || room.Fits() || room.Refused != nil {
 		return room, err
 	}
-	if letGo := s.LetGo(pod); !slices.Equal(letGo.Slices, s.Slices) {
+	if letGo, from := s.For(pod).LetGo(); len(from) > 0 {
 		if room, err = s.engine.FindRoom(ctx, letGo, pod, claims); err != nil || room.Fits() || room.Refused != nil {
 			return room, err
 		}

@@ -22,7 +22,7 @@ type labelRule struct {
 var labelRules = []labelRule{
 	// NVIDIA's GPU Feature Discovery.
 	{regexp.MustCompile(`^nvidia\.com/gpu\.product$`),
-		func(values []string) string { return named(ack.NodeLabelModel, products(values)) }},
+		func(values []string) string { return named(ack.NodeLabelModel, models(values)) }},
 	{regexp.MustCompile(`^nvidia\.com/gpu\.memory$`), func(values []string) string {
 		for i := range values {
 			values[i] += "MiB"
@@ -57,12 +57,16 @@ func named(label string, values []string) string {
 	return label + ": " + strings.Join(values, " or ")
 }
 
-// products are the names of models without what tells how they were divided.
-func products(values []string) []string {
+// Model is that of a product as NVIDIA's GPU Feature Discovery names it, without what tells how its GPUs were divided.
+func Model(product string) string {
+	model, _, _ := strings.Cut(product, "-MIG-")
+	return strings.TrimSuffix(model, "-SHARED")
+}
+
+func models(products []string) []string {
 	var out []string
-	for _, value := range values {
-		value, _, _ = strings.Cut(value, "-MIG-")
-		out = append(out, strings.TrimSuffix(value, "-SHARED"))
+	for _, product := range products {
+		out = append(out, Model(product))
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

@@ -197,7 +197,8 @@ func claimsIn(claims []*resourceapi.ResourceClaim, namespace string) map[string]
 	return known
 }
 
-// claimsOf are a pod's claims; missing says of each other one why it is not there.
+// claimsOf are a pod's claims; missing says of each other one why it is not there, or not for a pod that waits: the
+// scheduler places none whose claim is being deleted.
 func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]*resourceapi.ResourceClaim) (
 	found []*resourceapi.ResourceClaim, missing []string, err error) {
 	add := func(name string) error {
@@ -207,6 +208,8 @@ func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]
 			return err
 		case claim == nil:
 			missing = append(missing, "claim "+name+" does not exist")
+		case claim.DeletionTimestamp != nil && pod.Spec.NodeName == "":
+			missing = append(missing, "claim "+name+" is being deleted")
 		default:
 			found = append(found, claim)
 		}

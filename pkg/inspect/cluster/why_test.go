@@ -42,6 +42,11 @@ func TestReadsPodAndItsClaims(t *testing.T) {
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t"}}
 	refused := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "e"},
 		Reason: "FailedResourceClaimCreation", Message: "exceeded quota: gpus"}
+	deleted := claim("team-a", "p-templated")
+	deleted.DeletionTimestamp = ptr.To(metav1.Now())
+	deleted.Finalizers = []string{"resource.kubernetes.io/delete-protection"}
+	runs := podWith(true)
+	runs.Spec.NodeName = "n1"
 	for name, test := range map[string]struct {
 		objects   []runtime.Object
 		forbidden []string
@@ -51,6 +56,8 @@ func TestReadsPodAndItsClaims(t *testing.T) {
 	}{
 		"all there":      {[]runtime.Object{podWith(true), claim("team-a", "p-templated")}, nil, "c p-templated", "", 0},
 		"one is gone":    {[]runtime.Object{podWith(true)}, nil, "c", "claim p-templated does not exist", 0},
+		"one goes":       {[]runtime.Object{podWith(true), deleted}, nil, "c", "claim p-templated is being deleted", 0},
+		"one goes later": {[]runtime.Object{runs, deleted}, nil, "c p-templated", "", 0},
 		"no template":    {[]runtime.Object{podWith(false)}, nil, "c", "the ResourceClaimTemplate t does not exist", 0},
 		"not made":       {[]runtime.Object{podWith(false), template}, nil, "c", "template t is not made yet", 0},
 		"kept by quotas": {[]runtime.Object{podWith(false), template, refused}, nil, "c", "exceeded quota: gpus", 0},

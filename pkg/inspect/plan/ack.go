@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -37,8 +38,9 @@ func (in *Input) FromACK() error {
 	var unlinked []string
 	var cut []*corev1.Node
 	nodes := slices.Clone(in.Nodes)
+	in.moved = map[string]bool{}
 	for i, node := range nodes {
-		if in.offers(node.Name) || !hasGPUs(node) {
+		if in.moved[node.Name] = in.offers(node.Name); in.moved[node.Name] || !hasGPUs(node) {
 			continue
 		}
 		if why := cutUnknown(node); why != "" {
@@ -89,11 +91,13 @@ func (in *Input) FromACK() error {
 }
 
 // PlanPods plans those of the pods of the cluster that ask for GPUs and have no claim, the
-// oldest first. The others count in their gangs alone.
+// oldest first. The others count in their gangs alone, those among them that are on nodes which had moved before: what
+// they hold is not offered there, and they keep it.
 func (in *Input) PlanPods(pods []*corev1.Pod) {
+	plans := func(pod *corev1.Pod) bool { return asksPlugin(pod) && !in.moved[pod.Spec.NodeName] }
 	var planned []*corev1.Pod
 	for _, pod := range pods {
-		if asksPlugin(pod) {
+		if plans(pod) {
 			planned = append(planned, pod)
 		}
 	}
@@ -110,10 +114,10 @@ func (in *Input) PlanPods(pods []*corev1.Pod) {
 		workloads = append(workloads, w)
 	}
 	in.Workloads = append(workloads, in.Workloads...)
-	in.Bound = slices.DeleteFunc(slices.Clone(in.Bound), asksPlugin)
+	in.Bound = slices.DeleteFunc(slices.Clone(in.Bound), plans)
 	for _, pod := range pods {
 		// Those on nodes are among Bound.
-		if pod.Spec.NodeName == "" && !asksPlugin(pod) {
+		if pod.Spec.NodeName == "" && !plans(pod) {
 			in.Beside = append(in.Beside, pod)
 		}
 	}
@@ -144,8 +148,11 @@ func (in *Input) offers(node string) bool {
 	})
 }
 
+// resourceGPU is what NVIDIA's device plugin shows GPUs as, each as often as it has replicas.
+const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
+
 // counts are the resources that say how many GPUs a node has.
-var counts = []corev1.ResourceName{ack.ResourceCount, "nvidia.com/gpu", ack.ResourceGPUs}
+var counts = []corev1.ResourceName{ack.ResourceCount, resourceGPU, ack.ResourceGPUs}
 
 func hasGPUs(node *corev1.Node) bool {
 	return node.Labels[ack.NodeLabelCount] != "" || node.Labels[ack.NodeLabelModel] != "" || shown(node) != 0 ||
@@ -155,23 +162,32 @@ func hasGPUs(node *corev1.Node) bool {
 // shown is how many GPUs a device plugin of a node serves that are not cut, as far as it says.
 func shown(node *corev1.Node) int64 {
 	for _, name := range counts {
-		if amount := node.Status.Capacity[name]; !amount.IsZero() {
-			return amount.Value()
+		amount := node.Status.Capacity[name]
+		if amount.IsZero() {
+			continue
 		}
+		n := amount.Value()
+		if replicas, err := strconv.ParseInt(node.Labels[labelReplicas], 10, 64); name == resourceGPU && err == nil &&
+			replicas > 1 {
+			n = 1 + (n-1)/replicas
+		}
+		return n
 	}
 	return 0
 }
 
 // machineOf are the GPUs of a node of ACK, which are all alike, as far as the node says.
 func machineOf(node *corev1.Node) (*gpu.Machine, error) {
-	model := cmp.Or(node.Labels[ack.NodeLabelModel], node.Labels[labelProduct], "unknown")
+	model := cmp.Or(node.Labels[ack.NodeLabelModel], advice.Model(node.Labels[labelProduct]), "unknown")
 	as, m := gpu.GPU{Model: model, ProductName: model}, &gpu.Machine{}
 	n, err := strconv.ParseInt(node.Labels[ack.NodeLabelCount], 10, 64)
 	if whole := shown(node); servesInstances(node) {
 		m.Partitioned = partitioned(node, whole, n-whole, as)
 		n = whole // the label counts those that are cut, too
 	} else if err != nil {
-		n = whole
+		if n, err = strconv.ParseInt(node.Labels[labelGPUCount], 10, 64); err != nil {
+			n = whole
+		}
 	}
 	switch {
 	case n == 0 && len(m.Partitioned) > 0:

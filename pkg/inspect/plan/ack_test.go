@@ -12,8 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 func ackNode(name string, labels, amounts map[string]string) *corev1.Node {
@@ -103,4 +106,78 @@ func TestNodesThatHaveMovedStayAsTheyAre(t *testing.T) {
 	}
 	contains(t, strings.Join(s.Notes, "\n"), "Node n2 is left out: how much memory its GPUs have is not known",
 		"Node n3 is left out: how many GPUs it has is not known")
+}
+
+// What NVIDIA's device plugin has shared is as many GPUs as there are.
+func TestReplicasAreNoGPUs(t *testing.T) {
+	label := func(labels ...string) map[string]string {
+		out := map[string]string{"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360"}
+		for i := 0; i < len(labels); i += 2 {
+			out[labels[i]] = labels[i+1]
+		}
+		return out
+	}
+	for name, test := range map[string]struct {
+		labels map[string]string
+		shows  map[string]string
+		gpus   int
+	}{
+		"counted": {label("nvidia.com/gpu.count", "1", "nvidia.com/gpu.replicas", "4"),
+			map[string]string{"nvidia.com/gpu": "4"}, 1},
+		"not counted": {label("nvidia.com/gpu.replicas", "4"), map[string]string{"nvidia.com/gpu": "8"}, 2},
+		"only some are shared": {label("nvidia.com/gpu.replicas", "4"), map[string]string{"nvidia.com/gpu": "5"},
+			2},
+		"not shared": {label("nvidia.com/gpu.replicas", "1"), map[string]string{"nvidia.com/gpu": "2"}, 2},
+		"ACK counts": {label("nvidia.com/gpu.count", "7", "nvidia.com/gpu.replicas", "4",
+			"aliyun.accelerator/nvidia_count", "3"), map[string]string{"nvidia.com/gpu": "12"}, 3},
+		"ACK shows": {label("nvidia.com/gpu.replicas", "4"), map[string]string{"aliyun.com/gpu-count": "4"}, 4},
+		"beside MIG instances": {label("nvidia.com/gpu.replicas", "4"),
+			map[string]string{"nvidia.com/gpu": "4", "nvidia.com/mig-1g.10gb": "7"}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &site{plan.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{
+				Nodes: []*corev1.Node{ackNode("n1", test.labels, test.shows)}}}}
+			if err := s.FromACK(); err != nil {
+				t.Fatal(err)
+			}
+			gpus := map[int64]bool{}
+			for _, slice := range s.Slices {
+				for _, d := range slice.Spec.Devices {
+					gpus[*d.Attributes["index"].IntValue] = true
+					if model := *d.Attributes["model"].StringValue; model != "Tesla-T4" {
+						t.Errorf("%s is of model %s", d.Name, model)
+					}
+				}
+			}
+			if len(gpus) != test.gpus {
+				t.Errorf("there are %d GPUs, want %d; notes %q", len(gpus), test.gpus, s.Notes)
+			}
+		})
+	}
+}
+
+// What pods of a device plugin hold on a node that has moved is not offered there: they are not planned once more, and
+// count in their gangs.
+func TestPodsOnNodesThatHaveMovedStay(t *testing.T) {
+	s := newSite(t)
+	s.offer("n1", devices.Build(gpus(1), devices.Options{Pool: v1alpha1.PoolName("n1"), Mode: mode.Share, Slots: 20,
+		Room: map[string]devices.Room{"GPU-0": {Units: 6, Cores: 100, Slots: 19}}}))
+	s.Nodes = append(s.Nodes, ackNode("n2", map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4",
+		"aliyun.accelerator/nvidia_mem": "15360MiB", "ack.node.gpu.schedule": "share"},
+		map[string]string{"aliyun.com/gpu-count": "1"}))
+	asks := func(gib string) map[string]string { return map[string]string{"aliyun.com/gpu-mem": gib} }
+	pods := []*corev1.Pod{ofGang(ackPod("there", "n1", 1, asks("9")), "3"),
+		ofGang(ackPod("moves", "n2", 2, asks("15")), "3"), ofGang(ackPod("comes", "", 3, asks("6")), "3")}
+	s.Bound = pods[:2]
+	if err := s.FromACK(); err != nil {
+		t.Fatal(err)
+	}
+	s.PlanPods(pods)
+	made := s.plan(t)
+	if got, want := verdicts(made), []string{"moves=n2:gpu-0-share", "comes=n1:gpu-0-share"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q\n%s", got, want, printed(t, made))
+	}
+	if len(s.Bound) != 1 || s.Bound[0].Name != "there" {
+		t.Errorf("bound are %v", s.Bound)
+	}
 }

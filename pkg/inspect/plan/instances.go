@@ -19,12 +19,15 @@ import (
 )
 
 // What GPU feature discovery says of a node, beside the amounts that NVIDIA's device plugin shows: with the strategy
-// "single" nvidia.com/gpu can be a MIG instance, and then the product's name has "-MIG-" in it. Memory of GPUs and
+// "single" nvidia.com/gpu can be a MIG instance, and then the product's name has "-MIG-" in it. The count is that of
+// GPUs, each of which the device plugin shows as so many replicas where it has them shared. Memory of GPUs and
 // instances is in MiB (source: k8s-device-plugin).
 const (
 	labelStrategy  = "nvidia.com/mig.strategy"
 	labelProduct   = "nvidia.com/gpu.product"
 	labelGPUMemory = "nvidia.com/gpu.memory"
+	labelGPUCount  = "nvidia.com/gpu.count"
+	labelReplicas  = "nvidia.com/gpu.replicas"
 )
 
 // mostInstances is how many instances a node may say that it has, mostSlices how many compute slices

@@ -118,6 +118,8 @@ type Input struct {
 	// converts is Converts, ready to match.
 	converts labels.Selector
 	engine   *scheduling.Engine
+	// moved are the nodes on which the driver offered GPUs before FromACK.
+	moved map[string]bool
 }
 
 // Plan is the answer. Its JSON form is an interface: fields are added, never renamed.

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -208,6 +210,10 @@ func TestWhyTheyWait(t *testing.T) {
 		"no template": {nil, pod(template),
 			[]string{"the ResourceClaimTemplate absent does not exist in namespace team, and the manifests have none"}},
 		"no claim": {nil, pod(claim), []string{"the ResourceClaim absent does not exist in namespace team"}},
+		"a claim that goes": {func(s *site) {
+			s.Snapshot.Claims = []*resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "absent",
+				DeletionTimestamp: ptr.To(metav1.Unix(1, 0))}}}
+		}, pod(claim), []string{"waits for claims that are not there: claim absent is being deleted"}},
 		"a template that may not be read": {func(s *site) {
 			s.Unread = map[string]string{"ResourceClaimTemplate/team/absent": "you may not read it"}
 		}, pod(template), []string{"you may not read it"}},

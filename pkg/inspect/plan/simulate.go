@@ -171,11 +171,14 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 		case asked.ResourceClaimName != nil:
 			if i := slices.IndexFunc(s.Claims, func(c *resourceapi.ResourceClaim) bool {
 				return c.Namespace == p.pod.Namespace && c.Name == *asked.ResourceClaimName
-			}); i >= 0 {
+			}); i < 0 {
+				missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *asked.ResourceClaimName))
+			} else if s.Claims[i].DeletionTimestamp != nil {
+				// The scheduler places no pod with it.
+				missing = append(missing, "claim "+s.Claims[i].Name+" is being deleted")
+			} else {
 				claims = append(claims, s.Claims[i])
-				continue
 			}
-			missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *asked.ResourceClaimName))
 		}
 	}
 	if own := scheduling.ClaimForExtended(p.pod, s.ClassOf); own != nil {
@@ -195,7 +198,8 @@ func (in *Input) notThere(kind, namespace, name string) string {
 // explain says why a pod waits, as kubectl inspect cgpu explain would.
 func (s *simulation) explain(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim, missing []string,
 	out *Pod) error {
-	answer, err := why.Of(ctx, why.Input{Snapshot: s.LetGo(p.pod), Engine: s.in.engine, Now: s.in.Now, Pod: p.pod,
+	letGo, _ := s.For(p.pod).LetGo()
+	answer, err := why.Of(ctx, why.Input{Snapshot: letGo, Engine: s.in.engine, Now: s.in.Now, Pod: p.pod,
 		PodClaims: slices.DeleteFunc(claims, scheduling.OfScheduler), Missing: missing,
 		OthersUnknown: s.in.OthersUnknown, NodesUnknown: s.in.NodesUnknown})
 	if err != nil {

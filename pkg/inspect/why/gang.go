@@ -49,6 +49,8 @@ type Gang struct {
 	FindRoom    []Placement `json:"findRoom,omitempty"`
 	NoRoom      []string    `json:"noRoom,omitempty"`
 	NotLookedAt int         `json:"notLookedAt,omitempty"`
+	// HeldBack says that so many find them once nodes let go of what they hold back to spread shares.
+	HeldBack bool `json:"heldBack,omitempty"`
 }
 
 // Placement is a pod and the node on which it finds room.
@@ -101,8 +103,22 @@ func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *re
 		g.Fits = ptr.To(true)
 	case lacks > g.NotLookedAt:
 		g.Fits = ptr.To(false)
+		g.HeldBack, err = in.heldBack(ctx, wanted, len(g.FindRoom)+lacks)
 	}
-	return g, nil
+	return g, err
+}
+
+// heldBack says whether so many pods find room once nodes let go of what they hold back to spread shares.
+func (in Input) heldBack(ctx context.Context, wanted []scheduling.Pod, least int) (bool, error) {
+	letGo, from := in.Snapshot.LetGo()
+	if len(from) == 0 {
+		return false, nil
+	}
+	nodes, err := in.Engine.Place(ctx, letGo, wanted)
+	if err != nil {
+		return false, err
+	}
+	return len(slices.DeleteFunc(nodes, func(node string) bool { return node == "" })) >= least, nil
 }
 
 // text is what there is to say of it, in lines.
@@ -133,6 +149,8 @@ func (g *Gang) text() []string {
 		room += fmt.Sprintf(": whether the gang fits is open, as the other %d were not looked at.", g.NotLookedAt)
 	case *g.Fits:
 		room += ": the gang fits."
+	case g.HeldBack:
+		room += ": the gang waits for what nodes hold back for a moment, as shares are spread."
 	case g.Needed > 0 && g.NotLookedAt > 0:
 		room += fmt.Sprintf(": the gang waits for room for at least %d more, even if the other %d find theirs.",
 			g.Needed-g.Placed-len(g.FindRoom)-g.NotLookedAt, g.NotLookedAt)

@@ -28,7 +28,7 @@ const helpMost = 3
 // one that is there that the scheduler gives up.
 func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
 	what string) (scheduling.Room, error) {
-	room, err := in.Engine.FindRoom(ctx, in.Snapshot, pod, claims)
+	room, err := in.Engine.FindLacks(ctx, in.Snapshot, pod, claims)
 	if err != nil {
 		return room, err
 	}
@@ -103,6 +103,9 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what stri
 	case a.Gang != nil:
 		a.say(what, "waits for its gang: its own GPUs are free "+where+", those of the others that are needed at "+
 			"once are not")
+		if a.Gang.HeldBack {
+			a.Help = append(a.Help, "a moment: nodes let shares go that they hold back, a few seconds after they see who waits")
+		}
 	case pod.Spec.SchedulingGroup != nil:
 		a.sayWaits(what, "its own GPUs are free "+where+"; the gang may need more at once")
 	default:
