@@ -5,6 +5,7 @@ package podgroups
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,7 +24,7 @@ type gang struct {
 	minCount int32
 	// priorityClass is that of its pods, which the scheduler wants the group to have.
 	priorityClass string
-	// waiting are those of its pods that have no node; placed is whether others have one.
+	// waiting are those of its pods that have no node, in the order of their names; placed is whether others have one.
 	waiting []*corev1.Pod
 	placed  bool
 	// newest is when the pod was created by which the gang goes.
@@ -66,6 +67,7 @@ func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) 
 	if err != nil {
 		return nil, alone
 	}
+	slices.SortFunc(waiting, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return &gang{
 		minCount: n, priorityClass: newest.Spec.PriorityClassName, waiting: waiting, placed: placed,
 		newest: newest.CreationTimestamp,

@@ -279,6 +279,22 @@ func TestRefusedPodGroupsAreTold(t *testing.T) {
 	})
 }
 
+// Each look tells the same few pods of a large gang.
+func TestFewPodsOfALargeGangAreTold(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		s.mu.Lock()
+		s.refuse = apierrors.NewForbidden(schedulingapi.Resource("podgroups"), "g", errors.New("no such PriorityClass"))
+		s.mu.Unlock()
+		for i := range 5 * mostTold {
+			s.create(member(fmt.Sprintf("p%02d", i), "2"))
+		}
+		s.after(time.Minute)
+		if events := s.said(); len(events) != mostTold {
+			s.Errorf("told %d pods, want %d", len(events), mostTold)
+		}
+	})
+}
+
 func TestWhyAPodIsAlone(t *testing.T) {
 	for text, pod := range map[string]*corev1.Pod{
 		`is "0", which is not a number from 1`: member("a", "0", withoutGroup),

@@ -3,6 +3,8 @@
 package preempt
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,5 +85,19 @@ func TestVictimThatKeepsOthersAway(t *testing.T) {
 				t.Errorf("%s (%s), want %s", got, why, test.want)
 			}
 		})
+	}
+}
+
+// Of pods that hold the same, the one that keeps the other away is not like the rest.
+func TestVictimThatKeepsOthersAwayIsNotLikeOthers(t *testing.T) {
+	s := newStage(t)
+	s.node("n1", mode.Share)
+	s.runs("n1", podOf("high", 9), "20Gi")
+	for i := range 3 {
+		s.runs("n1", podOf(fmt.Sprint("plain-", i), 1), "5Gi")
+	}
+	s.runs("n1", podOf("keeper", 1, antiAffinity("p")), "5Gi")
+	if _, victims, why := s.victims(0, wishes(podOf("p", 9), "5Gi")); !slices.Equal(victims, []string{"keeper"}) {
+		t.Errorf("victims %q (%s), want the one that keeps the pod away", victims, why)
 	}
 }

@@ -170,3 +170,39 @@ func TestGangOfManyIsEvicted(t *testing.T) {
 		}
 	}, nodes...)
 }
+
+// What was evicted for one pod is gone for the next, before the cache says that it leaves.
+func TestGangOfWhichOthersWereEvictedAtOnce(t *testing.T) {
+	high := func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(int32(20)) }
+	t.Run("it keeps as many as it needs", func(t *testing.T) {
+		run(t, func(s *site) {
+			group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
+				Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
+					Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 2}}}}
+			if _, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
+				metav1.CreateOptions{}); err != nil {
+				s.Fatal(err)
+			}
+			// It cannot go as a whole.
+			s.change("a", high)
+			for _, name := range []string{"a", "n2", "n3"} {
+				s.change(name, inGroup)
+			}
+			s.waits(podOf("p", 9), 2)
+			s.waits(podOf("q", 8), 2)
+			s.after(time.Minute, "n2")
+		}, "n2", "n3")
+	})
+	t.Run("as a whole it makes room on all of its nodes", func(t *testing.T) {
+		run(t, func(s *site) {
+			// The gang has a GPU of n1, of which a has the other one, and n2.
+			for _, name := range []string{"b", "n2"} {
+				s.change(name, inGroup)
+				s.change(name, func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(int32(6)) })
+			}
+			s.waits(podOf("p", 9), 2)
+			s.waits(podOf("q", 8), 1)
+			s.after(time.Minute, "b", "n2")
+		}, "n2")
+	})
+}

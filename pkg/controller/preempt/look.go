@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -58,6 +59,21 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 		slices.SortFunc(n.pods, byKey)
 	}
 	return s, nil
+}
+
+// without takes into account for whom pods are evicted: a round looks at the cluster once, and evicts
+// for several.
+func (s *situation) without(evictions map[string]*eviction) {
+	s.reserved, s.evicted = map[string]bool{}, map[types.UID]bool{}
+	for name, e := range evictions {
+		s.reserved[name] = true
+		for _, uid := range e.victims {
+			s.evicted[uid] = true
+		}
+	}
+	for _, g := range s.gangs {
+		g.pods = slices.DeleteFunc(g.pods, func(pod *corev1.Pod) bool { return s.evicted[pod.UID] })
+	}
 }
 
 // byKey is an order of pods: the cache has none.

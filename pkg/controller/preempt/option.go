@@ -52,12 +52,16 @@ func (a allocating) fit(
 // errUnallocatable says that the scheduler's allocator cannot do anything with the claims.
 var errUnallocatable = errors.New("the claims cannot be allocated anywhere")
 
-// leaves says of pods whether they are about to leave the node: they are gone or, since not
-// too long ago, terminating.
-func (n *node) leaves(now time.Time) func(types.UID) bool {
+// leaves says of pods whether they are about to leave the node: they are gone, were evicted or,
+// since not too long ago, are terminating.
+func (n *node) leaves(now time.Time, evicted map[types.UID]bool) func(types.UID) bool {
 	stay := map[types.UID]bool{}
 	for _, pod := range n.pods {
-		stay[pod.UID] = pod.DeletionTimestamp == nil || !awaited(pod, now)
+		if pod.DeletionTimestamp == nil {
+			stay[pod.UID] = !evicted[pod.UID]
+		} else {
+			stay[pod.UID] = !awaited(pod, now)
+		}
 	}
 	return func(uid types.UID) bool { return !stay[uid] }
 }
@@ -67,8 +71,8 @@ type option struct {
 	node    *node
 	victims []*corev1.Pod
 	cost    cost
-	// leaving says that others of the node's pods are about to go that hold devices, or without
-	// which its other resources are not enough.
+	// leaving says that the victims are enough only with others of the node's pods that are about
+	// to go.
 	leaving bool
 }
 
@@ -106,9 +110,15 @@ func (a allocating) option(
 		return nil, nil
 	}
 	o := &option{node: n}
-	holders := n.holders()
+	holders, goes := n.holders(), false
 	for uid := range holders {
-		o.leaving = o.leaving || leaves(uid)
+		goes = goes || leaves(uid)
+	}
+	for _, pod := range keepers {
+		if _, holds := holders[pod.UID]; holds {
+			// It has to go, whatever those hold that are like it.
+			holders[pod.UID] = ""
+		}
 	}
 	r := a.rosterOf(n, holders, corev1helpers.PodPriority(w.pod))
 	var most *cost
@@ -127,13 +137,17 @@ func (a allocating) option(
 		}
 		return left
 	}
+	without := func(victims []*corev1.Pod) func(types.UID) bool {
+		are := map[types.UID]bool{}
+		for _, pod := range victims {
+			are[pod.UID] = true
+		}
+		return func(uid types.UID) bool { return are[uid] }
+	}
 	chosen := choose(r.candidates, r.allowed, triesMost, most, func(candidates []int) bool {
 		victims := r.victims(candidates)
-		without := map[types.UID]bool{}
-		for _, pod := range victims {
-			without[pod.UID] = true
-		}
-		gone := func(uid types.UID) bool { return without[uid] || leaves(uid) }
+		are := without(victims)
+		gone := func(uid types.UID) bool { return are(uid) || leaves(uid) }
 		return w.resourcesFit(n, with(soon, victims)) && !kept(gone) && fits(gone)
 	})
 	o.victims = r.victims(chosen)
@@ -141,6 +155,9 @@ func (a allocating) option(
 		return nil, failed
 	}
 	o.cost = costOf(r.candidates, chosen)
-	o.leaving = o.leaving || !w.resourcesFit(n, with(n.free(), o.victims))
+	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || goes && !fits(without(o.victims))
+	if failed != nil {
+		return nil, failed
+	}
 	return o, nil
 }

@@ -35,6 +35,8 @@ type situation struct {
 	refused refusedPods
 	// reserved are the nodes on which pods are evicted for another pod.
 	reserved map[string]bool
+	// evicted are the pods that were evicted for others, which the cache may not know yet.
+	evicted map[types.UID]bool
 }
 
 // takesPart says whether pods of a namespace are evicted for others.
@@ -62,7 +64,7 @@ func (s situation) leaving(n *node) func(types.UID) bool {
 	if s.reserved[n.Name] {
 		return func(types.UID) bool { return false }
 	}
-	return n.leaves(s.now)
+	return n.leaves(s.now, s.evicted)
 }
 
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.

@@ -174,6 +174,19 @@ func TestPlan(t *testing.T) {
 			s.runs("n1", podOf("a", 5, terminating(noon.Add(time.Minute))), "gpu")
 			s.runs("n1", podOf("b", 4), "gpu")
 		}, 1, wishes(podOf("p", 9), "gpu", "gpu"), "pods are leaving the best node, n1"},
+		"one that leaves makes no room, and a victim is enough": {func(s *stage) {
+			shares(s)
+			s.runs("n1", podOf("e", 9), "2Gi")
+			s.runs("n1", podOf("f", 9, terminating(noon.Add(time.Minute))), "2Gi")
+		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 a"},
+		"one that leaves has what a victim's share lacks": {func(s *stage) {
+			shares(s)
+			s.pods[2].DeletionTimestamp = &metav1.Time{Time: noon.Add(time.Minute)}
+		}, 1, wishes(podOf("p", 9), "20Gi"), "pods are leaving the best node, n1"},
+		"one that leaves has CPUs that a victim lacks": {func(s *stage) {
+			shares(s, cpus("2"))
+			s.pods[3].DeletionTimestamp = &metav1.Time{Time: noon.Add(time.Minute)}
+		}, 0, wishes(podOf("p", 9, cpus("4")), "12Gi"), "pods are leaving the best node, n1"},
 		"somebody should have gone long ago": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, terminating(noon.Add(-2*time.Minute))), "gpu")
@@ -360,19 +373,6 @@ func TestPlanIsTheCheapestOfAll(t *testing.T) {
 	}
 	if evicted < 50 || rooms < 15 || none < 15 {
 		t.Errorf("%d with victims, %d with room, %d without either: the test shows little", evicted, rooms, none)
-	}
-}
-
-func TestWhatTheSchedulerSays(t *testing.T) {
-	for said, want := range map[string]int{
-		"0/1 nodes are available: 1 cannot allocate all claims.":                                                          1,
-		"0/12 nodes are available: 1 Insufficient cpu, 10 cannot allocate all claims, 1 node(s) were unschedulable":       10,
-		"0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 cannot allocate all claims.": 0,
-		"": 0,
-	} {
-		if got := nodesLackingDevices(said); got != want {
-			t.Errorf("%q: %d nodes, want %d", said, got, want)
-		}
 	}
 }
 

@@ -85,3 +85,16 @@ func TestEveryPodHasItsTurn(t *testing.T) {
 		t.Errorf("of one pod: %d and %d", len(few[0]), len(few[1]))
 	}
 }
+
+func TestWhatTheSchedulerSays(t *testing.T) {
+	for said, want := range map[string]int{
+		"0/1 nodes are available: 1 cannot allocate all claims.":                                                          1,
+		"0/12 nodes are available: 1 Insufficient cpu, 10 cannot allocate all claims, 1 node(s) were unschedulable":       10,
+		"0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 cannot allocate all claims.": 0,
+		"": 0,
+	} {
+		if got := nodesLackingDevices(said); got != want {
+			t.Errorf("%q: %d nodes, want %d", said, got, want)
+		}
+	}
+}

@@ -162,10 +162,7 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 
 // consider evicts others for a pod if that helps it.
 func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *wait) error {
-	s.reserved = map[string]bool{}
-	for name := range p.evictions {
-		s.reserved[name] = true
-	}
+	s.without(p.evictions)
 	pod, err := p.Client.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -30,7 +30,7 @@ func (a allocating) rosterOf(n *node, holders map[types.UID]string, than int32) 
 	spare := map[types.NamespacedName]int{}
 	for _, pod := range n.pods {
 		kind, holds := holders[pod.UID]
-		if !holds {
+		if !holds || a.evicted[pod.UID] {
 			continue
 		}
 		c, expendable := a.candidate(than, pod)

@@ -45,47 +45,40 @@ type room struct {
 // room finds a node whose shares are spread and on which a pod's claims fit if nothing is
 // held back; for the pods of a gang, each given by its claims, nodes on which they fit
 // together, or as many of them as the gang needs. It is empty where there is no such room, or
-// none was found in time.
+// none was found in time. It looks at the nodes that come after one, and returns after which to
+// begin the next time.
 func (t *teller) room(
-	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
-) ([]room, error) {
+	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim, after string,
+) (rooms []room, next string, err error) {
 	searching, cancel := context.WithTimeout(ctx, searchMost)
 	defer cancel()
-	rooms, err := t.search(searching, pod, claims)
+	rooms, next, err = t.search(searching, pod, claims, after)
 	if searching.Err() != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Info("Room for a pod on nodes that spread shares was not found in time", "pod", klog.KObj(pod),
 			"after", searchMost)
-		return nil, nil
+		return nil, next, nil
 	}
-	return rooms, err
+	return rooms, next, err
 }
 
 func (t *teller) search(
-	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
-) ([]room, error) {
+	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim, after string,
+) (rooms []room, next string, err error) {
 	wanted := scheduling.Wanted(pod)
-	t.mu.Lock()
-	names := slices.Sorted(maps.Keys(t.changed))
-	t.mu.Unlock()
-	var rooms []room
 	needed, looked := least(pod, len(claims)), 0
-	for _, name := range names {
-		node, err := t.node(name)
-		if err != nil {
-			return nil, err
-		}
-		if node == nil {
-			continue
-		}
-		if !wanted(node) {
+	next = after
+	for _, name := range t.namesAfter(after) {
+		node := t.node(name)
+		if node == nil || scheduling.ClosedTo(ctx, node, pod, wanted).By != scheduling.Open {
 			continue
 		}
 		if looked++; looked > nodesMost {
 			break
 		}
+		next = name
 		fit, found, err := t.most(ctx, node, claims)
 		if err != nil {
-			return nil, err
+			return nil, next, err
 		}
 		if fit > 0 {
 			rooms = append(rooms, room{name, found, claims[0][0].UID})
@@ -96,9 +89,21 @@ func (t *teller) search(
 		}
 	}
 	if needed > 0 {
-		return nil, nil
+		return nil, next, nil
 	}
-	return rooms, nil
+	return rooms, rooms[len(rooms)-1].node, nil
+}
+
+// namesAfter are the nodes whose shares are spread, those first that come after a name.
+func (t *teller) namesAfter(name string) []string {
+	t.mu.Lock()
+	names := slices.Sorted(maps.Keys(t.changed))
+	t.mu.Unlock()
+	i, found := slices.BinarySearch(names, name)
+	if found {
+		i++
+	}
+	return slices.Concat(names[i:], names[:i])
 }
 
 // most is for how many of the pods, each given by its claims, the node has room, and what
@@ -121,12 +126,12 @@ func (t *teller) most(
 	return fit, found, nil
 }
 
-func (t *teller) node(name string) (*corev1.Node, error) {
+func (t *teller) node(name string) *corev1.Node {
 	node, exists := t.nodes.Get(name)
 	if !exists {
-		return nil, nil
+		return nil
 	}
-	return node.Node(), nil
+	return node.Node()
 }
 
 // fits says what claims take of the node's GPUs if nothing is held back, of those first of

@@ -40,13 +40,13 @@ const (
 	// does, the round goes on.
 	patience = 3 * time.Second
 	quiet    = 2 * time.Second
-	// again is when a pod is looked at again that a node was told of, seldom when one is that waits
-	// for something else.
+	// again is when a pod is looked at again that was not helped, at first, seldom when one is that
+	// waits for something else.
 	again  = 2 * time.Second
 	seldom = time.Minute
 	// alikeFor is for how long pods are taken to find no room because one like them did not.
 	alikeFor = 10 * time.Second
-	// nodesMost is how many nodes are looked at for a pod at one time.
+	// nodesMost is how many nodes are looked at for a pod at one time: the next look goes on with others.
 	nodesMost = 50
 	// searchMost is how long room is looked for, for a pod at one time: the allocator's search
 	// is exhaustive, and one pod's claims must not keep all others waiting. The scheduler
@@ -76,6 +76,9 @@ type waiter struct {
 	said  string
 	// told is how often a node was told of it, missed how often in a row none had room.
 	told, missed int
+	// after is the node after which the next look begins. One that was told may lack for it what is not
+	// seen here, CPUs for example.
+	after string
 }
 
 type teller struct {
@@ -92,9 +95,16 @@ type teller struct {
 	changed map[string]time.Time
 	waiters map[types.UID]*waiter
 
-	// none is until when pods of a kind are taken to find no room: a crowd of them is one
-	// search. It is the reconciler's.
-	none map[string]time.Time
+	// none are the kinds of pods that are taken to find no room: a crowd of them is one search. It
+	// is the reconciler's.
+	none map[string]none
+}
+
+// none is until when pods of a kind are taken to find no room, and the node after which the next
+// of them begins.
+type none struct {
+	until time.Time
+	after string
 }
 
 // New makes the controller. It is to be run with one worker.
@@ -102,7 +112,7 @@ func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
 	t := &teller{
 		Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), claims: c.Claims(), classes: c.Classes(),
-		nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
+		nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]none{},
 	}
 	if t.Engine == nil {
 		t.Engine = scheduling.NewEngine(compiledMost)
@@ -177,7 +187,8 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return seldom, nil
 	}
 	alike := kindOf(pod)
-	if left := t.none[alike].Sub(t.Clock.Now()); alike != "" && left > 0 {
+	if left := t.none[alike].until.Sub(t.Clock.Now()); alike != "" && left > 0 {
+		w.after = t.none[alike].after
 		return left, nil
 	}
 	claims, err := t.claimsOf(ctx, group)
@@ -185,18 +196,16 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return 0, err
 	}
 	if len(claims) == 0 {
-		if len(group) == 1 {
-			return again, nil
-		}
 		w.missed++
 		return rarer.After(w.missed), nil
 	}
-	found, err := t.room(ctx, pod, claims)
+	found, next, err := t.room(ctx, pod, claims, w.after)
 	if err != nil {
 		return 0, err
 	}
 	if len(found) == 0 {
-		t.noneFor(alike)
+		w.after = next
+		t.noneFor(alike, next)
 		w.missed++
 		return rarer.After(w.missed), nil
 	}
@@ -208,12 +217,10 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", r.node,
 			"together", len(group))
 	}
+	w.after = next
 	w.told++
-	if groupOf(pod) != "" {
-		// What else its gang waits for is not seen here: a node is told of it less and less.
-		return rarer.After(w.told), nil
-	}
-	return again, nil
+	// What else it waits for is not seen here: nodes are told of it less and less.
+	return rarer.After(w.told), nil
 }
 
 // forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not
@@ -255,18 +262,19 @@ func kindOf(pod *corev1.Pod) string {
 		}
 		kind += "/" + *c.ResourceClaimTemplateName
 	}
-	where, err := json.Marshal(corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity})
+	where, err := json.Marshal(corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
+		Tolerations: pod.Spec.Tolerations})
 	if err != nil {
 		return ""
 	}
 	return kind + string(where)
 }
 
-func (t *teller) noneFor(alike string) {
+func (t *teller) noneFor(alike, after string) {
 	now := t.Clock.Now()
-	maps.DeleteFunc(t.none, func(_ string, until time.Time) bool { return !until.After(now) })
+	maps.DeleteFunc(t.none, func(_ string, n none) bool { return !n.until.After(now) })
 	if alike != "" {
-		t.none[alike] = now.Add(alikeFor)
+		t.none[alike] = none{now.Add(alikeFor), after}
 	}
 }
 

@@ -35,21 +35,26 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// published are the slices of a node with two GPUs of 15 GiB that offer so many shares more.
+// published are the slices of node n with two GPUs of 15 GiB that offer so many shares more.
 func published(version string, limits ...placement.Amount) *resourceapi.ResourceSlice {
+	return publishedBy("n", 15, version, limits...)
+}
+
+// publishedBy are those of a node whose GPUs have so many GiB.
+func publishedBy(node string, gib int64, version string, limits ...placement.Amount) *resourceapi.ResourceSlice {
 	machine, held := &gpu.Machine{}, map[string]placement.Amount{}
 	for i := range 2 {
 		uuid := fmt.Sprintf("GPU-%d", i)
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: uuid, Model: "Tesla-V100", MemoryMiB: 16130})
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: uuid, Model: "Tesla-V100", MemoryMiB: gib<<10 + 770})
 		if i < len(limits) {
 			held[uuid] = limits[i]
 		}
 	}
-	o := devices.Options{Pool: v1alpha1.PoolName("n"), Mode: mode.Share, Slots: 20, Isolation: "none", Limits: held}
+	o := devices.Options{Pool: v1alpha1.PoolName(node), Mode: mode.Share, Slots: 20, Isolation: "none", Limits: held}
 	return &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version},
+		ObjectMeta: metav1.ObjectMeta{Name: "of-" + node, ResourceVersion: version},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: ptr.To("n"),
+			Driver: v1alpha1.DriverName, NodeName: &node,
 			Pool:    resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
 			Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
 		},
@@ -125,11 +130,16 @@ type site struct {
 	looks atomic.Int64
 }
 
-// waiting is what the node is told.
+// waiting is what node n is told.
 func (s *site) waiting() *placement.Waiting {
 	s.Helper()
+	return s.waitingOn("n")
+}
+
+func (s *site) waitingOn(name string) *placement.Waiting {
+	s.Helper()
 	synctest.Wait()
-	node, err := s.client.CoreV1().Nodes().Get(s.Context(), "n", metav1.GetOptions{})
+	node, err := s.client.CoreV1().Nodes().Get(s.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+)
+
+// beside is a further node with two GPUs of so many GiB whose shares are spread.
+func beside(name string, gib int64) func(*site) {
+	return func(s *site) {
+		s.Helper()
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := s.client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		behind := placement.Amount{Units: gib, Shares: 1}
+		if _, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), publishedBy(name, gib, "1", behind, behind),
+			metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// changed has node n be another.
+func changed(change func(*corev1.Node)) func(*site) {
+	return func(s *site) {
+		s.Helper()
+		node, err := s.client.CoreV1().Nodes().Get(s.Context(), "n", metav1.GetOptions{})
+		if err != nil {
+			s.Fatal(err)
+		}
+		change(node)
+		if _, err := s.client.CoreV1().Nodes().Update(s.Context(), node, metav1.UpdateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+func tainted(key string, effect corev1.TaintEffect) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
+	}
+}
+
+func tolerating(key string) *corev1.Pod {
+	pod := waitingPod(refused)
+	pod.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}
+	return pod
+}
+
+// A node that takes no pods, or not this one, offers in vain.
+func TestANodeThatIsClosedIsNotTold(t *testing.T) {
+	want := &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2}
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		pod    *corev1.Pod
+		told   bool
+	}{
+		"cordoned":       {func(node *corev1.Node) { node.Spec.Unschedulable = true }, waitingPod(refused), false},
+		"not ready":      {tainted(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute), waitingPod(refused), false},
+		"for others":     {tainted("team", corev1.TaintEffectNoSchedule), waitingPod(refused), false},
+		"for this pod":   {tainted("team", corev1.TaintEffectNoSchedule), tolerating("team"), true},
+		"rather another": {tainted("team", corev1.TaintEffectPreferNoSchedule), waitingPod(refused), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, []*corev1.Pod{test.pod},
+				func(s *site) {
+					if test.told {
+						s.told("at once", want)
+						return
+					}
+					s.told("at once", nil)
+					if got := s.waitingOn("n2"); got == nil {
+						t.Error("the other node is told nothing")
+					}
+					time.Sleep(time.Minute)
+					s.told("ever", nil)
+				}, beside("n2", 15), changed(test.change))
+		})
+	}
+}
+
+// Whether a node has CPUs for a pod, or rules close it, is not seen here: the others have their turn.
+func TestTheNextNodeHasItsTurn(t *testing.T) {
+	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)},
+		[]*corev1.Pod{waitingPod(refused)}, func(s *site) {
+			s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2})
+			time.Sleep(10 * time.Second)
+			if got := s.waitingOn("n2"); got == nil {
+				t.Error("the other node is told nothing")
+			}
+		}, beside("n2", 15))
+}
+
+// Of many nodes those of which the first have no room, for a crowd of pods that are alike as for one.
+func TestTheLastOfManyNodesIsFound(t *testing.T) {
+	many := func(s *site) {
+		for i := range 120 {
+			beside(fmt.Sprintf("m%03d", i), 2)(s)
+		}
+	}
+	var crowd []*corev1.Pod
+	var claims []*resourceapi.ResourceClaim
+	for i := range 20 {
+		crowd, claims = append(crowd, fromTemplate(fmt.Sprint("p", i))), append(claims, ofTemplate(fmt.Sprint("p", i)))
+	}
+	for name, test := range map[string]struct {
+		claims []*resourceapi.ResourceClaim
+		pods   []*corev1.Pod
+	}{
+		"one":     {[]*resourceapi.ResourceClaim{claim(-1, 2, 1)}, []*corev1.Pod{waitingPod(refused)}},
+		"a crowd": {claims, crowd},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, published("1", behind, behind), test.claims, test.pods, func(s *site) {
+				time.Sleep(30 * time.Second)
+				if s.waiting() == nil {
+					t.Error("the node with room is told nothing")
+				}
+			}, many)
+		})
+	}
+}
+
+// fromTemplate is a pod whose claim was made of the same template as that of others.
+func fromTemplate(name string) *corev1.Pod {
+	pod := waitingPod(refused)
+	pod.Name, pod.UID = name, types.UID("pod-"+name)
+	pod.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: ptr.To("template")}
+	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{
+		{Name: "gpu", ResourceClaimName: ptr.To("of-" + name)}}
+	return pod
+}
+
+func ofTemplate(pod string) *resourceapi.ResourceClaim {
+	c := claim(-1, 2, 1)
+	c.Name, c.UID = "of-"+pod, types.UID("of-"+pod)
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID("pod-" + pod),
+		Controller: ptr.To(true)}}
+	return c
+}
+
+// That one pod finds no room says nothing of one that tolerates what the first does not.
+func TestPodsThatTolerateMoreAreNotAlike(t *testing.T) {
+	first, second := fromTemplate("a"), fromTemplate("b")
+	second.Spec.Tolerations = tolerating("team").Spec.Tolerations
+	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{ofTemplate("a"), ofTemplate("b")},
+		[]*corev1.Pod{first, second}, func(s *site) {
+			time.Sleep(5 * time.Second)
+			if s.waiting() == nil {
+				t.Error("the node is told nothing of the pod that tolerates its taint")
+			}
+		}, changed(tainted("team", corev1.TaintEffectNoSchedule)))
+}
+
+// What does not help a pod is tried less and less often.
+func TestPodsThatWaitInVainAreLookedAtSeldom(t *testing.T) {
+	cpus := claim(-1)
+	cpus.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "cpus",
+		FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "near", DeviceClassName: legacy.ClassCPUs, Count: 8}}}}
+	for name, waits := range map[string]*resourceapi.ResourceClaim{
+		"a node was told": claim(-1, 2, 1), "for CPUs only": cpus,
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{waits}, []*corev1.Pod{waitingPod(refused)},
+				func(s *site) {
+					time.Sleep(10 * time.Minute)
+					if looks := s.looks.Load(); looks > 30 {
+						t.Errorf("%d looks in ten minutes", looks)
+					}
+				})
+		})
+	}
+}
