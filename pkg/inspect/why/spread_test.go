@@ -54,7 +54,8 @@ func TestSharesThatAreHeldBack(t *testing.T) {
 		"two shares of one GPU": {func(in *why.Input) { waiting(in, ofOneGPU("2Gi")) },
 			[]string{"no node has room for its GPUs now", "n2    2     " + soon + ": what all requests need at once\n", moment},
 			[]string{never, "asking for less"}},
-		"more than the GPU has": {func(in *why.Input) { waiting(in, ofOneGPU("12Gi")) }, []string{never}, []string{soon, moment}},
+		"more than the GPU has": {func(in *why.Input) { waiting(in, ofOneGPU("12Gi")) }, []string{never},
+			[]string{soon, moment}},
 		"one share of a GPU that is ahead": {func(in *why.Input) {
 			hold(in, "team-b", "a", "n2", "gpu-0-share", "1Gi")
 			hold(in, "team-b", "b", "n2", "gpu-1-share", "1Gi")

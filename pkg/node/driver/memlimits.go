@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -43,8 +40,6 @@ const (
 	limitsRetry = time.Minute
 	// mostMissing is how many containers one Event names.
 	mostMissing = 4
-	// mostSaid is how much of what the hook says is told, in bytes.
-	mostSaid = 400
 )
 
 // memoryLimits knows whether NVIDIA's kernel driver can limit GPU memory on this node, and looks
@@ -70,10 +65,10 @@ type memoryLimits struct {
 	try  func(ctx context.Context, hostRoot, program, library string) error
 
 	mu sync.Mutex
-	// calls bound what concerns no single GPU, gpus what concerns one.
-	calls *limitcalls.Calls
-	gpus  map[string]*limitedGPU
-	lib   *nvml.Library
+	// calls bound what concerns no single GPU, hook that program, gpus what concerns one GPU.
+	calls, hook *limitcalls.Calls
+	gpus        map[string]*limitedGPU
+	lib         *nvml.Library
 	// last is what was found last. never is that it stays so as long as this process lives.
 	last  isolation.KernelLimits
 	never bool
@@ -98,7 +93,7 @@ func (a *agent) makeMemoryLimits() *memoryLimits {
 		pods: podcgroup.New(root, a.PodUID), found: a.registry.SetKernelLimits, wake: func() { a.publisher.Wake() },
 		events: a.events, counts: a.counts,
 		clock: clock.RealClock{}, changed: make(chan struct{}, 1), open: nvml.Open, try: tryHook,
-		calls: limitcalls.New("NVML", limitsCall), gpus: map[string]*limitedGPU{},
+		calls: limitcalls.New("NVML", limitsCall), hook: newHookCalls(c.Hook), gpus: map[string]*limitedGPU{},
 		prepared: func(ctx context.Context) ([]state.Record, error) {
 			if complete, err := a.preparer.Complete(); err != nil || !complete {
 				return nil, errors.Join(err, errIncomplete)
@@ -122,13 +117,27 @@ func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) {
 	}
 	l.last = l.detect(ctx, m)
 	l.never = l.never || errors.Is(l.last.Err, nvml.ErrUnsupported) || errors.Is(l.last.Err, errWithoutHook)
+	l.last.Settled = l.never || len(m.GPUs) > 0 && !failed(l.last)
 	klog.FromContext(ctx).V(1).Info("Looked whether the NVIDIA driver limits memory by control group", "gpus",
 		l.last.Kinds,
 		"not", l.last.Reasons, "err", l.last.Err)
 	l.found(l.last)
 }
 
-var errWithoutHook = errors.New("there is no hook for it (setting MEMORY_LIMIT_HOOK)")
+var (
+	errWithoutHook = errors.New("there is no hook for it (setting MEMORY_LIMIT_HOOK)")
+	errHostMemory  = errors.New("the GPU has no memory of its own")
+)
+
+// failed says whether another look may find something else.
+func failed(found isolation.KernelLimits) bool {
+	for _, err := range found.Reasons {
+		if !errors.Is(err, errHostMemory) {
+			return true
+		}
+	}
+	return found.Err != nil
+}
 
 func (l *memoryLimits) detect(ctx context.Context, m *gpu.Machine) isolation.KernelLimits {
 	out := isolation.KernelLimits{Kinds: map[string]memlimit.Kind{}, Reasons: map[string]error{}}
@@ -173,13 +182,13 @@ func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimi
 		return err
 	}
 	out.Library = onHost
-	return l.try(ctx, l.options.HostRoot, l.config.Hook, onHost)
+	return l.hookRuns(ctx, onHost)
 }
 
 // detectGPU finds out who counts a GPU's memory.
 func (l *memoryLimits) detectGPU(ctx context.Context, g gpu.GPU, kubelet string) (memlimit.Kind, error) {
 	if g.HostMemory {
-		return "", errors.New("the GPU has no memory of its own")
+		return "", errHostMemory
 	}
 	known := l.gpus[g.UUID]
 	if known == nil {
@@ -200,24 +209,6 @@ func (l *memoryLimits) detectGPU(ctx context.Context, g gpu.GPU, kubelet string)
 	found.calls, found.index = known.calls, g.Index
 	l.gpus[g.UUID] = &found
 	return found.Kind, nil
-}
-
-// tryHook runs the hook as the container runtime would: in the host's root directory, with the
-// host's C library.
-func tryHook(ctx context.Context, hostRoot, program, library string) error {
-	ctx, cancel := context.WithTimeout(ctx, limitsCall)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "probe", "--library", library)
-	cmd.Dir = "/"
-	cmd.Env = []string{}
-	if hostRoot != "/" {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: hostRoot}
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("the hook %s does not run on the host: %w: %s", program, err,
-			text.Bound(text.Printable(strings.TrimSpace(string(out))), mostSaid))
-	}
-	return nil
 }
 
 // Run looks at running containers while some have limits, until the context ends.
@@ -243,7 +234,8 @@ func (l *memoryLimits) Run(ctx context.Context) {
 
 // pass looks once, and says after how long to look again; 0 is when something changes.
 func (l *memoryLimits) pass(ctx context.Context) time.Duration {
-	if again, is := l.again(ctx); is {
+	again, nothing := l.again(ctx)
+	if nothing {
 		return again
 	}
 	uuids, err := l.host.GPUs()
@@ -273,29 +265,31 @@ func (l *memoryLimits) pass(ctx context.Context) time.Duration {
 		l.tell(nil, names)
 	}
 	if !active {
-		return 0
+		return again
 	}
 	return limitsInterval
 }
 
-// again looks again whether there are limits at all, where that could not be found out. It is
-// true where nothing else is to be done.
-func (l *memoryLimits) again(ctx context.Context) (after time.Duration, is bool) {
+// again looks again whether there are limits at all, where that could not be found out. It says after
+// how long to do so the next time, 0 for never, and whether nothing else is to be done.
+func (l *memoryLimits) again(ctx context.Context) (after time.Duration, nothing bool) {
 	l.mu.Lock()
-	machine, failed, never := l.machine, l.last.Err != nil || len(l.last.Reasons) > 0, l.never
+	machine, last, never := l.machine, l.last, l.never
 	l.mu.Unlock()
 	switch {
 	case machine == nil || never:
 		return 0, true
-	case failed:
-		l.look(ctx, machine)
-		l.wake()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return limitsRetry, l.last.Err != nil
-	default:
+	case !failed(last):
 		return 0, false
 	}
+	l.look(ctx, machine)
+	l.wake()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if failed(l.last) && !l.never {
+		after = limitsRetry
+	}
+	return after, l.last.Err != nil
 }
 
 // check compares the limits of the GPUs' running containers with their shares.

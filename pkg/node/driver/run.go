@@ -137,8 +137,10 @@ func Run(ctx context.Context, cfg Config) error {
 	recorder := events.Recorder()
 	a := &agent{Config: cfg, users: orphans.NewUsers(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
 		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
-		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel,
-		rescan: make(chan struct{}, 1)}
+		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1)}
+	last, _ := a.checkpoint().Load(ctx)
+	a.Isolation.Offered = last.Isolation
+	a.registry = isolation.NewRegistry(a.Isolation)
 	return a.run(ctx, node, cards)
 }
 

@@ -38,6 +38,8 @@ type KernelLimits struct {
 	Reasons map[string]error
 	// Err is why none can be, nil if it is a matter of each GPU.
 	Err error
+	// Settled says that it would be found again: nothing of it is a failure that may pass.
+	Settled bool
 }
 
 // errNotLooked is for the time before it was found out.
@@ -53,8 +55,8 @@ type kernelMemory struct {
 	overheadMiB int64
 	containers  int
 	found       atomic.Pointer[KernelLimits]
-	// first is what was found first: a choice that changed by itself would close GPUs, or mix
-	// two kinds of isolation.
+	// first is what was found first that is settled: a choice that changed by itself would close
+	// GPUs, or mix two kinds of isolation.
 	first atomic.Pointer[KernelLimits]
 }
 
@@ -90,14 +92,17 @@ func (k *kernelMemory) limits() *KernelLimits {
 	return k.found.Load()
 }
 
-// everywhere says whether the kernel could limit memory on all of the node's GPUs when it was
-// looked first.
-func (k *kernelMemory) everywhere() bool {
+// everywhere says whether the kernel could limit memory on all of the node's GPUs when that was
+// known first. It is not known as long as looking has failed.
+func (k *kernelMemory) everywhere() (all, known bool) {
 	if k == nil {
-		return false
+		return false, false
 	}
 	first := k.first.Load()
-	return first != nil && first.Err == nil && len(first.Kinds) > 0 && len(first.Reasons) == 0
+	if first == nil {
+		return false, false
+	}
+	return first.Err == nil && len(first.Kinds) > 0 && len(first.Reasons) == 0, true
 }
 
 // limitMiB is what the containers with a grant have together of its GPU, pod by pod.
@@ -172,9 +177,11 @@ func (b kernelBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 }
 
 // SetKernelLimits tells what the node's kernel can limit. What Auto comes to is decided by the
-// first; GPUs on which the kernel can limit nothing any more are closed.
+// first that is settled; GPUs on which the kernel can limit nothing any more are closed.
 func (r *Registry) SetKernelLimits(found KernelLimits) {
-	r.memory.first.CompareAndSwap(nil, &found)
+	if found.Settled {
+		r.memory.first.CompareAndSwap(nil, &found)
+	}
 	r.memory.found.Store(&found)
 }
 

@@ -18,11 +18,11 @@ import (
 
 // both is a node whose kernel limits memory on two GPUs, one only on the first.
 var (
-	both = KernelLimits{Library: "/lib/libnvidia-ml.so.1", Kubelet: "/kubepods",
+	both = KernelLimits{Library: "/lib/libnvidia-ml.so.1", Kubelet: "/kubepods", Settled: true,
 		Kinds: map[string]memlimit.Kind{"GPU-a": memlimit.DMem, "GPU-b": memlimit.Misc}}
-	one = KernelLimits{Kinds: map[string]memlimit.Kind{"GPU-a": memlimit.DMem},
+	one = KernelLimits{Settled: true, Kinds: map[string]memlimit.Kind{"GPU-a": memlimit.DMem},
 		Reasons: map[string]error{"GPU-b": errors.New("NVML answered: Not Supported")}}
-	older = KernelLimits{Err: errors.New("the driver is older")}
+	older = KernelLimits{Settled: true, Err: errors.New("the driver is older")}
 )
 
 func registryWith(c Config, found KernelLimits) *Registry {
@@ -110,6 +110,35 @@ func TestChoiceStays(t *testing.T) {
 	r.SetKernelLimits(both)
 	if b, err := r.For(mode.CGPU); err != nil || b.Name() != NameMPS {
 		t.Errorf("after it came: %v, %v", b, err)
+	}
+}
+
+// What may pass decides nothing: until it is known what the kernel can limit, the node offers what it did.
+func TestChoiceUntilItIsKnown(t *testing.T) {
+	unread := both
+	unread.Settled, unread.Reasons = false, map[string]error{"GPU-b": errors.New("no answer in time")}
+	for name, found := range map[string][]KernelLimits{
+		"not looked yet": nil, "no answer": {{Err: errors.New("no answer in time")}}, "a GPU without answer": {unread},
+	} {
+		for offered, want := range map[string]string{"": NameMPS, NameMPS: NameMPS, NameMPSNode: NameMPS,
+			NameKernel: NameKernel} {
+			for _, then := range []struct {
+				KernelLimits
+				want string
+			}{{both, NameKernel}, {one, NameMPS}, {older, NameMPS}} {
+				r := NewRegistry(Config{CGPUProc: "/proc/no_such_module", Offered: map[mode.Mode]string{mode.CGPU: offered}})
+				for _, limits := range found {
+					r.SetKernelLimits(limits)
+				}
+				if b, err := r.For(mode.CGPU); err != nil || b.Name() != want {
+					t.Errorf("%s, offered was %q: %v, %v, want %s", name, offered, b, err, want)
+				}
+				r.SetKernelLimits(then.KernelLimits)
+				if b, err := r.For(mode.CGPU); err != nil || b.Name() != then.want {
+					t.Errorf("%s, offered was %q, then %+v: %v, %v, want %s", name, offered, then, b, err, then.want)
+				}
+			}
+		}
 	}
 }
 

@@ -29,6 +29,9 @@ type Config struct {
 	Share string
 	// Kernel is how the kernel limits memory.
 	Kernel KernelConfig
+	// Offered names the back ends by which the node's GPUs were offered last, by mode; none where that is not known.
+	// Auto keeps to it until it is known what the kernel can limit.
+	Offered map[mode.Mode]string
 	// MPSDir is the directory shared with gpu-mps-supervisor, under the same path
 	// on the host.
 	MPSDir string
@@ -132,11 +135,19 @@ func (r *Registry) auto(m mode.Mode) Backend {
 	switch {
 	case r.moduleLoaded:
 		return r.cgpu
-	case !m.CountsCores() && r.memory.everywhere() && r.config.MPSOverheadMiB >= 0:
+	case !m.CountsCores() && r.autoKernel(m) && r.config.MPSOverheadMiB >= 0:
 		return r.byKernel()
 	default:
 		return r.byMPS(r.mps)
 	}
+}
+
+// autoKernel says whether Auto comes to the kernel alone, where there is no module.
+func (r *Registry) autoKernel(m mode.Mode) bool {
+	if all, known := r.memory.everywhere(); known {
+		return all
+	}
+	return r.config.Offered[m] == NameKernel
 }
 
 // ofShare is the back end of mode share, which limits nothing unless it is told to: programs

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,8 +69,15 @@ type Options struct {
 type Sweeper struct {
 	options Options
 	// wanted takes claims that somebody wants released.
-	wanted        chan types.UID
-	orphanedSince map[types.UID]time.Time
+	wanted chan types.UID
+	found  map[types.UID]*orphaned
+}
+
+// orphaned is what the last look has found of an orphan: since when it is one, and what is told of it, nil as long as
+// that is nothing.
+type orphaned struct {
+	since time.Time
+	told  *Orphan
 }
 
 // New returns a Sweeper that looks as long as its Run runs.
@@ -130,55 +139,67 @@ func (s *Sweeper) Run(ctx context.Context) {
 
 // sweep looks at the records that it is to look at, and at those that were orphans when it
 // looked last; of tells which, nil stands for all. It returns whether some are orphans,
-// so that it has to look again soon. An orphan whose record was written before the last
-// boot is unprepared at once: its containers are gone.
+// so that it has to look again soon. What cannot be looked at stays what it was.
 func (s *Sweeper) sweep(ctx context.Context, of func(state.Record) bool) (again bool, err error) {
-	records, err := s.options.Claims.Prepared(ctx)
-	errs := []error{err}
-	orphaned := map[types.UID]time.Time{}
-	var orphans []Orphan
+	records, unread := s.options.Claims.Prepared(ctx)
+	errs, found := []error{unread}, map[types.UID]*orphaned{}
+	if unread != nil {
+		maps.Copy(found, s.found)
+	}
 	for _, r := range records {
-		since, seen := s.orphanedSince[r.UID]
-		if !seen && of != nil && !of(r) {
+		before := s.found[r.UID]
+		if before == nil && of != nil && !of(r) {
 			continue
 		}
-		allocated, reservedFor, err := s.allocated(ctx, r)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err))
-			if seen {
-				orphaned[r.UID] = since
-			}
-			continue
-		}
-		// What uses the claim uses what it held before, too.
-		if r, err = s.options.Claims.EnterUsers(ctx, r, reservedFor); err != nil {
-			errs = append(errs, err)
-		}
-		if allocated {
-			continue
-		}
-		if !seen {
-			since = s.options.Clock.Now()
-		}
-		user, unknown := s.options.Claims.InUse(r)
-		certain := user == "" && unknown == nil
-		var kept error
-		if certain && (r.BootID != s.options.BootID || s.options.Clock.Now().Sub(since) >= sweepGrace) {
-			klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices",
-				"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
-			if kept = s.options.Claims.UnprepareSame(ctx, r); kept == nil {
-				continue
-			}
-			errs = append(errs, kept)
-		}
-		orphaned[r.UID] = since
-		if s.options.Clock.Now().Sub(since) >= sweepNotice {
-			orphans = append(orphans, Orphan{Record: r, User: user, Unknown: unknown, Kept: kept})
+		now, err := s.look(ctx, r, before)
+		errs = append(errs, err)
+		delete(found, r.UID)
+		if now != nil {
+			found[r.UID] = now
 		}
 	}
-	s.orphanedSince = orphaned
+	s.found = found
+	var orphans []Orphan
+	for _, uid := range slices.Sorted(maps.Keys(found)) {
+		if told := found[uid].told; told != nil {
+			orphans = append(orphans, *told)
+		}
+	}
 	s.options.OnOrphans(orphans)
-	return len(orphaned) > 0, errors.Join(errs...)
+	return len(found) > 0, errors.Join(errs...)
+}
+
+// look says what there is to know of a record's claim if it is an orphan, nil if it is none; before
+// is what the last look has said. An orphan that was not prepared in this boot of the node is
+// unprepared at once: its containers are gone.
+func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*orphaned, error) {
+	allocated, reservedFor, err := s.allocated(ctx, r)
+	if err != nil {
+		return before, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	// What uses the claim uses what it held before, too.
+	r, unnoted := s.options.Claims.EnterUsers(ctx, r, reservedFor)
+	if allocated {
+		return nil, unnoted
+	}
+	now := &orphaned{since: s.options.Clock.Now()}
+	if before != nil {
+		now.since = before.since
+	}
+	user, unknown := s.options.Claims.InUse(r)
+	certain := user == "" && unknown == nil
+	var kept error
+	if certain && (r.BootID != s.options.BootID || s.options.Clock.Now().Sub(now.since) >= sweepGrace) {
+		klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices",
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
+		if kept = s.options.Claims.UnprepareSame(ctx, r); kept == nil {
+			return nil, unnoted
+		}
+	}
+	if s.options.Clock.Now().Sub(now.since) >= sweepNotice {
+		now.told = &Orphan{Record: r, User: user, Unknown: unknown, Kept: kept}
+	}
+	return now, errors.Join(unnoted, kept)
 }
 
 // allocated says whether the claim that the record stands for is still allocated what the

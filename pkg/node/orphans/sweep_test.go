@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -104,7 +105,7 @@ func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 	s.Sweeper = New(Options{Claims: s.Preparer, Cluster: &s.api, BootID: boot, Clock: s.clock,
 		OnOrphans: func(told []Orphan) { s.told = told }})
 	if before != nil {
-		s.orphanedSince = before.orphanedSince
+		s.found = before.found
 	}
 	return store
 }
@@ -246,6 +247,71 @@ func TestSweepNotesWhoUsesAClaim(t *testing.T) {
 			t.Errorf("claim %s, which a pod uses that came later: %v", uid, err)
 		}
 	}
+}
+
+// What an orphan holds stays held while it cannot be looked up: its GPUs are not offered for a moment.
+func TestSweepKeepsWhatItCannotLookUp(t *testing.T) {
+	away := func(s *sweeps) string { return s.stateDir + "-away" }
+	for name, fault := range map[string]struct{ begin, end func(s *sweeps) error }{
+		"the API server does not answer": {
+			func(s *sweeps) error { s.api.away = map[string]bool{"claim-u0": true}; return nil },
+			func(s *sweeps) error { s.api.away = nil; return nil },
+		},
+		"the records cannot be read": {
+			func(s *sweeps) error { return os.Rename(s.stateDir, away(s)) },
+			func(s *sweeps) error { return os.Rename(away(s), s.stateDir) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			s := newSweeps(t)
+			if _, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0")); err != nil {
+				t.Fatal(err)
+			}
+			s.running["p0"] = true
+			s.after(t, 0, uids{"u0"}, nil)
+			s.after(t, sweepNotice, uids{"u0"}, uids{"u0"})
+			if err := fault.begin(s); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				s.clock.Step(sweepGrace)
+				if _, err := s.sweep(ctx, nil); err == nil {
+					t.Error("it is not told that it failed")
+				}
+				if len(s.told) != 1 || s.told[0].UID != "u0" || s.told[0].User != "p0" {
+					t.Errorf("told %+v", s.told)
+				}
+			}
+			if err := fault.end(s); err != nil {
+				t.Fatal(err)
+			}
+			s.after(t, 0, uids{"u0"}, uids{"u0"})
+			// Since when it is one is not forgotten.
+			s.running["p0"] = false
+			s.after(t, 0, nil, nil)
+		})
+	}
+}
+
+// A pod that came back after a reboot keeps what it has, as one that was never away; and the kubelet has its time.
+func TestSweepAfterAReboot(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSweeps(t)
+	for i, uid := range []string{"back", "gone"} {
+		if _, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p-"+uid))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.start(t, "boot-2")
+	if _, err := s.Prepare(ctx, wholeGPU("back", 0, "p-back")); err != nil {
+		t.Fatal(err)
+	}
+	s.running["p-back"] = true
+	s.after(t, 0, uids{"back"}, nil)
+	s.after(t, time.Hour, uids{"back"}, uids{"back"})
+	s.running["p-back"] = false
+	s.after(t, 0, nil, nil)
 }
 
 // stuck is a directory of CDI specs of which nothing can be removed.

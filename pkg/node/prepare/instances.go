@@ -30,12 +30,15 @@ const seenLimit = 20 * time.Second
 
 // endedByReboot says whether the record's claim holds MIG instances of an earlier boot. None survives a
 // reboot, and neither does a container that had one: the claim gets what is in the same place now, if an
-// instance of the same profile is.
+// instance of the same profile is. One that was made for the claim has ended also where its UUID is there
+// again: somebody else has made it since, whose it stays.
 func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
 	if r.BootID == "" || r.BootID == p.options.BootID {
 		return false
 	}
-	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.Gone(inv.Machine) != "" })
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
+		return g.Card.MIG != nil && g.Card.MIG.Made || g.Card.Gone(inv.Machine) != ""
+	})
 }
 
 // noteMade has those of the grants' instances count as made for the claim that have these UUIDs.

@@ -321,6 +321,23 @@ func TestInstanceIsMadeAnewAfterAReboot(t *testing.T) {
 	}
 }
 
+// What a claim had goes before it is prepared anew, and is not given to it again.
+func TestInstanceIsMadeAnewForAClaimThatIsAllocatedAnew(t *testing.T) {
+	n, d := newNode(t), &dynamicGPU{}
+	n.cuts(d)
+	c := instanceClaim("a", oneSlice)
+	if _, err := n.Prepare(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Allocation.Devices.Results[0].Request = "renamed"
+	if _, err := n.Prepare(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if r := n.recordOf(t, "a"); len(d.instances) != 1 || r.Grants[0].Card.UUID != d.instances[0].UUID || d.made != 2 {
+		t.Errorf("recorded: %+v, instances %+v", r, d.instances)
+	}
+}
+
 func TestAdminAccessMakesNothing(t *testing.T) {
 	n, d := newNode(t), &dynamicGPU{}
 	n.cuts(d)

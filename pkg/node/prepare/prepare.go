@@ -114,6 +114,8 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 		if err := p.undoEarlier(ctx, existing); err != nil {
 			return Result{}, err
 		}
+		// What was made for the claim is gone, and the GPUs were read again since.
+		inv = p.inventory.Load()
 	}
 	w := &preparation{claim: c, inventory: inv}
 	for _, step := range []func(context.Context, *preparation) error{p.resolve, p.validate, p.reserve, p.write, p.done} {
@@ -316,15 +318,16 @@ func (p *Preparer) undo(ctx context.Context, r state.Record, shown shown) error 
 func (p *Preparer) prepareAgain(
 	ctx context.Context, inv *Inventory, r state.Record, c *resourceapi.ResourceClaim,
 ) (Result, error) {
-	if err := p.addUsers(&r, PodsOf(c)); err != nil {
-		return Result{}, err
-	}
 	w, err := p.preparationOf(inv, r)
 	if err == nil {
 		err = w.usable()
 	}
 	if err != nil {
 		return Result{}, withReason(ReasonNotStartable, err)
+	}
+	// From here on containers of this boot may have what the record holds.
+	if err := p.noteUsers(&r, p.options.BootID, PodsOf(c)); err != nil {
+		return Result{}, err
 	}
 	if err := p.setUp(ctx, w); err != nil {
 		return Result{}, err

@@ -4,6 +4,8 @@ package prepare
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -159,7 +161,8 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 }
 
 // What is recorded as a claim's limit, which status, metadata, metrics and audit go by, is what it
-// is held to: Alibaba's module works out its own, of all of the GPU's memory.
+// is held to: Alibaba's module works out its own, of all of the GPU's memory. So is what is recorded
+// again after the record was lost.
 func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {
 	for isolatedBy, want := range map[string]int64{"none": 2982, "cgpu": 3072} {
 		_, ctx := ktesting.NewTestContext(t)
@@ -174,6 +177,15 @@ func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {
 		}
 		if got := n.prepared(t, ctx, c)[0].Grants[0]; got.CapMiB() != want || got.Isolation != isolatedBy {
 			t.Errorf("3 of 15 GiB of a T4 by %s: %d MiB by %s, want %d", isolatedBy, got.CapMiB(), got.Isolation, want)
+		}
+		if err := os.Remove(filepath.Join(n.stateDir, "u1.json")); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.repairer().Repair(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := n.recordOf(t, "u1").Grants[0]; got.CapMiB() != want || got.Isolation != isolatedBy {
+			t.Errorf("once it was lost: %d MiB by %s, want %d by %s", got.CapMiB(), got.Isolation, want, isolatedBy)
 		}
 	}
 }

@@ -220,10 +220,11 @@ func (p *Preparer) lostRecord(
 		return state.Record{}, err
 	}
 	for i, g := range grants {
-		if grants[i].Isolation, err = p.options.Node.PublishedIsolation(ctx, g.Mode); err != nil {
+		backend, err := p.options.Node.PublishedIsolation(ctx, g.Mode)
+		if err != nil {
 			return state.Record{}, err
 		}
-		grants[i].KernelMemory = p.byKernel(grants[i])
+		p.isolateBy(&grants[i], backend)
 	}
 	if capped(grants) {
 		if _, err := p.use(grants, c, pods...); err != nil {

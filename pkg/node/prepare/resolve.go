@@ -32,14 +32,19 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 		if err != nil {
 			return nil, err
 		}
-		grants[i].Isolation = backend.Name()
-		grants[i].KernelMemory = p.byKernel(grants[i])
-		if grants[i].Isolation == isolation.NameCGPU {
-			// The module works its limits out by itself, as parts of all of the memory.
-			grants[i].Card.ReservedMiB = 0
-		}
+		p.isolateBy(&grants[i], backend.Name())
 	}
 	return grants, nil
+}
+
+// isolateBy has the back end of that name hold the grant to its share.
+func (p *Preparer) isolateBy(g *claim.Grant, backend string) {
+	g.Isolation = backend
+	g.KernelMemory = p.byKernel(*g)
+	if backend == isolation.NameCGPU {
+		// The module works its limits out by itself, as parts of all of the memory.
+		g.Card.ReservedMiB = 0
+	}
 }
 
 // limit decides for which containers grants with limits are, and whether they are limited at

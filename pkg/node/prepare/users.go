@@ -31,15 +31,17 @@ func (p *Preparer) users(r state.Record) []types.UID {
 	return slices.Concat(r.Pods, p.options.Node.UsersOf(r.Namespace, r.Name))
 }
 
-// addUsers enters further pods into the record, whose claim the caller has locked.
-func (p *Preparer) addUsers(r *state.Record, pods []types.UID) error {
-	known := len(r.Pods)
+// noteUsers enters further pods into the record, whose claim the caller has locked, and the boot in which it is used.
+// What it knows already it does not write.
+func (p *Preparer) noteUsers(r *state.Record, boot string, pods []types.UID) error {
+	known, before := len(r.Pods), r.BootID
+	r.BootID = boot
 	for _, pod := range pods {
 		if !slices.Contains(r.Pods, pod) {
 			r.Pods = append(slices.Clip(r.Pods), pod)
 		}
 	}
-	if len(r.Pods) == known {
+	if len(r.Pods) == known && before == boot {
 		return nil
 	}
 	return p.options.Store.Put(*r)
@@ -101,7 +103,7 @@ func (p *Preparer) EnterUsers(ctx context.Context, r state.Record, reserved []ty
 		if err != nil || !found || now.Phase != r.Phase {
 			return err
 		}
-		if err := p.addUsers(&now, pods); err != nil {
+		if err := p.noteUsers(&now, now.BootID, pods); err != nil {
 			return fmt.Errorf("note which pods use claim %s/%s: %w", r.Namespace, r.Name, err)
 		}
 		r = now

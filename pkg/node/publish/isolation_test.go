@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -120,4 +122,39 @@ func TestMemoryWithoutIsolation(t *testing.T) {
 		b.mode("cgpu")
 		b.reconciled(t, true, capped)
 	})
+}
+
+// The driver may answer late when the plugin starts: GPUs that the kernel's limits were offered on are closed until it
+// is known whether it still has them, and nobody waits for their claims to end.
+func TestKernelIsolationThatIsNotKnownYet(t *testing.T) {
+	kinds := map[string]memlimit.Kind{"GPU-0": memlimit.DMem, "GPU-1": memlimit.DMem}
+	has := isolation.KernelLimits{Kinds: kinds, Settled: true}
+	late := isolation.KernelLimits{Kinds: map[string]memlimit.Kind{"GPU-0": memlimit.DMem},
+		Reasons: map[string]error{"GPU-1": errors.New("no answer in time")}}
+	b := newBench(t)
+	t.Cleanup(b.supervised(t))
+	start := func(found isolation.KernelLimits) {
+		last, _ := b.checkpointFile.Load(t.Context())
+		b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module",
+			Offered: last.Isolation})
+		b.registry.SetKernelLimits(found)
+		b.restart()
+		b.mode("cgpu")
+	}
+	start(has)
+	b.reconciled(t, true, capped)
+	b.allocate(t, "gpu-0-cgpu", "trainer")
+	start(late)
+	b.reconciled(t, true, "gpu-0-cgpu gpu-1-cgpu!")
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "no answer in time") {
+		t.Errorf("event %q", got)
+	}
+	b.registry.SetKernelLimits(has)
+	b.reconciled(t, true, capped)
+	if got := b.isolatedBy(); got != "kernel kernel" {
+		t.Errorf("isolated by %q", got)
+	}
+	// An older driver has none for good.
+	start(isolation.KernelLimits{Err: errors.New("the driver is older"), Settled: true})
+	b.reconciled(t, false, cappedClosed)
 }

@@ -58,8 +58,8 @@ type Record struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 
-	// BootID is the boot of the node in which the record was written. After
-	// another boot none of the claim's containers can be running.
+	// BootID is the boot of the node in which the claim was prepared last. In
+	// another boot none of its containers can be running.
 	BootID string `json:"bootID,omitempty"`
 
 	// Pods are the pods that were known to use the claim, by their UIDs. Records of

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// newLooking is a node whose driver has such limits, as far as is seen without its GPUs. found is what was told last.
+func newLooking(t *testing.T) (l *memoryLimits, found *isolation.KernelLimits) {
+	t.Helper()
+	dir := t.TempDir()
+	library := filepath.Join(dir, "libnvidia-ml.so.1")
+	if err := os.WriteFile(library, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "kubepods/pod0aa1-own"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	found = &isolation.KernelLimits{}
+	const hook = "/plugins/gpu-memory-limit"
+	return &memoryLimits{
+		config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, pods: podcgroup.New(dir, "0aa1-own"),
+		options: source.Options{HostRoot: "/", LibraryPath: library}, calls: limitcalls.New("NVML", limitsCall),
+		hook: newHookCalls(hook), gpus: map[string]*limitedGPU{}, wake: func() {},
+		open:  func(string) (*nvml.Library, error) { return &nvml.Library{}, nil },
+		try:   func(context.Context, string, string, string) error { return nil },
+		found: func(k isolation.KernelLimits) { *found = k },
+		host:  memlimit.Host{Root: dir, Ledger: filepath.Join(dir, "memory-limits")}, events: saidEvents{},
+		counts:   metrics.NewPlugin(prometheus.NewRegistry()),
+		prepared: func(context.Context) ([]state.Record, error) { return nil, nil },
+	}, found
+}
+
+// A hook that the kernel does not let end, also when it is killed, holds nobody up for longer than it has to end. It is
+// not tried again before it has.
+func TestHookThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, found := newLooking(t)
+		var tries atomic.Int32
+		release := make(chan struct{})
+		l.try = func(context.Context, string, string, string) error {
+			tries.Add(1)
+			<-release
+			return nil
+		}
+		for range 3 {
+			begin := time.Now()
+			l.look(t.Context(), &gpu.Machine{})
+			if !errors.Is(found.Err, limitcalls.ErrHung) || !strings.Contains(found.Err.Error(), "/plugins/gpu-memory-limit") {
+				t.Errorf("found %v", found.Err)
+			}
+			if took := time.Since(begin); took > 2*limitsCall {
+				t.Errorf("it was waited for for %s", took)
+			}
+		}
+		if n := tries.Load(); n != 1 {
+			t.Errorf("%d processes hang, want one", n)
+		}
+		close(release)
+		synctest.Wait()
+		if l.look(t.Context(), &gpu.Machine{}); found.Err != nil {
+			t.Errorf("once it ended: %v", found.Err)
+		}
+	})
+}
+
+// What a node's GPUs are offered by is decided by what was found for good; what may pass is looked at again, also where
+// nobody has limits yet.
+func TestWhatWasFoundForGood(t *testing.T) {
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}
+	unified := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", HostMemory: true}}}
+	failing := errors.New("no answer")
+	for name, tc := range map[string]struct {
+		machine *gpu.Machine
+		begin   func(l *memoryLimits)
+		settled bool
+		again   time.Duration
+	}{
+		"no GPUs yet":         {&gpu.Machine{}, func(*memoryLimits) {}, false, 0},
+		"an older driver":     {machine, opens(nvml.ErrUnsupported), true, 0},
+		"no hook":             {machine, func(l *memoryLimits) { l.config.Hook = "" }, true, 0},
+		"no memory on it":     {unified, func(*memoryLimits) {}, true, 0},
+		"a driver that hangs": {machine, opens(failing), false, limitsRetry},
+		"a hook that fails": {machine, func(l *memoryLimits) {
+			l.try = func(context.Context, string, string, string) error { return failing }
+		}, false, limitsRetry},
+		"a GPU that hangs": {machine, func(l *memoryLimits) {
+			calls := limitcalls.New("NVML", limitsCall)
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			release := make(chan struct{})
+			t.Cleanup(func() { close(release) })
+			_, _ = limitcalls.Try(ctx, calls, "asking", func() (int, error) { <-release; return 0, nil })
+			l.gpus["GPU-a"] = &limitedGPU{calls: calls}
+		}, false, limitsRetry},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, found := newLooking(t)
+			tc.begin(l)
+			l.look(t.Context(), tc.machine)
+			if found.Settled != tc.settled {
+				t.Errorf("found for good: %t, want %t: %+v", found.Settled, tc.settled, found)
+			}
+			if again := l.pass(t.Context()); again != tc.again {
+				t.Errorf("again after %s, want %s", again, tc.again)
+			}
+		})
+	}
+}
+
+func opens(err error) func(l *memoryLimits) {
+	return func(l *memoryLimits) { l.open = func(string) (*nvml.Library, error) { return nil, err } }
+}
