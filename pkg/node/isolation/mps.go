@@ -13,6 +13,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -234,4 +235,22 @@ func LevelOn(b Backend, uuid string) Level {
 		return LevelDriver
 	}
 	return b.Level()
+}
+
+// firstMPSLimits is the first major compute capability, that of Volta, whose MPS limits memory and compute of each
+// client (source: NVIDIA's documentation of MPS).
+const firstMPSLimits = 7
+
+// Unlimited says why the back end limits nothing on such a GPU, whatever is done about it; empty if it does, or if that
+// is not known.
+func Unlimited(b Backend, g gpu.GPU) string {
+	if _, ok := unwrapped(b).(mpsBackend); !ok {
+		return ""
+	}
+	major, _, _ := strings.Cut(g.ComputeCapability, ".")
+	if n, err := strconv.Atoi(major); err != nil || n >= firstMPSLimits {
+		return ""
+	}
+	return fmt.Sprintf("its compute capability is %s, and MPS limits programs from %d.0 (Volta) on: use mode share or "+
+		"exclusive", g.ComputeCapability, firstMPSLimits)
 }

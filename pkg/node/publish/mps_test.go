@@ -4,11 +4,14 @@ package publish
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -157,4 +160,22 @@ func TestClaimsNeedDaemons(t *testing.T) {
 			b.needs(t, tc.needed)
 		})
 	}
+}
+
+// MPS of GPUs before Volta takes what a limit says for nothing, without a word.
+func TestMPSLimitsNothingBeforeVolta(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{
+		{Index: 0, UUID: "GPU-0", MemoryMiB: 16130, ComputeCapability: "6.1"},
+		{Index: 1, UUID: "GPU-1", MemoryMiB: 16130, ComputeCapability: "7.0"},
+	}})
+	b.mode("mps")
+	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
+	if got := strings.Join(slices.Collect(maps.Values(b.events.current)), "\n"); !strings.Contains(got, "6.1") ||
+		!strings.Contains(got, "Volta") {
+		t.Errorf("events %q, want one that says why GPU 0 is closed", got)
+	}
+	b.mode("share")
+	b.switched(t, "gpu-0-mps! gpu-1-mps!", shares)
 }

@@ -122,10 +122,13 @@ func checkIsolation(m *gpu.Machine, modes ...[]servedMode) {
 				if now.level != s.backend.Level() {
 					levels[g.UUID] = string(now.level)
 				}
-				if !devices.Serves(s.mode, g) {
+				switch unlimited := isolation.Unlimited(s.backend, g); {
+				case !devices.Serves(s.mode, g):
 					notIsolated[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole " +
 						"GPUs only"
-				} else if now.whyNot != "" {
+				case unlimited != "":
+					notIsolated[g.UUID] = unlimited
+				case now.whyNot != "":
 					notIsolated[g.UUID] = now.whyNot
 				}
 			}
