@@ -85,9 +85,9 @@ type GPU struct {
 // GPU finds a GPU by its UUID. One in MIG mode is an error: there the driver refuses limits
 // (§7).
 func (l *Library) GPU(uuid string) (GPU, error) {
-	handle, ret := l.lib.DeviceGetHandleByUUID(uuid)
-	if ret != nvml.SUCCESS {
-		return GPU{}, fmt.Errorf("find GPU %s: %w", uuid, ret)
+	handle, err := l.find(uuid)
+	if err != nil {
+		return GPU{}, fmt.Errorf("find GPU %s: %w", uuid, err)
 	}
 	if l.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") == nil {
 		switch mode, _, ret := handle.GetMigMode(); {
@@ -98,6 +98,30 @@ func (l *Library) GPU(uuid string) (GPU, error) {
 		}
 	}
 	return GPU{handle, uuid}, nil
+}
+
+// find asks one GPU after the other which it is: nvmlDeviceGetHandleByUUID finds none while any
+// GPU of the node is lost.
+func (l *Library) find(uuid string) (nvml.Device, error) {
+	count, ret := l.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("count the GPUs: %w", ret)
+	}
+	why := error(nvml.ERROR_NOT_FOUND)
+	for i := range count {
+		handle, ret := l.lib.DeviceGetHandleByIndex(i)
+		told := ""
+		if ret == nvml.SUCCESS {
+			told, ret = handle.GetUUID()
+		}
+		switch {
+		case ret != nvml.SUCCESS:
+			why = fmt.Errorf("it may be GPU %d in NVML's order, which does not tell its UUID: %w", i, ret)
+		case told == uuid:
+			return handle, nil
+		}
+	}
+	return nil, why
 }
 
 // PCIAddress is the GPU's PCI address as sysfs writes it, such as 0000:02:00.0.

@@ -43,13 +43,36 @@ func FuzzCounts(f *testing.F) {
 	})
 }
 
-// library is a driver that has the symbols but for some.
-func library(device nvml.Device, missing ...string) *mock.Interface {
+// library is a driver of these GPUs, nil being one that is lost, that has the symbols but for some.
+func library(devices []nvml.Device, missing ...string) *mock.Interface {
 	lib := &mock.Interface{
 		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
 		SystemGetDriverVersionFunc: func() (string, nvml.Return) { return "580.159.04", nvml.SUCCESS },
-		DeviceGetHandleByUUIDFunc:  func(string) (nvml.Device, nvml.Return) { return device, nvml.SUCCESS },
+		DeviceGetCountFunc:         func() (int, nvml.Return) { return len(devices), nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
+			if devices[i] == nil {
+				return nil, nvml.ERROR_GPU_IS_LOST
+			}
+			return devices[i], nvml.SUCCESS
+		},
+		// As NVML documents it.
+		DeviceGetHandleByUUIDFunc: func(uuid string) (nvml.Device, nvml.Return) {
+			found, ret := nvml.Device(nil), nvml.ERROR_NOT_FOUND
+			for _, d := range devices {
+				if d == nil {
+					return nil, nvml.ERROR_GPU_IS_LOST
+				}
+				told, asked := d.GetUUID()
+				if asked == nvml.ERROR_GPU_IS_LOST {
+					return nil, asked
+				}
+				if asked == nvml.SUCCESS && told == uuid {
+					found, ret = d, nvml.SUCCESS
+				}
+			}
+			return found, ret
+		},
 	}
 	lib.ExtensionsFunc = func() nvml.ExtendedInterface {
 		return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
@@ -62,6 +85,44 @@ func library(device nvml.Device, missing ...string) *mock.Interface {
 		}}
 	}
 	return lib
+}
+
+// named is a GPU without MIG, and what asking it for its UUID comes to.
+func named(uuid string, ret nvml.Return) *mock.Device {
+	return &mock.Device{
+		GetUUIDFunc:    func() (string, nvml.Return) { return uuid, ret },
+		GetMigModeFunc: func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
+	}
+}
+
+// Another GPU that is lost, or cannot be read, keeps none from being found.
+func TestGPU(t *testing.T) {
+	lost, mute := nvml.ERROR_GPU_IS_LOST, nvml.ERROR_UNKNOWN
+	a, b := named("GPU-a", nvml.SUCCESS), named("GPU-b", nvml.SUCCESS)
+	for name, tc := range map[string]struct {
+		gpus  []nvml.Device
+		fails error
+	}{
+		"all are well":                   {[]nvml.Device{a, b}, nil},
+		"one before it is lost":          {[]nvml.Device{nil, b, a}, nil},
+		"one after it is lost":           {[]nvml.Device{b, a, nil}, nil},
+		"one is lost when it is asked":   {[]nvml.Device{named("", lost), a}, nil},
+		"one cannot be read":             {[]nvml.Device{named("", mute), a}, nil},
+		"none is it":                     {[]nvml.Device{b}, nvml.ERROR_NOT_FOUND},
+		"it may be the one that is lost": {[]nvml.Device{nil, b}, lost},
+		"it may be one that is not read": {[]nvml.Device{b, named("", mute)}, mute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := opened(library(tc.gpus), "/lib")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := l.GPU("GPU-a")
+			if !errors.Is(err, tc.fails) || (got.handle == a) != (tc.fails == nil) {
+				t.Errorf("found: %t, %v; want %v", got.handle == a, err, tc.fails)
+			}
+		})
+	}
 }
 
 func TestOlderDriver(t *testing.T) {
@@ -78,10 +139,11 @@ func TestOlderDriver(t *testing.T) {
 }
 
 func TestMIG(t *testing.T) {
-	device := &mock.Device{GetMigModeFunc: func() (int, int, nvml.Return) {
+	device := named("GPU-a", nvml.SUCCESS)
+	device.GetMigModeFunc = func() (int, int, nvml.Return) {
 		return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS
-	}}
-	l, err := opened(library(device), "/lib")
+	}
+	l, err := opened(library([]nvml.Device{device}), "/lib")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,16 +154,14 @@ func TestMIG(t *testing.T) {
 
 // Nothing is ever promised to a control group, and "nothing is set" is told from other errors.
 func TestSetAndGet(t *testing.T) {
-	device := &mock.Device{
-		GetMigModeFunc: func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
-		SetMemoryLimits_v1Func: func(_ string, soft, _ uint64) nvml.Return {
-			if soft != 0 {
-				t.Errorf("a soft limit of %d", soft)
-			}
-			return nvml.ERROR_NO_PERMISSION
-		},
+	device := named("GPU-a", nvml.SUCCESS)
+	device.SetMemoryLimits_v1Func = func(_ string, soft, _ uint64) nvml.Return {
+		if soft != 0 {
+			t.Errorf("a soft limit of %d", soft)
+		}
+		return nvml.ERROR_NO_PERMISSION
 	}
-	l, err := opened(library(device), "/lib")
+	l, err := opened(library([]nvml.Device{device}), "/lib")
 	if err != nil {
 		t.Fatal(err)
 	}

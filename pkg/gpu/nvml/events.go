@@ -115,12 +115,27 @@ func (e *Events) watch(ctx context.Context, lib nvml.Interface, tell func(gpu.Ev
 			return ErrNoEvents
 		}
 	}
+	for last := math.MaxInt; ; {
+		began := time.Now()
+		gpus, err := e.watchSet(ctx, lib, tell)
+		// A GPU that is lost ends the waiting for the events of all, and nobody keeps those that come while there is no
+		// set. A new set is without that GPU; where it is not, and ends at once, too, another one would as well.
+		again := errors.Is(err, nvml.ERROR_GPU_IS_LOST) && gpus > 0
+		if !again || gpus >= last && time.Since(began) < missingAgain {
+			return err
+		}
+		last = gpus
+	}
+}
+
+// watchSet watches with one set of events. gpus is how many GPUs tell theirs.
+func (e *Events) watchSet(ctx context.Context, lib nvml.Interface, tell func(gpu.Event)) (gpus int, err error) {
 	set, err := ask(ctx, e.calls, "making a set of events", lib.EventSetCreate)
 	if unsupported(err) {
-		return ErrNoEvents
+		return 0, ErrNoEvents
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() {
 		if e.hung() == nil {
@@ -129,7 +144,7 @@ func (e *Events) watch(ctx context.Context, lib nvml.Interface, tell func(gpu.Ev
 	}()
 	count, err := ask(ctx, e.calls, "counting the GPUs", lib.DeviceGetCount)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for len(e.gpus) < count {
 		e.gpus = append(e.gpus, newCalls(min(orDefault(e.timeout), registerTimeout)))
@@ -142,9 +157,10 @@ func (e *Events) watch(ctx context.Context, lib nvml.Interface, tell func(gpu.Ev
 	}
 	failed := w.register(ctx)
 	if len(w.uuids) == 0 {
-		return cmp.Or(failed, ErrNoEvents)
+		return 0, cmp.Or(failed, ErrNoEvents)
 	}
-	return w.wait(ctx, tell)
+	err = w.wait(ctx, tell)
+	return len(w.uuids), err
 }
 
 // watch is one set of events.

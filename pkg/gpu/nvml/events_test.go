@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -24,7 +25,10 @@ type eventDriver struct {
 	// test ends.
 	lost  map[int]bool
 	hangs map[int]chan struct{}
-	// registered are those whose events the set has; queue is what it tells.
+	// deaf has each wait fail, as for a GPU that is lost.
+	deaf bool
+	// sets is how many sets there were, registered are the GPUs whose events the last one has; queue is what it tells.
+	sets       int
 	registered map[int]bool
 	queue      chan nvml.EventData
 	devices    []*mock.Device
@@ -61,8 +65,14 @@ func (d *eventDriver) library() nvml.Interface {
 			return nvml.SUCCESS
 		},
 		WaitFunc: func(milliseconds uint32) (nvml.EventData, nvml.Return) {
+			if d.waitFails() {
+				return nvml.EventData{}, nvml.ERROR_GPU_IS_LOST
+			}
 			select {
 			case data := <-d.queue:
+				if data.Device == nil {
+					return data, nvml.ERROR_GPU_IS_LOST
+				}
 				return data, nvml.SUCCESS
 			case <-time.After(time.Duration(milliseconds) * time.Millisecond):
 				return nvml.EventData{}, nvml.ERROR_TIMEOUT
@@ -73,7 +83,13 @@ func (d *eventDriver) library() nvml.Interface {
 		ExtensionsFunc: func() nvml.ExtendedInterface {
 			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
 		},
-		EventSetCreateFunc: func() (nvml.EventSet, nvml.Return) { return set, nvml.SUCCESS },
+		EventSetCreateFunc: func() (nvml.EventSet, nvml.Return) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.sets++
+			d.registered = map[int]bool{}
+			return set, nvml.SUCCESS
+		},
 		DeviceGetCountFunc: func() (int, nvml.Return) { return len(d.devices), nvml.SUCCESS },
 		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
 			d.mu.Lock()
@@ -88,6 +104,27 @@ func (d *eventDriver) library() nvml.Interface {
 			return d.devices[i], nvml.SUCCESS
 		},
 	}
+}
+
+func (d *eventDriver) waitFails() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.registered {
+		if d.lost[i] {
+			return true
+		}
+	}
+	return d.deaf
+}
+
+// lose has GPUs fall off the bus, of which the wait under way tells.
+func (d *eventDriver) lose(gpus ...int) {
+	d.mu.Lock()
+	for _, i := range gpus {
+		d.lost[i] = true
+	}
+	d.mu.Unlock()
+	d.queue <- nvml.EventData{}
 }
 
 func (d *eventDriver) fail(i int, xid uint64) {
@@ -156,5 +193,76 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 		}
 		d.mu.Unlock()
 		time.Sleep(missingAgain)
+	})
+}
+
+// A GPU that is lost while events are watched keeps nobody from those of the others, for no moment.
+func TestEventsAfterAGPUIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newEventDriver(5)
+		told := make(chan string, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- NewEvents(OpenOptions{}, NewRecoveries()).watch(ctx, d.library(), func(event gpu.Event) {
+				told <- fmt.Sprint(event.UUID, " ", event.XID)
+			})
+		}()
+		synctest.Wait()
+		start := time.Now()
+		// The second is lost at once after the first, the third a while later.
+		for _, lost := range []int{0, 1, 2} {
+			if lost == 2 {
+				time.Sleep(time.Hour)
+				start = time.Now()
+			}
+			d.lose(lost)
+			synctest.Wait()
+			d.fail(4, 79)
+			select {
+			case got := <-told:
+				if got != "GPU-4 79" {
+					t.Errorf("told %q", got)
+				}
+			case err := <-done:
+				t.Fatalf("after GPU %d was lost nothing is told: %v", lost, err)
+			}
+			if took := time.Since(start); took > 0 {
+				t.Errorf("after GPU %d was lost it took %s", lost, took)
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(missingAgain)
+	})
+}
+
+// Where a GPU is said to be lost again and again, though all can be asked for events, it is not tried without end.
+func TestEventsThatCannotBeWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newEventDriver(2)
+		d.deaf = true
+		err := NewEvents(OpenOptions{}, NewRecoveries()).watch(t.Context(), d.library(), func(gpu.Event) {})
+		if !errors.Is(err, nvml.ERROR_GPU_IS_LOST) || d.sets != 2 {
+			t.Errorf("%d sets, %v; want 2 and that a GPU is lost", d.sets, err)
+		}
+	})
+}
+
+// Where all are lost, it is tried again after a pause, as where the driver does not work.
+func TestEventsOfNoGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newEventDriver(1)
+		done := make(chan error, 1)
+		go func() {
+			done <- NewEvents(OpenOptions{}, NewRecoveries()).watch(t.Context(), d.library(), func(gpu.Event) {})
+		}()
+		synctest.Wait()
+		d.lose(0)
+		if err := <-done; !errors.Is(err, nvml.ERROR_GPU_IS_LOST) || d.sets != 2 {
+			t.Errorf("%d sets, %v; want 2 and that a GPU is lost", d.sets, err)
+		}
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
 // partitionTimeout is how long it may take to make or destroy an instance: others have seen 1.5 s, and up to ten where
@@ -28,7 +27,9 @@ type Partitions struct {
 	mu     sync.Mutex
 	reader *Reader
 	lib    nvml.Interface
-	gpus   map[string]*partitionedGPU
+	// cards are in NVML's order. Those whose UUIDs were read are in gpus.
+	cards []*card
+	gpus  map[string]*partitionedGPU
 }
 
 // partitionedGPU is a GPU on which instances are made. Whoever has its turn may use card.
@@ -43,7 +44,7 @@ func NewPartitions(opts OpenOptions) *Partitions {
 }
 
 // Instances are those that the GPU with the UUID is cut into now, whoever has made them. A GPU that is lost, or not
-// there any more, has none: they do not survive that.
+// there any more, has none: they do not survive that. That another one is lost is no error here.
 func (p *Partitions) Instances(ctx context.Context, uuid string) (instances []gpu.Instance, err error) {
 	err = p.with(ctx, uuid, func(c *card) error {
 		instances, err = p.instances(ctx, c)
@@ -201,16 +202,56 @@ func (p *Partitions) gpu(ctx context.Context, uuid string) (*partitionedGPU, err
 	if g := p.gpus[uuid]; g != nil {
 		return g, nil
 	}
-	c := newCard(0)
-	handle, err := bounded.Try(ctx, c.Calls, "opening GPU "+uuid, orError(func() (nvml.Device, nvml.Return) {
-		return p.lib.DeviceGetHandleByUUID(uuid)
-	}))
-	if err != nil {
-		return nil, err
+	if err := p.find(ctx); err != nil {
+		return nil, fmt.Errorf("opening GPU %s: %w", uuid, err)
 	}
-	c.handle, c.gpu.UUID, c.gpu.PCIBusID = handle, uuid, uuid
-	p.gpus[uuid] = &partitionedGPU{make(chan struct{}, 1), c}
-	return p.gpus[uuid], nil
+	if g := p.gpus[uuid]; g != nil {
+		return g, nil
+	}
+	return nil, fmt.Errorf("opening GPU %s: %w", uuid, p.missing())
+}
+
+// find finds those GPUs that were not found yet, side by side: nvmlDeviceGetHandleByUUID finds none while any GPU of
+// the node is lost, or hangs.
+func (p *Partitions) find(ctx context.Context) error {
+	count, err := ask(ctx, p.reader.system, "counting the GPUs", p.lib.DeviceGetCount)
+	if err != nil {
+		return err
+	}
+	for len(p.cards) < count {
+		p.cards = append(p.cards, newCard(0))
+	}
+	var sought []*card
+	var group sync.WaitGroup
+	for i, c := range p.cards {
+		if c.gpu.UUID == "" {
+			sought = append(sought, c)
+			group.Go(func() { c.failure = p.reader.find(ctx, c, i) })
+		}
+	}
+	group.Wait()
+	for _, c := range sought {
+		if c.gpu.UUID != "" {
+			p.gpus[c.gpu.UUID] = &partitionedGPU{make(chan struct{}, 1), c}
+		}
+	}
+	return nil
+}
+
+// missing is why a GPU was not found. It may be any of those that did not tell their UUIDs, so it is known to be lost,
+// or not there, only where all of these are lost.
+func (p *Partitions) missing() error {
+	why := error(nvml.ERROR_NOT_FOUND)
+	for _, c := range p.cards {
+		switch {
+		case c.gpu.UUID != "":
+		case errors.Is(c.failure, nvml.ERROR_GPU_IS_LOST):
+			why = c.failure
+		default:
+			return c.failure
+		}
+	}
+	return why
 }
 
 // instances reads the card anew; none where it is not in MIG mode.

@@ -168,3 +168,33 @@ func TestPartitionThatIsNotDestroyed(t *testing.T) {
 		t.Errorf("it says %q", a.Error)
 	}
 }
+
+// A plugin that starts while one GPU is lost makes and destroys instances of the others. NVML itself finds none of them
+// by its UUID then.
+func TestPartitionsBesideALostGPU(t *testing.T) {
+	root := writeRoot(t, load(t, "migx4"), library(t))
+	serve(t, root, sim.Partitioning{})
+	parents := startWorker(t, root).read().Partitioned
+	inject(t, root, "lost")
+	w := startWorker(t, root)
+	sound := parents[0]
+	if a := w.ask(call{What: "partition instances", UUID: sound.UUID}); len(a.Instances) != len(sound.Instances) {
+		t.Fatalf("%d instances, want %d: %s", len(a.Instances), len(sound.Instances), a.Error)
+	}
+	free := sound.Instances[0]
+	if a := w.ask(call{What: "partition destroy", UUID: sound.UUID, Value: free.GI}); a.Error != "" {
+		t.Fatal(a.Error)
+	}
+	a := w.ask(call{What: "partition make-gi", UUID: sound.UUID, Place: free.PlaceOf()})
+	if a.Error != "" {
+		t.Fatal(a.Error)
+	}
+	// The lost one has none any more, and takes none.
+	lost := parents[1].UUID
+	if a := w.ask(call{What: "partition instances", UUID: lost}); a.Error != "" || len(a.Instances) > 0 {
+		t.Errorf("the lost GPU: %+v", a)
+	}
+	if a := w.ask(call{What: "partition make-gi", UUID: lost}); !strings.Contains(a.Error, "GPU is lost") {
+		t.Errorf("making an instance of the lost GPU: %q", a.Error)
+	}
+}
