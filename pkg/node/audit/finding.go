@@ -25,6 +25,9 @@ type Finding struct {
 	// Unread are claims of the pod, of kinds NoGrant and OverShare, of which nothing is
 	// recorded here: they may grant the GPU, or more of it, by another driver.
 	Unread []string
+	// AsksPlugin says, of kind NoGrant, that the pod has limits that device plugins serve: the kubelet
+	// knows whether one gave it anything.
+	AsksPlugin bool
 	// MayEvict says that the pod can be evicted for it: nobody exempts it, and something
 	// other than a file of the node has made it.
 	MayEvict bool

@@ -3,6 +3,8 @@
 package audit
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -67,7 +69,15 @@ type Owner struct {
 	Places []Place
 	// Program is the name of its program, where Places do not lead to a known pod.
 	Program string
+	// OfSupervisor says that it is in the pod of gpu-mps-supervisor, known or not.
+	OfSupervisor bool
 }
+
+// mpsServer is how the kernel cuts the name of nvidia-cuda-mps-server.
+const mpsServer = "nvidia-cuda-mps"
+
+// NamedMPSServer says whether its program has the name of the server of MPS, which every process can give itself.
+func (o Owner) NamedMPSServer() bool { return strings.HasPrefix(o.Program, mpsServer) }
 
 // Place is a pod's control group.
 type Place struct {

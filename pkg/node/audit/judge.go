@@ -19,8 +19,6 @@ import (
 const (
 	// byMPS and byNodeMPS are the isolation of grants that MPS limits (isolation.ByMPS).
 	byMPS, byNodeMPS = "mps", "mps-node"
-	// mpsServer is how the kernel cuts the name of nvidia-cuda-mps-server.
-	mpsServer = "nvidia-cuda-mps"
 	// slackMiB is how much more than its grant a container may hold before it is said, for
 	// each of its processes and at least twice: what NVML counts for a process is by some
 	// MiB more than what limits count (12 MiB beyond a CUDA context, as measured).
@@ -130,8 +128,10 @@ func addOnce(findings []Finding, f Finding) []Finding {
 
 // unowned is the finding of a process that is in no known pod.
 func (in judge) unowned(use gpu.Use, process gpu.Process, owner Owner, uid types.UID) (Finding, bool) {
-	if !in.Offered[use.Index] || strings.HasPrefix(owner.Program, mpsServer) {
-		// The server of MPS holds what its clients use; they are listed themselves.
+	// The server of MPS holds what its clients use; they are listed themselves. The name alone proves nothing of a
+	// process in a pod.
+	server := owner.NamedMPSServer() && (uid == "" || owner.OfSupervisor)
+	if !in.Offered[use.Index] || server {
 		return Finding{}, false
 	}
 	whose := "belongs to no pod"
@@ -199,13 +199,12 @@ func (in judge) container(h *holder, out *Judgement) {
 
 // withoutGrant is the finding of a container that was granted nothing of the GPU.
 func (in judge) withoutGrant(h *holder) (Finding, bool) {
-	// What a device plugin gave to a pod is accounted for elsewhere (pkg/deviceplugin).
-	if !in.Offered[h.use.Index] || in.ExemptNamespaces[h.who.Namespace] || deviceplugin.Holds(h.pod) {
+	if !in.Offered[h.use.Index] || in.ExemptNamespaces[h.who.Namespace] {
 		return Finding{}, false
 	}
 	f := h.finding(NoGrant, "has %s on %s, of which no claim grants it anything; it holds %s", h.count(), h.use.Name(),
 		amount(h.usedMiB()))
-	f.Unread = h.granted.unread
+	f.Unread, f.AsksPlugin = h.granted.unread, deviceplugin.Holds(h.pod)
 	return f, true
 }
 

@@ -232,6 +232,15 @@ func TestFindings(t *testing.T) {
 			[]string{"no-pod / 0: process 1 (xmrig) on GPU 0 belongs to no pod; it holds 100 MiB", "no-pod / 1: (Xorg)"}},
 		"the server of MPS, of a host's daemon": {
 			node{on: []process{{0, 66, Owner{Program: "nvidia-cuda-mps"}, false, false}}}, nil},
+		"the server of MPS, of gpu-mps-supervisor": {
+			node{on: []process{{0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "nvidia-cuda-mps", OfSupervisor: true},
+				false, false}}}, nil},
+		"a pod's process that calls itself the server of MPS": {
+			node{on: []process{{0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "nvidia-cuda-mps"}, false, false}}},
+			[]string{"no-pod / 0: process 1 (nvidia-cuda-mps) on GPU 0 is of the pod with UID u"}},
+		"another program of gpu-mps-supervisor's pod": {
+			node{on: []process{{0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "sh", OfSupervisor: true}, false, false}}},
+			[]string{"no-pod / 0: process 1 (sh)"}},
 		"a pod that is not known": {
 			node{on: []process{{0, 100, Owner{Places: []Place{{Pod: "u"}}, Program: "p"}, false, false}}},
 			[]string{"no-pod / 0: process 1 (p) on GPU 0 is of the pod with UID u, which is not known and was granted nothing"}},
@@ -256,7 +265,8 @@ func TestFindings(t *testing.T) {
 		"the same, on a GPU that the pod does not have": {
 			node{claims: a, on: []process{{1, 3000, Owner{Places: []Place{{starting.UID, "id"}}}, false, false}}},
 			[]string{"no-grant starting/ 1: a container has 1 process"}},
-		"a device plugin's pod": {node{on: []process{{0, 100, in(legacy, "main"), false, false}}}, nil},
+		"a pod with a device plugin's limits": {
+			node{on: []process{{0, 100, in(legacy, "main"), false, false}}}, []string{"no-grant legacy/main 0 plugin: "}},
 		"an exempt namespace": {
 			node{rules: Rules{ExemptNamespaces: map[string]bool{"monitoring": true}},
 				on: []process{{0, 100, in(system, "main"), false, false}}}, nil},
@@ -280,6 +290,9 @@ func TestFindings(t *testing.T) {
 				where := fmt.Sprintf("%s %s/%s %d", f.Kind, f.Pod.Name, f.Container, f.Index)
 				if len(f.Unread) > 0 {
 					where += fmt.Sprint(" ", f.Unread)
+				}
+				if f.AsksPlugin {
+					where += " plugin"
 				}
 				if !f.Kind.OnNode() && !f.MayEvict {
 					where += " stays"

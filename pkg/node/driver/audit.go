@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -55,14 +56,42 @@ func (a *agent) auditedPods() *auditwatch.Pods {
 
 // makeAudit makes what compares what processes hold with what was granted.
 func (a *agent) makeAudit() *auditwatch.Watch {
+	proc := filepath.Join(a.Cards.HostRoot, "proc")
 	return auditwatch.New(auditwatch.Options{
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
-		Processes: podcgroup.Remember(podcgroup.Processes(filepath.Join(a.Cards.HostRoot, "proc")), clock.RealClock{}),
-		Pods:      a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
+		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
+		Supervisor: func() (int, error) { return supervisorOf(proc, a.Isolation.MPSDir) }, OfPlugin: a.ofPlugin,
+		Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
 		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, Eviction: a.Audit.Eviction,
 	})
+}
+
+// supervisorOf is the process of gpu-mps-supervisor that serves the directory, 0 if none does. Nobody else locks that
+// file (mps.Dir), and no container of a tenant's has it.
+func supervisorOf(proc, mpsDir string) (pid int, err error) {
+	return auditwatch.LockHolder(proc, filepath.Join(mpsDir, "supervisor.lock"))
+}
+
+// ofPlugin says whether a device plugin gave the pod GPUs, or may have: whoever writes pods has no part in it.
+func (a *agent) ofPlugin(ctx context.Context, pod audit.Pod) (bool, error) {
+	if a.WatchPods {
+		machine := a.preparer.Machine()
+		if machine == nil {
+			return false, deviceplugin.ErrPodsUnread
+		}
+		reserved, err := a.pods.Reserved(ctx, machine)
+		return slices.ContainsFunc(reserved.Pods, func(p deviceplugin.Pod) bool { return p.UID == pod.UID }), err
+	}
+	// Other than what the kubelet said last, that it does not answer is told apart.
+	devices, err := a.PodResources.Devices(ctx)
+	for c, d := range devices {
+		if c.Namespace == pod.Namespace && c.Pod == pod.Name && len(d.Resources) > 0 {
+			return true, nil
+		}
+	}
+	return false, err
 }
 
 // granted is what is prepared, and offered.

@@ -7,25 +7,34 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
+	podswatch "github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
@@ -81,6 +90,134 @@ func TestGranted(t *testing.T) {
 	if want := map[int]bool{0: true, 1: true}; !maps.Equal(want, granted.Offered) {
 		t.Errorf("offered are GPUs %v, want those that claims have", granted.Offered)
 	}
+}
+
+// The audit knows the supervisor by the lock that it has.
+func TestSupervisorIsFound(t *testing.T) {
+	dir := t.TempDir()
+	is := func(want int) {
+		t.Helper()
+		if pid, err := supervisorOf("/proc", dir); pid != want || err != nil {
+			t.Errorf("the supervisor is process %d, %v, want %d", pid, err, want)
+		}
+	}
+	is(0)
+	release, err := mps.Dir(dir).Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	is(os.Getpid())
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	is(0)
+}
+
+// followed are pods that are watched, on a node that the last device plugin has left.
+type followed struct {
+	podswatch.Pods
+	pods    []*corev1.Pod
+	kubelet deviceplugin.Kubelet
+}
+
+func (f followed) Reserved(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+	return deviceplugin.Of(f.pods, deviceplugin.Node{Instances: map[string]int{"MIG-1": 0}, Kubelet: f.kubelet,
+		Left: time.Unix(1000, 0)}), nil
+}
+
+// kubeletWith is a kubelet that gave the pods devices of the resource.
+type kubeletWith struct {
+	podresourcesv1.UnimplementedPodResourcesListerServer
+	pods map[string]corev1.ResourceName
+}
+
+func (k kubeletWith) List(
+	context.Context, *podresourcesv1.ListPodResourcesRequest,
+) (*podresourcesv1.ListPodResourcesResponse, error) {
+	out := &podresourcesv1.ListPodResourcesResponse{}
+	for name, served := range k.pods {
+		out.PodResources = append(out.PodResources, &podresourcesv1.PodResources{Namespace: "team", Name: name,
+			Containers: []*podresourcesv1.ContainerResources{{Name: "main", Devices: []*podresourcesv1.ContainerDevices{
+				{ResourceName: string(served), DeviceIds: []string{"MIG-1"}}}}}})
+	}
+	return out, nil
+}
+
+// Limits alone are no evidence: the kubelet ignores those that no device plugin serves.
+func TestPodsOfDevicePluginsByTheKubelet(t *testing.T) {
+	const mig = "nvidia.com/mig-1g.5gb"
+	container := func(pod string) deviceplugin.Container {
+		return deviceplugin.Container{Namespace: "team", Pod: pod, Name: "main"}
+	}
+	podOf := func(name string, created int64) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name),
+			CreationTimestamp: metav1.Unix(created, 0)},
+			Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "main", Resources: corev1.
+				ResourceRequirements{Limits: corev1.ResourceList{mig: resource.MustParse("1")}}}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	}
+	answer := deviceplugin.Kubelet{Containers: map[deviceplugin.Container]deviceplugin.Devices{
+		container("given"):  {Resources: []corev1.ResourceName{mig}, IDs: []string{"MIG-1"}},
+		container("feigns"): {}}}
+	for name, tc := range map[string]struct {
+		kubelet deviceplugin.Kubelet
+		unread  bool
+		want    map[string]bool
+		err     bool
+	}{
+		"the kubelet answers": {answer, false, map[string]bool{"given": true, "feigns": false, "old": true}, false},
+		"it is silent": {deviceplugin.Kubelet{Err: errors.New("no socket")}, false,
+			map[string]bool{"feigns": false, "old": true}, false},
+		"the node is not known yet": {answer, true, map[string]bool{"given": false}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _ := agentWithClaims(t, 0)
+			a.WatchPods = true
+			a.pods = followed{pods: []*corev1.Pod{podOf("given", 2000), podOf("feigns", 2000), podOf("old", 500)},
+				kubelet: tc.kubelet}
+			if !tc.unread {
+				a.preparer.SetInventory(&prepare.Inventory{Machine: &gpu.Machine{}})
+			}
+			for name, want := range tc.want {
+				pod := audit.Pod{Namespace: "team", Name: name, UID: types.UID("uid-" + name)}
+				if is, err := a.ofPlugin(t.Context(), pod); is != want || (err != nil) != tc.err {
+					t.Errorf("pod %s is of a device plugin: %v, %v, want %v", name, is, err, want)
+				}
+			}
+		})
+	}
+	t.Run("pods are not watched", func(t *testing.T) {
+		a, _ := agentWithClaims(t, 0)
+		// A socket's path has 107 bytes at most; that of a temporary directory may have more.
+		dir, err := os.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		socket := fmt.Sprintf("/proc/self/fd/%d/kubelet.sock", dir.Fd())
+		listener, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer()
+		podresourcesv1.RegisterPodResourcesListerServer(server, kubeletWith{pods: map[string]corev1.ResourceName{
+			"given": mig, "feigns": "example.com/nic"}})
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		a.PodResources = podresources.Client(socket)
+		for name, want := range map[string]bool{"given": true, "feigns": false, "other": false} {
+			if is, err := a.ofPlugin(t.Context(), audit.Pod{Namespace: "team", Name: name}); is != want || err != nil {
+				t.Errorf("pod %s is of a device plugin: %v, %v, want %v", name, is, err, want)
+			}
+		}
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if is, err := a.ofPlugin(t.Context(), audit.Pod{Namespace: "team", Name: "given"}); is || err == nil {
+			t.Errorf("%v, although the kubelet does not answer", is)
+		}
+	})
 }
 
 // usesOf are the same at each reading.

@@ -28,11 +28,12 @@ const (
 )
 
 // others finds out what pods were allocated of which nothing is recorded on the node: by
-// other drivers, or by this one where the record was lost. It is asked about pods that are
-// on a GPU without a grant, and so hardly ever.
+// other drivers, by device plugins, or by this one where the record was lost. It is asked about
+// pods that are on a GPU without a grant, and so hardly ever.
 type others struct {
 	client   kubernetes.Interface
 	nodeName string
+	ofPlugin func(ctx context.Context, pod audit.Pod) (bool, error)
 	known    map[question]answer
 }
 
@@ -47,8 +48,8 @@ type answer struct {
 	until   time.Time
 }
 
-// granted says whether the finding's claims give its GPU to the pod, or whether that is not
-// known.
+// granted says whether the finding's claims give its GPU to the pod, or a device plugin gave it
+// any, or whether that is not known.
 func (o *others) granted(ctx context.Context, f audit.Finding, now time.Time) (bool, error) {
 	maps.DeleteFunc(o.known, func(_ question, a answer) bool { return now.After(a.until) })
 	q := question{f.Pod.UID, f.UUID}
@@ -58,13 +59,23 @@ func (o *others) granted(ctx context.Context, f audit.Finding, now time.Time) (b
 	ctx, cancel := context.WithTimeout(ctx, othersLimit)
 	defer cancel()
 	a := answer{until: now.Add(knownFor)}
+	if f.AsksPlugin {
+		a.granted, a.err = o.ofPlugin(ctx, f.Pod)
+		if !a.granted {
+			// A kubelet that has just been started lists nothing for a moment.
+			a.until = now.Add(failedFor)
+		}
+	}
 	for _, name := range f.Unread {
+		if a.granted || a.err != nil {
+			break
+		}
 		granted, err := o.grants(ctx, f.Pod.Namespace, name, f.UUID)
 		if err != nil {
 			a.err, a.until = err, now.Add(failedFor)
 			break
 		}
-		a.granted = a.granted || granted
+		a.granted = granted
 	}
 	o.known[q] = a
 	return a.granted, a.err

@@ -42,8 +42,13 @@ type Options struct {
 		Places(pid int) ([]podcgroup.Place, error)
 		Program(pid int) (string, error)
 	}
-	Pods    *Pods
-	Granted func(ctx context.Context) (audit.Granted, error)
+	// Supervisor is gpu-mps-supervisor's process, 0 if there is none.
+	Supervisor func() (pid int, err error)
+	// OfPlugin says whether the kubelet has it that a device plugin gave the pod GPUs. An error means that this cannot
+	// be had.
+	OfPlugin func(ctx context.Context, pod audit.Pod) (bool, error)
+	Pods     *Pods
+	Granted  func(ctx context.Context) (audit.Granted, error)
 	// Counted is what the driver counts for containers whose memory it limits; nil for none.
 	Counted func(ctx context.Context) map[string][]audit.Counted
 	Client  kubernetes.Interface
@@ -63,6 +68,8 @@ type Watch struct {
 	Options
 	tracker *audit.Tracker
 	others  others
+	// supervisor are the pods that gpu-mps-supervisor was last seen in, outermost first.
+	supervisor []types.UID
 	// tellsMPS says that a client of MPS was seen.
 	tellsMPS bool
 	// told is what was told last, evicted which pods were evicted, or to be.
@@ -86,7 +93,7 @@ var _ audit.Source = &Watch{}
 // New returns a Watch, which has to Run.
 func New(o Options) *Watch {
 	return &Watch{Options: o, tracker: audit.NewTracker(), told: map[told]bool{}, evicted: map[types.UID]*attempt{},
-		others: others{client: o.Client, nodeName: o.NodeName, known: map[question]answer{}}}
+		others: others{client: o.Client, nodeName: o.NodeName, ofPlugin: o.OfPlugin, known: map[question]answer{}}}
 }
 
 // Run reads and judges until the context ends.
@@ -173,7 +180,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) 
 		}
 	}
 	in.Pods, in.PodsUnread = w.Pods.Of(ctx, uids, in.Claims)
-	w.readPrograms(&in)
+	w.readPrograms(ctx, &in)
 	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS}
 	for _, namespace := range w.ExemptNamespaces {
 		in.ExemptNamespaces[namespace] = true
@@ -185,7 +192,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) 
 }
 
 // readPrograms reads the programs of processes that are in no known pod.
-func (w *Watch) readPrograms(in *audit.Input) {
+func (w *Watch) readPrograms(ctx context.Context, in *audit.Input) {
 	for pid, owner := range in.Owners {
 		known := false
 		for _, place := range owner.Places {
@@ -200,18 +207,19 @@ func (w *Watch) readPrograms(in *audit.Input) {
 			continue
 		}
 		owner.Program = program
+		owner.OfSupervisor = owner.NamedMPSServer() && w.ofSupervisor(ctx, owner)
 		in.Owners[pid] = owner
 	}
 }
 
-// confirm leaves out what other drivers have granted.
+// confirm leaves out what other drivers have granted, and device plugins.
 func (w *Watch) confirm(ctx context.Context, findings []audit.Finding, now time.Time) []audit.Finding {
 	out := findings[:0]
 	for _, f := range findings {
-		if len(f.Unread) > 0 {
+		if len(f.Unread) > 0 || f.AsksPlugin {
 			granted, err := w.others.granted(ctx, f, now)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Nothing is said of a pod on a GPU, for its claims cannot be read", "pod",
+				klog.FromContext(ctx).V(2).Info("Nothing is said of a pod on a GPU, for it is not known what it was given", "pod",
 					klog.KRef(f.Pod.Namespace, f.Pod.Name), "gpu", f.Index, "err", err)
 			}
 			if granted || err != nil {
