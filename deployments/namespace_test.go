@@ -5,6 +5,7 @@ package deployments
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -83,10 +84,23 @@ func userOf(namespace, account string) string {
 	return "system:serviceaccount:" + namespace + ":" + account
 }
 
-// holdsFor says whether a match condition about who asks holds for a user.
+// sliceRequest is a request about a ResourceSlice.
+type sliceRequest struct {
+	user              string
+	groups            []string
+	operation, driver string
+}
+
+// holdsFor says whether a match condition about who asks holds for a user, of no group, who makes something.
 func holdsFor(t *testing.T, condition, user string) bool {
 	t.Helper()
-	env, err := cel.NewEnv(cel.Variable("request", cel.DynType))
+	return holds(t, condition, sliceRequest{user: user, operation: "CREATE", driver: "gpu.aliyun.com"})
+}
+
+func holds(t *testing.T, condition string, r sliceRequest) bool {
+	t.Helper()
+	env, err := cel.NewEnv(cel.Variable("request", cel.DynType), cel.Variable("object", cel.DynType),
+		cel.Variable("oldObject", cel.DynType))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,12 +112,43 @@ func holdsFor(t *testing.T, condition, user string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, _, err := program.Eval(map[string]any{"request": map[string]any{"userInfo": map[string]any{"username": user}}})
+	slice := map[string]any{"spec": map[string]any{"driver": r.driver}}
+	result, _, err := program.Eval(map[string]any{"object": slice, "oldObject": slice, "request": map[string]any{
+		"operation": r.operation, "userInfo": map[string]any{"username": r.user, "groups": r.groups}}})
 	if err != nil {
 		t.Fatalf("%s: %v", condition, err)
 	}
-	holds, ok := result.Value().(bool)
-	return ok && holds
+	value, ok := result.Value().(bool)
+	return ok && value
+}
+
+// Kubelets are bounded where they write the driver's slices. Those of other drivers, and removals, cost a kubelet no
+// more than the condition. What else is about the driver's accounts is not about kubelets.
+func TestKubeletsAreBoundedWhereTheyPublish(t *testing.T) {
+	const ours, others = "gpu.aliyun.com", "gpu.example.com"
+	objects := inNamespace(t, "manifests")
+	names, found := accounts(objects), false
+	for _, o := range objects {
+		ofSlices := o.Metadata.Name == "gpushare-slices-of-own-node"
+		for _, condition := range o.Spec.MatchConditions {
+			if !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(condition.Expression, name) }) {
+				continue
+			}
+			found = found || ofSlices
+			for _, operation := range []string{"CREATE", "UPDATE", "DELETE"} {
+				for _, driver := range []string{ours, others} {
+					r := sliceRequest{user: "system:node:n1", groups: []string{"system:nodes"}, operation: operation, driver: driver}
+					want := ofSlices && driver == ours && operation != "DELETE"
+					if got := holds(t, condition.Expression, r); got != want {
+						t.Errorf("policy %s: condition %s holds for %+v: %t", o.Metadata.Name, condition.Name, r, got)
+					}
+				}
+			}
+		}
+	}
+	if !found {
+		t.Error("no policy bounds who writes ResourceSlices")
+	}
 }
 
 // What the tokens of the driver's accounts are worth is bounded in whatever namespace
@@ -127,7 +172,7 @@ func TestAccountsAreBoundedInAnyNamespace(t *testing.T) {
 						t.Errorf("policy %s: condition %s does not hold for %s", o.Metadata.Name, condition.Name, userOf(namespace, name))
 					}
 				}
-				for _, user := range []string{"admin", "system:node:n1", userOf(other, "default"), userOf(other, "not-"+name)} {
+				for _, user := range []string{"admin", userOf(other, "default"), userOf(other, "not-"+name)} {
 					if holdsFor(t, condition.Expression, user) {
 						t.Errorf("policy %s: condition %s holds for %s", o.Metadata.Name, condition.Name, user)
 					}

@@ -19,7 +19,7 @@ import (
 const migDomain = ".mig" + domain
 
 // profileSuffix is a profile as names have it that take dots: "1g.10gb.me" for 1g.10gb+me. Two profiles
-// never share one: what is written "-me" stays as it is.
+// of NVIDIA's never share one: what is written "-me" stays as it is.
 func profileSuffix(profile string) string { return strings.ReplaceAll(profile, "+", ".") }
 
 // ProfileResource is the extended resource under which NVIDIA's device plugin, with the strategy

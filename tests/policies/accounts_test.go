@@ -76,9 +76,15 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		node       = "gpu-kubelet-plugin on node n1 may only write ResourceSlices of driver gpu.aliyun.com for that node"
 		pool       = "gpu-kubelet-plugin on node n1 may only write ResourceSlices of pool n1/gpu, not "
 		incomplete = "device gpu-0-topology needs the attributes"
+		profile    = "the profile of device gpu-0-topology is none of NVIDIA's, such as 1g.10gb+me: '"
 	)
 	elsewhere := slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.Pool.Name = ptr.To("n2"), "n2/gpu" })
 	inOtherPool := slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n2/gpu" })
+	ofProfile := func(name string) *resourceapi.ResourceSlice {
+		return slice(func(s *resourceapi.ResourceSliceSpec) {
+			s.Devices[0].Attributes["mode"], s.Devices[0].Attributes["profile"] = text("mig"), text(name)
+		})
+	}
 	withdrawn := func(cards int64) *resourceapi.ResourceSlice {
 		return slice(func(s *resourceapi.ResourceSliceSpec) {
 			s.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("withdrawn"),
@@ -126,6 +132,22 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		"a text for the memory":        {withAttribute("memoryMiB", text("1")), nil, incomplete},
 		"an attribute twice":           {withAttribute("gpu.aliyun.com/memoryMiB", text("1")), nil, incomplete},
 		"an attribute of Kubernetes'":  {withAttribute("resource.kubernetes.io/pciBusID", text("0000:00:08.0")), nil, ""},
+		"a profile of NVIDIA's":        {ofProfile("1g.24gb+me.all"), nil, ""},
+		"one without engines":          {ofProfile("1g.24gb-me"), nil, ""},
+		"one with graphics":            {ofProfile("4g.96gb+gfx"), nil, ""},
+		"one that NVML cannot name":    {ofProfile("profile-15"), nil, ""},
+		"another's name for a class":   {ofProfile("1g.10gb.me"), nil, profile + "1g.10gb.me"},
+		"an earlier profile is left":   {ofProfile("1g.10gb+me"), ofProfile("1g.10gb.me"), ""},
+		"a profile for no class":       {ofProfile("1g.10gb+ME"), nil, profile},
+		"a profile with an end":        {ofProfile("1g.24gb+me+all"), nil, ""},
+		"a profile without one":        {ofProfile("1g.24gb+me+"), nil, profile},
+		"a class's name for a profile": {ofProfile("share"), nil, profile},
+		"a profile and more":           {ofProfile("1g.10gb\n"), nil, "variables.misnamed"},
+		"no profile":                   {ofProfile(""), nil, profile},
+		"the most slices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = 64 }), nil,
+			""},
+		"more slices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = 65 }), nil,
+			"gpu-kubelet-plugin may publish 64 ResourceSlices at most, not 65"},
 		"a withdrawn set":              {withdrawn(2), nil, ""},
 		"a GPU that says it withdrawn": {withdrawn(1), nil, incomplete},
 	} {

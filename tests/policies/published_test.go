@@ -49,6 +49,18 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 	instances.MIG = devices.MIGOptions{Isolation: "mig", Level: "kernel", Gone: []devices.GoneInstance{{Index: 4,
 		Instance: gpu.Instance{UUID: "MIG-1", Profile: "2g.20gb", Start: 2, Size: 2, MemoryMiB: 19968}}}}
 	published["mig"] = devices.Build(&cut, instances)
+	// More GPUs than any machine has, each cut on demand: 25 places, as an A100 has.
+	onDemand := &gpu.Machine{}
+	for i := range 64 {
+		p := gpu.Partitioned{GPU: gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A100-SXM4-80GB"},
+			Profiles: []gpu.Profile{{Kind: gpu.Instance{Profile: "1g.10gb+me", Size: 1, MemoryMiB: 9728}, Count: 7}}}
+		for start := range 25 {
+			p.Profiles[0].Starts = append(p.Profiles[0].Starts, start)
+		}
+		onDemand.Partitioned = append(onDemand.Partitioned, p)
+	}
+	instances.MIG.Gone = nil
+	published["on-demand"] = devices.Build(onDemand, instances)
 	for name, resources := range published {
 		for pool, content := range resources.Pools {
 			for i, part := range content.Slices {
@@ -64,6 +76,9 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 				}
 			}
 		}
+	}
+	if n := len(published["on-demand"].Pools[v1alpha1.PoolName("n1")].Slices); n != 33 {
+		t.Errorf("64 GPUs that are cut on demand have %d slices", n)
 	}
 	if n := len(published["topology"].Pools[v1alpha1.PoolName("n1")].Slices[0].Devices); n <= len(machine.GPUs)+1 {
 		t.Errorf("mode topology has %d devices: no sets, of which this is to tell", n)

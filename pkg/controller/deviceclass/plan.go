@@ -36,7 +36,7 @@ type finding struct {
 // Catalogue returns the classes of the models, for the modes that their cards are
 // served in, and of the MIG profiles, ordered by name. Modes that have no class of their own are left out:
 // a plugin that is newer than this program may serve such. Models that differ only
-// in upper and lower case have classes of the same names.
+// in upper and lower case have classes of the same names, and so may profiles.
 func Catalogue(models []view.Model, profiles []string) ([]*resourceapi.DeviceClass, error) {
 	known, err := deviceclasses.ModesWithClass()
 	if err != nil {
@@ -72,7 +72,7 @@ func newPlan(models []view.Model, profiles []string, existing []*resourceapi.Dev
 		return plan{}, err
 	}
 	isWanted := map[string]bool{}
-	for _, class := range wanted {
+	for _, class := range onePerName(wanted, have) {
 		class.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ControllerName
 		isWanted[class.Name] = true
 		p.add(have[class.Name], class)
@@ -84,6 +84,23 @@ func newPlan(models []view.Model, profiles []string, existing []*resourceapi.Dev
 	}
 	slices.SortFunc(p.surplus, byName)
 	return p, nil
+}
+
+// onePerName leaves one class of each name: the one that is there already, for claims rely on it,
+// or else the first. Of two profiles, one is not by NVIDIA's driver: 1g.10gb+me and "1g.10gb.me".
+func onePerName(
+	wanted []*resourceapi.DeviceClass, have map[string]*resourceapi.DeviceClass,
+) []*resourceapi.DeviceClass {
+	var out []*resourceapi.DeviceClass
+	for _, class := range wanted {
+		switch last := len(out) - 1; {
+		case last < 0 || out[last].Name != class.Name:
+			out = append(out, class)
+		case have[class.Name] != nil && equality.Semantic.DeepEqual(have[class.Name].Spec, class.Spec):
+			out[last] = class
+		}
+	}
+	return out
 }
 
 // withNames returns the models that can have classes. Of models with the same name

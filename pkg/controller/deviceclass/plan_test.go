@@ -135,3 +135,51 @@ func TestUpdateKeepsWhatOthersAdded(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// What a node calls a profile is for that node to say. Two that have one class's name take turns at nothing.
+func TestProfilesOfOneName(t *testing.T) {
+	made := func(profile string) *resourceapi.DeviceClass {
+		p, err := newPlan(nil, []string{profile}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.create[0]
+	}
+	changed := made("1g.10gb.me")
+	changed.Spec.Selectors = nil
+	both := []string{"1g.10gb", "1g.10gb+me", "1g.10gb.me"}
+	for name, test := range map[string]struct {
+		stored, want *resourceapi.DeviceClass
+		writes       int
+	}{
+		"none is stored":       {nil, made("1g.10gb+me"), 1},
+		"the first is stored":  {made("1g.10gb+me"), made("1g.10gb+me"), 0},
+		"the second is stored": {made("1g.10gb.me"), made("1g.10gb.me"), 0},
+		"neither is stored":    {changed, made("1g.10gb+me"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			existing := []*resourceapi.DeviceClass{made("1g.10gb")}
+			if test.stored != nil {
+				existing = append(existing, test.stored)
+			}
+			p, err := newPlan(nil, both, existing)
+			if err != nil {
+				t.Fatal(err)
+			}
+			written := append(p.create, p.update...)
+			if len(written) != test.writes || len(p.surplus) > 0 || len(p.told) > 0 {
+				t.Fatalf("creates %v, updates %v, surplus %v, says %v", names(p.create), names(p.update), names(p.surplus), p.told)
+			}
+			for _, class := range written {
+				if diff := cmp.Diff(test.want.Spec, class.Spec); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				existing = []*resourceapi.DeviceClass{existing[0], class}
+			}
+			again, err := newPlan(nil, both, existing)
+			if err != nil || len(again.create)+len(again.update) > 0 {
+				t.Errorf("%v; then creates %v, updates %v", err, names(again.create), names(again.update))
+			}
+		})
+	}
+}
