@@ -101,3 +101,27 @@ func TestVictimThatKeepsOthersAwayIsNotLikeOthers(t *testing.T) {
 		t.Errorf("victims %q (%s), want the one that keeps the pod away", victims, why)
 	}
 }
+
+// Nobody is evicted while one that leaves still keeps the pod away: it would not be placed, and they had gone in vain.
+func TestNoEvictionBesideOneThatKeepsOthersAwayAndLeaves(t *testing.T) {
+	for name, test := range map[string]struct {
+		change []func(*corev1.Pod)
+		nodes  int
+		want   string
+	}{
+		"it keeps nobody away":  {nil, 1, "n1 plain"},
+		"it keeps the pod away": {[]func(*corev1.Pod){antiAffinity("p")}, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.node("n1", mode.Share)
+			s.runs("n1", podOf("high", 9), "20Gi")
+			s.runs("n1", podOf("leaves", 1, append(test.change, terminating(noon.Add(time.Minute)))...), "1Gi")
+			s.runs("n1", podOf("plain", 1), "20Gi")
+			node, victims, why := s.victims(test.nodes, wishes(podOf("p", 9), "20Gi"))
+			if got := strings.TrimSpace(strings.Join(append([]string{node}, victims...), " ")); got != test.want {
+				t.Errorf("victims %s (%s), want %q", got, why, test.want)
+			}
+		})
+	}
+}

@@ -155,7 +155,8 @@ func (a allocating) option(
 		return nil, failed
 	}
 	o.cost = costOf(r.candidates, chosen)
-	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || goes && !fits(without(o.victims))
+	alone := without(o.victims)
+	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || kept(alone) || goes && !fits(alone)
 	if failed != nil {
 		return nil, failed
 	}

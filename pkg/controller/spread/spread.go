@@ -56,8 +56,12 @@ const (
 	compiledMost = 100
 )
 
-// rarer is when a pod is looked at again after so many looks in a row that did not help it.
-var rarer = manager.Backoff{Least: again, Most: seldom}
+// rarer is when a pod is looked at again after so many looks in a row that did not help it, retold
+// when a single one for which so many nodes were told: others may have taken what they let go.
+var (
+	rarer  = manager.Backoff{Least: again, Most: seldom}
+	retold = manager.Backoff{Least: again, Most: alikeFor}
+)
 
 // Config is what the controller works with.
 type Config struct {
@@ -220,7 +224,10 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	w.after = next
 	w.told++
 	// What else it waits for is not seen here: nodes are told of it less and less.
-	return rarer.After(w.told), nil
+	if groupOf(pod) != "" {
+		return rarer.After(w.told), nil
+	}
+	return retold.After(w.told), nil
 }
 
 // forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not

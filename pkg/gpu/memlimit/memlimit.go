@@ -37,6 +37,10 @@ var ErrUnsupported = errors.New("the NVIDIA driver has no memory limits by contr
 // the driver says the same of both where it counts by its own table (§2).
 var ErrUnset = errors.New("no memory limit is set on the control group")
 
+// ErrUncounted is that nobody counts the GPU's memory by control group, and so nobody limits it: it lasts as long as
+// the kernel and its driver run.
+var ErrUncounted = errors.New("neither the kernel (dmem) nor the NVIDIA driver (misc) counts memory there")
+
 // symbols are the functions that release 615 added (§2). go-nvml ends the process where one
 // is called that the library lacks.
 var symbols = []string{"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1"}
@@ -136,12 +140,16 @@ func (g GPU) PCIAddress() (string, error) {
 // Set has the driver refuse the processes of the control group in this directory what goes
 // beyond hard bytes. It promises them nothing: with a soft limit of 0 nothing is left in
 // the sums of the groups above when this one goes (§2). That Set succeeds is not that it
-// applies: Get tells.
+// applies: Get tells. It is ErrUncounted where nobody counts.
 func (g GPU) Set(dir string, hard uint64) error {
-	if ret := g.handle.SetMemoryLimits_v1(dir, 0, hard); ret != nvml.SUCCESS {
+	switch ret := g.handle.SetMemoryLimits_v1(dir, 0, hard); ret {
+	case nvml.SUCCESS:
+		return nil
+	case nvml.ERROR_NOT_SUPPORTED:
+		return fmt.Errorf("limit control group %s on GPU %s: %w (%w)", dir, g.uuid, ErrUncounted, ret)
+	default:
 		return fmt.Errorf("limit control group %s on GPU %s: %w%s", dir, g.uuid, ret, hint(ret))
 	}
-	return nil
 }
 
 // Get is the limit on the control group in this directory. It is ErrUnset where the driver
@@ -167,8 +175,6 @@ func hint(ret nvml.Return) string {
 		return ": the limit is more than the GPU's memory"
 	case nvml.ERROR_OPERATING_SYSTEM:
 		return ": the kernel has no such control group"
-	case nvml.ERROR_NOT_SUPPORTED:
-		return ": neither the kernel (dmem) nor the NVIDIA driver (misc) counts memory there"
 	default:
 		return ""
 	}

@@ -172,6 +172,10 @@ func TestSetAndGet(t *testing.T) {
 	if err := g.Set("/x", 5); err == nil || !strings.Contains(err.Error(), "CAP_SYS_ADMIN") {
 		t.Errorf("without the right to: %v", err)
 	}
+	device.SetMemoryLimits_v1Func = func(string, uint64, uint64) nvml.Return { return nvml.ERROR_NOT_SUPPORTED }
+	if err := g.Set("/x", 5); !errors.Is(err, ErrUncounted) {
+		t.Errorf("where nobody counts: %v", err)
+	}
 	for ret, unset := range map[nvml.Return]bool{nvml.ERROR_NOT_SUPPORTED: true, nvml.ERROR_NOT_FOUND: true,
 		nvml.ERROR_OPERATING_SYSTEM: false, nvml.ERROR_UNKNOWN: false} {
 		device.GetMemoryLimits_v1Func = func(string) (nvml.MemoryLimits_v1,

@@ -5,6 +5,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -126,6 +127,16 @@ func TestWhatWasFoundForGood(t *testing.T) {
 				t.Errorf("again after %s, want %s", again, tc.again)
 			}
 		})
+	}
+}
+
+// That nobody counts a GPU's memory stays so: a node that looked again each minute would do it for ever.
+func TestLimitsThatThereCannotBe(t *testing.T) {
+	for err, again := range map[error]bool{nvml.ErrUncounted: false, nvml.ErrUnset: false, errors.New("no answer"): true} {
+		found := isolation.KernelLimits{Reasons: map[string]error{"GPU-a": fmt.Errorf("a limit was tried: %w", err)}}
+		if got := failed(found); got != again {
+			t.Errorf("%v: looked for again: %t, want %t", err, got, again)
+		}
 	}
 }
 

@@ -132,7 +132,7 @@ var (
 // failed says whether another look may find something else.
 func failed(found isolation.KernelLimits) bool {
 	for _, err := range found.Reasons {
-		if !errors.Is(err, errHostMemory) {
+		if !errors.Is(err, errHostMemory) && !errors.Is(err, nvml.ErrUncounted) && !errors.Is(err, nvml.ErrUnset) {
 			return true
 		}
 	}
