@@ -152,16 +152,7 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		"a GPU that says it withdrawn": {withdrawn(1), nil, incomplete},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object, old, operation := runtime.Object(nil), runtime.Object(nil), admission.Create
-			if test.object != nil {
-				object = test.object
-			}
-			if test.old != nil {
-				old, operation = test.old, admission.Update
-			}
-			if test.object == nil {
-				operation = admission.Delete
-			}
+			object, old, operation := written(test.object, test.old)
 			for _, namespace := range []string{metav1.NamespaceSystem, "other"} {
 				plugin := account(namespace, "gpu-kubelet-plugin", "n1")
 				checkRefusal(t, test.refused, s.validate(plugin, object, old, "ResourceSlice", slicesResource, operation))
@@ -206,6 +197,17 @@ func TestPluginDeletesPodsOfItsOwnNode(t *testing.T) {
 				corev1.SchemeGroupVersion.WithResource("pods"), admission.Delete))
 		})
 	}
+}
+
+// written is a request that writes a slice over the old one, or makes or removes it where the other is nil.
+func written(object, old *resourceapi.ResourceSlice) (runtime.Object, runtime.Object, admission.Operation) {
+	switch {
+	case object == nil:
+		return nil, old, admission.Delete
+	case old == nil:
+		return object, nil, admission.Create
+	}
+	return object, old, admission.Update
 }
 
 func checkRefusal(t *testing.T, refused string, err error) {

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
@@ -39,16 +37,7 @@ func TestKubeletsPublishNoGPUs(t *testing.T) {
 		"of nobody's groups":          {&user.DefaultInfo{Name: "admin"}, bare, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object, old, operation := runtime.Object(nil), runtime.Object(nil), admission.Create
-			if test.object != nil {
-				object = test.object
-			}
-			if test.old != nil {
-				old, operation = test.old, admission.Update
-			}
-			if test.object == nil {
-				operation = admission.Delete
-			}
+			object, old, operation := written(test.object, test.old)
 			checkRefusal(t, test.refused, s.validate(test.who, object, old, "ResourceSlice", slicesResource, operation))
 		})
 	}

@@ -3,7 +3,6 @@
 package why_test
 
 import (
-	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -70,17 +69,7 @@ func TestSharesThatAreHeldBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := spread(t)
 			test.change(&in)
-			got := printed(t, in)
-			for _, want := range test.want {
-				if !strings.Contains(got, want) {
-					t.Errorf("it does not say %q:\n%s", want, got)
-				}
-			}
-			for _, not := range test.not {
-				if strings.Contains(got, not) {
-					t.Errorf("it says %q:\n%s", not, got)
-				}
-			}
+			checkSays(t, printed(t, in), test.want, test.not)
 		})
 	}
 }

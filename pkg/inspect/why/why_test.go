@@ -112,6 +112,21 @@ func printed(t *testing.T, in why.Input) string {
 	return text.String()
 }
 
+// checkSays checks what is in a text and what is not.
+func checkSays(t *testing.T, got string, want, not []string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(got, w) {
+			t.Errorf("it does not say %q:\n%s", w, got)
+		}
+	}
+	for _, n := range not {
+		if strings.Contains(got, n) {
+			t.Errorf("it says %q:\n%s", n, got)
+		}
+	}
+}
+
 func TestPodThatFindsNoRoom(t *testing.T) {
 	in := stage(t)
 	hold(&in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
@@ -222,17 +237,7 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := stage(t)
 			test.change(&in)
-			got := printed(t, in)
-			for _, want := range test.want {
-				if !strings.Contains(got, want) {
-					t.Errorf("it does not say %q:\n%s", want, got)
-				}
-			}
-			for _, not := range test.not {
-				if strings.Contains(got, not) {
-					t.Errorf("it says %q:\n%s", not, got)
-				}
-			}
+			checkSays(t, printed(t, in), test.want, test.not)
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -60,7 +61,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 	return auditwatch.New(auditwatch.Options{
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
 		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
-		Supervisor: func() (int, error) { return supervisorOf(proc, a.Isolation.MPSDir) }, OfPlugin: a.ofPlugin,
+		Supervisor: func() (int, error) { return supervisorOf(proc, mps.Dir(a.Isolation.MPSDir)) }, OfPlugin: a.ofPlugin,
 		Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
@@ -70,8 +71,8 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 
 // supervisorOf is the process of gpu-mps-supervisor that serves the directory, 0 if none does. Nobody else locks that
 // file (mps.Dir), and no container of a tenant's has it.
-func supervisorOf(proc, mpsDir string) (pid int, err error) {
-	return auditwatch.LockHolder(proc, filepath.Join(mpsDir, "supervisor.lock"))
+func supervisorOf(proc string, dir mps.Dir) (pid int, err error) {
+	return auditwatch.LockHolder(proc, dir.SupervisorLock())
 }
 
 // ofPlugin says whether a device plugin gave the pod GPUs, or may have: whoever writes pods has no part in it.

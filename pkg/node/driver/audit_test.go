@@ -94,7 +94,7 @@ func TestGranted(t *testing.T) {
 
 // The audit knows the supervisor by the lock that it has.
 func TestSupervisorIsFound(t *testing.T) {
-	dir := t.TempDir()
+	dir := mps.Dir(t.TempDir())
 	is := func(want int) {
 		t.Helper()
 		if pid, err := supervisorOf("/proc", dir); pid != want || err != nil {
@@ -102,7 +102,7 @@ func TestSupervisorIsFound(t *testing.T) {
 		}
 	}
 	is(0)
-	release, err := mps.Dir(dir).Hold()
+	release, err := dir.Hold()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,8 @@ func (d Dir) card(uuid string) string { return filepath.Join(string(d), uuid) }
 
 func (d Dir) statusFile(uuid string) string { return filepath.Join(d.card(uuid), "status.json") }
 
-func (d Dir) lockFile() string { return filepath.Join(string(d.root()), "supervisor.lock") }
+// SupervisorLock is the file that the supervisor has locked as long as it runs (Hold).
+func (d Dir) SupervisorLock() string { return filepath.Join(string(d.root()), "supervisor.lock") }
 
 func (d Dir) servingFile() string { return filepath.Join(string(d.root()), "serving.lock") }
 
@@ -152,9 +153,9 @@ func (d Dir) Hold() (release func() error, err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory that supervisor and plugin share: %w", err)
 	}
-	only, err := lock(d.lockFile(), 0)
+	only, err := lock(d.SupervisorLock(), 0)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("another gpu-mps-supervisor runs on this node: %s is held", d.lockFile())
+		return nil, fmt.Errorf("another gpu-mps-supervisor runs on this node: %s is held", d.SupervisorLock())
 	}
 	if err != nil {
 		return nil, err
