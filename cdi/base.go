@@ -23,7 +23,7 @@ import (
 )
 
 // controlNodes are the device nodes without which no CUDA program starts,
-// whichever card it uses.
+// whichever GPU it uses.
 var controlNodes = []string{"/dev/nvidiactl", "/dev/nvidia-uvm"}
 
 // disabledHooks are the hooks of the toolkit that containers do not get.
@@ -64,13 +64,13 @@ type BaseOptions struct {
 	ProcFS string
 }
 
-// Base are the CDI edits that follow from the cards and the driver alone. All
+// Base are the CDI edits that follow from the GPUs and the driver alone. All
 // work is done when it is made, but for the capabilities of MIG instances; afterwards
 // it only answers, and may be used concurrently. It holds for the driver version it was made with: after an
 // upgrade, make another.
 type Base struct {
 	common  specs.ContainerEdits
-	cards   map[string]cardBase
+	gpus    map[string]gpuBase
 	devRoot string
 	// hostDevRoot is only for messages.
 	hostDevRoot string
@@ -79,21 +79,21 @@ type Base struct {
 	procFS    string
 }
 
-// cardBase is what one card has, or why it has nothing.
-type cardBase struct {
+// gpuBase is what one GPU has, or why it has nothing.
+type gpuBase struct {
 	minor int
 	edits specs.ContainerEdits
 	err   error
 }
 
 // NewBase asks nvcdi, which reads the driver root, for the edits of the machine's
-// cards. Neither starts a process or asks the driver: of the cards it knows what
+// GPUs. Neither starts a process or asks the driver: of the GPUs it knows what
 // is in machine.
 //
-// Only what concerns all cards is an error here, above all a driver root
-// without the driver. A card without edits is an error of Card and Check.
+// Only what concerns all GPUs is an error here, above all a driver root
+// without the driver. A GPU without edits is an error of GPU and Check.
 // A device node that does not exist yet is no error either but of Check, so
-// that the card is usable as soon as the node is there.
+// that the GPU is usable as soon as the node is there.
 //
 // Its time is that of the file system that the driver root is on.
 func NewBase(ctx context.Context, machine *gpu.Machine, opts BaseOptions) (base *Base, err error) {
@@ -126,14 +126,14 @@ func newBase(ctx context.Context, machine *gpu.Machine, opts BaseOptions) (*Base
 		return nil, fmt.Errorf("finding the driver's files in %s (%s on the host): %w: "+
 			"point the driver root, or the library search paths, at the driver", opts.DriverRoot, opts.HostDriverRoot, err)
 	}
-	b := &Base{cards: make(map[string]cardBase, len(machine.GPUs)), devRoot: opts.DevRoot, hostDevRoot: opts.HostDevRoot}
+	b := &Base{gpus: make(map[string]gpuBase, len(machine.GPUs)), devRoot: opts.DevRoot, hostDevRoot: opts.HostDevRoot}
 	if b.common, err = opts.finish(*common.ContainerEdits, controlNodes); err != nil {
 		return nil, err
 	}
-	for _, card := range machine.GPUs {
-		c := cardBase{minor: card.Minor}
-		c.edits, c.err = opts.cardEdits(lib, card)
-		b.cards[card.UUID] = c
+	for _, g := range machine.GPUs {
+		c := gpuBase{minor: g.Minor}
+		c.edits, c.err = opts.gpuEdits(lib, g)
+		b.gpus[g.UUID] = c
 	}
 	b.addInstances(machine, opts)
 	return b, nil
@@ -170,19 +170,19 @@ func (o BaseOptions) nvcdi(ctx context.Context, machine *gpu.Machine) (nvcdi.Int
 	)
 }
 
-func (o BaseOptions) cardEdits(lib nvcdi.Interface, card gpu.GPU) (specs.ContainerEdits, error) {
-	devices, err := lib.GetDeviceSpecsByID(card.UUID)
+func (o BaseOptions) gpuEdits(lib nvcdi.Interface, g gpu.GPU) (specs.ContainerEdits, error) {
+	devices, err := lib.GetDeviceSpecsByID(g.UUID)
 	if err != nil {
-		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): %w", card.Index, card.UUID, err)
+		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): %w", g.Index, g.UUID, err)
 	}
 	if len(devices) != 1 {
 		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): nvcdi made %d devices of it",
-			card.Index, card.UUID, len(devices))
+			g.Index, g.UUID, len(devices))
 	}
-	return o.finish(devices[0].ContainerEdits, []string{cardNode(card.Minor)})
+	return o.finish(devices[0].ContainerEdits, []string{gpuNode(g.Minor)})
 }
 
-func cardNode(minor int) string { return fmt.Sprintf("/dev/nvidia%d", minor) }
+func gpuNode(minor int) string { return fmt.Sprintf("/dev/nvidia%d", minor) }
 
 // finish makes edits as nvcdi found them in this process' view into edits that
 // the host's container runtime can use.
@@ -223,18 +223,18 @@ func (o BaseOptions) finish(edits specs.ContainerEdits, nodes []string) (specs.C
 	return files.ContainerEdits, nil
 }
 
-// Common returns the edits that every container with a card needs. The caller
+// Common returns the edits that every container with a GPU needs. The caller
 // must not change what they point to.
 func (b *Base) Common() specs.ContainerEdits { return b.common }
 
-// Card returns the edits of one card, or of one MIG instance, without the common ones. The caller
+// GPU returns the edits of one GPU, or of one MIG instance, without the common ones. The caller
 // must not change what they point to. Of an instance these are the device node of its GPU and its two
 // capabilities, without which it is an error.
-func (b *Base) Card(uuid string) (specs.ContainerEdits, error) {
+func (b *Base) GPU(uuid string) (specs.ContainerEdits, error) {
 	if i, ok := b.instances[uuid]; ok {
 		return b.instanceEdits(uuid, i)
 	}
-	c, ok := b.cards[uuid]
+	c, ok := b.gpus[uuid]
 	if !ok {
 		return specs.ContainerEdits{}, fmt.Errorf("GPU %s is unknown: it was not there when the driver was looked at last",
 			uuid)
@@ -242,11 +242,11 @@ func (b *Base) Card(uuid string) (specs.ContainerEdits, error) {
 	return c.edits, c.err
 }
 
-// Check says whether a container with that card could start now: whether every
-// device node of the common edits and of the card is there. It costs one stat
+// Check says whether a container with that GPU could start now: whether every
+// device node of the common edits and of the GPU is there. It costs one stat
 // per node. An error names the nodes and what the user can do.
 func (b *Base) Check(uuid string) error {
-	edits, err := b.Card(uuid)
+	edits, err := b.GPU(uuid)
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (b *Base) minor(uuid string) int {
 	if i, ok := b.instances[uuid]; ok {
 		return i.parent.Minor
 	}
-	return b.cards[uuid].minor
+	return b.gpus[uuid].minor
 }
 
 func checkNode(path string) error {

@@ -43,7 +43,7 @@ func simulate(t *testing.T, machine string, faults ...sim.Fault) simulated {
 		t.Fatal(err)
 	}
 	for i, fault := range faults {
-		spec.Cards[i].Fault = fault
+		spec.GPUs[i].Fault = fault
 	}
 	// A driver root has no symbolic links on its way (pkg/gpu/source).
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -128,11 +128,11 @@ func TestBaseCommon(t *testing.T) {
 	}
 }
 
-func TestBaseCards(t *testing.T) {
+func TestBaseGPUs(t *testing.T) {
 	s := simulate(t, "mixed")
 	b := s.base(t)
 	for i, g := range s.gpus {
-		edits, err := b.Card(g.UUID)
+		edits, err := b.GPU(g.UUID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestBaseCards(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, err := range []error{b.Check("GPU-other"), func() error { _, err := b.Card("GPU-other"); return err }()} {
+	for _, err := range []error{b.Check("GPU-other"), func() error { _, err := b.GPU("GPU-other"); return err }()} {
 		if err == nil || !strings.Contains(err.Error(), "GPU-other") {
 			t.Errorf("error %v, want one about GPU-other", err)
 		}
@@ -256,7 +256,7 @@ func TestBaseCheckAndRecovery(t *testing.T) {
 				if err := b.Check(s.gpus[0].UUID); err != nil {
 					t.Error("after recovery:", err)
 				}
-				edits, err := b.Card(s.gpus[0].UUID)
+				edits, err := b.GPU(s.gpus[0].UUID)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -283,8 +283,8 @@ func TestBaseCheckNoDevice(t *testing.T) {
 	}
 }
 
-// While a card is lost, NVML finds none by its UUID.
-func TestBaseBesideALostCard(t *testing.T) {
+// While a GPU is lost, NVML finds none by its UUID.
+func TestBaseBesideALostGPU(t *testing.T) {
 	s := simulate(t, "v100x4", sim.Fault{}, sim.Fault{Lost: true})
 	if len(s.gpus) != 3 {
 		t.Fatalf("%d GPUs were read beside a lost one, want 3", len(s.gpus))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi makes the CDI specs through which a container gets its cards:
-// what every container with a card needs (Base), and one short-lived spec per
+// Package cdi makes the CDI specs through which a container gets its GPUs:
+// what every container with a GPU needs (Base), and one short-lived spec per
 // claim.
 package cdi
 

@@ -38,7 +38,7 @@ func (b *Base) addInstances(machine *gpu.Machine, opts BaseOptions) {
 	b.procFS = opts.ProcFS
 	b.instances = map[string]instanceBase{}
 	for _, p := range machine.Partitioned {
-		edits, err := opts.finish(specs.ContainerEdits{}, []string{cardNode(p.Minor)})
+		edits, err := opts.finish(specs.ContainerEdits{}, []string{gpuNode(p.Minor)})
 		for _, i := range p.Instances {
 			if i.LeftOut == "" {
 				b.instances[i.UUID] = instanceBase{id: i.InstanceID, parent: p.GPU, edits: edits, err: err}

@@ -58,7 +58,7 @@ func TestInstanceEdits(t *testing.T) {
 		// Minor numbers are those of the GPU's minor number, 1.
 		"MIG-other": {"/dev/nvidia1": {}, caps + "147": {62, 3 + 135 + 9}, caps + "148": {62, 3 + 135 + 9 + 1}},
 	} {
-		edits, err := base.Card(uuid)
+		edits, err := base.GPU(uuid)
 		if err != nil {
 			t.Errorf("%s: %v", uuid, err)
 			continue
@@ -86,7 +86,7 @@ func TestInstanceEdits(t *testing.T) {
 		}
 	}
 	for _, g := range s.machine.Partitioned {
-		if _, err := base.Card(g.UUID); err == nil {
+		if _, err := base.GPU(g.UUID); err == nil {
 			t.Errorf("GPU %d is in MIG mode and can be had as a whole", g.Index)
 		}
 	}

@@ -154,7 +154,7 @@ func TestNoDaemonsOnVirtualNodes(t *testing.T) {
 
 // A node without the label may be one whose device plugin is away for a moment. At the
 // end no node needs it.
-func TestMigrationOffersCardsOnLabelledNodesOnly(t *testing.T) {
+func TestMigrationOffersGPUsOnLabelledNodesOnly(t *testing.T) {
 	const required = "- name: REQUIRED_NODE_LABEL\n          value: gpu.aliyun.com/migrated\n"
 	if n := strings.Count(build(t, "options/migration"), required); n != 1 {
 		t.Errorf("%d containers of the option require the label, want 1", n)

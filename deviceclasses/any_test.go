@@ -16,8 +16,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// A whole card of the class gpu.aliyun.com is one that a mode hands out whole.
-func TestAnyWholeCard(t *testing.T) {
+// A whole GPU of the class gpu.aliyun.com is one that a mode hands out whole.
+func TestAnyWholeGPU(t *testing.T) {
 	for m, want := range map[mode.Mode]string{
 		mode.Exclusive: "gpu-0", mode.Topology: "gpu-0-topology", mode.Dynamic: "gpu-0",
 		mode.Share: "", mode.CGPU: "", mode.MPS: "", mode.CoreMem: "",
@@ -36,9 +36,9 @@ func TestAnyWholeCard(t *testing.T) {
 	}
 }
 
-// An administrator's request for all devices of the class sees each card once, on a
+// An administrator's request for all devices of the class sees each GPU once, on a
 // machine with 45 linked sets, too, which are more devices than a claim can have.
-func TestMonitoringSeesEachCardOnce(t *testing.T) {
+func TestMonitoringSeesEachGPUOnce(t *testing.T) {
 	installed, err := All()
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestMonitoringSeesEachCardOnce(t *testing.T) {
 		mode.CoreMem: "gpu-0-core-mem gpu-1-core-mem"} {
 		_, resources := poolIn(m)
 		n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
-		// A card in use is seen as well.
+		// A GPU in use is seen as well.
 		used := asking("tesla-v100-sxm2-16gb.gpu.aliyun.com", nil)
 		if m == mode.Exclusive {
 			used = asking("exclusive.gpu.aliyun.com", nil)

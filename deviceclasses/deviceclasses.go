@@ -21,7 +21,7 @@ var files embed.FS
 // Modes returns the class of each mode, ordered by name.
 func Modes() ([]*resourceapi.DeviceClass, error) { return load("*.gpu.aliyun.com.yaml") }
 
-// Counts returns the classes of mode topology for devices of one number of cards,
+// Counts returns the classes of mode topology for devices of one number of GPUs,
 // ordered by name. They say in one expression what a request would say in a
 // second one: the scheduler evaluates each for each device, which is most of what
 // such a claim costs.
@@ -32,8 +32,8 @@ func Counts() ([]*resourceapi.DeviceClass, error) { return load("topology/*.gpu.
 // request that lists them as alternatives, and does not prefer nodes by their mode.
 func Legacy() ([]*resourceapi.DeviceClass, error) { return load("legacy/*.gpu.aliyun.com.yaml") }
 
-// Any returns the classes for whole cards of any mode and model, ordered by name: one
-// for users, and one by which an administrator's request sees each card once.
+// Any returns the classes for whole GPUs of any mode and model, ordered by name: one
+// for users, and one by which an administrator's request sees each GPU once.
 func Any() ([]*resourceapi.DeviceClass, error) { return load("any/*gpu.aliyun.com.yaml") }
 
 // Quota returns the classes of no device, by which a ResourceQuota counts amounts of

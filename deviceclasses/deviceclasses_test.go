@@ -20,10 +20,10 @@ import (
 // builtDevice is a device as the driver publishes it in a mode.
 func builtDevice(t *testing.T, m mode.Mode) resourceapi.Device {
 	t.Helper()
-	return builtCard(t, m, "NVIDIA-A10")
+	return builtGPU(t, m, "NVIDIA-A10")
 }
 
-func builtCard(t *testing.T, m mode.Mode, model string) resourceapi.Device {
+func builtGPU(t *testing.T, m mode.Mode, model string) resourceapi.Device {
 	t.Helper()
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: model, MemoryMiB: 23028}}}
 	pools := devices.Build(machine, devices.Options{Pool: "n/gpu", Mode: m, Slots: 20, Isolation: "none"}).Pools
@@ -94,9 +94,9 @@ func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
 	}
 }
 
-// The classes of a number of cards select devices of so many, on nodes in mode
+// The classes of a number of GPUs select devices of so many, on nodes in mode
 // topology, and nothing else.
-func TestCountClassesSelectTheirNumberOfCards(t *testing.T) {
+func TestCountClassesSelectTheirNumberOfGPUs(t *testing.T) {
 	classes, err := Counts()
 	if err != nil {
 		t.Fatal(err)

@@ -22,10 +22,10 @@ const (
 	AnyMode = "any"
 )
 
-// ofAnyMode selects single cards in whatever mode they are, but for core-mem: a claim
+// ofAnyMode selects single GPUs in whatever mode they are, but for core-mem: a claim
 // there has to say how much compute it takes, which elsewhere is more than there is; and for MIG
 // instances, which are what their profile says and not the model. A
-// card that is to be shared and is not shareable any more, because the API server
+// GPU that is to be shared and is not shareable any more, because the API server
 // dropped the field, would be handed out whole.
 const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
 	` && device.attributes["gpu.aliyun.com"].mode != %q && device.attributes["gpu.aliyun.com"].mode != "mig"` +
@@ -45,15 +45,15 @@ func ModesWithClass() ([]mode.Mode, error) {
 	return modes, nil
 }
 
-// ModelClassName is the name of the class for a card model's cards in any mode.
+// ModelClassName is the name of the class for a GPU model's GPUs in any mode.
 func ModelClassName(model string) string { return ClassLabel(model) + domain }
 
-// Model returns the classes of a card model: <model>.gpu.aliyun.com for cards in
+// Model returns the classes of a GPU model: <model>.gpu.aliyun.com for GPUs in
 // any mode that takes claims without amounts, which is all but core-mem, then
 // <mode>.<model>.gpu.aliyun.com for each of the modes, in their order. The model is what the
 // device attribute "model" says, e.g. "NVIDIA-A10";
 // ClassLabel makes the name of it. A class of a mode selects what the
-// mode's own class selects, and of it the cards of the model. A mode that has no
+// mode's own class selects, and of it the GPUs of the model. A mode that has no
 // class of its own is an error.
 func Model(model string, modes []mode.Mode) ([]*resourceapi.DeviceClass, error) {
 	byMode := map[mode.Mode]*resourceapi.DeviceClass{}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// models are such as cards have and such as none should have.
+// models are such as GPUs have and such as none should have.
 var models = []string{
 	"NVIDIA-A10", "NVIDIA-A100", "nvidia-a10", "Quadro-RTX-6000/8000", "显卡 A10", `"quoted" \ and broken` + "\n", "share",
 	strings.Repeat("N", 64),
@@ -57,14 +57,14 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 			selects := compiled(t, class)
 			for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 				for _, other := range models {
-					d := builtCard(t, m, other)
+					d := builtGPU(t, m, other)
 					want := other == model && (class.Labels[v1alpha1.LabelMode] == AnyMode && m != mode.CoreMem ||
 						class.Labels[v1alpha1.LabelMode] == string(m))
 					if got := selects("gpu.aliyun.com", d); got != want {
 						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
 					}
 				}
-				if selects("gpu.nvidia.com", builtCard(t, m, model)) {
+				if selects("gpu.nvidia.com", builtGPU(t, m, model)) {
 					t.Errorf("class %s selects a device of another driver", class.Name)
 				}
 			}
@@ -75,7 +75,7 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 	}
 }
 
-func TestModelClassesSelectNoShareThatWouldBeAWholeCard(t *testing.T) {
+func TestModelClassesSelectNoShareThatWouldBeAWholeGPU(t *testing.T) {
 	for _, m := range []mode.Mode{mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 		d := builtDevice(t, m)
 		d.AllowMultipleAllocations = nil
@@ -87,7 +87,7 @@ func TestModelClassesSelectNoShareThatWouldBeAWholeCard(t *testing.T) {
 	}
 }
 
-func TestAnyModeIsForOneCard(t *testing.T) {
+func TestAnyModeIsForOneGPU(t *testing.T) {
 	class := modelClasses(t, "NVIDIA-A10")[0]
 	for count, want := range map[int64]bool{1: true, 4: false} {
 		d := builtDevice(t, mode.Exclusive)
@@ -98,7 +98,7 @@ func TestAnyModeIsForOneCard(t *testing.T) {
 	}
 }
 
-// A set of cards that is published only because a claim holds it says nothing but
+// A set of GPUs that is published only because a claim holds it says nothing but
 // that; an error in a selector would stop the whole allocation.
 func TestModelClassesTakeDevicesThatSayLittle(t *testing.T) {
 	set := resourceapi.Device{Name: "gpus-0-1", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{

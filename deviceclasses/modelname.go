@@ -25,7 +25,7 @@ const nameless = "model"
 const hashLength = 9
 
 // LabelValue returns the model as the value of a node label: the model itself
-// where that is a valid value, as the names of NVIDIA's cards are.
+// where that is a valid value, as the names of NVIDIA's GPUs are.
 func LabelValue(model string) string {
 	return fit(model, model, validation.LabelValueMaxLength, func(r rune) bool {
 		return alphanumeric(r) || r >= 'A' && r <= 'Z' || strings.ContainsRune("-_.", r)

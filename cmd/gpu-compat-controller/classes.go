@@ -86,7 +86,7 @@ func modelsOfFlags(names, modes []string) ([]view.Model, error) {
 	wanted = slices.Compact(wanted)
 	var models []view.Model
 	for _, name := range names {
-		// What the cards' device attribute says.
+		// What the GPUs' device attribute says.
 		name = devices.AttributeString(gpu.ModelOf(name))
 		if name == "" {
 			return nil, fmt.Errorf("--model is empty: name a GPU model, such as %q", "NVIDIA A10")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command gpu-compat-controller does for the whole cluster what users of ACK's GPU
-// scheduling rely on: it labels nodes by their cards, keeps a DeviceClass for each
-// card model, and shows tools made for ACK what they look for.
+// scheduling rely on: it labels nodes by their GPUs, keeps a DeviceClass for each
+// GPU model, and shows tools made for ACK what they look for.
 package main
 
 import (

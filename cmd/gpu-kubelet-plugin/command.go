@@ -112,8 +112,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	where := directories(c)
 	pluginDir := where.PluginDir
-	cards := cardflags.Source(c)
-	cards.Profiles = c.String("mig-instances") == inventory.MIGDynamic
+	gpus := cardflags.Source(c)
+	gpus.Profiles = c.String("mig-instances") == inventory.MIGDynamic
 	hook, check, limit := c.String("cdi-hook"), c.String("mps-check"), c.String("memory-limit-hook")
 	err = driver.Run(ctx, driver.Config{
 		NodeName:     nodeName,
@@ -148,8 +148,8 @@ func run(ctx context.Context, c *cli.Command) error {
 		Lifters:         lifters,
 		IgnoredXIDs:     ignored,
 		UnhealthyEffect: resourceapi.DeviceTaintEffect(c.String("unhealthy-taint-effect")),
-		Cards: inventory.Options{
-			Options:            cards,
+		GPUs: inventory.Options{
+			Options:            gpus,
 			DevRoot:            c.String("dev-root"),
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
 			HookPath:           driver.InstalledProgram(hook, pluginDir),

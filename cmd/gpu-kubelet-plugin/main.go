@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpu-kubelet-plugin publishes a node's NVIDIA cards through Dynamic
+// Command gpu-kubelet-plugin publishes a node's NVIDIA GPUs through Dynamic
 // Resource Allocation and prepares the claims that are allocated from them.
 package main
 

@@ -150,7 +150,7 @@ func apply(host memlimit.Host, l library, gpu limited, s memlimit.Start) error {
 	if gpu.Kind, err = host.KindOf(handle); err != nil {
 		return err
 	}
-	return host.Apply(handle, gpu.Card, s)
+	return host.Apply(handle, gpu.Target, s)
 }
 
 func notHeld(uuid string, err error) error {

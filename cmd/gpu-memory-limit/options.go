@@ -28,7 +28,7 @@ type options struct {
 
 // limited is a GPU of which the container has a share.
 type limited struct {
-	memlimit.Card
+	memlimit.Target
 	mib int64
 }
 
@@ -68,7 +68,7 @@ func parseGPU(arg string) (limited, error) {
 	if uuid == "" || errors.Join(err, allErr) != nil || own < 1 || all < 1 {
 		return limited{}, fmt.Errorf("argument %q is not UUID=MIB/MEMORY", arg)
 	}
-	return limited{memlimit.Card{UUID: uuid, MemoryMiB: all}, own}, nil
+	return limited{memlimit.Target{UUID: uuid, MemoryMiB: all}, own}, nil
 }
 
 var errTwoShares = errors.New("it would have two shares with limits of their own, of which only one would hold: ask " +

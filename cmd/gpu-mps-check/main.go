@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command gpu-mps-check keeps a container from starting while nothing would hold
-// it to its share of a card:
+// it to its share of a GPU:
 //
 //	[MPS_SHARE=SHARE MPS_CONTAINERS=NUMBER] gpu-mps-check DIR UUID
 //
 // The container runtime runs it on the host, as a CDI hook, before each start of
 // a container with limits under MPS. It fails unless the MPS control daemon of
-// the card with that UUID serves, by what gpu-mps-supervisor keeps in DIR. It also fails for
+// the GPU with that UUID serves, by what gpu-mps-supervisor keeps in DIR. It also fails for
 // a container that has another share, too, whose limits would take the place of these, and
 // where as many others run with the share as may, 0 for any number. The kubelet asks the
 // driver about the first pod of a claim only, and about none that joins it.

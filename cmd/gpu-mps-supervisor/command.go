@@ -53,7 +53,7 @@ func run(ctx context.Context, c *cli.Command) error {
 
 func supervise(ctx context.Context, c *cli.Command) error {
 	where := cardflags.Source(c)
-	cards := source.New(where)
+	gpus := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	program := func(dir mps.Dir) *control.Program {
 		return &control.Program{
@@ -66,13 +66,13 @@ func supervise(ctx context.Context, c *cli.Command) error {
 	return supervisor.Run(ctx, supervisor.Options{
 		Dir: dir,
 		Read: func(ctx context.Context) (*gpu.Machine, error) {
-			machine, err := cards.Read(ctx)
+			machine, err := gpus.Read(ctx)
 			if errors.Is(err, source.ErrDriverReplaced) {
 				err = fmt.Errorf("%w: %w", supervisor.ErrStale, err)
 			}
 			return machine, err
 		},
-		Device:      func(ctx context.Context, uuid string) (supervisor.Device, error) { return cards.Device(ctx, uuid) },
+		Device:      func(ctx context.Context, uuid string) (supervisor.Device, error) { return gpus.Device(ctx, uuid) },
 		Control:     program(dir),
 		NodeControl: program(dir.OfNode()),
 		Clock:       clock.RealClock{},

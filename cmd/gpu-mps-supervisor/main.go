@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command gpu-mps-supervisor keeps one MPS control daemon running for each of
-// the node's cards, apart from the plugin, so that an upgrade of the plugin ends
+// the node's GPUs, apart from the plugin, so that an upgrade of the plugin ends
 // no client.
 package main
 

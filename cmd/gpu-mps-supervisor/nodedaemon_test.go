@@ -16,7 +16,7 @@ import (
 
 // One daemon serves all GPUs where that is wanted, with a limit for each.
 func TestDaemonForAllGPUs(t *testing.T) {
-	dir, uuids := shortDir(t), cards(t)
+	dir, uuids := shortDir(t), newGPUs(t)
 	control := standIn(t)
 	if err := dir.WantNodeDaemon(true); err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func plugin(t *testing.T, dir mps.Dir, what mps.Declaration) (kill func()) {
 
 // A plugin that is killed while nothing uses MPS starts no daemons; the next one does that declares MPS in use.
 func TestPluginIsKilledOnAnIdleNode(t *testing.T) {
-	dir, uuids := shortDir(t), cards(t)
+	dir, uuids := shortDir(t), newGPUs(t)
 	kill := plugin(t, dir, mps.Idle)
 	p := start(t, "--mps-dir="+string(dir), "--mps-control="+standIn(t), nvml(t))
 	eventually(t, "the supervisor runs", func() error {

@@ -193,7 +193,7 @@ func nvml(t *testing.T) (flag string) {
 	return "--nvml-library=" + path
 }
 
-func cards(t *testing.T) []string {
+func newGPUs(t *testing.T) []string {
 	t.Helper()
 	spec, err := sim.Load(machineFile)
 	if err != nil {
@@ -201,7 +201,7 @@ func cards(t *testing.T) []string {
 	}
 	var uuids []string
 	devices := spec.ForNode("n1").NVML()
-	for i := range spec.Cards {
+	for i := range spec.GPUs {
 		device, _ := devices.DeviceGetHandleByIndex(i)
 		uuid, _ := device.GetUUID()
 		uuids = append(uuids, uuid)
@@ -220,7 +220,7 @@ func awaitReady(t *testing.T, dir mps.Dir, uuids []string) {
 	})
 }
 
-// daemonPID is the process of the card's daemon, as it says itself.
+// daemonPID is the process of the GPU's daemon, as it says itself.
 func daemonPID(t *testing.T, dir mps.Dir, uuid string) int {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir.DaemonDir(uuid), "nvidia-cuda-mps-control.pid"))
@@ -262,7 +262,7 @@ func gone(pid int) error {
 }
 
 func TestDaemonsLiveAndDie(t *testing.T) {
-	dir, uuids := shortDir(t), cards(t)
+	dir, uuids := shortDir(t), newGPUs(t)
 	args := []string{"--mps-dir=" + string(dir), "--mps-control=" + standIn(t), nvml(t)}
 	first := start(t, args...)
 	awaitReady(t, dir, uuids)
@@ -356,7 +356,7 @@ func TestDriverRoot(t *testing.T) {
 	if err := mayUnshare(t.Context()); err != nil {
 		testneeds.Skipf(t, "make a mount namespace: %v: run as root", err)
 	}
-	dir, uuids := shortDir(t), cards(t)
+	dir, uuids := shortDir(t), newGPUs(t)
 	p := start(t, "--mps-dir="+string(dir), "--host-root="+host, "--driver-root=/driver",
 		"--sysfs-root="+filepath.Join(root, sim.SysDir))
 	awaitReady(t, dir, uuids)
@@ -379,7 +379,7 @@ func mayUnshare(ctx context.Context) error {
 }
 
 func TestNoControlProgram(t *testing.T) {
-	dir, uuids := shortDir(t), cards(t)
+	dir, uuids := shortDir(t), newGPUs(t)
 	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), nvml(t))
 	eventually(t, "the missing program is told of", func() error {
 		err := dir.Check(uuids[0])

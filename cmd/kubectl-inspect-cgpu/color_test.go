@@ -37,7 +37,7 @@ func TestColors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.print(oneCard(0)); err != nil {
+			if err := p.print(oneGPU(0)); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.Contains(out.String(), "\x1b["); got != test.colors {
@@ -47,7 +47,7 @@ func TestColors(t *testing.T) {
 			colored := regexp.MustCompile(`\x1b\[[0-9]*m`).ReplaceAllString(out.String(), "")
 			o.color = never
 			out.Reset()
-			if err := p.print(oneCard(0)); err != nil {
+			if err := p.print(oneGPU(0)); err != nil {
 				t.Fatal(err)
 			}
 			if colored != out.String() {

@@ -21,8 +21,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// oneCard is a node with one card, of which the pod a/p has 3 GiB and so many more.
-func oneCard(more int64) inspect.Input {
+// oneGPU is a node with one GPU, of which the pod a/p has 3 GiB and so many more.
+func oneGPU(more int64) inspect.Input {
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}}}
 	published := devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
@@ -99,7 +99,7 @@ func TestFormats(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			p, out, errOut := printing(t, test.terminal, test.arguments...)
-			if err := p.print(oneCard(0)); err != nil {
+			if err := p.print(oneGPU(0)); err != nil {
 				t.Fatal(err)
 			}
 			for _, want := range test.want {
@@ -136,7 +136,7 @@ func TestFlagsThatCannotBe(t *testing.T) {
 
 func TestNotesDoNotGoIntoTheTable(t *testing.T) {
 	p, out, errOut := printing(t, false)
-	in := oneCard(0)
+	in := oneGPU(0)
 	in.Notes = []string{"You may not."}
 	if err := p.print(in); err != nil {
 		t.Fatal(err)
@@ -146,12 +146,12 @@ func TestNotesDoNotGoIntoTheTable(t *testing.T) {
 	}
 }
 
-func TestNoCards(t *testing.T) {
+func TestNoGPUs(t *testing.T) {
 	p, _, errOut := printing(t, false)
 	if err := p.print(inspect.Input{}); err != nil || !strings.Contains(errOut.String(), "No node publishes GPUs") {
 		t.Errorf("of the cluster: %v\n%s", err, errOut)
 	}
-	in := oneCard(0)
+	in := oneGPU(0)
 	in.Slices, in.Node = nil, "n1"
 	err := p.print(in)
 	if err == nil || !strings.Contains(err.Error(), "kubectl describe node n1") ||
@@ -178,14 +178,14 @@ func TestWatchPrintsWhatHasChanged(t *testing.T) {
 			var tables [2]string
 			for i := range tables {
 				other, text, _ := printing(t, false, test.arguments...)
-				if err := other.print(oneCard(int64(i))); err != nil {
+				if err := other.print(oneGPU(int64(i))); err != nil {
 					t.Fatal(err)
 				}
 				tables[i] = text.String()
 			}
 			for i, more := range []int64{0, 0, 1, 1} {
 				seconds = i
-				if err := p.printAgain(oneCard(more)); err != nil {
+				if err := p.printAgain(oneGPU(more)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -41,7 +41,7 @@ func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := oneCard(9)
+	table := oneGPU(9)
 	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 	table.Claims[0].Status.ReservedFor[0].Name = hostile
 	table.Notes = []string{"Not read: " + hostile}
@@ -117,7 +117,7 @@ func TestTenantsDoNotReachTheScreen(t *testing.T) {
 	e := newCounted(200, 24)
 	p, _, _ := printing(t, true)
 	p.screen.out, p.streams.Out, p.screen.size = e, e, func() (int, int) { return 200, 24 }
-	in := oneCard(0)
+	in := oneGPU(0)
 	in.Notes = []string{"Not read: " + hostile}
 	if err := p.printAgain(in); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func TestExplainPrintsTheAnswerAndBesideItWhatIsNotKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := oneCard(9)
+	table := oneGPU(9)
 	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q-gpu"}}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(followed) == "" {
 		os.Exit(m.Run())
 	}
-	in := oneCard(0)
+	in := oneGPU(0)
 	in.Slices[0].ObjectMeta, in.Claims[0].Name = metav1.ObjectMeta{Name: "s"}, "c"
 	client := fake.NewClientset(in.Slices[0], in.Claims[0])
 	client.PrependWatchReactor("resourceslices", func(clienttesting.Action) (bool, watch.Interface, error) {
@@ -144,7 +144,7 @@ func TestContinuedDrawsEverything(t *testing.T) {
 	if err := p.continued(); err != nil || e.bytes > 0 {
 		t.Fatalf("without a table it wrote %d bytes, %v", e.bytes, err)
 	}
-	if err := p.printAgain(oneCard(0)); err != nil {
+	if err := p.printAgain(oneGPU(0)); err != nil {
 		t.Fatal(err)
 	}
 	want := e.Text()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command kubectl-inspect-cgpu is a plugin of kubectl: "kubectl inspect cgpu" shows
-// which part of which card is allocated to whom.
+// which part of which GPU is allocated to whom.
 package main
 
 import (

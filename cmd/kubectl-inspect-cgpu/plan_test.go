@@ -39,7 +39,7 @@ func TestPlanPrintsAndEndsByTheVerdict(t *testing.T) {
 		"16": {"json", `"waits": 1`, true},
 		"15": {"json", `"node": "n1"`, false},
 	} {
-		table := oneCard(-3)
+		table := oneGPU(-3)
 		table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 		r := manifests.Reader{Namespace: "a"}
 		if err := r.Read("m.yaml", strings.NewReader(strings.Replace(asksFor, "AMOUNT", amount, 1))); err != nil {

@@ -97,7 +97,7 @@ func (o *options) printer() (*printer, error) {
 	return p, nil
 }
 
-// print prints the table of what was read. That the one node to show has no cards is
+// print prints the table of what was read. That the one node to show has no GPUs is
 // an error, that no node has any is not.
 func (p *printer) print(in inspect.Input) error {
 	t := inspect.New(in)

@@ -73,7 +73,7 @@ func TestWatchInATerminal(t *testing.T) {
 	p.now = func() time.Time { return time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC) }
 	p.screen.out, p.streams.Out = e, e
 	for i, want := range []string{"3/15", "3/15", "4/15"} {
-		in := oneCard(int64(i / 2))
+		in := oneGPU(int64(i / 2))
 		in.Notes = []string{"You may not."}
 		if err := p.printAgain(in); err != nil {
 			t.Fatal(err)

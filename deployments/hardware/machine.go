@@ -141,9 +141,9 @@ func migMode(mode int) string {
 // inUse are the GPUs with the programs that use them.
 func (g *gpus) inUse() []preflight.GPU {
 	var found []preflight.GPU
-	for _, card := range g.machine.GPUs {
-		f := preflight.GPU{Index: card.Index, Name: card.ProductName}
-		if s, known := g.settings[card.UUID]; known {
+	for _, one := range g.machine.GPUs {
+		f := preflight.GPU{Index: one.Index, Name: one.ProductName}
+		if s, known := g.settings[one.UUID]; known {
 			processes, ret := s.device.GetComputeRunningProcesses()
 			if ret == nvml.SUCCESS {
 				for _, p := range processes {
@@ -228,23 +228,23 @@ func (b *bundle) facts(ctx context.Context, g *gpus) []report.Fact {
 			Value: fmt.Sprintf("%s, CUDA %s", g.machine.DriverVersion, g.machine.CUDADriverVersion),
 		},
 	}
-	for _, card := range g.machine.GPUs {
+	for _, one := range g.machine.GPUs {
 		value := fmt.Sprintf(
 			"%s, %d MiB, compute capability %s, PCI %s",
-			card.ProductName,
-			card.MemoryMiB,
-			card.ComputeCapability,
-			card.PCIBusID,
+			one.ProductName,
+			one.MemoryMiB,
+			one.ComputeCapability,
+			one.PCIBusID,
 		)
-		if s, known := g.settings[card.UUID]; known {
+		if s, known := g.settings[one.UUID]; known {
 			value += fmt.Sprintf(", compute mode %s, MIG %s", computeMode(s.compute), migMode(s.mig))
 		}
-		if c := g.conditions[card.UUID]; c.Failure != "" {
+		if c := g.conditions[one.UUID]; c.Failure != "" {
 			value += ", does not answer as it should: " + c.Message
 		} else {
 			value += ", recovery action " + cmp.Or(string(c.Recovery), "not told")
 		}
-		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d", card.Index), Value: value})
+		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d", one.Index), Value: value})
 	}
 	for _, fault := range g.machine.Faults {
 		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d, left out", fault.Index), Value: fault.Message})
@@ -299,11 +299,11 @@ func osName() string {
 func summary(machine *gpu.Machine) string {
 	var names []string
 	counts := map[string]int{}
-	for _, card := range machine.GPUs {
-		if counts[card.ProductName] == 0 {
-			names = append(names, card.ProductName)
+	for _, g := range machine.GPUs {
+		if counts[g.ProductName] == 0 {
+			names = append(names, g.ProductName)
 		}
-		counts[card.ProductName]++
+		counts[g.ProductName]++
 	}
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%d × %s", counts[name], name)

@@ -40,7 +40,7 @@ func (Cluster) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, e
 	return nil, nil
 }
 
-// Node publishes its cards in every mode, and no pod has some without a claim. Which pods
+// Node publishes its GPUs in every mode, and no pod has some without a claim. Which pods
 // run is not known.
 type Node struct{}
 

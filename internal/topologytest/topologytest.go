@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package topologytest says what tests of mode topology compare with: the best
-// cards, found by looking at all there are.
+// GPUs, found by looking at all there are.
 package topologytest
 
 import (
@@ -31,7 +31,7 @@ func Read(ctx context.Context, spec *sim.Spec) (*gpu.Machine, error) {
 	return nvml.Read(ctx, lib, nvml.Options{})
 }
 
-// Best returns the k of the free cards, which are in ascending order, with the
+// Best returns the k of the free GPUs, which are in ascending order, with the
 // largest smallest bandwidth between any two of them, then the largest sum, then
 // the lowest indices; nil if there are not enough.
 func Best(m *gpu.Machine, free []int, k int) []int {
@@ -39,9 +39,9 @@ func Best(m *gpu.Machine, free []int, k int) []int {
 	bestMin, bestSum := 0, 0
 	for mask := range 1 << len(free) {
 		var set []int
-		for i, card := range free {
+		for i, g := range free {
 			if mask&(1<<i) != 0 {
-				set = append(set, card)
+				set = append(set, g)
 			}
 		}
 		if len(set) != k {
@@ -55,12 +55,12 @@ func Best(m *gpu.Machine, free []int, k int) []int {
 	return best
 }
 
-// Bandwidth is the smallest bandwidth between any two of the cards, and the sum
+// Bandwidth is the smallest bandwidth between any two of the GPUs, and the sum
 // over all pairs.
-func Bandwidth(m *gpu.Machine, cards []int) (smallest, sum int) {
+func Bandwidth(m *gpu.Machine, gpus []int) (smallest, sum int) {
 	first := true
-	for i, a := range cards {
-		for _, b := range cards[i+1:] {
+	for i, a := range gpus {
+		for _, b := range gpus[i+1:] {
 			gbps := 0
 			for _, l := range m.Links {
 				if l.A == a && l.B == b {

@@ -44,13 +44,13 @@ func TestGrantOfAnInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Grant{{Request: "a", Pool: "n1/gpu", Device: "gpu-2-mig-1g-10gb-me-6", Mode: mode.MIG,
-		Card: Card{Index: 2, UUID: "MIG-2", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 9728, MIG: &Instance{
+		GPU: GPU{Index: 2, UUID: "MIG-2", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 9728, MIG: &Instance{
 			ParentUUID: "GPU-c", Profile: "1g.10gb+me", ProfileID: 20, GI: 13, Start: 6, Size: 1}},
 		Config: v1alpha1.Default()}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("grants (-want +got):\n%s", diff)
 	}
-	if text := got[0].Card.String(); text != "GPU 2's 1g.10gb+me at slice 6" {
+	if text := got[0].GPU.String(); text != "GPU 2's 1g.10gb+me at slice 6" {
 		t.Errorf("it is called %q", text)
 	}
 }
@@ -101,16 +101,16 @@ func TestGrants(t *testing.T) {
 	}
 	want := []Grant{
 		{Request: "a", Pool: "n1/gpu", Device: "gpu-0-share", ShareID: "share-1", Mode: mode.Share, Units: 3, Slots: 1,
-			Card: Card{Index: 0, UUID: "GPU-a", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
+			GPU: GPU{Index: 0, UUID: "GPU-a", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
 		{Request: "b/first", Pool: "n1/gpu", Device: "gpu-1", Mode: mode.Exclusive,
-			Card: Card{Index: 1, UUID: "GPU-b", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
+			GPU: GPU{Index: 1, UUID: "GPU-b", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("grants (-want +got):\n%s", diff)
 	}
 }
 
-// A linked set is one result and a grant for each of its cards.
+// A linked set is one result and a grant for each of its GPUs.
 func TestGrantsOfASet(t *testing.T) {
 	c := allocated([]resourceapi.DeviceRequestAllocationResult{whole("a", "gpus-0-1"), whole("b", "gpu-1-topology")})
 	got, err := Grants(c, "n1/gpu", machine())
@@ -122,7 +122,7 @@ func TestGrantsOfASet(t *testing.T) {
 		if g.Mode != mode.Topology {
 			t.Errorf("%s is in mode %s", g.Device, g.Mode)
 		}
-		uuids = append(uuids, g.Card.UUID)
+		uuids = append(uuids, g.GPU.UUID)
 	}
 	if diff := cmp.Diff([]string{"GPU-a", "GPU-b", "GPU-b"}, uuids); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)

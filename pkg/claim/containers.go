@@ -143,14 +143,14 @@ func Join(grants []Grant, claimName string, containers []PodContainer) {
 }
 
 // cudaDevicesEnv is the variable by which a pod's author chooses among the
-// cards of a container, and their order.
+// GPUs of a container, and their order.
 const cudaDevicesEnv = "CUDA_VISIBLE_DEVICES"
 
 // LeavesOrder says whether the order in which the pod's containers see their
-// cards can be set by this claim: none of those that use it sets
+// GPUs can be set by this claim: none of those that use it sets
 // CUDA_VISIBLE_DEVICES itself. others lists the claims that such a container
-// uses beside it: if one of them brings cards too, an order that names the
-// cards of one claim would hide those of the other.
+// uses beside it: if one of them brings GPUs too, an order that names the
+// GPUs of one claim would hide those of the other.
 func LeavesOrder(pod *corev1.Pod, claimName string) (leaves bool, others []string) {
 	for _, c := range Containers(pod) {
 		if !slices.ContainsFunc(c.Uses, func(u Use) bool { return u.Claim == claimName }) {

@@ -122,9 +122,9 @@ func TestUsersOfAClaim(t *testing.T) {
 	}
 }
 
-func TestPerCard(t *testing.T) {
+func TestPerGPU(t *testing.T) {
 	share := func(uuid string, units, cores int64) Grant {
-		return Grant{Card: Card{UUID: uuid}, Units: units, CoresPercent: cores}
+		return Grant{GPU: GPU{UUID: uuid}, Units: units, CoresPercent: cores}
 	}
 	got := PerGPU([]Grant{share("b", 4, 20), share("a", 1, 5), share("b", 3, 10)})
 	if diff := cmp.Diff([]Grant{share("b", 7, 30), share("a", 1, 5)}, got); diff != "" {

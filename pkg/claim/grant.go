@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package claim turns the allocation of a ResourceClaim into grants: which
-// card, how much of it, under which configuration. It is pure.
+// GPU, how much of it, under which configuration. It is pure.
 package claim
 
 import (
@@ -21,9 +21,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Card is what a grant has to remember of its card, so that it can be undone
-// and accounted when the card itself can no longer be read.
-type Card struct {
+// GPU is what a grant has to remember of its GPU, so that it can be undone
+// and accounted when the GPU itself can no longer be read.
+type GPU struct {
 	Index     int    `json:"index"`
 	UUID      string `json:"uuid"`
 	Model     string `json:"model"`
@@ -31,17 +31,17 @@ type Card struct {
 	// ReservedMiB is what nobody can have of MemoryMiB. Records of earlier versions lack it:
 	// the limits of their claims are parts of all of the memory.
 	ReservedMiB int64 `json:"reservedMiB,omitempty"`
-	// MIG is what a MIG instance is of its card; nil for a card. UUID and MemoryMiB are the instance's
-	// then, Index and Model the card's.
+	// MIG is what a MIG instance is of its GPU; nil for a GPU. UUID and MemoryMiB are the instance's
+	// then, Index and Model the GPU's.
 	MIG *Instance `json:"mig,omitempty"`
 }
 
-// Units is the card's memory in GiB units.
-func (c Card) Units() int64 { return gpu.GPU{MemoryMiB: c.MemoryMiB}.MemoryUnits() }
+// Units is the GPU's memory in GiB units.
+func (c GPU) Units() int64 { return gpu.GPU{MemoryMiB: c.MemoryMiB}.MemoryUnits() }
 
-// Grant is one card, or a share of it, of an allocation result. The result for
-// a linked set of cards is as many grants, one after the other and alike but
-// for the card.
+// Grant is one GPU, or a share of it, of an allocation result. The result for
+// a linked set of GPUs is as many grants, one after the other and alike but
+// for the GPU.
 type Grant struct {
 	// Request is the request's name, "request/subrequest" where the scheduler
 	// chose among alternatives.
@@ -49,17 +49,17 @@ type Grant struct {
 	// Pool and Device name what was allocated.
 	Pool   string `json:"pool"`
 	Device string `json:"device"`
-	// ShareID tells the shares of one device apart; empty for a whole card.
+	// ShareID tells the shares of one device apart; empty for a whole GPU.
 	ShareID types.UID `json:"shareID,omitempty"`
-	// Admin grants see the card and do not count against it.
+	// Admin grants see the GPU and do not count against it.
 	Admin bool      `json:"admin,omitempty"`
 	Mode  mode.Mode `json:"mode"`
-	Card  Card      `json:"card"`
+	GPU   GPU       `json:"card"`
 	// Units is the granted memory in GiB units, CoresPercent the granted
-	// compute; both are 0 for a whole card.
+	// compute; both are 0 for a whole GPU.
 	Units        int64 `json:"units,omitempty"`
 	CoresPercent int64 `json:"coresPercent,omitempty"`
-	// Slots is how many of a card's shares this one counts as; 0 for a whole card.
+	// Slots is how many of a GPU's shares this one counts as; 0 for a whole GPU.
 	// Records of earlier versions lack it: their shares count as one.
 	Slots int64 `json:"slots,omitempty"`
 	// Isolation names the back end that enforces the amounts.
@@ -124,28 +124,28 @@ func grantsOf(
 	grants := make([]Grant, 0, len(indices))
 	for _, index := range indices {
 		g := common
-		if g.Card, err = cardOf(machine, result.Device, m, index); err != nil {
+		if g.GPU, err = gpuOf(machine, result.Device, m, index); err != nil {
 			return nil, fmt.Errorf("%w: see the node's Events, and delete the pod to have it placed again", err)
 		}
-		if g.Admin && g.Card.Unmade() {
-			return nil, fmt.Errorf("%s is made when a claim needs it: adminAccess sees only what is there", g.Card)
+		if g.Admin && g.GPU.Unmade() {
+			return nil, fmt.Errorf("%s is made when a claim needs it: adminAccess sees only what is there", g.GPU)
 		}
 		grants = append(grants, g)
 	}
 	return grants, nil
 }
 
-// cardOf is a device's card with the index, or the part of it that the device is.
-func cardOf(machine *gpu.Machine, device string, m mode.Mode, index int) (Card, error) {
+// gpuOf is a device's GPU with the index, or the part of it that the device is.
+func gpuOf(machine *gpu.Machine, device string, m mode.Mode, index int) (GPU, error) {
 	if m == mode.MIG {
 		return instanceOf(machine, device, index)
 	}
 	at := slices.IndexFunc(machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
 	if at < 0 {
-		return Card{}, fmt.Errorf("GPU %d is no longer usable on this node", index)
+		return GPU{}, fmt.Errorf("GPU %d is no longer usable on this node", index)
 	}
 	g := machine.GPUs[at]
-	return Card{Index: g.Index, UUID: g.UUID, Model: g.Model, MemoryMiB: g.MemoryMiB, ReservedMiB: g.ReservedMiB}, nil
+	return GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, MemoryMiB: g.MemoryMiB, ReservedMiB: g.ReservedMiB}, nil
 }
 
 // Container is the container that an allocation result of the claim is for: the one
@@ -228,16 +228,16 @@ func origin(source resourceapi.AllocationConfigSource) string {
 	return "claim"
 }
 
-// CountsAs is how many of the card's shares the grant counts as, 1 or more.
+// CountsAs is how many of the GPU's shares the grant counts as, 1 or more.
 func (g Grant) CountsAs() int64 { return max(1, g.Slots) }
 
 // CapMiB is the memory that a share may use, in MiB: the same part of what programs can
-// have of the card's MiB as its units are of the card's units, rounded down
+// have of the GPU's MiB as its units are of the GPU's units, rounded down
 // (source: legacy memory formula; 3 of 15 units of 16130 MiB are 3226 MiB).
 func (g Grant) CapMiB() int64 {
-	units := g.Card.Units()
+	units := g.GPU.Units()
 	if units == 0 {
 		return 0
 	}
-	return (g.Card.MemoryMiB - g.Card.ReservedMiB) * g.Units / units
+	return (g.GPU.MemoryMiB - g.GPU.ReservedMiB) * g.Units / units
 }

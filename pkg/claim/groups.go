@@ -54,9 +54,9 @@ func PerGPU(grants []Grant) []Grant {
 	var out []Grant
 	at := map[string]int{}
 	for _, g := range grants {
-		i, seen := at[g.Card.UUID]
+		i, seen := at[g.GPU.UUID]
 		if !seen {
-			at[g.Card.UUID] = len(out)
+			at[g.GPU.UUID] = len(out)
 			out = append(out, g)
 			continue
 		}

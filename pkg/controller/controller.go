@@ -69,9 +69,9 @@ type Options struct {
 	Annotations, Events, Syncs, Waiting, Gangs kubernetes.Interface
 	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
 	NodeLabels bool
-	// DeviceClasses is whether it keeps the DeviceClasses of card models.
+	// DeviceClasses is whether it keeps the DeviceClasses of GPU models.
 	DeviceClasses bool
-	// ClassGrace is how long such a class stays without cards.
+	// ClassGrace is how long such a class stays without GPUs.
 	ClassGrace time.Duration
 	// TemplateGrace is how long a claim template that was made for legacy pods stays
 	// without them.
@@ -83,7 +83,7 @@ type Options struct {
 	// PodAnnotations is whether pods that asked in ACK's manner get the annotations
 	// of ACK's scheduler, PodAnnotationsV1 whether those of its first version, too.
 	PodAnnotations, PodAnnotationsV1 bool
-	// EvictConflicting is whether pods that can never start, because others hold the card
+	// EvictConflicting is whether pods that can never start, because others hold the GPU
 	// that they were allocated, are evicted where something makes them anew.
 	EvictConflicting bool
 	// PodSyncs is whether kubelets are had to sync pods again whose claims they could not

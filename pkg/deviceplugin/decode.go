@@ -16,7 +16,7 @@ import (
 )
 
 // decodeAmounts reads an annotation like legacy.AnnotationMemory. It has to say just
-// what the containers' limits do, each on cards that there are: whatever else it says,
+// what the containers' limits do, each on GPUs that there are: whatever else it says,
 // it cannot be relied on.
 func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, error) {
 	var byContainer map[string]map[string]int64
@@ -31,14 +31,14 @@ func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, erro
 			return nil, fmt.Errorf("its annotation %s=%s names container %s, and the pod has %d", name, text.Quote(value),
 				text.Quote(container), len(limits))
 		}
-		for _, card := range slices.Sorted(maps.Keys(byContainer[container])) {
-			amount := byContainer[container][card]
+		for _, g := range slices.Sorted(maps.Keys(byContainer[container])) {
+			amount := byContainer[container][g]
 			if amount == 0 {
 				continue
 			}
-			index, err := number(card)
+			index, err := number(g)
 			if err == nil {
-				err = r.card(index)
+				err = r.gpu(index)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("its annotation %s=%s: %w", name, text.Quote(value), err)
@@ -48,7 +48,7 @@ func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, erro
 					text.Quote(value), i, amount, index, limits[i])
 			}
 			given[i] += amount
-			parts = append(parts, part{container: i, card: index, amount: amount})
+			parts = append(parts, part{container: i, gpu: index, amount: amount})
 		}
 	}
 	if !slices.Equal(given, limits) {
@@ -58,19 +58,19 @@ func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, erro
 	return parts, nil
 }
 
-// decodeIndex reads legacy.AnnotationV1Index, the card of all containers.
+// decodeIndex reads legacy.AnnotationV1Index, the GPU of all containers.
 func (r *reader) decodeIndex(value string, limits []int64) ([]part, error) {
 	index, err := number(value)
 	if err == nil {
-		err = r.card(index)
+		err = r.gpu(index)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("its annotation %s=%s: %w", ack.AnnotationV1Index, text.Quote(value), err)
 	}
-	return onCard(index, limits), nil
+	return onGPU(index, limits), nil
 }
 
-// decodeTopology reads legacy.AnnotationTopology, the cards of each container.
+// decodeTopology reads legacy.AnnotationTopology, the GPUs of each container.
 func (r *reader) decodeTopology(value string, limits []int64) ([]int, error) {
 	var said struct {
 		Allocated map[string][]string `json:"allocatedGPUs"`
@@ -80,33 +80,33 @@ func (r *reader) decodeTopology(value string, limits []int64) ([]int, error) {
 	}
 	var all []string
 	for i, wanted := range limits {
-		cards := said.Allocated[strconv.Itoa(i)]
-		if int64(len(cards)) != wanted {
+		gpus := said.Allocated[strconv.Itoa(i)]
+		if int64(len(gpus)) != wanted {
 			return nil, fmt.Errorf("its annotation of whole GPUs %s gives container %d %d GPUs, and its limit is %d",
-				text.Quote(value), i, len(cards), wanted)
+				text.Quote(value), i, len(gpus), wanted)
 		}
-		all = append(all, cards...)
+		all = append(all, gpus...)
 	}
 	return r.indices(value, all)
 }
 
-// decodeGroup reads legacy.AnnotationGroup, the cards of the pod.
+// decodeGroup reads legacy.AnnotationGroup, the GPUs of the pod.
 func (r *reader) decodeGroup(value string, wanted int64) ([]int, error) {
-	cards := strings.Split(value, ",")
-	if int64(len(cards)) != wanted {
+	gpus := strings.Split(value, ",")
+	if int64(len(gpus)) != wanted {
 		return nil, fmt.Errorf("its annotation of whole GPUs %s names %d GPUs, and its limits are %d", text.Quote(value),
-			len(cards), wanted)
+			len(gpus), wanted)
 	}
-	return r.indices(value, cards)
+	return r.indices(value, gpus)
 }
 
-// indices reads different cards, which have to be there.
-func (r *reader) indices(value string, cards []string) ([]int, error) {
+// indices reads different GPUs, which have to be there.
+func (r *reader) indices(value string, gpus []string) ([]int, error) {
 	var out []int
-	for _, card := range cards {
-		index, err := number(card)
+	for _, g := range gpus {
+		index, err := number(g)
 		if err == nil {
-			err = r.card(index)
+			err = r.gpu(index)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("its annotation of whole GPUs %s: %w", text.Quote(value), err)
@@ -128,20 +128,20 @@ func number(value string) (int, error) {
 	return n, nil
 }
 
-// cardOfDevice finds the card of a device of NVIDIA's device plugin. Its ID is the
-// card's UUID, with "::" and a number behind it where the plugin shares cards (facts:
-// k8s-device-plugin, AnnotatedID). A MIG device counts as all of the card that it is part of, so that no
-// other instance of that card is handed out beside a device plugin's; one that is not there any more
-// is of none of the cards.
-func (r *reader) cardOfDevice(id string) (index int, offered bool, err error) {
+// gpuOfDevice finds the GPU of a device of NVIDIA's device plugin. Its ID is the
+// GPU's UUID, with "::" and a number behind it where the plugin shares GPUs (facts:
+// k8s-device-plugin, AnnotatedID). A MIG device counts as all of the GPU that it is part of, so that no
+// other instance of that GPU is handed out beside a device plugin's; one that is not there any more
+// is of none of the GPUs.
+func (r *reader) gpuOfDevice(id string) (index int, offered bool, err error) {
 	uuid, _, _ := strings.Cut(id, "::")
 	if strings.HasPrefix(uuid, "MIG-") {
 		index, offered = r.node.Instances[uuid]
 		return index, offered, nil
 	}
-	i := slices.IndexFunc(r.node.Cards, func(g gpu.GPU) bool { return g.UUID == uuid })
+	i := slices.IndexFunc(r.node.GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
 	if uuid == "" || i < 0 {
 		return 0, false, fmt.Errorf("the kubelet gave it device %s, and no GPU of the node has that UUID", text.Quote(id))
 	}
-	return r.node.Cards[i].Index, true, nil
+	return r.node.GPUs[i].Index, true, nil
 }

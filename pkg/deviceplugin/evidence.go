@@ -14,25 +14,25 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// NativeResources lists what NVIDIA's device plugin serves cards as. The second is the
-// name that it can be told to give to cards that it shares (source: k8s-device-plugin,
+// NativeResources lists what NVIDIA's device plugin serves GPUs as. The second is the
+// name that it can be told to give to GPUs that it shares (source: k8s-device-plugin,
 // renameByDefault).
 func NativeResources() []corev1.ResourceName {
 	return []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared"}
 }
 
-// Native says whether NVIDIA's device plugin serves cards, or MIG instances, as the resource. With its
+// Native says whether NVIDIA's device plugin serves GPUs, or MIG instances, as the resource. With its
 // strategy "mixed" each profile has a resource of its own, and which there are nobody can list.
 func Native(name corev1.ResourceName) bool {
 	return slices.Contains(NativeResources(), name) || strings.HasPrefix(string(name), v1alpha1.MIGResourcePrefix)
 }
 
-// Resources lists all that device plugins served cards as, but for MIG instances; see Native.
+// Resources lists all that device plugins served GPUs as, but for MIG instances; see Native.
 func Resources() []corev1.ResourceName {
 	return append(NativeResources(), ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs)
 }
 
-// OfPlugin says whether a device plugin serves cards, parts of them or MIG instances as the resource.
+// OfPlugin says whether a device plugin serves GPUs, parts of them or MIG instances as the resource.
 func OfPlugin(name corev1.ResourceName) bool {
 	return Native(name) || slices.Contains(Resources(), name)
 }
@@ -59,9 +59,9 @@ type Kubelet struct {
 
 // Node is what is known of the node that pods are bound to.
 type Node struct {
-	// Cards are all that it is known to have, also those that are not handed out.
-	Cards []gpu.GPU
-	// Instances are the indices of the cards that MIG instances are part of, by their UUIDs.
+	// GPUs are all that it is known to have, also those that are not handed out.
+	GPUs []gpu.GPU
+	// Instances are the indices of the GPUs that MIG instances are part of, by their UUIDs.
 	Instances map[string]int
 	Kubelet   Kubelet
 	// Left is when the node was without a device plugin for the last time before none

@@ -79,7 +79,7 @@ func TestPodsToWhichNothingWasGiven(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
-				got, holds := Read(p, Node{Cards: fourCards(), Kubelet: test.kubelet, Left: left})
+				got, holds := Read(p, Node{GPUs: fourGPUs(), Kubelet: test.kubelet, Left: left})
 				if amounts(got) != test.want || holds != (test.want != "") {
 					t.Errorf("it holds %q, want %q: %+v", amounts(got), test.want, got.Unknown)
 				}
@@ -97,7 +97,7 @@ func TestAnnotationsThatAreChangedLater(t *testing.T) {
 		p = Trim(p)
 		observed.Observe(p)
 		observed.AddDevices([]*corev1.Pod{p}, kubelet)
-		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: kubelet, Observed: observed})
+		got, _ := Read(p, Node{GPUs: fourGPUs(), Kubelet: kubelet, Observed: observed})
 		if amounts(got) != want {
 			t.Errorf("it holds %q, want %q: %+v", amounts(got), want, got.Unknown)
 		}
@@ -132,14 +132,14 @@ func TestSightThatWasLost(t *testing.T) {
 	p.UID = "uid"
 	observed := Observations{"uid": {Namespace: "ns", Name: "p", Lost: true}}
 	observed.Observe(p)
-	got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem), Observed: observed})
+	got, _ := Read(p, Node{GPUs: fourGPUs(), Kubelet: lists(mem), Observed: observed})
 	if amounts(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "GPUStateDamaged") {
 		t.Errorf("it holds %+v", got)
 	}
-	// What the kubelet says of whole cards nobody can change.
+	// What the kubelet says of whole GPUs nobody can change.
 	w := pod("p", containers(container("c0", nvidia, "1")))
 	w.UID = "uid"
-	if got, _ := Read(w, Node{Cards: fourCards(), Kubelet: gave("GPU-1"), Observed: observed}); amounts(got) != "1:whole" {
+	if got, _ := Read(w, Node{GPUs: fourGPUs(), Kubelet: gave("GPU-1"), Observed: observed}); amounts(got) != "1:whole" {
 		t.Errorf("it holds %+v", got)
 	}
 }
@@ -161,7 +161,7 @@ func TestDevicesAreKeptWhenAllAreThere(t *testing.T) {
 		observed.AddDevices([]*corev1.Pod{p}, first) {
 		t.Errorf("kept %+v", observed)
 	}
-	got, _ := Read(p, Node{Cards: fourCards(), Observed: observed})
+	got, _ := Read(p, Node{GPUs: fourGPUs(), Observed: observed})
 	if diff := cmp.Diff("0:whole 3:whole", amounts(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -175,13 +175,13 @@ func TestLongAnnotation(t *testing.T) {
 		t.Errorf("%d bytes are kept", n)
 	}
 	for _, p := range []*corev1.Pod{p, trimmed} {
-		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem)})
+		got, _ := Read(p, Node{GPUs: fourGPUs(), Kubelet: lists(mem)})
 		if amounts(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "has more than 4096 bytes") {
 			t.Errorf("it holds %+v", got)
 		}
 	}
 	odd := pod("p", containers(container("c0", mem, "3")), v2, "\x1b[2J"+strings.Repeat("x", 1000))
-	got, _ := Read(odd, Node{Cards: fourCards(), Kubelet: lists(mem)})
+	got, _ := Read(odd, Node{GPUs: fourGPUs(), Kubelet: lists(mem)})
 	if reason := got.Unknown[0].Reason; len(reason) > 300 || strings.ContainsRune(reason, '\x1b') ||
 		!strings.Contains(reason, "(1004 bytes)") {
 		t.Errorf("reason %q", reason)
@@ -202,10 +202,10 @@ func TestWhatTheKubeletListsAlone(t *testing.T) {
 		"a MIG device":       {gave("MIG-1"), "GPU-1"},
 		"one that is gone":   {gave("MIG-9"), ""},
 	} {
-		got := Listed(Node{Cards: fourCards(), Instances: map[string]int{"MIG-1": 1}, Kubelet: test.kubelet})
+		got := Listed(Node{GPUs: fourGPUs(), Instances: map[string]int{"MIG-1": 1}, Kubelet: test.kubelet})
 		var closed []string
-		for _, g := range fourCards() {
-			if got.Card(g.UUID).Whole {
+		for _, g := range fourGPUs() {
+			if got.GPU(g.UUID).Whole {
 				closed = append(closed, g.UUID)
 			}
 		}
@@ -214,7 +214,7 @@ func TestWhatTheKubeletListsAlone(t *testing.T) {
 		}
 	}
 	// Whoever finds all GPUs closed is told what opens the others.
-	share := Listed(Node{Cards: fourCards(), Kubelet: lists(mem)}).Pods[0]
+	share := Listed(Node{GPUs: fourGPUs(), Kubelet: lists(mem)}).Pods[0]
 	if reason := share.Unknown[0].Reason; !strings.Contains(reason, "option device-plugin-pods") {
 		t.Errorf("reason %q names no option", reason)
 	}

@@ -14,7 +14,7 @@ import (
 type Observation struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Annotations are those that say which cards it has. The scheduler writes them
+	// Annotations are those that say which GPUs it has. The scheduler writes them
 	// before it binds the pod.
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Lost says that they are not known any more: those of now may be anybody's.
@@ -31,7 +31,7 @@ type Observation struct {
 type Observations map[types.UID]Observation
 
 // mostAnnotation bounds what is kept of an annotation, in bytes. That of eight
-// containers on eight cards has some 500.
+// containers on eight GPUs has some 500.
 const mostAnnotation = 4 << 10
 
 // Observe notes what a pod is seen with. It is to be told of each version of each pod of the
@@ -97,7 +97,7 @@ func asks(pod *corev1.Pod, c corev1.Container) bool {
 	return native(pod, c) > 0 || asksScheduler(c)
 }
 
-// annotationsOf are the pod's annotations that say which cards it has.
+// annotationsOf are the pod's annotations that say which GPUs it has.
 func annotationsOf(pod *corev1.Pod) map[string]string {
 	var found map[string]string
 	for _, key := range []string{

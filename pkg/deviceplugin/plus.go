@@ -7,32 +7,32 @@ import (
 	"slices"
 )
 
-// Plus returns what is taken with what holder holds of the card with the UUID beside
-// these pods: something that has no claim either. The holder is named among the card's
+// Plus returns what is taken with what holder holds of the GPU with the UUID beside
+// these pods: something that has no claim either. The holder is named among the GPU's
 // pods.
 func (t Reserved) Plus(uuid, holder string, amounts Amount) Reserved {
-	cards := maps.Clone(t.cards)
-	if cards == nil {
-		cards = map[string]Card{}
+	gpus := maps.Clone(t.gpus)
+	if gpus == nil {
+		gpus = map[string]GPU{}
 	}
-	card := cards[uuid]
-	card.Amount = card.plus(amounts)
-	card.MemoryOnly = card.MemoryOnly || amounts.Units > 0 && amounts.Cores == 0
-	card.Pods = append(slices.Clip(card.Pods), holder)
-	cards[uuid] = card
-	return Reserved{Pods: t.Pods, cards: cards}
+	g := gpus[uuid]
+	g.Amount = g.plus(amounts)
+	g.MemoryOnly = g.MemoryOnly || amounts.Units > 0 && amounts.Cores == 0
+	g.Pods = append(slices.Clip(g.Pods), holder)
+	gpus[uuid] = g
+	return Reserved{Pods: t.Pods, gpus: gpus}
 }
 
-// OfDriver returns what is taken with all of the card with the UUID, which another DRA driver
-// grants to pods. Those that have it are named among the card's pods.
+// OfDriver returns what is taken with all of the GPU with the UUID, which another DRA driver
+// grants to pods. Those that have it are named among the GPU's pods.
 func (t Reserved) OfDriver(uuid, driver string, pods []string) Reserved {
-	cards := maps.Clone(t.cards)
-	if cards == nil {
-		cards = map[string]Card{}
+	gpus := maps.Clone(t.gpus)
+	if gpus == nil {
+		gpus = map[string]GPU{}
 	}
-	card := cards[uuid]
-	card.Whole, card.Driver = true, driver
-	card.Pods = slices.Concat(card.Pods, pods)
-	cards[uuid] = card
-	return Reserved{Pods: t.Pods, cards: cards}
+	g := gpus[uuid]
+	g.Whole, g.Driver = true, driver
+	g.Pods = slices.Concat(g.Pods, pods)
+	gpus[uuid] = g
+	return Reserved{Pods: t.Pods, gpus: gpus}
 }

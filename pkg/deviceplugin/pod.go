@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// Holds says whether a pod may hold cards without a claim: it is bound to a node and has
+// Holds says whether a pod may hold GPUs without a claim: it is bound to a node and has
 // not ended, and a container has a limit that only a device plugin can have served.
 // Whoever writes pods can write such a one; Read says whether it holds any.
 func Holds(pod *corev1.Pod) bool {
@@ -54,7 +54,7 @@ func limit(c corev1.Container, name corev1.ResourceName) int64 {
 	return max(0, quantity.Value())
 }
 
-// native is how many cards NVIDIA's device plugin gave to a container. Where a
+// native is how many GPUs NVIDIA's device plugin gave to a container. Where a
 // DeviceClass stands for the resource, the pod's status says which claim served it.
 func native(pod *corev1.Pod, c corev1.Container) int64 {
 	var n int64
@@ -90,7 +90,7 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	r.readNative()
 	out := Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Unknown: r.unknown}
 	for _, index := range slices.Sorted(maps.Keys(r.amounts)) {
-		out.Shares = append(out.Shares, Share{Card: index, Amount: r.amounts[index]})
+		out.Shares = append(out.Shares, Share{GPU: index, Amount: r.amounts[index]})
 	}
 	return out, len(out.Shares)+len(out.Unknown) > 0
 }
@@ -103,14 +103,14 @@ type reader struct {
 	observed Observation
 	// possible says whether it may have what the kubelet does not tell.
 	possible bool
-	amounts  map[int]Amount // by the card's index
+	amounts  map[int]Amount // by the GPU's index
 	unknown  []Unknown
 }
 
-// part is an amount that a container has of the card with the index.
+// part is an amount that a container has of the GPU with the index.
 type part struct {
-	container, card int
-	amount          int64
+	container, gpu int
+	amount         int64
 }
 
 // annotation returns the first of these annotations that the pod was first seen with.
@@ -139,7 +139,7 @@ func (r *reader) limits(name corev1.ResourceName) []int64 {
 	return out
 }
 
-// readShares reads shares of memory and compute. If the cards of one of them are not
+// readShares reads shares of memory and compute. If the GPUs of one of them are not
 // known, those of both are not.
 func (r *reader) readShares() {
 	memory, cores := r.limits(ack.ResourceMemory), r.limits(ack.ResourceCores)
@@ -162,12 +162,12 @@ func (r *reader) readShares() {
 		return
 	}
 	for _, p := range memoryParts {
-		r.add(p.card, Amount{Units: p.amount, Shares: 1})
+		r.add(p.gpu, Amount{Units: p.amount, Shares: 1})
 	}
 	for _, p := range coreParts {
 		counted := slices.ContainsFunc(memoryParts,
-			func(m part) bool { return m.container == p.container && m.card == p.card })
-		r.add(p.card, Amount{Cores: p.amount, Shares: shares(!counted)})
+			func(m part) bool { return m.container == p.container && m.gpu == p.gpu })
+		r.add(p.gpu, Amount{Cores: p.amount, Shares: shares(!counted)})
 	}
 }
 
@@ -178,7 +178,7 @@ func shares(one bool) int64 {
 	return 0
 }
 
-func (r *reader) add(card int, a Amount) { r.amounts[card] = r.amounts[card].plus(a) }
+func (r *reader) add(g int, a Amount) { r.amounts[g] = r.amounts[g].plus(a) }
 
 func (r *reader) memory(limits []int64) ([]part, error) {
 	name, text, err := r.annotation(ack.AnnotationMemory, ack.AnnotationV1Index)
@@ -196,7 +196,7 @@ func (r *reader) memory(limits []int64) ([]part, error) {
 }
 
 // cores reads shares of compute. Without an annotation of their own they are on the
-// card of the memory, if that is one.
+// GPU of the memory, if that is one.
 func (r *reader) cores(limits []int64, memory []part) ([]part, error) {
 	name, text, err := r.annotation(ack.AnnotationCores)
 	switch {
@@ -207,25 +207,25 @@ func (r *reader) cores(limits []int64, memory []part) ([]part, error) {
 	case sum(limits) == 0:
 		return nil, nil
 	}
-	other := func(p part) bool { return p.card != memory[0].card }
+	other := func(p part) bool { return p.gpu != memory[0].gpu }
 	if len(memory) == 0 || slices.ContainsFunc(memory, other) {
 		return nil, fmt.Errorf("it has no annotation %s", ack.AnnotationCores)
 	}
-	return onCard(memory[0].card, limits), nil
+	return onGPU(memory[0].gpu, limits), nil
 }
 
-// onCard puts all amounts on one card.
-func onCard(card int, limits []int64) []part {
+// onGPU puts all amounts on one GPU.
+func onGPU(g int, limits []int64) []part {
 	var out []part
 	for i, amount := range limits {
 		if amount > 0 {
-			out = append(out, part{container: i, card: card, amount: amount})
+			out = append(out, part{container: i, gpu: g, amount: amount})
 		}
 	}
 	return out
 }
 
-// readLinked reads whole cards of nodes in mode topology.
+// readLinked reads whole GPUs of nodes in mode topology.
 func (r *reader) readLinked() {
 	limits := r.limits(ack.ResourceGPUs)
 	if !r.given(ack.ResourceGPUs) {
@@ -245,7 +245,7 @@ func (r *reader) readLinked() {
 	r.whole(indices, err)
 }
 
-// whole notes whole cards, or that they are not known.
+// whole notes whole GPUs, or that they are not known.
 func (r *reader) whole(indices []int, err error) {
 	if err != nil {
 		r.unknown = append(r.unknown, Unknown{Amount: Amount{Shares: 1, Whole: true}, Reason: err.Error()})
@@ -264,25 +264,25 @@ func sum(amounts []int64) int64 {
 	return total
 }
 
-// card finds a card by its index.
-func (r *reader) card(index int) error {
-	if slices.ContainsFunc(r.node.Cards, func(g gpu.GPU) bool { return g.Index == index }) {
+// GPU finds a GPU by its index.
+func (r *reader) gpu(index int) error {
+	if slices.ContainsFunc(r.node.GPUs, func(g gpu.GPU) bool { return g.Index == index }) {
 		return nil
 	}
 	return fmt.Errorf("the node has no GPU %d", index)
 }
 
-// readNative reads whole cards that NVIDIA's device plugin gave.
+// readNative reads whole GPUs that NVIDIA's device plugin gave.
 func (r *reader) readNative() {
 	if asksNative(r.pod) {
-		r.whole(r.nativeCards())
+		r.whole(r.nativeGPUs())
 	}
 }
 
-// nativeCards goes by what the kubelet lists. It does not list init containers that
+// nativeGPUs goes by what the kubelet lists. It does not list init containers that
 // end before the others begin: the others get their devices, as far as they ask for
 // any, and the rest stays with the pod.
-func (r *reader) nativeCards() ([]int, error) {
+func (r *reader) nativeGPUs() ([]int, error) {
 	var indices []int
 	var running, before int64
 	for _, c := range all(r.pod) {
@@ -305,7 +305,7 @@ func (r *reader) nativeCards() ([]int, error) {
 		}
 		running += asked
 		for _, id := range devices.IDs {
-			index, offered, err := r.cardOfDevice(id)
+			index, offered, err := r.gpuOfDevice(id)
 			if err != nil {
 				return nil, fmt.Errorf("container %s: %w", c.Name, err)
 			}

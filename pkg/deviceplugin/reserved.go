@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package taken knows what pods hold of a node's cards that hold no claim: those
+// Package taken knows what pods hold of a node's GPUs that hold no claim: those
 // that a device plugin started, before this driver came to the node or without it.
 // It is pure.
 //
 // That they were given any, the kubelet says, and nobody else: whoever may write pods
-// can write one that looks as if. Which cards they have, the scheduler that placed them
+// can write one that looks as if. Which GPUs they have, the scheduler that placed them
 // wrote into their annotations (pkg/legacy), or the kubelet knows. Where neither
-// says it, a pod that has some may be on any card, and counts on each.
+// says it, a pod that has some may be on any GPU, and counts on each.
 package deviceplugin
 
 import (
@@ -23,16 +23,16 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// wholeCores is all of a card's compute, in percent.
+// wholeCores is all of a GPU's compute, in percent.
 const wholeCores = 100
 
-// Amount is a part of a card.
+// Amount is a part of a GPU.
 type Amount struct {
-	// Units is memory in GiB units, Cores compute in percent of the card.
+	// Units is memory in GiB units, Cores compute in percent of the GPU.
 	Units, Cores int64
 	// Shares is how many containers have it.
 	Shares int64
-	// Whole says that it is all of the card. Units and Cores are 0 then.
+	// Whole says that it is all of the GPU. Units and Cores are 0 then.
 	Whole bool
 }
 
@@ -41,24 +41,24 @@ func (a Amount) plus(b Amount) Amount {
 		b.Whole}
 }
 
-// Share is what a pod holds of the card with the index.
+// Share is what a pod holds of the GPU with the index.
 type Share struct {
-	Card int
+	GPU int
 	Amount
 }
 
-// Unknown is what a pod holds of some card or cards, of which it is not known which.
+// Unknown is what a pod holds of some GPU or GPUs, of which it is not known which.
 type Unknown struct {
 	Amount
 	// Reason says why, for people.
 	Reason string
 }
 
-// Pod is a pod that holds cards without a claim.
+// Pod is a pod that holds GPUs without a claim.
 type Pod struct {
 	Namespace, Name string
 	UID             types.UID
-	// Shares are what it is known to hold, one for each card, ordered by index.
+	// Shares are what it is known to hold, one for each GPU, ordered by index.
 	Shares []Share
 	// Unknown is the rest.
 	Unknown []Unknown
@@ -67,23 +67,23 @@ type Pod struct {
 // FullName is the pod's name for people: namespace/name.
 func (p Pod) FullName() string { return p.Namespace + "/" + p.Name }
 
-// Card is what is taken of one card by all pods that hold no claim.
-type Card struct {
+// GPU is what is taken of one GPU by all pods that hold no claim.
+type GPU struct {
 	Amount
 	// MemoryOnly says that some hold memory and no compute of it.
 	MemoryOnly bool
 	// Pods are their names, as in Pod.FullName, in order.
 	Pods []string
-	// Driver is another DRA driver that has the card, if one has: it gives it to pods whether
+	// Driver is another DRA driver that has the GPU, if one has: it gives it to pods whether
 	// they are among Pods yet or not.
 	Driver string
 }
 
-// Closes says whether nothing of the card may be handed out in this mode of its
-// node. Somebody holds all of it; or the mode hands out cards as a whole; or whoever
+// Closes says whether nothing of the GPU may be handed out in this mode of its
+// node. Somebody holds all of it; or the mode hands out GPUs as a whole; or whoever
 // holds a share is held to it in another way than the mode's claims: as among claims,
-// those that were promised compute and those that were not do not share a card.
-func (c Card) Closes(m mode.Mode) bool {
+// those that were promised compute and those that were not do not share a GPU.
+func (c GPU) Closes(m mode.Mode) bool {
 	switch {
 	case c.Amount == Amount{}:
 		return false
@@ -96,42 +96,42 @@ func (c Card) Closes(m mode.Mode) bool {
 	}
 }
 
-// Reserved is what pods that hold no claim hold of a node's cards.
+// Reserved is what pods that hold no claim hold of a node's GPUs.
 type Reserved struct {
 	// Pods are these pods, ordered by namespace and name.
-	Pods  []Pod
-	cards map[string]Card // by UUID
+	Pods []Pod
+	gpus map[string]GPU // by UUID
 }
 
-// Card returns what is taken of the card with the UUID. A pod of which it is not
-// known which card it has counts in full on every card.
-func (t Reserved) Card(uuid string) Card { return t.cards[uuid] }
+// GPU returns what is taken of the GPU with the UUID. A pod of which it is not
+// known which GPU it has counts in full on every GPU.
+func (t Reserved) GPU(uuid string) GPU { return t.gpus[uuid] }
 
-// Of returns what is taken of the node's cards. pods are those that are bound to it,
-// with or without claims, in any order; Trim says what is read of them. A pod on a card
-// that is missing in n.Cards counts on every card.
+// Of returns what is taken of the node's GPUs. pods are those that are bound to it,
+// with or without claims, in any order; Trim says what is read of them. A pod on a GPU
+// that is missing in n.GPUs counts on every GPU.
 func Of(pods []*corev1.Pod, n Node) Reserved {
-	t := Reserved{cards: map[string]Card{}}
+	t := Reserved{gpus: map[string]GPU{}}
 	for _, pod := range pods {
 		if p, holds := Read(pod, n); holds {
 			t.Pods = append(t.Pods, p)
 		}
 	}
-	t.sum(n.Cards)
+	t.sum(n.GPUs)
 	return t
 }
 
-// Listed returns what the kubelet alone says is taken of the node's cards, where pods are
-// not read: whole cards, and all of every card where only a pod's annotations could tell.
+// Listed returns what the kubelet alone says is taken of the node's GPUs, where pods are
+// not read: whole GPUs, and all of every GPU where only a pod's annotations could tell.
 func Listed(n Node) Reserved {
-	t := Reserved{cards: map[string]Card{}}
+	t := Reserved{gpus: map[string]GPU{}}
 	for c, devices := range n.Kubelet.Containers {
 		if len(devices.Resources) == 0 {
 			continue
 		}
 		r := &reader{node: n, amounts: map[int]Amount{}}
 		for _, id := range devices.IDs {
-			index, offered, err := r.cardOfDevice(id)
+			index, offered, err := r.gpuOfDevice(id)
 			if offered || err != nil {
 				r.whole([]int{index}, err)
 			}
@@ -144,35 +144,35 @@ func Listed(n Node) Reserved {
 		}
 		p := Pod{Namespace: c.Namespace, Name: c.Pod, Unknown: r.unknown}
 		for _, index := range slices.Sorted(maps.Keys(r.amounts)) {
-			p.Shares = append(p.Shares, Share{Card: index, Amount: r.amounts[index]})
+			p.Shares = append(p.Shares, Share{GPU: index, Amount: r.amounts[index]})
 		}
 		t.Pods = append(t.Pods, p)
 	}
-	t.sum(n.Cards)
+	t.sum(n.GPUs)
 	return t
 }
 
-// sum adds up what the pods hold of each card.
-func (t *Reserved) sum(cards []gpu.GPU) {
+// sum adds up what the pods hold of each GPU.
+func (t *Reserved) sum(gpus []gpu.GPU) {
 	slices.SortFunc(t.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	for _, g := range cards {
-		var card Card
+	for _, g := range gpus {
+		var held GPU
 		for _, p := range t.Pods {
-			card.add(p, g.Index)
+			held.add(p, g.Index)
 		}
-		if len(card.Pods) > 0 {
-			t.cards[g.UUID] = card
+		if len(held.Pods) > 0 {
+			t.gpus[g.UUID] = held
 		}
 	}
 }
 
-// add adds what the pod holds, or may hold, of the card with the index.
-func (c *Card) add(p Pod, index int) {
+// add adds what the pod holds, or may hold, of the GPU with the index.
+func (c *GPU) add(p Pod, index int) {
 	var amounts Amount
 	for _, s := range p.Shares {
-		if s.Card == index {
+		if s.GPU == index {
 			amounts = amounts.plus(s.Amount)
 		}
 	}
@@ -187,12 +187,12 @@ func (c *Card) add(p Pod, index int) {
 	c.Pods = append(c.Pods, p.FullName())
 }
 
-// Left is what remains of a card.
+// Left is what remains of a GPU.
 type Left struct{ Units, Cores, Slots int64 }
 
-// Left returns what remains of a card of which there was so much; never less than
+// Left returns what remains of a GPU of which there was so much; never less than
 // nothing.
-func (c Card) Left(units, slots int64) Left {
+func (c GPU) Left(units, slots int64) Left {
 	if c.Whole {
 		return Left{}
 	}

@@ -30,13 +30,13 @@ const (
 	wholesOld = "topology.kubernetes.io/gpu-group"
 )
 
-// fourCards have 15 units each.
-func fourCards() []gpu.GPU {
-	var cards []gpu.GPU
+// fourGPUs have 15 units each.
+func fourGPUs() []gpu.GPU {
+	var gpus []gpu.GPU
 	for i := range 4 {
-		cards = append(cards, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
+		gpus = append(gpus, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
 	}
-	return cards
+	return gpus
 }
 
 // container has limits, alternately a resource and its amount.
@@ -66,19 +66,19 @@ func pod(name string, containers []corev1.Container, annotations ...string) *cor
 
 func containers(c ...corev1.Container) []corev1.Container { return c }
 
-// held writes what a pod holds: "card:units/cores/shares", with "whole" for whole
-// cards, and "?" for what is not known.
+// held writes what a pod holds: "GPU:units/cores/shares", with "whole" for whole
+// GPUs, and "?" for what is not known.
 func amounts(p Pod) string {
 	var out []string
-	write := func(card string, a Amount) {
+	write := func(g string, a Amount) {
 		if a.Whole {
-			out = append(out, card+":whole")
+			out = append(out, g+":whole")
 		} else {
-			out = append(out, fmt.Sprintf("%s:%d/%d/%d", card, a.Units, a.Cores, a.Shares))
+			out = append(out, fmt.Sprintf("%s:%d/%d/%d", g, a.Units, a.Cores, a.Shares))
 		}
 	}
 	for _, s := range p.Shares {
-		write(fmt.Sprint(s.Card), s.Amount)
+		write(fmt.Sprint(s.GPU), s.Amount)
 	}
 	for _, u := range p.Unknown {
 		write("?", u.Amount)
@@ -209,7 +209,7 @@ func TestWhatAPodHolds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
-				got, _ := Read(p, Node{Cards: fourCards(), Instances: map[string]int{"MIG-2": 2}, Kubelet: test.kubelet})
+				got, _ := Read(p, Node{GPUs: fourGPUs(), Instances: map[string]int{"MIG-2": 2}, Kubelet: test.kubelet})
 				if amounts(got) != test.want {
 					t.Errorf("it holds %q, want %q: %+v", amounts(got), test.want, got.Unknown)
 				}
@@ -225,7 +225,7 @@ func TestWhatAPodHolds(t *testing.T) {
 	}
 }
 
-func TestWhatIsTakenOfEachCard(t *testing.T) {
+func TestWhatIsTakenOfEachGPU(t *testing.T) {
 	pods := []*corev1.Pod{
 		pod("b", containers(container("c0", mem, "3")), v1, "1"),
 		pod("a", containers(container("c0", mem, "5")), v2, `{"0":{"1":5}}`),
@@ -233,14 +233,14 @@ func TestWhatIsTakenOfEachCard(t *testing.T) {
 		pod("none", containers(container("c0"))),
 		pod("whole", containers(container("c0", linked, "1")), wholesOld, "2"),
 	}
-	got := Of(pods, Node{Cards: fourCards()})
-	for i, want := range []Card{
+	got := Of(pods, Node{GPUs: fourGPUs()})
+	for i, want := range []GPU{
 		{Amount: Amount{Units: 2, Shares: 1}, MemoryOnly: true, Pods: []string{"ns/lost"}},
 		{Amount: Amount{Units: 10, Shares: 3}, MemoryOnly: true, Pods: []string{"ns/a", "ns/b", "ns/lost"}},
 		{Amount: Amount{Units: 2, Shares: 2, Whole: true}, MemoryOnly: true, Pods: []string{"ns/lost", "ns/whole"}},
 		{Amount: Amount{Units: 2, Shares: 1}, MemoryOnly: true, Pods: []string{"ns/lost"}},
 	} {
-		if diff := cmp.Diff(want, got.Card(fmt.Sprintf("GPU-%d", i))); diff != "" {
+		if diff := cmp.Diff(want, got.GPU(fmt.Sprintf("GPU-%d", i))); diff != "" {
 			t.Errorf("GPU %d (-want +got):\n%s", i, diff)
 		}
 	}
@@ -253,7 +253,7 @@ func TestWhatIsTakenOfEachCard(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOfACard(t *testing.T) {
+func TestWhatIsLeftOfAGPU(t *testing.T) {
 	for name, test := range map[string]struct {
 		taken Amount
 		want  Left
@@ -263,16 +263,16 @@ func TestWhatIsLeftOfACard(t *testing.T) {
 		"too much":      {Amount{Units: 3000, Cores: 200, Shares: 30}, Left{}},
 		"all":           {Amount{Whole: true, Shares: 1}, Left{}},
 	} {
-		if got := (Card{Amount: test.taken}).Left(15, 20); got != test.want {
+		if got := (GPU{Amount: test.taken}).Left(15, 20); got != test.want {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
 	}
 }
 
-func TestModesThatACardIsClosedIn(t *testing.T) {
-	memory := Card{Amount: Amount{Units: 3, Shares: 1}, MemoryOnly: true}
-	compute := Card{Amount: Amount{Units: 3, Cores: 20, Shares: 1}}
-	whole := Card{Amount: Amount{Whole: true, Shares: 1}}
+func TestModesThatAGPUIsClosedIn(t *testing.T) {
+	memory := GPU{Amount: Amount{Units: 3, Shares: 1}, MemoryOnly: true}
+	compute := GPU{Amount: Amount{Units: 3, Cores: 20, Shares: 1}}
+	whole := GPU{Amount: Amount{Whole: true, Shares: 1}}
 	for m, want := range map[mode.Mode]string{
 		mode.Share: "compute whole", mode.CGPU: "compute whole", mode.MPS: "compute whole", mode.CoreMem: "memory whole",
 		mode.Exclusive: "memory compute whole", mode.Topology: "memory compute whole", mode.Dynamic: "memory compute whole",
@@ -280,9 +280,9 @@ func TestModesThatACardIsClosedIn(t *testing.T) {
 		var closed []string
 		for _, c := range []struct {
 			name string
-			card Card
-		}{{"free", Card{}}, {"memory", memory}, {"compute", compute}, {"whole", whole}} {
-			if c.card.Closes(m) {
+			gpu  GPU
+		}{{"free", GPU{}}, {"memory", memory}, {"compute", compute}, {"whole", whole}} {
+			if c.gpu.Closes(m) {
 				closed = append(closed, c.name)
 			}
 		}
@@ -292,8 +292,8 @@ func TestModesThatACardIsClosedIn(t *testing.T) {
 	}
 }
 
-// Whatever an annotation says, a pod counts: with just its limits on cards that there
-// are, or with all of them on every card.
+// Whatever an annotation says, a pod counts: with just its limits on GPUs that there
+// are, or with all of them on every GPU.
 func FuzzAnnotations(f *testing.F) {
 	for _, text := range []string{
 		`{"0":{"1":1},"1":{"1":7}}`, `{"0":{"0":1},"1":{"0":3,"1":4}}`, `{"allocatedGPUs":{"0":["0"],"1":["1"]}}`, "0,1", "1",
@@ -305,10 +305,10 @@ func FuzzAnnotations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, key := range []string{v2, v1} {
 			got, ok := Read(pod("p", containers(container("c0", mem, "1"), container("c1", mem, "7")), key, text),
-				Node{Cards: fourCards()})
+				Node{GPUs: fourGPUs()})
 			total := int64(0)
 			for _, s := range got.Shares {
-				if s.Card < 0 || s.Card > 3 || s.Units < 1 {
+				if s.GPU < 0 || s.GPU > 3 || s.Units < 1 {
 					t.Errorf("%s=%q: share %+v", key, text, s)
 				}
 				total += s.Units
@@ -322,7 +322,7 @@ func FuzzAnnotations(f *testing.F) {
 		}
 		for _, key := range []string{wholes, wholesOld} {
 			got, ok := Read(pod("p", containers(container("c0", linked, "1"), container("c1", linked, "1")), key, text),
-				Node{Cards: fourCards()})
+				Node{GPUs: fourGPUs()})
 			if !ok || len(got.Shares) != 2 && len(got.Unknown) != 1 {
 				t.Errorf("%s=%q: %+v", key, text, got)
 			}
@@ -335,7 +335,7 @@ func FuzzDevices(f *testing.F) {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		got, ok := Read(pod("p", containers(container("c0", nvidia, "1"))), Node{Cards: fourCards(), Kubelet: gave(id)})
+		got, ok := Read(pod("p", containers(container("c0", nvidia, "1"))), Node{GPUs: fourGPUs(), Kubelet: gave(id)})
 		if mig := strings.HasPrefix(id, "MIG-"); ok == mig || ok && len(got.Shares)+len(got.Unknown) != 1 {
 			t.Errorf("device %q: %+v", id, got)
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// node publishes four cards of 16130 MiB. The scheduler knows the classes of the modes,
+// node publishes four GPUs of 16130 MiB. The scheduler knows the classes of the modes,
 // and more.
 func node(t *testing.T, m mode.Mode, slots int64, more ...*resourceapi.DeviceClass) *allocatortest.Node {
 	t.Helper()
@@ -58,7 +58,7 @@ func claimOf(requests ...resourceapi.DeviceRequest) resourceapi.DeviceClaim {
 	return resourceapi.DeviceClaim{Requests: requests}
 }
 
-// With many slots, a claim for little memory would close a card to all others, within
+// With many slots, a claim for little memory would close a GPU to all others, within
 // every quota that counts devices and every bound on their memory, and by whatever
 // class. So nobody is given more than one.
 func TestAShareTakesOneSlot(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAShareTakesOneSlot(t *testing.T) {
 }
 
 // The published sample of ACK's binpack: eight pods of 3 GiB.
-func TestSharesFillACardBeforeTheNext(t *testing.T) {
+func TestSharesFillAGPUBeforeTheNext(t *testing.T) {
 	n := node(t, mode.Share, 20)
 	for i := range 8 {
 		want := "gpu-0-share"
@@ -115,7 +115,7 @@ func TestRequestsThatSayNoAmount(t *testing.T) {
 	}
 }
 
-func TestSlotsBoundTheSharesOfACard(t *testing.T) {
+func TestSlotsBoundTheSharesOfAGPU(t *testing.T) {
 	n := node(t, mode.Share, 2)
 	var got []string
 	for range 9 {
@@ -127,7 +127,7 @@ func TestSlotsBoundTheSharesOfACard(t *testing.T) {
 	}
 }
 
-func TestRequestsPinnedToOneCard(t *testing.T) {
+func TestRequestsPinnedToOneGPU(t *testing.T) {
 	n := node(t, mode.Share, 20)
 	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "9Gi"}))); got != "gpu-0-share" {
 		t.Fatalf("got %q", got)
@@ -141,7 +141,7 @@ func TestRequestsPinnedToOneCard(t *testing.T) {
 	}
 }
 
-func TestAdminClaimFitsOnAFullCard(t *testing.T) {
+func TestAdminClaimFitsOnAFullGPU(t *testing.T) {
 	n := node(t, mode.Share, 1)
 	for range 4 {
 		if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got == "" {
@@ -157,7 +157,7 @@ func TestAdminClaimFitsOnAFullCard(t *testing.T) {
 	}
 }
 
-func TestWholeCards(t *testing.T) {
+func TestWholeGPUs(t *testing.T) {
 	n := node(t, mode.Exclusive, 0)
 	two := request("r", mode.Exclusive, nil)
 	two.Exactly.Count = 2
@@ -178,8 +178,8 @@ func TestWholeCards(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, no card is granted more than it has.
-func TestRandomSharesNeverOverfillACard(t *testing.T) {
+// Whatever comes and goes, no GPU is granted more than it has.
+func TestRandomSharesNeverOverfillAGPU(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := node(t, mode.Share, 6)
 	random := rand.New(rand.NewPCG(1, 2))

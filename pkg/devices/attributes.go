@@ -17,7 +17,7 @@ import (
 type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
 
 // setString leaves out an empty value: the API server takes an empty string, but a
-// selector that compares with it would match cards of which nothing is known.
+// selector that compares with it would match GPUs of which nothing is known.
 func (a attributes) setString(name resourceapi.QualifiedName, value string) {
 	value = AttributeString(value)
 	if value == "" {
@@ -65,8 +65,8 @@ func semanticVersion(v string) (string, bool) {
 	return fmt.Sprintf("%d.%d.%d", numbers[0], numbers[1], numbers[2]), true
 }
 
-// cardAttributes describes a card independently of the mode it is served in.
-func cardAttributes(m *gpu.Machine, g gpu.GPU) attributes {
+// gpuAttributes describes a GPU independently of the mode it is served in.
+func gpuAttributes(m *gpu.Machine, g gpu.GPU) attributes {
 	a := attributes{}
 	a.setString(v1alpha1.AttrUUID, g.UUID)
 	a.setInt(v1alpha1.AttrIndex, int64(g.Index))
@@ -90,7 +90,7 @@ func cardAttributes(m *gpu.Machine, g gpu.GPU) attributes {
 	return a
 }
 
-// nvlink returns the indices of the cards that the card shares NVLink with, in
+// nvlink returns the indices of the GPUs that the GPU shares NVLink with, in
 // order, and the bandwidth to the best linked of them in GB/s.
 func nvlink(m *gpu.Machine, index int) (peers []string, bestGBps int) {
 	for _, l := range m.Links {

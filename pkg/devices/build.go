@@ -24,50 +24,50 @@ const GiB int64 = 1 << 30
 // aliyun.com/gpu-core.percentage has the same.
 const coresStep = 5
 
-// wholeCores is all of a card's compute, in percent.
+// wholeCores is all of a GPU's compute, in percent.
 const wholeCores = 100
 
-// Options says how a machine's cards are served.
+// Options says how a machine's GPUs are served.
 type Options struct {
 	// Pool is the pool's name, see PoolName.
 	Pool string
-	// Mode is the mode of all cards.
+	// Mode is the mode of all GPUs.
 	Mode mode.Mode
-	// Slots is how many shares a card takes in the shared modes; at least 1.
+	// Slots is how many shares a GPU takes in the shared modes; at least 1.
 	Slots int64
-	// Room is what claims can share of the card with the UUID in the shared modes,
+	// Room is what claims can share of the GPU with the UUID in the shared modes,
 	// where that is less than all of it: somebody without a claim has the rest. It
-	// closes no card; that is for CardTaints.
+	// closes no GPU; that is for GPUTaints.
 	Room map[string]Room
-	// Limits is, where shares are spread, what claims may have together of the card with the
+	// Limits is, where shares are spread, what claims may have together of the GPU with the
 	// UUID for the moment, which is no more than its Room.
 	Limits map[string]placement.Amount
-	// Isolation names what keeps the users of one card apart, IsolationLevel
+	// Isolation names what keeps the users of one GPU apart, IsolationLevel
 	// what it takes to get around it; they become the attributes "isolation"
 	// and "isolationLevel".
 	Isolation, IsolationLevel string
-	// CardLevels are the isolation levels of cards with another one, by UUID.
-	CardLevels map[string]string
-	// MemoryLimits says, by UUID, who counts the memory of cards on which the kernel limits it for
+	// GPULevels are the isolation levels of GPUs with another one, by UUID.
+	GPULevels map[string]string
+	// MemoryLimits says, by UUID, who counts the memory of GPUs on which the kernel limits it for
 	// shares.
 	MemoryLimits map[string]string
-	// Order lists the indices of the cards in the order to publish them, see
-	// package placement; nil is IndexOrder. Cards that it does not name follow in the
+	// Order lists the indices of the GPUs in the order to publish them, see
+	// package placement; nil is IndexOrder. GPUs that it does not name follow in the
 	// order of their indices. In mode Topology it has no effect: the links decide.
 	Order []int
-	// Taints are put on every device, CardTaints on those of the card with the
+	// Taints are put on every device, GPUTaints on those of the GPU with the
 	// UUID.
-	Taints     []resourceapi.DeviceTaint
-	CardTaints map[string][]resourceapi.DeviceTaint
-	// Retained lists the cards of each linked set that was published before
+	Taints    []resourceapi.DeviceTaint
+	GPUTaints map[string][]resourceapi.DeviceTaint
+	// Retained lists the GPUs of each linked set that was published before
 	// and has to stay, closed to new claims, until it is not allocated any
-	// more: only what is published counts its cards as taken.
+	// more: only what is published counts its GPUs as taken.
 	Retained [][]int
 	// MIG is for the instances of GPUs in MIG mode, which are offered in every mode.
 	MIG MIGOptions
 }
 
-// Room is what claims can share of a card: GiB units of memory, percent of its
+// Room is what claims can share of a GPU: GiB units of memory, percent of its
 // compute, and how many shares there can be.
 type Room struct{ Units, Cores, Slots int64 }
 
@@ -76,8 +76,8 @@ func (r Room) Empty(m mode.Mode) bool {
 	return r.Units < 1 || r.Slots < 1 || m.CountsCores() && r.Cores < coresStep
 }
 
-// Build returns the pool with one device per card that the mode Serves, in mode Topology with
-// linked sets of cards after them, and in every mode with the instances of GPUs in MIG mode at the
+// Build returns the pool with one device per GPU that the mode Serves, in mode Topology with
+// linked sets of GPUs after them, and in every mode with the instances of GPUs in MIG mode at the
 // end. The scheduler takes the first device that fits, so the order is the placement.
 func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	if o.Mode == mode.Topology {
@@ -92,7 +92,7 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	return pool(o.Pool, append(devices, instances(m, o)...), instanceCounters(m, o.MIG))
 }
 
-// Serves says whether the card can be offered in the mode. One without memory of its
+// Serves says whether the GPU can be offered in the mode. One without memory of its
 // own is handed out as a whole only: its share of the host's cannot be told, let
 // alone limited.
 func Serves(m mode.Mode, g gpu.GPU) bool { return !m.Shared() || !g.HostMemory }
@@ -104,15 +104,15 @@ func Empty(poolName string) resourceslice.DriverResources {
 }
 
 func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
-	a := cardAttributes(m, g)
+	a := gpuAttributes(m, g)
 	a.setString(v1alpha1.AttrMode, string(o.Mode))
 	a.setString(v1alpha1.AttrIsolation, o.Isolation)
-	a.setString(v1alpha1.AttrIsolationLevel, cmp.Or(o.CardLevels[g.UUID], o.IsolationLevel))
+	a.setString(v1alpha1.AttrIsolationLevel, cmp.Or(o.GPULevels[g.UUID], o.IsolationLevel))
 	a.setString(v1alpha1.AttrMemoryLimits, o.MemoryLimits[g.UUID])
 	d := resourceapi.Device{
 		Name:       DeviceName(g.Index, o.Mode),
 		Attributes: a,
-		Taints:     append(append([]resourceapi.DeviceTaint(nil), o.Taints...), o.CardTaints[g.UUID]...),
+		Taints:     append(append([]resourceapi.DeviceTaint(nil), o.Taints...), o.GPUTaints[g.UUID]...),
 	}
 	if o.Mode.Shared() {
 		shared := true
@@ -133,7 +133,7 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 	return d
 }
 
-// wholeCapacity is what a claim for the whole card gets: its exact memory.
+// wholeCapacity is what a claim for the whole GPU gets: its exact memory.
 func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 		v1alpha1.CapMemory: {Value: *resource.NewQuantity(g.MemoryMiB<<20, resource.BinarySI)},
@@ -143,8 +143,8 @@ func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 
 // sharedCapacity is what claims share. A request that does not mention memory
 // gets one unit and every request takes one slot, whatever it states: with more of
-// them a little memory would close the card to all others. Only an admin request may
-// state zero of both, so that it also finds room on a full card (the scheduler
+// them a little memory would close the GPU to all others. Only an admin request may
+// state zero of both, so that it also finds room on a full GPU (the scheduler
 // checks capacity for admin access too).
 //
 // Compute is granted in mode core-mem alone. In the other modes the most that

@@ -217,8 +217,8 @@ func mustJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-// What a card uses of the host's memory cannot be limited.
-func TestCardWithTheHostsMemoryIsNotShared(t *testing.T) {
+// What a GPU uses of the host's memory cannot be limited.
+func TestGPUWithTheHostsMemoryIsNotShared(t *testing.T) {
 	m := v100()
 	m.GPUs[0].HostMemory = true
 	for _, md := range []mode.Mode{mode.Exclusive, mode.Topology, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
@@ -226,16 +226,16 @@ func TestCardWithTheHostsMemoryIsNotShared(t *testing.T) {
 		if md.Shared() {
 			want = 1
 		}
-		var cards int
+		var gpus int
 		for _, slice := range Build(m, Options{Pool: "n1/gpu", Mode: md, Slots: 20}).Pools["n1/gpu"].Slices {
 			for _, d := range slice.Devices {
 				if indices, _, err := ParseDeviceName(d.Name); err == nil && len(indices) == 1 {
-					cards++
+					gpus++
 				}
 			}
 		}
-		if cards != want {
-			t.Errorf("mode %s: %d GPUs are offered, want %d", md, cards, want)
+		if gpus != want {
+			t.Errorf("mode %s: %d GPUs are offered, want %d", md, gpus, want)
 		}
 	}
 	var names []string

@@ -9,10 +9,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// BuildDynamic returns the pool in which each card is offered in several modes
-// at once, as Build would offer it in each. A device takes its card's counter
+// BuildDynamic returns the pool in which each GPU is offered in several modes
+// at once, as Build would offer it in each. A device takes its GPU's counter
 // while it is allocated, however many claims share it: so the first claim
-// decides on the card's mode, and the last one to go frees the card.
+// decides on the GPU's mode, and the last one to go frees the GPU.
 //
 // perMode holds the options of each mode, all with the same pool and order.
 //
@@ -21,19 +21,19 @@ import (
 // moment is to be tainted, not left out.
 func BuildDynamic(m *gpu.Machine, perMode []Options) resourceslice.DriverResources {
 	devices := make([]resourceapi.Device, 0, len(m.GPUs)*len(perMode))
-	cards := ordered(m, perMode[0].Order)
-	for _, g := range cards {
+	gpus := ordered(m, perMode[0].Order)
+	for _, g := range gpus {
 		for _, o := range perMode {
 			if !Serves(o.Mode, g) {
 				continue
 			}
 			d := device(m, g, o)
-			d.ConsumesCounters = wholeCards(g.Index)
+			d.ConsumesCounters = wholeGPUs(g.Index)
 			devices = append(devices, d)
 		}
 	}
 	// The counters' order is not the devices', which changes with what is granted.
 	devices = append(devices, instances(m, perMode[0])...)
-	return pool(perMode[0].Pool, devices, append(cardCounters(IndexOrder(m)),
+	return pool(perMode[0].Pool, devices, append(gpuCounters(IndexOrder(m)),
 		instanceCounters(m, perMode[0].MIG)...))
 }

@@ -24,7 +24,7 @@ import (
 
 const dynamicSlots = 6
 
-func plainCards(n int) *gpu.Machine {
+func plainGPUs(n int) *gpu.Machine {
 	m := &gpu.Machine{}
 	for i := range n {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
@@ -33,7 +33,7 @@ func plainCards(n int) *gpu.Machine {
 	return m
 }
 
-// dynamicPool is what a dynamic node publishes with its cards so far taken.
+// dynamicPool is what a dynamic node publishes with its GPUs so far taken.
 func dynamicPool(m *gpu.Machine, used map[string]int64) resourceslice.DriverResources {
 	var gpus []placement.GPU
 	for _, g := range m.GPUs {
@@ -56,8 +56,8 @@ func dynamicNode(t *testing.T, m *gpu.Machine) *allocatortest.Node {
 	return allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, nil), classes)
 }
 
-func TestFirstClaimDecidesOnACard(t *testing.T) {
-	n := dynamicNode(t, plainCards(3))
+func TestFirstClaimDecidesOnAGPU(t *testing.T) {
+	n := dynamicNode(t, plainGPUs(3))
 	_, ctx := ktesting.NewTestContext(t)
 	take := func(m mode.Mode, a amounts, want string) []resourceapi.DeviceRequestAllocationResult {
 		t.Helper()
@@ -88,7 +88,7 @@ func TestFirstClaimDecidesOnACard(t *testing.T) {
 	take(mode.Share, amounts{"memory": "1Gi"}, "")
 }
 
-// A request by model alone takes what comes first, and that is a card in use.
+// A request by model alone takes what comes first, and that is a GPU in use.
 func TestRequestByModelOnADynamicNode(t *testing.T) {
 	const model = "Tesla-V100-SXM2-16GB"
 	classes, err := deviceclasses.Modes()
@@ -117,7 +117,7 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
-			m, used := plainCards(2), map[string]int64{}
+			m, used := plainGPUs(2), map[string]int64{}
 			n := allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, used), append(ofModel, classes...))
 			if test.inUse != "" {
 				before, err := n.Allocate(ctx, claimOf(request("r", mode.Exclusive, nil)))
@@ -138,13 +138,13 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, in whatever order: a card is in one mode, it is not
-// granted more than it has, and a claim is turned away only if no card has room.
-func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
+// Whatever comes and goes, in whatever order: a GPU is in one mode, it is not
+// granted more than it has, and a claim is turned away only if no GPU has room.
+func TestRandomClaimsNeverMixModesOnAGPU(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3, 4} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			const rounds = 800
-			h := history{n: dynamicNode(t, plainCards(8)), m: plainCards(8), random: rand.New(rand.NewPCG(seed, 0)),
+			h := history{n: dynamicNode(t, plainGPUs(8)), m: plainGPUs(8), random: rand.New(rand.NewPCG(seed, 0)),
 				lastMode: map[int]mode.Mode{}}
 			for round := range rounds {
 				// The node fills, and empties again.
@@ -172,7 +172,7 @@ type history struct {
 	held   [][]resourceapi.DeviceRequestAllocationResult
 
 	granted, refused, released int
-	// changed is how often a card came to another mode than it was in last.
+	// changed is how often a GPU came to another mode than it was in last.
 	changed  int
 	lastMode map[int]mode.Mode
 }
@@ -184,7 +184,7 @@ func (h *history) release() {
 	h.released++
 }
 
-// claim asks for a share, or a card, of a mode.
+// claim asks for a share, or a GPU, of a mode.
 func (h *history) claim(t *testing.T) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
@@ -195,7 +195,7 @@ func (h *history) claim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	room := roomFor(cardsOf(t, h.held), wanted, memory, cores, len(h.m.GPUs))
+	room := roomFor(gpusOf(t, h.held), wanted, memory, cores, len(h.m.GPUs))
 	if (len(results) > 0) != room {
 		t.Fatalf("a claim of mode %s for %v got %v, and there is room: %t", wanted, a, results, room)
 	}
@@ -207,11 +207,11 @@ func (h *history) claim(t *testing.T) {
 	h.held = append(h.held, results)
 }
 
-// check looks at the cards, and publishes them anew.
+// check looks at the GPUs, and publishes them anew.
 func (h *history) check(t *testing.T) {
 	t.Helper()
 	used := map[string]int64{}
-	for index, u := range cardsOf(t, h.held) {
+	for index, u := range gpusOf(t, h.held) {
 		used[fmt.Sprintf("GPU-%d", index)] = u.memory
 		if u.memory > 15 || u.cores > 100 || u.claims > dynamicSlots || u.mode == mode.Exclusive && u.claims > 1 {
 			t.Fatalf("GPU %d holds %+v", index, u)
@@ -237,16 +237,16 @@ func someAmounts(random *rand.Rand, m mode.Mode) (a amounts, memory, cores int64
 	return a, memory, cores
 }
 
-type cardUse struct {
+type gpuUse struct {
 	mode          mode.Mode
 	claims        int
 	memory, cores int64
 }
 
-// cardsOf adds up what is held of each card, and fails where that is in two modes.
-func cardsOf(t *testing.T, held [][]resourceapi.DeviceRequestAllocationResult) map[int]cardUse {
+// gpusOf adds up what is held of each GPU, and fails where that is in two modes.
+func gpusOf(t *testing.T, held [][]resourceapi.DeviceRequestAllocationResult) map[int]gpuUse {
 	t.Helper()
-	use := map[int]cardUse{}
+	use := map[int]gpuUse{}
 	for _, results := range held {
 		indices, m, err := devices.ParseDeviceName(results[0].Device)
 		if err != nil {
@@ -269,7 +269,7 @@ func cardsOf(t *testing.T, held [][]resourceapi.DeviceRequestAllocationResult) m
 	return use
 }
 
-func roomFor(use map[int]cardUse, m mode.Mode, memory, cores int64, n int) bool {
+func roomFor(use map[int]gpuUse, m mode.Mode, memory, cores int64, n int) bool {
 	for index := range n {
 		u, used := use[index]
 		if !used {
@@ -282,10 +282,10 @@ func roomFor(use map[int]cardUse, m mode.Mode, memory, cores int64, n int) bool 
 	return false
 }
 
-// A monitor sees a card that is in use in the mode in which it is used. In the
-// other modes it does not fit: the scheduler counts cards for it, too.
+// A monitor sees a GPU that is in use in the mode in which it is used. In the
+// other modes it does not fit: the scheduler counts GPUs for it, too.
 func TestMonitorsOfADynamicNode(t *testing.T) {
-	n := dynamicNode(t, plainCards(2))
+	n := dynamicNode(t, plainGPUs(2))
 	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-0-share" {
 		t.Fatalf("got %q", got)
 	}

@@ -103,7 +103,7 @@ func instances(m *gpu.Machine, o Options) []resourceapi.Device {
 	for _, gone := range o.MIG.Gone {
 		// It has all attributes that others have: a selector that names one which a device lacks keeps
 		// pods from every node.
-		g, there := cardOf(m, gone.Index)
+		g, there := gpuOf(m, gone.Index)
 		if !there {
 			continue
 		}
@@ -118,8 +118,8 @@ func instances(m *gpu.Machine, o Options) []resourceapi.Device {
 	return devices
 }
 
-// cardOf is the card with the index, in MIG mode or not.
-func cardOf(m *gpu.Machine, index int) (gpu.GPU, bool) {
+// gpuOf is the GPU with the index, in MIG mode or not.
+func gpuOf(m *gpu.Machine, index int) (gpu.GPU, bool) {
 	for _, p := range m.Partitioned {
 		if p.Index == index {
 			return p.GPU, true
@@ -156,7 +156,7 @@ func (o MIGOptions) heldOf(p gpu.Partitioned) []gpu.Instance {
 }
 
 func instance(m *gpu.Machine, p gpu.Partitioned, i gpu.Instance, o Options) resourceapi.Device {
-	a := cardAttributes(m, p.GPU)
+	a := gpuAttributes(m, p.GPU)
 	a.setString(v1alpha1.AttrMode, string(mode.MIG))
 	a.setString(v1alpha1.AttrIsolation, o.MIG.Isolation)
 	a.setString(v1alpha1.AttrIsolationLevel, o.MIG.Level)
@@ -171,7 +171,7 @@ func instance(m *gpu.Machine, p gpu.Partitioned, i gpu.Instance, o Options) reso
 		Name:       InstanceName(p.Index, i.Profile, i.Start),
 		Attributes: a,
 		Capacity:   instanceCapacity(i),
-		Taints:     withTaints(slices.Clone(o.CardTaints[p.UUID]), o.CardTaints[i.UUID]),
+		Taints:     withTaints(slices.Clone(o.GPUTaints[p.UUID]), o.GPUTaints[i.UUID]),
 	}
 }
 

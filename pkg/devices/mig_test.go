@@ -145,7 +145,7 @@ func TestTaintsOfInstances(t *testing.T) {
 		return []resourceapi.DeviceTaint{{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
 	o.Taints = taint("switching")
-	o.CardTaints = map[string][]resourceapi.DeviceTaint{"GPU-1": taint("sick"), "MIG-half": taint("half")}
+	o.GPUTaints = map[string][]resourceapi.DeviceTaint{"GPU-1": taint("sick"), "MIG-half": taint("half")}
 	got := map[string][]string{}
 	for _, d := range built(migMachine(), o) {
 		for _, t := range d.Taints {

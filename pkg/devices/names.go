@@ -11,8 +11,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// DeviceName is the name of a card's device in a mode: "gpu-3" for the whole
-// card, "gpu-3-share" and the like in the other modes. Names differ by mode so
+// DeviceName is the name of a GPU's device in a mode: "gpu-3" for the whole
+// GPU, "gpu-3-share" and the like in the other modes. Names differ by mode so
 // that an allocation of one mode can never be taken for one of another.
 func DeviceName(index int, m mode.Mode) string {
 	if m == mode.Exclusive {
@@ -21,7 +21,7 @@ func DeviceName(index int, m mode.Mode) string {
 	return fmt.Sprintf("gpu-%d-%s", index, m)
 }
 
-// SetName is the name of the device of a linked set: "gpus-0-3" for the cards
+// SetName is the name of the device of a linked set: "gpus-0-3" for the GPUs
 // 0 and 3. The indices are ascending.
 func SetName(indices []int) string {
 	name := "gpus"
@@ -32,7 +32,7 @@ func SetName(indices []int) string {
 }
 
 // ParseDeviceName is the reverse of DeviceName, SetName and InstanceName: the indices of the
-// device's cards, ascending, and its mode. A name that none of them would make is an
+// device's GPUs, ascending, and its mode. A name that none of them would make is an
 // error.
 func ParseDeviceName(name string) (indices []int, m mode.Mode, err error) {
 	if numbers, ok := strings.CutPrefix(name, "gpus-"); ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// IndexOrder is the order of the cards by index.
+// IndexOrder is the order of the GPUs by index.
 func IndexOrder(m *gpu.Machine) []int {
 	order := make([]int, 0, len(m.GPUs))
 	for _, g := range m.GPUs {
@@ -18,13 +18,13 @@ func IndexOrder(m *gpu.Machine) []int {
 	return order
 }
 
-// ordered returns the cards in that order; those that it does not name follow.
+// ordered returns the GPUs in that order; those that it does not name follow.
 func ordered(m *gpu.Machine, order []int) []gpu.GPU {
 	rank := make(map[int]int, len(order))
 	for i, index := range order {
 		rank[index] = i - len(order)
 	}
-	cards := slices.Clone(m.GPUs)
-	slices.SortStableFunc(cards, func(a, b gpu.GPU) int { return cmp.Compare(rank[a.Index], rank[b.Index]) })
-	return cards
+	gpus := slices.Clone(m.GPUs)
+	slices.SortStableFunc(gpus, func(a, b gpu.GPU) int { return cmp.Compare(rank[a.Index], rank[b.Index]) })
+	return gpus
 }

@@ -42,7 +42,7 @@ func placements(m *gpu.Machine, p gpu.Partitioned, o Options) []resourceapi.Devi
 			}
 			d := instance(m, p, i, o)
 			// Its attributes stay while instances come and go: a pool that changes is passed over for a moment.
-			d.Taints = withTaints(d.Taints, o.CardTaints[uuidAt(p, i.PlaceOf())])
+			d.Taints = withTaints(d.Taints, o.GPUTaints[uuidAt(p, i.PlaceOf())])
 			if slices.ContainsFunc(o.MIG.Held[p.UUID], i.PlaceOf().Overlaps) || !within(engines(i), leftOfHeld) {
 				d.Taints = withTaints(d.Taints, []resourceapi.DeviceTaint{
 					{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}})

@@ -69,7 +69,7 @@ func TestPlacesAreDevices(t *testing.T) {
 	if diff := cmp.Diff(before, built(onDemand(1, foreign), o)); diff != "" {
 		t.Errorf("the instance of a claim changes what is published (-before +after):\n%s", diff)
 	}
-	o.CardTaints = map[string][]resourceapi.DeviceTaint{"MIG-f": {{Key: "k", Effect: "NoSchedule"}}}
+	o.GPUTaints = map[string][]resourceapi.DeviceTaint{"MIG-f": {{Key: "k", Effect: "NoSchedule"}}}
 	for _, d := range built(onDemand(1, foreign), o) {
 		if (d.Name == "gpu-0-mig-3g-40gb-0") != (len(d.Taints) > 0) {
 			t.Errorf("%s has the taints %v", d.Name, d.Taints)

@@ -19,7 +19,7 @@ import (
 // that must not move it to another slice.
 const devicesPerSlice = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
 
-// countersPerSet is how many cards are counted in one counter set.
+// countersPerSet is how many GPUs are counted in one counter set.
 const countersPerSet = resourceapi.ResourceSliceMaxCountersPerCounterSet
 
 // pool distributes the devices over as many slices as it takes, in their order,
@@ -39,10 +39,10 @@ func pool(name string, devices []resourceapi.Device, counters []resourceapi.Coun
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{name: {Slices: out}}}
 }
 
-// cardCounters are the counters of the cards with these indices: one of value 1
-// for each card, which a device takes with wholeCards. There is one set for the
-// cards 0 to 31, and another one for each further 32.
-func cardCounters(indices []int) []resourceapi.CounterSet {
+// gpuCounters are the counters of the GPUs with these indices: one of value 1
+// for each GPU, which a device takes with wholeGPUs. There is one set for the
+// GPUs 0 to 31, and another one for each further 32.
+func gpuCounters(indices []int) []resourceapi.CounterSet {
 	var sets []resourceapi.CounterSet
 	for _, index := range indices {
 		name := counterSetName(index)
@@ -51,16 +51,16 @@ func cardCounters(indices []int) []resourceapi.CounterSet {
 			i = len(sets)
 			sets = append(sets, resourceapi.CounterSet{Name: name, Counters: map[string]resourceapi.Counter{}})
 		}
-		sets[i].Counters[counterName(index)] = oneCard()
+		sets[i].Counters[counterName(index)] = oneGPU()
 	}
 	return sets
 }
 
-// wholeCards is what a device consumes that stands for these cards: while it is
+// wholeGPUs is what a device consumes that stands for these GPUs: while it is
 // allocated, no other device of any of them can be. The API allows a device the
 // counters of two sets.
-func wholeCards(indices ...int) []resourceapi.DeviceCounterConsumption {
-	sets := cardCounters(indices)
+func wholeGPUs(indices ...int) []resourceapi.DeviceCounterConsumption {
+	sets := gpuCounters(indices)
 	consumed := make([]resourceapi.DeviceCounterConsumption, 0, len(sets))
 	for _, set := range sets {
 		consumed = append(consumed, resourceapi.DeviceCounterConsumption{CounterSet: set.Name, Counters: set.Counters})
@@ -77,7 +77,7 @@ func counterSetName(index int) string {
 
 func counterName(index int) string { return fmt.Sprintf("gpu-%d", index) }
 
-func oneCard() resourceapi.Counter {
+func oneGPU() resourceapi.Counter {
 	return resourceapi.Counter{Value: *resource.NewQuantity(1, resource.DecimalSI)}
 }
 

@@ -37,8 +37,8 @@ func TestPoolDistributesDevicesOverSlices(t *testing.T) {
 		{0, nil, []int{0}},
 		{8, nil, []int{8}},
 		{64, nil, []int{64}},
-		{8, cardCounters([]int{0}), []int{8, -1}},
-		{130, cardCounters([]int{0}), []int{64, 64, 2, -1}},
+		{8, gpuCounters([]int{0}), []int{8, -1}},
+		{130, gpuCounters([]int{0}), []int{64, 64, 2, -1}},
 	} {
 		var got []int
 		var order []string
@@ -66,7 +66,7 @@ func TestCountersKeepWithinTheAPILimits(t *testing.T) {
 	for i := range 64 {
 		all = append(all, i)
 	}
-	sets := cardCounters(all)
+	sets := gpuCounters(all)
 	if len(sets) != 2 || len(sets) > resourceapi.ResourceSliceMaxCounterSets {
 		t.Errorf("%d counter sets for 64 GPUs", len(sets))
 	}
@@ -75,24 +75,24 @@ func TestCountersKeepWithinTheAPILimits(t *testing.T) {
 			t.Errorf("set %s has %d counters", set.Name, len(set.Counters))
 		}
 	}
-	if n := len(wholeCards(31, 32)); n != 2 || n > resourceapi.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
+	if n := len(wholeGPUs(31, 32)); n != 2 || n > resourceapi.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
 		t.Errorf("a device of GPUs 31 and 32 consumes from %d sets", n)
 	}
 }
 
-// Whatever the slices they lie in, devices of one card exclude each other and
+// Whatever the slices they lie in, devices of one GPU exclude each other and
 // others do not.
-func TestDevicesOfACardExcludeEachOther(t *testing.T) {
+func TestDevicesOfAGPUExcludeEachOther(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	device := func(name string, cards ...int) resourceapi.Device {
-		return resourceapi.Device{Name: name, ConsumesCounters: wholeCards(cards...)}
+	device := func(name string, gpus ...int) resourceapi.Device {
+		return resourceapi.Device{Name: name, ConsumesCounters: wholeGPUs(gpus...)}
 	}
 	devices := []resourceapi.Device{device("pair", 0, 1)}
 	for i := range devicesPerSlice {
 		devices = append(devices, device(fmt.Sprintf("first-%d", i), 0))
 	}
 	devices = append(devices, device("second", 1), device("third", 40))
-	n := allocatortest.NewNode("n1", v1alpha1.DriverName, pool("n1/gpu", devices, cardCounters([]int{0, 1, 40})),
+	n := allocatortest.NewNode("n1", v1alpha1.DriverName, pool("n1/gpu", devices, gpuCounters([]int{0, 1, 40})),
 		[]*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "any"}}})
 	one := resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r",
 		Exactly: &resourceapi.ExactDeviceRequest{
@@ -122,7 +122,7 @@ func TestDevicesOfACardExcludeEachOther(t *testing.T) {
 	allocate("third")
 	n.Release(pair)
 	// The order is that of the devices, through all slices.
-	n.Publish(pool("n1/gpu", devices[1:], cardCounters([]int{0, 1, 40})))
+	n.Publish(pool("n1/gpu", devices[1:], gpuCounters([]int{0, 1, 40})))
 	allocate("first-0")
 	allocate("second")
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// Reserved returns what a published device shows to be taken of its card by pods that
+// Reserved returns what a published device shows to be taken of its GPU by pods that
 // hold no claim, in GiB units and percent: what is left is its capacity, what the
-// card has its attributes say. closed is whether nothing of the card is handed out
+// GPU has its attributes say. closed is whether nothing of the GPU is handed out
 // because of them, or of another driver.
 func Reserved(d *resourceapi.Device) (units, cores int64, closed bool) {
 	closed = slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {

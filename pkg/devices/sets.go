@@ -21,27 +21,27 @@ import (
 // device does not have, is applied to them.
 const modeRetained = "withdrawn"
 
-// topologyPool returns single cards and the machine's linked sets of them. Only
-// where there are sets are cards counted: counters cost every scheduling cycle
+// topologyPool returns single GPUs and the machine's linked sets of them. Only
+// where there are sets are GPUs counted: counters cost every scheduling cycle
 // of the cluster before Kubernetes 1.37 (about 0.1 ms per node that has
 // them).
 //
-// Single cards come first: a claim that does not say how many cards a device
+// Single GPUs come first: a claim that does not say how many GPUs a device
 // is to have gets single ones. Their order is the links', not Options.Order.
 func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	var devices []resourceapi.Device
-	var cards [][]int // of each device
+	var gpus [][]int // of each device
 	for _, g := range ordered(m, topology.Singles(m)) {
 		d := device(m, g, o)
 		attributes(d.Attributes).setInt(v1alpha1.AttrGPUCount, 1)
-		devices, cards = append(devices, d), append(cards, []int{g.Index})
+		devices, gpus = append(devices, d), append(gpus, []int{g.Index})
 	}
 	for _, set := range topology.Sets(m) {
-		devices, cards = append(devices, setDevice(m, set, o)), append(cards, set.Cards)
+		devices, gpus = append(devices, setDevice(m, set, o)), append(gpus, set.GPUs)
 	}
 	for _, set := range o.Retained {
-		if !slices.ContainsFunc(cards, func(published []int) bool { return slices.Equal(published, set) }) {
-			devices, cards = append(devices, retainedDevice(set, o)), append(cards, set)
+		if !slices.ContainsFunc(gpus, func(published []int) bool { return slices.Equal(published, set) }) {
+			devices, gpus = append(devices, retainedDevice(set, o)), append(gpus, set)
 		}
 	}
 	parts := instances(m, o)
@@ -49,24 +49,24 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 		return pool(o.Pool, append(devices, parts...), instanceCounters(m, o.MIG))
 	}
 	for i := range devices {
-		devices[i].ConsumesCounters = wholeCards(cards[i]...)
+		devices[i].ConsumesCounters = wholeGPUs(gpus[i]...)
 	}
-	counted := slices.Concat(cards...)
+	counted := slices.Concat(gpus...)
 	slices.Sort(counted)
-	return pool(o.Pool, append(devices, parts...), append(cardCounters(slices.Compact(counted)),
+	return pool(o.Pool, append(devices, parts...), append(gpuCounters(slices.Compact(counted)),
 		instanceCounters(m, o.MIG)...))
 }
 
-// setDevice describes a set by all that its cards, which are of one model, have in
+// setDevice describes a set by all that its GPUs, which are of one model, have in
 // common: a selector that asks for an attribute that a device lacks is an error that
-// stops scheduling. Memory is that of its smallest card, compute that of each.
+// stops scheduling. Memory is that of its smallest GPU, compute that of each.
 func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	var members []gpu.GPU
 	taints := slices.Clone(o.Taints)
 	for _, g := range m.GPUs {
-		if slices.Contains(set.Cards, g.Index) {
+		if slices.Contains(set.GPUs, g.Index) {
 			members = append(members, g)
-			taints = withTaints(taints, o.CardTaints[g.UUID])
+			taints = withTaints(taints, o.GPUTaints[g.UUID])
 		}
 	}
 	smallest := slices.MinFunc(members, func(a, b gpu.GPU) int { return cmp.Compare(a.MemoryMiB, b.MemoryMiB) })
@@ -74,8 +74,8 @@ func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	a.setString(v1alpha1.AttrMode, string(o.Mode))
 	a.setString(v1alpha1.AttrIsolation, o.Isolation)
 	a.setString(v1alpha1.AttrIsolationLevel, o.IsolationLevel)
-	a.setInt(v1alpha1.AttrGPUCount, int64(len(set.Cards)))
-	a.setString(v1alpha1.AttrMembers, joined(set.Cards))
+	a.setInt(v1alpha1.AttrGPUCount, int64(len(set.GPUs)))
+	a.setString(v1alpha1.AttrMembers, joined(set.GPUs))
 	a.setInt(v1alpha1.AttrNVLinkGBps, int64(set.NVLinkGBps))
 	a.setString(v1alpha1.AttrModel, smallest.Model)
 	a.setString(v1alpha1.AttrProductName, smallest.ProductName)
@@ -86,17 +86,17 @@ func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	a.setVersion(v1alpha1.AttrCUDADriverVersion, m.CUDADriverVersion)
 	a.setInt(v1alpha1.AttrMemoryMiB, smallest.MemoryMiB)
 	return resourceapi.Device{
-		Name: SetName(set.Cards), Attributes: a, Taints: taints, Capacity: wholeCapacity(smallest),
+		Name: SetName(set.GPUs), Attributes: a, Taints: taints, Capacity: wholeCapacity(smallest),
 	}
 }
 
-func retainedDevice(cards []int, o Options) resourceapi.Device {
+func retainedDevice(gpus []int, o Options) resourceapi.Device {
 	a := attributes{}
 	a.setString(v1alpha1.AttrMode, modeRetained)
-	a.setInt(v1alpha1.AttrGPUCount, int64(len(cards)))
-	a.setString(v1alpha1.AttrMembers, joined(cards))
+	a.setInt(v1alpha1.AttrGPUCount, int64(len(gpus)))
+	a.setString(v1alpha1.AttrMembers, joined(gpus))
 	closed := resourceapi.DeviceTaint{Key: v1alpha1.TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}
-	return resourceapi.Device{Name: SetName(cards), Attributes: a, Taints: append(slices.Clone(o.Taints), closed)}
+	return resourceapi.Device{Name: SetName(gpus), Attributes: a, Taints: append(slices.Clone(o.Taints), closed)}
 }
 
 // withTaints adds those taints whose key is not there yet.

@@ -20,9 +20,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// Whatever a single card shows, a set shows too, but for what differs between cards: a
+// Whatever a single GPU shows, a set shows too, but for what differs between GPUs: a
 // selector that asks for more keeps a pod off every node that has sets.
-func TestSetsShowWhatTheirCardsHaveInCommon(t *testing.T) {
+func TestSetsShowWhatTheirGPUsHaveInCommon(t *testing.T) {
 	var single, set resourceapi.Device
 	for _, d := range topologyPool(machine(t, "dgx1")).Pools["n1/gpu"].Slices[0].Devices {
 		switch d.Name {
@@ -58,7 +58,7 @@ func TestSetsShowWhatTheirCardsHaveInCommon(t *testing.T) {
 	}
 }
 
-// A selector that is right for every card finds sets as well, with the real allocator.
+// A selector that is right for every GPU finds sets as well, with the real allocator.
 func TestSelectorsOfAllDevices(t *testing.T) {
 	for _, expression := range []string{
 		`device.attributes["gpu.aliyun.com"].isolation == "whole-card"`,
@@ -67,7 +67,7 @@ func TestSelectorsOfAllDevices(t *testing.T) {
 		`device.attributes["gpu.aliyun.com"].brand == "Tesla"`,
 		`device.capacity["gpu.aliyun.com"].cores.compareTo(quantity("100")) == 0`,
 	} {
-		claim := cards(4)
+		claim := newGPUs(4)
 		for i := range claim.Requests[0].FirstAvailable {
 			claim.Requests[0].FirstAvailable[i].Selectors = []resourceapi.DeviceSelector{
 				{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
@@ -79,9 +79,9 @@ func TestSelectorsOfAllDevices(t *testing.T) {
 	}
 }
 
-// With more cards than all sets can be looked at, claims get linked cards in each part
+// With more GPUs than all sets can be looked at, claims get linked GPUs in each part
 // of the machine, also those that take nothing else.
-func TestLinkedCardsOfALargeMachine(t *testing.T) {
+func TestLinkedGPUsOfALargeMachine(t *testing.T) {
 	m := &gpu.Machine{}
 	for b := range 16 {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: b, Model: "V100", UUID: fmt.Sprintf("GPU-%d", b), MemoryMiB: 16160})
@@ -94,17 +94,17 @@ func TestLinkedCardsOfALargeMachine(t *testing.T) {
 		}
 	}
 	busy := []resourceapi.DeviceRequestAllocationResult{}
-	for card := range 5 {
+	for g := range 5 {
 		busy = append(busy, resourceapi.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: "n1/gpu",
-			Device: devices.DeviceName(card, mode.Topology)})
+			Device: devices.DeviceName(g, mode.Topology)})
 	}
 	linkedOnly := func(k int) resourceapi.DeviceClaim {
-		claim := cards(k)
+		claim := newGPUs(k)
 		claim.Requests[0].FirstAvailable = claim.Requests[0].FirstAvailable[:1]
 		return claim
 	}
 	for _, k := range []int{2, 4, 8} {
-		for what, claim := range map[string]resourceapi.DeviceClaim{"linked or any": cards(k), "linked": linkedOnly(k)} {
+		for what, claim := range map[string]resourceapi.DeviceClaim{"linked or any": newGPUs(k), "linked": linkedOnly(k)} {
 			n := topologyNode(t, m)
 			n.Hold(busy)
 			results, err := n.Allocate(quiet(t), claim)
@@ -120,12 +120,12 @@ func TestLinkedCardsOfALargeMachine(t *testing.T) {
 	}
 }
 
-// A card with fewer lanes to NVSwitches than the others is handed out last.
-func TestWeakCardComesLast(t *testing.T) {
-	n := topologyNode(t, changed(t, "h200x8", func(s *sim.Spec) { s.Cards[1].NVSwitchLanes = ptr.To(17) }))
+// A GPU with fewer lanes to NVSwitches than the others is handed out last.
+func TestWeakGPUComesLast(t *testing.T) {
+	n := topologyNode(t, changed(t, "h200x8", func(s *sim.Spec) { s.GPUs[1].NVSwitchLanes = ptr.To(17) }))
 	for _, want := range []string{"[0 2 3 4]", "[5 6]", "[1 7]"} {
 		k := strings.Count(want, " ") + 1
-		results, err := n.Allocate(quiet(t), cards(k))
+		results, err := n.Allocate(quiet(t), newGPUs(k))
 		if got := fmt.Sprint(members(t, results)); err != nil || got != want {
 			t.Errorf("a claim for %d GPUs gets %s, %v; want %s", k, got, err, want)
 		}
@@ -139,7 +139,7 @@ func TestSetsHaveTheTaintsOfTheirGPUs(t *testing.T) {
 		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Value: "xid-79",
 			Effect: resourceapi.DeviceTaintEffectNoSchedule}
 		pool := devices.Build(m, devices.Options{Pool: "n1/gpu", Mode: mode.Topology,
-			CardTaints: map[string][]resourceapi.DeviceTaint{sick.UUID: {taint}}})
+			GPUTaints: map[string][]resourceapi.DeviceTaint{sick.UUID: {taint}}})
 		closed := 0
 		for _, slice := range pool.Pools["n1/gpu"].Slices {
 			for _, d := range slice.Devices {

@@ -70,9 +70,9 @@ func topologyNode(t testing.TB, m *gpu.Machine) *allocatortest.Node {
 // quiet is a context without the allocator's log, of which there would be much.
 func quiet(t testing.TB) context.Context { return klog.NewContext(t.Context(), logr.Discard()) }
 
-// cards is what demo/topology says: a linked set of k, or any k single cards. For
-// one card that is the same.
-func cards(k int) resourceapi.DeviceClaim {
+// GPUs is what demo/topology says: a linked set of k, or any k single GPUs. For
+// one GPU that is the same.
+func newGPUs(k int) resourceapi.DeviceClaim {
 	sub := func(name, class string, count int) resourceapi.DeviceSubRequest {
 		return resourceapi.DeviceSubRequest{
 			Name: name, DeviceClassName: class + ".topology.gpu.aliyun.com",
@@ -86,7 +86,7 @@ func cards(k int) resourceapi.DeviceClaim {
 	return claimOf(resourceapi.DeviceRequest{Name: "cards", FirstAvailable: alternatives})
 }
 
-// members are the indices of the allocated cards, ascending.
+// members are the indices of the allocated GPUs, ascending.
 func members(t testing.TB, results []resourceapi.DeviceRequestAllocationResult) []int {
 	t.Helper()
 	var out []int
@@ -102,8 +102,8 @@ func members(t testing.TB, results []resourceapi.DeviceRequestAllocationResult) 
 }
 
 // Whatever is taken and given back before, a claim gets the best of the free
-// cards, with the scheduler's own allocator.
-func TestClaimsGetTheBestFreeCards(t *testing.T) {
+// GPUs, with the scheduler's own allocator.
+func TestClaimsGetTheBestFreeGPUs(t *testing.T) {
 	m := machine(t, "dgx1")
 	n := topologyNode(t, m)
 	for sequence := range uint64(2000) {
@@ -128,7 +128,7 @@ func allocateAtRandom(t *testing.T, m *gpu.Machine, n *allocatortest.Node, rando
 			continue
 		}
 		k := []int{1, 1, 2, 2, 4, 4, 8}[random.IntN(7)]
-		results, err := n.Allocate(ctx, cards(k))
+		results, err := n.Allocate(ctx, newGPUs(k))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func allocateAtRandom(t *testing.T, m *gpu.Machine, n *allocatortest.Node, rando
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("%s: (-want +got):\n%s", strings.Join(history, "; "), diff)
 		}
-		free = slices.DeleteFunc(free, func(card int) bool { return slices.Contains(got, card) })
+		free = slices.DeleteFunc(free, func(g int) bool { return slices.Contains(got, g) })
 		if results != nil {
 			held = append(held, results)
 		}
@@ -147,10 +147,10 @@ func allocateAtRandom(t *testing.T, m *gpu.Machine, n *allocatortest.Node, rando
 	}
 }
 
-// The same for each of the 256 combinations of free cards and each size: what
-// random sequences may not come by. (Cards without NVLink come one after the
+// The same for each of the 256 combinations of free GPUs and each size: what
+// random sequences may not come by. (GPUs without NVLink come one after the
 // other: pkg/topology has their order.)
-func TestEveryCombinationOfBusyCards(t *testing.T) {
+func TestEveryCombinationOfBusyGPUs(t *testing.T) {
 	ctx := quiet(t)
 	for _, name := range []string{"dgx1", "v100x4", "a100x8"} {
 		m := machine(t, name)
@@ -170,7 +170,7 @@ func TestEveryCombinationOfBusyCards(t *testing.T) {
 				n.Hold(b)
 			}
 			for _, k := range []int{1, 2, 4, 8} {
-				results, err := n.Allocate(ctx, cards(k))
+				results, err := n.Allocate(ctx, newGPUs(k))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -188,7 +188,7 @@ func TestEveryCombinationOfBusyCards(t *testing.T) {
 
 func TestSizeOfATopologyPool(t *testing.T) {
 	pcie := changed(t, "dgx1", func(s *sim.Spec) { s.NVLinks = nil })
-	weak := changed(t, "h200x8", func(s *sim.Spec) { s.Cards[3].NVSwitchLanes = ptr.To(17) })
+	weak := changed(t, "h200x8", func(s *sim.Spec) { s.GPUs[3].NVSwitchLanes = ptr.To(17) })
 	for _, tc := range []struct {
 		name            string
 		machine         *gpu.Machine
@@ -226,13 +226,13 @@ func TestSizeOfATopologyPool(t *testing.T) {
 	}
 }
 
-// An allocated set without one of its cards keeps the others from being given
+// An allocated set without one of its GPUs keeps the others from being given
 // to somebody else, and is not given anew.
 func TestRetainedSetKeepsItsGPUs(t *testing.T) {
 	ctx := quiet(t)
 	m := machine(t, "dgx1")
 	n := topologyNode(t, m)
-	held, err := n.Allocate(ctx, cards(4))
+	held, err := n.Allocate(ctx, newGPUs(4))
 	if err != nil || fmt.Sprint(members(t, held)) != "[0 1 2 3]" {
 		t.Fatalf("%v, %v", held, err)
 	}
@@ -241,24 +241,24 @@ func TestRetainedSetKeepsItsGPUs(t *testing.T) {
 	sick.Links = slices.DeleteFunc(slices.Clone(m.Links), func(l gpu.Link) bool { return l.A == 2 || l.B == 2 })
 	n.Publish(topologyPool(&sick, []int{0, 1, 2, 3}))
 	for range 4 {
-		results, err := n.Allocate(ctx, cards(1))
+		results, err := n.Allocate(ctx, newGPUs(1))
 		if got := members(t, results); err != nil || len(got) != 1 || got[0] < 4 {
 			t.Errorf("got %v, %v: want one of the other four", got, err)
 		}
 	}
-	if results, err := n.Allocate(ctx, cards(1)); results != nil || err != nil {
+	if results, err := n.Allocate(ctx, newGPUs(1)); results != nil || err != nil {
 		t.Errorf("got %v, %v although every GPU is taken or sick", results, err)
 	}
 	n.Release(held)
-	if results, err := n.Allocate(ctx, cards(4)); results != nil || err != nil {
+	if results, err := n.Allocate(ctx, newGPUs(4)); results != nil || err != nil {
 		t.Errorf("got %v, %v: one of them is sick", results, err)
 	}
-	if results, err := n.Allocate(ctx, cards(2)); fmt.Sprint(members(t, results)) != "[0 3]" || err != nil {
+	if results, err := n.Allocate(ctx, newGPUs(2)); fmt.Sprint(members(t, results)) != "[0 3]" || err != nil {
 		t.Errorf("got %v, %v", results, err)
 	}
 }
 
-// A claim that does not say how many cards a device is to have gets single ones.
+// A claim that does not say how many GPUs a device is to have gets single ones.
 func TestCountWithoutASize(t *testing.T) {
 	n := topologyNode(t, machine(t, "dgx1"))
 	two := request("r", mode.Topology, nil)
@@ -270,26 +270,26 @@ func TestCountWithoutASize(t *testing.T) {
 	}
 }
 
-// The scheduler counts the cards of administrators' claims too: they see what is
+// The scheduler counts the GPUs of administrators' claims too: they see what is
 // free. docs/topology.md says so.
-func TestAdminClaimAmongCountedCards(t *testing.T) {
+func TestAdminClaimAmongCountedGPUs(t *testing.T) {
 	ctx := quiet(t)
 	n := topologyNode(t, machine(t, "dgx1"))
-	if _, err := n.Allocate(ctx, cards(4)); err != nil {
+	if _, err := n.Allocate(ctx, newGPUs(4)); err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		card int
+		gpu  int
 		want string
 	}{{0, ""}, {4, "gpu-4-topology"}} {
 		admin := request("monitor", mode.Topology, nil)
 		admin.Exactly.AdminAccess = ptr.To(true)
 		admin.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && `+
-				`device.attributes["gpu.aliyun.com"].index == %d`, tc.card),
+				`device.attributes["gpu.aliyun.com"].index == %d`, tc.gpu),
 		}}}
 		if got := n.Devices(t, claimOf(admin)); got != tc.want {
-			t.Errorf("an administrator who asks for GPU %d gets %q, want %q", tc.card, got, tc.want)
+			t.Errorf("an administrator who asks for GPU %d gets %q, want %q", tc.gpu, got, tc.want)
 		}
 	}
 }
@@ -303,7 +303,7 @@ func BenchmarkAllocate(b *testing.B) {
 		b.Run(fmt.Sprint(k), func(b *testing.B) {
 			n := topologyNode(b, m)
 			for b.Loop() {
-				results, err := n.Allocate(ctx, cards(k))
+				results, err := n.Allocate(ctx, newGPUs(k))
 				if err != nil || results == nil {
 					b.Fatal(results, err)
 				}
@@ -314,12 +314,12 @@ func BenchmarkAllocate(b *testing.B) {
 	b.Run("4-of-3", func(b *testing.B) {
 		n := topologyNode(b, m)
 		for _, k := range []int{4, 1} {
-			if _, err := n.Allocate(ctx, cards(k)); err != nil {
+			if _, err := n.Allocate(ctx, newGPUs(k)); err != nil {
 				b.Fatal(err)
 			}
 		}
 		for b.Loop() {
-			if results, err := n.Allocate(ctx, cards(4)); err != nil || results != nil {
+			if results, err := n.Allocate(ctx, newGPUs(4)); err != nil || results != nil {
 				b.Fatal(results, err)
 			}
 		}

@@ -18,7 +18,7 @@ func TestWhatIsHeldBackIsNotReserved(t *testing.T) {
 	held := map[string]placement.Amount{"GPU-0": {Units: 4, Shares: 1}, "GPU-1": {Units: 99, Shares: 99}}
 	o := devices.Options{Pool: "p", Mode: mode.Share, Slots: 20, Room: map[string]devices.Room{
 		"GPU-1": {Units: 11, Cores: 100, Slots: 19}}, Limits: held}
-	built := devices.Build(plainCards(2), o).Pools["p"].Slices[0].Devices
+	built := devices.Build(plainGPUs(2), o).Pools["p"].Slices[0].Devices
 	var got [][4]int64
 	for i := range built {
 		d := &built[i]
@@ -33,7 +33,7 @@ func TestWhatIsHeldBackIsNotReserved(t *testing.T) {
 	if diff := cmp.Diff([][4]int64{{4, 15, 20, 0}, {11, 11, 19, 4}}, got); diff != "" {
 		t.Errorf("GiB offered, GiB and shares at all, GiB reserved (-want +got):\n%s", diff)
 	}
-	whole := devices.Build(plainCards(1), devices.Options{Pool: "p", Mode: mode.Exclusive}).Pools["p"].Slices[0].Devices[0]
+	whole := devices.Build(plainGPUs(1), devices.Options{Pool: "p", Mode: mode.Exclusive}).Pools["p"].Slices[0].Devices[0]
 	if diff := cmp.Diff(whole.Capacity, devices.Unlimited(&whole)); diff != "" {
 		t.Errorf("of a whole GPU (-want +got):\n%s", diff)
 	}

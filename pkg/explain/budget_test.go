@@ -25,8 +25,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// oneCard is a cluster with a node that shares a card.
-func oneCard(t *testing.T, limits Limits) *Cluster {
+// oneGPU is a cluster with a node that shares a GPU.
+func oneGPU(t *testing.T, limits Limits) *Cluster {
 	t.Helper()
 	classes, err := deviceclasses.Modes()
 	if err != nil {
@@ -83,7 +83,7 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Combined: time.Hour}, expensive},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := oneCard(t, test.limits)
+			c := oneGPU(t, test.limits)
 			e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(test.selector)})
 			if err != nil {
 				t.Fatal(err)
@@ -104,7 +104,7 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 
 func TestManyCheapSelectorsAreExplained(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	c := oneCard(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour,
+	c := oneGPU(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour,
 		Combined: time.Millisecond})
 	claim := manyRequests(func(n int) string {
 		return fmt.Sprintf(`device.attributes["gpu.aliyun.com"].memoryMiB >= %d`, n)
@@ -121,7 +121,7 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	gone := errors.New("the pod is gone")
 	cancel(gone)
-	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Hour})
+	c := oneGPU(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Hour})
 	e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(expensive)})
 	if !errors.Is(err, gone) {
 		t.Errorf("it says %+v, %v", e, err)
@@ -131,7 +131,7 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 // Pods with several claims ask each a question of its own.
 func TestWhatWasToldIsBounded(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Nanosecond})
+	c := oneGPU(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Nanosecond})
 	for n := range 2 * toldMost {
 		var claims []*resourceapi.ResourceClaim
 		for _, part := range []string{"a", "b"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// A label that nobody took off a node without cards leaves no pod in hope for ever.
+// A label that nobody took off a node without GPUs leaves no pod in hope for ever.
 func TestNodeThatStaysAwayIsNotWaitedFor(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSite(t).node("share", "a10x4", mode.Share)
@@ -46,7 +46,7 @@ func TestNodeThatStaysAwayIsNotWaitedFor(t *testing.T) {
 	if is, until := never(10 * time.Minute); !is || !until.IsZero() {
 		t.Errorf("after 10 minutes: never is %t, until %s", is, until)
 	}
-	// Another one is waited for again, and so is this one once it has had cards.
+	// Another one is waited for again, and so is this one once it has had GPUs.
 	s.labels["restarted"] = map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}
 	if is, until := never(20 * time.Minute); is || !until.Equal(start.Add(30*time.Minute)) {
 		t.Errorf("with another one: never is %t, until %s after the start", is, until.Sub(start))
@@ -128,8 +128,8 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 	}
 }
 
-// Cards of nodes that are alike are looked at once, but for a selector by UUID.
-func TestCardsAreToldApartByUUID(t *testing.T) {
+// GPUs of nodes that are alike are looked at once, but for a selector by UUID.
+func TestGPUsAreToldApartByUUID(t *testing.T) {
 	site := newSite(t).node("a", "a10x4", mode.Share).node("b", "a10x4", mode.Share)
 	uuid := site.slices[1].UUIDs[2]
 	for name, test := range map[string]struct{ selector, want string }{
@@ -147,7 +147,7 @@ func TestCardsAreToldApartByUUID(t *testing.T) {
 	}
 }
 
-// What was found out about cards must not outlive a change of them.
+// What was found out about GPUs must not outlive a change of them.
 func TestNextLookSeesWhatChanged(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	explainer := explain.New(unlimited)
@@ -187,7 +187,7 @@ func TestPoolInPartSettlesNothing(t *testing.T) {
 }
 
 // BenchmarkThousandNodes measures 500 pods, each with a claim of its own, that wait
-// on 1000 nodes of 8 cards: what a change of one node costs, and then each pod.
+// on 1000 nodes of 8 GPUs: what a change of one node costs, and then each pod.
 func BenchmarkThousandNodes(b *testing.B) {
 	_, ctx := ktesting.NewTestContext(b)
 	built := newSite(b)

@@ -84,7 +84,7 @@ type Explanation struct {
 	// Message is a sentence for each request or alternative that stands in the
 	// way, in the order of the claims; empty if none is for our devices.
 	Message string
-	// Never says that no node could serve the claims if all cards were free.
+	// Never says that no node could serve the claims if all GPUs were free.
 	Never bool
 	// Busy says that nothing was found but that there are such devices: they are in
 	// use, or what the pod waits for is none of them.

@@ -120,12 +120,12 @@ var machines = []string{"a10x4", "v100x4", "t4x1", "a100x8", "dgx1"}
 func (d dice) resources(known map[string]*gpu.Machine, name string) resourceslice.DriverResources {
 	m := known[one(d, machines...)]
 	o := devices.Options{Pool: v1alpha1.PoolName(name), Slots: int64(1 + d.IntN(4)), Isolation: "none",
-		CardTaints: map[string][]resourceapi.DeviceTaint{}, Room: map[string]devices.Room{},
+		GPUTaints: map[string][]resourceapi.DeviceTaint{}, Room: map[string]devices.Room{},
 		Limits: map[string]placement.Amount{}}
 	for _, g := range m.GPUs {
 		switch d.IntN(8) {
 		case 0:
-			o.CardTaints[g.UUID] = []resourceapi.DeviceTaint{{Key: one(d, v1alpha1.TaintUnhealthy, v1alpha1.TaintSwitching),
+			o.GPUTaints[g.UUID] = []resourceapi.DeviceTaint{{Key: one(d, v1alpha1.TaintUnhealthy, v1alpha1.TaintSwitching),
 				Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 		case 1:
 			o.Room[g.UUID] = devices.Room{Units: int64(d.IntN(8)), Cores: int64(5 * d.IntN(20)), Slots: o.Slots}

@@ -317,7 +317,7 @@ const (
 	wordDevice   = "device"
 )
 
-// noun is what to call devices: single cards, sets, MIG instances, or several of these.
+// noun is what to call devices: single GPUs, sets, MIG instances, or several of these.
 func noun(n int64, all []scheduling.Found, which func(scheduling.Found) []int) string {
 	words := map[string]bool{}
 	for _, f := range all {

@@ -98,7 +98,7 @@ func taint(key string) func(*devices.Options) {
 	}
 }
 
-// room is what is left of every card of the machine of demo/machines.
+// room is what is left of every GPU of the machine of demo/machines.
 func room(t *testing.T, machineName string, left devices.Room) func(*devices.Options) {
 	rooms := map[string]devices.Room{}
 	for _, g := range machine(t, machineName).GPUs {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gpu describes a node's NVIDIA cards as plain data.
+// Package gpu describes a node's NVIDIA GPUs as plain data.
 //
 // A Machine is read once, by pkg/gpu/nvml, from either the NVIDIA driver or a
 // simulated machine (pkg/gpu/sim); everything after that – which devices are
-// published, which card a claim got – is decided from this data alone.
+// published, which GPU a claim got – is decided from this data alone.
 package gpu
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Machine is one node's cards and the links between them.
+// Machine is one node's GPUs and the links between them.
 type Machine struct {
 	// DriverVersion is the NVIDIA driver's version, e.g. "570.124.06"
 	// (nvmlSystemGetDriverVersion).
@@ -22,8 +22,8 @@ type Machine struct {
 	// CUDADriverVersion is the highest CUDA version the driver supports as
 	// "major.minor", e.g. "12.8" (nvmlSystemGetCudaDriverVersion_v2).
 	CUDADriverVersion string
-	// GPUs are the cards that can be handed out, ordered by Index.
-	// Indices may have gaps: a card that is left out (see Faults) keeps its
+	// GPUs are the GPUs that can be handed out, ordered by Index.
+	// Indices may have gaps: a GPU that is left out (see Faults) keeps its
 	// index, so that an index always means the same slot.
 	GPUs []GPU
 	// Partitioned are the GPUs in MIG mode, ordered by Index. They have no Links.
@@ -31,8 +31,8 @@ type Machine struct {
 	// Links holds one entry per unordered pair of GPUs, with A < B, ordered
 	// by (A, B). A pair without an entry has an unknown link.
 	Links []Link
-	// Faults are the cards that were found and left out, and why, ordered by
-	// Index. A card is in GPUs, in Partitioned or in Faults, never in two of them.
+	// Faults are the GPUs that were found and left out, and why, ordered by
+	// Index. A GPU is in GPUs, in Partitioned or in Faults, never in two of them.
 	Faults []Fault
 	// LinkFaults are the pairs of GPUs whose NVLink lanes the two do not
 	// describe alike, ordered by (A, B). Their Link is what both agree on.
@@ -42,13 +42,13 @@ type Machine struct {
 	LaneFaults []LaneFault
 }
 
-// GPU is one card.
+// GPU is one GPU.
 type GPU struct {
-	// Index is the card's position in the order of PCI bus ids, counted over
-	// all cards of the machine. It is the index the legacy environment
+	// Index is the GPU's position in the order of PCI bus ids, counted over
+	// all GPUs of the machine. It is the index the legacy environment
 	// (ALIYUN_COM_GPU_MEM_IDX) and nvidia-smi use.
 	Index int
-	// UUID identifies the card across reboots, e.g. "GPU-3b1e…".
+	// UUID identifies the GPU across reboots, e.g. "GPU-3b1e…".
 	UUID string
 	// Minor is N of /dev/nvidiaN. It can differ from Index.
 	Minor int
@@ -62,14 +62,14 @@ type GPU struct {
 	Architecture string
 	// ComputeCapability is "major.minor", e.g. "7.0"; empty if unknown.
 	ComputeCapability string
-	// MemoryMiB is the card's total memory in MiB (nvmlDeviceGetMemoryInfo,
+	// MemoryMiB is the GPU's total memory in MiB (nvmlDeviceGetMemoryInfo,
 	// rounded down); that of the host if HostMemory.
 	MemoryMiB int64
 	// ReservedMiB is what the driver and the firmware keep of MemoryMiB for themselves
 	// (nvmlDeviceGetMemoryInfo_v2, rounded up): no program can allocate it. It is 0 where
 	// that is not told.
 	ReservedMiB int64
-	// HostMemory says that the card has no memory of its own and uses the host's,
+	// HostMemory says that the GPU has no memory of its own and uses the host's,
 	// as GB10 does. It is handed out as a whole only: what it uses beside others
 	// cannot be told, let alone limited.
 	HostMemory bool
@@ -79,9 +79,9 @@ type GPU struct {
 	PCIBusID string
 	// PCIeRoot names the PCIe root complex ("pci0000:00"); empty if unknown.
 	PCIeRoot string
-	// NUMANode is the card's NUMA node; nil if unknown.
+	// NUMANode is the GPU's NUMA node; nil if unknown.
 	NUMANode *int
-	// MIG is the card's MIG mode.
+	// MIG is the GPU's MIG mode.
 	MIG MIGMode
 }
 
@@ -89,12 +89,12 @@ type GPU struct {
 // it: with each space replaced by "-".
 func ModelOf(productName string) string { return strings.ReplaceAll(productName, " ", "-") }
 
-// MemoryUnits is the card's memory in the GiB units that sharing counts in:
+// MemoryUnits is the GPU's memory in the GiB units that sharing counts in:
 // floor(MiB/1024), as the legacy device plugin counts
 // (16130 MiB are 15 units).
 func (g GPU) MemoryUnits() int64 { return g.MemoryMiB / 1024 }
 
-// LinkKind says what connects two cards.
+// LinkKind says what connects two GPUs.
 type LinkKind string
 
 // Kinds of links, from fastest to slowest; all but LinkNVLink are the
@@ -110,7 +110,7 @@ const (
 	LinkSystem  LinkKind = "SYS"  // between NUMA nodes
 )
 
-// Link is the best connection between the cards with indices A and B, A < B.
+// Link is the best connection between the GPUs with indices A and B, A < B.
 type Link struct {
 	A, B int
 	Kind LinkKind
@@ -118,7 +118,7 @@ type Link struct {
 	// version (1–5). Both are 0 for other kinds.
 	Lanes, Generation int
 	// Switched says that NVLink lanes lead through NVSwitches, which join all
-	// cards that have such lanes.
+	// GPUs that have such lanes.
 	Switched bool
 	// GBps is the bandwidth in GB/s, one direction: for NVLink, lanes × the
 	// generation's rate per lane; for the PCIe levels a nominal figure that
@@ -126,7 +126,7 @@ type Link struct {
 	GBps int
 }
 
-// LinkFault is a contradiction between what the cards with indices A and B,
+// LinkFault is a contradiction between what the GPUs with indices A and B,
 // A < B, say about the NVLink lanes between them.
 type LinkFault struct {
 	A, B int
@@ -138,8 +138,8 @@ func (f LinkFault) String() string {
 	return fmt.Sprintf("GPU %d has %d NVLink lanes to GPU %d, which has %d back", f.A, f.LanesOfA, f.B, f.LanesOfB)
 }
 
-// LaneFault says that the card with this index has fewer NVLink lanes to NVSwitches
-// than the card of the same model that has most of them.
+// LaneFault says that the GPU with this index has fewer NVLink lanes to NVSwitches
+// than the GPU of the same model that has most of them.
 type LaneFault struct {
 	Index       int
 	Lanes, Most int
@@ -149,17 +149,17 @@ func (f LaneFault) String() string {
 	return fmt.Sprintf("GPU %d has %d NVLink lanes to NVSwitches, others of its model have %d", f.Index, f.Lanes, f.Most)
 }
 
-// FaultReason classifies why a card was left out. Values are stable and are
+// FaultReason classifies why a GPU was left out. Values are stable and are
 // used as Event reasons.
 type FaultReason string
 
-// Reasons for a card to be left out.
+// Reasons for a GPU to be left out.
 const (
-	FaultUnreadable FaultReason = "Unreadable" // NVML failed on a property without which the card cannot be used
-	FaultLost       FaultReason = "Lost"       // the card has fallen off the bus (NVML: GPU_IS_LOST)
+	FaultUnreadable FaultReason = "Unreadable" // NVML failed on a property without which the GPU cannot be used
+	FaultLost       FaultReason = "Lost"       // the GPU has fallen off the bus (NVML: GPU_IS_LOST)
 )
 
-// Fault is a card that was found and left out.
+// Fault is a GPU that was found and left out.
 type Fault struct {
 	Index  int
 	UUID   string // empty if it could not be read
@@ -172,7 +172,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("GPU %d (%s): %s: %s", f.Index, f.UUID, f.Reason, f.Message)
 }
 
-// LeaveOut moves cards from GPUs and Partitioned to Faults, and drops their links. Copies of the
+// LeaveOut moves GPUs from GPUs and Partitioned to Faults, and drops their links. Copies of the
 // machine keep what they have.
 func (m *Machine) LeaveOut(faults ...Fault) {
 	out := map[int]bool{}

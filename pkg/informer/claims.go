@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// AllocatedFrom is the node whose cards a claim was allocated; empty where it has none
+// AllocatedFrom is the node whose GPUs a claim was allocated; empty where it has none
 // of the driver.
 func AllocatedFrom(claim *resourceapi.ResourceClaim) string {
 	if claim.Status.Allocation == nil {

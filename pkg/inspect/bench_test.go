@@ -11,16 +11,16 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// large is a cluster of 1000 nodes of eight cards, with a share on each card.
+// large is a cluster of 1000 nodes of eight GPUs, with a share on each GPU.
 func large() inspect.Input {
 	var in inspect.Input
 	for i := range 1000 {
 		name := fmt.Sprintf("node-%04d", i)
-		in.Slices = append(in.Slices, publish(name, mode.Share, cards(8, "NVIDIA-A100-SXM4-80GB", 81920)...)...)
+		in.Slices = append(in.Slices, publish(name, mode.Share, newGPUs(8, "NVIDIA-A100-SXM4-80GB", 81920)...)...)
 		in.Nodes = append(in.Nodes, node(name, fmt.Sprintf("10.0.%d.%d", i/250, i%250)))
-		for card := range 8 {
-			in.Claims = append(in.Claims, claim(fmt.Sprintf("team-%d/pod-%d-%d", i%20, i, card), fmt.Sprintf(
-				"%s gpu-%d-share 10", name, card)))
+		for g := range 8 {
+			in.Claims = append(in.Claims, claim(fmt.Sprintf("team-%d/pod-%d-%d", i%20, i, g), fmt.Sprintf(
+				"%s gpu-%d-share 10", name, g)))
 		}
 	}
 	return in

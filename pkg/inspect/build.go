@@ -68,7 +68,7 @@ type builder struct {
 // node is a Node while it is put together.
 type node struct {
 	Node
-	cards   map[int]*card
+	gpus    map[int]*unfinishedGPU
 	holders map[string]*Holder
 	// instances are the MIG instances, by device.
 	instances map[string]*Instance
@@ -76,13 +76,13 @@ type node struct {
 	pendingPods []string
 }
 
-// card is a Card while it is put together.
-type card struct {
-	Card
+// GPU is a GPU while it is put together.
+type unfinishedGPU struct {
+	GPU
 	generation int64
 	offered    []mode.Mode
-	holds      mode.Mode // "" of a free card
-	// What the card's devices show to be taken by pods without claims.
+	holds      mode.Mode // "" of a free GPU
+	// What the GPU's devices show to be taken by pods without claims.
 	withoutClaimGiB, withoutClaimCores int64
 	closed                             bool
 }
@@ -94,8 +94,8 @@ func (b *builder) amount(total int64) Amount {
 	return Amount{Allocated: ptr.To(int64(0)), Total: total}
 }
 
-// readSlices collects the cards that the slices show. While a node publishes anew
-// there are slices of two generations: the newer one counts, card by card.
+// readSlices collects the GPUs that the slices show. While a node publishes anew
+// there are slices of two generations: the newer one counts, GPU by GPU.
 func (b *builder) readSlices() {
 	published := slices.Clone(b.in.Slices)
 	slices.SortFunc(published, func(a, b *resourceapi.ResourceSlice) int {
@@ -112,14 +112,14 @@ func (b *builder) readSlices() {
 			}
 			indices, m, err := devices.ParseDeviceName(device.Name)
 			if err != nil || len(indices) != 1 {
-				continue // a linked set: each of its cards is published by itself, too
+				continue // a linked set: each of its GPUs is published by itself, too
 			}
 			if m == mode.MIG {
-				b.node(name).offerInstance(b.readInstance(indices[0], &device), b.readCard(indices[0], device.Attributes),
+				b.node(name).offerInstance(b.readInstance(indices[0], &device), b.readGPU(indices[0], device.Attributes),
 					slice.Spec.Pool.Generation)
 				continue
 			}
-			b.node(name).offer(b.readCard(indices[0], device.Attributes), m, slice.Spec.Pool.Generation, &device)
+			b.node(name).offer(b.readGPU(indices[0], device.Attributes), m, slice.Spec.Pool.Generation, &device)
 		}
 	}
 	for _, n := range b.nodes {
@@ -127,9 +127,9 @@ func (b *builder) readSlices() {
 	}
 }
 
-func (b *builder) readCard(index int, attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) Card {
+func (b *builder) readGPU(index int, attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) GPU {
 	memoryMiB := ptr.Deref(attributes[v1alpha1.AttrMemoryMiB].IntValue, 0)
-	return Card{
+	return GPU{
 		Index:        index,
 		UUID:         ptr.Deref(attributes[v1alpha1.AttrUUID].StringValue, ""),
 		Model:        ptr.Deref(attributes[v1alpha1.AttrModel].StringValue, ""),
@@ -142,19 +142,19 @@ func (b *builder) readCard(index int, attributes map[resourceapi.QualifiedName]r
 func (b *builder) node(name string) *node {
 	if b.nodes[name] == nil {
 		b.nodes[name] = &node{
-			Node:  Node{Name: name, IPAddress: "unknown", MemoryGiB: b.amount(0), CoresPercent: b.amount(0)},
-			cards: map[int]*card{}, holders: map[string]*Holder{}, instances: map[string]*Instance{},
+			Node: Node{Name: name, IPAddress: "unknown", MemoryGiB: b.amount(0), CoresPercent: b.amount(0)},
+			gpus: map[int]*unfinishedGPU{}, holders: map[string]*Holder{}, instances: map[string]*Instance{},
 		}
 	}
 	return b.nodes[name]
 }
 
-// offer adds a device of a card. On a dynamic node a card has one for each mode.
-func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.Device) {
-	known := n.cards[c.Index]
+// offer adds a device of a GPU. On a dynamic node a GPU has one for each mode.
+func (n *node) offer(c GPU, m mode.Mode, generation int64, device *resourceapi.Device) {
+	known := n.gpus[c.Index]
 	if known == nil {
-		known = &card{Card: c, generation: generation}
-		n.cards[c.Index] = known
+		known = &unfinishedGPU{GPU: c, generation: generation}
+		n.gpus[c.Index] = known
 	}
 	if known.generation != generation {
 		return
@@ -165,7 +165,7 @@ func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.
 		max(known.withoutClaimCores, cores), known.closed || closed
 }
 
-// readClaims charges the cards with what claims were allocated.
+// readClaims charges the GPUs with what claims were allocated.
 func (b *builder) readClaims() {
 	claims := slices.Clone(b.in.Claims)
 	slices.SortFunc(claims, func(a, b *resourceapi.ResourceClaim) int {
@@ -177,7 +177,7 @@ func (b *builder) readClaims() {
 			continue
 		}
 		for _, result := range claim.Status.Allocation.Devices.Results {
-			// Access for administrators takes nothing of a card.
+			// Access for administrators takes nothing of a GPU.
 			if result.Driver != v1alpha1.DriverName || ptr.Deref(result.AdminAccess, false) {
 				continue
 			}
@@ -213,9 +213,9 @@ func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resou
 		return
 	}
 	for _, index := range indices {
-		c := b.card(n, index)
+		c := b.gpu(n, index)
 		c.holds = m
-		share := Share{Card: index, Mode: m, MemoryGiB: memory.Value() / devices.GiB, CoresPercent: cores.Value()}
+		share := Share{GPU: index, Mode: m, MemoryGiB: memory.Value() / devices.GiB, CoresPercent: cores.Value()}
 		if !m.Shared() {
 			share.MemoryGiB, share.CoresPercent = c.MemoryGiB.Total, 0
 		}
@@ -225,13 +225,13 @@ func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resou
 	}
 }
 
-// card returns the card with an index, also where it is not published any more.
-func (b *builder) card(n *node, index int) *card {
-	if n.cards[index] == nil {
-		n.cards[index] = &card{Card: Card{Index: index, MemoryGiB: b.amount(0), CoresPercent: b.amount(0)}}
+// GPU returns the GPU with an index, also where it is not published any more.
+func (b *builder) gpu(n *node, index int) *unfinishedGPU {
+	if n.gpus[index] == nil {
+		n.gpus[index] = &unfinishedGPU{GPU: GPU{Index: index, MemoryGiB: b.amount(0), CoresPercent: b.amount(0)}}
 		b.note("GPU %d of node %s is not published any more, but claims hold it: its total is shown as 0.", index, n.Name)
 	}
-	return n.cards[index]
+	return n.gpus[index]
 }
 
 // holder returns the holder that a claim belongs to: claims of the same pods are
@@ -268,7 +268,7 @@ func users(c *resourceapi.ResourceClaim) []string {
 
 func (h *Holder) hold(s Share) {
 	for i := range h.Shares {
-		if h.Shares[i].Card == s.Card {
+		if h.Shares[i].GPU == s.GPU {
 			h.Shares[i].MemoryGiB += s.MemoryGiB
 			h.Shares[i].CoresPercent += s.CoresPercent
 			return

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Details prints for each node who holds how much of which card, and the sum of all, and then the MIG
+// Details prints for each node who holds how much of which GPU, and the sum of all, and then the MIG
 // instances, if there are any.
 func Details(out io.Writer, t *Table, style Style) error {
 	err := fitting(out, style.Width, func(out io.Writer) error { return detailsByNode(out, t, style) },
@@ -54,7 +54,7 @@ func title(n *Node, style Style, use bool) string {
 		fmt.Fprintf(&text, "MODE:\t%s\nMODEL:\t%s\n", modes(n), models(n))
 	}
 	if style.Bars {
-		for _, c := range n.Cards {
+		for _, c := range n.GPUs {
 			fmt.Fprintf(&text, "GPU%d:\t%s\n", c.Index, cell(c.MemoryGiB, true))
 		}
 	}
@@ -115,12 +115,12 @@ func holders(n *Node, style Style, use bool) string {
 	return text.String()
 }
 
-// amounts are the cells of what a holder has of each card.
+// amounts are the cells of what a holder has of each GPU.
 func amounts(n *Node, h Holder, of func(Share) int64) string {
 	var text strings.Builder
 	for index := range n.columns() {
 		var amount int64
-		if i := slices.IndexFunc(h.Shares, func(s Share) bool { return s.Card == index }); i >= 0 {
+		if i := slices.IndexFunc(h.Shares, func(s Share) bool { return s.GPU == index }); i >= 0 {
 			amount = of(h.Shares[i])
 		}
 		fmt.Fprintf(&text, "%d\t", amount)

@@ -21,18 +21,20 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// card is a card of so many MiB. Its index is its place in the machine.
-func card(model string, memoryMiB int64) gpu.GPU { return gpu.GPU{Model: model, MemoryMiB: memoryMiB} }
+// GPU is a GPU of so many MiB. Its index is its place in the machine.
+func unfinishedGPU(model string, memoryMiB int64) gpu.GPU {
+	return gpu.GPU{Model: model, MemoryMiB: memoryMiB}
+}
 
-func cards(count int, model string, memoryMiB int64) []gpu.GPU {
+func newGPUs(count int, model string, memoryMiB int64) []gpu.GPU {
 	var out []gpu.GPU
 	for range count {
-		out = append(out, card(model, memoryMiB))
+		out = append(out, unfinishedGPU(model, memoryMiB))
 	}
 	return out
 }
 
-// publish is what the driver publishes for a node with these cards, in one mode or
+// publish is what the driver publishes for a node with these GPUs, in one mode or
 // as a dynamic node.
 func publish(node string, m mode.Mode, gpus ...gpu.GPU) []*resourceapi.ResourceSlice {
 	machine := &gpu.Machine{}

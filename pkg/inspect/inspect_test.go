@@ -46,10 +46,10 @@ func nodesOf(text string) [][]string {
 }
 
 var (
-	v100 = card("Tesla-V100-SXM2-16GB", 16130)
-	a10  = card("NVIDIA-A10", 23028)
-	t4   = card("Tesla-T4", 15360)
-	h200 = card("NVIDIA-H200", 143771)
+	v100 = unfinishedGPU("Tesla-V100-SXM2-16GB", 16130)
+	a10  = unfinishedGPU("NVIDIA-A10", 23028)
+	t4   = unfinishedGPU("Tesla-T4", 15360)
+	h200 = unfinishedGPU("NVIDIA-H200", 143771)
 )
 
 func TestSummaryOfModes(t *testing.T) {
@@ -59,7 +59,7 @@ func TestSummaryOfModes(t *testing.T) {
 		want   []string
 	}{
 		"shares fill one GPU after the other": {
-			publish("n1", mode.Share, cards(4, "V100", 16130)...),
+			publish("n1", mode.Share, newGPUs(4, "V100", 16130)...),
 			[]*resourceapi.ResourceClaim{
 				claim("a/p1", "n1 gpu-0-share 15"), claim("a/p2", "n1 gpu-1-share 3"), claim("b/p1", "n1 gpu-1-share 6"),
 			},
@@ -91,12 +91,12 @@ func TestSummaryOfModes(t *testing.T) {
 			[]string{"0/140", "140/140", "140/280"},
 		},
 		"a linked set is each of its GPUs": {
-			publish("n1", mode.Topology, cards(4, "V100", 16130)...),
+			publish("n1", mode.Topology, newGPUs(4, "V100", 16130)...),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpus-2-3"), claim("a/q", "n1 gpu-0-topology")},
 			[]string{"15/15", "0/15", "15/15", "15/15", "45/60"},
 		},
 		"a dynamic node": {
-			publish("n1", mode.Dynamic, cards(3, "V100", 16130)...),
+			publish("n1", mode.Dynamic, newGPUs(3, "V100", 16130)...),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 4"), claim("a/q", "n1 gpu-2")},
 			[]string{"4/15", "0/15", "15/15", "19/45"},
 		},
@@ -307,7 +307,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 
 func TestPercentIsThatOfTheKnownTool(t *testing.T) {
 	// It truncates what floating point makes of 29 of 100.
-	in := inspect.Input{Slices: publish("n1", mode.Share, card("X", 100*1024)),
+	in := inspect.Input{Slices: publish("n1", mode.Share, unfinishedGPU("X", 100*1024)),
 		Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 29")}}
 	if got := summary(in, inspect.Style{}); !strings.Contains(got, "29/100 (28%)") {
 		t.Errorf("got\n%s", got)

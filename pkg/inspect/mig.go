@@ -20,7 +20,7 @@ import (
 func (b *builder) readInstance(index int, d *resourceapi.Device) Instance {
 	number := func(name resourceapi.QualifiedName) int64 { return ptr.Deref(d.Attributes[name].IntValue, 0) }
 	text := func(name resourceapi.QualifiedName) string { return ptr.Deref(d.Attributes[name].StringValue, "") }
-	i := Instance{Card: index, Device: d.Name, Profile: text(v1alpha1.AttrProfile), UUID: text(v1alpha1.AttrUUID),
+	i := Instance{GPU: index, Device: d.Name, Profile: text(v1alpha1.AttrProfile), UUID: text(v1alpha1.AttrUUID),
 		MemoryMiB: number(v1alpha1.AttrMemoryMiB), Start: number(v1alpha1.AttrPlacementStart),
 		Size: number(v1alpha1.AttrPlacementSize), Dynamic: len(d.ConsumesCounters) > 0}
 	if i.Dynamic {
@@ -33,14 +33,14 @@ func (b *builder) readInstance(index int, d *resourceapi.Device) Instance {
 	return i
 }
 
-// offerInstance adds an instance, and its memory to its card, of which all that is offered is its
+// offerInstance adds an instance, and its memory to its GPU, of which all that is offered is its
 // instances.
-func (n *node) offerInstance(i Instance, c Card, generation int64) {
-	known := n.cards[c.Index]
+func (n *node) offerInstance(i Instance, c GPU, generation int64) {
+	known := n.gpus[c.Index]
 	if known == nil {
 		c.UUID, c.MemoryMiB, c.MemoryGiB.Total = "", 0, 0
-		known = &card{Card: c, generation: generation, offered: []mode.Mode{mode.MIG}}
-		n.cards[c.Index] = known
+		known = &unfinishedGPU{GPU: c, generation: generation, offered: []mode.Mode{mode.MIG}}
+		n.gpus[c.Index] = known
 	}
 	if known.generation != generation {
 		return
@@ -54,17 +54,17 @@ func (n *node) offerInstance(i Instance, c Card, generation int64) {
 	known.MemoryGiB.Total += i.memoryGiB()
 }
 
-// addPlaces adds to each card what can be made of it beside the instances that somebody has cut: as much memory as
+// addPlaces adds to each GPU what can be made of it beside the instances that somebody has cut: as much memory as
 // places have together of which no two overlap.
 func (n *node) addPlaces() {
 	places := map[int][]*Instance{}
 	for _, i := range n.instances {
 		if i.Dynamic {
-			places[i.Card] = append(places[i.Card], i)
+			places[i.GPU] = append(places[i.GPU], i)
 		}
 	}
 	for index, of := range places {
-		c := n.cards[index]
+		c := n.gpus[index]
 		c.MemoryMiB += mostOf(of, func(i *Instance) int64 { return i.MemoryMiB })
 		c.MemoryGiB.Total += mostOf(of, func(i *Instance) int64 { return i.memoryGiB() })
 	}
@@ -85,19 +85,19 @@ func mostOf(places []*Instance, weight func(*Instance) int64) int64 {
 	return most[len(places)]
 }
 
-// chargeInstance charges an instance, and with it its card, with a claim.
+// chargeInstance charges an instance, and with it its GPU, with a claim.
 func (b *builder) chargeInstance(n *node, claim *resourceapi.ResourceClaim, index int, device string) {
-	c := b.card(n, index)
+	c := b.gpu(n, index)
 	i := n.instances[device]
 	if i == nil {
-		i = &Instance{Card: index, Device: device}
+		i = &Instance{GPU: index, Device: device}
 		n.instances[device] = i
 	}
 	c.holds = mode.MIG
 	holder := n.holder(claim)
 	i.Holder = holder.Namespace + "/" + holder.Name()
 	c.MemoryGiB.take(i.memoryGiB())
-	holder.hold(Share{Card: index, Mode: mode.MIG, MemoryGiB: i.memoryGiB()})
+	holder.hold(Share{GPU: index, Mode: mode.MIG, MemoryGiB: i.memoryGiB()})
 }
 
 func (n *node) finishInstances() []Instance {
@@ -109,7 +109,7 @@ func (n *node) finishInstances() []Instance {
 	}
 	out = append(out, n.freeSlices(out)...)
 	slices.SortStableFunc(out, func(a, b Instance) int {
-		return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Start, b.Start))
+		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Start, b.Start))
 	})
 	return out
 }
@@ -121,26 +121,26 @@ func (n *node) freeSlices(there []Instance) []Instance {
 		if !i.Dynamic {
 			continue
 		}
-		if free[i.Card] == nil {
-			free[i.Card] = map[int64]bool{}
+		if free[i.GPU] == nil {
+			free[i.GPU] = map[int64]bool{}
 		}
 		for slice := i.Start; slice < i.Start+i.Size; slice++ {
-			free[i.Card][slice] = true
+			free[i.GPU][slice] = true
 		}
 	}
 	for _, i := range there {
 		for slice := i.Start; slice < i.Start+i.Size; slice++ {
-			delete(free[i.Card], slice)
+			delete(free[i.GPU], slice)
 		}
 	}
 	var out []Instance
 	for _, index := range slices.Sorted(maps.Keys(free)) {
 		for _, slice := range slices.Sorted(maps.Keys(free[index])) {
-			if last := len(out) - 1; last >= 0 && out[last].Card == index && out[last].Start+out[last].Size == slice {
+			if last := len(out) - 1; last >= 0 && out[last].GPU == index && out[last].Start+out[last].Size == slice {
 				out[last].Size++
 				continue
 			}
-			out = append(out, Instance{Card: index, Start: slice, Size: 1, Dynamic: true})
+			out = append(out, Instance{GPU: index, Start: slice, Size: 1, Dynamic: true})
 		}
 	}
 	return out
@@ -154,7 +154,7 @@ func printInstances(out io.Writer, t *Table) error {
 			if text.Len() == 0 {
 				text.WriteString("\nMIG instances:\nNAME\tGPU\tPROFILE\tSLICES\tMEMORY(GiB)\tALLOCATED TO\t\n")
 			}
-			fmt.Fprintf(&text, "%s\t%d\t%s\t%s\t%s\t%s\t\n", n.Name, i.Card, i.profile(), i.slices(), i.memory(),
+			fmt.Fprintf(&text, "%s\t%d\t%s\t%s\t%s\t%s\t\n", n.Name, i.GPU, i.profile(), i.slices(), i.memory(),
 				i.holder())
 		}
 	}

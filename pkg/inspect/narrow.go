@@ -50,8 +50,8 @@ func summaryByGPU(out io.Writer, t *Table, style Style) error {
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
 		name := n.Name
-		for j := range n.Cards {
-			c := &n.Cards[j]
+		for j := range n.GPUs {
+			c := &n.GPUs[j]
 			cells := []string{name, fmt.Sprintf("GPU%d", c.Index), cell(c.MemoryGiB, style.Bars)}
 			if t.withUse {
 				cells = append(cells, usedGiB(c.UsedMiB))
@@ -118,7 +118,7 @@ func linesOf(h Holder, cores, use, wide bool) string {
 	}
 	parts := make([]part, 0, len(h.Shares)+1)
 	for _, s := range h.Shares {
-		parts = append(parts, part{fmt.Sprintf("GPU%d", s.Card), s.MemoryGiB, s.CoresPercent, usedGiB(s.UsedMiB)})
+		parts = append(parts, part{fmt.Sprintf("GPU%d", s.GPU), s.MemoryGiB, s.CoresPercent, usedGiB(s.UsedMiB)})
 	}
 	if h.PendingGiB > 0 {
 		parts = append(parts, part{"PENDING", h.PendingGiB, 0, unknownUse})

@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// wholeCores is all of a card's compute, in percent.
+// wholeCores is all of a GPU's compute, in percent.
 const wholeCores = 100
 
 // table puts all in order and adds it up.
@@ -33,44 +33,44 @@ func (b *builder) table() *Table {
 
 func (n *node) finish() Node {
 	done := n.Node
-	done.Cards = make([]Card, 0, len(n.cards))
+	done.GPUs = make([]GPU, 0, len(n.gpus))
 	for _, index := range n.indices() {
-		c := n.cards[index].finish()
+		c := n.gpus[index].finish()
 		done.MemoryGiB.add(c.MemoryGiB)
 		done.CoresPercent.add(c.CoresPercent)
-		done.Cards = append(done.Cards, c)
-		if offered := offeredIn(n.cards[index].offered); done.Mode == "" || done.Mode == mode.MIG {
+		done.GPUs = append(done.GPUs, c)
+		if offered := offeredIn(n.gpus[index].offered); done.Mode == "" || done.Mode == mode.MIG {
 			done.Mode = cmp.Or(offered, done.Mode)
 		}
 	}
 	done.Instances = n.finishInstances()
 	done.Holders = make([]Holder, 0, len(n.holders))
 	for _, h := range n.holders {
-		slices.SortFunc(h.Shares, func(a, b Share) int { return cmp.Compare(a.Card, b.Card) })
+		slices.SortFunc(h.Shares, func(a, b Share) int { return cmp.Compare(a.GPU, b.GPU) })
 		slices.Sort(h.Claims)
 		done.Holders = append(done.Holders, *h)
 	}
 	slices.SortFunc(done.Holders, func(a, b Holder) int {
-		return cmp.Or(cmp.Compare(a.firstCard(), b.firstCard()), strings.Compare(a.Namespace, b.Namespace),
+		return cmp.Or(cmp.Compare(a.firstGPU(), b.firstGPU()), strings.Compare(a.Namespace, b.Namespace),
 			strings.Compare(a.Name(), b.Name()))
 	})
 	return done
 }
 
-// indices are those of the cards, ascending.
-func (n *node) indices() []int { return slices.Sorted(maps.Keys(n.cards)) }
+// indices are those of the GPUs, ascending.
+func (n *node) indices() []int { return slices.Sorted(maps.Keys(n.gpus)) }
 
-// firstCard is the index of the first card that is known to be the holder's; who has
+// firstGPU is the index of the first GPU that is known to be the holder's; who has
 // none comes last.
-func (h *Holder) firstCard() int {
+func (h *Holder) firstGPU() int {
 	if len(h.Shares) == 0 {
 		return math.MaxInt
 	}
-	return h.Shares[0].Card
+	return h.Shares[0].GPU
 }
 
-func (c *card) finish() Card {
-	done := c.Card
+func (c *unfinishedGPU) finish() GPU {
+	done := c.GPU
 	done.Mode = cmp.Or(c.holds, offeredIn(c.offered))
 	if done.Mode.CountsCores() {
 		done.CoresPercent.Total = wholeCores
@@ -78,7 +78,7 @@ func (c *card) finish() Card {
 	return done
 }
 
-// offeredIn is the mode of a node whose cards are offered in these modes, "" where
+// offeredIn is the mode of a node whose GPUs are offered in these modes, "" where
 // they are not offered.
 func offeredIn(modes []mode.Mode) mode.Mode {
 	switch len(modes) {

@@ -13,11 +13,11 @@ import (
 )
 
 // Style is how Summary and Details look. The zero value is, byte by byte, what the
-// known tool prints for the same cluster, as long as no card is in mode core-mem.
+// known tool prints for the same cluster, as long as no GPU is in mode core-mem.
 type Style struct {
-	// Wide adds modes and card models.
+	// Wide adds modes and GPU models.
 	Wide bool
-	// Bars draws how full each card is, for terminals.
+	// Bars draws how full each GPU is, for terminals.
 	Bars bool
 	// Width, if it is not 0, is how many columns there are: a table that is wider is
 	// printed with a line for each GPU instead.
@@ -30,8 +30,8 @@ const (
 	detailsLine = 10
 )
 
-// absentCard is what the known tool shows where a node has no card of that index.
-const absentCard = "0/0"
+// absentGPU is what the known tool shows where a node has no GPU of that index.
+const absentGPU = "0/0"
 
 // Summary prints a line for each node and the sum of all, and then the MIG instances, if there are any.
 func Summary(out io.Writer, t *Table, style Style) error {
@@ -77,7 +77,7 @@ type summary struct {
 
 func newSummary(t *Table, style Style) summary {
 	return summary{
-		table: t, style: style, columns: t.cards(), cores: t.CoresPercent.Total > 0,
+		table: t, style: style, columns: t.gpus(), cores: t.CoresPercent.Total > 0,
 		pending: slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.PendingGiB > 0 }),
 	}
 }
@@ -108,14 +108,14 @@ func (s *summary) header() []string {
 
 func (s *summary) row(n *Node, bars bool) []string {
 	cells := []string{n.Name, n.IPAddress}
-	amounts := func(of func(*Card) Amount) {
-		row := slices.Repeat([]string{absentCard}, s.columns)
-		for i := range n.Cards {
-			row[n.Cards[i].Index] = cell(of(&n.Cards[i]), bars)
+	amounts := func(of func(*GPU) Amount) {
+		row := slices.Repeat([]string{absentGPU}, s.columns)
+		for i := range n.GPUs {
+			row[n.GPUs[i].Index] = cell(of(&n.GPUs[i]), bars)
 		}
 		cells = append(cells, row...)
 	}
-	amounts(func(c *Card) Amount { return c.MemoryGiB })
+	amounts(func(c *GPU) Amount { return c.MemoryGiB })
 	if s.pending {
 		cells = append(cells, pending(n.PendingGiB))
 	}
@@ -124,7 +124,7 @@ func (s *summary) row(n *Node, bars bool) []string {
 		cells = append(cells, usedGiB(n.usedMiB()))
 	}
 	if s.cores {
-		amounts(func(c *Card) Amount { return c.CoresPercent })
+		amounts(func(c *GPU) Amount { return c.CoresPercent })
 		cells = append(cells, n.CoresPercent.String())
 	}
 	if s.style.Wide {
@@ -133,7 +133,7 @@ func (s *summary) row(n *Node, bars bool) []string {
 	return cells
 }
 
-// pending is how the known tool shows what is on cards that are not known.
+// pending is how the known tool shows what is on GPUs that are not known.
 func pending(gib int64) string {
 	if gib == 0 {
 		return ""
@@ -160,14 +160,14 @@ func cell(a Amount, bars bool) string {
 	return fmt.Sprintf("%-*s %s%s", amountWidth, a, strings.Repeat("█", full), strings.Repeat("░", barWidth-full))
 }
 
-// modes is the mode of a node, and of a dynamic one those of its cards that are
+// modes is the mode of a node, and of a dynamic one those of its GPUs that are
 // held, as in "dynamic(GPU0=share,GPU3=mps)".
 func modes(n *Node) string {
 	if n.Mode != mode.Dynamic {
 		return string(n.Mode)
 	}
 	var holds []string
-	for _, c := range n.Cards {
+	for _, c := range n.GPUs {
 		if c.Mode != mode.Dynamic {
 			holds = append(holds, fmt.Sprintf("GPU%d=%s", c.Index, c.Mode))
 		}
@@ -178,14 +178,14 @@ func modes(n *Node) string {
 	return fmt.Sprintf("%s(%s)", n.Mode, strings.Join(holds, ","))
 }
 
-// models lists the card models of a node in the order of its cards, with how many
-// cards follow each other of each, as in "NVIDIA-A10*2,Tesla-T4*2".
+// models lists the GPU models of a node in the order of its GPUs, with how many
+// GPUs follow each other of each, as in "NVIDIA-A10*2,Tesla-T4*2".
 func models(n *Node) string {
 	var runs []string
-	for start, end := 0, 0; start < len(n.Cards); start = end {
-		for end = start + 1; end < len(n.Cards) && n.Cards[end].Model == n.Cards[start].Model; end++ {
+	for start, end := 0, 0; start < len(n.GPUs); start = end {
+		for end = start + 1; end < len(n.GPUs) && n.GPUs[end].Model == n.GPUs[start].Model; end++ {
 		}
-		name := n.Cards[start].Model
+		name := n.GPUs[start].Model
 		if name == "" {
 			name = "unknown"
 		}

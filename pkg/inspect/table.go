@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect shows which part of which card is allocated to whom: from
-// ResourceSlices, ResourceClaims, Nodes and the Pods that hold cards without a claim
+// Package inspect shows which part of which GPU is allocated to whom: from
+// ResourceSlices, ResourceClaims, Nodes and the Pods that hold GPUs without a claim
 // it makes a Table, which it prints as the tables that users of ACK's
 // kubectl-inspect-cgpu know, or as JSON or YAML. It asks no API server, see package
 // cluster for that.
@@ -19,10 +19,10 @@ import (
 // fields are added, never renamed.
 type Table struct {
 	// MemoryGiB and CoresPercent are the sums over the nodes. Compute is counted
-	// on cards in mode core-mem only.
+	// on GPUs in mode core-mem only.
 	MemoryGiB    Amount `json:"memoryGiB"`
 	CoresPercent Amount `json:"coresPercent"`
-	// Nodes are those that publish cards, ordered by name.
+	// Nodes are those that publish GPUs, ordered by name.
 	Nodes []Node `json:"nodes"`
 	// Notes say what the table lacks, each in a sentence.
 	Notes []string `json:"notes,omitempty"`
@@ -31,7 +31,7 @@ type Table struct {
 	withUse bool
 }
 
-// Node is a node that publishes cards.
+// Node is a node that publishes GPUs.
 type Node struct {
 	Name string `json:"name"`
 	// IPAddress is the node's internal address, "unknown" where none is known.
@@ -43,45 +43,45 @@ type Node struct {
 	// shares, until the pods on its GPUs have ended.
 	Switching bool `json:"switching,omitempty"`
 	// PendingGiB is how much of MemoryGiB is held by pods without a claim of which
-	// it is not known on which cards they are.
+	// it is not known on which GPUs they are.
 	PendingGiB int64 `json:"pendingGiB,omitempty"`
-	// Cards are ordered by index. Indices may have gaps: a card that cannot be
+	// GPUs are ordered by index. Indices may have gaps: a GPU that cannot be
 	// used keeps its own.
-	Cards []Card `json:"cards"`
-	// Instances are the MIG instances, in the order of their cards and places. The cards count them together.
+	GPUs []GPU `json:"cards"`
+	// Instances are the MIG instances, in the order of their GPUs and places. The GPUs count them together.
 	Instances []Instance `json:"instances,omitempty"`
-	// Holders are who was allocated the cards, ordered by their first card, then
+	// Holders are who was allocated the GPUs, ordered by their first GPU, then
 	// by namespace and name.
 	Holders []Holder `json:"holders"`
 }
 
-// Card is one card of a node.
-type Card struct {
+// GPU is one GPU of a node.
+type GPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid,omitempty"`
 	Model string `json:"model,omitempty"`
-	// MemoryMiB is the whole memory of the card, 0 where it is not published any
+	// MemoryMiB is the whole memory of the GPU, 0 where it is not published any
 	// more.
 	MemoryMiB int64 `json:"memoryMiB"`
-	// Mode is what the card is held in; of a free card, what its node offers it in.
+	// Mode is what the GPU is held in; of a free GPU, what its node offers it in.
 	Mode mode.Mode `json:"mode"`
 	// MemoryGiB counts the units that shares are made of, floor(MiB/1024) of a
-	// card. A claim for the whole card holds all of them.
+	// GPU. A claim for the whole GPU holds all of them.
 	MemoryGiB    Amount `json:"memoryGiB"`
 	CoresPercent Amount `json:"coresPercent"`
 	// UsedMiB is how much of its memory is in use, by whomever; nil where that is not known.
 	UsedMiB *int64 `json:"usedMiB,omitempty"`
 }
 
-// Instance is a MIG instance of a card.
+// Instance is a MIG instance of a GPU.
 type Instance struct {
-	Card   int    `json:"card"`
+	GPU    int    `json:"card"`
 	Device string `json:"device"`
 	// Profile and UUID are empty where it is not there any more, and is published because a claim holds it.
 	Profile   string `json:"profile,omitempty"`
 	UUID      string `json:"uuid,omitempty"`
 	MemoryMiB int64  `json:"memoryMiB"`
-	// Start is the first of the card's memory slices that it has, Size how many.
+	// Start is the first of the GPU's memory slices that it has, Size how many.
 	Start int64 `json:"placementStart"`
 	Size  int64 `json:"placementSize"`
 	// Holder is who was allocated it, as namespace and name; empty while nobody was.
@@ -93,10 +93,10 @@ type Instance struct {
 	Dynamic bool `json:"dynamic,omitempty"`
 }
 
-// memoryGiB is its memory in the units that cards are counted in.
+// memoryGiB is its memory in the units that GPUs are counted in.
 func (i Instance) memoryGiB() int64 { return gpu.GPU{MemoryMiB: i.MemoryMiB}.MemoryUnits() }
 
-// Origin is how somebody came to hold cards.
+// Origin is how somebody came to hold GPUs.
 type Origin string
 
 // The origins.
@@ -118,9 +118,9 @@ type Holder struct {
 	// and none while nobody uses it.
 	Pods   []string `json:"pods"`
 	Claims []string `json:"claims"`
-	// Shares are ordered by card, at most one for each.
+	// Shares are ordered by GPU, at most one for each.
 	Shares []Share `json:"shares"`
-	// PendingGiB is what it holds of cards that are not known.
+	// PendingGiB is what it holds of GPUs that are not known.
 	PendingGiB int64 `json:"pendingGiB,omitempty"`
 }
 
@@ -132,9 +132,9 @@ func (h Holder) Name() string {
 	return strings.Join(h.Pods, ",")
 }
 
-// Share is what a holder has of one card.
+// Share is what a holder has of one GPU.
 type Share struct {
-	Card int `json:"card"`
+	GPU int `json:"card"`
 	// Mode is what it is held in, empty without a claim.
 	Mode         mode.Mode `json:"mode"`
 	MemoryGiB    int64     `json:"memoryGiB"`
@@ -194,8 +194,8 @@ func (a *Amount) add(b Amount) {
 	}
 }
 
-// cards is the number of columns that show a card each.
-func (t *Table) cards() int {
+// GPUs is the number of columns that show a GPU each.
+func (t *Table) gpus() int {
 	columns := 0
 	for i := range t.Nodes {
 		columns = max(columns, t.Nodes[i].columns())
@@ -204,14 +204,14 @@ func (t *Table) cards() int {
 }
 
 func (n *Node) columns() int {
-	if len(n.Cards) == 0 {
+	if len(n.GPUs) == 0 {
 		return 0
 	}
-	return n.Cards[len(n.Cards)-1].Index + 1
+	return n.GPUs[len(n.GPUs)-1].Index + 1
 }
 
 // Of returns the table with only those holders that are in the namespace. The
-// sums stay those of all: cards are shared across namespaces.
+// sums stay those of all: GPUs are shared across namespaces.
 func (t *Table) Of(namespace string) *Table {
 	filtered := *t
 	filtered.Nodes = make([]Node, 0, len(t.Nodes))

@@ -28,7 +28,7 @@ func TestTableAgreesWithThePluginsAccounts(t *testing.T) {
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology} {
 		t.Run(string(m), func(t *testing.T) {
 			for range 50 {
-				slices := publish("n1", m, cards(gpus, "V100", memoryMiB)...)
+				slices := publish("n1", m, newGPUs(gpus, "V100", memoryMiB)...)
 				allocated := randomClaims(random, m, slices)
 				compareAccounts(t, slices, allocated, gpus, memoryMiB)
 			}
@@ -82,12 +82,12 @@ func compareAccounts(
 		}
 		accounts = append(accounts, usage.Claim{Namespace: c.Namespace, Name: c.Name, Grants: grants})
 	}
-	used := usage.Of(accounts, func(string) deviceplugin.Card { return deviceplugin.Card{} })
+	used := usage.Of(accounts, func(string) deviceplugin.GPU { return deviceplugin.GPU{} })
 	table := inspect.New(inspect.Input{Slices: slices, Claims: allocated})
-	if len(table.Nodes) != 1 || len(table.Nodes[0].Cards) != gpus {
+	if len(table.Nodes) != 1 || len(table.Nodes[0].GPUs) != gpus {
 		t.Fatalf("the table shows %+v", table.Nodes)
 	}
-	for _, shown := range table.Nodes[0].Cards {
+	for _, shown := range table.Nodes[0].GPUs {
 		want := used.GPU(uuid(shown.Index))
 		if *shown.MemoryGiB.Allocated != want.Units || *shown.CoresPercent.Allocated != want.Cores {
 			t.Errorf("GPU %d: the table shows %d GiB and %d %%, the plugin counts %d and %d", shown.Index,

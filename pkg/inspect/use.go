@@ -26,7 +26,7 @@ type ClaimOn struct {
 
 // fillUse says of each GPU and each share what is used of it, as far as that is known.
 func (n *node) fillUse(use NodeUse) {
-	for index, c := range n.cards {
+	for index, c := range n.gpus {
 		if used, known := use.GPUs[index]; known {
 			c.UsedMiB = mib(used)
 		}
@@ -35,7 +35,7 @@ func (n *node) fillUse(use NodeUse) {
 		for i := range h.Shares {
 			var sum int64
 			for _, claim := range h.Claims {
-				sum += use.Claims[ClaimOn{h.Namespace, claim, h.Shares[i].Card}]
+				sum += use.Claims[ClaimOn{h.Namespace, claim, h.Shares[i].GPU}]
 			}
 			// Of who holds GPUs without a claim nobody counts it.
 			if h.Origin != OriginDevicePlugin {
@@ -64,11 +64,11 @@ func usedGiB(mib *int64) string {
 // usedMiB is what is used of all of a node's GPUs; nil where it is not known of one.
 func (n *Node) usedMiB() *int64 {
 	var sum int64
-	for i := range n.Cards {
-		if n.Cards[i].UsedMiB == nil {
+	for i := range n.GPUs {
+		if n.GPUs[i].UsedMiB == nil {
 			return nil
 		}
-		sum += *n.Cards[i].UsedMiB
+		sum += *n.GPUs[i].UsedMiB
 	}
 	return &sum
 }
@@ -76,7 +76,7 @@ func (n *Node) usedMiB() *int64 {
 // usedBy is what a holder uses of a GPU, nothing where it has none of it.
 func (h *Holder) usedBy(index int) string {
 	for _, s := range h.Shares {
-		if s.Card == index {
+		if s.GPU == index {
 			return usedGiB(s.UsedMiB)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func used() inspect.Input {
 	in := inspect.Input{Nodes: []*corev1.Node{node("n1", "10.0.0.1"), node("n2", "10.0.0.2")}}
 	for _, name := range []string{"n1", "n2"} {
-		in.Slices = append(in.Slices, publish(name, mode.Share, cards(2, "Tesla-T4", 15360)...)...)
+		in.Slices = append(in.Slices, publish(name, mode.Share, newGPUs(2, "Tesla-T4", 15360)...)...)
 		in.Claims = append(in.Claims, claim("team/a-"+name, name+" gpu-0-share 3"),
 			claim("team/b-"+name, name+" gpu-0-share 6", name+" gpu-1-share 2"))
 	}
@@ -83,7 +83,7 @@ b-n1         team       GPU0  6                3.5
 		t.Fatal(err)
 	}
 	n1, n2 := table.Nodes[0], table.Nodes[1]
-	if *n1.Cards[0].UsedMiB != 5120 || *n1.Holders[0].Shares[0].UsedMiB != 1024 || n2.Cards[0].UsedMiB != nil ||
+	if *n1.GPUs[0].UsedMiB != 5120 || *n1.Holders[0].Shares[0].UsedMiB != 1024 || n2.GPUs[0].UsedMiB != nil ||
 		n2.Holders[0].Shares[0].UsedMiB != nil {
 		t.Errorf("JSON is\n%s", out.String())
 	}

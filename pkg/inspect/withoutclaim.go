@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// WithoutClaimKey says, in a form to compare, what devices show to be taken of their cards
+// WithoutClaimKey says, in a form to compare, what devices show to be taken of their GPUs
 // by pods that hold no claim; it is empty where that is nothing. Only where it is not
 // does Input need Pods, and others only when it changes.
 func WithoutClaimKey(published []*resourceapi.ResourceSlice) string {
@@ -36,10 +36,10 @@ func WithoutClaimKey(published []*resourceapi.ResourceSlice) string {
 	return strings.Join(all, "\n")
 }
 
-// onlyKubelet is why the cards of a pod of NVIDIA's device plugin are not known here.
+// onlyKubelet is why the GPUs of a pod of NVIDIA's device plugin are not known here.
 var onlyKubelet = deviceplugin.Kubelet{Err: errors.New("only the node's kubelet knows them")}
 
-// readPods charges the cards with what pods hold that hold no claim.
+// readPods charges the GPUs with what pods hold that hold no claim.
 func (b *builder) readPods() {
 	if b.in.PodsUnknown {
 		b.chargeAsPublished()
@@ -54,7 +54,7 @@ func (b *builder) readPods() {
 		if n == nil {
 			continue
 		}
-		if uses, holds := deviceplugin.Read(pod, deviceplugin.Node{Cards: n.machine(), Kubelet: onlyKubelet}); holds {
+		if uses, holds := deviceplugin.Read(pod, deviceplugin.Node{GPUs: n.machine(), Kubelet: onlyKubelet}); holds {
 			n.chargePod(pod, uses)
 		}
 	}
@@ -81,8 +81,8 @@ func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
 	h := &Holder{Namespace: holds.Namespace, Pods: []string{holds.Name}, Claims: []string{}, Origin: OriginDevicePlugin}
 	n.holders["without a claim/"+holds.FullName()] = h
 	for _, s := range holds.Shares {
-		c := n.cards[s.Card]
-		share := Share{Card: s.Card, MemoryGiB: s.Units, CoresPercent: s.Cores}
+		c := n.gpus[s.GPU]
+		share := Share{GPU: s.GPU, MemoryGiB: s.Units, CoresPercent: s.Cores}
 		if s.Whole {
 			share.MemoryGiB = c.MemoryGiB.Total
 		}
@@ -94,7 +94,7 @@ func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
 	for _, u := range holds.Unknown {
 		h.PendingGiB += u.Units
 		if u.Whole {
-			h.PendingGiB += wholeCards(pod) * n.largest()
+			h.PendingGiB += wholeGPUs(pod) * n.largest()
 		}
 		cores += u.Cores
 		reason = u.Reason
@@ -105,13 +105,13 @@ func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
 	n.PendingGiB += h.PendingGiB
 	n.MemoryGiB.take(h.PendingGiB)
 	if slices.ContainsFunc(n.indices(),
-		func(index int) bool { return offeredIn(n.cards[index].offered).CountsCores() }) {
+		func(index int) bool { return offeredIn(n.gpus[index].offered).CountsCores() }) {
 		n.CoresPercent.take(cores)
 	}
 }
 
-// wholeCards is how many whole cards a pod asked device plugins for.
-func wholeCards(pod *corev1.Pod) int64 {
+// wholeGPUs is how many whole GPUs a pod asked device plugins for.
+func wholeGPUs(pod *corev1.Pod) int64 {
 	var count int64
 	for _, c := range pod.Spec.Containers {
 		for _, name := range append(deviceplugin.NativeResources(), ack.ResourceGPUs) {
@@ -122,28 +122,28 @@ func wholeCards(pod *corev1.Pod) int64 {
 	return count
 }
 
-// machine is what package deviceplugin needs to know of the node's cards.
+// machine is what package deviceplugin needs to know of the node's GPUs.
 func (n *node) machine() []gpu.GPU {
-	cards := make([]gpu.GPU, 0, len(n.cards))
+	gpus := make([]gpu.GPU, 0, len(n.gpus))
 	for _, index := range n.indices() {
-		cards = append(cards, gpu.GPU{Index: index, UUID: n.cards[index].UUID})
+		gpus = append(gpus, gpu.GPU{Index: index, UUID: n.gpus[index].UUID})
 	}
-	return cards
+	return gpus
 }
 
-// largest is the memory of the largest card.
+// largest is the memory of the largest GPU.
 func (n *node) largest() int64 {
 	var units int64
-	for _, c := range n.cards {
+	for _, c := range n.gpus {
 		units = max(units, c.MemoryGiB.Total)
 	}
 	return units
 }
 
-// chargeAsPublished goes by what is left of the cards, where the pods may not be read.
+// chargeAsPublished goes by what is left of the GPUs, where the pods may not be read.
 func (b *builder) chargeAsPublished() {
 	for _, n := range b.nodes {
-		for _, c := range n.cards {
+		for _, c := range n.gpus {
 			if c.closed {
 				c.withoutClaimGiB = c.MemoryGiB.Total
 			}
@@ -152,8 +152,8 @@ func (b *builder) chargeAsPublished() {
 	}
 }
 
-// take charges the card. Compute is counted in mode core_mem only.
-func (c *card) take(gib, cores int64) {
+// take charges the GPU. Compute is counted in mode core_mem only.
+func (c *unfinishedGPU) take(gib, cores int64) {
 	c.MemoryGiB.take(gib)
 	if offeredIn(c.offered).CountsCores() {
 		c.CoresPercent.take(cores)

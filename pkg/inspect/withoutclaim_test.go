@@ -162,7 +162,7 @@ func TestPodsWithoutClaimsInEveryMode(t *testing.T) {
 			[]string{"3/15", "3/15", "30/100", "30/100"},
 		},
 		"linked GPUs": {
-			closed(publish("n1", mode.Topology, cards(4, "V100", 16130)...), "gpu-0-topology", "gpu-3-topology", "gpus-0-1",
+			closed(publish("n1", mode.Topology, newGPUs(4, "V100", 16130)...), "gpu-0-topology", "gpu-3-topology", "gpus-0-1",
 				"gpus-2-3"),
 			[]*corev1.Pod{oldPod("n1", "a/p", "aliyun.com/gpu 2", group, "0,3")},
 			[]string{"15/15", "0/15", "0/15", "15/15", "30/60"},
@@ -206,7 +206,7 @@ func TestPodsThatMayNotBeRead(t *testing.T) {
 	in.Slices = append(in.Slices, closed(publish("n2", mode.Exclusive, v100, v100), "gpu-1")...)
 	in.Slices = append(in.Slices, left(publish("n3", mode.CoreMem, v100), "gpu-0-core-mem", 12, 70)...)
 	in.Pods, in.PodsUnknown = nil, true
-	// Of n1 more than there is: a pod of an unknown card is taken off each.
+	// Of n1 more than there is: a pod of an unknown GPU is taken off each.
 	want := [][]string{
 		{"5/15", "8/15", "7/15", "20/45", "0/0", "0/0", "0/0", "0/0"},
 		{"0/15", "15/15", "0/0", "15/30", "0/0", "0/0", "0/0", "0/0"},

@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
 
-// node publishes four cards of 16130 MiB, 15 units each, or in mode topology those
+// node publishes four GPUs of 16130 MiB, 15 units each, or in mode topology those
 // of a DGX-1.
 func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
 	t.Helper()
@@ -98,7 +98,7 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 	}{
 		"memory in mode share": {mode.Share, "none", []step{
 			{"gpushare.mem.main.3", "main gpu-0-share 3Gi"},
-			{"gpushare.mem.a.6.b.7", "a gpu-1-share 6Gi, b gpu-1-share 7Gi"}, // 12 are left on the first card
+			{"gpushare.mem.a.6.b.7", "a gpu-1-share 6Gi, b gpu-1-share 7Gi"}, // 12 are left on the first GPU
 			{"gpushare.mem.a.12", "a gpu-0-share 12Gi"},
 			{"gpushare.mem.a.16", ""}, // never split
 			{"gpushare.mem-x4.main.8", ""},
@@ -111,7 +111,7 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 				"gpu-3-share 2Gi"}}},
 		"GPUs of several containers": {mode.Share, "none", []step{
 			{"gpushare.mem.first.12", "first gpu-0-share 12Gi"},
-			// Either container would fit on the first card, both do not.
+			// Either container would fit on the first GPU, both do not.
 			{"gpushare.mem-x2.a.4.b.6", "a-card0 gpu-1-share 2Gi, b-card0 gpu-1-share 3Gi, a-card1 gpu-2-share 2Gi, b-card1 " +
 				"gpu-2-share 3Gi"},
 			{"gpushare.mem-x2-whole.a.10.b.20", ""},
@@ -134,7 +134,7 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 		}},
 		"a whole GPU": {mode.Share, "none", []step{
 			{"gpushare.mem.main.1", "main gpu-0-share 1Gi"},
-			{"gpushare.mem-whole.main.14", ""}, // less than a card's
+			{"gpushare.mem-whole.main.14", ""}, // less than a GPU's
 			{"gpushare.mem-whole.a.8.b.7", "a gpu-1-share 8Gi, b gpu-1-share 7Gi"},
 			{"gpushare.mem-x2-whole.main.30", "main gpu-2-share 15Gi, main gpu-3-share 15Gi"},
 			{"gpushare.mem-whole.main.15", ""},
@@ -168,7 +168,7 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 }
 
 // Combined the containers may ask for what one claim can hold.
-func TestSixteenCardsOfTwoContainers(t *testing.T) {
+func TestSixteenGPUsOfTwoContainers(t *testing.T) {
 	request, err := legacy.ParseName("gpushare.mem-x16.a.16.b.16")
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestTemplatesAndClaimsAreMarked(t *testing.T) {
 	}
 }
 
-// A claim for several cards that a quota counts leaves those with MPS out, and another one
+// A claim for several GPUs that a quota counts leaves those with MPS out, and another one
 // would not.
 func TestCountedClaimsThatWouldTakeMPS(t *testing.T) {
 	for template, is := range map[string]bool{"gpushare.mem-x2.main.4": true, "gpushare.mem.main.4": false} {

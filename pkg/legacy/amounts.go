@@ -18,32 +18,32 @@ func Names() []corev1.ResourceName {
 }
 
 // served are those that device plugins serve. Count is not: ACK's plugin only
-// writes it into the node's status, and nobody is given a card by it.
+// writes it into the node's status, and nobody is given a GPU by it.
 func served() []corev1.ResourceName {
 	return []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs}
 }
 
-// wholePercent is the compute of a card.
+// wholePercent is the compute of a GPU.
 const wholePercent = 100
 
-// Of returns the amounts of a node that offers these cards, one entry for each mode
-// that a card is offered in, ordered by index. What no card is offered for is 0, as
+// Of returns the amounts of a node that offers these GPUs, one entry for each mode
+// that a GPU is offered in, ordered by index. What no GPU is offered for is 0, as
 // ACK's nodes show the resources of all other modes.
 //
-// A card's memory is counted in whole GiB, rounded down for each card by itself;
-// so mixed cards add up to what can be asked for, where tools that divide the sum
-// by the number of cards show an average. A card that is offered in several modes
+// A GPU's memory is counted in whole GiB, rounded down for each GPU by itself;
+// so mixed GPUs add up to what can be asked for, where tools that divide the sum
+// by the number of GPUs show an average. A GPU that is offered in several modes
 // (dynamic nodes) counts in full for each resource.
-func Of(offered []view.Card) corev1.ResourceList {
+func Of(offered []view.GPU) corev1.ResourceList {
 	var memory, count, cores, gpus int64
 	last := int64(-1)
-	for _, card := range offered {
-		if card.Mode.Shared() && card.Index != last {
-			last = card.Index
+	for _, g := range offered {
+		if g.Mode.Shared() && g.Index != last {
+			last = g.Index
 			count++
-			memory += gpu.GPU{MemoryMiB: card.MemoryMiB}.MemoryUnits()
+			memory += gpu.GPU{MemoryMiB: g.MemoryMiB}.MemoryUnits()
 		}
-		switch card.Mode {
+		switch g.Mode {
 		case mode.CoreMem:
 			cores += wholePercent
 		case mode.Topology:

@@ -17,12 +17,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// offered are cards of these sizes in MiB, each in each of the modes.
-func offered(sizes []int64, modes ...mode.Mode) []view.Card {
-	var out []view.Card
+// offered are GPUs of these sizes in MiB, each in each of the modes.
+func offered(sizes []int64, modes ...mode.Mode) []view.GPU {
+	var out []view.GPU
 	for i, size := range sizes {
 		for _, m := range modes {
-			out = append(out, view.Card{Index: int64(i), MemoryMiB: size, Mode: m})
+			out = append(out, view.GPU{Index: int64(i), MemoryMiB: size, Mode: m})
 		}
 	}
 	return out
@@ -31,7 +31,7 @@ func offered(sizes []int64, modes ...mode.Mode) []view.Card {
 func TestAmountsOfTheModes(t *testing.T) {
 	v100s := []int64{16130, 16130, 16130, 16130}
 	for name, test := range map[string]struct {
-		cards                      []view.Card
+		offered                    []view.GPU
 		memory, count, cores, gpus int64
 	}{
 		"no GPUs":   {nil, 0, 0, 0, 0},
@@ -43,13 +43,13 @@ func TestAmountsOfTheModes(t *testing.T) {
 		"topology":  {offered([]int64{32510, 32510}, mode.Topology), 0, 0, 0, 2},
 		"dynamic":   {offered(v100s, mode.Dynamic.ServedModes()...), 60, 4, 400, 0},
 		"mixed":     {offered([]int64{23028, 23028, 15360, 15360}, mode.Share), 22 + 22 + 15 + 15, 4, 0, 0},
-		// Rounded down card by card: together they have 3 GiB and more.
+		// Rounded down GPU by GPU: together they have 3 GiB and more.
 		"rounding": {offered([]int64{1600, 1600}, mode.Share), 2, 2, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := corev1.ResourceList{ack.ResourceMemory: quantity(test.memory), ack.ResourceCount: quantity(test.count),
 				ack.ResourceCores: quantity(test.cores), ack.ResourceGPUs: quantity(test.gpus)}
-			if diff := cmp.Diff(want, Of(test.cards)); diff != "" {
+			if diff := cmp.Diff(want, Of(test.offered)); diff != "" {
 				t.Errorf("amounts (-want +got):\n%s", diff)
 			}
 		})

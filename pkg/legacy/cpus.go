@@ -45,7 +45,7 @@ const (
 	nearPrefix = "near-"
 )
 
-// nearby is how many CPUs the first container asks for near its cards.
+// nearby is how many CPUs the first container asks for near its GPUs.
 func (r Request) nearby() int64 {
 	if r.Kind == CPUs || len(r.Containers) == 0 {
 		return 0
@@ -67,8 +67,8 @@ func (r Request) validateCPUs() error {
 			return fmt.Errorf("container %q: that is the name of the request for CPUs", c.Name)
 		}
 	}
-	if shares := r.Count * int64(len(r.Containers)); r.nearby() > 0 && shares >= mostCards {
-		return fmt.Errorf("a claim with CPUs is for 1 to %d shares, not %d", mostCards-1, shares)
+	if shares := r.Count * int64(len(r.Containers)); r.nearby() > 0 && shares >= mostGPUs {
+		return fmt.Errorf("a claim with CPUs is for 1 to %d shares, not %d", mostGPUs-1, shares)
 	}
 	return nil
 }

@@ -26,10 +26,10 @@ var names = map[string]Request{
 	"gpushare.mem-x2.c0.2.c1.6": {Kind: Memory, Count: 2,
 		Containers: []Container{{Name: "c0", MemoryGiB: 2}, {Name: "c1", MemoryGiB: 6}}},
 	"gpushare.mem-x8.main.1120": {Kind: Memory, Count: 8, Containers: []Container{{Name: "main", MemoryGiB: 1120}}},
-	"gpushare.gpu.main.2":       {Kind: Cards, Count: 1, Containers: []Container{{Name: "main", Cards: 2}}},
-	"gpushare.nvidia.main.2":    {Kind: NVIDIA, Count: 1, Containers: []Container{{Name: "main", Cards: 2}}},
+	"gpushare.gpu.main.2":       {Kind: GPUs, Count: 1, Containers: []Container{{Name: "main", GPUs: 2}}},
+	"gpushare.nvidia.main.2":    {Kind: NVIDIA, Count: 1, Containers: []Container{{Name: "main", GPUs: 2}}},
 	"gpushare.cpu.main.8":       {Kind: CPUs, Count: 1, Containers: []Container{{Name: "main", CPUs: 8}}},
-	"gpushare.gpu-cpu64.main.8": {Kind: Cards, Count: 1, Containers: []Container{{Name: "main", Cards: 8, CPUs: 64}}},
+	"gpushare.gpu-cpu64.main.8": {Kind: GPUs, Count: 1, Containers: []Container{{Name: "main", GPUs: 8, CPUs: 64}}},
 	"gpushare.mem-x2-whole-cpu6.c0.14.c1.16": {Kind: Memory, Count: 2, Whole: true,
 		Containers: []Container{{Name: "c0", MemoryGiB: 14, CPUs: 6}, {Name: "c1", MemoryGiB: 16}}},
 }

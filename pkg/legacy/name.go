@@ -26,14 +26,14 @@ func IsName(name string) bool { return strings.HasPrefix(name, prefix+".") }
 // others have others.
 //
 //	gpushare.mem.main.3              3 GiB for the container main
-//	gpushare.mem.a.1.b.7             1 and 7 GiB of one card
-//	gpushare.mem-x4.main.8           8 GiB, 2 of each of four cards
-//	gpushare.mem-x2-whole.main.30    all of the memory of two cards
+//	gpushare.mem.a.1.b.7             1 and 7 GiB of one GPU
+//	gpushare.mem-x4.main.8           8 GiB, 2 of each of four GPUs
+//	gpushare.mem-x2-whole.main.30    all of the memory of two GPUs
 //	gpushare.core.main.3-20          3 GiB and 20 percent
-//	gpushare.gpu.main.2              two cards
-//	gpushare.mem-cpu8.main.3         3 GiB, and 8 CPUs near the card
+//	gpushare.gpu.main.2              two GPUs
+//	gpushare.mem-cpu8.main.3         3 GiB, and 8 CPUs near the GPU
 //	gpushare.cpu.main.8              8 CPUs
-//	gpushare.nvidia.main.1           one card, by nvidia.com/gpu
+//	gpushare.nvidia.main.1           one GPU, by nvidia.com/gpu
 func (r Request) Name() string {
 	kind := string(r.Kind)
 	if r.Count > 1 {
@@ -56,8 +56,8 @@ func (c Container) amounts(kind Kind) string {
 	switch kind {
 	case CoreMemory:
 		return fmt.Sprintf("%d-%d", c.MemoryGiB, c.CoresPercent)
-	case Cards, NVIDIA:
-		return strconv.FormatInt(c.Cards, 10)
+	case GPUs, NVIDIA:
+		return strconv.FormatInt(c.GPUs, 10)
 	case CPUs:
 		return strconv.FormatInt(c.CPUs, 10)
 	default:
@@ -96,12 +96,12 @@ func ParseName(name string) (Request, error) {
 	return r, nil
 }
 
-// parseKind reads what a name says of all containers, and the CPUs near the cards.
+// parseKind reads what a name says of all containers, and the CPUs near the GPUs.
 func parseKind(text string) (r Request, cpus int64, err error) {
 	words := strings.Split(text, "-")
 	r = Request{Kind: Kind(words[0]), Count: 1}
-	if !slices.Contains([]Kind{Memory, CoreMemory, Cards, CPUs, NVIDIA}, r.Kind) {
-		return Request{}, 0, fmt.Errorf("kind %q is none of %s, %s, %s, %s, %s", words[0], Memory, CoreMemory, Cards, CPUs,
+	if !slices.Contains([]Kind{Memory, CoreMemory, GPUs, CPUs, NVIDIA}, r.Kind) {
+		return Request{}, 0, fmt.Errorf("kind %q is none of %s, %s, %s, %s, %s", words[0], Memory, CoreMemory, GPUs, CPUs,
 			NVIDIA)
 	}
 	words = words[1:]
@@ -135,8 +135,8 @@ func parseContainer(kind Kind, name, amounts string) (Container, error) {
 	switch kind {
 	case CoreMemory:
 		fields = append(fields, &c.CoresPercent)
-	case Cards, NVIDIA:
-		fields = []*int64{&c.Cards}
+	case GPUs, NVIDIA:
+		fields = []*int64{&c.GPUs}
 	case CPUs:
 		fields = []*int64{&c.CPUs}
 	}

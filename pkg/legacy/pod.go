@@ -95,7 +95,7 @@ func OfPod(pod *corev1.Pod) (Request, error) {
 		}
 		r.Containers = append(r.Containers, c)
 	}
-	if kind != Cards {
+	if kind != GPUs {
 		if err := r.readLabels(pod.Labels); err != nil {
 			return Request{}, err
 		}
@@ -130,7 +130,7 @@ func kindOf(own []asked) (Kind, error) {
 	case all(func(a asked) bool { return a.memory != "0" && a.cores != "0" && a.gpus == "0" }):
 		return CoreMemory, nil
 	case all(func(a asked) bool { return a.memory == "0" && a.cores == "0" && a.gpus != "0" }):
-		return Cards, nil
+		return GPUs, nil
 	default:
 		//lint:ignore ST1005 These are ACK's words.
 		return "", errors.New("The requested gpu resource types should be consistent for all containers")
@@ -147,7 +147,7 @@ func (a asked) container() (Container, error) {
 	}{
 		{ack.ResourceMemory, a.memory, "GiB, from 1 to 999 on each GPU", wholeMemory, &c.MemoryGiB},
 		{ack.ResourceCores, a.cores, "percent, from 5 to 100 on each GPU", wholeCores, &c.CoresPercent},
-		{ack.ResourceGPUs, a.gpus, "GPUs, from 1 to 32", wholeGPUs, &c.Cards},
+		{ack.ResourceGPUs, a.gpus, "GPUs, from 1 to 32", wholeGPUs, &c.GPUs},
 	} {
 		// The API server writes multiples of 1000 as in 2k, and no GPU has 1000 others.
 		if amount.resource != ack.ResourceGPUs && thousands.MatchString(amount.text) {
@@ -168,7 +168,7 @@ func (r *Request) readLabels(labels map[string]string) error {
 	text := labels[ack.PodLabelCount]
 	if !countLabel.MatchString(text) {
 		return fmt.Errorf("failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: "+
-			"parsing %q: it is a whole number of at most %d GPUs", text, mostCards)
+			"parsing %q: it is a whole number of at most %d GPUs", text, mostGPUs)
 	}
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
 		r.Count = n

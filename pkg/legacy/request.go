@@ -38,21 +38,21 @@ const (
 	Memory Kind = "mem"
 	// CoreMemory is a share of memory and compute, in mode core_mem.
 	CoreMemory Kind = "core"
-	// Cards are whole cards in mode topology.
-	Cards Kind = "gpu"
-	// CPUs are CPUs of a container's own, and no card.
+	// GPUs are whole GPUs in mode topology.
+	GPUs Kind = "gpu"
+	// CPUs are CPUs of a container's own, and no GPU.
 	CPUs Kind = "cpu"
-	// NVIDIA are whole cards by the limit nvidia.com/gpu, which mode topology does not serve.
+	// NVIDIA are whole GPUs by the limit nvidia.com/gpu, which mode topology does not serve.
 	NVIDIA Kind = "nvidia"
 )
 
-// Request is what a pod asks for. All its shares are of the same cards.
+// Request is what a pod asks for. All its shares are of the same GPUs.
 type Request struct {
 	Kind Kind
-	// Count is the number of cards that each share is spread over, at least 1; the
-	// amounts are totals, of which each card gives an equal part.
+	// Count is the number of GPUs that each share is spread over, at least 1; the
+	// amounts are totals, of which each GPU gives an equal part.
 	Count int64
-	// Whole is whether nobody else may use the cards: together the containers ask
+	// Whole is whether nobody else may use the GPUs: together the containers ask
 	// for all of the memory.
 	Whole bool
 	// Containers are those that ask, in the pod's order.
@@ -65,29 +65,29 @@ type Container struct {
 	Name         string
 	MemoryGiB    int64
 	CoresPercent int64
-	Cards        int64
-	// CPUs are, beside cards, only the first container's.
+	GPUs         int64
+	// CPUs are, beside GPUs, only the first container's.
 	CPUs int64
 }
 
 // Limits of a request. More devices than a claim can hold can never be had, more
-// memory no card has.
+// memory no GPU has.
 const (
-	mostCards  = resourceapi.AllocationResultsMaxSize
-	mostMemory = 999 // of one card
-	mostCores  = 100 // of one card
+	mostGPUs   = resourceapi.AllocationResultsMaxSize
+	mostMemory = 999 // of one GPU
+	mostCores  = 100 // of one GPU
 	coresStep  = 5
 )
 
-// mostNameByCard is how long the name of a container may be that requests are named
-// after, each with a card.
-const mostNameByCard = 56
+// mostNameByGPU is how long the name of a container may be that requests are named
+// after, each with a GPU.
+const mostNameByGPU = 56
 
 // validate finds what cannot be had. Its texts, where ACK's scheduler has some, are
 // those, misspellings included, since people search for them.
 func (r Request) validate() error {
-	if r.Count < 1 || r.Count > mostCards {
-		return fmt.Errorf("a claim is for 1 to %d GPUs, not %d", mostCards, r.Count)
+	if r.Count < 1 || r.Count > mostGPUs {
+		return fmt.Errorf("a claim is for 1 to %d GPUs, not %d", mostGPUs, r.Count)
 	}
 	if len(r.Containers) == 0 || len(r.Containers) > resourceapi.DeviceRequestsMaxSize {
 		return fmt.Errorf("a claim is for 1 to %d containers, not %d", resourceapi.DeviceRequestsMaxSize, len(r.Containers))
@@ -95,8 +95,8 @@ func (r Request) validate() error {
 	if r.Count > 1 && r.wholeGPUs() {
 		return errors.New("whole GPUs are not spread over GPUs")
 	}
-	if shares := r.Count * int64(len(r.Containers)); shares > mostCards {
-		return fmt.Errorf("a claim is for 1 to %d shares, not %d", mostCards, shares)
+	if shares := r.Count * int64(len(r.Containers)); shares > mostGPUs {
+		return fmt.Errorf("a claim is for 1 to %d shares, not %d", mostGPUs, shares)
 	}
 	if r.Whole && r.wholeGPUs() {
 		return errors.New("whole GPUs are whole")
@@ -104,30 +104,30 @@ func (r Request) validate() error {
 	if err := r.validateCPUs(); err != nil {
 		return err
 	}
-	var cards int64
+	var gpus int64
 	for _, c := range r.Containers {
 		if err := c.validate(r.Kind, r.Count); err != nil {
 			return fmt.Errorf("container %q: %w", c.Name, err)
 		}
-		if r.byCard() && len(c.Name) > mostNameByCard {
+		if r.byGPU() && len(c.Name) > mostNameByGPU {
 			return fmt.Errorf("container %q: its name has %d characters, and may have %d where several containers are spread "+
-				"over GPUs: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByCard)
+				"over GPUs: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByGPU)
 		}
-		cards += c.Cards
+		gpus += c.GPUs
 	}
-	if cards > mostCards {
-		return fmt.Errorf("a claim is for 1 to %d GPUs, not %d", mostCards, cards)
+	if gpus > mostGPUs {
+		return fmt.Errorf("a claim is for 1 to %d GPUs, not %d", mostGPUs, gpus)
 	}
 	return nil
 }
 
-// wholeGPUs says whether the request is for cards, and not for shares of them.
-func (r Request) wholeGPUs() bool { return r.Kind == Cards || r.Kind == NVIDIA }
+// wholeGPUs says whether the request is for GPUs, and not for shares of them.
+func (r Request) wholeGPUs() bool { return r.Kind == GPUs || r.Kind == NVIDIA }
 
 // nvidiaGPU is the limit of that kind.
 const nvidiaGPU = "nvidia.com/gpu"
 
-// limitOf is the limit by which a container asks for cards.
+// limitOf is the limit by which a container asks for GPUs.
 func limitOf(kind Kind) string {
 	if kind == NVIDIA {
 		return nvidiaGPU
@@ -143,7 +143,7 @@ func (c Container) validate(kind Kind, count int64) error {
 	}{
 		{ack.ResourceMemory, c.MemoryGiB, mostMemory * count, kind == Memory || kind == CoreMemory},
 		{ack.ResourceCores, c.CoresPercent, mostCores * count, kind == CoreMemory},
-		{limitOf(kind), c.Cards, mostCards, kind == Cards || kind == NVIDIA},
+		{limitOf(kind), c.GPUs, mostGPUs, kind == GPUs || kind == NVIDIA},
 	} {
 		switch {
 		case amount.asked && (amount.value < 1 || amount.value > amount.most):
@@ -155,8 +155,8 @@ func (c Container) validate(kind Kind, count int64) error {
 				float64(amount.value)/float64(count))
 		}
 	}
-	if perCard := c.CoresPercent / count; perCard%coresStep != 0 {
-		return fmt.Errorf("%s must be a multiple of %d on each GPU, not %d", ack.ResourceCores, coresStep, perCard)
+	if perGPU := c.CoresPercent / count; perGPU%coresStep != 0 {
+		return fmt.Errorf("%s must be a multiple of %d on each GPU, not %d", ack.ResourceCores, coresStep, perGPU)
 	}
 	return nil
 }

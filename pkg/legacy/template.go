@@ -24,16 +24,16 @@ const (
 	classExclusive  = "exclusive.gpu.aliyun.com"
 )
 
-// hasLinkedClass is for which numbers of cards there is a class of linked sets.
-func hasLinkedClass(cards int64) bool { return cards == 2 || cards == 4 || cards == 8 }
+// hasLinkedClass is for which numbers of GPUs there is a class of linked sets.
+func hasLinkedClass(gpus int64) bool { return gpus == 2 || gpus == 4 || gpus == 8 }
 
-// byCard says whether each container has a request per card. One request for several
-// cards cannot be bound, card by card, to that of another container.
-func (r Request) byCard() bool { return r.Count > 1 && len(r.Containers) > 1 }
+// byGPU says whether each container has a request per GPU. One request for several
+// GPUs cannot be bound, GPU by GPU, to that of another container.
+func (r Request) byGPU() bool { return r.Count > 1 && len(r.Containers) > 1 }
 
 // Template is the ResourceClaimTemplate for the request: one request per container,
-// named after it; where several containers share several cards, one per container
-// and card, named NAME-card0, NAME-card1 …. The template and the claims made of it have Label.
+// named after it; where several containers share several GPUs, one per container
+// and GPU, named NAME-gpu0, NAME-gpu1 …. The template and the claims made of it have Label.
 // Claims for CPUs alone do not: there is no GPU in them. Nor do those for nvidia.com/gpu: on
 // ACK that has no annotations and no words of its own.
 func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
@@ -56,18 +56,18 @@ func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
 }
 
 func (r Request) devices() resourceapi.DeviceClaim {
-	if r.byCard() {
-		return r.devicesByCard()
+	if r.byGPU() {
+		return r.devicesByGPU()
 	}
 	var claim resourceapi.DeviceClaim
 	for _, c := range r.Containers {
 		switch r.Kind {
-		case Cards:
-			claim.Requests = append(claim.Requests, cards(c))
+		case GPUs:
+			claim.Requests = append(claim.Requests, newGPUs(c))
 		case NVIDIA:
 			claim.Requests = append(claim.Requests, resourceapi.DeviceRequest{Name: c.Name,
 				Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: classExclusive,
-					AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: c.Cards}})
+					AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: c.GPUs}})
 		default:
 			claim.Requests = append(claim.Requests, r.share(c.Name, c, r.Count))
 		}
@@ -78,23 +78,23 @@ func (r Request) devices() resourceapi.DeviceClaim {
 	return claim
 }
 
-// devicesByCard binds the containers' requests for a card to each other, and the
-// first container's to different cards. The scheduler serves requests in their
-// order: those of one card follow each other, so that it finds out early that a card
+// devicesByGPU binds the containers' requests for a GPU to each other, and the
+// first container's to different GPUs. The scheduler serves requests in their
+// order: those of one GPU follow each other, so that it finds out early that a GPU
 // has no room for all containers.
-func (r Request) devicesByCard() resourceapi.DeviceClaim {
+func (r Request) devicesByGPU() resourceapi.DeviceClaim {
 	var claim resourceapi.DeviceClaim
 	names := map[string][]string{}
 	var first []string
-	for card := range r.Count {
-		var ofCard []string
+	for g := range r.Count {
+		var ofGPU []string
 		for _, c := range r.Containers {
-			name := fmt.Sprintf("%s-card%d", c.Name, card)
+			name := fmt.Sprintf("%s-card%d", c.Name, g)
 			claim.Requests = append(claim.Requests, r.share(name, c, 1))
-			ofCard, names[c.Name] = append(ofCard, name), append(names[c.Name], name)
+			ofGPU, names[c.Name] = append(ofGPU, name), append(names[c.Name], name)
 		}
-		claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: ofCard, MatchAttribute: uuid()})
-		first = append(first, ofCard[0])
+		claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: ofGPU, MatchAttribute: uuid()})
+		first = append(first, ofGPU[0])
 	}
 	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: first, DistinctAttribute: uuid()})
 	for _, c := range r.Containers {
@@ -118,7 +118,7 @@ func combined(container string, requests []string) resourceapi.DeviceClaimConfig
 	}}
 }
 
-// share asks for the container's part of one card, of as many cards as count says.
+// share asks for the container's part of one GPU, of as many GPUs as count says.
 func (r Request) share(name string, c Container, count int64) resourceapi.DeviceRequest {
 	amounts := map[resourceapi.QualifiedName]resource.Quantity{
 		v1alpha1.CapMemory: *resource.NewQuantity(c.MemoryGiB/r.Count*devices.GiB, resource.BinarySI),
@@ -131,8 +131,8 @@ func (r Request) share(name string, c Container, count int64) resourceapi.Device
 	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: class,
 		AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
-		// The devices of one request are different ones, and so different cards: of a
-		// card that is offered in several modes only one is to be had.
+		// The devices of one request are different ones, and so different GPUs: of a
+		// GPU that is offered in several modes only one is to be had.
 		Count:     count,
 		Capacity:  &resourceapi.CapacityRequirements{Requests: amounts},
 		Selectors: r.selectors(),
@@ -152,7 +152,7 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 		for _, c := range r.Containers {
 			total += c.MemoryGiB / r.Count
 		}
-		// Who is granted all of a card's memory is alone on it. Of a card that gives
+		// Who is granted all of a GPU's memory is alone on it. Of a GPU that gives
 		// less than it has, somebody else holds the rest.
 		add(fmt.Sprintf(`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 `+
 			`== %[3]d`,
@@ -161,15 +161,15 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 	return selectors
 }
 
-// notMPS keeps requests for several cards from cards with MPS: a process is the client
+// notMPS keeps requests for several GPUs from GPUs with MPS: a process is the client
 // of one MPS daemon, by the one pipe directory in its environment, and a daemon has one
-// card.
+// GPU.
 func notMPS() string {
 	return fmt.Sprintf(`device.attributes[%q].%s != "mps"`, v1alpha1.DriverName, v1alpha1.AttrIsolation)
 }
 
-// AlsoMPS returns a copy of a claim that would take cards with MPS, too; false where
-// the claim does not leave them out, as those of a Request for several cards do.
+// AlsoMPS returns a copy of a claim that would take GPUs with MPS, too; false where
+// the claim does not leave them out, as those of a Request for several GPUs do.
 func AlsoMPS(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
 	other, is := claim.DeepCopy(), false
 	without := func(selectors []resourceapi.DeviceSelector) []resourceapi.DeviceSelector {
@@ -191,18 +191,18 @@ func AlsoMPS(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool
 	return other, is
 }
 
-// cards asks for the best-linked set that is free; where none is published, for
-// single cards.
-func cards(c Container) resourceapi.DeviceRequest {
+// GPUs asks for the best-linked set that is free; where none is published, for
+// single GPUs.
+func newGPUs(c Container) resourceapi.DeviceRequest {
 	exact := resourceapi.DeviceAllocationModeExactCount
-	if !hasLinkedClass(c.Cards) {
+	if !hasLinkedClass(c.GPUs) {
 		return resourceapi.DeviceRequest{Name: c.Name, Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: classSingle, AllocationMode: exact, Count: c.Cards,
+			DeviceClassName: classSingle, AllocationMode: exact, Count: c.GPUs,
 		}}
 	}
 	return resourceapi.DeviceRequest{Name: c.Name, FirstAvailable: []resourceapi.DeviceSubRequest{
-		{Name: linked, DeviceClassName: fmt.Sprintf(classLinked, c.Cards), AllocationMode: exact, Count: 1},
-		{Name: anyGPU, DeviceClassName: classSingle, AllocationMode: exact, Count: c.Cards},
+		{Name: linked, DeviceClassName: fmt.Sprintf(classLinked, c.GPUs), AllocationMode: exact, Count: 1},
+		{Name: anyGPU, DeviceClassName: classSingle, AllocationMode: exact, Count: c.GPUs},
 	}}
 }
 

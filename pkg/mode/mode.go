@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mode turns the scheduling labels of a node into the mode its cards
+// Package mode turns the scheduling labels of a node into the mode its GPUs
 // are served in and the placement of claims on them, and decides when a node
 // may change its mode. It decides; it reads and writes nothing.
 package mode
@@ -14,26 +14,26 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
-// Mode is how the cards of a node are handed out. Its value is what the
+// Mode is how the GPUs of a node are handed out. Its value is what the
 // device attribute "mode" shows and what the DeviceClass <mode>.gpu.aliyun.com
 // selects.
 type Mode string
 
 // The modes.
 const (
-	Exclusive Mode = "exclusive" // one claim per card
-	Share     Mode = "share"     // many claims per card, memory counted, nothing isolated
+	Exclusive Mode = "exclusive" // one claim per GPU
+	Share     Mode = "share"     // many claims per GPU, memory counted, nothing isolated
 	CGPU      Mode = "cgpu"      // memory capped, compute shared
 	CoreMem   Mode = "core-mem"  // memory and compute capped
 	MPS       Mode = "mps"       // memory capped by NVIDIA MPS, compute shared
-	Topology  Mode = "topology"  // whole cards, best linked set first
-	Dynamic   Mode = "dynamic"   // decided per card by its first claim
+	Topology  Mode = "topology"  // whole GPUs, best linked set first
+	Dynamic   Mode = "dynamic"   // decided per GPU by its first claim
 	// MIG is one claim per GPU instance of a GPU in MIG mode. It is the mode of devices and never
 	// of a node: see Serves.
 	MIG Mode = "mig"
 )
 
-// Shared says whether several claims can hold one card in this mode.
+// Shared says whether several claims can hold one GPU in this mode.
 func (m Mode) Shared() bool {
 	switch m {
 	case Share, CGPU, CoreMem, MPS:
@@ -46,7 +46,7 @@ func (m Mode) Shared() bool {
 // CountsCores says whether a share of this mode also takes percent of its GPU's compute.
 func (m Mode) CountsCores() bool { return m == CoreMem }
 
-// ServedModes are the modes that a card is offered in on a node of this mode:
+// ServedModes are the modes that a GPU is offered in on a node of this mode:
 // the mode itself, or, of a Dynamic node, all those that its first claim can
 // decide for, in this order.
 func (m Mode) ServedModes() []Mode {
@@ -70,13 +70,13 @@ func (m Mode) Serves(other Mode) bool {
 	return other != "" && slices.Contains(m.ServedModes(), other)
 }
 
-// Placement is the order in which shares are put on a node's cards.
+// Placement is the order in which shares are put on a node's GPUs.
 type Placement string
 
 // The placements.
 const (
-	Binpack Placement = "binpack" // fill a card before the next
-	Spread  Placement = "spread"  // the card with the least granted memory first
+	Binpack Placement = "binpack" // fill a GPU before the next
+	Spread  Placement = "spread"  // the GPU with the least granted memory first
 )
 
 // Labels lists all labels that this package reads.
@@ -85,12 +85,12 @@ func Labels() []string {
 		ack.NodeLabelGPUShare, ack.NodeLabelDisableIsolation}
 }
 
-// DefaultSlots is how many shares a card takes unless MaxPodLabel says
-// otherwise: the limit that ACK documents for one card.
+// DefaultSlots is how many shares a GPU takes unless MaxPodLabel says
+// otherwise: the limit that ACK documents for one GPU.
 const DefaultSlots = 20
 
-// MaxSlots is how many shares MaxPodLabel can allow a card at most: no claim
-// can be for less than one GiB unit, and no card has more of them.
+// MaxSlots is how many shares MaxPodLabel can allow a GPU at most: no claim
+// can be for less than one GiB unit, and no GPU has more of them.
 const MaxSlots = 1024
 
 // IsolationDisabled says whether the node's labels lift the limits of what is
@@ -128,7 +128,7 @@ type Asked struct {
 // ScheduleLabel wins over the older labels, for good: one that stood beside it
 // does not count when ScheduleLabel is gone either, until somebody changes it.
 // Where no label asks for anything, the last mode stays: taking a label off does
-// not give whole cards back, only the value "default" does (source: ACK's rule for
+// not give whole GPUs back, only the value "default" does (source: ACK's rule for
 // these labels). A node that never had a label is Exclusive. An unknown value
 // keeps the last mode too, "" if there is none, with an error that names it.
 func FromLabels(labels map[string]string, last Asked) (Asked, error) {
@@ -216,7 +216,7 @@ func PlacementFromLabels(labels map[string]string) (Placement, error) {
 	}
 }
 
-// SlotsFromLabels returns how many shares a card of the node takes, at most
+// SlotsFromLabels returns how many shares a GPU of the node takes, at most
 // limit. Where MaxPodLabel is absent that is def; where it is not a whole
 // number from 1 to limit, it is def too, with an error that names the value.
 func SlotsFromLabels(labels map[string]string, def, limit int64) (int64, error) {

@@ -8,12 +8,12 @@ import "maps"
 type Offer struct {
 	Mode Mode
 	// Isolation names, for each of the served modes, what keeps the users of
-	// a card apart: the device attribute "isolation". One that is missing is not
+	// a GPU apart: the device attribute "isolation". One that is missing is not
 	// known.
 	Isolation map[Mode]string
 }
 
-// Equal says whether claims of the two offers can hold shares of one card.
+// Equal says whether claims of the two offers can hold shares of one GPU.
 func (o Offer) Equal(other Offer) bool {
 	return o.Mode == other.Mode && maps.Equal(o.Isolation, other.Isolation)
 }

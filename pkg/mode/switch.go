@@ -37,8 +37,8 @@ type Step struct {
 
 // Next decides the next step. A published offer is left only when it has been
 // closed to new claims for Settle and nothing is allocated from it any more. Of
-// two modes, the scheduler does not count a share of a card as a use of the whole
-// card, nor the reverse, so that with claims of both a card would be promised
+// two modes, the scheduler does not count a share of a GPU as a use of the whole
+// GPU, nor the reverse, so that with claims of both a GPU would be promised
 // twice. Of two kinds of isolation, neither holds what it limits against the
 // other's users. Wishing the published offer back opens it again at any time.
 func Next(n Node) (Step, error) {

@@ -81,7 +81,7 @@ func asWhole(d *resourceapi.Device) resourceapi.Device {
 	return whole
 }
 
-// restore gives a device the memory and the compute that its card has. It offers less
+// restore gives a device the memory and the compute that its GPU has. It offers less
 // while pods without a claim hold some of it; that is like what claims hold, at which
 // nobody looks here either.
 func restore(d *resourceapi.Device) {
@@ -106,7 +106,7 @@ func restore(d *resourceapi.Device) {
 	}
 }
 
-// wholeCores is all of a card's compute, in percent.
+// wholeCores is all of a GPU's compute, in percent.
 const wholeCores = 100
 
 // needed is what a request takes of a capacity: the scheduler fills in what is not asked for,

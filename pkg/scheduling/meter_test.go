@@ -22,8 +22,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// oneCard is a cluster with a node that shares a card.
-func oneCard(t *testing.T) *Survey {
+// oneGPU is a cluster with a node that shares a GPU.
+func oneGPU(t *testing.T) *Survey {
 	t.Helper()
 	classes, err := deviceclasses.Modes()
 	if err != nil {
@@ -82,7 +82,7 @@ func TestExpensiveSelectorsEndTheSearch(t *testing.T) {
 		"to compile":  func(n int) string { return fmt.Sprintf("%d >= 0", n) + strings.Repeat(" && true", 1000) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := oneCard(t)
+			s := oneGPU(t)
 			m := NewMeter(2 * resourceapi.CELSelectorExpressionMaxCost)
 			var err error
 			for n := 0; n < 32 && err == nil; n++ {
@@ -100,7 +100,7 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the pod is gone")
 	cancel(gone)
-	s := oneCard(t)
+	s := oneGPU(t)
 	if _, err := s.Search(ctx, NewMeter(1<<62), manySelectors(expensive), anywhere); !errors.Is(err, gone) ||
 		s.evaluated() > 0 {
 		t.Errorf("it ends with %v after %d evaluations", err, s.evaluated())

@@ -226,8 +226,8 @@ func Count(all []Found, which func(Found) []int) int64 {
 	return sum
 }
 
-// GPUs counts devices; those that are the same card in several modes are one,
-// as only one of them can be had. MIG instances of a card are as many as they are.
+// GPUs counts devices; those that are the same GPU in several modes are one,
+// as only one of them can be had. MIG instances of a GPU are as many as they are.
 func (k *kind) GPUs(devices []int) int64 {
 	seen := map[int64]bool{}
 	var n int64

@@ -44,7 +44,7 @@ const (
 	fails
 )
 
-// newKind decodes what the slices of a node's pool offer; with UUIDs if the cards
+// newKind decodes what the slices of a node's pool offer; with UUIDs if the GPUs
 // are to be told apart.
 func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 	k := &kind{outcomes: map[string]*outcomes{}}
@@ -209,7 +209,7 @@ func (m *Meter) spend(cost uint64) error {
 // program is a compiled expression, or why it cannot be compiled.
 type program struct {
 	cel.CompilationResult
-	// readsUUID is whether its result can depend on a card's UUID.
+	// readsUUID is whether its result can depend on a GPU's UUID.
 	readsUUID bool
 }
 
@@ -262,8 +262,8 @@ func (p *program) matches(ctx context.Context, m *Meter, device cel.Device) (mat
 }
 
 // readsUUID says whether what an expression gives can depend on the UUID of a
-// card. It is false only where the expression reads single attributes of the
-// device, each by a name that stands there and is another one; then cards that
+// GPU. It is false only where the expression reads single attributes of the
+// device, each by a name that stands there and is another one; then GPUs that
 // differ in nothing but their UUID need be looked at once.
 func readsUUID(compiled cel.CompilationResult) bool {
 	parsed, issues := compiled.Environment.Parse(compiled.Expression)

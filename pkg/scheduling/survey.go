@@ -33,7 +33,7 @@ type Surveyor struct {
 	ids      map[view.Shape]int
 	nextID   int
 	kinds    map[string]*kind
-	// away is since when nodes are seen to lack cards that they are about to offer.
+	// away is since when nodes are seen to lack GPUs that they are about to offer.
 	away map[string]time.Time
 }
 
@@ -69,17 +69,17 @@ type Survey struct {
 	surveyor *Surveyor
 	pools    []pool
 	groups   []group
-	// split are the groups where each node is one of its own, with the cards'
+	// split are the groups where each node is one of its own, with the GPUs'
 	// UUIDs; nil as long as nobody needed that.
 	split []group
 	nodes map[string]*corev1.Node
 	// published are all classes, classes those by their names.
 	published []*resourceapi.DeviceClass
 	classes   map[string]*resourceapi.DeviceClass
-	// hasCards are the nodes that offer any, partial those of which something is
+	// hasGPUs are the nodes that offer any, partial those of which something is
 	// missing for the moment.
-	hasCards map[string]bool
-	partial  []string
+	hasGPUs map[string]bool
+	partial []string
 	// until is when a node that is away stops to count as such, zero where there is none.
 	until time.Time
 }
@@ -101,7 +101,7 @@ func (e *Surveyor) Look(p Published) (*Survey, error) {
 	c := &Survey{
 		surveyor: e, Settled: true, published: p.Classes,
 		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{},
-		hasCards: map[string]bool{}, Labels: map[string]bool{}, ClassOf: ClassOf(p.Classes),
+		hasGPUs: map[string]bool{}, Labels: map[string]bool{}, ClassOf: ClassOf(p.Classes),
 	}
 	for _, class := range p.Classes {
 		c.classes[class.Name] = class
@@ -125,7 +125,7 @@ func (e *Surveyor) Look(p Published) (*Survey, error) {
 	for _, g := range c.groups {
 		c.Settled = c.Settled && !g.has(v1alpha1.TaintSwitching)
 		for _, node := range g.Nodes {
-			c.hasCards[node] = len(g.Devices) > 0
+			c.hasGPUs[node] = len(g.Devices) > 0
 		}
 		for _, d := range g.Devices {
 			if m := d.Attributes[v1alpha1.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isPruned) {
@@ -140,17 +140,17 @@ func (e *Surveyor) Look(p Published) (*Survey, error) {
 }
 
 // Until is when what is found may come to be another though nothing was published: a
-// node whose cards are away is not waited for any longer. Zero: never.
+// node whose GPUs are away is not waited for any longer. Zero: never.
 func (c *Survey) Until() time.Time { return c.until }
 
 // waitForAway finds the nodes that are about to offer something: those whose pool is
-// published in part, and those that had cards. Labels stay while a node's cards are
-// away, as when its kubelet is started anew; but they also stay when the cards are gone
+// published in part, and those that had GPUs. Labels stay while a node's GPUs are
+// away, as when its kubelet is started anew; but they also stay when the GPUs are gone
 // for good, and that is no reason to leave all pods of the cluster in hope.
 func (c *Survey) waitForAway(p Published) {
 	away := map[string]time.Time{}
 	for node, labels := range p.Labels {
-		if labels[ack.NodeLabelModel] != "" && !c.hasCards[node] {
+		if labels[ack.NodeLabelModel] != "" && !c.hasGPUs[node] {
 			c.partial = append(c.partial, node)
 		}
 	}

@@ -5,16 +5,16 @@ package topology
 import "slices"
 
 // doubled returns the sets, ranked, that two of these make which have one model and
-// no card in common. Where all sets of a size are too many, these are looked at.
+// no GPU in common. Where all sets of a size are too many, these are looked at.
 func (g *graph) doubled(halves []candidate) []candidate {
 	var out []candidate
 	known := map[uint64]bool{}
 	for i, a := range halves {
 		for _, b := range halves[:i] {
-			cards := a.cards | b.cards
-			if a.cards&b.cards == 0 && g.model(a) == g.model(b) && !known[cards] {
-				known[cards] = true
-				out = append(out, g.candidate(cards))
+			gpus := a.gpus | b.gpus
+			if a.gpus&b.gpus == 0 && g.model(a) == g.model(b) && !known[gpus] {
+				known[gpus] = true
+				out = append(out, g.candidate(gpus))
 			}
 		}
 	}
@@ -23,9 +23,9 @@ func (g *graph) doubled(halves []candidate) []candidate {
 }
 
 // bounded returns at most mostSets of the ranked sets of a size: the best of those
-// with NVLink between all cards, or of all if there are none. Of equally good ones it
-// takes those whose pairs of cards are in the fewest sets so far. So each part of the
-// machine has sets, and few cards have to be free for one of them to be.
+// with NVLink between all GPUs, or of all if there are none. Of equally good ones it
+// takes those whose pairs of GPUs are in the fewest sets so far. So each part of the
+// machine has sets, and few GPUs have to be free for one of them to be.
 func (g *graph) bounded(ranked []candidate) []candidate {
 	left := slices.DeleteFunc(slices.Clone(ranked), func(c candidate) bool { return c.nvlink == 0 })
 	if len(left) == 0 {
@@ -35,7 +35,7 @@ func (g *graph) bounded(ranked []candidate) []candidate {
 		return left
 	}
 	var out []candidate
-	combined := square(len(g.cards)) // how many of the sets two cards are both in
+	combined := square(len(g.gpus)) // how many of the sets two GPUs are both in
 	for len(out) < mostSets {
 		next, fewest := 0, -1
 		for i, c := range left {
@@ -47,8 +47,8 @@ func (g *graph) bounded(ranked []candidate) []candidate {
 			}
 		}
 		out = append(out, left[next])
-		for _, a := range positions(left[next].cards) {
-			for _, b := range positions(left[next].cards) {
+		for _, a := range positions(left[next].gpus) {
+			for _, b := range positions(left[next].gpus) {
 				combined[a][b]++
 			}
 		}
@@ -58,10 +58,10 @@ func (g *graph) bounded(ranked []candidate) []candidate {
 	return out
 }
 
-// pairs sums what the matrix has of the set's cards.
+// pairs sums what the matrix has of the set's GPUs.
 func pairs(matrix [][]int, c candidate) int {
 	n := 0
-	members := positions(c.cards)
+	members := positions(c.gpus)
 	for _, a := range members {
 		for _, b := range members {
 			n += matrix[a][b]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package topology ranks sets of cards by how well they are linked, and orders
-// the cards of a set so that neighbours are linked. It is pure.
+// Package topology ranks sets of GPUs by how well they are linked, and orders
+// the GPUs of a set so that neighbours are linked. It is pure.
 package topology
 
 import (
@@ -10,31 +10,31 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// graph is a machine's cards by position, in the order of their indices, and
+// graph is a machine's GPUs by position, in the order of their indices, and
 // what links each pair.
 type graph struct {
-	cards []gpu.GPU
-	// gbps is the bandwidth between two cards; 0 if nothing is known of a link.
+	gpus []gpu.GPU
+	// gbps is the bandwidth between two GPUs; 0 if nothing is known of a link.
 	gbps [][]int
 	// nvlink is the same, and 0 too where the link is not NVLink.
 	nvlink [][]int
-	// bridged says that cards are linked with each other by NVLink, not by way of
+	// bridged says that GPUs are linked with each other by NVLink, not by way of
 	// NVSwitches.
 	bridged bool
 }
 
-// newGraph returns the graph of these cards of the machine; indices that it
+// newGraph returns the graph of these GPUs of the machine; indices that it
 // does not have are left out.
 func newGraph(m *gpu.Machine, wanted func(index int) bool) *graph {
 	g := &graph{}
 	position := map[int]int{}
-	for _, card := range m.GPUs {
-		if wanted(card.Index) {
-			position[card.Index] = len(g.cards)
-			g.cards = append(g.cards, card)
+	for _, one := range m.GPUs {
+		if wanted(one.Index) {
+			position[one.Index] = len(g.gpus)
+			g.gpus = append(g.gpus, one)
 		}
 	}
-	g.gbps, g.nvlink = square(len(g.cards)), square(len(g.cards))
+	g.gbps, g.nvlink = square(len(g.gpus)), square(len(g.gpus))
 	for _, l := range m.Links {
 		a, okA := position[l.A]
 		b, okB := position[l.B]
@@ -58,9 +58,9 @@ func square(n int) [][]int {
 	return rows
 }
 
-// uniform says whether all pairs of cards are linked alike.
+// uniform says whether all pairs of GPUs are linked alike.
 func (g *graph) uniform() bool {
-	for a := range g.cards {
+	for a := range g.gpus {
 		for b := range a {
 			if g.gbps[a][b] != g.gbps[1][0] {
 				return false
@@ -70,7 +70,7 @@ func (g *graph) uniform() bool {
 	return true
 }
 
-// positions are the cards of a mask, in which bit i stands for position i.
+// positions are the GPUs of a mask, in which bit i stands for position i.
 func positions(mask uint64) []int {
 	out := make([]int, 0, bits.OnesCount64(mask))
 	for ; mask != 0; mask &= mask - 1 {

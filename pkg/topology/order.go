@@ -8,22 +8,22 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// exactOrder is up to how many cards the best ring is searched for. More are
-// ordered card by card.
+// exactOrder is up to how many GPUs the best ring is searched for. More are
+// ordered GPU by GPU.
 const exactOrder = 8
 
-// Order returns the indices of the cards in an order in which neighbours are
+// Order returns the indices of the GPUs in an order in which neighbours are
 // linked as well as they can be: that of the ring with the fewest neighbours
 // without NVLink, then the largest sum of the neighbours' bandwidths, begun so
-// that its slowest link lies between the last card and the first. Of equal
-// orders it is the one with the lowest indices. Cards that the machine does not
+// that its slowest link lies between the last GPU and the first. Of equal
+// orders it is the one with the lowest indices. GPUs that the machine does not
 // have follow in ascending order.
 //
-// More than 8 cards are ordered from the lowest index on, each followed by the
+// More than 8 GPUs are ordered from the lowest index on, each followed by the
 // best linked one that is left.
-func Order(m *gpu.Machine, cards []int) []int {
-	g := newGraph(m, func(index int) bool { return slices.Contains(cards, index) })
-	order := make([]int, len(g.cards))
+func Order(m *gpu.Machine, gpus []int) []int {
+	g := newGraph(m, func(index int) bool { return slices.Contains(gpus, index) })
+	order := make([]int, len(g.gpus))
 	for i := range order {
 		order[i] = i
 	}
@@ -34,11 +34,11 @@ func Order(m *gpu.Machine, cards []int) []int {
 	default:
 		order = g.begin(g.bestRing())
 	}
-	out := make([]int, 0, len(cards))
+	out := make([]int, 0, len(gpus))
 	for _, i := range order {
-		out = append(out, g.cards[i].Index)
+		out = append(out, g.gpus[i].Index)
 	}
-	for _, index := range slices.Sorted(slices.Values(cards)) {
+	for _, index := range slices.Sorted(slices.Values(gpus)) {
 		if !slices.Contains(out, index) {
 			out = append(out, index)
 		}
@@ -46,9 +46,9 @@ func Order(m *gpu.Machine, cards []int) []int {
 	return out
 }
 
-// bestRing searches all rings from the first card on.
+// bestRing searches all rings from the first GPU on.
 func (g *graph) bestRing() []int {
-	n := len(g.cards)
+	n := len(g.gpus)
 	var best []int
 	bestSlow, bestSum := 0, 0
 	ring := []int{0}
@@ -77,7 +77,7 @@ func (g *graph) bestRing() []int {
 	return best
 }
 
-// slow is 1 for two cards without NVLink between them.
+// slow is 1 for two GPUs without NVLink between them.
 func (g *graph) slow(a, b int) int {
 	if g.nvlink[a][b] == 0 {
 		return 1
@@ -106,15 +106,15 @@ func (g *graph) begin(ring []int) []int {
 	return best
 }
 
-// nearest goes from the first card on to the best linked one that is left.
+// nearest goes from the first GPU on to the best linked one that is left.
 func (g *graph) nearest() []int {
-	if len(g.cards) == 0 {
+	if len(g.gpus) == 0 {
 		return nil
 	}
 	order := []int{0}
-	for len(order) < len(g.cards) {
+	for len(order) < len(g.gpus) {
 		last, next := order[len(order)-1], -1
-		for i := range g.cards {
+		for i := range g.gpus {
 			if !slices.Contains(order, i) && (next < 0 || g.gbps[last][i] > g.gbps[last][next]) {
 				next = i
 			}

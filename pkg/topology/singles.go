@@ -9,38 +9,38 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// Singles returns the indices of the machine's cards in the order in which single
+// Singles returns the indices of the machine's GPUs in the order in which single
 // ones are to be handed out.
 //
-// On a machine that has no Sets, the first k free cards in this order are the best
-// k by NVLink, whichever cards are free: a card with fewer lanes than the others
-// comes last. Cards that are equal in that come as one meets them going from the
-// lowest index on to the closest card that is left: so those below one PCIe switch
+// On a machine that has no Sets, the first k free GPUs in this order are the best
+// k by NVLink, whichever GPUs are free: a GPU with fewer lanes than the others
+// comes last. GPUs that are equal in that come as one meets them going from the
+// lowest index on to the closest GPU that is left: so those below one PCIe switch
 // come one after the other.
 //
 // On a machine with sets it is the order of the indices.
 func Singles(m *gpu.Machine) []int {
 	g := newGraph(m, func(int) bool { return true })
 	order, ok := g.singles()
-	out := make([]int, 0, len(g.cards))
-	for i, card := range g.cards {
+	out := make([]int, 0, len(g.gpus))
+	for i, one := range g.gpus {
 		if ok {
-			card = g.cards[order[i]]
+			one = g.gpus[order[i]]
 		}
-		out = append(out, card.Index)
+		out = append(out, one.Index)
 	}
 	return out
 }
 
 // singles returns an order of the positions of which the first k free ones are
 // always the best k by NVLink. If there is no such order, ok is false; so it is, too, where
-// only some cards are bridged: they are asked for as linked sets, and that there are
+// only some GPUs are bridged: they are asked for as linked sets, and that there are
 // such must not depend on the health of the others.
 //
-// An order is one if each card has at least as much NVLink bandwidth to any third
-// card as any card after it has: then no set gets worse when a card of it is
-// exchanged for an earlier one. All cards on NVSwitches are such a machine, however
-// many lanes of some are down, and so are cards without NVLink.
+// An order is one if each GPU has at least as much NVLink bandwidth to any third
+// GPU as any GPU after it has: then no set gets worse when a GPU of it is
+// exchanged for an earlier one. All GPUs on NVSwitches are such a machine, however
+// many lanes of some are down, and so are GPUs without NVLink.
 func (g *graph) singles() (order []int, ok bool) {
 	if g.bridged && !g.linkedThroughout() {
 		return nil, false
@@ -49,7 +49,7 @@ func (g *graph) singles() (order []int, ok bool) {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(sum(g.nvlink[b]), sum(g.nvlink[a])) })
 	for i, earlier := range order {
 		for _, later := range order[i+1:] {
-			for third := range g.cards {
+			for third := range g.gpus {
 				if third != earlier && third != later && g.nvlink[earlier][third] < g.nvlink[later][third] {
 					return nil, false
 				}
@@ -59,9 +59,9 @@ func (g *graph) singles() (order []int, ok bool) {
 	return order, true
 }
 
-// linkedThroughout says whether there is NVLink between all cards.
+// linkedThroughout says whether there is NVLink between all GPUs.
 func (g *graph) linkedThroughout() bool {
-	for a := range g.cards {
+	for a := range g.gpus {
 		for b := range a {
 			if g.nvlink[a][b] == 0 {
 				return false

@@ -26,9 +26,9 @@ func shipped(t *testing.T, name string) *gpu.Machine {
 	return m
 }
 
-// linked is a machine of so many cards with NVLink between these pairs, given
+// linked is a machine of so many GPUs with NVLink between these pairs, given
 // as "a-b:GB/s", and an equal PCIe link between all others.
-func linked(cards int, pairs ...string) *gpu.Machine {
+func linked(gpus int, pairs ...string) *gpu.Machine {
 	m := &gpu.Machine{}
 	nvlink := map[[2]int]int{}
 	for _, p := range pairs {
@@ -38,7 +38,7 @@ func linked(cards int, pairs ...string) *gpu.Machine {
 		}
 		nvlink[[2]int{a, b}] = gbps
 	}
-	for b := range cards {
+	for b := range gpus {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: b, Model: "V100"})
 		for a := range b {
 			l := gpu.Link{A: a, B: b, Kind: gpu.LinkPHB, GBps: 10}
@@ -55,7 +55,7 @@ func linked(cards int, pairs ...string) *gpu.Machine {
 func names(sets []topology.Set) []string {
 	var out []string
 	for _, s := range sets {
-		out = append(out, strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Cards), "[]"), " ", "-")+
+		out = append(out, strings.ReplaceAll(strings.Trim(fmt.Sprint(s.GPUs), "[]"), " ", "-")+
 			fmt.Sprintf("@%d", s.NVLinkGBps))
 	}
 	return out
@@ -86,12 +86,12 @@ func ofSize(names []string, size int) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return strings.Count(n, "-") != size-1 })
 }
 
-// firstFree are the k cards that a claim for single ones gets, ascending.
+// firstFree are the k GPUs that a claim for single ones gets, ascending.
 func firstFree(order []int, free []int, k int) []int {
 	var out []int
-	for _, card := range order {
-		if len(out) < k && slices.Contains(free, card) {
-			out = append(out, card)
+	for _, g := range order {
+		if len(out) < k && slices.Contains(free, g) {
+			out = append(out, g)
 		}
 	}
 	slices.Sort(out)
@@ -105,10 +105,10 @@ func nvlinkOnly(m *gpu.Machine) *gpu.Machine {
 	return &only
 }
 
-// Where there are no sets, the first free cards in the order of single ones are
+// Where there are no sets, the first free GPUs in the order of single ones are
 // the best by NVLink, whichever are free.
 func TestMachinesWithoutSets(t *testing.T) {
-	weakCards := func(widths ...int) *gpu.Machine {
+	weakGPUs := func(widths ...int) *gpu.Machine {
 		m := linked(len(widths))
 		for i, l := range m.Links {
 			if lanes := min(widths[l.A], widths[l.B]); lanes > 0 {
@@ -117,7 +117,7 @@ func TestMachinesWithoutSets(t *testing.T) {
 		}
 		return m
 	}
-	weakLink := weakCards(450, 450, 450, 450, 450, 450, 450, 450)
+	weakLink := weakGPUs(450, 450, 450, 450, 450, 450, 450, 450)
 	for i, l := range weakLink.Links {
 		if l.A == 3 && l.B == 7 {
 			weakLink.Links[i].GBps = 400
@@ -138,10 +138,10 @@ func TestMachinesWithoutSets(t *testing.T) {
 		{"one pair", linked(2, "0-1:50"), []int{0, 1}},
 		{"links not known", &gpu.Machine{GPUs: linked(4).GPUs}, []int{0, 1, 2, 3}},
 		{"all pairs linked", linked(3, "0-1:50", "0-2:50", "1-2:50"), []int{0, 1, 2}},
-		{"a switch lane of one GPU is down", weakCards(450, 450, 450, 425, 450, 450, 450, 450),
+		{"a switch lane of one GPU is down", weakGPUs(450, 450, 450, 425, 450, 450, 450, 450),
 			[]int{0, 1, 2, 4, 5, 6, 7, 3}},
-		{"lanes of several are", weakCards(400, 450, 425, 450, 425, 450), []int{1, 3, 5, 2, 4, 0}},
-		{"all lanes of one are", weakCards(450, 0, 450, 450, 450, 450, 450, 450), []int{0, 2, 3, 4, 5, 6, 7, 1}},
+		{"lanes of several are", weakGPUs(400, 450, 425, 450, 425, 450), []int{1, 3, 5, 2, 4, 0}},
+		{"all lanes of one are", weakGPUs(450, 0, 450, 450, 450, 450, 450, 450), []int{0, 2, 3, 4, 5, 6, 7, 1}},
 		{"a link is slower than the others", weakLink, []int{0, 1, 2, 4, 5, 6, 3, 7}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestMachinesWithoutSets(t *testing.T) {
 	}
 }
 
-// Cards below one PCIe switch come one after the other, whatever their indices are.
+// GPUs below one PCIe switch come one after the other, whatever their indices are.
 func TestSinglesKeepSwitchesTogether(t *testing.T) {
 	m := &gpu.Machine{}
 	for b := range 8 {
@@ -197,7 +197,7 @@ func TestSinglesKeepSwitchesTogether(t *testing.T) {
 	}
 }
 
-// Where there are sets, single cards are taken in the order of their indices.
+// Where there are sets, single GPUs are taken in the order of their indices.
 func TestSinglesBesideSets(t *testing.T) {
 	if diff := cmp.Diff([]int{0, 1, 2, 3}, topology.Singles(shipped(t, "v100x4"))); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
@@ -208,7 +208,7 @@ func TestSets(t *testing.T) {
 	twoModels := linked(4, "0-1:50", "2-3:25")
 	twoModels.GPUs[3].Model = "A100"
 	gap := linked(3, "0-2:50")
-	gap.GPUs = gap.GPUs[:2:2] // card 2 is left out, its link is known
+	gap.GPUs = gap.GPUs[:2:2] // GPU 2 is left out, its link is known
 	gap.GPUs = append(gap.GPUs, gpu.GPU{Index: 5, Model: "V100"})
 	gap.Links = append(gap.Links, gpu.Link{A: 1, B: 5, Kind: gpu.LinkNVLink, GBps: 25})
 	unknown := linked(3, "1-2:25")
@@ -232,9 +232,9 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// islands is a machine of so many cards in islands of NVLink.
-func islands(cards, size int) *gpu.Machine {
-	m := linked(cards)
+// islands is a machine of so many GPUs in islands of NVLink.
+func islands(gpus, size int) *gpu.Machine {
+	m := linked(gpus)
 	for i, l := range m.Links {
 		if l.A/size == l.B/size {
 			m.Links[i].Kind, m.Links[i].GBps = gpu.LinkNVLink, 150
@@ -243,7 +243,7 @@ func islands(cards, size int) *gpu.Machine {
 	return m
 }
 
-// However many cards there are, sets are few, and each card is in one of each size.
+// However many GPUs there are, sets are few, and each GPU is in one of each size.
 func TestSetsOfLargeMachines(t *testing.T) {
 	weak := islands(10, 10)
 	for i, l := range weak.Links {
@@ -267,16 +267,16 @@ func TestSetsOfLargeMachines(t *testing.T) {
 	} {
 		count, covered := map[int]int{}, map[int]map[int]bool{}
 		for _, s := range topology.Sets(tc.machine) {
-			size := len(s.Cards)
+			size := len(s.GPUs)
 			if covered[size] == nil {
 				covered[size] = map[int]bool{}
 			}
 			count[size]++
-			for _, card := range s.Cards {
-				covered[size][card] = true
+			for _, g := range s.GPUs {
+				covered[size][g] = true
 			}
 			if slices.Contains(tc.linked, size) && s.NVLinkGBps == 0 {
-				t.Errorf("%s: %v is not linked throughout", tc.name, s.Cards)
+				t.Errorf("%s: %v is not linked throughout", tc.name, s.GPUs)
 			}
 		}
 		for size, most := range tc.most {
@@ -291,13 +291,13 @@ func TestSetsOfLargeMachines(t *testing.T) {
 }
 
 // On two islands of eight a linked set of four is free in each island of which five
-// cards are; any two that are free have one, and any island of which all are.
+// GPUs are; any two that are free have one, and any island of which all are.
 func TestFreeSetsOfIslands(t *testing.T) {
 	var sets []uint64
 	for _, s := range topology.Sets(islands(16, 8)) {
 		mask := uint64(0)
-		for _, card := range s.Cards {
-			mask |= 1 << card
+		for _, g := range s.GPUs {
+			mask |= 1 << g
 		}
 		sets = append(sets, mask)
 	}
@@ -305,9 +305,9 @@ func TestFreeSetsOfIslands(t *testing.T) {
 	for island := range 2 {
 		for mask := range uint64(1) << 8 {
 			free := mask << (8 * island)
-			for size, cards := range enough {
+			for size, gpus := range enough {
 				found := slices.ContainsFunc(sets, func(set uint64) bool { return bits.OnesCount64(set) == size && set&^free == 0 })
-				if bits.OnesCount64(free) >= cards && !found {
+				if bits.OnesCount64(free) >= gpus && !found {
 					t.Errorf("no set of %d is within the free GPUs %016b", size, free)
 				}
 			}
@@ -320,7 +320,7 @@ func TestOrderKeepsNeighboursLinked(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		machine *gpu.Machine
-		cards   []int
+		gpus    []int
 		want    []int
 	}{
 		{"one", dgx1, []int{5}, []int{5}},
@@ -332,13 +332,13 @@ func TestOrderKeepsNeighboursLinked(t *testing.T) {
 		{"all alike", shipped(t, "a100x8"), []int{6, 1, 4, 0}, []int{0, 1, 4, 6}},
 		{"a GPU that is not there", linked(3, "0-2:50", "1-2:50"), []int{9, 2, 1, 0}, []int{0, 2, 1, 9}},
 	} {
-		if diff := cmp.Diff(tc.want, topology.Order(tc.machine, tc.cards)); diff != "" {
+		if diff := cmp.Diff(tc.want, topology.Order(tc.machine, tc.gpus)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
 		}
 	}
 }
 
-// No ring of a DGX-1's cards has fewer neighbours without NVLink than the order
+// No ring of a DGX-1's GPUs has fewer neighbours without NVLink than the order
 // gives: checked for every set of up to five against all permutations.
 func TestOrderIsTheBestRing(t *testing.T) {
 	m := shipped(t, "dgx1")
@@ -355,39 +355,39 @@ func TestOrderIsTheBestRing(t *testing.T) {
 		return n
 	}
 	for mask := range 1 << 8 {
-		var cards []int
+		var gpus []int
 		for i := range 8 {
 			if mask&(1<<i) != 0 {
-				cards = append(cards, i)
+				gpus = append(gpus, i)
 			}
 		}
-		if len(cards) < 3 || len(cards) > 5 {
+		if len(gpus) < 3 || len(gpus) > 5 {
 			continue
 		}
-		got := topology.Order(m, cards)
-		best := len(cards)
-		permute(cards, func(order []int) { best = min(best, slow(order)) })
+		got := topology.Order(m, gpus)
+		best := len(gpus)
+		permute(gpus, func(order []int) { best = min(best, slow(order)) })
 		if slow(got) != best {
-			t.Errorf("%v: order %v has %d slow links, the best ring %d", cards, got, slow(got), best)
+			t.Errorf("%v: order %v has %d slow links, the best ring %d", gpus, got, slow(got), best)
 		}
 	}
 }
 
-func permute(cards []int, see func([]int)) {
+func permute(gpus []int, see func([]int)) {
 	var extend func(done, left []int)
 	extend = func(done, left []int) {
 		if len(left) == 0 {
 			see(done)
 		}
-		for i, card := range left {
-			extend(append(slices.Clone(done), card), slices.Concat(left[:i], left[i+1:]))
+		for i, g := range left {
+			extend(append(slices.Clone(done), g), slices.Concat(left[:i], left[i+1:]))
 		}
 	}
-	extend(nil, cards)
+	extend(nil, gpus)
 }
 
-// A large machine's cards are ordered one by one, so that it does not take long.
-func TestOrderOfManyCards(t *testing.T) {
+// A large machine's GPUs are ordered one by one, so that it does not take long.
+func TestOrderOfManyGPUs(t *testing.T) {
 	m := linked(16, "0-15:50", "1-15:50", "2-3:50")
 	var all []int
 	for i := range 16 {

@@ -53,7 +53,7 @@ const mostNamed = 5
 
 // podsFor is what users of a namespace are told of the pods that have some of a GPU
 // without a claim.
-func podsFor(namespace string, reserved deviceplugin.Card) string {
+func podsFor(namespace string, reserved deviceplugin.GPU) string {
 	var own []string
 	for _, pod := range reserved.Pods {
 		if strings.HasPrefix(pod, namespace+"/") {

@@ -18,24 +18,24 @@ import (
 // What a refusal says comes into the Events of the refused pod, which its tenant reads:
 // names of other tenants' claims and pods do not belong there.
 func TestRefusalsNameNoOtherTenants(t *testing.T) {
-	card := claim.Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
-	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
-	share := claim.Grant{Request: "r", Mode: mode.Share, Card: card, Units: 15}
-	other := claim.Grant{Request: "r", Mode: mode.MPS, Card: card, Units: 15}
-	old := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true,
+	g := claim.GPU{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
+	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: g}
+	share := claim.Grant{Request: "r", Mode: mode.Share, GPU: g, Units: 15}
+	other := claim.Grant{Request: "r", Mode: mode.MPS, GPU: g, Units: 15}
+	old := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true,
 		Pods: []string{"secret-team/secret-a", "team/own"}}
 	for name, test := range map[string]struct {
 		granted, wanted claim.Grant
-		reserved        deviceplugin.Card
+		reserved        deviceplugin.GPU
 		own, others     string
 	}{
-		"whole beside whole": {whole, whole, deviceplugin.Card{}, "held as a whole by claim team/c", "held as a whole by " +
+		"whole beside whole": {whole, whole, deviceplugin.GPU{}, "held as a whole by claim team/c", "held as a whole by " +
 			"another namespace's claim"},
-		"whole beside share": {share, whole, deviceplugin.Card{}, "but claim team/c holds a share",
+		"whole beside share": {share, whole, deviceplugin.GPU{}, "but claim team/c holds a share",
 			"but another namespace's claim holds a share"},
-		"another mode": {other, share, deviceplugin.Card{}, "but claim team/c holds a share",
+		"another mode": {other, share, deviceplugin.GPU{}, "but claim team/c holds a share",
 			"but another namespace's claim holds a share"},
-		"too much": {share, share, deviceplugin.Card{}, "15 of 15 GiB are already granted",
+		"too much": {share, share, deviceplugin.GPU{}, "15 of 15 GiB are already granted",
 			"15 of 15 GiB are already granted"},
 		"without a claim": {share, share, old, "started: team/own, 1 of other namespaces", "started: team/own, 1 of " +
 			"other namespaces"},
@@ -47,7 +47,7 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 					claimName = "secret"
 				}
 				err := CheckOvercommit([]Claim{{Namespace: namespace, Name: claimName, Grants: []claim.Grant{test.granted}}},
-					func(string) deviceplugin.Card { return test.reserved }, noLimit,
+					func(string) deviceplugin.GPU { return test.reserved }, noLimit,
 					Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("error %v, want %q", err, want)

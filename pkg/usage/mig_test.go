@@ -14,47 +14,47 @@ import (
 // What holds a MIG instance, or what was there before it, and what then fits. Ids of instances are used
 // again, and with them their device nodes: a container keeps those that it was started with.
 func TestInstancesFit(t *testing.T) {
-	parent := claim.Card{Index: 1, UUID: "GPU-p", MemoryMiB: 81920}
+	parent := claim.GPU{Index: 1, UUID: "GPU-p", MemoryMiB: 81920}
 	instance := func(uuid string, gi int) claim.Grant {
-		return claim.Grant{Request: "r", Mode: mode.MIG, Card: claim.Card{Index: 1, UUID: uuid, MemoryMiB: 9728,
+		return claim.Grant{Request: "r", Mode: mode.MIG, GPU: claim.GPU{Index: 1, UUID: uuid, MemoryMiB: 9728,
 			MIG: &claim.Instance{ParentUUID: "GPU-p", Profile: "1g.10gb", GI: gi, Start: gi - 7, Size: 1}}}
 	}
-	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: parent}
-	share := claim.Grant{Request: "r", Mode: mode.Share, Card: parent, Units: 1, Slots: 1}
+	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: parent}
+	share := claim.Grant{Request: "r", Mode: mode.Share, GPU: parent, Units: 1, Slots: 1}
 	admin := instance("MIG-a", 7)
 	admin.Admin = true
 	other := instance("MIG-a", 7)
-	other.Card.MIG.ParentUUID = "GPU-other"
+	other.GPU.MIG.ParentUUID = "GPU-other"
 	for name, tc := range map[string]struct {
 		held, wanted claim.Grant
-		reserved     deviceplugin.Card
+		reserved     deviceplugin.GPU
 		want         string
 	}{
-		"another instance": {instance("MIG-a", 7), instance("MIG-b", 8), deviceplugin.Card{}, ""},
-		"the same": {instance("MIG-a", 7), instance("MIG-a", 7), deviceplugin.Card{},
+		"another instance": {instance("MIG-a", 7), instance("MIG-b", 8), deviceplugin.GPU{}, ""},
+		"the same": {instance("MIG-a", 7), instance("MIG-a", 7), deviceplugin.GPU{},
 			"already held as a whole by claim team/other"},
-		"the same, an administrator": {instance("MIG-a", 7), admin, deviceplugin.Card{}, ""},
-		"of another GPU":             {other, instance("MIG-b", 7), deviceplugin.Card{}, ""},
-		"made anew with the id": {instance("MIG-a", 7), instance("MIG-b", 7), deviceplugin.Card{},
+		"the same, an administrator": {instance("MIG-a", 7), admin, deviceplugin.GPU{}, ""},
+		"of another GPU":             {other, instance("MIG-b", 7), deviceplugin.GPU{}, ""},
+		"made anew with the id": {instance("MIG-a", 7), instance("MIG-b", 7), deviceplugin.GPU{},
 			"GPU 1's 1g.10gb at slice 0 (MIG-b): claim team/other holds the instance that was there before (MIG-a)"},
-		"the GPU, not in MIG mode any more": {instance("MIG-a", 7), whole, deviceplugin.Card{},
+		"the GPU, not in MIG mode any more": {instance("MIG-a", 7), whole, deviceplugin.GPU{},
 			"it was in MIG mode, and claim team/other still holds an instance of it"},
-		"a share of it": {instance("MIG-a", 7), share, deviceplugin.Card{}, "still holds an instance"},
-		"of a GPU that was whole": {whole, instance("MIG-a", 7), deviceplugin.Card{},
+		"a share of it": {instance("MIG-a", 7), share, deviceplugin.GPU{}, "still holds an instance"},
+		"of a GPU that was whole": {whole, instance("MIG-a", 7), deviceplugin.GPU{},
 			"claim team/other holds the GPU as it was before it was in MIG mode"},
-		"of a GPU that was shared": {share, instance("MIG-a", 7), deviceplugin.Card{}, "before it was in MIG mode"},
+		"of a GPU that was shared": {share, instance("MIG-a", 7), deviceplugin.GPU{}, "before it was in MIG mode"},
 		"of a GPU of pods without a claim": {admin, instance("MIG-a", 7),
-			deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}, Pods: []string{"team/old"}},
+			deviceplugin.GPU{Amount: deviceplugin.Amount{Whole: true}, Pods: []string{"team/old"}},
 			"without a claim: team/old"},
-		"of a GPU of another driver": {admin, instance("MIG-a", 7), deviceplugin.Card{Driver: "gpu.nvidia.com"},
+		"of a GPU of another driver": {admin, instance("MIG-a", 7), deviceplugin.GPU{Driver: "gpu.nvidia.com"},
 			"driver gpu.nvidia.com publishes the GPU"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reserved := func(uuid string) deviceplugin.Card {
+			reserved := func(uuid string) deviceplugin.GPU {
 				if uuid == "GPU-p" {
 					return tc.reserved
 				}
-				return deviceplugin.Card{}
+				return deviceplugin.GPU{}
 			}
 			err := CheckOvercommit([]Claim{{Namespace: "team", Name: "other", Grants: []claim.Grant{tc.held}}}, reserved,
 				noLimit,

@@ -32,12 +32,12 @@ func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted C
 		if err != nil {
 			return err
 		}
-		err = used.gpu(g.Card.Key()).fits(wanted.Namespace, g, limit)
-		if i := g.Card.MIG; i != nil && err == nil {
+		err = used.gpu(g.GPU.Key()).fits(wanted.Namespace, g, limit)
+		if i := g.GPU.MIG; i != nil && err == nil {
 			err = used.gpu(i.ParentUUID).fitsInstance(wanted.Namespace, g)
 		}
 		if err != nil {
-			return fmt.Errorf("request %q: %s (%s): %w", g.Request, g.Card, g.Card.Key(), err)
+			return fmt.Errorf("request %q: %s (%s): %w", g.Request, g.GPU, g.GPU.Key(), err)
 		}
 		used.grant(&wanted, g)
 	}
@@ -73,7 +73,7 @@ func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
 			g.Mode, u.shared.nameFor(namespace), u.Mode)
 	}
 	without := withoutClaim(namespace, reserved)
-	if total := g.Card.Units(); u.Units+reserved.Units+g.Units > total {
+	if total := g.GPU.Units(); u.Units+reserved.Units+g.Units > total {
 		return inUse(u.shared, "%d GiB asked for, but %d of %d GiB are already granted%s",
 			g.Units, u.Units+reserved.Units, total, without)
 	}
@@ -116,20 +116,20 @@ func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
 		return u.inUse(by, "%s holds the GPU as it was before it was in MIG mode", by.nameFor(namespace))
 	}
 	for _, other := range u.instances {
-		mine, theirs := g.Card.MIG, other.card.MIG
+		mine, theirs := g.GPU.MIG, other.gpu.MIG
 		switch {
 		case mine.Made && mine.PlaceOf().Overlaps(theirs.PlaceOf()):
-			return u.inUse(other.claim, "%s holds %s, which is in the way", other.claim.nameFor(namespace), other.card)
-		case !mine.Made && mine.GI == theirs.GI && other.card.UUID != g.Card.UUID:
+			return u.inUse(other.claim, "%s holds %s, which is in the way", other.claim.nameFor(namespace), other.gpu)
+		case !mine.Made && mine.GI == theirs.GI && other.gpu.UUID != g.GPU.UUID:
 			return u.inUse(other.claim, "%s holds the instance that was there before (%s), whose device nodes are the same",
-				other.claim.nameFor(namespace), other.card.UUID)
+				other.claim.nameFor(namespace), other.gpu.UUID)
 		}
 	}
 	return nil
 }
 
 // partOf says what pods without a claim have of a GPU that they close.
-func partOf(reserved deviceplugin.Card) string {
+func partOf(reserved deviceplugin.GPU) string {
 	if reserved.Whole {
 		return "all of it"
 	}
@@ -137,7 +137,7 @@ func partOf(reserved deviceplugin.Card) string {
 }
 
 // withoutClaim says which of it pods without a claim have.
-func withoutClaim(namespace string, reserved deviceplugin.Card) string {
+func withoutClaim(namespace string, reserved deviceplugin.GPU) string {
 	if len(reserved.Pods) == 0 {
 		return ""
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// noLimit: any number of shares of a card can be kept apart.
+// noLimit: any number of shares of a GPU can be kept apart.
 func noLimit(claim.Grant) (int64, error) { return 0, nil }
 
-// A card can have memory left for more shares than can be kept apart.
+// A GPU can have memory left for more shares than can be kept apart.
 func TestCheckOvercommitCountsShares(t *testing.T) {
-	card := claim.Card{Index: 0, UUID: "GPU-a", MemoryMiB: 81920}
+	g := claim.GPU{Index: 0, UUID: "GPU-a", MemoryMiB: 81920}
 	share := func(slots int64) claim.Grant {
-		return claim.Grant{Request: "r", Mode: mode.MPS, Isolation: "mps", Card: card, Units: 1, Slots: slots}
+		return claim.Grant{Request: "r", Mode: mode.MPS, Isolation: "mps", GPU: g, Units: 1, Slots: slots}
 	}
 	for name, tc := range map[string]struct {
 		granted  int
@@ -36,7 +36,7 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 		"two requests":                {47, 1, 0, []claim.Grant{share(1), share(1)}, "48 of the 48"},
 		"beside pods without a claim": {40, 1, 8, []claim.Grant{share(1)}, "48 of the 48 that mps keeps apart are " +
 			"already granted, of them"},
-		"for an administrator, always": {48, 1, 0, []claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Admin: true}},
+		"for an administrator, always": {48, 1, 0, []claim.Grant{{Request: "r", Mode: mode.MPS, GPU: g, Admin: true}},
 			""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 			for range tc.granted {
 				others = append(others, Claim{Namespace: "team", Name: "other", Grants: []claim.Grant{share(tc.slots)}})
 			}
-			reserved := func(string) deviceplugin.Card {
-				c := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: tc.reserved}}
+			reserved := func(string) deviceplugin.GPU {
+				c := deviceplugin.GPU{Amount: deviceplugin.Amount{Shares: tc.reserved}}
 				if tc.reserved > 0 {
 					c.Pods = []string{"old/a"}
 				}
@@ -63,22 +63,22 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 	}
 }
 
-// nothingReserved: no pod holds a card without a claim.
-func nothingReserved(string) deviceplugin.Card { return deviceplugin.Card{} }
+// nothingReserved: no pod holds a GPU without a claim.
+func nothingReserved(string) deviceplugin.GPU { return deviceplugin.GPU{} }
 
 func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
-	card := claim.Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
+	g := claim.GPU{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
 	share := func(m mode.Mode, units, cores int64) claim.Grant {
-		return claim.Grant{Request: "r", Mode: m, Card: card, Units: units, CoresPercent: cores}
+		return claim.Grant{Request: "r", Mode: m, GPU: g, Units: units, CoresPercent: cores}
 	}
-	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
-	memory := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Shares: 1}, MemoryOnly: true,
+	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: g}
+	memory := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 6, Shares: 1}, MemoryOnly: true,
 		Pods: []string{"old/a", "old/b"}}
-	compute := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
-	all := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
-	nvidias := deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}, Driver: "gpu.nvidia.com"}
+	compute := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
+	all := deviceplugin.GPU{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
+	nvidias := deviceplugin.GPU{Amount: deviceplugin.Amount{Whole: true}, Driver: "gpu.nvidia.com"}
 	for name, tc := range map[string]struct {
-		reserved deviceplugin.Card
+		reserved deviceplugin.GPU
 		granted  int64
 		wanted   claim.Grant
 		want     string
@@ -95,16 +95,16 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 		"beside a whole GPU": {all, 0, share(mode.Share, 1, 0), "hold all of it without a claim: 1 of other namespaces"},
 		// A claim that tolerates the taint of the GPU is not kept off it by the scheduler.
 		"of another driver":   {nvidias, 0, whole, "driver gpu.nvidia.com publishes it on this node, too"},
-		"access for an admin": {all, 0, claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}, ""},
+		"access for an admin": {all, 0, claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: g, Admin: true}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var others []Claim
 			if tc.granted > 0 {
 				others = []Claim{{Namespace: "team", Name: "first", Grants: []claim.Grant{share(mode.Share, tc.granted, 0)}}}
 			}
-			err := CheckOvercommit(others, func(uuid string) deviceplugin.Card {
-				if uuid != card.UUID {
-					return deviceplugin.Card{}
+			err := CheckOvercommit(others, func(uuid string) deviceplugin.GPU {
+				if uuid != g.UUID {
+					return deviceplugin.GPU{}
 				}
 				return tc.reserved
 			}, noLimit, Claim{Namespace: "team", Name: "second", Grants: []claim.Grant{tc.wanted}})
@@ -119,14 +119,14 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 }
 
 func TestCheckOvercommit(t *testing.T) {
-	card := claim.Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
+	gpu := claim.GPU{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
 	shareOf := func(units, cores int64) claim.Grant {
-		return claim.Grant{Request: "r", Mode: mode.Share, Card: card, Units: units, CoresPercent: cores}
+		return claim.Grant{Request: "r", Mode: mode.Share, GPU: gpu, Units: units, CoresPercent: cores}
 	}
-	wholeCard := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
-	admin := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}
+	wholeGPU := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: gpu}
+	admin := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: gpu, Admin: true}
 	elsewhere := claim.Grant{Request: "r", Mode: mode.Exclusive,
-		Card: claim.Card{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}
+		GPU: claim.GPU{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}
 	others := func(grants ...claim.Grant) []Claim {
 		var hs []Claim
 		for _, g := range grants {
@@ -139,24 +139,24 @@ func TestCheckOvercommit(t *testing.T) {
 		wanted []claim.Grant
 		want   string
 	}{
-		"free GPU":           {nil, []claim.Grant{wholeCard}, ""},
-		"other GPU taken":    {others(elsewhere), []claim.Grant{wholeCard}, ""},
-		"whole beside whole": {others(wholeCard), []claim.Grant{wholeCard}, "held as a whole by claim team/first"},
-		"share beside whole": {others(wholeCard), []claim.Grant{shareOf(1, 0)}, "held as a whole by claim team/first"},
-		"whole beside share": {others(shareOf(1, 0)), []claim.Grant{wholeCard}, "claim team/first holds a share"},
+		"free GPU":           {nil, []claim.Grant{wholeGPU}, ""},
+		"other GPU taken":    {others(elsewhere), []claim.Grant{wholeGPU}, ""},
+		"whole beside whole": {others(wholeGPU), []claim.Grant{wholeGPU}, "held as a whole by claim team/first"},
+		"share beside whole": {others(wholeGPU), []claim.Grant{shareOf(1, 0)}, "held as a whole by claim team/first"},
+		"whole beside share": {others(shareOf(1, 0)), []claim.Grant{wholeGPU}, "claim team/first holds a share"},
 		"share of another mode": {others(shareOf(1, 0)),
-			[]claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Units: 1}}, "holds a share of it in mode share"},
+			[]claim.Grant{{Request: "r", Mode: mode.MPS, GPU: gpu, Units: 1}}, "holds a share of it in mode share"},
 		"fills to the last unit": {others(shareOf(12, 0)), []claim.Grant{shareOf(3, 0)}, ""},
 		"one unit too many": {others(shareOf(12, 0), shareOf(3, 0)), []claim.Grant{shareOf(1, 0)},
 			"15 of 15 GiB are already granted"},
 		"too much within a claim": {nil, []claim.Grant{shareOf(8, 0), shareOf(8, 0)}, "8 of 15 GiB"},
-		"twice the GPU in claim":  {nil, []claim.Grant{wholeCard, wholeCard}, "held as a whole"},
-		"a linked set's GPU again": {nil, []claim.Grant{wholeCard, elsewhere, elsewhere}, "GPU 1 (GPU-b): already held as " +
+		"twice the GPU in claim":  {nil, []claim.Grant{wholeGPU, wholeGPU}, "held as a whole"},
+		"a linked set's GPU again": {nil, []claim.Grant{wholeGPU, elsewhere, elsewhere}, "GPU 1 (GPU-b): already held as " +
 			"a whole by claim team/second"},
 		"cores":                   {others(shareOf(1, 75)), []claim.Grant{shareOf(1, 30)}, "75 % are already granted"},
-		"admin beside whole":      {others(wholeCard), []claim.Grant{admin}, ""},
-		"whole beside admin":      {others(admin), []claim.Grant{wholeCard}, ""},
-		"admin is not charged":    {nil, []claim.Grant{admin, wholeCard}, ""},
+		"admin beside whole":      {others(wholeGPU), []claim.Grant{admin}, ""},
+		"whole beside admin":      {others(admin), []claim.Grant{wholeGPU}, ""},
+		"admin is not charged":    {nil, []claim.Grant{admin, wholeGPU}, ""},
 		"more than the whole GPU": {nil, []claim.Grant{shareOf(16, 0)}, "16 GiB asked for, but 0 of 15"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,8 +23,8 @@ type Claim struct {
 }
 
 // Reserved is what pods without a claim have of the GPU with the UUID;
-// deviceplugin.Reserved.Card is one.
-type Reserved func(uuid string) deviceplugin.Card
+// deviceplugin.Reserved.GPU is one.
+type Reserved func(uuid string) deviceplugin.GPU
 
 // GPU is what is used of one GPU.
 type GPU struct {
@@ -35,7 +35,7 @@ type GPU struct {
 	// percent, Shares how many of its shares that counts as.
 	Units, Cores, Shares int64
 	// Reserved is what pods without a claim have of it.
-	Reserved deviceplugin.Card
+	Reserved deviceplugin.GPU
 
 	// whole is the claim that was granted all of it, shared one that has a share.
 	whole, shared *Claim
@@ -45,7 +45,7 @@ type GPU struct {
 
 // instance is a MIG instance that a claim was granted.
 type instance struct {
-	card  claim.Card
+	gpu   claim.GPU
 	claim *Claim
 }
 
@@ -81,16 +81,16 @@ func (n Node) grant(c *Claim, g claim.Grant) {
 	if g.Admin {
 		return
 	}
-	if i := g.Card.MIG; i != nil {
+	if i := g.GPU.MIG; i != nil {
 		parent := n.gpu(i.ParentUUID)
-		parent.instances = append(parent.instances, instance{g.Card, c})
+		parent.instances = append(parent.instances, instance{g.GPU, c})
 	}
-	u := n.gpu(g.Card.Key())
+	u := n.gpu(g.GPU.Key())
 	u.Mode = g.Mode
 	u.Shares += g.CountsAs()
 	if !g.Mode.Shared() {
 		u.whole = c
-		u.Units += g.Card.Units()
+		u.Units += g.GPU.Units()
 		return
 	}
 	u.shared = c
@@ -115,7 +115,7 @@ func AsReserved(c Claim, nodeMode mode.Mode) map[string]deviceplugin.Amount {
 	return amounts
 }
 
-func nothing(string) deviceplugin.Card { return deviceplugin.Card{} }
+func nothing(string) deviceplugin.GPU { return deviceplugin.GPU{} }
 
 // Used is how much of the memory of a GPU with so many units is granted or reserved, in
 // GiB units.

@@ -14,17 +14,17 @@ import (
 )
 
 func TestGPU(t *testing.T) {
-	card := claim.Card{UUID: "GPU-a", MemoryMiB: 16130} // 15 units
+	g := claim.GPU{UUID: "GPU-a", MemoryMiB: 16130} // 15 units
 	share := func(m mode.Mode, units, cores, slots int64) claim.Grant {
-		return claim.Grant{Mode: m, Card: card, Units: units, CoresPercent: cores, Slots: slots}
+		return claim.Grant{Mode: m, GPU: g, Units: units, CoresPercent: cores, Slots: slots}
 	}
-	whole := claim.Grant{Mode: mode.Exclusive, Card: card}
-	admin := claim.Grant{Mode: mode.Exclusive, Card: card, Admin: true}
-	some := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 4, Shares: 2}, MemoryOnly: true, Pods: []string{"old/a"}}
-	all := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
+	whole := claim.Grant{Mode: mode.Exclusive, GPU: g}
+	admin := claim.Grant{Mode: mode.Exclusive, GPU: g, Admin: true}
+	some := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 4, Shares: 2}, MemoryOnly: true, Pods: []string{"old/a"}}
+	all := deviceplugin.GPU{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
 	for name, tc := range map[string]struct {
 		grants   []claim.Grant
-		reserved deviceplugin.Card
+		reserved deviceplugin.GPU
 		used     int64
 		free     devices.Room
 		// share, core and whole say whether a GPU of a dynamic node takes another claim
@@ -32,19 +32,19 @@ func TestGPU(t *testing.T) {
 		// share does of that mode.
 		share, core, whole, inShare bool
 	}{
-		"free": {nil, deviceplugin.Card{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8}, true, true, true,
+		"free": {nil, deviceplugin.GPU{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8}, true, true, true,
 			true},
-		"administrator": {[]claim.Grant{admin}, deviceplugin.Card{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8},
+		"administrator": {[]claim.Grant{admin}, deviceplugin.GPU{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8},
 			true, true, true, true},
-		"whole": {[]claim.Grant{whole}, deviceplugin.Card{}, 15, devices.Room{Cores: 100, Slots: 7}, false,
+		"whole": {[]claim.Grant{whole}, deviceplugin.GPU{}, 15, devices.Room{Cores: 100, Slots: 7}, false,
 			false, false, false},
-		"shares": {[]claim.Grant{share(mode.Share, 3, 0, 1), share(mode.Share, 4, 0, 0)}, deviceplugin.Card{}, 7,
+		"shares": {[]claim.Grant{share(mode.Share, 3, 0, 1), share(mode.Share, 4, 0, 0)}, deviceplugin.GPU{}, 7,
 			devices.Room{Units: 8, Cores: 100, Slots: 6}, true, false, false, true},
-		"counts as several": {[]claim.Grant{share(mode.Share, 3, 0, 8)}, deviceplugin.Card{}, 3,
+		"counts as several": {[]claim.Grant{share(mode.Share, 3, 0, 8)}, deviceplugin.GPU{}, 3,
 			devices.Room{Units: 12, Cores: 100}, false, false, false, false},
-		"no memory left": {[]claim.Grant{share(mode.Share, 15, 0, 1)}, deviceplugin.Card{}, 15,
+		"no memory left": {[]claim.Grant{share(mode.Share, 15, 0, 1)}, deviceplugin.GPU{}, 15,
 			devices.Room{Cores: 100, Slots: 7}, false, false, false, false},
-		"no compute left": {[]claim.Grant{share(mode.CoreMem, 3, 100, 1)}, deviceplugin.Card{}, 3,
+		"no compute left": {[]claim.Grant{share(mode.CoreMem, 3, 100, 1)}, deviceplugin.GPU{}, 3,
 			devices.Room{Units: 12, Slots: 7}, false, false, false, false},
 		"reserved": {[]claim.Grant{share(mode.Share, 3, 0, 1)}, some, 7,
 			devices.Room{Units: 8, Cores: 100, Slots: 5}, false, false, false, true},
@@ -52,7 +52,7 @@ func TestGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := Of([]Claim{{Namespace: "team", Name: "c", Grants: tc.grants}},
-				func(string) deviceplugin.Card { return tc.reserved }).GPU("GPU-a")
+				func(string) deviceplugin.GPU { return tc.reserved }).GPU("GPU-a")
 			if used := u.Used(15); used != tc.used {
 				t.Errorf("%d units are used, want %d", used, tc.used)
 			}

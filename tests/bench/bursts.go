@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,10 +23,7 @@ import (
 const (
 	burstCount = 13
 	burstSize  = 8
-	// burstPatience is how long a burst is waited for before the next one: a
-	// pod that takes longer takes a minute or more.
-	burstPatience = 5 * time.Second
-	// latePatience is how long single pods are waited for in the end.
+	// latePatience is how long a pod is waited for that was refused its claim at first.
 	latePatience = 150 * time.Second
 )
 
@@ -38,59 +36,55 @@ type bursts struct {
 	times   stats.Sample
 	refused int
 	errs    []error
-	late    sync.WaitGroup
 }
 
-// measureBursts makes bursts of pods with claims, in turn with kubelets that may read all
-// claims and without, as they are left.
+// measureBursts makes bursts of pods with claims of each driver, in turn with kubelets that may
+// read all claims and without, as they are left.
 func measureBursts(ctx context.Context, b *bench) ([]stats.Row, error) {
-	with, without := &bursts{}, &bursts{}
+	type condition struct {
+		name         string
+		option       bool
+		ours, nvidia bursts
+	}
+	with, without := &condition{name: "with", option: true}, &condition{name: "without"}
 	for i := range burstCount {
-		for _, c := range []struct {
-			*bursts
-			option bool
-			name   string
-		}{{with, true, "with"}, {without, false, "without"}} {
+		for _, c := range []*condition{with, without} {
 			if err := b.setOption(ctx, c.option); err != nil {
 				return nil, err
 			}
-			c.run(ctx, b.pods, fmt.Sprintf("burst-%s-%d", c.name, i))
+			c.ours.run(ctx, b.pods, fmt.Sprintf("burst-%s-%d", c.name, i), gpushareTemplate)
+			if b.nvidia != nil {
+				c.nvidia.run(ctx, b.pods, fmt.Sprintf("burst-nvidia-%s-%d", c.name, i), nvidiaTemplate)
+			}
 		}
 	}
-	with.late.Wait()
-	without.late.Wait()
-	if err := errors.Join(append(with.errs, without.errs...)...); err != nil {
-		return nil, err
+	row := func(c *condition, is, target string) stats.Row {
+		return stats.Row{
+			Measure: fmt.Sprintf("%d bursts of %d pods with a claim, %s: create → Running, p50 / p90 / max (pods refused "+
+				"their claim at first)", burstCount, burstSize, is),
+			Product: c.ours.summary(), NVIDIA: b.ofNVIDIA(c.nvidia.summary()), Target: target,
+		}
 	}
 	return []stats.Row{
-		with.row("option node-reads-claims", "p90 < 3 s"),
-		without.row("without that option", "max < 6 s"),
-	}, nil
+		row(with, "option node-reads-claims", "p90 < 3 s"),
+		row(without, "without that option", "max < 6 s"),
+	}, errors.Join(slices.Concat(with.ours.errs, with.nvidia.errs, without.ours.errs, without.nvidia.errs)...)
 }
 
-func (u *bursts) row(condition, target string) stats.Row {
-	return stats.Row{
-		Measure: fmt.Sprintf("%d bursts of %d pods with a claim, %s: create → Running, p50 / p90 / max (pods refused "+
-			"their claim at first)", burstCount, burstSize, condition),
-		Product: fmt.Sprintf("%s (%d)", u.times.Summary(0.5, 0.9, 1), u.refused), Target: target,
-	}
+// summary is the cell of a table for all bursts.
+func (u *bursts) summary() string {
+	return fmt.Sprintf("%s (%d)", u.times.Summary(0.5, 0.9, 1), u.refused)
 }
 
-// run makes one burst. It returns when all of its pods are gone, or have been
-// put off: they are waited for in the background (late).
-func (u *bursts) run(ctx context.Context, runner *pods.Runner, name string) {
+// run makes one burst. It returns when all of its pods are gone: NVIDIA's driver has no GPU left
+// for the next burst while a pod waits for its claim.
+func (u *bursts) run(ctx context.Context, runner *pods.Runner, name, template string) {
 	var burst sync.WaitGroup
 	for i := range burstSize {
 		burst.Go(func() {
-			pod, err := runner.Create(ctx, fmt.Sprintf("%s-%d", name, i), gpushareTemplate)
+			pod, err := runner.Create(ctx, fmt.Sprintf("%s-%d", name, i), template)
 			if err != nil {
 				u.note(pod, 0, err)
-				return
-			}
-			soon, cancel := context.WithTimeout(ctx, burstPatience)
-			defer cancel()
-			if _, err := pod.Running(soon); err != nil {
-				u.late.Go(func() { u.finish(ctx, runner, pod) })
 				return
 			}
 			u.finish(ctx, runner, pod)

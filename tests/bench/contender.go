@@ -58,7 +58,7 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 		Args: append(common, socketNode),
 	}}
 	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+v1alpha1.DriverName,
-		shareRequest()), shareOfCard); err != nil {
+		shareRequest()), shareOfGPU); err != nil {
 		return err
 	}
 	b.trivial.claims, err = b.makeClaims(ctx, "trivial", claimCount, claimSpec(trivialDriver, nil), trivialDevice)
@@ -75,7 +75,7 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 		}, append(common, nvidiaNode)...),
 	}}
 	// It gives out whole GPUs, one to a claim.
-	b.nvidia.claims, err = b.makeClaims(ctx, "nvidia", cards, claimSpec(nvidiaDriver, nil), nvidiaDevice)
+	b.nvidia.claims, err = b.makeClaims(ctx, "nvidia", newGPUs, claimSpec(nvidiaDriver, nil), nvidiaDevice)
 	return err
 }
 

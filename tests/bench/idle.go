@@ -106,9 +106,9 @@ func idleRows(usages []usage) []stats.Row {
 		return r
 	}
 	mib := func(b int64) (string, float64) { return fmt.Sprintf("%.1f MiB", float64(b)/(1<<20)), float64(b) }
-	claims := fmt.Sprintf("%d prepared claims (NVIDIA's: %d)", claimCount, cards)
+	claims := fmt.Sprintf("%d prepared claims (NVIDIA's: %d)", claimCount, newGPUs)
 	return []stats.Row{
-		row(fmt.Sprintf("resident memory, %d GPUs, no claims", cards),
+		row(fmt.Sprintf("resident memory, %d GPUs, no claims", newGPUs),
 			func(u usage) (string, float64) { return mib(u.fresh) }, "≤ 45 MiB"),
 		row("resident memory, "+claims, func(u usage) (string, float64) { return mib(u.loaded) }, "≤ 45 MiB"),
 		row(fmt.Sprintf("processor time, %s, over %.0f s", claims, idleWindow.Seconds()),

@@ -38,8 +38,8 @@ const (
 	// nvidiaDriver is NVIDIA's, and the name of its DeviceClass.
 	nvidiaDriver = "gpu.nvidia.com"
 	request      = "device"
-	// cards is how many each driver publishes.
-	cards = 8
+	// GPUs is how many each driver publishes.
+	newGPUs = 8
 	// podsOnNode is how many pods there are on socketNode.
 	podsOnNode = 40
 )
@@ -114,8 +114,8 @@ func claimSpec(class string, capacity *resourceapi.CapacityRequirements) resourc
 	}}}}
 }
 
-// shareOfCard is what the scheduler writes for a share of 1Gi on card i.
-func shareOfCard(i int) resourceapi.DeviceRequestAllocationResult {
+// shareOfGPU is what the scheduler writes for a share of 1Gi on GPU i.
+func shareOfGPU(i int) resourceapi.DeviceRequestAllocationResult {
 	return resourceapi.DeviceRequestAllocationResult{
 		Request: request, Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(socketNode),
 		Device: devices.DeviceName(i, mode.Share), ShareID: ptr.To(types.UID(uuid.NewString())),
@@ -140,10 +140,10 @@ func nvidiaDevice(i int) resourceapi.DeviceRequestAllocationResult {
 	}
 }
 
-// makeClaims makes claims that are allocated already, spread over the cards,
+// makeClaims makes claims that are allocated already, spread over the GPUs,
 // and returns them as the kubelet names them to a driver.
 func (b *bench) makeClaims(ctx context.Context, prefix string, count int, spec resourceapi.ResourceClaimSpec,
-	result func(card int) resourceapi.DeviceRequestAllocationResult) ([]*drapb.Claim, error) {
+	result func(g int) resourceapi.DeviceRequestAllocationResult) ([]*drapb.Claim, error) {
 	claims := make([]*drapb.Claim, 0, count)
 	for i := range count {
 		c, err := b.client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
@@ -153,7 +153,7 @@ func (b *bench) makeClaims(ctx context.Context, prefix string, count int, spec r
 			return nil, fmt.Errorf("make a claim: %w", err)
 		}
 		c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-			Results: []resourceapi.DeviceRequestAllocationResult{result(i % cards)},
+			Results: []resourceapi.DeviceRequestAllocationResult{result(i % newGPUs)},
 		}}
 		if _, err := b.client.ResourceV1().ResourceClaims(namespace).UpdateStatus(ctx, c,
 			metav1.UpdateOptions{}); err != nil {

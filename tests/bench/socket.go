@@ -152,7 +152,7 @@ func socketRows(measured []steps, writes stats.Sample) []stats.Row {
 	first.Base = writes.Summary(0.5, 0.9, 0.99) + " (two fsynced writes)"
 	return []stats.Row{
 		first,
-		row(fmt.Sprintf("NodePrepareResources, %d back to back (NVIDIA's: %d)", claimCount, cards),
+		row(fmt.Sprintf("NodePrepareResources, %d back to back (NVIDIA's: %d)", claimCount, newGPUs),
 			func(m steps) stats.Sample { return m.burst }, "as paced"),
 		row("NodePrepareResources again", func(m steps) stats.Sample { return m.again }, "≤ trivial p50"),
 		row("NodeUnprepareResources", func(m steps) stats.Sample { return m.back }, "≤ 1.6 ms p50, 4 ms p99"),

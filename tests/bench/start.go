@@ -106,21 +106,21 @@ func (b *bench) startOnce(ctx context.Context, c *contender, into *startup) erro
 	return process.Stop(ctx)
 }
 
-// published waits for a slice with all cards.
+// published waits for a slice with all GPUs.
 func published(ctx context.Context, changes watch.Interface, exited <-chan struct{}) (*resourceapi.ResourceSlice,
 	error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for a ResourceSlice with %d devices: %w", cards, context.Cause(ctx))
+			return nil, fmt.Errorf("wait for a ResourceSlice with %d devices: %w", newGPUs, context.Cause(ctx))
 		case <-exited:
-			return nil, fmt.Errorf("the driver ended before there was a ResourceSlice with %d devices", cards)
+			return nil, fmt.Errorf("the driver ended before there was a ResourceSlice with %d devices", newGPUs)
 		case change, open := <-changes.ResultChan():
 			if !open {
-				return nil, fmt.Errorf("the watch ended before there was a ResourceSlice with %d devices", cards)
+				return nil, fmt.Errorf("the watch ended before there was a ResourceSlice with %d devices", newGPUs)
 			}
 			if slice, ok := change.Object.(*resourceapi.ResourceSlice); ok && change.Type != watch.Deleted &&
-				len(slice.Spec.Devices) == cards {
+				len(slice.Spec.Devices) == newGPUs {
 				return slice, nil
 			}
 		}

@@ -2,7 +2,7 @@
 
 // Command cluster starts and stops a real Kubernetes on this machine for tests and
 // demonstrations: nodes with their own kubelet and containerd, and simulated
-// NVIDIA cards. See `cluster --help`.
+// NVIDIA GPUs. See `cluster --help`.
 package main
 
 import (

@@ -20,28 +20,28 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Card is a card as its node's ResourceSlice shows it.
-type Card struct {
+// GPU is a GPU as its node's ResourceSlice shows it.
+type GPU struct {
 	Node, Device, UUID, Model string
 	Index, Minor              int64
 	// MemoryBytes is the capacity "memory".
 	MemoryBytes int64
 }
 
-// DevicePath is where a container has the card.
-func (c Card) DevicePath() string { return fmt.Sprintf("/dev/nvidia%d", c.Minor) }
+// DevicePath is where a container has the GPU.
+func (c GPU) DevicePath() string { return fmt.Sprintf("/dev/nvidia%d", c.Minor) }
 
 // Grant is a part of a claim's allocation.
 type Grant struct {
-	Card    Card
+	GPU     GPU
 	Request string
-	// Units is the memory that was charged, in GiB; 0 for a whole card.
+	// Units is the memory that was charged, in GiB; 0 for a whole GPU.
 	Units int64
 	Admin bool
 }
 
 // Slice waits until a node has exactly one ResourceSlice for which the condition
-// holds, and returns it. Nodes whose mode counts cards have several, see Devices.
+// holds, and returns it. Nodes whose mode counts GPUs have several, see Devices.
 func (c *Cluster) Slice(t *testing.T, node, what string,
 	condition func(*resourceapi.ResourceSlice) error) *resourceapi.ResourceSlice {
 	t.Helper()
@@ -132,28 +132,28 @@ func devicesOfPool(pool []resourceapi.ResourceSlice) []resourceapi.Device {
 	return out
 }
 
-// Cards lists the cards that a node publishes by themselves, ordered by index: the order of
+// GPUs lists the GPUs that a node publishes by themselves, ordered by index: the order of
 // its devices changes with what is granted.
-func (c *Cluster) Cards(t *testing.T, node string) []Card {
+func (c *Cluster) GPUs(t *testing.T, node string) []GPU {
 	t.Helper()
-	found := cards(node, c.Devices(t, node, "are there", func(devices []resourceapi.Device) error {
+	found := newGPUs(node, c.Devices(t, node, "are there", func(devices []resourceapi.Device) error {
 		if len(devices) == 0 {
 			return errors.New("there are none")
 		}
 		return nil
 	}))
-	slices.SortStableFunc(found, func(a, b Card) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(found, func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
 	return found
 }
 
-func cards(node string, published []resourceapi.Device) []Card {
-	out := make([]Card, 0, len(published))
+func newGPUs(node string, published []resourceapi.Device) []GPU {
+	out := make([]GPU, 0, len(published))
 	for _, device := range published {
 		if indices, _, err := devices.ParseDeviceName(device.Name); err == nil && len(indices) > 1 {
 			continue
 		}
 		memory := device.Capacity[v1alpha1.CapMemory]
-		out = append(out, Card{
+		out = append(out, GPU{
 			Node:        node,
 			Device:      device.Name,
 			UUID:        ptr.Deref(device.Attributes[v1alpha1.AttrUUID].StringValue, ""),
@@ -202,7 +202,7 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 	if claim.Status.Allocation == nil {
 		t.Fatalf("claim %s is not allocated", claim.Name)
 	}
-	published := map[string][]Card{}
+	published := map[string][]GPU{}
 	var grants []Grant
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		if result.Driver != v1alpha1.DriverName {
@@ -210,12 +210,12 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 		}
 		node := strings.TrimSuffix(result.Pool, "/gpu")
 		if published[node] == nil {
-			published[node] = n.Cards(t, node)
+			published[node] = n.GPUs(t, node)
 		}
 		memory := result.ConsumedCapacity[v1alpha1.CapMemory]
-		for _, card := range cardsOf(t, claim.Name, result.Device, published[node]) {
+		for _, g := range gpusOf(t, claim.Name, result.Device, published[node]) {
 			grants = append(grants, Grant{
-				Card: card, Request: result.Request, Units: memory.Value() / devices.GiB,
+				GPU: g, Request: result.Request, Units: memory.Value() / devices.GiB,
 				Admin: ptr.Deref(result.AdminAccess, false),
 			})
 		}
@@ -223,20 +223,20 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 	return grants
 }
 
-// cardsOf are the cards that an allocated device stands for.
-func cardsOf(t *testing.T, claim, device string, published []Card) []Card {
+// gpusOf are the GPUs that an allocated device stands for.
+func gpusOf(t *testing.T, claim, device string, published []GPU) []GPU {
 	t.Helper()
 	indices, m, err := devices.ParseDeviceName(device)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []Card
+	var out []GPU
 	for _, index := range indices {
 		name := devices.DeviceName(index, m)
 		if m == mode.MIG {
 			name = device
 		}
-		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == name })
+		i := slices.IndexFunc(published, func(c GPU) bool { return c.Device == name })
 		if i < 0 {
 			t.Fatalf("claim %s holds device %s, and GPU %d is not published in its mode", claim, device, index)
 		}
@@ -245,23 +245,23 @@ func cardsOf(t *testing.T, claim, device string, published []Card) []Card {
 	return out
 }
 
-// UnitsByCard sums what all pods of the namespace hold of each card of a node,
-// in the order of the cards.
-func (n *Namespace) UnitsByCard(t *testing.T, node string) []int64 {
+// UnitsByGPU sums what all pods of the namespace hold of each GPU of a node,
+// in the order of the GPUs.
+func (n *Namespace) UnitsByGPU(t *testing.T, node string) []int64 {
 	t.Helper()
 	list, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	published := n.Cards(t, node)
+	published := n.GPUs(t, node)
 	units := make([]int64, len(published))
 	for i := range list.Items {
 		if list.Items[i].Status.Allocation == nil {
 			continue
 		}
 		for _, grant := range n.grantsOf(t, &list.Items[i]) {
-			if grant.Card.Node == node && !grant.Admin {
-				units[grant.Card.Index] += grant.Units
+			if grant.GPU.Node == node && !grant.Admin {
+				units[grant.GPU.Index] += grant.Units
 			}
 		}
 	}

@@ -95,7 +95,7 @@ func (c *Cluster) check(ctx context.Context) error {
 }
 
 // Share lets the test use a node beside other tests until it ends. Tests that
-// share a node must not count on any of its cards to be free.
+// share a node must not count on any of its GPUs to be free.
 func (c *Cluster) Share(t *testing.T, node string) {
 	t.Helper()
 	lock := c.lock(node)

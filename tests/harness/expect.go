@@ -77,10 +77,10 @@ func (n *Namespace) SeesItsGPUs(t *testing.T, pod, container string, grants []Gr
 	t.Helper()
 	want := map[string]bool{}
 	for _, grant := range grants {
-		want[grant.Card.DevicePath()] = true
+		want[grant.GPU.DevicePath()] = true
 	}
 	got := map[string]bool{}
-	for _, path := range n.CardNodes(t, pod, container) {
+	for _, path := range n.GPUNodes(t, pod, container) {
 		got[path] = true
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -98,7 +98,7 @@ func (n *Namespace) HasEnv(t *testing.T, pod, container string, want map[string]
 
 // LegacyEnv is what a container on shared GPUs finds in its environment, as on ACK:
 // its units per GPU, the GPU's units, its GPUs, and the claim's units.
-func LegacyEnv(container, card, claim int, indices ...int64) map[string]string {
+func LegacyEnv(container, g, claim int, indices ...int64) map[string]string {
 	var index []string
 	for _, i := range indices {
 		index = append(index, strconv.FormatInt(i, 10))
@@ -106,7 +106,7 @@ func LegacyEnv(container, card, claim int, indices ...int64) map[string]string {
 	return map[string]string{
 		"NVIDIA_VISIBLE_DEVICES":       "void",
 		"ALIYUN_COM_GPU_MEM_CONTAINER": strconv.Itoa(container),
-		"ALIYUN_COM_GPU_MEM_DEV":       strconv.Itoa(card),
+		"ALIYUN_COM_GPU_MEM_DEV":       strconv.Itoa(g),
 		"ALIYUN_COM_GPU_MEM_UNIT":      "GiB",
 		"ALIYUN_COM_GPU_MEM_IDX":       strings.Join(index, ","),
 		"ALIYUN_COM_GPU_MEM_POD":       strconv.Itoa(claim),
@@ -125,7 +125,7 @@ func WithEnv(env map[string]string, pairs ...string) map[string]string {
 // HasUnits checks what the pods of the namespace hold of each GPU of a node, in GiB.
 func (n *Namespace) HasUnits(t *testing.T, node string, want ...int64) {
 	t.Helper()
-	if diff := cmp.Diff(want, n.UnitsByCard(t, node)); diff != "" {
+	if diff := cmp.Diff(want, n.UnitsByGPU(t, node)); diff != "" {
 		t.Errorf("units granted of each GPU of node %s (-want +got):\n%s", node, diff)
 	}
 }

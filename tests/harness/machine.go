@@ -11,7 +11,7 @@ import (
 // driverRoot is where nodes have the NVIDIA driver.
 const driverRoot = "run/nvidia/driver"
 
-// ChangeMachine changes the simulated cards of a node, as if they broke or were
+// ChangeMachine changes the simulated GPUs of a node, as if they broke or were
 // repaired, until the test ends or they are put back. The plugin sees it within
 // seconds.
 func (c *Cluster) ChangeMachine(t *testing.T, node string, change func(*sim.Spec)) (putBack func()) {
@@ -33,7 +33,7 @@ func (c *Cluster) ChangeMachine(t *testing.T, node string, change func(*sim.Spec
 	return putBack
 }
 
-// KeepMachineChange is ChangeMachine for what is not put back, because others change the cards in the meantime.
+// KeepMachineChange is ChangeMachine for what is not put back, because others change the GPUs in the meantime.
 func (c *Cluster) KeepMachineChange(t *testing.T, node string, change func(*sim.Spec)) {
 	t.Helper()
 	err := sim.Change(c.NodeFile(node, driverRoot), func(s *sim.Spec) error {

@@ -34,7 +34,7 @@ func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) 
 	return class.Name
 }
 
-// AddNode brings up one more node with the cards of a machine file, in a mode, and waits until
+// AddNode brings up one more node with the GPUs of a machine file, in a mode, and waits until
 // its plugin serves. The returned function takes it away, as a cluster that is scaled in does;
 // the end of the test does so where nobody has.
 func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) (remove func()) {

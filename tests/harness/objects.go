@@ -95,14 +95,14 @@ func Requests(requests ...resourceapi.DeviceRequest) resourceapi.ResourceClaimSp
 	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}
 }
 
-// Exclusive is a request for whole cards.
+// Exclusive is a request for whole GPUs.
 func Exclusive(name string, count int64) resourceapi.DeviceRequest {
 	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: ExclusiveClass, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
 	}}
 }
 
-// Linked is a request for sets of so many linked cards, or single ones, on a
+// Linked is a request for sets of so many linked GPUs, or single ones, on a
 // node in mode topology.
 func Linked(name string, size int, count int64) resourceapi.DeviceRequest {
 	class := "single." + TopologyClass
@@ -114,7 +114,7 @@ func Linked(name string, size int, count int64) resourceapi.DeviceRequest {
 	}}
 }
 
-// Share is a request for a share of one card. An empty memory leaves the amount
+// Share is a request for a share of one GPU. An empty memory leaves the amount
 // to the driver.
 func Share(name, memory string) resourceapi.DeviceRequest {
 	request := &resourceapi.ExactDeviceRequest{DeviceClassName: ShareClass}

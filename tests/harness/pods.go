@@ -233,7 +233,7 @@ func (n *Namespace) Exec(t *testing.T, pod, container string, arguments ...strin
 }
 
 // GPUEnv is the part of a container's environment that says what it may use of
-// which cards.
+// which GPUs.
 func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]string {
 	t.Helper()
 	output, err := n.Exec(t, pod, container, "env")
@@ -252,12 +252,12 @@ func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]strin
 
 var (
 	gpuVariable = regexp.MustCompile(`^(NVIDIA_VISIBLE_DEVICES$|CUDA_|ALIYUN_|CGPU_)`)
-	cardNode    = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
+	gpuNode     = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 )
 
-// CardNodes are the device nodes of cards in a container, in order. The container
+// GPUNodes are the device nodes of GPUs in a container, in order. The container
 // may open each of them for reading and writing.
-func (n *Namespace) CardNodes(t *testing.T, pod, container string) []string {
+func (n *Namespace) GPUNodes(t *testing.T, pod, container string) []string {
 	t.Helper()
 	output, err := n.Exec(t, pod, container, "devices")
 	if err != nil {
@@ -265,12 +265,12 @@ func (n *Namespace) CardNodes(t *testing.T, pod, container string) []string {
 	}
 	var paths []string
 	for line := range strings.Lines(output) {
-		if path, _, _ := strings.Cut(line, " "); cardNode.MatchString(path) {
+		if path, _, _ := strings.Cut(line, " "); gpuNode.MatchString(path) {
 			paths = append(paths, path)
 		}
 	}
 	for _, path := range paths {
-		// Behind the node of a simulated card is no driver: who may open it is
+		// Behind the node of a simulated GPU is no driver: who may open it is
 		// told that there is no such device.
 		if _, err := n.Exec(t, pod, container, "open", path); err != nil &&
 			!strings.Contains(err.Error(), syscall.ENXIO.Error()) {

@@ -39,16 +39,16 @@ func (n *Namespace) SetGPUProcesses(t *testing.T, node string, processes ...GPUP
 		numbers[i] = number
 	}
 	n.ChangeMachine(t, node, func(s *sim.Spec) {
-		for i := range s.Cards {
-			s.Cards[i].State.Processes = nil
+		for i := range s.GPUs {
+			s.GPUs[i].State.Processes = nil
 		}
 		for i, p := range processes {
-			card, err := s.Find(fmt.Sprintf("gpu-%d", p.GPU))
+			g, err := s.Find(fmt.Sprintf("gpu-%d", p.GPU))
 			if err != nil {
 				t.Error(err)
 				continue
 			}
-			state := &s.Cards[card].State
+			state := &s.GPUs[g].State
 			state.Processes = append(state.Processes, sim.Process{PID: numbers[i], MemoryMiB: p.MemoryMiB, MPS: p.MPS})
 		}
 	})

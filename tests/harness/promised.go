@@ -14,11 +14,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// CheckPromised looks at what claims were allocated of the memory of a node's cards,
+// CheckPromised looks at what claims were allocated of the memory of a node's GPUs,
 // and at what pods without a claim hold by their annotations: together no more than
 // there is. Claims are read first: what was allocated after an old pod's end must not
 // meet that pod.
-func (c *Cluster) CheckPromised(ctx context.Context, node string, cards []gpu.GPU) error {
+func (c *Cluster) CheckPromised(ctx context.Context, node string, gpus []gpu.GPU) error {
 	claims, err := c.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -43,12 +43,12 @@ func (c *Cluster) CheckPromised(ctx context.Context, node string, cards []gpu.GP
 		}
 	}
 	for i := range pods.Items {
-		held, _ := deviceplugin.Read(&pods.Items[i], deviceplugin.Node{Cards: cards})
+		held, _ := deviceplugin.Read(&pods.Items[i], deviceplugin.Node{GPUs: gpus})
 		for _, s := range held.Shares {
-			units[s.Card] += s.Units
+			units[s.GPU] += s.Units
 		}
 	}
-	for _, g := range cards {
+	for _, g := range gpus {
 		if units[g.Index] > g.MemoryUnits() {
 			return fmt.Errorf("%d of %d GiB of GPU %d of node %s are promised", units[g.Index], g.MemoryUnits(), g.Index, node)
 		}

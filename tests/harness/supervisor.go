@@ -54,7 +54,7 @@ func (c *Cluster) supervisorThat(t *testing.T, node, what string, condition func
 }
 
 // ReplaceSupervisor deletes the pod of gpu-mps-supervisor on a node, as for an
-// update, and waits until another one serves all cards. The kubelet has no grudge
+// update, and waits until another one serves all GPUs. The kubelet has no grudge
 // against that one for the times that a test has killed its predecessor.
 func (c *Cluster) ReplaceSupervisor(t *testing.T, node string) {
 	t.Helper()
@@ -63,11 +63,11 @@ func (c *Cluster) ReplaceSupervisor(t *testing.T, node string) {
 		t.Fatalf("delete gpu-mps-supervisor of node %s: %v", node, err)
 	}
 	c.supervisorThat(t, node, "runs in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })
-	cards := c.Cards(t, node)
+	gpus := c.GPUs(t, node)
 	Eventually(t, "the MPS control daemons of node "+node+" to serve", func(context.Context) error {
 		var errs []error
-		for _, card := range cards {
-			errs = append(errs, c.MPS(node).Check(card.UUID))
+		for _, g := range gpus {
+			errs = append(errs, c.MPS(node).Check(g.UUID))
 		}
 		return errors.Join(errs...)
 	})

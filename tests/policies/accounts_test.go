@@ -85,10 +85,10 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 			s.Devices[0].Attributes["mode"], s.Devices[0].Attributes["profile"] = text("mig"), text(name)
 		})
 	}
-	withdrawn := func(cards int64) *resourceapi.ResourceSlice {
+	withdrawn := func(gpus int64) *resourceapi.ResourceSlice {
 		return slice(func(s *resourceapi.ResourceSliceSpec) {
 			s.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("withdrawn"),
-				"gpuCount": number(cards)}
+				"gpuCount": number(gpus)}
 			s.Devices[0].Capacity = nil
 		})
 	}

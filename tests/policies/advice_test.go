@@ -33,7 +33,7 @@ func several(r resourceapi.DeviceRequest, count int64) resourceapi.DeviceRequest
 	return r
 }
 
-// Who asks for other cards than meant is told when the claim is written, and has it all
+// Who asks for other GPUs than meant is told when the claim is written, and has it all
 // the same.
 func TestAdviceOnClaims(t *testing.T) {
 	s := newServer(t)
@@ -91,7 +91,7 @@ func TestAdviceOnClaims(t *testing.T) {
 	}
 }
 
-// The class by which monitoring sees all cards is for administrators.
+// The class by which monitoring sees all GPUs is for administrators.
 func TestMonitoringIsForAdministrators(t *testing.T) {
 	s := newServer(t)
 	all := func(class string, access *bool) resourceapi.DeviceRequest {

@@ -44,9 +44,9 @@ func admin(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	return r
 }
 
-// With MPS a container has one card. Which requests are for which container is not known
+// With MPS a container has one GPU. Which requests are for which container is not known
 // when a claim is made; what one request is for is.
-func TestRequestsWithMPSAreForOneCard(t *testing.T) {
+func TestRequestsWithMPSAreForOneGPU(t *testing.T) {
 	s := newServer(t)
 	type requests = []resourceapi.DeviceRequest
 	two := func(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
@@ -86,7 +86,7 @@ func TestRequestsWithMPSAreForOneCard(t *testing.T) {
 	}
 }
 
-// With more slots than its own, a share would close its card to others.
+// With more slots than its own, a share would close its GPU to others.
 func TestAShareTakesOneSlot(t *testing.T) {
 	s := newServer(t)
 	asking := func(r resourceapi.DeviceRequest, slots string) resourceapi.DeviceRequest {

@@ -95,7 +95,7 @@ func TestLimitsAreKeptInNamespaces(t *testing.T) {
 	}
 }
 
-// The option visible-devices refuses what asks NVIDIA's runtime for cards past all claims.
+// The option visible-devices refuses what asks NVIDIA's runtime for GPUs past all claims.
 func TestOptionVisibleDevices(t *testing.T) {
 	s := newServer(t)
 	const refused = "container c sets NVIDIA_VISIBLE_DEVICES and has no claim"

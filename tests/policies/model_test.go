@@ -64,7 +64,7 @@ func model(pod *corev1.Pod) (string, error) {
 		return "", errors.New("the claim's name is taken")
 	}
 	if shares[0].gpus > 0 {
-		return ofCards(shares)
+		return ofGPUs(shares)
 	}
 	return ofShares(shares, pod.Labels)
 }
@@ -92,18 +92,18 @@ func shareOf(c corev1.Container) (share, error) {
 	return s, nil
 }
 
-// What any claim can have, and what any card.
+// What any claim can have, and what any GPU.
 const (
 	results      = 32
-	gibOfCard    = 999
+	gibOfGPU     = 999
 	percentStep  = 5
 	percentMost  = 100
 	templateMost = 253
-	byCardMost   = 56
+	byGPUMost    = 56
 )
 
-// ofCards is the template for whole cards, of which the pod's labels say nothing.
-func ofCards(shares []share) (string, error) {
+// ofGPUs is the template for whole count, of which the pod's labels say nothing.
+func ofGPUs(shares []share) (string, error) {
 	name, sum := "gpushare.gpu", int64(0)
 	for _, s := range shares {
 		if s.gpus == 0 || s.mem+s.cores > 0 {
@@ -118,7 +118,7 @@ func ofCards(shares []share) (string, error) {
 }
 
 func ofShares(shares []share, labels map[string]string) (string, error) {
-	cards, err := cardsOf(labels[ack.PodLabelCount])
+	count, err := gpusOf(labels[ack.PodLabelCount])
 	if err != nil {
 		return "", err
 	}
@@ -127,8 +127,8 @@ func ofShares(shares []share, labels map[string]string) (string, error) {
 	if withCores {
 		name = "gpushare.core"
 	}
-	if cards > 1 {
-		name += fmt.Sprintf("-x%d", cards)
+	if count > 1 {
+		name += fmt.Sprintf("-x%d", count)
 	}
 	switch labels[ack.PodLabelPlacement] {
 	case "":
@@ -137,18 +137,18 @@ func ofShares(shares []share, labels map[string]string) (string, error) {
 	default:
 		return "", errors.New("another placement")
 	}
-	if cards*int64(len(shares)) > results {
+	if count*int64(len(shares)) > results {
 		return "", errors.New("more shares than a claim can hold")
 	}
 	for _, s := range shares {
-		switch mem, cores := s.mem/cards, s.cores/cards; {
+		switch mem, cores := s.mem/count, s.cores/count; {
 		case s.mem == 0 || s.gpus > 0 || withCores != (s.cores > 0):
 			return "", errors.New("different resources")
-		case s.mem%cards+s.cores%cards > 0:
+		case s.mem%count+s.cores%count > 0:
 			return "", errors.New("not the same of each GPU")
-		case mem > gibOfCard || cores > percentMost || cores%percentStep > 0:
+		case mem > gibOfGPU || cores > percentMost || cores%percentStep > 0:
 			return "", errors.New("no GPU has that")
-		case cards > 1 && len(shares) > 1 && len(s.name) > byCardMost:
+		case count > 1 && len(shares) > 1 && len(s.name) > byGPUMost:
 			return "", errors.New("no room for the GPU in the request's name")
 		}
 		name += fmt.Sprintf(".%s.%d", s.name, s.mem)
@@ -162,16 +162,16 @@ func ofShares(shares []share, labels map[string]string) (string, error) {
 	return name, nil
 }
 
-// cardsOf reads a number of cards; none and 0 are one card.
-func cardsOf(label string) (int64, error) {
-	cards := int64(0)
+// gpusOf reads a number of count; none and 0 are one GPU.
+func gpusOf(label string) (int64, error) {
+	count := int64(0)
 	for _, digit := range label {
 		if !strings.ContainsRune("0123456789", digit) {
 			return 0, errors.New("not a number of GPUs")
 		}
-		if cards = cards*10 + int64(digit-'0'); cards > results {
+		if count = count*10 + int64(digit-'0'); count > results {
 			return 0, errors.New("more GPUs than a claim can hold")
 		}
 	}
-	return max(cards, 1), nil
+	return max(count, 1), nil
 }

@@ -278,16 +278,16 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 	on := func(namespace string, containers ...corev1.Container) *corev1.Pod {
 		return changed(pod("p", nil, containers...), func(p *corev1.Pod) { p.Namespace, p.Spec.NodeName = namespace, "n1" })
 	}
-	const card, class = "nvidia.com/gpu 1", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"
-	mirror := changed(on(team, limited("c", card)),
+	const gpu, class = "nvidia.com/gpu 1", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"
+	mirror := changed(on(team, limited("c", gpu)),
 		func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} })
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		refused string
 	}{
-		"a GPU": {on(team, limited("c", card)), "asks for nvidia.com/gpu and names its node in " +
+		"a GPU": {on(team, limited("c", gpu)), "asks for nvidia.com/gpu and names its node in " +
 			"spec.nodeName"},
-		"what to do":   {on(team, limited("c", card)), "Use the nodeSelector kubernetes.io/hostname: n1"},
+		"what to do":   {on(team, limited("c", gpu)), "Use the nodeSelector kubernetes.io/hostname: n1"},
 		"a shared GPU": {on(team, limited("c", "nvidia.com/gpu.shared 1")), "asks for nvidia.com/gpu.shared"},
 		"a class": {on(team, limited("c", class)),
 			"asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
@@ -295,19 +295,19 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 			"asks for deviceclass.resource.kubernetes.io/gpu.aliyun.com and"},
 		"a request without a limit": {on(team, requested("c", class)),
 			"asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
-		"the second container":   {on(team, limited("a", ""), limited("b", card)), "asks for nvidia.com/gpu"},
-		"an init container":      {withInit(on(team, limited("c", "")), limited("i", card)), "asks for nvidia.com/gpu"},
+		"the second container":   {on(team, limited("a", ""), limited("b", gpu)), "asks for nvidia.com/gpu"},
+		"an init container":      {withInit(on(team, limited("c", "")), limited("i", gpu)), "asks for nvidia.com/gpu"},
 		"no GPU":                 {on(team, limited("c", "nvidia.com/gpu 0")), ""},
 		"another driver's class": {on(team, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), ""},
 		"the node alone":         {on(team, limited("c", "")), ""},
-		"the GPU alone":          {pod("p", nil, limited("c", card+" "+class)), ""},
+		"the GPU alone":          {pod("p", nil, limited("c", gpu+" "+class)), ""},
 		"a static pod's mirror":  {mirror, "asks for nvidia.com/gpu"},
-		"a pod that opted out": {changed(on(team, limited("c", card)), func(p *corev1.Pod) {
+		"a pod that opted out": {changed(on(team, limited("c", gpu)), func(p *corev1.Pod) {
 			p.Labels = map[string]string{
 				v1alpha1.LabelLegacy: "false"}
 		}), "asks for nvidia.com/gpu"},
-		"its namespace opted out": {on(optedOut, limited("c", card)), ""},
-		"the system's":            {on(metav1.NamespaceSystem, limited("c", card)), ""},
+		"its namespace opted out": {on(optedOut, limited("c", gpu)), ""},
+		"the system's":            {on(metav1.NamespaceSystem, limited("c", gpu)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.create(test.pod)

@@ -36,11 +36,11 @@ func simulated(t *testing.T) (root, library string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, card := range other.Cards {
-		if !card.MIG.Enabled {
-			spec.Models[card.Model] = other.Models[card.Model]
-			card.BusID = "0000:f0:00.0"
-			spec.Cards = append(spec.Cards, card)
+	for _, g := range other.GPUs {
+		if !g.MIG.Enabled {
+			spec.Models[g.Model] = other.Models[g.Model]
+			g.BusID = "0000:f0:00.0"
+			spec.GPUs = append(spec.GPUs, g)
 			break
 		}
 	}

@@ -89,7 +89,7 @@ func TestTable(t *testing.T) {
 	none := spec.Models["none"]
 	none.MIG, none.MIGProfiles = false, ""
 	spec.Models["none"] = none
-	spec.Cards[3].Model = "none"
+	spec.GPUs[3].Model = "none"
 	dir := t.TempDir()
 	path, err := spec.WriteNVML(dir, library)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestMemoryLimitsOfAnOlderDriver(t *testing.T) {
 	}
 }
 
-// Those of the list of questions for a real card: two of them are steps of their own.
+// Those of the list of questions for a real GPU: two of them are steps of their own.
 func TestEighteenQuestions(t *testing.T) {
 	if n := len(questions()) + 2; n != 18 {
 		t.Errorf("%d questions", n)

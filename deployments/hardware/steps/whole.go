@@ -178,7 +178,7 @@ func waitsForGPU(ctx context.Context, r *run) error {
 }
 
 func linkedGPUs(ctx context.Context, r *run) error {
-	// As demo/topology/two-cards.yaml: the best set, or any two.
+	// As demo/topology/two-GPUs.yaml: the best set, or any two.
 	request := object{"name": "gpu", "firstAvailable": []object{
 		{"name": "linked", "deviceClassName": "linked-2.topology.gpu.aliyun.com"},
 		{"name": "any", "deviceClassName": "single.topology.gpu.aliyun.com", "count": 2},

@@ -174,16 +174,16 @@ func (p *picture) node(row int, label, isolation string, n inspect.Node) {
 	p.text("b", 8, y+18, label)
 	p.text("s", 8, y+34, isolation)
 	taken := map[int]int64{}
-	for _, gpu := range n.Cards {
+	for _, gpu := range n.GPUs {
 		fmt.Fprintf(p, `<rect class="gpu" x="%d" y="%d" width="%d" height="44" rx="4"/>`+"\n",
 			left+gpu.Index*(gpuWidth+gap), y, gpuWidth)
 	}
 	for i, holder := range n.Holders {
 		for _, share := range holder.Shares {
-			total := n.Cards[share.Card].MemoryGiB.Total
-			from, to := taken[share.Card]*gpuWidth/total, (taken[share.Card]+share.MemoryGiB)*gpuWidth/total
-			taken[share.Card] += share.MemoryGiB
-			x := left + share.Card*(gpuWidth+gap) + int(from)
+			total := n.GPUs[share.GPU].MemoryGiB.Total
+			from, to := taken[share.GPU]*gpuWidth/total, (taken[share.GPU]+share.MemoryGiB)*gpuWidth/total
+			taken[share.GPU] += share.MemoryGiB
+			x := left + share.GPU*(gpuWidth+gap) + int(from)
 			fmt.Fprintf(p, `<rect class="c%d" x="%d" y="%d" width="%d" height="42" rx="3"/>`+"\n", i, x+1, y+1, to-from-2)
 			amount, more := sayShare(share)
 			switch {

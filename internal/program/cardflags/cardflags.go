@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cardflags is what the driver's programs that read a node's cards have in
-// common: the flags that say where the cards are. It is apart from package program
+// Package cardflags is what the driver's programs that read a node's GPUs have in
+// common: the flags that say where the GPUs are. It is apart from package program
 // because it links NVML.
 package cardflags
 
@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// Flags are the flags of every program that reads the node's cards. They have one
+// Flags are the flags of every program that reads the node's GPUs. They have one
 // name everywhere, so that one ConfigMap serves all programs.
 func Flags() []cli.Flag {
 	env := cli.EnvVars

@@ -45,10 +45,10 @@ func (s Slices) OnChange(changed func(node string)) {
 	s.onChange(func(_, _ *view.Slice) bool { return true }, changed)
 }
 
-// OnCards is OnChange without the changes that leave a slice the same GPUs, such as those of
+// OnGPUs is OnChange without the changes that leave a slice the same GPUs, such as those of
 // their order.
-func (s Slices) OnCards(changed func(node string)) {
-	s.onChange(func(before, after *view.Slice) bool { return !sameCards(before.Cards, after.Cards) }, changed)
+func (s Slices) OnGPUs(changed func(node string)) {
+	s.onChange(func(before, after *view.Slice) bool { return !sameGPUs(before.GPUs, after.GPUs) }, changed)
 }
 
 func (s Slices) onChange(matters func(before, after *view.Slice) bool, changed func(node string)) {
@@ -64,8 +64,8 @@ func (s Slices) onChange(matters func(before, after *view.Slice) bool, changed f
 	}})
 }
 
-func sameCards(a, b []view.Card) bool {
-	order := func(x, y view.Card) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
+func sameGPUs(a, b []view.GPU) bool {
+	order := func(x, y view.GPU) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
 	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
 }
 

@@ -31,7 +31,7 @@ func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingP
 	for uid, w := range pendingPods {
 		if !conflicting[uid] {
 			w.conflicting, w.told = time.Time{}, false
-			k.Events.Clear(uid, v1alpha1.ReasonCardTaken)
+			k.Events.Clear(uid, v1alpha1.ReasonGPUTaken)
 		}
 	}
 	for _, r := range conflicts {
@@ -150,7 +150,7 @@ func (k *keeper) evict(ctx context.Context, r Conflict, owner *metav1.OwnerRefer
 }
 
 func (k *keeper) tell(r Conflict, whatNext string) {
-	k.Events.Warn(report.Pod(r.Pod.Namespace, r.Pod.Name, r.Pod.UID), v1alpha1.ReasonCardTaken,
+	k.Events.Warn(report.Pod(r.Pod.Namespace, r.Pod.Name, r.Pod.UID), v1alpha1.ReasonGPUTaken,
 		fmt.Sprintf("The scheduler allocated the pod a GPU that others hold, and it cannot start before they end: %s. %s",
 			text.Bound(r.Reason.Error(), mostReason), whatNext))
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conflict gets pods going again that the driver refuses because others hold
-// the card that they were allocated. The scheduler allocates a card twice when it
+// the GPU that they were allocated. The scheduler allocates a GPU twice when it
 // loses its API server in the midst of a write; others that write allocations may do
 // so at any time. Nobody takes an allocation back that a pod holds: where the pod is,
 // it can only wait until the others end.
 //
 // Each node is looked at for itself. Caches tell where it is worth looking: where
-// others than those that wait seem to hold a card that was allocated again, and seldom
+// others than those that wait seem to hold a GPU that was allocated again, and seldom
 // where a pod has waited for long. What is done about it follows from a look at the API
 // server, and only where it has held for a while.
 package conflict
@@ -94,7 +94,7 @@ type keeper struct {
 // wait is what is known of a pod that waits.
 type wait struct {
 	// since is when it was first seen to wait; conflicting since when others are known to hold
-	// its card, zero where they do not.
+	// its GPU, zero where they do not.
 	since, conflicting time.Time
 	told               bool
 	// failures is how often in a row nothing could be done about it, and after when
@@ -157,7 +157,7 @@ func (k *keeper) cached(node string) (Node, error) {
 	n := Node{Name: node, Claims: k.claims.OnNode(node), Pods: k.pods.OnNode(node)}
 	published := k.slices.OnNode(node)
 	var err error
-	if n.Cards, _, err = CardsOf(node, published); err != nil {
+	if n.GPUs, _, err = GPUsOf(node, published); err != nil {
 		return n, err
 	}
 	n.Partitioned, err = PartitionedOf(node, published)
@@ -254,7 +254,7 @@ func (k *keeper) look(ctx context.Context, n *Node) ([]Conflict, error) {
 func (k *keeper) confirm(ctx context.Context, n Node, r Conflict) (Conflict, bool, error) {
 	var live []*resourceapi.ResourceClaim
 	for _, known := range n.Claims {
-		if !sharesCards(known, r.Claim) {
+		if !sharesGPUs(known, r.Claim) {
 			continue
 		}
 		c, err := k.Claims.ResourceClaims(known.Namespace).Get(ctx, known.Name, metav1.GetOptions{})

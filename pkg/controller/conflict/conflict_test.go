@@ -29,7 +29,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// site is an API server with node n1 and its two cards, and a keeper that looks when
+// site is an API server with node n1 and its two GPUs, and a keeper that looks when
 // the test says so, by a clock that the test moves.
 type site struct {
 	t        *testing.T
@@ -65,7 +65,7 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 		Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
 		Events: report.New(s.recorder, s.clock), Clock: s.clock, Evict: true,
 	})
-	for _, slice := range published(twoCards, "n1", devices.Options{Mode: mode.Share, Slots: 20}) {
+	for _, slice := range published(twoGPUs, "n1", devices.Options{Mode: mode.Share, Slots: 20}) {
 		if err := s.keeper.slices.Put(slice); err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func ownedBy(apiVersion, kind, name string) func(*corev1.Pod) {
 
 var ofReplicaSet = ownedBy("apps/v1", "ReplicaSet", "web")
 
-// twice are two pods that were allocated the same card; the first one runs.
+// twice are two pods that were allocated the same GPU; the first one runs.
 func twice(changes ...func(*corev1.Pod)) []runtime.Object {
 	return []runtime.Object{
 		podOf("old", running), claimOf("old", "gpu-0-share", "12Gi"), podOf("new", changes...),
@@ -175,7 +175,7 @@ func TestPatienceBeginsAnewWhenItWasNotRefusedMeanwhile(t *testing.T) {
 	s := newSite(t, twice(ofReplicaSet)...)
 	s.look(0)
 	s.look(Starting)
-	// The other goes, and one that comes in its place takes the card again.
+	// The other goes, and one that comes in its place takes the GPU again.
 	if err := s.client.CoreV1().Pods("default").Delete(s.ctx, "old", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

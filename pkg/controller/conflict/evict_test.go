@@ -64,7 +64,7 @@ func TestPodsThatOnlyTakeLongCostNoRequests(t *testing.T) {
 			t.Fatalf("it asked the API server: %v", asked)
 		}
 	}
-	// The cache may be wrong, or others than pods hold the card.
+	// The cache may be wrong, or others than pods hold the GPU.
 	s.look(interval)
 	if diff := cmp.Diff([]string{"list pods"}, s.asked()); diff != "" {
 		t.Errorf("after a minute (-want +got):\n%s", diff)

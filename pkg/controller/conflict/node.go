@@ -24,18 +24,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// Card is a card and what pods without a claim hold of it.
-type Card struct {
+// GPU is a GPU and what pods without a claim hold of it.
+type GPU struct {
 	gpu.GPU
-	WithoutClaim deviceplugin.Card
+	WithoutClaim deviceplugin.GPU
 }
 
 // Node is what there is on a node at one time. The order of claims and pods does not
 // matter. Claims that are not allocated there, and pods that have ended, may be among
 // them.
 type Node struct {
-	Name  string
-	Cards []Card
+	Name string
+	GPUs []GPU
 	// Partitioned are the GPUs in MIG mode, with the instances that the node offers, or could make.
 	Partitioned []gpu.Partitioned
 	Claims      []*resourceapi.ResourceClaim
@@ -48,7 +48,7 @@ type Conflict struct {
 	Claim *resourceapi.ResourceClaim
 	// Own says that the claim was made for this pod, and goes with it.
 	Own bool
-	// Reason is what the driver says: which card, and what of it is held.
+	// Reason is what the driver says: which GPU, and what of it is held.
 	Reason error
 }
 
@@ -66,7 +66,7 @@ func (n Node) Conflicts() []Conflict {
 	return n.conflicts(claims, n.prepared(claims))
 }
 
-// concerned says whether a pod waits for a claim that was allocated the node's cards.
+// concerned says whether a pod waits for a claim that was allocated the node's GPUs.
 func (n Node) concerned() bool {
 	claims := n.byName()
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
@@ -118,7 +118,7 @@ func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 			if prepared[u.claim] {
 				continue
 			}
-			// What else is wrong with a claim the driver says; another card may not help.
+			// What else is wrong with a claim the driver says; another GPU may not help.
 			grants, err := n.grants(u.claim)
 			if err != nil {
 				continue
@@ -178,9 +178,9 @@ func (n Node) byName() map[name]*resourceapi.ResourceClaim {
 	return claims
 }
 
-// sharesCards says whether two claims were allocated devices of one pool that are, at
-// least in part, the same cards.
-func sharesCards(a, b *resourceapi.ResourceClaim) bool {
+// sharesGPUs says whether two claims were allocated devices of one pool that are, at
+// least in part, the same GPUs.
+func sharesGPUs(a, b *resourceapi.ResourceClaim) bool {
 	of := indicesOf(a)
 	for _, index := range indicesOf(b) {
 		if slices.Contains(of, index) {
@@ -199,7 +199,7 @@ func indicesOf(c *resourceapi.ResourceClaim) []int {
 		if result.Driver != v1alpha1.DriverName {
 			continue
 		}
-		// What has another name is no card of the driver's.
+		// What has another name is no GPU of the driver's.
 		indices, _, err := devices.ParseDeviceName(result.Device)
 		if err == nil {
 			all = append(all, indices...)
@@ -236,8 +236,8 @@ func used(pod *corev1.Pod, claims map[name]*resourceapi.ResourceClaim) []use {
 
 func (n Node) grants(c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
 	m := &gpu.Machine{Partitioned: n.Partitioned}
-	for _, card := range n.Cards {
-		m.GPUs = append(m.GPUs, card.GPU)
+	for _, g := range n.GPUs {
+		m.GPUs = append(m.GPUs, g.GPU)
 	}
 	return claim.Grants(c, v1alpha1.PoolName(n.Name), m)
 }
@@ -246,12 +246,12 @@ func granted(c *resourceapi.ResourceClaim, grants []claim.Grant) usage.Claim {
 	return usage.Claim{Namespace: c.Namespace, Name: c.Name, UID: c.UID, Grants: grants}
 }
 
-func (n Node) withoutClaim(uuid string) deviceplugin.Card {
-	i := slices.IndexFunc(n.Cards, func(c Card) bool { return c.UUID == uuid })
+func (n Node) withoutClaim(uuid string) deviceplugin.GPU {
+	i := slices.IndexFunc(n.GPUs, func(c GPU) bool { return c.UUID == uuid })
 	if i < 0 {
-		return deviceplugin.Card{}
+		return deviceplugin.GPU{}
 	}
-	withoutClaim := n.Cards[i].WithoutClaim
+	withoutClaim := n.GPUs[i].WithoutClaim
 	if withoutClaim.Amount == (deviceplugin.Amount{}) {
 		return withoutClaim
 	}
@@ -268,9 +268,9 @@ func (n Node) withoutClaim(uuid string) deviceplugin.Card {
 	return withoutClaim
 }
 
-// CardsOf returns the cards that a node publishes, ordered by index. It is false
+// GPUsOf returns the GPUs that a node publishes, ordered by index. It is false
 // where its pool is not whole at the moment.
-func CardsOf(node string, published []*view.Slice) (found []Card, whole bool, err error) {
+func GPUsOf(node string, published []*view.Slice) (found []GPU, whole bool, err error) {
 	newest, whole := view.Newest(node, published)
 	if !whole {
 		return nil, false, nil
@@ -281,44 +281,44 @@ func CardsOf(node string, published []*view.Slice) (found []Card, whole bool, er
 			return nil, false, fmt.Errorf("GPUs of node %s: ResourceSlice %s: %w", node, slice.Name, err)
 		}
 		for i := range devices {
-			if card, ok := read(&devices[i], slice.UUIDs[i]); ok {
-				found = append(found, card)
+			if g, ok := read(&devices[i], slice.UUIDs[i]); ok {
+				found = append(found, g)
 			}
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Card) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(found, func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
 	return merge(found), true, nil
 }
 
-// read returns the card that a device stands for; false where it stands for several, or for a MIG
+// read returns the GPU that a device stands for; false where it stands for several, or for a MIG
 // instance.
-func read(d *resourceapi.Device, uuid string) (Card, bool) {
+func read(d *resourceapi.Device, uuid string) (GPU, bool) {
 	indices, m, err := devices.ParseDeviceName(d.Name)
 	if err != nil || len(indices) != 1 || m == mode.MIG {
-		return Card{}, false
+		return GPU{}, false
 	}
 	units, cores, closed := devices.Reserved(d)
-	return Card{
+	return GPU{
 		GPU: gpu.GPU{
 			Index: indices[0], UUID: uuid, Model: ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, ""),
 			MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0),
 		},
-		WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units, Cores: cores, Whole: closed}},
+		WithoutClaim: deviceplugin.GPU{Amount: deviceplugin.Amount{Units: units, Cores: cores, Whole: closed}},
 	}, true
 }
 
-// merge makes one card of those of an index, which on a dynamic node has a device for
+// merge makes one GPU of those of an index, which on a dynamic node has a device for
 // each mode. Only what holds in all modes is closed for sure.
-func merge(devices []Card) []Card {
-	var merged []Card
-	for _, card := range devices {
-		if len(merged) == 0 || merged[len(merged)-1].Index != card.Index {
-			merged = append(merged, card)
+func merge(devices []GPU) []GPU {
+	var merged []GPU
+	for _, g := range devices {
+		if len(merged) == 0 || merged[len(merged)-1].Index != g.Index {
+			merged = append(merged, g)
 			continue
 		}
 		known := &merged[len(merged)-1].WithoutClaim
-		known.Units, known.Cores = max(known.Units, card.WithoutClaim.Units), max(known.Cores, card.WithoutClaim.Cores)
-		known.Whole = known.Whole && card.WithoutClaim.Whole
+		known.Units, known.Cores = max(known.Units, g.WithoutClaim.Units), max(known.Cores, g.WithoutClaim.Cores)
+		known.Whole = known.Whole && g.WithoutClaim.Whole
 	}
 	return merged
 }

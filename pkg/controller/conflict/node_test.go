@@ -22,8 +22,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// twoCards are of 15 GiB.
-var twoCards = &gpu.Machine{GPUs: []gpu.GPU{
+// twoGPUs are of 15 GiB.
+var twoGPUs = &gpu.Machine{GPUs: []gpu.GPU{
 	{Index: 0, UUID: "GPU-0", Model: "Tesla V100", MemoryMiB: 16130},
 	{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130},
 }}
@@ -181,8 +181,8 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := Node{Name: "n1", Claims: test.claims, Pods: test.pods}
-			for _, g := range twoCards.GPUs {
-				n.Cards = append(n.Cards, Card{GPU: g})
+			for _, g := range twoGPUs.GPUs {
+				n.GPUs = append(n.GPUs, GPU{GPU: g})
 			}
 			conflicts := n.Conflicts()
 			if len(conflicts) != len(test.want) {
@@ -202,7 +202,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What pods without a claim hold, the node shows as taken off its cards.
+// What pods without a claim hold, the node shows as taken off its GPUs.
 func TestRefusedBesidePodsWithoutAClaim(t *testing.T) {
 	left := devices.Options{Mode: mode.Share, Slots: 20,
 		Room: map[string]devices.Room{"GPU-0": {Units: 5, Cores: 100, Slots: 19}}}
@@ -214,7 +214,7 @@ func TestRefusedBesidePodsWithoutAClaim(t *testing.T) {
 			}}}},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning},
 		}}}
-	n.Cards = cardsOf(t, left)
+	n.GPUs = gpusOf(t, left)
 	conflicts := n.Conflicts()
 	if len(conflicts) != 1 {
 		t.Fatalf("%d pods are refused, want 1", len(conflicts))
@@ -226,54 +226,54 @@ func TestRefusedBesidePodsWithoutAClaim(t *testing.T) {
 	}
 }
 
-func cardsOf(t *testing.T, options devices.Options) []Card {
+func gpusOf(t *testing.T, options devices.Options) []GPU {
 	t.Helper()
 	var kept []*view.Slice
-	for _, slice := range published(twoCards, "n1", options) {
+	for _, slice := range published(twoGPUs, "n1", options) {
 		kept = append(kept, view.Read(slice))
 	}
-	found, whole, err := CardsOf("n1", kept)
+	found, whole, err := GPUsOf("n1", kept)
 	if err != nil || !whole {
 		t.Fatalf("whole %v, %v", whole, err)
 	}
 	return found
 }
 
-func TestCardsAreThoseOfTheSlices(t *testing.T) {
+func TestGPUsAreThoseOfTheSlices(t *testing.T) {
 	prepared := devices.Options{Mode: mode.Share, Slots: 20,
-		CardTaints: map[string][]resourceapi.DeviceTaint{"GPU-1": {{Key: v1alpha1.TaintHeld}}}}
-	want := []Card{
+		GPUTaints: map[string][]resourceapi.DeviceTaint{"GPU-1": {{Key: v1alpha1.TaintHeld}}}}
+	want := []GPU{
 		{GPU: gpu.GPU{Index: 0, UUID: "GPU-0", Model: "Tesla V100", MemoryMiB: 16130}},
 		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130},
-			WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}}},
+			WithoutClaim: deviceplugin.GPU{Amount: deviceplugin.Amount{Whole: true}}},
 	}
-	if diff := cmp.Diff(want, cardsOf(t, prepared)); diff != "" {
+	if diff := cmp.Diff(want, gpusOf(t, prepared)); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
-	if found, whole, err := CardsOf("n1", nil); len(found) > 0 || whole || err != nil {
+	if found, whole, err := GPUsOf("n1", nil); len(found) > 0 || whole || err != nil {
 		t.Errorf("of nothing: %v, whole %v, %v", found, whole, err)
 	}
 }
 
-func TestMergedCardIsClosedInAllModesOnly(t *testing.T) {
-	device := func(index int, units int64, closed bool) Card {
-		return Card{GPU: gpu.GPU{Index: index}, WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units,
+func TestMergedGPUIsClosedInAllModesOnly(t *testing.T) {
+	device := func(index int, units int64, closed bool) GPU {
+		return GPU{GPU: gpu.GPU{Index: index}, WithoutClaim: deviceplugin.GPU{Amount: deviceplugin.Amount{Units: units,
 			Whole: closed}}}
 	}
-	got := merge([]Card{device(0, 0, true), device(0, 3, false), device(1, 0, true), device(1, 0, true)})
-	if diff := cmp.Diff([]Card{device(0, 3, false), device(1, 0, true)}, got); diff != "" {
+	got := merge([]GPU{device(0, 0, true), device(0, 3, false), device(1, 0, true), device(1, 0, true)})
+	if diff := cmp.Diff([]GPU{device(0, 3, false), device(1, 0, true)}, got); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 }
 
 // A tenant that changes whose claim it is does not hide what its pod holds.
 func TestHolderWhoseClaimNamesNoOwner(t *testing.T) {
-	found := cardsOf(t, devices.Options{Mode: mode.Exclusive})
+	found := gpusOf(t, devices.Options{Mode: mode.Exclusive})
 	holder, pendingPods := claimOf("holder", "gpu-0", ""), claimOf("waiting", "gpu-0", "")
 	holder.OwnerReferences = nil
 	holder.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
 		{Resource: "pods", Name: "holder", UID: "holder"}}
-	n := Node{Name: "n1", Cards: found, Claims: []*resourceapi.ResourceClaim{holder, pendingPods},
+	n := Node{Name: "n1", GPUs: found, Claims: []*resourceapi.ResourceClaim{holder, pendingPods},
 		Pods: []*corev1.Pod{podOf("holder", running), podOf("waiting")}}
 	if conflicts := n.Conflicts(); len(conflicts) != 1 || conflicts[0].Pod.Name != "waiting" {
 		t.Errorf("refusals %v", conflicts)

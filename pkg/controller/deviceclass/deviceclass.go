@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deviceclass keeps the DeviceClasses of the cluster's card models:
+// Package deviceclass keeps the DeviceClasses of the cluster's GPU models:
 // <model>.gpu.aliyun.com and <mode>.<model>.gpu.aliyun.com for each model and mode
-// that some node publishes cards in, and <profile>.mig.gpu.aliyun.com for each profile of
+// that some node publishes GPUs in, and <profile>.mig.gpu.aliyun.com for each profile of
 // MIG instances.
 //
-// A class whose cards are gone stays for a while, since a plugin that is replaced
-// and a node that restarts take their cards away too, and then as long as a
+// A class whose GPUs are gone stays for a while, since a plugin that is replaced
+// and a node that restarts take their GPUs away too, and then as long as a
 // ResourceClaim or a ResourceClaimTemplate names it. Classes that somebody else
 // made are left alone.
 package deviceclass
@@ -43,7 +43,7 @@ type Config struct {
 	Cache  *cache.Reader
 	Client typedresourcev1.ResourceV1Interface
 	Events *report.Reporter
-	// Grace is how long a class stays without cards. Claims that name it are looked
+	// Grace is how long a class stays without GPUs. Claims that name it are looked
 	// for after that, and then again each time it has passed.
 	Grace time.Duration
 	Clock clock.PassiveClock
@@ -56,7 +56,7 @@ type keeper struct {
 	Config
 	slices  cache.Slices
 	classes cache.Classes
-	// since is when a class was first seen without cards. Only sync uses it.
+	// since is when a class was first seen without GPUs. Only sync uses it.
 	since map[string]time.Time
 }
 
@@ -129,7 +129,7 @@ func (k *keeper) write(ctx context.Context, p plan) error {
 	return errors.Join(errs...)
 }
 
-// retire removes the classes that have been without cards for long enough and that
+// retire removes the classes that have been without GPUs for long enough and that
 // nobody names, and says when to look again at the others.
 func (k *keeper) retire(ctx context.Context, surplus []*resourceapi.DeviceClass) (time.Duration, error) {
 	now, since := k.Clock.Now(), map[string]time.Time{}

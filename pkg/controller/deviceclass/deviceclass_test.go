@@ -89,7 +89,7 @@ func refill[T any](t *testing.T, of toolscache.SharedIndexInformer, items []T) {
 	}
 }
 
-// publish makes a node publish cards of a model in a mode; no model, none.
+// publish makes a node publish GPUs of a model in a mode; no model, none.
 func (s *site) publish(node, model string, m mode.Mode) {
 	s.t.Helper()
 	if model == "" {
@@ -99,7 +99,7 @@ func (s *site) publish(node, model string, m mode.Mode) {
 	s.publishMachine(node, m, &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-" + node, Model: model, MemoryMiB: 1024}}})
 }
 
-// publishMachine makes a node publish a machine's cards in a mode.
+// publishMachine makes a node publish a machine's GPUs in a mode.
 func (s *site) publishMachine(node string, m mode.Mode, machine *gpu.Machine) {
 	s.t.Helper()
 	client, name := s.client.ResourceV1().ResourceSlices(), v1alpha1.PoolName(node)
@@ -143,7 +143,7 @@ func (s *site) event(want string) {
 	}
 }
 
-func TestClassesComeAndGoWithTheCards(t *testing.T) {
+func TestClassesComeAndGoWithTheGPUs(t *testing.T) {
 	s := newSite(t)
 	s.sync()
 	s.has()
@@ -207,7 +207,7 @@ func TestClassesOfProfiles(t *testing.T) {
 	s.has("1g.10gb.me.mig", "3g.40gb.mig")
 }
 
-func TestCardsThatAreBackInTimeKeepTheirClasses(t *testing.T) {
+func TestGPUsThatAreBackInTimeKeepTheirClasses(t *testing.T) {
 	s := newSite(t)
 	s.publish("a", "NVIDIA-A10", mode.Share)
 	s.sync()

@@ -21,7 +21,7 @@ import (
 // plan is what there is to do for the classes. Its lists are ordered by name.
 type plan struct {
 	create, update []*resourceapi.DeviceClass
-	// surplus are classes of ours for which there are no cards.
+	// surplus are classes of ours for which there are no GPUs.
 	surplus []*resourceapi.DeviceClass
 	// told are classes that something is to be said of.
 	told []finding
@@ -33,7 +33,7 @@ type finding struct {
 	reason, message string
 }
 
-// Catalogue returns the classes of the models, for the modes that their cards are
+// Catalogue returns the classes of the models, for the modes that their GPUs are
 // served in, and of the MIG profiles, ordered by name. Modes that have no class of their own are left out:
 // a plugin that is newer than this program may serve such. Models that differ only
 // in upper and lower case have classes of the same names, and so may profiles.

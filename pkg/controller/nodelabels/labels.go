@@ -12,14 +12,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 )
 
-// For returns the labels of a node with these cards, ordered by index; there has to
-// be one. The first card names model and memory of all, as ACK's tools take both
-// from card 0.
-func For(nodeCards []view.Card) map[string]string {
+// For returns the labels of a node with these GPUs, ordered by index; there has to
+// be one. The first GPU names model and memory of all, as ACK's tools take both
+// from GPU 0.
+func For(nodeGPUs []view.GPU) map[string]string {
 	return map[string]string{
-		ack.NodeLabelModel:  deviceclasses.LabelValue(nodeCards[0].Model),
-		ack.NodeLabelMemory: fmt.Sprintf("%dMiB", nodeCards[0].MemoryMiB),
-		ack.NodeLabelCount:  strconv.Itoa(len(nodeCards)),
+		ack.NodeLabelModel:  deviceclasses.LabelValue(nodeGPUs[0].Model),
+		ack.NodeLabelMemory: fmt.Sprintf("%dMiB", nodeGPUs[0].MemoryMiB),
+		ack.NodeLabelCount:  strconv.Itoa(len(nodeGPUs)),
 	}
 }
 
@@ -29,17 +29,17 @@ type kind struct {
 	memoryMiB int64
 }
 
-// Mixed says in words which cards a node has, if the labels do not say it of all of
-// them; it is empty where all cards are alike.
-func Mixed(nodeCards []view.Card) string {
+// Mixed says in words which GPUs a node has, if the labels do not say it of all of
+// them; it is empty where all GPUs are alike.
+func Mixed(nodeGPUs []view.GPU) string {
 	var kinds []kind
 	indices := map[kind][]string{}
-	for _, card := range nodeCards {
-		k := kind{card.Model, card.MemoryMiB}
+	for _, g := range nodeGPUs {
+		k := kind{g.Model, g.MemoryMiB}
 		if indices[k] == nil {
 			kinds = append(kinds, k)
 		}
-		indices[k] = append(indices[k], strconv.FormatInt(card.Index, 10))
+		indices[k] = append(indices[k], strconv.FormatInt(g.Index, 10))
 	}
 	if len(kinds) < 2 {
 		return ""

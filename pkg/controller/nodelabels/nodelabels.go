@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodelabels writes on each node which cards it has: the labels
+// Package nodelabels writes on each node which GPUs it has: the labels
 // aliyun.accelerator/nvidia_name, nvidia_mem and nvidia_count, which pods choose
 // nodes by.
 //
-// The labels follow the cards that the node publishes. While it publishes none,
+// The labels follow the GPUs that the node publishes. While it publishes none,
 // because its plugin is being replaced or its driver is gone, they stay as they
 // are. All three are written at once or none is. Where another tool has written
 // one of them and says something else, nothing is written and an Event of the node
@@ -80,12 +80,12 @@ func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error)
 }
 
 func (l *labeller) reconcile(ctx context.Context, node *metav1.ObjectMeta, published []*view.Slice) error {
-	nodeCards, whole := view.Pool(node.Name, published)
-	if !whole || len(nodeCards) == 0 {
+	nodeGPUs, whole := view.Pool(node.Name, published)
+	if !whole || len(nodeGPUs) == 0 {
 		return nil
 	}
-	want := For(nodeCards)
-	l.tellMixed(node, nodeCards, want)
+	want := For(nodeGPUs)
+	l.tellMixed(node, nodeGPUs, want)
 	if len(differences(node.Labels, want)) == 0 {
 		l.Events.Clear(node.UID, v1alpha1.ReasonLabelsNotOurs)
 		return nil
@@ -107,8 +107,8 @@ func (l *labeller) reconcile(ctx context.Context, node *metav1.ObjectMeta, publi
 	return nil
 }
 
-func (l *labeller) tellMixed(node *metav1.ObjectMeta, nodeCards []view.Card, want map[string]string) {
-	mixed := Mixed(nodeCards)
+func (l *labeller) tellMixed(node *metav1.ObjectMeta, nodeGPUs []view.GPU, want map[string]string) {
+	mixed := Mixed(nodeGPUs)
 	if mixed == "" {
 		l.Events.Clear(node.UID, v1alpha1.ReasonModelsDiffer)
 		return
@@ -117,7 +117,7 @@ func (l *labeller) tellMixed(node *metav1.ObjectMeta, nodeCards []view.Card, wan
 		"The GPUs differ: %s. The labels %s=%s and %s=%s are those of GPU %d: choose GPUs by a DeviceClass of the model "+
 			"instead",
 		mixed, ack.NodeLabelModel, want[ack.NodeLabelModel], ack.NodeLabelMemory, want[ack.NodeLabelMemory],
-		nodeCards[0].Index))
+		nodeGPUs[0].Index))
 }
 
 func (l *labeller) tellConflict(node *metav1.ObjectMeta, want map[string]string, conflict error) {

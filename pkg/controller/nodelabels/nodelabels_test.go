@@ -35,7 +35,7 @@ import (
 
 const nodeName = "n1"
 
-// pool is the node's ResourceSlice with these cards; a nil one keeps its place in
+// pool is the node's ResourceSlice with these GPUs; a nil one keeps its place in
 // the order without being published.
 func pool(models ...*gpu.GPU) *resourceapi.ResourceSlice {
 	machine := &gpu.Machine{}
@@ -43,9 +43,9 @@ func pool(models ...*gpu.GPU) *resourceapi.ResourceSlice {
 		if g == nil {
 			continue
 		}
-		card := *g
-		card.Index, card.UUID = i, fmt.Sprintf("GPU-%d", i)
-		machine.GPUs = append(machine.GPUs, card)
+		one := *g
+		one.Index, one.UUID = i, fmt.Sprintf("GPU-%d", i)
+		machine.GPUs = append(machine.GPUs, one)
 	}
 	name := v1alpha1.PoolName(nodeName)
 	built := devices.Build(machine, devices.Options{Pool: name, Mode: mode.Share, Slots: 20, Isolation: "none"})
@@ -68,9 +68,9 @@ func labels(name, memory, count string) map[string]string {
 	return map[string]string{ack.NodeLabelModel: name, ack.NodeLabelMemory: memory, ack.NodeLabelCount: count}
 }
 
-func TestLabelsFollowTheFirstCard(t *testing.T) {
+func TestLabelsFollowTheFirstGPU(t *testing.T) {
 	for name, test := range map[string]struct {
-		cards []*gpu.GPU
+		gpus  []*gpu.GPU
 		want  map[string]string
 		mixed string
 	}{
@@ -81,7 +81,7 @@ func TestLabelsFollowTheFirstCard(t *testing.T) {
 		"an odd name":        {[]*gpu.GPU{odd}, labels("Quadro-RTX-6000-8000-e9054508", "24576MiB", "1"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, whole := view.Pool(nodeName, []*view.Slice{view.Read(pool(test.cards...))})
+			got, whole := view.Pool(nodeName, []*view.Slice{view.Read(pool(test.gpus...))})
 			if !whole {
 				t.Fatal("the pool is not whole")
 			}
@@ -158,7 +158,7 @@ func (s *site) told(texts ...string) {
 	reporttest.Told(s.t, s.recorder, texts...)
 }
 
-func TestLabelsFollowTheCardsAndStayWithoutAny(t *testing.T) {
+func TestLabelsFollowTheGPUsAndStayWithoutAny(t *testing.T) {
 	s := newSite(t)
 	s.reconcile()
 	s.has(map[string]string{})

@@ -3,12 +3,12 @@
 // Package nodestatus shows in each node's status how much GPU it offers, under the
 // names of ACK's extended resources, for tools that read it there.
 //
-// The amounts follow the cards that the node publishes: all zero while its pool is
+// The amounts follow the GPUs that the node publishes: all zero while its pool is
 // empty, none at all when the pool is gone. Where a device plugin serves one of the
 // resources, nothing is written and an Event of the node tells.
 //
 // A pod that asks for one of the resources and holds no claim would be scheduled by
-// these amounts and run without a card: the kubelet admits it. So nothing is shown
+// these amounts and run without a GPU: the kubelet admits it. So nothing is shown
 // unless such pods are refused at creation and none is left from before (policy.go).
 package nodestatus
 
@@ -151,7 +151,7 @@ func removal(names []corev1.ResourceName) map[corev1.ResourceName]any {
 }
 
 // apply writes the amounts by server-side apply. By force it takes over what is
-// somebody else's and no promise: the zeros of a kubelet, and the number of cards.
+// somebody else's and no promise: the zeros of a kubelet, and the number of GPUs.
 // That is known of the node as it was seen, so it holds for that version of it
 // alone. The UID keeps it from making a node that was deleted meanwhile.
 func (w *writer) apply(ctx context.Context, node *Node, want corev1.ResourceList) (time.Duration, error) {

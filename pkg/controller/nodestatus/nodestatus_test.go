@@ -44,7 +44,7 @@ func pool(n int, m mode.Mode) *view.Slice {
 	slice := &view.Slice{Node: nodeName, Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(nodeName),
 		ResourceSliceCount: 1}}
 	for i := range n {
-		slice.Cards = append(slice.Cards, view.Card{Index: int64(i), MemoryMiB: 16130, Mode: m})
+		slice.GPUs = append(slice.GPUs, view.GPU{Index: int64(i), MemoryMiB: 16130, Mode: m})
 	}
 	return slice
 }
@@ -129,7 +129,7 @@ func (s *site) told(texts ...string) {
 	reporttest.Told(s.t, s.recorder, texts...)
 }
 
-func TestAmountsFollowTheCards(t *testing.T) {
+func TestAmountsFollowTheGPUs(t *testing.T) {
 	s := newSite(t)
 	s.reconcile()
 	s.shows()
@@ -202,7 +202,7 @@ func TestWhatADevicePluginServesIsLeftAlone(t *testing.T) {
 	s.reconcile(pool(4, mode.Share))
 	s.told()
 
-	// It is gone, and ACK's number of cards is left over from it.
+	// It is gone, and ACK's number of GPUs is left over from it.
 	s.kubelet(ack.ResourceMemory, "0")
 	s.kubelet(ack.ResourceCount, "2")
 	s.reconcile(pool(4, mode.Share))

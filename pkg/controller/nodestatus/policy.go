@@ -13,7 +13,7 @@ import (
 )
 
 // policy knows whether pods that ask for ACK's extended resources and hold no claim can be
-// scheduled by what nodes show of these resources. Such a pod would run without a card: a kubelet
+// scheduled by what nodes show of these resources. Such a pod would run without a GPU: a kubelet
 // admits it, since no device plugin serves the resource.
 type policy interface {
 	// enforced is whether new ones are refused, pending the keys of those there are, in order.

@@ -19,21 +19,21 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// What ACK's scheduler says where it finds no cards (source: its plugins for shares
+// What ACK's scheduler says where it finds no GPUs (source: its plugins for shares
 // and for topology). People search for these words.
 const (
 	ackUnmatched = "node(s) owns gpu resources are not matched that pod requests"
 	ackShort     = "node(s) didn't have enough device resources to allocate"
-	ackFewCards  = "not enough gpus with topology on the node"
+	ackFewGPUs   = "not enough gpus with topology on the node"
 )
 
-// oneCardEach is added to the message for a pod that waits for several cards where MPS
+// oneGPUEach is added to the message for a pod that waits for several GPUs where MPS
 // is what limits shares. ACK's scheduler says nothing of the kind.
-const oneCardEach = ". The pod asks for shares of several GPUs (label " + ack.PodLabelCount + "), and with MPS a " +
+const oneGPUEach = ". The pod asks for shares of several GPUs (label " + ack.PodLabelCount + "), and with MPS a " +
 	"process can use one GPU: the pod needs a node in mode share, one whose shares something else than MPS limits, or " +
 	"one whose GPUs have one MPS daemon (label " + v1alpha1.LabelMPSDaemon + "=" + v1alpha1.MPSDaemonNode + ")"
 
-// withMPS says whether a pod waits because it asks for several cards in the manner of
+// withMPS says whether a pod waits because it asks for several GPUs in the manner of
 // ACK, and MPS limits the shares of those that it could have.
 func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
 	e explain.Explanation) (bool, error) {
@@ -72,8 +72,8 @@ func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string 
 		text = ackUnmatched
 	case e.Busy || e.Short:
 		text = ackShort
-		if slices.ContainsFunc(asked, forWholeCards) {
-			text = ackFewCards
+		if slices.ContainsFunc(asked, forWholeGPUs) {
+			text = ackFewGPUs
 		}
 	}
 	if text == "" {
@@ -93,14 +93,14 @@ func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) boo
 	share, whole := false, false
 	for _, claim := range claims {
 		requests := claim.Spec.Devices.Requests
-		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeCards)
+		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeGPUs)
 		whole = whole || scheduling.OfScheduler(claim) ||
 			legacy.IsForNVIDIA(claim)
 	}
 	return share && whole && !e.Busy && e.Message != ""
 }
 
-func forWholeCards(r resourceapi.DeviceRequest) bool {
+func forWholeGPUs(r resourceapi.DeviceRequest) bool {
 	const ofTopology = ".topology.gpu.aliyun.com"
 	return r.Exactly != nil && strings.HasSuffix(r.Exactly.DeviceClassName, ofTopology) ||
 		slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pending tells, in an Event of a pod that waits for cards, why the
+// Package pending tells, in an Event of a pod that waits for GPUs, why the
 // scheduler finds none for it. The scheduler itself says no more than that it
 // could not allocate the claims.
 package pending
@@ -244,7 +244,7 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (a
 		return answer{}, err
 	}
 	if several {
-		return says(e.Message + oneCardEach), nil
+		return says(e.Message + oneGPUEach), nil
 	}
 	message := e.Message
 	if asksForBoth(e, claims) {

@@ -71,7 +71,7 @@ func sliceIn(m mode.Mode, memoryMiB int64) *resourceapi.ResourceSlice {
 	return sliceOf(devices.Options{Mode: m}, memoryMiB)
 }
 
-// sliceOf is a slice of cards with so much memory.
+// sliceOf is a slice of GPUs with so much memory.
 func sliceOf(o devices.Options, memoryMiB ...int64) *resourceapi.ResourceSlice {
 	machine := &gpu.Machine{}
 	for i, memory := range memoryMiB {
@@ -231,7 +231,7 @@ func TestChangesAreTold(t *testing.T) {
 
 // Who asked in the manner of ACK finds the words of its scheduler, too.
 func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
-	cards := func(count int64) *resourceapi.ResourceClaim {
+	gpus := func(count int64) *resourceapi.ResourceClaim {
 		c := claim("1Gi")
 		request := c.Spec.Devices.Requests[0].Exactly
 		request.DeviceClassName, request.Count, request.Capacity = "single.topology.gpu.aliyun.com", count, nil
@@ -258,7 +258,7 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 		"another mode": {claim("3Gi"), mode.Topology, never + "request gpu: no node offers GPUs of class " +
 			"share.gpu.aliyun.com; there are GPUs in the mode topology. On ACK: node(s) owns gpu resources are not matched " +
 			"that pod requests"},
-		"too many GPUs": {cards(2), mode.Topology, never + "request gpu: 2 GPUs of class single.topology.gpu.aliyun.com " +
+		"too many GPUs": {gpus(2), mode.Topology, never + "request gpu: 2 GPUs of class single.topology.gpu.aliyun.com " +
 			"asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {

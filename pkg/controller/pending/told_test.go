@@ -48,9 +48,9 @@ func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
 	})
 }
 
-// Several cards cannot be had where MPS limits shares, however much is free.
-func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
-	const oneCardEach = "The pod asks for shares of several GPUs (label aliyun.com/gpu-count), and with MPS a process " +
+// Several GPUs cannot be had where MPS limits shares, however much is free.
+func TestPodsForSeveralGPUsAreToldOfMPS(t *testing.T) {
+	const oneGPUEach = "The pod asks for shares of several GPUs (label aliyun.com/gpu-count), and with MPS a process " +
 		"can use one GPU"
 	for name, test := range map[string]struct {
 		template, isolation, want string
@@ -85,7 +85,7 @@ func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				got := <-s.recorder.Events
-				if !strings.Contains(got, test.want) || strings.Contains(got, oneCardEach) != test.toldOfMPS ||
+				if !strings.Contains(got, test.want) || strings.Contains(got, oneGPUEach) != test.toldOfMPS ||
 					strings.Contains(got, "On ACK") == test.toldOfMPS {
 					s.Errorf("Event %q, want %q, of MPS %t, else the words of ACK", got, test.want, test.toldOfMPS)
 				}

@@ -21,15 +21,15 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// byContainer is an amount of each card for each container, both named by their
+// byContainer is an amount of each GPU for each container, both named by their
 // index in decimal.
 type byContainer map[string]map[string]int64
 
-func (b byContainer) add(container, card string, amount int64) {
+func (b byContainer) add(container, g string, amount int64) {
 	if b[container] == nil {
 		b[container] = map[string]int64{}
 	}
-	b[container][card] += amount
+	b[container][g] += amount
 }
 
 // topology is the value of the annotation of that name.
@@ -44,27 +44,27 @@ type topology struct {
 type allocation struct {
 	memory, cores byContainer
 	whole         map[string][]string
-	// shared are the indices of the cards of which the pod has shares, all those of
-	// the whole cards it has; both ascending.
+	// shared are the indices of the GPUs of which the pod has shares, all those of
+	// the whole GPUs it has; both ascending.
 	shared, all []int
 	units       int64
 	at          time.Time
 }
 
-// CardUnits returns the memory of a card in GiB units; false where the card is not
+// GPUUnits returns the memory of a GPU in GiB units; false where the GPU is not
 // known.
-type CardUnits func(index int) (int64, bool)
+type GPUUnits func(index int) (int64, bool)
 
 // For returns the annotations of a pod whose claim is allocated. A request of the
 // claim is for the container of its name, or the one that its configuration names;
 // other requests are for none. Sidecars come after the containers: tools add up what
-// a pod has of each card, and number spec.containers only. With
+// a pod has of each GPU, and number spec.containers only. With
 // units, annotations of the first version are among them if all shares are of one
-// card, and that is known.
+// GPU, and that is known.
 //
 // What "assigned" means is true from the start: a device plugin takes pods that are
 // not assigned for its own.
-func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (map[string]string, error) {
+func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units GPUUnits) (map[string]string, error) {
 	a, err := read(pod, claim)
 	if err != nil {
 		return nil, err
@@ -86,10 +86,10 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 		return nil, err
 	}
 	if units != nil && len(a.shared) == 1 {
-		if card, known := units(a.shared[0]); known {
+		if g, known := units(a.shared[0]); known {
 			annotations[ack.AnnotationV1Index] = strconv.Itoa(a.shared[0])
 			annotations[ack.AnnotationV1Pod] = strconv.FormatInt(a.units, 10)
-			annotations[ack.AnnotationV1GPU] = strconv.FormatInt(card, 10)
+			annotations[ack.AnnotationV1GPU] = strconv.FormatInt(g, 10)
 			annotations[ack.AnnotationV1Assigned] = "true"
 			annotations[ack.AnnotationV1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
 		}
@@ -134,11 +134,11 @@ func (a *allocation) add(container string, result resourceapi.DeviceRequestAlloc
 		a.all = insert(a.all, indices)
 	case m.Shared():
 		memory, cores := result.ConsumedCapacity[v1alpha1.CapMemory], result.ConsumedCapacity[v1alpha1.CapCores]
-		units, card := memory.Value()/devices.GiB, strconv.Itoa(indices[0])
+		units, g := memory.Value()/devices.GiB, strconv.Itoa(indices[0])
 		a.units += units
-		a.memory.add(container, card, units)
+		a.memory.add(container, g, units)
 		if percent := cores.Value(); percent > 0 {
-			a.cores.add(container, card, percent)
+			a.cores.add(container, g, percent)
 		}
 		a.shared = insert(a.shared, indices)
 	}

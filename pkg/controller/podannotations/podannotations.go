@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package podannotations writes on pods that asked for GPUs in ACK's manner which
-// cards they were given, in the annotations that ACK's scheduler wrote, for tools
+// GPUs they were given, in the annotations that ACK's scheduler wrote, for tools
 // that read them there.
 //
 // It follows the claims that stand for such requests. Nothing of the driver reads
@@ -64,8 +64,8 @@ func New(cfg Config) *manager.Controller {
 	}
 	a.claims.On(cache.Handler[*resourceapi.ResourceClaim]{Seen: changed})
 	if cfg.V1 {
-		// The first version also says how large a card is.
-		a.slices.OnCards(func(node string) {
+		// The first version also says how large a GPU is.
+		a.slices.OnGPUs(func(node string) {
 			for _, claim := range a.claims.OnNode(node) {
 				changed(claim)
 			}
@@ -176,15 +176,15 @@ func change(annotations, want map[string]string) map[string]*string {
 	return changes
 }
 
-// units knows the memory of a node's cards; it is nil where nobody asks.
-func (a *annotator) units(node string) CardUnits {
+// units knows the memory of a node's GPUs; it is nil where nobody asks.
+func (a *annotator) units(node string) GPUUnits {
 	if !a.V1 {
 		return nil
 	}
 	return func(index int) (int64, bool) {
 		for _, slice := range a.slices.OnNode(node) {
-			if i := slices.IndexFunc(slice.Cards, func(c view.Card) bool { return c.Index == int64(index) }); i >= 0 {
-				return gpu.GPU{MemoryMiB: slice.Cards[i].MemoryMiB}.MemoryUnits(), true
+			if i := slices.IndexFunc(slice.GPUs, func(c view.GPU) bool { return c.Index == int64(index) }); i >= 0 {
+				return gpu.GPU{MemoryMiB: slice.GPUs[i].MemoryMiB}.MemoryUnits(), true
 			}
 		}
 		return 0, false

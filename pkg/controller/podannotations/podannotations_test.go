@@ -74,11 +74,11 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 	admin, others := result("main", "gpu-0-share", "0", "0"), result("main", "gpu-0", "1Gi")
 	admin.AdminAccess, others.Driver = ptr.To(true), "gpu.example.com"
 	at := strconv.FormatInt(allocatedAt.UnixNano(), 10)
-	whole := func(allocated, cards, list string) map[string]string {
+	whole := func(allocated, gpus, list string) map[string]string {
 		return map[string]string{
 			ack.AnnotationTopology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`,
 				allocated, list, at),
-			ack.AnnotationGroup: cards, ack.AnnotationVisible: cards,
+			ack.AnnotationGroup: gpus, ack.AnnotationVisible: gpus,
 		}
 	}
 	for name, test := range map[string]struct {
@@ -158,7 +158,7 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 	}
 }
 
-// Several containers share several cards by requests that name their container.
+// Several containers share several GPUs by requests that name their container.
 func TestRequestsThatNameTheirContainer(t *testing.T) {
 	c := claim(result("a-card0", "gpu-1-share", "4Gi"), result("b-card0", "gpu-1-share", "1Gi"),
 		result("a-card1", "gpu-3-share", "4Gi"), result("b-card1", "gpu-3-share", "1Gi"))
@@ -200,7 +200,7 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 	}
 	a := newAnnotator(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1(), V1: v1})
 	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1",
-		Cards: []view.Card{{Index: 1, MemoryMiB: 16130}}}
+		GPUs: []view.GPU{{Index: 1, MemoryMiB: 16130}}}
 	if err := a.slices.GetStore().Add(slice); err != nil {
 		t.Fatal(err)
 	}
@@ -279,8 +279,8 @@ func TestOnlyWhatIsWantedStays(t *testing.T) {
 	}
 }
 
-// A card that no ResourceSlice has keeps back the first version alone, until one has it.
-func TestFirstVersionComesWithTheCard(t *testing.T) {
+// A GPU that no ResourceSlice has keeps back the first version alone, until one has it.
+func TestFirstVersionComesWithTheGPU(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	client := fake.NewClientset(pod("main"), claim(result("main", "gpu-0-share", "3Gi")))

@@ -338,7 +338,7 @@ func (s *stage) cheapest(ctx context.Context, w wish) (best *cost, room bool) {
 	return best, false
 }
 
-func modeOf(n *node) mode.Mode { return n.pool[0].Cards[0].Mode }
+func modeOf(n *node) mode.Mode { return n.pool[0].GPUs[0].Mode }
 
 func TestPlanIsTheCheapestOfAll(t *testing.T) {
 	evicted, rooms, none := 0, 0, 0

@@ -161,7 +161,7 @@ func (t *teller) sawSlice(slice *view.Slice) {
 	defer t.mu.Unlock()
 	if slice.Spread {
 		t.changed[slice.Node] = t.Clock.Now()
-	} else if len(slice.Cards) > 0 {
+	} else if len(slice.GPUs) > 0 {
 		delete(t.changed, slice.Node)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
-// Shape is all that a ResourceSlice offers, apart from which cards of their kind
-// they are: the slices of nodes that are alike differ in their cards' UUIDs alone
+// Shape is all that a ResourceSlice offers, apart from which GPUs of their kind
+// they are: the slices of nodes that are alike differ in their GPUs' UUIDs alone
 // and have one shape, which is kept once. Shapes can be compared. The zero Shape
 // is that of a slice that could not be encoded.
 type Shape struct{ encoded unique.Handle[string] }

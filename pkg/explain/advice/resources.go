@@ -77,7 +77,7 @@ var rules = []rule{
 	{regexp.MustCompile(`^elasticgpu\.io/gpu-(?:core|memory)$`), somePart},
 }
 
-// whole cards are handed out under this name by Kubernetes itself, of the DeviceClass
+// whole GPUs are handed out under this name by Kubernetes itself, of the DeviceClass
 // that names it.
 const wholeGPU corev1.ResourceName = "nvidia.com/gpu"
 

@@ -15,7 +15,7 @@ import (
 // ErrHung is the cause of every error about a call that did not return in time.
 var ErrHung = errors.New("no answer in time")
 
-// Calls makes calls on one thing, such as a card. A call that hangs keeps a
+// Calls makes calls on one thing, such as a GPU. A call that hangs keeps a
 // goroutine, and if it hangs in C a thread, until it returns, if ever. No other is
 // made until then: what it waits for, the next one would wait for too. So one
 // thing costs one thread, however often it is asked.

@@ -13,7 +13,7 @@ import (
 )
 
 // DefaultCallTimeout is how long one NVML call may take unless told otherwise.
-// NVML answers within milliseconds; a call that takes seconds waits for a card
+// NVML answers within milliseconds; a call that takes seconds waits for a GPU
 // that does not answer.
 const DefaultCallTimeout = 10 * time.Second
 
@@ -56,13 +56,13 @@ func result(ret nvml.Return) error {
 	return nil
 }
 
-// unsupported says whether the error only means that this card, this driver or
+// unsupported says whether the error only means that this GPU, this driver or
 // this library does not have what was asked for.
 func unsupported(err error) bool {
 	return errors.Is(err, nvml.ERROR_NOT_SUPPORTED) || errors.Is(err, nvml.ERROR_FUNCTION_NOT_FOUND)
 }
 
-// gone says whether the error means that the card answers no more.
+// gone says whether the error means that the GPU answers no more.
 func gone(err error) bool {
 	return errors.Is(err, nvml.ERROR_GPU_IS_LOST) || errors.Is(err, bounded.ErrHung) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)

@@ -23,9 +23,9 @@ const checkTimeout = time.Second
 // bounded.Each. A GPU of which a call hangs is not asked again until that returns. Those of which
 // not even the UUID is known are left out.
 func (r *Reader) Check(ctx context.Context) []gpu.Condition {
-	var checked []*card
+	var checked []*cachedGPU
 	var calls []*bounded.Calls
-	for _, c := range r.cards {
+	for _, c := range r.gpus {
 		if c.gpu.UUID != "" && c.handle != nil {
 			checked, calls = append(checked, c), append(calls, c.Calls)
 		}
@@ -60,14 +60,14 @@ type recovery struct {
 }
 
 // recoveryDue says whether to read the action. That of a GPU which is not well is read each time.
-func (c *card) recoveryDue(told *Recoveries) bool {
+func (c *cachedGPU) recoveryDue(told *Recoveries) bool {
 	// It has to be asked, whatever else is due: what it was told of is read then.
 	changed := told.due(c.gpu.UUID)
 	return changed || c.recovery.action != gpu.RecoveryNone || time.Since(c.recovery.read) >= recoveryAgain
 }
 
 // noteRecovery keeps what was read, or that it could not be.
-func (c *card) noteRecovery(answer gpu.Condition, read bool) {
+func (c *cachedGPU) noteRecovery(answer gpu.Condition, read bool) {
 	switch {
 	case answer.Failure != "":
 		c.recovery = recovery{}

@@ -73,9 +73,9 @@ func TestCheck(t *testing.T) {
 			r := NewReader(&mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
 				return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
 			}}, Options{})
-			c := newCard(time.Minute)
+			c := newGPU(time.Minute)
 			c.gpu, c.handle = gpu.GPU{Index: 3, UUID: "GPU-a"}, tc.device
-			r.cards = []*card{c, newCard(time.Minute)}
+			r.gpus = []*cachedGPU{c, newGPU(time.Minute)}
 			got := r.Check(t.Context())
 			if len(got) == 1 && (got[0].Message == "") != (tc.failure == "") {
 				t.Errorf("message %q", got[0].Message)
@@ -108,7 +108,7 @@ func TestReadAfterACheckThatHung(t *testing.T) {
 		t.Fatal(err)
 	}
 	release := make(chan struct{})
-	_, err = bounded.TryWithin(t.Context(), r.cards[1].Calls, time.Millisecond, "asking", func() (int, error) {
+	_, err = bounded.TryWithin(t.Context(), r.gpus[1].Calls, time.Millisecond, "asking", func() (int, error) {
 		<-release
 		return 0, nil
 	})
@@ -124,7 +124,7 @@ func TestReadAfterACheckThatHung(t *testing.T) {
 		t.Errorf("GPUs %v, faults %v", m.GPUs, m.Faults)
 	}
 	close(release)
-	for r.cards[1].Hung() != nil {
+	for r.gpus[1].Hung() != nil {
 		runtime.Gosched()
 	}
 	if m, err = r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
@@ -149,9 +149,9 @@ func BenchmarkCheck(b *testing.B) {
 		return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
 	}}, Options{})
 	for i := range 8 {
-		c := newCard(time.Minute)
+		c := newGPU(time.Minute)
 		c.gpu, c.handle = gpu.GPU{Index: i, UUID: "GPU-a"}, quick{}
-		r.cards = append(r.cards, c)
+		r.gpus = append(r.gpus, c)
 	}
 	for b.Loop() {
 		if got := r.Check(b.Context()); len(got) != 8 {

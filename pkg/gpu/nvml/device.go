@@ -30,7 +30,7 @@ type Device struct {
 // Device returns a GPU of the last reading. It is good for as long as the library stays
 // initialised.
 func (r *Reader) Device(uuid string) (*Device, error) {
-	for _, c := range r.cards {
+	for _, c := range r.gpus {
 		if c.gpu.UUID != uuid || c.handle == nil {
 			continue
 		}

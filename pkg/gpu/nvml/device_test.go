@@ -25,9 +25,9 @@ func deviceOf(t *testing.T, lacks string, d *mock.Device) *Device {
 			return nil
 		}}
 	}}, Options{})
-	c := newCard(time.Minute)
+	c := newGPU(time.Minute)
 	c.gpu, c.handle = gpu.GPU{UUID: "GPU-a"}, d
-	r.cards = []*card{newCard(time.Minute), c}
+	r.gpus = []*cachedGPU{newGPU(time.Minute), c}
 	device, err := r.Device("GPU-a")
 	if err != nil {
 		t.Fatal(err)

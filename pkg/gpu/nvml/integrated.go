@@ -15,9 +15,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// fillMemory reads the card's memory. One that has none of its own, as GB10,
+// fillMemory reads the GPU's memory. One that has none of its own, as GB10,
 // uses the host's: that is its size, and it is not divided into shares.
-func (r *Reader) fillMemory(ctx context.Context, c *card) error {
+func (r *Reader) fillMemory(ctx context.Context, c *cachedGPU) error {
 	memory, err := ask(ctx, c.Calls, "reading the memory", c.handle.GetMemoryInfo)
 	if err == nil {
 		c.gpu.MemoryMiB = int64(memory.Total >> 20)
@@ -38,7 +38,7 @@ func (r *Reader) fillMemory(ctx context.Context, c *card) error {
 // told. Drivers that lack the function, those before 510, count that as no part of the memory:
 // a T4 has 15109 MiB with them, and 15360 with later ones. What was told once stays: limits
 // that were given go by it.
-func (r *Reader) reserved(ctx context.Context, c *card) (int64, error) {
+func (r *Reader) reserved(ctx context.Context, c *cachedGPU) (int64, error) {
 	const function = "nvmlDeviceGetMemoryInfo_v2"
 	switch {
 	case c.told.uuid == c.gpu.UUID && c.told.reservedMiB > 0:
@@ -58,10 +58,10 @@ func (r *Reader) reserved(ctx context.Context, c *card) (int64, error) {
 	return 0, nil
 }
 
-// minor reads N of the card's device node /dev/nvidiaN. Where NVML does not tell
-// it, the kernel module may. A card without such a node, as under WSL, cannot be
+// minor reads N of the GPU's device node /dev/nvidiaN. Where NVML does not tell
+// it, the kernel module may. A GPU without such a node, as under WSL, cannot be
 // given to a container apart from others.
-func (r *Reader) minor(ctx context.Context, c *card) (int, error) {
+func (r *Reader) minor(ctx context.Context, c *cachedGPU) (int, error) {
 	minor, err := ask(ctx, c.Calls, "reading the minor number", c.handle.GetMinorNumber)
 	if !unsupported(err) {
 		return minor, err
@@ -77,7 +77,7 @@ func (r *Reader) minor(ctx context.Context, c *card) (int, error) {
 	return 0, fmt.Errorf("%w; and from the kernel module: %w", err, fileErr)
 }
 
-// errWSL is the failure of each card under WSL: containers with any of them are given the
+// errWSL is the failure of each GPU under WSL: containers with any of them are given the
 // one device node /dev/dxg, and with it all.
 var errWSL = errors.New("the node runs in Windows Subsystem for Linux (WSL), where GPUs have no device nodes of " +
 	"their own, so that none can be given to a container apart from others: this driver does not support it")

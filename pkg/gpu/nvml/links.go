@@ -15,18 +15,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// lane is one active NVLink lane of a card.
+// lane is one active NVLink lane of a GPU.
 type lane struct {
 	toSwitch bool
-	// peer is the card at the other end; meaningful unless toSwitch.
+	// peer is the GPU at the other end; meaningful unless toSwitch.
 	peer pciAddress
 	// version is NVML's code for the NVLink version; 0 if unknown.
 	version uint32
 }
 
-// readLanes reads where the card's NVLink lanes lead. It fails only if the
-// card answers no more; a lane that cannot be read does not count.
-func (r *Reader) readLanes(ctx context.Context, c *card) error {
+// readLanes reads where the GPU's NVLink lanes lead. It fails only if the
+// GPU answers no more; a lane that cannot be read does not count.
+func (r *Reader) readLanes(ctx context.Context, c *cachedGPU) error {
 	if !r.has("nvmlDeviceGetNvLinkState") || !r.has("nvmlDeviceGetNvLinkRemotePciInfo") &&
 		!r.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") {
 		return nil
@@ -54,8 +54,8 @@ func (r *Reader) readLanes(ctx context.Context, c *card) error {
 	return nil
 }
 
-// readLane fails only if the card answers no more.
-func (r *Reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool, err error) {
+// readLane fails only if the GPU answers no more.
+func (r *Reader) readLane(ctx context.Context, c *cachedGPU, i int) (l lane, ok bool, err error) {
 	l.version, err = optional(ctx, r, c.Calls, fmt.Sprintf("reading the version of NVLink %d", i),
 		"nvmlDeviceGetNvLinkVersion", func() (uint32, nvml.Return) {
 			return c.handle.GetNvLinkVersion(i)
@@ -79,7 +79,7 @@ func (r *Reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool,
 	case *remote == nvml.NVLINK_DEVICE_TYPE_IBMNPU:
 		return lane{}, false, nil // to the CPU
 	}
-	// Also where the type is unknown: the address tells whether it is a card.
+	// Also where the type is unknown: the address tells whether it is a GPU.
 	pci, err := ask(ctx, c.Calls, fmt.Sprintf("reading the peer address of NVLink %d", i),
 		func() (nvml.PciInfo, nvml.Return) {
 			return c.handle.GetNvLinkRemotePciInfo(i)
@@ -91,15 +91,15 @@ func (r *Reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool,
 	return l, err == nil, nil
 }
 
-// readLinks finds the best link of every pair of cards, which come in the
+// readLinks finds the best link of every pair of GPUs, which come in the
 // order of their indices, and the pairs that contradict each other.
-func (r *Reader) readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gpu.LinkFault) {
-	// Side by side: of cards that hang, those before them wait for each.
-	linksOf := make([][]gpu.Link, len(cards))
+func (r *Reader) readLinks(ctx context.Context, gpus []*cachedGPU) ([]gpu.Link, []gpu.LinkFault) {
+	// Side by side: of GPUs that hang, those before them wait for each.
+	linksOf := make([][]gpu.Link, len(gpus))
 	var wg sync.WaitGroup
-	for i, a := range cards {
+	for i, a := range gpus {
 		wg.Go(func() {
-			for _, b := range cards[i+1:] {
+			for _, b := range gpus[i+1:] {
 				if l, ok := nvlink(a, b); ok {
 					linksOf[i] = append(linksOf[i], l)
 				} else if l, ok := r.pcieLink(ctx, a, b); ok {
@@ -109,8 +109,8 @@ func (r *Reader) readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gp
 		})
 	}
 	var faults []gpu.LinkFault
-	for i, a := range cards {
-		for _, b := range cards[i+1:] {
+	for i, a := range gpus {
+		for _, b := range gpus[i+1:] {
 			if there, back := a.lanesTo(b), b.lanesTo(a); there != back {
 				faults = append(faults, gpu.LinkFault{A: a.gpu.Index, B: b.gpu.Index, LanesOfA: there, LanesOfB: back})
 			}
@@ -120,15 +120,15 @@ func (r *Reader) readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gp
 	return slices.Concat(linksOf...), faults
 }
 
-// laneFaults finds the cards with fewer lanes to NVSwitches than others of their
-// model, in the order of the cards.
-func laneFaults(cards []*card) []gpu.LaneFault {
+// laneFaults finds the GPUs with fewer lanes to NVSwitches than others of their
+// model, in the order of the GPUs.
+func laneFaults(gpus []*cachedGPU) []gpu.LaneFault {
 	most := map[string]int{}
-	for _, c := range cards {
+	for _, c := range gpus {
 		most[c.gpu.Model] = max(most[c.gpu.Model], c.lanesToSwitch())
 	}
 	var faults []gpu.LaneFault
-	for _, c := range cards {
+	for _, c := range gpus {
 		if lanes := c.lanesToSwitch(); lanes < most[c.gpu.Model] {
 			faults = append(faults, gpu.LaneFault{Index: c.gpu.Index, Lanes: lanes, Most: most[c.gpu.Model]})
 		}
@@ -136,9 +136,9 @@ func laneFaults(cards []*card) []gpu.LaneFault {
 	return faults
 }
 
-// nvlink is the NVLink connection between two cards, if they have one. Where
+// nvlink is the NVLink connection between two GPUs, if they have one. Where
 // the two disagree about the lanes between them, fewer count.
-func nvlink(a, b *card) (gpu.Link, bool) {
+func nvlink(a, b *cachedGPU) (gpu.Link, bool) {
 	switched := min(a.lanesToSwitch(), b.lanesToSwitch())
 	lanes := min(a.lanesTo(b), b.lanesTo(a)) + switched
 	if lanes == 0 {
@@ -151,7 +151,7 @@ func nvlink(a, b *card) (gpu.Link, bool) {
 	}, true
 }
 
-func (c *card) lanesTo(peer *card) int {
+func (c *cachedGPU) lanesTo(peer *cachedGPU) int {
 	n := 0
 	for _, l := range c.lanes {
 		if !l.toSwitch && l.peer == peer.address {
@@ -161,9 +161,9 @@ func (c *card) lanesTo(peer *card) int {
 	return n
 }
 
-// lanesToSwitch counts the lanes to NVSwitches. NVSwitches connect all cards
-// of a machine with each other, at the full width of each card.
-func (c *card) lanesToSwitch() int {
+// lanesToSwitch counts the lanes to NVSwitches. NVSwitches connect all GPUs
+// of a machine with each other, at the full width of each GPU.
+func (c *cachedGPU) lanesToSwitch() int {
 	n := 0
 	for _, l := range c.lanes {
 		if l.toSwitch {
@@ -173,11 +173,11 @@ func (c *card) lanesToSwitch() int {
 	return n
 }
 
-// nvlinkGeneration is the NVLink generation that the card speaks, 0 if unknown.
+// nvlinkGeneration is the NVLink generation that the GPU speaks, 0 if unknown.
 // The architecture decides where it is known: drivers from before NVML defined
 // its version codes report hardware codes, of which some mean another
 // generation.
-func (c *card) nvlinkGeneration() int {
+func (c *cachedGPU) nvlinkGeneration() int {
 	switch c.gpu.Architecture {
 	case "Pascal":
 		return 1
@@ -233,8 +233,8 @@ func laneGBps(generation int, computeCapability string) int {
 	}
 }
 
-// pcieLink is the PCIe connection between two cards, if NVML tells.
-func (r *Reader) pcieLink(ctx context.Context, a, b *card) (gpu.Link, bool) {
+// pcieLink is the PCIe connection between two GPUs, if NVML tells.
+func (r *Reader) pcieLink(ctx context.Context, a, b *cachedGPU) (gpu.Link, bool) {
 	if !r.has("nvmlDeviceGetTopologyCommonAncestor") {
 		return gpu.Link{}, false
 	}

@@ -74,7 +74,7 @@ func TestReadDisagreeingLinks(t *testing.T) {
 	lib := load(t, "v100x4").NVML()
 	d, _ := lib.DeviceGetHandleByIndex(3)
 	state := d.(*server.Device).GetNvLinkStateFunc
-	// Card 3's lanes are to 0, 0, 1, 2, 2: one to card 0 and one to card 2 are down.
+	// GPU 3's lanes are to 0, 0, 1, 2, 2: one to GPU 0 and one to GPU 2 are down.
 	d.(*server.Device).GetNvLinkStateFunc = func(lane int) (nvml.EnableState, nvml.Return) {
 		if lane == 0 || lane == 4 || lane == 2 {
 			return nvml.FEATURE_DISABLED, nvml.SUCCESS
@@ -102,7 +102,7 @@ func TestReadDisagreeingLinks(t *testing.T) {
 func TestReadSwitchLanesThatAreDown(t *testing.T) {
 	spec := load(t, "h200x8")
 	some, none := 17, 0
-	spec.Cards[3].NVSwitchLanes, spec.Cards[6].NVSwitchLanes = &some, &none
+	spec.GPUs[3].NVSwitchLanes, spec.GPUs[6].NVSwitchLanes = &some, &none
 	m := read(t, spec.NVML(), Options{})
 	if diff := cmp.Diff([]gpu.LaneFault{{Index: 3, Lanes: 17, Most: 18}, {Index: 6, Lanes: 0, Most: 18}},
 		m.LaneFaults); diff != "" {
@@ -122,20 +122,20 @@ func TestReadSwitchLanesThatAreDown(t *testing.T) {
 	}
 }
 
-// Cards of another model need not have as many lanes.
+// GPUs of another model need not have as many lanes.
 func TestSwitchLanesOfTwoModels(t *testing.T) {
 	spec := load(t, "h200x8")
 	other := spec.Models["h200"]
 	other.ProductName = "NVIDIA H100 NVL"
 	spec.Models["other"] = other
 	none := 0
-	spec.Cards[7].Model, spec.Cards[7].NVSwitchLanes = "other", &none
+	spec.GPUs[7].Model, spec.GPUs[7].NVSwitchLanes = "other", &none
 	if m := read(t, spec.NVML(), Options{}); len(m.LaneFaults) > 0 {
 		t.Errorf("lane faults %v", m.LaneFaults)
 	}
 }
 
-func TestReadLinkThatOneCardDoesNotSee(t *testing.T) {
+func TestReadLinkThatOneGPUDoesNotSee(t *testing.T) {
 	spec := load(t, "v100x4")
 	spec.NVLinks[0].LanesBack = new(int) // 0–1
 	m := read(t, spec.NVML(), Options{})

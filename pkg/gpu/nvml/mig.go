@@ -15,9 +15,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// readMIGMode reads whether the card is in MIG mode. It fails where that is not known: then nothing of
-// the card may be handed out.
-func (r *Reader) readMIGMode(ctx context.Context, c *card) error {
+// readMIGMode reads whether the GPU is in MIG mode. It fails where that is not known: then nothing of
+// the GPU may be handed out.
+func (r *Reader) readMIGMode(ctx context.Context, c *cachedGPU) error {
 	if !r.has("nvmlDeviceGetMigMode") {
 		return nil
 	}
@@ -43,7 +43,7 @@ func (r *Reader) readMIGMode(ctx context.Context, c *card) error {
 // maxProfiles ends the enumeration of profiles where a driver does not: there are eighteen.
 const maxProfiles = 64
 
-// migProfile is a kind of GPU instances that a card can be cut into.
+// migProfile is a kind of GPU instances that a GPU can be cut into.
 type migProfile struct {
 	nvml.GpuInstanceProfileInfo
 	name     string
@@ -63,8 +63,8 @@ func (p *migProfile) kind() gpu.Instance {
 		JPEGs: int(p.JpegCount), OFAs: int(p.OfaCount), Graphics: p.graphics}
 }
 
-// profilesOf are what the card can be cut into, if that is read.
-func (r *Reader) profilesOf(c *card) []gpu.Profile {
+// profilesOf are what the GPU can be cut into, if that is read.
+func (r *Reader) profilesOf(c *cachedGPU) []gpu.Profile {
 	if !r.opts.Profiles {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (r *Reader) profilesOf(c *card) []gpu.Profile {
 }
 
 // readPlacements reads where instances of a profile can lie. All of them have one size.
-func (r *Reader) readPlacements(ctx context.Context, c *card, p *migProfile) error {
+func (r *Reader) readPlacements(ctx context.Context, c *cachedGPU, p *migProfile) error {
 	placements, err := ask(ctx, c.Calls, "reading where a "+p.name+" can lie",
 		func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 			return c.handle.GetGpuInstancePossiblePlacements(&p.GpuInstanceProfileInfo)
@@ -96,9 +96,9 @@ func (r *Reader) readPlacements(ctx context.Context, c *card, p *migProfile) err
 	return nil
 }
 
-// readInstances reads what a card in MIG mode is cut into: by the kinds of instances, since the list of MIG
+// readInstances reads what a GPU in MIG mode is cut into: by the kinds of instances, since the list of MIG
 // devices has only those instances that have compute instances. What goes away meanwhile is left out.
-func (r *Reader) readInstances(ctx context.Context, c *card) error {
+func (r *Reader) readInstances(ctx context.Context, c *cachedGPU) error {
 	c.instances, c.devices = nil, map[string]nvml.Device{}
 	for _, function := range []string{"nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetGpuInstances",
 		"nvmlGpuInstanceGetInfo", "nvmlGpuInstanceGetComputeInstanceProfileInfo", "nvmlGpuInstanceGetComputeInstances"} {
@@ -144,9 +144,9 @@ func (r *Reader) readInstances(ctx context.Context, c *card) error {
 	return nil
 }
 
-// readProfiles reads into what kinds of instances the card can be cut. NVML numbers them from 0, with gaps, and
+// readProfiles reads into what kinds of instances the GPU can be cut. NVML numbers them from 0, with gaps, and
 // calls the first number that it does not know an invalid argument.
-func (r *Reader) readProfiles(ctx context.Context, c *card) ([]*migProfile, error) {
+func (r *Reader) readProfiles(ctx context.Context, c *cachedGPU) ([]*migProfile, error) {
 	profiles := []*migProfile{}
 	for i := range maxProfiles {
 		info, err := ask(ctx, c.Calls, fmt.Sprintf("reading MIG profile %d", i),
@@ -177,7 +177,7 @@ func (r *Reader) readProfiles(ctx context.Context, c *card) ([]*migProfile, erro
 
 // nameProfile takes the driver's own name of a profile, as nvidia-smi shows it. Drivers that do not tell it have one
 // made of slices and memory, as their tools do.
-func (r *Reader) nameProfile(ctx context.Context, c *card, i int, p *migProfile) error {
+func (r *Reader) nameProfile(ctx context.Context, c *cachedGPU, i int, p *migProfile) error {
 	if r.has("nvmlDeviceGetGpuInstanceProfileInfoV") {
 		of := c.handle.GetGpuInstanceProfileInfoV(i)
 		v3, err := ask(ctx, c.Calls, "reading a MIG profile's name", of.V3)
@@ -231,8 +231,8 @@ func vanished(err error) bool {
 	return errors.Is(err, nvml.ERROR_INVALID_ARGUMENT) || errors.Is(err, nvml.ERROR_NOT_FOUND)
 }
 
-// readInstance reads one GPU instance. An error is one of the card.
-func (r *Reader) readInstance(ctx context.Context, c *card, p *migProfile, gi nvml.GpuInstance) (
+// readInstance reads one GPU instance. An error is one of the GPU.
+func (r *Reader) readInstance(ctx context.Context, c *cachedGPU, p *migProfile, gi nvml.GpuInstance) (
 	instance gpu.Instance, there bool, err error) {
 	info, err := ask(ctx, c.Calls, "reading where a GPU instance is", gi.GetInfo)
 	if vanished(err) {
@@ -273,7 +273,7 @@ type computeInstance struct {
 }
 
 // computeInstances are all of a GPU instance's.
-func (r *Reader) computeInstances(ctx context.Context, c *card, p *migProfile, gi nvml.GpuInstance) (
+func (r *Reader) computeInstances(ctx context.Context, c *cachedGPU, p *migProfile, gi nvml.GpuInstance) (
 	[]computeInstance, error) {
 	if p.compute == nil {
 		kinds := []nvml.ComputeInstanceProfileInfo{}
@@ -319,7 +319,7 @@ func (r *Reader) computeInstances(ctx context.Context, c *card, p *migProfile, g
 }
 
 // readDevice reads what is told of the MIG device of a compute instance.
-func (r *Reader) readDevice(ctx context.Context, c *card, ci computeInstance, instance gpu.Instance) (
+func (r *Reader) readDevice(ctx context.Context, c *cachedGPU, ci computeInstance, instance gpu.Instance) (
 	_ gpu.Instance, there bool, err error) {
 	leaveOut := func(err error) (gpu.Instance, bool, error) {
 		switch {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml reads a node's cards through NVML, NVIDIA's management library,
+// Package nvml reads a node's GPUs through NVML, NVIDIA's management library,
 // into a gpu.Machine.
 //
 // The library is handed around as go-nvml's nvml.Interface: that of the driver, from
@@ -224,7 +224,7 @@ func fileAt(path string) *file {
 	return f
 }
 
-// needed are the functions without which no card can be read. go-nvml ends the
+// needed are the functions without which no GPU can be read. go-nvml ends the
 // process where it calls one that the library does not have. Of some it knows
 // several versions, and takes what there is.
 var needed = [][]string{

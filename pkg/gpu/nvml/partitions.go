@@ -27,15 +27,15 @@ type Partitions struct {
 	mu     sync.Mutex
 	reader *Reader
 	lib    nvml.Interface
-	// cards are in NVML's order. Those whose UUIDs were read are in gpus.
-	cards []*card
-	gpus  map[string]*partitionedGPU
+	// cached are in NVML's order. Those whose UUIDs were read are in gpus.
+	cached []*cachedGPU
+	gpus   map[string]*partitionedGPU
 }
 
-// partitionedGPU is a GPU on which instances are made. Whoever has its turn may use card.
+// partitionedGPU is a GPU on which instances are made. Whoever has its turn may use GPU.
 type partitionedGPU struct {
 	turn chan struct{}
-	card *card
+	gpu  *cachedGPU
 }
 
 // NewPartitions returns Partitions of the driver that the options name. Nothing is opened before it is used.
@@ -46,7 +46,7 @@ func NewPartitions(opts OpenOptions) *Partitions {
 // Instances are those that the GPU with the UUID is cut into now, whoever has made them. A GPU that is lost, or not
 // there any more, has none: they do not survive that. That another one is lost is no error here.
 func (p *Partitions) Instances(ctx context.Context, uuid string) (instances []gpu.Instance, err error) {
-	err = p.with(ctx, uuid, func(c *card) error {
+	err = p.with(ctx, uuid, func(c *cachedGPU) error {
 		instances, err = p.instances(ctx, c)
 		return err
 	})
@@ -59,7 +59,7 @@ func (p *Partitions) Instances(ctx context.Context, uuid string) (instances []gp
 // MakeGPUInstance makes a GPU instance in a place, and returns its id. It is gpu.ErrPlaceTaken, and nothing was made,
 // where another instance is in the way. After any other error it may have been made.
 func (p *Partitions) MakeGPUInstance(ctx context.Context, uuid string, at gpu.Place) (gi int, err error) {
-	err = p.with(ctx, uuid, func(c *card) error {
+	err = p.with(ctx, uuid, func(c *cachedGPU) error {
 		if _, err := p.instances(ctx, c); err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (p *Partitions) MakeGPUInstance(ctx context.Context, uuid string, at gpu.Pl
 // MakeComputeInstance makes the compute instance of a GPU instance that has none, as large as itself, and returns what
 // a container can be given.
 func (p *Partitions) MakeComputeInstance(ctx context.Context, uuid string, gi int) (made gpu.Instance, err error) {
-	err = p.with(ctx, uuid, func(c *card) error {
+	err = p.with(ctx, uuid, func(c *cachedGPU) error {
 		handle, profile, err := p.gpuInstance(ctx, c, gi)
 		if err != nil {
 			return err
@@ -127,7 +127,7 @@ func (p *Partitions) MakeComputeInstance(ctx context.Context, uuid string, gi in
 // Destroy destroys a GPU instance with its compute instances, and looks whether it is gone. It is gpu.ErrInstanceInUse
 // where a program has it open, which may be a monitor's. That it is not there is no error.
 func (p *Partitions) Destroy(ctx context.Context, uuid string, gi int) error {
-	return p.with(ctx, uuid, func(c *card) error {
+	return p.with(ctx, uuid, func(c *cachedGPU) error {
 		handle, profile, err := p.gpuInstance(ctx, c, gi)
 		if errors.Is(err, errNoSuchInstance) {
 			return nil
@@ -156,7 +156,7 @@ func (p *Partitions) Destroy(ctx context.Context, uuid string, gi int) error {
 	})
 }
 
-func destroy(ctx context.Context, c *card, what string, call func() nvml.Return) error {
+func destroy(ctx context.Context, c *cachedGPU, what string, call func() nvml.Return) error {
 	_, err := change(ctx, c, what, func() (struct{}, nvml.Return) { return struct{}{}, call() })
 	if errors.Is(err, nvml.ERROR_IN_USE) {
 		return fmt.Errorf("%w: %w", gpu.ErrInstanceInUse, err)
@@ -167,12 +167,12 @@ func destroy(ctx context.Context, c *card, what string, call func() nvml.Return)
 	return err
 }
 
-func change[T any](ctx context.Context, c *card, what string, call func() (T, nvml.Return)) (T, error) {
+func change[T any](ctx context.Context, c *cachedGPU, what string, call func() (T, nvml.Return)) (T, error) {
 	return askWithin(ctx, c.Calls, partitionTimeout, what, call)
 }
 
 // with calls do with the GPU, when nobody else changes it.
-func (p *Partitions) with(ctx context.Context, uuid string, do func(c *card) error) error {
+func (p *Partitions) with(ctx context.Context, uuid string, do func(c *cachedGPU) error) error {
 	g, err := p.gpu(ctx, uuid)
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (p *Partitions) with(ctx context.Context, uuid string, do func(c *card) err
 	case <-ctx.Done():
 		return fmt.Errorf("wait until GPU %s is cut for others: %w", uuid, context.Cause(ctx))
 	}
-	if err := do(g.card); err != nil {
+	if err := do(g.gpu); err != nil {
 		return fmt.Errorf("GPU %s: %w", uuid, err)
 	}
 	return nil
@@ -218,12 +218,12 @@ func (p *Partitions) find(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for len(p.cards) < count {
-		p.cards = append(p.cards, newCard(0))
+	for len(p.cached) < count {
+		p.cached = append(p.cached, newGPU(0))
 	}
-	var sought []*card
+	var sought []*cachedGPU
 	var group sync.WaitGroup
-	for i, c := range p.cards {
+	for i, c := range p.cached {
 		if c.gpu.UUID == "" {
 			sought = append(sought, c)
 			group.Go(func() { c.failure = p.reader.find(ctx, c, i) })
@@ -242,7 +242,7 @@ func (p *Partitions) find(ctx context.Context) error {
 // or not there, only where all of these are lost.
 func (p *Partitions) missing() error {
 	why := error(nvml.ERROR_NOT_FOUND)
-	for _, c := range p.cards {
+	for _, c := range p.cached {
 		switch {
 		case c.gpu.UUID != "":
 		case errors.Is(c.failure, nvml.ERROR_GPU_IS_LOST):
@@ -254,8 +254,8 @@ func (p *Partitions) missing() error {
 	return why
 }
 
-// instances reads the card anew; none where it is not in MIG mode.
-func (p *Partitions) instances(ctx context.Context, c *card) ([]gpu.Instance, error) {
+// instances reads the GPU anew; none where it is not in MIG mode.
+func (p *Partitions) instances(ctx context.Context, c *cachedGPU) ([]gpu.Instance, error) {
 	if err := p.reader.readMIGMode(ctx, c); err != nil {
 		return nil, err
 	}
@@ -269,7 +269,7 @@ func (p *Partitions) instances(ctx context.Context, c *card) ([]gpu.Instance, er
 }
 
 // profile is that of the id, as the instances were read last.
-func (c *card) profile(id int) (*migProfile, error) {
+func (c *cachedGPU) profile(id int) (*migProfile, error) {
 	at := slices.IndexFunc(c.told.migProfiles, func(p *migProfile) bool { return int(p.Id) == id })
 	if at < 0 {
 		return nil, fmt.Errorf("it cannot be cut into instances of MIG profile %d, or is not in MIG mode", id)
@@ -280,7 +280,7 @@ func (c *card) profile(id int) (*migProfile, error) {
 var errNoSuchInstance = errors.New("there is no such GPU instance")
 
 // gpuInstance is the handle of a GPU instance, which is good until anything is destroyed, and its profile.
-func (p *Partitions) gpuInstance(ctx context.Context, c *card, gi int) (nvml.GpuInstance, *migProfile, error) {
+func (p *Partitions) gpuInstance(ctx context.Context, c *cachedGPU, gi int) (nvml.GpuInstance, *migProfile, error) {
 	instances, err := p.instances(ctx, c)
 	if err != nil {
 		return nil, nil, err

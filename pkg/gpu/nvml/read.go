@@ -22,37 +22,37 @@ import (
 type Options struct {
 	// CallTimeout bounds each NVML call; 0 is DefaultCallTimeout.
 	CallTimeout time.Duration
-	// SysFS is the root of the sysfs that has the cards; empty is "/sys".
+	// SysFS is the root of the sysfs that has the GPUs; empty is "/sys".
 	SysFS string
 	// Profiles has the kinds of instances read into which GPUs in MIG mode can be cut.
 	Profiles bool
 	// ProcFS is the root of the procfs that has the host's memory and what the
-	// kernel module tells about cards; empty is "/proc".
+	// kernel module tells about GPUs; empty is "/proc".
 	ProcFS string
 	// Recoveries says of which GPUs Check need not ask for the recovery action each time; nil of none.
 	Recoveries *Recoveries
 }
 
-// Reader reads the cards again and again, and remembers what it has to between
-// two readings: which calls have not come back yet, and what a card told of
+// Reader reads the GPUs again and again, and remembers what it has to between
+// two readings: which calls have not come back yet, and what a GPU told of
 // itself before. It is used by one goroutine at a time.
 type Reader struct {
 	lib     nvml.Interface
 	devices device.Interface
 	opts    Options
-	// system makes the calls that concern no single card.
+	// system makes the calls that concern no single GPU.
 	system *bounded.Calls
 	// cuda is the CUDA version as read last.
 	cuda int
-	// cards are those of the last reading, in NVML's order.
-	cards []*card
+	// GPUs are those of the last reading, in NVML's order.
+	gpus []*cachedGPU
 	// tellsFields says whether the library tells fields; nil until it was asked.
 	tellsFields *bool
 	// apart are the calls of Devices, by UUID.
 	apart map[string]*bounded.Calls
 }
 
-// NewReader returns a reader of the library's cards. The library must be
+// NewReader returns a reader of the library's GPUs. The library must be
 // initialised (see Open) and stay so as long as the Reader is used.
 func NewReader(lib nvml.Interface, opts Options) *Reader {
 	opts.SysFS, opts.ProcFS = cmp.Or(opts.SysFS, "/sys"), cmp.Or(opts.ProcFS, "/proc")
@@ -64,26 +64,26 @@ func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, 
 	return NewReader(lib, opts).Read(ctx)
 }
 
-// Read reads all cards. Reading again gives the same machine as long as nothing
+// Read reads all GPUs. Reading again gives the same machine as long as nothing
 // has changed.
 //
-// A card that cannot be used – it fails to tell a property, is lost or hangs – is
-// left out of GPUs and described in Faults; it does not affect the other cards. One in
+// A GPU that cannot be used – it fails to tell a property, is lost or hangs – is
+// left out of GPUs and described in Faults; it does not affect the other GPUs. One in
 // MIG mode is in Partitioned, with the instances that it is cut into. A property is empty
-// only where driver or card do not have it, which holds for all cards of a model; so all of
-// them have the same properties. One that a card told before, and fails to tell now, is taken
-// from before, unless the card is of no use without it. Only what concerns all cards is an
-// error: the driver version, the number of cards, a cancelled context.
+// only where driver or GPU do not have it, which holds for all GPUs of a model; so all of
+// them have the same properties. One that a GPU told before, and fails to tell now, is taken
+// from before, unless the GPU is of no use without it. Only what concerns all GPUs is an
+// error: the driver version, the number of GPUs, a cancelled context.
 //
-// Two cards that contradict each other about the lanes between them are linked
-// by the smaller number, and described in LinkFaults. A card that lacks lanes to
+// Two GPUs that contradict each other about the lanes between them are linked
+// by the smaller number, and described in LinkFaults. A GPU that lacks lanes to
 // NVSwitches which others of its model have is described in LaneFaults.
 //
-// Cards are read side by side, so that those that hang cost one CallTimeout
-// together. A card with a call that hangs is not asked again, and stays left out,
+// GPUs are read side by side, so that those that hang cost one CallTimeout
+// together. A GPU with a call that hangs is not asked again, and stays left out,
 // until that call has returned, if ever.
 //
-// Cards are numbered in the order of their PCI addresses. A card whose address
+// GPUs are numbered in the order of their PCI addresses. A GPU whose address
 // cannot be read, nor could be before, takes the number at which NVML lists it,
 // which on all known drivers is the same.
 func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
@@ -99,13 +99,13 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 		return nil, unusable(err)
 	}
 
-	r.readCards(ctx, count)
-	cards := slices.Clone(r.cards)
-	number(cards)
+	r.readGPUs(ctx, count)
+	gpus := slices.Clone(r.gpus)
+	number(gpus)
 	machine := &gpu.Machine{DriverVersion: driver, CUDADriverVersion: cudaVersion(r.cuda)}
-	machine.Links, machine.LinkFaults = r.readLinks(ctx, usable(cards))
-	machine.LaneFaults = laneFaults(usable(cards))
-	for _, c := range cards {
+	machine.Links, machine.LinkFaults = r.readLinks(ctx, usable(gpus))
+	machine.LaneFaults = laneFaults(usable(gpus))
+	for _, c := range gpus {
 		switch {
 		case c.failure != nil:
 			machine.Faults = append(machine.Faults, c.fault())
@@ -131,7 +131,7 @@ func (r *Reader) Hung() bool {
 			return true
 		}
 	}
-	return r.system.Hung() != nil || slices.ContainsFunc(r.cards, func(c *card) bool {
+	return r.system.Hung() != nil || slices.ContainsFunc(r.gpus, func(c *cachedGPU) bool {
 		return c.Hung() != nil ||
 			c.peers.Hung() != nil
 	})
@@ -157,17 +157,17 @@ func (r *Reader) readCUDAVersion(ctx context.Context) error {
 	return nil
 }
 
-// readCards reads the cards side by side.
-func (r *Reader) readCards(ctx context.Context, count int) {
-	before := r.cards
-	r.cards = make([]*card, count)
+// readGPUs reads the GPUs side by side.
+func (r *Reader) readGPUs(ctx context.Context, count int) {
+	before := r.gpus
+	r.gpus = make([]*cachedGPU, count)
 	var wg sync.WaitGroup
-	for i := range r.cards {
-		c := newCard(r.opts.CallTimeout)
+	for i := range r.gpus {
+		c := newGPU(r.opts.CallTimeout)
 		if i < len(before) {
 			c = before[i].again()
 		}
-		r.cards[i] = c
+		r.gpus[i] = c
 		if hung := c.Hung(); hung != nil {
 			// Also one that hung in Check, after a reading that went well.
 			c.failure = hung
@@ -188,28 +188,28 @@ func (r *Reader) has(function string) bool {
 	return r.lib.Extensions().LookupSymbol(function) == nil
 }
 
-// number gives the cards, which come in NVML's order, their indices, and sorts
+// number gives the GPUs, which come in NVML's order, their indices, and sorts
 // them by it.
-func number(cards []*card) {
-	located := make([]*card, 0, len(cards))
-	for _, c := range cards {
+func number(gpus []*cachedGPU) {
+	located := make([]*cachedGPU, 0, len(gpus))
+	for _, c := range gpus {
 		if c.located {
 			located = append(located, c)
 		}
 	}
-	slices.SortStableFunc(located, func(a, b *card) int { return a.address.compare(b.address) })
-	for i := range cards {
-		if cards[i].located {
-			cards[i], located = located[0], located[1:]
+	slices.SortStableFunc(located, func(a, b *cachedGPU) int { return a.address.compare(b.address) })
+	for i := range gpus {
+		if gpus[i].located {
+			gpus[i], located = located[0], located[1:]
 		}
-		cards[i].gpu.Index = i
+		gpus[i].gpu.Index = i
 	}
 }
 
-// usable are the cards that can be handed out as a whole.
-func usable(cards []*card) []*card {
-	var ok []*card
-	for _, c := range cards {
+// usable are the GPUs that can be handed out as a whole.
+func usable(gpus []*cachedGPU) []*cachedGPU {
+	var ok []*cachedGPU
+	for _, c := range gpus {
 		if c.failure == nil && !c.gpu.MIG.Enabled {
 			ok = append(ok, c)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// hung is long enough for a simulated card to answer under the race detector,
+// hung is long enough for a simulated GPU to answer under the race detector,
 // and what a test waits for one that does not.
 const hung = 500 * time.Millisecond
 
@@ -42,7 +42,7 @@ func read(t *testing.T, lib nvml.Interface, opts Options) *gpu.Machine {
 }
 
 func TestReadShippedMachines(t *testing.T) {
-	type card struct {
+	type gpu struct {
 		Model  string
 		MiB    int64
 		Units  int64
@@ -52,15 +52,15 @@ func TestReadShippedMachines(t *testing.T) {
 		Brand  string
 		Number int
 	}
-	v16 := card{"Tesla-V100-SXM2-16GB", 16130, 15, 80, "7.0", "Volta", "Tesla", 4}
-	v32 := card{"Tesla-V100-SXM2-32GB", 32510, 31, 80, "7.0", "Volta", "Tesla", 8}
-	a100 := card{"NVIDIA-A100-SXM4-80GB", 81920, 80, 108, "8.0", "Ampere", "Nvidia", 8}
-	h200 := card{"NVIDIA-H200", 143771, 140, 132, "9.0", "Hopper", "Nvidia", 8}
-	a10 := card{"NVIDIA-A10", 23028, 22, 72, "8.6", "Ampere", "Nvidia", 4}
-	a10pair := card{"NVIDIA-A10", 23028, 22, 72, "8.6", "Ampere", "Nvidia", 2}
-	t4 := card{"Tesla-T4", 15360, 15, 40, "7.5", "Turing", "Tesla", 1}
-	t4pair := card{"Tesla-T4", 15360, 15, 40, "7.5", "Turing", "Tesla", 2}
-	for name, want := range map[string][]card{
+	v16 := gpu{"Tesla-V100-SXM2-16GB", 16130, 15, 80, "7.0", "Volta", "Tesla", 4}
+	v32 := gpu{"Tesla-V100-SXM2-32GB", 32510, 31, 80, "7.0", "Volta", "Tesla", 8}
+	a100 := gpu{"NVIDIA-A100-SXM4-80GB", 81920, 80, 108, "8.0", "Ampere", "Nvidia", 8}
+	h200 := gpu{"NVIDIA-H200", 143771, 140, 132, "9.0", "Hopper", "Nvidia", 8}
+	a10 := gpu{"NVIDIA-A10", 23028, 22, 72, "8.6", "Ampere", "Nvidia", 4}
+	a10pair := gpu{"NVIDIA-A10", 23028, 22, 72, "8.6", "Ampere", "Nvidia", 2}
+	t4 := gpu{"Tesla-T4", 15360, 15, 40, "7.5", "Turing", "Tesla", 1}
+	t4pair := gpu{"Tesla-T4", 15360, 15, 40, "7.5", "Turing", "Tesla", 2}
+	for name, want := range map[string][]gpu{
 		"v100x4": {v16},
 		"dgx1":   {v32},
 		"a100x8": {a100},
@@ -75,9 +75,9 @@ func TestReadShippedMachines(t *testing.T) {
 			if m.DriverVersion != "570.124.06" || m.CUDADriverVersion != "12.8" {
 				t.Errorf("versions: driver %q, CUDA %q", m.DriverVersion, m.CUDADriverVersion)
 			}
-			var got []card
+			var got []gpu
 			for _, g := range m.GPUs {
-				c := card{g.Model, g.MemoryMiB, g.MemoryUnits(), g.SMCount, g.ComputeCapability, g.Architecture, g.Brand, 1}
+				c := gpu{g.Model, g.MemoryMiB, g.MemoryUnits(), g.SMCount, g.ComputeCapability, g.Architecture, g.Brand, 1}
 				if n := len(got); n > 0 && got[n-1].Model == c.Model {
 					got[n-1].Number++
 					continue
@@ -91,7 +91,7 @@ func TestReadShippedMachines(t *testing.T) {
 	}
 }
 
-func TestReadWholeCard(t *testing.T) {
+func TestReadWholeGPU(t *testing.T) {
 	spec := load(t, "dgx1").ForNode("n1")
 	dir := t.TempDir()
 	writeRoot(t, spec, dir)
@@ -147,7 +147,7 @@ func TestReadFaults(t *testing.T) {
 			t.Parallel()
 			spec := load(t, "a100x8")
 			sound := read(t, spec.NVML(), Options{})
-			spec.Cards[1].Fault = tc.fault
+			spec.GPUs[1].Fault = tc.fault
 			m := read(t, spec.NVML(), Options{CallTimeout: hung})
 			if len(m.Faults) != 1 {
 				t.Fatalf("%d faults, want 1: %v", len(m.Faults), m.Faults)
@@ -175,11 +175,11 @@ func TestReadFaults(t *testing.T) {
 
 func TestReadUnsupportedEverywhere(t *testing.T) {
 	spec := load(t, "h200x8")
-	for i := range spec.Cards {
-		spec.Cards[i].Fault.Errors = map[sim.Property]string{}
+	for i := range spec.GPUs {
+		spec.GPUs[i].Fault.Errors = map[sim.Property]string{}
 		for _, p := range []sim.Property{"reserved", "brand", "architecture", "computeCapability", "cores", "nvlink",
 			"topology"} {
-			spec.Cards[i].Fault.Errors[p] = "NOT_SUPPORTED"
+			spec.GPUs[i].Fault.Errors[p] = "NOT_SUPPORTED"
 		}
 	}
 	m := read(t, spec.NVML(), Options{SysFS: t.TempDir()})
@@ -201,7 +201,7 @@ func TestReadReservedMemory(t *testing.T) {
 	for answer, want := range map[string]int64{"": 450, "NOT_SUPPORTED": 0, "UNKNOWN": 0, "INVALID_ARGUMENT": 0} {
 		spec := load(t, "t4x1")
 		if answer != "" {
-			spec.Cards[0].Fault.Errors = map[sim.Property]string{"reserved": answer}
+			spec.GPUs[0].Fault.Errors = map[sim.Property]string{"reserved": answer}
 		}
 		lib := spec.NVML().(*server.Server)
 		r := NewReader(lib, Options{})
@@ -215,20 +215,20 @@ func TestReadReservedMemory(t *testing.T) {
 					reading, answer, m.GPUs, m.Faults, want)
 			}
 			spec := load(t, "t4x1")
-			spec.Cards[0].Fault.Errors = map[sim.Property]string{"reserved": "UNKNOWN"}
+			spec.GPUs[0].Fault.Errors = map[sim.Property]string{"reserved": "UNKNOWN"}
 			lib.Devices[0] = spec.NVML().(*server.Server).Devices[0]
 		}
 	}
 }
 
-// Selectors on what one card of several lacks are errors, which stop scheduling on
-// all nodes. So a card is offered with all that its model has, or not.
-func TestReadLeavesOutACardThatFailsToTellAProperty(t *testing.T) {
+// Selectors on what one GPU of several lacks are errors, which stop scheduling on
+// all nodes. So a GPU is offered with all that its model has, or not.
+func TestReadLeavesOutAGPUThatFailsToTellAProperty(t *testing.T) {
 	for _, property := range []sim.Property{"brand", "architecture", "computeCapability", "cores"} {
 		t.Run(string(property), func(t *testing.T) {
 			spec := load(t, "v100x4")
 			sound := read(t, spec.NVML(), Options{}).GPUs[3]
-			spec.Cards[3].Fault.Errors = map[sim.Property]string{property: "UNKNOWN"}
+			spec.GPUs[3].Fault.Errors = map[sim.Property]string{property: "UNKNOWN"}
 			lib := spec.NVML()
 			r := NewReader(lib, Options{})
 			m, err := r.Read(t.Context())
@@ -257,22 +257,22 @@ func TestReadLeavesOutACardThatFailsToTellAProperty(t *testing.T) {
 	}
 }
 
-// A card that hangs keeps one thread, and its place and name.
-func TestReadDoesNotAskACardAgainThatHangs(t *testing.T) {
+// A GPU that hangs keeps one thread, and its place and name.
+func TestReadDoesNotAskAGPUAgainThatHangs(t *testing.T) {
 	for _, property := range []string{"handle", "name", "nvlink"} {
 		t.Run(property, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { readsAroundAHangingCard(t, property) })
+			synctest.Test(t, func(t *testing.T) { readsAroundAHangingGPU(t, property) })
 		})
 	}
 }
 
-// readsAroundAHangingCard reads again and again while a call on one GPU hangs, and once it has returned.
-func readsAroundAHangingCard(t *testing.T, property string) {
+// readsAroundAHangingGPU reads again and again while a call on one GPU hangs, and once it has returned.
+func readsAroundAHangingGPU(t *testing.T, property string) {
 	t.Helper()
 	spec := load(t, "a100x8")
 	// NVML's order is against the PCI order.
-	slices.Reverse(spec.Cards)
+	slices.Reverse(spec.GPUs)
 	sound := spec.NVML().(*server.Server)
 	release := make(chan struct{})
 	var made atomic.Int32

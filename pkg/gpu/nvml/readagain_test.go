@@ -19,17 +19,17 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// A card that is lost keeps its place and name.
-func TestReadKnowsALostCard(t *testing.T) {
+// A GPU that is lost keeps its place and name.
+func TestReadKnowsALostGPU(t *testing.T) {
 	spec := load(t, "a10x4")
-	slices.Reverse(spec.Cards)
+	slices.Reverse(spec.GPUs)
 	lib := spec.NVML().(*server.Server)
 	r := NewReader(lib, Options{})
 	whole, err := r.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.Cards[0].Fault.Lost = true
+	spec.GPUs[0].Fault.Lost = true
 	sound := lib.Devices[0]
 	lib.Devices[0] = spec.NVML().(*server.Server).Devices[0]
 	m, err := r.Read(t.Context())
@@ -63,8 +63,8 @@ func TestReadWhatNVMLDoesNotSupport(t *testing.T) {
 	write("meminfo", "MemTotal:       125829120 kB\nMemFree:        1024 kB\n")
 	write("driver/nvidia/gpus/0000:3b:00.0/information", "Model: \t\t Tesla T4\nDevice Minor: \t 5\n")
 	spec := load(t, "t4x1")
-	spec.Cards[0].BusID = "0000:3b:00.0"
-	spec.Cards[0].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED", "minor": "NOT_SUPPORTED"}
+	spec.GPUs[0].BusID = "0000:3b:00.0"
+	spec.GPUs[0].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED", "minor": "NOT_SUPPORTED"}
 	m := read(t, spec.NVML(), Options{ProcFS: proc})
 	if len(m.GPUs) != 1 || m.GPUs[0].MemoryMiB != 122880 || !m.GPUs[0].HostMemory || m.GPUs[0].Minor != 5 {
 		t.Errorf("GPUs %+v, faults %v; want one with minor 5 and the host's memory", m.GPUs, m.Faults)
@@ -129,7 +129,7 @@ func TestReadCallsOnlyWhatTheLibraryHas(t *testing.T) {
 func TestReadNumbersByPCIAddress(t *testing.T) {
 	spec := load(t, "a10x4")
 	// NVML's order is against the PCI order, and minors are another thing yet.
-	c := spec.Cards
+	c := spec.GPUs
 	c[0], c[1], c[2], c[3] = c[3], c[2], c[1], c[0]
 	c[0].Minor, c[1].Minor, c[2].Minor, c[3].Minor = new(1), new(0), new(3), new(2)
 	m := read(t, spec.NVML(), Options{})

@@ -29,7 +29,7 @@ func TestWhenTheRecoveryActionIsRead(t *testing.T) {
 		var now [2]uint32
 		var asked [2]int
 		for i := range 2 {
-			c := newCard(time.Minute)
+			c := newGPU(time.Minute)
 			device := answering(nvml.SUCCESS, nvml.SUCCESS, nvml.FieldValue{})
 			device.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
 				asked[i]++
@@ -37,7 +37,7 @@ func TestWhenTheRecoveryActionIsRead(t *testing.T) {
 				return nvml.SUCCESS
 			}
 			c.gpu, c.handle = gpu.GPU{Index: i, UUID: []string{"GPU-0", "GPU-1"}[i]}, device
-			r.cards = append(r.cards, c)
+			r.gpus = append(r.gpus, c)
 		}
 		check := func(when string, want [2]int, actions ...gpu.Recovery) {
 			t.Helper()

@@ -57,9 +57,9 @@ func TestCallsAtRest(t *testing.T) {
 	u := &Uses{lib: lib, next: time.Now().Add(time.Hour), tellsProcesses: true, tellsMPS: true, tellsRates: true,
 		tellsUtilization: true}
 	for i := range 8 {
-		c := newCard(time.Minute)
+		c := newGPU(time.Minute)
 		c.gpu, c.handle = gpu.GPU{Index: i, UUID: "GPU-a"}, counted{calls: &calls, asking: &asking, most: &most}
-		r.cards, u.cards = append(r.cards, c), append(u.cards, &usedCard{card: c})
+		r.gpus, u.gpus = append(r.gpus, c), append(u.gpus, &usedGPU{cachedGPU: c})
 	}
 	if r.Check(t.Context()); calls.Load() != 8*2 {
 		t.Errorf("the health of 8 GPUs takes %d calls, want %d", calls.Load(), 8*2)

@@ -39,27 +39,27 @@ type Uses struct {
 	lib    nvml.Interface
 	// reader finds the GPUs.
 	reader *Reader
-	cards  []*usedCard
+	gpus   []*usedGPU
 	// next is when to look again which GPUs there are.
 	next time.Time
 	// What the library has.
 	tellsProcesses, tellsMPS, tellsRates, tellsUtilization bool
 }
 
-// usedCard is a card, found at its position in NVML's order.
-type usedCard struct {
-	*card
+// usedGPU is a GPU, found at its position in NVML's order.
+type usedGPU struct {
+	*cachedGPU
 	// since is the time of the last sample of a process' utilization.
 	since uint64
 	// last is what was read last; where that was a GPU without processes, it holds until idleUntil.
 	last      gpu.Use
 	idleUntil time.Time
 	// parts are the instances of one in MIG mode that can be handed out; parent is the UUID of the GPU of one of these.
-	parts  []*usedCard
+	parts  []*usedGPU
 	parent string
 }
 
-// use is what was read of a card, or of an instance.
+// use is what was read of a GPU, or of an instance.
 type use struct {
 	gpu.Use
 	// since is the time of the last sample of a process' utilization.
@@ -81,19 +81,19 @@ func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 	if err := u.look(ctx); err != nil {
 		return nil, err
 	}
-	cards := u.cards
-	calls := make([]*bounded.Calls, len(cards))
-	for i, c := range cards {
+	gpus := u.gpus
+	calls := make([]*bounded.Calls, len(gpus))
+	for i, c := range gpus {
 		calls[i] = c.Calls
 	}
 	uses, errs := bounded.Each(ctx, calls, useTimeout, func(i int, doing func(string)) ([]use, error) {
 		switch {
-		case cards[i].failure != nil:
-			return nil, cards[i].failure
-		case cards[i].gpu.MIG.Enabled:
-			return u.readParts(cards[i], doing)
+		case gpus[i].failure != nil:
+			return nil, gpus[i].failure
+		case gpus[i].gpu.MIG.Enabled:
+			return u.readParts(gpus[i], doing)
 		}
-		one, err := u.read(cards[i], doing)
+		one, err := u.read(gpus[i], doing)
 		return []use{one}, err
 	})
 	var read []gpu.Use
@@ -102,15 +102,15 @@ func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 		case errs[i] == nil:
 			for _, use := range parts {
 				read = append(read, use.Use)
-				cards[i].noted(use.UUID).note(use)
+				gpus[i].noted(use.UUID).note(use)
 			}
-			if len(parts) < len(cards[i].parts) {
+			if len(parts) < len(gpus[i].parts) {
 				u.soon()
 			}
 		default:
 			// Its handle may be of a driver that was unloaded since.
 			u.soon()
-			errs[i] = fmt.Errorf("GPU %d: %w", cards[i].gpu.Index, errs[i])
+			errs[i] = fmt.Errorf("GPU %d: %w", gpus[i].gpu.Index, errs[i])
 		}
 	}
 	slices.SortStableFunc(read, func(a, b gpu.Use) int { return cmp.Compare(a.Index, b.Index) })
@@ -124,8 +124,8 @@ func (u *Uses) soon() {
 	}
 }
 
-// noted is what of the card has that UUID.
-func (c *usedCard) noted(uuid string) *usedCard {
+// noted is what of the GPU has that UUID.
+func (c *usedGPU) noted(uuid string) *usedGPU {
 	for _, part := range c.parts {
 		if part.gpu.UUID == uuid {
 			return part
@@ -135,7 +135,7 @@ func (c *usedCard) noted(uuid string) *usedCard {
 }
 
 // note keeps what the next reading goes by.
-func (c *usedCard) note(read use) {
+func (c *usedGPU) note(read use) {
 	c.since = max(c.since, read.since)
 	switch {
 	case !read.fresh:
@@ -159,46 +159,46 @@ func (u *Uses) look(ctx context.Context) error {
 		u.close(ctx)
 		return unusable(err)
 	}
-	before := u.cards
-	u.cards = make([]*usedCard, count)
+	before := u.gpus
+	u.gpus = make([]*usedGPU, count)
 	var group sync.WaitGroup
-	for i := range u.cards {
-		c := &usedCard{card: newCard(useTimeout)}
+	for i := range u.gpus {
+		c := &usedGPU{cachedGPU: newGPU(useTimeout)}
 		if i < len(before) {
-			c = &usedCard{card: before[i].again(), since: before[i].since}
+			c = &usedGPU{cachedGPU: before[i].again(), since: before[i].since}
 		}
-		u.cards[i] = c
+		u.gpus[i] = c
 		group.Go(func() {
-			if c.failure = u.reader.find(ctx, c.card, i); c.failure == nil && c.gpu.MIG.Enabled {
-				c.failure = u.reader.readInstances(ctx, c.card)
+			if c.failure = u.reader.find(ctx, c.cachedGPU, i); c.failure == nil && c.gpu.MIG.Enabled {
+				c.failure = u.reader.readInstances(ctx, c.cachedGPU)
 				c.cut()
 			}
 		})
 	}
 	group.Wait()
-	numbered := make([]*card, 0, count)
-	for _, c := range u.cards {
-		numbered = append(numbered, c.card)
+	numbered := make([]*cachedGPU, 0, count)
+	for _, c := range u.gpus {
+		numbered = append(numbered, c.cachedGPU)
 	}
 	number(numbered)
 	u.next = time.Now().Add(lookAgain)
 	return nil
 }
 
-// cut makes the parts of a card in MIG mode. What is used of each is read anew.
-func (c *usedCard) cut() {
+// cut makes the parts of a GPU in MIG mode. What is used of each is read anew.
+func (c *usedGPU) cut() {
 	c.parts = nil
 	for _, i := range c.instances {
 		if i.LeftOut == "" {
-			part := &card{Calls: c.Calls, handle: c.devices[i.UUID], gpu: gpu.GPU{UUID: i.UUID}}
-			c.parts = append(c.parts, &usedCard{card: part, parent: c.gpu.UUID})
+			part := &cachedGPU{Calls: c.Calls, handle: c.devices[i.UUID], gpu: gpu.GPU{UUID: i.UUID}}
+			c.parts = append(c.parts, &usedGPU{cachedGPU: part, parent: c.gpu.UUID})
 		}
 	}
 }
 
 // readParts reads the instances of one GPU. Where nobody has a process on the GPU, they are not asked for theirs. One
 // whose handle leads elsewhere by now is left out.
-func (u *Uses) readParts(c *usedCard, doing func(what string)) ([]use, error) {
+func (u *Uses) readParts(c *usedGPU, doing func(what string)) ([]use, error) {
 	idle := false
 	if u.tellsProcesses {
 		doing("listing the processes")
@@ -256,7 +256,7 @@ func (u *Uses) open(ctx context.Context) error {
 
 // close has the library initialised anew by the next reading.
 func (u *Uses) close(ctx context.Context) {
-	if u.system.Hung() != nil || slices.ContainsFunc(u.cards, func(c *usedCard) bool { return c.Hung() != nil }) {
+	if u.system.Hung() != nil || slices.ContainsFunc(u.gpus, func(c *usedGPU) bool { return c.Hung() != nil }) {
 		return
 	}
 	// Whether it could be shut down makes no difference to what follows.
@@ -265,7 +265,7 @@ func (u *Uses) close(ctx context.Context) {
 }
 
 // read reads one GPU. What a GPU or its driver does not tell is left empty.
-func (u *Uses) read(c *usedCard, doing func(what string)) (use, error) {
+func (u *Uses) read(c *usedGPU, doing func(what string)) (use, error) {
 	read := use{Use: gpu.Use{Index: c.gpu.Index, UUID: c.gpu.UUID, Parent: c.parent}}
 	var infos []nvml.ProcessInfo
 	if u.tellsProcesses {
@@ -299,7 +299,7 @@ func (u *Uses) read(c *usedCard, doing func(what string)) (use, error) {
 }
 
 // readLoad reads what the whole GPU holds, and how busy it is.
-func (u *Uses) readLoad(c *usedCard, use *gpu.Use, doing func(what string)) error {
+func (u *Uses) readLoad(c *usedGPU, use *gpu.Use, doing func(what string)) error {
 	doing("reading the memory")
 	memory, ret := c.handle.GetMemoryInfo()
 	switch {
@@ -335,7 +335,7 @@ func memoryOf(info nvml.ProcessInfo) int64 {
 
 // readClients finds out which processes are clients of MPS. The driver lists those apart,
 // and among all others.
-func (u *Uses) readClients(c *usedCard, use *gpu.Use, doing func(what string)) error {
+func (u *Uses) readClients(c *usedGPU, use *gpu.Use, doing func(what string)) error {
 	if !u.tellsMPS {
 		return nil
 	}
@@ -358,7 +358,7 @@ func (u *Uses) readClients(c *usedCard, use *gpu.Use, doing func(what string)) e
 
 // readUtilization reads what part of the time each process had since the last reading. The
 // driver takes samples several times a second, and keeps them for some seconds.
-func (u *Uses) readUtilization(c *usedCard, use *use, doing func(what string)) error {
+func (u *Uses) readUtilization(c *usedGPU, use *use, doing func(what string)) error {
 	if !u.tellsUtilization {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source finds a node's cards, through the driver on the host.
+// Package source finds a node's GPUs, through the driver on the host.
 package source
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 )
 
-// Options say where the node's cards and their driver are. Paths are as the
+// Options say where the node's GPUs and their driver are. Paths are as the
 // host sees them.
 type Options struct {
 	// HostRoot is where this process sees the host's root directory: "/" for a
@@ -34,7 +34,7 @@ type Options struct {
 	LibraryPath string
 	// CallTimeout bounds each NVML call; 0 is the default of pkg/gpu/nvml.
 	CallTimeout time.Duration
-	// SysFS is where this process sees the sysfs that has the cards; empty is "/sys".
+	// SysFS is where this process sees the sysfs that has the GPUs; empty is "/sys".
 	SysFS string
 	// Profiles has it read what GPUs in MIG mode can be cut into.
 	Profiles bool
@@ -48,7 +48,7 @@ func (o Options) Local(path string) string {
 	return filepath.Join(o.HostRoot, strings.TrimPrefix(path, "/"))
 }
 
-// Source reads the node's cards, again and again. It is used by one goroutine at a
+// Source reads the node's GPUs, again and again. It is used by one goroutine at a
 // time, but for Watch, which may run beside.
 type Source struct {
 	opts   Options
@@ -95,7 +95,7 @@ func (o Options) open() nvml.OpenOptions {
 // as this process does: its driver's library was replaced, and it has to start anew.
 var ErrDriverReplaced = nvml.ErrReplaced
 
-// Read reads the cards. It may be tried again after an error.
+// Read reads the GPUs. It may be tried again after an error.
 func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
 	if err := s.opener.Replaced(ctx); err != nil {
 		return nil, err

@@ -159,7 +159,7 @@ func TestOneListForEachKind(t *testing.T) {
 	}
 }
 
-// slice is what a node publishes of one card of 16130 MiB, of which so much is left.
+// slice is what a node publishes of one GPU of 16130 MiB, of which so much is left.
 func slice(name, node string, gib int64) *resourceapi.ResourceSlice {
 	device := resourceapi.Device{
 		Name: "gpu-0-share", AllowMultipleAllocations: ptr.To(true),

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 )
 
-// podReader reads the pods that hold cards without a claim. They are asked for only
+// podReader reads the pods that hold GPUs without a claim. They are asked for only
 // where a node shows that there are some, and again only when it shows others: a
 // cluster has many pods, and few of these, if any.
 type podReader struct {

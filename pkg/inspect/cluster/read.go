@@ -2,7 +2,7 @@
 
 // Package cluster reads from an API server what the tables of package inspect are
 // made of: each kind of object once, whatever the size of the cluster, pods only where
-// some hold cards without a claim, and nothing that it may not read.
+// some hold GPUs without a claim, and nothing that it may not read.
 package cluster
 
 import (

@@ -20,7 +20,7 @@ func (f *machineFile) link(a, b gpu.GPU, positionA, positionB int) gpu.Link {
 		out.GBps = lanes * min(perLane(out.Generation, a), perLane(out.Generation, b))
 		return out
 	}
-	out.Kind, out.GBps = f.pcie(&f.Cards[positionA], &f.Cards[positionB])
+	out.Kind, out.GBps = f.pcie(&f.GPUs[positionA], &f.GPUs[positionB])
 	return out
 }
 
@@ -29,12 +29,12 @@ func (f *machineFile) lanes(from, to int) int {
 	n := 0
 	for _, l := range f.NVLinks {
 		switch {
-		case len(l.Cards) != 2:
-		case l.Cards[0] == from && l.Cards[1] == to:
+		case len(l.GPUs) != 2:
+		case l.GPUs[0] == from && l.GPUs[1] == to:
 			n += l.Lanes
-		case l.Cards[1] == from && l.Cards[0] == to && l.LanesBack != nil:
+		case l.GPUs[1] == from && l.GPUs[0] == to && l.LanesBack != nil:
 			n += *l.LanesBack
-		case l.Cards[1] == from && l.Cards[0] == to:
+		case l.GPUs[1] == from && l.GPUs[0] == to:
 			n += l.Lanes
 		}
 	}
@@ -42,7 +42,7 @@ func (f *machineFile) lanes(from, to int) int {
 }
 
 func (f *machineFile) lanesToSwitch(position int) int {
-	if lanes := f.Cards[position].NVSwitchLanes; lanes != nil {
+	if lanes := f.GPUs[position].NVSwitchLanes; lanes != nil {
 		return *lanes
 	}
 	return f.NVSwitchLanes
@@ -69,7 +69,7 @@ func perLane(generation int, g gpu.GPU) int {
 }
 
 // pcie is where the paths of two GPUs meet, with a figure that ranks it.
-func (f *machineFile) pcie(a, b *card) (gpu.LinkKind, int) {
+func (f *machineFile) pcie(a, b *machineGPU) (gpu.LinkKind, int) {
 	if a.Root != b.Root {
 		if a.NUMANode != nil && b.NUMANode != nil && *a.NUMANode == *b.NUMANode {
 			return gpu.LinkNode, 8

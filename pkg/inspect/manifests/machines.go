@@ -37,12 +37,12 @@ type machineFile struct {
 		MemoryMiB         int64  `json:"memoryMiB"`
 		ReservedMiB       int64  `json:"reservedMiB"`
 	} `json:"models"`
-	Cards         []card   `json:"cards"`
-	NVLinks       []nvlink `json:"nvlinks"`
-	NVSwitchLanes int      `json:"nvswitchLanes"`
+	GPUs          []machineGPU `json:"cards"`
+	NVLinks       []nvlink     `json:"nvlinks"`
+	NVSwitchLanes int          `json:"nvswitchLanes"`
 }
 
-type card struct {
+type machineGPU struct {
 	Model         string   `json:"model"`
 	BusID         string   `json:"busID"`
 	Root          string   `json:"root"`
@@ -61,7 +61,7 @@ type card struct {
 }
 
 type nvlink struct {
-	Cards     []int `json:"cards"`
+	GPUs      []int `json:"cards"`
 	Lanes     int   `json:"lanes"`
 	LanesBack *int  `json:"lanesBack"`
 }
@@ -150,14 +150,14 @@ func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 		return nil, fmt.Errorf("its kind is %q, not %s: see demo/machines", f.Kind, machineKind)
 	}
 	m := &gpu.Machine{DriverVersion: f.Driver.Version, CUDADriverVersion: f.Driver.CUDA}
-	order := make([]int, len(f.Cards))
+	order := make([]int, len(f.GPUs))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(f.Cards[a].BusID, f.Cards[b].BusID) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(f.GPUs[a].BusID, f.GPUs[b].BusID) })
 	var left []int
 	for index, position := range order {
-		c := &f.Cards[position]
+		c := &f.GPUs[position]
 		model, ok := f.Models[c.Model]
 		if !ok || model.MemoryMiB <= 0 || model.ProductName == "" {
 			return nil, fmt.Errorf("GPU %d: the file has no model %q with a productName and memoryMiB", position, c.Model)

@@ -159,7 +159,7 @@ func TestDynamicInstances(t *testing.T) {
 	var free []string
 	for _, i := range made.Nodes[0].Instances {
 		if i.Profile == "" {
-			free = append(free, fmt.Sprintf("%d:%d+%d", i.Card, i.Start, i.Size))
+			free = append(free, fmt.Sprintf("%d:%d+%d", i.GPU, i.Start, i.Size))
 		}
 	}
 	if got := strings.Join(free, " "); got != "0:7+1 1:7+1 2:7+1 3:7+1 4:6+2" {

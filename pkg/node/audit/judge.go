@@ -346,7 +346,7 @@ func (out *granted) add(c Claim, used []claim.Grant, uuid string) {
 func grantsOn(uuid string, grants []claim.Grant) []claim.Grant {
 	var out []claim.Grant
 	for _, g := range grants {
-		if g.Card.UUID == uuid {
+		if g.GPU.UUID == uuid {
 			out = append(out, g)
 		}
 	}
@@ -374,7 +374,7 @@ func (g granted) mib() int64 {
 	sum.Units = 0
 	for _, grant := range g.grants {
 		if !grant.Mode.Shared() {
-			return grant.Card.MemoryMiB
+			return grant.GPU.MemoryMiB
 		}
 		sum.Units += grant.Units
 	}

@@ -20,13 +20,13 @@ import (
 )
 
 // V100: 16130 MiB, of which 3 of 15 units are 3226 MiB.
-func card(index int) claim.Card {
-	return claim.Card{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Model: "Tesla-V100", MemoryMiB: 16130}
+func newGPU(index int) claim.GPU {
+	return claim.GPU{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Model: "Tesla-V100", MemoryMiB: 16130}
 }
 
 func share(request string, index int, units int64, change ...func(*claim.Grant)) claim.Grant {
 	g := claim.Grant{Request: request, Pool: "n/gpu", Device: fmt.Sprintf("gpu-%d-share", index),
-		ShareID: types.UID(fmt.Sprintf("%s-%d", request, index)), Mode: mode.Share, Card: card(index), Units: units, Slots: 1}
+		ShareID: types.UID(fmt.Sprintf("%s-%d", request, index)), Mode: mode.Share, GPU: newGPU(index), Units: units, Slots: 1}
 	for _, c := range change {
 		c(&g)
 	}
@@ -97,7 +97,7 @@ func (n node) input() Input {
 	out := Input{Owners: map[int]Owner{}, Pods: map[types.UID]*corev1.Pod{}, PodsUnread: n.unread, Rules: n.rules,
 		Granted: Granted{Offered: map[int]bool{0: true, 1: !n.notOffered}}}
 	for i := range 2 {
-		use := gpu.Use{Index: i, UUID: card(i).UUID, TotalMiB: 16130, UsedMiB: 7, TellsMPS: true}
+		use := gpu.Use{Index: i, UUID: newGPU(i).UUID, TotalMiB: 16130, UsedMiB: 7, TellsMPS: true}
 		for j, p := range n.on {
 			if p.gpu == i {
 				use.Processes = append(use.Processes, gpu.Process{PID: j + 1, MemoryMiB: p.mib, MPSClient: p.client})
@@ -321,7 +321,7 @@ func TestUse(t *testing.T) {
 	got := Judge(input)
 	use := func(container, claimName string, index int, used, granted int64, sm *int, processes int) ClaimUse {
 		return ClaimUse{Namespace: "team", Pod: "one", Container: container, Claim: claimName, Index: index,
-			UUID: card(index).UUID, UsedMiB: used, GrantedMiB: granted, SMPercent: sm, Processes: processes}
+			UUID: newGPU(index).UUID, UsedMiB: used, GrantedMiB: granted, SMPercent: sm, Processes: processes}
 	}
 	if diff := cmp.Diff([]ClaimUse{
 		use("main", "a,b", 0, 300, 5376, &seventy, 2), use("main", "b", 1, 800, 16130, nil, 1),
@@ -358,7 +358,7 @@ func TestUseOfPodsThatAreGone(t *testing.T) {
 func TestInstances(t *testing.T) {
 	p := pod("p", "main=a")
 	instance := share("r", 0, 0, whole)
-	instance.Card.UUID, instance.Card.MemoryMiB = "MIG-1", 40192
+	instance.GPU.UUID, instance.GPU.MemoryMiB = "MIG-1", 40192
 	input := node{pods: []*corev1.Pod{p}, claims: map[string][]claim.Grant{"a": {instance}}}.input()
 	input.Owners = map[int]Owner{1: in(p, "main"), 2: in(p, "main")}
 	process := func(pid int) []gpu.Process { return []gpu.Process{{PID: pid, MemoryMiB: 50000}} }

@@ -29,15 +29,15 @@ import (
 func share(device string, index int, units int64) claim.Grant {
 	return claim.Grant{Request: "gpu", Pool: "n1/gpu", Device: device, ShareID: types.UID("share-" + device),
 		Mode: mode.CoreMem, Units: units, CoresPercent: 30, Slots: 1, Isolation: "mps",
-		Card: claim.Card{Index: index, UUID: "GPU-a", Model: "Tesla-V100", MemoryMiB: 16130}}
+		GPU: claim.GPU{Index: index, UUID: "GPU-a", Model: "Tesla-V100", MemoryMiB: 16130}}
 }
 
 // One allocation result is one entry: a linked set is one device of several GPUs.
 func TestEntries(t *testing.T) {
 	set := claim.Grant{Request: "set", Pool: "n1/gpu", Device: "gpus-0-1", Mode: mode.Topology, Isolation: "whole-card",
-		Card: claim.Card{Index: 0, UUID: "GPU-a", Model: "T4", MemoryMiB: 15360}}
+		GPU: claim.GPU{Index: 0, UUID: "GPU-a", Model: "T4", MemoryMiB: 15360}}
 	other := set
-	other.Card.Index, other.Card.UUID = 1, "GPU-b"
+	other.GPU.Index, other.GPU.UUID = 1, "GPU-b"
 	entries, err := Of([]claim.Grant{share("gpu-0-core-mem", 0, 3), set, other}, Facts{
 		NotReady: "no daemon", Unhealthy: map[string]string{"gpus-0-1": "XID 79"},
 		Level: func(g claim.Grant) string { return "level-" + g.Isolation },

@@ -71,8 +71,8 @@ func dataOf(result []claim.Grant, level func(claim.Grant) string) v1alpha1.Devic
 		data.IsolationLevel = level(g)
 	}
 	for _, of := range result {
-		gpu := v1alpha1.DeviceStatusGPU{Index: of.Card.Index, UUID: of.Card.UUID, Model: of.Card.Model}
-		if i := of.Card.MIG; i != nil {
+		gpu := v1alpha1.DeviceStatusGPU{Index: of.GPU.Index, UUID: of.GPU.UUID, Model: of.GPU.Model}
+		if i := of.GPU.MIG; i != nil {
 			gpu.MIG = &v1alpha1.DeviceStatusMIG{Profile: i.Profile, ParentUUID: i.ParentUUID, PlacementStart: i.Start,
 				PlacementSize: i.Size}
 		}
@@ -82,7 +82,7 @@ func dataOf(result []claim.Grant, level func(claim.Grant) string) v1alpha1.Devic
 		case g.Mode.Shared():
 			data.MemoryMiB += of.CapMiB()
 		default:
-			data.MemoryMiB += of.Card.MemoryMiB
+			data.MemoryMiB += of.GPU.MemoryMiB
 		}
 	}
 	return data

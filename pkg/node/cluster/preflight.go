@@ -24,7 +24,7 @@ func (e *MissingFeatureError) Error() string {
 
 // Features are what a pool needs of the API server beyond devices for one claim
 // each. Where they are missing, what is stored means something else: a share
-// would be a whole card, and a card could be allocated twice.
+// would be a whole GPU, and a GPU could be allocated twice.
 type Features struct{ Shares, Counters bool }
 
 // FeaturesOf says what the pool needs.

@@ -57,9 +57,9 @@ func (a *agent) auditedPods() *auditwatch.Pods {
 
 // makeAudit makes what compares what processes hold with what was granted.
 func (a *agent) makeAudit() *auditwatch.Watch {
-	proc := filepath.Join(a.Cards.HostRoot, "proc")
+	proc := filepath.Join(a.GPUs.HostRoot, "proc")
 	return auditwatch.New(auditwatch.Options{
-		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
+		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.GPUs.Options),
 		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
 		Supervisor: func() (int, error) { return supervisorOf(proc, mps.Dir(a.Isolation.MPSDir)) }, OfPlugin: a.ofPlugin,
 		Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,

@@ -55,7 +55,7 @@ func agentWithClaims(tb testing.TB, count int) (*agent, *state.Store) {
 			Name: fmt.Sprint("c", i), CDISpec: "spec", Pods: []types.UID{types.UID(fmt.Sprint("p", i))},
 			Grants: []claim.Grant{{Request: "gpu", Device: fmt.Sprintf("gpu-%d-share", i%8),
 				ShareID: types.UID(fmt.Sprint(i)), Mode: mode.Share, Units: 1,
-				Card: claim.Card{Index: i % 8, UUID: fmt.Sprint("GPU-", i%8), MemoryMiB: 16130}}}})
+				GPU: claim.GPU{Index: i % 8, UUID: fmt.Sprint("GPU-", i%8), MemoryMiB: 16130}}}})
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestGranted(t *testing.T) {
 		t.Fatalf("granted is %+v, %v", granted, err)
 	}
 	if c := granted.Claims[1]; c.Name != "c1" || !slices.Equal(c.Pods, []types.UID{"joined", "p1"}) ||
-		c.Grants[0].Card.UUID != "GPU-1" {
+		c.Grants[0].GPU.UUID != "GPU-1" {
 		t.Errorf("claim %+v", c)
 	}
 	if want := map[int]bool{0: true, 1: true}; !maps.Equal(want, granted.Offered) {

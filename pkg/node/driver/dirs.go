@@ -44,7 +44,7 @@ type sharedDir struct {
 
 func (a *agent) sharedDirs() []sharedDir {
 	dir := func(path, setting, without string) sharedDir {
-		return sharedDir{Dir: hostdir.Dir{Path: path, HostRoot: a.Cards.HostRoot}, setting: setting, without: without}
+		return sharedDir{Dir: hostdir.Dir{Path: path, HostRoot: a.GPUs.HostRoot}, setting: setting, without: without}
 	}
 	aside := func(path, setting, without string) sharedDir {
 		d := dir(path, setting, without)

@@ -27,14 +27,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// cardsLimit leaves the rest of the kubelet's 45 s to what comes after.
-const cardsLimit = 25 * time.Second
+// gpusLimit leaves the rest of the kubelet's 45 s to what comes after.
+const gpusLimit = 25 * time.Second
 
 // driver answers the kubelet. It holds no state of its own: during a rolling
 // update the kubelet may ask either of two instances.
 type driver struct {
 	preparer *prepare.Preparer
-	// read is closed when the node's cards were read first, or could not be.
+	// read is closed when the node's GPUs were read first, or could not be.
 	read <-chan struct{}
 	// limits tells users whose limits are lifted. orphans is told whose release is wanted.
 	limits  limits
@@ -60,7 +60,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 		return nil, nil // CheckHealthy asks
 	}
 	start := time.Now()
-	d.waitForCards(ctx)
+	d.waitForGPUs(ctx)
 	results := make([]kubeletplugin.PrepareResult, len(claims))
 	var wg sync.WaitGroup
 	for i, c := range claims {
@@ -74,14 +74,14 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	return byUID, nil
 }
 
-// waitForCards waits for the cards to be read after the start, which takes long only
+// waitForGPUs waits for the GPUs to be read after the start, which takes long only
 // beside one that hangs. The kubelet tries a claim that is refused again only after a
 // minute or more.
-func (d *driver) waitForCards(ctx context.Context) {
+func (d *driver) waitForGPUs(ctx context.Context) {
 	select {
 	case <-d.read:
 	case <-ctx.Done():
-	case <-time.After(cardsLimit):
+	case <-time.After(gpusLimit):
 	}
 }
 

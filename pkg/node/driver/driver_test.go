@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// The kubelet's first call waits for the cards, but not for ever, and not without
+// The kubelet's first call waits for the GPUs, but not for ever, and not without
 // need.
-func TestFirstClaimsWaitForTheCards(t *testing.T) {
+func TestFirstClaimsWaitForTheGPUs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		readAfter, cancelAfter, want time.Duration
 	}{
 		"read already":  {0, time.Hour, 0},
 		"read soon":     {time.Second, time.Hour, time.Second},
-		"never read":    {time.Hour, time.Hour, cardsLimit},
+		"never read":    {time.Hour, time.Hour, gpusLimit},
 		"call is ended": {time.Hour, 2 * time.Second, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestFirstClaimsWaitForTheCards(t *testing.T) {
 					time.AfterFunc(tc.readAfter, func() { close(read) })
 				}
 				start := time.Now()
-				(&driver{read: read}).waitForCards(ctx)
+				(&driver{read: read}).waitForGPUs(ctx)
 				if waited := time.Since(start); waited != tc.want {
 					t.Errorf("waited %s, want %s", waited, tc.want)
 				}

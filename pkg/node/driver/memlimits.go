@@ -79,7 +79,7 @@ type memoryLimits struct {
 
 // limitedGPU is a GPU on which memory can be limited.
 type limitedGPU struct {
-	memlimit.Card
+	memlimit.Target
 	index  int
 	handle memlimit.GPU
 	calls  *limitcalls.Calls
@@ -87,9 +87,9 @@ type limitedGPU struct {
 
 func (a *agent) makeMemoryLimits() *memoryLimits {
 	c := a.Isolation.Kernel
-	root := a.Cards.Local(c.CgroupRoot)
+	root := a.GPUs.Local(c.CgroupRoot)
 	return &memoryLimits{
-		config: c, options: a.Cards.Options, host: memlimit.Host{Root: root, Ledger: c.Ledger},
+		config: c, options: a.GPUs.Options, host: memlimit.Host{Root: root, Ledger: c.Ledger},
 		pods: podcgroup.New(root, a.PodUID), found: a.registry.SetKernelLimits, wake: func() { a.publisher.Wake() },
 		events: a.events, counts: a.counts,
 		clock: clock.RealClock{}, changed: make(chan struct{}, 1), open: nvml.Open, try: tryHook,
@@ -201,7 +201,7 @@ func (l *memoryLimits) detectGPU(ctx context.Context, g gpu.GPU, kubelet string)
 			return limitedGPU{}, err
 		}
 		kind, err := l.host.Detect(handle, kubelet)
-		return limitedGPU{Card: memlimit.Card{UUID: g.UUID, Kind: kind, MemoryMiB: g.MemoryMiB}, handle: handle}, err
+		return limitedGPU{Target: memlimit.Target{UUID: g.UUID, Kind: kind, MemoryMiB: g.MemoryMiB}, handle: handle}, err
 	})
 	if err != nil {
 		return "", err
@@ -301,7 +301,7 @@ func (l *memoryLimits) check(ctx context.Context, uuids []string, names map[type
 			continue
 		}
 		missing, err := limitcalls.Try(ctx, g.calls, "checking memory limits", func() ([]memlimit.Missing, error) {
-			return l.host.Check(g.handle, g.Card, func(claim types.UID) bool { return names[claim] != "" })
+			return l.host.Check(g.handle, g.Target, func(claim types.UID) bool { return names[claim] != "" })
 		})
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "The memory limits of a GPU could not be checked, will try again", "uuid",
@@ -374,7 +374,7 @@ func (l *memoryLimits) counted(ctx context.Context) map[string][]audit.Counted {
 			continue
 		}
 		used, err := limitcalls.Try(ctx, g.calls, "reading what containers use", func() ([]memlimit.Used, error) {
-			return l.host.Used(g.handle, g.Card)
+			return l.host.Used(g.handle, g.Target)
 		})
 		if err != nil {
 			klog.FromContext(ctx).V(2).Info("What the driver counts for containers is not known", "uuid", uuid, "err", err)

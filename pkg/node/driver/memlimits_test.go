@@ -70,11 +70,11 @@ func newLimitsNode(t *testing.T) *limitsNode {
 	n := &limitsNode{table: &table{limits: map[string]uint64{}}, said: saidEvents{}}
 	n.records = []state.Record{{UID: "c1", Namespace: "ns", Name: "c", Grants: []claim.Grant{{KernelMemory: true}}}}
 	host := memlimit.Host{Root: t.TempDir(), Ledger: filepath.Join(t.TempDir(), "memory-limits")}
-	card := memlimit.Card{UUID: "GPU-a", Kind: memlimit.DMem, MemoryMiB: 15 << 10}
+	g := memlimit.Target{UUID: "GPU-a", Kind: memlimit.DMem, MemoryMiB: 15 << 10}
 	n.memoryLimits = &memoryLimits{
 		host: host, events: n.said, counts: metrics.NewPlugin(prometheus.NewRegistry()), clock: clock.RealClock{},
 		machine: &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}, found: func(isolation.KernelLimits) {}, wake: func() {},
-		gpus: map[string]*limitedGPU{"GPU-a": {Card: card, handle: n.table, calls: limitcalls.New("NVML",
+		gpus: map[string]*limitedGPU{"GPU-a": {Target: g, handle: n.table, calls: limitcalls.New("NVML",
 			limitsCall)}},
 		prepared: func(context.Context) ([]state.Record, error) { return n.records, n.unknown },
 	}
@@ -85,7 +85,7 @@ func newLimitsNode(t *testing.T) *limitsNode {
 	if err := os.MkdirAll(n.leaf, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := host.Apply(n.table, card, memlimit.Start{Entry: e}); err != nil {
+	if err := host.Apply(n.table, g, memlimit.Start{Entry: e}); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -131,7 +131,7 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 		if !errors.Is(err, deviceplugin.ErrPodsUnread) {
 			errs = append(errs, err)
 		}
-		h.Reserved = reserved.Card
+		h.Reserved = reserved.GPU
 	}
 	if used, known := s.audit(); known && s.clock.Since(used.Time) < s.stale {
 		h.Audit = &used
@@ -171,7 +171,7 @@ func ofMPS(n metrics.Node, statusOf func(uuid string) (mps.Status, error)) []met
 	var daemons []metrics.Daemon
 	for _, g := range n.GPUs {
 		if status, err := statusOf(g.UUID); err == nil && g.UUID != "" {
-			daemons = append(daemons, metrics.Daemon{Card: g.Card, Ready: status.State == mps.Ready,
+			daemons = append(daemons, metrics.Daemon{ID: g.ID, Ready: status.State == mps.Ready,
 				Restarts: status.Restarts})
 		}
 	}

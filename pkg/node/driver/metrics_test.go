@@ -50,7 +50,7 @@ func nodeWith(records []state.Record, status publish.Status, used audit.Snapshot
 
 func recordOf(phase state.Phase, name, backend string, pods ...string) state.Record {
 	r := state.Record{Phase: phase, Namespace: "ns", Name: name, PodNames: pods, Grants: []claim.Grant{{Mode: mode.MPS,
-		Units: 3, Slots: 1, Isolation: backend, Card: claim.Card{UUID: "GPU-a", MemoryMiB: 15360}}}}
+		Units: 3, Slots: 1, Isolation: backend, GPU: claim.GPU{UUID: "GPU-a", MemoryMiB: 15360}}}}
 	for _, pod := range pods {
 		r.Pods = append(r.Pods, types.UID(pod))
 	}
@@ -82,7 +82,7 @@ func TestClaimsOfTheMetrics(t *testing.T) {
 
 // Daemons are shown where something uses them: elsewhere they have ended, and that is well.
 func TestDaemonsOfTheMetrics(t *testing.T) {
-	want := []metrics.Daemon{{Card: metrics.Card{UUID: "GPU-a"}, Restarts: 2}}
+	want := []metrics.Daemon{{ID: metrics.ID{UUID: "GPU-a"}, Restarts: 2}}
 	for name, source := range map[string]nodeSource{
 		"a claim": nodeWith([]state.Record{recordOf(state.Prepared, "one", isolation.NameMPS)}, publish.Status{},
 			audit.Snapshot{}),

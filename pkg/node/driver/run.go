@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package driver is the node agent: it answers the kubelet, and wires up what reads the
-// node's cards, publishes them, and prepares claims on them.
+// node's GPUs, publishes them, and prepares claims on them.
 package driver
 
 import (
@@ -55,7 +55,7 @@ import (
 const (
 	// component names the source of the Events.
 	component = "gpu-kubelet-plugin"
-	// firstRead is how long the kubelet is kept waiting for the cards to be read. It
+	// firstRead is how long the kubelet is kept waiting for the GPUs to be read. It
 	// tries a claim again only after a minute, and they are read in less than a
 	// second, unless one hangs.
 	firstRead = 3 * time.Second
@@ -81,9 +81,9 @@ type Config struct {
 	// Programs are those of the image that the host's container runtime starts, see
 	// InstalledProgram; empty ones are passed over.
 	Programs []string
-	Cards    inventory.Options
+	GPUs     inventory.Options
 	// RequiredLabel, if set, is the key of a label without which the node offers no
-	// cards. Claims that were allocated before it was taken off go on.
+	// GPUs. Claims that were allocated before it was taken off go on.
 	RequiredLabel string
 	// WatchPods says that pods which a device plugin started may run on the node. They
 	// are watched; without it no pods are listed.
@@ -92,7 +92,7 @@ type Config struct {
 	PodResources podresources.Client
 	// Cgroups is where the node's control groups are mounted.
 	Cgroups string
-	// Isolation chooses what keeps the users of a card apart.
+	// Isolation chooses what keeps the users of a GPU apart.
 	Isolation isolation.Config
 	// Lifters is what can lift the limits of shares.
 	Lifters claim.Lifters
@@ -123,8 +123,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	// What takes long and needs nothing of each other is done side by side: until all of
 	// it is done, the kubelet waits for its claims.
-	cards := inventory.NewReader(cfg.Cards)
-	cards.Begin(ctx)
+	gpus := inventory.NewReader(cfg.GPUs)
+	gpus.Begin(ctx)
 	installed := make(chan error, 1)
 	go func() { installed <- installPrograms(cfg.Programs, cfg.PluginDir) }()
 	node, err := waitForNode(ctx, cfg.Client, cfg.NodeName)
@@ -136,12 +136,12 @@ func Run(ctx context.Context, cfg Config) error {
 	defer events.Close(ctx, lastEvents)
 	recorder := events.Recorder()
 	a := &agent{Config: cfg, users: orphans.NewUsers(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
-		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
+		events: report.NewNodeEvents(recorder, node, cfg.GPUs.HostRoot), podEvents: recorder,
 		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1)}
 	last, _ := a.checkpoint().Load(ctx)
 	a.Isolation.Offered = last.Isolation
 	a.registry = isolation.NewRegistry(a.Isolation)
-	return a.run(ctx, node, cards)
+	return a.run(ctx, node, gpus)
 }
 
 // eventLimits let more through than the 25 Events about one object, and then one
@@ -187,7 +187,7 @@ type agent struct {
 	statuses *claimstatus.Keeper
 }
 
-func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
+func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Reader) error {
 	a.nodeUID = node.UID
 	a.makeMetrics()
 	a.statuses = a.makeStatuses()
@@ -218,13 +218,13 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
 	recovery := &recovery{recover: a.recover, again: make(chan struct{}, 1)}
 	inv := inventory.New(inventory.KeeperOptions{
-		Reader: cards, Events: a.events, Machines: usable,
+		Reader: gpus, Events: a.events, Machines: usable,
 		// Before anything is prepared, or published.
 		Preparer: inventories(func(inv *prepare.Inventory) {
 			a.limited.look(ctx, inv.Machine)
 			a.preparer.SetInventory(inv)
 		}),
-		Changed: recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.Cards.ReadInterval,
+		Changed: recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval,
 		Health: monitor, Rescan: a.rescan,
 	})
 	var wg sync.WaitGroup
@@ -273,7 +273,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	wg.Go(func() { a.orphans.Run(ctx) })
 	wg.Go(func() { a.limited.Run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
-	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor, inv.Cut) })
+	wg.Go(func() { a.watchEvents(ctx, gpus.Watch, monitor, inv.Cut) })
 	if a.statuses != nil {
 		wg.Go(func() { a.statuses.Run(ctx) })
 	}
@@ -287,7 +287,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	return nil
 }
 
-// recover brings what is prepared in line with the node's cards and driver files.
+// recover brings what is prepared in line with the node's GPUs and driver files.
 func (a *agent) recover(ctx context.Context) {
 	if err := a.preparer.Recover(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
@@ -360,7 +360,7 @@ func (a *agent) makePreparer(bootID string) error {
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
 		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), Lifters: a.Lifters,
-		Partitions:         source.Partitions(a.Cards.Options),
+		Partitions:         source.Partitions(a.GPUs.Options),
 		Rescan:             func() { signaling.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),

@@ -35,14 +35,14 @@ func (a *agent) askRuntime(ctx context.Context) (blind error, answered bool) {
 	logger := klog.FromContext(ctx).V(4)
 	ofKubelet := a.runtimeName.Load()
 	for _, socket := range cri.Sockets() {
-		runtime, err := cri.Ask(ctx, filepath.Join(a.Cards.HostRoot, socket))
+		runtime, err := cri.Ask(ctx, filepath.Join(a.GPUs.HostRoot, socket))
 		switch {
 		case err != nil:
 			logger.Info("No container runtime answers", "socket", socket, "err", err)
 		case ofKubelet == nil || runtime.Name != *ofKubelet:
 			logger.Info("A container runtime is not the kubelet's", "socket", socket, "runtime", runtime.Name)
 		default:
-			return runtime.Finds(a.CDIDir, func(x, y string) bool { return hostdir.Same(a.Cards.HostRoot, x, y) }), true
+			return runtime.Finds(a.CDIDir, func(x, y string) bool { return hostdir.Same(a.GPUs.HostRoot, x, y) }), true
 		}
 	}
 	return nil, false

@@ -18,7 +18,7 @@ import (
 // GPUs that are cut otherwise are read within a second or two, once for all that an administrator does at a time.
 func TestCutGPUsAreReadSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 		ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
 		i := New(KeeperOptions{Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel,

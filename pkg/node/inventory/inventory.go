@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// DefaultReadInterval is how often the cards are read, retryReadInterval how often at
+	// DefaultReadInterval is how often the GPUs are read, retryReadInterval how often at
 	// least while they cannot be, or one of them fails for a reason that may be gone at
 	// any time. A reading makes some twenty NVML calls for each GPU, and three for each of
 	// its NVLinks.
@@ -61,13 +61,13 @@ type KeeperOptions struct {
 	// Fail ends the process for what only another one can do.
 	Fail  context.CancelCauseFunc
 	Clock clock.Clock
-	// Rescan has the cards read at once.
+	// Rescan has the GPUs read at once.
 	Rescan <-chan struct{}
-	// ReadInterval is how often the cards are read; 0 is DefaultReadInterval.
+	// ReadInterval is how often the GPUs are read; 0 is DefaultReadInterval.
 	ReadInterval time.Duration
 }
 
-// Keeper keeps the agent's picture of the cards up to date.
+// Keeper keeps the agent's picture of the GPUs up to date.
 type Keeper struct {
 	KeeperOptions
 
@@ -101,7 +101,7 @@ type reader interface {
 	Replaced(ctx context.Context) error
 }
 
-// Run reads the cards at once, tells by first whether they are known now, and reads
+// Run reads the GPUs at once, tells by first whether they are known now, and reads
 // them again whenever it is time.
 func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 	next := i.refresh(ctx)
@@ -168,7 +168,7 @@ func (i *Keeper) replaced(ctx context.Context) error {
 	return nil
 }
 
-// refresh reads the cards once, and says after how long to do so again. What was
+// refresh reads the GPUs once, and says after how long to do so again. What was
 // read before stays in force if they cannot be read now.
 func (i *Keeper) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)

@@ -24,20 +24,20 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
 
-// base has the edits of these cards.
-type base struct{ cards string }
+// base has the edits of these GPUs.
+type base struct{ gpus string }
 
 func (b base) Common() specs.ContainerEdits { return specs.ContainerEdits{} }
-func (b base) Check(uuid string) error      { _, err := b.Card(uuid); return err }
-func (b base) Card(uuid string) (specs.ContainerEdits, error) {
-	if !strings.Contains(b.cards, uuid) {
+func (b base) Check(uuid string) error      { _, err := b.GPU(uuid); return err }
+func (b base) GPU(uuid string) (specs.ContainerEdits, error) {
+	if !strings.Contains(b.gpus, uuid) {
 		return specs.ContainerEdits{}, errors.New("no edits")
 	}
 	return specs.ContainerEdits{}, nil
 }
 
-// cardsNow is a reader of what the test says, and whatever is told of it.
-type cardsNow struct {
+// gpusNow is a reader of what the test says, and whatever is told of it.
+type gpusNow struct {
 	mu      sync.Mutex
 	machine gpu.Machine
 	base    base
@@ -59,13 +59,13 @@ type cardsNow struct {
 	observed []gpu.Condition
 }
 
-func (c *cardsNow) change(do func()) {
+func (c *gpusNow) change(do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	do()
 }
 
-func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
+func (c *gpusNow) Read(ctx context.Context) (*prepare.Inventory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads++
@@ -80,7 +80,7 @@ func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
 	return &prepare.Inventory{Machine: &machine, Base: c.base}, c.fails
 }
 
-func (c *cardsNow) Replaced(context.Context) error {
+func (c *gpusNow) Replaced(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lookedAt++
@@ -89,7 +89,7 @@ func (c *cardsNow) Replaced(context.Context) error {
 }
 
 // Check answers as the GPUs do that are read next; fails is a driver that does not.
-func (c *cardsNow) Check(ctx context.Context) ([]gpu.Condition, bool) {
+func (c *gpusNow) Check(ctx context.Context) ([]gpu.Condition, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.checks++
@@ -110,25 +110,25 @@ func (c *cardsNow) Check(ctx context.Context) ([]gpu.Condition, bool) {
 	return conditions, c.fails == nil
 }
 
-func (c *cardsNow) Observe(_ context.Context, conditions []gpu.Condition) {
+func (c *gpusNow) Observe(_ context.Context, conditions []gpu.Condition) {
 	c.change(func() { c.observed = conditions })
 }
 
-func (c *cardsNow) SetInventory(i *prepare.Inventory) { c.change(func() { c.set = i }) }
-func (c *cardsNow) SetMachine(*gpu.Machine)           {}
-func (c *cardsNow) Warn(reason, message string) {
+func (c *gpusNow) SetInventory(i *prepare.Inventory) { c.change(func() { c.set = i }) }
+func (c *gpusNow) SetMachine(*gpu.Machine)           {}
+func (c *gpusNow) Warn(reason, message string) {
 	c.change(func() { c.told = append(c.told, reason+" "+message) })
 }
-func (c *cardsNow) Normal(reason, message string) { c.Warn(reason, message) }
-func (c *cardsNow) Clear(string)                  {}
+func (c *gpusNow) Normal(reason, message string) { c.Warn(reason, message) }
+func (c *gpusNow) Clear(string)                  {}
 
-func twoCards() gpu.Machine {
+func twoGPUs() gpu.Machine {
 	return gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b", Minor: 1}}}
 }
 
 // keep runs the inventory until the returned function is called, which returns
 // what was logged.
-func (c *cardsNow) keep(t *testing.T) (stop func() string) {
+func (c *gpusNow) keep(t *testing.T) (stop func() string) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
 	ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
 	i := New(KeeperOptions{
@@ -150,10 +150,10 @@ func (c *cardsNow) keep(t *testing.T) (stop func() string) {
 	}
 }
 
-// A card that is lost later is not offered, and is again when it is back.
-func TestCardsAreReadAgain(t *testing.T) {
+// A GPU that is lost later is not offered, and is again when it is back.
+func TestGPUsAreReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		stop := c.keep(t)
 		offered := func(want int) {
 			t.Helper()
@@ -170,7 +170,7 @@ func TestCardsAreReadAgain(t *testing.T) {
 		time.Sleep(DefaultReadInterval)
 		synctest.Wait()
 		offered(1)
-		c.change(func() { c.machine = twoCards() })
+		c.change(func() { c.machine = twoGPUs() })
 		time.Sleep(DefaultReadInterval)
 		synctest.Wait()
 		offered(2)
@@ -181,13 +181,13 @@ func TestCardsAreReadAgain(t *testing.T) {
 	})
 }
 
-// A card that fails to tell a property is read again soon.
-func TestUnreadableCardIsReadSoon(t *testing.T) {
+// A GPU that fails to tell a property is read again soon.
+func TestUnreadableGPUIsReadSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultUnreadable, Message: "unknown"})
 		stop := c.keep(t)
-		c.change(func() { c.machine = twoCards() })
+		c.change(func() { c.machine = twoGPUs() })
 		time.Sleep(retryReadInterval)
 		synctest.Wait()
 		stop()
@@ -197,10 +197,10 @@ func TestUnreadableCardIsReadSoon(t *testing.T) {
 	})
 }
 
-// The driver's files can change beside the same cards.
+// The driver's files can change beside the same GPUs.
 func TestNewBaseEditsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a"}}
 		stop := c.keep(t)
 		c.change(func() { c.base = base{"GPU-a GPU-b"} })
 		time.Sleep(DefaultReadInterval)
@@ -214,18 +214,18 @@ func TestNewBaseEditsCount(t *testing.T) {
 
 // What lasts is said once.
 func TestWhatLastsIsLoggedOnce(t *testing.T) {
-	for name, change := range map[string]func(c *cardsNow){
-		"a GPU that is lost": func(c *cardsNow) {
+	for name, change := range map[string]func(c *gpusNow){
+		"a GPU that is lost": func(c *gpusNow) {
 			c.machine.LeaveOut(gpu.Fault{Index: 1, Reason: gpu.FaultLost, Message: "lost"})
 		},
-		"lanes that are missing": func(c *cardsNow) {
+		"lanes that are missing": func(c *gpusNow) {
 			c.machine.LaneFaults = []gpu.LaneFault{{Index: 1, Lanes: 2, Most: 4}}
 		},
-		"no driver": func(c *cardsNow) { c.fails = errors.New("no driver") },
+		"no driver": func(c *gpusNow) { c.fails = errors.New("no driver") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+				c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 				change(c)
 				stop := c.keep(t)
 				time.Sleep(20*DefaultReadInterval + time.Second)
@@ -245,7 +245,7 @@ func TestWhatLastsIsLoggedOnce(t *testing.T) {
 // installation goes on, none starts anew either.
 func TestReplacedDriverEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		stop := c.keep(t)
 		for step := range 5 {
 			c.change(func() { c.looks = fmt.Errorf("%w: step %d", source.ErrDriverReplaced, step) })
@@ -270,7 +270,7 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 // A driver root that does not answer is no new driver: another process would wait for it, too.
 func TestDriverRootThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		stop := c.keep(t)
 		c.change(func() { c.looks = fmt.Errorf("looking for the NVML library: %w", bounded.ErrHung) })
 		time.Sleep(10 * lookInterval)
@@ -289,8 +289,8 @@ func TestDriverRootThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-func TestCardsWithoutEditsAreLeftOut(t *testing.T) {
-	m := twoCards()
+func TestGPUsWithoutEditsAreLeftOut(t *testing.T) {
+	m := twoGPUs()
 	m.Links = []gpu.Link{{A: 0, B: 1}}
 	m.LeaveOut(withoutEdits(&m, base{"GPU-a"})...)
 	if len(m.GPUs) != 1 || m.GPUs[0].UUID != "GPU-a" || len(m.Links) != 0 {
@@ -303,9 +303,9 @@ func TestCardsWithoutEditsAreLeftOut(t *testing.T) {
 }
 
 // A GPU that was left out as lost is read again when it answers, and not a minute later.
-func TestLostCardThatAnswersIsReadAtOnce(t *testing.T) {
+func TestLostGPUThatAnswersIsReadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
 		stop := c.keep(t)
 		time.Sleep(checkInterval)
@@ -314,7 +314,7 @@ func TestLostCardThatAnswersIsReadAtOnce(t *testing.T) {
 			if len(c.observed) != 2 || c.observed[1].Failure != gpu.FailureLost {
 				t.Errorf("observed were %+v", c.observed)
 			}
-			c.machine = twoCards()
+			c.machine = twoGPUs()
 		})
 		time.Sleep(checkInterval)
 		synctest.Wait()
@@ -328,7 +328,7 @@ func TestLostCardThatAnswersIsReadAtOnce(t *testing.T) {
 // A driver that goes makes all GPUs unhealthy, whatever was read before.
 func TestDriverThatGoesIsObservedForAllGPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		stop := c.keep(t)
 		c.change(func() { c.fails = errors.New("no driver") })
 		time.Sleep(checkInterval)
@@ -344,7 +344,7 @@ func TestDriverThatGoesIsObservedForAllGPUs(t *testing.T) {
 func TestEndWhileGPUsAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, known := range []bool{true, false} {
-			c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, slow: !known}
+			c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}, slow: !known}
 			stop := c.keep(t)
 			c.change(func() { c.slow = true })
 			time.Sleep(checkInterval)
@@ -359,9 +359,9 @@ func TestEndWhileGPUsAreAsked(t *testing.T) {
 
 // A driver that is loaded anew while the plugin runs answers nothing more to whoever began
 // with the one before: the GPUs are read again at once, and every ten seconds.
-func TestAllCardsFailingAreReadAgainSoon(t *testing.T) {
+func TestAllGPUsFailingAreReadAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		stop := c.keep(t)
 		time.Sleep(10 * time.Second)
 		c.change(func() {

@@ -12,7 +12,7 @@ import (
 // What a node pays while nothing happens: who adds to this adds to it on each node.
 func TestAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		stop := c.keep(t)
 		c.change(func() { c.reads, c.checks, c.lookedAt, c.moments = 0, 0, 0, map[time.Time]bool{} })
 		time.Sleep(time.Minute)
@@ -25,7 +25,7 @@ func TestAtRest(t *testing.T) {
 	})
 }
 
-func (c *cardsNow) noteMoment() {
+func (c *gpusNow) noteMoment() {
 	if c.moments != nil {
 		c.moments[time.Now()] = true
 	}
@@ -34,7 +34,7 @@ func (c *cardsNow) noteMoment() {
 // Whoever wants to know sooner of a GPU that broke says so.
 func TestReadInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, interval: 3 * time.Second}
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}, interval: 3 * time.Second}
 		stop := c.keep(t)
 		time.Sleep(6 * time.Second)
 		synctest.Wait()

@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
-// cgpuMaxShares is how many containers ACK documents for one card.
+// cgpuMaxShares is how many containers ACK documents for one GPU.
 const cgpuMaxShares = 20
 
 // cgpuBackend leaves the enforcement to Alibaba Cloud's kernel module, which
@@ -52,7 +52,7 @@ func (b cgpuBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	}
 	uuids := make([]string, 0, len(r.Grants))
 	for _, g := range r.Grants {
-		uuids = append(uuids, g.Card.UUID)
+		uuids = append(uuids, g.GPU.UUID)
 	}
 	env := memoryEnv(r)
 	if b.keep {

@@ -82,12 +82,12 @@ func (c Claim) Check() error {
 			if !limited(g) {
 				continue
 			}
-			err := container.backend.Check(g.Card.UUID)
+			err := container.backend.Check(g.GPU.UUID)
 			if m, is := unwrapped(container.backend).(mpsBackend); err == nil && is && g.KernelMemory {
-				err = m.memory.check(g.Card.UUID)
+				err = m.memory.check(g.GPU.UUID)
 			}
 			if err != nil {
-				return fmt.Errorf("GPU %d: its share could not be limited by %s: %w", g.Card.Index, container.backend.Name(), err)
+				return fmt.Errorf("GPU %d: its share could not be limited by %s: %w", g.GPU.Index, container.backend.Name(), err)
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func (c Claim) Check() error {
 }
 
 // setUpLimit is how long a claim's containers may take together to be set up: some
-// milliseconds, and less than a second where a card's MPS server is started. The kubelet
+// milliseconds, and less than a second where a GPU's MPS server is started. The kubelet
 // waits longer.
 const setUpLimit = 8 * time.Second
 

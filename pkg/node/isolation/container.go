@@ -39,10 +39,10 @@ func CheckContainer(parts []Part) error {
 			continue
 		}
 		for _, other := range slices.Concat(parts[:i], parts[i+1:]) {
-			if card, ok := p.lacks(other); ok {
+			if g, ok := p.lacks(other); ok {
 				return fmt.Errorf("it would have GPU %d by %s beside GPU %d by %s, but %s: give it the GPUs of one of them, or "+
 					"ask for whole GPUs",
-					card.Index, other, p.grants[0].Card.Index, p, reason)
+					g.Index, other, p.grants[0].GPU.Index, p, reason)
 			}
 		}
 	}
@@ -75,11 +75,11 @@ func (p Part) excludes() string {
 }
 
 // lacks is a GPU of the other part that this one does not have.
-func (p Part) lacks(other Part) (claim.Card, bool) {
+func (p Part) lacks(other Part) (claim.GPU, bool) {
 	for _, g := range other.grants {
-		if !slices.ContainsFunc(p.grants, func(own claim.Grant) bool { return own.Card.UUID == g.Card.UUID }) {
-			return g.Card, true
+		if !slices.ContainsFunc(p.grants, func(own claim.Grant) bool { return own.GPU.UUID == g.GPU.UUID }) {
+			return g.GPU, true
 		}
 	}
-	return claim.Card{}, false
+	return claim.GPU{}, false
 }

@@ -13,11 +13,11 @@ import (
 // Environment variables that do not depend on the back end.
 const (
 	// envVisibleDevices tells NVIDIA's own runtime hook, where a node still has
-	// it, to add no cards: they come by CDI.
+	// it, to add no GPUs: they come by CDI.
 	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES=void"
 	envDisabled       = ack.EnvDisable + "=true"
 	envEnabled        = ack.EnvDisable + "=false"
-	// envCUDADevices lists cards by UUID; CUDA numbers them in that order.
+	// envCUDADevices lists GPUs by UUID; CUDA numbers them in that order.
 	envCUDADevices = "CUDA_VISIBLE_DEVICES"
 )
 
@@ -26,16 +26,16 @@ const (
 // plugin sets (source: legacy env of the gpushare plugin), so that programs
 // which size themselves by it keep working:
 //
-//	ALIYUN_COM_GPU_MEM_CONTAINER  the request's units per card
-//	ALIYUN_COM_GPU_MEM_DEV        the card's units
+//	ALIYUN_COM_GPU_MEM_CONTAINER  the request's units per GPU
+//	ALIYUN_COM_GPU_MEM_DEV        the GPU's units
 //	ALIYUN_COM_GPU_MEM_UNIT       GiB
-//	ALIYUN_COM_GPU_MEM_IDX        the cards' indices, comma-separated
-//	ALIYUN_COM_GPU_MEM_POD        the claim's units, over all requests and cards
+//	ALIYUN_COM_GPU_MEM_IDX        the GPUs' indices, comma-separated
+//	ALIYUN_COM_GPU_MEM_POD        the claim's units, over all requests and GPUs
 //	ALIYUN_COM_GPU_SCHD_WEIGHT    the compute percentage / 5, where compute was granted
 //
-// Where the cards have an order (Request.Order), CUDA_VISIBLE_DEVICES sets it.
+// Where the GPUs have an order (Request.Order), CUDA_VISIBLE_DEVICES sets it.
 //
-// A request that spans unlike cards states the first card's units.
+// A request that spans unlike GPUs states the first GPU's units.
 func Env(r Group) []string {
 	env := []string{envVisibleDevices}
 	first := r.Grants[0]
@@ -64,7 +64,7 @@ func memoryEnv(r Group) []string {
 	first := r.Grants[0]
 	return []string{
 		fmt.Sprintf("%s=%d", ack.EnvMemoryContainer, first.Units),
-		fmt.Sprintf("%s=%d", ack.EnvMemoryGPU, first.Card.Units()),
+		fmt.Sprintf("%s=%d", ack.EnvMemoryGPU, first.GPU.Units()),
 	}
 }
 
@@ -82,7 +82,7 @@ func weightEnv(r Group) []string {
 func indices(r Group) []string {
 	out := make([]string, 0, len(r.Grants))
 	for _, g := range r.Grants {
-		out = append(out, strconv.Itoa(g.Card.Index))
+		out = append(out, strconv.Itoa(g.GPU.Index))
 	}
 	return out
 }

@@ -68,11 +68,11 @@ func (b hamiBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 			ownToContainer(hamiLockDir),
 		},
 	}
-	// The library counts cards as CUDA does, and is told to do it in the order of their
+	// The library counts GPUs as CUDA does, and is told to do it in the order of their
 	// bus addresses: without that the fastest comes first.
 	edits.Env = append(edits.Env, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
 	grants := slices.SortedFunc(slices.Values(r.Grants),
-		func(a, b claim.Grant) int { return cmp.Compare(a.Card.Index, b.Card.Index) })
+		func(a, b claim.Grant) int { return cmp.Compare(a.GPU.Index, b.GPU.Index) })
 	for i, g := range grants {
 		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%dm", i, g.CapMiB()))
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package isolation knows how the users of one card are kept apart: what a
+// Package isolation knows how the users of one GPU are kept apart: what a
 // container gets so that it keeps to what it was granted, and whether that can
 // be relied on at the moment.
 package isolation
@@ -17,14 +17,14 @@ import (
 
 // Names of back ends, as the device attribute "isolation" shows them.
 const (
-	NameWholeCard = "whole-card" // nobody else is given the card
-	NameNone      = "none"       // nothing keeps a container to its share
-	NameMPS       = "mps"        // NVIDIA's Multi-Process Service, with a daemon for each card
-	NameMPSNode   = "mps-node"   // the same, with one daemon for all of the node's cards
-	NameCGPU      = "cgpu"       // Alibaba Cloud's kernel module
-	NameHAMi      = "hami"       // HAMi-core, a library in the container
-	NameKernel    = "kernel"     // NVIDIA's kernel driver, by limits on control groups
-	NameMIG       = "mig"        // the GPU itself, which an administrator cut into instances
+	NameWholeGPU = "whole-card" // nobody else is given the GPU
+	NameNone     = "none"       // nothing keeps a container to its share
+	NameMPS      = "mps"        // NVIDIA's Multi-Process Service, with a daemon for each GPU
+	NameMPSNode  = "mps-node"   // the same, with one daemon for all of the node's GPUs
+	NameCGPU     = "cgpu"       // Alibaba Cloud's kernel module
+	NameHAMi     = "hami"       // HAMi-core, a library in the container
+	NameKernel   = "kernel"     // NVIDIA's kernel driver, by limits on control groups
+	NameMIG      = "mig"        // the GPU itself, which an administrator cut into instances
 )
 
 // Level says what it takes to get around the isolation; it is the device
@@ -49,17 +49,17 @@ const (
 	LevelDeviceMemory Level = "device-memory"
 	// LevelKernel: a module of the host's kernel enforces the share.
 	LevelKernel Level = "kernel"
-	// LevelCard: the card has one user, who is not given any other card.
-	LevelCard Level = "card"
+	// LevelGPU: the GPU has one user, who is not given any other GPU.
+	LevelGPU Level = "card"
 )
 
 // Group is what one request of a claim was granted, or all those that are for one
 // container.
 type Group struct {
-	// Grants are one for each card, with all that was granted of it, in the order
-	// of allocation; see claim.PerCard.
+	// Grants are one for each GPU, with all that was granted of it, in the order
+	// of allocation; see claim.PerGPU.
 	Grants []claim.Grant
-	// Order lists the UUIDs of the request's cards in the order in which
+	// Order lists the UUIDs of the request's GPUs in the order in which
 	// containers are to see them; empty leaves it to CUDA.
 	Order []string
 	// ClaimUnits is the memory that the whole claim was granted, in GiB units.
@@ -77,11 +77,11 @@ type Backend interface {
 	// Level is the value of the device attribute "isolationLevel", unless the GPU has a
 	// stricter one: see LevelOn.
 	Level() Level
-	// MaxShares is how many shares of one card it can keep apart; 0 if it sets
+	// MaxShares is how many shares of one GPU it can keep apart; 0 if it sets
 	// no limit.
 	MaxShares() int64
 	// Check reports why a container that starts now would not be held to its
-	// share of the card, nil if it would be.
+	// share of the GPU, nil if it would be.
 	Check(uuid string) error
 	// Validate reports why the grants that a claim has for one container, or one
 	// request, cannot be enforced together.
@@ -123,11 +123,11 @@ type none struct{ noLimits }
 func (none) Name() string { return NameNone }
 func (none) Level() Level { return LevelNone }
 
-// wholeCard needs no enforcement: the card has one user.
-type wholeCard struct{ noLimits }
+// wholeGPU needs no enforcement: the GPU has one user.
+type wholeGPU struct{ noLimits }
 
-func (wholeCard) Name() string { return NameWholeCard }
-func (wholeCard) Level() Level { return LevelCard }
+func (wholeGPU) Name() string { return NameWholeGPU }
+func (wholeGPU) Level() Level { return LevelGPU }
 
 // limited says whether a grant's limits are to be enforced.
 func limited(g claim.Grant) bool {
@@ -141,7 +141,7 @@ func Limited(g claim.Grant) bool { return HasLimits(g) && limited(g) }
 // switched off.
 func HasLimits(g claim.Grant) bool { return Capped(g.Mode) || g.Isolation == NameKernel }
 
-// ByMPS says whether the back end of that name has a card's users be clients of MPS.
+// ByMPS says whether the back end of that name has a GPU's users be clients of MPS.
 func ByMPS(name string) bool { return name == NameMPS || name == NameMPSNode }
 
 // Capped says whether claims in the mode have limits that a back end enforces.

@@ -25,7 +25,7 @@ func grant(m mode.Mode, index int, units, cores int64) claim.Grant {
 	return claim.Grant{
 		Request: "r", Device: devices.DeviceName(index, m), Mode: m, Units: units, CoresPercent: cores,
 		Config: v1alpha1.Default(),
-		Card:   claim.Card{Index: index, UUID: []string{"GPU-a", "GPU-b", "GPU-c", "GPU-d"}[index], MemoryMiB: 16130},
+		GPU:    claim.GPU{Index: index, UUID: []string{"GPU-a", "GPU-b", "GPU-c", "GPU-d"}[index], MemoryMiB: 16130},
 	}
 }
 
@@ -82,13 +82,13 @@ func TestEnv(t *testing.T) {
 
 // The public samples of what a container on ACK sees as its memory.
 func TestCapMiB(t *testing.T) {
-	for _, tc := range []struct{ cardMiB, units, want int64 }{
+	for _, tc := range []struct{ gpuMiB, units, want int64 }{
 		{15079, 3, 3231}, {16130, 2, 2150}, {16130, 3, 3226}, {16130, 4, 4301}, {23028, 8, 8373}, {15360, 3, 3072},
 		{16130, 1, 1075}, {16130, 7, 7527}, {16130, 15, 16130}, {143771, 140, 143771},
 	} {
-		g := claim.Grant{Units: tc.units, Card: claim.Card{MemoryMiB: tc.cardMiB}}
+		g := claim.Grant{Units: tc.units, GPU: claim.GPU{MemoryMiB: tc.gpuMiB}}
 		if got := g.CapMiB(); got != tc.want {
-			t.Errorf("%d units of a GPU of %d MiB: %d MiB, want %d", tc.units, tc.cardMiB, got, tc.want)
+			t.Errorf("%d units of a GPU of %d MiB: %d MiB, want %d", tc.units, tc.gpuMiB, got, tc.want)
 		}
 	}
 }
@@ -96,14 +96,14 @@ func TestCapMiB(t *testing.T) {
 // The limits of a full GPU's shares fit into what programs can allocate of it, however it is
 // divided: what the driver keeps of a T4, some 450 MiB, is nobody's.
 func TestLimitsOfAFullGPUFit(t *testing.T) {
-	t4 := claim.Card{MemoryMiB: 15360, ReservedMiB: 450}
+	t4 := claim.GPU{MemoryMiB: 15360, ReservedMiB: 450}
 	if units := t4.Units(); units != 15 {
 		t.Errorf("the GPU has %d units, want 15 as on ACK", units)
 	}
 	for _, shares := range [][]int64{{15}, {1, 14}, {7, 8}, {5, 5, 5}, slices.Repeat([]int64{1}, 15)} {
 		var sum int64
 		for _, units := range shares {
-			sum += claim.Grant{Units: units, Card: t4}.CapMiB()
+			sum += claim.Grant{Units: units, GPU: t4}.CapMiB()
 		}
 		if free := t4.MemoryMiB - t4.ReservedMiB; sum > free || sum < free-int64(len(shares)) {
 			t.Errorf("the limits of shares of %d units are %d MiB together, want the %d that can be allocated", shares, sum,
@@ -170,7 +170,7 @@ func TestMPSChecksEachStart(t *testing.T) {
 	}
 }
 
-func TestMPSRefusesTwoCards(t *testing.T) {
+func TestMPSRefusesTwoGPUs(t *testing.T) {
 	b := mpsBackend{}
 	if err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 0, 7, 0)}); err != nil {
 		t.Errorf("two requests on one GPU: %v", err)
@@ -310,7 +310,7 @@ func TestRegistry(t *testing.T) {
 	if b, err := r.For(mode.Dynamic); err == nil {
 		t.Errorf("dynamic is served by %s", b.Name())
 	}
-	if b, err := r.For(mode.Topology); err != nil || b.Level() != LevelCard {
+	if b, err := r.For(mode.Topology); err != nil || b.Level() != LevelGPU {
 		t.Errorf("topology is served by %v, %v", b, err)
 	}
 }

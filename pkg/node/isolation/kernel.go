@@ -108,7 +108,7 @@ func (k *kernelMemory) everywhere() (all, known bool) {
 // limitMiB is what the containers with a grant have together of its GPU, pod by pod.
 func (k *kernelMemory) limitMiB(g claim.Grant) int64 {
 	if !limited(g) {
-		return g.Card.MemoryMiB
+		return g.GPU.MemoryMiB
 	}
 	return g.CapMiB() + k.overheadMiB
 }
@@ -129,7 +129,7 @@ func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
 	var gpus []string
 	for _, g := range r.Grants {
 		if g.KernelMemory {
-			gpus = append(gpus, fmt.Sprintf("%s=%d/%d", g.Card.UUID, k.limitMiB(g), g.Card.MemoryMiB))
+			gpus = append(gpus, fmt.Sprintf("%s=%d/%d", g.GPU.UUID, k.limitMiB(g), g.GPU.MemoryMiB))
 		}
 	}
 	found := k.limits()

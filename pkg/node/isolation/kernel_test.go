@@ -66,7 +66,7 @@ func TestChoiceOfTheKernel(t *testing.T) {
 			"the driver is older"},
 		"mps alone":   {mode.MPS, Config{MPS: "mps"}, both, NameMPS, nil, ""},
 		"mps, a typo": {mode.MPS, Config{MPS: "none"}, both, NameMPS, nil, "ISOLATION_MPS"},
-		"whole GPUs":  {mode.Exclusive, Config{}, both, NameWholeCard, nil, ""},
+		"whole GPUs":  {mode.Exclusive, Config{}, both, NameWholeGPU, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := registryWith(tc.config, tc.found)

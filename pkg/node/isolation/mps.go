@@ -17,17 +17,17 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// wholeCompute is a limit of all the card's multiprocessors, in percent.
+// wholeCompute is a limit of all the GPU's multiprocessors, in percent.
 const wholeCompute = 100
 
-// containerPipeDir is where a container finds the pipe directory of its card.
+// containerPipeDir is where a container finds the pipe directory of its GPU.
 const containerPipeDir = "/run/gpushare/mps"
 
-// mpsBackend limits the clients of the card's MPS server. The limits are in
+// mpsBackend limits the clients of the GPU's MPS server. The limits are in
 // the client's environment and hold per process: what gets around them is in
 // docs/isolation.md.
 type mpsBackend struct {
-	// name is NameMPS, where each card has a daemon of its own, or NameMPSNode.
+	// name is NameMPS, where each GPU has a daemon of its own, or NameMPSNode.
 	name string
 	// dir is the directory shared with gpu-mps-supervisor, under the same path on
 	// the host.
@@ -48,21 +48,21 @@ func (mpsBackend) Level() Level     { return LevelCooperative }
 func (mpsBackend) MaxShares() int64 { return mps.MaxClients }
 
 // Check matters most when it fails: a client whose daemon is gone runs without
-// MPS, with all of the card, and nobody tells.
+// MPS, with all of the GPU, and nobody tells.
 func (b mpsBackend) Check(uuid string) error { return b.dir.Check(uuid) }
 
-// Validate: a process can use one pipe directory, and so the cards of one daemon. It has one
+// Validate: a process can use one pipe directory, and so the GPUs of one daemon. It has one
 // percentage of the multiprocessors of each.
 func (b mpsBackend) Validate(grants []claim.Grant) error {
 	if b.name == NameMPSNode {
 		return samePercent(claim.PerGPU(grants))
 	}
 	for _, g := range grants {
-		if g.Card.UUID != grants[0].Card.UUID {
+		if g.GPU.UUID != grants[0].GPU.UUID {
 			return fmt.Errorf("one container would have GPUs %d and %d, but with MPS a container has to be on one GPU: ask "+
 				"for one device per request, and have each request used by a container of its own (claims: [{name: CLAIM, "+
 				"request: REQUEST}]), or bind them to one GPU with the constraint matchAttribute: gpu.aliyun.com/uuid",
-				grants[0].Card.Index, g.Card.Index)
+				grants[0].GPU.Index, g.GPU.Index)
 		}
 	}
 	return nil
@@ -72,15 +72,15 @@ func samePercent(grants []claim.Grant) error {
 	for _, g := range grants {
 		if first := grants[0]; g.CoresPercent != first.CoresPercent {
 			return fmt.Errorf("one container would have %d percent of the compute of GPU %d and %d of GPU %d, but with MPS a "+
-				"process has the same of all its GPUs: ask for as much of each", first.CoresPercent, first.Card.Index,
-				g.CoresPercent, g.Card.Index)
+				"process has the same of all its GPUs: ask for as much of each", first.CoresPercent, first.GPU.Index,
+				g.CoresPercent, g.GPU.Index)
 		}
 	}
 	return nil
 }
 
 // pipeDirOptions keep whoever a container runs as from the pipe directory, which all
-// clients of the card have: from filling the host's /run with files, which others would
+// clients of the GPU have: from filling the host's /run with files, which others would
 // see and which would outlive the container, and from the socket of the daemon. A client
 // makes no files there, and connecting to a socket is no write (seen with CUDA and
 // nvidia-cuda-mps-control of driver 535).
@@ -91,7 +91,7 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	edits := &specs.ContainerEdits{
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipeDir},
 		Mounts: []*specs.Mount{{
-			HostPath:      b.dir.PipeDir(g.Card.UUID),
+			HostPath:      b.dir.PipeDir(g.GPU.UUID),
 			ContainerPath: containerPipeDir,
 			Options:       pipeDirOptions(),
 		}},
@@ -111,7 +111,7 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	// The kubelet asks the driver once per claim, but containers start again.
 	if b.check != "" {
 		edits.Hooks = append(edits.Hooks, &specs.Hook{
-			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.Card.UUID},
+			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.GPU.UUID},
 			// The program of an earlier version, as after a downgrade, takes no further arguments.
 			Env: []string{mps.EnvShare + "=" + string(g.ShareID), mps.EnvContainers + "=" + strconv.Itoa(b.containers)},
 		})
@@ -126,21 +126,21 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 func uuids(grants []claim.Grant) []string {
 	var out []string
 	for _, g := range grants {
-		out = append(out, g.Card.UUID)
+		out = append(out, g.GPU.UUID)
 	}
 	return out
 }
 
-// memoryLimits are the container's limits on its cards, empty where it has none. They are in
+// memoryLimits are the container's limits on its GPUs, empty where it has none. They are in
 // M: limits in K are ignored without a word.
 func (b mpsBackend) memoryLimits(grants []claim.Grant) string {
 	var limits []string
 	for _, g := range grants {
-		// A daemon that serves one card has it as its device 0. Which number a card has among
+		// A daemon that serves one GPU has it as its device 0. Which number a GPU has among
 		// those of a container depends on what else it sees.
 		device := "0"
 		if b.name == NameMPSNode {
-			device = g.Card.UUID
+			device = g.GPU.UUID
 		}
 		if limited(g) {
 			limits = append(limits, fmt.Sprintf("%s=%dM", device, b.limits(g).MemoryMiB))
@@ -151,7 +151,7 @@ func (b mpsBackend) memoryLimits(grants []claim.Grant) string {
 
 // limits are what MPS holds a process to that has what was granted.
 func (b mpsBackend) limits(g claim.Grant) mps.Limits {
-	l := mps.Limits{MemoryMiB: g.Card.MemoryMiB, ThreadPercent: wholeCompute}
+	l := mps.Limits{MemoryMiB: g.GPU.MemoryMiB, ThreadPercent: wholeCompute}
 	if !limited(g) {
 		return l
 	}
@@ -162,26 +162,26 @@ func (b mpsBackend) limits(g claim.Grant) mps.Limits {
 	return l
 }
 
-// Effects are the claim's part of what the supervisor is told that each card is used for.
+// Effects are the claim's part of what the supervisor is told that each GPU is used for.
 func (b mpsBackend) Effects(r Group) []Effect {
 	var out []Effect
 	for _, g := range r.Grants {
 		if !g.Admin {
-			out = append(out, Effect{Name: b.name + clientEffect, GPU: g.Card.UUID})
+			out = append(out, Effect{Name: b.name + clientEffect, GPU: g.GPU.UUID})
 		}
 	}
 	return out
 }
 
-// SetUp has room made on the card for a process with the container's limits: the card's
+// SetUp has room made on the GPU for a process with the container's limits: the GPU's
 // server gives nobody more than its largest claim has.
 func (b mpsBackend) SetUp(ctx context.Context, r Group) error {
 	for _, g := range r.Grants {
-		if g.Admin || !limited(g) && b.dir.Check(g.Card.UUID) != nil {
+		if g.Admin || !limited(g) && b.dir.Check(g.GPU.UUID) != nil {
 			// Without limits a program may run without MPS.
 			continue
 		}
-		if err := b.dir.Admit(ctx, g.Card.UUID, b.limits(g)); err != nil {
+		if err := b.dir.Admit(ctx, g.GPU.UUID, b.limits(g)); err != nil {
 			return err
 		}
 	}
@@ -204,7 +204,7 @@ func (c Claim) limitsBy(name string) map[string]mps.Limits {
 		}
 		for _, g := range container.group.Grants {
 			if !g.Admin {
-				out[g.Card.UUID] = mps.Use{Limits: out[g.Card.UUID]}.With(b.limits(g)).Limits
+				out[g.GPU.UUID] = mps.Use{Limits: out[g.GPU.UUID]}.With(b.limits(g)).Limits
 			}
 		}
 	}
@@ -220,8 +220,8 @@ func (c Claim) BesideMPS() []string {
 			continue
 		}
 		for _, g := range container.group.Grants {
-			if !g.Admin && !slices.Contains(out, g.Card.UUID) {
-				out = append(out, g.Card.UUID)
+			if !g.Admin && !slices.Contains(out, g.GPU.UUID) {
+				out = append(out, g.GPU.UUID)
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			backends, dir := byMPS(t)
-			uuid := tc.grants[0].Card.UUID
+			uuid := tc.grants[0].GPU.UUID
 			if err := dir.SetStatus(uuid, mps.Status{State: mps.Ready}); err != nil {
 				t.Fatal(err)
 			}

@@ -58,8 +58,8 @@ type Config struct {
 type Registry struct {
 	config Config
 	// moduleLoaded is whether Alibaba's module was there at the start: a choice
-	// that changed by itself would mix two kinds of isolation on a card. Should
-	// the module go away, cards are closed.
+	// that changed by itself would mix two kinds of isolation on a GPU. Should
+	// the module go away, GPUs are closed.
 	moduleLoaded bool
 	cgpu         cgpuBackend
 	mps, mpsNode mpsBackend
@@ -68,7 +68,7 @@ type Registry struct {
 }
 
 // NewRegistry never fails: what is wrong with a setting concerns the modes that go
-// by it. The back end of such a mode says so in its Check, for every card.
+// by it. The back end of such a mode says so in its Check, for every GPU.
 func NewRegistry(c Config) *Registry {
 	memory := &kernelMemory{config: c.Kernel, overheadMiB: c.MPSOverheadMiB, containers: c.ContainersPerShare}
 	r := &Registry{
@@ -90,7 +90,7 @@ func NewRegistry(c Config) *Registry {
 func (r *Registry) For(m mode.Mode) (Backend, error) {
 	switch m {
 	case mode.Exclusive, mode.Topology:
-		return wholeCard{}, nil
+		return wholeGPU{}, nil
 	case mode.Share:
 		return r.ofShare(), nil
 	case mode.MIG:
@@ -218,7 +218,7 @@ func (r *Registry) byHAMi() Backend {
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	for _, b := range []Backend{wholeCard{}, none{}, migInstance{}, r.byMPS(r.mps), r.byMPS(r.mpsNode), r.cgpu,
+	for _, b := range []Backend{wholeGPU{}, none{}, migInstance{}, r.byMPS(r.mps), r.byMPS(r.mpsNode), r.cgpu,
 		r.byHAMi(), r.byKernel()} {
 		if b.Name() == name {
 			return b, nil

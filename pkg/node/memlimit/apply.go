@@ -23,7 +23,7 @@ type Start struct {
 // Apply sets the limits of a container that starts, and reads them back. Where they do not
 // read as they were set, it is an error, and the container must not start. It is
 // idempotent. It blocks while another process sets limits on the GPU.
-func (h Host) Apply(g GPU, c Card, s Start) error {
+func (h Host) Apply(g GPU, c Target, s Start) error {
 	return h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
 		others := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool {
 			return e.Container == s.Container && e.Share == s.Share

@@ -24,7 +24,7 @@ type Missing struct {
 // that differ: a driver that is loaded anew has lost them (§1), and somebody may have changed
 // them. It removes the entries of claims that are not prepared any more. Of kind Misc it clears
 // their pods' limits, which the driver's table would keep (§2).
-func (h Host) Check(g GPU, c Card, prepared func(claim types.UID) bool) (missing []Missing, err error) {
+func (h Host) Check(g GPU, c Target, prepared func(claim types.UID) bool) (missing []Missing, err error) {
 	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
 		kept := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return !prepared(e.Claim) })
 		limits := wanted(kept, c)
@@ -60,7 +60,7 @@ type Used struct {
 // Used is what the driver counts for the GPU's running containers: of their own control
 // groups or, where the pod has the limit, of that. A container of which it cannot be read
 // is left out.
-func (h Host) Used(g GPU, c Card) (used []Used, err error) {
+func (h Host) Used(g GPU, c Target) (used []Used, err error) {
 	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
 		used = h.usedBy(g, entries)
 		return entries, nil

@@ -46,8 +46,8 @@ type Host struct {
 
 func (h Host) dir(group string) string { return filepath.Join(h.Root, group) }
 
-// Card is a GPU as limits go by it.
-type Card struct {
+// Target is a GPU as limits go by it.
+type Target struct {
 	UUID string
 	Kind Kind
 	// MemoryMiB is all of its memory: no limit may be more (§2).
@@ -84,7 +84,7 @@ const mib = 1 << 20
 // pod. So a share that is all its pod has is the pod's limit, and containers have none of
 // their own; of several shares each container has its own, and two containers of one share
 // may have it twice.
-func wanted(entries []Entry, c Card) map[string]uint64 {
+func wanted(entries []Entry, c Target) map[string]uint64 {
 	out := map[string]uint64{}
 	shares := map[string]map[string]int64{}
 	for _, e := range entries {
@@ -112,4 +112,4 @@ func wanted(entries []Entry, c Card) map[string]uint64 {
 }
 
 // bytes is a limit that the driver takes: no more than the GPU has.
-func (c Card) bytes(limit int64) uint64 { return uint64(max(0, min(limit, c.MemoryMiB))) * mib }
+func (c Target) bytes(limit int64) uint64 { return uint64(max(0, min(limit, c.MemoryMiB))) * mib }

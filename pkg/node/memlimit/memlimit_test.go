@@ -75,14 +75,14 @@ type node struct {
 	Host
 	*driver
 	t *testing.T
-	c Card
+	c Target
 }
 
 func newNode(t *testing.T, k Kind) *node {
 	return &node{
 		Host:   Host{Root: t.TempDir(), Ledger: filepath.Join(t.TempDir(), "memory-limits")},
 		driver: &driver{kind: k, limits: map[string]uint64{}, used: map[string]uint64{}}, t: t,
-		c: Card{UUID: "GPU-a", Kind: k, MemoryMiB: 15 << 10},
+		c: Target{UUID: "GPU-a", Kind: k, MemoryMiB: 15 << 10},
 	}
 }
 

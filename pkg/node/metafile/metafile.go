@@ -157,13 +157,13 @@ func attributes(result []claim.Grant) map[resourceapi.QualifiedName]resourceapi.
 	}
 	g := result[0]
 	set(v1alpha1.AttrMode, string(g.Mode))
-	set(v1alpha1.AttrModel, g.Card.Model)
+	set(v1alpha1.AttrModel, g.GPU.Model)
 	set(v1alpha1.AttrIsolation, g.Isolation)
-	number(v1alpha1.AttrMemoryMiB, g.Card.MemoryMiB)
+	number(v1alpha1.AttrMemoryMiB, g.GPU.MemoryMiB)
 	if len(result) == 1 {
-		set(v1alpha1.AttrUUID, g.Card.UUID)
-		number(v1alpha1.AttrIndex, int64(g.Card.Index))
-		if i := g.Card.MIG; i != nil {
+		set(v1alpha1.AttrUUID, g.GPU.UUID)
+		number(v1alpha1.AttrIndex, int64(g.GPU.Index))
+		if i := g.GPU.MIG; i != nil {
 			set(v1alpha1.AttrProfile, i.Profile)
 			set(v1alpha1.AttrParentUUID, i.ParentUUID)
 			number(v1alpha1.AttrPlacementStart, int64(i.Start))
@@ -172,7 +172,7 @@ func attributes(result []claim.Grant) map[resourceapi.QualifiedName]resourceapi.
 	} else {
 		var members []string
 		for _, of := range result {
-			members = append(members, strconv.Itoa(of.Card.Index))
+			members = append(members, strconv.Itoa(of.GPU.Index))
 		}
 		number(v1alpha1.AttrGPUCount, int64(len(result)))
 		set(v1alpha1.AttrMembers, strings.Join(members, ","))
@@ -185,7 +185,7 @@ func attributes(result []claim.Grant) map[resourceapi.QualifiedName]resourceapi.
 			number(v1alpha1.MetaGrantedCores, g.CoresPercent)
 		}
 	default:
-		number(v1alpha1.MetaGrantedMemoryMiB, g.Card.MemoryMiB)
+		number(v1alpha1.MetaGrantedMemoryMiB, g.GPU.MemoryMiB)
 	}
 	return out
 }

@@ -21,7 +21,7 @@ import (
 func shared(request string, units int64) claim.Grant {
 	return claim.Grant{Request: request, Pool: "n1/gpu", Device: "gpu-1-core-mem", ShareID: "s", Mode: mode.CoreMem,
 		Units: units, CoresPercent: 30, Isolation: "mps",
-		Card: claim.Card{Index: 1, UUID: "GPU-b", Model: "Tesla-V100", MemoryMiB: 16130}}
+		GPU: claim.GPU{Index: 1, UUID: "GPU-b", Model: "Tesla-V100", MemoryMiB: 16130}}
 }
 
 // What Kubernetes' own library reads of the file is what the claim has.
@@ -67,9 +67,9 @@ func TestFileIsReadByKubernetes(t *testing.T) {
 func TestFilesOfAClaim(t *testing.T) {
 	dir := Dir(filepath.Join(t.TempDir(), "files"))
 	set := claim.Grant{Request: "set", Device: "gpus-0-1", Mode: mode.Topology,
-		Card: claim.Card{Index: 0, MemoryMiB: 15360}}
+		GPU: claim.GPU{Index: 0, MemoryMiB: 15360}}
 	other := set
-	other.Card.Index = 1
+	other.GPU.Index = 1
 	c := Claim{Namespace: "ns", Name: "c", UID: "uid", Grants: []claim.Grant{shared("a", 1), set, other}}
 	exists := func(want bool) {
 		t.Helper()

@@ -66,7 +66,7 @@ func (c *NodeCollector) Collect(out chan<- prometheus.Metric) {
 }
 
 // labels are those of a GPU: its index, as nvidia-smi counts, and its UUID.
-func (c Card) labels() []string { return []string{strconv.Itoa(c.Index), c.UUID} }
+func (c ID) labels() []string { return []string{strconv.Itoa(c.Index), c.UUID} }
 
 // nodeFamilies are the metrics of a node.
 func nodeFamilies() []family {

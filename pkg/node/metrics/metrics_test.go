@@ -45,7 +45,7 @@ func machine() *gpu.Machine {
 func share(index int, units, cores int64, container *string) claim.Grant {
 	g := machine().GPUs[index]
 	return claim.Grant{Mode: mode.Share, Units: units, CoresPercent: cores, Slots: 1,
-		Card:   claim.Card{Index: index, UUID: g.UUID, MemoryMiB: g.MemoryMiB},
+		GPU:    claim.GPU{Index: index, UUID: g.UUID, MemoryMiB: g.MemoryMiB},
 		Config: v1alpha1.GpuConfig{Container: container}}
 }
 
@@ -62,11 +62,11 @@ func holdings() Holdings {
 			{usage.Claim{Namespace: "b", Name: "two", Grants: []claim.Grant{whole}}, []string{"x", "y"}},
 			{usage.Claim{Namespace: "c", Name: "watch", Grants: []claim.Grant{admin}}, nil},
 		},
-		Reserved: func(uuid string) deviceplugin.Card {
+		Reserved: func(uuid string) deviceplugin.GPU {
 			if uuid != "GPU-a" {
-				return deviceplugin.Card{}
+				return deviceplugin.GPU{}
 			}
-			return deviceplugin.Card{Amount: deviceplugin.Amount{Units: 5}}
+			return deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 5}}
 		},
 		Unhealthy: map[string]health.Unhealthy{"GPU-b": {Reason: "xid-79"}},
 		Audit: &audit.Snapshot{
@@ -83,7 +83,7 @@ func holdings() Holdings {
 func node() Node {
 	n := NodeOf(holdings())
 	n.Publishing = Publishing{Behind: 1.5, SwitchWaiting: 7}
-	n.Daemons = []Daemon{{Card: Card{0, "GPU-a"}, Ready: true, Restarts: 3}}
+	n.Daemons = []Daemon{{ID: ID{0, "GPU-a"}, Ready: true, Restarts: 3}}
 	n.Devices = []Device{{mode.Share, "Tesla-V100", true}, {mode.Share, "Tesla-V100", true},
 		{mode.Share, "Tesla-V100", false}}
 	return n
@@ -164,7 +164,7 @@ func TestInstances(t *testing.T) {
 		}}}
 	h.Unhealthy["MIG-2"] = health.Unhealthy{Reason: "xid-94"}
 	h.Claims = append(h.Claims, Granted{usage.Claim{Namespace: "d", Name: "mig", Grants: []claim.Grant{
-		{Mode: mode.Exclusive, Card: claim.Card{Index: 3, UUID: "MIG-1", MemoryMiB: 40192}}}}, []string{"pod"}})
+		{Mode: mode.Exclusive, GPU: claim.GPU{Index: 3, UUID: "MIG-1", MemoryMiB: 40192}}}}, []string{"pod"}})
 	var got []GPU
 	for _, g := range NodeOf(h).GPUs {
 		if g.Index == 3 {
@@ -172,10 +172,10 @@ func TestInstances(t *testing.T) {
 		}
 	}
 	want := []GPU{
-		{Card: Card{3, "GPU-m"}, Model: "A100"},
-		{Card: Card{3, "MIG-1"}, Model: "A100-MIG-3g.40gb", CapacityBytes: 40192 << 20, GrantedBytes: 40192 << 20,
+		{ID: ID{3, "GPU-m"}, Model: "A100"},
+		{ID: ID{3, "MIG-1"}, Model: "A100-MIG-3g.40gb", CapacityBytes: 40192 << 20, GrantedBytes: 40192 << 20,
 			CoresRatio: 1, Shares: 1},
-		{Card: Card{3, "MIG-2"}, Model: "A100-MIG-1g.10gb", CapacityBytes: 9728 << 20, Unhealthy: "xid-94"},
+		{ID: ID{3, "MIG-2"}, Model: "A100-MIG-1g.10gb", CapacityBytes: 9728 << 20, Unhealthy: "xid-94"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("GPU 3 (-want +got):\n%s", diff)

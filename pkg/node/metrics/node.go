@@ -40,15 +40,15 @@ type Publishing struct {
 	SwitchWaiting float64
 }
 
-// Card is a GPU, as labels name it.
-type Card struct {
+// GPU is a GPU, as labels name it.
+type ID struct {
 	Index int
 	UUID  string
 }
 
 // GPU is a GPU of the node, or an instance of one in MIG mode.
 type GPU struct {
-	Card
+	ID
 	Model string
 	// Unhealthy is the reason why it takes no claims, such as "xid-79"; empty where it does.
 	Unhealthy string
@@ -67,7 +67,7 @@ type Claim struct {
 	// Pod is the pod that uses the claim, empty where it is not one alone; Container the
 	// container that its request is for, empty where only the pod's spec tells.
 	Pod, Container string
-	Card
+	ID
 	GrantedBytes, CoresRatio float64
 }
 
@@ -80,7 +80,7 @@ type Device struct {
 
 // Daemon is the MPS control daemon of a GPU.
 type Daemon struct {
-	Card
+	ID
 	Ready    bool
 	Restarts int
 }
@@ -125,10 +125,10 @@ func NodeOf(h Holdings) Node {
 			if g.Admin {
 				continue
 			}
-			sum := granted[g.Card.UUID]
+			sum := granted[g.GPU.UUID]
 			if sum == nil {
 				sum = &GPU{}
-				granted[g.Card.UUID] = sum
+				granted[g.GPU.UUID] = sum
 			}
 			bytes, cores := amounts(g)
 			sum.GrantedBytes += bytes
@@ -141,7 +141,7 @@ func NodeOf(h Holdings) Node {
 		return n
 	}
 	for _, g := range h.Machine.GPUs {
-		out := GPU{Card: Card{g.Index, g.UUID}, Model: g.Model, CapacityBytes: float64(g.MemoryMiB) * mib,
+		out := GPU{ID: ID{g.Index, g.UUID}, Model: g.Model, CapacityBytes: float64(g.MemoryMiB) * mib,
 			Unhealthy: h.Unhealthy[g.UUID].Reason, ReservedBytes: reserved(h.Reserved, g)}
 		if sum := granted[g.UUID]; sum != nil {
 			out.GrantedBytes, out.CoresRatio, out.Shares = sum.GrantedBytes, sum.CoresRatio, sum.Shares
@@ -150,7 +150,7 @@ func NodeOf(h Holdings) Node {
 	}
 	for _, p := range h.Machine.Partitioned {
 		// Its memory and its compute are its instances'.
-		n.GPUs = append(n.GPUs, GPU{Card: Card{p.Index, p.UUID}, Model: p.Model, Unhealthy: h.Unhealthy[p.UUID].Reason})
+		n.GPUs = append(n.GPUs, GPU{ID: ID{p.Index, p.UUID}, Model: p.Model, Unhealthy: h.Unhealthy[p.UUID].Reason})
 		for _, i := range p.Instances {
 			if i.LeftOut == "" {
 				n.GPUs = append(n.GPUs, instanceOf(h, p, i, granted[i.UUID]))
@@ -158,7 +158,7 @@ func NodeOf(h Holdings) Node {
 		}
 	}
 	for _, f := range h.Machine.Faults {
-		n.GPUs = append(n.GPUs, GPU{Card: Card{f.Index, f.UUID},
+		n.GPUs = append(n.GPUs, GPU{ID: ID{f.Index, f.UUID},
 			Unhealthy: cmp.Or(h.Unhealthy[f.UUID].Reason, string(f.Reason))})
 	}
 	slices.SortStableFunc(n.GPUs, func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
@@ -167,7 +167,7 @@ func NodeOf(h Holdings) Node {
 
 // instanceOf is an instance of a GPU in MIG mode, under the UUID of its MIG device.
 func instanceOf(h Holdings, p gpu.Partitioned, i gpu.Instance, granted *GPU) GPU {
-	out := GPU{Card: Card{p.Index, i.UUID}, Model: p.Model + "-MIG-" + i.Profile,
+	out := GPU{ID: ID{p.Index, i.UUID}, Model: p.Model + "-MIG-" + i.Profile,
 		CapacityBytes: float64(i.MemoryMiB) * mib,
 		Unhealthy:     cmp.Or(h.Unhealthy[i.UUID].Reason, h.Unhealthy[p.UUID].Reason)}
 	if granted != nil {
@@ -180,7 +180,7 @@ func instanceOf(h Holdings, p gpu.Partitioned, i gpu.Instance, granted *GPU) GPU
 // where the GPU is not shared.
 func amounts(g claim.Grant) (bytes, cores float64) {
 	if !g.Mode.Shared() {
-		return float64(g.Card.MemoryMiB) * mib, 1
+		return float64(g.GPU.MemoryMiB) * mib, 1
 	}
 	return float64(g.CapMiB()) * mib, float64(g.CoresPercent) / percent
 }
@@ -191,16 +191,16 @@ func reserved(by usage.Reserved, g gpu.GPU) float64 {
 	if by == nil || units == 0 {
 		return 0
 	}
-	card := by(g.UUID)
-	if card.Whole {
+	held := by(g.UUID)
+	if held.Whole {
 		return float64(g.MemoryMiB) * mib
 	}
-	return float64(g.MemoryMiB*min(card.Units, units)/units) * mib
+	return float64(g.MemoryMiB*min(held.Units, units)/units) * mib
 }
 
 // grant adds what the claim was granted for one container of a GPU to what it was before.
 func (n *Node) grant(c Granted, g claim.Grant, bytes, cores float64) {
-	row := Claim{Namespace: c.Namespace, Name: c.Name, Card: Card{g.Card.Index, g.Card.UUID}}
+	row := Claim{Namespace: c.Namespace, Name: c.Name, ID: ID{g.GPU.Index, g.GPU.UUID}}
 	if len(c.Pods) == 1 {
 		row.Pod = c.Pods[0]
 	}
@@ -208,7 +208,7 @@ func (n *Node) grant(c Granted, g claim.Grant, bytes, cores float64) {
 		row.Container = *g.Config.Container
 	}
 	at := slices.IndexFunc(n.Claims, func(o Claim) bool {
-		return o.Namespace == row.Namespace && o.Name == row.Name && o.Container == row.Container && o.Card == row.Card
+		return o.Namespace == row.Namespace && o.Name == row.Name && o.Container == row.Container && o.ID == row.ID
 	})
 	if at < 0 {
 		at = len(n.Claims)

@@ -48,7 +48,7 @@ func usedOfGPU(name, help string, value func(audit.GPUUse) (float64, bool)) fami
 		}
 		for _, u := range n.Audit.GPUs {
 			if v, known := value(u); known {
-				add(v, Card{u.Index, u.UUID}.labels()...)
+				add(v, ID{u.Index, u.UUID}.labels()...)
 			}
 		}
 	}}
@@ -62,7 +62,7 @@ func usedByClaim(name, help string, value func(audit.ClaimUse) (float64, bool)) 
 		}
 		for _, u := range n.Audit.Claims {
 			if v, known := value(u); known {
-				add(v, append([]string{u.Namespace, u.Pod, u.Container, u.Claim}, Card{u.Index, u.UUID}.labels()...)...)
+				add(v, append([]string{u.Namespace, u.Pod, u.Container, u.Claim}, ID{u.Index, u.UUID}.labels()...)...)
 			}
 		}
 	}}

@@ -10,12 +10,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// computeMode is the content of the file that remembers a card's compute mode.
+// computeMode is the content of the file that remembers a GPU's compute mode.
 type computeMode struct {
 	Found gpu.ComputeMode `json:"found"`
 }
 
-// FoundMode is the compute mode that the card had before a supervisor changed it. It is known
+// FoundMode is the compute mode that the GPU had before a supervisor changed it. It is known
 // from then until it is put back.
 func (d Dir) FoundMode(uuid string) (mode gpu.ComputeMode, known bool, err error) {
 	var m computeMode
@@ -26,12 +26,12 @@ func (d Dir) FoundMode(uuid string) (mode gpu.ComputeMode, known bool, err error
 	return m.Found, there && err == nil, err
 }
 
-// KeepFoundMode is for the supervisor, before it changes the card's compute mode.
+// KeepFoundMode is for the supervisor, before it changes the GPU's compute mode.
 func (d Dir) KeepFoundMode(uuid string, mode gpu.ComputeMode) error {
 	return writeJSON(d.foundFile(uuid), "remember the GPU's compute mode", computeMode{Found: mode})
 }
 
-// ForgetFoundMode is for the supervisor, after it has put the card's compute mode back.
+// ForgetFoundMode is for the supervisor, after it has put the GPU's compute mode back.
 func (d Dir) ForgetFoundMode(uuid string) error {
 	if err := atomicfile.Remove(d.foundFile(uuid)); err != nil {
 		return fmt.Errorf("forget the compute mode that the GPU had before: %w", err)
@@ -39,7 +39,7 @@ func (d Dir) ForgetFoundMode(uuid string) error {
 	return nil
 }
 
-// Changed is for the supervisor: it lists the cards whose compute mode is not put back.
+// Changed is for the supervisor: it lists the GPUs whose compute mode is not put back.
 func (d Dir) Changed() ([]string, error) {
 	files, err := filepath.Glob(d.foundFile("*"))
 	if err != nil {
@@ -52,4 +52,4 @@ func (d Dir) Changed() ([]string, error) {
 	return uuids, nil
 }
 
-func (d Dir) foundFile(uuid string) string { return filepath.Join(d.card(uuid), "compute-mode.json") }
+func (d Dir) foundFile(uuid string) string { return filepath.Join(d.gpu(uuid), "compute-mode.json") }

@@ -16,7 +16,7 @@ const (
 	EnvContainers = "MPS_CONTAINERS"
 )
 
-// Container is a container that has a share of a card by MPS.
+// Container is a container that has a share of a GPU by MPS.
 type Container struct {
 	// Share tells the share from others, ID the container.
 	Share string `json:"share"`
@@ -31,7 +31,7 @@ type Container struct {
 // maxContainers others of its share run.
 func (d Dir) AddContainer(uuid string, c Container, maxContainers int, runs func(Container) bool) (err error) {
 	const what = "count the containers of a share"
-	path := filepath.Join(d.card(uuid), "containers.json")
+	path := filepath.Join(d.gpu(uuid), "containers.json")
 	locked, err := lock(path+".lock", lockTimeout)
 	if err != nil {
 		return fmt.Errorf(what+": %w", err)

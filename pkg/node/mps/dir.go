@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mps is what the plugin and gpu-mps-supervisor have in common. The supervisor runs
-// the control daemons of NVIDIA's Multi-Process Service, one per card or one for all, so that
+// the control daemons of NVIDIA's Multi-Process Service, one per GPU or one for all, so that
 // an upgrade of the plugin ends no client. The two know of each other only through a
 // directory on the host: see Dir.
 package mps
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxClients is how many client processes one card's server takes: of 64
+// MaxClients is how many client processes one GPU's server takes: of 64
 // started on an H200, 48 connected.
 const MaxClients = 48
 
@@ -30,17 +30,17 @@ const DefaultHostDir = "/run/gpushare/mps"
 //	declarations.lock         its bytes are locked by plugins, one for each Declaration
 //	supervisor.lock           locked by the only supervisor
 //	serving.lock              locked by it as soon as nothing of an earlier one is left
-//	<UUID>/use.json           what the card is used for by MPS, as the plugin says
-//	<UUID>/status.json        what became of the card's daemon
-//	<UUID>/compute-mode.json  the card's compute mode, where the supervisor changed it
-//	<UUID>/containers.json    the containers that have shares of the card
+//	<UUID>/use.json           what the GPU is used for by MPS, as the plugin says
+//	<UUID>/status.json        what became of the GPU's daemon
+//	<UUID>/compute-mode.json  the GPU's compute mode, where the supervisor changed it
+//	<UUID>/containers.json    the containers that have shares of the GPU
 //	<UUID>/pipe               what clients have for a pipe directory: a link to its socket
 //	<UUID>/daemon             the daemon's own pipe directory
 //	<UUID>/log                the daemon's log directory
-//	mps-node                  the same of a daemon for all cards, see OfNode
+//	mps-node                  the same of a daemon for all GPUs, see OfNode
 type Dir string
 
-// State is what a card's daemon is doing.
+// State is what a GPU's daemon is doing.
 type State string
 
 // The states of a daemon.
@@ -50,7 +50,7 @@ const (
 	Down     State = "Down"  // it has ended, could not be started, does not answer, or is about to end
 )
 
-// Status is that of a card's daemon, as the supervisor knows it.
+// Status is that of a GPU's daemon, as the supervisor knows it.
 type Status struct {
 	State State `json:"state"`
 	// Reason says why the daemon is not Ready, for people. Of a Ready one it says which
@@ -63,8 +63,8 @@ type Status struct {
 	// Socket is where clients reach a Ready daemon. It is nil if that is not
 	// known, as of a supervisor of an earlier version.
 	Socket *Socket `json:"socket,omitempty"`
-	// DriverEnforced says that the kernel driver keeps programs from the card that are no
-	// clients of its MPS server, whenever the card's Use is Guarded.
+	// DriverEnforced says that the kernel driver keeps programs from the GPU that are no
+	// clients of its MPS server, whenever the GPU's Use is Guarded.
 	DriverEnforced bool `json:"driverEnforced,omitempty"`
 	// Use is what the daemon is set up for. It is nil if that is not known, as of a
 	// supervisor of an earlier version.
@@ -74,13 +74,13 @@ type Status struct {
 	InForce Limits `json:"inForce,omitzero"`
 }
 
-// PipeDir is the card's pipe directory as its clients have it.
+// PipeDir is the GPU's pipe directory as its clients have it.
 func (d Dir) PipeDir(uuid string) string { return filepath.Join(d.daemon(uuid), "pipe") }
 
-// DaemonDir is the pipe directory of the card's daemon. No container has it mounted.
+// DaemonDir is the pipe directory of the GPU's daemon. No container has it mounted.
 func (d Dir) DaemonDir(uuid string) string { return filepath.Join(d.daemon(uuid), "daemon") }
 
-// LogDir is the directory of the card's daemon's logs.
+// LogDir is the directory of the GPU's daemon's logs.
 func (d Dir) LogDir(uuid string) string { return filepath.Join(d.daemon(uuid), "log") }
 
 // SpareLink is where the supervisor makes a link before it takes the place of another.
@@ -89,19 +89,19 @@ func (d Dir) SpareLink(uuid string) string { return filepath.Join(d.daemon(uuid)
 // EarlierLinks is where earlier versions of the supervisor had links of their own.
 func (d Dir) EarlierLinks(uuid string) string { return filepath.Join(d.daemon(uuid), "kept") }
 
-// Files is the directory with what plugin and supervisor say of the card.
-func (d Dir) Files(uuid string) string { return d.card(uuid) }
+// Files is the directory with what plugin and supervisor say of the GPU.
+func (d Dir) Files(uuid string) string { return d.gpu(uuid) }
 
-func (d Dir) card(uuid string) string { return filepath.Join(string(d), uuid) }
+func (d Dir) gpu(uuid string) string { return filepath.Join(string(d), uuid) }
 
-func (d Dir) statusFile(uuid string) string { return filepath.Join(d.card(uuid), "status.json") }
+func (d Dir) statusFile(uuid string) string { return filepath.Join(d.gpu(uuid), "status.json") }
 
 // SupervisorLock is the file that the supervisor has locked as long as it runs (Hold).
 func (d Dir) SupervisorLock() string { return filepath.Join(string(d.root()), "supervisor.lock") }
 
 func (d Dir) servingFile() string { return filepath.Join(string(d.root()), "serving.lock") }
 
-// Check reports why a new client of the card's daemon would not be limited, nil if it
+// Check reports why a new client of the GPU's daemon would not be limited, nil if it
 // would be. It holds for this moment: the supervisor writes the status as soon as a daemon
 // ends, its own end unlocks its locks, and Check looks at the daemon's socket. That a daemon
 // does not answer shows when the supervisor has asked it, every ten seconds.
@@ -122,13 +122,13 @@ func (d Dir) Check(uuid string) error {
 	return s.Socket.check(d, uuid)
 }
 
-// DriverEnforced is that of the card's Status; false if that cannot be read.
+// DriverEnforced is that of the GPU's Status; false if that cannot be read.
 func (d Dir) DriverEnforced(uuid string) bool {
 	s, err := d.Status(uuid)
 	return err == nil && s.DriverEnforced
 }
 
-// Status is what the supervisor last wrote about the card's daemon.
+// Status is what the supervisor last wrote about the GPU's daemon.
 func (d Dir) Status(uuid string) (Status, error) {
 	var s Status
 	there, err := readJSON(d.statusFile(uuid), "read the status of the GPU's MPS control daemon", &s)

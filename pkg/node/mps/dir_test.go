@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const card = "GPU-0"
+const testGPU = "GPU-0"
 
 // hold makes the test the directory's supervisor.
 func hold(t *testing.T, d Dir) (release func() error) {
@@ -29,7 +29,7 @@ func hold(t *testing.T, d Dir) (release func() error) {
 
 func set(t *testing.T, d Dir, s Status) {
 	t.Helper()
-	if err := d.SetStatus(card, s); err != nil {
+	if err := d.SetStatus(testGPU, s); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -37,8 +37,8 @@ func set(t *testing.T, d Dir, s Status) {
 // ready says that the daemon serves at a socket, for which a pipe stands in.
 func ready(t *testing.T, d Dir) (path string) {
 	t.Helper()
-	path = filepath.Join(d.PipeDir(card), SocketName)
-	if err := errors.Join(os.MkdirAll(d.PipeDir(card), 0o755), unix.Mkfifo(path, 0o600)); err != nil {
+	path = filepath.Join(d.PipeDir(testGPU), SocketName)
+	if err := errors.Join(os.MkdirAll(d.PipeDir(testGPU), 0o755), unix.Mkfifo(path, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	socket, err := SocketAt(path)
@@ -126,7 +126,7 @@ func TestCheck(t *testing.T) {
 			prepare: func(t *testing.T, d Dir) {
 				hold(t, d)
 				set(t, d, Status{State: Ready, Since: since})
-				if err := d.Forget(card); err != nil {
+				if err := d.Forget(testGPU); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -136,7 +136,7 @@ func TestCheck(t *testing.T) {
 			prepare: func(t *testing.T, d Dir) {
 				hold(t, d)
 				set(t, d, Status{State: Ready, Since: since})
-				if err := os.WriteFile(d.statusFile(card), []byte(`{"state":"Rea`), 0o644); err != nil {
+				if err := os.WriteFile(d.statusFile(testGPU), []byte(`{"state":"Rea`), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -147,7 +147,7 @@ func TestCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := Dir(filepath.Join(t.TempDir(), "mps"))
 			tc.prepare(t, d)
-			err := d.Check(card)
+			err := d.Check(testGPU)
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("unexpected error: %v", err)
@@ -174,10 +174,10 @@ func TestHoldIsForOne(t *testing.T) {
 // next one, not even while that one starts. The pipe directories stay.
 func TestHoldForgets(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := os.MkdirAll(d.PipeDir(card), 0o755); err != nil {
+	if err := os.MkdirAll(d.PipeDir(testGPU), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.Stat(d.PipeDir(card))
+	before, err := os.Stat(d.PipeDir(testGPU))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestHoldForgets(t *testing.T) {
 		var believed sync.WaitGroup
 		believed.Go(func() {
 			for {
-				if d.Check(card) == nil {
+				if d.Check(testGPU) == nil {
 					t.Error("an earlier supervisor's word still holds")
 					return
 				}
@@ -206,7 +206,7 @@ func TestHoldForgets(t *testing.T) {
 		close(started)
 		believed.Wait()
 	}
-	after, err := os.Stat(d.PipeDir(card))
+	after, err := os.Stat(d.PipeDir(testGPU))
 	if err != nil || !os.SameFile(before, after) {
 		t.Errorf("containers that have the pipe directory mounted see another one: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
-// readJSON reads a file of a card. what begins its errors. there is true for a file that is
+// readJSON reads a file of a GPU. what begins its errors. there is true for a file that is
 // damaged, which is an error, too.
 func readJSON(path, what string, v any) (there bool, err error) {
 	data, err := os.ReadFile(path)
@@ -29,7 +29,7 @@ func readJSON(path, what string, v any) (there bool, err error) {
 	return true, nil
 }
 
-// writeJSON writes a file of a card, and makes the card's directory first where there is none.
+// writeJSON writes a file of a GPU, and makes the GPU's directory first where there is none.
 func writeJSON(path, what string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
-// Forget is for the supervisor: it removes the card's status, which readers take for a daemon
+// Forget is for the supervisor: it removes the GPU's status, which readers take for a daemon
 // that is not there. It works where SetStatus does not, as on a full file system.
 func (d Dir) Forget(uuid string) error {
 	if err := atomicfile.Remove(d.statusFile(uuid)); err != nil {
@@ -18,7 +18,7 @@ func (d Dir) Forget(uuid string) error {
 	return nil
 }
 
-// forgetAll removes the statuses of an earlier supervisor. The cards' directories stay:
+// forgetAll removes the statuses of an earlier supervisor. The GPUs' directories stay:
 // containers may have a pipe directory mounted, and would not see another one in its place.
 func (d Dir) forgetAll() error {
 	statuses, err := filepath.Glob(d.statusFile("*"))

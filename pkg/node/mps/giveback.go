@@ -11,14 +11,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// giveBackLimit outlasts what the supervisor takes to end the cards' MPS servers and to put
+// giveBackLimit outlasts what the supervisor takes to end the GPUs' MPS servers and to put
 // their compute modes back: milliseconds.
 const giveBackLimit = 5 * time.Second
 
-// GiveBack is for the plugin: it has the supervisor put back the cards' compute modes, and waits
-// for that, as every program that is no client of MPS fails until then. Cards whose mode the
+// GiveBack is for the plugin: it has the supervisor put back the GPUs' compute modes, and waits
+// for that, as every program that is no client of MPS fails until then. GPUs whose mode the
 // supervisor has not changed take no time. The caller sees to it that no claim uses the
-// cards by MPS, or is about to.
+// GPUs by MPS, or is about to.
 func (d Dir) GiveBack(ctx context.Context, uuids ...string) error {
 	dirs := []Dir{d.root(), d.OfNode()}
 	for _, uuid := range uuids {

@@ -13,11 +13,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// closed is a card that the supervisor has closed to others for a claim, and what it was
+// closed is a GPU that the supervisor has closed to others for a claim, and what it was
 // told of another one, which it has not.
 func closed(t *testing.T, d Dir) {
 	t.Helper()
-	err := errors.Join(d.SetUse(card, Use{}.With(Limits{1024, 100})), d.KeepFoundMode(card, gpu.ComputeDefault),
+	err := errors.Join(d.SetUse(testGPU, Use{}.With(Limits{1024, 100})), d.KeepFoundMode(testGPU, gpu.ComputeDefault),
 		d.SetUse("GPU-free", Use{Reserved: true}))
 	if err != nil {
 		t.Fatal(err)
@@ -28,10 +28,10 @@ func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
 	d := held(t)
 	closed(t, d)
 	back := make(chan error, 1)
-	go func() { back <- d.GiveBack(t.Context(), card, "GPU-free", "GPU-unknown") }()
+	go func() { back <- d.GiveBack(t.Context(), testGPU, "GPU-free", "GPU-unknown") }()
 	// The supervisor, which is told and then puts the mode back.
 	for p := (pause{}); ; {
-		if u, err := d.Use(card); err != nil {
+		if u, err := d.Use(testGPU); err != nil {
 			t.Fatal(err)
 		} else if !u.Guarded() {
 			break
@@ -45,7 +45,7 @@ func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
 		t.Fatalf("before the mode is put back: %v", err)
 	default:
 	}
-	if err := d.ForgetFoundMode(card); err != nil {
+	if err := d.ForgetFoundMode(testGPU); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-back; err != nil {
@@ -54,7 +54,7 @@ func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
 	if u, err := d.Use("GPU-free"); err != nil || !u.Reserved {
 		t.Errorf("of a GPU that is not closed: %+v, %v", u, err)
 	}
-	if _, err := os.Stat(d.card("GPU-unknown")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(d.gpu("GPU-unknown")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
 	}
 }
@@ -72,12 +72,12 @@ func TestGPUThatIsNotGivenBack(t *testing.T) {
 			d := tc.dir(t)
 			closed(t, d)
 			synctest.Test(t, func(t *testing.T) {
-				err := d.GiveBack(t.Context(), card)
+				err := d.GiveBack(t.Context(), testGPU)
 				if err == nil || errors.Is(err, context.DeadlineExceeded) {
 					t.Fatalf("error %v", err)
 				}
-				for _, want := range []string{tc.want, "waited for 5s", "--id=" + card + " --compute-mode=DEFAULT",
-					d.foundFile(card)} {
+				for _, want := range []string{tc.want, "waited for 5s", "--id=" + testGPU + " --compute-mode=DEFAULT",
+					d.foundFile(testGPU)} {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("%q is missing in: %v", want, err)
 					}
@@ -90,7 +90,7 @@ func TestGPUThatIsNotGivenBack(t *testing.T) {
 		closed(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := d.GiveBack(ctx, card); !errors.Is(err, context.Canceled) {
+		if err := d.GiveBack(ctx, testGPU); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
 	})

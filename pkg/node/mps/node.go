@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// nodeName is the directory, in a Dir, of the daemon that serves all of the node's cards,
+	// nodeName is the directory, in a Dir, of the daemon that serves all of the node's GPUs,
 	// and allName the directory in it that is for all of them.
 	nodeName = "mps-node"
 	allName  = "all"
 )
 
-// OfNode is the Dir of the node's one daemon for all of its cards: each has the same
+// OfNode is the Dir of the node's one daemon for all of its GPUs: each has the same
 // files there as in d, and all have the same daemon, with one pipe directory:
 //
 //	wanted                    as long as there is to be such a daemon
@@ -27,7 +27,7 @@ const (
 //	all/pipe, daemon, log     those of the daemon
 func (d Dir) OfNode() Dir { return Dir(filepath.Join(string(d.root()), nodeName)) }
 
-// Other is where the same cards may be served by the other kind of daemon.
+// Other is where the same GPUs may be served by the other kind of daemon.
 func (d Dir) Other() Dir {
 	if d.ofNode() {
 		return d.root()
@@ -48,17 +48,17 @@ func (d Dir) root() Dir {
 	return d
 }
 
-// daemon is the directory of the daemon that serves the card.
+// daemon is the directory of the daemon that serves the GPU.
 func (d Dir) daemon(uuid string) string {
 	if d.ofNode() {
-		return d.card(allName)
+		return d.gpu(allName)
 	}
-	return d.card(uuid)
+	return d.gpu(uuid)
 }
 
 func (d Dir) wantedFile() string { return filepath.Join(string(d.OfNode()), "wanted") }
 
-// NodeDaemonWanted says whether there is to be a daemon for all of the node's cards.
+// NodeDaemonWanted says whether there is to be a daemon for all of the node's GPUs.
 func (d Dir) NodeDaemonWanted() (bool, error) {
 	_, err := os.Lstat(d.wantedFile())
 	if errors.Is(err, fs.ErrNotExist) {

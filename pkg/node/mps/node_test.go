@@ -45,10 +45,10 @@ func TestDaemonForAllGPUs(t *testing.T) {
 	}
 	// What is said of a GPU is not said of it by the other kind of daemon.
 	set(t, node, Status{State: Ready})
-	if err := node.Check(card); err != nil {
+	if err := node.Check(testGPU); err != nil {
 		t.Error(err)
 	}
-	if err := d.Check(card); err == nil || !strings.Contains(err.Error(), "serves no MPS control daemon") {
+	if err := d.Check(testGPU); err == nil || !strings.Contains(err.Error(), "serves no MPS control daemon") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -56,7 +56,7 @@ func TestDaemonForAllGPUs(t *testing.T) {
 func TestStatusOfTheDaemonForAllGPUsIsForgotten(t *testing.T) {
 	d := Dir(t.TempDir())
 	set(t, d.OfNode(), Status{State: Ready})
-	if err := d.OfNode().Check(card); err == nil || !strings.Contains(err.Error(), "does not run on this node") {
+	if err := d.OfNode().Check(testGPU); err == nil || !strings.Contains(err.Error(), "does not run on this node") {
 		t.Errorf("without a supervisor: %v", err)
 	}
 	release, err := d.Hold()
@@ -68,7 +68,7 @@ func TestStatusOfTheDaemonForAllGPUsIsForgotten(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := d.OfNode().Check(card); err == nil || !strings.Contains(err.Error(), "serves no MPS control daemon") {
+	if err := d.OfNode().Check(testGPU); err == nil || !strings.Contains(err.Error(), "serves no MPS control daemon") {
 		t.Errorf("what an earlier supervisor said is believed: %v", err)
 	}
 }
@@ -77,16 +77,16 @@ func TestStatusOfTheDaemonForAllGPUsIsForgotten(t *testing.T) {
 func TestGPUThatTheDaemonForAllHadIsGivenBack(t *testing.T) {
 	d := held(t)
 	node := d.OfNode()
-	if err := errors.Join(node.SetUse(card, Use{Reserved: true}),
-		node.KeepFoundMode(card, gpu.ComputeDefault)); err != nil {
+	if err := errors.Join(node.SetUse(testGPU, Use{Reserved: true}),
+		node.KeepFoundMode(testGPU, gpu.ComputeDefault)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	given := make(chan error, 1)
-	go func() { given <- d.GiveBack(ctx, card) }()
+	go func() { given <- d.GiveBack(ctx, testGPU) }()
 	for p := (pause{}); ; {
-		use, err := node.Use(card)
+		use, err := node.Use(testGPU)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestGPUThatTheDaemonForAllHadIsGivenBack(t *testing.T) {
 	if len(given) > 0 {
 		t.Fatalf("given back before the supervisor has: %v", <-given)
 	}
-	if err := node.ForgetFoundMode(card); err != nil {
+	if err := node.ForgetFoundMode(testGPU); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-given; err != nil {

@@ -35,7 +35,7 @@ func SocketAt(path string) (Socket, error) {
 	return Socket{Inode: stat.Ino, Mode: stat.Mode}, nil
 }
 
-// check reports that clients of the card's daemon do not find this socket.
+// check reports that clients of the GPU's daemon do not find this socket.
 func (s Socket) check(d Dir, uuid string) error {
 	now, err := SocketAt(filepath.Join(d.PipeDir(uuid), SocketName))
 	if err != nil && !errors.Is(err, unix.ENOENT) {

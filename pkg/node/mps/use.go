@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UseFile is the name of the file, in a card's directory, with its Use.
+// UseFile is the name of the file, in a GPU's directory, with its Use.
 const UseFile = "use.json"
 
-// Use is what a card is used for by MPS. The plugin writes it for the supervisor, to a file:
+// Use is what a GPU is used for by MPS. The plugin writes it for the supervisor, to a file:
 // it outlives both.
 type Use struct {
-	// Reserved is that the card is offered for nothing but shares by MPS.
+	// Reserved is that the GPU is offered for nothing but shares by MPS.
 	Reserved bool `json:"reserved,omitempty"`
-	// Claimed is that claims are prepared whose containers use the card by MPS.
+	// Claimed is that claims are prepared whose containers use the GPU by MPS.
 	Claimed bool `json:"claimed,omitempty"`
 	// Limits are the largest of those claims; zero without claims.
 	Limits
@@ -32,7 +32,7 @@ type Use struct {
 // Limits are what MPS holds a process to.
 type Limits struct {
 	MemoryMiB int64 `json:"memoryMiB,omitempty"`
-	// ThreadPercent is of the card's multiprocessors.
+	// ThreadPercent is of the GPU's multiprocessors.
 	ThreadPercent int64 `json:"threadPercent,omitempty"`
 }
 
@@ -43,7 +43,7 @@ func (l Limits) Covers(other Limits) bool {
 		(l.ThreadPercent == 0 || l.ThreadPercent >= other.ThreadPercent)
 }
 
-// Guarded says whether nothing but clients of MPS may have contexts on the card.
+// Guarded says whether nothing but clients of MPS may have contexts on the GPU.
 func (u Use) Guarded() bool { return u.Reserved || u.Claimed }
 
 // With is the use with that of another claim.
@@ -53,7 +53,7 @@ func (u Use) With(l Limits) Use {
 	return u
 }
 
-// Use is what the plugin last wrote of the card; the zero Use if it wrote nothing.
+// Use is what the plugin last wrote of the GPU; the zero Use if it wrote nothing.
 func (d Dir) Use(uuid string) (Use, error) {
 	var u Use
 	if _, err := readJSON(d.useFile(uuid), "read what MPS is used for on the GPU", &u); err != nil {
@@ -68,11 +68,11 @@ func (d Dir) SetUse(uuid string, u Use) error {
 	return err
 }
 
-// downTimeout outlasts the processes of a claim that has just ended: they keep the card from
+// downTimeout outlasts the processes of a claim that has just ended: they keep the GPU from
 // the next one.
 const downTimeout = 2 * time.Second
 
-// Admit is for the plugin: it adds a claim with these limits to the card's Use, and waits until the
+// Admit is for the plugin: it adds a claim with these limits to the GPU's Use, and waits until the
 // daemon serves it, but no longer than ctx lasts. It need not wait where the daemon has a
 // server and limits that cover the claim's.
 func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
@@ -108,7 +108,7 @@ func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
 	}
 }
 
-// admits says whether a claim with such limits may use the card. before and now are the card's
+// admits says whether a claim with such limits may use the GPU. before and now are the GPU's
 // use before that claim was added, and now.
 func (s Status) admits(before, now Use, l Limits) bool {
 	switch {
@@ -121,7 +121,7 @@ func (s Status) admits(before, now Use, l Limits) bool {
 		return false
 	}
 	// The daemon is set up for the use with the claim, or for one before it that kept others from the
-	// card, too.
+	// GPU, too.
 	return *s.Use == now || *s.Use == before && before.Guarded()
 }
 
@@ -130,15 +130,15 @@ const writeUse = "write what MPS is used for on the GPU"
 // changeUse replaces the use by another one, and returns the one before.
 func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error) {
 	// Two instances of the plugin, and threads of one, may change it at the same time.
-	f, err := os.Open(d.card(uuid))
+	f, err := os.Open(d.gpu(uuid))
 	if errors.Is(err, os.ErrNotExist) {
 		if change(before) == before {
 			return before, nil
 		}
-		if err := os.MkdirAll(d.card(uuid), 0o755); err != nil {
+		if err := os.MkdirAll(d.gpu(uuid), 0o755); err != nil {
 			return before, fmt.Errorf("make the GPU's directory: %w: it has to be mounted writable", err)
 		}
-		f, err = os.Open(d.card(uuid))
+		f, err = os.Open(d.gpu(uuid))
 	}
 	if err != nil {
 		return before, fmt.Errorf(writeUse+": %w", err)
@@ -158,4 +158,4 @@ func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error
 	return before, writeJSON(d.useFile(uuid), writeUse, after)
 }
 
-func (d Dir) useFile(uuid string) string { return filepath.Join(d.card(uuid), UseFile) }
+func (d Dir) useFile(uuid string) string { return filepath.Join(d.gpu(uuid), UseFile) }

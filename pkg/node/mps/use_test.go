@@ -31,10 +31,10 @@ func TestWith(t *testing.T) {
 func TestAdmitWithAnEarlierSupervisor(t *testing.T) {
 	d := held(t)
 	set(t, d, Status{State: Ready})
-	if err := d.Admit(t.Context(), card, Limits{1024, 100}); err != nil {
+	if err := d.Admit(t.Context(), testGPU, Limits{1024, 100}); err != nil {
 		t.Error(err)
 	}
-	if u, err := d.Use(card); err != nil || !u.Claimed || u.MemoryMiB != 1024 {
+	if u, err := d.Use(testGPU); err != nil || !u.Claimed || u.MemoryMiB != 1024 {
 		t.Errorf("%+v, %v", u, err)
 	}
 }
@@ -87,7 +87,7 @@ func held(t testing.TB) Dir {
 func TestAdmitWithoutSupervisor(t *testing.T) {
 	d := Dir(t.TempDir())
 	set(t, d, Status{State: Ready, Use: &Use{Seq: 3}})
-	err := d.Admit(t.Context(), card, Limits{1024, 100})
+	err := d.Admit(t.Context(), testGPU, Limits{1024, 100})
 	if err == nil || !strings.Contains(err.Error(), "does not run") {
 		t.Errorf("error %v", err)
 	}
@@ -99,7 +99,7 @@ func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
 	over := errors.New("no more time")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(over)
-	err := d.Admit(ctx, card, Limits{1024, 100})
+	err := d.Admit(ctx, testGPU, Limits{1024, 100})
 	if !errors.Is(err, over) || !strings.Contains(err.Error(), "1024 MiB") {
 		t.Errorf("error %v", err)
 	}
@@ -108,7 +108,7 @@ func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
 func TestAdmitSaysWhyNot(t *testing.T) {
 	d := held(t)
 	set(t, d, Status{State: Down, Reason: "processes use it", Use: &Use{}})
-	err := d.Admit(t.Context(), card, Limits{1024, 100})
+	err := d.Admit(t.Context(), testGPU, Limits{1024, 100})
 	if err == nil || !strings.Contains(err.Error(), "processes use it") {
 		t.Errorf("error %v", err)
 	}
@@ -121,54 +121,54 @@ func TestManyAdmitAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range int64(20) {
 		all.Go(func() {
-			if err := d.Admit(t.Context(), card, Limits{MemoryMiB: i, ThreadPercent: 20 - i}); err != nil {
+			if err := d.Admit(t.Context(), testGPU, Limits{MemoryMiB: i, ThreadPercent: 20 - i}); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if u, err := d.Use(card); err != nil || u.Limits != (Limits{19, 20}) {
+	if u, err := d.Use(testGPU); err != nil || u.Limits != (Limits{19, 20}) {
 		t.Errorf("%+v, %v", u, err)
 	}
 }
 
 func TestSetUse(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := d.SetUse(card, Use{}); err != nil {
+	if err := d.SetUse(testGPU, Use{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(d.card(card)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(d.gpu(testGPU)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
 	}
 	for _, seq := range []int64{1, 1} {
-		if err := d.SetUse(card, Use{Reserved: true}); err != nil {
+		if err := d.SetUse(testGPU, Use{Reserved: true}); err != nil {
 			t.Fatal(err)
 		}
-		if u, err := d.Use(card); err != nil || u != (Use{Reserved: true, Seq: seq}) {
+		if u, err := d.Use(testGPU); err != nil || u != (Use{Reserved: true, Seq: seq}) {
 			t.Errorf("%+v, %v", u, err)
 		}
 	}
 	// What was removed is written anew, also if it was nothing: the supervisor waits for it.
-	if err := os.Remove(d.useFile(card)); err != nil {
+	if err := os.Remove(d.useFile(testGPU)); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.SetUse(card, Use{}); err != nil {
+	if err := d.SetUse(testGPU, Use{}); err != nil {
 		t.Fatal(err)
 	}
-	if u, err := d.Use(card); err != nil || u != (Use{Seq: 1}) {
+	if u, err := d.Use(testGPU); err != nil || u != (Use{Seq: 1}) {
 		t.Errorf("%+v, %v", u, err)
 	}
 	// What is damaged is written anew.
-	if err := os.WriteFile(d.useFile(card), []byte(`{"res`), 0o644); err != nil {
+	if err := os.WriteFile(d.useFile(testGPU), []byte(`{"res`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Use(card); err == nil {
+	if _, err := d.Use(testGPU); err == nil {
 		t.Error("a damaged file was read")
 	}
-	if err := d.SetUse(card, Use{}); err != nil {
+	if err := d.SetUse(testGPU, Use{}); err != nil {
 		t.Fatal(err)
 	}
-	if u, err := d.Use(card); err != nil || u.Reserved {
+	if u, err := d.Use(testGPU); err != nil || u.Reserved {
 		t.Errorf("%+v, %v", u, err)
 	}
 }
@@ -177,7 +177,7 @@ func TestFoundMode(t *testing.T) {
 	d := Dir(t.TempDir())
 	check := func(known bool, changed int) {
 		t.Helper()
-		mode, is, err := d.FoundMode(card)
+		mode, is, err := d.FoundMode(testGPU)
 		if err != nil || is != known || known && mode != gpu.ComputeExclusiveProcess {
 			t.Errorf("%s, %t, %v", mode, is, err)
 		}
@@ -186,18 +186,18 @@ func TestFoundMode(t *testing.T) {
 		}
 	}
 	check(false, 0)
-	if err := d.KeepFoundMode(card, gpu.ComputeExclusiveProcess); err != nil {
+	if err := d.KeepFoundMode(testGPU, gpu.ComputeExclusiveProcess); err != nil {
 		t.Fatal(err)
 	}
 	check(true, 1)
-	if err := errors.Join(d.ForgetFoundMode(card), d.ForgetFoundMode(card)); err != nil {
+	if err := errors.Join(d.ForgetFoundMode(testGPU), d.ForgetFoundMode(testGPU)); err != nil {
 		t.Fatal(err)
 	}
 	check(false, 0)
-	if err := os.WriteFile(d.foundFile(card), []byte(`{"found":"EV`), 0o644); err != nil {
+	if err := os.WriteFile(d.foundFile(testGPU), []byte(`{"found":"EV`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := d.FoundMode(card); err == nil || !strings.Contains(err.Error(), d.foundFile(card)) {
+	if _, _, err := d.FoundMode(testGPU); err == nil || !strings.Contains(err.Error(), d.foundFile(testGPU)) {
 		t.Errorf("a damaged file: %v", err)
 	}
 }
@@ -206,15 +206,15 @@ func TestFoundMode(t *testing.T) {
 func BenchmarkAdmit(b *testing.B) {
 	d, l := held(b), Limits{1024, 100}
 	use := Use{Reserved: true}.With(l)
-	if err := d.SetUse(card, use); err != nil {
+	if err := d.SetUse(testGPU, use); err != nil {
 		b.Fatal(err)
 	}
 	use.Seq = 1
-	if err := d.SetStatus(card, Status{State: Ready, Use: &use, InForce: l}); err != nil {
+	if err := d.SetStatus(testGPU, Status{State: Ready, Use: &use, InForce: l}); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := d.Admit(b.Context(), card, l); err != nil {
+		if err := d.Admit(b.Context(), testGPU, l); err != nil {
 			b.Fatal(err)
 		}
 	}

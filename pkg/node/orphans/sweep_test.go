@@ -115,7 +115,7 @@ type base struct{}
 
 func (base) Common() specs.ContainerEdits { return specs.ContainerEdits{Env: []string{"COMMON=1"}} }
 
-func (base) Card(uuid string) (specs.ContainerEdits, error) {
+func (base) GPU(uuid string) (specs.ContainerEdits, error) {
 	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
 }
 

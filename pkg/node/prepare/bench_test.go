@@ -12,7 +12,7 @@ import (
 // What Prepare and Unprepare cost beside others' claims. Most of it is one fsync.
 func BenchmarkPrepare(b *testing.B) {
 	for name, c := range map[string]*resourceapi.ResourceClaim{
-		"share": sharesOf("u1", 0, 3), "whole": wholeCards("u1", 0, 1),
+		"share": sharesOf("u1", 0, 3), "whole": wholeGPUs("u1", 0, 1),
 	} {
 		b.Run(name, func(b *testing.B) {
 			ctx := klog.NewContext(b.Context(), klog.Logger{})

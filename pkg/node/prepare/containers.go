@@ -88,7 +88,7 @@ type container struct {
 	parts []isolation.Part
 }
 
-// grantsBeside are the grants of another claim of the pod, none if it brings no cards.
+// grantsBeside are the grants of another claim of the pod, none if it brings no GPUs.
 func (p *Preparer) grantsBeside(w *preparation, read readClaim, pod *corev1.Pod) ([]claim.Grant, error) {
 	if read.err != nil || !claim.BringsGPUs(read.claim) {
 		return nil, read.err

@@ -78,7 +78,7 @@ func configured(c *resourceapi.ResourceClaim, request, fields string) *resourcea
 	return c
 }
 
-// What a container has of several requests on one card adds up, in all that it is told.
+// What a container has of several requests on one GPU adds up, in all that it is told.
 func TestLimitsOfAContainerAddUp(t *testing.T) {
 	whole := []corev1.ResourceClaim{{Name: "u1"}}
 	named := func() *resourceapi.ResourceClaim {
@@ -150,7 +150,7 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 			"each have limits of their own"},
 		"two GPUs by HAMi-core": {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both,
 			"HAMi-core tells GPUs by their number"},
-		"a share and a whole GPU": {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both,
+		"a share and a whole GPU": {share("u1", "gpu-0-mps"), wholeGPUs("u2", 1), both,
 			"with MPS a process can use one GPU"},
 		"requests that are for others": {mixed, network, both, "names no other container"},
 		"a second container's":         {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
@@ -221,8 +221,8 @@ func TestContainersPerShare(t *testing.T) {
 	}
 }
 
-// With MPS each container has one card; the claim may have more.
-func TestWithMPSAContainerHasOneCard(t *testing.T) {
+// With MPS each container has one GPU; the claim may have more.
+func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 	const refused = `with MPS a container has to be on one GPU`
 	requests := func(devices ...string) *resourceapi.ResourceClaim { return on(sharesOf("u1", 0, 1, 7), devices...) }
 	forContainers := func(c *resourceapi.ResourceClaim, first, second string) *resourceapi.ResourceClaim {
@@ -289,7 +289,7 @@ func TestWithMPSAContainerHasOneCard(t *testing.T) {
 	}
 }
 
-// Requests for one container, which has them all, say the same of its cards.
+// Requests for one container, which has them all, say the same of its GPUs.
 func TestRequestsOfOneContainer(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)

@@ -61,7 +61,7 @@ type opener struct {
 func (o opener) Effects(r isolation.Group) []isolation.Effect {
 	var out []isolation.Effect
 	for _, g := range r.Grants {
-		out = append(out, isolation.Effect{Name: "open", GPU: g.Card.UUID})
+		out = append(out, isolation.Effect{Name: "open", GPU: g.GPU.UUID})
 	}
 	return out
 }
@@ -69,7 +69,7 @@ func (o opener) Effects(r isolation.Group) []isolation.Effect {
 func (o opener) SetUp(_ context.Context, r isolation.Group) error {
 	for _, g := range r.Grants {
 		o.host.point()
-		o.host.opened[g.Card.UUID] = true
+		o.host.opened[g.GPU.UUID] = true
 		o.host.point()
 	}
 	return nil
@@ -96,7 +96,7 @@ func (h *host) restart(t *testing.T, n *node) {
 func TestEffectsOfAKilledPreparationAreUndone(t *testing.T) {
 	operations := map[string]func(context.Context, *node) error{
 		"prepare": func(ctx context.Context, n *node) error {
-			_, err := n.Prepare(ctx, wholeCards("u1", 2, 0))
+			_, err := n.Prepare(ctx, wholeGPUs("u1", 2, 0))
 			return err
 		},
 		"unprepare": func(ctx context.Context, n *node) error { return n.Unprepare(ctx, "u1") },
@@ -107,7 +107,7 @@ func TestEffectsOfAKilledPreparationAreUndone(t *testing.T) {
 				_, ctx := ktesting.NewTestContext(t)
 				n, h := openingNode(t)
 				if name == "unprepare" {
-					if _, err := n.Prepare(ctx, wholeCards("u1", 2, 0)); err != nil {
+					if _, err := n.Prepare(ctx, wholeGPUs("u1", 2, 0)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -141,14 +141,14 @@ func TestEffectsOfAKilledPreparationAreUndone(t *testing.T) {
 func TestEffectsThatCannotBeUndone(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n, h := openingNode(t)
-	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
 		t.Fatal(err)
 	}
 	h.stuck = errors.New("busy")
 	if err := n.Unprepare(ctx, "u1"); !errors.Is(err, h.stuck) {
 		t.Errorf("unprepared: %v", err)
 	}
-	if _, err := n.Prepare(ctx, wholeCards("u2", 0)); err == nil || !strings.Contains(err.Error(), "promised twice") {
+	if _, err := n.Prepare(ctx, wholeGPUs("u2", 0)); err == nil || !strings.Contains(err.Error(), "promised twice") {
 		t.Errorf("another claim for the GPU: %v", err)
 	}
 	h.stuck = nil
@@ -170,7 +170,7 @@ func TestEffectsThatCannotBeUndone(t *testing.T) {
 func recordedGrants(t *testing.T, n *node) []claim.Grant {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
-	if _, err := n.Prepare(ctx, wholeCards("u9", 1)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u9", 1)); err != nil {
 		t.Fatal(err)
 	}
 	records, err := n.Prepared(ctx)

@@ -37,17 +37,17 @@ func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
 		return false
 	}
 	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
-		return g.Card.MIG != nil && g.Card.MIG.Made || g.Card.Gone(inv.Machine) != ""
+		return g.GPU.MIG != nil && g.GPU.MIG.Made || g.GPU.Gone(inv.Machine) != ""
 	})
 }
 
 // noteMade has those of the grants' instances count as made for the claim that have these UUIDs.
 func noteMade(grants []claim.Grant, uuids []string) {
 	for i := range grants {
-		if card := &grants[i].Card; card.MIG != nil && slices.Contains(uuids, card.UUID) {
-			instance := *card.MIG
+		if g := &grants[i].GPU; g.MIG != nil && slices.Contains(uuids, g.UUID) {
+			instance := *g.MIG
 			instance.Made = true
-			card.MIG = &instance
+			g.MIG = &instance
 		}
 	}
 }
@@ -56,9 +56,9 @@ func noteMade(grants []claim.Grant, uuids []string) {
 func madeInstances(grants []claim.Grant) []state.Effect {
 	var effects []state.Effect
 	for _, g := range grants {
-		if g.Card.MIG != nil && g.Card.MIG.Made {
-			effects = append(effects, state.Effect{Name: effectInstance, GPU: g.Card.MIG.ParentUUID,
-				Instance: &state.MadeInstance{Place: g.Card.MIG.PlaceOf(), UUID: g.Card.UUID}})
+		if g.GPU.MIG != nil && g.GPU.MIG.Made {
+			effects = append(effects, state.Effect{Name: effectInstance, GPU: g.GPU.MIG.ParentUUID,
+				Instance: &state.MadeInstance{Place: g.GPU.MIG.PlaceOf(), UUID: g.GPU.UUID}})
 		}
 	}
 	return effects
@@ -67,20 +67,20 @@ func madeInstances(grants []claim.Grant) []state.Effect {
 // checkPlaces reports why an instance cannot be made. What is in its place now was not made for this claim.
 func (p *Preparer) checkPlaces(ctx context.Context, w *preparation) error {
 	for _, g := range w.record.Grants {
-		if !g.Card.Unmade() {
+		if !g.GPU.Unmade() {
 			continue
 		}
 		if p.options.Partitions == nil {
-			return withReason(ReasonNotStartable, fmt.Errorf("%s is not there, and nobody here makes it", g.Card))
+			return withReason(ReasonNotStartable, fmt.Errorf("%s is not there, and nobody here makes it", g.GPU))
 		}
-		there, err := p.options.Partitions.Instances(ctx, g.Card.MIG.ParentUUID)
+		there, err := p.options.Partitions.Instances(ctx, g.GPU.MIG.ParentUUID)
 		if err != nil {
-			return withReason(ReasonNotStartable, fmt.Errorf("%s: look whether its place is free: %w", g.Card, err))
+			return withReason(ReasonNotStartable, fmt.Errorf("%s: look whether its place is free: %w", g.GPU, err))
 		}
 		for _, i := range there {
-			if i.PlaceOf().Overlaps(g.Card.MIG.PlaceOf()) {
+			if i.PlaceOf().Overlaps(g.GPU.MIG.PlaceOf()) {
 				return withReason(ReasonNotStartable, fmt.Errorf("%s cannot be made: %s is in the way, which this claim has "+
-					"not made: the kubelet tries again by itself; if it stays, delete the pod to have it placed again", g.Card,
+					"not made: the kubelet tries again by itself; if it stays, delete the pod to have it placed again", g.GPU,
 					i.Place()))
 			}
 		}
@@ -92,14 +92,14 @@ func (p *Preparer) checkPlaces(ctx context.Context, w *preparation) error {
 func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
 	var made []string
 	for i := range w.record.Grants {
-		card := &w.record.Grants[i].Card
-		if !card.Unmade() {
+		g := &w.record.Grants[i].GPU
+		if !g.Unmade() {
 			continue
 		}
-		if err := p.makeInstance(ctx, w, card); err != nil {
-			return fmt.Errorf("make %s: %w", card, err)
+		if err := p.makeInstance(ctx, w, g); err != nil {
+			return fmt.Errorf("make %s: %w", g, err)
 		}
-		made = append(made, card.UUID)
+		made = append(made, g.UUID)
 	}
 	if len(made) == 0 {
 		return nil
@@ -121,11 +121,11 @@ func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
 	return w.usable()
 }
 
-func (p *Preparer) makeInstance(ctx context.Context, w *preparation, card *claim.Card) error {
+func (p *Preparer) makeInstance(ctx context.Context, w *preparation, g *claim.GPU) error {
 	at := slices.IndexFunc(w.record.Effects, func(e state.Effect) bool {
-		return e.Instance != nil && e.GPU == card.MIG.ParentUUID && e.Instance.Place == card.MIG.PlaceOf()
+		return e.Instance != nil && e.GPU == g.MIG.ParentUUID && e.Instance.Place == g.MIG.PlaceOf()
 	})
-	gi, err := p.options.Partitions.MakeGPUInstance(ctx, card.MIG.ParentUUID, card.MIG.PlaceOf())
+	gi, err := p.options.Partitions.MakeGPUInstance(ctx, g.MIG.ParentUUID, g.MIG.PlaceOf())
 	if errors.Is(err, gpu.ErrPlaceTaken) {
 		// What is there is somebody else's, and must not be taken for what was made here.
 		w.record.Effects = slices.Delete(slices.Clone(w.record.Effects), at, at+1)
@@ -134,14 +134,14 @@ func (p *Preparer) makeInstance(ctx context.Context, w *preparation, card *claim
 	if err != nil {
 		return err
 	}
-	made, err := p.options.Partitions.MakeComputeInstance(ctx, card.MIG.ParentUUID, gi)
+	made, err := p.options.Partitions.MakeComputeInstance(ctx, g.MIG.ParentUUID, gi)
 	if err != nil {
 		return err
 	}
-	card.UUID, card.MemoryMiB, card.MIG.GI, card.MIG.CI = made.UUID, made.MemoryMiB, made.GI, made.CI
+	g.UUID, g.MemoryMiB, g.MIG.GI, g.MIG.CI = made.UUID, made.MemoryMiB, made.GI, made.CI
 	w.record.Effects[at].Instance.UUID = made.UUID
 	klog.FromContext(ctx).V(2).Info("Made a MIG instance", "claim", klog.KRef(w.record.Namespace, w.record.Name), "uuid",
-		made.UUID, "instance", card.String())
+		made.UUID, "instance", g.String())
 	return p.options.Store.Put(w.record)
 }
 

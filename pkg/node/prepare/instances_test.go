@@ -150,7 +150,7 @@ func TestInstanceIsMadeForAClaimAndDestroyedAfterIt(t *testing.T) {
 		t.Errorf("made: %+v", d.instances)
 	}
 	r := n.recordOf(t, "a")
-	if card := r.Grants[0].Card; card.UUID != "MIG-made-1" || card.MIG.GI != 13 || r.Phase != state.Prepared ||
+	if g := r.Grants[0].GPU; g.UUID != "MIG-made-1" || g.MIG.GI != 13 || r.Phase != state.Prepared ||
 		r.Effects[0].Instance.UUID != "MIG-made-1" {
 		t.Errorf("recorded: %+v", r)
 	}
@@ -316,7 +316,7 @@ func TestInstanceIsMadeAnewAfterAReboot(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if r := n.recordOf(t, "a"); r.Grants[0].Card.UUID != "MIG-made-2" || len(d.instances) != 1 {
+	if r := n.recordOf(t, "a"); r.Grants[0].GPU.UUID != "MIG-made-2" || len(d.instances) != 1 {
 		t.Errorf("recorded: %+v, instances %+v", r, d.instances)
 	}
 }
@@ -333,7 +333,7 @@ func TestInstanceIsMadeAnewForAClaimThatIsAllocatedAnew(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if r := n.recordOf(t, "a"); len(d.instances) != 1 || r.Grants[0].Card.UUID != d.instances[0].UUID || d.made != 2 {
+	if r := n.recordOf(t, "a"); len(d.instances) != 1 || r.Grants[0].GPU.UUID != d.instances[0].UUID || d.made != 2 {
 		t.Errorf("recorded: %+v, instances %+v", r, d.instances)
 	}
 }

@@ -68,7 +68,7 @@ func TestInstanceIsPreparedAndRecorded(t *testing.T) {
 		t.Fatalf("%v, %v", devices, err)
 	}
 	g := n.recordOf(t, "a").Grants[0]
-	if g.Card.UUID != "MIG-b" || g.Card.MIG == nil || g.Card.MIG.ParentUUID != "GPU-4" || g.Card.MIG.GI != 8 ||
+	if g.GPU.UUID != "MIG-b" || g.GPU.MIG == nil || g.GPU.MIG.ParentUUID != "GPU-4" || g.GPU.MIG.GI != 8 ||
 		g.Isolation != "mig" {
 		t.Errorf("recorded: %+v", g)
 	}
@@ -150,7 +150,7 @@ func TestAfterARebootTheInstanceInThePlaceIsGiven(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if r := n.recordOf(t, "a"); r.Grants[0].Card.UUID != "MIG-new" || r.BootID != "boot-2" {
+	if r := n.recordOf(t, "a"); r.Grants[0].GPU.UUID != "MIG-new" || r.BootID != "boot-2" {
 		t.Errorf("recorded: %+v", r)
 	}
 }

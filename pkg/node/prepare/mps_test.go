@@ -41,7 +41,7 @@ func TestGPUsAreOpenedThatAreNotUsedByMPS(t *testing.T) {
 		want  []string
 	}{
 		"shares of a GPU":    {sharesOf("u1", 2, 1, 7), []string{"GPU-2"}},
-		"whole GPUs":         {wholeCards("u1", 1, 3), []string{"GPU-1", "GPU-3"}},
+		"whole GPUs":         {wholeGPUs("u1", 1, 3), []string{"GPU-1", "GPU-3"}},
 		"shares by HAMi":     {on(sharesOf("u1", 0, 1), "gpu-0-cgpu"), []string{"GPU-0"}},
 		"shares by MPS":      {on(sharesOf("u1", 0, 1), "gpu-0-mps"), nil},
 		"an administrator's": {admin, nil},
@@ -162,7 +162,7 @@ func TestSupervisorThatIsGoneForGood(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	// It has not changed the GPU's compute mode, so others can have the GPU.
-	if _, err := n.Prepare(ctx, wholeCards("u3", 0)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u3", 0)); err != nil {
 		t.Errorf("a claim without MPS: %v", err)
 	}
 	// If it has, they say what to do.
@@ -171,7 +171,7 @@ func TestSupervisorThatIsGoneForGood(t *testing.T) {
 	}
 	short, cancel := context.WithCancel(ctx)
 	n.options.MPS = endsIn{n.options.MPS, cancel}
-	if _, err := n.Prepare(short, wholeCards("u3", 0)); err == nil ||
+	if _, err := n.Prepare(short, wholeGPUs("u3", 0)); err == nil ||
 		!strings.Contains(err.Error(), "run nvidia-smi --id=GPU-0 --compute-mode=DEFAULT") {
 		t.Errorf("a claim without MPS on a GPU that is closed: %v", err)
 	}
@@ -206,7 +206,7 @@ func TestKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			n := newNode(t)
-			n.prepared(t, ctx, sharesOf("u1", 0, 3), wholeCards("u2", 1))
+			n.prepared(t, ctx, sharesOf("u1", 0, 3), wholeGPUs("u2", 1))
 			if err := n.Known(ctx); err != nil {
 				t.Fatal(err)
 			}

@@ -163,7 +163,7 @@ func (b fakeBase) Common() specs.ContainerEdits {
 	return specs.ContainerEdits{Env: []string{"COMMON=1"}}
 }
 
-func (b fakeBase) Card(uuid string) (specs.ContainerEdits, error) {
+func (b fakeBase) GPU(uuid string) (specs.ContainerEdits, error) {
 	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
 }
 
@@ -233,7 +233,7 @@ func (n *node) env(t *testing.T, id string) []string {
 	return d.ContainerEdits.Env
 }
 
-func wholeCards(uid string, indices ...int) *resourceapi.ResourceClaim {
+func wholeGPUs(uid string, indices ...int) *resourceapi.ResourceClaim {
 	c := emptyClaim(uid)
 	for _, i := range indices {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,

@@ -74,11 +74,11 @@ func (noMPS) GiveBack(context.Context, ...string) error { return nil }
 // BaseEdits are the edits that do not depend on the claim; *cdi.Base
 // implements it.
 type BaseEdits interface {
-	// Common is what every container with a card needs.
+	// Common is what every container with a GPU needs.
 	Common() specs.ContainerEdits
-	// Card is what gives a container the card.
-	Card(uuid string) (specs.ContainerEdits, error)
-	// Check reports whether everything that the card's edits refer to exists.
+	// GPU is what gives a container the GPU.
+	GPU(uuid string) (specs.ContainerEdits, error)
+	// Check reports whether everything that the GPU's edits refer to exists.
 	Check(uuid string) error
 }
 
@@ -92,7 +92,7 @@ type Inventory struct {
 // most claims it is not asked at all.
 type Cluster interface {
 	// Pods are the pods that use the claim and still exist, in the claim's order. They
-	// are read when a claim is prepared that has limits, or several linked cards.
+	// are read when a claim is prepared that has limits, or several linked GPUs.
 	Pods(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error)
 	// Claim is the claim of that name, as it is now. That there is none is the API
 	// server's NotFound.
@@ -119,10 +119,10 @@ type Node interface {
 	// is also asked with the node locked, so that what changes it under WithNodeLocked
 	// changes it for all claims at once.
 	Published(ctx context.Context) Published
-	// PublishedIsolation names the back end that a card which was published in the mode
+	// PublishedIsolation names the back end that a GPU which was published in the mode
 	// is isolated by. It is asked for claims that are prepared already.
 	PublishedIsolation(ctx context.Context, m mode.Mode) (string, error)
-	// Reserved is what pods without a claim have of the machine's cards. It is asked
+	// Reserved is what pods without a claim have of the machine's GPUs. It is asked
 	// before a claim is reserved.
 	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
 	// Running says whether a pod has processes on this node. What it does not know is

@@ -240,7 +240,7 @@ func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
 			}
 			return backend.MaxShares(), nil
 		}
-		if err := usage.CheckOvercommit(others, reserved.Card, maxShares, w.record.Usage()); err != nil {
+		if err := usage.CheckOvercommit(others, reserved.GPU, maxShares, w.record.Usage()); err != nil {
 			return held{claimsBeside(others, w.record.Grants),
 				fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
 		}

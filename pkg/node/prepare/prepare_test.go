@@ -66,7 +66,7 @@ func TestPrepareRefusesOverCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
-		"whole GPU": wholeCards("u2", 1, 0)} {
+		"whole GPU": wholeGPUs("u2", 1, 0)} {
 		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
 		}
@@ -89,10 +89,10 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
-		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
+		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{GPUs: m.GPUs}), nil
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
-		"whole GPU": wholeCards("u2", 1, 0)} {
+		"whole GPU": wholeGPUs("u2", 1, 0)} {
 		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") ||
 			!slices.Equal(usage.InUseBy(err), []string{"old/a"}) {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
@@ -143,12 +143,12 @@ func TestPrepareFailsBeforeAnyEffect(t *testing.T) {
 	n := newNode(t)
 	n.SetInventory(&Inventory{Machine: machine(),
 		Base: fakeBase{missing: map[string]error{"GPU-1": errors.New("/dev/nvidia1 is missing")}}})
-	_, err := n.Prepare(ctx, wholeCards("u1", 0, 1))
+	_, err := n.Prepare(ctx, wholeGPUs("u1", 0, 1))
 	if err == nil || !strings.Contains(err.Error(), "GPU 1: /dev/nvidia1 is missing") {
 		t.Errorf("error %v", err)
 	}
 	n.SetInventory(nil)
-	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); !errors.Is(err, errNoInventory) {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); !errors.Is(err, errNoInventory) {
 		t.Errorf("without GPUs: %v", err)
 	}
 	if left := n.files(t); len(left) != 0 {
@@ -166,11 +166,11 @@ func TestUnwritableCDIDirectory(t *testing.T) {
 	}
 	writable := n.options.Specs
 	n.options.Specs = cdi.Dir(blocked)
-	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err == nil || !strings.Contains(err.Error(), "CDI directory") {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err == nil || !strings.Contains(err.Error(), "CDI directory") {
 		t.Errorf("error %v", err)
 	}
 	n.options.Specs = writable
-	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
 		t.Errorf("after the directory was repaired: %v", err)
 	}
 }
@@ -178,14 +178,14 @@ func TestUnwritableCDIDirectory(t *testing.T) {
 func TestSpecThatVanishedIsWrittenAgain(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	first, err := n.Prepare(ctx, wholeCards("u1", 0))
+	first, err := n.Prepare(ctx, wholeGPUs("u1", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := n.options.Specs.Remove(cdi.SpecName("u1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
 		t.Fatal(err)
 	}
 	n.env(t, first[0].CDIDeviceIDs[0])
@@ -194,14 +194,14 @@ func TestSpecThatVanishedIsWrittenAgain(t *testing.T) {
 func TestClaimAllocatedAnewIsPreparedAnew(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
 		t.Fatal(err)
 	}
-	got, err := n.Prepare(ctx, wholeCards("u1", 3))
+	got, err := n.Prepare(ctx, wholeGPUs("u1", 3))
 	if err != nil || got[0].DeviceName != "gpu-3" {
 		t.Fatalf("devices %+v, %v: the old allocation was answered", got, err)
 	}
-	if _, err := n.Prepare(ctx, wholeCards("u2", 0)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u2", 0)); err != nil {
 		t.Errorf("the first GPU is still held: %v", err)
 	}
 }
@@ -210,7 +210,7 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	for i := range 2 {
-		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
+		if _, err := n.Prepare(ctx, wholeGPUs(fmt.Sprintf("u%d", i), i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -227,7 +227,7 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 	// The pod may be running: a container that is started again needs the spec.
 	n.env(t, cdi.QualifiedName(cdi.DeviceName("u0", "gpu", "gpu-0", "")))
 	for i := range 2 {
-		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
+		if _, err := n.Prepare(ctx, wholeGPUs(fmt.Sprintf("u%d", i), i)); err != nil {
 			t.Errorf("claim u%d: %v", i, err)
 		}
 	}

@@ -102,7 +102,7 @@ func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 	}
 }
 
-// While the node waits to isolate its cards in another way, claims that are
+// While the node waits to isolate its GPUs in another way, claims that are
 // allocated get what they were offered.
 func TestPrepareIsolatesAsPublished(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
@@ -135,7 +135,7 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	tolerating := func(uid string, index int) *resourceapi.ResourceClaim {
-		c := wholeCards(uid, index)
+		c := wholeGPUs(uid, index)
 		c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{
 			{Operator: resourceapi.DeviceTolerationOpExists}}
 		return c
@@ -144,7 +144,7 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.draining = true
-	for _, c := range []*resourceapi.ResourceClaim{tolerating("before", 0), wholeCards("late", 1)} {
+	for _, c := range []*resourceapi.ResourceClaim{tolerating("before", 0), wholeGPUs("late", 1)} {
 		if _, err := n.Prepare(ctx, c); err != nil {
 			t.Errorf("claim %s: %v", c.UID, err)
 		}

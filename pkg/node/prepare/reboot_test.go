@@ -40,7 +40,7 @@ func (s *countingStore) Put(r state.Record) error {
 func TestClaimOfAPodThatCameBackAfterAReboot(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	c := reservedFor(wholeCards("u0", 0), "p0")
+	c := reservedFor(wholeGPUs("u0", 0), "p0")
 	if _, err := n.Prepare(ctx, c); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestClaimOfAPodThatCameBackAfterAReboot(t *testing.T) {
 	if err := n.Unprepare(ctx, "u0"); err == nil || !strings.Contains(err.Error(), "processes still run of the pod") {
 		t.Errorf("unprepared while a process runs: %v", err)
 	}
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u1", 0), "p3")); err == nil ||
+	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u1", 0), "p3")); err == nil ||
 		!strings.Contains(err.Error(), "promised twice") {
 		t.Errorf("another's claim for the GPU: %v", err)
 	}
@@ -93,7 +93,7 @@ func TestInstanceThatSomebodyMadeAnewAfterAReboot(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if r := n.recordOf(t, "a"); r.BootID != "boot-2" || r.Grants[0].Card.MIG.Made || d.made != 1 {
+	if r := n.recordOf(t, "a"); r.BootID != "boot-2" || r.Grants[0].GPU.MIG.Made || d.made != 1 {
 		t.Errorf("recorded: %+v, %d made", r, d.made)
 	}
 	if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances) != 1 || len(n.files(t)) > 0 {
@@ -121,7 +121,7 @@ func TestInstanceOfAGPUThatIsReadLateAfterAReboot(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if card := n.recordOf(t, "a").Grants[0].Card; card.UUID != "MIG-new" {
-		t.Errorf("recorded: %+v", card)
+	if g := n.recordOf(t, "a").Grants[0].GPU; g.UUID != "MIG-new" {
+		t.Errorf("recorded: %+v", g)
 	}
 }

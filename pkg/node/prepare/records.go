@@ -239,7 +239,7 @@ func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
 	var uids []types.UID
 	for _, other := range others {
 		if slices.ContainsFunc(other.Grants, func(granted claim.Grant) bool {
-			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Card.Key() == granted.Card.Key() })
+			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.GPU.Key() == granted.GPU.Key() })
 		}) {
 			uids = append(uids, other.UID)
 		}

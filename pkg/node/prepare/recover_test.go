@@ -173,10 +173,10 @@ func checkPreparedOrGone(t *testing.T, ctx context.Context, n *node) {
 	}
 }
 
-func TestRecoverWithoutCardsKeepsClaims(t *testing.T) {
+func TestRecoverWithoutGPUsKeepsClaims(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
 		t.Fatal(err)
 	}
 	n.restart(t)

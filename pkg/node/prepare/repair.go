@@ -120,8 +120,8 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.Join(append(errs, context.Cause(ctx))...)
 	}
-	// One claim that cannot be entered, as with a card that is gone, must not keep
-	// the others' cards from being used. It is tried again for as long as it has a spec.
+	// One claim that cannot be entered, as with a GPU that is gone, must not keep
+	// the others' GPUs from being used. It is tried again for as long as it has a spec.
 	if err := p.options.Store.SetComplete(); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
@@ -182,7 +182,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	w, unknown := p.preparationOf(inv, r)
 	r.Effects = append(madeInstances(r.Grants), effects(w.isolated)...)
 	switch {
-	case slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.Unmade() }):
+	case slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Unmade() }):
 		// Its instance is to be made, or has gone.
 		return p.undo(ctx, r, p.awaitMachine)
 	case len(names) > 0 && slices.Equal(names, deviceNames(r)):

@@ -110,7 +110,7 @@ func TestRecordsAreMadeAgainOfWhatTheAPIServerKnows(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			n := newNode(t)
 			n.isolated = map[mode.Mode]string{mode.Share: "none"}
-			want := n.prepared(t, ctx, sharesOf("share", 0, 3, 4), wholeCards("whole", 1, 2), sharesOf("other", 0, 5))
+			want := n.prepared(t, ctx, sharesOf("share", 0, 3, 4), wholeGPUs("whole", 1, 2), sharesOf("other", 0, 5))
 			specs := n.specs(t)
 
 			lose(t, n)
@@ -277,12 +277,12 @@ func TestOnlyPreparedClaimsAreEnteredAgain(t *testing.T) {
 	}
 }
 
-// What was lost with one card must not keep the others from being used, nor all claims
+// What was lost with one GPU must not keep the others from being used, nor all claims
 // of the cluster be listed all the time.
 func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.prepared(t, ctx, wholeCards("u3", 3))
+	n.prepared(t, ctx, wholeGPUs("u3", 3))
 	n.loseState(t)
 	m := machine()
 	m.GPUs = m.GPUs[:3]
@@ -301,7 +301,7 @@ func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
 	if specs := n.specs(t); len(specs) != 1 {
 		t.Errorf("the spec of the claim is gone: %v", specs)
 	}
-	if _, err := n.Prepare(ctx, wholeCards("u1", 1)); err != nil {
+	if _, err := n.Prepare(ctx, wholeGPUs("u1", 1)); err != nil {
 		t.Errorf("another GPU cannot be used: %v", err)
 	}
 }
@@ -309,7 +309,7 @@ func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
 func TestSpecsThatSomebodyRemovedAreWrittenAgain(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.prepared(t, ctx, sharesOf("u1", 0, 3), wholeCards("u2", 1))
+	n.prepared(t, ctx, sharesOf("u1", 0, 3), wholeGPUs("u2", 1))
 	before := n.specs(t)
 	if err := os.Remove(filepath.Join(n.cdiDir, cdi.SpecName("u1")+".json")); err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func (p *Preparer) isolateBy(g *claim.Grant, backend string) {
 	g.KernelMemory = p.byKernel(*g)
 	if backend == isolation.NameCGPU {
 		// The module works its limits out by itself, as parts of all of the memory.
-		g.Card.ReservedMiB = 0
+		g.GPU.ReservedMiB = 0
 	}
 }
 
@@ -59,7 +59,7 @@ func (p *Preparer) limit(ctx context.Context, w *preparation, grants []claim.Gra
 
 // byKernel says whether the kernel is to limit the grant's memory.
 func (p *Preparer) byKernel(g claim.Grant) bool {
-	held, _ := p.options.Isolation.KernelMemory(g.Mode, g.Isolation, g.Card.UUID)
+	held, _ := p.options.Isolation.KernelMemory(g.Mode, g.Isolation, g.GPU.UUID)
 	return held && !g.Admin
 }
 
@@ -121,10 +121,10 @@ func served(published mode.Offer, grants []claim.Grant) error {
 	return nil
 }
 
-// order is the order in which containers see the cards, by UUID, where the
-// driver sets it: for one request of several whole cards in mode topology. With
-// a second request a container may have the cards of one or of both, and a
-// variable that names cards which it does not have hides others.
+// order is the order in which containers see the GPUs, by UUID, where the
+// driver sets it: for one request of several whole GPUs in mode topology. With
+// a second request a container may have the GPUs of one or of both, and a
+// variable that names GPUs which it does not have hides others.
 func (p *Preparer) order(
 	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant,
 ) ([]string, error) {
@@ -139,8 +139,8 @@ func (p *Preparer) order(
 	uuids := map[int]string{}
 	var indices []int
 	for _, g := range grants {
-		uuids[g.Card.Index] = g.Card.UUID
-		indices = append(indices, g.Card.Index)
+		uuids[g.GPU.Index] = g.GPU.UUID
+		indices = append(indices, g.GPU.Index)
 	}
 	var order []string
 	for _, index := range topology.Order(inv.Machine, indices) {
@@ -149,7 +149,7 @@ func (p *Preparer) order(
 	return order, nil
 }
 
-// setsOrder says whether the containers that use the claim get their cards from it alone
+// setsOrder says whether the containers that use the claim get their GPUs from it alone
 // and leave their order to the driver.
 func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
 	pods, err := p.options.Cluster.Pods(ctx, c)

@@ -55,14 +55,14 @@ func (c checkedOnce) Check(uuid string) error {
 // usable reports why a container that starts with the grants now would lack something.
 func (w *preparation) usable() error {
 	for _, g := range w.record.Grants {
-		if gone := g.Card.Gone(w.inventory.Machine); gone != "" {
+		if gone := g.GPU.Gone(w.inventory.Machine); gone != "" {
 			return fmt.Errorf("%s: delete the pod, so that it is placed again", gone)
 		}
-		if g.Card.Unmade() {
+		if g.GPU.Unmade() {
 			continue // what it takes is there when it is
 		}
-		if err := w.inventory.Base.Check(g.Card.UUID); err != nil {
-			return fmt.Errorf("%s: %w", g.Card, err)
+		if err := w.inventory.Base.Check(g.GPU.UUID); err != nil {
+			return fmt.Errorf("%s: %w", g.GPU, err)
 		}
 	}
 	return w.isolated.Check()
@@ -93,7 +93,7 @@ func metadataOf(r state.Record) metafile.Claim {
 }
 
 // writeSpec writes the claim's CDI spec: a device per allocation result, which brings
-// its cards, the environment of the result's container group and what its isolation needs.
+// its GPUs, the environment of the result's container group and what its isolation needs.
 // The first of each request brings the file that tells containers what they have by it.
 func (p *Preparer) writeSpec(w *preparation) error {
 	r, base := w.record, w.inventory.Base
@@ -110,11 +110,11 @@ func (p *Preparer) writeSpec(w *preparation) error {
 		for _, result := range container.Results {
 			var edits []specs.ContainerEdits
 			for _, g := range result {
-				card, err := base.Card(g.Card.UUID)
+				gpu, err := base.GPU(g.GPU.UUID)
 				if err != nil {
 					return err
 				}
-				edits = append(edits, card)
+				edits = append(edits, gpu)
 			}
 			own := specs.ContainerEdits{Env: env}
 			if file := files[metafile.Request(result[0])]; file != nil {
@@ -122,9 +122,9 @@ func (p *Preparer) writeSpec(w *preparation) error {
 				delete(files, metafile.Request(result[0]))
 			}
 			device := specs.Device{Name: deviceName(r.UID, result), ContainerEdits: concat(append(edits, own, *enforcement)...)}
-			if i := result[0].Card.MIG; i != nil && i.Made {
+			if i := result[0].GPU.MIG; i != nil && i.Made {
 				// Where the record is lost, it is to be known that nobody else has made it.
-				device.Annotations = map[string]string{cdi.AnnotationMade: result[0].Card.UUID}
+				device.Annotations = map[string]string{cdi.AnnotationMade: result[0].GPU.UUID}
 			}
 			cdiDevices = append(cdiDevices, device)
 		}
@@ -192,9 +192,9 @@ func concat(edits ...specs.ContainerEdits) specs.ContainerEdits {
 	return out
 }
 
-// Startable reports why no container could start with any of the node's cards or instances now, as
+// Startable reports why no container could start with any of the node's GPUs or instances now, as
 // where the device nodes are looked for in the wrong place; nil if one could, or if
-// there are no cards.
+// there are no GPUs.
 func (p *Preparer) Startable() error {
 	inv := p.inventory.Load()
 	if inv == nil {

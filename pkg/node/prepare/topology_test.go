@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// chained is a node whose cards are linked 0–2–1–3.
+// chained is a node whose GPUs are linked 0–2–1–3.
 func chained(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t)
@@ -80,7 +80,7 @@ func TestPrepareSet(t *testing.T) {
 	if diff := cmp.Diff(got, again); diff != "" || err != nil {
 		t.Errorf("second Prepare: %v, (-first +second):\n%s", err, diff)
 	}
-	// Its cards are taken, every one.
+	// Its GPUs are taken, every one.
 	if _, err := n.Prepare(ctx, devicesOf("u2", "gpu-2-topology")); err == nil ||
 		!strings.Contains(err.Error(), "held as a whole by claim team/claim-u1") {
 		t.Errorf("a GPU of the set: %v", err)
@@ -102,7 +102,7 @@ func TestPrepareSet(t *testing.T) {
 	}
 }
 
-func TestPrepareSetWithALostCard(t *testing.T) {
+func TestPrepareSetWithALostGPU(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := chained(t)
 	m := machine()
@@ -117,7 +117,7 @@ func TestPrepareSetWithALostCard(t *testing.T) {
 	}
 }
 
-func TestOrderOfCards(t *testing.T) {
+func TestOrderOfGPUs(t *testing.T) {
 	beside := func(claims ...*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim { return claims }
 	nic := emptyClaim("nic")
 	unallocated := emptyClaim("none")
@@ -146,7 +146,7 @@ func TestOrderOfCards(t *testing.T) {
 		"two requests":                {two, "", nil, ""},
 		"no environment":              {none, "", nil, ""},
 		"whole GPUs in other mode":    {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), "", nil, ""},
-		"beside another claim's GPUs": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, wholeCards("u2", 3)), ""},
+		"beside another claim's GPUs": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, wholeGPUs("u2", 3)), ""},
 		"beside what brings no GPUs": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, unallocated),
 			"CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
 	} {

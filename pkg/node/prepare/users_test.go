@@ -27,7 +27,7 @@ func reservedFor(c *resourceapi.ResourceClaim, pods ...types.UID) *resourceapi.R
 func TestUnprepareWaitsForProcesses(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u0", 0), "p0")); err != nil {
+	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u0", 0), "p0")); err != nil {
 		t.Fatal(err)
 	}
 	n.running = map[types.UID]bool{"p0": true}
@@ -35,12 +35,12 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 		!strings.Contains(err.Error(), "processes still run of the pod with UID p0") {
 		t.Errorf("unprepared while a process runs: %v", err)
 	}
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u1", 0), "p1")); err == nil ||
+	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u1", 0), "p1")); err == nil ||
 		!strings.Contains(err.Error(), "promised twice") {
 		t.Errorf("another's claim for the GPU: %v", err)
 	}
 	// The claim is allocated anew, elsewhere.
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u0", 2), "p2")); err == nil ||
+	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u0", 2), "p2")); err == nil ||
 		!strings.Contains(err.Error(), "the claim was allocated anew: processes still run of the pod with UID p0") {
 		t.Errorf("the claim with another GPU: %v", err)
 	}
@@ -51,7 +51,7 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 	if err := n.Unprepare(ctx, "u0"); err != nil {
 		t.Error(err)
 	}
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u1", 0), "p1")); err != nil {
+	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u1", 0), "p1")); err != nil {
 		t.Error(err)
 	}
 	// What is not known keeps no pod from ending, and a reboot ends all processes.
@@ -60,7 +60,7 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 		t.Error(err)
 	}
 	n.unknown, n.running = nil, map[types.UID]bool{"p3": true}
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u3", 0), "p3")); err != nil {
+	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u3", 0), "p3")); err != nil {
 		t.Fatal(err)
 	}
 	n.options.BootID = "boot-2"

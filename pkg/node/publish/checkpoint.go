@@ -25,7 +25,7 @@ import (
 )
 
 // Checkpoint is what has to outlive the process, and the node's reboot, for the
-// node's mode to stay what it is, and for its cards to be offered by one side only.
+// node's mode to stay what it is, and for its GPUs to be offered by one side only.
 type Checkpoint struct {
 	// Wanted is the mode that the labels asked for last: it stays when they are
 	// taken off.
@@ -35,13 +35,13 @@ type Checkpoint struct {
 	// Published is the mode that devices were last published in. Claims may be
 	// allocated from them until the mode has been left properly.
 	Published mode.Mode `json:"published,omitempty"`
-	// Isolation is by what the cards' users were kept apart in them (mode.Offer).
+	// Isolation is by what the GPUs' users were kept apart in them (mode.Offer).
 	// Earlier versions did not write it.
 	Isolation map[mode.Mode]string `json:"isolation,omitempty"`
 	// Closed says that the devices have been closed to new claims for mode.Settle, since
 	// they are about to be published otherwise.
 	Closed bool `json:"closed,omitempty"`
-	// DevicePlugin says that a device plugin served the cards, and has not been gone
+	// DevicePlugin says that a device plugin served the GPUs, and has not been gone
 	// for long enough since.
 	DevicePlugin bool `json:"devicePlugin,omitempty"`
 	// DevicePluginLeft is when none had served them for long enough: pods that were
@@ -96,7 +96,7 @@ func (f CheckpointFile) store(c Checkpoint) error {
 	return nil
 }
 
-// isolationOf is by what the users of cards are kept apart in the modes: as claims
+// isolationOf is by what the users of GPUs are kept apart in the modes: as claims
 // were prepared, failing that as the stored devices say, failing that as they would be now.
 func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceapi.ResourceSlice,
 	backends isolation.Backends) (map[mode.Mode]string, error) {

@@ -75,7 +75,7 @@ type desired struct {
 	// asked is what the labels came to, if there is a mode.
 	asked     mode.Asked
 	placement mode.Placement
-	// servings are the modes that each card is offered in.
+	// servings are the modes that each GPU is offered in.
 	served []servedMode
 	// notServed says why mode is empty, ignored which labels were not understood
 	// and could be done without.
@@ -87,7 +87,7 @@ type desired struct {
 
 // desired is what the node asks for, given what it asked for last. A node on
 // which a device plugin serves anything gets nothing, in any mode: both sides hand
-// out the same cards, and neither knows what the other is about to give away.
+// out the same GPUs, and neither knows what the other is about to give away.
 func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desired {
 	var w desired
 	ignore := func(err error) {
@@ -199,7 +199,7 @@ func gpuTaints(
 	}
 	for _, uuid := range full {
 		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}
-		if driver := t.Card(uuid).Driver; driver != "" {
+		if driver := t.GPU(uuid).Driver; driver != "" {
 			taint.Key, taint.Value = v1alpha1.TaintOtherDriver, driver
 		}
 		taints[uuid] = append(taints[uuid], taint)

@@ -61,7 +61,7 @@ func TestDevicePluginIsRememberedByTheNextProcess(t *testing.T) {
 	b.reconciled(t, false, "")
 	b.clock.Step(devicePluginGrace)
 	b.reconciled(t, true, shares)
-	// It has been gone for good: the next process offers the cards at once.
+	// It has been gone for good: the next process offers the GPUs at once.
 	b.restart()
 	b.serves("0")
 	b.reconciled(t, true, shares)

@@ -21,7 +21,7 @@ func (b *bench) kubernetes(version string) {
 	b.client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &apiversion.Info{GitVersion: version}
 }
 
-// supervised makes MPS available on both cards, until the function is called.
+// supervised makes MPS available on both GPUs, until the function is called.
 func (b *bench) supervised(t *testing.T) (stop func()) {
 	t.Helper()
 	release, err := b.mps.Hold()
@@ -47,7 +47,7 @@ const (
 		"gpu-1-core-mem! gpu-1-mps!"
 )
 
-func TestDynamicOffersEachCardInEveryMode(t *testing.T) {
+func TestDynamicOffersEachGPUInEveryMode(t *testing.T) {
 	b := newBench(t)
 	b.kubernetes("v1.37.1")
 	stop := b.supervised(t)
@@ -111,9 +111,9 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 	}
 }
 
-// Cards in use come first, so that a claim joins others before it opens a card;
+// GPUs in use come first, so that a claim joins others before it opens a GPU;
 // but for those that take no more claims, and only while there is any.
-func TestDynamicPutsCardsInUseFirst(t *testing.T) {
+func TestDynamicPutsGPUsInUseFirst(t *testing.T) {
 	const second = "gpu-1 gpu-1-share gpu-1-cgpu gpu-1-core-mem gpu-1-mps gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem " +
 		"gpu-0-mps"
 	b := newBench(t)
@@ -121,9 +121,9 @@ func TestDynamicPutsCardsInUseFirst(t *testing.T) {
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, true, everyMode)
-	granted := func(card string, m mode.Mode, units int64) {
+	granted := func(g string, m mode.Mode, units int64) {
 		b.records = []state.Record{
-			{Grants: []claim.Grant{{Mode: m, Card: claim.Card{UUID: card, MemoryMiB: 16130}, Units: units}}}}
+			{Grants: []claim.Grant{{Mode: m, GPU: claim.GPU{UUID: g, MemoryMiB: 16130}, Units: units}}}}
 	}
 	granted("GPU-1", mode.Exclusive, 0)
 	b.reconciled(t, true, everyMode)
@@ -144,7 +144,7 @@ func TestDynamicIsRecalledFromItsClaims(t *testing.T) {
 	b.kubernetes("v1.37.1")
 	defer b.supervised(t)()
 	b.allocate(t, "gpu-0", "whole")
-	b.records = []state.Record{{Namespace: "team", Name: "mps", Grants: []claim.Grant{{Mode: mode.MPS, Card: claim.Card{
+	b.records = []state.Record{{Namespace: "team", Name: "mps", Grants: []claim.Grant{{Mode: mode.MPS, GPU: claim.GPU{
 		UUID: "GPU-1"}}}}}
 	b.mode("share")
 	b.reconciled(t, false, everyModeClosed)

@@ -54,8 +54,8 @@ func (p *Publisher) Health(prepared []state.Record) []DeviceHealth {
 	}
 	for _, r := range prepared {
 		for _, g := range r.Grants {
-			if _, known := found[g.Device]; g.Card.MIG != nil && !g.Admin {
-				found[g.Device] = in.instanceHealth(g.Device, g.Card.UUID)
+			if _, known := found[g.Device]; g.GPU.MIG != nil && !g.Admin {
+				found[g.Device] = in.instanceHealth(g.Device, g.GPU.UUID)
 			} else if !known {
 				found[g.Device] = in.deviceHealth(g.Device, nil)
 			}

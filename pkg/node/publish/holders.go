@@ -30,11 +30,11 @@ func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]b
 // they hold.
 func podsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) []event {
 	held, unsure := event{reason: v1alpha1.ReasonHeldWithoutClaim, good: true},
-		event{reason: v1alpha1.ReasonCardsOfPodsUnknown}
+		event{reason: v1alpha1.ReasonGPUsOfPodsUnknown}
 	var perGPU []string
 	for _, g := range m.GPUs {
-		if card := t.Card(g.UUID); len(card.Pods) > 0 && card.Driver == "" {
-			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), text.List(card.Pods, mostNamed)))
+		if held := t.GPU(g.UUID); len(held.Pods) > 0 && held.Driver == "" {
+			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, held), text.List(held.Pods, mostNamed)))
 		}
 	}
 	if len(perGPU) > 0 {
@@ -54,19 +54,19 @@ func podsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) []event {
 	return []event{held, unsure}
 }
 
-// amountOf is what is taken of a card, in words.
-func amountOf(g gpu.GPU, card deviceplugin.Card) string {
+// amountOf is what is taken of a GPU, in words.
+func amountOf(g gpu.GPU, held deviceplugin.GPU) string {
 	switch {
-	case card.Whole:
+	case held.Whole:
 		return "all of it"
-	case card.Cores > 0:
-		return fmt.Sprintf("%d of %d GiB and %d %% of its compute", card.Units, g.MemoryUnits(), card.Cores)
+	case held.Cores > 0:
+		return fmt.Sprintf("%d of %d GiB and %d %% of its compute", held.Units, g.MemoryUnits(), held.Cores)
 	default:
-		return fmt.Sprintf("%d of %d GiB", card.Units, g.MemoryUnits())
+		return fmt.Sprintf("%d of %d GiB", held.Units, g.MemoryUnits())
 	}
 }
 
-// mayBecomeKnown says whether looking again may tell which cards a pod holds: the
+// mayBecomeKnown says whether looking again may tell which GPUs a pod holds: the
 // kubelet does not say when it comes to know that.
 func mayBecomeKnown(t deviceplugin.Reserved) bool {
 	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return len(p.Unknown) > 0 })
@@ -77,14 +77,14 @@ func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) (others map[string]bo
 	others, told = map[string]bool{}, event{reason: v1alpha1.ReasonOtherDriver}
 	var perGPU []string
 	for _, g := range m.GPUs {
-		card := t.Card(g.UUID)
-		if card.Driver == "" {
+		held := t.GPU(g.UUID)
+		if held.Driver == "" {
 			continue
 		}
 		others[g.UUID] = true
-		by := card.Driver
-		if len(card.Pods) > 0 {
-			by += ", held by " + text.List(card.Pods, mostNamed)
+		by := held.Driver
+		if len(held.Pods) > 0 {
+			by += ", held by " + text.List(held.Pods, mostNamed)
 		}
 		perGPU = append(perGPU, fmt.Sprintf("GPU %d (%s)", g.Index, by))
 	}

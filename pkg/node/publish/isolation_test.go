@@ -62,7 +62,7 @@ func cappedByMPS(t *testing.T) *bench {
 	return b
 }
 
-// Claims that are isolated in two ways must not share a card: neither way limits
+// Claims that are isolated in two ways must not share a GPU: neither way limits
 // the users of the other.
 func TestIsolationChangesAsAModeDoes(t *testing.T) {
 	b := cappedByMPS(t)

@@ -39,7 +39,7 @@ func heldInstances(records []state.Record) []heldInstance {
 	var held []heldInstance
 	for _, r := range records {
 		for _, g := range r.Grants {
-			if g.Card.MIG != nil && !g.Admin && (!g.Card.MIG.Made || r.Phase == state.Prepared) {
+			if g.GPU.MIG != nil && !g.Admin && (!g.GPU.MIG.Made || r.Phase == state.Prepared) {
 				held = append(held, heldInstance{g, r})
 			}
 		}
@@ -53,7 +53,7 @@ func madeInstances(records []state.Record) map[string]map[string]bool {
 	made := map[string]map[string]bool{}
 	for _, r := range records {
 		for _, g := range r.Grants {
-			if i := g.Card.MIG; i != nil && i.Made {
+			if i := g.GPU.MIG; i != nil && i.Made {
 				if made[i.ParentUUID] == nil {
 					made[i.ParentUUID] = map[string]bool{}
 				}
@@ -73,7 +73,7 @@ func heldByOrphans(records []state.Record, orphans map[types.UID]string) map[str
 			continue
 		}
 		for _, g := range r.Grants {
-			if i := g.Card.MIG; i != nil && i.Made {
+			if i := g.GPU.MIG; i != nil && i.Made {
 				held[i.ParentUUID] = append(held[i.ParentUUID], i.PlaceOf())
 			}
 		}
@@ -114,17 +114,17 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel),
 		Made: madeInstances(records), Held: heldByOrphans(records, s.orphans)}
 	for _, h := range held {
-		if h.Card.Gone(s.machine) == "" {
+		if h.GPU.Gone(s.machine) == "" {
 			continue
 		}
 		value := instanceGone
 		if s.offersInstance(h.Device) {
 			value = instanceReplaced
 		}
-		i := h.Card.MIG
-		options.Gone = append(options.Gone, devices.GoneInstance{Index: h.Card.Index, Instance: gpu.Instance{
-			UUID: h.Card.UUID, ProfileID: i.ProfileID, Profile: i.Profile, Start: i.Start, Size: i.Size,
-			MemoryMiB: h.Card.MemoryMiB},
+		i := h.GPU.MIG
+		options.Gone = append(options.Gone, devices.GoneInstance{Index: h.GPU.Index, Instance: gpu.Instance{
+			UUID: h.GPU.UUID, ProfileID: i.ProfileID, Profile: i.Profile, Start: i.Start, Size: i.Size,
+			MemoryMiB: h.GPU.MemoryMiB},
 			Taint: resourceapi.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Value: value,
 				Effect: cmp.Or(s.unhealthyEffect, resourceapi.DeviceTaintEffectNoSchedule)}})
 	}
@@ -133,11 +133,11 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 
 // closeReserved closes a GPU, or an instance, of which pods without a claim or other drivers have any.
 func closeReserved(uuid string, reserved deviceplugin.Reserved, closeTo func(uuid, key, value string)) {
-	switch card := reserved.Card(uuid); {
+	switch g := reserved.GPU(uuid); {
 	case uuid == "":
-	case card.Driver != "":
-		closeTo(uuid, v1alpha1.TaintOtherDriver, card.Driver)
-	case card.Amount != deviceplugin.Amount{}:
+	case g.Driver != "":
+		closeTo(uuid, v1alpha1.TaintOtherDriver, g.Driver)
+	case g.Amount != deviceplugin.Amount{}:
 		closeTo(uuid, v1alpha1.TaintHeld, "")
 	}
 }
@@ -150,14 +150,14 @@ func (s snapshot) heldBefore(records []state.Record, held []heldInstance) map[st
 	whole := map[string]bool{}
 	for _, r := range records {
 		for _, g := range r.Grants {
-			if g.Card.MIG == nil && !g.Admin {
-				whole[g.Card.UUID] = true
+			if g.GPU.MIG == nil && !g.Admin {
+				whole[g.GPU.UUID] = true
 			}
 		}
 	}
 	before := map[string]bool{}
 	for _, g := range s.machine.GPUs {
-		if slices.ContainsFunc(held, func(h heldInstance) bool { return h.Card.MIG.ParentUUID == g.UUID }) {
+		if slices.ContainsFunc(held, func(h heldInstance) bool { return h.GPU.MIG.ParentUUID == g.UUID }) {
 			before[g.UUID] = true
 		}
 	}
@@ -167,7 +167,7 @@ func (s snapshot) heldBefore(records []state.Record, held []heldInstance) map[st
 		}
 		for _, i := range p.Instances {
 			if i.UUID != "" && slices.ContainsFunc(held, func(h heldInstance) bool {
-				return h.Card.MIG.ParentUUID == p.UUID && h.Card.MIG.GI == i.GI && h.Card.UUID != i.UUID
+				return h.GPU.MIG.ParentUUID == p.UUID && h.GPU.MIG.GI == i.GI && h.GPU.UUID != i.UUID
 			}) {
 				before[i.UUID] = true
 			}
@@ -257,7 +257,7 @@ func (s snapshot) goneInstances() (event, map[types.UID]goneClaim) {
 	told, claims := event{reason: v1alpha1.ReasonInstanceGone}, map[types.UID]goneClaim{}
 	var parts []string
 	for _, h := range heldInstances(s.records) {
-		why := h.Card.Gone(s.machine)
+		why := h.GPU.Gone(s.machine)
 		if why == "" {
 			continue
 		}

@@ -30,7 +30,7 @@ func instanceAt(start int, uuid string) gpu.Instance {
 // holding is the record of a claim that holds the instance of GPU 2.
 func holding(i gpu.Instance) state.Record {
 	return state.Record{UID: "u", Namespace: "team", Name: "c", Grants: []claim.Grant{{Mode: mode.MIG,
-		Device: "gpu-2-mig-1g-10gb-" + string(rune('0'+i.Start)), Card: claim.Card{Index: 2, UUID: i.UUID,
+		Device: "gpu-2-mig-1g-10gb-" + string(rune('0'+i.Start)), GPU: claim.GPU{Index: 2, UUID: i.UUID,
 			MIG: &claim.Instance{ParentUUID: "GPU-2", Profile: i.Profile, GI: i.GI, Start: i.Start, Size: i.Size}}}}}
 }
 
@@ -115,7 +115,7 @@ func TestInstancesOfAGPUThatIsHeldWhole(t *testing.T) {
 	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
 		Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}
 	s.records = []state.Record{{UID: "u", Grants: []claim.Grant{{Mode: mode.Exclusive, Device: "gpu-2",
-		Card: claim.Card{Index: 2, UUID: "GPU-2"}}}}}
+		GPU: claim.GPU{Index: 2, UUID: "GPU-2"}}}}}
 	p, err := s.plan()
 	if err != nil || p.taints("gpu-2-mig-1g-10gb-0") != "withdrawn=:NoSchedule" {
 		t.Errorf("%s, %v", p.taints("gpu-2-mig-1g-10gb-0"), err)
@@ -206,7 +206,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	unmade.UUID, unmade.CI, unmade.LeftOut = "", gpu.NoCI, "it has no compute instance"
 	record := func(phase state.Phase, uuid string) state.Record {
 		r := holding(mine)
-		r.Phase, r.Grants[0].Card.UUID, r.Grants[0].Card.MIG.Made = phase, uuid, true
+		r.Phase, r.Grants[0].GPU.UUID, r.Grants[0].GPU.MIG.Made = phase, uuid, true
 		r.Effects = []state.Effect{{GPU: "GPU-2", Instance: &state.MadeInstance{Place: place, UUID: uuid}}}
 		return r
 	}
@@ -264,7 +264,7 @@ func TestHealthOfInstancesOnDemand(t *testing.T) {
 	p.SetHealth(map[string]health.Unhealthy{"GPU-3": {Message: "XID 79"}})
 	record := func(device, uuid string) state.Record {
 		r := holding(instanceAt(0, uuid))
-		r.Grants[0].Device, r.Grants[0].Card.MIG.Made = device, true
+		r.Grants[0].Device, r.Grants[0].GPU.MIG.Made = device, true
 		return r
 	}
 	got := map[string]string{}
@@ -290,7 +290,7 @@ func TestInstanceThatCannotBeDestroyed(t *testing.T) {
 	withoutCompute := left
 	withoutCompute.UUID, withoutCompute.CI, withoutCompute.LeftOut = "", gpu.NoCI, "it has no compute instance"
 	r := holding(left)
-	r.Phase, r.Grants[0].Card.MIG.Made, r.Grants[0].Card.MIG.ProfileID = state.Preparing, true, 19
+	r.Phase, r.Grants[0].GPU.MIG.Made, r.Grants[0].GPU.MIG.ProfileID = state.Preparing, true, 19
 	for name, there := range map[string]gpu.Instance{"whole": left, "half": withoutCompute} {
 		t.Run(name, func(t *testing.T) {
 			s := found(t, "mig", mode.Exclusive)

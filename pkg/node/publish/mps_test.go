@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	wholeCards       = "gpu-0 gpu-1"
-	wholeCardsClosed = "gpu-0! gpu-1!"
-	byMPS            = "gpu-0-mps gpu-1-mps"
-	byMPSClosed      = "gpu-0-mps! gpu-1-mps!"
+	wholeGPUs       = "gpu-0 gpu-1"
+	wholeGPUsClosed = "gpu-0! gpu-1!"
+	byMPS           = "gpu-0-mps gpu-1-mps"
+	byMPSClosed     = "gpu-0-mps! gpu-1-mps!"
 )
 
 // needs checks what gpu-mps-supervisor is told.
@@ -33,7 +33,7 @@ func (b *bench) needs(t *testing.T, want bool) {
 	}
 }
 
-// daemons has the daemons of both cards in this state.
+// daemons has the daemons of both GPUs in this state.
 func (b *bench) daemons(t *testing.T, state mps.State) {
 	t.Helper()
 	for _, uuid := range []string{"GPU-0", "GPU-1"} {
@@ -48,20 +48,20 @@ func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
 	defer b.supervised(t)()
 	b.needs(t, true)
 	b.mode("default")
-	b.reconciled(t, true, wholeCards)
+	b.reconciled(t, true, wholeGPUs)
 	b.needs(t, false)
 	b.daemons(t, mps.Down)
 
 	// What is published stays until the daemons are there.
 	b.mode("mps")
-	b.reconciled(t, false, wholeCards)
+	b.reconciled(t, false, wholeGPUs)
 	b.needs(t, true)
-	b.reconciled(t, false, wholeCards)
+	b.reconciled(t, false, wholeGPUs)
 	if got := b.events.current[v1alpha1.ReasonModeNotServed]; got != "" {
 		t.Errorf("event %q", got)
 	}
 	b.daemons(t, mps.Ready)
-	b.switched(t, wholeCardsClosed, byMPS)
+	b.switched(t, wholeGPUsClosed, byMPS)
 	b.needs(t, true)
 
 	// They go on as long as anything that is published may use them.
@@ -69,7 +69,7 @@ func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
 	b.reconciled(t, false, byMPSClosed)
 	b.needs(t, true)
 	b.clock.Step(mode.Settle)
-	b.reconciled(t, true, wholeCards)
+	b.reconciled(t, true, wholeGPUs)
 	b.needs(t, false)
 }
 
@@ -89,12 +89,12 @@ func TestDaemonsThatAreAskedForInVain(t *testing.T) {
 	b := newBench(t)
 	defer b.supervised(t)()
 	b.mode("default")
-	b.reconciled(t, true, wholeCards)
+	b.reconciled(t, true, wholeGPUs)
 	b.daemons(t, mps.Down)
 	b.mode("mps")
-	b.reconciled(t, false, wholeCards)
+	b.reconciled(t, false, wholeGPUs)
 	b.clock.Step(mpsStartLimit)
-	b.switched(t, wholeCardsClosed, "")
+	b.switched(t, wholeGPUsClosed, "")
 	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs isolation mps, which is "+
 		"not available") {
 		t.Errorf("event %q", got)

@@ -45,7 +45,7 @@ func (b *bench) uses(t *testing.T, want ...mps.Use) {
 // share is a claim for a share of GPU-0 by MPS.
 func share(m mode.Mode, units, cores int64) state.Record {
 	return state.Record{Namespace: "team", Name: "share", Grants: []claim.Grant{{Mode: m, Isolation: isolation.NameMPS,
-		Card: claim.Card{UUID: "GPU-0", MemoryMiB: 16130}, Units: units, CoresPercent: cores, Config: v1alpha1.Default()}}}
+		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Units: units, CoresPercent: cores, Config: v1alpha1.Default()}}}
 }
 
 // A GPU is for MPS alone from when it is published for it until it is published for

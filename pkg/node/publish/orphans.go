@@ -82,15 +82,15 @@ func (s snapshot) withOrphans() (reserved deviceplugin.Reserved, told event, err
 func indices(m *gpu.Machine, r state.Record) string {
 	var reserved []string
 	for _, g := range r.Grants {
-		if g.Card.MIG != nil && !g.Admin {
-			reserved = append(reserved, g.Card.String())
+		if g.GPU.MIG != nil && !g.Admin {
+			reserved = append(reserved, g.GPU.String())
 		}
 	}
 	if len(reserved) > 0 {
 		return strings.Join(reserved, ", ")
 	}
 	for _, g := range m.GPUs {
-		if slices.ContainsFunc(r.Grants, func(grant claim.Grant) bool { return !grant.Admin && grant.Card.UUID == g.UUID }) {
+		if slices.ContainsFunc(r.Grants, func(grant claim.Grant) bool { return !grant.Admin && grant.GPU.UUID == g.UUID }) {
 			reserved = append(reserved, fmt.Sprint(g.Index))
 		}
 	}

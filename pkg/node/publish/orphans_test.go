@@ -21,8 +21,8 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 	record := func(grants ...claim.Grant) state.Record {
 		return state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: grants}
 	}
-	part := claim.Grant{Mode: mode.Share, Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}, Units: 4}
-	all := claim.Grant{Mode: mode.Exclusive, Device: "gpu-1", Card: claim.Card{UUID: "GPU-1"}}
+	part := claim.Grant{Mode: mode.Share, Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0"}, Units: 4}
+	all := claim.Grant{Mode: mode.Exclusive, Device: "gpu-1", GPU: claim.GPU{UUID: "GPU-1"}}
 	for name, test := range map[string]struct {
 		label  string
 		record state.Record

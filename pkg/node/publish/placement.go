@@ -172,7 +172,7 @@ func usageOf(records []state.Record, reserved deviceplugin.Reserved) usage.Node 
 	for _, r := range records {
 		claims = append(claims, r.Usage())
 	}
-	return usage.Of(claims, reserved.Card)
+	return usage.Of(claims, reserved.GPU)
 }
 
 // largest is the most that one claim has of one GPU that it shares.
@@ -182,9 +182,9 @@ func largest(records []state.Record) int64 {
 		units, cores := map[string]int64{}, map[string]int64{}
 		for _, g := range r.Grants {
 			if g.Mode.Shared() && !g.Admin {
-				uuid := g.Card.UUID
+				uuid := g.GPU.UUID
 				units[uuid], cores[uuid] = units[uuid]+g.Units, cores[uuid]+g.CoresPercent
-				most = max(most, units[uuid], asMemory(cores[uuid], g.Card.Units()))
+				most = max(most, units[uuid], asMemory(cores[uuid], g.GPU.Units()))
 			}
 		}
 	}

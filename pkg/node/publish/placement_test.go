@@ -31,8 +31,8 @@ type pods struct {
 	allocated [][]resourceapi.DeviceRequestAllocationResult
 }
 
-// newPods returns a node with cards of 15 units, all of them supervised by MPS.
-func newPods(t *testing.T, cards int, labels map[string]string) *pods {
+// newPods returns a node with GPUs of 15 units, all of them supervised by MPS.
+func newPods(t *testing.T, gpus int, labels map[string]string) *pods {
 	t.Helper()
 	p := &pods{bench: newBench(t)}
 	p.kubernetes("v1.37.1")
@@ -46,7 +46,7 @@ func newPods(t *testing.T, cards int, labels map[string]string) *pods {
 		}
 	})
 	m := &gpu.Machine{}
-	for i := range cards {
+	for i := range gpus {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
 		p.daemon(t, i, mps.Ready)
 	}
@@ -56,9 +56,9 @@ func newPods(t *testing.T, cards int, labels map[string]string) *pods {
 	return p
 }
 
-func (p *pods) daemon(t *testing.T, card int, s mps.State) {
+func (p *pods) daemon(t *testing.T, g int, s mps.State) {
 	t.Helper()
-	if err := p.mps.SetStatus(fmt.Sprintf("GPU-%d", card), mps.Status{State: s}); err != nil {
+	if err := p.mps.SetStatus(fmt.Sprintf("GPU-%d", g), mps.Status{State: s}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -81,7 +81,7 @@ func (p *pods) publish(t *testing.T) {
 	p.node.Publish(published)
 }
 
-// run allocates a claim, and returns the index of its card, -1 if it finds none.
+// run allocates a claim, and returns the index of its GPU, -1 if it finds none.
 func (p *pods) run(t *testing.T, m mode.Mode, memory, cores string) int {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
@@ -109,7 +109,7 @@ func (p *pods) run(t *testing.T, m mode.Mode, memory, cores string) int {
 	p.allocated = append(p.allocated, results)
 	p.records = append(p.records, state.Record{Grants: grants})
 	p.publish(t)
-	return grants[0].Card.Index
+	return grants[0].GPU.Index
 }
 
 // end lets the claim that came as number i end.
@@ -127,10 +127,10 @@ type asked struct {
 	times         int
 }
 
-func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
+func TestSpreadGoesRoundTheGPUsThatTakeClaims(t *testing.T) {
 	for name, test := range map[string]struct {
 		schedule string
-		down     bool // the MPS daemon of card 0
+		down     bool // the MPS daemon of GPU 0
 		maxPod   string
 		asked    []asked
 		want     []int
@@ -172,8 +172,8 @@ func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
 	}
 }
 
-// A card that takes claims again is where the next ones go.
-func TestSpreadReturnsToACardThatIsOpenAgain(t *testing.T) {
+// A GPU that takes claims again is where the next ones go.
+func TestSpreadReturnsToAGPUThatIsOpenAgain(t *testing.T) {
 	p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "mps", ack.NodeLabelPlacement: "spread"})
 	p.daemon(t, 0, mps.Down)
 	p.publish(t)

@@ -111,7 +111,7 @@ func (s snapshot) plan() (p plan, err error) {
 	}
 	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.limits, devices.Options{
 		Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed), Retained: p.retained.sets,
-		CardTaints: taints, MIG: instances,
+		GPUTaints: taints, MIG: instances,
 	})
 	return p, nil
 }

@@ -67,7 +67,7 @@ func (p plan) devices() string {
 func TestPlan(t *testing.T) {
 	unlisted := errors.New("no records")
 	orphan := state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: []claim.Grant{{Mode: mode.Exclusive,
-		Device: "gpu-1", Card: claim.Card{UUID: "GPU-1"}}}}
+		Device: "gpu-1", GPU: claim.GPU{UUID: "GPU-1"}}}}
 	for name, test := range map[string]struct {
 		label     string
 		published mode.Mode
@@ -227,7 +227,7 @@ func TestAPassReadsWhatIsPreparedOnce(t *testing.T) {
 	counts := &counting{bench: b}
 	b.Claims = counts
 	r := state.Record{UID: "u", Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share,
-		Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0", MemoryMiB: 16130}, Units: 4}}}
+		Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Units: 4}}}
 	b.records = []state.Record{r}
 	b.orphans = map[types.UID]string{"u": "it runs"}
 	pass := func(when string) {

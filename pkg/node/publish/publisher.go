@@ -40,7 +40,7 @@ const (
 	// isolationInterval is how often the publisher looks whether the GPUs' users
 	// are still kept apart. What is prepared is checked each time by itself.
 	isolationInterval = 500 * time.Millisecond
-	// devicePluginGrace is for how long a device plugin has to be gone before its cards are
+	// devicePluginGrace is for how long a device plugin has to be gone before its GPUs are
 	// offered: after a restart the kubelet shows none of its resources until it is
 	// registered again and the status, which is written every 10 seconds, says so; and
 	// a pod that it started last has to be seen.
@@ -109,7 +109,7 @@ type Pods interface {
 	SetLeft(left time.Time)
 }
 
-// Publisher keeps the node's ResourceSlice in line with its cards, its labels
+// Publisher keeps the node's ResourceSlice in line with its GPUs, its labels
 // and, where shares are spread, with what is granted.
 type Publisher struct {
 	Options
@@ -188,7 +188,7 @@ func New(o Options) *Publisher {
 	return p
 }
 
-// SetMachine tells the publisher what cards there are.
+// SetMachine tells the publisher what GPUs there are.
 func (p *Publisher) SetMachine(m *gpu.Machine) {
 	p.update(func() { p.machine = m })
 	p.tellHealth()

@@ -55,7 +55,7 @@ type bench struct {
 	notKnown error
 	// beforeLock is called before the node is locked.
 	beforeLock func()
-	// pods hold cards without a claim; unread says that they are not known.
+	// pods hold GPUs without a claim; unread says that they are not known.
 	pods   []*corev1.Pod
 	unread bool
 	// nvidias are the GPUs that NVIDIA's DRA driver has, and the pods that it gave them to.
@@ -113,7 +113,7 @@ func (b *bench) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Reserve
 	if b.unread {
 		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
 	}
-	reserved := deviceplugin.Of(b.pods, deviceplugin.Node{Cards: m.GPUs, Left: b.left})
+	reserved := deviceplugin.Of(b.pods, deviceplugin.Node{GPUs: m.GPUs, Left: b.left})
 	for uuid, pods := range b.nvidias {
 		reserved = reserved.OfDriver(uuid, "gpu.nvidia.com", pods)
 	}

@@ -47,9 +47,9 @@ func TestSpread(t *testing.T) {
 	b := newBench(t)
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
-	grant := func(card, units int) {
+	grant := func(g, units int) {
 		b.records = append(b.records,
-			state.Record{Grants: []claim.Grant{{Mode: mode.Share, Card: claim.Card{UUID: fmt.Sprintf("GPU-%d", card)},
+			state.Record{Grants: []claim.Grant{{Mode: mode.Share, GPU: claim.GPU{UUID: fmt.Sprintf("GPU-%d", g)},
 				Units: int64(units)}}})
 	}
 	grant(0, 4)
@@ -94,7 +94,7 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	b.reconciled(t, true, whole)
 }
 
-// All modes hand out the same cards.
+// All modes hand out the same GPUs.
 func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 	for _, label := range []string{"default", "share", "topology", "dynamic"} {
 		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem",
@@ -208,7 +208,7 @@ func TestFailClosedWhenTheAPIServerCannotBeAsked(t *testing.T) {
 	}
 }
 
-func TestSwitchOfANodeWithoutCards(t *testing.T) {
+func TestSwitchOfANodeWithoutGPUs(t *testing.T) {
 	b := newBench(t)
 	b.SetMachine(&gpu.Machine{})
 	b.mode("share")
@@ -247,9 +247,9 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	daemon := func(card int, s mps.State) {
+	daemon := func(g int, s mps.State) {
 		t.Helper()
-		if err := b.mps.SetStatus(fmt.Sprintf("GPU-%d", card), mps.Status{State: s, Reason: "exit status 1"}); err != nil {
+		if err := b.mps.SetStatus(fmt.Sprintf("GPU-%d", g), mps.Status{State: s, Reason: "exit status 1"}); err != nil {
 			t.Fatal(err)
 		}
 		if !b.isolationChanged() {

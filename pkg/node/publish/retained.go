@@ -17,8 +17,8 @@ import (
 )
 
 // retainedSets are the linked sets that were published before. What is published
-// of a machine depends on all its cards: without one of them, sets go. But the
-// scheduler counts the cards of an allocated set as taken only while the set is
+// of a machine depends on all its GPUs: without one of them, sets go. But the
+// scheduler counts the GPUs of an allocated set as taken only while the set is
 // published (kubernetes/kubernetes issue 140802); so it stays, closed to new claims.
 type retainedSets struct {
 	machine *gpu.Machine

@@ -21,16 +21,16 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// servedMode is how the node's cards are offered in one mode. A dynamic node has
+// servedMode is how the node's GPUs are offered in one mode. A dynamic node has
 // several, any other one.
 type servedMode struct {
 	mode    mode.Mode
 	backend isolation.Backend
-	// slots is how many shares a card takes.
+	// slots is how many shares a GPU takes.
 	slots int64
 	// notIsolated says why a GPU takes no new users, by UUID: they would not be kept apart now, or it has no shares.
 	notIsolated map[string]string
-	// levels are the isolation levels of cards where it is another than the back end's, by
+	// levels are the isolation levels of GPUs where it is another than the back end's, by
 	// UUID.
 	levels map[string]string
 	// limits says who counts the memory of GPUs on which the kernel limits it, by UUID.
@@ -75,7 +75,7 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isol
 	return nil
 }
 
-// slotLimits are how many shares a card takes by default, and at most.
+// slotLimits are how many shares a GPU takes by default, and at most.
 func slotLimits(b isolation.Backend) (def, limit int64) {
 	if most := b.MaxShares(); most > 0 {
 		return most, most
@@ -83,7 +83,7 @@ func slotLimits(b isolation.Backend) (def, limit int64) {
 	return mode.DefaultSlots, mode.MaxSlots
 }
 
-// setSlots goes by the node's labels for how many shares a card takes. An error
+// setSlots goes by the node's labels for how many shares a GPU takes. An error
 // names a label that is not understood.
 func setSlots(served []servedMode, labels map[string]string) error {
 	var wrong error
@@ -176,11 +176,11 @@ func (s servedMode) keptAs(other servedMode) bool {
 	return maps.Equal(s.notIsolated, other.notIsolated) && maps.Equal(s.levels, other.levels)
 }
 
-// canFail says whether what keeps the users of a card apart can go away by itself, without that the
+// canFail says whether what keeps the users of a GPU apart can go away by itself, without that the
 // machine is read anew.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
-		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelCard &&
+		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelGPU &&
 			level != isolation.LevelDeviceMemory {
 			return true
 		}
@@ -188,7 +188,7 @@ func canFail(served []servedMode) bool {
 	return false
 }
 
-// unavailable says why no card could be offered in any of the modes, nil if one
+// unavailable says why no GPU could be offered in any of the modes, nil if one
 // could.
 func unavailable(served []servedMode, m *gpu.Machine) error {
 	var out []error
@@ -202,7 +202,7 @@ func unavailable(served []servedMode, m *gpu.Machine) error {
 	return errors.Join(out...)
 }
 
-// problems lists the cards that are closed to new claims, in the machine's
+// problems lists the GPUs that are closed to new claims, in the machine's
 // order. On a dynamic node it says in which modes.
 func problems(served []servedMode, m *gpu.Machine) error {
 	var out []error
@@ -231,13 +231,13 @@ func problems(served []servedMode, m *gpu.Machine) error {
 	return errors.Join(out...)
 }
 
-// left is what pods without a claim leave of the cards to this serving of a node in
-// the mode: the room on each card that they have some of, and the cards, in the
+// left is what pods without a claim leave of the GPUs to this serving of a node in
+// the mode: the room on each GPU that they have some of, and the GPUs, in the
 // machine's order, that are closed because of them.
 func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]devices.Room,
 	closed []string) {
 	room = map[string]devices.Room{}
-	free := usage.Of(nil, t.Card)
+	free := usage.Of(nil, t.GPU)
 	for _, g := range m.GPUs {
 		u := free.GPU(g.UUID)
 		if len(u.Reserved.Pods) == 0 && u.Reserved.Driver == "" {
@@ -259,9 +259,9 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o := common
 		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
-		o.CardLevels, o.MemoryLimits = s.levels, s.limits
+		o.GPULevels, o.MemoryLimits = s.levels, s.limits
 		room, reserved := s.left(m, nodeMode, t)
-		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.notIsolated, reserved, t)
+		o.Room, o.GPUTaints = room, gpuTaints(common.GPUTaints, s.notIsolated, reserved, t)
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {

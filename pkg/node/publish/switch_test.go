@@ -182,7 +182,7 @@ func TestMemoryLost(t *testing.T) {
 	b.reconciled(t, true, shares)
 }
 
-// A label that never stands still must not get the node to give cards out in
+// A label that never stands still must not get the node to give GPUs out in
 // two modes, nor to write without end.
 func TestFlappingLabel(t *testing.T) {
 	b := newBench(t)
@@ -216,7 +216,7 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b.mode("share")
 	b.reconciled(t, true, shares)
 	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share,
-		Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}}}}}
+		Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0"}}}}}
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
 	if closed() {

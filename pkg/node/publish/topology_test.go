@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// bridged is a machine whose cards are linked in pairs, without the cards that
+// bridged is a machine whose GPUs are linked in pairs, without the GPUs that
 // are sick.
 func bridged(sick ...int) *gpu.Machine {
 	m := &gpu.Machine{}
@@ -77,7 +77,7 @@ func TestUniformMachineInTopology(t *testing.T) {
 	}
 }
 
-// Without counters, cards of a set would be given away a second time.
+// Without counters, GPUs of a set would be given away a second time.
 func TestTopologyNeedsCounters(t *testing.T) {
 	b := newBench(t)
 	off := true
@@ -100,9 +100,9 @@ func TestTopologyNeedsCounters(t *testing.T) {
 	b.reconciled(t, true, bridgedWhole)
 }
 
-// What may be allocated stays published, whatever becomes of the cards: only so
-// do its other cards count as taken.
-func TestSetsOfASickCardStayClosed(t *testing.T) {
+// What may be allocated stays published, whatever becomes of the GPUs: only so
+// do its other GPUs count as taken.
+func TestSetsOfASickGPUStayClosed(t *testing.T) {
 	b := topologyBench(t)
 	b.SetMachine(bridged(3))
 	b.reconciled(t, true, "gpu-0-topology gpu-1-topology gpu-2-topology gpus-0-1 gpus-0-1-2-3! gpus-2-3!")
@@ -125,8 +125,8 @@ func TestSetsAreFoundByTheirClaims(t *testing.T) {
 	b := newBench(t)
 	b.allocate(t, "gpus-2-3", "trainer")
 	b.records = []state.Record{{Namespace: "team", Name: "gone", Grants: []claim.Grant{
-		{Mode: mode.Topology, Device: "gpus-0-3", Card: claim.Card{Index: 0}},
-		{Mode: mode.Topology, Device: "gpus-0-3", Card: claim.Card{Index: 3}},
+		{Mode: mode.Topology, Device: "gpus-0-3", GPU: claim.GPU{Index: 0}},
+		{Mode: mode.Topology, Device: "gpus-0-3", GPU: claim.GPU{Index: 3}},
 	}}}
 	b.SetMachine(bridged(3))
 	b.mode("topology")

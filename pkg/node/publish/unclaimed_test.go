@@ -18,8 +18,8 @@ import (
 )
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
-// amount, the card is as in the annotation of the first version; "" for none.
-func oldPod(name, card string, limits ...string) *corev1.Pod {
+// amount, the GPU is as in the annotation of the first version; "" for none.
+func oldPod(name, g string, limits ...string) *corev1.Pod {
 	list := corev1.ResourceList{}
 	for i := 0; i < len(limits); i += 2 {
 		list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
@@ -30,9 +30,9 @@ func oldPod(name, card string, limits ...string) *corev1.Pod {
 			Resources: corev1.ResourceRequirements{Limits: list}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
-	if card != "" {
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", card)
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "topology.kubernetes.io/gpu-group", card)
+	if g != "" {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", g)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "topology.kubernetes.io/gpu-group", g)
 	}
 	return pod
 }
@@ -80,7 +80,7 @@ func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {
 	}
 }
 
-func TestPodOfWhichTheCardIsNotKnown(t *testing.T) {
+func TestPodOfWhichTheGPUIsNotKnown(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")
 	b.pods = []*corev1.Pod{oldPod("lost", "7", "aliyun.com/gpu-mem", "4")}
@@ -88,19 +88,19 @@ func TestPodOfWhichTheCardIsNotKnown(t *testing.T) {
 	if diff := cmp.Diff("11Gi 11Gi", b.memoryOf(t)); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
 	}
-	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") ||
+	if got := b.events.current[v1alpha1.ReasonGPUsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") ||
 		!strings.Contains(got, "no GPU 7") {
 		t.Errorf("event %q", got)
 	}
 	b.pods = nil
 	b.reconciled(t, true, shares)
-	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; got != "" {
+	if got := b.events.current[v1alpha1.ReasonGPUsOfPodsUnknown]; got != "" {
 		t.Errorf("event %q", got)
 	}
 }
 
-// Whoever holds a share holds the card in the mode that it was given in.
-func TestCardsOfPodsWithoutClaimInOtherModes(t *testing.T) {
+// Whoever holds a share holds the GPU in the mode that it was given in.
+func TestGPUsOfPodsWithoutClaimInOtherModes(t *testing.T) {
 	memory, compute := oldPod("m", "0", "aliyun.com/gpu-mem", "4"),
 		oldPod("c", "1", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "96")
 	for label, want := range map[string]string{
@@ -117,7 +117,7 @@ func TestCardsOfPodsWithoutClaimInOtherModes(t *testing.T) {
 	b.mode("default")
 	b.pods = []*corev1.Pod{oldPod("w", "1", "aliyun.com/gpu", "1")}
 	b.reconciled(t, true, "gpu-0 gpu-1!")
-	// Its card stays closed when the mode changes; the others are offered.
+	// Its GPU stays closed when the mode changes; the others are offered.
 	b.mode("share")
 	b.switched(t, wholeClosed, "gpu-0-share gpu-1-share!")
 }

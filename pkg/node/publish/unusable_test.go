@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// With a wrong setting every pod would be allocated a card and none would start.
+// With a wrong setting every pod would be allocated a GPU and none would start.
 func TestNodeOnWhichNothingCouldStartOffersNothing(t *testing.T) {
 	b := newBench(t)
 	b.SetUnusable(errors.New("CDI_DIR: directory /cdi is another one than the host's"))

@@ -69,7 +69,7 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 	b := newBench(t)
 	grant := func(uid types.UID, gpu string, units int64) {
 		b.records = append(b.records, state.Record{UID: uid, Grants: []claim.Grant{{
-			Mode: mode.Share, Card: claim.Card{UUID: gpu, MemoryMiB: 16130}, Units: units,
+			Mode: mode.Share, GPU: claim.GPU{UUID: gpu, MemoryMiB: 16130}, Units: units,
 		}}})
 	}
 	b.told(t, "")

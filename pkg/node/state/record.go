@@ -23,7 +23,7 @@ import (
 // an older plugin reads what a newer one of the same version wrote.
 //
 // In Version 1 each grant is an allocation result of its own. In VersionSets
-// those of a linked set of cards are one result. In VersionMIG a grant can be a MIG instance, which a
+// those of a linked set of GPUs are one result. In VersionMIG a grant can be a MIG instance, which a
 // plugin that does not know of them would take for a GPU that is gone. A record is written in the
 // lowest version that can hold it, so that after a downgrade only claims for
 // linked sets, or for MIG instances, cannot be read.
@@ -77,7 +77,7 @@ type Record struct {
 	// Grants is what the claim holds.
 	Grants []claim.Grant `json:"grants"`
 
-	// Order lists the UUIDs of the cards in the order in which containers see
+	// Order lists the UUIDs of the GPUs in the order in which containers see
 	// them; empty where that is left to CUDA.
 	Order []string `json:"order,omitempty"`
 
@@ -119,10 +119,10 @@ func (r Record) encode() (data []byte, sync bool, err error) {
 	if len(claim.Results(r.Grants)) < len(r.Grants) {
 		r.Version = VersionSets
 	}
-	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.MIG != nil }) {
+	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.MIG != nil }) {
 		r.Version = VersionMIG
 	}
-	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.MIG != nil && g.Card.MIG.Made }) {
+	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.MIG != nil && g.GPU.MIG.Made }) {
 		r.Version = VersionMadeMIG
 	}
 	data, err = json.Marshal(r)

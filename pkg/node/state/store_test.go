@@ -25,7 +25,7 @@ func record(uid types.UID) Record {
 		CDISpec: "spec-" + string(uid),
 		Grants: []claim.Grant{{
 			Request: "r", Pool: "n1/gpu", Device: "gpu-0-share", ShareID: "s", Mode: mode.Share, Units: 3,
-			Card: claim.Card{UUID: "GPU-a", MemoryMiB: 16130}, Config: v1alpha1.Default(),
+			GPU: claim.GPU{UUID: "GPU-a", MemoryMiB: 16130}, Config: v1alpha1.Default(),
 		}},
 	}
 }
@@ -78,7 +78,7 @@ func TestSetIsWrittenInItsVersion(t *testing.T) {
 	for i := range 2 {
 		set.Grants = append(set.Grants[:i], claim.Grant{
 			Request: "r", Pool: "n1/gpu", Device: "gpus-0-1", Mode: mode.Topology,
-			Card: claim.Card{Index: i, UUID: "GPU-" + string(rune('a'+i))}, Config: v1alpha1.Default(),
+			GPU: claim.GPU{Index: i, UUID: "GPU-" + string(rune('a'+i))}, Config: v1alpha1.Default(),
 		})
 	}
 	survives(t, s, dir, set)
@@ -109,7 +109,7 @@ func TestInstanceIsWrittenInItsVersion(t *testing.T) {
 	r := record("a")
 	r.Version = VersionMIG
 	r.Grants[0].Mode = mode.MIG
-	r.Grants[0].Card.MIG = &claim.Instance{ParentUUID: "GPU-p", Profile: "1g.10gb+me", ProfileID: 20, GI: 13,
+	r.Grants[0].GPU.MIG = &claim.Instance{ParentUUID: "GPU-p", Profile: "1g.10gb+me", ProfileID: 20, GI: 13,
 		Start: 6, Size: 1}
 	survives(t, s, dir, r)
 }
@@ -129,7 +129,7 @@ func TestRecordOfTheFirstVersion(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatalf("%v, %v", ok, err)
 	}
-	if results := claim.Results(r.Grants); len(results) != 2 || r.Grants[1].Card.UUID != "GPU-b" || len(r.Order) != 0 {
+	if results := claim.Results(r.Grants); len(results) != 2 || r.Grants[1].GPU.UUID != "GPU-b" || len(r.Order) != 0 {
 		t.Errorf("read as %+v", r)
 	}
 }

@@ -61,8 +61,8 @@ func namespace(i int) string { return fmt.Sprintf("team-%02d", i%namespaces) }
 // slice is what a node publishes, in one of two orders.
 func slice(i int, turned bool) *resourceapi.ResourceSlice {
 	m := &gpu.Machine{}
-	for card := range 8 {
-		m.GPUs = append(m.GPUs, gpu.GPU{Index: card, UUID: fmt.Sprintf("GPU-%04d-%d", i, card),
+	for g := range 8 {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: g, UUID: fmt.Sprintf("GPU-%04d-%d", i, g),
 			Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920})
 	}
 	pool := v1alpha1.PoolName(node(i))
@@ -83,8 +83,8 @@ func slice(i int, turned bool) *resourceapi.ResourceSlice {
 	}
 }
 
-// claim is one with a share of a node's card, used by the pod of its name.
-func claim(namespace, name, onNode string, card int) *resourceapi.ResourceClaim {
+// claim is one with a share of a node's GPU, used by the pod of its name.
+func claim(namespace, name, onNode string, g int) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, UID: types.UID("claim-" + name), ResourceVersion: "1",
@@ -95,7 +95,7 @@ func claim(namespace, name, onNode string, card int) *resourceapi.ResourceClaim 
 			Allocation: &resourceapi.AllocationResult{
 				Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
 					Request: "main", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(onNode),
-					Device:  devices.DeviceName(card, mode.Share),
+					Device:  devices.DeviceName(g, mode.Share),
 					ShareID: ptr.To(types.UID("share-" + name)), ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
 						v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapSlots: resource.MustParse("1"),
 					},

@@ -51,10 +51,10 @@ func run(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	edits := base.Common()
-	card, err := base.Card(machine.GPUs[0].UUID)
+	g, err := base.GPU(machine.GPUs[0].UUID)
 	if err != nil {
 		return err
 	}
-	edits.DeviceNodes = append(edits.DeviceNodes[:len(edits.DeviceNodes):len(edits.DeviceNodes)], card.DeviceNodes...)
+	edits.DeviceNodes = append(edits.DeviceNodes[:len(edits.DeviceNodes):len(edits.DeviceNodes)], g.DeviceNodes...)
 	return json.NewEncoder(os.Stdout).Encode(edits)
 }

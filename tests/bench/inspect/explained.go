@@ -41,7 +41,7 @@ func explained(ctx context.Context, client kubernetes.Interface) error {
 	wanted := claim(waitingPod, 0)
 	capacity := wanted.Spec.Devices.Requests[0].Exactly.Capacity
 	more := tenGi()
-	more.Set(more.Value() * cardsPerNode)
+	more.Set(more.Value() * gpusPerNode)
 	capacity.Requests[v1alpha1.CapMemory] = more
 	if _, err := client.ResourceV1().ResourceClaims(namespace).Create(ctx, wanted, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make a claim that waits: %w", err)

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	cardsPerNode = 8
+	gpusPerNode = 8
 	// writers write side by side.
 	writers = 32
 	// imagesPerNode is how many images a kubelet reports by default; they are most
@@ -36,7 +36,7 @@ const (
 
 func nodeName(i int) string { return fmt.Sprintf("inspect-%04d", i) }
 
-// fill makes the nodes, their slices, a claim for a share of each card, and so many
+// fill makes the nodes, their slices, a claim for a share of each GPU, and so many
 // pods on each node. Nobody uses the claims: of pods that are not there, the
 // controller manager would take them away.
 func fill(ctx context.Context, client kubernetes.Interface, nodes, pods int) error {
@@ -56,10 +56,10 @@ func fill(ctx context.Context, client kubernetes.Interface, nodes, pods int) err
 	return group.Wait()
 }
 
-// withoutClaim is what the first pod of a node holds of its first card, in GiB.
+// withoutClaim is what the first pod of a node holds of its first GPU, in GiB.
 const withoutClaim = 3
 
-// fillPods makes the pods of a node, of which the first holds some of a card without
+// fillPods makes the pods of a node, of which the first holds some of a GPU without
 // a claim.
 func fillPods(ctx context.Context, client kubernetes.Interface, node string, pods int) error {
 	for i := range pods {
@@ -92,12 +92,12 @@ func fillNode(ctx context.Context, client kubernetes.Interface, name string, par
 		return fmt.Errorf("make the slice of node %s: %w", name, err)
 	}
 	claims := client.ResourceV1().ResourceClaims(namespace)
-	for card := range cardsPerNode {
-		claim, err := claims.Create(ctx, claim(name, card), metav1.CreateOptions{})
+	for g := range gpusPerNode {
+		claim, err := claims.Create(ctx, claim(name, g), metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("make a claim on node %s: %w", name, err)
 		}
-		claim.Status = allocated(name, card)
+		claim.Status = allocated(name, g)
 		if _, err := claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("allocate claim %s: %w", claim.Name, err)
 		}
@@ -118,12 +118,12 @@ func node(name string) *corev1.Node {
 	return n
 }
 
-// slice is what the driver publishes for eight cards in mode share; partly is whether
+// slice is what the driver publishes for eight GPUs in mode share; partly is whether
 // a pod without a claim holds some of the first.
 func slice(n *corev1.Node, partly bool) *resourceapi.ResourceSlice {
 	pool := v1alpha1.PoolName(n.Name)
 	machine := &gpu.Machine{DriverVersion: "570.124.06", CUDADriverVersion: "12.8"}
-	for i := range cardsPerNode {
+	for i := range gpusPerNode {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{
 			Index: i, Minor: i, UUID: "GPU-" + uuid.NewString(), Model: "NVIDIA-A100-SXM4-80GB",
 			ProductName: "NVIDIA A100-SXM4-80GB",
@@ -153,9 +153,9 @@ func slice(n *corev1.Node, partly bool) *resourceapi.ResourceSlice {
 
 func tenGi() resource.Quantity { return *resource.NewQuantity(10*devices.GiB, resource.BinarySI) }
 
-func claim(node string, card int) *resourceapi.ResourceClaim {
+func claim(node string, g int) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", node, card)},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", node, g)},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 				DeviceClassName: "share.gpu.aliyun.com",
@@ -167,11 +167,11 @@ func claim(node string, card int) *resourceapi.ResourceClaim {
 }
 
 // allocated is what the scheduler writes into a claim.
-func allocated(node string, card int) resourceapi.ResourceClaimStatus {
+func allocated(node string, g int) resourceapi.ResourceClaimStatus {
 	return resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
 			Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(node),
-			Device:  devices.DeviceName(card, mode.Share),
+			Device:  devices.DeviceName(g, mode.Share),
 			ShareID: ptr.To(types.UID(uuid.NewString())),
 			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: tenGi(),
 				v1alpha1.CapSlots: resource.MustParse("1"), v1alpha1.CapCores: resource.MustParse("0")},

@@ -74,14 +74,14 @@ func run(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	fmt.Printf("Taken %s; %d nodes, %d shares, %d pods.\n\n| command | process start → end, p50 / max | resident "+
-		"memory at most | target |\n| --- | --- | --- | --- |\n", machine.Describe(), nodes, nodes*cardsPerNode, nodes*pods)
+		"memory at most | target |\n| --- | --- | --- | --- |\n", machine.Describe(), nodes, nodes*gpusPerNode, nodes*pods)
 	shown := nodeName(0)
 	for _, m := range []measured{
 		{"", shown, ""},
 		{"-d", shown, ""},
 		{"-o json", shown, ""},
 		{"-d " + shown, shown, ""},
-		{"explain pod/" + waitingPod, fmt.Sprintf("Looked at %d nodes with %d GPUs", nodes, nodes*cardsPerNode), ""},
+		{"explain pod/" + waitingPod, fmt.Sprintf("Looked at %d nodes with %d GPUs", nodes, nodes*gpusPerNode), ""},
 		{"explain pod/" + runningPod, "runs on node " + shown,
 			"What is used is not known: no pod of gpu-kubelet-plugin runs on node " + shown + ".\n"},
 	} {

@@ -38,7 +38,7 @@ const (
 	rounds   = 3
 	writers  = 16
 	nodes    = 20
-	cards    = 8
+	newGPUs  = 8
 	patience = 5 * time.Minute
 	label    = "bench-quota"
 )
@@ -104,7 +104,7 @@ func run(ctx context.Context) error {
 			}
 		}
 	}
-	fmt.Printf("%s; %d pods, %d rounds, %d nodes of %d GPUs\n\n", described, pods, rounds, nodes, cards)
+	fmt.Printf("%s; %d pods, %d rounds, %d nodes of %d GPUs\n\n", described, pods, rounds, nodes, newGPUs)
 	claims, err := b.claims(ctx)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func (b *bench) node(ctx context.Context, name string) error {
 		return err
 	}
 	m := &gpu.Machine{}
-	for i := range cards {
+	for i := range newGPUs {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%s-%d", name, i), Model: "NVIDIA A100-SXM4-80GB",
 			MemoryMiB: 81920})
 	}

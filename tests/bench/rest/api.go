@@ -67,7 +67,7 @@ func newAPI() *api {
 }
 
 // addClaims makes claims that have a share each, in turn on the GPUs.
-func (a *api) addClaims(count, cards int) []*drapb.Claim {
+func (a *api) addClaims(count, gpus int) []*drapb.Claim {
 	var out []*drapb.Claim
 	for i := range count {
 		name := fmt.Sprintf("claim-%d", i)
@@ -81,7 +81,7 @@ func (a *api) addClaims(count, cards int) []*drapb.Claim {
 		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{
 				Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(nodeName),
-				Device: devices.DeviceName(i%cards, mode.Share), ShareID: ptr.To(claim.UID),
+				Device: devices.DeviceName(i%gpus, mode.Share), ShareID: ptr.To(claim.UID),
 				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
 					v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapCores: resource.MustParse("0"),
 					v1alpha1.CapSlots: resource.MustParse("1"),

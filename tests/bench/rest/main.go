@@ -91,7 +91,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 		r := &one{program: program}
-		if err := r.start(ctx, c, at, root, len(machine.Cards)); err != nil {
+		if err := r.start(ctx, c, at, root, len(machine.GPUs)); err != nil {
 			return err
 		}
 		defer r.stop()
@@ -136,7 +136,7 @@ func addProcesses(m *sim.Spec, count int) (end func(), err error) {
 			return nil, fmt.Errorf("start a process: %w", err)
 		}
 		started = append(started, cmd)
-		on := &m.Cards[i%len(m.Cards)].State
+		on := &m.GPUs[i%len(m.GPUs)].State
 		on.Processes = append(on.Processes, sim.Process{PID: cmd.Process.Pid, MemoryMiB: 500})
 	}
 	return end, nil
@@ -154,9 +154,9 @@ type one struct {
 	switches int
 }
 
-func (r *one) start(ctx context.Context, c *cli.Command, dir, root string, cards int) error {
+func (r *one) start(ctx context.Context, c *cli.Command, dir, root string, gpus int) error {
 	api := newAPI()
-	claims := api.addClaims(c.Int("claims"), cards)
+	claims := api.addClaims(c.Int("claims"), gpus)
 	r.api = httptest.NewServer(api)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(kubeconfig, []byte(kubeconfigOf(r.api.URL)), 0o600); err != nil {

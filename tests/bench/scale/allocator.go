@@ -48,9 +48,9 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 	cache := cel.NewCache(celCacheSize, cel.Features{EnableConsumableCapacity: true})
 	requests := c.requests
 	switch s.asks {
-	case noCardByRequest:
+	case noGPUByRequest:
 		requests = c.unsatisfiable()
-	case noCardByDeviceClass:
+	case noGPUByDeviceClass:
 		classes = ofUnknownModel(classes)
 	}
 	claim := &resourceapi.ResourceClaim{
@@ -80,7 +80,7 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 			if err != nil {
 				return figures, fmt.Errorf("allocate on node %s in mode %s: %w", n.Name, c.mode, err)
 			}
-			if fits := allocations != nil; fits != (s.asks == anyCard) {
+			if fits := allocations != nil; fits != (s.asks == anyGPU) {
 				return figures, fmt.Errorf("allocate on node %s in mode %s: that the claim fits is %v", n.Name, c.mode, fits)
 			}
 			if !warmUp {

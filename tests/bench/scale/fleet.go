@@ -24,14 +24,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// fleet is a number of equal nodes, with cards of their own.
+// fleet is a number of equal nodes, with GPUs of their own.
 type fleet struct {
 	nodes []*corev1.Node
 	// machinesDir has the machine files, and dir is where the parts of sysfs
-	// go that belong to their cards.
+	// go that belong to their GPUs.
 	machinesDir, dir string
 	backends         *isolation.Registry
-	// read are the cards of each node, by name of the machine file.
+	// read are the GPUs of each node, by name of the machine file.
 	read map[string][]*gpu.Machine
 }
 
@@ -64,7 +64,7 @@ func node(name string) *corev1.Node {
 	}
 }
 
-// machines are the nodes' cards, as the product reads them.
+// machines are the nodes' GPUs, as the product reads them.
 func (f *fleet) machines(ctx context.Context, name string) ([]*gpu.Machine, error) {
 	if machines, ok := f.read[name]; ok {
 		return machines, nil
@@ -110,7 +110,7 @@ func (f *fleet) resources(ctx context.Context, c contestant) ([]resourceslice.Dr
 	return out, nil
 }
 
-// build is the pool of one node, with its cards in this order.
+// build is the pool of one node, with its GPUs in this order.
 func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []int) (resourceslice.DriverResources,
 	error) {
 	var options []devices.Options

@@ -138,7 +138,7 @@ func (b *bench) allocatorOf(ctx context.Context, c contestant, published [][]*re
 	const perPod = "NewAllocator, µs per pod, p50 / max"
 	for _, s := range scenarios(b.shares) {
 		perNode := "allocator, µs per node, p50 / p99, " + s.name
-		if s.asks == anyCard {
+		if s.asks == anyGPU {
 			b.table.aim(perNode, targets(b.contestants))
 		}
 		if !s.inMode(c) {

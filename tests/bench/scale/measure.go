@@ -126,7 +126,7 @@ func (b *bench) contestantOn(ctx context.Context, c *cluster, pods *binder, k co
 	return nil
 }
 
-// republications fills the lines about a node that publishes its cards anew.
+// republications fills the lines about a node that publishes its GPUs anew.
 func (b *bench) republications(ctx context.Context, c *cluster, pods *binder, k contestant) error {
 	if k.mode == mode.Topology {
 		return nil // The order of its devices is that of the links.

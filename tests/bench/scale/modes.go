@@ -63,7 +63,7 @@ func one(class string, a amounts) []resourceapi.DeviceRequest {
 	return []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exactly}}
 }
 
-// linked is a request for a linked set of that many cards or, where there is
+// linked is a request for a linked set of that many GPUs or, where there is
 // none, for any.
 func linked(count int64) []resourceapi.DeviceRequest {
 	sub := func(name, class string, devices int64) resourceapi.DeviceSubRequest {
@@ -77,10 +77,10 @@ func linked(count int64) []resourceapi.DeviceRequest {
 	}}}
 }
 
-// unknownModel selects cards of a model that no node has.
+// unknownModel selects GPUs of a model that no node has.
 const unknownModel = `device.attributes["` + v1alpha1.DriverName + `"].model == "none"`
 
-// unsatisfiable are the contestant's requests, for a card model that no node
+// unsatisfiable are the contestant's requests, for a GPU model that no node
 // has.
 func (c contestant) unsatisfiable() []resourceapi.DeviceRequest {
 	selector := resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: unknownModel}}
@@ -98,7 +98,7 @@ func (c contestant) unsatisfiable() []resourceapi.DeviceRequest {
 	return requests
 }
 
-// ofUnknownModel are the classes, each for a card model that no node has, as
+// ofUnknownModel are the classes, each for a GPU model that no node has, as
 // there are classes per model: with one selector that says it all.
 func ofUnknownModel(classes allocatortest.Classes) allocatortest.Classes {
 	out := make(allocatortest.Classes, 0, len(classes))

@@ -22,7 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// waiting is how many pods wait for a card while a node publishes anew.
+// waiting is how many pods wait for a GPU while a node publishes anew.
 const waiting = 10
 
 // sizes are what the API server holds of one node.
@@ -86,7 +86,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// republication is what it costs that one node publishes its cards in another
+// republication is what it costs that one node publishes its GPUs in another
 // order.
 type republication struct {
 	requests int
@@ -97,10 +97,10 @@ type republication struct {
 	busy     time.Duration
 }
 
-// republish has the library's controller publish the first node's cards in this
+// republish has the library's controller publish the first node's GPUs in this
 // order, as the plugin does where shares are spread. Meanwhile pods wait for
-// cards of a model that no node has. Where nodeSelector is set they look for it
-// among the labels of the nodes, where it is not among the cards alone.
+// GPUs of a model that no node has. Where nodeSelector is set they look for it
+// among the labels of the nodes, where it is not among the GPUs alone.
 func (b *bench) republish(ctx context.Context, c *cluster, pods *binder, k contestant, order []int,
 	nodeSelector map[string]string) (republication, error) {
 	var out republication

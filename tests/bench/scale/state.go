@@ -32,9 +32,9 @@ type scenario struct {
 type asks int
 
 const (
-	anyCard             asks = iota
-	noCardByRequest          // a model that no node has, with a selector in the request
-	noCardByDeviceClass      // the same, with one in the DeviceClass
+	anyGPU             asks = iota
+	noGPUByRequest          // a model that no node has, with a selector in the request
+	noGPUByDeviceClass      // the same, with one in the DeviceClass
 )
 
 // scenarios are those that are measured; shares is how many of 1Gi there are
@@ -54,16 +54,16 @@ func scenarios(shares int) []scenario {
 		{name: "half of the GPUs taken", inMode: some, state: halfTaken},
 		{name: fmt.Sprintf("%d shares on these nodes", shares), inMode: shared, state: here},
 		{name: fmt.Sprintf("%d shares on other nodes", shares), inMode: some, state: elsewhere},
-		{name: "no GPU of the model: selector in the request", inMode: some, state: none, asks: noCardByRequest},
-		{name: "no GPU of the model: in the DeviceClass", inMode: some, state: none, asks: noCardByDeviceClass},
+		{name: "no GPU of the model: selector in the request", inMode: some, state: none, asks: noGPUByRequest},
+		{name: "no GPU of the model: in the DeviceClass", inMode: some, state: none, asks: noGPUByDeviceClass},
 	}
 }
 
-// halfTaken is that nothing is left of the first half of each node's cards.
+// halfTaken is that nothing is left of the first half of each node's GPUs.
 func halfTaken(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
 	state := stockallocator.Nothing()
 	for _, ofNode := range published {
-		// The first device of a card is the card alone.
+		// The first device of a GPU is the GPU alone.
 		alone := map[int64]resourceapi.Device{}
 		for _, slice := range ofNode {
 			for _, device := range slice.Spec.Devices {
@@ -91,7 +91,7 @@ func halfTaken(published [][]*resourceapi.ResourceSlice) structured.AllocatedSta
 	return state
 }
 
-// sharesHere is that shares are spread evenly over the nodes, on the first card
+// sharesHere is that shares are spread evenly over the nodes, on the first GPU
 // of each.
 func sharesHere(published [][]*resourceapi.ResourceSlice, count int) structured.AllocatedState {
 	state := stockallocator.Nothing()
@@ -104,13 +104,13 @@ func sharesHere(published [][]*resourceapi.ResourceSlice, count int) structured.
 }
 
 // sharesElsewhere is that shares are on nodes that are not asked about, ten on a
-// card.
+// GPU.
 func sharesElsewhere(count int) structured.AllocatedState {
 	state := stockallocator.Nothing()
-	const perCard, perNode = 10, 80
+	const perGPU, perNode = 10, 80
 	for i := range count {
 		pool := v1alpha1.PoolName(fmt.Sprintf("other-%04d", i/perNode))
-		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, pool, devices.DeviceName(i%perNode/perCard, mode.Share)),
+		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, pool, devices.DeviceName(i%perNode/perGPU, mode.Share)),
 			oneGi())
 	}
 	return state

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command spread measures how evenly shares come to lie on a node's cards, by
+// Command spread measures how evenly shares come to lie on a node's GPUs, by
 // placement and by how fast pods come. tests/bench/spread.sh makes the cluster.
 package main
 
@@ -32,14 +32,14 @@ import (
 const (
 	namespace = "default"
 	node      = "n1"
-	cards     = 8
+	newGPUs   = 8
 	podCount  = 32
 	units     = 4
 	patience  = 3 * time.Minute
 	plain     = "plain"
 )
 
-// way is a way of getting shares onto cards.
+// way is a way of getting shares onto GPUs.
 type way struct {
 	name      string
 	placement mode.Placement
@@ -76,8 +76,8 @@ func run(ctx context.Context) error {
 	if err := b.makeTemplates(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%d pods of %d GiB on %d GPUs; %d GiB on each would be even.\n\n", podCount, units, cards,
-		podCount*units/cards)
+	fmt.Printf("%d pods of %d GiB on %d GPUs; %d GiB on each would be even.\n\n", podCount, units, newGPUs,
+		podCount*units/newGPUs)
 	fmt.Println("| placement | pods come | GiB on each GPU | most − least | writes | all run after |")
 	fmt.Println("|---|---|---|---|---|---|")
 	for _, p := range []pace{{"at once", 0}, {"1 per second", time.Second}} {
@@ -100,21 +100,21 @@ func run(ctx context.Context) error {
 
 type bench struct{ client kubernetes.Interface }
 
-// makeTemplates makes one template without a preference and, for each card, one
+// makeTemplates makes one template without a preference and, for each GPU, one
 // that prefers it and takes the next ones otherwise.
 func (b *bench) makeTemplates(ctx context.Context) error {
 	requests := map[string]resourceapi.DeviceRequest{
 		plain: {Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com",
 			Capacity: capacity()}},
 	}
-	for first := range cards {
+	for first := range newGPUs {
 		request := resourceapi.DeviceRequest{Name: "gpu"}
-		for i := range cards {
-			card := (first + i) % cards
+		for i := range newGPUs {
+			g := (first + i) % newGPUs
 			request.FirstAvailable = append(request.FirstAvailable, resourceapi.DeviceSubRequest{
-				Name: fmt.Sprintf("card-%d", card), DeviceClassName: "share.gpu.aliyun.com", Capacity: capacity(),
+				Name: fmt.Sprintf("card-%d", g), DeviceClassName: "share.gpu.aliyun.com", Capacity: capacity(),
 				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-					Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index == %d`, card),
+					Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index == %d`, g),
 				}}},
 			})
 		}
@@ -142,7 +142,7 @@ func capacity() *resourceapi.CapacityRequirements {
 	}}
 }
 
-// measured is what came of all pods: the units on each card, how often the node wrote its
+// measured is what came of all pods: the units on each GPU, how often the node wrote its
 // slice, and how long it took until all ran.
 type measured struct {
 	units  []int64
@@ -170,7 +170,7 @@ func (b *bench) measure(ctx context.Context, w way, p pace) (*measured, error) {
 	for i := range podCount {
 		template := plain
 		if w.rotated {
-			template = rotated(i % cards)
+			template = rotated(i % newGPUs)
 		}
 		if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod(i, template), metav1.CreateOptions{}); err != nil {
 			return nil, err
@@ -216,7 +216,7 @@ func (b *bench) until(ctx context.Context, what string, condition wait.Condition
 }
 
 // inOrder says how often the node's slice was written, and whether it offers all of its
-// cards by the placement.
+// GPUs by the placement.
 func (b *bench) inOrder(ctx context.Context, placement mode.Placement) (writes int64, ready bool, err error) {
 	list, err := b.client.ResourceV1().ResourceSlices().List(ctx,
 		metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + v1alpha1.DriverName})
@@ -232,7 +232,7 @@ func (b *bench) inOrder(ctx context.Context, placement mode.Placement) (writes i
 			return slice.Generation, false, nil
 		}
 	}
-	return slice.Generation, len(slice.Spec.Devices) == cards, nil
+	return slice.Generation, len(slice.Spec.Devices) == newGPUs, nil
 }
 
 func (b *bench) allRun(ctx context.Context) (bool, error) {
@@ -256,7 +256,7 @@ func (b *bench) granted(ctx context.Context) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	got := make([]int64, cards)
+	got := make([]int64, newGPUs)
 	for _, c := range list.Items {
 		for _, r := range c.Status.Allocation.Devices.Results {
 			indices, _, err := devices.ParseDeviceName(r.Device)

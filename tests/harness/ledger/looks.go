@@ -23,16 +23,16 @@ type Outage struct{ From, To, Over time.Time }
 func (o Outage) has(at time.Time) bool { return !at.Before(o.From) && !at.After(o.To) }
 
 // Judge says what is wrong with looks, in their order, around the one outage of the API
-// server, and who was allocated a card twice that the outage explains. A scheduler forgets a
+// server, and who was allocated a GPU twice that the outage explains. A scheduler forgets a
 // write that the API server took without an answer, and may allocate twice until it has learnt
-// of it, docs/internals/performance.md. Whoever joins the holders of such a card later is not
+// of it, docs/internals/performance.md. Whoever joins the holders of such a GPU later is not
 // explained, nor is what does not end. Looks may fail during the outage only, and have to
 // succeed before it and again.
 func Judge(looks []Look, outage Outage) (wrong []string, explained map[string]bool) {
 	before, again := 0, 0
 	explained = map[string]bool{}
-	// byCard are the holders that the outage explains.
-	byCard := map[string]map[string]bool{}
+	// byGPU are the holders that the outage explains.
+	byGPU := map[string]map[string]bool{}
 	for i, look := range looks {
 		at := look.At.Format(time.TimeOnly)
 		switch {
@@ -47,10 +47,10 @@ func Judge(looks []Look, outage Outage) (wrong []string, explained map[string]bo
 			again++
 		}
 		for _, conflict := range look.Conflicts {
-			if byCard[conflict.Card] == nil {
-				byCard[conflict.Card] = map[string]bool{}
+			if byGPU[conflict.GPU] == nil {
+				byGPU[conflict.GPU] = map[string]bool{}
 			}
-			known := byCard[conflict.Card]
+			known := byGPU[conflict.GPU]
 			stranger := func(holder string) bool { return !known[holder] }
 			switch {
 			case look.At.Before(outage.From):

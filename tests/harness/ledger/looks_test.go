@@ -15,7 +15,7 @@ func TestJudge(t *testing.T) {
 	at := func(second int) time.Time { return time.Unix(int64(second), 0).UTC() }
 	fine := func(second int) Look { return Look{At: at(second)} }
 	twice := func(second int, holders ...string) Look {
-		return Look{At: at(second), Conflicts: []Conflict{{Card: "c", Holders: holders}}}
+		return Look{At: at(second), Conflicts: []Conflict{{GPU: "c", Holders: holders}}}
 	}
 	failed := func(second int) Look { return Look{At: at(second), Err: errors.New("no answer")} }
 	outage := Outage{From: at(10), To: at(20), Over: at(40)}
@@ -38,7 +38,7 @@ func TestJudge(t *testing.T) {
 		"only after it": {looks: []Look{fine(1), fine(12), twice(21, "a", "b"), fine(30)},
 			want: []string{"at 00:00:21, after the outage"}},
 		"on another card after it": {looks: []Look{fine(1), twice(12, "a", "b"),
-			{At: at(25), Conflicts: []Conflict{{Card: "d", Holders: []string{"a", "b"}}}}, fine(30)},
+			{At: at(25), Conflicts: []Conflict{{GPU: "d", Holders: []string{"a", "b"}}}}, fine(30)},
 			want: []string{"at 00:00:25, after the outage"}, explained: "a b"},
 		"for too long": {looks: []Look{fine(1), twice(12, "a", "b"), twice(41, "a", "b"), fine(50)},
 			want: []string{"at 00:00:41 a card is still"}, explained: "a b"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package deviceplugin is a device plugin whose devices are nothing but an ID: what
-// tests have in place of those that hand out cards.
+// tests have in place of those that hand out GPUs.
 package deviceplugin
 
 import (

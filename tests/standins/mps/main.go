@@ -13,7 +13,7 @@
 // daemon's socket that gives no command stays open until the daemon ends, so a
 // program can stand in for a client of it.
 //
-// Its server has a context on each simulated card (tests/standins/sim/contexts) of the daemon, which
+// Its server has a context on each simulated GPU (tests/standins/sim/contexts) of the daemon, which
 // are those in CUDA_VISIBLE_DEVICES, and does nothing with them. Limits are kept, by server
 // and device, and none is enforced.
 //

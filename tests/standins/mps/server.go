@@ -24,7 +24,7 @@ type server struct {
 }
 
 // startServer starts a server, if there is none. A server that may make no context on the
-// card ends.
+// GPU ends.
 func (d *daemon) startServer() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,8 +98,8 @@ func (d *daemon) endServer() {
 	<-s.ended
 }
 
-// beServer has a context on each of the cards until its input ends, which it does with the
-// daemon. Outside of a simulated driver root there is no card to have one on.
+// beServer has a context on each of the GPUs until its input ends, which it does with the
+// daemon. Outside of a simulated driver root there is no GPU to have one on.
 func beServer(uuids string, input io.Reader, output io.Writer) error {
 	if root := contexts.RootOf(os.Args[0]); root != "" {
 		for uuid := range strings.SplitSeq(uuids, ",") {

@@ -221,7 +221,7 @@ func TestMemoryLimitErrors(t *testing.T) {
 }
 
 func TestMemoryLimitsAreRefused(t *testing.T) {
-	off := newLimited(t, func(s *sim.Spec) { s.Cards[misc].MemoryLimits = sim.MemoryLimitsOff })
+	off := newLimited(t, func(s *sim.Spec) { s.GPUs[misc].MemoryLimits = sim.MemoryLimitsOff })
 	off.group("a")
 	off.fails(misc, "a", nvml.ERROR_NOT_SUPPORTED)
 	if ret := off.try(misc, "a", 0, gib); ret != nvml.ERROR_NOT_SUPPORTED {
@@ -231,7 +231,7 @@ func TestMemoryLimitsAreRefused(t *testing.T) {
 		model := s.Models["t4"]
 		model.MIG = true
 		s.Models["t4"] = model
-		s.Cards[dmem].MIG.Enabled = true
+		s.GPUs[dmem].MIG.Enabled = true
 	})
 	mig.group("a")
 	mig.fails(dmem, "a", nvml.ERROR_NOT_SUPPORTED)

@@ -147,8 +147,8 @@ func TestInstancesOfOtherModels(t *testing.T) {
 			model := spec.Models["a100-80"]
 			model.MIGProfiles = table
 			spec.Models["a100-80"] = model
-			for i := range spec.Cards {
-				spec.Cards[i].MIG = sim.MIG{Enabled: i == 0}
+			for i := range spec.GPUs {
+				spec.GPUs[i].MIG = sim.MIG{Enabled: i == 0}
 			}
 			root := writeRoot(t, spec, content)
 			w := startWorker(t, root)

@@ -55,19 +55,19 @@ func TestTellsWhatTheMockTells(t *testing.T) {
 		all[name] = load(t, name)
 	}
 	reversed := load(t, "a10x4")
-	slices.Reverse(reversed.Cards)
+	slices.Reverse(reversed.GPUs)
 	broken := load(t, "v100x4")
 	broken.NVLinks[0].LanesBack = new(int)
 	all["in another order"], all["a link that one GPU does not see"] = reversed, broken
 	sick := func(name string, fault sim.Fault) {
 		spec := load(t, "a100x8")
-		spec.Cards[1].Fault = fault
+		spec.GPUs[1].Fault = fault
 		all[name] = spec
 	}
 	sick("lost", sim.Fault{Lost: true})
 	sick("hangs", sim.Fault{Hangs: true})
 	mig := load(t, "a100x8")
-	mig.Cards[1].MIG.Enabled = true
+	mig.GPUs[1].MIG.Enabled = true
 	all["in MIG mode"] = mig
 	for _, property := range sim.Properties() {
 		for _, ret := range []string{"UNKNOWN", "NOT_SUPPORTED", "GPU_IS_LOST"} {
@@ -223,8 +223,8 @@ func TestChangesAreWhole(t *testing.T) {
 			default:
 			}
 			err := sim.Change(root, func(s *sim.Spec) error {
-				for c := range s.Cards {
-					s.Cards[c].Fault.Lost = i%2 == 0
+				for c := range s.GPUs {
+					s.GPUs[c].Fault.Lost = i%2 == 0
 				}
 				return nil
 			})
@@ -295,14 +295,14 @@ func TestEvents(t *testing.T) {
 
 func TestUse(t *testing.T) {
 	spec := load(t, "a10x4")
-	spec.Cards[3].Fault.Errors = map[sim.Property]string{
+	spec.GPUs[3].Fault.Errors = map[sim.Property]string{
 		"computeMode": "NOT_SUPPORTED", "processes": "NO_PERMISSION", "ecc": "NOT_SUPPORTED",
 	}
-	spec.Cards[2].Fault.Errors = map[sim.Property]string{"setComputeMode": "NO_PERMISSION"}
+	spec.GPUs[2].Fault.Errors = map[sim.Property]string{"setComputeMode": "NO_PERMISSION"}
 	root := writeRoot(t, spec, library(t))
 	percent, pid := 40, os.Getpid()
 	change(t, root, func(s *sim.Spec) error {
-		s.Cards[1].State = sim.State{
+		s.GPUs[1].State = sim.State{
 			Processes: []sim.Process{{PID: 1, MemoryMiB: 2574, SMPercent: &percent}, {PID: elsewhere, MemoryMiB: 6},
 				{PID: pid, MemoryMiB: 60}},
 			RemappedRows: sim.RemappedRows{Uncorrected: 2, Failed: true}, Uncorrected: 3,

@@ -114,7 +114,7 @@ func TestPartitions(t *testing.T) {
 	process := func(processes ...sim.Process) {
 		t.Helper()
 		change(t, root, func(s *sim.Spec) error {
-			s.Cards[0].State.Processes = processes
+			s.GPUs[0].State.Processes = processes
 			return nil
 		})
 	}

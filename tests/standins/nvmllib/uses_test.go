@@ -23,14 +23,14 @@ const elsewhere = 1 << 22
 func TestUses(t *testing.T) {
 	spec := load(t, "a10x4")
 	// NVML's order is another one than that of the indices.
-	slices.Reverse(spec.Cards)
-	spec.Cards[0].Fault.Errors = map[sim.Property]string{"processes": "NO_PERMISSION"} // index 3
+	slices.Reverse(spec.GPUs)
+	spec.GPUs[0].Fault.Errors = map[sim.Property]string{"processes": "NO_PERMISSION"} // index 3
 	root := writeRoot(t, spec, library(t))
 	percent, none := 40, 0
 	// Processes come in the order of their numbers, and a number may be less than that of the parent.
 	first, second, third := 1, min(os.Getppid(), os.Getpid()), max(os.Getppid(), os.Getpid())
 	change(t, root, func(s *sim.Spec) error {
-		s.Cards[2].State.Processes = []sim.Process{ // index 1
+		s.GPUs[2].State.Processes = []sim.Process{ // index 1
 			{PID: second, MemoryMiB: 66}, {PID: first, MemoryMiB: 2574, SMPercent: &percent, MPS: true},
 			{PID: third, MemoryMiB: 100}, {PID: elsewhere, MemoryMiB: 10},
 		}
@@ -60,8 +60,8 @@ func TestUses(t *testing.T) {
 
 	// One that hangs, or is lost, keeps nothing from the others, and is asked again.
 	change(t, root, func(s *sim.Spec) error {
-		s.Cards[0].Fault = sim.Fault{}
-		s.Cards[1].Fault.Hangs, s.Cards[3].Fault.Lost = true, true // indices 2 and 0
+		s.GPUs[0].Fault = sim.Fault{}
+		s.GPUs[1].Fault.Hangs, s.GPUs[3].Fault.Lost = true, true // indices 2 and 0
 		return nil
 	})
 	indices := func(uses []gpu.Use) (out []int) {
@@ -78,7 +78,7 @@ func TestUses(t *testing.T) {
 		t.Errorf("GPUs %v answer, want 1 and 3", got)
 	}
 	change(t, root, func(s *sim.Spec) error {
-		s.Cards[1].Fault, s.Cards[3].Fault = sim.Fault{}, sim.Fault{}
+		s.GPUs[1].Fault, s.GPUs[3].Fault = sim.Fault{}, sim.Fault{}
 		return nil
 	})
 	deadline := time.Now().Add(30 * time.Second)
@@ -124,7 +124,7 @@ func TestUsesWithMIG(t *testing.T) {
 	}
 	first, second := parents[0].Instances[0], parents[0].Instances[1]
 	change(t, root, func(s *sim.Spec) error {
-		s.Cards[0].State.Processes = []sim.Process{
+		s.GPUs[0].State.Processes = []sim.Process{
 			{PID: os.Getpid(), MemoryMiB: 2048, Instance: &first.Start},
 			{PID: os.Getppid(), MemoryMiB: 100, Instance: &second.Start},
 		}
@@ -144,12 +144,12 @@ func TestUsesWithMIG(t *testing.T) {
 	}
 	// Another instance in the place of one: what is on it is not what was on that.
 	change(t, root, func(s *sim.Spec) error {
-		s.Cards[0].State.Processes = s.Cards[0].State.Processes[:1]
+		s.GPUs[0].State.Processes = s.GPUs[0].State.Processes[:1]
 		if err := s.Inject(0, "mig=-2g.20gb@4"); err != nil {
 			return err
 		}
 		err := s.Inject(0, "mig=+2g.20gb@4")
-		s.Cards[0].State.Processes = append(s.Cards[0].State.Processes,
+		s.GPUs[0].State.Processes = append(s.GPUs[0].State.Processes,
 			sim.Process{PID: os.Getppid(), MemoryMiB: 100, Instance: &second.Start})
 		return err
 	})

@@ -67,8 +67,8 @@ func (s *Spec) changeCapabilities(root string, before []byte) error {
 
 // cuts are all that capabilities follow from.
 func (s *Spec) cuts() []MIG {
-	cuts := make([]MIG, 0, len(s.Cards))
-	for _, c := range s.Cards {
+	cuts := make([]MIG, 0, len(s.GPUs))
+	for _, c := range s.GPUs {
 		cuts = append(cuts, c.MIG)
 	}
 	return cuts
@@ -89,9 +89,9 @@ func UpgradeDriver(root, version string) error {
 	}
 	before := spec.Driver
 	spec.Driver.Version = version
-	for i := range spec.Cards {
+	for i := range spec.GPUs {
 		// They do not outlive the kernel module.
-		spec.Cards[i].MIG.Instances = nil
+		spec.GPUs[i].MIG.Instances = nil
 	}
 	if err := spec.validate(); err != nil {
 		return fmt.Errorf("the new driver: %w", err)

@@ -14,7 +14,7 @@ func (f Fault) of(p Property) (ret nvml.Return, faulty bool) {
 	}
 	switch {
 	case p == propertyHandle:
-		// It does not depend on the card: NVML hands it out by index.
+		// It does not depend on the GPU: NVML hands it out by index.
 		return nvml.SUCCESS, false
 	case f.Hangs:
 		return returnHang, true
@@ -58,7 +58,7 @@ func settle(ret nvml.Return) nvml.Return {
 	return ret
 }
 
-// setFaults replaces the answers of the card's faulty properties.
+// setFaults replaces the answers of the GPU's faulty properties.
 func setFaults(d *server.Device, f Fault) {
 	d.GetUUIDFunc = fail1(f, propertyUUID, d.GetUUIDFunc)
 	d.GetMinorNumberFunc = fail1(f, propertyMinor, d.GetMinorNumberFunc)
@@ -75,21 +75,21 @@ func setFaults(d *server.Device, f Fault) {
 	d.GetTopologyCommonAncestorFunc = failOn(f, propertyTopology, d.GetTopologyCommonAncestorFunc)
 }
 
-// setHandleFaults makes the library refuse the handles of cards whose handle
-// is faulty. To find a card by its UUID the driver asks all of them: one that is
+// setHandleFaults makes the library refuse the handles of GPUs whose handle
+// is faulty. To find a GPU by its UUID the driver asks all of them: one that is
 // lost or hangs keeps all others from being found.
 func (s *Spec) setHandleFaults(lib *server.Server) {
 	byIndex, byUUID := lib.DeviceGetHandleByIndexFunc, lib.DeviceGetHandleByUUIDFunc
 	lib.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
-		if i >= 0 && i < len(s.Cards) {
-			if ret, faulty := s.Cards[i].Fault.of(propertyHandle); faulty {
+		if i >= 0 && i < len(s.GPUs) {
+			if ret, faulty := s.GPUs[i].Fault.of(propertyHandle); faulty {
 				return nil, settle(ret)
 			}
 		}
 		return byIndex(i)
 	}
 	lib.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
-		for _, c := range s.Cards {
+		for _, c := range s.GPUs {
 			ret, faulty := c.Fault.of(propertyUUID)
 			if faulty && (ret == nvml.ERROR_GPU_IS_LOST || ret == returnHang) {
 				return nil, settle(ret)

@@ -19,12 +19,12 @@ const Faults = `lost | hang | xid=N | recovery=N | ecc=N | limits-refused | limi
 // ofApplications are XIDs that a program brings about: the driver wants nothing done.
 var ofApplications = []uint64{11, 13, 14, 25, 31, 32, 37, 43, 45, 68, 69, 80, 109, 137}
 
-// Inject breaks a card, or heals it:
+// Inject breaks a GPU, or heals it:
 //
 //	lost         it has fallen off the bus
 //	hang         no call on it returns
 //	xid=N        the event; unless N is one that applications bring about, the driver
-//	             wants the card reset
+//	             wants the GPU reset
 //	recovery=N   the recovery action that the driver wants, as NVML's number
 //	ecc=N        N more uncorrectable memory errors, and their event
 //	limits-refused, limits-ignored
@@ -33,11 +33,11 @@ var ofApplications = []uint64{11, 13, 14, 25, 31, 32, 37, 43, 45, 68, 69, 80, 10
 //	heal         nothing is wrong with it
 //	mig=…        what an administrator does with it in MIG mode: see injectMIG
 //	xid=N/GI/CI  an XID of a part of a GPU in MIG mode
-func (s *Spec) Inject(card int, fault string) error {
-	c := &s.Cards[card]
+func (s *Spec) Inject(g int, fault string) error {
+	c := &s.GPUs[g]
 	name, value, _ := strings.Cut(fault, "=")
 	if name == "mig" {
-		return s.injectMIG(card, value)
+		return s.injectMIG(g, value)
 	}
 	var number uint64
 	var part string
@@ -56,17 +56,17 @@ func (s *Spec) Inject(card int, fault string) error {
 		c.Fault.Hangs = true
 	case "xid":
 		if part != "" {
-			return s.tellOf(card, number, part)
+			return s.tellOf(g, number, part)
 		}
-		s.tell(card, "xid", number)
+		s.tell(g, "xid", number)
 		if !slices.Contains(ofApplications, number) {
-			s.want(card, int(nvml.GPU_RECOVERY_ACTION_GPU_RESET))
+			s.want(g, int(nvml.GPU_RECOVERY_ACTION_GPU_RESET))
 		}
 	case "recovery":
-		s.want(card, int(number))
+		s.want(g, int(number))
 	case "ecc":
 		c.State.Uncorrected += int64(number)
-		s.tell(card, "doubleBitECC", 0)
+		s.tell(g, "doubleBitECC", 0)
 	case "limits-refused":
 		c.Fault.Errors = maps.Clone(c.Fault.Errors)
 		if c.Fault.Errors == nil {
@@ -78,7 +78,7 @@ func (s *Spec) Inject(card int, fault string) error {
 	case "heal":
 		c.Fault = Fault{}
 		c.State.Uncorrected, c.State.RemappedRows = 0, RemappedRows{}
-		s.want(card, int(nvml.GPU_RECOVERY_ACTION_NONE))
+		s.want(g, int(nvml.GPU_RECOVERY_ACTION_NONE))
 	default:
 		return fmt.Errorf("unknown fault %q: want %s", fault, Faults)
 	}
@@ -86,45 +86,45 @@ func (s *Spec) Inject(card int, fault string) error {
 }
 
 // want changes the recovery action, which is an event.
-func (s *Spec) want(card, action int) {
-	if c := &s.Cards[card]; c.State.RecoveryAction != action {
+func (s *Spec) want(g, action int) {
+	if c := &s.GPUs[g]; c.State.RecoveryAction != action {
 		c.State.RecoveryAction = action
-		s.tell(card, "recoveryAction", 0)
+		s.tell(g, "recoveryAction", 0)
 	}
 }
 
 // tell adds an event. Its number is larger than that of any before, also of those that
 // are no longer in the file.
-func (s *Spec) tell(card int, kind string, data uint64) {
+func (s *Spec) tell(g int, kind string, data uint64) {
 	next := uint64(time.Now().UnixNano())
 	if n := len(s.Events); n > 0 {
 		next = max(next, s.Events[n-1].Number+1)
 	}
-	s.Events = append(s.Events, Event{Number: next, Card: card, Type: kind, Data: data})
+	s.Events = append(s.Events, Event{Number: next, GPU: g, Type: kind, Data: data})
 }
 
 // tellOf adds an XID of an instance, "GI/CI". It is nobody else's matter: the driver wants nothing done.
-func (s *Spec) tellOf(card int, xid uint64, part string) error {
+func (s *Spec) tellOf(g int, xid uint64, part string) error {
 	var gi, ci int
 	if _, err := fmt.Sscanf(part, "%d/%d", &gi, &ci); err != nil {
 		return fmt.Errorf("instance %q: want GI/CI: %w", part, err)
 	}
-	s.tell(card, "xid", xid)
+	s.tell(g, "xid", xid)
 	s.Events[len(s.Events)-1].Instance = []int{gi, ci}
 	return nil
 }
 
-// Find finds a card by its index, alone or as in the name of its device: "2", "gpu-2".
+// Find finds a GPU by its index, alone or as in the name of its device: "2", "gpu-2".
 // Indices count in the order of PCI addresses.
 func (s *Spec) Find(name string) (int, error) {
 	index, err := strconv.Atoi(strings.TrimPrefix(name, "gpu-"))
-	if err != nil || index < 0 || index >= len(s.Cards) {
-		return 0, fmt.Errorf("no GPU %q: want gpu-0 to gpu-%d", name, len(s.Cards)-1)
+	if err != nil || index < 0 || index >= len(s.GPUs) {
+		return 0, fmt.Errorf("no GPU %q: want gpu-0 to gpu-%d", name, len(s.GPUs)-1)
 	}
-	order := make([]int, len(s.Cards))
+	order := make([]int, len(s.GPUs))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return strings.Compare(s.Cards[a].BusID, s.Cards[b].BusID) })
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(s.GPUs[a].BusID, s.GPUs[b].BusID) })
 	return order[index], nil
 }

@@ -16,12 +16,12 @@ const toSwitch = -1
 // end by address and by type, and only the type matters for a switch.
 const nvswitchBusID = "0000:fe:00.0"
 
-// lanes returns, for each card, what each of its NVLink lanes leads to: the
-// position of another card, or toSwitch.
+// lanes returns, for each GPU, what each of its NVLink lanes leads to: the
+// position of another GPU, or toSwitch.
 func (s *Spec) lanes() [][]int {
-	lanes := make([][]int, len(s.Cards))
+	lanes := make([][]int, len(s.GPUs))
 	for _, l := range s.NVLinks {
-		a, b := l.Cards[0], l.Cards[1]
+		a, b := l.GPUs[0], l.GPUs[1]
 		lanes[a] = append(lanes[a], slices.Repeat([]int{b}, l.Lanes)...)
 		lanes[b] = append(lanes[b], slices.Repeat([]int{a}, l.back())...)
 	}
@@ -31,8 +31,8 @@ func (s *Spec) lanes() [][]int {
 	return lanes
 }
 
-func (s *Spec) switchLanes(card int) int {
-	if lanes := s.Cards[card].NVSwitchLanes; lanes != nil {
+func (s *Spec) switchLanes(g int) int {
+	if lanes := s.GPUs[g].NVSwitchLanes; lanes != nil {
 		return *lanes
 	}
 	return s.NVSwitchLanes
@@ -45,10 +45,10 @@ func (l NVLink) back() int {
 	return l.Lanes
 }
 
-// setLanes makes the card answer for its NVLink lanes as the driver does: a
-// card without NVLink answers NOT_SUPPORTED, a lane beyond the last one
+// setLanes makes the GPU answer for its NVLink lanes as the driver does: a
+// GPU without NVLink answers NOT_SUPPORTED, a lane beyond the last one
 // INVALID_ARGUMENT.
-func setLanes(d *server.Device, lanes []int, cards []*server.Device, version uint32) {
+func setLanes(d *server.Device, lanes []int, gpus []*server.Device, version uint32) {
 	check := func(lane int) nvml.Return {
 		switch {
 		case len(lanes) == 0:
@@ -83,14 +83,14 @@ func setLanes(d *server.Device, lanes []int, cards []*server.Device, version uin
 		if lanes[lane] == toSwitch {
 			return pciInfo(nvswitchBusID, 0), nvml.SUCCESS
 		}
-		peer := cards[lanes[lane]]
+		peer := gpus[lanes[lane]]
 		return pciInfo(peer.PciBusID, peer.Config.PciDeviceId), nvml.SUCCESS
 	}
 }
 
 func (s *Spec) setTopology(d *server.Device, i int) {
-	byUUID := make(map[string]int, len(s.Cards))
-	for j := range s.Cards {
+	byUUID := make(map[string]int, len(s.GPUs))
+	for j := range s.GPUs {
 		byUUID[s.uuid(j)] = j
 	}
 	d.GetTopologyCommonAncestorFunc = func(other nvml.Device) (nvml.GpuTopologyLevel, nvml.Return) {
@@ -102,13 +102,13 @@ func (s *Spec) setTopology(d *server.Device, i int) {
 		if !ok {
 			return 0, nvml.ERROR_INVALID_ARGUMENT
 		}
-		return commonAncestor(s.Cards[i], s.Cards[j]), nvml.SUCCESS
+		return commonAncestor(s.GPUs[i], s.GPUs[j]), nvml.SUCCESS
 	}
 }
 
-// commonAncestor is the PCIe level at which the paths of two cards meet, as
+// commonAncestor is the PCIe level at which the paths of two GPUs meet, as
 // nvmlDeviceGetTopologyCommonAncestor defines the levels.
-func commonAncestor(a, b Card) nvml.GpuTopologyLevel {
+func commonAncestor(a, b GPU) nvml.GpuTopologyLevel {
 	if a.Root != b.Root {
 		if a.NUMANode != nil && b.NUMANode != nil && *a.NUMANode == *b.NUMANode {
 			return nvml.TOPOLOGY_NODE
@@ -123,7 +123,7 @@ func commonAncestor(a, b Card) nvml.GpuTopologyLevel {
 	case shared == 0:
 		return nvml.TOPOLOGY_HOSTBRIDGE
 	case below <= 1:
-		// Each card hangs on a downstream port of one and the same switch.
+		// Each GPU hangs on a downstream port of one and the same switch.
 		return nvml.TOPOLOGY_SINGLE
 	default:
 		return nvml.TOPOLOGY_MULTIPLE

@@ -63,16 +63,16 @@ func (d Driver) library(content []byte) ([]byte, error) {
 	return withoutSymbols(content, memoryLimitFunctions)
 }
 
-// countsMemory is how the driver counts a card's memory by control group.
-func (s *Spec) countsMemory(c Card) string {
+// countsMemory is how the driver counts a GPU's memory by control group.
+func (s *Spec) countsMemory(c GPU) string {
 	if !s.Driver.limitsMemory() {
 		return MemoryLimitsOff
 	}
 	return cmp.Or(c.MemoryLimits, s.Driver.MemoryLimits, MemoryLimitsMisc)
 }
 
-// addMemoryLimits adds what is told of the limits of a card's memory.
-func (s *Spec) addMemoryLimits(told map[string]any, c Card) {
+// addMemoryLimits adds what is told of the limits of a GPU's memory.
+func (s *Spec) addMemoryLimits(told map[string]any, c GPU) {
 	mode := s.countsMemory(c)
 	if mode == MemoryLimitsOff {
 		return
@@ -89,12 +89,12 @@ func (s *Spec) addMemoryLimits(told map[string]any, c Card) {
 // below CgroupDir.
 const CgroupDir = "cgroup"
 
-// DmemCapacity is the file in which the kernel lists the cards that it counts.
+// DmemCapacity is the file in which the kernel lists the GPUs that it counts.
 const DmemCapacity = CgroupDir + "/dmem.capacity"
 
 func (s *Spec) dmemCapacity() []byte {
 	var out []byte
-	for _, c := range s.Cards {
+	for _, c := range s.GPUs {
 		if s.countsMemory(c) == MemoryLimitsDmem {
 			out = fmt.Appendf(out, "nvidia/0000%s/vidmem %d\n", c.BusID, s.Models[c.Model].MemoryMiB<<20)
 		}
@@ -102,16 +102,16 @@ func (s *Spec) dmemCapacity() []byte {
 	return out
 }
 
-// Memory is a card's memory, and how the driver counts it.
+// Memory is a GPU's memory, and how the driver counts it.
 type Memory struct {
 	MiB, ReservedMiB int64
 	// Limits is one of MemoryLimitModes.
 	Limits string
 }
 
-// Memory is that of the card with this UUID.
+// Memory is that of the GPU with this UUID.
 func (s *Spec) Memory(uuid string) (Memory, error) {
-	for i, c := range s.Cards {
+	for i, c := range s.GPUs {
 		if s.uuid(i) == uuid {
 			model := s.Models[c.Model]
 			return Memory{MiB: model.MemoryMiB, ReservedMiB: model.ReservedMiB, Limits: s.countsMemory(c)}, nil

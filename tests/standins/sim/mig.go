@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// MIG is a card's MIG mode, and what it is cut into.
+// MIG is a GPU's MIG mode, and what it is cut into.
 type MIG struct {
 	Enabled bool `yaml:"enabled,omitempty"`
 	// Pending is the mode after the next reset, where that is another one.
@@ -45,9 +45,9 @@ func (m MIG) pending() bool {
 	return *m.Pending
 }
 
-// profile finds the profile of that name which the card has.
-func (s *Spec) profile(card int, name string) (migProfile, bool) {
-	table := migTables[s.Models[s.Cards[card].Model].MIGProfiles]
+// profile finds the profile of that name which the GPU has.
+func (s *Spec) profile(g int, name string) (migProfile, bool) {
+	table := migTables[s.Models[s.GPUs[g].Model].MIGProfiles]
 	at := slices.IndexFunc(table, func(p migProfile) bool { return p.name == name })
 	if at < 0 {
 		return migProfile{}, false
@@ -66,13 +66,13 @@ func (i MIGInstance) compute(p migProfile) []int {
 	return i.Compute
 }
 
-// gpuInstanceIDs are the ids of the card's instances. What would have that of an instance that was there before has
+// gpuInstanceIDs are the ids of the GPU's instances. What would have that of an instance that was there before has
 // the other one of its size, as 3g beside 4g: how NVIDIA's driver does that is not documented.
-func (s *Spec) gpuInstanceIDs(card int) []int {
-	table := migTables[s.Models[s.Cards[card].Model].MIGProfiles]
+func (s *Spec) gpuInstanceIDs(g int) []int {
+	table := migTables[s.Models[s.GPUs[g].Model].MIGProfiles]
 	var ids []int
-	for _, i := range s.Cards[card].MIG.Instances {
-		p, _ := s.profile(card, i.Profile)
+	for _, i := range s.GPUs[g].MIG.Instances {
+		p, _ := s.profile(g, i.Profile)
 		id := p.gpuInstanceID(table, i.Start)
 		switch {
 		case i.ID != nil:
@@ -94,15 +94,15 @@ type migDevice struct {
 	gpuInstanceNth int
 }
 
-// migDevices are the card's compute instances, ordered as NVML lists them here.
-func (s *Spec) migDevices(card int) []migDevice {
+// migDevices are the GPU's compute instances, ordered as NVML lists them here.
+func (s *Spec) migDevices(g int) []migDevice {
 	var out []migDevice
-	ids := s.gpuInstanceIDs(card)
-	for nth, i := range s.Cards[card].MIG.Instances {
-		p, _ := s.profile(card, i.Profile)
+	ids := s.gpuInstanceIDs(g)
+	for nth, i := range s.GPUs[g].MIG.Instances {
+		p, _ := s.profile(g, i.Profile)
 		start := 0
 		for ci, n := range i.compute(p) {
-			seed := fmt.Sprintf("%s/%s/%d/%s/%d/%d/%d", s.Name, s.Node, card, i.Profile, i.Start, i.Number, ci)
+			seed := fmt.Sprintf("%s/%s/%d/%s/%d/%d/%d", s.Name, s.Node, g, i.Profile, i.Start, i.Number, ci)
 			out = append(out, migDevice{profile: p, gi: ids[nth], ci: ci, start: start, slices: n,
 				uuid: "MIG-" + uuid.NewSHA1(uuid.NameSpaceOID, []byte(seed)).String(), gpuInstanceNth: nth})
 			start += n
@@ -111,9 +111,9 @@ func (s *Spec) migDevices(card int) []migDevice {
 	return out
 }
 
-func (s *Spec) validateMIG(path *field.Path, card int) field.ErrorList {
+func (s *Spec) validateMIG(path *field.Path, g int) field.ErrorList {
 	var errs field.ErrorList
-	c, model := s.Cards[card], s.Models[s.Cards[card].Model]
+	c, model := s.GPUs[g], s.Models[s.GPUs[g].Model]
 	if (c.MIG.Enabled || c.MIG.pending()) && !model.MIG {
 		errs = append(errs, field.Invalid(path.Child("enabled"), true, "the model has no MIG mode"))
 	}
@@ -122,7 +122,7 @@ func (s *Spec) validateMIG(path *field.Path, card int) field.ErrorList {
 	}
 	var before []MIGInstance
 	for n, i := range c.MIG.Instances {
-		if err := s.fits(card, before, i); err != nil {
+		if err := s.fits(g, before, i); err != nil {
 			errs = append(errs, field.Invalid(path.Child("instances").Index(n), i.Profile, err.Error()))
 		}
 		before = append(before, i)
@@ -132,8 +132,8 @@ func (s *Spec) validateMIG(path *field.Path, card int) field.ErrorList {
 
 // fits says why an instance cannot stand beside others, by the driver's rule: memory slices are no two
 // instances', and of a profile there are only so many.
-func (s *Spec) fits(card int, others []MIGInstance, i MIGInstance) error {
-	p, ok := s.profile(card, i.Profile)
+func (s *Spec) fits(g int, others []MIGInstance, i MIGInstance) error {
+	p, ok := s.profile(g, i.Profile)
 	if !ok {
 		return fmt.Errorf("the model has no profile %q", i.Profile)
 	}
@@ -142,7 +142,7 @@ func (s *Spec) fits(card int, others []MIGInstance, i MIGInstance) error {
 	}
 	same, compute := 1, 0
 	for _, other := range others {
-		q, _ := s.profile(card, other.Profile)
+		q, _ := s.profile(g, other.Profile)
 		if i.Start < other.Start+q.size && other.Start < i.Start+p.size {
 			return fmt.Errorf("%s at slice %d is in the way", other.Profile, other.Start)
 		}
@@ -187,39 +187,39 @@ var errInUse = errors.New("in use by another client")
 //	           with "/1,2" with two of 1 and 2 slices, with "/none" with none
 //	-P@S       destroys it
 //	nocaps     the kernel module shows no capabilities; caps: it shows them again
-func (s *Spec) injectMIG(card int, what string) error {
-	m := &s.Cards[card].MIG
+func (s *Spec) injectMIG(g int, what string) error {
+	m := &s.GPUs[g].MIG
 	var err error
 	switch {
 	case what == "on", what == "off":
-		err = s.switchMIG(card, what == "on")
+		err = s.switchMIG(g, what == "on")
 	case what == "reset":
 		m.Enabled, m.Pending, m.Instances = m.pending(), nil, nil
 	case what == "clear":
-		if slices.ContainsFunc(s.Cards[card].State.Processes, func(p Process) bool { return p.Instance != nil }) {
+		if slices.ContainsFunc(s.GPUs[g].State.Processes, func(p Process) bool { return p.Instance != nil }) {
 			return errInUse
 		}
 		m.Instances = nil
 	case what == "nocaps", what == "caps":
 		m.NoCapabilities = what == "nocaps"
 	case strings.HasPrefix(what, "+"), strings.HasPrefix(what, "-"):
-		err = s.cut(card, what)
+		err = s.cut(g, what)
 	default:
 		return fmt.Errorf("unknown change %q: want %s", what, MIGFaults)
 	}
 	if err == nil {
-		s.tell(card, "migConfigChange", 0)
+		s.tell(g, "migConfigChange", 0)
 	}
 	return err
 }
 
 // switchMIG needs a reset on Ampere, which has all instances gone; later GPUs switch at once.
-func (s *Spec) switchMIG(card int, on bool) error {
-	m, model := &s.Cards[card].MIG, s.Models[s.Cards[card].Model]
+func (s *Spec) switchMIG(g int, on bool) error {
+	m, model := &s.GPUs[g].MIG, s.Models[s.GPUs[g].Model]
 	if !model.MIG {
 		return errors.New("not supported")
 	}
-	if len(s.Cards[card].State.Processes) > 0 {
+	if len(s.GPUs[g].State.Processes) > 0 {
 		return errInUse
 	}
 	if model.Architecture == "Ampere" {
@@ -234,9 +234,9 @@ func (s *Spec) switchMIG(card int, on bool) error {
 }
 
 // cut makes or destroys an instance.
-func (s *Spec) cut(card int, what string) error {
-	m := &s.Cards[card].MIG
-	s.keepIDs(card)
+func (s *Spec) cut(g int, what string) error {
+	m := &s.GPUs[g].MIG
+	s.keepIDs(g)
 	place, compute, given := strings.Cut(what[1:], "/")
 	profile, at, _ := strings.Cut(place, "@")
 	start, err := strconv.Atoi(at)
@@ -249,7 +249,7 @@ func (s *Spec) cut(card int, what string) error {
 		if n < 0 {
 			return fmt.Errorf("there is no %s at slice %d", profile, start)
 		}
-		if slices.ContainsFunc(s.Cards[card].State.Processes, func(p Process) bool { return p.isOf(m.Instances[n]) }) {
+		if slices.ContainsFunc(s.GPUs[g].State.Processes, func(p Process) bool { return p.isOf(m.Instances[n]) }) {
 			return errInUse
 		}
 		m.Instances = slices.Delete(slices.Clone(m.Instances), n, n+1)
@@ -268,7 +268,7 @@ func (s *Spec) cut(card int, what string) error {
 			made.Compute = append(made.Compute, n)
 		}
 	}
-	if err := s.fits(card, m.Instances, made); err != nil {
+	if err := s.fits(g, m.Instances, made); err != nil {
 		return fmt.Errorf("insufficient resources: %w", err)
 	}
 	m.Instances = append(slices.Clone(m.Instances), made)

@@ -19,7 +19,7 @@ func cutMachine(t *testing.T, table string) *Spec {
 	model := s.Models["a100-80"]
 	model.MIGProfiles = table
 	s.Models["a100-80"] = model
-	s.Cards[0].MIG.Instances = nil
+	s.GPUs[0].MIG.Instances = nil
 	return s
 }
 
@@ -32,7 +32,7 @@ func TestWhatAGPUHolds(t *testing.T) {
 	var fill func(instances []MIGInstance, names []string)
 	fill = func(instances []MIGInstance, names []string) {
 		ids := map[int]bool{}
-		s.Cards[0].MIG.Instances = instances
+		s.GPUs[0].MIG.Instances = instances
 		for _, id := range s.gpuInstanceIDs(0) {
 			if ids[id] || id > 14 {
 				t.Fatalf("%v: id %d", instances, id)
@@ -98,11 +98,11 @@ func TestAdministratorsCommands(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cutMachine(t, tc.table)
-			s.Cards[1].MIG = MIG{}
+			s.GPUs[1].MIG = MIG{}
 			var err error
 			for _, what := range tc.do {
 				if what == "use" {
-					s.Cards[0].State.Processes = []Process{{PID: 1, MemoryMiB: 1, Instance: &start}}
+					s.GPUs[0].State.Processes = []Process{{PID: 1, MemoryMiB: 1, Instance: &start}}
 					continue
 				}
 				err = s.Inject(0, "mig="+what)
@@ -124,10 +124,10 @@ func TestMachineFilesWithMIG(t *testing.T) {
 		says   string
 	}{
 		"two in one place": {func(s *Spec) {
-			s.Cards[0].MIG.Instances = []MIGInstance{{Profile: "3g.40gb", Start: 4}, {Profile: "1g.10gb", Start: 6}}
+			s.GPUs[0].MIG.Instances = []MIGInstance{{Profile: "3g.40gb", Start: 4}, {Profile: "1g.10gb", Start: 6}}
 		}, "cards[0].mig.instances[1]"},
 		"cut and not in MIG mode": {func(s *Spec) {
-			s.Cards[0].MIG = MIG{Instances: []MIGInstance{{Profile: "3g.40gb", Start: 4}}}
+			s.GPUs[0].MIG = MIG{Instances: []MIGInstance{{Profile: "3g.40gb", Start: 4}}}
 		}, "cards[0].mig.instances"},
 		"no such table": {func(s *Spec) {
 			m := s.Models["a100-80"]

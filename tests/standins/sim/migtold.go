@@ -16,9 +16,9 @@ const (
 	fieldMIGQueries   = 199 // NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE
 )
 
-// addMIG adds what a card with a MIG mode answers, and takes away what it does not tell in that mode.
-func (s *Spec) addMIG(all map[string]any, card int) {
-	m, model := s.Cards[card].MIG, s.Models[s.Cards[card].Model]
+// addMIG adds what a GPU with a MIG mode answers, and takes away what it does not tell in that mode.
+func (s *Spec) addMIG(all map[string]any, g int) {
+	m, model := s.GPUs[g].MIG, s.Models[s.GPUs[g].Model]
 	all["mig"] = fmt.Sprintf("%d %d", number(m.Enabled), number(m.pending()))
 	all[fmt.Sprintf("field.%d", fieldResetlessMIG)] = number(model.Architecture != "Ampere")
 	all[fmt.Sprintf("field.%d", fieldMIGQueries)] = number(model.Architecture != "Ampere")
@@ -34,7 +34,7 @@ func (s *Spec) addMIG(all map[string]any, card int) {
 		most = max(most, p.most)
 	}
 	all["maxMig"] = most
-	for _, d := range s.migDevices(card) {
+	for _, d := range s.migDevices(g) {
 		p := d.profile
 		prefix := fmt.Sprintf("mig.%d.%d.", d.gi, d.ci)
 		all[prefix+"handle"], all[prefix+"uuid"] = 0, d.uuid
@@ -45,9 +45,9 @@ func (s *Spec) addMIG(all map[string]any, card int) {
 	}
 }
 
-// migLines are what there may be several of: profiles, and what the card is cut into.
-func (s *Spec) migLines(card int) (lines [][2]string) {
-	c, model := s.Cards[card], s.Models[s.Cards[card].Model]
+// migLines are what there may be several of: profiles, and what the GPU is cut into.
+func (s *Spec) migLines(g int) (lines [][2]string) {
+	c, model := s.GPUs[g], s.Models[s.GPUs[g].Model]
 	add := func(key, format string, args ...any) {
 		lines = append(lines, [2]string{key, fmt.Sprintf(format, args...)})
 	}
@@ -64,12 +64,12 @@ func (s *Spec) migLines(card int) (lines [][2]string) {
 				p.sms*ci.slices/p.slices, e[0], e[1], e[2], e[3], e[4], p.deviceName(ci.slices))
 		}
 	}
-	ids := s.gpuInstanceIDs(card)
+	ids := s.gpuInstanceIDs(g)
 	for nth, i := range c.MIG.Instances {
-		p, _ := s.profile(card, i.Profile)
+		p, _ := s.profile(g, i.Profile)
 		add("gi", "%d %d %d %d", ids[nth], p.id, i.Start, p.size)
 	}
-	for _, d := range s.migDevices(card) {
+	for _, d := range s.migDevices(g) {
 		add("ci", "%d %d %d %d %d", d.gi, d.ci, d.ciEnum(), d.start, d.slices)
 	}
 	return lines
@@ -86,9 +86,9 @@ func (d migDevice) ciEnum() int {
 }
 
 // partOf are the ids of the instance that the process is in; -1 if it is in none.
-func (s *Spec) partOf(card int, p Process) (gi, ci int) {
-	for _, d := range s.migDevices(card) {
-		if p.isOf(s.Cards[card].MIG.Instances[d.gpuInstanceNth]) {
+func (s *Spec) partOf(g int, p Process) (gi, ci int) {
+	for _, d := range s.migDevices(g) {
+		if p.isOf(s.GPUs[g].MIG.Instances[d.gpuInstanceNth]) {
 			return d.gi, d.ci
 		}
 	}
@@ -99,7 +99,7 @@ func (s *Spec) partOf(card int, p Process) (gi, ci int) {
 const (
 	// ProcDir is the node's procfs as far as it is simulated.
 	ProcDir = "proc"
-	// capsMajor is the major number of the capabilities' device nodes: see cardMajor.
+	// capsMajor is the major number of the capabilities' device nodes: see gpuMajor.
 	capsMajor = 62
 	capsDir   = "dev/nvidia-caps"
 )
@@ -111,7 +111,7 @@ func capMinor(gpu, gi, ci int) int { return 3 + 135*gpu + 9*gi + 1 + ci }
 // addCapabilities adds the capabilities of MIG instances, and their device nodes.
 func (s *Spec) addCapabilities(entries map[string]entry) {
 	var can bool
-	for i, c := range s.Cards {
+	for i, c := range s.GPUs {
 		can = can || s.Models[c.Model].MIG
 		if c.MIG.NoCapabilities {
 			continue
@@ -143,7 +143,7 @@ func (s *Spec) addCapabilities(entries map[string]entry) {
 	}
 	entries[ProcDir+"/driver/nvidia-caps/mig-minors"] = file([]byte(MIGMinors()), 0o444)
 	entries[ProcDir+"/devices"] = file(fmt.Appendf(nil, "Character devices:\n  1 mem\n%3d nvidia\n%3d nvidia-caps\n%3d "+
-		"nvidia-uvm\n\nBlock devices:\n  8 sd\n", cardMajor, capsMajor, uvmMajor), 0o444)
+		"nvidia-uvm\n\nBlock devices:\n  8 sd\n", gpuMajor, capsMajor, uvmMajor), 0o444)
 }
 
 func capability(minor int, mode fs.FileMode) entry {

@@ -9,12 +9,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Property is something that NVML tells about a card, or about two.
+// Property is something that NVML tells about a GPU, or about two.
 type Property string
 
 // Properties that a machine file can make fail.
 const (
-	propertyHandle            Property = "handle" // the card's NVML handle
+	propertyHandle            Property = "handle" // the GPU's NVML handle
 	propertyUUID              Property = "uuid"
 	propertyMinor             Property = "minor"
 	propertyName              Property = "name"
@@ -27,7 +27,7 @@ const (
 	propertyComputeCapability Property = "computeCapability"
 	propertyCores             Property = "cores"
 	propertyNVLink            Property = "nvlink"
-	propertyTopology          Property = "topology" // the PCIe level between two cards
+	propertyTopology          Property = "topology" // the PCIe level between two GPUs
 	// These are seen through the library only.
 	propertyComputeMode    Property = "computeMode"
 	propertySetComputeMode Property = "setComputeMode" // setting it
@@ -36,7 +36,7 @@ const (
 	propertyRemappedRows   Property = "remappedRows"
 	propertyRecoveryAction Property = "recoveryAction"
 	propertyEvents         Property = "events" // waiting for them
-	// Limits of the card's memory by control group: all about them, and setting one.
+	// Limits of the GPU's memory by control group: all about them, and setting one.
 	propertyMemoryLimits    Property = "memoryLimits"
 	propertySetMemoryLimits Property = "setMemoryLimits"
 )
@@ -90,7 +90,7 @@ var brands = map[string]nvml.BrandType{
 // Brands lists the brands that a machine file can use.
 func Brands() []string { return slices.Sorted(maps.Keys(brands)) }
 
-// architecture is NVML's code, and the NVLink version its cards speak.
+// architecture is NVML's code, and the NVLink version its GPUs speak.
 type architecture struct {
 	code   nvml.DeviceArchitecture
 	nvlink nvml.NvlinkVersion

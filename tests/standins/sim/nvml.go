@@ -13,17 +13,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// NVML returns the machine's cards as go-nvml's mock presents them. Its Init
+// NVML returns the machine's GPUs as go-nvml's mock presents them. Its Init
 // and Shutdown always succeed. Calls that neither the mock nor this package
 // serves panic, as go-nvml's mock defines it.
 func (s *Spec) NVML() nvml.Interface {
-	configs := make([]gpus.Config, 0, len(s.Cards))
-	for _, c := range s.Cards {
+	configs := make([]gpus.Config, 0, len(s.GPUs))
+	for _, c := range s.GPUs {
 		configs = append(configs, s.Models[c.Model].config())
 	}
 	lib := server.NewServerWithGPUs(s.Driver.Version, "12."+s.Driver.Version, cudaVersion(s.Driver.CUDA), configs...)
-	handles := make([]*server.Device, len(s.Cards))
-	for i := range s.Cards {
+	handles := make([]*server.Device, len(s.GPUs))
+	for i := range s.GPUs {
 		// The mock's constructor makes exactly this type; DeviceGetHandleByUUID
 		// relies on it too.
 		handles[i] = lib.Devices[i].(*server.Device)
@@ -31,9 +31,9 @@ func (s *Spec) NVML() nvml.Interface {
 	}
 	lanes := s.lanes()
 	for i, d := range handles {
-		setLanes(d, lanes[i], handles, uint32(architectures[s.Models[s.Cards[i].Model].Architecture].nvlink))
+		setLanes(d, lanes[i], handles, uint32(architectures[s.Models[s.GPUs[i].Model].Architecture].nvlink))
 		s.setTopology(d, i)
-		setFaults(d, s.Cards[i].Fault)
+		setFaults(d, s.GPUs[i].Fault)
 	}
 	s.setHandleFaults(lib)
 	return lib
@@ -52,11 +52,11 @@ func (m Model) config() gpus.Config {
 	}
 }
 
-// configure gives the card its place and what the mock leaves unanswered.
+// configure gives the GPU its place and what the mock leaves unanswered.
 func (s *Spec) configure(d *server.Device, i int) {
-	card, model := s.Cards[i], s.Models[s.Cards[i].Model]
-	d.UUID, d.PciBusID, d.Minor = s.uuid(i), card.BusID, s.minor(i)
-	pci := pciInfo(card.BusID, model.PCIDeviceID)
+	g, model := s.GPUs[i], s.Models[s.GPUs[i].Model]
+	d.UUID, d.PciBusID, d.Minor = s.uuid(i), g.BusID, s.minor(i)
+	pci := pciInfo(g.BusID, model.PCIDeviceID)
 	d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) { return pci, nvml.SUCCESS }
 	d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) {
 		return nvml.Memory_v2{Total: uint64(model.MemoryMiB) << 20, Reserved: uint64(model.ReservedMiB) << 20}, nvml.SUCCESS
@@ -67,9 +67,9 @@ func (s *Spec) configure(d *server.Device, i int) {
 		if !model.MIG {
 			return 0, 0, nvml.ERROR_NOT_SUPPORTED
 		}
-		return number(card.MIG.Enabled), number(card.MIG.pending()), nvml.SUCCESS
+		return number(g.MIG.Enabled), number(g.MIG.pending()), nvml.SUCCESS
 	}
-	if card.MIG.Enabled {
+	if g.MIG.Enabled {
 		d.GetNumGpuCoresFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
 		// The mock is not cut: go-nvml has no way to tell it what V2 and V3 of this answer.
 		d.GetGpuInstanceProfileInfoFunc = func(int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
@@ -78,10 +78,10 @@ func (s *Spec) configure(d *server.Device, i int) {
 	}
 }
 
-// uuid derives the card's UUID so that it is the same after a restart and
+// uuid derives the GPU's UUID so that it is the same after a restart and
 // different on every node.
 func (s *Spec) uuid(i int) string {
-	if u := s.Cards[i].UUID; u != "" {
+	if u := s.GPUs[i].UUID; u != "" {
 		return u
 	}
 	seed := fmt.Sprintf("%s/%s/%d", s.Name, s.Node, i)
@@ -89,7 +89,7 @@ func (s *Spec) uuid(i int) string {
 }
 
 func (s *Spec) minor(i int) int {
-	if m := s.Cards[i].Minor; m != nil {
+	if m := s.GPUs[i].Minor; m != nil {
 		return *m
 	}
 	return i

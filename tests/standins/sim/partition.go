@@ -34,9 +34,9 @@ type Partitioning struct {
 	// Delay is how long each call takes; half of it passes before anything has happened. For NVIDIA's driver others have
 	// measured some 1.5 s for both calls that an instance takes.
 	Delay time.Duration
-	// Fails, if set, is asked before a call such as "make-gi" takes effect on a card: whether it does, and, where it
+	// Fails, if set, is asked before a call such as "make-gi" takes effect on a GPU: whether it does, and, where it
 	// is not SUCCESS or nothing takes effect, what is answered. A driver's answer can be wrong either way.
-	Fails func(card int, call string) (ret nvml.Return, effect bool)
+	Fails func(g int, call string) (ret nvml.Return, effect bool)
 }
 
 // ServeMIG answers what is asked of a driver root until the context ends. What was asked while nobody answered is
@@ -68,9 +68,9 @@ func (p Partitioning) ServeMIG(ctx context.Context, root string) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // it was answered since
 			}
-			card := append(strings.Fields(string(asked)), "", "")[1]
-			before, after := turns[card], make(chan struct{})
-			taken[name], turns[card] = true, after
+			g := append(strings.Fields(string(asked)), "", "")[1]
+			before, after := turns[g], make(chan struct{})
+			taken[name], turns[g] = true, after
 			answering.Go(func() {
 				defer close(after)
 				if before != nil {
@@ -128,42 +128,42 @@ var errNothing = errors.New("nothing is changed")
 // do does what is asked: "CALL GPU NUMBER…".
 func (p Partitioning) do(root, asked string) (ret nvml.Return, id int, err error) {
 	var call string
-	var card, a, b, c int
-	if n, err := fmt.Sscan(asked, &call, &card, &a, &b, &c); n < 3 {
+	var g, a, b, c int
+	if n, err := fmt.Sscan(asked, &call, &g, &a, &b, &c); n < 3 {
 		return 0, 0, fmt.Errorf("want a call, a GPU and numbers: %w", err)
 	}
 	failure, effect := nvml.SUCCESS, true
 	if p.Fails != nil {
-		failure, effect = p.Fails(card, call)
+		failure, effect = p.Fails(g, call)
 	}
 	if !effect {
 		return failure, 0, nil
 	}
 	err = Change(root, func(s *Spec) error {
-		if card >= len(s.Cards) || call != "set-mode" && !s.Cards[card].MIG.Enabled {
+		if g >= len(s.GPUs) || call != "set-mode" && !s.GPUs[g].MIG.Enabled {
 			ret = nvml.ERROR_NOT_SUPPORTED
 			return errNothing
 		}
-		s.keepIDs(card)
+		s.keepIDs(g)
 		switch call {
 		case "set-mode":
-			id = int(s.activate(card, a == nvml.DEVICE_MIG_ENABLE))
+			id = int(s.activate(g, a == nvml.DEVICE_MIG_ENABLE))
 			return nil
 		case "make-gi":
-			ret, id = s.makeGPUInstance(card, a, b)
+			ret, id = s.makeGPUInstance(g, a, b)
 		case "make-ci":
-			ret = s.makeComputeInstance(card, a)
+			ret = s.makeComputeInstance(g, a)
 		case "destroy-ci":
-			ret = s.destroyComputeInstance(card, a, b)
+			ret = s.destroyComputeInstance(g, a, b)
 		case "destroy-gi":
-			ret = s.destroyGPUInstance(card, a)
+			ret = s.destroyGPUInstance(g, a)
 		default:
 			return fmt.Errorf("unknown call %q", call)
 		}
 		if ret != nvml.SUCCESS {
 			return errNothing
 		}
-		s.tell(card, "migConfigChange", 0)
+		s.tell(g, "migConfigChange", 0)
 		return nil
 	})
 	if errors.Is(err, errNothing) {
@@ -177,10 +177,10 @@ func (p Partitioning) do(root, asked string) (ret nvml.Return, id int, err error
 
 // MIGDevice is a compute instance that fills its GPU instance, for those who compare it with what others are told.
 type MIGDevice struct {
-	Card, GI, CI int
-	UUID         string
-	Profile      string
-	Start        int
+	GPU, GI, CI int
+	UUID        string
+	Profile     string
+	Start       int
 	// Capabilities are the minor numbers of its device nodes: that of the GPU instance, then its own.
 	Capabilities [2]int
 }
@@ -188,62 +188,62 @@ type MIGDevice struct {
 // MIGDevices are the machine's.
 func (s *Spec) MIGDevices() []MIGDevice {
 	var out []MIGDevice
-	for card := range s.Cards {
-		for _, d := range s.migDevices(card) {
-			i := s.Cards[card].MIG.Instances[d.gpuInstanceNth]
-			out = append(out, MIGDevice{Card: card, GI: d.gi, CI: d.ci, UUID: d.uuid, Profile: i.Profile, Start: i.Start,
-				Capabilities: [2]int{capMinor(s.minor(card), d.gi, -1), capMinor(s.minor(card), d.gi, d.ci)}})
+	for g := range s.GPUs {
+		for _, d := range s.migDevices(g) {
+			i := s.GPUs[g].MIG.Instances[d.gpuInstanceNth]
+			out = append(out, MIGDevice{GPU: g, GI: d.gi, CI: d.ci, UUID: d.uuid, Profile: i.Profile, Start: i.Start,
+				Capabilities: [2]int{capMinor(s.minor(g), d.gi, -1), capMinor(s.minor(g), d.gi, d.ci)}})
 		}
 	}
 	return out
 }
 
-// activate switches a card's MIG mode, and is what NVML calls the activation status: whether the mode is active.
-func (s *Spec) activate(card int, on bool) nvml.Return {
-	switch err := s.switchMIG(card, on); {
+// activate switches a GPU's MIG mode, and is what NVML calls the activation status: whether the mode is active.
+func (s *Spec) activate(g int, on bool) nvml.Return {
+	switch err := s.switchMIG(g, on); {
 	case errors.Is(err, errInUse):
 		return nvml.ERROR_IN_USE
 	case err != nil:
 		return nvml.ERROR_UNKNOWN
-	case s.Cards[card].MIG.Enabled != on:
+	case s.GPUs[g].MIG.Enabled != on:
 		return nvml.ERROR_RESET_REQUIRED
 	}
-	s.tell(card, "migConfigChange", 0)
+	s.tell(g, "migConfigChange", 0)
 	return nvml.SUCCESS
 }
 
-// keepIDs has the instances of a card keep their ids, whoever comes and goes.
-func (s *Spec) keepIDs(card int) {
-	for n, id := range s.gpuInstanceIDs(card) {
-		s.Cards[card].MIG.Instances[n].ID = &id
+// keepIDs has the instances of a GPU keep their ids, whoever comes and goes.
+func (s *Spec) keepIDs(g int) {
+	for n, id := range s.gpuInstanceIDs(g) {
+		s.GPUs[g].MIG.Instances[n].ID = &id
 	}
 }
 
-func (s *Spec) makeGPUInstance(card, profileID, start int) (nvml.Return, int) {
-	table := migTables[s.Models[s.Cards[card].Model].MIGProfiles]
+func (s *Spec) makeGPUInstance(g, profileID, start int) (nvml.Return, int) {
+	table := migTables[s.Models[s.GPUs[g].Model].MIGProfiles]
 	at := slices.IndexFunc(table, func(p migProfile) bool { return p.id == profileID })
 	if at < 0 {
 		return nvml.ERROR_NOT_SUPPORTED, 0
 	}
-	m := &s.Cards[card].MIG
+	m := &s.GPUs[g].MIG
 	made := MIGInstance{Profile: table[at].name, Start: start, NoCompute: true}
-	if s.fits(card, m.Instances, made) != nil {
+	if s.fits(g, m.Instances, made) != nil {
 		return nvml.ERROR_INSUFFICIENT_RESOURCES, 0
 	}
 	m.Instances = append(slices.Clone(m.Instances), made)
-	ids := s.gpuInstanceIDs(card)
+	ids := s.gpuInstanceIDs(g)
 	return nvml.SUCCESS, ids[len(ids)-1]
 }
 
 // gpuInstance is the position of a GPU instance.
-func (s *Spec) gpuInstance(card, id int) int { return slices.Index(s.gpuInstanceIDs(card), id) }
+func (s *Spec) gpuInstance(g, id int) int { return slices.Index(s.gpuInstanceIDs(g), id) }
 
-func (s *Spec) makeComputeInstance(card, gi int) nvml.Return {
-	at := s.gpuInstance(card, gi)
+func (s *Spec) makeComputeInstance(g, gi int) nvml.Return {
+	at := s.gpuInstance(g, gi)
 	if at < 0 {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	i := &s.Cards[card].MIG.Instances[at]
+	i := &s.GPUs[g].MIG.Instances[at]
 	if !i.NoCompute {
 		return nvml.ERROR_INSUFFICIENT_RESOURCES
 	}
@@ -253,23 +253,23 @@ func (s *Spec) makeComputeInstance(card, gi int) nvml.Return {
 }
 
 // inUse says whether a process runs in the instance.
-func (s *Spec) inUse(card, at int) bool {
-	i := s.Cards[card].MIG.Instances[at]
-	return slices.ContainsFunc(s.Cards[card].State.Processes, func(p Process) bool { return p.isOf(i) })
+func (s *Spec) inUse(g, at int) bool {
+	i := s.GPUs[g].MIG.Instances[at]
+	return slices.ContainsFunc(s.GPUs[g].State.Processes, func(p Process) bool { return p.isOf(i) })
 }
 
-func (s *Spec) destroyComputeInstance(card, gi, ci int) nvml.Return {
-	at := s.gpuInstance(card, gi)
+func (s *Spec) destroyComputeInstance(g, gi, ci int) nvml.Return {
+	at := s.gpuInstance(g, gi)
 	if at < 0 {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	i := &s.Cards[card].MIG.Instances[at]
-	p, _ := s.profile(card, i.Profile)
+	i := &s.GPUs[g].MIG.Instances[at]
+	p, _ := s.profile(g, i.Profile)
 	compute := i.compute(p)
 	switch {
 	case ci >= len(compute):
 		return nvml.ERROR_INVALID_ARGUMENT
-	case s.inUse(card, at):
+	case s.inUse(g, at):
 		return nvml.ERROR_IN_USE
 	case len(compute) == 1:
 		i.NoCompute, i.Compute = true, nil
@@ -279,14 +279,14 @@ func (s *Spec) destroyComputeInstance(card, gi, ci int) nvml.Return {
 	return nvml.SUCCESS
 }
 
-func (s *Spec) destroyGPUInstance(card, gi int) nvml.Return {
-	at := s.gpuInstance(card, gi)
+func (s *Spec) destroyGPUInstance(g, gi int) nvml.Return {
+	at := s.gpuInstance(g, gi)
 	if at < 0 {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	m := &s.Cards[card].MIG
-	p, _ := s.profile(card, m.Instances[at].Profile)
-	if s.inUse(card, at) || len(m.Instances[at].compute(p)) > 0 {
+	m := &s.GPUs[g].MIG
+	p, _ := s.profile(g, m.Instances[at].Profile)
+	if s.inUse(g, at) || len(m.Instances[at].compute(p)) > 0 {
 		return nvml.ERROR_IN_USE
 	}
 	m.Instances = slices.Delete(slices.Clone(m.Instances), at, at+1)

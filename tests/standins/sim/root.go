@@ -33,11 +33,11 @@ const (
 )
 
 // Device numbers. The real driver has major 195; a node of that number would
-// reach a real card on a machine that has one. Majors 60 and 61 are set aside
+// reach a real GPU on a machine that has one. Majors 60 and 61 are set aside
 // for local use by the kernel's list of devices, so that no driver is ever
 // behind them: opening such a node fails with ENXIO, always.
 const (
-	cardMajor      = 60
+	gpuMajor       = 60
 	uvmMajor       = 61
 	modesetMinor   = 254
 	ctlMinor       = 255
@@ -86,9 +86,9 @@ type entry struct {
 }
 
 // WriteRoot makes dir the node's driver root: device nodes below dev, driver
-// libraries and programs below usr, the cards' sysfs entries below sys
+// libraries and programs below usr, the GPUs' sysfs entries below sys
 // (SysDir), and the machine file itself (MachineFile), with Node set, from
-// which Load and NVML give the same cards again. Of the driver's libraries and
+// which Load and NVML give the same GPUs again. Of the driver's libraries and
 // programs only those that are given do something: others are empty, or say
 // that they are simulated. A given NVML library lacks what Driver.Lacks names.
 //
@@ -312,11 +312,11 @@ func (s *Spec) addDevices(entries map[string]entry) {
 			device: unix.Mkdev(major, minor),
 		}
 	}
-	for i := range s.Cards {
-		add(fmt.Sprintf("nvidia%d", s.minor(i)), cardMajor, uint32(s.minor(i)))
+	for i := range s.GPUs {
+		add(fmt.Sprintf("nvidia%d", s.minor(i)), gpuMajor, uint32(s.minor(i)))
 	}
-	add("nvidiactl", cardMajor, ctlMinor)
-	add("nvidia-modeset", cardMajor, modesetMinor)
+	add("nvidiactl", gpuMajor, ctlMinor)
+	add("nvidia-modeset", gpuMajor, modesetMinor)
 	add("nvidia-uvm", uvmMajor, uvmMinor)
 	add("nvidia-uvm-tools", uvmMajor, uvmToolsMinor)
 }
@@ -350,10 +350,10 @@ func (s *Spec) addPart(entries map[string]entry, p Part) error {
 	return nil
 }
 
-// addSysfs adds what pkg/gpu/nvml reads of sysfs: the link from a card's bus
+// addSysfs adds what pkg/gpu/nvml reads of sysfs: the link from a GPU's bus
 // address to its directory below the root complex, and its NUMA node.
 func (s *Spec) addSysfs(entries map[string]entry) {
-	for _, c := range s.Cards {
+	for _, c := range s.GPUs {
 		device := path.Join(append(append([]string{"devices", c.Root}, c.Bridges...), c.BusID)...)
 		node := -1 // what the kernel writes for a device without a NUMA node
 		if c.NUMANode != nil {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sim simulates the NVIDIA cards of a node from a machine file.
+// Package sim simulates the NVIDIA GPUs of a node from a machine file.
 //
-// A machine file (demo/machines has some) says which cards a node has, where
+// A machine file (demo/machines has some) says which GPUs a node has, where
 // they sit on the PCIe bus and what links them. From it this package makes
 //
 //   - a driver root with the device nodes, driver libraries and sysfs entries
 //     that a real node has, above all an NVML library (tests/standins/nvmllib) that
 //     answers as the machine file says, and
 //   - an nvml.Interface, built on go-nvml's own mock, for unit tests of what
-//     reads cards (pkg/gpu/nvml): a process can have many of these.
+//     reads GPUs (pkg/gpu/nvml): a process can have many of these.
 //
-// Both tell the same. What is wrong with a card, and how it is used, can be
+// Both tell the same. What is wrong with a GPU, and how it is used, can be
 // changed while programs use the driver root (Change, Inject).
 package sim
 
@@ -31,8 +31,8 @@ const (
 	Version = 1
 )
 
-// Spec is a machine file: one node's cards. Index, in this package, is a
-// card's position in Cards; the position in the order of PCI bus ids, which
+// Spec is a machine file: one node's GPUs. Index, in this package, is a
+// GPU's position in GPUs; the position in the order of PCI bus ids, which
 // the rest of the product calls index, is found by pkg/gpu/nvml.
 type Spec struct {
 	Kind    string `yaml:"kind"`
@@ -43,10 +43,10 @@ type Spec struct {
 	Node   string           `yaml:"node,omitempty"`
 	Driver Driver           `yaml:"driver"`
 	Models map[string]Model `yaml:"models"`
-	Cards  []Card           `yaml:"cards"`
-	// NVLinks are the direct NVLink connections between two cards.
+	GPUs   []GPU            `yaml:"cards"`
+	// NVLinks are the direct NVLink connections between two GPUs.
 	NVLinks []NVLink `yaml:"nvlinks,omitempty"`
-	// NVSwitchLanes is the number of NVLink lanes that each card has to
+	// NVSwitchLanes is the number of NVLink lanes that each GPU has to
 	// NVSwitches; 0 if there are none.
 	NVSwitchLanes int `yaml:"nvswitchLanes,omitempty"`
 	// Events are what happened, in the order of their numbers.
@@ -70,7 +70,7 @@ type Driver struct {
 	Errors map[string]string `yaml:"errors,omitempty"`
 }
 
-// Model is a kind of card.
+// Model is a kind of GPU.
 type Model struct {
 	// ProductName is NVML's device name, e.g. "Tesla V100-SXM2-16GB".
 	ProductName string `yaml:"productName"`
@@ -80,7 +80,7 @@ type Model struct {
 	Architecture string `yaml:"architecture"`
 	// ComputeCapability is "major.minor".
 	ComputeCapability string `yaml:"computeCapability"`
-	// MemoryMiB is the card's memory in MiB.
+	// MemoryMiB is the GPU's memory in MiB.
 	MemoryMiB int64 `yaml:"memoryMiB"`
 	// ReservedMiB is what the driver keeps of it, which it tells since release 510.
 	ReservedMiB int64 `yaml:"reservedMiB,omitempty"`
@@ -89,34 +89,34 @@ type Model struct {
 	CUDACores int `yaml:"cudaCores"`
 	// PCIDeviceID is device and vendor id as NVML packs them, e.g. 0x1DB110DE.
 	PCIDeviceID uint32 `yaml:"pciDeviceID"`
-	// MIG says that the card has a MIG mode, enabled or not.
+	// MIG says that the GPU has a MIG mode, enabled or not.
 	MIG bool `yaml:"mig,omitempty"`
 	// MIGProfiles names what it can be cut into; MIGTables lists the names. Without it cannot be cut.
 	MIGProfiles string `yaml:"migProfiles,omitempty"`
 }
 
-// Card is one card in its slot.
-type Card struct {
+// GPU is one GPU in its slot.
+type GPU struct {
 	// Model is a key of Spec.Models.
 	Model string `yaml:"model"`
 	// BusID is the PCI address in sysfs' form, "0000:3b:00.0".
 	BusID string `yaml:"busID"`
 	// Root is the PCIe root complex, "pci0000:3a"; Bridges are the PCI
-	// addresses of the bridges from there to the card. Both together give the
-	// card's place in sysfs and its PCIe distance to the other cards.
+	// addresses of the bridges from there to the GPU. Both together give the
+	// GPU's place in sysfs and its PCIe distance to the other GPUs.
 	Root    string   `yaml:"root"`
 	Bridges []string `yaml:"bridges,omitempty"`
 	// NUMANode is the NUMA node; absent if the machine does not tell.
 	NUMANode *int `yaml:"numaNode,omitempty"`
-	// UUID is the card's UUID; by default it is derived from Spec.Name,
-	// Spec.Node and the card's position.
+	// UUID is the GPU's UUID; by default it is derived from Spec.Name,
+	// Spec.Node and the GPU's position.
 	UUID string `yaml:"uuid,omitempty"`
-	// Minor is N of /dev/nvidiaN; by default the card's position.
+	// Minor is N of /dev/nvidiaN; by default the GPU's position.
 	Minor *int `yaml:"minor,omitempty"`
-	// NVSwitchLanes is how many of Spec.NVSwitchLanes this card has, as on a machine
+	// NVSwitchLanes is how many of Spec.NVSwitchLanes this GPU has, as on a machine
 	// on which some are down; by default all of them.
 	NVSwitchLanes *int `yaml:"nvswitchLanes,omitempty"`
-	// MemoryLimits is Driver.MemoryLimits of this card alone. A real driver counts all cards alike;
+	// MemoryLimits is Driver.MemoryLimits of this GPU alone. A real driver counts all GPUs alike;
 	// tests have both ways on one node.
 	MemoryLimits string `yaml:"memoryLimits,omitempty"`
 	MIG          MIG    `yaml:"mig,omitempty"`
@@ -124,11 +124,11 @@ type Card struct {
 	State        State  `yaml:"state,omitempty"`
 }
 
-// Fault is what is wrong with a card.
+// Fault is what is wrong with a GPU.
 type Fault struct {
-	// Lost makes every call on the card return GPU_IS_LOST.
+	// Lost makes every call on the GPU return GPU_IS_LOST.
 	Lost bool `yaml:"lost,omitempty"`
-	// Hangs keeps every call on the card from returning.
+	// Hangs keeps every call on the GPU from returning.
 	Hangs bool `yaml:"hangs,omitempty"`
 	// IgnoresMemoryLimits makes the driver accept limits of memory that it does not apply.
 	IgnoresMemoryLimits bool `yaml:"ignoresMemoryLimits,omitempty"`
@@ -138,11 +138,11 @@ type Fault struct {
 	Errors map[Property]string `yaml:"errors,omitempty"`
 }
 
-// NVLink is a direct connection between two cards, given by their positions.
+// NVLink is a direct connection between two GPUs, given by their positions.
 type NVLink struct {
-	Cards []int `yaml:"cards,flow"` // two
+	GPUs  []int `yaml:"cards,flow"` // two
 	Lanes int   `yaml:"lanes"`
-	// LanesBack is how many of the lanes the second card has too, as on a
+	// LanesBack is how many of the lanes the second GPU has too, as on a
 	// machine whose NVLink is broken; by default all of them.
 	LanesBack *int `yaml:"lanesBack,omitempty"`
 }
@@ -207,7 +207,7 @@ func checkWholeNumbers(data []byte) error {
 	return check(&document)
 }
 
-// ForNode returns the same machine as that node has it: its cards have UUIDs
+// ForNode returns the same machine as that node has it: its GPUs have UUIDs
 // of their own, always the same for the same node. The empty name is a node
 // like any other.
 func (s *Spec) ForNode(node string) *Spec {

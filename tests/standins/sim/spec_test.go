@@ -139,7 +139,7 @@ func TestUUIDs(t *testing.T) {
 	seen := map[string]string{}
 	for _, node := range []string{"", "n1", "n2"} {
 		n := s.ForNode(node)
-		for i := range n.Cards {
+		for i := range n.GPUs {
 			u := n.uuid(i)
 			if !uuidFormat.MatchString(u) {
 				t.Errorf("%s is no UUID", u)

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// State is how a card is used and how well it is. All of it is seen through the library
+// State is how a GPU is used and how well it is. All of it is seen through the library
 // only, not through NVML.
 type State struct {
-	// ComputeMode is the compute mode that the card comes up with, as NVML's number. The
+	// ComputeMode is the compute mode that the GPU comes up with, as NVML's number. The
 	// one that is set at run time is not in the machine file.
 	ComputeMode int `yaml:"computeMode,omitempty"`
-	// Processes are those that have a context on the card.
+	// Processes are those that have a context on the GPU.
 	Processes []Process `yaml:"processes,omitempty"`
-	// RecoveryAction is what the driver wants done with the card, as NVML's number: field
+	// RecoveryAction is what the driver wants done with the GPU, as NVML's number: field
 	// 230 of nvmlDeviceGetFieldValues.
 	RecoveryAction int `yaml:"recoveryAction,omitempty"`
 	// Fields are other values of nvmlDeviceGetFieldValues, by their numbers.
@@ -27,7 +27,7 @@ type State struct {
 	// Corrected and Uncorrected count ECC errors.
 	Corrected   int64 `yaml:"correctedErrors,omitempty"`
 	Uncorrected int64 `yaml:"uncorrectedErrors,omitempty"`
-	// RemappedRows are what became of rows with errors, on cards that remap them.
+	// RemappedRows are what became of rows with errors, on GPUs that remap them.
 	RemappedRows RemappedRows `yaml:"remappedRows,omitempty"`
 }
 
@@ -35,12 +35,12 @@ type State struct {
 type Process struct {
 	PID       int   `yaml:"pid"`
 	MemoryMiB int64 `yaml:"memoryMiB"`
-	// SMPercent is its share of the time of the card's multiprocessors; absent where it
+	// SMPercent is its share of the time of the GPU's multiprocessors; absent where it
 	// has not computed anything.
 	SMPercent *int `yaml:"smPercent,omitempty"`
 	// MPS says that it is a client of MPS.
 	MPS bool `yaml:"mps,omitempty"`
-	// Instance is where the GPU instance begins that it is in, of a card in MIG mode.
+	// Instance is where the GPU instance begins that it is in, of a GPU in MIG mode.
 	Instance *int `yaml:"instance,omitempty"`
 }
 
@@ -57,7 +57,7 @@ type RemappedRows struct {
 type Event struct {
 	// Number orders the events: who waits has seen all up to a number.
 	Number uint64 `yaml:"number"`
-	Card   int    `yaml:"card"`
+	GPU    int    `yaml:"card"`
 	Type   string `yaml:"type"` // see EventTypes
 	// Data is the number of an XID.
 	Data uint64 `yaml:"data,omitempty"`
@@ -118,8 +118,8 @@ func (s *Spec) validateEvents() field.ErrorList {
 			errs = append(errs, field.Invalid(path.Child("number"), e.Number, "must be larger than that of the event before"))
 		}
 		last = e.Number
-		if e.Card < 0 || e.Card >= len(s.Cards) {
-			errs = append(errs, field.Invalid(path.Child("card"), e.Card, "no such GPU"))
+		if e.GPU < 0 || e.GPU >= len(s.GPUs) {
+			errs = append(errs, field.Invalid(path.Child("card"), e.GPU, "no such GPU"))
 		}
 		if n := len(e.Instance); n != 0 && n != 2 {
 			errs = append(errs, field.Invalid(path.Child("instance"), e.Instance, "must be two ids"))

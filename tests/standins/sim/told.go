@@ -16,10 +16,10 @@ import (
 // ToldFile is the machine file in the form that the NVML library of the simulated node
 // reads (tests/standins/nvmllib): all that it answers, already worked out.
 //
-// It has lines "key = value". The keys of a card's properties begin with "gpu.N.", where
+// It has lines "key = value". The keys of a GPU's properties begin with "gpu.N.", where
 // N is its position. A value "!N" is NVML's error N, and "!hang" a call that does not
-// return. What a card has no line for it does not support. The property "every" stands
-// for all of a card but its handle.
+// return. What a GPU has no line for it does not support. The property "every" stands
+// for all of a GPU but its handle.
 const ToldFile = "machine.nvml"
 
 // told is the content of ToldFile.
@@ -28,7 +28,7 @@ func (s *Spec) told() []byte {
 	line := func(key string, value any) { fmt.Fprintf(&out, "%s = %v\n", key, value) }
 	driver := map[string]any{
 		"init": 0, "version": s.Driver.Version, "nvml": "12." + s.Driver.Version,
-		"cuda": cudaVersion(s.Driver.CUDA), "count": len(s.Cards),
+		"cuda": cudaVersion(s.Driver.CUDA), "count": len(s.GPUs),
 	}
 	for name, ret := range s.Driver.Errors {
 		driver[name] = answer(ret)
@@ -37,12 +37,12 @@ func (s *Spec) told() []byte {
 		line(key, driver[key])
 	}
 	lanes := s.lanes()
-	for i := range s.Cards {
+	for i := range s.GPUs {
 		properties := s.properties(i, lanes[i])
 		for _, name := range slices.Sorted(maps.Keys(properties)) {
 			line(fmt.Sprintf("gpu.%d.%s", i, name), properties[name])
 		}
-		for _, p := range s.Cards[i].State.Processes {
+		for _, p := range s.GPUs[i].State.Processes {
 			line(fmt.Sprintf("gpu.%d.process", i), p.line(s.partOf(i, p)))
 		}
 		for _, l := range s.migLines(i) {
@@ -54,7 +54,7 @@ func (s *Spec) told() []byte {
 		if len(e.Instance) == 2 {
 			part = fmt.Sprintf("%d %d", e.Instance[0], e.Instance[1])
 		}
-		line("event", fmt.Sprintf("%d %d %x %d %s", e.Number, e.Card, eventTypes[e.Type], e.Data, part))
+		line("event", fmt.Sprintf("%d %d %x %d %s", e.Number, e.GPU, eventTypes[e.Type], e.Data, part))
 	}
 	return out.Bytes()
 }
@@ -67,9 +67,9 @@ func answer(name string) string {
 	return "!hang"
 }
 
-// properties are what a card answers, but for its processes.
+// properties are what a GPU answers, but for its processes.
 func (s *Spec) properties(i int, lanes []int) map[string]any {
-	c, model := s.Cards[i], s.Models[s.Cards[i].Model]
+	c, model := s.GPUs[i], s.Models[s.GPUs[i].Model]
 	architecture := architectures[model.Architecture]
 	all := map[string]any{
 		"handle": 0, "uuid": s.uuid(i), "minor": s.minor(i), "name": model.ProductName, "memory": model.MemoryMiB,
@@ -127,7 +127,7 @@ func allEvents() (mask uint64) {
 	return mask
 }
 
-// peers are what a card's lanes lead to.
+// peers are what a GPU's lanes lead to.
 func (s *Spec) peers(lanes []int) string {
 	names := make([]string, 0, len(lanes))
 	for _, peer := range lanes {
@@ -135,18 +135,18 @@ func (s *Spec) peers(lanes []int) string {
 			names = append(names, "switch")
 			continue
 		}
-		names = append(names, s.Cards[peer].BusID)
+		names = append(names, s.GPUs[peer].BusID)
 	}
 	return strings.Join(names, " ")
 }
 
-// levels are the PCIe levels between a card and all of the machine.
+// levels are the PCIe levels between a GPU and all of the machine.
 func (s *Spec) levels(i int) string {
-	levels := make([]string, 0, len(s.Cards))
-	for j := range s.Cards {
+	levels := make([]string, 0, len(s.GPUs))
+	for j := range s.GPUs {
 		level := nvml.TOPOLOGY_INTERNAL
 		if j != i {
-			level = commonAncestor(s.Cards[i], s.Cards[j])
+			level = commonAncestor(s.GPUs[i], s.GPUs[j])
 		}
 		levels = append(levels, strconv.Itoa(int(level)))
 	}

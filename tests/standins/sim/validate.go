@@ -13,9 +13,9 @@ import (
 
 // Bounds that keep a machine within what NVML and PCI can express.
 const (
-	maxCards = 64
+	maxGPUs  = 64
 	maxMinor = 253 // 254 and 255 are nvidia-modeset and nvidiactl
-	// maxMemoryMiB is far beyond any card and keeps MiB × 2²⁰ in range.
+	// maxMemoryMiB is far beyond any GPU and keeps MiB × 2²⁰ in range.
 	maxMemoryMiB = 1 << 30
 	// maxName is how many bytes NVML's callers have room for.
 	maxName = 95
@@ -50,7 +50,7 @@ func (s *Spec) validate() error {
 	for _, name := range slices.Sorted(maps.Keys(s.Models)) {
 		errs = append(errs, s.Models[name].validate(field.NewPath("models").Key(name))...)
 	}
-	errs = append(errs, s.validateCards()...)
+	errs = append(errs, s.validateGPUs()...)
 	errs = append(errs, s.validateLinks()...)
 	errs = append(errs, s.validateEvents()...)
 	return errs.ToAggregate()
@@ -98,16 +98,16 @@ func (m Model) validate(path *field.Path) field.ErrorList {
 	return errs
 }
 
-func (s *Spec) validateCards() field.ErrorList {
+func (s *Spec) validateGPUs() field.ErrorList {
 	path := field.NewPath("cards")
-	if len(s.Cards) > maxCards {
-		return field.ErrorList{field.TooMany(path, len(s.Cards), maxCards)}
+	if len(s.GPUs) > maxGPUs {
+		return field.ErrorList{field.TooMany(path, len(s.GPUs), maxGPUs)}
 	}
 	var errs field.ErrorList
 	busIDs, minors, uuids := map[string]bool{}, map[int]bool{}, map[string]bool{}
-	for i, c := range s.Cards {
+	for i, c := range s.GPUs {
 		p := path.Index(i)
-		errs = append(errs, s.validateCard(p, i)...)
+		errs = append(errs, s.validateGPU(p, i)...)
 		if busIDs[c.BusID] {
 			errs = append(errs, field.Duplicate(p.Child("busID"), c.BusID))
 		}
@@ -122,9 +122,9 @@ func (s *Spec) validateCards() field.ErrorList {
 	return errs
 }
 
-func (s *Spec) validateCard(p *field.Path, i int) field.ErrorList {
+func (s *Spec) validateGPU(p *field.Path, i int) field.ErrorList {
 	var errs field.ErrorList
-	c := s.Cards[i]
+	c := s.GPUs[i]
 	if _, ok := s.Models[c.Model]; !ok {
 		errs = append(errs, field.NotFound(p.Child("model"), c.Model))
 	}
@@ -159,24 +159,24 @@ func (s *Spec) validateCard(p *field.Path, i int) field.ErrorList {
 
 func (s *Spec) validateLinks() field.ErrorList {
 	path := field.NewPath("nvlinks")
-	if len(s.NVLinks) > maxCards*maxLanes {
-		return field.ErrorList{field.TooMany(path, len(s.NVLinks), maxCards*maxLanes)}
+	if len(s.NVLinks) > maxGPUs*maxLanes {
+		return field.ErrorList{field.TooMany(path, len(s.NVLinks), maxGPUs*maxLanes)}
 	}
 	errs := inRange(field.NewPath("nvswitchLanes"), int64(s.NVSwitchLanes), 0, maxLanes)
-	lanes := make([]int, len(s.Cards))
+	lanes := make([]int, len(s.GPUs))
 	for i, l := range s.NVLinks {
 		p := path.Index(i)
 		errs = append(errs, inRange(p.Child("lanes"), int64(l.Lanes), 1, maxLanes)...)
 		errs = append(errs, inRange(p.Child("lanesBack"), int64(l.back()), 0, int64(max(l.Lanes, 1)))...)
-		if len(l.Cards) != 2 {
-			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "must be two GPUs"))
+		if len(l.GPUs) != 2 {
+			errs = append(errs, field.Invalid(p.Child("cards"), l.GPUs, "must be two GPUs"))
 			continue
 		}
-		if l.Cards[0] == l.Cards[1] {
-			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "a GPU cannot be linked to itself"))
+		if l.GPUs[0] == l.GPUs[1] {
+			errs = append(errs, field.Invalid(p.Child("cards"), l.GPUs, "a GPU cannot be linked to itself"))
 		}
-		for _, c := range l.Cards {
-			if c < 0 || c >= len(s.Cards) {
+		for _, c := range l.GPUs {
+			if c < 0 || c >= len(s.GPUs) {
 				errs = append(errs, field.Invalid(p.Child("cards"), c, "no such GPU"))
 				continue
 			}

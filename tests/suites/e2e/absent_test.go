@@ -18,7 +18,7 @@ import (
 // readInterval is a setting that the test cluster has, and that a plugin can do without.
 const readInterval = "GPU_READ_INTERVAL"
 
-// A node without the NVIDIA driver says so, offers nothing, and offers its cards
+// A node without the NVIDIA driver says so, offers nothing, and offers its GPUs
 // when there is one.
 func TestNoDriver(t *testing.T) {
 	began := time.Now()

@@ -34,7 +34,7 @@ import (
 // kindLabel says of a pod of the burst which line of burstOf it is of.
 const kindLabel = "e2e-burst"
 
-// heldFor is how long a pod of the burst that ends by itself holds its cards.
+// heldFor is how long a pod of the burst that ends by itself holds its GPUs.
 const heldFor = "1s"
 
 // burstTimeout is how long all of the burst may take, refused claims that the
@@ -50,15 +50,15 @@ const (
 
 // burstOf are 500 pods that ask for several times what the nodes of their modes have; a smaller
 // burst has a part of each line. Those of Deployments stay, the others end by themselves. However those that stay
-// come to lie, some card has room for each of the others: of 20 shares of a unit on
-// four cards of 15, no more than five are on the emptiest.
+// come to lie, some GPU has room for each of the others: of 20 shares of a unit on
+// four GPUs of 15, no more than five are on the emptiest.
 var burstOf = []struct {
 	made   string
 	count  int
 	mode   string
 	limits []string
-	// cards is what the label aliyun.com/gpu-count says.
-	cards int64
+	// GPUs is what the label aliyun.com/gpu-count says.
+	gpus int64
 }{
 	{deployment, 50, "share", []string{"mem 1"}, 1},
 	{deployment, 20, "mps", []string{"mem 1"}, 1},
@@ -88,8 +88,8 @@ func burstPod(kind int) *corev1.Pod {
 	k := burstOf[kind]
 	pod := harness.Asking(k.limits...)
 	pod.Labels = map[string]string{kindLabel: strconv.Itoa(kind)}
-	if k.cards > 1 {
-		pod.Labels[ack.PodLabelCount] = strconv.FormatInt(k.cards, 10)
+	if k.gpus > 1 {
+		pod.Labels[ack.PodLabelCount] = strconv.FormatInt(k.gpus, 10)
 	}
 	pod.Spec.NodeSelector = map[string]string{modeLabel: k.mode}
 	if k.made == deployment {
@@ -109,7 +109,7 @@ type burst struct {
 	namespaces []*harness.Namespace
 	// pods are those that the API server told of, one lister per namespace.
 	pods []corelisters.PodNamespaceLister
-	// refused are pods that were allocated a card that others hold: what Events say became of
+	// refused are pods that were allocated a GPU that others hold: what Events say became of
 	// them. told are those of them, bare ones, that are to be made anew: whether they have
 	// been. Others are evicted, and their owners make them anew.
 	refused map[types.UID]string
@@ -124,7 +124,7 @@ type burst struct {
 // lookAgain is how often Events are looked for that tell what to do.
 const lookAgain = 2 * time.Second
 
-// promisedTwice is what the driver says of a card that was allocated although it is
+// promisedTwice is what the driver says of a GPU that was allocated although it is
 // taken.
 const promisedTwice = "a GPU would be promised twice"
 
@@ -310,14 +310,14 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 	}
 }
 
-// doAsTold makes bare pods anew of which Events say so: others hold the card that they
+// doAsTold makes bare pods anew of which Events say so: others hold the GPU that they
 // were allocated. A scheduler whose write the API server took without an answer forgets
-// it for a moment, and may allocate the card again: docs/internals/development.md.
+// it for a moment, and may allocate the GPU again: docs/internals/development.md.
 func (b *burst) doAsTold(ctx context.Context) error {
 	var errs []error
 	for _, ns := range b.namespaces {
 		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx,
-			metav1.ListOptions{FieldSelector: "reason=" + v1alpha1.ReasonCardTaken})
+			metav1.ListOptions{FieldSelector: "reason=" + v1alpha1.ReasonGPUTaken})
 		if err != nil {
 			return err
 		}
@@ -355,7 +355,7 @@ func (b *burst) remake(ctx context.Context, ns *harness.Namespace, told corev1.O
 		return nil
 	case pod.DeletionTimestamp != nil:
 	case pod.Status.Phase != corev1.PodPending:
-		return nil // the kubelet tried again, and the card was free
+		return nil // the kubelet tried again, and the GPU was free
 	default:
 		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	}

@@ -94,7 +94,7 @@ func memoryOfDevices(t *testing.T) map[string]int64 {
 	}
 	// What a plugin published is gone if it was away for long before the test.
 	for _, node := range nodes {
-		cluster.Cards(t, node)
+		cluster.GPUs(t, node)
 	}
 	list, err := cluster.Client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -110,7 +110,7 @@ func memoryOfDevices(t *testing.T) map[string]int64 {
 	return memory
 }
 
-// allocated is what a claim holds, at no time in particular: memory of shared cards,
+// allocated is what a claim holds, at no time in particular: memory of shared GPUs,
 // and all of others. The holder is the pod that the claim was made for.
 func allocated(claim *resourceapi.ResourceClaim, memory map[string]int64) ([]ledger.Use, error) {
 	if claim.Status.Allocation == nil {
@@ -135,7 +135,7 @@ func allocated(claim *resourceapi.ResourceClaim, memory map[string]int64) ([]led
 			}
 		}
 		for _, index := range indices {
-			use.Card = fmt.Sprintf("%s GPU %d", result.Pool, index)
+			use.GPU = fmt.Sprintf("%s GPU %d", result.Pool, index)
 			uses = append(uses, use)
 		}
 	}
@@ -239,7 +239,7 @@ func usesOf(pod *corev1.Pod, logs []harness.ContainerLog) ([]ledger.Use, error) 
 	}
 	var uses []ledger.Use
 	for _, log := range logs {
-		held, err := containerUses(log, asked[log.Container], burstOf[kind].cards)
+		held, err := containerUses(log, asked[log.Container], burstOf[kind].gpus)
 		if err != nil {
 			return nil, fmt.Errorf("container %s: %w", log.Container, err)
 		}
@@ -248,7 +248,7 @@ func usesOf(pod *corev1.Pod, logs []harness.ContainerLog) ([]ledger.Use, error) 
 	return uses, nil
 }
 
-var probeCard = regexp.MustCompile(`^/dev/nvidia[0-9]+ `)
+var probeGPU = regexp.MustCompile(`^/dev/nvidia[0-9]+ `)
 
 // containerUses is what a container held from its first line to its last, by its
 // environment and its device nodes; one that has not ended holds it until now.
@@ -256,7 +256,7 @@ func containerUses(log harness.ContainerLog, asked corev1.ResourceList, count in
 	if len(log.Lines) == 0 {
 		return nil, errors.New("it printed nothing")
 	}
-	env, cards := printedEnv(log), printedCards(log)
+	env, gpus := printedEnv(log), printedGPUs(log)
 	use := ledger.Use{Holder: log.Pod + "/" + log.Container, Part: 1, Whole: 1, From: log.Lines[0].At, To: time.Now()}
 	if last := log.Lines[len(log.Lines)-1]; last.Text == "done" {
 		use.To = last.At
@@ -265,8 +265,8 @@ func containerUses(log harness.ContainerLog, asked corev1.ResourceList, count in
 	if whole := asked[ack.ResourceGPUs]; !whole.IsZero() {
 		count = whole.Value()
 	}
-	if int64(len(cards)) != count {
-		return nil, fmt.Errorf("it sees the GPUs %q, want %d", cards, count)
+	if int64(len(gpus)) != count {
+		return nil, fmt.Errorf("it sees the GPUs %q, want %d", gpus, count)
 	}
 	if !memory.IsZero() {
 		var err error
@@ -278,8 +278,8 @@ func containerUses(log harness.ContainerLog, asked corev1.ResourceList, count in
 		}
 	}
 	var uses []ledger.Use
-	for _, card := range cards {
-		use.Card = log.Node + " " + card
+	for _, g := range gpus {
+		use.GPU = log.Node + " " + g
 		uses = append(uses, use)
 		if compute.IsZero() {
 			continue
@@ -290,7 +290,7 @@ func containerUses(log harness.ContainerLog, asked corev1.ResourceList, count in
 			return nil, err
 		}
 		part := use
-		part.Card, part.Part, part.Whole = "the compute of "+use.Card, weight*step, 100
+		part.GPU, part.Part, part.Whole = "the compute of "+use.GPU, weight*step, 100
 		uses = append(uses, part)
 	}
 	return uses, nil
@@ -307,15 +307,15 @@ func printedEnv(log harness.ContainerLog) map[string]string {
 	return env
 }
 
-// printedCards are the device nodes of cards that a container has printed.
-func printedCards(log harness.ContainerLog) []string {
-	var cards []string
+// printedGPUs are the device nodes of GPUs that a container has printed.
+func printedGPUs(log harness.ContainerLog) []string {
+	var gpus []string
 	for _, line := range log.Lines {
-		if probeCard.MatchString(line.Text) {
-			cards = append(cards, strings.Fields(line.Text)[0])
+		if probeGPU.MatchString(line.Text) {
+			gpus = append(gpus, strings.Fields(line.Text)[0])
 		}
 	}
-	return cards
+	return gpus
 }
 
 func variable(env map[string]string, name string, want int64) (int64, error) {

@@ -24,7 +24,7 @@ func TestOneClaimForTwoPods(t *testing.T) {
 	grants := ns.Granted(t, "a")
 	for _, pod := range []string{"a", "b"} {
 		ns.SeesItsGPUs(t, pod, "main", grants)
-		ns.HasEnv(t, pod, "main", harness.LegacyEnv(3, 22, 3, grants[0].Card.Index))
+		ns.HasEnv(t, pod, "main", harness.LegacyEnv(3, 22, 3, grants[0].GPU.Index))
 	}
 	if n := recordsOf(t, ns, "share"); n != 1 {
 		t.Errorf("the node keeps %d state files for the claim, want 1", n)
@@ -60,12 +60,12 @@ func recordsOf(t *testing.T, ns *harness.Namespace, node string) int {
 	return n
 }
 
-func TestContainersWithRequestsOfTheirOwnOnOneCard(t *testing.T) {
+func TestContainersWithRequestsOfTheirOwnOnOneGPU(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
-	// The first card has room for the small request, but not for both.
+	// The first GPU has room for the small request, but not for both.
 	ns.Template(t, "ten", harness.Requests(harness.Share("gpu", "10Gi")))
 	ns.Run(t, harness.Pod("other", "fill", harness.FromTemplate("ten")))
 
@@ -102,5 +102,5 @@ func TestFirstAlternativeThatFits(t *testing.T) {
 		t.Fatalf("granted %+v, want the alternative \"fits\"", grants)
 	}
 	ns.SeesItsGPUs(t, "a", "main", grants)
-	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 2, grants[0].Card.Index))
+	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 2, grants[0].GPU.Index))
 }

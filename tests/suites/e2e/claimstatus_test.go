@@ -60,28 +60,28 @@ func TestStatusOfClaims(t *testing.T) {
 		}
 	}
 	ns.Run(t, harness.Pod("first", "kill", harness.FromClaim("mine")))
-	card := ns.Granted(t, "first")[0].Card
+	g := ns.Granted(t, "first")[0].GPU
 	shown("it is well", says("Ready=True", "Healthy=True"))
 	shown("what it has", func(devices []resourceapi.AllocatedDeviceStatus) error {
 		var data v1alpha1.DeviceStatus
 		if err := json.Unmarshal(devices[0].Data.Raw, &data); err != nil {
 			return err
 		}
-		if len(data.GPUs) != 1 || data.GPUs[0].UUID != card.UUID || data.MemoryMiB != 3226 || data.Mode != "share" ||
+		if len(data.GPUs) != 1 || data.GPUs[0].UUID != g.UUID || data.MemoryMiB != 3226 || data.Mode != "share" ||
 			data.IsolationLevel != "none" {
 			return fmt.Errorf("it has %+v", data)
 		}
-		if devices[0].ShareID == nil || devices[0].Device != card.Device {
+		if devices[0].ShareID == nil || devices[0].Device != g.Device {
 			return errors.New("it names another device, or no share")
 		}
 		return nil
 	})
-	findsItsMetadata(t, ns, "first", card.UUID)
+	findsItsMetadata(t, ns, "first", g.UUID)
 	// What is broken is whole after the test, whatever becomes of it.
 	cluster.ChangeMachine(t, "kill", func(*sim.Spec) {})
-	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", card.Index), "xid=79")
+	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", g.Index), "xid=79")
 	shown("its GPU failed", says("Ready=True", "Healthy=False", "XID 79"))
-	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", card.Index), "heal")
+	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", g.Index), "heal")
 	shown("its GPU has recovered", says("Healthy=True"))
 
 	claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(t.Context(), "mine", metav1.GetOptions{})

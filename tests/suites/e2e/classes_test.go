@@ -46,8 +46,8 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 	ns.Template(t, "names-it", harness.Requests(harness.OfClass("share.e2e-guest")))
 	ns.Claim(t, "any-mode", harness.Requests(harness.OfClass("e2e-guest")))
 	ns.Run(t, harness.Pod("a", "", harness.FromClaim("any-mode"), selecting(harness.NameLabel, "E2E-Guest")))
-	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Node != guest ||
-		grants[0].Card.Model != "E2E-Guest" {
+	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].GPU.Node != guest ||
+		grants[0].GPU.Model != "E2E-Guest" {
 		t.Errorf("granted %+v, want a GPU of node %s", grants, guest)
 	}
 	ns.Delete(t, "a")
@@ -79,7 +79,7 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 		"by the server": {"--server-side", "--force-conflicts"}} {
 		t.Run(name, func(t *testing.T) {
 			kept, other := uniqueModel(), uniqueModel()
-			keptGoes, otherGoes := cardAppears(t, kept, kept), cardAppears(t, other, other)
+			keptGoes, otherGoes := gpuAppears(t, kept, kept), gpuAppears(t, other, other)
 			for _, model := range []string{kept, other} {
 				classComes(t, model)
 				classComes(t, "exclusive."+model)
@@ -160,9 +160,9 @@ func TestClassWithoutAModeLeavesOutCoreMem(t *testing.T) {
 	}
 }
 
-// cardAppears makes the slice of a node that is not there, with one card of a model,
+// gpuAppears makes the slice of a node that is not there, with one GPU of a model,
 // until the returned function is called or the test ends.
-func cardAppears(t *testing.T, node, model string) (goes func()) {
+func gpuAppears(t *testing.T, node, model string) (goes func()) {
 	t.Helper()
 	client := cluster.Client.ResourceV1().ResourceSlices()
 	slice, err := client.Create(t.Context(), &resourceapi.ResourceSlice{
@@ -190,16 +190,16 @@ func cardAppears(t *testing.T, node, model string) (goes func()) {
 	return goes
 }
 
-// uniqueModel is a model that no other card has, in lower case.
+// uniqueModel is a model that no other GPU has, in lower case.
 func uniqueModel() string { return fmt.Sprintf("e2e-%x", time.Now().UnixNano()) }
 
 // Two models that would have one name: the class stays with the first, and says so.
 func TestTwoModelsOfOneName(t *testing.T) {
 	t.Parallel()
 	label := uniqueModel()
-	cardAppears(t, label+"-first", label)
+	gpuAppears(t, label+"-first", label)
 	classComes(t, label)
-	cardAppears(t, label+"-second", strings.ToUpper(label))
+	gpuAppears(t, label+"-second", strings.ToUpper(label))
 	harness.Eventually(t, "an Event of the class", func(ctx context.Context) error {
 		events, err := cluster.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.kind=DeviceClass,involvedObject.name=" + label + ".gpu.aliyun.com",

@@ -38,7 +38,7 @@ func TestConfigurationOfAClaim(t *testing.T) {
 
 	index := map[string]int64{}
 	for _, grant := range ns.Granted(t, "a") {
-		index[grant.Request] = grant.Card.Index
+		index[grant.Request] = grant.GPU.Index
 	}
 	ns.HasEnv(t, "a", "plain", harness.LegacyEnv(1, 22, 4, index["plain"]))
 	ns.HasEnv(t, "a", "no-env", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
@@ -70,7 +70,7 @@ func TestClaimOverridesTheConfigurationOfItsClass(t *testing.T) {
 
 	ns.HasEnv(t, "a", "main", withoutIsolation(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}))
 	// What the claim does not set stays as the class has it.
-	ns.HasEnv(t, "b", "main", withoutIsolation(harness.LegacyEnv(2, 22, 2, ns.Granted(t, "b")[0].Card.Index)))
+	ns.HasEnv(t, "b", "main", withoutIsolation(harness.LegacyEnv(2, 22, 2, ns.Granted(t, "b")[0].GPU.Index)))
 }
 
 // withoutIsolation is the environment of a container whose limits are lifted.

@@ -17,7 +17,7 @@
 //	modes        four V100, for the modes with limits
 //	kill, bad    four V100 each, shared, for tests that break their node
 //	old          four V100, shared, for tests with device plugins
-//	broken       cards that cannot all be used
+//	broken       GPUs that cannot all be used
 //	topo         eight V100 of a DGX-1 in mode topology
 //	mig          four A100, two of them cut into MIG instances
 //

@@ -24,7 +24,7 @@ import (
 
 const dynamicNode = "dynamic"
 
-// inMode is a request of a mode for so much of a card; a whole card where the
+// inMode is a request of a mode for so much of a GPU; a whole GPU where the
 // mode has no other.
 func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
 	switch m {
@@ -37,13 +37,13 @@ func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
 	}
 }
 
-// offersEveryMode waits until node dynamic is as it is meant to be: its cards in
+// offersEveryMode waits until node dynamic is as it is meant to be: its GPUs in
 // some order, each in all modes.
 func offersEveryMode(t *testing.T) {
 	t.Helper()
 	var want []string
-	for _, card := range harness.DeviceNames(8, "gpu-%d") {
-		want = append(want, card, card+"-share", card+"-cgpu", card+"-core-mem", card+"-mps")
+	for _, g := range harness.DeviceNames(8, "gpu-%d") {
+		want = append(want, g, g+"-share", g+"-cgpu", g+"-core-mem", g+"-mps")
 	}
 	slices.Sort(want)
 	cluster.Devices(t, dynamicNode, "are all GPUs in every mode, and open", func(devices []resourceapi.Device) error {
@@ -62,9 +62,9 @@ func offersEveryMode(t *testing.T) {
 	})
 }
 
-// Two containers of a claim have a card each, in a mode that MPS limits. The cards are MPS'
+// Two containers of a claim have a GPU each, in a mode that MPS limits. The GPUs are MPS'
 // while the claim has them.
-func TestContainersHaveACardEachByMPS(t *testing.T) {
+func TestContainersHaveAGPUEachByMPS(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, dynamicNode)
 	offersEveryMode(t)
@@ -73,16 +73,16 @@ func TestContainersHaveACardEachByMPS(t *testing.T) {
 		"b", harness.Capped("mps", 5, "memory", "2Gi"))))
 	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
-	card := ns.Granted(t, "apart")[0].Card
-	if err := openToAll(dynamicNode, card.UUID); !errors.Is(err, contexts.ErrBusy) {
+	g := ns.Granted(t, "apart")[0].GPU
+	if err := openToAll(dynamicNode, g.UUID); !errors.Is(err, contexts.ErrBusy) {
 		t.Errorf("a program beside MPS: %v, want %v", err, contexts.ErrBusy)
 	}
 	ns.Delete(t, "apart")
-	waitOpenToAll(t, dynamicNode, card.UUID)
+	waitOpenToAll(t, dynamicNode, g.UUID)
 }
 
-// All modes side by side on one node, each on a card of its own; and when one
-// has ended, its card is another's.
+// All modes side by side on one node, each on a GPU of its own; and when one
+// has ended, its GPU is another's.
 func TestFiveModesOnOneNode(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, dynamicNode)
@@ -94,20 +94,20 @@ func TestFiveModesOnOneNode(t *testing.T) {
 		ns.Template(t, "part-"+string(m), harness.Requests(inMode(m, "2Gi", "5")))
 		ns.Run(t, harness.Pod("part-"+string(m), dynamicNode, harness.FromTemplate("part-"+string(m))))
 	}
-	cardOf := map[string]mode.Mode{}
+	gpuOf := map[string]mode.Mode{}
 	for _, m := range modes {
 		device := hasMode(t, ns, "part-"+string(m), m)
-		card := strings.Join(strings.Split(device, "-")[:2], "-")
-		if other, taken := cardOf[card]; taken {
-			t.Errorf("%s is in the modes %s and %s", card, other, m)
+		g := strings.Join(strings.Split(device, "-")[:2], "-")
+		if other, taken := gpuOf[g]; taken {
+			t.Errorf("%s is in the modes %s and %s", g, other, m)
 		}
-		cardOf[card] = m
+		gpuOf[g] = m
 	}
 	limit := []string{"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2048M"}
 	env := func(m mode.Mode, more ...string) {
 		t.Helper()
 		pod := "part-" + string(m)
-		ns.HasEnv(t, pod, "main", harness.WithEnv(harness.LegacyEnv(2, 80, 2, ns.Granted(t, pod)[0].Card.Index), more...))
+		ns.HasEnv(t, pod, "main", harness.WithEnv(harness.LegacyEnv(2, 80, 2, ns.Granted(t, pod)[0].GPU.Index), more...))
 	}
 	ns.HasEnv(t, "part-exclusive", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	env(mode.Share)
@@ -117,7 +117,7 @@ func TestFiveModesOnOneNode(t *testing.T) {
 
 	// A second share joins the first.
 	ns.Run(t, harness.Pod("second", dynamicNode, harness.FromTemplate("part-share")))
-	if first, second := ns.Granted(t, "part-share")[0].Card.Index, ns.Granted(t, "second")[0].Card.Index; first != second {
+	if first, second := ns.Granted(t, "part-share")[0].GPU.Index, ns.Granted(t, "second")[0].GPU.Index; first != second {
 		t.Errorf("the shares lie on the GPUs %d and %d", first, second)
 	}
 	for _, m := range modes {
@@ -127,8 +127,8 @@ func TestFiveModesOnOneNode(t *testing.T) {
 	eachTakesOver(t, ns, modes)
 }
 
-// eachTakesOver fills the node with claims for all of a card, and lets each mode
-// in turn have the card that another one leaves.
+// eachTakesOver fills the node with claims for all of a GPU, and lets each mode
+// in turn have the GPU that another one leaves.
 func eachTakesOver(t *testing.T, ns *harness.Namespace, modes []mode.Mode) {
 	t.Helper()
 	for _, m := range modes {
@@ -142,23 +142,23 @@ func eachTakesOver(t *testing.T, ns *harness.Namespace, modes []mode.Mode) {
 		pod := "after-" + string(m)
 		ns.Create(t, harness.Pod(pod, dynamicNode, harness.FromTemplate(string(next))))
 		ns.WaitUnschedulable(t, pod, noRoom)
-		left := ns.Granted(t, "all-"+string(m))[0].Card.Index
+		left := ns.Granted(t, "all-"+string(m))[0].GPU.Index
 		ns.Delete(t, "all-"+string(m))
 		ns.WaitRunning(t, pod)
 		hasMode(t, ns, pod, next)
-		if got := ns.Granted(t, pod)[0].Card.Index; got != left {
+		if got := ns.Granted(t, pod)[0].GPU.Index; got != left {
 			t.Errorf("pod %s of mode %s has GPU %d, want GPU %d, which mode %s left", pod, next, got, left, m)
 		}
 	}
 }
 
-// hasMode checks that a pod was granted a device of a mode and sees its card, and
+// hasMode checks that a pod was granted a device of a mode and sees its GPU, and
 // returns the device.
 func hasMode(t *testing.T, ns *harness.Namespace, pod string, m mode.Mode) string {
 	t.Helper()
 	grants := ns.Granted(t, pod)
-	device := grants[0].Card.Device
-	want := fmt.Sprintf("gpu-%d", grants[0].Card.Index)
+	device := grants[0].GPU.Device
+	want := fmt.Sprintf("gpu-%d", grants[0].GPU.Index)
 	if m != mode.Exclusive {
 		want += "-" + string(m)
 	}
@@ -169,8 +169,8 @@ func hasMode(t *testing.T, ns *harness.Namespace, pod string, m mode.Mode) strin
 	return device
 }
 
-// Pods of all modes come and go, more than fit: no card is ever held in two.
-func TestModesNeverMeetOnACard(t *testing.T) {
+// Pods of all modes come and go, more than fit: no GPU is ever held in two.
+func TestModesNeverMeetOnAGPU(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, dynamicNode)
 	offersEveryMode(t)
@@ -181,7 +181,7 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 		things = append(things, comeAndGo(ns, dynamicNode, string(m)))
 	}
 	end := harness.Meanwhile(t, things...)
-	// Each mode has its turn on each card by then.
+	// Each mode has its turn on each GPU by then.
 	const enough = 30
 	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
 	harness.Eventually(t, fmt.Sprintf("%d claims to have been prepared, of all modes", enough),

@@ -187,7 +187,7 @@ func scale(t *testing.T, ns *harness.Namespace, name string, replicas int) {
 // GPU has which.
 func hasTaken(t *testing.T, ns *harness.Namespace, node string, want ...int64) {
 	t.Helper()
-	taken := ns.UnitsByCard(t, node)
+	taken := ns.UnitsByGPU(t, node)
 	slices.Sort(taken)
 	if diff := cmp.Diff(want, taken); diff != "" {
 		t.Errorf("GiB taken of the GPUs of node %s, in order (-want +got):\n%s", node, diff)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-func TestExclusivePodsGetCardsOfTheirOwn(t *testing.T) {
+func TestExclusivePodsGetGPUsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "whole")
 	ns := cluster.Namespace(t)
@@ -25,10 +25,10 @@ func TestExclusivePodsGetCardsOfTheirOwn(t *testing.T) {
 		harness.Pod("c", "whole", harness.FromTemplate("two")),
 	)
 
-	haveCardsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 1, "c": 2})
+	haveGPUsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 1, "c": 2})
 }
 
-func TestPlainResourceLimitIsAWholeCard(t *testing.T) {
+func TestPlainResourceLimitIsAWholeGPU(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "whole")
 	ns := cluster.Namespace(t)
@@ -37,10 +37,10 @@ func TestPlainResourceLimitIsAWholeCard(t *testing.T) {
 		harness.Pod("b", "whole", harness.Limit("nvidia.com/gpu", "2")),
 	)
 
-	haveCardsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 2})
+	haveGPUsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 2})
 }
 
-func TestMoreCardsThanANodeHas(t *testing.T) {
+func TestMoreGPUsThanANodeHas(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "whole")
 	ns := cluster.Namespace(t)
@@ -49,7 +49,7 @@ func TestMoreCardsThanANodeHas(t *testing.T) {
 	ns.WaitUnschedulable(t, "a", noRoom)
 }
 
-func TestAdminAccessSeesAllWholeCards(t *testing.T) {
+func TestAdminAccessSeesAllWholeGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "whole")
 	ns := cluster.Namespace(t, harness.AdminAccess)
@@ -60,7 +60,7 @@ func TestAdminAccessSeesAllWholeCards(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
 	ns.Run(t, harness.Pod("user", "whole", harness.FromTemplate("one")))
 	ns.Run(t, harness.Pod("admin", "whole", harness.FromTemplate("all")))
-	// Cards that an admin looks at are still there for others.
+	// GPUs that an admin looks at are still there for others.
 	ns.Run(t, harness.Pod("next", "whole", harness.FromTemplate("one")))
 
 	grants := ns.Granted(t, "admin")
@@ -68,12 +68,12 @@ func TestAdminAccessSeesAllWholeCards(t *testing.T) {
 		t.Errorf("the admin sees %d GPUs, want 8", len(grants))
 	}
 	ns.SeesItsGPUs(t, "admin", "main", grants)
-	haveCardsOfTheirOwn(t, ns, map[string]int{"user": 1, "next": 1})
+	haveGPUsOfTheirOwn(t, ns, map[string]int{"user": 1, "next": 1})
 }
 
-// haveCardsOfTheirOwn checks that each pod has so many whole cards, that no other
+// haveGPUsOfTheirOwn checks that each pod has so many whole GPUs, that no other
 // has, and sees these and no others.
-func haveCardsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]int) {
+func haveGPUsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]int) {
 	t.Helper()
 	holder := map[string]string{}
 	for pod, want := range counts {
@@ -82,10 +82,10 @@ func haveCardsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]
 			t.Errorf("pod %s was granted %d GPUs, want %d", pod, len(grants), want)
 		}
 		for _, grant := range grants {
-			if other := holder[grant.Card.UUID]; other != "" {
-				t.Errorf("GPU %d went to pod %s and to pod %s", grant.Card.Index, other, pod)
+			if other := holder[grant.GPU.UUID]; other != "" {
+				t.Errorf("GPU %d went to pod %s and to pod %s", grant.GPU.Index, other, pod)
 			}
-			holder[grant.Card.UUID] = pod
+			holder[grant.GPU.UUID] = pod
 		}
 		ns.SeesItsGPUs(t, pod, "main", grants)
 		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})

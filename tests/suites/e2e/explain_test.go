@@ -28,7 +28,7 @@ func TestExplainSaysWhatAPodLacksAndWhatItHas(t *testing.T) {
 		harness.Pod("b", "old", harness.FromTemplate("twelve")), harness.Pod("c", "old", harness.FromTemplate("twelve")),
 		harness.Pod("nine", "old", harness.FromTemplate("nine")))
 	// Of 15 GiB of each GPU, 3 are free, and 6 of the one of which 9 are held.
-	gpu := ns.Granted(t, "nine")[0].Card.Index
+	gpu := ns.Granted(t, "nine")[0].GPU.Index
 
 	ns.Create(t, harness.Pod("waits", "old", harness.FromTemplate("eight")))
 	claim := ns.ClaimOf(t, "waits")

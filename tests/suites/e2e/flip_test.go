@@ -22,7 +22,7 @@ import (
 const flipNode = "flip"
 
 // Pods of both modes come and go all the time while the node's label changes, first
-// each second and then each time that the node has followed and a pod has a GPU. No card is ever held
+// each second and then each time that the node has followed and a pod has a GPU. No GPU is ever held
 // in two modes, and in the end the node is as the label says.
 func TestLabelThatKeepsChanging(t *testing.T) {
 	t.Parallel()
@@ -150,10 +150,10 @@ func neverInTwoModes(node string, found func(mode.Mode)) func(context.Context) e
 		modes := map[int]mode.Mode{}
 		for _, record := range records {
 			for _, grant := range record.Grants {
-				if other, held := modes[grant.Card.Index]; held && other != grant.Mode {
-					return fmt.Errorf("GPU %d is held in the modes %s and %s", grant.Card.Index, other, grant.Mode)
+				if other, held := modes[grant.GPU.Index]; held && other != grant.Mode {
+					return fmt.Errorf("GPU %d is held in the modes %s and %s", grant.GPU.Index, other, grant.Mode)
 				}
-				modes[grant.Card.Index] = grant.Mode
+				modes[grant.GPU.Index] = grant.Mode
 				found(grant.Mode)
 			}
 		}

@@ -62,7 +62,7 @@ func TestGPUThatFailsAndRecovers(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	cluster.Publishes(t, "bad", harness.DevicesIn("share")...)
 	ns.Run(t, harness.Pod("first", "bad", harness.FromTemplate("one")))
-	if got := ns.Granted(t, "first")[0].Card.Index; got != 0 {
+	if got := ns.Granted(t, "first")[0].GPU.Index; got != 0 {
 		t.Fatalf("the first pod has GPU %d, want 0", got)
 	}
 	showsHealth(t, ns, "first", "Healthy", "")
@@ -89,7 +89,7 @@ func TestGPUThatFailsAndRecovers(t *testing.T) {
 	cluster.WaitNodeEvent(t, "bad", began, v1alpha1.ReasonUnhealthy, "XID 79")
 	showsHealth(t, ns, "first", "Unhealthy", "XID 79")
 	ns.Run(t, harness.Pod("second", "bad", harness.FromTemplate("one")))
-	if got := ns.Granted(t, "second")[0].Card.Index; got == 0 {
+	if got := ns.Granted(t, "second")[0].GPU.Index; got == 0 {
 		t.Error("a new pod got the GPU that failed")
 	}
 
@@ -104,7 +104,7 @@ func TestGPUThatFailsAndRecovers(t *testing.T) {
 	showsHealth(t, ns, "first", "Healthy", "")
 	cluster.WaitNodeEvent(t, "bad", began, v1alpha1.ReasonHealthy, "healthy again")
 	ns.Run(t, harness.Pod("third", "bad", harness.FromTemplate("one")))
-	if got := ns.Granted(t, "third")[0].Card.Index; got != 0 {
+	if got := ns.Granted(t, "third")[0].GPU.Index; got != 0 {
 		t.Errorf("after its recovery a new pod got GPU %d, want 0", got)
 	}
 	ns.KeptRunning(t, before)

@@ -25,23 +25,23 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// inspected is what `kubectl inspect cgpu fill` prints when the four cards of the
+// inspected is what `kubectl inspect cgpu fill` prints when the four GPUs of the
 // node hold these units, of all in all so much.
 func inspected(t *testing.T, used [4]int, percent int) string {
 	t.Helper()
 	return inspectedNode(t, "fill", 15, percent, used[:]...)
 }
 
-// inspectedNode is the same of any node with cards of one size.
-func inspectedNode(t *testing.T, node string, card, percent int, used ...int) string {
+// inspectedNode is the same of any node with GPUs of one size.
+func inspectedNode(t *testing.T, node string, g, percent int, used ...int) string {
 	t.Helper()
 	ip := cluster.InternalIP(t, node)
 	header, row, sum := []string{"NAME", "IPADDRESS"}, []string{node, ip}, 0
 	for i, units := range used {
-		header, row = append(header, fmt.Sprintf("GPU%d(Allocated/Total)", i)), append(row, fmt.Sprintf("%d/%d", units, card))
+		header, row = append(header, fmt.Sprintf("GPU%d(Allocated/Total)", i)), append(row, fmt.Sprintf("%d/%d", units, g))
 		sum += units
 	}
-	total := fmt.Sprintf("%d/%d", sum, card*len(used))
+	total := fmt.Sprintf("%d/%d", sum, g*len(used))
 	header, row = append(header, "GPU Memory(GiB)"), append(row, total)
 	var lines [2]string
 	for i := range header {
@@ -76,7 +76,7 @@ func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {
 	}
 	ns.Run(t, pods...)
 
-	// As ACK's documents show it for these pods and cards.
+	// As ACK's documents show it for these pods and GPUs.
 	summary, notes := cluster.Inspect(t, "fill")
 	if diff := cmp.Diff(inspected(t, [4]int{15, 9, 0, 0}, 40), summary); diff != "" {
 		t.Errorf("the summary (-want +got):\n%s", diff)
@@ -97,7 +97,7 @@ func detailsOfFill(t *testing.T, ns *harness.Namespace, pods []*corev1.Pod) stri
 	rows, bytes := make([]string, 0, len(pods)), 0
 	for _, pod := range pods {
 		var amounts [4]int
-		amounts[ns.Granted(t, pod.Name)[0].Card.Index] = 3
+		amounts[ns.Granted(t, pod.Name)[0].GPU.Index] = 3
 		text := fmt.Sprintf("%-11s  %-*s  ", pod.Name, width, ns.Name)
 		for _, amount := range amounts {
 			text += fmt.Sprintf("%-17d", amount)
@@ -105,8 +105,8 @@ func detailsOfFill(t *testing.T, ns *harness.Namespace, pods []*corev1.Pod) stri
 		rows = append(rows, text+"\n")
 		bytes += len(fmt.Sprintf("%s\t%s\t0\t0\t0\t3\t\n", pod.Name, ns.Name))
 	}
-	// Those on card 0 come first.
-	slices.SortStableFunc(rows, func(a, b string) int { return strings.Compare(card0(b), card0(a)) })
+	// Those on GPU 0 come first.
+	slices.SortStableFunc(rows, func(a, b string) int { return strings.Compare(gpu0(b), gpu0(a)) })
 	return fmt.Sprintf("\nNAME:       fill\nIPADDRESS:  %s\n\n", cluster.InternalIP(t, "fill")) +
 		fmt.Sprintf("%-11s  %-*s  GPU0(Allocated)  GPU1(Allocated)  GPU2(Allocated)  GPU3(Allocated)  \n", "NAME", width,
 			"NAMESPACE") +
@@ -115,7 +115,7 @@ func detailsOfFill(t *testing.T, ns *harness.Namespace, pods []*corev1.Pod) stri
 		strings.Repeat("-", bytes+10) + "\n\n\nAllocated/Total GPU Memory In Cluster:  24/60 (40%)  \n"
 }
 
-func card0(row string) string { return strings.Fields(row)[2] }
+func gpu0(row string) string { return strings.Fields(row)[2] }
 
 func TestInspectSaysWhatItMayNotRead(t *testing.T) {
 	t.Parallel()
@@ -205,7 +205,7 @@ func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string
 
 var timeOfWatch = regexp.MustCompile(`(?m)^20\d\d-\d\d-\d\dT\S+$`)
 
-func TestInspectWatchesCards(t *testing.T) {
+func TestInspectWatchesGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	packedNode(t, "fill", 4)
@@ -233,7 +233,7 @@ func TestInspectWatchesCards(t *testing.T) {
 	stop()
 }
 
-func TestInspectShowsWholeCards(t *testing.T) {
+func TestInspectShowsWholeGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "dynamic")
 	cluster.Whole(t, "topo")
@@ -264,10 +264,10 @@ func TestInspectShowsWholeCards(t *testing.T) {
 			}
 			for i, share := range holder.Shares {
 				want := grants[i].Units
-				if want == 0 { // a whole card
-					want = grants[i].Card.MemoryBytes / devices.GiB
+				if want == 0 { // a whole GPU
+					want = grants[i].GPU.MemoryBytes / devices.GiB
 				}
-				if int64(share.Card) != grants[i].Card.Index || share.MemoryGiB != want {
+				if int64(share.GPU) != grants[i].GPU.Index || share.MemoryGiB != want {
 					t.Errorf("pod %s is shown with %+v, granted is %+v", pod, share, grants[i])
 				}
 			}
@@ -279,7 +279,7 @@ func TestInspectShowsWholeCards(t *testing.T) {
 }
 
 // inspectShowsPodWithoutClaim waits until the table shows a pod of NVIDIA's device plugin:
-// which card it has, only its kubelet knows.
+// which GPU it has, only its kubelet knows.
 func inspectShowsPodWithoutClaim(t *testing.T, node, namespace, pod string) {
 	t.Helper()
 	harness.Eventually(t, "kubectl inspect cgpu to show pod "+pod+", of a device plugin", func(context.Context) error {

@@ -21,7 +21,7 @@ import (
 )
 
 // Half of node kill's 60 GiB is taken before the fault and the rest after it, two
-// shares of 7 GiB to a card of 15; then nothing of 7 GiB fits any more.
+// shares of 7 GiB to a GPU of 15; then nothing of 7 GiB fits any more.
 var (
 	early = []string{"early-0", "early-1", "early-2", "early-3"}
 	late  = []string{"late-0", "late-1", "late-2", "late-3"}
@@ -170,7 +170,7 @@ func TestKubeletKilled(t *testing.T) {
 	survives(t, func() { cluster.Tool(t, "node", "restart-kubelet", "kill") })
 }
 
-// A pod that may restart comes back with its claim on the same card; the others'
+// A pod that may restart comes back with its claim on the same GPU; the others'
 // claims are released with them.
 func TestNodeKilled(t *testing.T) {
 	t.Parallel()
@@ -212,7 +212,7 @@ func runs(ctx context.Context, ns *harness.Namespace, name string) error {
 }
 
 // isFullAndFair checks that these pods, of 7 GiB each, have node kill to
-// themselves, two to a card, by their claims and by what the containers see, and
+// themselves, two to a GPU, by their claims and by what the containers see, and
 // that nobody is promised more.
 func isFullAndFair(t *testing.T, ns *harness.Namespace, pods []string) {
 	t.Helper()
@@ -227,7 +227,7 @@ func isFullAndFair(t *testing.T, ns *harness.Namespace, pods []string) {
 			t.Errorf("pod %s: %v", pod, err)
 		}
 		index := env["ALIYUN_COM_GPU_MEM_IDX"]
-		if want := strconv.FormatInt(grants[0].Card.Index, 10); index != want {
+		if want := strconv.FormatInt(grants[0].GPU.Index, 10); index != want {
 			t.Errorf("pod %s sees GPU %s, its claim has GPU %s", pod, index, want)
 		}
 		seen[index] += units

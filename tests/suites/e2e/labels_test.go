@@ -59,7 +59,7 @@ func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
 	setMode("default")
 	cluster.Publishes(t, "switch", "gpu-0-share "+switchingTaint)
 	cluster.WaitNodeEvent(t, "switch", began, "GPUModeSwitchWaiting", "when these have ended: pod "+ns.Name+"/early")
-	// There is room for both, but no place: not for a share, nor for the whole card.
+	// There is room for both, but no place: not for a share, nor for the whole GPU.
 	ns.Create(t, harness.Pod("late", "switch", harness.FromTemplate("share")),
 		harness.Pod("whole", "switch", harness.FromTemplate("card")))
 	ns.WaitUnschedulable(t, "late", noRoom)
@@ -119,7 +119,7 @@ func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
 	cluster.Publishes(t, "switch", "gpu-0-share")
 }
 
-func TestMaxPodLabelLimitsTheSharesOfACard(t *testing.T) {
+func TestMaxPodLabelLimitsTheSharesOfAGPU(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
 	setMaxPod := cluster.Label(t, "switch", maxPodLabel)

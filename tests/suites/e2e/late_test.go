@@ -41,7 +41,7 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 	ns.WaitPodEvent(t, "late", "FailedPrepareDynamicResources", "the node has changed to mode exclusive since: delete "+
 		"the pod")
 
-	// It holds nothing: the card is for whoever is promised it now.
+	// It holds nothing: the GPU is for whoever is promised it now.
 	ns.Run(t, harness.Pod("whole", "switch", harness.FromTemplate("card")))
 	ns.SeesItsGPUs(t, "whole", "main", ns.Granted(t, "whole"))
 }

@@ -38,18 +38,18 @@ func templatesGo(t *testing.T, ns *harness.Namespace) {
 	})
 }
 
-// ACK's sample: 1 and 7 units of one card.
-func TestLegacyContainersShareOneCard(t *testing.T) {
+// ACK's sample: 1 and 7 units of one GPU.
+func TestLegacyContainersShareOneGPU(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
 	pod := harness.Document[corev1.Pod](t, "two-containers.yaml")
 	ns.Run(t, harness.On("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
-	if len(grants) != 2 || grants[0].Card.UUID != grants[1].Card.UUID {
+	if len(grants) != 2 || grants[0].GPU.UUID != grants[1].GPU.UUID {
 		t.Fatalf("granted %+v, want two shares of one GPU", grants)
 	}
-	index := grants[0].Card.Index
+	index := grants[0].GPU.Index
 	ns.HasEnv(t, pod.Name, "small", harness.LegacyEnv(1, 22, 8, index))
 	ns.HasEnv(t, pod.Name, "large", harness.LegacyEnv(7, 22, 8, index))
 	ns.SeesItsGPUs(t, pod.Name, "small", grants)
@@ -57,7 +57,7 @@ func TestLegacyContainersShareOneCard(t *testing.T) {
 	templatesGo(t, ns)
 }
 
-func TestLegacyPodOnFourCards(t *testing.T) {
+func TestLegacyPodOnFourGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
@@ -66,7 +66,7 @@ func TestLegacyPodOnFourCards(t *testing.T) {
 	grants := ns.Granted(t, pod.Name)
 	var gpus []int64
 	for _, grant := range grants {
-		gpus = append(gpus, grant.Card.Index)
+		gpus = append(gpus, grant.GPU.Index)
 	}
 	if diff := cmp.Diff([]int64{0, 1, 2, 3}, slices.Sorted(slices.Values(gpus))); diff != "" {
 		t.Errorf("the GPUs of the pod (-want +got):\n%s", diff)
@@ -75,32 +75,32 @@ func TestLegacyPodOnFourCards(t *testing.T) {
 	ns.SeesItsGPUs(t, pod.Name, "main", grants)
 }
 
-// Each container has its part of each card, all have the same cards.
-func TestLegacyCardsOfSeveralContainers(t *testing.T) {
+// Each container has its part of each GPU, all have the same GPUs.
+func TestLegacyGPUsOfSeveralContainers(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
 	pod := harness.Labelled(harness.Asking("mem 8", "mem 2"), ack.PodLabelCount, "2")
 	ns.Run(t, harness.On("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
-	var cards []int64
+	var gpus []int64
 	for _, grant := range grants {
-		if !slices.Contains(cards, grant.Card.Index) {
-			cards = append(cards, grant.Card.Index)
+		if !slices.Contains(gpus, grant.GPU.Index) {
+			gpus = append(gpus, grant.GPU.Index)
 		}
 	}
-	if len(grants) != 4 || len(cards) != 2 {
-		t.Fatalf("%d shares of GPUs %d, want 4 of two GPUs", len(grants), cards)
+	if len(grants) != 4 || len(gpus) != 2 {
+		t.Fatalf("%d shares of GPUs %d, want 4 of two GPUs", len(grants), gpus)
 	}
-	ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(4, 22, 10, cards...))
-	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(1, 22, 10, cards...))
+	ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(4, 22, 10, gpus...))
+	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(1, 22, 10, gpus...))
 	for _, container := range []string{"c0", "c1"} {
 		ns.SeesItsGPUs(t, pod.Name, container, grants)
 	}
-	isAnnotated(t, ns, pod.Name, fmt.Sprintf(`{"0":{"%[1]d":4,"%[2]d":4},"1":{"%[1]d":1,"%[2]d":1}}`, cards[0], cards[1]))
+	isAnnotated(t, ns, pod.Name, fmt.Sprintf(`{"0":{"%[1]d":4,"%[2]d":4},"1":{"%[1]d":1,"%[2]d":1}}`, gpus[0], gpus[1]))
 }
 
-// isAnnotated waits until a pod says, for legacy tools, what it has of which card.
+// isAnnotated waits until a pod says, for legacy tools, what it has of which GPU.
 func isAnnotated(t *testing.T, ns *harness.Namespace, pod, want string) {
 	t.Helper()
 	harness.Eventually(t, "pod "+pod+" to be annotated", func(ctx context.Context) error {
@@ -125,20 +125,20 @@ func TestLegacyInitContainersAndSidecars(t *testing.T) {
 	// The probe stays by itself; an init container has to end.
 	pod.Spec.InitContainers[0].Command = []string{"/gpu-probe", "env"}
 	ns.Run(t, harness.On("share", pod)...)
-	index := ns.Granted(t, pod.Name)[0].Card.Index
+	index := ns.Granted(t, pod.Name)[0].GPU.Index
 	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(3, 22, 4, index))
 	ns.HasEnv(t, pod.Name, "side", harness.LegacyEnv(1, 22, 4, index))
 	ns.HasEnv(t, pod.Name, "c0", map[string]string{})
 }
 
-func TestLegacyCards(t *testing.T) {
+func TestLegacyGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	ns := cluster.Namespace(t)
 	pair, three := harness.Document[corev1.Pod](t, "linked-cards.yaml"), harness.Asking("gpu 3")
 	ns.Run(t, harness.On(topoNode, pair, three)...)
 	machine := dgx1(t)
-	seesLinkedCards(t, ns, pair.Name, machine)
+	seesLinkedGPUs(t, ns, pair.Name, machine)
 	if grants := ns.Granted(t, pair.Name); len(grants) != 2 {
 		t.Errorf("granted %+v, want two GPUs", grants)
 	}
@@ -161,7 +161,7 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 
 	setMode("mps")
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
-	// One after the other, so that it is known which cards they get.
+	// One after the other, so that it is known which GPUs they get.
 	ns.Run(t, memory)
 	ns.Create(t, compute)
 	ns.Run(t, wholeDevice)

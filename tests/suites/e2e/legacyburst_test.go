@@ -37,7 +37,7 @@ type ordeal struct {
 }
 
 // Pods in ACK's manner come at once to nodes of four modes, while the controller's leader and the
-// API server are killed. Each gets what it asked for, no card is in two hands, and nothing is
+// API server are killed. Each gets what it asked for, no GPU is in two hands, and nothing is
 // left. It has the cluster to itself, as every test that is not parallel.
 func TestHundredLegacyPods(t *testing.T) { ordeal{part: 5, leaderAtThere: 40, serverAt: 15}.run(t) }
 
@@ -169,7 +169,7 @@ func (b *burst) checkAnnotations(t *testing.T) {
 			}
 			want := map[int]map[string]int64{}
 			for index, container := range pod.Spec.Containers {
-				want[index] = unitsByCard(saw[pod.Name+"/"+container.Name])
+				want[index] = unitsByGPU(saw[pod.Name+"/"+container.Name])
 			}
 			var got map[int]map[string]int64
 			if err := json.Unmarshal([]byte(text), &got); err != nil {
@@ -182,8 +182,8 @@ func (b *burst) checkAnnotations(t *testing.T) {
 	}
 }
 
-// unitsByCard is what a container on shared cards saw of each, by the card's index.
-func unitsByCard(log harness.ContainerLog) map[string]int64 {
+// unitsByGPU is what a container on shared GPUs saw of each, by the GPU's index.
+func unitsByGPU(log harness.ContainerLog) map[string]int64 {
 	units := map[string]int64{}
 	env := printedEnv(log)
 	for _, index := range strings.Split(env["ALIYUN_COM_GPU_MEM_IDX"], ",") {
@@ -260,6 +260,6 @@ func TestControllerAwayWhileLegacyPodsCome(t *testing.T) {
 	for i, pod := range pods {
 		ns.WaitRunning(t, pod.Name)
 		grants := ns.Granted(t, pod.Name)
-		ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(i+1, 22, i+1, grants[0].Card.Index))
+		ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(i+1, 22, i+1, grants[0].GPU.Index))
 	}
 }

@@ -85,9 +85,9 @@ func TestContainersAreHeldToTheirGPUMemory(t *testing.T) {
 		return nil
 	})
 	ns := cluster.Namespace(t)
-	cards := cluster.Cards(t, kernelNode)
+	gpus := cluster.GPUs(t, kernelNode)
 	for gpu, counted := range countedBy {
-		uuid := cards[gpu].UUID
+		uuid := gpus[gpu].UUID
 		three, four, one, both := "three-"+counted, "four-"+counted, "one-"+counted, "both-"+counted
 		ns.Template(t, three, harness.Requests(harness.Capped("cgpu", gpu, "memory", "3Gi")))
 		ns.Template(t, four, harness.Requests(harness.Capped("cgpu", gpu, "memory", "4Gi")))
@@ -122,20 +122,20 @@ func TestContainersAreHeldToTheirGPUMemory(t *testing.T) {
 func TestMemoryLimitsThatGoAndThatCannotBe(t *testing.T) {
 	t.Parallel()
 	addKernelNode(t)
-	cards := cluster.Cards(t, kernelNode)
+	gpus := cluster.GPUs(t, kernelNode)
 	for gpu, counted := range countedBy {
 		t.Run(counted, func(t *testing.T) {
-			uuid := cards[gpu].UUID
+			uuid := gpus[gpu].UUID
 			t.Run("NotStarted", func(t *testing.T) { notStartedWithoutLimit(t, gpu) })
 			t.Run("Privileged", func(t *testing.T) { privilegedIsNotHeld(t, gpu, uuid) })
 		})
 	}
-	t.Run("DriverReloaded", func(t *testing.T) { limitsComeBack(t, cards) })
+	t.Run("DriverReloaded", func(t *testing.T) { limitsComeBack(t, gpus) })
 	setMode := cluster.Label(t, kernelNode, modeLabel)
 	t.Run("BesideMPS", func(t *testing.T) {
 		setMode("core_mem")
 		cluster.Publishes(t, kernelNode, harness.DeviceNames(2, "gpu-%d-core-mem")...)
-		heldBesideMPS(t, cards)
+		heldBesideMPS(t, gpus)
 	})
 	t.Run("Share", func(t *testing.T) {
 		setMode("share")
@@ -143,7 +143,7 @@ func TestMemoryLimitsThatGoAndThatCannotBe(t *testing.T) {
 		ns := cluster.Namespace(t)
 		ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 		ns.Run(t, harness.Pod("p", kernelNode, harness.FromTemplate("one")))
-		if limit := ns.MemoryLimitMiB(t, kernelNode, "p", "main", ns.Granted(t, "p")[0].Card.UUID); limit != 0 {
+		if limit := ns.MemoryLimitMiB(t, kernelNode, "p", "main", ns.Granted(t, "p")[0].GPU.UUID); limit != 0 {
 			t.Errorf("a share without limits has one of %d MiB", limit)
 		}
 	})
@@ -208,39 +208,39 @@ func privilegedIsNotHeld(t *testing.T, gpu int, uuid string) {
 }
 
 // A driver that is loaded anew has forgotten all limits.
-func limitsComeBack(t *testing.T, cards []harness.Card) {
+func limitsComeBack(t *testing.T, gpus []harness.GPU) {
 	ns := cluster.Namespace(t)
 	before := map[string]int64{}
 	for gpu, counted := range countedBy {
 		ns.Template(t, counted, harness.Requests(harness.Capped("cgpu", gpu, "memory", "3Gi")))
 		ns.Run(t, harness.Pod(counted, kernelNode, harness.FromTemplate(counted)))
-		before[counted] = held(t, ns, counted, cards[gpu].UUID)
+		before[counted] = held(t, ns, counted, gpus[gpu].UUID)
 	}
 	began := time.Now()
 	cluster.Tool(t, "node", "fault", kernelNode, "driver-reload")
 	for gpu, counted := range countedBy {
 		harness.Eventually(t, "the limit of pod "+counted+" to be set again", func(context.Context) error {
-			if got := ns.MemoryLimitMiB(t, kernelNode, counted, "main", cards[gpu].UUID); got != before[counted] {
+			if got := ns.MemoryLimitMiB(t, kernelNode, counted, "main", gpus[gpu].UUID); got != before[counted] {
 				return fmt.Errorf("it is %d MiB, want %d", got, before[counted])
 			}
 			return nil
 		})
-		held(t, ns, counted, cards[gpu].UUID)
+		held(t, ns, counted, gpus[gpu].UUID)
 	}
 	t.Logf("limits were back after %s", time.Since(began).Round(time.Second))
 	cluster.WaitNodeEvent(t, kernelNode, began, "GPUMemoryLimitMissing", "")
 }
 
 // A program that drops the limits of MPS from its environment is a client without them, and held all the same.
-func heldBesideMPS(t *testing.T, cards []harness.Card) {
+func heldBesideMPS(t *testing.T, gpus []harness.GPU) {
 	ns := cluster.Namespace(t)
 	for gpu, counted := range countedBy {
 		ns.Template(t, counted, harness.Requests(harness.Capped("core-mem", gpu, "memory", "3Gi", "cores", "20")))
 		ns.Run(t, harness.Pod(counted, kernelNode, harness.FromTemplate(counted)))
-		how, err := ns.CUDA(t, kernelNode, counted, cards[gpu].UUID, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+		how, err := ns.CUDA(t, kernelNode, counted, gpus[gpu].UUID, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 		if err != nil || how != harness.InMPS {
 			t.Errorf("a program of %s runs %q (%v)", counted, how, err)
 		}
-		held(t, ns, counted, cards[gpu].UUID)
+		held(t, ns, counted, gpus[gpu].UUID)
 	}
 }

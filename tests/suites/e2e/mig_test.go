@@ -51,10 +51,10 @@ const capabilityMajor = 62
 func holdsInstance(t *testing.T, ns *harness.Namespace, pod, profile string) string {
 	t.Helper()
 	grants := ns.Granted(t, pod)
-	if len(grants) != 1 || !strings.Contains(grants[0].Card.Device, "-mig-"+profile+"-") {
+	if len(grants) != 1 || !strings.Contains(grants[0].GPU.Device, "-mig-"+profile+"-") {
 		t.Fatalf("pod %s was granted %+v, want one instance of %s", pod, grants, profile)
 	}
-	return grants[0].Card.Device
+	return grants[0].GPU.Device
 }
 
 // seesItsInstance checks that a container has the nodes of its instance and none of another's, neither in
@@ -135,7 +135,7 @@ func TestMIGInstancesAreHandedOut(t *testing.T) {
 		seesItsInstance(t, ns, pod, device)
 		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	}
-	haveCardsOfTheirOwn(t, ns, map[string]int{"whole": 1})
+	haveGPUsOfTheirOwn(t, ns, map[string]int{"whole": 1})
 
 	ns.Create(t, harness.Pod("third", migNode, harness.FromTemplate("half")))
 	ns.WaitUnschedulable(t, "third", noRoom)
@@ -149,7 +149,7 @@ func TestStatusOfMIGClaims(t *testing.T) {
 	ns.Claim(t, "mine", harness.Requests(harness.OfClass("2g.20gb.mig")))
 	ns.Run(t, harness.Pod("a", migNode, harness.FromClaim("mine")))
 	device := holdsInstance(t, ns, "a", "2g-20gb")
-	card := ns.Granted(t, "a")[0].Card
+	gpu := ns.Granted(t, "a")[0].GPU
 	harness.Eventually(t, "the status of the claim to name the instance", func(ctx context.Context) error {
 		claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(ctx, "mine", metav1.GetOptions{})
 		if err != nil {
@@ -162,7 +162,7 @@ func TestStatusOfMIGClaims(t *testing.T) {
 		if err := json.Unmarshal(claim.Status.Devices[0].Data.Raw, &data); err != nil {
 			return err
 		}
-		if g := data.GPUs; data.Mode != "mig" || len(g) != 1 || g[0].UUID != card.UUID || g[0].MIG == nil ||
+		if g := data.GPUs; data.Mode != "mig" || len(g) != 1 || g[0].UUID != gpu.UUID || g[0].MIG == nil ||
 			g[0].MIG.Profile != "2g.20gb" || !strings.HasSuffix(device, fmt.Sprint(g[0].MIG.PlacementStart)) {
 			return fmt.Errorf("it says %s", claim.Status.Devices[0].Data.Raw)
 		}
@@ -254,8 +254,8 @@ func TestMissingMIGCapability(t *testing.T) {
 	cluster.Publishes(t, migNode, migDevices...)
 	ns := cluster.Namespace(t)
 	putBack := cluster.ChangeMachine(t, migNode, func(s *sim.Spec) {
-		for card := range 2 {
-			if err := s.Inject(card, "mig=nocaps"); err != nil {
+		for g := range 2 {
+			if err := s.Inject(g, "mig=nocaps"); err != nil {
 				t.Error(err)
 			}
 		}

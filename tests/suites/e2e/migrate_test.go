@@ -82,7 +82,7 @@ func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
 }
 
 // offersMemory waits until the devices of a node have so much memory in GiB, in the
-// order of the cards; a bang stands for a card that is held without a claim.
+// order of the GPUs; a bang stands for a GPU that is held without a claim.
 func offersMemory(t *testing.T, node, want string) {
 	t.Helper()
 	cluster.Devices(t, node, "offer "+want, func(published []resourceapi.Device) error {
@@ -109,21 +109,21 @@ func byIndex(published []resourceapi.Device) []resourceapi.Device {
 		func(a, b resourceapi.Device) int { return int(index(a) - index(b)) })
 }
 
-// neverOverGranted looks at what is promised of a node's cards.
-func neverOverGranted(node string, cards []gpu.GPU) func(context.Context) error {
+// neverOverGranted looks at what is promised of a node's GPUs.
+func neverOverGranted(node string, gpus []gpu.GPU) func(context.Context) error {
 	const interval = 50 * time.Millisecond
 	return func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(interval):
-			return cluster.CheckPromised(ctx, node, cards)
+			return cluster.CheckPromised(ctx, node, gpus)
 		}
 	}
 }
 
-// cardsOfNode are the cards that a node publishes.
-func cardsOfNode(t *testing.T, node string, want int) []gpu.GPU {
+// gpusOfNode are the GPUs that a node publishes.
+func gpusOfNode(t *testing.T, node string, want int) []gpu.GPU {
 	t.Helper()
 	var out []gpu.GPU
 	for _, d := range cluster.Devices(t, node, fmt.Sprintf("are %d", want), func(devices []resourceapi.Device) error {
@@ -152,7 +152,7 @@ func TestMigrationInPlace(t *testing.T) {
 // Pods of the old device plugin run on; new ones fill just what they leave.
 func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	const node = "old"
-	harness.Meanwhile(t, neverOverGranted(node, cardsOfNode(t, node, 4)))
+	harness.Meanwhile(t, neverOverGranted(node, gpusOfNode(t, node, 4)))
 	offersMemory(t, node, "15 15 15 15")
 	began := time.Now()
 	// Other than the amount that is shown, which the kubelet would not write again.
@@ -173,8 +173,8 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 		harness.GoingTo(harness.Asking("mem 7"), "seven", node), harness.GoingTo(harness.Asking("mem 15"), "fifteen", node)}
 	for i, want := range []int64{0, 1, 3} {
 		ns.Run(t, fill[i])
-		if grants := ns.Granted(t, fill[i].Name); grants[0].Card.Index != want {
-			t.Errorf("pod %s is on GPU %d, want the one that it fills, %d", fill[i].Name, grants[0].Card.Index, want)
+		if grants := ns.Granted(t, fill[i].Name); grants[0].GPU.Index != want {
+			t.Errorf("pod %s is on GPU %d, want the one that it fills, %d", fill[i].Name, grants[0].GPU.Index, want)
 		}
 	}
 	ns.Create(t, harness.GoingTo(harness.Asking("mem 6"), "waits", node))
@@ -188,13 +188,13 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 		old.WaitRunning(t, pod)
 	}
 	offersMemory(t, node, "9 7 0! 15")
-	// Tools read what the cards have, as before.
+	// Tools read what the GPUs have, as before.
 	cluster.ShowsAmounts(t, node, "60 4 0 0")
 
 	old.Delete(t, "one")
 	ns.WaitRunning(t, "waits")
-	if grants := ns.Granted(t, "waits"); grants[0].Card.Index != 0 {
-		t.Errorf("the pod that waited is on GPU %d, and GPU 0 came back", grants[0].Card.Index)
+	if grants := ns.Granted(t, "waits"); grants[0].GPU.Index != 0 {
+		t.Errorf("the pod that waited is on GPU %d, and GPU 0 came back", grants[0].GPU.Index)
 	}
 	offersMemory(t, node, "15 7 0! 15")
 	old.Delete(t, "first-version", "two")
@@ -203,7 +203,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	ns.Delete(t, "nine", "seven", "fifteen", "waits", "last")
 }
 
-// Those that were promised compute and those that were not share no card.
+// Those that were promised compute and those that were not share no GPU.
 func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	const node = "old"
 	setMode := cluster.Label(t, node, modeLabel)
@@ -223,7 +223,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	)
 	stopMemory()
 	stopCores()
-	// Of a pod that may be on any card, what it asks for counts on each.
+	// Of a pod that may be on any GPU, what it asks for counts on each.
 	offersMemory(t, node, "5! 8 11 11")
 	cluster.WaitNodeEvent(t, node, began, "GPUCardsOfPodsUnknown", old.Name+"/unknown")
 	old.Delete(t, "unknown")
@@ -231,7 +231,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	setMode("core_mem")
 	offersMemory(t, node, "9 12! 15 15")
 	ns.Run(t, harness.GoingTo(harness.Asking("mem 9 core 40"), "rest", node))
-	if grants := ns.Granted(t, "rest"); grants[0].Card.Index != 0 || grants[0].Units != 9 {
+	if grants := ns.Granted(t, "rest"); grants[0].GPU.Index != 0 || grants[0].Units != 9 {
 		t.Errorf("granted %+v, want what is left of GPU 0", grants)
 	}
 	ns.Delete(t, "rest")
@@ -244,15 +244,15 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	cluster.ShowsAmounts(t, node, "60 4 0 0")
 }
 
-// The kubelet knows the cards of pods of NVIDIA's device plugin.
-func TestMigrationOfWholeCards(t *testing.T) {
+// The kubelet knows the GPUs of pods of NVIDIA's device plugin.
+func TestMigrationOfWholeGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "whole")
 	old, ns := cluster.Namespace(t, optedOut), cluster.Namespace(t)
 	const node, whole = "whole", corev1.ResourceName("nvidia.com/gpu")
-	cards := cardsOfNode(t, node, 8)
+	gpus := gpusOfNode(t, node, 8)
 	var uuids, names []string
-	for _, g := range cards {
+	for _, g := range gpus {
 		uuids = append(uuids, g.UUID)
 		names = append(names, fmt.Sprintf("gpu-%d", g.Index))
 	}
@@ -299,7 +299,7 @@ func TestMigrationOfWholeCards(t *testing.T) {
 	ns.WaitUnschedulable(t, "eighth", "")
 	old.Delete(t, "trains")
 	ns.WaitRunning(t, "eighth")
-	if got := fmt.Sprintf("gpu-%d", ns.Granted(t, "eighth")[0].Card.Index); got != held {
+	if got := fmt.Sprintf("gpu-%d", ns.Granted(t, "eighth")[0].GPU.Index); got != held {
 		t.Errorf("the last pod got %s, want %s, which came back", got, held)
 	}
 	ns.Delete(t, append([]string{"eighth"}, podNames(news)...)...)

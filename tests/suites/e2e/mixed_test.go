@@ -14,11 +14,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-func TestCardsOfOneNodeDiffer(t *testing.T) {
+func TestGPUsOfOneNodeDiffer(t *testing.T) {
 	t.Parallel()
 	var got []string
-	for _, card := range cluster.Cards(t, "mixed") {
-		got = append(got, fmt.Sprintf("%s %s %dMi", card.Device, card.Model, card.MemoryBytes>>20))
+	for _, g := range cluster.GPUs(t, "mixed") {
+		got = append(got, fmt.Sprintf("%s %s %dMi", g.Device, g.Model, g.MemoryBytes>>20))
 	}
 	want := []string{"gpu-0 NVIDIA-A10 23028Mi", "gpu-1 NVIDIA-A10 23028Mi", "gpu-2 Tesla-T4 15360Mi",
 		"gpu-3 Tesla-T4 15360Mi"}
@@ -43,7 +43,7 @@ func TestModelIsChosenByCEL(t *testing.T) {
 
 	for _, pod := range []string{"a", "b"} {
 		grants := ns.Granted(t, pod)
-		if len(grants) != 1 || grants[0].Card.Model != "NVIDIA-A10" {
+		if len(grants) != 1 || grants[0].GPU.Model != "NVIDIA-A10" {
 			t.Errorf("pod %s was granted %+v, want one A10", pod, grants)
 		}
 		ns.SeesItsGPUs(t, pod, "main", grants)
@@ -53,8 +53,8 @@ func TestModelIsChosenByCEL(t *testing.T) {
 	ns.WaitUnschedulable(t, "d", noRoom)
 }
 
-// Cards that cannot be used cost nothing but themselves, and the node says so.
-func TestCardsThatCannotBeUsedAreLeftOut(t *testing.T) {
+// GPUs that cannot be used cost nothing but themselves, and the node says so.
+func TestGPUsThatCannotBeUsedAreLeftOut(t *testing.T) {
 	t.Parallel()
 	cluster.Publishes(t, "broken", "gpu-0", "gpu-3")
 	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "Unreadable")

@@ -65,7 +65,7 @@ func selecting(key, value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{key: value} }
 }
 
-func TestNodesAreLabelledByTheirCards(t *testing.T) {
+func TestNodesAreLabelledByTheirGPUs(t *testing.T) {
 	t.Parallel()
 	// On this node a test loses a GPU for a while.
 	cluster.Share(t, topoNode)
@@ -75,7 +75,7 @@ func TestNodesAreLabelledByTheirCards(t *testing.T) {
 		"whole":  "NVIDIA-A100-SXM4-80GB 81920MiB 8",
 		"mixed":  "NVIDIA-A10 23028MiB 4",
 		"broken": "NVIDIA-A10 23028MiB 2",
-		// Several slices; several devices of one card.
+		// Several slices; several devices of one GPU.
 		"topo":    "Tesla-V100-SXM2-32GB 32510MiB 8",
 		"dynamic": "NVIDIA-A100-SXM4-80GB 81920MiB 8",
 	} {
@@ -102,7 +102,7 @@ func TestLabelsThatSomebodyElseWroteStay(t *testing.T) {
 	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 }
 
-func TestClassesComeAndGoWithTheCards(t *testing.T) {
+func TestClassesComeAndGoWithTheGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
 	setMode := cluster.Label(t, "switch", modeLabel)
@@ -111,7 +111,7 @@ func TestClassesComeAndGoWithTheCards(t *testing.T) {
 	classComes(t, "share.tesla-t4")
 	ns.Claim(t, "names-it", harness.Requests(harness.OfClass("share.tesla-t4")))
 
-	// Of the classes that have lost their cards, the one that a claim names stays.
+	// Of the classes that have lost their GPUs, the one that a claim names stays.
 	// It lost them before the other one did: what holds when that is gone holds
 	// because of the claim.
 	setMode("cgpu")
@@ -177,7 +177,7 @@ func TestPodsChooseAndAvoidModels(t *testing.T) {
 	for _, test := range tests {
 		ns.Run(t, test.pod)
 		grants := ns.Granted(t, test.pod.Name)
-		if len(grants) != 1 || grants[0].Card.Node != test.node || grants[0].Card.Model != test.model {
+		if len(grants) != 1 || grants[0].GPU.Node != test.node || grants[0].GPU.Model != test.model {
 			t.Errorf("pod %s was granted %+v, want a %s of node %s", test.pod.Name, grants, test.model, test.node)
 		}
 		ns.SeesItsGPUs(t, test.pod.Name, "main", grants)
@@ -211,7 +211,7 @@ func TestModelWithAnOddName(t *testing.T) {
 	classComes(t, name)
 	ns.Template(t, "odd", harness.Requests(harness.OfClass(name)))
 	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("odd")))
-	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Model != model {
+	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].GPU.Model != model {
 		t.Errorf("granted %+v, want a %s", grants, model)
 	}
 	ns.Delete(t, "a")

@@ -69,14 +69,14 @@ func inModeMPS(t *testing.T) {
 	env := harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
 	for _, pod := range []string{"plain", "with-host-ipc"} {
 		ns.HasEnv(t, pod, "main", harness.WithEnv(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
-		seesCardAndDaemon(t, ns, pod, "main")
+		seesGPUAndDaemon(t, ns, pod, "main")
 	}
 	ns.HasEnv(t, "lifted", "main", harness.WithEnv(env, "CGPU_DISABLE", "true"))
 	ns.WaitPodEvent(t, "lifted", "GPUIsolationDisabled", "the limits of requests")
 	ns.HasUnits(t, modesNode, 9, 0, 0, 0)
-	inMPSOrRefused(t, ns, "plain", cluster.Cards(t, modesNode)[0].UUID)
+	inMPSOrRefused(t, ns, "plain", cluster.GPUs(t, modesNode)[0].UUID)
 
-	// More than the card has, and a share of a card without limits.
+	// More than the GPU has, and a share of a GPU without limits.
 	ns.Create(t, harness.Pod("large", modesNode, harness.FromTemplate("whole")),
 		harness.Pod("share", modesNode, harness.FromTemplate("share")))
 	ns.WaitUnschedulable(t, "large", noRoom)
@@ -91,7 +91,7 @@ func inModeMPS(t *testing.T) {
 		return nil
 	})
 
-	// One container with cards of two claims: it would find only the one's daemon.
+	// One container with GPUs of two claims: it would find only the one's daemon.
 	ns.Template(t, "elsewhere", harness.Requests(harness.Capped("mps", 1, "memory", "1Gi")))
 	two := harness.Pod("two-claims", modesNode, harness.FromTemplate("three"))
 	template := "elsewhere"
@@ -125,10 +125,10 @@ func inModeCGPU(t *testing.T) {
 	ns.HasEnv(t, "pair", "seven", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
 		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
 	for _, container := range []string{"one", "seven"} {
-		seesCardAndDaemon(t, ns, "pair", container)
+		seesGPUAndDaemon(t, ns, "pair", container)
 	}
 
-	// A card for each container, and then two for one.
+	// A GPU for each container, and then two for one.
 	ns.Run(t, harness.Pod("apart", modesNode, harness.FromTemplate("two-cards"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, modesNode, "apart", "a", "b")
 	ns.Create(t, harness.Pod("two-cards", modesNode, harness.FromTemplate("two-cards")),
@@ -137,8 +137,8 @@ func inModeCGPU(t *testing.T) {
 	ns.WaitUnschedulable(t, "compute", noRoom)
 }
 
-// eachHasItsOwn checks that of a claim with a request for each container, on cards of
-// their own, each has the device node of its card, that card's daemon and a limit there.
+// eachHasItsOwn checks that of a claim with a request for each container, on GPUs of
+// their own, each has the device node of its GPU, that GPU's daemon and a limit there.
 func eachHasItsOwn(t *testing.T, ns *harness.Namespace, node, pod string, requests ...string) {
 	t.Helper()
 	grants := ns.Granted(t, pod)
@@ -164,10 +164,10 @@ func inModeCoreMem(t *testing.T) {
 	ns.HasEnv(t, "fifth", "main", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 1), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
 		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M",
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
-	seesCardAndDaemon(t, ns, "fifth", "main")
-	seesCardAndDaemon(t, ns, "rest", "main")
+	seesGPUAndDaemon(t, ns, "fifth", "main")
+	seesGPUAndDaemon(t, ns, "rest", "main")
 
-	// There is memory left on the card, but no compute; and memory alone is not
+	// There is memory left on the GPU, but no compute; and memory alone is not
 	// to be had on this node.
 	ns.Create(t, harness.Pod("more", modesNode, harness.FromTemplate("more")),
 		harness.Pod("memory", modesNode, harness.FromTemplate("memory")))
@@ -180,8 +180,8 @@ func fullyQualified(name string) *resourceapi.FullyQualifiedName {
 	return &n
 }
 
-// A card of 80 GiB has more units than it takes clients under MPS.
-func TestCardTakes48SharesUnderMPS(t *testing.T) {
+// A GPU of 80 GiB has more units than it takes clients under MPS.
+func TestGPUTakes48SharesUnderMPS(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "whole")
 	setMode := cluster.Label(t, "whole", modeLabel)

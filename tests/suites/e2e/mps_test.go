@@ -26,9 +26,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// seesCardAndDaemon checks that a container has the device node of its pod's only
-// card and the pipe directory of that card's daemon, and none of other cards.
-func seesCardAndDaemon(t *testing.T, ns *harness.Namespace, pod, container string) {
+// seesGPUAndDaemon checks that a container has the device node of its pod's only
+// GPU and the pipe directory of that GPU's daemon, and none of other GPUs.
+func seesGPUAndDaemon(t *testing.T, ns *harness.Namespace, pod, container string) {
 	t.Helper()
 	seesDaemonOf(t, ns, modesNode, pod, container, ns.Granted(t, pod))
 }
@@ -56,7 +56,7 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 			}
 		}
 	}
-	uuid := grants[0].Card.UUID
+	uuid := grants[0].GPU.UUID
 	if want := filepath.Join("/", uuid, "pipe"); len(sources) != 1 || !strings.HasSuffix(sources[0], want) {
 		t.Errorf("%q are mounted at %s in %s/%s, want one that ends in %s", sources, pipeDir, pod, container, want)
 	}
@@ -72,9 +72,9 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 	}
 }
 
-// A daemon that does not answer closes its card, and keeps its clients.
+// A daemon that does not answer closes its GPU, and keeps its clients.
 func daemonHangs(t *testing.T) {
-	uuid := cluster.Cards(t, modesNode)[0].UUID
+	uuid := cluster.GPUs(t, modesNode)[0].UUID
 	daemon, connected := daemonOf(t, uuid), connect(t, uuid)
 	goOn := func() {
 		if err := daemon.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -96,12 +96,12 @@ func daemonHangs(t *testing.T) {
 	}
 }
 
-// A card whose daemon is dead is closed; what runs on others is not touched; and
+// A GPU whose daemon is dead is closed; what runs on others is not touched; and
 // it opens again when the daemon is back.
 func daemonKilled(t *testing.T) {
 	ns := cluster.Namespace(t)
-	for card := range 2 {
-		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(harness.Capped("mps", card, "memory", "1Gi")))
+	for g := range 2 {
+		ns.Template(t, fmt.Sprintf("on-%d", g), harness.Requests(harness.Capped("mps", g, "memory", "1Gi")))
 	}
 	again := harness.Pod("again", modesNode, harness.FromTemplate("on-0"))
 	again.Spec.RestartPolicy = corev1.RestartPolicyAlways
@@ -109,11 +109,11 @@ func daemonKilled(t *testing.T) {
 	before := ns.Containers(t)
 	crashed := before["again"]
 	delete(before, "again")
-	card := cluster.Cards(t, modesNode)[0]
+	g := cluster.GPUs(t, modesNode)[0]
 
 	back := withoutDaemons(t)
 	began := time.Now()
-	killDaemon(t, card.UUID)
+	killDaemon(t, g.UUID)
 	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
 	showsHealth(t, ns, "again", "Unhealthy", "keeps the users of the GPU apart")
@@ -122,15 +122,15 @@ func daemonKilled(t *testing.T) {
 	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.WaitRunning(t, "other-card")
-	closedWithoutServer(t, ns, "again", card.UUID)
+	closedWithoutServer(t, ns, "again", g.UUID)
 	// A container that starts again is not looked at by the driver.
 	ns.KillContainer(t, "again")
-	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of "+card.UUID)
+	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of "+g.UUID)
 
 	returned := time.Now()
 	back()
 	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
-		return cluster.MPS(modesNode).Check(card.UUID)
+		return cluster.MPS(modesNode).Check(g.UUID)
 	})
 	recovered := time.Now()
 	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
@@ -139,9 +139,9 @@ func daemonKilled(t *testing.T) {
 	t.Logf("a pod that waited for the GPU runs %s after daemons can be started again", since(returned))
 	harness.Eventually(t, "the container to run again",
 		func(ctx context.Context) error { return ns.CheckRestarted(ctx, "again", crashed) })
-	inMPSOrRefused(t, ns, "late", card.UUID)
+	inMPSOrRefused(t, ns, "late", g.UUID)
 
-	serverKilled(t, ns, "late", card.UUID)
+	serverKilled(t, ns, "late", g.UUID)
 	ns.KeptRunning(t, before)
 }
 
@@ -149,8 +149,8 @@ func daemonKilled(t *testing.T) {
 // prepared after it, is refused as long as nothing would limit it.
 func supervisorKilled(t *testing.T) {
 	ns := cluster.Namespace(t)
-	for card := range 2 {
-		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(harness.Capped("mps", card, "memory", "1Gi")))
+	for g := range 2 {
+		ns.Template(t, fmt.Sprintf("on-%d", g), harness.Requests(harness.Capped("mps", g, "memory", "1Gi")))
 	}
 	ns.Run(t, harness.Pod("running", modesNode, harness.FromTemplate("on-1")))
 	before := ns.Containers(t)
@@ -194,7 +194,7 @@ func supervisorKilled(t *testing.T) {
 func hostDirectoryNotWritable(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
-	uuid := cluster.Cards(t, modesNode)[0].UUID
+	uuid := cluster.GPUs(t, modesNode)[0].UUID
 	daemon, began := daemonOf(t, uuid), time.Now()
 	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
 	t.Cleanup(func() {
@@ -265,28 +265,28 @@ func limitsLifted(t *testing.T) {
 	ns.HasUnits(t, modesNode, 6, 0, 0, 0)
 }
 
-// A client of a card's daemon goes on when the plugin is replaced.
+// A client of a GPU's daemon goes on when the plugin is replaced.
 func pluginReplaced(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
-	connected := connect(t, cluster.Cards(t, modesNode)[0].UUID)
+	connected := connect(t, cluster.GPUs(t, modesNode)[0].UUID)
 	cluster.ReplacePlugin(t, modesNode)
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
 	connected()
 }
 
 // A node whose mode does not use MPS has no daemons, and one that comes to use it offers
-// its cards when they serve.
+// its GPUs when they serve.
 func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 	setMode("default")
 	cluster.Publishes(t, modesNode, harness.DeviceNames(4, "gpu-%d")...)
 	harness.Eventually(t, "the daemons to end", func(context.Context) error {
 		var errs []error
-		for _, card := range cluster.Cards(t, modesNode) {
-			status, err := cluster.MPS(modesNode).Status(card.UUID)
+		for _, g := range cluster.GPUs(t, modesNode) {
+			status, err := cluster.MPS(modesNode).Status(g.UUID)
 			if err == nil && !strings.Contains(status.Reason, "nothing on the node uses MPS") {
-				err = fmt.Errorf("the daemon of GPU %s is %s: %s", card.UUID, status.State, status.Reason)
+				err = fmt.Errorf("the daemon of GPU %s is %s: %s", g.UUID, status.State, status.Reason)
 			}
 			errs = append(errs, err)
 		}
@@ -303,8 +303,8 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 		return nil
 	})
 	// The GPUs are everybody's again.
-	for _, card := range cluster.Cards(t, modesNode) {
-		waitOpenToAll(t, modesNode, card.UUID)
+	for _, g := range cluster.GPUs(t, modesNode) {
+		waitOpenToAll(t, modesNode, g.UUID)
 	}
 	ns := cluster.Namespace(t)
 	ns.SetGPUProcesses(t, modesNode, harness.GPUProcess{MemoryMiB: 300})
@@ -316,10 +316,10 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
-	seesCardAndDaemon(t, ns, "after", "main")
+	seesGPUAndDaemon(t, ns, "after", "main")
 }
 
-// connect makes the test a client of a card's daemon. The returned function fails
+// connect makes the test a client of a GPU's daemon. The returned function fails
 // the test where the daemon has ended since then.
 func connect(t *testing.T, uuid string) (connected func()) {
 	t.Helper()
@@ -357,8 +357,8 @@ func withoutDaemons(t *testing.T) (back func()) {
 	return back
 }
 
-// daemonOf finds the MPS control daemon of a card: the child of the node's
-// supervisor that has the card in its environment.
+// daemonOf finds the MPS control daemon of a GPU: the child of the node's
+// supervisor that has the GPU in its environment.
 func daemonOf(t *testing.T, uuid string) *os.Process {
 	t.Helper()
 	daemon, err := harness.Child(cluster.Supervisor(t, modesNode), func(environ string) bool {

@@ -33,7 +33,7 @@ func refused(t *testing.T, ns *harness.Namespace, pod, uuid string, unset ...str
 	}
 }
 
-// serverOf finds the MPS server of a card, which its daemon has started.
+// serverOf finds the MPS server of a GPU, which its daemon has started.
 func serverOf(t *testing.T, uuid string) *os.Process {
 	t.Helper()
 	server, err := harness.Child(daemonOf(t, uuid), func(string) bool { return true })
@@ -43,7 +43,7 @@ func serverOf(t *testing.T, uuid string) *os.Process {
 	return server
 }
 
-// closedWithoutServer checks that no program of the pod runs on a card whose daemon is down.
+// closedWithoutServer checks that no program of the pod runs on a GPU whose daemon is down.
 func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
 	harness.Eventually(t, "the daemon to be down", func(context.Context) error {
@@ -56,7 +56,7 @@ func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) 
 	refused(t, ns, pod, uuid, "CUDA_MPS_PIPE_DIRECTORY")
 }
 
-// serverKilled ends the MPS server of a card alone: the card gets another one.
+// serverKilled ends the MPS server of a GPU alone: the GPU gets another one.
 func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
 	if err := serverOf(t, uuid).Kill(); err != nil {
@@ -77,7 +77,7 @@ func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 
 func driverRoot(node string) string { return cluster.NodeFile(node, "run/nvidia/driver") }
 
-// openToAll is nil if any program could use a card.
+// openToAll is nil if any program could use a GPU.
 func openToAll(node, uuid string) error {
 	closeContext, err := contexts.Open(driverRoot(node), uuid)
 	if err != nil {
@@ -86,7 +86,7 @@ func openToAll(node, uuid string) error {
 	return closeContext()
 }
 
-// waitOpenToAll waits until the compute mode of a card has been put back.
+// waitOpenToAll waits until the compute mode of a GPU has been put back.
 func waitOpenToAll(t *testing.T, node, uuid string) {
 	t.Helper()
 	harness.Eventually(t, "GPU "+uuid+" to be open to all", func(context.Context) error { return openToAll(node, uuid) })

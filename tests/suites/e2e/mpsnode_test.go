@@ -49,7 +49,7 @@ func oneDaemonForAllGPUs(t *testing.T) {
 	ns.WaitRunning(t, "two")
 
 	grants := ns.Granted(t, "two")
-	if len(grants) != 2 || grants[0].Card.UUID == grants[1].Card.UUID {
+	if len(grants) != 2 || grants[0].GPU.UUID == grants[1].GPU.UUID {
 		t.Fatalf("granted %+v, want shares of two GPUs", grants)
 	}
 	container := pod.Spec.Containers[0].Name
@@ -59,19 +59,19 @@ func oneDaemonForAllGPUs(t *testing.T) {
 		t.Errorf("environment %q", env)
 	}
 	for _, grant := range grants {
-		if got := env["CUDA_VISIBLE_DEVICES"]; !strings.Contains(got, grant.Card.UUID) {
-			t.Errorf("CUDA sees %q, want %s among them", got, grant.Card.UUID)
+		if got := env["CUDA_VISIBLE_DEVICES"]; !strings.Contains(got, grant.GPU.UUID) {
+			t.Errorf("CUDA sees %q, want %s among them", got, grant.GPU.UUID)
 		}
-		if want := grant.Card.UUID + "=4301M"; !strings.Contains(env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], want) {
+		if want := grant.GPU.UUID + "=4301M"; !strings.Contains(env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], want) {
 			t.Errorf("limits %q, want %s among them", env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], want)
 		}
-		inMPSOrRefused(t, ns, "two", grant.Card.UUID)
+		inMPSOrRefused(t, ns, "two", grant.GPU.UUID)
 	}
 
 	// Its end is that of all GPUs, and no program runs beside it meanwhile.
 	var uuids, closed []string
-	for _, card := range cluster.Cards(t, modesNode) {
-		uuids = append(uuids, card.UUID)
+	for _, g := range cluster.GPUs(t, modesNode) {
+		uuids = append(uuids, g.UUID)
 	}
 	for _, name := range harness.DevicesIn("core-mem") {
 		closed = append(closed, name+" "+isolationGone)
@@ -82,13 +82,13 @@ func oneDaemonForAllGPUs(t *testing.T) {
 	cluster.Publishes(t, modesNode, closed...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
 	for _, grant := range grants {
-		refused(t, ns, "two", grant.Card.UUID)
-		refused(t, ns, "two", grant.Card.UUID, "CUDA_MPS_PIPE_DIRECTORY")
+		refused(t, ns, "two", grant.GPU.UUID)
+		refused(t, ns, "two", grant.GPU.UUID, "CUDA_MPS_PIPE_DIRECTORY")
 	}
 	back()
 	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("core-mem")...)
 	for _, grant := range grants {
-		inMPSOrRefused(t, ns, "two", grant.Card.UUID)
+		inMPSOrRefused(t, ns, "two", grant.GPU.UUID)
 	}
 
 	// The way back waits for what is in use.

@@ -38,7 +38,7 @@ func pipesOutOfReach(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("attacker", modesNode, harness.FromTemplate("one")),
 		harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
-	uuid := cluster.Cards(t, modesNode)[0].UUID
+	uuid := cluster.GPUs(t, modesNode)[0].UUID
 	dir := ns.Inside(t, "attacker", pipeDir)
 	written, err := fill(filepath.Join(dir, "large"), 300<<20)
 	if written > 0 || !errors.Is(err, syscall.EROFS) {
@@ -81,7 +81,7 @@ func pipesOutOfReach(t *testing.T) {
 	}
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
 	for _, pod := range []string{"neighbour", "after"} {
-		seesCardAndDaemon(t, ns, pod, "main")
+		seesGPUAndDaemon(t, ns, pod, "main")
 	}
 	cluster.ReplaceSupervisor(t, modesNode)
 }
@@ -120,7 +120,7 @@ func pipesRemoved(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
-	uuid := cluster.Cards(t, modesNode)[0].UUID
+	uuid := cluster.GPUs(t, modesNode)[0].UUID
 	daemon, connected := daemonOf(t, uuid).Pid, connect(t, uuid)
 
 	if err := os.Remove(filepath.Join(cluster.MPS(modesNode).PipeDir(uuid), mps.SocketName)); err != nil {

@@ -72,7 +72,7 @@ func TestDevicePluginsAreToldFromTheAmountsShown(t *testing.T) {
 	cluster.Whole(t, "old")
 	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 
-	// What a kubelet zeroes when it registers anew, is written again; the cards stay.
+	// What a kubelet zeroes when it registers anew, is written again; the GPUs stay.
 	statusAsKubelet(t, "old", "0")
 	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 	cluster.Tool(t, "node", "restart-kubelet", "old")
@@ -151,8 +151,8 @@ func annotatedTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("pod %s: %w", pod.Name, err)
 		}
-		for _, cards := range allocation {
-			for index, units := range cards {
+		for _, gpus := range allocation {
+			for index, units := range gpus {
 				i, err := strconv.Atoi(index)
 				if err != nil || i >= len(used) {
 					return "", fmt.Errorf("pod %s is on GPU %s of %d", pod.Name, index, len(used))
@@ -170,7 +170,7 @@ func annotatedTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 	return line.String(), nil
 }
 
-// legacyAllocation is what a pod's annotations say, by container and card.
+// legacyAllocation is what a pod's annotations say, by container and GPU.
 func legacyAllocation(pod *corev1.Pod) (map[int]map[string]int64, error) {
 	if text, ok := pod.Annotations[ack.AnnotationMemory]; ok {
 		var allocation map[int]map[string]int64
@@ -275,7 +275,7 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 			return checkTables(node, pods.Items, want, "0/15 0/15 0/15 0/15 0/60")
 		})
 	}
-	// ACK's own example: eight pods of 3 on four cards of 15.
+	// ACK's own example: eight pods of 3 on four GPUs of 15.
 	legacyTemplate(t, ns, "three", harness.Share("main", "3Gi"))
 	var pods []*corev1.Pod
 	for i := range 8 {
@@ -284,7 +284,7 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	ns.Run(t, pods...)
 	reads("15/15 9/15 0/15 0/15 24/60")
 
-	// Two containers on one card, which has 6 left on the second and 15 on the third.
+	// Two containers on one GPU, which has 6 left on the second and 15 on the third.
 	legacyTemplate(t, ns, "two", harness.Share("c0", "1Gi"), harness.Share("c1", "7Gi"))
 	ns.Run(t, harness.Pod("two", "fill", harness.FromTemplate("two"), harness.PerRequest("c0", "c1")))
 	reads("15/15 9/15 8/15 0/15 32/60")
@@ -298,22 +298,22 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	}
 	// Which of the pods lie on the first GPU is not in the order of their names: their claims are
 	// made side by side.
-	onFirst := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return ns.Granted(t, pod.Name)[0].Card.Index == 0 })
+	onFirst := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return ns.Granted(t, pod.Name)[0].GPU.Index == 0 })
 	ns.Delete(t, "two", pods[onFirst].Name)
 	reads("12/15 9/15 0/15 0/15 21/60")
 }
 
-func TestWholeCardsAreAnnotatedForLegacyTools(t *testing.T) {
+func TestWholeGPUsAreAnnotatedForLegacyTools(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "topo")
 	ns := cluster.Namespace(t)
 	legacyTemplate(t, ns, "pair", harness.Linked("main", 2, 1))
 	ns.Run(t, harness.Pod("pair", "topo", harness.FromTemplate("pair")))
-	var cards []string
+	var gpus []string
 	for _, grant := range ns.Granted(t, "pair") {
-		cards = append(cards, strconv.FormatInt(grant.Card.Index, 10))
+		gpus = append(gpus, strconv.FormatInt(grant.GPU.Index, 10))
 	}
-	harness.Eventually(t, fmt.Sprintf("the pod to be annotated with GPUs %s", cards), func(ctx context.Context) error {
+	harness.Eventually(t, fmt.Sprintf("the pod to be annotated with GPUs %s", gpus), func(ctx context.Context) error {
 		pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(ctx, "pair", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -322,10 +322,10 @@ func TestWholeCardsAreAnnotatedForLegacyTools(t *testing.T) {
 		if err := json.Unmarshal([]byte(pod.Annotations["gputopology.alibabacloud.com/allocation"]), &topology); err != nil {
 			return err
 		}
-		if diff := cmp.Diff(map[string][]string{"0": cards}, topology.AllocatedGPUs); diff != "" {
+		if diff := cmp.Diff(map[string][]string{"0": gpus}, topology.AllocatedGPUs); diff != "" {
 			return fmt.Errorf("allocation (-want +got):\n%s", diff)
 		}
-		if got := pod.Annotations["topology.kubernetes.io/gpu-group"]; got != strings.Join(cards, ",") {
+		if got := pod.Annotations["topology.kubernetes.io/gpu-group"]; got != strings.Join(gpus, ",") {
 			return fmt.Errorf("group is %q", got)
 		}
 		return nil

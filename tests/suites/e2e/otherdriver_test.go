@@ -34,7 +34,7 @@ func TestGPUThatAnotherDRADriverPublishes(t *testing.T) {
 	before := ns.Containers(t)
 
 	began := time.Now()
-	stop := cluster.DRADriver(t, node, nvidia, cluster.Cards(t, node)[0].UUID)
+	stop := cluster.DRADriver(t, node, nvidia, cluster.GPUs(t, node)[0].UUID)
 	cluster.Publishes(t, node, closed)
 	cluster.WaitNodeEvent(t, node, began, "GPUOtherDriver", "GPU 0 (gpu.nvidia.com)")
 	ns.Create(t, harness.Pod("late", node, harness.FromTemplate("ours")))

@@ -295,9 +295,9 @@ func TestPluginWritesEventsOfItsOwnNodeOnly(t *testing.T) {
 	harness.CheckRefusal(t, "an Event of something else", refused, write(ns.Name, "mixed", secret))
 }
 
-// A tenant whose quota and bound allow a share of 1Gi does not close a card with it, by
+// A tenant whose quota and bound allow a share of 1Gi does not close a GPU with it, by
 // whatever class.
-func TestTenantTakesOneSlotOfACard(t *testing.T) {
+func TestTenantTakesOneSlotOfAGPU(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)

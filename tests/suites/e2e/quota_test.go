@@ -71,10 +71,10 @@ func TestOptionQuotaOfGiB(t *testing.T) {
 	own := harness.Pod("own", "share", harness.FromTemplate("mine"))
 	ns.Run(t, legacy, own)
 	grants := ns.Granted(t, legacy.Name)
-	if len(grants) != 2 || grants[0].Card.UUID != grants[1].Card.UUID {
+	if len(grants) != 2 || grants[0].GPU.UUID != grants[1].GPU.UUID {
 		t.Fatalf("granted %+v, want two shares of one GPU", grants)
 	}
-	index := grants[0].Card.Index
+	index := grants[0].GPU.Index
 	ns.HasEnv(t, legacy.Name, "c0", harness.LegacyEnv(2, 22, 5, index))
 	ns.HasEnv(t, legacy.Name, "c1", harness.LegacyEnv(3, 22, 5, index))
 	ns.SeesItsGPUs(t, legacy.Name, "c1", grants)

@@ -20,11 +20,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// Two pods are allocated a card of which another pod has most, as by a scheduler that
+// Two pods are allocated a GPU of which another pod has most, as by a scheduler that
 // has lost its API server. The one that a ReplicaSet makes anew is evicted, and the
-// next runs on another card; the other one is told what to do, and runs when that is
+// next runs on another GPU; the other one is told what to do, and runs when that is
 // done.
-func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
+func TestPodsWhoseGPUOthersHoldComeRight(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")
 	ns := cluster.Namespace(t)
@@ -35,7 +35,7 @@ func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
 	}
 	ns.Run(t, harness.Pod("first", "bad", harness.FromTemplate("twelve")))
 	taken := ns.ClaimOf(t, "first").Status.Allocation
-	card := ns.Granted(t, "first")[0].Card.Index
+	g := ns.Granted(t, "first")[0].GPU.Index
 
 	replicaSet(t, ns, "web", seven("web", harness.OfNobody))
 	web := podOf(t, ns, "web", "")
@@ -52,13 +52,13 @@ func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ns.WaitPodEvent(t, web.Name, v1alpha1.ReasonCardTaken, "It was evicted: ReplicaSet web makes another")
+	ns.WaitPodEvent(t, web.Name, v1alpha1.ReasonGPUTaken, "It was evicted: ReplicaSet web makes another")
 	next := podOf(t, ns, "web", web.UID)
 	ns.WaitRunning(t, next.Name)
-	if got := ns.Granted(t, next.Name)[0].Card.Index; got == card {
+	if got := ns.Granted(t, next.Name)[0].GPU.Index; got == g {
 		t.Errorf("the pod that was made anew is on GPU %d, of which the first has 12 GiB", got)
 	}
-	ns.WaitPodEvent(t, "bare", v1alpha1.ReasonCardTaken, "delete the pod and create it again; nothing else makes it anew")
+	ns.WaitPodEvent(t, "bare", v1alpha1.ReasonGPUTaken, "delete the pod and create it again; nothing else makes it anew")
 	bare, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "bare", metav1.GetOptions{})
 	if err != nil || bare.DeletionTimestamp != nil {
 		t.Errorf("the pod that nothing makes anew is not there any more, or goes: %v", err)

@@ -180,7 +180,7 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 	}
 	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
 	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/"+claim.Name)
-	ns.WaitPodEvent(t, "next", v1alpha1.ReasonCardTaken, "12 of 15 GiB are already granted")
+	ns.WaitPodEvent(t, "next", v1alpha1.ReasonGPUTaken, "12 of 15 GiB are already granted")
 	offered(t, node, 3)
 	if !runs() {
 		t.Fatal("the pod whose claim is gone does not run any more")

@@ -69,7 +69,7 @@ func TestManifestsOfTheDocumentsAreTaken(t *testing.T) {
 }
 
 // GPUtest.yaml, and the tables before and after of its document, which are of a node
-// with one card of 15 GiB.
+// with one GPU of 15 GiB.
 func TestDocumentOnRegisteredClusters(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
@@ -98,7 +98,7 @@ func TestDocumentOnRegisteredClusters(t *testing.T) {
 	hasTable(t, "switch", inspectedNode(t, "switch", 15, 0, 0))
 }
 
-// The table of binpack: 15/15 9/15 0/15 0/15, 24/60 (40%). No card is split for a pod
+// The table of binpack: 15/15 9/15 0/15 0/15, 24/60 (40%). No GPU is split for a pod
 // that asks for more than one has.
 func TestDocumentOnBinpack(t *testing.T) {
 	t.Parallel()
@@ -116,7 +116,7 @@ func TestDocumentOnBinpack(t *testing.T) {
 	hasTable(t, "fill", inspected(t, [4]int{15, 9, 0, 0}, 40))
 }
 
-// The table of spread: three cards of 4/15, 12/60 (20%).
+// The table of spread: three GPUs of 4/15, 12/60 (20%).
 func TestDocumentOnSpread(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
@@ -130,9 +130,9 @@ func TestDocumentOnSpread(t *testing.T) {
 	hasTable(t, "fill", inspected(t, [4]int{4, 4, 4, 0}, 20))
 }
 
-// Both Jobs on card models, while a node with that model and one without have free
-// cards.
-func TestDocumentOnCardModels(t *testing.T) {
+// Both Jobs on GPU models, while a node with that model and one without have free
+// GPUs.
+func TestDocumentOnGPUModels(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	cluster.Share(t, "whole")
@@ -160,7 +160,7 @@ func TestDocumentOnCardModels(t *testing.T) {
 			startJob(t, ns, job)
 			pod := ns.PodsOf(t, "tensorflow-mnist", 1)[0]
 			grants := ns.Granted(t, pod)
-			if len(grants) != 1 || grants[0].Card.Node != test.want {
+			if len(grants) != 1 || grants[0].GPU.Node != test.want {
 				t.Fatalf("granted %+v, want a GPU of node %s", grants, test.want)
 			}
 			ns.SeesItsGPUs(t, pod, "tensorflow-mnist", grants)
@@ -211,7 +211,7 @@ func TestCommandsOfTheDocumentsThatVerifyAMode(t *testing.T) {
 }
 
 // ACK's sample of a pod with two containers, on a node with limits: their caps are
-// parts of one card, and legacy tools read who has what.
+// parts of one GPU, and legacy tools read who has what.
 func TestDocumentOnTwoContainers(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, modesNode)
@@ -228,7 +228,7 @@ func TestDocumentOnTwoContainers(t *testing.T) {
 }
 
 // A node whose label is taken away goes on as before; the label default gives whole
-// cards back.
+// GPUs back.
 func TestDocumentOnRemovedLabels(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")

@@ -19,8 +19,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// The Deployment for a node pool: pods with a card each, on tainted nodes of the pool
-// only. Scaled beyond the pool's cards, a pod waits for a node to be added, which is
+// The Deployment for a node pool: pods with a GPU each, on tainted nodes of the pool
+// only. Scaled beyond the pool's GPUs, a pod waits for a node to be added, which is
 // the cluster autoscaler's part.
 func TestDocumentOnNodePools(t *testing.T) {
 	t.Parallel()
@@ -48,8 +48,8 @@ func TestDocumentOnNodePools(t *testing.T) {
 	}
 	for pod := range held {
 		for _, grant := range ns.Granted(t, pod) {
-			if grant.Card.Node != "mixed" {
-				t.Errorf("pod %s has a GPU of node %s", pod, grant.Card.Node)
+			if grant.GPU.Node != "mixed" {
+				t.Errorf("pod %s has a GPU of node %s", pod, grant.GPU.Node)
 			}
 			ns.SeesItsGPUs(t, pod, "gpu-auto-scaler", []harness.Grant{grant})
 		}

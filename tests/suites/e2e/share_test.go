@@ -17,10 +17,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// noRoom is what the scheduler says of a node whose cards cannot satisfy a claim.
+// noRoom is what the scheduler says of a node whose GPUs cannot satisfy a claim.
 const noRoom = "cannot allocate all claims"
 
-func TestSharesFillOneCardAfterTheOther(t *testing.T) {
+func TestSharesFillOneGPUAfterTheOther(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	packedNode(t, "fill", 4)
@@ -32,7 +32,7 @@ func TestSharesFillOneCardAfterTheOther(t *testing.T) {
 		pods = append(pods, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("three")))
 	}
 	ns.Run(t, pods...)
-	// More than any card has.
+	// More than any GPU has.
 	ns.Create(t, harness.Pod("large", "fill", harness.FromTemplate("sixteen")))
 
 	ns.HasUnits(t, "fill", 15, 9, 0, 0)
@@ -41,15 +41,15 @@ func TestSharesFillOneCardAfterTheOther(t *testing.T) {
 		if len(grants) != 1 {
 			t.Fatalf("pod %s was granted %d shares, want 1", pod.Name, len(grants))
 		}
-		ns.HasEnv(t, pod.Name, "main", harness.LegacyEnv(3, 15, 3, grants[0].Card.Index))
+		ns.HasEnv(t, pod.Name, "main", harness.LegacyEnv(3, 15, 3, grants[0].GPU.Index))
 		ns.SeesItsGPUs(t, pod.Name, "main", grants)
 	}
 	ns.WaitUnschedulable(t, "large", noRoom)
 
-	// What one gives back on the first card goes to the next that comes.
+	// What one gives back on the first GPU goes to the next that comes.
 	i := slices.IndexFunc(pods, func(pod *corev1.Pod) bool {
 		grants := ns.Granted(t, pod.Name)
-		return len(grants) > 0 && grants[0].Card.Index == 0
+		return len(grants) > 0 && grants[0].GPU.Index == 0
 	})
 	if i < 0 {
 		t.Fatal("none of the pods has its share on GPU 0, want five of the eight there")
@@ -71,10 +71,10 @@ func TestShareWithoutAmountIsOneUnit(t *testing.T) {
 	if len(grants) != 1 {
 		t.Fatalf("pod a was granted %d shares, want 1", len(grants))
 	}
-	ns.HasEnv(t, "a", "main", harness.LegacyEnv(1, 22, 1, grants[0].Card.Index))
+	ns.HasEnv(t, "a", "main", harness.LegacyEnv(1, 22, 1, grants[0].GPU.Index))
 }
 
-func TestSharesOfSeveralCards(t *testing.T) {
+func TestSharesOfSeveralGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
@@ -84,18 +84,18 @@ func TestSharesOfSeveralCards(t *testing.T) {
 	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("two-cards")))
 
 	grants := ns.Granted(t, "a")
-	if len(grants) != 2 || grants[0].Card.UUID == grants[1].Card.UUID {
+	if len(grants) != 2 || grants[0].GPU.UUID == grants[1].GPU.UUID {
 		t.Fatalf("granted %+v, want shares of two GPUs", grants)
 	}
 	ns.SeesItsGPUs(t, "a", "main", grants)
-	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 4, grants[0].Card.Index, grants[1].Card.Index))
+	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 4, grants[0].GPU.Index, grants[1].GPU.Index))
 }
 
-func TestCardTakesTwentyShares(t *testing.T) {
+func TestGPUTakesTwentyShares(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "share")
 	ns := cluster.Namespace(t)
-	// Twenty of the card's 22 units, so that it is not memory that runs out.
+	// Twenty of the GPU's 22 units, so that it is not memory that runs out.
 	var twenty []resourceapi.DeviceRequest
 	for i := range 20 {
 		twenty = append(twenty, harness.Matching(harness.Share(fmt.Sprintf("r%d", i), "1Gi"), harness.OnGPU(2)))
@@ -111,7 +111,7 @@ func TestCardTakesTwentyShares(t *testing.T) {
 	ns.WaitRunning(t, "b")
 }
 
-func TestAdminAccessSeesAFullCardAndTakesNothing(t *testing.T) {
+func TestAdminAccessSeesAFullGPUAndTakesNothing(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	ns := cluster.Namespace(t, harness.AdminAccess)
@@ -130,7 +130,7 @@ func TestAdminAccessSeesAFullCardAndTakesNothing(t *testing.T) {
 	ns.Template(t, "look-at-1", look(1))
 	ns.Run(t, harness.Pod("user-0", "fill", harness.FromTemplate("all-of-0")),
 		harness.Pod("admin-1", "fill", harness.FromTemplate("look-at-1")))
-	// The card is full when the admin comes, and the admin is there when the user comes.
+	// The GPU is full when the admin comes, and the admin is there when the user comes.
 	ns.Run(t, harness.Pod("admin-0", "fill", harness.FromTemplate("look-at-0")),
 		harness.Pod("user-1", "fill", harness.FromTemplate("all-of-1")))
 

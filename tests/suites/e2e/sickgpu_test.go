@@ -44,7 +44,7 @@ func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 	} {
 		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 		began := time.Now()
-		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) { s.Cards[1].Fault = tc.fault })
+		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) { s.GPUs[1].Fault = tc.fault })
 		if !tc.remembered {
 			cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
 			cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
@@ -71,7 +71,7 @@ func TestGPUThatUsesTheHostsMemory(t *testing.T) {
 	setMode := cluster.Label(t, "bad", modeLabel)
 	began := time.Now()
 	putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) {
-		s.Cards[1].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED"}
+		s.GPUs[1].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED"}
 	})
 	cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
 	cluster.WaitNodeEvent(t, "bad", began, "GPUIsolationUnavailable", "GPU 1 is closed to new claims: it has no memory "+
@@ -85,8 +85,8 @@ func TestGPUThatUsesTheHostsMemory(t *testing.T) {
 	grants := ns.Granted(t, "whole")
 	ns.SeesItsGPUs(t, "whole", "main", grants)
 	for _, g := range grants {
-		if g.Card.MemoryBytes <= 0 {
-			t.Errorf("GPU %d is published with %d bytes of memory", g.Card.Index, g.Card.MemoryBytes)
+		if g.GPU.MemoryBytes <= 0 {
+			t.Errorf("GPU %d is published with %d bytes of memory", g.GPU.Index, g.GPU.MemoryBytes)
 		}
 	}
 	ns.Delete(t, "whole")

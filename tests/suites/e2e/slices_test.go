@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestNodesPublishTheirCards(t *testing.T) {
+func TestNodesPublishTheirGPUs(t *testing.T) {
 	t.Parallel()
 	tests := map[string][]string{
 		"fill": {
@@ -78,11 +78,11 @@ func TestNodesPublishTheirCards(t *testing.T) {
 		if got, want := slice.Spec.Pool.Name, node+"/gpu"; got != want {
 			t.Errorf("the pool of node %s is %q, want %q", node, got, want)
 		}
-		for _, card := range cluster.Cards(t, node) {
-			if other := uuids[card.UUID]; other != "" {
-				t.Errorf("GPU %s of node %s has the UUID of %s", card.Device, node, other)
+		for _, g := range cluster.GPUs(t, node) {
+			if other := uuids[g.UUID]; other != "" {
+				t.Errorf("GPU %s of node %s has the UUID of %s", g.Device, node, other)
 			}
-			uuids[card.UUID] = card.Device + " of node " + node
+			uuids[g.UUID] = g.Device + " of node " + node
 		}
 	}
 }

@@ -58,8 +58,8 @@ func TestTenantsEditsOfAnnotationsChangeNothing(t *testing.T) {
 	for i, gib := range []string{"9", "10", "15", "15"} {
 		pod := harness.GoingTo(harness.Asking("mem "+gib), fmt.Sprintf("fill-%d", i), node)
 		ns.Run(t, pod)
-		if grants := ns.Granted(t, pod.Name); grants[0].Card.Index != int64(i) {
-			t.Errorf("pod %s of %s GiB is on GPU %d, want %d", pod.Name, gib, grants[0].Card.Index, i)
+		if grants := ns.Granted(t, pod.Name); grants[0].GPU.Index != int64(i) {
+			t.Errorf("pod %s of %s GiB is on GPU %d, want %d", pod.Name, gib, grants[0].GPU.Index, i)
 		}
 	}
 	ns.Delete(t, "fill-0", "fill-1", "fill-2", "fill-3")
@@ -68,8 +68,8 @@ func TestTenantsEditsOfAnnotationsChangeNothing(t *testing.T) {
 	again, beside := harness.Asking("mem 10"), harness.Asking("mem 9")
 	ns.Run(t, harness.GoingTo(again, "again", node), harness.GoingTo(beside, "beside", node))
 	for pod, want := range map[string]int64{"again": 1, "beside": 0} {
-		if grants := ns.Granted(t, pod); grants[0].Card.Index != want {
-			t.Errorf("after another start of the plugin pod %s is on GPU %d, want %d", pod, grants[0].Card.Index, want)
+		if grants := ns.Granted(t, pod); grants[0].GPU.Index != want {
+			t.Errorf("after another start of the plugin pod %s is on GPU %d, want %d", pod, grants[0].GPU.Index, want)
 		}
 	}
 	ns.Delete(t, "again", "beside")

@@ -84,7 +84,7 @@ func TestInspectShowsWhatIsUsed(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &table); err != nil {
 			return err
 		}
-		if used := table.Nodes[0].Cards[0].UsedMiB; used == nil || *used != 5<<10 {
+		if used := table.Nodes[0].GPUs[0].UsedMiB; used == nil || *used != 5<<10 {
 			return fmt.Errorf("of GPU 0 %v MiB are used", used)
 		}
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// On an NVSwitch machine all cards are linked alike: claims for linked cards get
-// single ones, and no cards are counted.
+// On an NVSwitch machine all GPUs are linked alike: claims for linked GPUs get
+// single ones, and no GPUs are counted.
 func TestTopologyOnNVSwitch(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "whole")
@@ -41,7 +41,7 @@ func TestTopologyOnNVSwitch(t *testing.T) {
 	if diff := cmp.Diff([]int{0, 1, 2, 3}, grantedIndices(grants)); diff != "" || grants[0].Request != "cards/any" {
 		t.Errorf("request %s got (-want +got):\n%s", grants[0].Request, diff)
 	}
-	// The way back waits for whoever holds cards.
+	// The way back waits for whoever holds GPUs.
 	setMode("default")
 	var closed []string
 	for _, name := range single {

@@ -17,9 +17,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// publishesSingleCards checks that the node offers these cards, in this order, one
+// publishesSingleGPUs checks that the node offers these GPUs, in this order, one
 // by one, in one slice and without counters.
-func publishesSingleCards(t *testing.T, node string, indices ...int) {
+func publishesSingleGPUs(t *testing.T, node string, indices ...int) {
 	t.Helper()
 	var want []string
 	for _, index := range indices {
@@ -40,7 +40,7 @@ func publishesSingleCards(t *testing.T, node string, indices ...int) {
 	})
 }
 
-// A machine without NVLink publishes single cards, although its paths differ.
+// A machine without NVLink publishes single GPUs, although its paths differ.
 func TestTopologyOnPCIe(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "share")
@@ -48,7 +48,7 @@ func TestTopologyOnPCIe(t *testing.T) {
 	ns := cluster.Namespace(t)
 	linkedTemplates(t, ns)
 	setMode("topology")
-	publishesSingleCards(t, "share", 0, 1, 2, 3)
+	publishesSingleGPUs(t, "share", 0, 1, 2, 3)
 	ns.Run(t, harness.Pod("two", "share", harness.FromTemplate("cards-2")))
 	grants := ns.Granted(t, "two")
 	if diff := cmp.Diff([]int{0, 1}, grantedIndices(grants)); diff != "" || grants[0].Request != "cards/any" {
@@ -59,7 +59,7 @@ func TestTopologyOnPCIe(t *testing.T) {
 	cluster.Publishes(t, "share", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 }
 
-// A card of which a lane to the NVSwitches is down is offered after the others, and
+// A GPU of which a lane to the NVSwitches is down is offered after the others, and
 // the node's Events tell.
 func TestTopologyWithALaneDown(t *testing.T) {
 	t.Parallel()
@@ -68,13 +68,13 @@ func TestTopologyWithALaneDown(t *testing.T) {
 	ns := cluster.Namespace(t)
 	linkedTemplates(t, ns)
 	setMode("topology")
-	publishesSingleCards(t, "whole", 0, 1, 2, 3, 4, 5, 6, 7)
+	publishesSingleGPUs(t, "whole", 0, 1, 2, 3, 4, 5, 6, 7)
 
 	began := time.Now()
-	repair := changeMachine(t, "whole", func(s *sim.Spec) { s.Cards[3].NVSwitchLanes = ptr.To(s.NVSwitchLanes - 1) })
+	repair := changeMachine(t, "whole", func(s *sim.Spec) { s.GPUs[3].NVSwitchLanes = ptr.To(s.NVSwitchLanes - 1) })
 	cluster.WaitNodeEvent(t, "whole", began, "GPUNVLinkDegraded", "GPU 3 has 11 NVLink lanes to NVSwitches, others of "+
 		"its model have 12")
-	publishesSingleCards(t, "whole", 0, 1, 2, 4, 5, 6, 7, 3)
+	publishesSingleGPUs(t, "whole", 0, 1, 2, 4, 5, 6, 7, 3)
 	ns.Run(t, harness.Pod("four", "whole", harness.FromTemplate("cards-4")))
 	if diff := cmp.Diff([]int{0, 1, 2, 4}, grantedIndices(ns.Granted(t, "four"))); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
@@ -82,7 +82,7 @@ func TestTopologyWithALaneDown(t *testing.T) {
 	ns.Delete(t, "four")
 
 	repair()
-	publishesSingleCards(t, "whole", 0, 1, 2, 3, 4, 5, 6, 7)
+	publishesSingleGPUs(t, "whole", 0, 1, 2, 3, 4, 5, 6, 7)
 	setMode("default")
 	cluster.Publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7")
 }

@@ -57,7 +57,7 @@ func shippedTemplate(t *testing.T, file string) resourceapi.ResourceClaimSpec {
 }
 
 // linkedTemplates makes the templates that demo/topology has, and one for a
-// single card.
+// single GPU.
 func linkedTemplates(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
 	ns.Template(t, "cards-1", harness.Requests(harness.Linked("card", 1, 1)))
@@ -79,28 +79,28 @@ func dgx1(t *testing.T) *gpu.Machine {
 func grantedIndices(grants []harness.Grant) []int {
 	var out []int
 	for _, grant := range grants {
-		out = append(out, int(grant.Card.Index))
+		out = append(out, int(grant.GPU.Index))
 	}
 	slices.Sort(out)
 	return out
 }
 
-// occupy runs a pod that holds these cards and no others.
-func occupy(t *testing.T, ns *harness.Namespace, pod string, cards ...int) {
+// occupy runs a pod that holds these GPUs and no others.
+func occupy(t *testing.T, ns *harness.Namespace, pod string, gpus ...int) {
 	t.Helper()
-	request := harness.Matching(harness.Linked("cards", 1, int64(len(cards))),
+	request := harness.Matching(harness.Linked("cards", 1, int64(len(gpus))),
 		fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index in %s`,
-			strings.ReplaceAll(fmt.Sprint(cards), " ", ",")))
+			strings.ReplaceAll(fmt.Sprint(gpus), " ", ",")))
 	ns.Template(t, pod, harness.Requests(request))
 	ns.Run(t, harness.Pod(pod, topoNode, harness.FromTemplate(pod)))
-	if got := grantedIndices(ns.Granted(t, pod)); !slices.Equal(got, cards) {
-		t.Fatalf("pod %s holds %v, want %v", pod, got, cards)
+	if got := grantedIndices(ns.Granted(t, pod)); !slices.Equal(got, gpus) {
+		t.Fatalf("pod %s holds %v, want %v", pod, got, gpus)
 	}
 }
 
-// seesLinkedCards checks that the pod's container has its cards and no others, in
+// seesLinkedGPUs checks that the pod's container has its GPUs and no others, in
 // the order of their links.
-func seesLinkedCards(t *testing.T, ns *harness.Namespace, pod string, machine *gpu.Machine) {
+func seesLinkedGPUs(t *testing.T, ns *harness.Namespace, pod string, machine *gpu.Machine) {
 	t.Helper()
 	grants := ns.Granted(t, pod)
 	ns.SeesItsGPUs(t, pod, "main", grants)
@@ -108,17 +108,17 @@ func seesLinkedCards(t *testing.T, ns *harness.Namespace, pod string, machine *g
 	if len(grants) > 1 {
 		var uuids []string
 		for _, index := range topology.Order(machine, grantedIndices(grants)) {
-			i := slices.IndexFunc(grants, func(g harness.Grant) bool { return int(g.Card.Index) == index })
-			uuids = append(uuids, grants[i].Card.UUID)
+			i := slices.IndexFunc(grants, func(g harness.Grant) bool { return int(g.GPU.Index) == index })
+			uuids = append(uuids, grants[i].GPU.UUID)
 		}
 		want["CUDA_VISIBLE_DEVICES"] = strings.Join(uuids, ",")
 	}
 	ns.HasEnv(t, pod, "main", want)
 }
 
-// Whatever is busy, a claim gets the best of the free cards; where no linked set
+// Whatever is busy, a claim gets the best of the free GPUs; where no linked set
 // of its size is free, single ones.
-func TestTopologyClaimsGetTheBestFreeCards(t *testing.T) {
+func TestTopologyClaimsGetTheBestFreeGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	machine := dgx1(t)
@@ -150,14 +150,14 @@ func TestTopologyClaimsGetTheBestFreeCards(t *testing.T) {
 
 			grants := ns.Granted(t, pod)
 			free := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7},
-				func(card int) bool { return slices.Contains(tc.busy, card) })
+				func(g int) bool { return slices.Contains(tc.busy, g) })
 			if diff := cmp.Diff(topologytest.Best(machine, free, tc.k), grantedIndices(grants)); diff != "" {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
 			if grants[0].Request != tc.from {
 				t.Errorf("request %s was served, want %s", grants[0].Request, tc.from)
 			}
-			seesLinkedCards(t, ns, pod, machine)
+			seesLinkedGPUs(t, ns, pod, machine)
 		})
 	}
 }
@@ -190,7 +190,7 @@ func TestClaimsThatNoSetServes(t *testing.T) {
 	ns.WaitRunning(t, "all")
 }
 
-// A pod that chooses its cards itself keeps its choice, and one with cards of two
+// A pod that chooses its GPUs itself keeps its choice, and one with GPUs of two
 // claims sees all of them.
 func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 	t.Parallel()
@@ -230,9 +230,9 @@ func changeMachine(t *testing.T, node string, change func(*sim.Spec)) (undo func
 	return undo
 }
 
-// A sick card takes its sets out. The other cards of a set that is held are not
+// A sick GPU takes its sets out. The other GPUs of a set that is held are not
 // given away, although they are well.
-func TestSickCardTakesItsSetsOut(t *testing.T) {
+func TestSickGPUTakesItsSetsOut(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	machine := dgx1(t)
@@ -244,7 +244,7 @@ func TestSickCardTakesItsSetsOut(t *testing.T) {
 	}
 
 	began := time.Now()
-	repair := changeMachine(t, topoNode, func(s *sim.Spec) { s.Cards[2].Fault.Lost = true })
+	repair := changeMachine(t, topoNode, func(s *sim.Spec) { s.GPUs[2].Fault.Lost = true })
 	cluster.WaitNodeEvent(t, topoNode, began, "GPULeftOut", "GPU 2")
 	cluster.Devices(t, topoNode, "offer no set with GPU 2", func(devices []resourceapi.Device) error {
 		held := false
@@ -285,10 +285,10 @@ func TestSickCardTakesItsSetsOut(t *testing.T) {
 	repair()
 	ns.Delete(t, "one", "two", "four")
 	ns.Run(t, harness.Pod("all", topoNode, harness.FromTemplate("cards-8")))
-	seesLinkedCards(t, ns, "all", machine)
+	seesLinkedGPUs(t, ns, "all", machine)
 }
 
-// Where two cards contradict each other about their link, both are offered, and
+// Where two GPUs contradict each other about their link, both are offered, and
 // the node's Events tell.
 func TestLinksThatDisagree(t *testing.T) {
 	t.Parallel()
@@ -297,7 +297,7 @@ func TestLinksThatDisagree(t *testing.T) {
 	linkedTemplates(t, ns)
 	began := time.Now()
 	repair := changeMachine(t, topoNode, func(s *sim.Spec) {
-		i := slices.IndexFunc(s.NVLinks, func(l sim.NVLink) bool { return slices.Equal(l.Cards, []int{0, 3}) })
+		i := slices.IndexFunc(s.NVLinks, func(l sim.NVLink) bool { return slices.Equal(l.GPUs, []int{0, 3}) })
 		s.NVLinks[i].LanesBack = ptr.To(0)
 	})
 	cluster.WaitNodeEvent(t, topoNode, began, "GPULinksInconsistent", "GPU 0 has 2 NVLink lanes to GPU 3, which has 0 "+

@@ -52,7 +52,7 @@ const longestWork = 40 * time.Millisecond
 
 // Wherever the kill falls – also into the recovery from the one before – the
 // next process finds each claim prepared or without a trace, what was answered
-// to the kubelet still holds, and no card is promised twice.
+// to the kubelet still holds, and no GPU is promised twice.
 func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	dir, seed := newNodeDir(t), rand.Uint64()
@@ -93,7 +93,7 @@ func TestKilledAnywhere(t *testing.T) {
 }
 
 // Two instances serve at once during a rolling update. Whatever they do to the
-// same cards, and whichever of them is killed, at no moment is more promised
+// same GPUs, and whichever of them is killed, at no moment is more promised
 // than there is.
 func TestTwoProcessesNeverOverGrant(t *testing.T) {
 	t.Parallel()
@@ -221,17 +221,17 @@ func (d nodeDir) checkPromises(t *testing.T) []state.Record {
 	whole := map[string]bool{}
 	for _, r := range records {
 		for _, g := range r.Grants {
-			units[g.Card.UUID] += g.Units
-			owners[g.Card.UUID]++
-			whole[g.Card.UUID] = whole[g.Card.UUID] || !g.Mode.Shared()
+			units[g.GPU.UUID] += g.Units
+			owners[g.GPU.UUID]++
+			whole[g.GPU.UUID] = whole[g.GPU.UUID] || !g.Mode.Shared()
 		}
 	}
-	for card := range owners {
-		if units[card] > cardMiB/1024 {
-			t.Errorf("%d GiB of GPU %s are promised, it has %d", units[card], card, cardMiB/1024)
+	for gpu := range owners {
+		if units[gpu] > gpuMiB/1024 {
+			t.Errorf("%d GiB of GPU %s are promised, it has %d", units[gpu], gpu, gpuMiB/1024)
 		}
-		if whole[card] && owners[card] > 1 {
-			t.Errorf("GPU %s is promised as a whole and to %d others", card, owners[card]-1)
+		if whole[gpu] && owners[gpu] > 1 {
+			t.Errorf("GPU %s is promised as a whole and to %d others", gpu, owners[gpu]-1)
 		}
 	}
 	return records

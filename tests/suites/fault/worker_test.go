@@ -45,8 +45,8 @@ const (
 
 const (
 	pool            = "n1/gpu"
-	cards           = 2
-	cardMiB         = 16130
+	newGPUs         = 2
+	gpuMiB          = 16130
 	claimsPerWorker = 12
 )
 
@@ -71,8 +71,8 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		Cluster: preparetest.Cluster{}, Node: preparetest.Node{}, Listener: preparetest.Listener{OnDamaged: onDamaged},
 	})
 	machine := &gpu.Machine{}
-	for i := range cards {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: cardMiB})
+	for i := range newGPUs {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: gpuMiB})
 	}
 	p.SetInventory(&prepare.Inventory{Machine: machine, Base: baseEdits{}})
 	return p, nil
@@ -85,7 +85,7 @@ func (baseEdits) Common() specs.ContainerEdits {
 	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidiactl"}}}
 }
 
-func (baseEdits) Card(uuid string) (specs.ContainerEdits, error) {
+func (baseEdits) GPU(uuid string) (specs.ContainerEdits, error) {
 	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
 }
 
@@ -152,15 +152,15 @@ func (w *worker) step(ctx context.Context) error {
 }
 
 // claimsOf are a worker's claims. Together they ask for several times what there
-// is: shares of 1 to 6 GiB of either card, and whole cards.
+// is: shares of 1 to 6 GiB of either GPU, and whole GPUs.
 func claimsOf(worker string) []*resourceapi.ResourceClaim {
 	var claims []*resourceapi.ResourceClaim
 	for i := range claimsPerWorker {
 		uid := fmt.Sprintf("%s-%d", worker, i)
 		result := resourceapi.DeviceRequestAllocationResult{
-			Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: fmt.Sprintf("gpu-%d", i%cards),
+			Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: fmt.Sprintf("gpu-%d", i%newGPUs),
 		}
-		if units := int64(i / cards); units > 0 {
+		if units := int64(i / newGPUs); units > 0 {
 			result.Device += "-share"
 			result.ShareID = ptr.To(types.UID(uid + "-share"))
 			result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{

@@ -133,7 +133,7 @@ func TestSharesThatAQuotaCounts(t *testing.T) {
 	if len(grants) != 1 || grants[0].Units != 5 {
 		t.Fatalf("granted %+v, want 5 GiB of one GPU", grants)
 	}
-	gpu := grants[0].Card.Index
+	gpu := grants[0].GPU.Index
 	ns.SeesItsGPUs(t, "three-0", "c0", grants)
 	says(t, ns, []string{"three-0", "Allocated :       15 (25%)", "Core Allocated :  90 (22%)"}, "whole")
 	says(t, ns, []string{"three-0 runs on node whole.", fmt.Sprintf("\ngpu-%d (", gpu), "has:       5Gi of memory",

@@ -13,7 +13,7 @@ import (
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 )
 
-// The plugin reads the cards every minute: that tells the same, and costs little.
+// The plugin reads the GPUs every minute: that tells the same, and costs little.
 func TestReadingAgainTellsTheSame(t *testing.T) {
 	n := openNode(t)
 	reader := gpunvml.NewReader(n.lib, gpunvml.Options{})

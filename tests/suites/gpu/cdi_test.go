@@ -28,7 +28,7 @@ func TestBaseEditsExist(t *testing.T) {
 		}
 	}
 	for _, g := range n.machine.GPUs {
-		edits, err := base.Card(g.UUID)
+		edits, err := base.GPU(g.UUID)
 		if err != nil {
 			t.Error(err)
 			continue

@@ -30,7 +30,7 @@ import (
 
 const pool = "here/gpu"
 
-func TestSliceDescribesTheCards(t *testing.T) {
+func TestSliceDescribesTheGPUs(t *testing.T) {
 	n := openNode(t)
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share} {
 		devices := devices.Build(n.machine, devices.Options{Pool: pool, Mode: m, Slots: mode.DefaultSlots,
@@ -55,9 +55,9 @@ func TestSliceDescribesTheCards(t *testing.T) {
 	}
 }
 
-// A claim on each card, prepared as for a pod; then the container runtime's
+// A claim on each GPU, prepared as for a pod; then the container runtime's
 // own library applies its CDI devices to a container.
-func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
+func TestPreparedClaimGivesAContainerItsGPU(t *testing.T) {
 	n := openNode(t)
 	ctx := t.Context()
 	cdiDir := t.TempDir()
@@ -109,7 +109,7 @@ func containerWith(t *testing.T, cdiDir string, ids []string) *oci.Spec {
 	return container
 }
 
-// claimOf is a claim that was allocated a share of the card with the index.
+// claimOf is a claim that was allocated a share of the GPU with the index.
 func claimOf(number, index int, m mode.Mode, units, cores int64) *resourceapi.ResourceClaim {
 	uid := types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", number))
 	return &resourceapi.ResourceClaim{
@@ -136,14 +136,14 @@ func checkContainer(t *testing.T, container *oci.Spec, minor int) {
 		edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: m.Source, ContainerPath: m.Destination})
 	}
 	checkPaths(t, edits)
-	cards := map[string]bool{}
+	gpus := map[string]bool{}
 	for _, d := range container.Linux.Devices {
 		var number int
 		if _, err := fmt.Sscanf(d.Path, "/dev/nvidia%d", &number); err == nil {
-			cards[d.Path] = true
+			gpus[d.Path] = true
 		}
 	}
-	if want := fmt.Sprintf("/dev/nvidia%d", minor); len(cards) != 1 || !cards[want] {
-		t.Errorf("the container has the GPUs %v, want just %s", cards, want)
+	if want := fmt.Sprintf("/dev/nvidia%d", minor); len(gpus) != 1 || !gpus[want] {
+		t.Errorf("the container has the GPUs %v, want just %s", gpus, want)
 	}
 }

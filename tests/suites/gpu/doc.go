@@ -2,7 +2,7 @@
 
 //go:build gpu
 
-// Package gpu tests the driver's packages on a machine with NVIDIA cards.
+// Package gpu tests the driver's packages on a machine with NVIDIA GPUs.
 //
 //	make test-gpu
 //
@@ -18,5 +18,5 @@
 //	GPUSHARE_SUPERVISOR     gpu-mps-supervisor, already built; default: go builds it
 //	GPUSHARE_REQUIRE_GPU    if not empty, tests fail instead of being skipped
 //	GPUSHARE_MACHINE        machine.yaml of a simulated node's root (tests/standins/sim/simnode),
-//	                        to try the tests themselves without a card
+//	                        to try the tests themselves without a GPU
 package gpu

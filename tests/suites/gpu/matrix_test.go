@@ -19,20 +19,20 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// matrix is what "nvidia-smi topo -m" shows of the cards: by row and column, how
+// matrix is what "nvidia-smi topo -m" shows of the GPUs: by row and column, how
 // two of them are linked, as in "NV2" or "PIX".
 type matrix map[[2]int]string
 
 var (
 	// The tool underlines the headings, also where its output is no terminal.
 	escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
-	card    = regexp.MustCompile(`^GPU([0-9]+)$`)
+	newGPU  = regexp.MustCompile(`^GPU([0-9]+)$`)
 	cell    = regexp.MustCompile(`^(NV[0-9]+|PIX|PXB|PHB|NODE|SYS)$`)
 	lanes   = regexp.MustCompile(`^NV([0-9]+)$`)
 )
 
-// parseMatrix reads the tool's output. The columns, which tabs separate, are cards and
-// what else there is: network cards, affinities.
+// parseMatrix reads the tool's output. The columns, which tabs separate, are GPUs and
+// what else there is: network GPUs, affinities.
 func parseMatrix(out string) (matrix, error) {
 	m := matrix{}
 	var columns []string
@@ -43,18 +43,18 @@ func parseMatrix(out string) (matrix, error) {
 			fields[i] = strings.TrimSpace(fields[i])
 		}
 		if columns == nil {
-			if len(fields) > 1 && fields[0] == "" && card.MatchString(fields[1]) {
+			if len(fields) > 1 && fields[0] == "" && newGPU.MatchString(fields[1]) {
 				columns = fields
 			}
 			continue
 		}
-		row, ok := cardIndex(fields[0])
+		row, ok := gpuIndex(fields[0])
 		if !ok {
 			continue
 		}
 		rows++
 		for i, name := range columns {
-			column, ok := cardIndex(name)
+			column, ok := gpuIndex(name)
 			if !ok || column == row {
 				continue
 			}
@@ -70,8 +70,8 @@ func parseMatrix(out string) (matrix, error) {
 	return m, nil
 }
 
-func cardIndex(name string) (int, bool) {
-	found := card.FindStringSubmatch(name)
+func gpuIndex(name string) (int, bool) {
+	found := newGPU.FindStringSubmatch(name)
 	if found == nil {
 		return 0, false
 	}
@@ -79,7 +79,7 @@ func cardIndex(name string) (int, bool) {
 	return index, err == nil
 }
 
-// link is how the cards a and b are linked. Where the two rows have different
+// link is how the GPUs a and b are linked. Where the two rows have different
 // numbers of lanes, the smaller one counts, as it does for the driver.
 func (m matrix) link(a, b int) string {
 	there, back := m[[2]int{a, b}], m[[2]int{b, a}]
@@ -100,7 +100,7 @@ func (m matrix) link(a, b int) string {
 	return there + " and " + back
 }
 
-// differences are the pairs of the machine's cards whose links the driver has read
+// differences are the pairs of the machine's GPUs whose links the driver has read
 // otherwise.
 func (m matrix) differences(machine *gpu.Machine) []string {
 	read := map[[2]int]string{}
@@ -161,13 +161,13 @@ var samples = map[string]string{
 	"t4x1": "\t\x1b[4mGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\nGPU0\t X \t0-7\t0\t\tN/A\n" + legend,
 }
 
-// nvswitch is the output of a machine with as many lanes between any two cards.
-func nvswitch(cards, lanes int) string {
+// nvswitch is the output of a machine with as many lanes between any two GPUs.
+func nvswitch(gpus, lanes int) string {
 	heading, rows := "", ""
-	for row := range cards {
+	for row := range gpus {
 		heading += fmt.Sprintf("\tGPU%d", row)
 		rows += fmt.Sprintf("GPU%d", row)
-		for column := range cards {
+		for column := range gpus {
 			if row == column {
 				rows += "\t X "
 			} else {

@@ -28,7 +28,7 @@ const (
 )
 
 // CUDA programs under the supervisor, with what Prepare gives to a container.
-// Nothing else should use the card. Lines with "|" make the table of
+// Nothing else should use the GPU. Lines with "|" make the table of
 // docs/internals/hardware.md.
 func TestMPS(t *testing.T) {
 	m := openMPSNode(t)
@@ -127,7 +127,7 @@ func (m *mpsNode) testQuit(t *testing.T) {
 	if !strings.Contains(said, "Not enough privilege") {
 		t.Errorf("the daemon said %q", said)
 	}
-	if err := m.dir.Check(m.card.UUID); err != nil {
+	if err := m.dir.Check(m.gpu.UUID); err != nil {
 		t.Errorf("the daemon does not serve: %v", err)
 	}
 	m.checkAllocation(t, s, s.capMiB+1, outOfMemory)
@@ -139,11 +139,11 @@ func (m *mpsNode) testQuit(t *testing.T) {
 func (m *mpsNode) testPipesRemoved(t *testing.T) {
 	s := m.grant(t, mode.MPS, units, 0)
 	before := m.start(t, s, 0, "alloc", fmt.Sprint(s.capMiB/2))
-	status, err := m.dir.Status(m.card.UUID)
+	status, err := m.dir.Status(m.gpu.UUID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pipes, err := filepath.Glob(filepath.Join(m.dir.PipeDir(m.card.UUID), "*"))
+	pipes, err := filepath.Glob(filepath.Join(m.dir.PipeDir(m.gpu.UUID), "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func (m *mpsNode) testPipesRemoved(t *testing.T) {
 		t.Errorf("a program that was connected before: %s", got)
 	}
 	m.checkAllocation(t, s, s.capMiB+1, outOfMemory)
-	if after, err := m.dir.Status(m.card.UUID); err != nil || after.Restarts != status.Restarts {
+	if after, err := m.dir.Status(m.gpu.UUID); err != nil || after.Restarts != status.Restarts {
 		t.Errorf("the daemon was started again: %+v (%v)", after, err)
 	}
 	report(t, "pipes removed and put back", strings.Join(base(pipes), " "), "programs before and after run", "none")
@@ -197,7 +197,7 @@ func (m *mpsNode) testSupervisorKilled(t *testing.T, end func(os.Signal)) func(o
 	return end
 }
 
-// spinner is a program that keeps the card busy.
+// spinner is a program that keeps the GPU busy.
 type spinner struct {
 	share share
 	uid   uint32
@@ -226,7 +226,7 @@ func (m *mpsNode) spin(t *testing.T, spinners ...spinner) []view {
 	return views
 }
 
-// view is what a program sees of the card.
+// view is what a program sees of the GPU.
 type view struct {
 	freeMiB, totalMiB, sms int64
 	rate                   float64 // in kernels per second, of a program that spins

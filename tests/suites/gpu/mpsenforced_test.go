@@ -37,7 +37,7 @@ const (
 
 func (m *mpsNode) device(t *testing.T) nvml.Device {
 	t.Helper()
-	device, ret := m.lib.DeviceGetHandleByUUID(m.card.UUID)
+	device, ret := m.lib.DeviceGetHandleByUUID(m.gpu.UUID)
 	if ret != nvml.SUCCESS {
 		t.Fatal(ret)
 	}
@@ -53,10 +53,10 @@ func (m *mpsNode) computeMode(t *testing.T) gpu.ComputeMode {
 	return gpu.ComputeMode(mode)
 }
 
-// enforced skips a test where the card's compute mode cannot be set.
+// enforced skips a test where the GPU's compute mode cannot be set.
 func (m *mpsNode) enforced(t *testing.T) {
 	t.Helper()
-	if !m.dir.DriverEnforced(m.card.UUID) {
+	if !m.dir.DriverEnforced(m.gpu.UUID) {
 		skip(t, "the driver lets nobody here set the compute mode")
 	}
 }
@@ -98,11 +98,11 @@ func (m *mpsNode) refused(t *testing.T, what string, s share, unset ...string) {
 	report(t, what, "nothing", "refused", err.Error())
 }
 
-// server is the process of the card's MPS server, as the daemon names it.
+// server is the process of the GPU's MPS server, as the daemon names it.
 func (m *mpsNode) server(t *testing.T) int {
 	t.Helper()
 	program := &control.Program{Root: m.driverRoot, Path: m.control, LibraryPaths: m.libraries, Dir: m.dir}
-	answer, err := program.Ask(t.Context(), m.card.UUID, "get_server_list")
+	answer, err := program.Ask(t.Context(), m.gpu.UUID, "get_server_list")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (m *mpsNode) testNobodyBeside(t *testing.T) {
 	m.checkAllocation(t, s, s.capMiB/2, granted)
 }
 
-// Without its limits a program has those of the card's largest share.
+// Without its limits a program has those of the GPU's largest share.
 func (m *mpsNode) testLargestShare(t *testing.T) {
 	m.use(t, mps.Use{Reserved: true})
 	const small, large = 25, 50
@@ -174,7 +174,7 @@ func (m *mpsNode) checkWithoutLimits(t *testing.T, s share, when string, mostMiB
 func (m *mpsNode) awaitLimit(t *testing.T, limitMiB int64) {
 	t.Helper()
 	for deadline := time.Now().Add(readyLimit); ; time.Sleep(10 * time.Millisecond) {
-		status, err := m.dir.Status(m.card.UUID)
+		status, err := m.dir.Status(m.gpu.UUID)
 		if err == nil && status.InForce.MemoryMiB == limitMiB {
 			return
 		}
@@ -193,7 +193,7 @@ func (m *mpsNode) testNothingStartsWithoutServer(t *testing.T) {
 		pid  func() int
 	}{{"daemon", func() int { return m.daemon(t) }}, {"server", func() int { return m.server(t) }}} {
 		running := m.start(t, s, 0, "meminfo")
-		status, err := m.dir.Status(m.card.UUID)
+		status, err := m.dir.Status(m.gpu.UUID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,13 +219,13 @@ func (m *mpsNode) testNothingStartsWithoutServer(t *testing.T) {
 	}
 }
 
-// refusedUntilBack starts programs until the card has its next daemon. Of those that do as
+// refusedUntilBack starts programs until the GPU has its next daemon. Of those that do as
 // their environment says none may run without its limits. One that does not is refused, as
-// long as no server is about to start: that one could be the first to have the card.
+// long as no server is about to start: that one could be the first to have the GPU.
 func (m *mpsNode) refusedUntilBack(t *testing.T, s share, victim string, restarts int) {
 	t.Helper()
 	// The supervisor sees it within milliseconds.
-	for deadline := time.Now().Add(readyLimit); m.dir.Check(m.card.UUID) == nil; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(readyLimit); m.dir.Check(m.gpu.UUID) == nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the end of the %s is not told of", victim)
 		}
@@ -233,8 +233,8 @@ func (m *mpsNode) refusedUntilBack(t *testing.T, s share, victim string, restart
 	m.refused(t, fmt.Sprintf("program without %s, %s killed", pipeVariable, victim), s, pipeVariable)
 	var refusals []string
 	for deadline := time.Now().Add(readyLimit); ; {
-		status, err := m.dir.Status(m.card.UUID)
-		if err == nil && status.Restarts > restarts && m.dir.Check(m.card.UUID) == nil {
+		status, err := m.dir.Status(m.gpu.UUID)
+		if err == nil && status.Restarts > restarts && m.dir.Check(m.gpu.UUID) == nil {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -252,10 +252,10 @@ func (m *mpsNode) refusedUntilBack(t *testing.T, s share, victim string, restart
 	report(t, "programs while the "+victim+" is down", "nothing", "refused", strings.Join(refusals, "; "))
 }
 
-// daemon is the process of the card's control daemon.
+// daemon is the process of the GPU's control daemon.
 func (m *mpsNode) daemon(t *testing.T) int {
 	t.Helper()
-	content, err := os.ReadFile(m.dir.DaemonDir(m.card.UUID) + "/nvidia-cuda-mps-control.pid")
+	content, err := os.ReadFile(m.dir.DaemonDir(m.gpu.UUID) + "/nvidia-cuda-mps-control.pid")
 	if err == nil {
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil {
 			return pid

@@ -34,14 +34,14 @@ import (
 // readyLimit is how long supervisor and daemon may take to be ready.
 const readyLimit = 30 * time.Second
 
-// mpsNode is this machine with the MPS supervisor, and its first card, which
+// mpsNode is this machine with the MPS supervisor, and its first GPU, which
 // claims are prepared for.
 type mpsNode struct {
 	node
 	// t is the test that all others are a part of.
-	t    *testing.T
-	card gpu.GPU
-	dir  mps.Dir
+	t   *testing.T
+	gpu gpu.GPU
+	dir mps.Dir
 	// driverRoot is never empty.
 	driverRoot  string
 	control     string // below driverRoot
@@ -62,7 +62,7 @@ func openMPSNode(t *testing.T) *mpsNode {
 		skip(t, "CUDA programs are run as other users and with mounts of their own: run as root")
 	}
 	m := &mpsNode{
-		node: n, t: t, card: n.machine.GPUs[0], driverRoot: cmp.Or(n.driverRoot, "/"),
+		node: n, t: t, gpu: n.machine.GPUs[0], driverRoot: cmp.Or(n.driverRoot, "/"),
 		control: cmp.Or(os.Getenv("GPUSHARE_MPS_CONTROL"), control.DefaultPath),
 		cdiDir:  t.TempDir(),
 	}
@@ -128,7 +128,7 @@ func compile(t *testing.T, compiler string, args ...string) {
 }
 
 // supervise runs the supervisor, at the longest until the test ends, and
-// returns when the card has its daemon.
+// returns when the GPU has its daemon.
 func (m *mpsNode) supervise(t *testing.T) (end func(os.Signal)) {
 	t.Helper()
 	// As the plugin says it of a node whose mode is MPS'.
@@ -170,19 +170,19 @@ func (m *mpsNode) supervise(t *testing.T) (end func(os.Signal)) {
 	return end
 }
 
-// use says what the card is used for.
+// use says what the GPU is used for.
 func (m *mpsNode) use(t *testing.T, u mps.Use) {
 	t.Helper()
-	if err := m.dir.SetUse(m.card.UUID, u); err != nil {
+	if err := m.dir.SetUse(m.gpu.UUID, u); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// awaitDaemon waits until the card's clients are limited.
+// awaitDaemon waits until the GPU's clients are limited.
 func (m *mpsNode) awaitDaemon(t *testing.T) {
 	t.Helper()
 	for deadline := time.Now().Add(readyLimit); ; time.Sleep(10 * time.Millisecond) {
-		err := m.dir.Check(m.card.UUID)
+		err := m.dir.Check(m.gpu.UUID)
 		if err == nil {
 			return
 		}
@@ -192,7 +192,7 @@ func (m *mpsNode) awaitDaemon(t *testing.T) {
 	}
 }
 
-// share is a prepared claim for a part of the card, and the container that
+// share is a prepared claim for a part of the GPU, and the container that
 // uses it.
 type share struct {
 	claim     *resourceapi.ResourceClaim
@@ -205,13 +205,13 @@ type share struct {
 func (m *mpsNode) prepare(t *testing.T, in mode.Mode, units, cores int64) (share, error) {
 	t.Helper()
 	m.claims++
-	c := claimOf(m.claims, m.card.Index, in, units, cores)
+	c := claimOf(m.claims, m.gpu.Index, in, units, cores)
 	prepared, err := m.preparer.Prepare(t.Context(), c)
 	if err != nil {
 		return share{}, err
 	}
 	s := share{claim: c, container: containerWith(t, m.cdiDir, prepared.Devices[0].CDIDeviceIDs),
-		capMiB: m.card.MemoryMiB * units / m.card.MemoryUnits()}
+		capMiB: m.gpu.MemoryMiB * units / m.gpu.MemoryUnits()}
 	t.Cleanup(func() { m.release(t, s) })
 	t.Logf("%s of %d units and %d %%: env %s, mounts %v", in, units, cores, s.container.Process.Env, m.pipes(s))
 	return s, nil
@@ -260,7 +260,7 @@ func (m *mpsNode) environ(s share, unset ...string) []string {
 	})
 	env = append(env, "LD_LIBRARY_PATH="+m.libraryPath)
 	if m.simulated {
-		env = append(env, "SIMULATED_STATE="+filepath.Join(m.driverRoot, sim.StateDir, m.card.UUID))
+		env = append(env, "SIMULATED_STATE="+filepath.Join(m.driverRoot, sim.StateDir, m.gpu.UUID))
 	}
 	return env
 }

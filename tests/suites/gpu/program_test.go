@@ -22,7 +22,7 @@ import (
 )
 
 // programLimit is how long a CUDA program may take, with the start of its
-// card's MPS server. A client that has to wait for others hangs.
+// GPU's MPS server. A client that has to wait for others hangs.
 const programLimit = time.Minute
 
 // program is a CUDA program that runs in a container's stead (testdata/cudaprobe.c).
@@ -35,7 +35,7 @@ type program struct {
 }
 
 // startProgram starts the command with these mounts, which nobody else sees, as
-// the user with that uid. It returns when the program has a context on the card.
+// the user with that uid. It returns when the program has a context on the GPU.
 func startProgram(t *testing.T, mounts []oci.Mount, uid uint32, env []string, path string, args ...string) *program {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), programLimit)

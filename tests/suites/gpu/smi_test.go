@@ -56,8 +56,8 @@ func smi(t *testing.T, n node, args ...string) string {
 	return string(out)
 }
 
-// smiCards asks nvidia-smi for the cards.
-func smiCards(t *testing.T, n node) map[string]queried {
+// smiGPUs asks nvidia-smi for the GPUs.
+func smiGPUs(t *testing.T, n node) map[string]queried {
 	t.Helper()
 	out := smi(t, n, "--query-gpu="+query, "--format=csv,noheader,nounits")
 	reader := csv.NewReader(strings.NewReader(out))
@@ -67,11 +67,11 @@ func smiCards(t *testing.T, n node) map[string]queried {
 	if err != nil {
 		t.Fatalf("what nvidia-smi says of the GPUs: %v: %s", err, out)
 	}
-	cards := map[string]queried{}
+	gpus := map[string]queried{}
 	for _, r := range records {
-		cards[r[1]] = queried{r[0], r[1], r[2], busID(r[3]), r[4], r[5], r[6]}
+		gpus[r[1]] = queried{r[0], r[1], r[2], busID(r[3]), r[4], r[5], r[6]}
 	}
-	return cards
+	return gpus
 }
 
 // busID turns nvidia-smi's "00000000:3B:00.0" into sysfs' form.
@@ -79,10 +79,10 @@ func busID(id string) string {
 	return strings.ToLower(regexp.MustCompile(`^0{4}([0-9A-Fa-f]{4}:)`).ReplaceAllString(id, "$1"))
 }
 
-func TestCardsAreWhatNvidiaSMISays(t *testing.T) {
+func TestGPUsAreWhatNvidiaSMISays(t *testing.T) {
 	n := openNode(t)
-	cards := smiCards(t, n)
-	if got, want := len(n.machine.GPUs)+len(n.machine.Faults), len(cards); got != want {
+	gpus := smiGPUs(t, n)
+	if got, want := len(n.machine.GPUs)+len(n.machine.Faults), len(gpus); got != want {
 		t.Errorf("%d GPUs, nvidia-smi has %d", got, want)
 	}
 	for _, g := range n.machine.GPUs {
@@ -90,7 +90,7 @@ func TestCardsAreWhatNvidiaSMISays(t *testing.T) {
 			strconv.Itoa(g.Index), g.UUID, g.ProductName, g.PCIBusID, strconv.FormatInt(g.MemoryMiB, 10),
 			n.machine.DriverVersion, g.ComputeCapability,
 		}
-		if diff := cmp.Diff(cards[g.UUID], got); diff != "" {
+		if diff := cmp.Diff(gpus[g.UUID], got); diff != "" {
 			t.Errorf("GPU %d, nvidia-smi (-) and the driver (+):\n%s", g.Index, diff)
 		}
 		if want := strings.ReplaceAll(g.ProductName, " ", "-"); g.Model != want {
@@ -138,7 +138,7 @@ func TestLinksAreWhatNvidiaSMISays(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-func TestLinksJoinCards(t *testing.T) {
+func TestLinksJoinGPUs(t *testing.T) {
 	n := openNode(t)
 	known := map[int]bool{}
 	for _, g := range n.machine.GPUs {

@@ -32,12 +32,12 @@ func TestProcessesOnTheGPU(t *testing.T) {
 		}
 		for _, use := range all {
 			for _, process := range use.Processes {
-				if use.UUID == m.card.UUID && process.PID == p.cmd.Process.Pid {
+				if use.UUID == m.gpu.UUID && process.PID == p.cmd.Process.Pid {
 					return use, process
 				}
 			}
 		}
-		t.Fatalf("process %d is not listed on GPU %s: %+v", p.cmd.Process.Pid, m.card.UUID, all)
+		t.Fatalf("process %d is not listed on GPU %s: %+v", p.cmd.Process.Pid, m.gpu.UUID, all)
 		return gpu.Use{}, gpu.Process{}
 	}
 	show := func(what string, use gpu.Use, p gpu.Process) {

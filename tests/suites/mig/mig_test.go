@@ -140,8 +140,8 @@ func TestInstancesAreMadeAndDestroyed(t *testing.T) {
 func TestInstancesOfOthersAreNotTouched(t *testing.T) {
 	cluster.ServeMIG(t, dynamic, sim.Partitioning{})
 	putBack := cluster.ChangeMachine(t, dynamic, func(s *sim.Spec) {
-		for card := range s.Cards {
-			if err := s.Inject(card, "mig=+4g.40gb@0"); err != nil {
+		for g := range s.GPUs {
+			if err := s.Inject(g, "mig=+4g.40gb@0"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -314,7 +314,7 @@ func TestInstanceThatAMonitorHasOpen(t *testing.T) {
 		t.Fatalf("there are %+v", made)
 	}
 	monitor := func(processes ...sim.Process) {
-		cluster.KeepMachineChange(t, dynamic, func(s *sim.Spec) { s.Cards[made[0].Card].State.Processes = processes })
+		cluster.KeepMachineChange(t, dynamic, func(s *sim.Spec) { s.GPUs[made[0].GPU].State.Processes = processes })
 	}
 	monitor(sim.Process{PID: 1, MemoryMiB: 20, Instance: &made[0].Start})
 	t.Cleanup(func() { monitor() })
@@ -332,7 +332,7 @@ func TestInstanceThatAMonitorHasOpen(t *testing.T) {
 		for _, d := range devices {
 			is := func(name resourceapi.QualifiedName) int64 { return *d.Attributes[name].IntValue }
 			start := is(v1alpha1.AttrPlacementStart)
-			overlaps := is(v1alpha1.AttrIndex) == int64(made[0].Card) && start < end &&
+			overlaps := is(v1alpha1.AttrIndex) == int64(made[0].GPU) && start < end &&
 				int64(made[0].Start) < start+is(v1alpha1.AttrPlacementSize)
 			if closed := len(d.Taints) > 0; closed != overlaps {
 				errs = append(errs, fmt.Errorf("%s: closed: %v", d.Name, closed))

@@ -262,12 +262,12 @@ func (r *rehearsal) always(t *testing.T, check func(context.Context) error) (sto
 }
 
 func (r *rehearsal) checkPromised(ctx context.Context) error {
-	var cards []gpu.GPU
+	var gpus []gpu.GPU
 	for i := range 4 {
-		cards = append(cards, gpu.GPU{Index: i, UUID: fmt.Sprint(i), MemoryMiB: 16130})
+		gpus = append(gpus, gpu.GPU{Index: i, UUID: fmt.Sprint(i), MemoryMiB: 16130})
 	}
 	for _, node := range []string{"n1", "n2"} {
-		if err := r.CheckPromised(ctx, node, cards); err != nil {
+		if err := r.CheckPromised(ctx, node, gpus); err != nil {
 			return err
 		}
 	}

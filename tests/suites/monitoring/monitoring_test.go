@@ -117,9 +117,9 @@ func use(t *testing.T, p prometheus) *harness.Namespace {
 	ns.SetGPUProcesses(t, shareNode, harness.GPUProcess{GPU: 0, Pod: "over", MemoryMiB: 5000},
 		harness.GPUProcess{GPU: 0, Pod: "fair", MemoryMiB: 1075})
 	cluster.ChangeMachine(t, shareNode, func(s *sim.Spec) {
-		for i := range s.Cards {
-			for j := range s.Cards[i].State.Processes {
-				s.Cards[i].State.Processes[j].SMPercent = ptr.To(30)
+		for i := range s.GPUs {
+			for j := range s.GPUs[i].State.Processes {
+				s.GPUs[i].State.Processes[j].SMPercent = ptr.To(30)
 			}
 		}
 	})

@@ -28,11 +28,11 @@ func (u *upgrade) fill(t *testing.T) []string {
 	t.Helper()
 	const units, seven = 15, 7
 	var free int64
-	for _, granted := range u.UnitsByCard(t, "share") {
+	for _, granted := range u.UnitsByGPU(t, "share") {
 		free += (units - granted) / seven
 	}
 	if free == 0 {
-		t.Fatalf("nothing is left to fill: %v", u.UnitsByCard(t, "share"))
+		t.Fatalf("nothing is left to fill: %v", u.UnitsByGPU(t, "share"))
 	}
 	var rest []*corev1.Pod
 	for i := range free {
@@ -58,16 +58,16 @@ func (u *upgrade) neverTwice(t *testing.T, node string) error {
 		return err
 	}
 	memory := map[int]int64{}
-	for _, card := range u.Cards(t, node) {
-		memory[int(card.Index)] = max(memory[int(card.Index)], card.MemoryBytes/devices.GiB)
+	for _, g := range u.GPUs(t, node) {
+		memory[int(g.Index)] = max(memory[int(g.Index)], g.MemoryBytes/devices.GiB)
 	}
 	whole, units := map[int]int{}, map[int]int64{}
 	for _, record := range records {
 		for _, grant := range record.Grants {
 			if grant.Units > 0 {
-				units[grant.Card.Index] += grant.Units
+				units[grant.GPU.Index] += grant.Units
 			} else {
-				whole[grant.Card.Index]++
+				whole[grant.GPU.Index]++
 			}
 		}
 	}

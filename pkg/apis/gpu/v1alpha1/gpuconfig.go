@@ -20,14 +20,14 @@ const (
 )
 
 // EnvPolicy says which environment variables a container gets besides what the
-// card needs.
+// GPU needs.
 type EnvPolicy string
 
 // The environment policies.
 const (
 	// EnvLegacy adds the ALIYUN_COM_GPU_MEM_* variables in the shared modes,
 	// with the meaning they have on ACK, and in mode topology
-	// CUDA_VISIBLE_DEVICES, which puts several cards into an order. It is the
+	// CUDA_VISIBLE_DEVICES, which puts several GPUs into an order. It is the
 	// default.
 	EnvLegacy EnvPolicy = "Legacy"
 	// EnvNone adds none of them.

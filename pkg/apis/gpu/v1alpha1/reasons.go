@@ -19,15 +19,15 @@ const (
 	//
 	// To do: Follow the message: docs/legacy.md#cpus-of-a-containers-own.
 	ReasonCPUsNotGiven = "GPUCPUsNotGiven"
-	// ReasonCardTaken (on: pod): Others hold the GPU that the pod was allocated.
+	// ReasonGPUTaken (on: pod): Others hold the GPU that the pod was allocated.
 	//
 	// To do: See docs/troubleshooting.md#a-gpu-that-others-hold.
-	ReasonCardTaken = "GPUCardTaken"
-	// ReasonCardsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device plugin has; it counts on
+	ReasonGPUTaken = "GPUCardTaken"
+	// ReasonGPUsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device plugin has; it counts on
 	// every GPU.
 	//
 	// To do: End the named pods: docs/troubleshooting.md#nodes-that-move-from-a-device-plugin.
-	ReasonCardsOfPodsUnknown = "GPUCardsOfPodsUnknown"
+	ReasonGPUsOfPodsUnknown = "GPUCardsOfPodsUnknown"
 	// ReasonClaimTemplateNotMade (on: pod): The claim template of a legacy pod could not be created.
 	//
 	// To do: Follow the message.
@@ -252,8 +252,8 @@ func Reasons() []string {
 		ReasonAmountsNotOurs,
 		ReasonAmountsNotShown,
 		ReasonCPUsNotGiven,
-		ReasonCardTaken,
-		ReasonCardsOfPodsUnknown,
+		ReasonGPUTaken,
+		ReasonGPUsOfPodsUnknown,
 		ReasonClaimTemplateNotMade,
 		ReasonClaimTemplateNotOurs,
 		ReasonClaimTemplateUnknown,

@@ -75,7 +75,7 @@ func newMachine(t *testing.T, change func(*Options), objects ...runtime.Object) 
 		node: record.NewFakeRecorder(100), client: fake.NewClientset(objects...),
 		places: map[int][]podcgroup.Place{1: {{Pod: "uid-p", Container: "c"}}},
 		claims: []audit.Claim{{Namespace: "team", Name: "a", Pods: []types.UID{"uid-p"}, Grants: []claim.Grant{{
-			Request: "gpu", ShareID: "s", Mode: mode.Share, Units: 3, Card: claim.Card{UUID: uuid, MemoryMiB: 16130}}}}}}
+			Request: "gpu", ShareID: "s", Mode: mode.Share, Units: 3, GPU: claim.GPU{UUID: uuid, MemoryMiB: 16130}}}}}}
 	m.holds(1, 9000)
 	o := Options{NodeName: "n", GPUs: m, Processes: m, Pods: &Pods{Clock: m.clock}, Client: m.client, Clock: m.clock,
 		Granted: func(context.Context) (audit.Granted, error) {
@@ -224,7 +224,7 @@ func TestOwnNamespaceIsExempt(t *testing.T) {
 	}
 }
 
-// A pod that another driver gave the GPU is none of ours; one with a network card is.
+// A pod that another driver gave the GPU is none of ours; one with a network GPU is.
 func TestClaimsOfOtherDrivers(t *testing.T) {
 	allocated := func(driver, device string) *resourceapi.ResourceClaim {
 		return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"},

@@ -43,22 +43,22 @@ func gives(pods ...*corev1.Pod) deviceplugin.Kubelet {
 }
 
 // first is the first look of a process at the pods; it returns what is taken of the
-// cards, and of what it is not known on which.
+// GPUs, and of what it is not known on which.
 func first(t *testing.T, s *observations, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) string {
 	t.Helper()
 	for _, p := range pods {
 		s.observe(p)
 	}
 	s.prune(pods)
-	held := s.reserved(pods, deviceplugin.Node{Cards: gpusOfNode, Kubelet: kubelet})
+	held := s.reserved(pods, deviceplugin.Node{GPUs: gpusOfNode, Kubelet: kubelet})
 	if err := s.store(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%d %d", held.Card("GPU-0").Units, held.Card("GPU-1").Units)
+	return fmt.Sprintf("%d %d", held.GPU("GPU-0").Units, held.GPU("GPU-1").Units)
 }
 
-func share(name, card string) *corev1.Pod {
-	return oldPod(name, card, "aliyun.com/gpu-mem", "4")
+func share(name, g string) *corev1.Pod {
+	return oldPod(name, g, "aliyun.com/gpu-mem", "4")
 }
 
 func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
@@ -70,7 +70,7 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 		}
 	}
 	is("4 4", gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1"))
-	// Its owner moves one to the other's card, or makes it count on all.
+	// Its owner moves one to the other's GPU, or makes it count on all.
 	is("4 4", gives(share("a", ""), share("b", "")), share("a", "1"), share("b", "1"))
 	is("4 4", gives(share("a", ""), share("b", "")), share("a", ""), share("b", "0"))
 	silent := deviceplugin.Kubelet{Err: errors.New("no socket")}

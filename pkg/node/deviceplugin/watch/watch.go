@@ -237,9 +237,9 @@ func (w *watcher) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserve
 // nodeOf is what is known of the machine's GPUs, also of those that are left out or in MIG mode: a pod
 // may be on one of them.
 func nodeOf(m *gpu.Machine, kubelet deviceplugin.Kubelet) deviceplugin.Node {
-	n := deviceplugin.Node{Cards: slices.Clone(m.GPUs), Instances: map[string]int{}, Kubelet: kubelet}
+	n := deviceplugin.Node{GPUs: slices.Clone(m.GPUs), Instances: map[string]int{}, Kubelet: kubelet}
 	for _, p := range m.Partitioned {
-		n.Cards = append(n.Cards, p.GPU)
+		n.GPUs = append(n.GPUs, p.GPU)
 		for _, i := range p.Instances {
 			if i.UUID != "" {
 				n.Instances[i.UUID] = p.Index
@@ -247,7 +247,7 @@ func nodeOf(m *gpu.Machine, kubelet deviceplugin.Kubelet) deviceplugin.Node {
 		}
 	}
 	for _, fault := range m.Faults {
-		n.Cards = append(n.Cards, gpu.GPU{Index: fault.Index, UUID: fault.UUID})
+		n.GPUs = append(n.GPUs, gpu.GPU{Index: fault.Index, UUID: fault.UUID})
 	}
 	return n
 }

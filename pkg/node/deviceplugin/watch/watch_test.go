@@ -25,8 +25,8 @@ import (
 )
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
-// amount, the card is as in the annotation of the first version; "" for none.
-func oldPod(name, card string, limits ...string) *corev1.Pod {
+// amount, the GPU is as in the annotation of the first version; "" for none.
+func oldPod(name, g string, limits ...string) *corev1.Pod {
 	list := corev1.ResourceList{}
 	for i := 0; i < len(limits); i += 2 {
 		list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
@@ -37,9 +37,9 @@ func oldPod(name, card string, limits ...string) *corev1.Pod {
 			Resources: corev1.ResourceRequirements{Limits: list}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
-	if card != "" {
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", card)
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "topology.kubernetes.io/gpu-group", card)
+	if g != "" {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", g)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "topology.kubernetes.io/gpu-group", g)
 	}
 	return pod
 }
@@ -87,14 +87,14 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			card := got.Card("GPU-0")
-			if text := fmt.Sprintf("%d %t %v", card.Units, card.Whole, card.Pods); text == want {
+			g := got.GPU("GPU-0")
+			if text := fmt.Sprintf("%d %t %v", g.Units, g.Whole, g.Pods); text == want {
 				return
 			}
 			select {
 			case <-changed:
 			case <-t.Context().Done():
-				t.Fatalf("it holds %+v, want %s", card, want)
+				t.Fatalf("it holds %+v, want %s", g, want)
 			}
 		}
 	}
@@ -102,7 +102,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 	if len(selectors) == 0 || selectors[0] != "spec.nodeName=n1" {
 		t.Errorf("pods were listed by %q", selectors)
 	}
-	// The card of a fault is a card, too.
+	// The GPU of a fault is a GPU, too.
 	if err := client.Tracker().Add(oldPod("b", "1", "aliyun.com/gpu-mem", "4")); err != nil {
 		t.Fatal(err)
 	}

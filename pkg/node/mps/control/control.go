@@ -60,14 +60,14 @@ type Program struct {
 	// LibraryPaths are further directories, as seen from Root, with the
 	// driver's libraries.
 	LibraryPaths []string
-	// Dir has the cards' pipe and log directories, under the path that it has
+	// Dir has the GPUs' pipe and log directories, under the path that it has
 	// on the host.
 	Dir mps.Dir
 }
 
 var _ supervisor.Control = &Program{}
 
-// Start starts the control daemon of the card, for clients of all users. It
+// Start starts the control daemon of the GPU, for clients of all users. It
 // ends, at the latest, with this process.
 func (p *Program) Start(uuid string) (supervisor.Daemon, error) {
 	d := newDaemon(p.Dir.LogDir(uuid))
@@ -91,7 +91,7 @@ func (p *Program) Start(uuid string) (supervisor.Daemon, error) {
 	return d, nil
 }
 
-// Ask gives a command to the card's daemon.
+// Ask gives a command to the GPU's daemon.
 func (p *Program) Ask(ctx context.Context, uuid, command string) (string, error) {
 	var output tail
 	cmd := exec.CommandContext(ctx, p.Path)

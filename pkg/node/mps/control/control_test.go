@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/supervisor"
 )
 
-const card = "GPU-1"
+const testGPU = "GPU-1"
 
 // program is a control program that is this script.
 func program(t *testing.T, script string) *Program {
@@ -31,7 +31,7 @@ func program(t *testing.T, script string) *Program {
 		t.Fatal(err)
 	}
 	p := &Program{Root: "/", Path: path, LibraryPaths: []string{"/opt/a", "/opt/b"}, Dir: mps.Dir(t.TempDir())}
-	if err := os.MkdirAll(p.Dir.DaemonDir(card), 0o755); err != nil {
+	if err := os.MkdirAll(p.Dir.DaemonDir(testGPU), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -41,7 +41,7 @@ func program(t *testing.T, script string) *Program {
 func read(t *testing.T, p *Program, name string) string {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		content, err := os.ReadFile(filepath.Join(p.Dir.DaemonDir(card), name))
+		content, err := os.ReadFile(filepath.Join(p.Dir.DaemonDir(testGPU), name))
 		if err == nil && strings.HasSuffix(string(content), "\n") {
 			return strings.TrimSpace(string(content))
 		}
@@ -56,23 +56,23 @@ func TestHowTheDaemonIsStarted(t *testing.T) {
 echo bad luck >&2
 exit 3
 `)
-	d, err := p.Start(card)
+	d, err := p.Start(testGPU)
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-d.Done()
 	want := strings.Join([]string{
 		"-f --multiuser-server",
-		"CUDA_MPS_LOG_DIRECTORY=" + p.Dir.LogDir(card),
-		"CUDA_MPS_PIPE_DIRECTORY=" + p.Dir.DaemonDir(card),
-		"CUDA_VISIBLE_DEVICES=" + card,
+		"CUDA_MPS_LOG_DIRECTORY=" + p.Dir.LogDir(testGPU),
+		"CUDA_MPS_PIPE_DIRECTORY=" + p.Dir.DaemonDir(testGPU),
+		"CUDA_VISIBLE_DEVICES=" + testGPU,
 		"LD_LIBRARY_PATH=/opt/a:/opt/b",
 		"PATH=" + filepath.Dir(p.Path) + ":/usr/sbin:/usr/bin:/sbin:/bin",
 	}, "\n")
 	if diff := cmp.Diff(want, read(t, p, "seen")); diff != "" {
 		t.Error(diff)
 	}
-	for _, part := range []string{"exit status 3", `"bad luck"`, p.Dir.LogDir(card)} {
+	for _, part := range []string{"exit status 3", `"bad luck"`, p.Dir.LogDir(testGPU)} {
 		if !strings.Contains(d.Err().Error(), part) {
 			t.Errorf("error %q does not say %s", d.Err(), part)
 		}
@@ -100,7 +100,7 @@ func TestServerEndsWithDaemon(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := program(t, `sleep 1000 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/server"; wait`)
-			d, err := p.Start(card)
+			d, err := p.Start(testGPU)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,25 +125,25 @@ func TestServerEndsWithDaemon(t *testing.T) {
 
 func TestAsk(t *testing.T) {
 	p := program(t, `read command; echo "$CUDA_MPS_PIPE_DIRECTORY answers $command"`)
-	answer, err := p.Ask(t.Context(), card, "get_server_list")
-	if want := p.Dir.DaemonDir(card) + " answers get_server_list"; err != nil || answer != want {
+	answer, err := p.Ask(t.Context(), testGPU, "get_server_list")
+	if want := p.Dir.DaemonDir(testGPU) + " answers get_server_list"; err != nil || answer != want {
 		t.Errorf("answer %q, want %q (%v)", answer, want, err)
 	}
 
 	p = program(t, `echo Cannot find MPS control daemon process; exit 1`)
-	if _, err := p.Ask(t.Context(), card, "get_server_list"); err == nil || !strings.Contains(err.Error(), "Cannot find") {
+	if _, err := p.Ask(t.Context(), testGPU, "get_server_list"); err == nil || !strings.Contains(err.Error(), "Cannot find") {
 		t.Errorf("error %v does not say what the program said", err)
 	}
 
 	p.Path += "-gone"
-	if _, err := p.Ask(t.Context(), card, "get_server_list"); !errors.Is(err, supervisor.ErrNotAsked) {
+	if _, err := p.Ask(t.Context(), testGPU, "get_server_list"); !errors.Is(err, supervisor.ErrNotAsked) {
 		t.Errorf("error %v blames the daemon", err)
 	}
 
 	p = program(t, `exec sleep 1000`)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := p.Ask(ctx, card, "quit"); !errors.Is(err, context.DeadlineExceeded) ||
+	if _, err := p.Ask(ctx, testGPU, "quit"); !errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, supervisor.ErrNotAsked) {
 		t.Errorf("error %v, want the deadline's", err)
 	}
@@ -202,10 +202,10 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Who keeps others from the card has to do so before its server goes.
+// Who keeps others from the GPU has to do so before its server goes.
 func TestServersOutliveTheirDaemonUntilTheyAreKilled(t *testing.T) {
 	p := program(t, `sleep 60 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/server"; exit 1`)
-	d, err := p.Start(card)
+	d, err := p.Start(testGPU)
 	if err != nil {
 		t.Fatal(err)
 	}

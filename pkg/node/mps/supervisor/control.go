@@ -9,10 +9,10 @@ import (
 
 // Control runs NVIDIA's MPS control program (pkg/node/mps/control, or a fake).
 type Control interface {
-	// Start starts the control daemon of the card. Its own pipe directory and its log
+	// Start starts the control daemon of the GPU. Its own pipe directory and its log
 	// directory exist, and the pipe directory is empty.
 	Start(uuid string) (Daemon, error)
-	// Ask gives the card's daemon a command, or several lines of them, and returns what it answered. The
+	// Ask gives the GPU's daemon a command, or several lines of them, and returns what it answered. The
 	// error wraps the context's if the daemon was silent until the context ended,
 	// and ErrNotAsked if it says nothing about the daemon.
 	Ask(ctx context.Context, uuid, command string) (string, error)

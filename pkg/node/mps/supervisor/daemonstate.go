@@ -23,7 +23,7 @@ type daemonState struct {
 	// it. lastOpen is the result of opening them last.
 	blocked, lastOpen error
 	blockedSince      time.Time
-	// closed is why no client may use the card at the moment, nil if they may.
+	// closed is why no client may use the GPU at the moment, nil if they may.
 	closed error
 }
 
@@ -62,7 +62,7 @@ func (d *daemonState) openPipes(ctx context.Context, now time.Time, p *pipes) {
 	}
 }
 
-// reconciled notes the result of reconciling the card with its use.
+// reconciled notes the result of reconciling the GPU with its use.
 func (d *daemonState) reconciled(ctx context.Context, closed error) {
 	if closed != nil && d.closed == nil {
 		klog.FromContext(ctx).Error(closed, "The GPU takes no clients of MPS, will try again")

@@ -121,7 +121,7 @@ func (c *fakeControl) Watch(pid int) (<-chan struct{}, func(), error) {
 	return c.servers[pid], func() {}, nil
 }
 
-// server is that of the card's latest daemon; 0 if there is none.
+// server is that of the GPU's latest daemon; 0 if there is none.
 func (c *fakeControl) server(uuid string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +223,7 @@ type world struct {
 	t       *testing.T
 	dir     mps.Dir
 	control *fakeControl
-	node    *fakeControl // of the daemon for all cards
+	node    *fakeControl // of the daemon for all GPUs
 	clock   *recordingClock
 	// silentFrom is when daemons no longer answered (silenced).
 	silentFrom time.Time

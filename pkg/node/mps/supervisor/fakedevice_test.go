@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// fakeDevice is a card whose compute mode cannot be set, unless a test says so.
+// fakeDevice is a GPU whose compute mode cannot be set, unless a test says so.
 type fakeDevice struct {
 	mu       sync.Mutex
 	settable bool
@@ -72,7 +72,7 @@ func (d *fakeDevice) was() []gpu.ComputeMode {
 	return slices.Clone(d.modes)
 }
 
-// device is the card, whose compute mode cannot be set unless it is settable.
+// device is the GPU, whose compute mode cannot be set unless it is settable.
 func (w *world) device(uuid string) *fakeDevice {
 	w.mu.Lock()
 	defer w.mu.Unlock()

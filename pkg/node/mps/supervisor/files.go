@@ -24,7 +24,7 @@ const pipeDirMode = 0o755
 // The daemon writes some lines for each client and never starts a new file.
 const maxLogBytes = 4 << 20
 
-// prepareDirs makes the card's directories. The daemon's own is a new one. What clients
+// prepareDirs makes the GPU's directories. The daemon's own is a new one. What clients
 // have stays the same directory, since containers have it mounted, without a socket: of
 // a dead daemon's they would find no end.
 func prepareDirs(ctx context.Context, dir mps.Dir, uuid string) error {

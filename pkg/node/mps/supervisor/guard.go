@@ -15,20 +15,20 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// Device is a card, as the driver answers for it (pkg/gpu/nvml, or a fake).
+// Device is a GPU, as the driver answers for it (pkg/gpu/nvml, or a fake).
 type Device interface {
 	// ComputeMode and SetComputeMode are gpu.ErrComputeModeFixed where the mode cannot be
 	// set.
 	ComputeMode(ctx context.Context) (gpu.ComputeMode, error)
 	SetComputeMode(ctx context.Context, mode gpu.ComputeMode) error
-	// Processes are those that have contexts on the card.
+	// Processes are those that have contexts on the GPU.
 	Processes(ctx context.Context) ([]int, error)
 }
 
-// guard has the kernel driver keep programs from a card that are no clients of its MPS
-// server, by the card's compute mode. While it holds the card, that is PROHIBITED as long
+// guard has the kernel driver keep programs from a GPU that are no clients of its MPS
+// server, by the GPU's compute mode. While it holds the GPU, that is PROHIBITED as long
 // as there is no server, and EXCLUSIVE_PROCESS from the moment at which one is told to
-// make the card's only context: until it has, another program could. The mode that was
+// make the GPU's only context: until it has, another program could. The mode that was
 // found is in a file before it is changed, so that it is put back by whoever is there then.
 type guard struct {
 	dir    mps.Dir
@@ -44,10 +44,10 @@ type guard struct {
 	found gpu.ComputeMode
 }
 
-// errForeign is that processes use the card which are no clients of MPS.
+// errForeign is that processes use the GPU which are no clients of MPS.
 var errForeign = errors.New("processes use the GPU beside MPS")
 
-// enforces says whether the kernel driver can keep programs from the card.
+// enforces says whether the kernel driver can keep programs from the GPU.
 func (g *guard) enforces() bool { return g.probed && g.fixed == nil }
 
 // probe finds out once whether the mode can be set, without a change.
@@ -68,8 +68,8 @@ func (g *guard) probe(ctx context.Context) error {
 	return err
 }
 
-// take keeps every process from making contexts on the card. Contexts that are there stay, so it
-// does not take a card with other processes than those of MPS: the error is errForeign.
+// take keeps every process from making contexts on the GPU. Contexts that are there stay, so it
+// does not take a GPU with other processes than those of MPS: the error is errForeign.
 func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	if g.fixed != nil {
 		return nil
@@ -121,8 +121,8 @@ func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	return g.set(ctx, gpu.ComputeProhibited)
 }
 
-// otherHolds reports that the card is still that of the other kind of daemon, as in the moment
-// in which a node changes from one daemon per card to one for all, or back.
+// otherHolds reports that the GPU is still that of the other kind of daemon, as in the moment
+// in which a node changes from one daemon per GPU to one for all, or back.
 func (g *guard) otherHolds() error {
 	_, known, err := g.dir.Other().FoundMode(g.uuid)
 	if err == nil && known {
@@ -146,7 +146,7 @@ func (g *guard) remember(ctx context.Context) error {
 	return g.dir.KeepFoundMode(g.uuid, g.found)
 }
 
-// open lets one process make contexts on the card that was taken.
+// open lets one process make contexts on the GPU that was taken.
 func (g *guard) open(ctx context.Context) error { return g.set(ctx, gpu.ComputeExclusiveProcess) }
 
 // keep sets the guard's mode again, where somebody else has changed it or the driver has lost it. A
@@ -163,7 +163,7 @@ func (g *guard) keep(ctx context.Context) error {
 	return g.set(ctx, gpu.ComputeExclusiveProcess)
 }
 
-// close keeps every process from making contexts on a held card. Call it as soon as the server
+// close keeps every process from making contexts on a held GPU. Call it as soon as the server
 // may have ended.
 func (g *guard) close(ctx context.Context) {
 	if !g.held {
@@ -215,7 +215,7 @@ func (g *guard) set(ctx context.Context, mode gpu.ComputeMode) error {
 	return g.device.SetComputeMode(ctx, mode)
 }
 
-// checkForeign is an errForeign where processes have contexts on the card that are not of MPS.
+// checkForeign is an errForeign where processes have contexts on the GPU that are not of MPS.
 func (g *guard) checkForeign(ctx context.Context, ofMPS ...int) error {
 	pids, err := g.device.Processes(ctx)
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(ofMPS, pid) })

@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// guarded is a world whose card is for MPS alone, found in this compute mode.
+// guarded is a world whose GPU is for MPS alone, found in this compute mode.
 func guarded(t *testing.T, found gpu.ComputeMode) (*world, *fakeDevice) {
 	t.Helper()
 	w := newWorld(t, "a")
@@ -75,7 +75,7 @@ func TestNobodyIsBesideMPS(t *testing.T) {
 	}
 }
 
-// As long as there is no server the card is closed to everybody, whatever became of it.
+// As long as there is no server the GPU is closed to everybody, whatever became of it.
 func TestClosedWhileThereIsNoServer(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"the daemon was killed": func(w *world) { w.latest("a").end("signal: killed", true) },
@@ -255,7 +255,7 @@ func TestKilledBeforeTheModeWasSet(t *testing.T) {
 	}
 }
 
-func TestForeignProcessesKeepTheCard(t *testing.T) {
+func TestForeignProcessesKeepTheGPU(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	d.pids = []int{4712, 4711}
 	w.run()
@@ -290,7 +290,7 @@ func TestForeignProcessAtTheLastMoment(t *testing.T) {
 	}
 }
 
-func TestSomebodyElseHasProhibitedTheCard(t *testing.T) {
+func TestSomebodyElseHasProhibitedTheGPU(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeProhibited)
 	w.run()
 	w.awaitState("a", mps.Down)
@@ -341,7 +341,7 @@ func TestModeThatSomebodySetsIsSetAgain(t *testing.T) {
 	}
 }
 
-func TestCardWithoutComputeModes(t *testing.T) {
+func TestGPUWithoutComputeModes(t *testing.T) {
 	w := newWorld(t, "a")
 	w.uses(mps.Use{Reserved: true})
 	w.run()
@@ -351,8 +351,8 @@ func TestCardWithoutComputeModes(t *testing.T) {
 	}
 }
 
-// A card that is lost keeps what it has until it can be asked.
-func TestCardThatCannotBeAsked(t *testing.T) {
+// A GPU that is lost keeps what it has until it can be asked.
+func TestGPUThatCannotBeAsked(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	d.err = errors.New("GPU is lost")
 	w.run()

@@ -45,7 +45,7 @@ func restartBackoff() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 2, Cap: 30 * time.Second, Steps: 6}
 }
 
-// keeper keeps a control daemon running: that of one card, or of several.
+// keeper keeps a control daemon running: that of one GPU, or of several.
 type keeper struct {
 	Options
 	gpus gpus
@@ -58,17 +58,17 @@ type keeper struct {
 	draining draining
 	// undead is a daemon that was killed and has not ended; nil if there is none.
 	undead Daemon
-	// foreignSeen says that the last daemon ended because foreign processes were on a card.
+	// foreignSeen says that the last daemon ended because foreign processes were on a GPU.
 	foreignSeen bool
 	// useChanged is signalled when the use may have changed.
 	useChanged <-chan struct{}
 }
 
-// newKeeper is for the daemon of these cards.
-func newKeeper(opts Options, cards ...card) *keeper {
+// newKeeper is for the daemon of these GPUs.
+func newKeeper(opts Options, gpus ...servedGPU) *keeper {
 	k := &keeper{Options: opts, backoff: restartBackoff()}
 	var uuids []string
-	for _, c := range cards {
+	for _, c := range gpus {
 		uuids = append(uuids, c.uuid)
 		k.gpus = append(k.gpus, &served{uuid: c.uuid, guard: &guard{dir: opts.Dir, uuid: c.uuid, device: c.device}})
 	}
@@ -189,7 +189,7 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 	}
 }
 
-// gone is how a daemon has ended. Nobody comes in when its server goes, which has the card's
+// gone is how a daemon has ended. Nobody comes in when its server goes, which has the GPU's
 // only context until then.
 func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
 	k.gpus.close(ctx)
@@ -200,12 +200,12 @@ func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
 }
 
 // whyEnded is why a daemon's context has ended: the supervisor's end, unless nothing uses
-// the daemon, or it is to serve more cards.
+// the daemon, or it is to serve more GPUs.
 func whyEnded(ctx context.Context, supervisor string) string {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errNodeIdle):
 		return nodeIdle
-	case errors.Is(cause, errMoreCards):
+	case errors.Is(cause, errMoreGPUs):
 		return cause.Error()
 	}
 	return supervisor

@@ -10,20 +10,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// nodeDaemon is the daemon for all cards, while one is kept running.
+// nodeDaemon is the daemon for all GPUs, while one is kept running.
 type nodeDaemon struct {
 	// end ends it, nil if there is none, and ended is closed when it has.
 	end   context.CancelCauseFunc
 	ended <-chan struct{}
-	cards []card
+	gpus  []servedGPU
 }
 
-// errMoreCards ends the daemon for all cards where there are some that it does not serve.
-var errMoreCards = errors.New("it is started anew for GPUs that were found since it was started")
+// errMoreGPUs ends the daemon for all GPUs where there are some that it does not serve.
+var errMoreGPUs = errors.New("it is started anew for GPUs that were found since it was started")
 
-// lookAtNodeDaemon sees to it that there is a daemon for all cards where one is wanted, and
+// lookAtNodeDaemon sees to it that there is a daemon for all GPUs where one is wanted, and
 // only there. It serves those that it finds when it starts. What is found later it serves
-// when it has no claims, for a daemon learns of no further card, and its clients end with it.
+// when it has no claims, for a daemon learns of no further GPU, and its clients end with it.
 func (s *supervisor) lookAtNodeDaemon() {
 	if s.NodeControl == nil {
 		return
@@ -38,21 +38,21 @@ func (s *supervisor) lookAtNodeDaemon() {
 		switch {
 		case !wanted:
 			s.endNodeDaemon(errNodeIdle)
-		case len(s.node.cards) < len(s.cards) && !s.nodeDaemonClaimed():
-			s.endNodeDaemon(errMoreCards)
+		case len(s.node.gpus) < len(s.gpus) && !s.nodeDaemonClaimed():
+			s.endNodeDaemon(errMoreGPUs)
 		default:
 			return
 		}
 	}
-	if !wanted || len(s.cards) == 0 {
+	if !wanted || len(s.gpus) == 0 {
 		return
 	}
 	opts := s.Options
 	opts.Dir, opts.Control = s.Dir.OfNode(), s.NodeControl
 	ctx, end := context.WithCancelCause(s.serving)
 	ended := make(chan struct{})
-	s.node = nodeDaemon{end: end, ended: ended, cards: slices.Clone(s.cards)}
-	k := newKeeper(opts, s.node.cards...)
+	s.node = nodeDaemon{end: end, ended: ended, gpus: slices.Clone(s.gpus)}
+	k := newKeeper(opts, s.node.gpus...)
 	s.wg.Go(func() {
 		defer close(ended)
 		if err := k.run(klog.NewContext(ctx, logger.WithValues("uuids", k.devices))); err != nil {
@@ -62,7 +62,7 @@ func (s *supervisor) lookAtNodeDaemon() {
 }
 
 // nodeDaemonWanted says whether there is to be such a daemon: where the plugin says so, or
-// where a supervisor that was killed has left cards to be put back.
+// where a supervisor that was killed has left GPUs to be put back.
 func (s *supervisor) nodeDaemonWanted() (bool, error) {
 	wanted, err := s.Dir.NodeDaemonWanted()
 	if err != nil || wanted || s.node.end != nil {
@@ -79,9 +79,9 @@ func (s *supervisor) endNodeDaemon(why error) {
 	s.node = nodeDaemon{}
 }
 
-// nodeDaemonClaimed says whether claims use the daemon for all cards, or may.
+// nodeDaemonClaimed says whether claims use the daemon for all GPUs, or may.
 func (s *supervisor) nodeDaemonClaimed() bool {
-	return slices.ContainsFunc(s.node.cards, func(c card) bool {
+	return slices.ContainsFunc(s.node.gpus, func(c servedGPU) bool {
 		use, err := s.Dir.OfNode().Use(c.uuid)
 		return err != nil || use.Claimed
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// together is a world of cards that one daemon is to serve.
+// together is a world of GPUs that one daemon is to serve.
 func together(t *testing.T, uuids ...string) *world {
 	t.Helper()
 	w := newWorld(t, uuids...)
@@ -40,7 +40,7 @@ func (w *world) usesOfNode(u mps.Use, uuids ...string) {
 	}
 }
 
-// ofNode passes the time until the daemon for all cards is in this state, for each of them.
+// ofNode passes the time until the daemon for all GPUs is in this state, for each of them.
 func (w *world) ofNode(state mps.State, reason string, uuids ...string) {
 	w.t.Helper()
 	for _, uuid := range uuids {
@@ -58,7 +58,7 @@ func (w *world) awaitModes(mode gpu.ComputeMode, uuids ...string) {
 	}
 }
 
-func TestOneDaemonServesAllCards(t *testing.T) {
+func TestOneDaemonServesAllGPUs(t *testing.T) {
 	w := together(t, "a", "b")
 	w.run()
 	w.ofNode(mps.Ready, "", "a", "b")
@@ -77,7 +77,7 @@ func TestOneDaemonServesAllCards(t *testing.T) {
 	if a, b := w.dir.OfNode().PipeDir("a"), w.dir.OfNode().PipeDir("b"); a != b {
 		t.Errorf("clients find the daemon at %s and at %s", a, b)
 	}
-	// Those of single cards have none to serve.
+	// Those of single GPUs have none to serve.
 	for _, uuid := range []string{"a", "b"} {
 		w.awaitState(uuid, mps.Ready)
 		if server := w.control.server(uuid); server != 0 {
@@ -85,7 +85,7 @@ func TestOneDaemonServesAllCards(t *testing.T) {
 		}
 	}
 
-	// Each card has its limit of memory; the percentage is that of a process everywhere.
+	// Each GPU has its limit of memory; the percentage is that of a process everywhere.
 	admitted := make(chan error, 1)
 	go func() {
 		admitted <- errors.Join(
@@ -109,8 +109,8 @@ func TestOneDaemonServesAllCards(t *testing.T) {
 	}
 }
 
-// The end of the one daemon is told of all cards, and none can be used beside it.
-func TestEndOfTheDaemonOfAllCards(t *testing.T) {
+// The end of the one daemon is told of all GPUs, and none can be used beside it.
+func TestEndOfTheDaemonOfAllGPUs(t *testing.T) {
 	w := together(t, "a", "b")
 	w.run()
 	w.ofNode(mps.Ready, "", "a", "b")
@@ -128,7 +128,7 @@ func TestEndOfTheDaemonOfAllCards(t *testing.T) {
 	}
 }
 
-func TestForeignProcessesOnOneOfAllCards(t *testing.T) {
+func TestForeignProcessesOnOneOfAllGPUs(t *testing.T) {
 	w := together(t, "a", "b")
 	w.device("b").pids = []int{4711}
 	w.run()
@@ -137,9 +137,9 @@ func TestForeignProcessesOnOneOfAllCards(t *testing.T) {
 	w.ofNode(mps.Ready, "", "a", "b")
 }
 
-// Neither kind of daemon takes a card for free that the other one has, nor what it has set
+// Neither kind of daemon takes a GPU for free that the other one has, nor what it has set
 // for what was found.
-func TestOneDaemonTakesTurnsWithThoseOfCards(t *testing.T) {
+func TestOneDaemonTakesTurnsWithThoseOfGPUs(t *testing.T) {
 	w := together(t, "a", "b")
 	w.wantNodeDaemon(false)
 	w.usesOfNode(mps.Use{}, "a", "b")
@@ -186,7 +186,7 @@ func TestOneDaemonTakesTurnsWithThoseOfCards(t *testing.T) {
 }
 
 // What a supervisor that was killed has left of the one daemon is put back.
-func TestLeftOfTheDaemonOfAllCards(t *testing.T) {
+func TestLeftOfTheDaemonOfAllGPUs(t *testing.T) {
 	for name, idle := range map[string]bool{"daemons run": false, "none run": true} {
 		t.Run(name, func(t *testing.T) {
 			w := together(t, "a", "b")
@@ -207,8 +207,8 @@ func TestLeftOfTheDaemonOfAllCards(t *testing.T) {
 	}
 }
 
-// A card that is found later is served as soon as no claim would end with the daemon.
-func TestOneDaemonAndCardsThatAppearLater(t *testing.T) {
+// A GPU that is found later is served as soon as no claim would end with the daemon.
+func TestOneDaemonAndGPUsThatAppearLater(t *testing.T) {
 	w := together(t, "a", "b")
 	w.has("a")
 	w.mu.Lock()

@@ -22,7 +22,7 @@ import (
 // A container that was started with an earlier version of the driver may have the
 // directory mounted writable. One that runs as root can remove the link then, as a start
 // script that empties /run does; what starts after that, in any such container of the
-// card, runs outside of MPS. The daemon still listens, so nothing need end: the link is
+// GPU, runs outside of MPS. The daemon still listens, so nothing need end: the link is
 // made again.
 type pipes struct {
 	dir, path string // what clients have, and the socket in it

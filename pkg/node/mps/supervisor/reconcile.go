@@ -13,7 +13,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// awaitComputeMode has the card's compute mode be that of its use before its daemon starts. While
+// awaitComputeMode has the GPU's compute mode be that of its use before its daemon starts. While
 // that fails it waits, and the status says why.
 func (k *keeper) awaitComputeMode(ctx context.Context) error {
 	for {
@@ -56,7 +56,7 @@ func (k *keeper) prepareComputeMode(ctx context.Context) error {
 var errUseGone = errors.New("what the plugin said that the GPU is used for was removed, as by a program that cleans " +
 	"up in /run: the plugin says it again when it next publishes the GPUs")
 
-// reconcile brings the card, whose daemon runs, in line with its use. closed is why the card
+// reconcile brings the GPU, whose daemon runs, in line with its use. closed is why the GPU
 // takes no clients for the moment; with an err the daemon cannot go on.
 func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err error) {
 	if closed := k.gpus.remember(ctx); closed != nil {
@@ -82,7 +82,7 @@ func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err erro
 		if k.draining.clients = k.clientsLeft(ctx); k.draining.clients != "" {
 			return nil, nil
 		}
-		// Otherwise a program could start on the card before the server has ended.
+		// Otherwise a program could start on the GPU before the server has ended.
 		k.gpus.close(ctx)
 		err = k.stopServer(ctx)
 	}
@@ -94,7 +94,7 @@ func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err erro
 			return closed, nil
 		}
 	}
-	// An error here closes the card: a daemon that does not answer is not killed for it.
+	// An error here closes the GPU: a daemon that does not answer is not killed for it.
 	return k.limit(ctx, uses), nil
 }
 
@@ -108,7 +108,7 @@ func (k *keeper) useGone(uses gpuUses) bool {
 	return false
 }
 
-// limit has the daemon limit each process to the largest share of each card.
+// limit has the daemon limit each process to the largest share of each GPU.
 func (k *keeper) limit(ctx context.Context, uses gpuUses) error {
 	now := k.inForce()
 	limits := uses.limits(now)
@@ -139,7 +139,7 @@ func (k *keeper) limitCommands(ctx context.Context, limits []mps.Limits) (string
 	return limitCommands(limits, servers), err
 }
 
-// finish brings the card in line with its use after the daemon has ended for good. A card
+// finish brings the GPU in line with its use after the daemon has ended for good. A GPU
 // with claims stays closed until the next supervisor opens it: their containers may start
 // programs meanwhile.
 func (k *keeper) finish(ctx context.Context) {
@@ -161,7 +161,7 @@ func (k *keeper) finish(ctx context.Context) {
 	}
 }
 
-// restore puts the compute mode of a card back on a node where nothing uses MPS.
+// restore puts the compute mode of a GPU back on a node where nothing uses MPS.
 func restore(ctx context.Context, opts Options, dir mps.Dir, uuid string) error {
 	device, err := opts.Device(ctx, uuid)
 	if err != nil {

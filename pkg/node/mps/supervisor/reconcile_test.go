@@ -15,8 +15,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// Where the card is offered in several modes, it is MPS' from the first claim to the last.
-func TestCardIsMPSAsLongAsItHasClaims(t *testing.T) {
+// Where the GPU is offered in several modes, it is MPS' from the first claim to the last.
+func TestGPUIsMPSAsLongAsItHasClaims(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	w.uses(mps.Use{})
 	w.run()
@@ -117,8 +117,8 @@ func TestUseThatIsRemoved(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	w.run()
 	w.awaitState("a", mps.Ready)
-	card := filepath.Dir(w.dir.PipeDir("a"))
-	if err := errors.Join(os.Remove(filepath.Join(card, mps.UseFile)), w.dir.ForgetFoundMode("a")); err != nil {
+	g := filepath.Dir(w.dir.PipeDir("a"))
+	if err := errors.Join(os.Remove(filepath.Join(g, mps.UseFile)), w.dir.ForgetFoundMode("a")); err != nil {
 		t.Fatal(err)
 	}
 	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")

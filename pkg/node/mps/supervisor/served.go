@@ -209,7 +209,7 @@ func (k *keeper) writeStatus(ctx context.Context, gpu *served, state mps.State, 
 	return nil
 }
 
-// watchUse signals when the use of a card may have changed. Where files cannot be watched it
+// watchUse signals when the use of a GPU may have changed. Where files cannot be watched it
 // does not, and claims are prepared more slowly: the use is looked at every lookInterval.
 func watchUse(ctx context.Context, dir mps.Dir, gpus gpus) (useChanged <-chan struct{}, forget func()) {
 	logger := klog.FromContext(ctx)

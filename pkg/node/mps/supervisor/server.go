@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// serverLimit is how long a server may take to have its context on the card: some
+	// serverLimit is how long a server may take to have its context on the GPU: some
 	// 160 ms on an H200.
 	serverLimit = 10 * time.Second
 	// listLimit is how long the daemon may take to list it.
 	listLimit = 2 * time.Second
 )
 
-// server is the card's MPS server, which the supervisor has the daemon start before there
-// is a client: it is to have the only context on the card.
+// server is the GPU's MPS server, which the supervisor has the daemon start before there
+// is a client: it is to have the only context on the GPU.
 type server struct {
 	pid   int
 	ended <-chan struct{}
@@ -33,8 +33,8 @@ type server struct {
 	forget func()
 }
 
-// takeOver makes the card that of MPS, with a server on it. Clients may have had the daemon
-// start one, as those of a plugin does that says nothing of the card's use, or not yet after
+// takeOver makes the GPU that of MPS, with a server on it. Clients may have had the daemon
+// start one, as those of a plugin does that says nothing of the GPU's use, or not yet after
 // a reboot. Neither that server nor its clients are beside MPS, and the daemon is not to
 // have a second one: they go on, and from here on nobody comes beside them.
 func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error) {
@@ -60,7 +60,7 @@ func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error
 	return nil, k.startServer(ctx, daemon, "")
 }
 
-// startServer has the daemon start the card's server by a command, if it has none yet, and
+// startServer has the daemon start the GPU's server by a command, if it has none yet, and
 // waits until it serves.
 func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string) error {
 	err := k.gpus.open(ctx)
@@ -84,7 +84,7 @@ func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string)
 	ctx = context.WithoutCancel(ctx)
 	// A server that does not serve is not foreign. A daemon that is gone has none.
 	servers, _ := k.servers(ctx)
-	// Somebody else who has the card's only context is the likeliest reason.
+	// Somebody else who has the GPU's only context is the likeliest reason.
 	return fmt.Errorf("start the GPU's MPS server: %w%s", errors.Join(err, k.gpus.checkForeign(ctx, servers...)), said)
 }
 
@@ -175,14 +175,14 @@ func (k *keeper) watchServer(ctx context.Context, pid int) error {
 // programs of the node, which may never end, and must not keep the GPU from other modes.
 const clientsLimit = time.Minute
 
-// draining is a server of a card that no claim uses any more.
+// draining is a server of a GPU that no claim uses any more.
 type draining struct {
 	since time.Time
 	// clients is the status's reason while clients keep it from ending; empty if none do.
 	clients string
 }
 
-// clientsLeft says, for people, which clients keep the card's server from being ended;
+// clientsLeft says, for people, which clients keep the GPU's server from being ended;
 // empty if none do.
 func (k *keeper) clientsLeft(ctx context.Context) string {
 	now := k.Clock.Now()
@@ -209,7 +209,7 @@ func (k *keeper) clientsLeft(ctx context.Context) string {
 	return ""
 }
 
-// stopServer ends the card's server.
+// stopServer ends the GPU's server.
 func (k *keeper) stopServer(ctx context.Context) error {
 	s := k.server
 	defer k.forgetServer()
@@ -233,7 +233,7 @@ func (k *keeper) forgetServer() {
 	}
 }
 
-// serverEnded is closed when the card's server has ended; nil if there is none.
+// serverEnded is closed when the GPU's server has ended; nil if there is none.
 func (k *keeper) serverEnded() <-chan struct{} {
 	if k.server == nil {
 		return nil
@@ -242,12 +242,12 @@ func (k *keeper) serverEnded() <-chan struct{} {
 }
 
 // limitCommands tell the daemon what to hold processes to that state no limits, and no
-// process exceeds, on each of its cards: for the servers that it has, and for those that it
+// process exceeds, on each of its GPUs: for the servers that it has, and for those that it
 // will have. A default alone is for the next server only.
 func limitCommands(limits []mps.Limits, servers []int) string {
 	var commands []string
 	add := func(format string, args ...any) { commands = append(commands, fmt.Sprintf(format, args...)) }
-	// The daemon numbers its cards by itself. Limits in K are ignored without a word.
+	// The daemon numbers its GPUs by itself. Limits in K are ignored without a word.
 	memory := func(format string, args ...any) {
 		for i, l := range limits {
 			if l.MemoryMiB > 0 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package supervisor keeps one MPS control daemon running for each of the
-// node's cards, or one for all of them where that is wanted, and tells everybody
+// node's GPUs, or one for all of them where that is wanted, and tells everybody
 // what became of it, in a directory on the host (mps.Dir).
 //
-// One daemon per card, not per claim: two daemons on one card halve each other
+// One daemon per GPU, not per claim: two daemons on one GPU halve each other
 // (measured on an H200). When a daemon is dead, a CUDA program that was sent to
 // it runs outside of MPS, without any limit, and does not know. So what is said
 // about a daemon is said at once, and a supervisor that ends takes its daemons
@@ -28,7 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// rereadInterval is how often the cards are read again while there are none, or
+// rereadInterval is how often the GPUs are read again while there are none, or
 // some that cannot be used.
 const rereadInterval = time.Minute
 
@@ -45,18 +45,18 @@ const (
 // Options are what a supervisor works with. All fields but NodeControl are needed.
 type Options struct {
 	Dir mps.Dir
-	// Read reads the node's cards. It may be slow, and it may fail; with ErrStale for as
+	// Read reads the node's GPUs. It may be slow, and it may fail; with ErrStale for as
 	// long as this process lives.
 	Read func(ctx context.Context) (*gpu.Machine, error)
-	// Device is a card of the last reading. It is good for as long as this process lives.
+	// Device is a GPU of the last reading. It is good for as long as this process lives.
 	Device  func(ctx context.Context, uuid string) (Device, error)
 	Control Control
-	// NodeControl runs the daemon for all cards, in Dir.OfNode; nil where there is never one.
+	// NodeControl runs the daemon for all GPUs, in Dir.OfNode; nil where there is never one.
 	NodeControl Control
 	Clock       clock.Clock
 }
 
-// ErrStale is that nothing but a new process can read the cards, as after the driver was
+// ErrStale is that nothing but a new process can read the GPUs, as after the driver was
 // replaced.
 var ErrStale = errors.New("gpu-mps-supervisor has to be started anew")
 
@@ -89,15 +89,15 @@ type supervisor struct {
 	Options
 	wg   sync.WaitGroup
 	fail context.CancelCauseFunc
-	// cards are those that have a daemon.
-	cards []card
-	// node is the daemon for all cards.
+	// GPUs are those that have a daemon.
+	gpus []servedGPU
+	// node is the daemon for all GPUs.
 	node nodeDaemon
 	// stopDaemons ends the daemons; nil while there are none.
 	stopDaemons context.CancelCauseFunc
 	// serving is the context of the daemons' keepers.
 	serving context.Context
-	// read is when the cards are to be read next; never if it is zero.
+	// read is when the GPUs are to be read next; never if it is zero.
 	read time.Time
 	// logged are the faults that the log has.
 	logged []gpu.Fault
@@ -111,14 +111,14 @@ type supervisor struct {
 	idleEnds chan error
 }
 
-// card is one that was read.
-type card struct {
+// GPU is one that was read.
+type servedGPU struct {
 	uuid   string
 	device Device
 }
 
 func (s *supervisor) serves(uuid string) bool {
-	return slices.ContainsFunc(s.cards, func(c card) bool { return c.uuid == uuid })
+	return slices.ContainsFunc(s.gpus, func(c servedGPU) bool { return c.uuid == uuid })
 }
 
 // errNodeIdle ends daemons that nothing uses.
@@ -189,7 +189,7 @@ func (s *supervisor) look(ctx context.Context) {
 		s.stopDaemons(errNodeIdle)
 		s.wg.Wait()
 		s.serving, s.stopDaemons = nil, nil
-		s.cards, s.node = nil, nodeDaemon{}
+		s.gpus, s.node = nil, nodeDaemon{}
 	case !needed && (s.restored.IsZero() || now.Sub(s.restored) >= rereadInterval):
 		s.restored = now
 		err := s.restore(ctx)
@@ -237,15 +237,15 @@ func (s *supervisor) restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// refresh reads the cards, starts daemons for new ones, and returns after how long to
+// refresh reads the GPUs, starts daemons for new ones, and returns after how long to
 // do so again; 0 for never.
 //
-// It stops no daemon, whatever becomes of its card: that would end its clients, and a card
+// It stops no daemon, whatever becomes of its GPU: that would end its clients, and a GPU
 // that is lost ends them by itself.
 func (s *supervisor) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
 	machine, err := s.Read(ctx)
-	if errors.Is(err, ErrStale) && len(s.cards) == 0 {
+	if errors.Is(err, ErrStale) && len(s.gpus) == 0 {
 		// It ends no client.
 		s.fail(err)
 		return 0
@@ -271,8 +271,8 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 			logger.Error(err, "A GPU gets no MPS control daemon yet", "uuid", found.UUID)
 			return rereadInterval
 		}
-		kept := card{found.UUID, device}
-		s.cards = append(s.cards, kept)
+		kept := servedGPU{found.UUID, device}
+		s.gpus = append(s.gpus, kept)
 		k := newKeeper(s.Options, kept)
 		s.wg.Go(func() {
 			if err := k.run(klog.NewContext(ctx, logger.WithValues("gpu", found.Index, "uuid", found.UUID))); err != nil {

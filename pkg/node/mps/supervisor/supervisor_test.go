@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-func TestEachCardGetsADaemon(t *testing.T) {
+func TestEachGPUGetsADaemon(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.run()
 	w.awaitState("a", mps.Ready)
@@ -149,7 +149,7 @@ func TestToldDownBeforeItQuits(t *testing.T) {
 	}
 }
 
-func TestCardsThatAppearLater(t *testing.T) {
+func TestGPUsThatAppearLater(t *testing.T) {
 	w := newWorld(t, "a")
 	w.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 1, UUID: "b"}}}
 	w.run()

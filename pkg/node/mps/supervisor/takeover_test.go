@@ -11,10 +11,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// A supervisor was killed, and with it the card's daemon and server. Until the next one runs
-// the first program gets the card, which is EXCLUSIVE_PROCESS: all of it. The next one lets it
+// A supervisor was killed, and with it the GPU's daemon and server. Until the next one runs
+// the first program gets the GPU, which is EXCLUSIVE_PROCESS: all of it. The next one lets it
 // have that until it ends, and nobody else in.
-func TestProgramThatHadTheCardBetweenTwoSupervisors(t *testing.T) {
+func TestProgramThatHadTheGPUBetweenTwoSupervisors(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeExclusiveProcess)
 	w.uses(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
 	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {

@@ -49,7 +49,7 @@ func TestSocketTakenAway(t *testing.T) {
 	}
 }
 
-// unlinkable makes it impossible to lead clients to the card's daemon, as a full file
+// unlinkable makes it impossible to lead clients to the GPU's daemon, as a full file
 // system does, until the returned function is called.
 func (w *world) unlinkable(uuid string) (possible func()) {
 	w.t.Helper()

@@ -134,8 +134,8 @@ func (b *bench) shows(t *testing.T, want string) {
 		t.Fatal(err)
 	}
 	got := ""
-	if card := reserved.Card("GPU-0"); card.Whole {
-		got = fmt.Sprint(card.Driver, card.Pods)
+	if g := reserved.GPU("GPU-0"); g.Whole {
+		got = fmt.Sprint(g.Driver, g.Pods)
 	}
 	if got != want {
 		t.Errorf("%q has GPU-0, want %q", got, want)
@@ -215,7 +215,7 @@ func TestGPUThatIsThisDriversByTheNodesLabel(t *testing.T) {
 		b.start(t)
 		b.SetOwner(v1alpha1.DriverName)
 		synctest.Wait()
-		if reserved, err := b.Observe(t.Context(), b.machine); err == nil && reserved.Card("GPU-0").Whole {
+		if reserved, err := b.Observe(t.Context(), b.machine); err == nil && reserved.GPU("GPU-0").Whole {
 			t.Error("a plugin that starts anew closes the GPU for a moment")
 		}
 		b.shows(t, "")

@@ -31,7 +31,7 @@ func offers(m mode.Mode, backend string) Offered {
 // share is a claim for 2 GiB of GPU-0.
 func share(backend string) state.Record {
 	return state.Record{Namespace: "team", Name: "share", Grants: []claim.Grant{{Mode: mode.MPS, Isolation: backend,
-		Card: claim.Card{UUID: "GPU-0", MemoryMiB: 16130}, Units: 2, Config: v1alpha1.Default()}}}
+		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Units: 2, Config: v1alpha1.Default()}}}
 }
 
 func TestUses(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/build"
 )
 
-// ModeLabel is the label that says how a node's cards are shared.
+// ModeLabel is the label that says how a node's GPUs are shared.
 const ModeLabel = "ack.node.gpu.schedule"
 
 // readyTimeout is how long the control plane or a node may take to be ready. It

@@ -237,7 +237,7 @@ func (c *Cluster) simulate(ctx context.Context, node *nodeState, machine string)
 
 func (c *Cluster) driverRoot(name string) string { return filepath.Join(c.nodeRoot(name), driverRoot) }
 
-// Where a node with simulated cards has its driver, and what the driver keeps.
+// Where a node with simulated GPUs has its driver, and what the driver keeps.
 const (
 	driverRoot  = "/run/nvidia/driver"
 	driverState = driverRoot + "/state"
@@ -246,7 +246,7 @@ const (
 	driverCgroups = driverRoot + "/cgroup"
 )
 
-// Fault breaks, or heals, a card of a node that runs, as `simnode fault` does.
+// Fault breaks, or heals, a GPU of a node that runs, as `simnode fault` does.
 func (c *Cluster) Fault(ctx context.Context, name string, fault ...string) error {
 	root := c.driverRoot(name)
 	if _, err := os.Stat(root); err != nil {

@@ -206,7 +206,7 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 	}
 	path += "/usr/sbin:/usr/bin:/sbin:/bin"
 	binds = append(binds, sandbox.Bind{Source: s.Components["cni"], Target: "/opt/cni/bin", ReadOnly: true})
-	if state := filepath.Join(c.nodeRoot(node.Name), driverState); node.Cards != "" {
+	if state := filepath.Join(c.nodeRoot(node.Name), driverState); node.GPUs != "" {
 		// A mount of its own: it is writable where a container sees the rest of the node
 		// read-only, as settings of a real driver are.
 		binds = append(binds, sandbox.Bind{Source: state, Target: driverState})

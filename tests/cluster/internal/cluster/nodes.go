@@ -17,7 +17,7 @@ const maxNodes = 250
 type Node struct {
 	// Name is the node's name in Kubernetes.
 	Name string `json:"name"`
-	// Machine names the file that describes the node's simulated cards; empty
+	// Machine names the file that describes the node's simulated GPUs; empty
 	// for a node without an NVIDIA driver.
 	Machine string `json:"machine,omitempty"`
 	// Mode is the value of the node's mode label; empty for no label.

@@ -77,7 +77,7 @@ func planNodes(have []*nodeState, wanted []wantedNode, usable func(*nodeState) b
 	for _, node := range have {
 		keep := false
 		for _, w := range wanted {
-			if w.Name != node.Name || w.cards != node.Cards || w.StockTimers != node.StockTimers ||
+			if w.Name != node.Name || w.gpus != node.GPUs || w.StockTimers != node.StockTimers ||
 				!usable(node) {
 				continue
 			}
@@ -113,7 +113,7 @@ func (c *Cluster) addNodes(ctx context.Context, s *state, wanted []wantedNode, i
 	var group sync.WaitGroup
 	errs := make([]error, len(wanted))
 	for i, w := range wanted {
-		node := &nodeState{Node: w.Node, Cards: w.cards, Images: maps.Clone(needed)}
+		node := &nodeState{Node: w.Node, GPUs: w.gpus, Images: maps.Clone(needed)}
 		err := c.update(s, func() {
 			node.Number = s.freeNumber()
 			s.Nodes = append(slices.Clone(s.Nodes), node)
@@ -146,7 +146,7 @@ func (c *Cluster) nodeNeeds(ctx context.Context, s *state, wanted []wantedNode, 
 	return digests, errors.Join(simulatorErr, err)
 }
 
-// simulator are the programs that give nodes their cards, by their names in the
+// simulator are the programs that give nodes their GPUs, by their names in the
 // cluster's directory and their packages. Those that run on a node find no C
 // library there.
 var simulator = []struct {
@@ -160,7 +160,7 @@ var simulator = []struct {
 // nvmlLibrary is the nodes' NVML, in the cluster's directory.
 const nvmlLibrary = "libnvidia-ml.so"
 
-// buildSimulator builds what gives nodes their cards, where any has.
+// buildSimulator builds what gives nodes their GPUs, where any has.
 func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error {
 	needed := false
 	for _, w := range wanted {

@@ -8,11 +8,11 @@ import (
 )
 
 func TestPlanNodes(t *testing.T) {
-	running := func(name, cards, mode string) *nodeState {
-		return &nodeState{Node: Node{Name: name, Mode: mode}, Number: 1, Cards: cards}
+	running := func(name, gpus, mode string) *nodeState {
+		return &nodeState{Node: Node{Name: name, Mode: mode}, Number: 1, GPUs: gpus}
 	}
-	wanted := func(name, cards, mode string) wantedNode {
-		return wantedNode{Node: Node{Name: name, Mode: mode}, cards: cards}
+	wanted := func(name, gpus, mode string) wantedNode {
+		return wantedNode{Node: Node{Name: name, Mode: mode}, gpus: gpus}
 	}
 	tests := map[string]struct {
 		have    []*nodeState
@@ -33,7 +33,7 @@ func TestPlanNodes(t *testing.T) {
 		"other GPUs make a node anew": {have: []*nodeState{running("a", "x", "share")},
 			wanted: []wantedNode{wanted("a", "y", "share")}, remove: []string{"a"}, add: []string{"a"}},
 		"other timers make a node anew": {have: []*nodeState{running("a", "x", "")},
-			wanted: []wantedNode{{Node: Node{Name: "a", StockTimers: true}, cards: "x"}}, remove: []string{"a"},
+			wanted: []wantedNode{{Node: Node{Name: "a", StockTimers: true}, gpus: "x"}}, remove: []string{"a"},
 			add: []string{"a"}},
 		"a dead node is made anew": {have: []*nodeState{running("a", "x", "")},
 			wanted: []wantedNode{wanted("a", "x", "")}, dead: []string{"a"}, remove: []string{"a"}, add: []string{"a"}},

@@ -43,9 +43,9 @@ type nodeState struct {
 	Node
 	// Number is the node's place in the network, from 1.
 	Number int `json:"number"`
-	// Cards is a digest of the machine file the node's cards were made from;
+	// GPUs is a digest of the machine file the node's GPUs were made from;
 	// empty where it has none.
-	Cards string `json:"cards,omitempty"`
+	GPUs string `json:"cards,omitempty"`
 	// Made says that the node was made to the end. One that was not is of no
 	// use, whether it runs or not.
 	Made bool `json:"made"`

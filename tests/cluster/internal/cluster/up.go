@@ -21,14 +21,14 @@ import (
 // wantedNode is a node as it is to be.
 type wantedNode struct {
 	Node
-	file  string // the machine file; empty for a node without cards
-	cards string // its digest
+	file string // the machine file; empty for a node without GPUs
+	gpus string // its digest
 }
 
 // Wanted is what Up makes of a cluster.
 type Wanted struct {
 	Nodes []Node
-	// Simulate gives nodes that name a machine its cards.
+	// Simulate gives nodes that name a machine its GPUs.
 	Simulate bool
 	// Images are archives that every node has before its first pod.
 	Images []string
@@ -42,7 +42,7 @@ type Wanted struct {
 
 // Up brings the cluster into being, or an existing one to having these nodes: it
 // adds those that are missing or dead, removes those not named and makes those
-// anew whose cards are others. What is left of a cluster that no longer works it
+// anew whose GPUs are others. What is left of a cluster that no longer works it
 // takes down first. When it returns without an error, every node is Ready and
 // pods can be made.
 func (c *Cluster) Up(ctx context.Context, w Wanted) error {
@@ -137,7 +137,7 @@ func (c *Cluster) resolve(nodes []Node, simulate bool) ([]wantedNode, error) {
 					".yaml, or paths", node.Name, err)
 			}
 			sum := sha256.Sum256(content)
-			w.cards = hex.EncodeToString(sum[:])
+			w.gpus = hex.EncodeToString(sum[:])
 		}
 		wanted = append(wanted, w)
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package contexts makes contexts on the cards of a simulated node (tests/standins/sim), as far as
+// Package contexts makes contexts on the GPUs of a simulated node (tests/standins/sim), as far as
 // their compute modes allow it. It stands in for what NVIDIA's kernel driver does when a
-// program starts to use CUDA: who is refused, and who holds a card that takes one process.
+// program starts to use CUDA: who is refused, and who holds a GPU that takes one process.
 package contexts
 
 import (
@@ -25,15 +25,15 @@ const (
 	exclusiveProcess = "3"
 )
 
-// Where a driver root has a card's compute mode, once it was set, and the file that those
-// who have contexts on the card hold a lock of: a shared one, or in EXCLUSIVE_PROCESS one
+// Where a driver root has a GPU's compute mode, once it was set, and the file that those
+// who have contexts on the GPU hold a lock of: a shared one, or in EXCLUSIVE_PROCESS one
 // alone.
 func modeFile(root, uuid string) string { return filepath.Join(root, "state", uuid+".compute-mode") }
 
 func lockFile(root, uuid string) string { return filepath.Join(root, "state", uuid+".contexts") }
 
-// Open makes a context on a card of the driver root, which lasts until it is closed or the
-// process ends. The error is ErrBusy where the card's compute mode forbids it.
+// Open makes a context on a GPU of the driver root, which lasts until it is closed or the
+// process ends. The error is ErrBusy where the GPU's compute mode forbids it.
 func Open(root, uuid string) (closeContext func() error, err error) {
 	mode, err := os.ReadFile(modeFile(root, uuid))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

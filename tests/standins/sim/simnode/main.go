@@ -120,12 +120,12 @@ func fault(_ context.Context, c *cli.Command) error {
 			sim.Faults, what)
 	}
 	return sim.Change(c.String("root"), func(s *sim.Spec) error {
-		card, err := s.Find(what[0])
+		g, err := s.Find(what[0])
 		if err != nil {
 			return err
 		}
 		for _, f := range what[1:] {
-			if err := s.Inject(card, f); err != nil {
+			if err := s.Inject(g, f); err != nil {
 				return err
 			}
 		}

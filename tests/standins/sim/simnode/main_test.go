@@ -25,7 +25,7 @@ func TestFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	// NVML's order is against that of the devices' names.
-	slices.Reverse(spec.Cards)
+	slices.Reverse(spec.GPUs)
 	root := t.TempDir()
 	if err := spec.WriteRoot(root); err != nil {
 		t.Fatal(err)

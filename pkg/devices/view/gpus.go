@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view reads a node's cards out of the ResourceSlices that the driver
+// Package view reads a node's GPUs out of the ResourceSlices that the driver
 // publishes, as far as the controller needs to know them.
 package view
 
@@ -17,8 +17,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Card is one card in one mode.
-type Card struct {
+// GPU is one GPU in one mode.
+type GPU struct {
 	Index     int64
 	Model     string
 	MemoryMiB int64
@@ -30,9 +30,9 @@ type Card struct {
 type Slice struct {
 	metav1.ObjectMeta
 	// Node is empty where the slice is not of one node.
-	Node  string
-	Pool  resourceapi.ResourcePool
-	Cards []Card
+	Node string
+	Pool resourceapi.ResourcePool
+	GPUs []GPU
 	// Profiles are those of the MIG instances in the slice, each once, in order.
 	Profiles []string
 	// Spread is whether something may be held back of its devices to spread shares.
@@ -61,8 +61,8 @@ func Read(slice *resourceapi.ResourceSlice) *Slice {
 		if device.Attributes[v1alpha1.AttrMaxShares].IntValue != nil {
 			kept.Spread = true
 		}
-		if card, ok := read(device); ok {
-			kept.Cards = append(kept.Cards, card)
+		if g, ok := read(device); ok {
+			kept.GPUs = append(kept.GPUs, g)
 		}
 		kept.Profiles = append(kept.Profiles, profile(device)...)
 	}
@@ -96,17 +96,17 @@ func isInstance(d resourceapi.Device) bool {
 	return ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "") == string(mode.MIG)
 }
 
-// read returns the card that a device stands for. It is false for a device that
-// stands for several cards, for a MIG instance, which is a part of one that is not offered, and for a
+// read returns the GPU that a device stands for. It is false for a device that
+// stands for several GPUs, for a MIG instance, which is a part of one that is not offered, and for a
 // device that does not say all of it.
-func read(d resourceapi.Device) (Card, bool) {
+func read(d resourceapi.Device) (GPU, bool) {
 	index, model := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrModel].StringValue
 	memory, served := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, d.Attributes[v1alpha1.AttrMode].StringValue
 	count := d.Attributes[v1alpha1.AttrGPUCount].IntValue
 	if index == nil || model == nil || memory == nil || served == nil || count != nil && *count != 1 || isInstance(d) {
-		return Card{}, false
+		return GPU{}, false
 	}
-	return Card{Index: *index, Model: *model, MemoryMiB: *memory, Mode: mode.Mode(*served)}, true
+	return GPU{Index: *index, Model: *model, MemoryMiB: *memory, Mode: mode.Mode(*served)}, true
 }
 
 // Transform is a transform for informers of ResourceSlices: they hold a *Slice for
@@ -118,25 +118,25 @@ func Transform(object any) (any, error) {
 	return object, nil
 }
 
-// Pool returns the cards of a node's pool, each once, ordered by index. It is
+// Pool returns the GPUs of a node's pool, each once, ordered by index. It is
 // false while the pool is not whole: its newest generation is published in part,
 // or nothing is.
-func Pool(node string, published []*Slice) ([]Card, bool) {
+func Pool(node string, published []*Slice) ([]GPU, bool) {
 	offered, whole := Offered(node, published)
-	return slices.CompactFunc(offered, func(a, b Card) bool { return a.Index == b.Index }), whole
+	return slices.CompactFunc(offered, func(a, b GPU) bool { return a.Index == b.Index }), whole
 }
 
-// Offered is Pool with each card once for each mode that it is offered in, ordered
+// Offered is Pool with each GPU once for each mode that it is offered in, ordered
 // by index, then by mode.
-func Offered(node string, published []*Slice) ([]Card, bool) {
+func Offered(node string, published []*Slice) ([]GPU, bool) {
 	newest, whole := Newest(node, published)
 	if !whole {
 		return nil, false
 	}
-	cards := all(newest)
-	slices.SortStableFunc(cards,
-		func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
-	return cards, true
+	gpus := all(newest)
+	slices.SortStableFunc(gpus,
+		func(a, b GPU) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
+	return gpus, true
 }
 
 // Newest returns the slices of a node's pool that the scheduler goes by, those of
@@ -153,26 +153,26 @@ func Newest(node string, published []*Slice) ([]*Slice, bool) {
 	return newest, len(newest) > 0 && int64(len(newest)) == newest[0].Pool.ResourceSliceCount
 }
 
-// Model is a card model and the modes that its cards are served in.
+// Model is a GPU model and the modes that its GPUs are served in.
 type Model struct {
 	Name  string
 	Modes []mode.Mode
 }
 
-// Models lists the card models of all slices, ordered by name, their modes
-// ordered too. Pools that are not whole count: their cards are there.
+// Models lists the GPU models of all slices, ordered by name, their modes
+// ordered too. Pools that are not whole count: their GPUs are there.
 func Models(published []*Slice) []Model {
-	cards := all(published)
-	slices.SortFunc(cards,
-		func(a, b Card) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
+	gpus := all(published)
+	slices.SortFunc(gpus,
+		func(a, b GPU) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
 	var models []Model
-	for _, card := range cards {
-		if len(models) == 0 || models[len(models)-1].Name != card.Model {
-			models = append(models, Model{Name: card.Model})
+	for _, g := range gpus {
+		if len(models) == 0 || models[len(models)-1].Name != g.Model {
+			models = append(models, Model{Name: g.Model})
 		}
 		last := &models[len(models)-1]
-		if len(last.Modes) == 0 || last.Modes[len(last.Modes)-1] != card.Mode {
-			last.Modes = append(last.Modes, card.Mode)
+		if len(last.Modes) == 0 || last.Modes[len(last.Modes)-1] != g.Mode {
+			last.Modes = append(last.Modes, g.Mode)
 		}
 	}
 	return models
@@ -189,10 +189,10 @@ func Profiles(published []*Slice) []string {
 	return slices.Compact(profiles)
 }
 
-func all(published []*Slice) []Card {
-	var cards []Card
+func all(published []*Slice) []GPU {
+	var gpus []GPU
 	for _, slice := range published {
-		cards = append(cards, slice.Cards...)
+		gpus = append(gpus, slice.GPUs...)
 	}
-	return cards
+	return gpus
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
-// card is one card, as it was read last.
-type card struct {
-	// Calls are those on the card alone, peers those that concern another card
+// GPU is one GPU, as it was read last.
+type cachedGPU struct {
+	// Calls are those on the GPU alone, peers those that concern another GPU
 	// too: where these hang, the other one may be to blame.
 	*bounded.Calls
 	peers *bounded.Calls
@@ -30,22 +30,22 @@ type card struct {
 	address pciAddress
 	located bool // address is known
 	lanes   []lane
-	// instances are those of a card in MIG mode, handedOut those that can be handed out, by UUID, as read last.
+	// instances are those of a GPU in MIG mode, handedOut those that can be handed out, by UUID, as read last.
 	instances []gpu.Instance
 	handedOut map[string]gpu.InstanceID
 	// devices are the MIG devices of these, by UUID. A handle may lead to another one once its own is gone.
 	devices map[string]nvml.Device
-	// told is what the card told of itself, in this reading or an earlier one.
+	// told is what the GPU told of itself, in this reading or an earlier one.
 	told told
-	// failure is why the card cannot be used; nil if it can.
+	// failure is why the GPU cannot be used; nil if it can.
 	failure error
 	// recovery is of the last check.
 	recovery recovery
 }
 
-// told are the properties that a card may lack and that never change.
+// told are the properties that a GPU may lack and that never change.
 type told struct {
-	uuid                                   string // of the card that told it
+	uuid                                   string // of the GPU that told it
 	brand, architecture, computeCapability string
 	smCount                                int
 	reservedMiB                            int64
@@ -53,14 +53,14 @@ type told struct {
 	migProfiles []*migProfile
 }
 
-func newCard(timeout time.Duration) *card {
-	return &card{Calls: newCalls(timeout), peers: newCalls(timeout)}
+func newGPU(timeout time.Duration) *cachedGPU {
+	return &cachedGPU{Calls: newCalls(timeout), peers: newCalls(timeout)}
 }
 
-// again is the card at the beginning of the next reading. Which one it is stays
-// known if it can no longer be asked; a card that hangs is as it was.
-func (c *card) again() *card {
-	next := &card{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure,
+// again is the GPU at the beginning of the next reading. Which one it is stays
+// known if it can no longer be asked; a GPU that hangs is as it was.
+func (c *cachedGPU) again() *cachedGPU {
+	next := &cachedGPU{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure,
 		handle: c.handle, handedOut: c.handedOut, recovery: c.recovery}
 	next.gpu = gpu.GPU{UUID: c.gpu.UUID, PCIBusID: c.gpu.PCIBusID}
 	return next
@@ -80,8 +80,8 @@ func (a pciAddress) String() string {
 
 func addressOf(info nvml.PciInfo) pciAddress { return pciAddress{info.Domain, info.Bus, info.Device} }
 
-// find finds the card at a position of NVML's order, which one it is and its MIG mode.
-func (r *Reader) find(ctx context.Context, c *card, i int) error {
+// find finds the GPU at a position of NVML's order, which one it is and its MIG mode.
+func (r *Reader) find(ctx context.Context, c *cachedGPU, i int) error {
 	var err error
 	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
 		return r.lib.DeviceGetHandleByIndex(i)
@@ -89,7 +89,7 @@ func (r *Reader) find(ctx context.Context, c *card, i int) error {
 	if err != nil {
 		return err
 	}
-	// Both are read before either can end the reading: they say which card it is.
+	// Both are read before either can end the reading: they say which GPU it is.
 	pci, pciErr := ask(ctx, c.Calls, "reading the PCI address", c.handle.GetPciInfo)
 	if pciErr == nil {
 		c.address, c.located = addressOf(pci), true
@@ -105,9 +105,9 @@ func (r *Reader) find(ctx context.Context, c *card, i int) error {
 	return r.readMIGMode(ctx, c)
 }
 
-// fill reads what every card must have, then what it may have. It returns why
-// the card cannot be used.
-func (r *Reader) fill(ctx context.Context, c *card, i int) error {
+// fill reads what every GPU must have, then what it may have. It returns why
+// the GPU cannot be used.
+func (r *Reader) fill(ctx context.Context, c *cachedGPU, i int) error {
 	err := r.find(ctx, c, i)
 	if err != nil {
 		return err
@@ -132,8 +132,8 @@ func (r *Reader) fill(ctx context.Context, c *card, i int) error {
 	return r.readLanes(ctx, c)
 }
 
-// fillTold fills what a card may lack.
-func (r *Reader) fillTold(ctx context.Context, c *card) error {
+// fillTold fills what a GPU may lack.
+func (r *Reader) fillTold(ctx context.Context, c *cachedGPU) error {
 	now, err := r.readTold(ctx, c)
 	switch {
 	case err == nil:
@@ -153,8 +153,8 @@ func (r *Reader) fillTold(ctx context.Context, c *card) error {
 	return nil
 }
 
-// readTold fails if a property that the card may have cannot be read.
-func (r *Reader) readTold(ctx context.Context, c *card) (told, error) {
+// readTold fails if a property that the GPU may have cannot be read.
+func (r *Reader) readTold(ctx context.Context, c *cachedGPU) (told, error) {
 	t := told{uuid: c.gpu.UUID}
 	brand, err := optional(ctx, r, c.Calls, "reading the brand", "nvmlDeviceGetBrand", c.handle.GetBrand)
 	if err != nil {
@@ -188,7 +188,7 @@ func (r *Reader) readTold(ctx context.Context, c *card) (told, error) {
 	return t, err
 }
 
-// optional makes a call to a function that the library, the driver or the card may
+// optional makes a call to a function that the library, the driver or the GPU may
 // not have; the value is then zero.
 func optional[T any](ctx context.Context, r *Reader, c *bounded.Calls, what, function string,
 	call func() (T, nvml.Return)) (T, error) {
@@ -203,8 +203,8 @@ func optional[T any](ctx context.Context, r *Reader, c *bounded.Calls, what, fun
 	return value, err
 }
 
-// answers is a card of which the codes are known that go-nvlib has names for. It
-// lets go-nvlib name them without asking the card, whose errors it would hide.
+// answers is a GPU of which the codes are known that go-nvlib has names for. It
+// lets go-nvlib name them without asking the GPU, whose errors it would hide.
 type answers struct {
 	nvml.Device
 	brand        nvml.BrandType
@@ -230,9 +230,9 @@ func (r *Reader) name(a answers, of func(device.Device) (string, error)) string 
 	return name
 }
 
-// place finds the card's PCIe root and NUMA node in sysfs; a machine, virtual
+// place finds the GPU's PCIe root and NUMA node in sysfs; a machine, virtual
 // ones above all, may lack either.
-func (r *Reader) place(ctx context.Context, c *card) {
+func (r *Reader) place(ctx context.Context, c *cachedGPU) {
 	logger := klog.FromContext(ctx).V(4)
 	fs := deviceattribute.WithFSFromRoot(r.opts.SysFS)
 	root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(c.gpu.PCIBusID, fs)
@@ -249,8 +249,8 @@ func (r *Reader) place(ctx context.Context, c *card) {
 	}
 }
 
-// fault describes a card that cannot be used.
-func (c *card) fault() gpu.Fault {
+// fault describes a GPU that cannot be used.
+func (c *cachedGPU) fault() gpu.Fault {
 	name := c.gpu.PCIBusID
 	if name == "" {
 		name = "an unknown PCI address"
@@ -273,7 +273,7 @@ func (c *card) fault() gpu.Fault {
 }
 
 // smCount derives the number of streaming multiprocessors, which NVML does not
-// tell of a whole card, from that of CUDA cores, which it does. Cores per
+// tell of a whole GPU, from that of CUDA cores, which it does. Cores per
 // multiprocessor are FP32 results per clock in the CUDA C++ Programming
 // Guide's table of arithmetic throughput.
 func smCount(cores int, computeCapability string) int {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
 
-// Options say where the node's cards and their driver are. Paths are as
+// Options say where the node's GPUs and their driver are. Paths are as
 // the host sees them.
 type Options struct {
 	source.Options
@@ -28,7 +28,7 @@ type Options struct {
 	LibrarySearchPaths []string
 	// HookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for none.
 	HookPath string
-	// ReadInterval is how often the cards are read; 0 is DefaultReadInterval.
+	// ReadInterval is how often the GPUs are read; 0 is DefaultReadInterval.
 	ReadInterval time.Duration
 }
 
@@ -48,7 +48,7 @@ func CheckMIG(value string) error {
 	return nil
 }
 
-// Reader reads the node's cards, with what gives them to containers. It is used by one goroutine, but for Watch.
+// Reader reads the node's GPUs, with what gives them to containers. It is used by one goroutine, but for Watch.
 type Reader struct {
 	*source.Source
 	opts Options
@@ -58,7 +58,7 @@ type Reader struct {
 	begun chan reading
 }
 
-// reading is what came of reading the cards once.
+// reading is what came of reading the GPUs once.
 type reading struct {
 	inventory *prepare.Inventory
 	err       error
@@ -124,11 +124,11 @@ func (r *Reader) readNow(ctx context.Context) (*prepare.Inventory, error) {
 	return &prepare.Inventory{Machine: machine, Base: base}, nil
 }
 
-// withoutEdits are the cards that no container could be given.
+// withoutEdits are the GPUs that no container could be given.
 func withoutEdits(m *gpu.Machine, base prepare.BaseEdits) []gpu.Fault {
 	var faults []gpu.Fault
 	for _, g := range m.GPUs {
-		if _, err := base.Card(g.UUID); err != nil {
+		if _, err := base.GPU(g.UUID); err != nil {
 			faults = append(faults, gpu.Fault{Index: g.Index, UUID: g.UUID, Reason: gpu.FaultUnreadable, Message: err.Error()})
 		}
 	}

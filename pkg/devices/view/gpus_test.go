@@ -26,7 +26,7 @@ var (
 	t4  = gpu.GPU{Model: "Tesla-T4", MemoryMiB: 15360}
 )
 
-// published are cards as the driver publishes them in a mode, the first with the index.
+// published are GPUs as the driver publishes them in a mode, the first with the index.
 func published(m mode.Mode, first int, gpus ...gpu.GPU) []resourceapi.Device {
 	machine := &gpu.Machine{}
 	for i, g := range gpus {
@@ -45,7 +45,7 @@ func slice(generation, count int64, devices ...resourceapi.Device) *resourceapi.
 	}}
 }
 
-// set is a device that stands for two cards.
+// set is a device that stands for two GPUs.
 func set() resourceapi.Device {
 	d := published(mode.Topology, 0, a10)[0]
 	d.Name = "gpus-0-1"
@@ -53,25 +53,25 @@ func set() resourceapi.Device {
 	return d
 }
 
-// What a node shows to legacy tools is what its cards have; pods without a claim are
+// What a node shows to legacy tools is what its GPUs have; pods without a claim are
 // in their tables, too.
-func TestCardsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
+func TestGPUsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
 	g := gpu.GPU{UUID: "GPU-0", Model: a10.Model, MemoryMiB: a10.MemoryMiB}
 	resources := devices.Build(&gpu.Machine{GPUs: []gpu.GPU{g}}, devices.Options{
 		Pool: "p", Mode: mode.CoreMem, Slots: 20, Room: map[string]devices.Room{"GPU-0": {Units: 3, Cores: 20, Slots: 1}},
-		CardTaints: map[string][]resourceapi.DeviceTaint{
+		GPUTaints: map[string][]resourceapi.DeviceTaint{
 			"GPU-0": {{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
 	})
 	got, whole := view.Offered("n", []*view.Slice{view.Read(slice(1, 1, resources.Pools["p"].Slices[0].Devices...))})
-	if diff := cmp.Diff([]view.Card{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got); diff != "" ||
+	if diff := cmp.Diff([]view.GPU{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got); diff != "" ||
 		!whole {
 		t.Errorf("whole: %t, GPUs (-want +got):\n%s", whole, diff)
 	}
 }
 
 func TestPool(t *testing.T) {
-	card := func(index int64, g gpu.GPU, m mode.Mode) view.Card {
-		return view.Card{Index: index, Model: g.Model, MemoryMiB: g.MemoryMiB, Mode: m}
+	one := func(index int64, g gpu.GPU, m mode.Mode) view.GPU {
+		return view.GPU{Index: index, Model: g.Model, MemoryMiB: g.MemoryMiB, Mode: m}
 	}
 	old := published(mode.Exclusive, 0, t4)[0]
 	delete(old.Attributes, v1alpha1.AttrMemoryMiB)
@@ -79,27 +79,27 @@ func TestPool(t *testing.T) {
 	other.Spec.Pool.Name = "n"
 	tests := map[string]struct {
 		published []*resourceapi.ResourceSlice
-		want      []view.Card
+		want      []view.GPU
 		whole     bool
 	}{
 		"nothing": {nil, nil, false},
 		"no GPUs": {[]*resourceapi.ResourceSlice{slice(1, 1)}, nil, true},
 		"one slice": {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, a10)...)},
-			[]view.Card{card(0, a10, mode.Share)}, true},
+			[]view.GPU{one(0, a10, mode.Share)}, true},
 		"by index": {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...), slice(1, 2, published(
-			mode.Share, 0, a10)...)}, []view.Card{card(0, a10, mode.Share), card(1, t4, mode.Share)}, true},
+			mode.Share, 0, a10)...)}, []view.GPU{one(0, a10, mode.Share), one(1, t4, mode.Share)}, true},
 		"in part": {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...)}, nil, false},
 		"newer in part": {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, t4)...), slice(2, 2, published(
 			mode.Share, 0, a10)...)}, nil, false},
 		"newer": {[]*resourceapi.ResourceSlice{slice(2, 1, published(mode.Share, 0, a10)...), slice(1, 1, published(
-			mode.Share, 0, t4)...)}, []view.Card{card(0, a10, mode.Share)}, true},
+			mode.Share, 0, t4)...)}, []view.GPU{one(0, a10, mode.Share)}, true},
 		"sets of GPUs": {
 			[]*resourceapi.ResourceSlice{
 				slice(1, 1, append([]resourceapi.Device{set()}, published(mode.Topology, 0, a10)...)...)},
-			[]view.Card{card(0, a10, mode.Topology)}, true},
+			[]view.GPU{one(0, a10, mode.Topology)}, true},
 		"several modes": {
 			[]*resourceapi.ResourceSlice{slice(1, 1, append(published(mode.Share, 0, a10), published(mode.CGPU, 0, a10)...)...)},
-			[]view.Card{card(0, a10, mode.CGPU)}, true},
+			[]view.GPU{one(0, a10, mode.CGPU)}, true},
 		"says too little": {[]*resourceapi.ResourceSlice{slice(1, 1, old)}, nil, true},
 		"another pool":    {[]*resourceapi.ResourceSlice{other}, nil, false},
 	}
@@ -113,7 +113,7 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// A pool with linked sets is several slices: counters, sets, cards.
+// A pool with linked sets is several slices: counters, sets, GPUs.
 func TestPoolWithLinkedSets(t *testing.T) {
 	machine := &gpu.Machine{}
 	for i := range 4 {
@@ -182,9 +182,9 @@ func TestInstancesAreNoGPUs(t *testing.T) {
 	offered := slice(1, 1, devices.Build(machine, devices.Options{Pool: "p", Mode: mode.Share, Slots: 20}).
 		Pools["p"].Slices[0].Devices...)
 	kept := view.Read(offered)
-	cards, whole := view.Pool("n", []*view.Slice{kept})
-	if len(cards) != 1 || !whole || cards[0].Model != a10.Model {
-		t.Errorf("GPUs %v", cards)
+	gpus, whole := view.Pool("n", []*view.Slice{kept})
+	if len(gpus) != 1 || !whole || gpus[0].Model != a10.Model {
+		t.Errorf("GPUs %v", gpus)
 	}
 	if diff := cmp.Diff([]view.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Share}}},
 		view.Models([]*view.Slice{kept})); diff != "" {
@@ -247,7 +247,7 @@ func TestTransformKeepsWhatInformersNeed(t *testing.T) {
 	}
 }
 
-// Where shares are spread, a node publishes its cards in another order with each claim.
+// Where shares are spread, a node publishes its GPUs in another order with each claim.
 func TestSlicesThatOfferTheSame(t *testing.T) {
 	slice := func(generation, count int64, devices ...resourceapi.Device) *view.Slice {
 		return view.Read(&resourceapi.ResourceSlice{
