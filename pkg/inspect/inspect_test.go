@@ -46,10 +46,10 @@ func nodesOf(text string) [][]string {
 }
 
 var (
-	v100 = unfinishedGPU("Tesla-V100-SXM2-16GB", 16130)
-	a10  = unfinishedGPU("NVIDIA-A10", 23028)
-	t4   = unfinishedGPU("Tesla-T4", 15360)
-	h200 = unfinishedGPU("NVIDIA-H200", 143771)
+	v100 = newGPU("Tesla-V100-SXM2-16GB", 16130)
+	a10  = newGPU("NVIDIA-A10", 23028)
+	t4   = newGPU("Tesla-T4", 15360)
+	h200 = newGPU("NVIDIA-H200", 143771)
 )
 
 func TestSummaryOfModes(t *testing.T) {
@@ -307,7 +307,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 
 func TestPercentIsThatOfTheKnownTool(t *testing.T) {
 	// It truncates what floating point makes of 29 of 100.
-	in := inspect.Input{Slices: publish("n1", mode.Share, unfinishedGPU("X", 100*1024)),
+	in := inspect.Input{Slices: publish("n1", mode.Share, newGPU("X", 100*1024)),
 		Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 29")}}
 	if got := summary(in, inspect.Style{}); !strings.Contains(got, "29/100 (28%)") {
 		t.Errorf("got\n%s", got)

@@ -23,7 +23,7 @@ import (
 // text/tabwriter makes of cells that end in a tab, and its details have two empty
 // lines before the last one. Its order of nodes is random; here they are sorted.
 func TestPublishedSamples(t *testing.T) {
-	v100, small, a30 := unfinishedGPU("Tesla-V100", 16130), unfinishedGPU("Tesla-P4", 7611), unfinishedGPU("NVIDIA-A30", 24258)
+	v100, small, a30 := newGPU("Tesla-V100", 16130), newGPU("Tesla-P4", 7611), newGPU("NVIDIA-A30", 24258)
 	beijing := []string{"cn-beijing.192.16x.x.xx3", "cn-beijing.192.16x.x.xx1", "cn-beijing.192.16x.x.xx2"}
 	var threeSlices []*resourceapi.ResourceSlice
 	var threeNodes []*corev1.Node

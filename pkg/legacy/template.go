@@ -33,7 +33,7 @@ func (r Request) byGPU() bool { return r.Count > 1 && len(r.Containers) > 1 }
 
 // Template is the ResourceClaimTemplate for the request: one request per container,
 // named after it; where several containers share several GPUs, one per container
-// and GPU, named NAME-gpu0, NAME-gpu1 …. The template and the claims made of it have Label.
+// and GPU, named NAME-card0, NAME-card1 …. The template and the claims made of it have Label.
 // Claims for CPUs alone do not: there is no GPU in them. Nor do those for nvidia.com/gpu: on
 // ACK that has no annotations and no words of its own.
 func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {

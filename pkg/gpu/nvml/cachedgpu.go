@@ -60,8 +60,9 @@ func newGPU(timeout time.Duration) *cachedGPU {
 // again is the GPU at the beginning of the next reading. Which one it is stays
 // known if it can no longer be asked; a GPU that hangs is as it was.
 func (c *cachedGPU) again() *cachedGPU {
-	next := &cachedGPU{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure,
-		handle: c.handle, handedOut: c.handedOut, recovery: c.recovery}
+	next := &cachedGPU{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told,
+		failure: c.failure,
+		handle:  c.handle, handedOut: c.handedOut, recovery: c.recovery}
 	next.gpu = gpu.GPU{UUID: c.gpu.UUID, PCIBusID: c.gpu.PCIBusID}
 	return next
 }

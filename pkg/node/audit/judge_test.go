@@ -26,7 +26,8 @@ func newGPU(index int) claim.GPU {
 
 func share(request string, index int, units int64, change ...func(*claim.Grant)) claim.Grant {
 	g := claim.Grant{Request: request, Pool: "n/gpu", Device: fmt.Sprintf("gpu-%d-share", index),
-		ShareID: types.UID(fmt.Sprintf("%s-%d", request, index)), Mode: mode.Share, GPU: newGPU(index), Units: units, Slots: 1}
+		ShareID: types.UID(fmt.Sprintf("%s-%d", request, index)), Mode: mode.Share, GPU: newGPU(index), Units: units,
+		Slots: 1}
 	for _, c := range change {
 		c(&g)
 	}

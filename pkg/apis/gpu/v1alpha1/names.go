@@ -42,7 +42,7 @@ const (
 	AttrMode resourceapi.QualifiedName = "mode"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
-	// AttrIsolationLevel (string): What it takes to get around that: `GPU`, `kernel`, `driver`,
+	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`,
 	// `device-memory`, `cooperative` or `none` (docs/isolation.md). With MPS it is that of the GPU: `driver` where
 	// the supervisor may set its compute mode.
 	AttrIsolationLevel resourceapi.QualifiedName = "isolationLevel"

@@ -131,7 +131,8 @@ func TestAsk(t *testing.T) {
 	}
 
 	p = program(t, `echo Cannot find MPS control daemon process; exit 1`)
-	if _, err := p.Ask(t.Context(), testGPU, "get_server_list"); err == nil || !strings.Contains(err.Error(), "Cannot find") {
+	_, err = p.Ask(t.Context(), testGPU, "get_server_list")
+	if err == nil || !strings.Contains(err.Error(), "Cannot find") {
 		t.Errorf("error %v does not say what the program said", err)
 	}
 
