@@ -22,14 +22,14 @@ import (
 )
 
 // GPU is a GPU of so many MiB. Its index is its place in the machine.
-func unfinishedGPU(model string, memoryMiB int64) gpu.GPU {
+func newGPU(model string, memoryMiB int64) gpu.GPU {
 	return gpu.GPU{Model: model, MemoryMiB: memoryMiB}
 }
 
 func newGPUs(count int, model string, memoryMiB int64) []gpu.GPU {
 	var out []gpu.GPU
 	for range count {
-		out = append(out, unfinishedGPU(model, memoryMiB))
+		out = append(out, newGPU(model, memoryMiB))
 	}
 	return out
 }
