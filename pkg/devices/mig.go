@@ -41,8 +41,8 @@ type GoneInstance struct {
 }
 
 // profileSuffix is how the parts of a profile's name are written where only letters, digits
-// and "-" may stand.
-var profileSuffix = strings.NewReplacer(".", "-", "+", "-")
+// and "-" may stand. GPUs have both 1g.24gb+me and 1g.24gb-me, without media engines, in the same places.
+var profileSuffix = strings.NewReplacer(".", "-", "+", "-", "-", "-no-")
 
 // InstanceName is the name of the device of a GPU instance: "gpu-1-mig-1g-10gb-me-6" for one of the
 // profile 1g.10gb+me that begins at memory slice 6 of GPU 1. So another instance of the same profile in

@@ -197,7 +197,8 @@ func TestNamesOfInstances(t *testing.T) {
 	for profile, want := range map[string]string{
 		"1g.10gb": "gpu-2-mig-1g-10gb-3", "1g.10gb+me": "gpu-2-mig-1g-10gb-me-3",
 		"2g.48gb+me.all": "gpu-2-mig-2g-48gb-me-all-3",
-		"1g.24gb-me":     "gpu-2-mig-1g-24gb-me-3", "1g.24gb+gfx": "gpu-2-mig-1g-24gb-gfx-3",
+		// Another one than 1g.24gb+me, in the same places.
+		"1g.24gb-me": "gpu-2-mig-1g-24gb-no-me-3", "1g.24gb+gfx": "gpu-2-mig-1g-24gb-gfx-3",
 	} {
 		name := devices.InstanceName(2, profile, 3)
 		if name != want || len(validation.IsDNS1123Label(name)) > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // profilesOfA100 are those of an A100 with 80 GB (source: NVIDIA MIG user guide).
@@ -73,6 +74,34 @@ func TestPlacesAreDevices(t *testing.T) {
 	for _, d := range built(onDemand(1, foreign), o) {
 		if (d.Name == "gpu-0-mig-3g-40gb-0") != (len(d.Taints) > 0) {
 			t.Errorf("%s has the taints %v", d.Name, d.Taints)
+		}
+	}
+}
+
+// The API server takes no pool with two devices of one name.
+func TestPlacesHaveNamesOfTheirOwn(t *testing.T) {
+	for _, table := range sim.MIGTables() {
+		m, all := onDemand(1), 0
+		p := &m.Partitioned[0]
+		p.Profiles = nil
+		for _, profile := range sim.MIGTable(table) {
+			p.Profiles = append(p.Profiles, gpu.Profile{Starts: profile.Starts, Count: profile.Most,
+				Kind: gpu.Instance{ProfileID: profile.ID, Profile: profile.Name, Size: profile.Size}})
+			all += len(profile.Starts)
+		}
+		names := map[string]string{}
+		for _, d := range built(m, migOptions(mode.Exclusive)) {
+			profile := *d.Attributes[v1alpha1.AttrProfile].StringValue
+			if other, taken := names[d.Name]; taken {
+				t.Errorf("%s: %s is one of %s and of %s", table, d.Name, other, profile)
+			}
+			names[d.Name] = profile
+			if i, there := devices.PlacementNamed(*p, d.Name); !there || i.Profile != profile {
+				t.Errorf("%s: %s is taken for one of %q, want %s", table, d.Name, i.Profile, profile)
+			}
+		}
+		if len(names) != all {
+			t.Errorf("%s: %d names of %d places", table, len(names), all)
 		}
 	}
 }

@@ -187,13 +187,21 @@ func WithoutCPUs(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, 
 	}
 	without := claim.DeepCopy()
 	spec := &without.Spec.Devices
-	left := map[string]bool{}
 	spec.Requests = slices.DeleteFunc(spec.Requests, func(r resourceapi.DeviceRequest) bool { return cpusOf(r) > 0 })
-	for i := range spec.Requests {
-		r := &spec.Requests[i]
-		if claim.Labels[v1alpha1.LabelLegacy] == "true" {
-			anyOf(r)
+	if claim.Labels[v1alpha1.LabelLegacy] == "true" {
+		for i := range spec.Requests {
+			anyOf(&spec.Requests[i])
 		}
+	}
+	PruneConstraints(spec)
+	return without, amount
+}
+
+// PruneConstraints takes from the constraints of a claim the requests that it does not have any more, and those
+// constraints that are of no others.
+func PruneConstraints(spec *resourceapi.DeviceClaim) {
+	left := map[string]bool{}
+	for _, r := range spec.Requests {
 		left[r.Name] = true
 		for _, alternative := range r.FirstAvailable {
 			left[resourceclaim.CreateSubRequestRef(r.Name, alternative.Name)] = true
@@ -206,7 +214,6 @@ func WithoutCPUs(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, 
 		spec.Constraints[i].Requests = slices.DeleteFunc(spec.Constraints[i].Requests,
 			func(name string) bool { return !left[name] })
 	}
-	return without, amount
 }
 
 // cpusOf is how many CPUs a request is for; 0 where it is for something else.

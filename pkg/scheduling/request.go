@@ -99,6 +99,9 @@ func ofDriver(name string, class *resourceapi.DeviceClass) bool {
 	})
 }
 
+// OfDriver says whether a request is for devices of the driver. The class is its own, nil if there is none.
+func (r Request) OfDriver(class *resourceapi.DeviceClass) bool { return ofDriver(r.Class, class) }
+
 // Most is the most of a capacity that one claim can be given of a device that
 // nobody else uses; false where the device does not have the capacity.
 func Most(d *resourceapi.Device, name resourceapi.QualifiedName) (resource.Quantity, bool) {

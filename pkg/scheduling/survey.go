@@ -290,7 +290,7 @@ func (c *Survey) Ours(claim *resourceapi.ResourceClaim) (some, others bool) {
 }
 
 // IsOurs says whether a request is for devices of the driver.
-func (c *Survey) IsOurs(r Request) bool { return ofDriver(r.Class, c.classes[r.Class]) }
+func (c *Survey) IsOurs(r Request) bool { return r.OfDriver(c.classes[r.Class]) }
 
 // Class is the DeviceClass of the name, nil if there is none.
 func (c *Survey) Class(name string) *resourceapi.DeviceClass { return c.classes[name] }

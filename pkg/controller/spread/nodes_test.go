@@ -92,7 +92,7 @@ func TestANodeThatIsClosedIsNotTold(t *testing.T) {
 	}
 }
 
-// Whether a node has CPUs for a pod, or rules close it, is not seen here: the others have their turn.
+// Whether a node has CPUs for a pod is not seen here: the others have their turn.
 func TestTheNextNodeHasItsTurn(t *testing.T) {
 	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)},
 		[]*corev1.Pod{waitingPod(refused)}, func(s *site) {

@@ -11,11 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
@@ -64,6 +66,10 @@ func (t *teller) room(
 func (t *teller) search(
 	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim, after string,
 ) (rooms []room, next string, err error) {
+	rules, _, err := cache.DeviceTaintRules(ctx, t.Client)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, after, err
+	}
 	wanted := scheduling.Wanted(pod)
 	needed, looked := least(pod, len(claims)), 0
 	next = after
@@ -76,7 +82,7 @@ func (t *teller) search(
 			break
 		}
 		next = name
-		fit, found, err := t.most(ctx, node, claims)
+		fit, found, err := t.most(ctx, node, claims, rules)
 		if err != nil {
 			return nil, next, err
 		}
@@ -109,11 +115,11 @@ func (t *teller) namesAfter(name string) []string {
 // most is for how many of the pods, each given by its claims, the node has room, and what
 // these take of its GPUs.
 func (t *teller) most(
-	ctx context.Context, node *corev1.Node, claims [][]*resourceapi.ResourceClaim,
+	ctx context.Context, node *corev1.Node, claims [][]*resourceapi.ResourceClaim, rules []*resourceapi.DeviceTaintRule,
 ) (fit int, found []share, err error) {
 	// All of them first: most gangs fit, or are of one.
 	for low, high, n := 0, len(claims), len(claims); n > low; n = (low + high + 1) / 2 {
-		shares, err := t.fits(ctx, node, slices.Concat(claims[:n]...))
+		shares, err := t.fits(ctx, node, slices.Concat(claims[:n]...), rules)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -137,7 +143,7 @@ func (t *teller) node(name string) *corev1.Node {
 // fits says what claims take of the node's GPUs if nothing is held back, of those first of
 // which the least is allocated; nothing if they do not fit.
 func (t *teller) fits(
-	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim,
+	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, rules []*resourceapi.DeviceTaintRule,
 ) ([]share, error) {
 	newest, whole := view.Newest(node.Name, t.slices.OnNode(node.Name))
 	if !whole {
@@ -152,8 +158,8 @@ func (t *teller) fits(
 	if err != nil {
 		return nil, err
 	}
-	allocator, err := t.Engine.Allocator(ctx, scheduling.Snapshot{Slices: offered, Claims: others,
-		Classes: t.classes.List()}, nil)
+	allocator, err := t.Engine.Allocator(ctx, scheduling.Snapshot{Slices: scheduling.WithRules(offered, rules),
+		Claims: others, Classes: t.classes.List()}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
 	}

@@ -67,11 +67,17 @@ var (
 type Config struct {
 	// Cache is asked for pods without a node, nodes, ResourceSlices, claims and DeviceClasses.
 	Cache  *cache.Reader
-	Client typedresourcev1.ResourceClaimsGetter
+	Client Client
 	Nodes  typedcorev1.NodeInterface
 	Clock  clock.PassiveClock
 	// Engine allocates; nil is the scheduler's own.
 	Engine *scheduling.Engine
+}
+
+// Client reads claims, and the rules by which administrators taint devices.
+type Client interface {
+	typedresourcev1.ResourceClaimsGetter
+	typedresourcev1.DeviceTaintRulesGetter
 }
 
 // waiter is a pod that waits, and what the scheduler last said of it.

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // gangMost is for how many pods of a gang room is looked for.
@@ -67,8 +68,8 @@ func groupOf(pod *corev1.Pod) string {
 	return gang.Name
 }
 
-// claimsOf are the claims that are not allocated, of each of the pods that has such; none where
-// one is not there yet.
+// claimsOf are the claims for GPUs that are not allocated, of each of the pods that has such; none
+// where one is not there yet.
 func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourceapi.ResourceClaim, error) {
 	var all [][]*resourceapi.ResourceClaim
 	for _, pod := range pods {
@@ -76,9 +77,12 @@ func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourc
 		if err != nil || !made {
 			return nil, err
 		}
-		// Of CPUs only the scheduler knows how many are free.
+		// Of CPUs, and devices of other drivers, only the scheduler knows how many are free.
 		for i := range claims {
 			claims[i], _ = legacy.WithoutCPUs(claims[i])
+			spec := &claims[i].Spec.Devices
+			spec.Requests = slices.DeleteFunc(spec.Requests, t.ofOthers)
+			legacy.PruneConstraints(spec)
 		}
 		claims = slices.DeleteFunc(claims, func(c *resourceapi.ResourceClaim) bool {
 			return c.Status.Allocation != nil || len(c.Spec.Devices.Requests) == 0
@@ -88,4 +92,12 @@ func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourc
 		}
 	}
 	return all, nil
+}
+
+// ofOthers says whether no alternative of a request is for devices of this driver.
+func (t *teller) ofOthers(r resourceapi.DeviceRequest) bool {
+	return !slices.ContainsFunc(scheduling.Served(&r), func(r scheduling.Request) bool {
+		class, _ := t.classes.Get(r.Class)
+		return r.OfDriver(class)
+	})
 }

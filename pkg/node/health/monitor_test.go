@@ -219,6 +219,45 @@ func TestHealthOutlivesTheProcessAndNotTheBoot(t *testing.T) {
 	}
 }
 
+// What only a recovery action ends, a restart does not: the driver tells of none here, and the error came when the GPU
+// was unhealthy already.
+func TestErrorAfterAnotherReasonOutlivesTheProcess(t *testing.T) {
+	for name, tc := range map[string]struct {
+		then func(m *Monitor)
+		want int
+	}{
+		"no error": {func(*Monitor) {}, 0},
+		"an error": {func(m *Monitor) { m.Event(t.Context(), xid("GPU-a", 119)) }, 1},
+		"a reset due": {func(m *Monitor) {
+			m.Observe(t.Context(), []gpu.Condition{{UUID: "GPU-a", Recovery: gpu.RecoveryReset}})
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			m, err := n.start()
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers := func(times int, c gpu.Condition) {
+				for c.UUID = "GPU-a"; times > 0; times-- {
+					m.Observe(t.Context(), []gpu.Condition{c})
+					n.after(reportInterval)
+				}
+			}
+			answers(3, gpu.Condition{Failure: gpu.FailureNoAnswer})
+			tc.then(m)
+			answers(2, gpu.Condition{Recovery: gpu.RecoveryUnknown})
+			if m, err = n.start(); err != nil {
+				t.Fatal(err)
+			}
+			answers(10, gpu.Condition{Recovery: gpu.RecoveryUnknown})
+			if unhealthy := m.tracker.Unhealthy(); len(unhealthy) != tc.want {
+				t.Errorf("after the restart %v, want %d GPUs unhealthy", unhealthy, tc.want)
+			}
+		})
+	}
+}
+
 func TestDamagedFile(t *testing.T) {
 	for name, content := range map[string]string{"no JSON": "{", "another version": `{"version":7}`, "empty": ""} {
 		t.Run(name, func(t *testing.T) {

@@ -35,11 +35,14 @@ type Unhealthy struct {
 	Message string `json:"message"`
 	// Since is when it began.
 	Since time.Time `json:"since"`
+	// NeedsAction is that there was an event, at first or since, or that the driver asked for a recovery action. Good
+	// answers do not end that: only the recovery action "none" does.
+	NeedsAction bool `json:"needsAction,omitempty"`
 }
 
 // Equal says whether both mean the same.
 func (u Unhealthy) Equal(v Unhealthy) bool {
-	return u.Reason == v.Reason && u.Message == v.Message && u.Since.Equal(v.Since)
+	return u.Reason == v.Reason && u.Message == v.Message && u.Since.Equal(v.Since) && u.NeedsAction == v.NeedsAction
 }
 
 // Tracker knows which GPUs are unhealthy. It is pure; the time is told. It is not safe for
@@ -55,9 +58,6 @@ type Tracker struct {
 // tracked is what is known of one GPU.
 type tracked struct {
 	unhealthy *Unhealthy
-	// needsAction is that an event was the reason. Good answers do not end that: only the
-	// recovery action "none" does.
-	needsAction bool
 	// lastBad is when something was last wrong, good the number of good answers since.
 	lastBad time.Time
 	good    int
@@ -71,7 +71,8 @@ type tracked struct {
 func NewTracker(ignored []XID, known map[string]Unhealthy) *Tracker {
 	t := &Tracker{ignored: ignored, gpus: map[string]*tracked{}, instances: map[string]map[string]gpu.InstanceID{}}
 	for uuid, u := range known {
-		t.gpus[uuid] = &tracked{unhealthy: &u, lastBad: u.Since, needsAction: needsAction(u.Reason)}
+		u.NeedsAction = u.NeedsAction || needsAction(u.Reason)
+		t.gpus[uuid] = &tracked{unhealthy: &u, lastBad: u.Since}
 	}
 	return t
 }
@@ -103,8 +104,8 @@ func (t *Tracker) Event(e gpu.Event, now time.Time) {
 	}
 	for _, uuid := range t.affected(e) {
 		g := t.gpu(uuid)
-		g.needsAction = true
 		g.bad(reason, message, now)
+		g.unhealthy.NeedsAction = true
 	}
 }
 
@@ -131,7 +132,7 @@ var meaningOf = map[gpu.EventKind]string{
 	gpu.EventUnavailable:  "the driver calls the GPU unavailable",
 }
 
-// needsAction is tracked.needsAction of a GPU that an earlier Tracker knew, by its reason.
+// needsAction is Unhealthy.NeedsAction by the reason: files of before have no more.
 func needsAction(reason string) bool {
 	return !slices.Contains([]string{string(gpu.FailureLost), string(gpu.FailureNoAnswer), string(gpu.FailureError),
 		string(gpu.FailureDriver)}, reason)
@@ -178,7 +179,7 @@ func (t *Tracker) observeInstance(g *tracked, c gpu.Condition, now time.Time) {
 	switch {
 	case c.Failure != "" || c.Recovery != gpu.RecoveryUnknown && c.Recovery != gpu.RecoveryNone:
 		g.lastBad, g.good = now, 0
-	case g.unhealthy == nil || g.needsAction && c.Recovery != gpu.RecoveryNone:
+	case g.unhealthy == nil || g.unhealthy.NeedsAction && c.Recovery != gpu.RecoveryNone:
 	default:
 		g.answered(now)
 	}
@@ -195,10 +196,10 @@ func (t *Tracker) observeGPU(c gpu.Condition, now time.Time) {
 	case c.Failure != "":
 		g.bad(string(c.Failure), c.Message, now)
 	case wrong:
-		g.needsAction = true
 		g.bad("recovery-"+string(c.Recovery), fmt.Sprintf("the driver asks for the recovery action %q", c.Recovery), now)
+		g.unhealthy.NeedsAction = true
 	case g.unhealthy == nil:
-	case g.needsAction && c.Recovery != gpu.RecoveryNone:
+	case g.unhealthy.NeedsAction && c.Recovery != gpu.RecoveryNone:
 		// The driver does not tell whether the GPU is well again.
 	default:
 		g.answered(now)
@@ -232,7 +233,7 @@ func (g *tracked) answered(now time.Time) {
 	if g.good < goodAnswers || now.Sub(g.lastBad) < g.hold() {
 		return
 	}
-	g.unhealthy, g.needsAction, g.recovered = nil, false, now
+	g.unhealthy, g.recovered = nil, now
 }
 
 // hold is how long the GPU has to have been well before it is healthy.
