@@ -67,13 +67,17 @@ func (a *agent) serveStatus(ctx context.Context) {
 	probes.ServeWhenFree(ctx, a.MetricsAddress, probes.AtOnce(askedAtOnce, mux))
 }
 
+// errUnreadGPUs is for a node whose NVIDIA driver may be missing.
+var errUnreadGPUs = errors.New("the node's GPUs have not been read, or the NVIDIA driver does not answer: see the " +
+	"node's Events")
+
 // readiness is what has to be well for claims to be prepared.
 func (a *agent) readiness() *probes.Checks {
 	var ready probes.Checks
 	ready.Add("kubelet", a.registration.missing)
 	ready.Add("gpus", func() error {
 		if a.preparer.Machine() == nil {
-			return errors.New("the node's GPUs have not been read, or the NVIDIA driver does not answer: see the node's Events")
+			return errUnreadGPUs
 		}
 		return nil
 	})
@@ -141,6 +145,9 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 		n.MemoryLimits = s.memoryLimits()
 	}
 	status := s.publisher.Status()
+	if status.GPUsUnread {
+		errs = append(errs, errUnreadGPUs)
+	}
 	if usesMPS(status.Devices, h.Claims, isolation.NameMPS) {
 		n.Daemons = ofMPS(n, s.daemons)
 	}

@@ -114,4 +114,13 @@ func TestWhatTheMetricsLeaveOut(t *testing.T) {
 	if n, err := source.look(t.Context()); !errors.Is(err, broken) || len(n.GPUs) != 1 {
 		t.Errorf("without records: %+v, %v", n, err)
 	}
+	source = nodeWith(nil, publish.Status{}, audit.Snapshot{})
+	source.machine = func() *gpu.Machine { return nil }
+	if _, err := source.look(t.Context()); err != nil {
+		t.Errorf("a node without GPUs: %v", err)
+	}
+	source.publisher = publisherSays{GPUsUnread: true}
+	if _, err := source.look(t.Context()); !errors.Is(err, errUnreadGPUs) {
+		t.Errorf("the driver does not answer: %v", err)
+	}
 }

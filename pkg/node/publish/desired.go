@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -33,6 +34,8 @@ type nodeFacts struct {
 	waiting string
 	// missingLabel is the label that the node lacks to be offered at all.
 	missingLabel string
+	// hasGPUs says that a label tells so: the mode, or the model that outlasts what was published.
+	hasGPUs bool
 }
 
 func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
@@ -40,6 +43,7 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	if _, ok := node.Labels[requiredLabel]; !ok {
 		f.missingLabel = requiredLabel
 	}
+	f.hasGPUs = node.Labels[ack.NodeLabelSchedule] != "" || node.Labels[ack.NodeLabelModel] != ""
 	for _, key := range append(mode.Labels(), v1alpha1.LabelMPSDaemon, v1alpha1.LabelGPUDriver) {
 		if value, ok := node.Labels[key]; ok {
 			f.labels[key] = value

@@ -64,3 +64,13 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 		})
 	}
 }
+
+// What an orphan holds makes its GPU fuller, and counts once.
+func TestOrphansInTheOrderOfGPUs(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.records = []state.Record{{UID: "u", Grants: []claim.Grant{{Mode: mode.Share, Device: "gpu-1-share",
+		GPU: claim.GPU{UUID: "GPU-1"}, Units: 8}}}}
+	b.SetOrphans([]orphans.Orphan{{Record: b.records[0], User: "p"}})
+	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+}

@@ -44,6 +44,11 @@ func (s snapshot) place(
 	if err != nil {
 		return layout{}, false, err
 	}
+	// What orphans hold is reserved.
+	records = slices.DeleteFunc(slices.Clone(records), func(r state.Record) bool {
+		_, orphan := s.orphans[r.UID]
+		return orphan
+	})
 	o := occupancy{machine: s.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
 		unhealthy: s.unhealthy}
 	gpus := o.gpus()

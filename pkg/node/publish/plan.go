@@ -192,7 +192,7 @@ func (s snapshot) switchWaiting(w desired, step mode.Step) []event {
 // checkpointOf is what has to be known of what the step publishes, and of what was asked for.
 func (s snapshot) checkpointOf(w desired, step mode.Step) Checkpoint {
 	c := s.checkpoint
-	if w.mode != "" {
+	if w.asked.Mode != "" {
 		c.asks(w.asked)
 	}
 	c.offers(step.Offer)

@@ -136,6 +136,10 @@ type given struct {
 	node    *nodeFacts
 	// dropped is how often the API server turned out to drop fields of what was published.
 	dropped int
+	// refused is what the API server last said where it did not take what was published, refusals
+	// how often it did not.
+	refused  error
+	refusals int
 	// orphans says, of claims that are prepared though nothing is allocated to them any
 	// more, why they are, by UID.
 	orphans map[types.UID]string
@@ -150,6 +154,12 @@ type given struct {
 type memory struct {
 	restored   bool // the checkpoint is the file's
 	checkpoint Checkpoint
+	// lastDropped is the value of dropped when last was published, redone when the same was published again
+	// because of it.
+	lastDropped int
+	redone      time.Time
+	// refusalsSeen are those after which the API server had what was published.
+	refusalsSeen int
 	// last, layout and retained are as last published.
 	last     *resourceslice.DriverResources
 	layout   layout
@@ -205,10 +215,15 @@ func (p *Publisher) SetNode(node *corev1.Node) {
 	}
 }
 
-// ReportFailed says on the node that the API server did not take its slice.
+// ReportFailed says on the node that the API server did not take its slice. It is behind until a
+// pass finds that it has.
 func (p *Publisher) ReportFailed(err error) {
 	p.Metrics.PublishFailed()
 	p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error())
+	p.update(func() {
+		p.refused, p.progress.err = err, err
+		p.refusals++
+	})
 }
 
 // SetDropped tells the publisher that the API server dropped fields of the

@@ -304,6 +304,20 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 	b.switched(t, shareClosed, whole)
 }
 
+// A mode that cannot be served yet is one that was asked for.
+func TestTakingTheLabelOffKeepsAModeThatIsNotServed(t *testing.T) {
+	b := newBench(t)
+	b.mode("mps")
+	b.reconciled(t, true, "")
+	b.label(nil)
+	b.reconciled(t, true, "")
+	b.restart()
+	b.label(nil)
+	b.reconciled(t, true, "")
+	defer b.supervised(t)()
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+}
+
 // A label that was overruled stays so in the node's memory.
 func TestTakingTheLabelOffLeavesNothingToTheOlderOne(t *testing.T) {
 	b := newBench(t)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,13 +105,12 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 		// another one for the pods that wait for its GPUs.
 		resources = resourceslice.DriverResources{}
 	}
-	// Quantities of the same amount can differ in how they are kept.
-	changed := p.last == nil || !apiequality.Semantic.DeepEqual(*p.last, resources)
+	changed, later := p.toWrite(s, resources, ready)
 	if changed {
 		if err := p.Publish(ctx, resources); err != nil {
 			return false, fmt.Errorf("publish the node's ResourceSlice: %w", err)
 		}
-		p.last = &resources
+		p.last, p.lastDropped = &resources, s.dropped
 		p.noteHealth(resources)
 	}
 	if err := p.noteClosed(ctx, todo.step.Closed); err != nil {
@@ -122,7 +122,11 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 		p.tell(todo.published(s))
 	}
 	p.demand.Publishes(mpsdemand.Offered{Machine: s.machine, Offer: p.checkpoint.offer(), Others: todo.others})
-	return !todo.again, p.demand.Failure()
+	if err := errors.Join(p.demand.Failure(), p.refusal(ctx, s)); err != nil {
+		return false, err
+	}
+	p.noteApplied()
+	return !todo.again && !later, nil
 }
 
 // usable says whether the API server keeps all that the pool needs. It fails
@@ -145,6 +149,25 @@ func (p *Publisher) usable(ctx context.Context, todo plan, dropped int) (bool, e
 	p.preflighted, p.droppedSeen = needed, dropped
 	p.Events.Clear(v1alpha1.ReasonFeatureDisabled)
 	return true, nil
+}
+
+// toWrite says whether the resources are to be published now: because they are others than before, or because the API
+// server dropped fields of them and keeps them now. The helper goes on to publish what was kept. later says that they
+// are to be published again soon: some servers of a cluster that is being updated may still drop fields.
+func (p *Publisher) toWrite(s snapshot, resources resourceslice.DriverResources, kept bool) (now, later bool) {
+	// Quantities of the same amount can differ in how they are kept.
+	if p.last == nil || !apiequality.Semantic.DeepEqual(*p.last, resources) {
+		return true, false
+	}
+	// Of a pool that needs nothing nobody asks what would be kept.
+	if !kept || s.dropped == p.lastDropped || s.dropped != p.droppedSeen {
+		return false, false
+	}
+	if s.now.Sub(p.redone) < retryInterval {
+		return false, true
+	}
+	p.redone = s.now
+	return true, false
 }
 
 // save keeps what is about to be published, and what was asked for.
@@ -206,4 +229,37 @@ func (p *Publisher) noteClosed(ctx context.Context, closed bool) error {
 	}
 	p.closedSince = p.Clock.Now()
 	return nil
+}
+
+// refusal is why the API server did not take what was published, nil once it has it. What is published is
+// written in the background, where only failures are told of.
+func (p *Publisher) refusal(ctx context.Context, s snapshot) error {
+	if s.refusals == p.refusalsSeen {
+		return nil
+	}
+	// What fields were dropped of was taken, and never is what was published.
+	if s.dropped == p.lastDropped {
+		if stored, err := p.stored(ctx); err != nil || !holds(stored, *p.last) {
+			return s.refused
+		}
+	}
+	p.refusalsSeen = s.refusals
+	return nil
+}
+
+// holds says whether the stored slices are those of the resources.
+func holds(stored []resourceapi.ResourceSlice, resources resourceslice.DriverResources) bool {
+	want := 0
+	for _, pool := range resources.Pools {
+		want += len(pool.Slices)
+		for _, slice := range pool.Slices {
+			if !slices.ContainsFunc(stored, func(s resourceapi.ResourceSlice) bool {
+				return resourceslice.DevicesDeepEqual(s.Spec.Devices, slice.Devices) &&
+					apiequality.Semantic.DeepEqual(s.Spec.SharedCounters, slice.SharedCounters)
+			}) {
+				return false
+			}
+		}
+	}
+	return len(stored) == want
 }

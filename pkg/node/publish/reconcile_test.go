@@ -193,6 +193,39 @@ func TestDroppedFieldsThatAreToldMeanwhile(t *testing.T) {
 	b.reconciled(t, false, "")
 }
 
+// The helper goes on to publish what was kept of a slice, so it is told anew: once, where the fields are dropped
+// by another server than the one that was asked, and then now and then.
+func TestDroppedFieldsAreWrittenAgain(t *testing.T) {
+	b := newBench(t)
+	b.gate(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	for _, step := range []struct {
+		dropped bool
+		after   time.Duration
+		settled bool
+		want    int
+	}{{true, 0, true, 2}, {false, 0, true, 2}, {true, 0, false, 2}, {false, retryInterval, true, 3},
+		{false, retryInterval, true, 3}} {
+		if step.dropped {
+			b.SetDropped()
+		}
+		b.clock.Step(step.after)
+		b.reconciled(t, step.settled, shares)
+		if len(b.published) != step.want {
+			t.Errorf("%+v: published %d times", step, len(b.published))
+		}
+	}
+	// Nobody asks whether the server keeps what such devices need.
+	b.mode("default")
+	b.switched(t, shareClosed, whole)
+	b.SetDropped()
+	b.reconciled(t, true, whole)
+	if len(b.published) != 5 {
+		t.Errorf("published %d times, want 5", len(b.published))
+	}
+}
+
 func TestFailClosedWhenTheAPIServerCannotBeAsked(t *testing.T) {
 	for _, verb := range []string{"create resourceslices", "list resourceclaims"} {
 		b := newBench(t)

@@ -30,15 +30,16 @@ type Status struct {
 	Err error
 	// Devices are the devices that are published.
 	Devices []DeviceStatus
+	// GPUsUnread says that the node has GPUs, as its labels tell, and that they have not been read.
+	GPUsUnread bool
 }
 
 // DeviceStatus is a device that is published.
 type DeviceStatus struct {
-	Name  string
-	Mode  mode.Mode
-	Model string
-	// Isolation and IsolationLevel are the attributes of these names.
-	Isolation, IsolationLevel string
+	Name string
+	Mode mode.Mode
+	// Model, Isolation and IsolationLevel are the attributes of these names.
+	Model, Isolation, IsolationLevel string
 	// Unhealthy says what is wrong with it; empty if nothing is.
 	Unhealthy string
 }
@@ -49,11 +50,12 @@ var errUnpublished = errors.New("the node's GPUs have not been published yet")
 // progress is what Status tells. The Publisher's lock is for it, too.
 type progress struct {
 	// changed is when the oldest change was told that no reconciliation has begun for,
-	// working that of the reconciliation that runs, or failed; zero for none.
+	// working that of the reconciliation that runs, or failed, or had to wait; zero for none.
 	changed, working time.Time
 	// switching is since when the node has been closed; zero while it is open.
 	switching time.Time
-	// err is that of the last reconciliation; published says that one has published.
+	// err is that of the last reconciliation, or what the API server refused since; published says that
+	// one has published.
 	err       error
 	published bool
 }
@@ -79,15 +81,20 @@ func (p *Publisher) reconcileNoted(ctx context.Context) (settled bool, err error
 	p.progress.err = err
 	if err != nil {
 		p.Metrics.PublishFailed()
-		return settled, err
 	}
-	// It may have found that it has to wait for something before the first publication.
-	p.progress.published = p.last != nil
+	return settled, err
+}
+
+// noteApplied notes that what was planned is published. A reconciliation that waits for something has nothing
+// planned.
+func (p *Publisher) noteApplied() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress.published = true
 	if !p.progress.working.IsZero() {
 		p.Metrics.Published(p.Clock.Since(p.progress.working))
 	}
 	p.progress.working = time.Time{}
-	return settled, nil
 }
 
 // noteSwitch notes whether the node is closed to change its mode.
@@ -113,7 +120,7 @@ func earlier(a, b time.Time) time.Time {
 func (p *Publisher) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Status{Err: p.progress.err}
+	s := Status{Err: p.progress.err, GPUsUnread: p.machine == nil && p.node != nil && p.node.hasGPUs}
 	if !p.progress.published && s.Err == nil {
 		s.Err = errUnpublished
 	}
@@ -127,9 +134,10 @@ func (p *Publisher) Status() Status {
 	in.machine = cmp.Or(in.machine, &gpu.Machine{})
 	for _, d := range p.published {
 		status := DeviceStatus{Name: d.Name, Unhealthy: in.deviceHealth(d.Name, d.Taints),
-			Isolation: attribute(d, v1alpha1.AttrIsolation), IsolationLevel: attribute(d, v1alpha1.AttrIsolationLevel)}
-		if indices, m, err := devices.ParseDeviceName(d.Name); err == nil {
-			status.Mode, status.Model = m, in.model(indices[0])
+			Model: attribute(d, v1alpha1.AttrModel), Isolation: attribute(d, v1alpha1.AttrIsolation),
+			IsolationLevel: attribute(d, v1alpha1.AttrIsolationLevel)}
+		if _, m, err := devices.ParseDeviceName(d.Name); err == nil {
+			status.Mode = m
 		}
 		s.Devices = append(s.Devices, status)
 	}
@@ -146,14 +154,4 @@ func (p *Publisher) Unhealthy() map[string]health.Unhealthy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.unhealthy)
-}
-
-// model is that of the GPU with the index; empty if it could not be read.
-func (in given) model(index int) string {
-	for _, g := range in.machine.GPUs {
-		if g.Index == index {
-			return g.Model
-		}
-	}
-	return ""
 }

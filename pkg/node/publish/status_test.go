@@ -11,8 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 )
@@ -103,5 +106,120 @@ func TestStatusOfDevicesAndOfASwitch(t *testing.T) {
 	}
 	if got := b.Status().SwitchWaiting; got != 0 {
 		t.Errorf("it has waited for %s to change its mode back, want 0", got)
+	}
+}
+
+// What the API server refuses is told after it was published.
+func TestRefusedSlicesAreBehind(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	b, refused, reads := newBench(t), errors.New("refused"), 0
+	b.client.PrependReactor("list", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+		reads++
+		return false, nil, nil
+	})
+	pass := func(wantErr error, wantBehind time.Duration) {
+		t.Helper()
+		if _, err := b.reconcileNoted(ctx); !errors.Is(err, wantErr) {
+			t.Errorf("error %v, want %v", err, wantErr)
+		}
+		if s := b.Status(); s.Behind != wantBehind || !errors.Is(s.Err, wantErr) {
+			t.Errorf("behind by %s, %v, want %s, %v", s.Behind, s.Err, wantBehind, wantErr)
+		}
+	}
+	b.mode("default")
+	pass(nil, 0)
+	taken := b.published[0]
+	if err := b.storeSlice(resourceslice.DriverResources{}); err != nil {
+		t.Fatal(err)
+	}
+	b.ReportFailed(refused)
+	b.clock.Step(2 * time.Minute)
+	if s := b.Status(); s.Behind != 2*time.Minute || !errors.Is(s.Err, refused) {
+		t.Errorf("refused: behind by %s, %v", s.Behind, s.Err)
+	}
+	pass(refused, 2*time.Minute)
+	b.clock.Step(time.Minute)
+	b.Granted()
+	pass(refused, 3*time.Minute)
+	if err := b.storeSlice(taken); err != nil {
+		t.Fatal(err)
+	}
+	pass(nil, 0)
+	reads = 0
+	pass(nil, 0)
+	if reads > 0 {
+		t.Errorf("the ResourceSlices are read %d times at rest", reads)
+	}
+	// What is dropped was taken.
+	b.SetDropped()
+	if err := b.storeSlice(resourceslice.DriverResources{}); err != nil {
+		t.Fatal(err)
+	}
+	b.ReportFailed(refused)
+	pass(nil, 0)
+}
+
+// While it is not known what pods hold, nothing is published.
+func TestUnreadPodsAreBehind(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	b := newBench(t)
+	b.mode("share")
+	b.unread = true
+	for range 2 {
+		b.clock.Step(time.Minute)
+		if _, err := b.reconcileNoted(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := b.Status().Behind; got != 2*time.Minute {
+		t.Errorf("behind by %s, want 2m", got)
+	}
+	b.unread = false
+	if _, err := b.reconcileNoted(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.Status(); s.Behind != 0 || s.Err != nil {
+		t.Errorf("when they are read: %+v", s)
+	}
+}
+
+// A device of an instance has the model of its GPU.
+func TestModelsOfDevices(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	b := newBench(t)
+	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", Model: "T4", MemoryMiB: 16130}},
+		Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2", Model: "A100", MemoryMiB: 81920},
+			Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}})
+	b.mode("default")
+	if _, err := b.reconcileNoted(ctx); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, d := range b.Status().Devices {
+		got[d.Name] = d.Model
+	}
+	if diff := cmp.Diff(map[string]string{"gpu-0": "T4", "gpu-2-mig-1g-10gb-0": "A100"}, got); diff != "" {
+		t.Errorf("models (-want +got):\n%s", diff)
+	}
+}
+
+// A node that has GPUs says that they have not been read; one that has none is silent.
+func TestUnreadGPUs(t *testing.T) {
+	for label, want := range map[string]bool{"": false, ack.NodeLabelSchedule: true, ack.NodeLabelModel: true,
+		ack.NodeLabelMaxPod: false} {
+		b := newBench(t)
+		read := b.machine
+		b.machine = nil
+		if b.Status().GPUsUnread {
+			t.Error("unread before the node is known")
+		}
+		b.label(map[string]string{label: "T4"})
+		if got := b.Status().GPUsUnread; got != want {
+			t.Errorf("label %q: unread: %t, want %t", label, got, want)
+		}
+		b.SetMachine(read)
+		if b.Status().GPUsUnread {
+			t.Errorf("label %q: unread when they are read", label)
+		}
 	}
 }
