@@ -45,6 +45,12 @@ func TestDaemonForAllGPUs(t *testing.T) {
 		}
 	}
 	first, last := client(t, dir.OfNode(), uuids[0]), client(t, dir.OfNode(), uuids[3])
+	// It does not end while claims use it.
+	for _, uuid := range uuids[:2] {
+		if err := dir.OfNode().SetUse(uuid, mps.Use{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := dir.WantNodeDaemon(false); err != nil {
 		t.Fatal(err)
 	}

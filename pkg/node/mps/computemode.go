@@ -41,15 +41,7 @@ func (d Dir) ForgetFoundMode(uuid string) error {
 
 // Changed is for the supervisor: it lists the GPUs whose compute mode is not put back.
 func (d Dir) Changed() ([]string, error) {
-	files, err := filepath.Glob(d.foundFile("*"))
-	if err != nil {
-		return nil, err
-	}
-	var uuids []string
-	for _, path := range files {
-		uuids = append(uuids, filepath.Base(filepath.Dir(path)))
-	}
-	return uuids, nil
+	return gpusWith(d.foundFile("*"))
 }
 
 func (d Dir) foundFile(uuid string) string { return filepath.Join(d.gpu(uuid), "compute-mode.json") }

@@ -141,6 +141,9 @@ func (d Dir) Status(uuid string) (Status, error) {
 	return s, nil
 }
 
+// Served lists the GPUs that have a Status.
+func (d Dir) Served() ([]string, error) { return gpusWith(d.statusFile("*")) }
+
 // SetStatus is for the supervisor: it writes what Status reads.
 func (d Dir) SetStatus(uuid string, s Status) error {
 	return writeJSON(d.statusFile(uuid), "tell the status of the GPU's MPS control daemon", s)

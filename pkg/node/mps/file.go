@@ -29,6 +29,19 @@ func readJSON(path, what string, v any) (there bool, err error) {
 	return true, nil
 }
 
+// gpusWith lists the GPUs with such a file.
+func gpusWith(pattern string) ([]string, error) {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, err
+	}
+	var uuids []string
+	for _, path := range files {
+		uuids = append(uuids, filepath.Base(filepath.Dir(path)))
+	}
+	return uuids, nil
+}
+
 // writeJSON writes a file of a GPU, and makes the GPU's directory first where there is none.
 func writeJSON(path, what string, v any) error {
 	data, err := json.Marshal(v)

@@ -68,6 +68,21 @@ func (d Dir) SetUse(uuid string, u Use) error {
 	return err
 }
 
+// UseIsSet is for the plugin: it says whether SetUse would change nothing. Then it need not see to it that
+// no claim is prepared meanwhile.
+func (d Dir) UseIsSet(uuid string, u Use) bool {
+	last, err := d.Use(uuid)
+	u.Seq = last.Seq
+	if err != nil || u != last {
+		return false
+	}
+	if last.Seq == 0 {
+		_, err = os.Stat(d.gpu(uuid))
+		return errors.Is(err, os.ErrNotExist)
+	}
+	return true
+}
+
 // downTimeout outlasts the processes of a claim that has just ended: they keep the GPU from
 // the next one.
 const downTimeout = 2 * time.Second

@@ -134,6 +134,13 @@ func TestManyAdmitAtOnce(t *testing.T) {
 
 func TestSetUse(t *testing.T) {
 	d := Dir(t.TempDir())
+	isSet := func(u Use, want bool) {
+		t.Helper()
+		if got := d.UseIsSet(testGPU, u); got != want {
+			t.Errorf("%+v is set: %t, want %t", u, got, want)
+		}
+	}
+	isSet(Use{}, true)
 	if err := d.SetUse(testGPU, Use{}); err != nil {
 		t.Fatal(err)
 	}
@@ -148,10 +155,13 @@ func TestSetUse(t *testing.T) {
 			t.Errorf("%+v, %v", u, err)
 		}
 	}
+	isSet(Use{Reserved: true}, true)
+	isSet(Use{}, false)
 	// What was removed is written anew, also if it was nothing: the supervisor waits for it.
 	if err := os.Remove(d.useFile(testGPU)); err != nil {
 		t.Fatal(err)
 	}
+	isSet(Use{}, false)
 	if err := d.SetUse(testGPU, Use{}); err != nil {
 		t.Fatal(err)
 	}
@@ -165,6 +175,7 @@ func TestSetUse(t *testing.T) {
 	if _, err := d.Use(testGPU); err == nil {
 		t.Error("a damaged file was read")
 	}
+	isSet(Use{}, false)
 	if err := d.SetUse(testGPU, Use{}); err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,7 @@ type fakeControl struct {
 	commands []string
 	daemons  map[string][]*fakeDaemon
 	onStart  func(uuid string)
+	onAsk    func(command string)
 	// clients are those of any server, as the daemon lists them.
 	clients string
 	// stillborn servers end before they serve.
@@ -67,7 +68,7 @@ func (c *fakeControl) Start(uuid string) (Daemon, error) {
 	if err := unix.Mkfifo(filepath.Join(c.dir.DaemonDir(uuid), mps.SocketName), 0o600); err != nil {
 		return nil, err
 	}
-	d := &fakeDaemon{done: make(chan struct{}), undead: c.undead}
+	d := &fakeDaemon{gone: make(chan struct{}), done: make(chan struct{}), undead: c.undead}
 	c.daemons[uuid] = append(c.daemons[uuid], d)
 	return d, nil
 }
@@ -76,6 +77,9 @@ func (c *fakeControl) Ask(ctx context.Context, uuid, command string) (string, er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.commands = append(c.commands, command)
+	if c.onAsk != nil {
+		c.onAsk(command)
+	}
 	if c.hang {
 		c.mu.Unlock()
 		<-ctx.Done()
@@ -164,6 +168,8 @@ func (c *fakeControl) started(uuid string) []*fakeDaemon {
 
 type fakeDaemon struct {
 	once   sync.Once
+	left   sync.Once
+	gone   chan struct{}
 	done   chan struct{}
 	err    error
 	killed bool
@@ -174,12 +180,16 @@ type fakeDaemon struct {
 func (d *fakeDaemon) end(how string, killed bool) {
 	d.once.Do(func() {
 		d.err, d.killed = errors.New(how), killed
+		d.leave()
 		close(d.done)
 	})
 }
 
+// leave ends the daemon, but not what it has started.
+func (d *fakeDaemon) leave() { d.left.Do(func() { close(d.gone) }) }
+
 func (d *fakeDaemon) PID() int              { return 1 }
-func (d *fakeDaemon) Gone() <-chan struct{} { return d.done }
+func (d *fakeDaemon) Gone() <-chan struct{} { return d.gone }
 func (d *fakeDaemon) Done() <-chan struct{} { return d.done }
 func (d *fakeDaemon) Err() error            { return d.err }
 func (d *fakeDaemon) Kill() error {

@@ -137,6 +137,9 @@ func (k *keeper) serve(ctx context.Context) error {
 	if err := k.awaitAnswer(ctx, daemon); err != nil {
 		return errors.Join(err, k.end(daemon))
 	}
+	if err := k.limitFirst(ctx); err != nil {
+		return errors.Join(err, k.end(daemon))
+	}
 	pipes, err := pipesOf(k.Dir, k.devices)
 	if err != nil {
 		return errors.Join(err, k.end(daemon))
@@ -193,10 +196,18 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 // only context until then.
 func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
 	k.gpus.close(ctx)
-	if err := k.end(daemon); err != nil {
+	told := k.setStatus(ctx, mps.Down, "it has ended, and what it has started is being ended")
+	if err := errors.Join(told, k.end(daemon)); err != nil {
 		return err
 	}
 	return daemon.Err()
+}
+
+// down ends a daemon that is to serve nobody any more, for this reason. It is told before, as the
+// end may take its time.
+func (k *keeper) down(ctx context.Context, daemon Daemon, why error) error {
+	told := k.setStatus(ctx, mps.Down, why.Error())
+	return errors.Join(why, told, k.end(daemon))
 }
 
 // whyEnded is why a daemon's context has ended: the supervisor's end, unless nothing uses

@@ -5,7 +5,6 @@ package supervisor
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"k8s.io/klog/v2"
 )
@@ -15,14 +14,16 @@ type nodeDaemon struct {
 	// end ends it, nil if there is none, and ended is closed when it has.
 	end   context.CancelCauseFunc
 	ended <-chan struct{}
-	gpus  []servedGPU
+	// keeper has its GPUs.
+	keeper *keeper
 }
 
 // errMoreGPUs ends the daemon for all GPUs where there are some that it does not serve.
 var errMoreGPUs = errors.New("it is started anew for GPUs that were found since it was started")
 
 // lookAtNodeDaemon sees to it that there is a daemon for all GPUs where one is wanted, and
-// only there. It serves those that it finds when it starts. What is found later it serves
+// only there. The plugin says that no GPU is used before it withdraws the wish: one that is lost
+// ends no daemon. It serves those GPUs that it finds when it starts. What is found later it serves
 // when it has no claims, for a daemon learns of no further GPU, and its clients end with it.
 func (s *supervisor) lookAtNodeDaemon() {
 	if s.NodeControl == nil {
@@ -36,9 +37,9 @@ func (s *supervisor) lookAtNodeDaemon() {
 	}
 	if s.node.end != nil {
 		switch {
-		case !wanted:
+		case !wanted && !s.nodeDaemonUsed(gpuUses.guarded):
 			s.endNodeDaemon(errNodeIdle)
-		case len(s.node.gpus) < len(s.gpus) && !s.nodeDaemonClaimed():
+		case wanted && len(s.node.keeper.gpus) < len(s.gpus) && !s.nodeDaemonUsed(gpuUses.claimed):
 			s.endNodeDaemon(errMoreGPUs)
 		default:
 			return
@@ -51,8 +52,8 @@ func (s *supervisor) lookAtNodeDaemon() {
 	opts.Dir, opts.Control = s.Dir.OfNode(), s.NodeControl
 	ctx, end := context.WithCancelCause(s.serving)
 	ended := make(chan struct{})
-	s.node = nodeDaemon{end: end, ended: ended, gpus: slices.Clone(s.gpus)}
-	k := newKeeper(opts, s.node.gpus...)
+	k := newKeeper(opts, s.gpus...)
+	s.node = nodeDaemon{end: end, ended: ended, keeper: k}
 	s.wg.Go(func() {
 		defer close(ended)
 		if err := k.run(klog.NewContext(ctx, logger.WithValues("uuids", k.devices))); err != nil {
@@ -79,10 +80,8 @@ func (s *supervisor) endNodeDaemon(why error) {
 	s.node = nodeDaemon{}
 }
 
-// nodeDaemonClaimed says whether claims use the daemon for all GPUs, or may.
-func (s *supervisor) nodeDaemonClaimed() bool {
-	return slices.ContainsFunc(s.node.gpus, func(c servedGPU) bool {
-		use, err := s.Dir.OfNode().Use(c.uuid)
-		return err != nil || use.Claimed
-	})
+// nodeDaemonUsed says whether the daemon for all GPUs is used like that, or may be.
+func (s *supervisor) nodeDaemonUsed(like func(gpuUses) bool) bool {
+	uses, err := s.node.keeper.knownUses()
+	return err != nil || like(uses)
 }

@@ -4,6 +4,8 @@ package supervisor
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -126,6 +128,84 @@ func TestEndOfTheDaemonOfAllGPUs(t *testing.T) {
 	if starts := len(w.node.started("a,b")); starts != 2 {
 		t.Errorf("%d starts", starts)
 	}
+}
+
+// A GPU that hangs keeps no other one open.
+func TestGPUsAreClosedAtTheSameTime(t *testing.T) {
+	w := together(t, "a", "b")
+	w.run()
+	w.ofNode(mps.Ready, "", "a", "b")
+	answers := make(chan struct{})
+	defer close(answers)
+	w.device("a").set(func(d *fakeDevice) { d.onSet = func(*fakeDevice, gpu.ComputeMode) { <-answers } })
+	w.node.endServer("a,b")
+	w.eventually(func() bool { return w.device("b").is() == gpu.ComputeProhibited }, "the other card is closed")
+}
+
+// No plugin withdraws its wish while claims use the daemon. What runs goes on.
+func TestWishForTheDaemonOfAllGPUsThatIsLost(t *testing.T) {
+	for name, lost := range map[string]string{"its file": "wanted", "all files": "*"} {
+		t.Run(name, func(t *testing.T) {
+			w := together(t, "a", "b")
+			w.usesOfNode(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}), "a", "b")
+			w.run()
+			w.ofNode(mps.Ready, "", "a", "b")
+			set := len(w.device("a").was()) + len(w.device("b").was())
+			// The supervisor may write there at the same moment.
+			w.eventually(func() bool {
+				paths, err := filepath.Glob(filepath.Join(string(w.dir.OfNode()), lost))
+				for _, path := range paths {
+					err = errors.Join(err, os.RemoveAll(path))
+				}
+				return err == nil
+			}, "it is removed")
+			w.manyLooks()
+			if now := len(w.device("a").was()) + len(w.device("b").was()); now != set {
+				t.Errorf("compute modes were set: %s, %s", w.device("a").was(), w.device("b").was())
+			}
+			daemon := w.node.started("a,b")[0]
+			select {
+			case <-daemon.Done():
+				t.Errorf("the daemon has ended: %v", daemon.Err())
+			default:
+			}
+			// Once it is empty, nothing is lost any more.
+			w.usesOfNode(mps.Use{}, "a", "b")
+			w.ofNode(mps.Down, nodeIdle, "a", "b")
+			w.awaitModes(gpu.ComputeDefault, "a", "b")
+		})
+	}
+}
+
+// With what the GPUs are used for lost, no daemon starts that would serve them, and they stay closed.
+func TestUsesThatAreLostWithTheDaemon(t *testing.T) {
+	w := together(t, "a", "b")
+	w.run()
+	w.ofNode(mps.Ready, "", "a", "b")
+	for _, uuid := range []string{"a", "b"} {
+		if err := os.Remove(filepath.Join(w.dir.OfNode().Files(uuid), mps.UseFile)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.ofNode(mps.Down, errUseGone.Error(), "a", "b")
+	w.node.started("a,b")[0].end("crashed", false)
+	w.ofNode(mps.Down, "crashed", "a", "b")
+	w.manyLooks()
+	w.ofNode(mps.Down, errUseGone.Error(), "a", "b")
+	w.usesOfNode(mps.Use{Reserved: true}, "a", "b")
+	w.ofNode(mps.Ready, "", "a", "b")
+	for _, uuid := range []string{"a", "b"} {
+		if modes := w.device(uuid).was(); slices.Contains(modes, gpu.ComputeDefault) {
+			t.Errorf("GPU %s was open to everybody: its compute modes were %s", uuid, modes)
+		}
+	}
+}
+
+// manyLooks passes time in which all look several times at what there is.
+func (w *world) manyLooks() {
+	w.t.Helper()
+	before := len(w.clock.of(lookInterval))
+	w.pass(func() bool { return len(w.clock.of(lookInterval)) > before+40 }, "it is looked")
 }
 
 func TestForeignProcessesOnOneOfAllGPUs(t *testing.T) {

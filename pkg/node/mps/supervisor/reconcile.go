@@ -37,7 +37,7 @@ func (k *keeper) prepareComputeMode(ctx context.Context) error {
 	if err := k.gpus.probe(ctx); err != nil {
 		return err
 	}
-	uses, err := k.uses()
+	uses, err := k.knownUses()
 	if err != nil {
 		return err
 	}
@@ -52,22 +52,15 @@ func (k *keeper) prepareComputeMode(ctx context.Context) error {
 	return k.gpus.take(ctx)
 }
 
-// errUseGone is that a file is gone which nobody removes but by mistake.
-var errUseGone = errors.New("what the plugin said that the GPU is used for was removed, as by a program that cleans " +
-	"up in /run: the plugin says it again when it next publishes the GPUs")
-
 // reconcile brings the GPU, whose daemon runs, in line with its use. closed is why the GPU
 // takes no clients for the moment; with an err the daemon cannot go on.
 func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err error) {
 	if closed := k.gpus.remember(ctx); closed != nil {
 		return closed, nil
 	}
-	uses, err := k.uses()
-	if err == nil && k.useGone(uses) {
-		// No plugin withdraws a use like that, so what runs goes on.
-		err = errUseGone
-	}
+	uses, err := k.knownUses()
 	if err != nil {
+		// What runs goes on.
 		return err, nil
 	}
 	if uses.guarded() {
@@ -98,14 +91,22 @@ func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err erro
 	return k.limit(ctx, uses), nil
 }
 
-// useGone says whether the use of a GPU was lost that the daemon is set up for.
-func (k *keeper) useGone(uses gpuUses) bool {
-	for i, gpu := range k.gpus {
-		if uses[i].Seq == 0 && gpu.use != nil && gpu.use.Seq > 0 {
-			return true
-		}
+// limitFirst has the daemon limit its first clients, which may wait for it already: limits that
+// it is told later are not for those who are there. The server that it will have has none of its
+// own, so limit tells all of them again.
+func (k *keeper) limitFirst(ctx context.Context) error {
+	uses, err := k.knownUses()
+	if err != nil {
+		return err
 	}
-	return false
+	commands := limitCommands(uses.limits(k.inForce()), nil)
+	if commands == "" {
+		return nil
+	}
+	if _, err := k.ask(ctx, commands); err != nil {
+		return fmt.Errorf("limit the first clients of the MPS control daemon: %w", err)
+	}
+	return nil
 }
 
 // limit has the daemon limit each process to the largest share of each GPU.

@@ -112,6 +112,38 @@ func (c *fakeControl) commandsNow() []string {
 	return slices.DeleteFunc(slices.Clone(c.commands), func(command string) bool { return command == commandProbe })
 }
 
+// A program that waits for the daemon, and has unset its limits, is the first client.
+func TestLimitsAreSetBeforeTheFirstClient(t *testing.T) {
+	limits := mps.Limits{MemoryMiB: 1024, ThreadPercent: 25}
+	for name, settable := range map[string]bool{"the supervisor starts the server": true, "the client does": false} {
+		t.Run(name, func(t *testing.T) {
+			w, d := guarded(t, gpu.ComputeDefault)
+			d.settable = settable
+			w.uses(mps.Use{Reserved: true}.With(limits))
+			var first string // of what the daemon is told
+			w.control.onStart = func(string) { first = "" }
+			w.control.onAsk = func(command string) {
+				if _, err := mps.SocketAt(w.control.socket("a")); first == "" && (command != commandProbe || err == nil) {
+					first = fmt.Sprintf("%s, while clients find it: %t", command, err == nil)
+				}
+			}
+			w.run()
+			for starts := range 2 {
+				w.pass(func() bool { s := w.status("a"); return s.State == mps.Ready && s.Restarts == starts }, "it serves")
+				w.control.set(func(*fakeControl) {
+					if want := limitCommands([]mps.Limits{limits}, nil) + ", while clients find it: false"; first != want {
+						t.Errorf("daemon %d is told first %q, want %q", starts, first, want)
+					}
+				})
+				if got := w.status("a").InForce; got != limits {
+					t.Errorf("in force: %+v", got)
+				}
+				w.latest("a").end("crashed", false)
+			}
+		})
+	}
+}
+
 // Somebody empties /run. What runs goes on, and nothing new starts.
 func TestUseThatIsRemoved(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
@@ -26,6 +28,8 @@ type served struct {
 	written bool       // that everybody can read the status
 	use     *mps.Use   // that the daemon is set up for; nil before it is
 	limits  mps.Limits // of the GPU, as the daemon was told last
+	// guarded is that the use was Guarded when it was last there.
+	guarded atomic.Bool
 }
 
 // gpus are the GPUs of one daemon. Its server has a context on each: they are taken,
@@ -82,10 +86,13 @@ func (all gpus) keep(ctx context.Context) error {
 	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.keep(ctx) })
 }
 
+// close does so at the same time: a GPU that hangs keeps no other one open.
 func (all gpus) close(ctx context.Context) {
+	var wg sync.WaitGroup
 	for _, gpu := range all {
-		gpu.guard.close(all.context(ctx, gpu))
+		wg.Go(func() { gpu.guard.close(all.context(ctx, gpu)) })
 	}
+	wg.Wait()
 }
 
 // release gives back all that can be.
@@ -115,9 +122,28 @@ func (k *keeper) uses() (gpuUses, error) {
 		if err != nil {
 			return nil, k.gpus.about(gpu, err)
 		}
+		if use.Seq > 0 {
+			gpu.guarded.Store(use.Guarded())
+		}
 		out = append(out, use)
 	}
 	return out, nil
+}
+
+// errUseGone is that a file is gone which nobody removes but by mistake.
+var errUseGone = errors.New("what the plugin said that the GPU is used for was removed, as by a program that cleans " +
+	"up in /run: the plugin says it again when it next publishes the GPUs")
+
+// knownUses is uses, and errUseGone where that of a GPU was lost which is for MPS alone: no plugin
+// withdraws it like that. It may be called beside run.
+func (k *keeper) knownUses() (gpuUses, error) {
+	uses, err := k.uses()
+	for i, use := range uses {
+		if use.Seq == 0 && k.gpus[i].guarded.Load() {
+			return nil, errUseGone
+		}
+	}
+	return uses, err
 }
 
 // gpuUses are what the GPUs of a daemon are used for.

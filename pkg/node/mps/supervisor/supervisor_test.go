@@ -37,9 +37,7 @@ func TestEndIsToldAtOnceAndToNobodyElse(t *testing.T) {
 	w.latest("a").end("signal: killed", true)
 	// The clock stands still.
 	w.awaitState("a", mps.Down)
-	if reason := w.status("a").Reason; !strings.Contains(reason, "signal: killed") {
-		t.Errorf("reason %q does not say why", reason)
-	}
+	w.eventually(func() bool { return strings.Contains(w.status("a").Reason, "signal: killed") }, "it is told why")
 	if s := w.status("b"); s.State != mps.Ready || len(w.control.started("b")) != 1 {
 		t.Errorf("the other GPU's daemon: %+v", s)
 	}

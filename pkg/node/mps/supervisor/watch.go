@@ -68,8 +68,8 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			return k.gone(ctx, daemon)
 		case <-k.serverEnded():
 			k.gpus.close(ctx)
-			return errors.Join(fmt.Errorf("the GPU's MPS server, process %d, has ended, and with it its clients",
-				k.server.pid), k.end(daemon))
+			return k.down(ctx, daemon, fmt.Errorf("the GPU's MPS server, process %d, has ended, and with it its clients",
+				k.server.pid))
 		case <-ctx.Done():
 			return k.quit(ctx, daemon)
 		case err := <-answers:
@@ -83,7 +83,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		if !pending && ctx.Err() == nil {
 			closed, err := k.reconcile(ctx, daemon)
 			if err != nil {
-				return errors.Join(err, k.end(daemon))
+				return k.down(ctx, daemon, err)
 			}
 			observed.reconciled(ctx, closed)
 		}

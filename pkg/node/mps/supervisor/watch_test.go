@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -216,7 +217,32 @@ func TestEndIsToldWhileItIsAsked(t *testing.T) {
 	w.pass(func() bool { return w.control.asked(commandProbe) }, "the daemon is asked")
 	w.latest("a").end("signal: killed", true)
 	w.awaitState("a", mps.Down)
+	w.eventually(func() bool { return strings.Contains(w.status("a").Reason, "signal: killed") }, "it is told why")
 	w.checkSays("a", "signal: killed")
+}
+
+// Nobody starts a container in the seconds that it takes until all has ended.
+func TestEndIsToldBeforeAllHasEnded(t *testing.T) {
+	for name, end := range map[string]func(w *world){
+		"of the daemon": func(w *world) { w.latest("a").leave() },
+		"of the server": func(w *world) { w.control.endServer("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := guarded(t, gpu.ComputeDefault)
+			w.control.undead = true
+			w.run()
+			w.awaitState("a", mps.Ready)
+			end(w)
+			// The clock stands still.
+			w.awaitState("a", mps.Down)
+			w.checkSays("a", "ended")
+			stuck := w.latest("a")
+			w.control.set(func(c *fakeControl) { c.undead = false })
+			w.pass(func() bool { return strings.Contains(w.status("a").Reason, "does not end") }, "it is awaited")
+			stuck.end("at last", true)
+			w.pass(func() bool { return w.status("a").State == mps.Ready }, "another one runs")
+		})
+	}
 }
 
 // A daemon that the kernel does not let end, as one whose GPU hangs, keeps its GPU closed. The

@@ -32,9 +32,9 @@ const (
 
 // MPS is how gpu-mps-supervisor is told; mps.Dir implements it.
 type MPS interface {
-	// Use and SetUse are what each GPU is used for by MPS.
-	Use(uuid string) (mps.Use, error)
+	// SetUse sets what a GPU is used for by MPS, and UseIsSet says whether that is set.
 	SetUse(uuid string, u mps.Use) error
+	UseIsSet(uuid string, u mps.Use) bool
 	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon says whether there
 	// is to be one.
 	OfNode() mps.Dir
@@ -207,7 +207,7 @@ func (d *Demand) Pass(ctx context.Context) (settled bool, err error) {
 // that have no record it changes nothing and returns false: the MPS server of a GPU
 // without claims is ended, and its clients with it.
 func (d *Demand) setUses(ctx context.Context, o Offered, records []state.Record) (set bool, err error) {
-	uses, err := o.uses(d.Isolation, records)
+	uses, err := d.uses(o, records)
 	if err != nil || d.usesAreSet(uses) {
 		return err == nil, err
 	}
@@ -219,7 +219,7 @@ func (d *Demand) setUses(ctx context.Context, o Offered, records []state.Record)
 				"reason", unknown)
 			return nil
 		}
-		uses, err := o.uses(d.Isolation, records)
+		uses, err := d.uses(o, records)
 		if err != nil {
 			return err
 		}
@@ -243,8 +243,7 @@ func (d *Demand) setUses(ctx context.Context, o Offered, records []state.Record)
 // usesAreSet says whether the supervisor has these uses; not if they cannot be read.
 func (d *Demand) usesAreSet(uses map[daemonGPU]mps.Use) bool {
 	for of, use := range uses {
-		last, err := d.daemonOf(of).Use(of.uuid)
-		if use.Seq = last.Seq; err != nil || use != last {
+		if !d.daemonOf(of).UseIsSet(of.uuid, use) {
 			return false
 		}
 	}

@@ -5,6 +5,8 @@ package mpsdemand
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -70,6 +72,59 @@ func TestUses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A use that was removed is told again, also if it is none: the supervisor keeps the GPU until then.
+func TestUseThatWasRemoved(t *testing.T) {
+	dir := mps.Dir(t.TempDir())
+	d := plugin(dir, nil)
+	other := offers(mode.Share, isolation.NameNone)
+	d.passes(t, offers(mode.MPS, isolation.NameMPS))
+	d.passes(t, other)
+	use := filepath.Join(dir.Files("GPU-0"), mps.UseFile)
+	if err := os.Remove(use); err != nil {
+		t.Fatal(err)
+	}
+	d.passes(t, other)
+	if u, err := dir.Use("GPU-0"); err != nil || u != (mps.Use{Seq: 1}) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if _, err := os.Stat(dir.OfNode().Files("GPU-0")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something is told to a daemon that there has never been: %v", err)
+	}
+	d.kill(t)
+}
+
+// The daemon for all GPUs ends when no use keeps it, also of a GPU that is lost.
+func TestUseOfAGPUThatIsLost(t *testing.T) {
+	dir := mps.Dir(t.TempDir())
+	d := plugin(dir, nil)
+	node, lost := dir.OfNode(), mps.Use{Reserved: true, Claimed: true, Seq: 1}
+	told := func(want mps.Use) {
+		t.Helper()
+		if u, err := node.Use("lost"); err != nil || u != want {
+			t.Errorf("%+v, %v, want %+v", u, err, want)
+		}
+	}
+	if _, err := d.Want(true, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(node.SetStatus("lost", mps.Status{}), node.SetUse("lost", lost)); err != nil {
+		t.Fatal(err)
+	}
+	d.passes(t, offers(mode.MPS, isolation.NameMPSNode))
+	told(lost)
+	if _, err := d.Want(false, false); err != nil {
+		t.Fatal(err)
+	}
+	d.passes(t, offers(mode.MPS, isolation.NameMPSNode))
+	told(lost)
+	d.passes(t, offers(mode.Share, isolation.NameNone))
+	told(mps.Use{Seq: 2})
+	if wanted, err := dir.NodeDaemonWanted(); err != nil || wanted {
+		t.Errorf("the daemon is wanted: %t, %v", wanted, err)
+	}
+	d.kill(t)
 }
 
 // claims are those that are prepared, and known says why there may be others.

@@ -44,6 +44,29 @@ func (d *Demand) daemonOf(g daemonGPU) MPS {
 	return d.MPS
 }
 
+// uses is what the GPUs are used for by each kind of daemon, also those GPUs that are lost and served by
+// a daemon for all that nothing needs any more: it ends when none of its GPUs is used.
+func (d *Demand) uses(o Offered, records []state.Record) (map[daemonGPU]mps.Use, error) {
+	uses, err := o.uses(d.Isolation, records)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	needed := d.nodeUsed()
+	d.mu.Unlock()
+	if needed {
+		return uses, nil
+	}
+	served, err := d.MPS.OfNode().Served()
+	for _, uuid := range served {
+		of := daemonGPU{uuid, true}
+		if _, there := uses[of]; !there {
+			uses[of] = mps.Use{}
+		}
+	}
+	return uses, err
+}
+
 // uses is what the GPUs are used for by each kind of daemon, where the records' claims are
 // prepared.
 func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[daemonGPU]mps.Use, error) {
