@@ -57,11 +57,9 @@ var Pages = map[string]Page{
 	"docs/isolation.md": {Before: "kubectl create namespace gpu-operator",
 		After: "kubectl delete namespace gpu-operator; kubectl delete -k deployments/options/visible-devices\n" +
 			"kubectl label node n3 gpu.aliyun.com/mps-daemon-"},
-	"docs/legacy.md": {Before: "kubectl create namespace gpu-operator",
-		After: "kubectl delete namespace gpu-operator; kubectl delete -f demo/legacy/GPUtest.yaml"},
-	// On a node without the label, and back to the mode that further pages know it in.
-	"docs/mig.md": {Before: "kubectl label node n3 ack.node.gpu.schedule-",
-		After: "kubectl label --overwrite node n3 ack.node.gpu.schedule=share"},
+	"docs/legacy.md": {After: "kubectl delete -f demo/legacy/GPUtest.yaml"},
+	// Further pages know the node in this mode.
+	"docs/mig.md": {After: "kubectl label --overwrite node n3 ack.node.gpu.schedule=share"},
 	"docs/preemption.md": {After: "kubectl delete -k deployments/options/preemption\n" +
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},
 	"docs/quota.md": {Before: "kubectl create namespace team-a", After: "kubectl delete namespace team-a\n" +
