@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-kubelet-plugin/flags"
 	"github.com/gpushare/dra-driver-gpushare/internal/procs"
@@ -125,8 +126,9 @@ func run(ctx context.Context, c *cli.Command) error {
 		ReadyFile:    c.String("ready-file"),
 		Busy:         procs.New().Busy,
 		Programs:     []string{hook, check, limit},
-		PodResources: podresources.Client(c.String("pod-resources-socket")),
-		Cgroups:      filepath.Join(c.String("host-root"), "sys/fs/cgroup"),
+		PodResources: podresources.Client{Socket: c.String("pod-resources-socket"),
+			Own: cache.ObjectName{Namespace: c.String("pod-namespace"), Name: c.String("pod-name")}},
+		Cgroups: filepath.Join(c.String("host-root"), "sys/fs/cgroup"),
 		Isolation: isolation.Config{
 			CGPU:    c.String("isolation-cgpu"),
 			CoreMem: c.String("isolation-core-mem"),

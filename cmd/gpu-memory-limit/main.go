@@ -3,14 +3,15 @@
 // Command gpu-memory-limit has NVIDIA's kernel driver hold a container to its shares of GPU
 // memory, or keeps it from starting:
 //
-//	gpu-memory-limit set [FLAG…] UUID=MIB/MEMORY…
+//	gpu-memory-limit set [FLAG…] UUID=MIB/MEMORY@INDEX…
 //
 // The container runtime runs it on the host, as a CDI hook (createRuntime), before each start
 // of a container with such limits. It finds the container's control group by the process
 // that the runtime names on the standard input, sets on it, for each GPU with that UUID, a
-// limit of MIB of the GPU's MEMORY, and reads it back. All that it goes by is in its
-// arguments, which follow from the claim: neither its environment nor the container's says
-// anything, NVIDIA_GPU_MEMORY_LIMIT least of all.
+// limit of MIB of the GPU's MEMORY, and reads it back. It looks for the GPU at INDEX first, so
+// that others, which may hang, are left alone. All that it goes by is in its arguments, which
+// follow from the claim: neither its environment nor the container's says anything,
+// NVIDIA_GPU_MEMORY_LIMIT least of all.
 //
 //	gpu-memory-limit probe --library FILE
 //
@@ -55,13 +56,15 @@ func main() {
 
 // library is an *nvml.Library.
 type library interface {
-	GPU(uuid string) (memlimit.GPU, error)
+	GPU(uuid string, likely int) (memlimit.GPU, error)
 	Close() error
 }
 
 type driver struct{ *nvml.Library }
 
-func (d driver) GPU(uuid string) (memlimit.GPU, error) { return d.Library.GPU(uuid) }
+func (d driver) GPU(uuid string, likely int) (memlimit.GPU, error) {
+	return d.Library.GPU(uuid, likely)
+}
 
 func open(path string) (library, error) {
 	l, err := nvml.Open(path)
@@ -143,7 +146,7 @@ func (h hook) set(o options, program string, stdin io.Reader) (err error) {
 }
 
 func apply(host memlimit.Host, l library, gpu limited, s memlimit.Start) error {
-	handle, err := l.GPU(gpu.UUID)
+	handle, err := l.GPU(gpu.UUID, gpu.index)
 	if err != nil {
 		return err
 	}

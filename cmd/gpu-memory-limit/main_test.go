@@ -26,10 +26,16 @@ type driver615 struct {
 	limits map[string]uint64
 	deaf   bool
 	closed int
+	// likely is where a GPU was looked for last.
+	likely int
 }
 
-func (d *driver615) GPU(string) (memlimit.GPU, error) { return d, nil }
-func (d *driver615) Close() error                     { d.closed++; return nil }
+func (d *driver615) GPU(_ string, likely int) (memlimit.GPU, error) {
+	d.likely = likely
+	return d, nil
+}
+
+func (d *driver615) Close() error { d.closed++; return nil }
 
 func (d *driver615) PCIAddress() (string, error) { return "0000:02:00.0", nil }
 
@@ -93,7 +99,7 @@ func (h *host) args(share string, flags ...string) []string {
 	return append(append([]string{"set", "--library", "/driver/libnvidia-ml.so.1", "--cgroup-root", h.root,
 		"--kubelet-root",
 		"/kubepods", "--ledger", h.ledger, "--claim", "c1", "--share", share, "--containers", "4"}, flags...),
-		"GPU-a=3072/15360")
+		"GPU-a=3072/15360@2")
 }
 
 // creates has the hook run as a runtime does.
@@ -127,8 +133,21 @@ func TestContainerIsLimited(t *testing.T) {
 			t.Errorf("%s has %d bytes", group, got)
 		}
 	}
+	if h.likely != 2 {
+		t.Errorf("the GPU was looked for at %d first", h.likely)
+	}
 	if len(h.opened) != 1 || h.opened[0] != "/driver/libnvidia-ml.so.1" || h.closed != 1 {
 		t.Errorf("libraries %q, closed %d times", h.opened, h.closed)
+	}
+}
+
+// CDI specs of earlier versions do not say where the GPU is.
+func TestSpecOfAnEarlierVersion(t *testing.T) {
+	h := newHost(t)
+	args := h.args("s1")
+	args[len(args)-1] = "GPU-a=3072/15360"
+	if err := h.creates(args); err != nil || h.limits[filepath.Join(h.root, container)] != 3<<30 {
+		t.Errorf("%v, limits %v", err, h.limits)
 	}
 }
 
@@ -183,6 +202,8 @@ func TestContainerIsNotStarted(t *testing.T) {
 		"no amount": {func(h *host) []string { return append(h.args("s1"), "GPU-b") }, []string{"UUID=MIB/MEMORY"}},
 		"no limit": {func(h *host) []string { return append(h.args("s1"), "GPU-b=0/15360") },
 			[]string{"UUID=MIB/MEMORY"}},
+		"no index": {func(h *host) []string { return append(h.args("s1"), "GPU-b=3072/15360@-1") },
+			[]string{"UUID=MIB/MEMORY@INDEX"}},
 		"no ledger":  {func(h *host) []string { return h.args("s1", "--ledger", "") }, []string{"not complete"}},
 		"no command": {func(*host) []string { return []string{"get"} }, []string{"neither set nor probe"}},
 	} {

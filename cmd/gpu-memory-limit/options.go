@@ -30,6 +30,8 @@ type options struct {
 type limited struct {
 	memlimit.Target
 	mib int64
+	// index is the GPU's likely place in NVML's order.
+	index int
 }
 
 func parse(args []string) (options, error) {
@@ -59,16 +61,21 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// parseGPU reads UUID=MIB/MEMORY.
+// parseGPU reads UUID=MIB/MEMORY@INDEX. Specs of earlier versions have no index.
 func parseGPU(arg string) (limited, error) {
-	uuid, amounts, _ := strings.Cut(arg, "=")
+	gpu, at, has := strings.Cut(arg, "@")
+	index, atErr := strconv.ParseUint(at, 10, 31)
+	if !has {
+		atErr = nil
+	}
+	uuid, amounts, _ := strings.Cut(gpu, "=")
 	share, memory, _ := strings.Cut(amounts, "/")
 	own, err := strconv.ParseInt(share, 10, 64)
 	all, allErr := strconv.ParseInt(memory, 10, 64)
-	if uuid == "" || errors.Join(err, allErr) != nil || own < 1 || all < 1 {
-		return limited{}, fmt.Errorf("argument %q is not UUID=MIB/MEMORY", arg)
+	if uuid == "" || errors.Join(err, allErr, atErr) != nil || own < 1 || all < 1 {
+		return limited{}, fmt.Errorf("argument %q is not UUID=MIB/MEMORY@INDEX", arg)
 	}
-	return limited{memlimit.Target{UUID: uuid, MemoryMiB: all}, own}, nil
+	return limited{memlimit.Target{UUID: uuid, MemoryMiB: all}, own, int(index)}, nil
 }
 
 var errTwoShares = errors.New("it would have two shares with limits of their own, of which only one would hold: ask " +

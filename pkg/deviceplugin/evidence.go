@@ -53,7 +53,9 @@ type Devices struct {
 type Kubelet struct {
 	// Containers has each container that the kubelet lists, also those without devices.
 	Containers map[Container]Devices
-	// Err says why that is not known, nil if it is.
+	// Asked is when it was asked, by the clock that Observations.Observe is told.
+	Asked time.Time
+	// Err says why that is not known, nil if it is. Containers are then those that it listed before.
 	Err error
 }
 

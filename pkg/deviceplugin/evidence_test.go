@@ -95,7 +95,7 @@ func TestAnnotationsThatAreChangedLater(t *testing.T) {
 		t.Helper()
 		p.UID = "uid"
 		p = Trim(p)
-		observed.Observe(p)
+		observed.Observe(p, time.Time{})
 		observed.AddDevices([]*corev1.Pod{p}, kubelet)
 		got, _ := Read(p, Node{GPUs: fourGPUs(), Kubelet: kubelet, Observed: observed})
 		if amounts(got) != want {
@@ -131,7 +131,7 @@ func TestSightThatWasLost(t *testing.T) {
 	p := pod("p", containers(container("c0", mem, "3")), v1, "0")
 	p.UID = "uid"
 	observed := Observations{"uid": {Namespace: "ns", Name: "p", Lost: true}}
-	observed.Observe(p)
+	observed.Observe(p, time.Time{})
 	got, _ := Read(p, Node{GPUs: fourGPUs(), Kubelet: lists(mem), Observed: observed})
 	if amounts(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "GPUStateDamaged") {
 		t.Errorf("it holds %+v", got)
@@ -149,21 +149,44 @@ func TestDevicesAreKeptWhenAllAreThere(t *testing.T) {
 	p := waits(pod("p", containers(container("c0", nvidia, "1"), container("c1", nvidia, "1"))))
 	p.UID = "uid"
 	observed := Observations{}
-	observed.Observe(p)
+	observed.Observe(p, time.Time{})
 	first := gave("GPU-0")
 	first.Containers[Container{"ns", "p", "c1"}] = Devices{}
-	if observed.AddDevices([]*corev1.Pod{p}, first) || !observed.NeedKubelet(p) {
+	needs := func() bool {
+		need, _ := observed.NeedKubelet(p)
+		return need
+	}
+	if observed.AddDevices([]*corev1.Pod{p}, first) || !needs() {
 		t.Errorf("kept %+v", observed)
 	}
 	first.Containers[Container{"ns", "p", "c1"}] = Devices{Resources: []corev1.ResourceName{nvidia},
 		IDs: []string{"GPU-3"}}
-	if !observed.AddDevices([]*corev1.Pod{p}, first) || observed.NeedKubelet(p) ||
+	if !observed.AddDevices([]*corev1.Pod{p}, first) || needs() ||
 		observed.AddDevices([]*corev1.Pod{p}, first) {
 		t.Errorf("kept %+v", observed)
 	}
 	got, _ := Read(p, Node{GPUs: fourGPUs(), Observed: observed})
 	if diff := cmp.Diff("0:whole 3:whole", amounts(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A kubelet that was asked before a pod was there may have meant the one that had its name before.
+func TestAnswersFromBeforeThePodWasSeen(t *testing.T) {
+	p := waits(pod("p", containers(container("c0", nvidia, "1"))))
+	p.UID = "uid"
+	observed, before := Observations{}, gave("GPU-0")
+	before.Asked = left
+	observed.Observe(p, left.Add(time.Second))
+	observed.Observe(p, left.Add(time.Hour))
+	if observed.AddDevices([]*corev1.Pod{p}, before) {
+		t.Errorf("kept %+v", observed)
+	}
+	need, notBefore := observed.NeedKubelet(p)
+	now := gave("GPU-1")
+	now.Asked = notBefore
+	if !need || !notBefore.Equal(left.Add(time.Second)) || !observed.AddDevices([]*corev1.Pod{p}, now) {
+		t.Errorf("kept %+v, asked not before %s", observed, notBefore)
 	}
 }
 

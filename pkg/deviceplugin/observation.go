@@ -3,6 +3,8 @@
 package deviceplugin
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,7 +24,12 @@ type Observation struct {
 	// Devices are what the kubelet listed of its containers, by name. They are nil until
 	// it lists one that has any.
 	Devices map[string]Devices `json:"devices,omitempty"`
+	// Pod is the pod as it was when they were listed, trimmed: it may be deleted before it ends.
+	Pod *corev1.Pod `json:"pod,omitempty"`
 
+	// since is when it was first seen: a kubelet that was asked before may have meant another pod of
+	// that name.
+	since time.Time
 	// fixed says that Annotations are not followed any more.
 	fixed bool
 }
@@ -37,7 +44,7 @@ const mostAnnotation = 4 << 10
 // Observe notes what a pod is seen with. It is to be told of each version of each pod of the
 // node, in order. Until a pod has one of the annotations, or a container of it has
 // started, the annotations are followed.
-func (s Observations) Observe(pod *corev1.Pod) {
+func (s Observations) Observe(pod *corev1.Pod, now time.Time) {
 	if !Holds(pod) {
 		delete(s, pod.UID)
 		return
@@ -46,28 +53,34 @@ func (s Observations) Observe(pod *corev1.Pod) {
 	if ok && (seen.fixed || seen.Lost || seen.Devices != nil) {
 		return
 	}
-	seen = Observation{Namespace: pod.Namespace, Name: pod.Name, Annotations: annotationsOf(pod)}
+	if !ok {
+		seen.since = now
+	}
+	seen = Observation{Namespace: pod.Namespace, Name: pod.Name, Annotations: annotationsOf(pod), since: seen.since}
 	seen.fixed = len(seen.Annotations) > 0 || Started(pod)
 	s[pod.UID] = seen
 }
 
 // NeedKubelet says whether the kubelet may have something to tell of the pod that is not known
-// yet.
-func (s Observations) NeedKubelet(pod *corev1.Pod) bool { return s[pod.UID].Devices == nil }
+// yet, if it is not asked before that time.
+func (s Observations) NeedKubelet(pod *corev1.Pod) (need bool, notBefore time.Time) {
+	seen := s[pod.UID]
+	return seen.Devices == nil, seen.since
+}
 
-// AddDevices notes what the kubelet says of the pods. It returns whether there was anything
+// AddDevices notes what the kubelet says of the pods; they are trimmed. It returns whether there was anything
 // new; a pod that has no devices is none of the news.
 func (s Observations) AddDevices(pods []*corev1.Pod, kubelet Kubelet) (news bool) {
 	for _, pod := range pods {
 		seen, ok := s[pod.UID]
-		if !ok || seen.Devices != nil || kubelet.Err != nil {
+		if !ok || seen.Devices != nil || kubelet.Err != nil || kubelet.Asked.Before(seen.since) {
 			continue
 		}
 		devices, given := devicesOf(pod, kubelet)
 		if !given {
 			continue
 		}
-		seen.Devices, seen.fixed = devices, true
+		seen.Devices, seen.Pod, seen.fixed = devices, pod, true
 		s[pod.UID] = seen
 		news = true
 	}

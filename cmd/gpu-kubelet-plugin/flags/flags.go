@@ -40,6 +40,10 @@ func apiFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "pod-uid", Sources: env("POD_UID"),
 			Usage: "UID of this pod; with it two instances can run at once, which a rolling update needs"},
+		&cli.StringFlag{Name: "pod-name", Sources: env("POD_NAME"),
+			Usage: "name of this pod; with it a kubelet that does not list its pods yet is told from one that gave them " +
+				"no GPUs"},
+		&cli.StringFlag{Name: "pod-namespace", Sources: env("POD_NAMESPACE"), Usage: "namespace of this pod"},
 		&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
 			Usage: "kubeconfig file; by default the pod's service account is used"},
 		&cli.FloatFlag{Name: "kube-api-qps", Sources: env("KUBE_API_QPS"), Value: 200,

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -49,6 +50,10 @@ var symbols = []string{"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimit
 type Library struct {
 	lib  nvml.Interface
 	path string
+
+	mu sync.Mutex
+	// asking are the GPUs, by their places in NVML's order, that are being asked which they are, and who waits for that.
+	asking map[int][]chan<- answer
 }
 
 // Open loads and initialises the library at path. It is ErrUnsupported where the driver is
@@ -61,7 +66,7 @@ func opened(lib nvml.Interface, path string) (*Library, error) {
 	if ret := lib.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("initialise NVML from %s: %w: see whether nvidia-smi works on the node", path, ret)
 	}
-	l := &Library{lib: lib, path: path}
+	l := &Library{lib: lib, path: path, asking: map[int][]chan<- answer{}}
 	for _, name := range symbols {
 		if err := lib.Extensions().LookupSymbol(name); err != nil {
 			version, _ := lib.SystemGetDriverVersion()
@@ -71,8 +76,15 @@ func opened(lib nvml.Interface, path string) (*Library, error) {
 	return l, nil
 }
 
-// Close shuts the library down. Others that have initialised it are not touched.
+// Close shuts the library down. Others that have initialised it are not touched. It stays as it is while a GPU does
+// not answer: that call would lose what it works on, or Close wait for it.
 func (l *Library) Close() error {
+	l.mu.Lock()
+	hung := len(l.asking) > 0
+	l.mu.Unlock()
+	if hung {
+		return nil
+	}
 	if ret := l.lib.Shutdown(); ret != nvml.SUCCESS {
 		return fmt.Errorf("shut NVML down: %w", ret)
 	}
@@ -86,10 +98,10 @@ type GPU struct {
 	uuid   string
 }
 
-// GPU finds a GPU by its UUID. One in MIG mode is an error: there the driver refuses limits
-// (§7).
-func (l *Library) GPU(uuid string) (GPU, error) {
-	handle, err := l.find(uuid)
+// GPU finds a GPU by its UUID. likely is its place in NVML's order, as far as is known. One in MIG mode is an error:
+// there the driver refuses limits (§7).
+func (l *Library) GPU(uuid string, likely int) (GPU, error) {
+	handle, err := l.find(uuid, likely)
 	if err != nil {
 		return GPU{}, fmt.Errorf("find GPU %s: %w", uuid, err)
 	}
@@ -102,30 +114,6 @@ func (l *Library) GPU(uuid string) (GPU, error) {
 		}
 	}
 	return GPU{handle, uuid}, nil
-}
-
-// find asks one GPU after the other which it is: nvmlDeviceGetHandleByUUID finds none while any
-// GPU of the node is lost.
-func (l *Library) find(uuid string) (nvml.Device, error) {
-	count, ret := l.lib.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		return nil, fmt.Errorf("count the GPUs: %w", ret)
-	}
-	why := error(nvml.ERROR_NOT_FOUND)
-	for i := range count {
-		handle, ret := l.lib.DeviceGetHandleByIndex(i)
-		told := ""
-		if ret == nvml.SUCCESS {
-			told, ret = handle.GetUUID()
-		}
-		switch {
-		case ret != nvml.SUCCESS:
-			why = fmt.Errorf("it may be GPU %d in NVML's order, which does not tell its UUID: %w", i, ret)
-		case told == uuid:
-			return handle, nil
-		}
-	}
-	return nil, why
 }
 
 // PCIAddress is the GPU's PCI address as sysfs writes it, such as 0000:02:00.0.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
@@ -117,12 +118,52 @@ func TestGPU(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := l.GPU("GPU-a")
+			got, err := l.GPU("GPU-a", 0)
 			if !errors.Is(err, tc.fails) || (got.handle == a) != (tc.fails == nil) {
 				t.Errorf("found: %t, %v; want %v", got.handle == a, err, tc.fails)
 			}
 		})
 	}
+}
+
+// A GPU that hangs keeps none from being found, and costs one call, however often others are looked for. The library
+// is not shut down under that call.
+func TestGPUBesideOneThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		hanging, a, b := named("GPU-0", nvml.SUCCESS), named("GPU-a", nvml.SUCCESS), named("GPU-b", nvml.SUCCESS)
+		hanging.GetUUIDFunc = func() (string, nvml.Return) { <-release; return "GPU-0", nvml.SUCCESS }
+		lib := library([]nvml.Device{hanging, a, b})
+		l, err := opened(lib, "/lib")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Where it is looked for first it is found without that another is asked.
+		if got, err := l.GPU("GPU-a", 1); err != nil || got.handle != a || len(lib.DeviceGetHandleByIndexCalls()) != 1 {
+			t.Fatalf("found: %t, %v, asked %d", got.handle == a, err, len(lib.DeviceGetHandleByIndexCalls()))
+		}
+		for range 3 {
+			for uuid, want := range map[string]nvml.Device{"GPU-a": a, "GPU-b": b} {
+				if got, err := l.GPU(uuid, 0); err != nil || got.handle != want {
+					t.Errorf("%s: found: %t, %v", uuid, got.handle == want, err)
+				}
+			}
+		}
+		if n := len(hanging.GetUUIDCalls()); n != 1 {
+			t.Errorf("%d calls hang, want 1", n)
+		}
+		if err := l.Close(); err != nil || len(lib.ShutdownCalls()) != 0 {
+			t.Errorf("shut down %d times while a call hangs, %v", len(lib.ShutdownCalls()), err)
+		}
+		close(release)
+		if got, err := l.GPU("GPU-0", 0); err != nil || got.handle != hanging {
+			t.Errorf("once it answers: %v", err)
+		}
+		synctest.Wait()
+		if err := l.Close(); err != nil || len(lib.ShutdownCalls()) != 1 {
+			t.Errorf("shut down %d times in the end, %v", len(lib.ShutdownCalls()), err)
+		}
+	})
 }
 
 func TestOlderDriver(t *testing.T) {
@@ -147,7 +188,7 @@ func TestMIG(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.GPU("GPU-a"); err == nil || !strings.Contains(err.Error(), "MIG") {
+	if _, err := l.GPU("GPU-a", 0); err == nil || !strings.Contains(err.Error(), "MIG") {
 		t.Errorf("a GPU in MIG mode: %v", err)
 	}
 }
@@ -165,7 +206,7 @@ func TestSetAndGet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := l.GPU("GPU-a")
+	g, err := l.GPU("GPU-a", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.GPUs.Options),
 		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
 		Supervisor: func() (int, error) { return supervisorOf(proc, mps.Dir(a.Isolation.MPSDir)) }, OfPlugin: a.ofPlugin,
-		Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
+		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
 		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, Eviction: a.Audit.Eviction,
@@ -93,6 +93,11 @@ func (a *agent) ofPlugin(ctx context.Context, pod audit.Pod) (bool, error) {
 		}
 	}
 	return false, err
+}
+
+// ofDriver says whether another DRA driver gave the pod the GPU, as far as the kubelet has told.
+func (a *agent) ofDriver(pod audit.Pod, uuid string) bool {
+	return a.others.Has(pod.Namespace+"/"+pod.Name, uuid)
 }
 
 // granted is what is prepared, and offered.

@@ -204,7 +204,7 @@ func TestPodsOfDevicePluginsByTheKubelet(t *testing.T) {
 			"given": mig, "feigns": "example.com/nic"}})
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(listener) }()
-		a.PodResources = podresources.Client(socket)
+		a.PodResources = podresources.Client{Socket: socket}
 		for name, want := range map[string]bool{"given": true, "feigns": false, "other": false} {
 			if is, err := a.ofPlugin(t.Context(), audit.Pod{Namespace: "team", Name: name}); is != want || err != nil {
 				t.Errorf("pod %s is of a device plugin: %v, %v, want %v", name, is, err, want)

@@ -56,7 +56,7 @@ func (a *agent) sharedDirs() []sharedDir {
 		dir(a.PluginDir, "KUBELET_PLUGINS_DIR", "the kubelet cannot ask the plugin to prepare claims"),
 		dir(a.RegistrarDir, "KUBELET_REGISTRAR_DIR", "the kubelet does not find the plugin"),
 		aside(a.Isolation.MPSDir, "MPS_DIR", "nothing is known of the MPS daemons"),
-		aside(filepath.Dir(string(a.PodResources)), "KUBELET_POD_RESOURCES_SOCKET",
+		aside(filepath.Dir(a.PodResources.Socket), "KUBELET_POD_RESOURCES_SOCKET",
 			"it is not known which GPUs pods of a device plugin have"),
 	}
 }

@@ -43,8 +43,10 @@ func newLooking(t *testing.T) (l *memoryLimits, found *isolation.KernelLimits) {
 	return &memoryLimits{
 		config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, pods: podcgroup.New(dir, "0aa1-own"),
 		options: source.Options{HostRoot: "/", LibraryPath: library}, calls: limitcalls.New("NVML", limitsCall),
-		hook: newHookCalls(hook), gpus: map[string]*limitedGPU{}, wake: func() {},
-		open:  func(string) (*nvml.Library, error) { return &nvml.Library{}, nil },
+		hook: newHookCalls(hook), gpus: map[string]*limitedGPU{}, wake: func() {}, rewrite: func() {},
+		open: func(string) (findGPU, error) {
+			return func(string, int) (memlimit.GPU, error) { return &table{limits: map[string]uint64{}}, nil }, nil
+		},
 		try:   func(context.Context, string, string, string) error { return nil },
 		found: func(k isolation.KernelLimits) { *found = k },
 		host:  memlimit.Host{Root: dir, Ledger: filepath.Join(dir, "memory-limits")}, events: saidEvents{},
@@ -141,5 +143,5 @@ func TestLimitsThatThereCannotBe(t *testing.T) {
 }
 
 func opens(err error) func(l *memoryLimits) {
-	return func(l *memoryLimits) { l.open = func(string) (*nvml.Library, error) { return nil, err } }
+	return func(l *memoryLimits) { l.open = func(string) (findGPU, error) { return nil, err } }
 }

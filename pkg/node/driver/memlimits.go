@@ -3,10 +3,12 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,16 +17,15 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -54,21 +55,24 @@ type memoryLimits struct {
 	// found is told what is found, wake that it was looked again.
 	found func(isolation.KernelLimits)
 	wake  func()
+	// rewrite is for the CDI specs of prepared claims, of which the hook goes by other paths now.
+	rewrite func()
 	// prepared are the claims that are prepared; an error where not all are known.
 	prepared func(context.Context) ([]state.Record, error)
 	events   report.NodeEvents
 	counts   *metrics.Plugin
 	clock    clock.Clock
 	changed  chan struct{}
-	// open and try are memlimit.Open and tryHook.
-	open func(path string) (*nvml.Library, error)
+	// open and try are openLimits and tryHook.
+	open func(path string) (findGPU, error)
 	try  func(ctx context.Context, hostRoot, program, library string) error
 
 	mu sync.Mutex
 	// calls bound what concerns no single GPU, hook that program, gpus what concerns one GPU.
 	calls, hook *limitcalls.Calls
 	gpus        map[string]*limitedGPU
-	lib         *nvml.Library
+	// find finds GPUs in NVIDIA's library; nil until that is open.
+	find findGPU
 	// last is what was found last. never is that it stays so as long as this process lives.
 	last  isolation.KernelLimits
 	never bool
@@ -77,10 +81,9 @@ type memoryLimits struct {
 	active  bool
 }
 
-// limitedGPU is a GPU on which memory can be limited.
+// limitedGPU is a GPU on which memory can be limited; one without a handle was not found yet.
 type limitedGPU struct {
 	memlimit.Target
-	index  int
 	handle memlimit.GPU
 	calls  *limitcalls.Calls
 }
@@ -92,7 +95,7 @@ func (a *agent) makeMemoryLimits() *memoryLimits {
 		config: c, options: a.GPUs.Options, host: memlimit.Host{Root: root, Ledger: c.Ledger},
 		pods: podcgroup.New(root, a.PodUID), found: a.registry.SetKernelLimits, wake: func() { a.publisher.Wake() },
 		events: a.events, counts: a.counts,
-		clock: clock.RealClock{}, changed: make(chan struct{}, 1), open: nvml.Open, try: tryHook,
+		clock: clock.RealClock{}, changed: make(chan struct{}, 1), open: openLimits, try: tryHook,
 		calls: limitcalls.New("NVML", limitsCall), hook: newHookCalls(c.Hook), gpus: map[string]*limitedGPU{},
 		prepared: func(ctx context.Context) ([]state.Record, error) {
 			if complete, err := a.preparer.Complete(); err != nil || !complete {
@@ -101,114 +104,6 @@ func (a *agent) makeMemoryLimits() *memoryLimits {
 			return a.preparer.Prepared(ctx)
 		},
 	}
-}
-
-// inventories tell what there is of GPUs: first whether their memory can be limited.
-type inventories func(*prepare.Inventory)
-
-func (f inventories) SetInventory(inv *prepare.Inventory) { f(inv) }
-
-// look finds out whether memory can be limited on the machine's GPUs, and tells.
-func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.machine = m; l.never {
-		return
-	}
-	l.last = l.detect(ctx, m)
-	l.never = l.never || errors.Is(l.last.Err, nvml.ErrUnsupported) || errors.Is(l.last.Err, errWithoutHook)
-	l.last.Settled = l.never || len(m.GPUs) > 0 && !failed(l.last)
-	klog.FromContext(ctx).V(1).Info("Looked whether the NVIDIA driver limits memory by control group", "gpus",
-		l.last.Kinds,
-		"not", l.last.Reasons, "err", l.last.Err)
-	l.found(l.last)
-}
-
-var (
-	errWithoutHook = errors.New("there is no hook for it (setting MEMORY_LIMIT_HOOK)")
-	errHostMemory  = errors.New("the GPU has no memory of its own")
-)
-
-// failed says whether another look may find something else.
-func failed(found isolation.KernelLimits) bool {
-	for _, err := range found.Reasons {
-		if !errors.Is(err, errHostMemory) && !errors.Is(err, nvml.ErrUncounted) && !errors.Is(err, nvml.ErrUnset) {
-			return true
-		}
-	}
-	return found.Err != nil
-}
-
-func (l *memoryLimits) detect(ctx context.Context, m *gpu.Machine) isolation.KernelLimits {
-	out := isolation.KernelLimits{Kinds: map[string]memlimit.Kind{}, Reasons: map[string]error{}}
-	if out.Err = l.detectNode(ctx, &out); out.Err != nil {
-		return out
-	}
-	for _, g := range m.GPUs {
-		kind, err := l.detectGPU(ctx, g, out.Kubelet)
-		if err != nil {
-			out.Reasons[g.UUID] = err
-			continue
-		}
-		out.Kinds[g.UUID] = kind
-	}
-	return out
-}
-
-// detectNode finds what all GPUs need.
-func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimits) error {
-	if l.config.Hook == "" {
-		return errWithoutHook
-	}
-	local, onHost, err := source.Library(ctx, l.options)
-	if err != nil {
-		return err
-	}
-	if l.lib == nil {
-		// It stays open for as long as this process lives; another driver takes another process.
-		if l.lib, err = limitcalls.Try(ctx, l.calls, "opening NVML for memory limits", func() (*nvml.Library, error) {
-			return l.open(local)
-		}); err != nil {
-			return err
-		}
-	}
-	if l.config.CgroupRoot == memlimit.DefaultRoot {
-		if err := memlimit.CheckRoot(l.host.Root); err != nil {
-			l.never = true // until the node is started otherwise
-			return err
-		}
-	}
-	if out.Kubelet, err = l.pods.Root(); err != nil {
-		return err
-	}
-	out.Library = onHost
-	return l.hookRuns(ctx, onHost)
-}
-
-// detectGPU finds out who counts a GPU's memory.
-func (l *memoryLimits) detectGPU(ctx context.Context, g gpu.GPU, kubelet string) (memlimit.Kind, error) {
-	if g.HostMemory {
-		return "", errHostMemory
-	}
-	known := l.gpus[g.UUID]
-	if known == nil {
-		known = &limitedGPU{calls: limitcalls.New("NVML", limitsCall)}
-	}
-	lib := l.lib
-	found, err := limitcalls.Try(ctx, known.calls, "trying a memory limit", func() (limitedGPU, error) {
-		handle, err := lib.GPU(g.UUID)
-		if err != nil {
-			return limitedGPU{}, err
-		}
-		kind, err := l.host.Detect(handle, kubelet)
-		return limitedGPU{Target: memlimit.Target{UUID: g.UUID, Kind: kind, MemoryMiB: g.MemoryMiB}, handle: handle}, err
-	})
-	if err != nil {
-		return "", err
-	}
-	found.calls, found.index = known.calls, g.Index
-	l.gpus[g.UUID] = &found
-	return found.Kind, nil
 }
 
 // Run looks at running containers while some have limits, until the context ends.
@@ -239,21 +134,13 @@ func (l *memoryLimits) pass(ctx context.Context) time.Duration {
 		return again
 	}
 	uuids, err := l.host.GPUs()
-	var records []state.Record
+	var names map[types.UID]string
 	if err == nil {
-		records, err = l.prepared(ctx)
+		names, err = l.names(ctx)
 	}
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Memory limits are not looked at now", "reason", err)
 		return limitsInterval
-	}
-	names := map[types.UID]string{}
-	for _, r := range records {
-		for _, g := range r.Grants {
-			if g.KernelMemory {
-				names[r.UID] = r.Namespace + "/" + r.Name
-			}
-		}
 	}
 	l.mu.Lock()
 	l.active = len(uuids) > 0 || len(names) > 0
@@ -268,6 +155,33 @@ func (l *memoryLimits) pass(ctx context.Context) time.Duration {
 		return again
 	}
 	return limitsInterval
+}
+
+// names are the prepared claims whose memory the kernel limits, as people know them.
+func (l *memoryLimits) names(ctx context.Context) (map[types.UID]string, error) {
+	records, err := l.prepared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := map[types.UID]string{}
+	for _, r := range records {
+		if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.KernelMemory }) {
+			names[r.UID] = r.Namespace + "/" + r.Name
+		}
+	}
+	return names, nil
+}
+
+// stillPrepared says whether a claim is among those, or is now: it may have been prepared since they were read. For
+// that they are read once more.
+func (l *memoryLimits) stillPrepared(ctx context.Context, names map[types.UID]string) func(types.UID) (bool, error) {
+	var now map[types.UID]string
+	return func(uid types.UID) (_ bool, err error) {
+		if names[uid] == "" && now == nil {
+			now, err = l.names(ctx)
+		}
+		return names[uid] != "" || now[uid] != "", err
+	}
 }
 
 // again looks again whether there are limits at all, where that could not be found out. It says after
@@ -286,6 +200,9 @@ func (l *memoryLimits) again(ctx context.Context) (after time.Duration, nothing 
 	l.wake()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if now := l.last; now.Library != "" && (now.Library != last.Library || now.Kubelet != last.Kubelet) {
+		l.rewrite()
+	}
 	if failed(l.last) && !l.never {
 		after = limitsRetry
 	}
@@ -301,7 +218,7 @@ func (l *memoryLimits) check(ctx context.Context, uuids []string, names map[type
 			continue
 		}
 		missing, err := limitcalls.Try(ctx, g.calls, "checking memory limits", func() ([]memlimit.Missing, error) {
-			return l.host.Check(g.handle, g.Target, func(claim types.UID) bool { return names[claim] != "" })
+			return l.host.Check(g.handle, g.Target, l.stillPrepared(ctx, names))
 		})
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "The memory limits of a GPU could not be checked, will try again", "uuid",
@@ -312,10 +229,14 @@ func (l *memoryLimits) check(ctx context.Context, uuids []string, names map[type
 	l.tell(all, names)
 }
 
+// gpu is the GPU, nil if it was not found yet.
 func (l *memoryLimits) gpu(uuid string) *limitedGPU {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.gpus[uuid]
+	if g := l.gpus[uuid]; g != nil && g.handle != nil {
+		return g
+	}
+	return nil
 }
 
 // tell says which containers were without their limits.
@@ -330,7 +251,7 @@ func (l *memoryLimits) tell(missing []memlimit.Missing, names map[types.UID]stri
 		}
 		lines = append(lines, fmt.Sprintf("GPU %s, container %s of the pod with UID %s, claim %s: %v; %s", m.UUID,
 			m.Container,
-			m.Pod, names[m.Claim], m.Found, what))
+			m.Pod, cmp.Or(names[m.Claim], string(m.Claim)), m.Found, what))
 	}
 	l.counts.LimitsMissing(failed, len(missing)-failed)
 	if len(missing) == 0 {

@@ -166,7 +166,7 @@ func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 			config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, options: source.Options{HostRoot: "/",
 				LibraryPath: library},
 			calls: limitcalls.New("NVML", limitsCall), gpus: map[string]*limitedGPU{},
-			open: func(path string) (*nvml.Library, error) {
+			open: func(path string) (findGPU, error) {
 				if path != library {
 					t.Errorf("%s: %s is opened", name, path)
 				}

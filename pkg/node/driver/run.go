@@ -217,6 +217,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
 	recovery := &recovery{recover: a.recover, again: make(chan struct{}, 1)}
+	a.limited.rewrite = func() { signaling.Send(recovery.again) }
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: gpus, Events: a.events, Machines: usable,
 		// Before anything is prepared, or published.
@@ -332,7 +333,7 @@ func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 	}
 	kept, _ := a.checkpoint().Load(ctx)
 	return watch.New(watch.Options{
-		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources,
+		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Running: a.users.Running,
 		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
 		Locked: func(ctx context.Context, do func() error) error {
 			return a.preparer.WithNodeLocked(ctx, func([]state.Record) error { return do() })

@@ -3,16 +3,19 @@
 package isolation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 )
@@ -58,6 +61,8 @@ type kernelMemory struct {
 	// first is what was found first that is settled: a choice that changed by itself would close
 	// GPUs, or mix two kinds of isolation.
 	first atomic.Pointer[KernelLimits]
+	// had are the GPUs, by UUID, whose memory the kernel could limit once.
+	had sync.Map
 }
 
 // kind says who counts the GPU's memory; empty where it cannot be limited.
@@ -105,6 +110,27 @@ func (k *kernelMemory) everywhere() (all, known bool) {
 	return first.Err == nil && len(first.Kinds) > 0 && len(first.Reasons) == 0, true
 }
 
+// missed says of a GPU whose memory cannot be limited now whether it could be before, or whether nobody knows since the
+// driver did not answer yet. A claim is not to be prepared without: it would go without for its whole life.
+func (k *kernelMemory) missed(uuid string) bool {
+	if k.hook() == "" {
+		return false
+	}
+	first, found := k.first.Load(), k.found.Load()
+	_, had := k.had.Load(uuid)
+	switch {
+	case had:
+		return true
+	case first != nil && (first.Err != nil || first.Reasons[uuid] != nil):
+		return false // it has none for good
+	case found == nil:
+		return true
+	default:
+		// Another failure may last, as that of a hook which does not run on the host, and claims would wait for ever.
+		return errors.Is(errors.Join(found.Err, found.Reasons[uuid]), bounded.ErrHung)
+	}
+}
+
 // limitMiB is what the containers with a grant have together of its GPU, pod by pod.
 func (k *kernelMemory) limitMiB(g claim.Grant) int64 {
 	if !limited(g) {
@@ -129,13 +155,18 @@ func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
 	var gpus []string
 	for _, g := range r.Grants {
 		if g.KernelMemory {
-			gpus = append(gpus, fmt.Sprintf("%s=%d/%d", g.GPU.UUID, k.limitMiB(g), g.GPU.MemoryMiB))
+			gpus = append(gpus, fmt.Sprintf("%s=%d/%d@%d", g.GPU.UUID, k.limitMiB(g), g.GPU.MemoryMiB, g.GPU.Index))
 		}
 	}
 	found := k.limits()
 	if found == nil {
-		// The hook refuses what is not complete; the spec is written again when it is known.
 		found = &KernelLimits{}
+	}
+	if limited(first) && (found.Library == "" || found.Kubelet == "") {
+		// The hook would refuse what is not complete. A spec that is there may be right.
+		return nil, fmt.Errorf("it was prepared with memory limits that the kernel holds, and it is not known now by which "+
+			"library and control groups to set them; its CDI spec stays as it is, and is written again by itself: %w",
+			cmp.Or(found.Err, errNotLooked))
 	}
 	args := []string{filepath.Base(k.config.Hook), "set", "--library", found.Library, "--cgroup-root",
 		k.config.CgroupRoot,
@@ -179,6 +210,9 @@ func (b kernelBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 // SetKernelLimits tells what the node's kernel can limit. What Auto comes to is decided by the
 // first that is settled; GPUs on which the kernel can limit nothing any more are closed.
 func (r *Registry) SetKernelLimits(found KernelLimits) {
+	for uuid := range found.Kinds {
+		r.memory.had.Store(uuid, true)
+	}
 	if found.Settled {
 		r.memory.first.CompareAndSwap(nil, &found)
 	}
@@ -197,7 +231,7 @@ func (r *Registry) KernelMemory(m mode.Mode, backend, uuid string) (held bool, k
 		case NameKernel:
 			held = true
 		case "", Auto:
-			held = kind != ""
+			held = kind != "" || r.memory.missed(uuid)
 		}
 	}
 	if !held {

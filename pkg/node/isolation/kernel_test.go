@@ -4,6 +4,7 @@ package isolation
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +13,10 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 // both is a node whose kernel limits memory on two GPUs, one only on the first.
@@ -142,6 +145,81 @@ func TestChoiceUntilItIsKnown(t *testing.T) {
 	}
 }
 
+// What the kernel limited, or may limit for all that is known, is not done without: the claim is refused meanwhile.
+func TestKernelBesideMPSWhileNothingAnswers(t *testing.T) {
+	hung := fmt.Errorf("trying a memory limit: %w", bounded.ErrHung)
+	silent := both
+	silent.Settled, silent.Kinds = false, map[string]memlimit.Kind{"GPU-b": memlimit.Misc}
+	silent.Reasons = map[string]error{"GPU-a": hung}
+	broken := KernelLimits{Err: errors.New("the hook does not run on the host")}
+	for name, tc := range map[string]struct {
+		found []KernelLimits
+		held  bool
+		says  string
+	}{
+		"not looked yet":               {nil, true, "not looked yet"},
+		"a GPU without answer":         {[]KernelLimits{silent}, true, "no answer in time"},
+		"no answer":                    {[]KernelLimits{{Err: hung}}, true, "no answer in time"},
+		"a GPU without answer, had it": {[]KernelLimits{both, silent}, true, "no answer in time"},
+		"no answer, had it":            {[]KernelLimits{both, {Err: hung}}, true, "no answer in time"},
+		"a failure, had it":            {[]KernelLimits{both, broken}, true, "does not run"},
+		"a failure, had it beside another": {[]KernelLimits{{Kinds: both.Kinds, Reasons: map[string]error{"GPU-c": hung}},
+			broken}, true, "does not run"},
+		"a failure that was there all time": {[]KernelLimits{broken}, false, ""},
+		"no answer, never had it": {[]KernelLimits{{Settled: true, Reasons: map[string]error{"GPU-a": older.Err}}, silent},
+			false, ""},
+		"never had it": {[]KernelLimits{older}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRegistry(Config{CGPUProc: "/proc/no_such_module", Kernel: KernelConfig{Hook: "/plugins/gpu-memory-limit"}})
+			for _, found := range tc.found {
+				r.SetKernelLimits(found)
+			}
+			if held, kind := r.KernelMemory(mode.CoreMem, NameMPS, "GPU-a"); held != tc.held || kind != "" {
+				t.Errorf("held: %t, by %q; want %t", held, kind, tc.held)
+			}
+			if err := r.memory.check("GPU-a"); tc.held && (err == nil || !strings.Contains(err.Error(), tc.says)) {
+				t.Errorf("%v: want %q", err, tc.says)
+			}
+		})
+	}
+	// By a GPU beside one that hangs it is known.
+	r := registryWith(Config{}, silent)
+	if held, kind := r.KernelMemory(mode.MPS, NameMPS, "GPU-b"); !held || kind != memlimit.Misc {
+		t.Errorf("beside it: %t, by %q", held, kind)
+	}
+	silent.Kinds, silent.Reasons["GPU-b"] = nil, errors.New("nobody counts")
+	r = registryWith(Config{}, silent)
+	if held, _ := r.KernelMemory(mode.MPS, NameMPS, "GPU-b"); held {
+		t.Error("a GPU that has none waits for one that hangs")
+	}
+	// Where there is no hook there is nothing to wait for.
+	if held, _ := NewRegistry(Config{}).KernelMemory(mode.MPS, NameMPS, "GPU-a"); held {
+		t.Error("held without a hook")
+	}
+}
+
+// A claim that was to be limited by the kernel beside MPS is not prepared without.
+func TestClaimBesideMPSWhileNothingAnswers(t *testing.T) {
+	r, dir := byMPS(t)
+	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	r.memory.config.Hook = "/plugins/gpu-memory-limit"
+	r.SetKernelLimits(both)
+	r.SetKernelLimits(KernelLimits{Reasons: map[string]error{"GPU-a": bounded.ErrHung}})
+	g := grant(mode.CoreMem, 0, 3, 25)
+	g.Isolation, g.ShareID = NameMPS, "s1"
+	g.KernelMemory, _ = r.KernelMemory(g.Mode, g.Isolation, g.GPU.UUID)
+	c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "no answer in time") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // No word stronger than what is known of it (limits.md §7, §10.12).
 func TestLevelOfTheKernel(t *testing.T) {
 	if got := LevelOn(kernelBackend{}, "GPU-a"); got != "device-memory" {
@@ -188,13 +266,13 @@ func TestHookOfTheKernel(t *testing.T) {
 		grants []claim.Grant
 		want   []string
 	}{
-		"a share":        {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0))}, []string{"--only", "GPU-a=3240/16130"}},
-		"in mode share":  {[]claim.Grant{held(grant(mode.Share, 0, 3, 0))}, []string{"--only", "GPU-a=3240/16130"}},
-		"beside another": {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0)), other}, []string{"GPU-a=3240/16130"}},
+		"a share":        {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0))}, []string{"--only", "GPU-a=3240/16130@0"}},
+		"in mode share":  {[]claim.Grant{held(grant(mode.Share, 0, 3, 0))}, []string{"--only", "GPU-a=3240/16130@0"}},
+		"beside another": {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0)), other}, []string{"GPU-a=3240/16130@0"}},
 		"two GPUs": {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0)), held(grant(mode.CGPU, 1, 3, 0))},
-			[]string{"--only", "GPU-a=3240/16130", "GPU-b=3240/16130"}},
+			[]string{"--only", "GPU-a=3240/16130@0", "GPU-b=3240/16130@1"}},
 		"limits switched off": {[]claim.Grant{held(lifted(grant(mode.CGPU, 0, 3, 0)))}, []string{"--only", "--lifted",
-			"GPU-a=16130/16130"}},
+			"GPU-a=16130/16130@0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hooks := hooksOf(t, registryWith(Config{ContainersPerShare: 4, MPSOverheadMiB: 14}, both), tc.grants...)

@@ -23,10 +23,20 @@ type Missing struct {
 // Check compares the limits of a GPU's running containers with their shares, and sets those
 // that differ: a driver that is loaded anew has lost them (§1), and somebody may have changed
 // them. It removes the entries of claims that are not prepared any more. Of kind Misc it clears
-// their pods' limits, which the driver's table would keep (§2).
-func (h Host) Check(g GPU, c Target, prepared func(claim types.UID) bool) (missing []Missing, err error) {
+// their pods' limits, which the driver's table would keep (§2). prepared is asked while no container
+// can start on the GPU: it has to know also the claims that were prepared a moment ago.
+func (h Host) Check(g GPU, c Target, prepared func(claim types.UID) (bool, error)) (missing []Missing, err error) {
 	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
-		kept := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return !prepared(e.Claim) })
+		var kept []Entry
+		for _, e := range entries {
+			still, err := prepared(e.Claim)
+			if err != nil {
+				return nil, err
+			}
+			if still {
+				kept = append(kept, e)
+			}
+		}
 		limits := wanted(kept, c)
 		for _, e := range entries {
 			if _, still := limits[e.PodDir]; e.WholePod && !still {

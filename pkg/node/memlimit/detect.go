@@ -48,8 +48,8 @@ func (h Host) KindOf(g GPU) (Kind, error) {
 	return Misc, nil
 }
 
-// scratchPrefix begins the names of control groups that a limit is tried on; the process that
-// tries it ends them.
+// scratchPrefix begins the names of control groups that a limit is tried on. The process that
+// tries it and the GPU follow: several are tried side by side.
 const scratchPrefix = "gpushare-probe-"
 
 // removeScratch removes what was left by processes that were killed while they tried.
@@ -59,7 +59,8 @@ func (h Host) removeScratch(kubelet string) {
 		return // the pattern is bad, which it is not
 	}
 	for _, dir := range left {
-		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), scratchPrefix))
+		process, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), scratchPrefix), "-")
+		pid, err := strconv.Atoi(process)
 		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 			// One that cannot be removed harms nobody: it has no processes.
 			_ = os.Remove(dir)
@@ -77,8 +78,12 @@ func (h Host) Detect(g GPU, kubelet string) (kind Kind, err error) {
 	if kind, err = h.KindOf(g); err != nil {
 		return "", err
 	}
+	address, err := g.PCIAddress()
+	if err != nil {
+		return "", err
+	}
 	h.removeScratch(kubelet)
-	scratch := filepath.Join(kubelet, scratchPrefix+strconv.Itoa(os.Getpid()))
+	scratch := filepath.Join(kubelet, fmt.Sprintf("%s%d-%s", scratchPrefix, os.Getpid(), address))
 	if err := os.Mkdir(h.dir(scratch), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("make a control group to try a limit on: %w", err)
 	}

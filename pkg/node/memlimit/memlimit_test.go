@@ -3,6 +3,7 @@
 package memlimit
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,9 +25,15 @@ type driver struct {
 	// deaf is a driver that takes limits and applies none, refuses one that takes none.
 	deaf    bool
 	refuses error
+	// trying is called when a limit is set, if any; address is the GPU's.
+	trying  func()
+	address string
 }
 
 func (d *driver) Set(dir string, hard uint64) error {
+	if d.trying != nil {
+		d.trying()
+	}
 	switch _, err := os.Stat(dir); {
 	case err != nil:
 		return err
@@ -53,7 +60,7 @@ func (d *driver) Get(dir string) (memlimit.Limit, error) {
 	return memlimit.Limit{}, fmt.Errorf("misc: %w", memlimit.ErrUnset)
 }
 
-func (d *driver) PCIAddress() (string, error) { return "0000:02:00.0", nil }
+func (d *driver) PCIAddress() (string, error) { return d.address, nil }
 
 // bound is how much processes of a control group can have, in MiB: of DMem by the tightest
 // limit of it and all above, by Misc by the nearest; -1 for any amount.
@@ -81,7 +88,7 @@ type node struct {
 func newNode(t *testing.T, k Kind) *node {
 	return &node{
 		Host:   Host{Root: t.TempDir(), Ledger: filepath.Join(t.TempDir(), "memory-limits")},
-		driver: &driver{kind: k, limits: map[string]uint64{}, used: map[string]uint64{}}, t: t,
+		driver: &driver{kind: k, limits: map[string]uint64{}, used: map[string]uint64{}, address: "0000:02:00.0"}, t: t,
 		c: Target{UUID: "GPU-a", Kind: k, MemoryMiB: 15 << 10},
 	}
 }
@@ -239,7 +246,7 @@ func TestContainersOfAShare(t *testing.T) {
 }
 
 func TestCheckSetsAgain(t *testing.T) {
-	all := func(types.UID) bool { return true }
+	all := func(types.UID) (bool, error) { return true, nil }
 	for _, k := range []Kind{DMem, Misc} {
 		t.Run(string(k), func(t *testing.T) {
 			n := newNode(t, k)
@@ -276,7 +283,7 @@ func TestCheckForgets(t *testing.T) {
 	n.must(n.start("1", "a", "s", 3, only))
 	n.must(n.start("2", "b", "t", 2))
 	n.ends("2")
-	missing, err := n.Check(n.driver, n.c, func(uid types.UID) bool { return uid != "claim-s" })
+	missing, err := n.Check(n.driver, n.c, func(uid types.UID) (bool, error) { return uid != "claim-s", nil })
 	if err != nil || len(missing) > 0 {
 		t.Fatalf("%+v, %v", missing, err)
 	}
@@ -284,6 +291,20 @@ func TestCheckForgets(t *testing.T) {
 		t.Error("the table keeps the limit of a pod whose claim is gone")
 	}
 	if gpus, err := n.GPUs(); err != nil || len(gpus) > 0 {
+		t.Errorf("%v are noted, %v", gpus, err)
+	}
+}
+
+// What is not known to be gone keeps its limit.
+func TestCheckThatDoesNotKnow(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	unread := fmt.Errorf("the records cannot be read")
+	if _, err := n.Check(n.driver, n.c, func(types.UID) (bool, error) { return false, unread }); !errors.Is(err, unread) {
+		t.Errorf("error %v", err)
+	}
+	n.has(map[string]int64{"1": 3})
+	if gpus, err := n.GPUs(); err != nil || len(gpus) != 1 {
 		t.Errorf("%v are noted, %v", gpus, err)
 	}
 }
@@ -302,49 +323,6 @@ func TestUsed(t *testing.T) {
 	used, err = n.Used(n.driver, n.c)
 	if diff := cmp.Diff([]Used{{Pod: "1", MiB: 700}, {Pod: "2", Container: "c"}}, used); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-}
-
-func TestDetect(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change   func(*node)
-		capacity string
-		want     Kind
-		why      string
-	}{
-		"the kernel counts":     {func(n *node) { n.kind = DMem }, "nvidia/00000000:02:00.0/vidmem 1\n", DMem, ""},
-		"the driver counts":     {nil, "", Misc, ""},
-		"the kernel, other GPU": {nil, "nvidia/00000000:03:00.0/vidmem 1\n", Misc, ""},
-		"no limit is applied":   {func(n *node) { n.deaf = true }, "", "", "no memory limit is set"},
-		"none is taken":         {func(n *node) { n.refuses = fmt.Errorf("Not Supported") }, "", "", "Not Supported"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := newNode(t, Misc)
-			if tc.change != nil {
-				tc.change(n)
-			}
-			if err := os.MkdirAll(n.dir("/kubepods"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if tc.capacity != "" {
-				if err := os.WriteFile(n.dir("/dmem.capacity"), []byte(tc.capacity), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got, err := n.Detect(n.driver, "/kubepods")
-			if got != tc.want || (err != nil) != (tc.why != "") || err != nil && !strings.Contains(err.Error(), tc.why) {
-				t.Errorf("%q, %v", got, err)
-			}
-			if left, err := os.ReadDir(n.dir("/kubepods")); err != nil || len(left) > 0 || len(n.limits) > 0 {
-				t.Errorf("%v and %v are left, %v", left, n.limits, err)
-			}
-		})
-	}
-}
-
-func TestCheckRoot(t *testing.T) {
-	if err := CheckRoot(t.TempDir()); err == nil || !strings.Contains(err.Error(), "version 2") {
-		t.Errorf("a plain directory: %v", err)
 	}
 }
 

@@ -66,10 +66,10 @@ func amountOf(g gpu.GPU, held deviceplugin.GPU) string {
 	}
 }
 
-// mayBecomeKnown says whether looking again may tell which GPUs a pod holds: the
-// kubelet does not say when it comes to know that.
+// mayBecomeKnown says whether looking again may tell which GPUs a pod holds, or that it has ended:
+// the kubelet does not say when it comes to know that. A pod that is not watched has no UID.
 func mayBecomeKnown(t deviceplugin.Reserved) bool {
-	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return len(p.Unknown) > 0 })
+	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return p.UID == "" || len(p.Unknown) > 0 })
 }
 
 // otherDrivers are the GPUs that other DRA drivers have, by UUID, and what is told of them.

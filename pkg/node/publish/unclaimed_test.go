@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -15,6 +16,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
@@ -120,6 +123,30 @@ func TestGPUsOfPodsWithoutClaimInOtherModes(t *testing.T) {
 	// Its GPU stays closed when the mode changes; the others are offered.
 	b.mode("share")
 	b.switched(t, wholeClosed, "gpu-0-share gpu-1-share!")
+}
+
+// listed are pods that are not watched, with what the kubelet lists of them.
+type listed struct {
+	*bench
+	containers map[deviceplugin.Container]deviceplugin.Devices
+}
+
+func (l listed) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+	return deviceplugin.Listed(deviceplugin.Node{GPUs: m.GPUs,
+		Kubelet: deviceplugin.Kubelet{Containers: l.containers}}), nil
+}
+
+// Where pods are not watched, nobody tells that one has ended.
+func TestPodsThatOnlyTheKubeletListsAreAskedForAgain(t *testing.T) {
+	b := newBench(t)
+	b.mode("default")
+	container := deviceplugin.Container{Namespace: "old", Pod: "p", Name: "c"}
+	kubelet := listed{b, map[deviceplugin.Container]deviceplugin.Devices{
+		container: {Resources: []corev1.ResourceName{"nvidia.com/gpu"}, IDs: []string{"GPU-0"}}}}
+	b.Pods = kubelet
+	b.reconciled(t, false, "gpu-0! gpu-1")
+	delete(kubelet.containers, container)
+	b.reconciled(t, true, whole)
 }
 
 func TestSpreadCountsPodsWithoutClaim(t *testing.T) {

@@ -34,6 +34,7 @@ type others struct {
 	client   kubernetes.Interface
 	nodeName string
 	ofPlugin func(ctx context.Context, pod audit.Pod) (bool, error)
+	ofDriver func(pod audit.Pod, uuid string) bool
 	known    map[question]answer
 }
 
@@ -52,6 +53,9 @@ type answer struct {
 // any, or whether that is not known.
 func (o *others) granted(ctx context.Context, f audit.Finding, now time.Time) (bool, error) {
 	maps.DeleteFunc(o.known, func(_ question, a answer) bool { return now.After(a.until) })
+	if len(f.Unread) > 0 && o.ofDriver(f.Pod, f.UUID) {
+		return true, nil
+	}
 	q := question{f.Pod.UID, f.UUID}
 	if a, is := o.known[q]; is {
 		return a.granted, a.err
@@ -95,19 +99,40 @@ func (o *others) grants(ctx context.Context, namespace, name, uuid string) (bool
 		if result.Driver == v1alpha1.DriverName {
 			return true, nil
 		}
-		slices, err := o.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-			FieldSelector: "spec.nodeName=" + o.nodeName + ",spec.driver=" + result.Driver,
-		})
-		if err != nil {
-			return false, fmt.Errorf("list the ResourceSlices of driver %s on the node: %w", result.Driver, err)
-		}
-		for _, slice := range slices.Items {
-			if slice.Spec.Pool.Name == result.Pool && states(slice.Spec.Devices, result.Device, uuid) {
-				return true, nil
-			}
+		if granted, err := o.isGPU(ctx, result, uuid); granted || err != nil {
+			return granted, err
 		}
 	}
 	return false, nil
+}
+
+// isGPU says whether another driver's device states the GPU's UUID. Where the driver is away, that is not
+// known: the kubelet removes its slices of the node after a moment, and pods go on.
+func (o *others) isGPU(ctx context.Context, d resourceapi.DeviceRequestAllocationResult, uuid string) (bool, error) {
+	// Devices of the network are of no node.
+	for _, node := range []string{o.nodeName, ""} {
+		listed, err := o.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+			FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + d.Driver,
+		})
+		if err != nil {
+			return false, fmt.Errorf("list the ResourceSlices of driver %s on node %q: %w", d.Driver, node, err)
+		}
+		published := false
+		for _, slice := range listed.Items {
+			if slice.Spec.Pool.Name != d.Pool {
+				continue
+			}
+			published = true
+			if states(slice.Spec.Devices, d.Device, uuid) {
+				return true, nil
+			}
+		}
+		if published {
+			return false, nil
+		}
+	}
+	return false, fmt.Errorf("find device %s in the ResourceSlices of driver %s: pool %s has none, as while the driver "+
+		"is away", d.Device, d.Driver, d.Pool)
 }
 
 // states says whether the device of that name has the GPU's UUID among its attributes.

@@ -47,6 +47,8 @@ type Options struct {
 	// OfPlugin says whether the kubelet has it that a device plugin gave the pod GPUs. An error means that this cannot
 	// be had.
 	OfPlugin func(ctx context.Context, pod audit.Pod) (bool, error)
+	// OfDriver says whether it is known that another DRA driver gave the pod the GPU; one that is away tells it no more.
+	OfDriver func(pod audit.Pod, uuid string) bool
 	Pods     *Pods
 	Granted  func(ctx context.Context) (audit.Granted, error)
 	// Counted is what the driver counts for containers whose memory it limits; nil for none.
@@ -93,7 +95,8 @@ var _ audit.Source = &Watch{}
 // New returns a Watch, which has to Run.
 func New(o Options) *Watch {
 	return &Watch{Options: o, tracker: audit.NewTracker(), told: map[told]bool{}, evicted: map[types.UID]*attempt{},
-		others: others{client: o.Client, nodeName: o.NodeName, ofPlugin: o.OfPlugin, known: map[question]answer{}}}
+		others: others{client: o.Client, nodeName: o.NodeName, ofPlugin: o.OfPlugin, ofDriver: o.OfDriver,
+			known: map[question]answer{}}}
 }
 
 // Run reads and judges until the context ends.

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -82,7 +81,7 @@ func newMachine(t *testing.T, change func(*Options), objects ...runtime.Object) 
 			return audit.Granted{Claims: m.claims, Offered: map[int]bool{0: true}}, m.claimsErr
 		},
 		Events: report.New(m.pods, m.clock), NodeEvents: report.NewNodeEvents(m.node, &corev1.Node{}, "/"),
-		Interval: DefaultInterval}
+		OfDriver: func(audit.Pod, string) bool { return false }, Interval: DefaultInterval}
 	if change != nil {
 		change(&o)
 	}
@@ -222,64 +221,6 @@ func TestOwnNamespaceIsExempt(t *testing.T) {
 	if f := m.tracker.Holding(); len(f) != 1 || f[0].Pod.Name != "miner" {
 		t.Errorf("findings %+v, want one of the miner", f)
 	}
-}
-
-// A pod that another driver gave the GPU is none of ours; one with a network GPU is.
-func TestClaimsOfOtherDrivers(t *testing.T) {
-	allocated := func(driver, device string) *resourceapi.ResourceClaim {
-		return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"},
-			Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
-				Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
-					{Driver: driver, Pool: "n", Device: device}}}}}}
-	}
-	slice := func(driver string) *resourceapi.ResourceSlice {
-		value := func(v string) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
-			return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: &v}}
-		}
-		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: driver, NodeName: ptr.To("n"), Pool: resourceapi.ResourcePool{Name: "n"}, Devices: []resourceapi.Device{
-				{Name: "gpu-0", Attributes: value(uuid)}, {Name: "nic-0", Attributes: value("nic")}}}}
-	}
-	for name, tc := range map[string]struct {
-		claim *resourceapi.ResourceClaim
-		told  bool
-	}{
-		"that GPU":                  {allocated("gpu.nvidia.com", "gpu-0"), false},
-		"another device":            {allocated("gpu.nvidia.com", "nic-0"), true},
-		"this driver, not recorded": {allocated("gpu.aliyun.com", "gpu-0"), false},
-		"nothing": {&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team",
-			Name: "a"}}, true},
-		"a claim that does not exist": {&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team",
-			Name: "b"}}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newMachine(t, nil, tc.claim, slice("gpu.nvidia.com"))
-			m.claims = nil
-			m.looks(10)
-			if tc.told {
-				reporttest.Told(t, m.pods, "GPUUsedWithoutGrant")
-			}
-			reporttest.Told(t, m.pods)
-			gets := 0
-			for _, a := range m.client.Actions() {
-				if a.Matches("get", "resourceclaims") {
-					gets++
-				}
-			}
-			if gets != 1 {
-				t.Errorf("the claim was read %d times, want once", gets)
-			}
-		})
-	}
-	t.Run("it cannot be read", func(t *testing.T) {
-		m := newMachine(t, nil)
-		m.claims = nil
-		m.client.PrependReactor("get", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New("down")
-		})
-		m.looks(10)
-		reporttest.Told(t, m.pods)
-	})
 }
 
 // evictions has the API server answer evictions, and returns those that were asked for.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"google.golang.org/grpc"
@@ -29,8 +30,13 @@ const (
 	mostBytes = 16 << 20
 )
 
-// Client asks the kubelet that serves the API at the socket of this path.
-type Client string
+// Client asks the kubelet.
+type Client struct {
+	// Socket is the path of the socket that it serves the API at.
+	Socket string
+	// Own is the pod that this process runs in; empty outside of one.
+	Own cache.ObjectName
+}
 
 // Devices returns what containers of the node's pods have of the resources of package
 // taken. The kubelet lists pods that run or are about to, all their containers among
@@ -77,20 +83,28 @@ func (c Client) Claimed(ctx context.Context) ([]Claimed, error) {
 	return claimed, nil
 }
 
-// list returns what the kubelet says of the node's pods.
+// list returns what the kubelet says of the node's pods. A kubelet that has just been started serves
+// the API before it has the pods, and then lists none: so an answer without the own pod is none.
 func (c Client) list(ctx context.Context) ([]*podresourcesv1.PodResources, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	connection, err := grpc.NewClient("unix:"+string(c), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	connection, err := grpc.NewClient("unix:"+c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostBytes)))
 	if err != nil {
-		return nil, fmt.Errorf("connect with the kubelet at %s: %w", string(c), err)
+		return nil, fmt.Errorf("connect with the kubelet at %s: %w", c.Socket, err)
 	}
 	defer connection.Close()
 	answer, err := podresourcesv1.NewPodResourcesListerClient(connection).List(ctx,
 		&podresourcesv1.ListPodResourcesRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("ask the kubelet at %s which containers have which devices: %w", string(c), err)
+		return nil, fmt.Errorf("ask the kubelet at %s which containers have which devices: %w", c.Socket, err)
+	}
+	isOwn := func(pod *podresourcesv1.PodResources) bool {
+		return pod.GetNamespace() == c.Own.Namespace && pod.GetName() == c.Own.Name
+	}
+	if c.Own.Name != "" && !slices.ContainsFunc(answer.GetPodResources(), isOwn) {
+		return nil, fmt.Errorf("ask the kubelet at %s which containers have which devices: it does not list pod %s, in "+
+			"which this runs: it has just been started, and tells in a moment", c.Socket, c.Own)
 	}
 	return answer.GetPodResources(), nil
 }

@@ -4,6 +4,7 @@ package podresources
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,11 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 )
 
+// kubelet lists pod ns/p.
 type kubelet struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 }
@@ -46,23 +49,36 @@ func (kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*
 	}}}, nil
 }
 
-func TestDevicesOfContainers(t *testing.T) {
+// serve has the kubelet serve at the socket, until stopped.
+func serve(t *testing.T, served podresourcesv1.PodResourcesListerServer) (socket string, stop func()) {
+	t.Helper()
 	// A socket's path has 107 bytes at most; that of a temporary directory may have more.
 	dir, err := os.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dir.Close()
-	socket := fmt.Sprintf("/proc/self/fd/%d/kubelet.sock", dir.Fd())
+	socket = fmt.Sprintf("/proc/self/fd/%d/kubelet.sock", dir.Fd())
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	podresourcesv1.RegisterPodResourcesListerServer(server, kubelet{})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	got, err := Client(socket).Devices(t.Context())
+	podresourcesv1.RegisterPodResourcesListerServer(server, served)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	return socket, func() {
+		server.Stop()
+		if err := errors.Join(<-ended, dir.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestDevicesOfContainers(t *testing.T) {
+	socket, stop := serve(t, kubelet{})
+	defer stop()
+	client := Client{Socket: socket, Own: cache.ObjectName{Namespace: "ns", Name: "p"}}
+	got, err := client.Devices(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +91,7 @@ func TestDevicesOfContainers(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	claimed, err := Client(socket).Claimed(t.Context())
+	claimed, err := client.Claimed(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,15 +99,31 @@ func TestDevicesOfContainers(t *testing.T) {
 	if diff := cmp.Diff(wantClaimed, claimed); diff != "" {
 		t.Errorf("devices of DRA drivers (-want +got):\n%s", diff)
 	}
-	server.Stop()
-	if err := <-served; err != nil {
-		t.Error(err)
+}
+
+// A kubelet that has just been started lists no pods of the API server's yet: nobody may take it for
+// one that gave them nothing.
+func TestKubeletThatDoesNotKnowThePodsYet(t *testing.T) {
+	socket, stop := serve(t, kubelet{})
+	defer stop()
+	for _, own := range []cache.ObjectName{{Namespace: "ns", Name: "other"}, {Namespace: "other", Name: "p"}} {
+		client := Client{Socket: socket, Own: own}
+		_, devicesErr := client.Devices(t.Context())
+		_, claimedErr := client.Claimed(t.Context())
+		for _, err := range []error{devicesErr, claimedErr} {
+			if err == nil || !strings.Contains(err.Error(), own.String()) {
+				t.Errorf("error %v: it has to name the pod that is not listed", err)
+			}
+		}
+	}
+	if _, err := (Client{Socket: socket}).Devices(t.Context()); err != nil {
+		t.Errorf("outside of a pod: %v", err)
 	}
 }
 
 func TestKubeletThatDoesNotAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
-	if _, err := Client(socket).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), socket) {
+	if _, err := (Client{Socket: socket}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), socket) {
 		t.Errorf("error %v: it has to name the socket", err)
 	}
 }

@@ -9,16 +9,20 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 )
+
+// Kubelet tells which containers have which devices of device plugins; podresources.Client is one.
+type Kubelet interface {
+	Devices(ctx context.Context) (map[deviceplugin.Container]deviceplugin.Devices, error)
+}
 
 // kubeletOnly is for nodes on which, as its administrators say, no pod of a device plugin
 // runs. Should the kubelet know better, what it lists is taken all the same.
 type kubeletOnly struct{ kubelet *kubeletAnswers }
 
 // KubeletOnly returns Pods for such a node.
-func KubeletOnly(kubelet podresources.Client) Pods {
-	return &kubeletOnly{kubelet: &kubeletAnswers{client: kubelet}}
+func KubeletOnly(kubelet Kubelet) Pods {
+	return &kubeletOnly{kubelet: &kubeletAnswers{kubelet: kubelet}}
 }
 
 // Run implements [Pods].
@@ -27,9 +31,10 @@ func (k *kubeletOnly) Run(ctx context.Context) { <-ctx.Done() }
 // SetLeft implements [Pods].
 func (k *kubeletOnly) SetLeft(time.Time) {}
 
-// Observe asks the kubelet. That it does not answer keeps nothing back.
+// Observe asks the kubelet. Where it has never answered, nothing is kept back; what it said stays so
+// until it says otherwise.
 func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
-	return deviceplugin.Listed(nodeOf(m, k.kubelet.ask(ctx))), nil
+	return deviceplugin.Listed(nodeOf(m, k.kubelet.ask(ctx, time.Time{}))), nil
 }
 
 // Reserved goes by what the kubelet said last: claims do not wait for it.
@@ -37,9 +42,10 @@ func (k *kubeletOnly) Reserved(_ context.Context, m *gpu.Machine) (deviceplugin.
 	return deviceplugin.Listed(nodeOf(m, k.kubelet.last())), nil
 }
 
-// kubeletAnswers is what the kubelet said last of the devices that it gave to pods.
+// kubeletAnswers is what the kubelet said last of the devices that it gave to pods. Where it does not
+// answer, that is what it said before, beside the error.
 type kubeletAnswers struct {
-	client podresources.Client
+	kubelet Kubelet
 
 	mu     sync.Mutex
 	at     time.Time
@@ -58,15 +64,18 @@ func (v *kubeletAnswers) last() deviceplugin.Kubelet {
 	return v.answer
 }
 
-// ask returns what the kubelet says now, or said a moment ago.
-func (v *kubeletAnswers) ask(ctx context.Context) deviceplugin.Kubelet {
+// ask returns what the kubelet says now, or said a moment ago, asked not before that time.
+func (v *kubeletAnswers) ask(ctx context.Context, notBefore time.Time) deviceplugin.Kubelet {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.at.IsZero() && time.Since(v.at) < goodFor {
+	if !v.at.IsZero() && time.Since(v.at) < goodFor && !v.answer.Asked.Before(notBefore) {
 		return v.answer
 	}
-	var answer deviceplugin.Kubelet
-	answer.Containers, answer.Err = v.client.Devices(ctx)
+	answer := deviceplugin.Kubelet{Asked: time.Now()}
+	answer.Containers, answer.Err = v.kubelet.Devices(ctx)
+	if answer.Err != nil {
+		answer.Containers = v.answer.Containers
+	}
 	if ctx.Err() == nil {
 		v.at, v.answer = time.Now(), answer
 	}

@@ -4,9 +4,13 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -14,10 +18,31 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 )
 
+// kubelet answers what it is set to, and counts how often.
+type kubelet struct {
+	containers map[deviceplugin.Container]deviceplugin.Devices
+	err        error
+	asked      int
+}
+
+func (k *kubelet) Devices(context.Context) (map[deviceplugin.Container]deviceplugin.Devices, error) {
+	k.asked++
+	return k.containers, k.err
+}
+
+// gave sets that it gave the containers of these pods, by name, that device of the resource each.
+func (k *kubelet) gave(resource corev1.ResourceName, devices map[string]string) {
+	k.err, k.containers = nil, map[deviceplugin.Container]deviceplugin.Devices{}
+	for pod, id := range devices {
+		k.containers[deviceplugin.Container{Namespace: "old", Pod: pod, Name: "c"}] = deviceplugin.Devices{
+			Resources: []corev1.ResourceName{resource}, IDs: []string{id}}
+	}
+}
+
 // Where no pod of a device plugin runs, no pod is read, and nothing waits for the kubelet.
 func TestPodsThatAreNotWatched(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	pods := KubeletOnly(podresources.Client(filepath.Join(t.TempDir(), "none.sock")))
+	pods := KubeletOnly(podresources.Client{Socket: filepath.Join(t.TempDir(), "none.sock")})
 	m := &gpu.Machine{GPUs: gpusOfNode}
 	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error){
 		"publisher": pods.Observe, "claim": pods.Reserved} {
@@ -25,4 +50,30 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
+}
+
+// What the kubelet said stays so while it does not answer, as while it is started anew.
+func TestKubeletThatDoesNotAnswerAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kubelet{}
+		pods, m := KubeletOnly(k), &gpu.Machine{GPUs: gpusOfNode}
+		closed := func(when string, want bool) {
+			t.Helper()
+			time.Sleep(goodFor)
+			for _, ask := range []func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error){
+				pods.Observe, pods.Reserved} {
+				got, err := ask(t.Context(), m)
+				if err != nil || got.GPU("GPU-0").Whole != want || got.GPU("GPU-1").Whole != want {
+					t.Errorf("%s: %+v, %v, want all GPUs to be closed: %t", when, got, err, want)
+				}
+			}
+		}
+		k.gave("aliyun.com/gpu-mem", map[string]string{"a": "0"})
+		closed("a pod has a share", true)
+		k.containers, k.err = nil, errors.New("it lists nothing yet")
+		closed("it is started anew", true)
+		closed("and again", true)
+		k.gave("aliyun.com/gpu-mem", nil)
+		closed("the pod has ended", false)
+	})
 }

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,10 +65,14 @@ type observations struct {
 	file checkpointFile
 	// locked calls do while no other process of the node writes the file.
 	locked func(ctx context.Context, do func() error) error
+	// running says whether a pod has processes on the node.
+	running func(pod types.UID) (bool, error)
 
 	mu   sync.Mutex
 	seen deviceplugin.Observations
-	left time.Time
+	// going are pods with devices that were deleted and have processes still.
+	going map[types.UID]*corev1.Pod
+	left  time.Time
 	// lost says that what earlier processes saw is lost. It does until the file is
 	// written anew; all marks that the pods of the first list are all there.
 	lost, all bool
@@ -76,9 +82,10 @@ type observations struct {
 
 // openObservations reads the file. Where it cannot be read, it is set aside, and damage says
 // so: of the pods that are there it is not known any more what they were seen with.
-func openObservations(file checkpointFile, left time.Time, locked func(context.Context, func() error) error) (
-	s *observations, damage, err error) {
-	s = &observations{file: file, locked: locked, seen: deviceplugin.Observations{}, left: left}
+func openObservations(file checkpointFile, left time.Time, locked func(context.Context, func() error) error,
+	running func(types.UID) (bool, error)) (s *observations, damage, err error) {
+	s = &observations{file: file, locked: locked, running: running, seen: deviceplugin.Observations{},
+		going: map[types.UID]*corev1.Pod{}, left: left}
 	kept, err := file.load()
 	switch {
 	case err == nil:
@@ -110,18 +117,44 @@ func (s *observations) observe(pod *corev1.Pod) bool {
 		s.seen[pod.UID] = deviceplugin.Observation{Namespace: pod.Namespace, Name: pod.Name, Lost: true}
 		return true
 	}
-	s.seen.Observe(pod)
+	s.seen.Observe(pod, time.Now())
 	after, holds := s.seen[pod.UID]
 	s.changed = s.changed || !holds && before.Devices != nil
 	return known != holds || !reflect.DeepEqual(before, after)
 }
 
-// forget is for a pod that is gone.
-func (s *observations) forget(uid types.UID) {
+// deleted is for a pod that the API server does not have any more.
+func (s *observations) deleted(pod *corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.changed = s.changed || s.seen[uid].Devices != nil
+	s.forget(pod.UID, pod)
+}
+
+// forget drops what is known of a pod that was deleted, unless it has devices, and processes that may
+// use them: the kubelet does not list a pod that was deleted by force, and stops it only then.
+func (s *observations) forget(uid types.UID, pod *corev1.Pod) {
+	devices := s.seen[uid].Devices != nil
+	if devices && pod != nil && deviceplugin.Holds(pod) {
+		if runs, err := s.running(uid); runs && err == nil {
+			s.going[uid] = pod
+			return
+		}
+	}
+	s.changed = s.changed || devices
 	delete(s.seen, uid)
+	delete(s.going, uid)
+}
+
+// sweep forgets the deleted pods that have no processes any more. It returns whether there were any,
+// and whether there still are others.
+func (s *observations) sweep() (gone, others bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(s.going)
+	for uid, pod := range s.going {
+		s.forget(uid, pod)
+	}
+	return len(s.going) < before, len(s.going) > 0
 }
 
 // prune is told all pods of the node, once all have been seen: others are gone.
@@ -133,10 +166,9 @@ func (s *observations) prune(pods []*corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = true
-	for uid := range s.seen {
+	for uid, seen := range s.seen {
 		if !there[uid] {
-			delete(s.seen, uid)
-			s.changed = true
+			s.forget(uid, seen.Pod)
 		}
 	}
 }
@@ -148,26 +180,30 @@ func (s *observations) setLeft(left time.Time) {
 	s.left = left
 }
 
-// needKubelet says whether the kubelet may have something to tell of one of the pods.
-func (s *observations) needKubelet(pods []*corev1.Pod) bool {
+// needKubelet says whether the kubelet may have something to tell of one of the pods, if it is not
+// asked before that time.
+func (s *observations) needKubelet(pods []*corev1.Pod) (need bool, notBefore time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, pod := range pods {
-		if s.seen.NeedKubelet(pod) {
-			return true
+		ofPod, since := s.seen.NeedKubelet(pod)
+		need = need || ofPod
+		if ofPod && since.After(notBefore) {
+			notBefore = since
 		}
 	}
-	return false
+	return need, notBefore
 }
 
-// reserved is what the pods hold of the GPUs. What the kubelet says of them is noted.
+// reserved is what the pods hold of the GPUs, and those that were deleted and still run. What the kubelet
+// says of them is noted.
 func (s *observations) reserved(pods []*corev1.Pod, n deviceplugin.Node) deviceplugin.Reserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news := s.seen.AddDevices(pods, n.Kubelet)
 	s.changed = s.changed || news || s.lost && s.all && n.Kubelet.Err == nil
 	n.Left, n.Observed = s.left, s.seen
-	return deviceplugin.Of(pods, n)
+	return deviceplugin.Of(slices.AppendSeq(pods, maps.Values(s.going)), n)
 }
 
 // store writes the file, if need be. What another process wrote before counts as seen

@@ -13,17 +13,21 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 )
 
 func unlocked(_ context.Context, do func() error) error { return do() }
 
+func ended(types.UID) (bool, error) { return false, nil }
+
 // opened are the observations of a process on a node whose state is in dir.
 func opened(t *testing.T, dir string) *observations {
 	t.Helper()
-	s, damage, err := openObservations(checkpointFile(filepath.Join(dir, "unclaimed.json")), time.Time{}, unlocked)
+	s, damage, err := openObservations(checkpointFile(filepath.Join(dir, "unclaimed.json")), time.Time{}, unlocked, ended)
 	if err != nil || damage != nil {
 		t.Fatal(err, damage)
 	}
@@ -50,6 +54,7 @@ func first(t *testing.T, s *observations, kubelet deviceplugin.Kubelet, pods ...
 		s.observe(p)
 	}
 	s.prune(pods)
+	kubelet.Asked = time.Now()
 	held := s.reserved(pods, deviceplugin.Node{GPUs: gpusOfNode, Kubelet: kubelet})
 	if err := s.store(t.Context()); err != nil {
 		t.Fatal(err)
@@ -86,6 +91,25 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	}
 }
 
+// A pod that was deleted by force while no process of the driver ran is in no list any more.
+func TestDeletedPodsThatRunAreKnownToTheNextProcess(t *testing.T) {
+	dir := t.TempDir()
+	first(t, opened(t, dir), gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1"))
+	for _, state := range []struct {
+		running func(types.UID) (bool, error)
+		want    string
+	}{
+		{func(uid types.UID) (bool, error) { return uid == "a", nil }, "4 0"},
+		{func(types.UID) (bool, error) { return true, podcgroup.ErrUnknown }, "0 0"},
+	} {
+		s := opened(t, dir)
+		s.running = state.running
+		if got := first(t, s, gives()); got != state.want {
+			t.Errorf("taken are %s, want %s", got, state.want)
+		}
+	}
+}
+
 // Two instances are there at once during an update.
 func TestTheFirstOfTwoProcessesCounts(t *testing.T) {
 	dir := t.TempDir()
@@ -112,7 +136,7 @@ func TestPodsWithoutDevicesCostNoFile(t *testing.T) {
 	if got := first(t, s, listed, p); got != "0 0" {
 		t.Errorf("taken are %s", got)
 	}
-	s.forget("a")
+	s.deleted(p)
 	if err := s.store(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +158,7 @@ func TestDamagedObservations(t *testing.T) {
 			var s *observations
 			for range 2 {
 				var damage, err error
-				s, damage, err = openObservations(file, time.Time{}, unlocked)
+				s, damage, err = openObservations(file, time.Time{}, unlocked, ended)
 				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.damaged()) {
 					t.Fatalf("damage %v, %v", damage, err)
 				}

@@ -14,18 +14,23 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 )
 
-// readLimit is how long a claim waits for the node's pods.
-const readLimit = 5 * time.Second
+const (
+	// readLimit is how long a claim waits for the node's pods.
+	readLimit = 5 * time.Second
+	// sweepInterval is how often it is looked whether deleted pods still run, while some do.
+	sweepInterval = time.Second
+)
 
 // Pods knows what pods hold that a device plugin started.
 type Pods interface {
@@ -45,8 +50,9 @@ type Pods interface {
 type Options struct {
 	Client   kubernetes.Interface
 	NodeName string
-	// Kubelet is the kubelet's PodResources API.
-	Kubelet podresources.Client
+	Kubelet  Kubelet
+	// Running says whether a pod has processes on the node. An error means that it is not known.
+	Running func(pod types.UID) (bool, error)
 	// File is where it is kept what pods were first seen with.
 	File string
 	// Left is when the last device plugin left, the zero time if that is not known.
@@ -63,7 +69,7 @@ type Options struct {
 
 // New returns a watch of the node's pods.
 func New(o Options) (Pods, error) {
-	observed, damage, err := openObservations(checkpointFile(o.File), o.Left, o.Locked)
+	observed, damage, err := openObservations(checkpointFile(o.File), o.Left, o.Locked, o.Running)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +97,8 @@ type watcher struct {
 	observed *observations
 	// read is closed when all pods have been seen once.
 	read chan struct{}
+	// left is signalled when a pod that held something was deleted.
+	left chan struct{}
 	// changed is called when what is reserved may have changed.
 	changed func()
 }
@@ -98,7 +106,7 @@ type watcher struct {
 // newWatcher returns a watch of the node's pods. failed is told, as long as they
 // cannot be read, why.
 func newWatcher(
-	client kubernetes.Interface, nodeName string, kubelet podresources.Client, s *observations, changed func(),
+	client kubernetes.Interface, nodeName string, kubelet Kubelet, s *observations, changed func(),
 	failed func(error),
 ) (*watcher, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(deviceplugin.Transform),
@@ -106,8 +114,8 @@ func newWatcher(
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
 		}))
 	w := &watcher{
-		pods: factory.Core().V1().Pods().Informer(), kubelet: &kubeletAnswers{client: kubelet}, observed: s,
-		read: make(chan struct{}), changed: changed,
+		pods: factory.Core().V1().Pods().Informer(), kubelet: &kubeletAnswers{kubelet: kubelet}, observed: s,
+		read: make(chan struct{}), left: make(chan struct{}, 1), changed: changed,
 	}
 	if err := w.pods.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, r, err)
@@ -150,8 +158,9 @@ func (w *watcher) deleted(object any) {
 	if !ok {
 		return
 	}
-	w.observed.forget(pod.UID)
+	w.observed.deleted(pod)
 	if deviceplugin.Holds(pod) {
+		signal.Send(w.left)
 		w.changed()
 	}
 }
@@ -177,9 +186,30 @@ func (w *watcher) Run(ctx context.Context) {
 		w.observed.prune(informer.List[*corev1.Pod](w.pods))
 		close(w.read)
 		w.changed()
+		w.sweep(ctx)
 	case <-ctx.Done():
 	}
 	<-stopped
+}
+
+// sweep forgets, until the context ends, the pods that were deleted by force when they have ended.
+func (w *watcher) sweep(ctx context.Context) {
+	for {
+		gone, others := w.observed.sweep()
+		if gone {
+			w.changed()
+		}
+		var again <-chan time.Time
+		if others {
+			again = time.After(sweepInterval)
+		}
+		select {
+		case <-again:
+		case <-w.left:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // SetLeft implements [Pods].
@@ -228,8 +258,8 @@ func (w *watcher) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserve
 		}
 	}
 	var kubelet deviceplugin.Kubelet
-	if w.observed.needKubelet(pods) {
-		kubelet = w.kubelet.ask(ctx)
+	if need, notBefore := w.observed.needKubelet(pods); need {
+		kubelet = w.kubelet.ask(ctx, notBefore)
 	}
 	return w.observed.reserved(pods, nodeOf(m, kubelet)), nil
 }

@@ -6,7 +6,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -69,7 +73,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 		return false, nil, nil
 	})
 	changed := make(chan struct{}, 100)
-	u, err := newWatcher(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")),
+	u, err := newWatcher(client, "n1", podresources.Client{Socket: filepath.Join(t.TempDir(), "none.sock")},
 		opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +130,7 @@ func TestPodsThatCannotBeRead(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(resourceapi.Resource("pods"), "", nil)
 	})
 	failed := make(chan error, 100)
-	u, err := newWatcher(client, "n1", "", opened(t, t.TempDir()), func() {}, func(err error) { failed <- err })
+	u, err := newWatcher(client, "n1", &kubelet{}, opened(t, t.TempDir()), func() {}, func(err error) { failed <- err })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,4 +138,120 @@ func TestPodsThatCannotBeRead(t *testing.T) {
 	if err := <-failed; !apierrors.IsForbidden(err) {
 		t.Errorf("told %v", err)
 	}
+}
+
+// node is a watched node in a bubble of synctest.
+type node struct {
+	*watcher
+	client  *fake.Clientset
+	kubelet *kubelet
+	// runs are the UIDs of pods with processes; changes counts how often it was told of one.
+	runs    sync.Map
+	changes atomic.Int64
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{client: fake.NewClientset(), kubelet: &kubelet{}}
+	observed := opened(t, t.TempDir())
+	observed.running = func(uid types.UID) (bool, error) {
+		_, runs := n.runs.Load(uid)
+		return runs, nil
+	}
+	var err error
+	n.watcher, err = newWatcher(n.client, "n1", n.kubelet, observed, func() { n.changes.Add(1) },
+		func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ctx := ktesting.NewTestContext(t)
+	start(ctx, t, n.watcher)
+	synctest.Wait()
+	return n
+}
+
+// add makes a pod with a GPU of NVIDIA's device plugin.
+func (n *node) add(t *testing.T, name string, uid types.UID) {
+	t.Helper()
+	pod := oldPod(name, "", "nvidia.com/gpu", "1")
+	pod.UID = uid
+	if err := n.client.Tracker().Add(pod); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (n *node) delete(t *testing.T, name string) {
+	t.Helper()
+	if err := n.client.CoreV1().Pods("old").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// has checks which pods have GPU-0, and which GPU-1.
+func (n *node) has(t *testing.T, want string) {
+	t.Helper()
+	got, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprint(got.GPU("GPU-0").Pods, got.GPU("GPU-1").Pods); text != want {
+		t.Errorf("GPUs are held by %s, want %s", text, want)
+	}
+}
+
+// A pod that was deleted by force is stopped only then, and holds its GPU until it has ended.
+func TestPodThatIsDeletedByForceHoldsItsGPUUntilItHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.kubelet.gave("nvidia.com/gpu", map[string]string{"a": "GPU-0"})
+		n.add(t, "a", "a")
+		n.runs.Store(types.UID("a"), true)
+		n.has(t, "[old/a] []")
+		n.kubelet.gave("nvidia.com/gpu", nil)
+		n.delete(t, "a")
+		n.has(t, "[old/a] []")
+		time.Sleep(time.Hour)
+		n.has(t, "[old/a] []")
+		n.changes.Store(0)
+		n.runs.Clear()
+		time.Sleep(2 * sweepInterval)
+		n.has(t, "[] []")
+		if n.changes.Load() != 1 {
+			t.Errorf("told %d times that the pod has ended, want once", n.changes.Load())
+		}
+		// One that has ended before it is deleted is gone at once.
+		n.kubelet.gave("nvidia.com/gpu", map[string]string{"b": "GPU-1"})
+		n.add(t, "b", "b")
+		n.has(t, "[] [old/b]")
+		n.delete(t, "b")
+		n.has(t, "[] []")
+	})
+}
+
+// What the kubelet said of a pod is nothing that it says of the next one of that name.
+func TestPodThatIsMadeAnewUnderItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.kubelet.gave("nvidia.com/gpu", map[string]string{"train-0": "GPU-0"})
+		n.add(t, "train-0", "1")
+		n.add(t, "other", "2") // of which it has nothing to tell yet
+		n.has(t, "[old/other old/train-0] [old/other]")
+		time.Sleep(goodFor)
+		n.has(t, "[old/other old/train-0] [old/other]")
+		asked := n.kubelet.asked
+		time.Sleep(goodFor / 10)
+		n.delete(t, "train-0")
+		n.kubelet.gave("nvidia.com/gpu", map[string]string{"train-0": "GPU-1", "other": "GPU-0"})
+		n.add(t, "train-0", "3")
+		for range 3 {
+			n.has(t, "[old/other] [old/train-0]")
+		}
+		if n.kubelet.asked != asked+1 {
+			t.Errorf("the kubelet was asked %d times for one more pod", n.kubelet.asked-asked)
+		}
+		time.Sleep(2 * goodFor)
+		n.has(t, "[old/other] [old/train-0]")
+	})
 }

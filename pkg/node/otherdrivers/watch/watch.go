@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -280,6 +281,14 @@ func (w *Watch) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Rese
 	case <-limit.Done():
 	}
 	return w.plus(reserved, m), nil
+}
+
+// Has says whether the pod, named as namespace/name, has the GPU from another driver, as far as the kubelet
+// told last.
+func (w *Watch) Has(pod, uuid string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.having()[uuid].Pods, pod)
 }
 
 // plus adds the GPUs of other drivers to what is reserved.

@@ -190,10 +190,18 @@ func TestGPUIsAnotherDriversUntilNobodyHasItThere(t *testing.T) {
 		b.withdraw(t)
 		later()
 		b.shows(t, nvidia+"[team/p]")
+		for pod, want := range map[string]bool{"team/p": true, "team/q": false} {
+			if got := b.Has(pod, "GPU-0"); got != want {
+				t.Errorf("pod %s has GPU-0 from another driver: %t, want %t", pod, got, want)
+			}
+		}
 		// Neither a plugin that starts anew nor a kubelet that does not answer lets it go.
 		b.kubelet.says(errors.New("it does not answer"))
 		b.start(t)
 		b.shows(t, nvidia+"[]")
+		b.kubelet.says(nil, "team/p")
+		later()
+		b.shows(t, nvidia+"[team/p]")
 		b.kubelet.says(nil)
 		later()
 		b.shows(t, "")

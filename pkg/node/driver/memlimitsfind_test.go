@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// addressed is a GPU with a PCI address of its own.
+type addressed struct {
+	*table
+	address string
+}
+
+func (a addressed) PCIAddress() (string, error) { return a.address, nil }
+
+// GPUs that hang keep nothing from the others, are waited for together, and cost a call each, however often they are
+// looked at.
+func TestLookBesideGPUsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, found := newLooking(t)
+		var calls atomic.Int32
+		release := make(chan struct{})
+		l.open = func(string) (findGPU, error) {
+			return func(uuid string, likely int) (memlimit.GPU, error) {
+				if want := fmt.Sprint("GPU-", likely); uuid != want {
+					t.Errorf("%s is looked for as %s", uuid, want)
+				}
+				if likely < 2 {
+					calls.Add(1)
+					<-release
+				}
+				return addressed{&table{limits: map[string]uint64{}}, fmt.Sprintf("0000:%02d:00.0", likely)}, nil
+			}, nil
+		}
+		m := &gpu.Machine{}
+		for i := range 4 {
+			m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprint("GPU-", i)})
+		}
+		for i := range 3 {
+			begin := time.Now()
+			l.look(t.Context(), m)
+			if took := time.Since(begin); took > limitsCall || i > 0 && took > 0 {
+				t.Errorf("look %d took %s", i, took)
+			}
+			if len(found.Kinds) != 2 || found.Kinds["GPU-3"] != memlimit.Misc ||
+				!errors.Is(found.Reasons["GPU-0"], limitcalls.ErrHung) {
+				t.Errorf("look %d: %+v", i, found)
+			}
+		}
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d calls hang, want one on each GPU", n)
+		}
+		if l.gpu("GPU-0") != nil || l.gpu("GPU-3") == nil {
+			t.Error("which GPUs can be looked at")
+		}
+		close(release)
+		synctest.Wait()
+		if l.look(t.Context(), m); len(found.Kinds) != 4 || l.gpu("GPU-0") == nil {
+			t.Errorf("once they answer: %+v", found)
+		}
+	})
+}
+
+// bareGPUs are GPUs that bring nothing into containers.
+type bareGPUs struct{}
+
+func (bareGPUs) Common() specs.ContainerEdits             { return specs.ContainerEdits{Env: []string{"A=1"}} }
+func (bareGPUs) GPU(string) (specs.ContainerEdits, error) { return specs.ContainerEdits{}, nil }
+func (bareGPUs) Check(string) error                       { return nil }
+
+// preparerOn has a claim u1 whose memory the kernel limits. It begins as a plugin does.
+func preparerOn(t *testing.T, store *state.Store, dir cdi.Dir, l *memoryLimits, m *gpu.Machine) *prepare.Preparer {
+	t.Helper()
+	registry := isolation.NewRegistry(isolation.Config{Kernel: isolation.KernelConfig{Hook: l.config.Hook,
+		Ledger: "/ledger"}, CGPUProc: "/proc/no_such_module"})
+	p := prepare.New(prepare.Options{Store: store, Specs: dir, Isolation: registry, Cluster: preparetest.Cluster{},
+		Node: preparetest.Node{}, Listener: preparetest.Listener{}})
+	l.found = registry.SetKernelLimits
+	l.look(t.Context(), m)
+	p.SetInventory(&prepare.Inventory{Machine: m, Base: bareGPUs{}})
+	return p
+}
+
+// The specs of prepared claims stay as they are while it is not known what their hook is to be told, and are written
+// again as soon as that is known.
+func TestSpecsAfterALookThatFailed(t *testing.T) {
+	m := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", MemoryMiB: 16130}}}
+	store, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := claim.Grant{Request: "r", Device: "gpu-0-cgpu", Mode: mode.CGPU, Units: 3, Config: v1alpha1.Default(),
+		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Isolation: isolation.NameKernel, KernelMemory: true, ShareID: "s1"}
+	if err := store.Put(state.Record{Phase: state.Prepared, UID: "u1", Namespace: "team", Name: "c",
+		CDISpec: cdi.SpecName("u1"), Grants: []claim.Grant{g}}); err != nil {
+		t.Fatal(err)
+	}
+	dir := cdi.Dir(t.TempDir())
+	tells := func(when string, l *memoryLimits) {
+		t.Helper()
+		spec, err := os.ReadFile(filepath.Join(string(dir), cdi.SpecName("u1")+".json"))
+		if want := `"--library","` + l.options.LibraryPath + `"`; err != nil ||
+			!strings.Contains(strings.Join(strings.Fields(string(spec)), ""), want) {
+			t.Errorf("%s: %v, want %s in %s", when, err, want, spec)
+		}
+	}
+	before, _ := newLooking(t)
+	if err := preparerOn(t, store, dir, before, m).Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tells("at first", before)
+
+	l, _ := newLooking(t)
+	open, fails := l.open, errors.New("no answer")
+	l.open = func(path string) (findGPU, error) {
+		if fails != nil {
+			return nil, fails
+		}
+		return open(path)
+	}
+	p := preparerOn(t, store, dir, l, m)
+	if err := p.Recover(t.Context()); !errors.Is(err, fails) {
+		t.Errorf("while the library cannot be opened: %v", err)
+	}
+	tells("while the library cannot be opened", before)
+	rewritten := 0
+	l.rewrite = func() {
+		rewritten++
+		if err := p.Recover(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+	l.pass(t.Context())
+	if rewritten != 0 {
+		t.Errorf("rewritten %d times while nothing is known", rewritten)
+	}
+	fails = nil
+	for range 2 {
+		l.pass(t.Context())
+	}
+	tells("at last", l)
+	if rewritten != 1 {
+		t.Errorf("rewritten %d times", rewritten)
+	}
+}
+
+// What was prepared after the records were read, and has started, keeps its limit.
+func TestClaimThatIsPreparedWhileLimitsAreChecked(t *testing.T) {
+	n := newLimitsNode(t)
+	g := memlimit.Target{UUID: "GPU-a", Kind: memlimit.Misc, MemoryMiB: 15 << 10}
+	n.gpus["GPU-a"].Target = g
+	e := memlimit.Entry{Pod: "p2", PodDir: "/kubepods/podp2", Dir: "/kubepods/podp2/b", Container: "b", Claim: "c2",
+		Share: "s2", MiB: 2 << 10}
+	if err := os.MkdirAll(filepath.Join(n.host.Root, e.Dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	late := state.Record{UID: "c2", Namespace: "ns", Name: "late", Grants: []claim.Grant{{KernelMemory: true}}}
+	n.prepared = func(context.Context) ([]state.Record, error) {
+		read := n.records
+		if len(read) == 1 {
+			n.records = append(n.records, late)
+			if err := n.host.Apply(n.table, g, memlimit.Start{Entry: e, OnlyShare: true}); err != nil {
+				t.Error(err)
+			}
+		}
+		return read, nil
+	}
+	n.pass(t.Context())
+	if got := n.limits[filepath.Join(n.host.Root, e.PodDir)]; got != 2<<30 {
+		t.Errorf("the pod has %d bytes", got)
+	}
+	used, err := n.host.Used(n.table, g)
+	if err != nil || len(used) != 2 {
+		t.Errorf("noted: %+v, %v", used, err)
+	}
+	// Once it is gone, so is its limit.
+	n.records = nil
+	n.pass(t.Context())
+	if got := n.limits[filepath.Join(n.host.Root, e.PodDir)]; got == 2<<30 {
+		t.Errorf("the pod whose claim is gone has %d bytes", got)
+	}
+}
