@@ -72,8 +72,8 @@ type node struct {
 	holders map[string]*Holder
 	// instances are the MIG instances, by device.
 	instances map[string]*Instance
-	// pendingPods are those that PendingGiB is of, and why.
-	pendingPods []string
+	// pendingPods hold GPUs that are not known.
+	pendingPods []pendingPod
 }
 
 // GPU is a GPU while it is put together.

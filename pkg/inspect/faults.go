@@ -86,9 +86,9 @@ func Unread(published []*resourceapi.ResourceSlice, events []corev1.Event) []str
 	return slices.Sorted(maps.Keys(unread))
 }
 
-// withholdsAll says whether a reason is one for which a node offers no GPUs at all. What is
+// WithholdsAll says whether a reason is one for which a node offers no GPUs at all. What is
 // told beside it, maybe in the same second, follows from the fault, or is about single GPUs.
-func withholdsAll(reason string) bool {
+func WithholdsAll(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonDriverUnavailable, v1alpha1.ReasonFeatureDisabled, v1alpha1.ReasonLeftOut,
 		v1alpha1.ReasonMPSSupervisorFailed, v1alpha1.ReasonModeNotServed, v1alpha1.ReasonPodsUnread,
@@ -100,7 +100,7 @@ func withholdsAll(reason string) bool {
 
 // explainsMore says whether an Event rather than another says why its node offers no GPUs.
 func explainsMore(event, other *corev1.Event) bool {
-	if a, b := withholdsAll(event.Reason), withholdsAll(other.Reason); a != b {
+	if a, b := WithholdsAll(event.Reason), WithholdsAll(other.Reason); a != b {
 		return a
 	}
 	return other.LastTimestamp.Before(&event.LastTimestamp)

@@ -63,7 +63,7 @@ func TestSummaryHasMIGInstances(t *testing.T) {
 
 // Whoever has no GPU in MIG mode sees the table as it was.
 func TestSummaryWithoutMIG(t *testing.T) {
-	text := summary(inspect.Input{Slices: publish("n1", mode.Share, unfinishedGPU("Tesla-T4", 15360)),
+	text := summary(inspect.Input{Slices: publish("n1", mode.Share, newGPU("Tesla-T4", 15360)),
 		Nodes: []*corev1.Node{node("n1", "10.0.0.1")}}, inspect.Style{})
 	if strings.Contains(text, "MIG") {
 		t.Errorf("it speaks of MIG:\n%s", text)

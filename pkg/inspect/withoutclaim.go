@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -59,11 +60,50 @@ func (b *builder) readPods() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
-		if pods := b.nodes[name].pendingPods; len(pods) > 0 {
-			b.note("On node %s pods hold GPUs without a claim, and which GPUs is not known here; it is shown as PENDING: %s.",
-				name, someOf(pods))
+		counted, uncounted := b.nodes[name].chargePending()
+		if len(counted) > 0 {
+			b.note("On node %s pods hold GPUs without a claim, and which GPUs is not known here; it is shown as PENDING, where "+
+				"pods of a GPU that is shared by time count together as that GPU: %s.", name, someOf(counted))
+		}
+		if len(uncounted) > 0 {
+			b.note("On node %s pods hold GPUs or MIG instances without a claim, and how much is not known here; it is not "+
+				"counted: %s.", name, someOf(uncounted))
 		}
 	}
+}
+
+// pendingPod is a pod that holds what is not known.
+type pendingPod struct {
+	holder *Holder
+	// wholeGiB is what the whole GPUs would have that it asks for.
+	wholeGiB int64
+	// name is the pod's, and why it is not known.
+	name string
+}
+
+// chargePending charges the node with what pods hold of GPUs that are not known, and names those of which it is known
+// how much, and the others. The driver closes each GPU that may be one's as a whole, and replicas of a GPU that is
+// shared by time are that GPU: together they hold no more than the closed ones have free.
+func (n *node) chargePending() (counted, uncounted []string) {
+	var free, whole int64
+	for _, c := range n.gpus {
+		if c.closed {
+			free += max(0, c.MemoryGiB.Total-ptr.Deref(c.MemoryGiB.Allocated, 0))
+		}
+	}
+	for _, p := range n.pendingPods {
+		n.PendingGiB += p.holder.PendingGiB
+		whole += p.wholeGiB
+		p.holder.PendingGiB += min(p.wholeGiB, free)
+		if p.holder.PendingGiB > 0 {
+			counted = append(counted, p.name)
+		} else {
+			uncounted = append(uncounted, p.name)
+		}
+	}
+	n.PendingGiB += min(whole, free)
+	n.MemoryGiB.take(n.PendingGiB)
+	return counted, uncounted
 }
 
 // mostNamed is how many pods a note names.
@@ -89,28 +129,26 @@ func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
 		c.take(share.MemoryGiB, share.CoresPercent)
 		h.hold(share)
 	}
-	var reason string
 	var cores int64
+	p := pendingPod{holder: h}
 	for _, u := range holds.Unknown {
 		h.PendingGiB += u.Units
 		if u.Whole {
-			h.PendingGiB += wholeGPUs(pod) * n.largest()
+			p.wholeGiB = wholeGPUs(pod) * n.largest()
 		}
 		cores += u.Cores
-		reason = u.Reason
+		p.name = fmt.Sprintf("%s (%s)", holds.FullName(), u.Reason)
 	}
-	if reason != "" {
-		n.pendingPods = append(n.pendingPods, fmt.Sprintf("%s (%s)", holds.FullName(), reason))
+	if p.name != "" {
+		n.pendingPods = append(n.pendingPods, p)
 	}
-	n.PendingGiB += h.PendingGiB
-	n.MemoryGiB.take(h.PendingGiB)
 	if slices.ContainsFunc(n.indices(),
 		func(index int) bool { return offeredIn(n.gpus[index].offered).CountsCores() }) {
 		n.CoresPercent.take(cores)
 	}
 }
 
-// wholeGPUs is how many whole GPUs a pod asked device plugins for.
+// wholeGPUs is how many whole GPUs a pod asked device plugins for. What a MIG instance has is not known.
 func wholeGPUs(pod *corev1.Pod) int64 {
 	var count int64
 	for _, c := range pod.Spec.Containers {

@@ -3,6 +3,7 @@
 package inspect_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -170,7 +171,8 @@ func TestPodsWithoutClaimsInEveryMode(t *testing.T) {
 		"a GPU of NVIDIA's device plugin": {
 			closed(publish("n1", mode.Exclusive, a10, t4), "gpu-1"),
 			[]*corev1.Pod{oldPod("n1", "a/p", "nvidia.com/gpu 1")},
-			[]string{"0/22", "0/15", "22", "22/37"},
+			// The one that takes no claims, of whichever size the largest is.
+			[]string{"0/22", "0/15", "15", "15/37"},
 		},
 		"of GPUs of different sizes": {
 			left(publish("n1", mode.Share, a10, t4), "gpu-1-share", 11, 100),
@@ -198,6 +200,32 @@ func TestPodsWithoutClaimsInEveryMode(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Replicas of NVIDIA's device plugin share a GPU: together they hold no more than that.
+func TestPodsThatShareAGPUByTime(t *testing.T) {
+	in := inspect.Input{Slices: closed(publish("n1", mode.Exclusive, a10, t4), "gpu-0"),
+		Pods: []*corev1.Pod{oldPod("n1", "a/mig", "nvidia.com/mig-1g.10gb 1")}}
+	for i := range 10 {
+		in.Pods = append(in.Pods, oldPod("n1", fmt.Sprintf("a/p%d", i), "nvidia.com/gpu.shared 3"))
+	}
+	table := inspect.New(in)
+	n := table.Nodes[0]
+	if n.MemoryGiB.String() != "22/37" || n.PendingGiB != 22 || table.MemoryGiB.String() != "22/37" {
+		t.Errorf("allocated are %v, of them %d are pending, of the cluster %v", n.MemoryGiB, n.PendingGiB, table.MemoryGiB)
+	}
+	for _, h := range n.Holders {
+		if want := map[bool]int64{false: 22}[h.Name() == "mig"]; h.PendingGiB != want {
+			t.Errorf("%s holds %d, want %d", h.Name(), h.PendingGiB, want)
+		}
+	}
+	notes := strings.Join(table.Notes, "\n")
+	for _, want := range []string{"pods of a GPU that is shared by time count together as that GPU: a/p0 (", "and 7 more",
+		"how much is not known here; it is not counted: a/mig ("} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes do not say %q:\n%s", want, notes)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,7 +39,14 @@ func TestBundleInput(t *testing.T) {
 	labelled.Namespace, labelled.Spec = "team", corev1.PodSpec{}
 	users := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "main"}}}}
-	objects := []runtime.Object{driverPod("a", 0), driverPod("b", 1), labelled, users,
+	controller := &appsv1.Deployment{ObjectMeta: *driver.DeepCopy()}
+	controller.Name, controller.Spec.Template.Spec.ServiceAccountName = "controller", "gpu-compat-controller"
+	controller.Spec.Template.Spec.Containers = []corev1.Container{{EnvFrom: []corev1.EnvFromSource{{
+		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{
+			Name: "gpu-compat-controller"}}}}}}
+	objects := []runtime.Object{controller,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "gpu-compat-controller"}},
+		driverPod("a", 0), driverPod("b", 1), labelled, users,
 		&appsv1.DaemonSet{ObjectMeta: driver},
 		&corev1.ConfigMap{ObjectMeta: driver},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "other"}}}
@@ -83,8 +91,15 @@ func TestBundleInput(t *testing.T) {
 			if test.forbidden != "configmaps" && len(in.ConfigMaps) != 1 {
 				t.Errorf("ConfigMaps %v", in.ConfigMaps)
 			}
-			if _, err := bundle.Files(in); err != nil {
-				t.Error(err)
+			files, err := bundle.Files(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settings := files[slices.IndexFunc(files, func(f bundle.File) bool { return f.Name == "driver/configmaps.yaml" })]
+			for _, name := range []string{"driver", "gpu-compat-controller"} {
+				if want := test.forbidden != "configmaps"; strings.Contains(string(settings.Data), "name: "+name+"\n") != want {
+					t.Errorf("%s is in it: %v, want %v:\n%s", name, !want, want, settings.Data)
+				}
 			}
 		})
 	}

@@ -18,7 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -35,6 +37,18 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	g := &gathering{snapshot: s}
 	whole := ctx // the group's ends with it
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		events, err := Reader{Client: r.Client}.readEvents(ctx)
+		switch {
+		case apierrors.IsForbidden(err):
+			g.unread("events")
+			return nil
+		case err != nil:
+			return fmt.Errorf("list what the plugin says of nodes: %w", err)
+		}
+		s.NodeEvents = events
+		return nil
+	})
 	core, apps, dra, admission := r.Client.CoreV1(), r.Client.AppsV1(), r.Client.ResourceV1(),
 		r.Client.AdmissionregistrationV1()
 	driver := metav1.ListOptions{LabelSelector: ofDriver}
@@ -96,39 +110,49 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	if err := r.settings(whole, g); err != nil {
 		return nil, err
 	}
-	if len(nodesNamed(s.Slices)) < len(s.Nodes) {
-		s.NodeEvents = Reader{Client: r.Client}.readEvents(whole)
-	}
 	slices.Sort(s.Unread)
 	slices.Sort(s.Unserved)
 	return s, nil
 }
 
-// settings reads the ConfigMaps from which the plugin's DaemonSet takes settings.
+// settings reads the ConfigMaps from which the driver's programs take settings.
 func (r Reader) settings(ctx context.Context, g *gathering) error {
-	for _, d := range g.snapshot.DaemonSets {
-		if d.Labels[labelComponent] != pluginName {
-			continue
+	driver := bundle.DriverOf(g.snapshot)
+	var wanted []types.NamespacedName
+	add := func(o metav1.Object, spec *corev1.PodSpec) {
+		if !driver.Owns(o, spec) {
+			return
 		}
-		for _, c := range d.Spec.Template.Spec.Containers {
+		for _, c := range spec.Containers {
 			for _, from := range c.EnvFrom {
-				if from.ConfigMapRef == nil {
-					continue
-				}
-				// A list, because the ConfigMap is optional.
-				found, err := r.Client.CoreV1().ConfigMaps(d.Namespace).List(ctx, metav1.ListOptions{
-					FieldSelector: fields.OneTermEqualSelector("metadata.name", from.ConfigMapRef.Name).String()})
-				switch {
-				case apierrors.IsForbidden(err):
-					g.unread("configmaps")
-					return nil
-				case err != nil:
-					return fmt.Errorf("list configmap %s/%s: %w", d.Namespace, from.ConfigMapRef.Name, err)
-				}
-				for i := range found.Items {
-					g.snapshot.ConfigMaps = append(g.snapshot.ConfigMaps, &found.Items[i])
+				if from.ConfigMapRef != nil {
+					wanted = append(wanted, types.NamespacedName{Namespace: o.GetNamespace(), Name: from.ConfigMapRef.Name})
 				}
 			}
+		}
+	}
+	for _, d := range g.snapshot.DaemonSets {
+		add(d, &d.Spec.Template.Spec)
+	}
+	for _, d := range g.snapshot.Deployments {
+		add(d, &d.Spec.Template.Spec)
+	}
+	for i, name := range wanted {
+		if slices.Contains(wanted[:i], name) {
+			continue
+		}
+		// A list, because the ConfigMap is optional.
+		found, err := r.Client.CoreV1().ConfigMaps(name.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String()})
+		switch {
+		case apierrors.IsForbidden(err):
+			g.unread("configmaps")
+			return nil
+		case err != nil:
+			return fmt.Errorf("list configmap %s: %w", name, err)
+		}
+		for i := range found.Items {
+			g.snapshot.ConfigMaps = append(g.snapshot.ConfigMaps, &found.Items[i])
 		}
 	}
 	return nil

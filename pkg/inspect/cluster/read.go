@@ -73,7 +73,7 @@ func (r Reader) Read(ctx context.Context) (inspect.Input, error) {
 		err = (&podReader{Reader: r}).fill(ctx, &in)
 	}
 	if err == nil && (len(inspect.Silent(in.Slices)) > 0 || lacksSlices(in)) {
-		in.Events = r.readEvents(ctx)
+		in.Events, _ = r.readEvents(ctx) //nolint:errcheck // The table then says where to look.
 	}
 	return in, err
 }
@@ -107,9 +107,8 @@ func nodesNamed(published []*resourceapi.ResourceSlice) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// readEvents reads what the driver says of nodes. Who may not, or cannot, is told to look
-// at the nodes instead.
-func (r Reader) readEvents(ctx context.Context) []corev1.Event {
+// readEvents reads what the driver says of nodes.
+func (r Reader) readEvents(ctx context.Context) ([]corev1.Event, error) {
 	selected := fields.Set{"involvedObject.kind": "Node", "source": "gpu-kubelet-plugin"}
 	if r.Node != "" {
 		selected["involvedObject.name"] = r.Node
@@ -124,10 +123,7 @@ func (r Reader) readEvents(ctx context.Context) []corev1.Event {
 			}
 			return nil
 		})
-	if err != nil {
-		return nil
-	}
-	return events
+	return events, err
 }
 
 func (r Reader) read(ctx context.Context) (inspect.Input, scope, error) {

@@ -30,11 +30,11 @@ type Snapshot struct {
 	Pods        []*corev1.Pod
 	DaemonSets  []*appsv1.DaemonSet
 	Deployments []*appsv1.Deployment
-	// ConfigMaps are those that the plugin takes settings from.
+	// ConfigMaps are those that the driver's programs take settings from.
 	ConfigMaps []*corev1.ConfigMap
 	// Slices are the driver's.
 	Slices []*resourceapi.ResourceSlice
-	// NodeEvents are what the plugin says of nodes, where some publish nothing.
+	// NodeEvents are what the plugin says of nodes.
 	NodeEvents []corev1.Event
 	Claims     []*resourceapi.ResourceClaim
 	Classes    []*resourceapi.DeviceClass
@@ -138,6 +138,9 @@ func unread(s *Snapshot) []Finding {
 	return out
 }
 
-func (s *Snapshot) cannotRead(what string) bool {
-	return slices.Contains(s.Unread, what) || slices.Contains(s.Unserved, what)
+// cannotRead says whether one of some lists could not be read.
+func (s *Snapshot) cannotRead(lists ...string) bool {
+	return slices.ContainsFunc(lists, func(what string) bool {
+		return slices.Contains(s.Unread, what) || slices.Contains(s.Unserved, what)
+	})
 }

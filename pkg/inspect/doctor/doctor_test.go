@@ -83,6 +83,22 @@ func driverUnavailable(node string) corev1.Event {
 		Reason: v1alpha1.ReasonDriverUnavailable}
 }
 
+// saidOf is a Warning of the plugin, from so long ago.
+func saidOf(node, reason, message string, ago time.Duration) corev1.Event {
+	e := driverUnavailable(node)
+	e.Reason, e.Message, e.LastTimestamp = reason, message, metav1.NewTime(now.Add(-ago))
+	return e
+}
+
+// unreadyLeader adds a pod of the controller that is not ready since then.
+func unreadyLeader(s *doctor.Snapshot, since time.Time) {
+	s.Deployments[0].Spec.Replicas = ptr.To(int32(2))
+	leader := podOf("gpu-compat-controller", "n1")
+	leader.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse,
+		LastTransitionTime: metav1.NewTime(since)}}
+	s.Pods = append(s.Pods, leader)
+}
+
 func nodeOf(name, label string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
 	if label != "" {
@@ -204,6 +220,9 @@ func TestFindings(t *testing.T) {
 			"in ImagePullBackOff"},
 		"no controller that is ready": {func(s *doctor.Snapshot) { s.Deployments[0].Status.ReadyReplicas = 0 },
 			"error pods deployment/gpu-compat-controller -n gpu: no pod of it is ready"},
+		"a leader that is not ready": {func(s *doctor.Snapshot) { unreadyLeader(s, now.Add(-time.Hour)) },
+			"warning pods deployment/gpu-compat-controller -n gpu: 1 of 2 pods are ready: pod gpu-compat-controller-n1 on " +
+				"node n1 is not ready"},
 		"no driver": {func(s *doctor.Snapshot) { s.DaemonSets = nil }, "error pods : gpu-kubelet-plugin is not installed"},
 		"two versions": {func(s *doctor.Snapshot) { s.Pods[2].Spec.Containers[0].Image = image + ".1" },
 			"warning versions : the driver's pods run different images: " + image + " (gpu-kubelet-plugin); " + image +
@@ -215,6 +234,18 @@ func TestFindings(t *testing.T) {
 		}, "error registered node/n1: it has the label ack.node.gpu.schedule=share and offers no GPUs"},
 		"a node without GPUs that is to have some": {func(s *doctor.Snapshot) { s.Slices[0].Spec.Devices = nil },
 			"error registered node/n1: it has the label ack.node.gpu.schedule=share and offers no GPUs"},
+		"a GPU node without a label that offers nothing": {func(s *doctor.Snapshot) {
+			s.Nodes[1].Labels["aliyun.accelerator/nvidia_name"] = "Tesla-T4"
+			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonModeNotServed, "it has no CDI directory", 20*time.Minute)}
+		}, "error registered node/n2: it has the label aliyun.accelerator/nvidia_name=Tesla-T4 and offers no GPUs: " +
+			"GPUModeNotServed: it has no CDI directory"},
+		"a GPU node without a label whose NVIDIA driver is gone": {func(s *doctor.Snapshot) {
+			s.Nodes[1].Labels["aliyun.accelerator/nvidia_name"] = "Tesla-T4"
+			s.Slices, s.NodeEvents = s.Slices[:1], []corev1.Event{driverUnavailable("n2")}
+		}, "error registered node/n2: it has the label aliyun.accelerator/nvidia_name=Tesla-T4 and offers no GPUs"},
+		"a node without a label that says why it offers nothing": {func(s *doctor.Snapshot) {
+			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonLeftOut, "Not offered: GPU 0 (): Lost: gone", time.Minute)}
+		}, "error registered node/n2: it offers no GPUs: GPULeftOut: Not offered: GPU 0 (): Lost: gone"},
 		"a node without the plugin": {func(s *doctor.Snapshot) { s.Pods, s.Slices = s.Pods[1:], s.Slices[1:] },
 			"error registered node/n1: it has the label ack.node.gpu.schedule=share, and no pod of gpu-kubelet-plugin is " +
 				"ready there"},
@@ -241,6 +272,14 @@ func TestFindings(t *testing.T) {
 		"an unhealthy GPU": {func(s *doctor.Snapshot) {
 			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintUnhealthy, "xid-79"))
 		}, "error health node/n1: unhealthy: gpu-0 xid-79"},
+		"GPUs that are left out": {func(s *doctor.Snapshot) {
+			s.Slices[0] = sliceOfMachine("n1", mode.Share, &gpu.Machine{GPUs: []gpu.GPU{oneT4, {Index: 2, UUID: "GPU-2",
+				Model: "Tesla-T4", MemoryMiB: 15360}}})
+			s.NodeEvents = []corev1.Event{
+				saidOf("n1", v1alpha1.ReasonLeftOut, "Not offered: GPU 2 (GPU-2): Unreadable: slow", 25*time.Minute),
+				saidOf("n1", v1alpha1.ReasonLeftOut, "Not offered: GPU 1 (GPU-1): Lost: gone; GPU 3 (): Unreadable: slow",
+					20*time.Minute)}
+		}, "error health node/n1: not offered: gpu-1 Lost, gpu-3 Unreadable"},
 		"a class that is missing": {func(s *doctor.Snapshot) { s.Classes = s.Classes[1:] },
 			"error classes : DeviceClasses are missing: cgpu.gpu.aliyun.com"},
 		"a class that was changed": {func(s *doctor.Snapshot) {

@@ -19,26 +19,45 @@ const settingRequiredLabel = "REQUIRED_NODE_LABEL"
 // bindingConvert binds the policy that converts pods.
 const bindingConvert = "gpushare-legacy-convert"
 
-// requiredNodeLabel is the label that a node must have for the driver to serve it, or "".
-func (s *Snapshot) requiredNodeLabel() string {
+// migration says which nodes are left to device plugins: those that lack a label.
+type migration struct {
+	// label is the label that the driver requires of a node; empty where there is no migration.
+	label string
+	// unknown says that the label could not be read: each node may lack it.
+	unknown bool
+}
+
+// migration is as the plugin's settings have it.
+func (s *Snapshot) migration() migration {
+	m := migration{unknown: s.cannotRead("daemonsets.apps")}
 	for _, d := range s.DaemonSets {
 		if d.Labels[labelComponent] != plugin {
 			continue
 		}
 		for i := range d.Spec.Template.Spec.Containers {
-			if value := s.setting(d.Namespace, &d.Spec.Template.Spec.Containers[i], settingRequiredLabel); value != "" {
-				return value
+			value, known := s.setting(d.Namespace, &d.Spec.Template.Spec.Containers[i], settingRequiredLabel)
+			if value != "" {
+				return migration{label: value}
 			}
+			m.unknown = m.unknown || !known
 		}
 	}
-	return ""
+	return m
+}
+
+// leaves says whether a node is, or may be, left to device plugins.
+func (m migration) leaves(node *corev1.Node) bool {
+	_, has := node.Labels[m.label]
+	return m.unknown || m.label != "" && !has
 }
 
 // setting is a variable of a container, as the kubelet sets it: one that is written in the
-// container goes before those of ConfigMaps, and a later ConfigMap before an earlier one.
-func (s *Snapshot) setting(namespace string, c *corev1.Container, name string) string {
-	value := ""
+// container goes before those of ConfigMaps, and a later ConfigMap before an earlier one. It is not
+// known where it may be in a ConfigMap that could not be read.
+func (s *Snapshot) setting(namespace string, c *corev1.Container, name string) (value string, known bool) {
+	known = true
 	for _, from := range c.EnvFrom {
+		known = known && (from.ConfigMapRef == nil || !s.cannotRead("configmaps"))
 		for _, config := range s.ConfigMaps {
 			if from.ConfigMapRef == nil || config.Namespace != namespace || config.Name != from.ConfigMapRef.Name {
 				continue
@@ -52,28 +71,24 @@ func (s *Snapshot) setting(namespace string, c *corev1.Container, name string) s
 	}
 	for _, env := range c.Env {
 		if env.Name == name {
-			value = env.Value
+			value, known = env.Value, true
 		}
 	}
-	return value
+	return value, known
 }
 
-// asked is the mode that a node's label asks the driver for, if it does. The value by which ACK
-// keeps GPUs for others, which stays in a migration, does not.
+// disabled is the value of the mode's label by which ACK keeps GPUs for others. It stays in a migration.
+const disabled = "disabled"
+
+// asked is the mode that a node's label asks the driver for, if it does.
 func asked(node *corev1.Node) (string, bool) {
 	value, labelled := node.Labels[ack.NodeLabelSchedule]
-	return value, labelled && value != "disabled"
-}
-
-// left says whether a node is left to device plugins: it lacks the label that the driver requires.
-func left(node *corev1.Node, required string) bool {
-	_, has := node.Labels[required]
-	return required != "" && !has
+	return value, labelled && value != disabled
 }
 
 // conversion says of which namespaces pods are converted.
 type conversion struct {
-	// known says whether namespaces could be read.
+	// known says whether namespaces and bindings could be read.
 	known      bool
 	namespaces map[string]bool
 }
@@ -87,7 +102,7 @@ func (s *Snapshot) conversion() conversion {
 		}
 	}
 	selects, err := metav1.LabelSelectorAsSelector(selector)
-	if err != nil || s.cannotRead("namespaces") {
+	if err != nil || s.cannotRead("namespaces", "mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
 		return conversion{}
 	}
 	c := conversion{known: true, namespaces: map[string]bool{}}

@@ -5,8 +5,11 @@ package doctor
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -22,10 +25,10 @@ import (
 
 // registered looks for nodes that should publish devices and do not.
 func registered(s *Snapshot) []Finding {
-	if s.cannotRead("pods") || s.cannotRead("nodes") || s.cannotRead("daemonsets.apps") {
+	if s.cannotRead("pods", "nodes", "daemonsets.apps", "resourceslices.resource.k8s.io") {
 		return nil
 	}
-	published, required := devices.Published(s.Slices), s.requiredNodeLabel()
+	published, moves, told := devices.Published(s.Slices), s.migration(), s.told(inspect.WithholdsAll)
 	// A node without the NVIDIA driver publishes nothing, and is in order where it is to have no GPUs.
 	unread := inspect.Unread(s.Slices, s.NodeEvents)
 	runs := map[string]bool{}
@@ -36,7 +39,7 @@ func registered(s *Snapshot) []Finding {
 	for _, node := range s.Nodes {
 		offered, publishes := published[node.Name]
 		label, labelled := asked(node)
-		labelled = labelled && !left(node, required)
+		labelled = labelled && !moves.leaves(node)
 		describe := "kubectl describe node " + node.Name + ": its Events say why"
 		add := func(level Level, text, do string) {
 			out = append(out, Finding{Level: level, Object: "node/" + node.Name, Text: text, Do: do})
@@ -45,17 +48,56 @@ func registered(s *Snapshot) []Finding {
 		case len(offered) > 0 && !runs[node.Name]:
 			add(Error, "it publishes GPUs, and no pod of "+plugin+" is ready there: new pods on it do not start",
 				"kubectl get pods -A -l "+labelComponent+"="+plugin+" --field-selector spec.nodeName="+node.Name)
-		case runs[node.Name] && !publishes && !slices.Contains(unread, node.Name):
+		case runs[node.Name] && !publishes && !slices.Contains(unread, node.Name) && !s.cannotRead("events"):
 			add(Error, plugin+" runs there and has published nothing", describe+", and so does the log of its pod")
 		case len(offered) > 0:
 		case labelled && (publishes || runs[node.Name]):
-			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+" and offers no GPUs", describe)
+			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+" and offers no GPUs"+because(told[node.Name]),
+				describe)
 		case labelled:
 			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+", and no pod of "+plugin+" is ready there",
 				"look at the DaemonSet's nodeSelector and affinity, and at its pod on the node")
+		case others(node, moves) || !publishes && !runs[node.Name]:
+		case node.Labels[ack.NodeLabelModel] != "":
+			add(Error, "it has the label "+ack.NodeLabelModel+"="+node.Labels[ack.NodeLabelModel]+" and offers no GPUs"+
+				because(told[node.Name]), describe)
+		case publishes && told[node.Name] != nil:
+			add(Error, "it offers no GPUs"+because(told[node.Name]), describe)
 		}
 	}
 	return out
+}
+
+// others says whether a node's GPUs are, or may be, for others to offer.
+func others(node *corev1.Node, moves migration) bool {
+	driver := node.Labels[v1alpha1.LabelGPUDriver]
+	return moves.leaves(node) || node.Labels[ack.NodeLabelSchedule] == disabled ||
+		driver != "" && driver != v1alpha1.DriverName || len(ofDevicePlugins(node)) > 0
+}
+
+// holdsFor is for how long an Event says what still is: the plugin repeats that every half an hour.
+const holdsFor = 35 * time.Minute
+
+// told are the last Warnings of nodes for some reasons, of those that still hold.
+func (s *Snapshot) told(is func(reason string) bool) map[string]*corev1.Event {
+	last := map[string]*corev1.Event{}
+	for i := range s.NodeEvents {
+		e := &s.NodeEvents[i]
+		before := last[e.InvolvedObject.Name]
+		if e.Type == corev1.EventTypeWarning && is(e.Reason) && s.Now.Sub(e.LastTimestamp.Time) < holdsFor &&
+			(before == nil || before.LastTimestamp.Before(&e.LastTimestamp)) {
+			last[e.InvolvedObject.Name] = e
+		}
+	}
+	return last
+}
+
+// because is what an Event says, behind what follows from it.
+func because(e *corev1.Event) string {
+	if e == nil {
+		return ""
+	}
+	return ": " + e.Reason + ": " + e.Message
 }
 
 // modes compares what nodes are labelled with what they offer.
@@ -124,23 +166,14 @@ func subset(of, all map[string]bool) bool {
 // devicePlugin looks for device plugins that serve GPUs of a node that the driver serves, or
 // is to serve. The driver publishes a pool, if an empty one, on each node.
 func devicePlugin(s *Snapshot) []Finding {
-	published, required := devices.Published(s.Slices), s.requiredNodeLabel()
+	published, moves := devices.Published(s.Slices), s.migration()
 	var out []Finding
 	for _, node := range s.Nodes {
 		offers, publishes := published[node.Name]
-		if !publishes || len(offers) == 0 && left(node, required) {
+		if !publishes || len(offers) == 0 && moves.leaves(node) {
 			continue
 		}
-		var offered []string
-		for _, name := range legacy.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
-			offered = append(offered, string(name))
-		}
-		for _, name := range slices.Sorted(maps.Keys(node.Status.Allocatable)) {
-			amount := node.Status.Allocatable[name]
-			if deviceplugin.Native(name) && !amount.IsZero() && !slices.Contains(offered, string(name)) {
-				offered = append(offered, string(name))
-			}
-		}
+		offered := ofDevicePlugins(node)
 		if len(offered) == 0 {
 			continue
 		}
@@ -153,6 +186,21 @@ func devicePlugin(s *Snapshot) []Finding {
 		out = append(out, f)
 	}
 	return out
+}
+
+// ofDevicePlugins are the resources that device plugins serve GPUs of a node as.
+func ofDevicePlugins(node *corev1.Node) []string {
+	var offered []string
+	for _, name := range legacy.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
+		offered = append(offered, string(name))
+	}
+	for _, name := range slices.Sorted(maps.Keys(node.Status.Allocatable)) {
+		amount := node.Status.Allocatable[name]
+		if deviceplugin.Native(name) && !amount.IsZero() && !slices.Contains(offered, string(name)) {
+			offered = append(offered, string(name))
+		}
+	}
+	return offered
 }
 
 // otherDrivers lists GPUs that take no claims because another DRA driver has them, too.
@@ -169,10 +217,10 @@ func otherDrivers(s *Snapshot) []Finding {
 	return out
 }
 
-// health lists GPUs that take no claims because they are not well.
+// health lists GPUs that take no claims because they are not well, or are left out.
 func health(s *Snapshot) []Finding {
 	published := devices.Published(s.Slices)
-	var out []Finding
+	out := leftOut(published, s.told(func(reason string) bool { return reason == v1alpha1.ReasonLeftOut }))
 	for _, node := range slices.Sorted(maps.Keys(published)) {
 		for key, what := range map[string]string{
 			v1alpha1.TaintUnhealthy: "unhealthy", v1alpha1.TaintNotIsolated: "not isolated as its mode wants",
@@ -194,6 +242,35 @@ func health(s *Snapshot) []Finding {
 		}
 	}
 	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Object+a.Text, b.Object+b.Text) })
+	return out
+}
+
+// faulty is how an Event names a GPU that is left out (gpu.Fault).
+var faulty = regexp.MustCompile(`GPU (\d+) \([^)]*\): (\w+)`)
+
+// leftOut lists GPUs that a node does not offer beside those that it does.
+func leftOut(published map[string][]resourceapi.Device, told map[string]*corev1.Event) []Finding {
+	var out []Finding
+	for _, node := range slices.Sorted(maps.Keys(told)) {
+		offered := map[string]bool{}
+		for _, d := range published[node] {
+			if indices, _, err := devices.ParseDeviceName(d.Name); err == nil {
+				for _, index := range indices {
+					offered[strconv.Itoa(index)] = true
+				}
+			}
+		}
+		var lacks []string
+		for _, found := range faulty.FindAllStringSubmatch(told[node].Message, -1) {
+			if !offered[found[1]] {
+				lacks = append(lacks, "gpu-"+found[1]+" "+found[2])
+			}
+		}
+		if len(offered) > 0 && len(lacks) > 0 {
+			out = append(out, Finding{Level: Error, Object: "node/" + node, Text: "not offered: " + strings.Join(lacks, ", "),
+				Do: "kubectl describe node " + node + "; docs/troubleshooting.md#gpus-that-are-left-out"})
+		}
+	}
 	return out
 }
 

@@ -100,20 +100,20 @@ func policies(s *Snapshot) []Finding {
 		p := validating[b.Spec.PolicyName]
 		validating[b.Spec.PolicyName] = policy{p.there, true}
 	}
-	if s.requiredNodeLabel() != "" {
+	if m := s.migration(); m.unknown || m.label != "" {
 		for _, name := range migrationLeavesOut {
 			validating[name] = policy{validating[name].there, true}
 		}
 	}
 	const mutatingKind, validatingKind = "mutatingadmissionpolicy", "validatingadmissionpolicy"
-	if !s.cannotRead("validatingadmissionpolicies.admissionregistration.k8s.io") &&
-		!s.cannotRead("validatingadmissionpolicybindings.admissionregistration.k8s.io") {
+	if !s.cannotRead("validatingadmissionpolicies.admissionregistration.k8s.io",
+		"validatingadmissionpolicybindings.admissionregistration.k8s.io") {
 		out = append(out, lacking(validatingKind, guards, validating, Error,
 			"a guard of the driver's rights, or a check of claims, is off")...)
 		out = append(out, lacking(validatingKind, legacyValidating, validating, Warning, "legacy pods are not checked")...)
 	}
-	if !s.cannotRead("mutatingadmissionpolicies.admissionregistration.k8s.io") &&
-		!s.cannotRead("mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
+	if !s.cannotRead("mutatingadmissionpolicies.admissionregistration.k8s.io",
+		"mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
 		out = append(out, lacking(mutatingKind, legacyMutating, mutating, Warning, "legacy pods are not converted")...)
 	}
 	return out

@@ -7,9 +7,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/utils/ptr"
 )
 
 // The driver's programs, by the label that their pods have.
@@ -55,11 +58,20 @@ func pods(s *Snapshot) []Finding {
 			continue
 		}
 		there[controller] = true
-		if d.Status.ReadyReplicas == 0 {
-			out = append(out, Finding{Level: Error, Object: "deployment/" + d.Name + " -n " + d.Namespace,
-				Text: "no pod of it is ready: legacy pods are not converted, and nobody says why pods wait" +
-					s.unready(d.Namespace, controller),
-				Do: fmt.Sprintf("kubectl -n %s describe pods -l %s=%s", d.Namespace, labelComponent, controller)})
+		f := Finding{Level: Error, Object: "deployment/" + d.Name + " -n " + d.Namespace,
+			Do: fmt.Sprintf("kubectl -n %s describe pods -l %s=%s", d.Namespace, labelComponent, controller)}
+		switch wanted, ready := ptr.Deref(d.Spec.Replicas, 1), d.Status.ReadyReplicas; {
+		case ready == 0:
+			f.Text = "no pod of it is ready: legacy pods are not converted, and nobody says why pods wait" +
+				s.unready(d.Namespace, controller)
+			out = append(out, f)
+		case ready < wanted && !s.settles(d):
+			// The one that leads may be the one that is not ready.
+			f.Level, f.Text = Warning, fmt.Sprintf("%d of %d pods are ready%s", ready, wanted, s.unready(d.Namespace,
+				controller))
+			f.Do += fmt.Sprintf("; what it waits for: kubectl get --raw /api/v1/namespaces/%s/pods/POD:8081/proxy/status",
+				d.Namespace)
+			out = append(out, f)
 		}
 	}
 	for component, read := range map[string]bool{
@@ -94,24 +106,53 @@ func (s *Snapshot) of(component string) []*corev1.Pod {
 	return out
 }
 
+// settlesWithin is how long a pod may take to be ready.
+const settlesWithin = time.Minute
+
+// settles says whether a Deployment's pods that are not ready have just come, as in an update.
+func (s *Snapshot) settles(d *appsv1.Deployment) bool {
+	pod := s.longestUnready(d.Namespace, controller)
+	return d.Status.ObservedGeneration < d.Generation || pod != nil && s.Now.Sub(unreadySince(pod)) < settlesWithin
+}
+
+// longestUnready is the pod that has not been ready for the longest time; nil if all are.
+func (s *Snapshot) longestUnready(namespace, component string) *corev1.Pod {
+	var longest *corev1.Pod
+	for _, pod := range s.of(component) {
+		if pod.Namespace == namespace && !isReady(pod) &&
+			(longest == nil || unreadySince(pod).Before(unreadySince(longest))) {
+			longest = pod
+		}
+	}
+	return longest
+}
+
+// unreadySince is since when a pod has not been ready.
+func unreadySince(pod *corev1.Pod) time.Time {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return pod.CreationTimestamp.Time
+}
+
 // unready says of one pod that is not ready where it is, and why.
 func (s *Snapshot) unready(namespace, component string) string {
-	for _, pod := range s.of(component) {
-		if pod.Namespace != namespace || isReady(pod) {
-			continue
-		}
-		text := ": pod " + pod.Name
-		if pod.Spec.NodeName != "" {
-			text += " on node " + pod.Spec.NodeName
-		}
-		for _, status := range pod.Status.ContainerStatuses {
-			if waiting := status.State.Waiting; waiting != nil {
-				return text + " is in " + waiting.Reason
-			}
-		}
-		return text + " is not ready"
+	pod := s.longestUnready(namespace, component)
+	if pod == nil {
+		return ""
 	}
-	return ""
+	text := ": pod " + pod.Name
+	if pod.Spec.NodeName != "" {
+		text += " on node " + pod.Spec.NodeName
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if waiting := status.State.Waiting; waiting != nil {
+			return text + " is in " + waiting.Reason
+		}
+	}
+	return text + " is not ready"
 }
 
 func isReady(pod *corev1.Pod) bool {

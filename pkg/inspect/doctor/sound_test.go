@@ -5,6 +5,7 @@ package doctor_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -12,12 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-const labelMode = "ack.node.gpu.schedule"
+const (
+	labelMode  = "ack.node.gpu.schedule"
+	labelModel = "aliyun.accelerator/nvidia_name"
+)
 
 // migrating is the driver as options.migration installs it, and n1 is a device plugin's still.
 func migrating(s *doctor.Snapshot) {
@@ -90,6 +95,35 @@ func TestSound(t *testing.T) {
 		"a disabled node": {func(s *doctor.Snapshot) {
 			s.Slices[0].Spec.Devices, s.Nodes[0].Labels[labelMode] = nil, "disabled"
 		}, ""},
+		"a disabled node with GPUs": {func(s *doctor.Snapshot) {
+			s.Nodes[1].Labels = map[string]string{labelMode: "disabled", labelModel: "Tesla-T4"}
+		}, ""},
+		"a GPU node that is another driver's": {func(s *doctor.Snapshot) {
+			s.Nodes[1].Labels = map[string]string{v1alpha1.LabelGPUDriver: "gpu.nvidia.com", labelModel: "Tesla-T4"}
+			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonModeNotServed, "it is another driver's", time.Minute)}
+		}, ""},
+		"a GPU node that is a device plugin's": {func(s *doctor.Snapshot) {
+			s.Nodes[1].Labels[labelModel] = "Tesla-T4"
+			s.Nodes[1].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonModeNotServed, "a device plugin serves", time.Minute)}
+		}, "note device-plugin node/n2: a device plugin serves nvidia.com/gpu there"},
+		"a GPU node that has not moved": {func(s *doctor.Snapshot) {
+			migrating(s)
+			s.Nodes[1].Labels[labelModel] = "Tesla-T4"
+		}, ""},
+		"a GPU node that is not the driver's": {func(s *doctor.Snapshot) {
+			s.Nodes = append(s.Nodes, nodeOf("n3", ""))
+			s.Nodes[2].Labels[labelModel] = "Tesla-T4"
+		}, ""},
+		"what was said long ago": {func(s *doctor.Snapshot) {
+			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonPodsUnread, "no pods", 40*time.Minute),
+				saidOf("n1", v1alpha1.ReasonLeftOut, "Not offered: GPU 1 (GPU-1): Lost: gone", 40*time.Minute)}
+		}, ""},
+		"a GPU that is back": {func(s *doctor.Snapshot) {
+			s.NodeEvents = []corev1.Event{saidOf("n1", v1alpha1.ReasonLeftOut, "Not offered: GPU 0 (GPU-0): Lost: gone",
+				time.Minute)}
+		}, ""},
+		"a controller that has just come":   {func(s *doctor.Snapshot) { unreadyLeader(s, now.Add(-time.Second)) }, ""},
 		"MIG instances and whole GPUs":      {cut("mig", mode.Exclusive), ""},
 		"MIG instances on a node of shares": {cut("share", mode.Share), ""},
 		"a supervisor that keeps its image": {func(s *doctor.Snapshot) {

@@ -157,7 +157,7 @@ func claimFamilies() []family {
 			func(c Claim) float64 { return c.CoresRatio }),
 		{metrics.Desc("claims_prepared", "Prepared claims in the mode.", "mode"),
 			prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
-				for _, m := range append(mode.Dynamic.ServedModes(), mode.Topology) {
+				for _, m := range append(mode.Dynamic.ServedModes(), mode.Topology, mode.MIG) {
 					add(float64(n.Prepared[m]), string(m))
 				}
 			}},

@@ -123,6 +123,7 @@ gpushare_claim_memory_granted_bytes{claim="two",container="",gpu="1",namespace="
 gpushare_claims_prepared{mode="cgpu"} 0
 gpushare_claims_prepared{mode="core-mem"} 0
 gpushare_claims_prepared{mode="exclusive"} 1
+gpushare_claims_prepared{mode="mig"} 0
 gpushare_claims_prepared{mode="mps"} 0
 gpushare_claims_prepared{mode="share"} 2
 gpushare_claims_prepared{mode="topology"} 0
@@ -164,7 +165,7 @@ func TestInstances(t *testing.T) {
 		}}}
 	h.Unhealthy["MIG-2"] = health.Unhealthy{Reason: "xid-94"}
 	h.Claims = append(h.Claims, Granted{usage.Claim{Namespace: "d", Name: "mig", Grants: []claim.Grant{
-		{Mode: mode.Exclusive, GPU: claim.GPU{Index: 3, UUID: "MIG-1", MemoryMiB: 40192}}}}, []string{"pod"}})
+		{Mode: mode.MIG, GPU: claim.GPU{Index: 3, UUID: "MIG-1", MemoryMiB: 40192}}}}, []string{"pod"}})
 	var got []GPU
 	for _, g := range NodeOf(h).GPUs {
 		if g.Index == 3 {
@@ -180,6 +181,17 @@ func TestInstances(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("GPU 3 (-want +got):\n%s", diff)
 	}
+	collect(t, collectorOf(t, NodeOf(h), nil), `
+# HELP gpushare_claims_prepared Prepared claims in the mode.
+# TYPE gpushare_claims_prepared gauge
+gpushare_claims_prepared{mode="cgpu"} 0
+gpushare_claims_prepared{mode="core-mem"} 0
+gpushare_claims_prepared{mode="exclusive"} 1
+gpushare_claims_prepared{mode="mig"} 1
+gpushare_claims_prepared{mode="mps"} 0
+gpushare_claims_prepared{mode="share"} 2
+gpushare_claims_prepared{mode="topology"} 0
+`, "claims_prepared")
 	h.Unhealthy["GPU-m"] = health.Unhealthy{Reason: "xid-79"}
 	for _, g := range NodeOf(h).GPUs {
 		if g.Index == 3 && g.Unhealthy == "" {
