@@ -20,8 +20,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-kubelet-plugin/flags"
 	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
-	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/given"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/gpuflags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -79,7 +79,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
-	nodeName, err := cardflags.NodeName(c)
+	nodeName, err := gpuflags.NodeName(c)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	lifters, err := claim.ParseLifters(c.String("limits-lifted-by"))
+	limitsOffBy, err := claim.ParseLimitsOffBy(c.String("limits-lifted-by"))
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	where := directories(c)
 	pluginDir := where.PluginDir
-	gpus := cardflags.Source(c)
+	gpus := gpuflags.Source(c)
 	gpus.Profiles = c.String("mig-instances") == inventory.MIGDynamic
 	hook, check, limit := c.String("cdi-hook"), c.String("mps-check"), c.String("memory-limit-hook")
 	err = driver.Run(ctx, driver.Config{
@@ -143,11 +143,11 @@ func run(ctx context.Context, c *cli.Command) error {
 			HostHAMiLibrary: c.String("hami-library"),
 			HAMiLibrary:     filepath.Join(c.String("host-root"), c.String("hami-library")),
 			HAMiDir:         filepath.Join(pluginDir, "hami"),
-			KeepLimits:      !lifters.Anyone(),
+			KeepLimits:      !limitsOffBy.Anyone(),
 
 			ContainersPerShare: c.Int("containers-per-share"),
 		},
-		Lifters:         lifters,
+		LimitsOffBy:     limitsOffBy,
 		IgnoredXIDs:     ignored,
 		UnhealthyEffect: resourceapi.DeviceTaintEffect(c.String("unhealthy-taint-effect")),
 		GPUs: inventory.Options{

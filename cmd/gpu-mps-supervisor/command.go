@@ -12,7 +12,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-mps-supervisor/flags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
-	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/gpuflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -36,7 +36,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
-	nodeName, err := cardflags.NodeName(c)
+	nodeName, err := gpuflags.NodeName(c)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func run(ctx context.Context, c *cli.Command) error {
 }
 
 func supervise(ctx context.Context, c *cli.Command) error {
-	where := cardflags.Source(c)
+	where := gpuflags.Source(c)
 	gpus := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	program := func(dir mps.Dir) *control.Program {

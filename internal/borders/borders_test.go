@@ -143,7 +143,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		// What runs on a node, beside the API server and at a desk know nothing of each other.
 		{[]string{"pkg/node"}, []string{"cmd/gpu-kubelet-plugin", "cmd/gpu-memory-limit", "cmd/gpu-mps-check",
 			"cmd/gpu-mps-supervisor",
-			"internal/docs/generate", "internal/preparetest", "internal/program/cardflags"}},
+			"internal/docs/generate", "internal/preparetest", "internal/program/gpuflags"}},
 		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller"}},
 		{[]string{"pkg/inspect"}, []string{"cmd/kubectl-inspect-cgpu", "internal/docs/generate"}},
 		// The tables of docs say which flags programs have.

@@ -13,10 +13,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
-// checkLifters refuses what the setting cannot mean: with a typo in it limits would be
-// anybody's to lift.
-func checkLifters(value string) error {
-	_, err := claim.ParseLifters(value)
+// checkLimitsOffBy refuses what the setting cannot mean: with a typo in it limits would be
+// anybody's to switch off.
+func checkLimitsOffBy(value string) error {
+	_, err := claim.ParseLimitsOffBy(value)
 	return err
 }
 

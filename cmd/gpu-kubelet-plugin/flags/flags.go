@@ -12,7 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
-	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/gpuflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
@@ -27,7 +27,7 @@ var env = cli.EnvVars
 
 // Flags are the program's. docs/reference.md has their words.
 func Flags() []cli.Flag {
-	flags := cardflags.Flags()
+	flags := gpuflags.Flags()
 	flags = append(flags, apiFlags()...)
 	flags = append(flags, hostFlags()...)
 	flags = append(flags, limitFlags()...)
@@ -105,7 +105,7 @@ func limitFlags() []cli.Flag {
 			Usage: "memory limits of mode share: none or kernel (docs/kernel-limits.md)"},
 		&cli.StringFlag{Name: "cgroup-root", Sources: env("CGROUP_ROOT"), Value: memlimit.DefaultRoot,
 			Usage: "where the host's control groups of version 2 are mounted (docs/kernel-limits.md)"},
-		cardflags.MPSDir(),
+		gpuflags.MPSDir(),
 		&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"),
 			Usage: "MiB to add to each memory limit of MPS or the kernel for CUDA contexts"},
 		&cli.IntFlag{Name: "containers-per-share", Sources: env("CONTAINERS_PER_SHARE"), Value: ContainersPerShare,
@@ -114,11 +114,11 @@ func limitFlags() []cli.Flag {
 				"(docs/isolation.md#requests-and-containers)"},
 		&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"),
 			Usage: "HAMi-core's libvgpu.so on the host, which you supply (docs/isolation.md#hami--hami-core)"},
-		&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims),
+		&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LimitsOffByClaims),
 			Usage: "what can switch limits off beside the node label cgpu.disable.isolation: claims (also their " +
 				"containers and DeviceClasses), classes or nodes (nothing else) " +
 				"(docs/isolation.md#lifting-the-limits)",
-			Validator: checkLifters},
+			Validator: checkLimitsOffBy},
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/beat"
+	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -77,8 +78,7 @@ type Keeper struct {
 	claims map[types.UID]*kept
 	// begun says that the claims are known that were prepared when the process began.
 	begun bool
-	// said is the error that was logged last.
-	said string
+	news  news.Teller
 }
 
 // kept is what is known of a claim's status.
@@ -107,8 +107,7 @@ func (k *Keeper) Changed() { signal.Send(k.wake) }
 // Run works until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
-		if err := k.sync(ctx); err != nil && ctx.Err() == nil && err.Error() != k.said {
-			k.said = err.Error()
+		if err := k.sync(ctx); k.news.IsError(err) && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "What claims have cannot be shown in their status, will try again")
 		}
 		select {

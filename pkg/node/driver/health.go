@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
@@ -118,8 +119,7 @@ type healthReports struct {
 	mu sync.Mutex
 	// since is when a device was first seen as it is.
 	since map[publish.DeviceHealth]time.Time
-	// said is the error that was logged last.
-	said string
+	news  news.Teller
 }
 
 // watch implements WatchHealthStatus of [kubeletplugin.DRAPlugin].
@@ -156,15 +156,10 @@ func (h *healthReports) watch(ctx context.Context, reports chan<- kubeletplugin.
 // is no directory of records, none is prepared: that it was lost, others say and repair.
 func (h *healthReports) look(ctx context.Context) []publish.DeviceHealth {
 	prepared, err := h.prepared(ctx)
-	said := ""
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		said = err.Error()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	h.mu.Lock()
-	isNews := said != "" && said != h.said
-	h.said = said
-	h.mu.Unlock()
-	if isNews {
+	if h.news.IsError(err) {
 		klog.FromContext(ctx).Error(err, "The health of devices that are prepared and not published any more cannot be "+
 			"told to the kubelet")
 	}

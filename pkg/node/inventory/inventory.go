@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/beat"
+	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -76,8 +77,8 @@ type Keeper struct {
 	failed map[string]bool
 	// allFailed says that none of them answered.
 	allFailed bool
-	// said is what was logged last, by what it is about.
-	said map[string]string
+	// news tells what was not logged yet.
+	news news.Teller
 	// cut is told that a GPU is cut into other MIG instances.
 	cut chan struct{}
 }
@@ -158,10 +159,10 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 func (i *Keeper) replaced(ctx context.Context) error {
 	err := i.Reader.Replaced(ctx)
 	if err == nil || errors.Is(err, source.ErrDriverReplaced) {
-		i.isNews("replaced", "")
+		i.news.Is("replaced", "")
 		return err
 	}
-	if i.isNews("replaced", err.Error()) && ctx.Err() == nil {
+	if i.news.Is("replaced", err.Error()) && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "It is not known whether the driver was replaced, will look again", "every",
 			lookInterval)
 	}
@@ -177,7 +178,7 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 		return i.retryInterval() // Run is about to end
 	}
 	if err != nil {
-		if i.isNews("unreadable", err.Error()) {
+		if i.news.Is("unreadable", err.Error()) {
 			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", i.retryInterval(), "readBefore",
 				i.current != nil)
 		}
@@ -186,7 +187,7 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 		}
 		return i.retryInterval()
 	}
-	i.isNews("unreadable", "")
+	i.news.Is("unreadable", "")
 	i.Events.Clear(v1alpha1.ReasonDriverUnavailable)
 	i.reportFaults(ctx, found.Machine)
 	if !i.isCurrent(found) {
@@ -247,34 +248,24 @@ func (i *Keeper) isCurrent(found *prepare.Inventory) bool {
 		reflect.DeepEqual(i.current.Base, found.Base)
 }
 
-// isNews says whether there is something to say about it that was not said last.
-func (i *Keeper) isNews(about, message string) bool {
-	if i.said == nil {
-		i.said = map[string]string{}
-	}
-	last := i.said[about]
-	i.said[about] = message
-	return message != last && message != ""
-}
-
 // reportFaults logs what has changed, and tells in Events what there is.
 func (i *Keeper) reportFaults(ctx context.Context, m *gpu.Machine) {
 	logger := klog.FromContext(ctx)
 	for _, f := range m.Faults {
-		if i.isNews(fmt.Sprint("left out ", f.Index), f.String()) {
+		if i.news.Is(fmt.Sprint("left out ", f.Index), f.String()) {
 			logger.Info("A GPU is left out", "index", f.Index, "uuid", f.UUID, "reason", f.Reason, "message", f.Message)
 		}
 	}
 	for _, g := range m.GPUs {
-		i.isNews(fmt.Sprint("left out ", g.Index), "")
+		i.news.Is(fmt.Sprint("left out ", g.Index), "")
 	}
 	for _, p := range m.Partitioned {
-		i.isNews(fmt.Sprint("left out ", p.Index), "")
+		i.news.Is(fmt.Sprint("left out ", p.Index), "")
 	}
-	if i.isNews("links", fmt.Sprint(m.LinkFaults)) && len(m.LinkFaults) > 0 {
+	if i.news.Is("links", fmt.Sprint(m.LinkFaults)) && len(m.LinkFaults) > 0 {
 		logger.Info("GPUs disagree about the NVLink lanes between them, counting the smaller number", "faults", m.LinkFaults)
 	}
-	if i.isNews("lanes", fmt.Sprint(m.LaneFaults)) && len(m.LaneFaults) > 0 {
+	if i.news.Is("lanes", fmt.Sprint(m.LaneFaults)) && len(m.LaneFaults) > 0 {
 		logger.Info("GPUs have fewer NVLink lanes to NVSwitches than others of their model", "faults", m.LaneFaults)
 	}
 	tell(i.Events, v1alpha1.ReasonLeftOut, "Not offered: ", m.Faults)

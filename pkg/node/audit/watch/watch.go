@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/beat"
+	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -77,8 +78,7 @@ type Watch struct {
 	// told is what was told last, evicted which pods were evicted, or to be.
 	told    map[told]bool
 	evicted map[types.UID]*attempt
-	// said is the last error that was logged.
-	said string
+	news    news.Teller
 
 	mu       sync.Mutex
 	snapshot audit.Snapshot
@@ -275,13 +275,8 @@ func (w *Watch) tell(ctx context.Context) {
 
 // say logs an error once.
 func (w *Watch) say(ctx context.Context, err error) {
-	message := ""
-	if err != nil {
-		message = err.Error()
-	}
-	if message != w.said && message != "" {
+	if w.news.IsError(err) {
 		klog.FromContext(ctx).Error(err, "What GPUs are used for is not known of all of them, will try again", "every",
 			w.Interval)
 	}
-	w.said = message
 }

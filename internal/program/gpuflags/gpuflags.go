@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cardflags is what the driver's programs that read a node's GPUs have in
+// Package gpuflags is what the driver's programs that read a node's GPUs have in
 // common: the flags that say where the GPUs are. It is apart from package program
 // because it links NVML.
-package cardflags
+package gpuflags
 
 import (
 	"errors"
