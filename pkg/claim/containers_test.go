@@ -17,7 +17,7 @@ func using(name string, uses ...Use) PodContainer {
 	return PodContainer{Container: &corev1.Container{Name: name}, Uses: uses}
 }
 
-func lifting(c PodContainer) PodContainer {
+func withoutLimits(c PodContainer) PodContainer {
 	c.Env = []corev1.EnvVar{{Name: "CGPU_DISABLE", Value: "1"}}
 	return c
 }
@@ -70,13 +70,13 @@ func TestUsersOfAClaim(t *testing.T) {
 	}
 	admin := of("b", "")
 	admin.Admin = true
-	liftedByConfig := of("b", "")
-	liftedByConfig.Config = liftedByConfig.Config.Merge(v1alpha1.WithoutIsolation())
+	offByConfig := of("b", "")
+	offByConfig.Config = offByConfig.Config.Merge(v1alpha1.WithoutIsolation())
 	for name, tc := range map[string]struct {
 		grants     []Grant
 		containers []PodContainer
 		users      []int // for each grant the first one of the same user
-		lifted     []bool
+		off        []bool
 	}{
 		"each its own": {[]Grant{of("a", ""), of("b", "")},
 			[]PodContainer{using("x", Use{"c", "a"}), using("y", Use{"c", "b"})}, []int{0, 1}, []bool{false, false}},
@@ -94,29 +94,30 @@ func TestUsersOfAClaim(t *testing.T) {
 			[]int{0, 0}, []bool{false, false}},
 		"an administrator's is apart": {[]Grant{of("a", ""), admin}, []PodContainer{using("x", Use{"c", ""})},
 			[]int{0, 1}, []bool{false, false}},
-		"lifted": {[]Grant{of("a", ""), of("b", "")},
-			[]PodContainer{using("x", Use{"c", "a"}), lifting(using("y", Use{"c", "b"}))}, []int{0, 1}, []bool{false, true}},
-		"lifted by one of two containers": {[]Grant{of("a", ""), of("b", "")},
-			[]PodContainer{using("x", Use{"c", ""}), lifting(using("y", Use{"c", "b"}))}, []int{0, 0}, []bool{true, true}},
-		"lifted by configuration, for one": {[]Grant{of("a", ""), liftedByConfig}, []PodContainer{using("x", Use{"c", ""})},
+		"off": {[]Grant{of("a", ""), of("b", "")},
+			[]PodContainer{using("x", Use{"c", "a"}), withoutLimits(using("y", Use{"c", "b"}))}, []int{0, 1},
+			[]bool{false, true}},
+		"off by one of two containers": {[]Grant{of("a", ""), of("b", "")},
+			[]PodContainer{using("x", Use{"c", ""}), withoutLimits(using("y", Use{"c", "b"}))}, []int{0, 0}, []bool{true, true}},
+		"off by configuration, for one": {[]Grant{of("a", ""), offByConfig}, []PodContainer{using("x", Use{"c", ""})},
 			[]int{0, 0}, []bool{true, true}},
-		"lifted for another claim, not ours": {[]Grant{of("a", "")}, []PodContainer{lifting(using("x", Use{"other", ""}))},
+		"off for another claim, not ours": {[]Grant{of("a", "")}, []PodContainer{withoutLimits(using("x", Use{"other", ""}))},
 			[]int{0}, []bool{false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			Join(tc.grants, "c", tc.containers)
-			Lift(tc.grants, "c", tc.containers)
+			switchLimitsOff(tc.grants, "c", tc.containers)
 			var users []int
-			var lifted []bool
+			var off []bool
 			for _, g := range tc.grants {
 				first := 0
 				for !tc.grants[first].SameContainer(g) {
 					first++
 				}
-				users, lifted = append(users, first), append(lifted, g.Config.IsolationDisabled())
+				users, off = append(users, first), append(off, g.Config.IsolationDisabled())
 			}
-			if !cmp.Equal(users, tc.users) || !cmp.Equal(lifted, tc.lifted) {
-				t.Errorf("users %v, lifted %v; want %v, %v", users, lifted, tc.users, tc.lifted)
+			if !cmp.Equal(users, tc.users) || !cmp.Equal(off, tc.off) {
+				t.Errorf("users %v, without limits %v; want %v, %v", users, off, tc.users, tc.off)
 			}
 		})
 	}

@@ -13,26 +13,27 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// Lifters says what can lift the limits of shares. The node's label can in any case.
-type Lifters string
+// LimitsOffBy says what can switch off the limits of shares, as the setting LIMITS_LIFTED_BY does. The node's label can
+// in any case.
+type LimitsOffBy string
 
-// What can lift limits, from the most to the least.
+// What can switch limits off, from the most to the least.
 const (
-	// LiftersClaims: a container's environment, claims and DeviceClasses, which is
+	// LimitsOffByClaims: a container's environment, claims and DeviceClasses, which is
 	// what ACK's users expect.
-	LiftersClaims Lifters = "claims"
-	// LiftersClasses: DeviceClasses, which administrators write.
-	LiftersClasses Lifters = "classes"
-	// LiftersNodes: nothing but the node's label.
-	LiftersNodes Lifters = "nodes"
+	LimitsOffByClaims LimitsOffBy = "claims"
+	// LimitsOffByClasses: DeviceClasses, which administrators write.
+	LimitsOffByClasses LimitsOffBy = "classes"
+	// LimitsOffByNodes: nothing but the node's label.
+	LimitsOffByNodes LimitsOffBy = "nodes"
 )
 
-// ParseLifters reads a setting; empty is LiftersClaims.
-func ParseLifters(s string) (Lifters, error) {
-	known := []Lifters{LiftersClaims, LiftersClasses, LiftersNodes}
-	switch l := Lifters(s); {
+// ParseLimitsOffBy reads a setting; empty is LimitsOffByClaims.
+func ParseLimitsOffBy(s string) (LimitsOffBy, error) {
+	known := []LimitsOffBy{LimitsOffByClaims, LimitsOffByClasses, LimitsOffByNodes}
+	switch l := LimitsOffBy(s); {
 	case s == "":
-		return LiftersClaims, nil
+		return LimitsOffByClaims, nil
 	case slices.Contains(known, l):
 		return l, nil
 	default:
@@ -40,25 +41,36 @@ func ParseLifters(s string) (Lifters, error) {
 	}
 }
 
-// Anyone says whether whoever writes a pod or a claim can lift its limits.
-func (l Lifters) Anyone() bool { return l == "" || l == LiftersClaims }
+// Anyone says whether whoever writes a pod or a claim can switch its limits off.
+func (l LimitsOffBy) Anyone() bool { return l == "" || l == LimitsOffByClaims }
 
-// Keep takes back what the claim's configuration, and the containers that use it, lift
-// of the grants' limits against the setting. It returns the requests that stay limited
-// for that; of a claim, containers are those of its pods. It comes before Lift, which is
-// for Anyone.
-func (l Lifters) Keep(c *resourceapi.ResourceClaim, grants []Grant, containers []PodContainer) ([]string, error) {
-	if l.Anyone() {
-		return nil, nil
+// SwitchOff switches off the grants' limits where the claim's configuration, or a container that uses them, says so and
+// may. It returns the requests that stay limited because they may not; of a claim, containers are those of its pods.
+func (l LimitsOffBy) SwitchOff(
+	c *resourceapi.ResourceClaim, grants []Grant, containers []PodContainer,
+) (kept []string, err error) {
+	if !l.Anyone() {
+		if kept, err = l.keepLimits(c, grants, containers); err != nil {
+			return nil, err
+		}
+		containers = nil
 	}
+	switchLimitsOff(grants, c.Name, containers)
+	return kept, nil
+}
+
+// keepLimits takes back what the claim's configuration, and the containers that use it, switch off against the setting.
+func (l LimitsOffBy) keepLimits(
+	c *resourceapi.ResourceClaim, grants []Grant, containers []PodContainer,
+) ([]string, error) {
 	var kept []string
 	for i := range grants {
-		byClass, err := l.liftedByClass(c, grants[i])
+		byClass, err := l.offByClass(c, grants[i])
 		if err != nil {
 			return nil, err
 		}
 		asked := grants[i].Config.IsolationDisabled() || slices.ContainsFunc(containers, func(p PodContainer) bool {
-			return p.LiftsLimits() && p.UsesRequest(c.Name, grants[i].Request)
+			return p.switchesLimitsOff() && p.UsesRequest(c.Name, grants[i].Request)
 		})
 		if !asked || byClass {
 			continue
@@ -72,10 +84,10 @@ func (l Lifters) Keep(c *resourceapi.ResourceClaim, grants []Grant, containers [
 	return kept, nil
 }
 
-// liftedByClass says whether the DeviceClass of a grant's request lifts its limits, and
+// offByClass says whether the DeviceClass of a grant's request switches its limits off, and
 // may. What the claim itself says wins over its class, where it limits.
-func (l Lifters) liftedByClass(c *resourceapi.ResourceClaim, g Grant) (bool, error) {
-	if l != LiftersClasses || !g.Config.IsolationDisabled() {
+func (l LimitsOffBy) offByClass(c *resourceapi.ResourceClaim, g Grant) (bool, error) {
+	if l != LimitsOffByClasses || !g.Config.IsolationDisabled() {
 		return false, nil
 	}
 	var ofClasses []resourceapi.DeviceAllocationConfiguration
@@ -91,25 +103,25 @@ func (l Lifters) liftedByClass(c *resourceapi.ResourceClaim, g Grant) (bool, err
 	return config.IsolationDisabled(), nil
 }
 
-// LiftsLimits says whether the container lifts its limits, by setting CGPU_DISABLE to
+// switchesLimitsOff says whether the container switches its limits off, by setting CGPU_DISABLE to
 // "true" or "1".
-func (c PodContainer) LiftsLimits() bool {
+func (c PodContainer) switchesLimitsOff() bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
 		return e.Name == ack.EnvDisable && (e.Value == "true" || e.Value == "1")
 	})
 }
 
-// Lift lifts the limits of the grants that a container uses which lifts its own. Those
-// of a container, and containers that use one request, share their limits: lifted for
-// one, by whatever, they are for all.
-func Lift(grants []Grant, claimName string, containers []PodContainer) {
+// switchLimitsOff switches off the limits of the grants that such a container uses. Those
+// of a container, and containers that use one request, share their limits: off for one, by
+// whatever, they are off for all.
+func switchLimitsOff(grants []Grant, claimName string, containers []PodContainer) {
 	for _, c := range containers {
-		if !c.LiftsLimits() {
+		if !c.switchesLimitsOff() {
 			continue
 		}
 		for i := range grants {
 			if c.UsesRequest(claimName, grants[i].Request) {
-				grants[i].lift()
+				grants[i].switchOff()
 			}
 		}
 	}
@@ -118,9 +130,9 @@ func Lift(grants []Grant, claimName string, containers []PodContainer) {
 			return g.Config.IsolationDisabled() && g.SameContainer(
 				grants[i])
 		}) {
-			grants[i].lift()
+			grants[i].switchOff()
 		}
 	}
 }
 
-func (g *Grant) lift() { g.Config = g.Config.Merge(v1alpha1.WithoutIsolation()) }
+func (g *Grant) switchOff() { g.Config = g.Config.Merge(v1alpha1.WithoutIsolation()) }

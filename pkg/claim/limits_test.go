@@ -4,15 +4,15 @@ package claim
 
 import "testing"
 
-func TestParseLifters(t *testing.T) {
-	for value, want := range map[string]Lifters{"": LiftersClaims, "claims": LiftersClaims, "classes": LiftersClasses,
-		"nodes": LiftersNodes} {
-		if got, err := ParseLifters(value); err != nil || got != want {
+func TestParseLimitsOffBy(t *testing.T) {
+	for value, want := range map[string]LimitsOffBy{"": LimitsOffByClaims, "claims": LimitsOffByClaims,
+		"classes": LimitsOffByClasses, "nodes": LimitsOffByNodes} {
+		if got, err := ParseLimitsOffBy(value); err != nil || got != want {
 			t.Errorf("%q: %q, %v", value, got, err)
 		}
 	}
 	for _, value := range []string{"class", "Nodes", "nobody"} {
-		if got, err := ParseLifters(value); err == nil {
+		if got, err := ParseLimitsOffBy(value); err == nil {
 			t.Errorf("%q is taken for %q", value, got)
 		}
 	}

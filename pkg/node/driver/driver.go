@@ -36,7 +36,7 @@ type driver struct {
 	preparer *prepare.Preparer
 	// read is closed when the node's GPUs were read first, or could not be.
 	read <-chan struct{}
-	// limits tells users whose limits are lifted. orphans is told whose release is wanted.
+	// limits tells users whose limits are off. orphans is told whose release is wanted.
 	limits  limits
 	orphans *orphans.Sweeper
 	// failures tells users why what they have deleted does not end.
@@ -158,7 +158,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
-			counts: a.counts, limits: limits{a.podEvents, a.Lifters}, orphans: a.orphans,
+			counts: a.counts, limits: limits{a.podEvents, a.LimitsOffBy}, orphans: a.orphans,
 			failures: unprepareFailures{a.podEvents, a.reader()}},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),

@@ -62,9 +62,9 @@ func replaced(before types.UID, node *corev1.Node) error {
 // setNode passes on what the node's labels say.
 func (a *agent) setNode(node *corev1.Node) {
 	a.runtimeName.Store(&node.Status.NodeInfo.ContainerRuntimeVersion)
-	lifted := mode.IsolationDisabled(node.Labels)
-	a.preparer.SetIsolationDisabled(lifted)
-	if lifted {
+	disabled := mode.IsolationDisabled(node.Labels)
+	a.preparer.SetIsolationDisabled(disabled)
+	if disabled {
 		a.events.Warn(v1alpha1.ReasonIsolationDisabled,
 			fmt.Sprintf("The label %s=true switches off the limits of all claims that are prepared from now on; what they "+
 				"were granted still counts", ack.NodeLabelDisableIsolation))

@@ -58,24 +58,24 @@ func (l preparerListener) Changed() {
 // limits says in pods' Events whether what would switch off their limits does, and what to know of MIG
 // instances.
 type limits struct {
-	events  record.EventRecorder
-	lifters claim.Lifters
+	events record.EventRecorder
+	offBy  claim.LimitsOffBy
 }
 
 func (l limits) tell(c *resourceapi.ResourceClaim, p prepare.Result) {
-	lifted, kept := p.Lifted, p.Kept
-	if len(lifted) == 0 && len(kept) == 0 && len(p.Instances) == 0 {
+	off, kept := p.LimitsOff, p.LimitsKept
+	if len(off) == 0 && len(kept) == 0 && len(p.Instances) == 0 {
 		return
 	}
 	for _, pod := range cluster.PodsOf(c) {
 		if len(kept) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeWarning, v1alpha1.ReasonIsolationKept,
 				"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would switch them off: "+
-					"the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)", c.Name, kept, l.lifters)
+					"the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)", c.Name, kept, l.offBy)
 		}
-		if len(lifted) > 0 {
+		if len(off) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonIsolationDisabled,
-				"Claim %s: the limits of requests %q are switched off, what was granted still counts", c.Name, lifted)
+				"Claim %s: the limits of requests %q are switched off, what was granted still counts", c.Name, off)
 		}
 		if len(p.Instances) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonSeveralInstances,

@@ -14,25 +14,25 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
 
-// The pods of a claim are told what lifts its limits, and what would and may not.
+// The pods of a claim are told what switches its limits off, and what would and may not.
 func TestPodsAreToldOfLimits(t *testing.T) {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
 	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
 		{Resource: "pods", Name: "a", UID: "a1"}, {Resource: "pods", Name: "b", UID: "b1"},
 	}
 	for name, tc := range map[string]struct {
-		lifted, kept []string
-		want         string
+		off, kept []string
+		want      string
 	}{
 		"neither": {nil, nil, ""},
-		"lifted": {[]string{"r0"}, nil,
+		"off": {[]string{"r0"}, nil,
 			`Normal GPUIsolationDisabled Claim c: the limits of requests ["r0"] are switched off`},
 		"kept": {nil, []string{"r1"},
 			`Warning GPUIsolationKept Claim c: the limits of requests ["r1"] hold, although CGPU_DISABLE or disableIsolation`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			events := record.NewFakeRecorder(10)
-			limits{events, claim.LiftersClasses}.tell(c, prepare.Result{Lifted: tc.lifted, Kept: tc.kept})
+			limits{events, claim.LimitsOffByClasses}.tell(c, prepare.Result{LimitsOff: tc.off, LimitsKept: tc.kept})
 			close(events.Events)
 			count := 0
 			for event := range events.Events {

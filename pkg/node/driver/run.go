@@ -94,8 +94,8 @@ type Config struct {
 	Cgroups string
 	// Isolation chooses what keeps the users of a GPU apart.
 	Isolation isolation.Config
-	// Lifters is what can lift the limits of shares.
-	Lifters claim.Lifters
+	// LimitsOffBy is what can switch off the limits of shares.
+	LimitsOffBy claim.LimitsOffBy
 	// IgnoredXIDs are the errors that say nothing of a GPU's health, UnhealthyEffect is
 	// the effect of the taint of those that are not well.
 	IgnoredXIDs     []health.XID
@@ -360,7 +360,7 @@ func (a *agent) makePreparer(bootID string) error {
 		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir),
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
-		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), Lifters: a.Lifters,
+		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), LimitsOffBy: a.LimitsOffBy,
 		Partitions:         source.Partitions(a.GPUs.Options),
 		Rescan:             func() { signaling.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,

@@ -16,14 +16,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 )
 
-// validatePods reports why a limited claim's pods could take more by it than it was granted.
-func (p *Preparer) validatePods(ctx context.Context, w *preparation) error {
-	if err := p.validateNumber(w); err != nil {
-		return err
-	}
-	return p.validateContainers(ctx, w)
-}
-
 // validateContainers reports which container could not be held to all that it gets by the
 // claim and by its other claims. Those are read from the API server; there are mostly
 // none.

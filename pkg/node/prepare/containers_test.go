@@ -144,7 +144,7 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 		"two GPUs by MPS": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both,
 			`container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" ` +
 				`of claim claim-u1, but with MPS a process can use one GPU`},
-		"two GPUs by MPS, limits lifted": {share("u1", "gpu-0-mps"),
+		"two GPUs by MPS, without limits": {share("u1", "gpu-0-mps"),
 			configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
 		"two shares of a GPU by MPS": {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both,
 			"each have limits of their own"},
@@ -158,7 +158,7 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 			[]corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
 		"a device of another driver":   {share("u1", "gpu-0-mps"), network, both, ""},
 		"a claim without a device yet": {share("u1", "gpu-0-mps"), unallocated, both, ""},
-		"one whose limits are lifted": {share("u1", "gpu-0-mps"),
+		"one whose limits are off": {share("u1", "gpu-0-mps"),
 			configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -88,7 +88,7 @@ func (p *Preparer) checkPlaces(ctx context.Context, w *preparation) error {
 	return nil
 }
 
-// makeInstances makes the instances that the claim was granted, one after the other.
+// makeInstances makes the instances that the claim was granted and that are not there, one after the other.
 func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
 	var made []string
 	for i := range w.record.Grants {
@@ -100,9 +100,6 @@ func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
 			return fmt.Errorf("make %s: %w", g, err)
 		}
 		made = append(made, g.UUID)
-	}
-	if len(made) == 0 {
-		return nil
 	}
 	err := p.awaitMachine(ctx, func(m *gpu.Machine) bool {
 		return !slices.ContainsFunc(made, func(uuid string) bool {

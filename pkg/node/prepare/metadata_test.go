@@ -69,12 +69,13 @@ func TestMetadataComesAndGoesWithTheSpec(t *testing.T) {
 
 // Whoever writes claims can write anything into their annotations, of any length.
 func TestNameOfAClaimInItsPod(t *testing.T) {
+	n := newNode(t)
 	for annotation, want := range map[string]string{
 		"gpu": "gpu", "": "", "../../etc": "", strings.Repeat("x", 250_000): "", "a.b": "",
 	} {
 		c := sharesOf("u1", 1)
 		c.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: annotation}
-		if got := podClaimName(c); got != want {
+		if got := n.Preparer.recordOf(c, "", nil).PodClaimName; got != want {
 			t.Errorf("of %.20q: %.20q, want %q", annotation, got, want)
 		}
 	}

@@ -44,10 +44,10 @@ type node struct {
 	running map[types.UID]bool
 	unknown error
 	noting  sync.Mutex
-	// contended are the claims that somebody wants released, lifted and kept the requests
-	// whose limits were told to be lifted and to be kept.
-	contended    []types.UID
-	lifted, kept []string
+	// contended are the claims that somebody wants released, limitsOff and limitsKept the requests
+	// whose limits were told to be off and to be kept.
+	contended             []types.UID
+	limitsOff, limitsKept []string
 	// api is what the API server knows.
 	api api
 	// reserved is what pods without a claim have, nothing where it is nil; draining, that
@@ -101,7 +101,7 @@ func (n *node) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kub
 	n.noting.Lock()
 	defer n.noting.Unlock()
 	n.contended = append(n.contended, HeldBy(err)...)
-	n.lifted, n.kept = result.Lifted, result.Kept
+	n.limitsOff, n.limitsKept = result.LimitsOff, result.LimitsKept
 	return result.Devices, err
 }
 

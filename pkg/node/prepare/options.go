@@ -163,8 +163,8 @@ type Options struct {
 	Cluster    Cluster
 	Node       Node
 	Listener   Listener
-	// Lifters is what can lift limits; the zero value is whoever writes a claim.
-	Lifters claim.Lifters
+	// LimitsOffBy is what can switch limits off; the zero value is whoever writes a claim.
+	LimitsOffBy claim.LimitsOffBy
 	// ContainersPerShare is how many containers may have the limits of one share at the same
 	// time; 0 for any number.
 	ContainersPerShare int

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -66,7 +67,7 @@ func (p *Preparer) SetInventory(inv *Inventory) {
 }
 
 // SetIsolationDisabled sets whether the limits of everything that is prepared
-// from now on are lifted, as if each request asked for it.
+// from now on are switched off, as if each request asked for it.
 func (p *Preparer) SetIsolationDisabled(disabled bool) { p.isolationDisabled.Store(disabled) }
 
 var errNoInventory = errors.New("the GPUs of this node have not been read yet, or there are none: see the node's " +
@@ -79,10 +80,10 @@ var errDraining = errors.New("the node waits to change its mode and takes no fur
 type Result struct {
 	// Devices are what the kubelet is told; none if the claim was not prepared.
 	Devices []kubeletplugin.Device
-	// Lifted are the requests that were prepared without their limits, Kept those whose limits
-	// stay because of Lifters, though the claim or a container says otherwise. Both are told
+	// LimitsOff are the requests that were prepared without their limits, LimitsKept those whose limits
+	// stay because of Options.LimitsOffBy, though the claim or a container says otherwise. Both are told
 	// where the claim was not prepared already.
-	Lifted, Kept []string
+	LimitsOff, LimitsKept []string
 	// Instances are the requests by which a container has several MIG instances; told likewise.
 	Instances []string
 }
@@ -120,11 +121,11 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 	w := &preparation{claim: c, inventory: inv}
 	for _, step := range []func(context.Context, *preparation) error{p.resolve, p.validate, p.reserve, p.write, p.done} {
 		if err := step(ctx, w); err != nil {
-			return Result{Kept: w.kept}, errors.Join(err, p.rollBack(ctx, w))
+			return Result{LimitsKept: w.result.LimitsKept}, errors.Join(err, p.rollBack(ctx, w))
 		}
 	}
-	return Result{Devices: devices(w.record), Lifted: liftedRequests(w.record.Grants), Kept: w.kept,
-		Instances: severalInstances(w.record.Grants)}, nil
+	w.result.Devices = devices(w.record)
+	return w.result, nil
 }
 
 // preparation is a claim on its way through the steps, with what each of them needs.
@@ -140,8 +141,13 @@ type preparation struct {
 	isolated isolation.Claim
 	// pods use the claim. They are read for claims with limits only.
 	pods []*corev1.Pod
-	// kept are the requests whose limits stay, though the claim or a container says otherwise.
-	kept []string
+	// result is what is told of it, from resolve on; its devices come last.
+	result Result
+}
+
+// makesInstances says whether MIG instances are still to be made for the claim.
+func (w *preparation) makesInstances() bool {
+	return slices.ContainsFunc(w.record.Grants, func(g claim.Grant) bool { return g.GPU.Unmade() })
 }
 
 // preparationOf is that of a claim of which there is a record already.
@@ -159,16 +165,23 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 		return withReason(ReasonInvalid, err)
 	}
 	if capped(grants) {
-		if err := p.limit(ctx, w, grants); err != nil {
+		if w.pods, err = p.options.Cluster.Pods(ctx, w.claim); err != nil {
+			return withReason(ReasonInvalid,
+				fmt.Errorf("find out which containers use the claim, and whether its limits are switched off: %w", err))
+		}
+		if w.result.LimitsKept, err = p.use(grants, w.claim, w.pods...); err != nil {
 			return withReason(ReasonInvalid, err)
 		}
+		w.result.LimitsOff = withoutLimits(grants)
 	}
-	order, err := p.order(ctx, w.inventory, w.claim, grants)
-	if err != nil {
-		return err
+	w.record = p.recordOf(w.claim, state.Preparing, grants)
+	if len(grants) > 1 {
+		if w.record.Order, err = p.order(ctx, w.inventory, w.claim, grants); err != nil {
+			return err
+		}
+		w.result.Instances = severalInstances(grants)
 	}
-	w.record = p.recordOf(w.claim, state.Preparing, grants, order)
-	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.claim.UID, grants, order); err != nil {
+	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.claim.UID, grants, w.record.Order); err != nil {
 		return withReason(ReasonNotStartable, err)
 	}
 	w.record.Effects = append(madeInstances(grants), effects(w.isolated)...)
@@ -179,84 +192,81 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 // or what is to hold it to its share. It has no effects, and no undo.
 func (p *Preparer) validate(ctx context.Context, w *preparation) error {
 	if len(w.pods) > 0 {
-		if err := p.validatePods(ctx, w); err != nil {
+		err := p.validateNumber(w)
+		if err == nil {
+			err = p.validateContainers(ctx, w)
+		}
+		if err != nil {
 			return withReason(ReasonInvalid, err)
 		}
 	}
 	if err := w.usable(); err != nil {
 		return withReason(ReasonNotStartable, err)
 	}
-	return p.checkPlaces(ctx, w)
+	if w.makesInstances() {
+		return p.checkPlaces(ctx, w)
+	}
+	return nil
 }
 
 // reserve enters the claim among the others if the node serves it still, and it
-// fits beside them and beside what pods without a claim have. Its undo is unreserve.
+// fits beside them and beside what pods without a claim have. Its undo is to delete the record.
 func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
-	err := p.tryReserve(ctx, w)
-	if !errors.Is(err, errIncomplete) {
-		return err
-	}
-	known := func() error {
-		records, err := p.Prepared(ctx)
+	// A record may turn out to be damaged just now. It is made again soon.
+	return waitKnown(ctx, func() error {
+		reserved, err := p.options.Node.Reserved(ctx, w.inventory.Machine)
 		if err != nil {
 			return err
 		}
-		return p.knownBeside(records, w.claim.UID)
-	}
-	// A record turned out to be damaged just now. It is made again soon.
-	if err := waitKnown(ctx, known); err != nil {
-		return err
-	}
-	return p.tryReserve(ctx, w)
-}
-
-func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
-	reserved, err := p.options.Node.Reserved(ctx, w.inventory.Machine)
-	if err != nil {
-		return err
-	}
-	return p.WithNodeLocked(ctx, func(records []state.Record) error {
-		// It may have changed since the claim was resolved, and cannot while the node is locked.
-		now := p.options.Node.Published(ctx)
-		if err := served(now.Offer, w.record.Grants); err != nil {
-			return withReason(ReasonNotServed, err)
-		}
-		if err := p.knownBeside(records, w.claim.UID); err != nil {
-			return err
-		}
-		if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
-			return withReason(ReasonNotServed, errDraining)
-		}
-		var others []usage.Claim
-		for _, r := range records {
-			if r.UID != w.claim.UID {
-				others = append(others, r.Usage())
-			}
-		}
-		maxShares := func(g claim.Grant) (int64, error) {
-			backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
-			if err != nil {
-				return 0, err
-			}
-			return backend.MaxShares(), nil
-		}
-		if err := usage.CheckOvercommit(others, reserved.GPU, maxShares, w.record.Usage()); err != nil {
-			return held{claimsBeside(others, w.record.Grants),
-				fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
-		}
-		err := p.options.Store.Put(w.record)
-		w.stored = err == nil
-		return err
+		return p.WithNodeLocked(ctx, func(records []state.Record) error { return p.enter(ctx, w, records, reserved) })
 	})
 }
 
-func (p *Preparer) unreserve(r state.Record) error { return p.options.Store.Delete(r.UID) }
+// enter puts the claim's record beside those of all others, with the node locked. reserved is what pods without a claim
+// have.
+func (p *Preparer) enter(
+	ctx context.Context, w *preparation, records []state.Record, reserved deviceplugin.Reserved,
+) error {
+	// It may have changed since the claim was resolved, and cannot while the node is locked.
+	now := p.options.Node.Published(ctx)
+	if err := served(now.Offer, w.record.Grants); err != nil {
+		return withReason(ReasonNotServed, err)
+	}
+	if err := p.knownBeside(records, w.claim.UID); err != nil {
+		return err
+	}
+	if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
+		return withReason(ReasonNotServed, errDraining)
+	}
+	var others []usage.Claim
+	for _, r := range records {
+		if r.UID != w.claim.UID {
+			others = append(others, r.Usage())
+		}
+	}
+	maxShares := func(g claim.Grant) (int64, error) {
+		backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
+		if err != nil {
+			return 0, err
+		}
+		return backend.MaxShares(), nil
+	}
+	if err := usage.CheckOvercommit(others, reserved.GPU, maxShares, w.record.Usage()); err != nil {
+		return held{claimsBeside(others, w.record.Grants),
+			fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
+	}
+	err := p.options.Store.Put(w.record)
+	w.stored = err == nil
+	return err
+}
 
 // write makes the claim's MIG instances, if it has such as are made on demand, then what the containers' isolation
 // needs on the host, which is not the claim's alone, and then the CDI spec that refers to it. Its undo is unwrite.
 func (p *Preparer) write(ctx context.Context, w *preparation) error {
-	if err := p.makeInstances(ctx, w); err != nil {
-		return withReason(ReasonNotStartable, err)
+	if w.makesInstances() {
+		if err := p.makeInstances(ctx, w); err != nil {
+			return withReason(ReasonNotStartable, err)
+		}
 	}
 	if err := p.setUp(ctx, w); err != nil {
 		return err
@@ -309,7 +319,7 @@ func (p *Preparer) undo(ctx context.Context, r state.Record, shown shown) error 
 	if err := p.unwrite(ctx, r, shown); err != nil {
 		return err
 	}
-	return p.unreserve(r)
+	return p.options.Store.Delete(r.UID)
 }
 
 // prepareAgain answers for a claim that is prepared already. The spec may be

@@ -241,7 +241,7 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 	}
 }
 
-func TestLimitsLiftedForTheNode(t *testing.T) {
+func TestLimitsOffForTheNode(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
@@ -258,8 +258,8 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 	}
 	env := strings.Join(n.env(t, got[0].CDIDeviceIDs[0]), " ")
 	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") ||
-		len(n.lifted) != 1 {
-		t.Errorf("environment %q, told of %v", env, n.lifted)
+		len(n.limitsOff) != 1 {
+		t.Errorf("environment %q, told of %v", env, n.limitsOff)
 	}
 	if _, err := n.Prepare(ctx, sharesOf("u2", 0, 13)); err == nil {
 		t.Error("what was granted without limits does not count")

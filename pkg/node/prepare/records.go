@@ -182,14 +182,21 @@ func (p *Preparer) Known(ctx context.Context) error {
 }
 
 // recordOf is the record of a claim.
-func (p *Preparer) recordOf(
-	c *resourceapi.ResourceClaim, phase state.Phase, grants []claim.Grant, order []string,
-) state.Record {
-	return state.Record{
-		Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.options.BootID, Pods: PodsOf(c),
-		PodNames: podNames(c), PodClaimName: podClaimName(c), Grants: grants,
-		Order: order, CDISpec: cdi.SpecName(c.UID),
+func (p *Preparer) recordOf(c *resourceapi.ResourceClaim, phase state.Phase, grants []claim.Grant) state.Record {
+	r := state.Record{Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.options.BootID,
+		Pods: PodsOf(c), Grants: grants, CDISpec: cdi.SpecName(c.UID)}
+	pods, _ := claim.Pods(c)
+	for _, pod := range pods {
+		r.PodNames = append(r.PodNames, pod.Name)
 	}
+	slices.Sort(r.PodNames)
+	r.PodNames = slices.Compact(r.PodNames)
+	// Whoever writes claims can write anything into the annotation, and of any length; names of pods' claims are DNS
+	// labels.
+	if name := c.Annotations[resourceapi.PodResourceClaimAnnotation]; len(validation.IsDNS1123Label(name)) == 0 {
+		r.PodClaimName = name
+	}
+	return r
 }
 
 // PodsOf are the pods that the claim is reserved for, in order.
@@ -203,17 +210,6 @@ func PodsOf(c *resourceapi.ResourceClaim) []types.UID {
 	return slices.Compact(uids)
 }
 
-// podNames are the names of the pods that the claim is reserved for, in order.
-func podNames(c *resourceapi.ResourceClaim) []string {
-	var names []string
-	pods, _ := claim.Pods(c)
-	for _, pod := range pods {
-		names = append(names, pod.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // effects are those of what isolates a claim, as records have them.
 func effects(isolated isolation.Claim) []state.Effect {
 	var out []state.Effect
@@ -221,17 +217,6 @@ func effects(isolated isolation.Claim) []state.Effect {
 		out = append(out, state.Effect{Name: e.Name, GPU: e.GPU})
 	}
 	return out
-}
-
-// podClaimName is the name that a claim has in the pod that it was made for. Whoever writes
-// claims can write anything into the annotation, and of any length; names of pods' claims
-// are DNS labels.
-func podClaimName(c *resourceapi.ResourceClaim) string {
-	name := c.Annotations[resourceapi.PodResourceClaimAnnotation]
-	if len(validation.IsDNS1123Label(name)) > 0 {
-		return ""
-	}
-	return name
 }
 
 // claimsBeside are those of the claims that were granted some of the grants' GPUs.

@@ -231,8 +231,11 @@ func (p *Preparer) lostRecord(
 			return state.Record{}, err
 		}
 	}
-	order, err := p.order(ctx, inv, c, grants)
-	return p.recordOf(c, state.Prepared, grants, order), err
+	r := p.recordOf(c, state.Prepared, grants)
+	if len(grants) > 1 {
+		r.Order, err = p.order(ctx, inv, c, grants)
+	}
+	return r, err
 }
 
 // started says whether a container of the pod was started: not before all its claims

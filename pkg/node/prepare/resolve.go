@@ -39,28 +39,12 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 
 // isolateBy has the back end of that name hold the grant to its share.
 func (p *Preparer) isolateBy(g *claim.Grant, backend string) {
-	g.Isolation = backend
-	g.KernelMemory = p.byKernel(*g)
+	byKernel, _ := p.options.Isolation.KernelMemory(g.Mode, backend, g.GPU.UUID)
+	g.Isolation, g.KernelMemory = backend, byKernel && !g.Admin
 	if backend == isolation.NameCGPU {
 		// The module works its limits out by itself, as parts of all of the memory.
 		g.GPU.ReservedMiB = 0
 	}
-}
-
-// limit decides for which containers grants with limits are, and whether they are limited at
-// all, by the pods that use the claim.
-func (p *Preparer) limit(ctx context.Context, w *preparation, grants []claim.Grant) (err error) {
-	if w.pods, err = p.options.Cluster.Pods(ctx, w.claim); err != nil {
-		return fmt.Errorf("find out which containers use the claim, and whether its limits are switched off: %w", err)
-	}
-	w.kept, err = p.use(grants, w.claim, w.pods...)
-	return err
-}
-
-// byKernel says whether the kernel is to limit the grant's memory.
-func (p *Preparer) byKernel(g claim.Grant) bool {
-	held, _ := p.options.Isolation.KernelMemory(g.Mode, g.Isolation, g.GPU.UUID)
-	return held && !g.Admin
 }
 
 // capped says whether some of the grants have limits.
@@ -69,7 +53,7 @@ func capped(grants []claim.Grant) bool {
 }
 
 // use has the grants go by what the pods' containers make of the claim. It returns the
-// requests whose limits claim or containers would lift, and may not.
+// requests whose limits claim or containers would switch off, and may not.
 func (p *Preparer) use(
 	grants []claim.Grant, c *resourceapi.ResourceClaim, pods ...*corev1.Pod,
 ) (kept []string, err error) {
@@ -84,14 +68,7 @@ func (p *Preparer) use(
 		}
 		return nil, nil
 	}
-	if kept, err = p.options.Lifters.Keep(c, grants, containers); err != nil {
-		return nil, err
-	}
-	if !p.options.Lifters.Anyone() {
-		containers = nil
-	}
-	claim.Lift(grants, c.Name, containers)
-	return kept, nil
+	return p.options.LimitsOffBy.SwitchOff(c, grants, containers)
 }
 
 // served reports grants that a node which publishes this cannot honour: the
@@ -130,7 +107,7 @@ func (p *Preparer) order(
 ) ([]string, error) {
 	first := grants[0]
 	other := slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Request != first.Request })
-	if len(grants) < 2 || other || first.Mode != mode.Topology || first.Admin || !first.Config.LegacyEnv() {
+	if other || first.Mode != mode.Topology || first.Admin || !first.Config.LegacyEnv() {
 		return nil, nil
 	}
 	if sets, err := p.setsOrder(ctx, c); err != nil || !sets {
@@ -176,9 +153,9 @@ func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) 
 	return true, nil
 }
 
-// liftedRequests names the requests that would have limits but for their
+// withoutLimits names the requests that would have limits but for their
 // configuration.
-func liftedRequests(grants []claim.Grant) []string {
+func withoutLimits(grants []claim.Grant) []string {
 	var requests []string
 	for _, g := range grants {
 		if isolation.HasLimits(g) && g.Config.IsolationDisabled() && !slices.Contains(requests, g.Request) {

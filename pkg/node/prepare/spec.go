@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
@@ -108,20 +109,22 @@ func (p *Preparer) writeSpec(w *preparation) error {
 			return err
 		}
 		for _, result := range container.Results {
-			var edits []specs.ContainerEdits
+			// Slices of its own: those of the GPUs are shared by all claims.
+			edits := &upstream.ContainerEdits{ContainerEdits: &specs.ContainerEdits{}}
 			for _, g := range result {
 				gpu, err := base.GPU(g.GPU.UUID)
 				if err != nil {
 					return err
 				}
-				edits = append(edits, gpu)
+				edits.Append(&upstream.ContainerEdits{ContainerEdits: &gpu})
 			}
-			own := specs.ContainerEdits{Env: env}
+			edits.Env = append(edits.Env, env...)
 			if file := files[metafile.Request(result[0])]; file != nil {
-				own.Mounts = []*specs.Mount{file}
+				edits.Mounts = append(edits.Mounts, file)
 				delete(files, metafile.Request(result[0]))
 			}
-			device := specs.Device{Name: deviceName(r.UID, result), ContainerEdits: concat(append(edits, own, *enforcement)...)}
+			edits.Append(&upstream.ContainerEdits{ContainerEdits: enforcement})
+			device := specs.Device{Name: deviceName(r.UID, result), ContainerEdits: *edits.ContainerEdits}
 			if i := result[0].GPU.MIG; i != nil && i.Made {
 				// Where the record is lost, it is to be known that nobody else has made it.
 				device.Annotations = map[string]string{cdi.AnnotationMade: result[0].GPU.UUID}
@@ -170,24 +173,6 @@ func devices(r state.Record) []kubeletplugin.Device {
 			d.ShareID = &shareID
 		}
 		out = append(out, d)
-	}
-	return out
-}
-
-// concat joins edits without touching their arguments' slices, which are
-// shared by all claims.
-func concat(edits ...specs.ContainerEdits) specs.ContainerEdits {
-	var out specs.ContainerEdits
-	for _, e := range edits {
-		out.Env = append(out.Env, e.Env...)
-		out.DeviceNodes = append(out.DeviceNodes, e.DeviceNodes...)
-		out.NetDevices = append(out.NetDevices, e.NetDevices...)
-		out.Mounts = append(out.Mounts, e.Mounts...)
-		out.Hooks = append(out.Hooks, e.Hooks...)
-		out.AdditionalGIDs = append(out.AdditionalGIDs, e.AdditionalGIDs...)
-		if e.IntelRdt != nil {
-			out.IntelRdt = e.IntelRdt
-		}
 	}
 	return out
 }
