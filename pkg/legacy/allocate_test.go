@@ -3,9 +3,11 @@
 package legacy_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
@@ -25,13 +27,18 @@ import (
 // of a DGX-1.
 func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
 	t.Helper()
+	return nodeOf(t, 4, m, isolation)
+}
+
+func nodeOf(t *testing.T, gpus int, m mode.Mode, isolation string) *allocatortest.Node {
+	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	classes, err := deviceclasses.All()
 	if err != nil {
 		t.Fatal(err)
 	}
 	machine := &gpu.Machine{}
-	for i := range 4 {
+	for i := range gpus {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
 			MemoryMiB: 16130})
 	}
@@ -54,11 +61,16 @@ func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
 	return allocatortest.NewNode("n1", v1alpha1.DriverName, resources, classes)
 }
 
+// mostPerNode is how long the scheduler looks at a node by default.
+const mostPerNode = 10 * time.Second
+
 // allocate returns "REQUEST DEVICE MEMORY CORES" of what a template's claim gets, in
 // order; "" if it does not fit. counted says whether a ResourceQuota counts it.
 func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool) string {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithTimeout(ctx, mostPerNode)
+	defer cancel()
 	request, err := legacy.ParseName(template)
 	if err != nil {
 		t.Fatal(err)
@@ -115,9 +127,9 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			{"gpushare.mem-x2.a.4.b.6", "a-card0 gpu-1-share 2Gi, b-card0 gpu-1-share 3Gi, a-card1 gpu-2-share 2Gi, b-card1 " +
 				"gpu-2-share 3Gi"},
 			{"gpushare.mem-x2-whole.a.10.b.20", ""},
-			{"gpushare.mem-x4.a.4.b.8", "a-card0 gpu-0-share 1Gi, b-card0 gpu-0-share 2Gi, a-card1 gpu-1-share 1Gi, b-card1 " +
-				"gpu-1-share 2Gi," +
-				" a-card2 gpu-2-share 1Gi, b-card2 gpu-2-share 2Gi, a-card3 gpu-3-share 1Gi, b-card3 gpu-3-share 2Gi"},
+			{"gpushare.mem-x4.a.4.b.8", "a-card0 gpu-3-share 1Gi, b-card0 gpu-3-share 2Gi, a-card1 gpu-2-share 1Gi, b-card1 " +
+				"gpu-2-share 2Gi," +
+				" a-card2 gpu-1-share 1Gi, b-card2 gpu-1-share 2Gi, a-card3 gpu-0-share 1Gi, b-card3 gpu-0-share 2Gi"},
 			{"gpushare.mem-x4.a.4.b.8", ""},
 		}},
 		"memory in mode cgpu": {mode.CGPU, "cgpu",
@@ -164,6 +176,33 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// That several containers do not fit on several GPUs is found out without a try of each
+// assignment of GPUs to requests: all other pods wait meanwhile.
+func TestContainersThatDoNotFitOnManyGPUs(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode           mode.Mode
+		gpus           int
+		held, template string
+	}{
+		"eight GPUs":         {mode.Share, 8, "mem.o.1", "gpushare.mem-x8.a.56.b.64"},
+		"four containers":    {mode.Share, 8, "mem.o.1", "gpushare.mem-x8.a.8.b.8.c.40.d.64"},
+		"five of eight":      {mode.Share, 8, "mem-x4.o.60", "gpushare.mem-x5.a.35.b.40"},
+		"sixteen GPUs":       {mode.Share, 16, "mem.o.15", "gpushare.mem-x16.a.112.b.128"},
+		"memory and compute": {mode.CoreMem, 16, "core.o.1-5", "gpushare.core-x16.a.112-160.b.112-1440"},
+		"a dynamic node":     {mode.Dynamic, 8, "mem.o.1", "gpushare.mem-x8.a.56.b.64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nodeOf(t, test.gpus, test.mode, "none")
+			if got := allocate(t, n, "gpushare."+test.held, false); got == "" {
+				t.Fatalf("%s does not fit", test.held)
+			}
+			if got := allocate(t, n, test.template, false); got != "" {
+				t.Errorf("%s got %q", test.template, got)
+			}
+		})
 	}
 }
 

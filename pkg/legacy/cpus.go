@@ -125,7 +125,9 @@ func addCPUs(claim *resourceapi.DeviceClaim, amount int64) {
 		claim.Constraints = append(claim.Constraints,
 			apart(append(alone, resourceclaim.CreateSubRequestRef(requestCPUs, halves))...))
 	}
-	claim.Requests = append(claim.Requests, resourceapi.DeviceRequest{Name: requestCPUs, FirstAvailable: alternatives})
+	// Second: where no CPUs are left, that is found out before other GPUs are looked for.
+	claim.Requests = slices.Insert(claim.Requests, 1,
+		resourceapi.DeviceRequest{Name: requestCPUs, FirstAvailable: alternatives})
 }
 
 // nearOrAny gives a request an alternative that is near the CPUs before each that it has. It

@@ -3,6 +3,7 @@
 package legacy_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -114,7 +115,9 @@ func places(t *testing.T, n *allocatortest.Node, template string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := n.Allocate(t.Context(), request.Template("ns").Spec.Spec.Devices)
+	ctx, cancel := context.WithTimeout(t.Context(), mostPerNode)
+	defer cancel()
+	results, err := n.Allocate(ctx, request.Template("ns").Spec.Spec.Devices)
 	if err != nil {
 		t.Fatalf("%s: %v", template, err)
 	}
@@ -176,9 +179,9 @@ func TestCPUsNearGPUs(t *testing.T) {
 			{"gpushare.mem-cpu5.main.1", "gpu-1-share, cpudevnuma001 5"},
 			{"gpushare.mem-cpu5.main.1", ""}}},
 		"several containers": {mode.Share, cpuDevices(2, 4), []int{0, 1}, []step{
-			{"gpushare.mem-cpu4.a.3.b.12", "gpu-1-share, gpu-1-share, cpudevnuma001 4"},
+			{"gpushare.mem-cpu4.a.3.b.12", "gpu-1-share, cpudevnuma001 4, gpu-1-share"},
 			{"gpushare.mem-cpu4.a.3.b.12", ""}, // six CPUs, four of which are taken
-			{"gpushare.mem-cpu2.a.3.b.12", "gpu-0-share, gpu-0-share, cpudevnuma000 2"}}},
+			{"gpushare.mem-cpu2.a.3.b.12", "gpu-0-share, cpudevnuma000 2, gpu-0-share"}}},
 		"several GPUs": {mode.Share, cpuDevices(8, 8), []int{0, 1, 1, 0}, []step{
 			{"gpushare.mem-x2-cpu4.main.4", "gpu-0-share, gpu-3-share, cpudevnuma000 4"},
 			// An odd number is never halved; an even one may be before other GPUs are tried.
@@ -187,7 +190,10 @@ func TestCPUsNearGPUs(t *testing.T) {
 		"GPUs of several NUMA nodes": {mode.Share, cpuDevices(8, 8), []int{0, 1}, []step{
 			{"gpushare.mem-x2-cpu4.main.4", "gpu-0-share, gpu-1-share, cpudevnuma000 4"}}},
 		"of several containers": {mode.Share, cpuDevices(2, 8), []int{0, 1, 1}, []step{
-			{"gpushare.mem-x2-cpu4.a.4.b.4", "gpu-1-share, gpu-1-share, gpu-0-share, gpu-0-share, cpudevnuma001 4"}}},
+			{"gpushare.mem-x2-cpu4.a.4.b.4", "gpu-1-share, cpudevnuma001 4, gpu-1-share, gpu-0-share, gpu-0-share"}}},
+		// That is found out before all assignments of GPUs are tried.
+		"eight GPUs of several containers, and no CPUs": {mode.Share, cpuDevices(), make([]int, 8), []step{
+			{"gpushare.mem-x8-cpu8.a.8.b.8", ""}}},
 		"a whole GPU": {mode.Share, cpuDevices(2, 8), []int{0, 1}, []step{
 			{"gpushare.mem-whole-cpu4.main.15", "gpu-1-share, cpudevnuma001 4"}}},
 		"memory and compute": {mode.CoreMem, cpuDevices(2, 8), []int{0, 1}, []step{

@@ -82,33 +82,48 @@ func (r Request) devices() resourceapi.DeviceClaim {
 // first container's to different GPUs. The scheduler serves requests in their
 // order: those of one GPU follow each other, so that it finds out early that a GPU
 // has no room for all containers.
+//
+// To the scheduler the GPUs of a claim are not interchangeable. Where too few have room, it
+// would try each assignment, n! of them for n GPUs, while all other pods wait. But any n GPUs can
+// be put in an order in which the first has an index of at least n-1, the next of n-2, and so on,
+// and it is enough to look for that. Of the GPUs with room these are still the first n.
 func (r Request) devicesByGPU() resourceapi.DeviceClaim {
 	var claim resourceapi.DeviceClaim
 	names := map[string][]string{}
-	var first []string
+	var all, first []string
 	for g := range r.Count {
 		var ofGPU []string
 		for _, c := range r.Containers {
-			name := fmt.Sprintf("%s-card%d", c.Name, g)
-			claim.Requests = append(claim.Requests, r.share(name, c, 1))
-			ofGPU, names[c.Name] = append(ofGPU, name), append(names[c.Name], name)
+			request := r.share(fmt.Sprintf("%s-card%d", c.Name, g), c, 1)
+			if after := r.Count - 1 - g; after > 0 && len(ofGPU) == 0 {
+				request.Exactly.Selectors = append(request.Exactly.Selectors, selector(indexFrom(after)))
+			}
+			claim.Requests, all = append(claim.Requests, request), append(all, request.Name)
+			ofGPU, names[c.Name] = append(ofGPU, request.Name), append(names[c.Name], request.Name)
 		}
 		claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: ofGPU, MatchAttribute: uuid()})
 		first = append(first, ofGPU[0])
 	}
 	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: first, DistinctAttribute: uuid()})
+	if r.Kind == Memory {
+		// A GPU of a dynamic node is offered in several modes, each of which would be tried for each GPU.
+		claim.Constraints = append(claim.Constraints,
+			resourceapi.DeviceConstraint{Requests: all, MatchAttribute: attribute(v1alpha1.AttrMode)})
+	}
 	for _, c := range r.Containers {
 		claim.Config = append(claim.Config, combined(c.Name, names[c.Name]))
 	}
 	return claim
 }
 
-func uuid() *resourceapi.FullyQualifiedName {
-	name := resourceapi.FullyQualifiedName(v1alpha1.DriverName + "/" + string(v1alpha1.AttrUUID))
-	return &name
+func uuid() *resourceapi.FullyQualifiedName { return attribute(v1alpha1.AttrUUID) }
+
+func attribute(name resourceapi.QualifiedName) *resourceapi.FullyQualifiedName {
+	full := resourceapi.FullyQualifiedName(v1alpha1.DriverName + "/" + string(name))
+	return &full
 }
 
-// together says that the requests are for one container.
+// combined says that the requests are for one container.
 func combined(container string, requests []string) resourceapi.DeviceClaimConfiguration {
 	// A container's name needs no escaping.
 	parameters := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"container":%q}`, v1alpha1.APIVersion, v1alpha1.Kind, container)
@@ -141,11 +156,8 @@ func (r Request) share(name string, c Container, count int64) resourceapi.Device
 
 func (r Request) selectors() []resourceapi.DeviceSelector {
 	var selectors []resourceapi.DeviceSelector
-	add := func(expression string) {
-		selectors = append(selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
-	}
 	if r.Count > 1 {
-		add(notMPS())
+		selectors = append(selectors, selector(notMPS()))
 	}
 	if r.Whole {
 		var total int64
@@ -154,11 +166,20 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 		}
 		// Who is granted all of a GPU's memory is alone on it. Of a GPU that gives
 		// less than it has, somebody else holds the rest.
-		add(fmt.Sprintf(`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 `+
-			`== %[3]d`,
-			v1alpha1.DriverName, v1alpha1.CapMemory, total, v1alpha1.AttrMemoryMiB))
+		selectors = append(selectors, selector(fmt.Sprintf(
+			`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 == %[3]d`,
+			v1alpha1.DriverName, v1alpha1.CapMemory, total, v1alpha1.AttrMemoryMiB)))
 	}
 	return selectors
+}
+
+func selector(expression string) resourceapi.DeviceSelector {
+	return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}
+}
+
+// indexFrom selects GPUs with an index of at least least. All GPUs of the classes have one.
+func indexFrom(least int64) string {
+	return fmt.Sprintf(`device.attributes[%q].%s >= %d`, v1alpha1.DriverName, v1alpha1.AttrIndex, least)
 }
 
 // notMPS keeps requests for several GPUs from GPUs with MPS: a process is the client

@@ -146,9 +146,10 @@ const (
 	prefixRequests = "requests.deviceclass.resource.kubernetes.io/"
 	nameClaims     = "count/resourceclaims.resource.k8s.io"
 	// The extended resource of a class counts its devices, too.
+	prefixExtended = "requests."
 	nvidiaGPU      = "nvidia.com/gpu"
-	nameNVIDIA     = "requests." + nvidiaGPU
 	classExclusive = "exclusive.gpu.aliyun.com"
+	suffixProfile  = ".mig.gpu.aliyun.com"
 )
 
 // Usage is what claims are charged: devices by class, and their number.
@@ -180,17 +181,26 @@ func (u *Usage) Add(requests []resourceapi.DeviceRequest) {
 // Of is what is charged under a name of a ResourceQuota; 0 for names that are about
 // something else.
 func (u *Usage) Of(name string) int64 {
-	switch name {
-	case nameClaims:
+	if name == nameClaims {
 		return u.claims
-	case nameNVIDIA:
-		return u.classes[classExclusive]
 	}
+	return u.classes[classOf(name)]
+}
+
+// classOf is the class whose devices a name of a ResourceQuota counts; empty where it counts
+// something else.
+func classOf(name string) string {
 	if class, is := strings.CutSuffix(name, suffixDevices); is {
-		return u.classes[class]
+		return class
 	}
 	if class, is := strings.CutPrefix(name, prefixRequests); is {
-		return u.classes[class]
+		return class
 	}
-	return 0
+	if name == prefixExtended+nvidiaGPU {
+		return classExclusive
+	}
+	if profile, is := strings.CutPrefix(name, prefixExtended+v1alpha1.MIGResourcePrefix); is {
+		return profile + suffixProfile
+	}
+	return ""
 }

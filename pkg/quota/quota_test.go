@@ -166,6 +166,11 @@ func TestWhichQuotaIsShort(t *testing.T) {
 		"GPUs by their resource": {[]corev1.ResourceQuota{quotaOf("q", "requests.nvidia.com/gpu", "4", "3")},
 			asking(with(share("exclusive"), func(e *resourceapi.ExactDeviceRequest) { e.Count = 2 })),
 			"4 nvidia.com/gpu, of which 3 are used, and the pod asks for 2"},
+		"MIG instances by their resource": {
+			[]corev1.ResourceQuota{quotaOf("q", "requests.nvidia.com/mig-1g.10gb", "1", "1")}, asking(share("1g.10gb.mig")),
+			"1 nvidia.com/mig-1g.10gb, of which 1 are used, and the pod asks for 1"},
+		"MIG instances of another profile": {
+			[]corev1.ResourceQuota{quotaOf("q", "requests.nvidia.com/mig-2g.20gb", "1", "1")}, asking(share("1g.10gb.mig")), ""},
 		"a share is not by that": {[]corev1.ResourceQuota{quotaOf("q", "requests.nvidia.com/gpu", "0", "0")}, three, ""},
 		"claims":                 {[]corev1.ResourceQuota{quotaOf("q", nameClaims, "1", "1")}, three, nameClaims},
 	} {

@@ -53,10 +53,7 @@ func NewRoom(quotas []corev1.ResourceQuota) *Room {
 	return r
 }
 
-func isOfClaims(name string) bool {
-	return name == nameClaims || name == nameNVIDIA || strings.HasSuffix(name, suffixDevices) ||
-		strings.HasPrefix(name, prefixRequests)
-}
+func isOfClaims(name string) bool { return name == nameClaims || classOf(name) != "" }
 
 func whole(q resource.Quantity) int64 { return q.Value() }
 
@@ -86,14 +83,12 @@ func (r *Room) Take(asked Usage) string {
 }
 
 func (l *limits) short(name string, asked int64) string {
-	what := name
-	switch strings.TrimPrefix(strings.TrimSuffix(name, suffixDevices), prefixRequests) {
+	what := strings.TrimPrefix(name, prefixExtended)
+	switch classOf(name) {
 	case ClassGiB:
 		what = "GiB of GPU memory"
 	case ClassPercent:
 		what = "percent of GPUs' compute"
-	case nameNVIDIA:
-		what = nvidiaGPU
 	}
 	text := fmt.Sprintf("ResourceQuota %s allows the namespace %d %s, of which %d are used, and the pod asks for %d",
 		l.name,

@@ -58,6 +58,14 @@ func TestOptionShareLimitBoundsCompute(t *testing.T) {
 		"both are, and both fit":     {asking("core-mem", "memory", "8Gi", "cores", "50"), boundedBoth, ""},
 		"both are, too much compute": {asking("core-mem", "memory", "8Gi", "cores", "55"), boundedBoth, "55 percent"},
 		"both are, too much memory":  {asking("core-mem", "memory", "9Gi", "cores", "50"), boundedBoth, "9Gi of a GPU"},
+		"no amount":                  {exactly("a", "share"), bounded, ""},
+		"a typo, and a share":        {asking("share", "memory", "1Gi"), boundedTypo, "is not a whole number of GiB"},
+		"a typo, and no amount":      {exactly("a", "share"), boundedTypo, "is not a whole number of GiB"},
+		"a typo, any mode":           {exactly("a", "memory"), boundedTypo, "is not a whole number of GiB"},
+		"a typo, or else":            {firstOf("a", "exclusive", "cgpu"), boundedTypo, "is not a whole number of GiB"},
+		"a typo, and whole GPUs":     {firstOf("a", "exclusive", "exclusive.nvidia-a10"), boundedTypo, ""},
+		"a typo, and an instance":    {exactly("a", "1g.10gb.mig"), boundedTypo, ""},
+		"a typo, an administrator":   {admin(exactly("a", "share")), boundedTypo, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var spec resourceapi.ResourceClaimSpec

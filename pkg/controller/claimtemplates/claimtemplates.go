@@ -13,6 +13,7 @@ package claimtemplates
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -108,10 +109,7 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 		k.forget(key)
 		return 0, nil
 	case !exists && unknown != nil:
-		k.tell(pods, v1alpha1.ReasonClaimTemplateUnknown,
-			fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, "+
-				"the admission policies and gpu-compat-controller are of different versions.", unknown))
-		return 0, nil
+		return k.missing(ctx, key, unknown, pods)
 	case !exists:
 		k.usedAgain(key)
 		return k.make(ctx, want, pods)
@@ -128,6 +126,25 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 	default:
 		k.usedAgain(key)
 		return k.judge(ctx, template, want, pods)
+	}
+}
+
+// missing tells pods of a template whose name says nothing, unless somebody else made it: the
+// cache has only those with a label of this driver.
+func (k *keeper) missing(ctx context.Context, key string, unknown error, pods []*corev1.Pod) (time.Duration, error) {
+	namespace, name, _ := strings.Cut(key, "/")
+	_, err := k.Client.ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		k.tell(pods, v1alpha1.ReasonClaimTemplateUnknown,
+			fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, "+
+				"the admission policies and gpu-compat-controller are of different versions.", unknown))
+		return recheckForeign, nil
+	case err != nil:
+		return 0, fmt.Errorf("look at ResourceClaimTemplate %s, which pods name: %w", key, err)
+	default:
+		k.clear(pods)
+		return 0, nil
 	}
 }
 

@@ -94,6 +94,18 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 	}
 }
 
+// A template that somebody else made under a name that says nothing is used as it is: the cache
+// does not know it, as it has no label of this driver.
+func TestPodsWithATemplateOfTheirOwn(t *testing.T) {
+	s := newSite(t, &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "a",
+		Name: "gpushare.train"}})
+	s.workers = 1
+	s.start()
+	s.create(pod("a", "runs", "gpushare.train"), pod("b", "last", "gpushare.unknown"))
+	// The worker takes the templates in order: no other Event comes before this one.
+	s.isTold(`"gpushare.unknown"`)
+}
+
 // isTold waits for the next Event.
 func (s *site) isTold(want string) {
 	s.t.Helper()
