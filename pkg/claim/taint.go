@@ -7,7 +7,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -16,21 +15,11 @@ import (
 // its devices were closed to new claims, since the node waits to change its mode: all
 // that it holds there tolerates that. Where anything does not, it was allocated before.
 func ToleratesSwitch(c *resourceapi.ResourceClaim, pool string) bool {
-	if c.Status.Allocation == nil {
-		return false
-	}
 	taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}
-	tolerates := false
-	for _, r := range c.Status.Allocation.Devices.Results {
-		if r.Driver != v1alpha1.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
-			continue
-		}
-		if !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {
+	held := Held(c, pool)
+	return len(held) > 0 && !slices.ContainsFunc(held, func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {
 			return resourceclaim.ToleratesTaint(t, taint)
-		}) {
-			return false
-		}
-		tolerates = true
-	}
-	return tolerates
+		})
+	})
 }

@@ -4,7 +4,24 @@ package claim
 
 import (
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
+
+// Held are the devices of the driver's pool that a claim holds. An administrator's access holds nothing.
+func Held(c *resourceapi.ResourceClaim, pool string) []resourceapi.DeviceRequestAllocationResult {
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	var held []resourceapi.DeviceRequestAllocationResult
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Pool == pool && r.Driver == v1alpha1.DriverName && !ptr.Deref(r.AdminAccess, false) {
+			held = append(held, r)
+		}
+	}
+	return held
+}
 
 // Pods are the pods that a claim is reserved for, in the order in which the claim names them.
 // others says that it is for somebody else, too.

@@ -235,7 +235,7 @@ func constraints(claims []*resourceapi.ResourceClaim) string {
 // nearestText is how much of what a node lacks stands in one line with others, in runes.
 const nearestText = 120
 
-// Nearest says in a line which nodes come nearest to room for the pod, at most so many, and what
+// Nearest says in sentences which nodes come nearest to room for the pod, at most so many, and what
 // they lack; of nodes that are closed to the pod, and not excluded by it, only those that would
 // have room. It is empty where there is none.
 func Nearest(r scheduling.Room, most int) string {
@@ -253,7 +253,7 @@ func Nearest(r scheduling.Room, most int) string {
 	})
 	var parts []string
 	if len(closed) > 0 {
-		text := fmt.Sprintf("node %s has the GPUs free, but %s", closed[0].Name, Closed(closed[0]))
+		text := fmt.Sprintf("Node %s has the GPUs free, but %s", closed[0].Name, Closed(closed[0]))
 		if more := len(closed) - 1; more > 0 {
 			text += fmt.Sprintf("; so have %d more that are closed to it", more)
 		}
@@ -268,7 +268,7 @@ func Nearest(r scheduling.Room, most int) string {
 		nearest = append(nearest, fmt.Sprintf("node %s (%s)", n.Name, shortened(strings.Join(texts, "; "))))
 	}
 	if len(nearest) > 0 {
-		text := "nearest: " + strings.Join(nearest, ", ")
+		text := "Nearest: " + strings.Join(nearest, ", ")
 		if more := len(near) - len(nearest); more > 0 {
 			text += fmt.Sprintf(" and %d more", more)
 		}

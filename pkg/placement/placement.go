@@ -20,6 +20,9 @@ type GPU struct {
 	Full bool
 }
 
+// AsMemory is the same part of a GPU's memory, in GiB units, as percent of its compute.
+func AsMemory(percent, units int64) int64 { return (percent*units + 99) / 100 }
+
 // Packed is the order of binpack: the fullest GPU first, so that a claim goes to the fullest
 // that has room for it. How full a GPU is is a part of its memory, as ACK's scheduler scores
 // it; the lowest index wins a tie. Those that take no claim, which the scheduler passes over,

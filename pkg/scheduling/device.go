@@ -56,18 +56,10 @@ func (o *offer) freeSlices(d *resourceapi.Device) int {
 // inOrder are the names of capacities, memory first: it is what most look for.
 func inOrder(capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity) []resourceapi.QualifiedName {
 	names := slices.Sorted(maps.Keys(capacity))
-	slices.SortStableFunc(names, func(a, b resourceapi.QualifiedName) int {
-		switch {
-		case a == b:
-			return 0
-		case a == v1alpha1.CapMemory:
-			return -1
-		case b == v1alpha1.CapMemory:
-			return 1
-		default:
-			return 0
-		}
-	})
+	if i := slices.Index(names, v1alpha1.CapMemory); i > 0 {
+		copy(names[1:], names[:i])
+		names[0] = v1alpha1.CapMemory
+	}
 	return names
 }
 

@@ -156,7 +156,7 @@ func (l *looker) lacksOf(ctx context.Context, o *offer, claim *resourceapi.Resou
 		case err != nil:
 			lacks = append(lacks, Lack{Kind: NoClass, Request: r.Name, Err: err})
 			continue
-		case !ofDriver(class.Name, class):
+		case !r.OfDriver(class):
 			return nil, true
 		}
 		of := asked{claim, r.Name}

@@ -88,19 +88,16 @@ func amounts(c *resourceapi.CapacityRequirements) map[resourceapi.QualifiedName]
 	return c.Requests
 }
 
-// ofDriver says whether a class is for devices of the driver: by its name, as there may be no
-// such class, which is nil then, or by what it selects.
-func ofDriver(name string, class *resourceapi.DeviceClass) bool {
-	if strings.HasSuffix(name, "."+v1alpha1.DriverName) {
+// OfDriver says whether a request is for devices of the driver: by the name of its class, as there may be no such class,
+// which is nil then, or by what it selects.
+func (r Request) OfDriver(class *resourceapi.DeviceClass) bool {
+	if strings.HasSuffix(r.Class, "."+v1alpha1.DriverName) {
 		return true
 	}
 	return class != nil && slices.ContainsFunc(conditions(class.Spec.Selectors), func(e string) bool {
 		return strings.Contains(e, `"`+v1alpha1.DriverName+`"`) || strings.Contains(e, `'`+v1alpha1.DriverName+`'`)
 	})
 }
-
-// OfDriver says whether a request is for devices of the driver. The class is its own, nil if there is none.
-func (r Request) OfDriver(class *resourceapi.DeviceClass) bool { return ofDriver(r.Class, class) }
 
 // Most is the most of a capacity that one claim can be given of a device that
 // nobody else uses; false where the device does not have the capacity.

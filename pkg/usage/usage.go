@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // Claim is a claim and what it was granted.
@@ -125,6 +126,13 @@ func (u GPU) Used(units int64) int64 { return u.Units + units - u.Reserved.Left(
 func (u GPU) Free(units, shares int64) devices.Room {
 	left := u.Reserved.Left(units, shares)
 	return devices.Room{Units: left.Units - u.Units, Cores: left.Cores - u.Cores, Slots: left.Slots - u.Shares}
+}
+
+// Placed is the GPU, which has so many units, as package placement goes by it. Compute counts as memory where more of
+// that is taken: what is left of the one is of no use without the other.
+func (u GPU) Placed(index int, units int64, full bool) placement.GPU {
+	used := max(u.Used(units), placement.AsMemory(u.Cores+u.Reserved.Cores, units))
+	return placement.GPU{Index: index, Memory: units, Used: used, Full: full}
 }
 
 // Takes says whether the GPU takes a further claim in mode m, if only the smallest. Its

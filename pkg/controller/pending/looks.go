@@ -8,10 +8,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -98,6 +101,39 @@ func (l *looks) look(ctx context.Context, pod *corev1.Pod, claims []*resourceapi
 		l.finders[withUUIDs] = finder
 	}
 	return finder.Find(ctx, pod, claims, scheduling.FirstRoom)
+}
+
+// situation is the cluster as its caches have it, and as DeviceTaintRules make it: of the devices
+// of other drivers it knows nothing.
+func (w *watcher) situation(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error) {
+	rules, served, err := cache.DeviceTaintRules(ctx, w.Client)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return scheduling.Snapshot{}, err
+	}
+	w.rulesUnknown = !served
+	s := scheduling.Snapshot{
+		Claims:  w.claims.List(),
+		Classes: w.classes.List(),
+	}
+	published := map[string][]*view.Slice{}
+	for _, slice := range w.slices.List() {
+		published[slice.Node] = append(published[slice.Node], slice)
+	}
+	pools := view.NewPools(withUUIDs)
+	for _, node := range w.nodes.List() {
+		s.Nodes = append(s.Nodes, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}, Spec: w.Closed(node.Name)})
+		newest, whole := view.Newest(node.Name, published[node.Name])
+		if !whole {
+			continue
+		}
+		offered, err := pools.ForAllocator(node.Name, newest)
+		if err != nil {
+			return s, err
+		}
+		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
+	}
+	return s, nil
 }
 
 const (

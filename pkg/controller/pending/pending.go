@@ -19,6 +19,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -26,7 +27,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -190,69 +190,6 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	return cmp.Or(a.again, RepeatAfter), nil
 }
 
-// explain is what there is to say to a pod of which the scheduler said something;
-// nothing where its claims are not what it waits for.
-func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
-	if err := w.look(); err != nil {
-		return answer{}, err
-	}
-	a, err := w.ofClaims(ctx, pod, said)
-	if err != nil {
-		return answer{}, err
-	}
-	if !a.stays {
-		a.add(". ", advice.Of(pod, advice.Cluster{
-			Served:     func(name corev1.ResourceName) bool { return w.cluster.ClassOf(name) != nil || w.Offered(name) },
-			OnSomeNode: func(key string) bool { return w.cluster.Labels[key] },
-		}))
-	}
-	return a, nil
-}
-
-// ofClaims is what there is to say of the pod's claims, and of the one that the
-// scheduler makes for its extended resources.
-func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
-	claims, there, err := podstate.Claims(ctx, w.Client, pod)
-	if err != nil || !there {
-		return answer{}, err
-	}
-	if own := scheduling.ClaimForExtended(pod, w.cluster.ClassOf); own != nil {
-		claims = append(claims, own)
-	}
-	claims, cpus := withoutCPUs(claims)
-	if len(claims) == 0 {
-		return says(noCPUs(cpus, said)), nil
-	}
-	e, err := w.cluster.Explain(ctx, pod, claims)
-	if err != nil {
-		return answer{}, err
-	}
-	if e.Busy && !strings.Contains(said, podstate.NoDevices) {
-		delete(w.memories, cache.Key(pod))
-		return answer{}, nil
-	}
-	if e.Busy && e.Message != "" {
-		a, err := w.busy(ctx, pod, claims, cpus, e.Message)
-		if err == nil && a.full {
-			a.add("", asOnACK(e, claims))
-		}
-		return a, err
-	}
-	delete(w.memories, cache.Key(pod))
-	several, err := w.withMPS(ctx, pod, claims, e)
-	if err != nil {
-		return answer{}, err
-	}
-	if several {
-		return says(e.Message + oneGPUEach), nil
-	}
-	message := e.Message
-	if asksForBoth(e, claims) {
-		message += bothOfDynamic
-	}
-	return says(message + asOnACK(e, claims)), nil
-}
-
 // look takes what is in the caches, if that has changed.
 func (w *watcher) look() error {
 	changes, now := w.changes.Load(), time.Now()
@@ -271,6 +208,41 @@ func (w *watcher) look() error {
 	}
 	w.cluster, w.seen = cluster, changes
 	return nil
+}
+
+// speakers are, by gang, the pod that is told what its gang waits for: the others would be told
+// the same.
+type speakers map[toolscache.ObjectName]string
+
+// speaks says whether a pod is told for its gang: another that was waits no more.
+func (w *watcher) speaks(pod *corev1.Pod) bool {
+	gang, key := gangOf(pod), cache.Key(pod)
+	if told := w.speakers[gang]; told != key && w.inGang(told, gang) {
+		return false
+	}
+	w.speakers[gang] = key
+	return true
+}
+
+// inGang says whether there is such a pod, which waits with a gang.
+func (w *watcher) inGang(key string, gang toolscache.ObjectName) bool {
+	pod, exists := w.pods.Get(key)
+	if !exists || gangOf(pod) != gang {
+		return false
+	}
+	_, waits := podstate.Unschedulable(pod)
+	return waits
+}
+
+// forgetGangs forgets those whose speakers wait no more.
+func (w *watcher) forgetGangs() {
+	maps.DeleteFunc(w.speakers, func(gang toolscache.ObjectName, told string) bool { return !w.inGang(told, gang) })
+}
+
+// gangOf is the gang of a pod, without a name where it has none.
+func gangOf(pod *corev1.Pod) toolscache.ObjectName {
+	gang, _ := podstate.Gang(pod)
+	return gang
 }
 
 // cut shortens a message to what the API server takes.

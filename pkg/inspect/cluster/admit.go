@@ -108,7 +108,8 @@ func (r Reader) try(ctx context.Context, w *plan.Workload) (untried string, err 
 	if !errors.As(err, &status) {
 		return "", fmt.Errorf("try %s (%s) in a dry run: %w", w, w.Source, err)
 	}
-	said := strings.Join(strings.Fields(status.Status().Message), " ")
+	// It stands in sentences here, of which some end with it.
+	said := strings.TrimSuffix(strings.Join(strings.Fields(status.Status().Message), " "), ".")
 	switch {
 	case strings.HasSuffix(said, "does not support dry run"):
 		return said, nil

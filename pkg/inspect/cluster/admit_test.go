@@ -73,7 +73,7 @@ func TestPodsAreTriedInDryRuns(t *testing.T) {
 			"the manifests change labels of namespace team."},
 		"no namespace": {nil, false, nil, nil, false, "", "namespace team does not exist."},
 		"forbidden": {[]runtime.Object{team}, false, nil, status(403, metav1.StatusReasonForbidden,
-			`pods "train-x7" is forbidden: a policy denied request: no`), false,
+			`pods "train-x7" is forbidden: a policy denied request: no.`), false,
 			"it would be refused: a policy denied request: no", ""},
 		"invalid": {[]runtime.Object{team}, false, nil, status(422, metav1.StatusReasonInvalid, "spec: wrong\n line"), false,
 			"it would be refused: spec: wrong line", ""},

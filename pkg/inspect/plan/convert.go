@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
@@ -24,22 +23,9 @@ const BindingConvert = "gpushare-legacy-convert"
 
 const notConverted = "it would not be converted: "
 
-// readConverts makes Converts ready to match.
-func (in *Input) readConverts() (err error) {
-	in.converts = labels.Everything()
-	if in.Converts == nil {
-		return nil
-	}
-	if in.converts, err = metav1.LabelSelectorAsSelector(in.Converts); err != nil {
-		return fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", BindingConvert, err)
-	}
-	return nil
-}
-
 // labelsOf are the labels of a namespace as the API server has them.
 func (in *Input) labelsOf(namespace string) labels.Set {
-	own := labels.Set{corev1.LabelMetadataName: namespace}
-	return labels.Merge(in.namespace(namespace).Labels, own)
+	return labels.Merge(in.namespaces[namespace], labels.Set{corev1.LabelMetadataName: namespace})
 }
 
 // convertsByDefault says whether pods of namespaces are converted that say nothing of it. Where
@@ -80,7 +66,6 @@ func (p *pending) convert(in *Input) {
 		p.refused = "it would be refused: " + out + "." + alone
 	default:
 		p.pod = legacy.Convert(p.pod, request)
-		p.claims[legacy.ClaimName] = claimOf(p.pod, legacy.ClaimName, request.Template(p.pod.Namespace))
 	}
 }
 

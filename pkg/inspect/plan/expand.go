@@ -101,11 +101,13 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 	}
 	for i := range p.pod.Spec.ResourceClaims {
 		asked := &p.pod.Spec.ResourceClaims[i]
-		if p.claims[asked.Name] != nil || asked.ResourceClaimTemplateName == nil {
+		if asked.ResourceClaimTemplateName == nil {
 			continue
 		}
-		if template := in.template(pod.Namespace, *asked.ResourceClaimTemplateName); template != nil {
-			p.claims[asked.Name] = claimOf(p.pod, asked.Name, template)
+		if t := in.template(pod.Namespace, *asked.ResourceClaimTemplateName); t != nil {
+			p.claims[asked.Name] = withDefaults(&resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
+				Namespace: pod.Namespace, Name: pod.Name + "-" + asked.Name, Labels: t.Spec.Labels,
+				Annotations: t.Spec.Annotations}})
 		}
 	}
 	if p.refused == "" {
@@ -116,15 +118,6 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 			"use a nodeSelector"
 	}
 	return p
-}
-
-// claimOf is the claim that would be made of a template for the pod.
-func claimOf(pod *corev1.Pod, name string, template *resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaim {
-	return withDefaults(&resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-" + name, Labels: template.Spec.Labels,
-			Annotations: template.Spec.Annotations},
-		Spec: template.Spec.Spec,
-	})
 }
 
 // withDefaults is a claim with what the API server fills in.
@@ -160,15 +153,6 @@ func (in *Input) template(namespace, name string) *resourceapi.ResourceClaimTemp
 		return request.Template(namespace)
 	}
 	return nil
-}
-
-func (in *Input) namespace(name string) *corev1.Namespace {
-	for _, n := range slices.Concat(in.Manifests.Namespaces, in.KnownNamespaces) {
-		if n.Name == name {
-			return n
-		}
-	}
-	return &corev1.Namespace{}
 }
 
 // pinTo makes of a DaemonSet's pod the one for a node; false where it has none there.

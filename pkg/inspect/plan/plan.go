@@ -115,9 +115,10 @@ type Input struct {
 	Now                         time.Time
 	Notes                       []string
 
-	// converts is Converts, ready to match.
-	converts labels.Selector
-	engine   *scheduling.Engine
+	// converts is Converts, ready to match, namespaces are the labels of those that are known.
+	converts   labels.Selector
+	namespaces map[string]labels.Set
+	engine     *scheduling.Engine
 	// moved are the nodes on which the driver offered GPUs before FromACK.
 	moved map[string]bool
 }
@@ -172,11 +173,10 @@ func (p *Plan) AllFit() bool { return p.Waits == 0 }
 
 // Of plans. An error is one of the objects, or the context's.
 func Of(ctx context.Context, in Input) (*Plan, error) {
-	in.prepare()
-	in.engine = scheduling.NewEngine(scheduling.ExpressionsMost)
-	if err := in.readConverts(); err != nil {
+	if err := in.prepare(); err != nil {
 		return nil, err
 	}
+	in.engine = scheduling.NewEngine(scheduling.ExpressionsMost)
 	pods := expand(ctx, &in)
 	first, s, err := run(ctx, &in, pods, leastRequested)
 	if err != nil {
@@ -198,8 +198,8 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 	return first, nil
 }
 
-// prepare makes of the input what the API server would have made of it.
-func (in *Input) prepare() {
+// prepare makes of the input what the API server would have made of it, and ready what pods are compared with.
+func (in *Input) prepare() (err error) {
 	classes := slices.Clone(in.Snapshot.Classes)
 	for _, class := range in.Manifests.Classes {
 		classes = slices.DeleteFunc(classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name })
@@ -217,6 +217,18 @@ func (in *Input) prepare() {
 			in.Snapshot.Claims = append(in.Snapshot.Claims, withDefaults(claim))
 		}
 	}
+	in.namespaces = map[string]labels.Set{}
+	for _, n := range slices.Backward(slices.Concat(in.Manifests.Namespaces, in.KnownNamespaces)) {
+		in.namespaces[n.Name] = n.Labels
+	}
+	in.converts = labels.Everything()
+	if in.Converts == nil {
+		return nil
+	}
+	if in.converts, err = metav1.LabelSelectorAsSelector(in.Converts); err != nil {
+		return fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", BindingConvert, err)
+	}
+	return nil
 }
 
 // withProfiles are the classes with those of the MIG profiles that nodes offer, which gpu-compat-controller makes, and

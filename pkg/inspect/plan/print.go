@@ -90,8 +90,7 @@ func (p *Plan) printWaiting(text *strings.Builder) {
 		if n > 1 {
 			what = fmt.Sprintf("%d pods", n)
 		}
-		fmt.Fprintf(text, "\n%s -n %s (%s), %s: %s.\n", pod.Workload, pod.Namespace, pod.Source, what,
-			strings.TrimSuffix(pod.Why, "."))
+		fmt.Fprintf(text, "\n%s -n %s (%s), %s: %s.\n", pod.Workload, pod.Namespace, pod.Source, what, pod.Why)
 		for _, asked := range pod.Asked {
 			fmt.Fprintf(text, "  asked: %s\n", asked)
 		}

@@ -12,19 +12,18 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
-
-// coresStep is the least compute that a share has, in percent, where it has any.
-const coresStep = 5
 
 // publishedAfter are the slices as the driver publishes them when a node's GPUs are used as
 // the claims say: in the order of its placement, with what that holds back. It decides by the
-// same functions (pkg/placement).
+// same functions (pkg/usage, pkg/placement).
 func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
 	node string) []*resourceapi.ResourceSlice {
 	pool := v1alpha1.PoolName(node)
@@ -39,146 +38,119 @@ func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceap
 	slices.SortFunc(own, func(a, b int) int { return cmp.Compare(out[a].Name, out[b].Name) })
 	var all []resourceapi.Device
 	for _, i := range own {
-		all = append(all, out[i].DeepCopy().Spec.Devices...)
+		all = append(all, out[i].Spec.Devices...)
 	}
 	if !slices.ContainsFunc(all, func(d resourceapi.Device) bool { return ptr.Deref(d.AllowMultipleAllocations, false) }) {
 		return out // whole GPUs stay in the order of their indices
 	}
-	use := survey(all, claims, pool)
-	gpus := slices.Collect(maps.Values(use.gpus))
-	order := placement.Packed(gpus)
+	gpus, largest := gpusOf(all, claims, pool)
+	placed := make([]placement.GPU, 0, len(gpus))
+	for index, g := range gpus {
+		placed = append(placed, g.Placed(index, unitsOf(g.devices[0]), !slices.ContainsFunc(g.devices, g.takes)))
+	}
+	order := placement.Packed(placed)
 	if slices.ContainsFunc(all, scheduling.Spread) {
-		order = placement.Spread(gpus)
-		use.limit(all)
+		order = placement.Spread(placed)
+		limit(all, gpus, largest)
 	}
 	rank := func(d resourceapi.Device) int {
 		if modeOf(&d) == mode.MIG {
 			return len(order) // MIG instances come last, in an order of their own
 		}
-		return slices.Index(order, int(ptr.Deref(d.Attributes[v1alpha1.AttrIndex].IntValue, -1)))
+		return slices.Index(order, indexOf(&d))
 	}
 	slices.SortStableFunc(all, func(a, b resourceapi.Device) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, i := range own {
-		slice := out[i].DeepCopy()
+		slice := *out[i]
 		slice.Spec.Devices, all = all[:len(slice.Spec.Devices)], all[len(slice.Spec.Devices):]
-		out[i] = slice
+		out[i] = &slice
 	}
 	return out
 }
 
-// granted is what claims have of a device.
-type granted struct {
-	units, cores, shares int64
-	// whole is whether one has all of it.
-	whole bool
+// gpuUse is how far claims use a GPU, and the devices that it is offered as, one for each mode.
+type gpuUse struct {
+	usage.GPU
+	devices []*resourceapi.Device
 }
 
-func (g granted) any() bool { return g.whole || g.shares > 0 }
-
-// used is how far a node's GPUs are used.
-type used struct {
-	byDevice map[string]granted
-	gpus     map[int64]placement.GPU
-	// largest is the largest share, in GiB of its GPU.
-	largest int64
-}
-
-// survey finds out how far the GPUs of some devices are used.
-func survey(all []resourceapi.Device, claims []*resourceapi.ResourceClaim, pool string) used {
-	u := used{byDevice: map[string]granted{}, gpus: map[int64]placement.GPU{}}
-	memory := map[string]int64{}
+// gpusOf are the GPUs of a pool's devices, by index, as claims use them, and the largest share, in GiB of its GPU. Those
+// in MIG mode are left out.
+func gpusOf(all []resourceapi.Device, claims []*resourceapi.ResourceClaim, pool string) (gpus map[int]*gpuUse,
+	largest int64) {
+	gpus = map[int]*gpuUse{}
 	for i := range all {
-		memory[all[i].Name] = unitsOf(&all[i])
-	}
-	for _, claim := range claims {
-		if claim.Status.Allocation == nil {
+		d := &all[i]
+		if modeOf(d) == mode.MIG || indexOf(d) < 0 {
 			continue
 		}
-		ofClaim := map[string]granted{}
-		for _, r := range claim.Status.Allocation.Devices.Results {
-			if r.Driver != v1alpha1.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
-				continue
-			}
-			has, g := u.byDevice[r.Device], ofClaim[r.Device]
-			if r.ShareID == nil {
-				has.whole = true
-				u.byDevice[r.Device] = has
-				continue
-			}
-			gib, cores := r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]
-			has.units, has.cores, has.shares = has.units+gib.Value()/devices.GiB, has.cores+cores.Value(), has.shares+1
-			g.units, g.cores = g.units+gib.Value()/devices.GiB, g.cores+cores.Value()
-			u.byDevice[r.Device], ofClaim[r.Device] = has, g
+		if gpus[indexOf(d)] == nil {
+			gpus[indexOf(d)] = &gpuUse{}
 		}
-		for device, g := range ofClaim {
-			u.largest = max(u.largest, g.units, asMemory(g.cores, memory[device]))
-		}
-	}
-	byGPU := map[int64][]*resourceapi.Device{}
-	for i := range all {
-		if index := all[i].Attributes[v1alpha1.AttrIndex].IntValue; index != nil && modeOf(&all[i]) != mode.MIG {
-			byGPU[*index] = append(byGPU[*index], &all[i])
-		}
-	}
-	for index, of := range byGPU {
-		u.gpus[index] = u.gpu(index, of)
-	}
-	return u
-}
-
-// gpu is how far one is used that is offered as some devices, of which one is in use at most.
-func (u used) gpu(index int64, of []*resourceapi.Device) placement.GPU {
-	g := placement.GPU{Index: int(index), Memory: unitsOf(of[0]), Full: true}
-	for _, d := range of {
-		has := u.byDevice[d.Name]
+		g := gpus[indexOf(d)]
 		units, cores, _ := devices.Reserved(d)
-		g.Used = max(g.Used, has.units+units, asMemory(has.cores+cores, g.Memory))
-		if has.whole {
-			g.Used = g.Memory
-		}
-		inUse := slices.ContainsFunc(of, func(other *resourceapi.Device) bool {
-			return other.Name != d.Name && u.byDevice[other.Name].any()
-		})
-		g.Full = g.Full && (inUse || !u.takes(d))
+		g.Reserved.Units, g.Reserved.Cores = max(g.Reserved.Units, units), max(g.Reserved.Cores, cores)
+		g.devices = append(g.devices, d)
 	}
-	return g
+	for _, c := range claims {
+		for index, own := range granted(c, pool) {
+			g := gpus[index]
+			if g == nil {
+				continue
+			}
+			units := unitsOf(g.devices[0])
+			if !own.Mode.Shared() {
+				g.Mode, g.Units = own.Mode, units
+				continue
+			}
+			g.Mode, g.Units, g.Cores, g.Shares = own.Mode, g.Units+own.Units, g.Cores+own.Cores, g.Shares+own.Shares
+			largest = max(largest, own.Units, placement.AsMemory(own.Cores, units))
+		}
+	}
+	return gpus, largest
 }
 
-// takes says whether a device takes a further claim, if only the smallest.
-func (u used) takes(d *resourceapi.Device) bool {
-	if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
-		return t.Effect == resourceapi.DeviceTaintEffectNoSchedule || t.Effect == resourceapi.DeviceTaintEffectNoExecute
-	}) {
-		return false
+// granted is what a claim has of the GPUs of a pool, by index.
+func granted(c *resourceapi.ResourceClaim, pool string) map[int]usage.GPU {
+	out := map[int]usage.GPU{}
+	for _, r := range claim.Held(c, pool) {
+		indices, m, err := devices.ParseDeviceName(r.Device)
+		if err != nil || m == mode.MIG {
+			continue
+		}
+		has, memory, cores := out[indices[0]], r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]
+		has.Mode, has.Shares = m, has.Shares+1
+		has.Units, has.Cores = has.Units+memory.Value()/devices.GiB, has.Cores+cores.Value()
+		out[indices[0]] = has
 	}
-	has := u.byDevice[d.Name]
-	if !ptr.Deref(d.AllowMultipleAllocations, false) {
-		return !has.any()
-	}
-	room := roomOf(d)
-	cores := d.Capacity[v1alpha1.CapCores]
-	return has.units < room.Units && has.shares < room.Shares &&
-		(modeOf(d) != mode.CoreMem || has.cores+coresStep <= cores.Value.Value())
+	return out
+}
+
+// takes says whether a device of the GPU takes a further claim, if only the smallest.
+func (g *gpuUse) takes(d *resourceapi.Device) bool {
+	_, closed := scheduling.Request{}.Untolerated(d)
+	return !closed && g.Takes(modeOf(d), modeOf(d), unitsOf(d), roomOf(d).Shares)
 }
 
 // limit holds back of each device what placement.Limits does.
-func (u used) limit(all []resourceapi.Device) {
+func limit(all []resourceapi.Device, gpus map[int]*gpuUse, largest int64) {
 	byMode := map[mode.Mode][]*resourceapi.Device{}
 	for i := range all {
 		if d := &all[i]; scheduling.Spread(*d) {
 			byMode[modeOf(d)] = append(byMode[modeOf(d)], d)
 		}
 	}
-	for _, of := range byMode {
+	for m, of := range byMode {
 		shared := make([]placement.Shared, 0, len(of))
 		for _, d := range of {
-			has := u.byDevice[d.Name]
-			g := u.gpus[*d.Attributes[v1alpha1.AttrIndex].IntValue]
-			g.Full = g.Full || !u.takes(d)
-			shared = append(shared, placement.Shared{GPU: g, Room: roomOf(d),
-				Granted: placement.Amount{Units: has.units, Shares: has.shares}})
+			g := gpus[indexOf(d)]
+			one := placement.Shared{GPU: g.Placed(indexOf(d), unitsOf(d), !g.takes(d)), Room: roomOf(d)}
+			if g.Mode == m {
+				one.Granted = placement.Amount{Units: g.Units, Shares: g.Shares}
+			}
+			shared = append(shared, one)
 		}
-		for i, limit := range placement.Limits(shared, u.largest, placement.Wanted{}) {
+		for i, limit := range placement.Limits(shared, largest, placement.Wanted{}) {
 			room := shared[i].Room
 			of[i].Capacity = maps.Clone(of[i].Capacity)
 			set(of[i], v1alpha1.CapMemory, *resource.NewQuantity(min(room.Units, limit.Units)*devices.GiB, resource.BinarySI))
@@ -201,6 +173,10 @@ func roomOf(d *resourceapi.Device) placement.Amount {
 	return placement.Amount{Units: memory.Value.Value() / devices.GiB, Shares: slots.Value.Value()}
 }
 
+func indexOf(d *resourceapi.Device) int {
+	return int(ptr.Deref(d.Attributes[v1alpha1.AttrIndex].IntValue, -1))
+}
+
 func unitsOf(d *resourceapi.Device) int64 {
 	return gpu.GPU{MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0)}.MemoryUnits()
 }
@@ -208,7 +184,3 @@ func unitsOf(d *resourceapi.Device) int64 {
 func modeOf(d *resourceapi.Device) mode.Mode {
 	return mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, ""))
 }
-
-// asMemory is the same part of a GPU's memory, in GiB, as percent of its compute: the driver
-// takes a GPU for as full as it is of the one of which it has less left.
-func asMemory(percent, units int64) int64 { return (percent*units + 99) / 100 }

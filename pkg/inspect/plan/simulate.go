@@ -27,32 +27,22 @@ import (
 // simulation is the cluster as it would be.
 type simulation struct {
 	*scheduling.Simulation
-	in     *Input
-	rank   ranking
-	nodeOf map[string]*corev1.Node
+	in   *Input
+	rank ranking
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
 	// left is how much GPU memory nobody has, in GiB, of the nodes of which it was counted since they changed.
 	left map[string]int64
 }
 
-func newSimulation(in *Input, rank ranking) *simulation {
-	s := &simulation{in: in, rank: rank, nodeOf: map[string]*corev1.Node{}, waiting: map[*Workload]*Pod{},
-		left: map[string]int64{}}
-	for _, node := range in.Nodes {
-		s.nodeOf[node.Name] = node
-	}
+// run places all pods, those of a gang where the first of them is.
+func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, *simulation, error) {
 	beside := scheduling.Resources{}
 	if !in.PodsUnknown {
 		beside = scheduling.ResourcesOf(in.Nodes, in.Bound)
 	}
-	s.Simulation = in.engine.Simulate(in.Snapshot, beside)
-	return s
-}
-
-// run places all pods, those of a gang where the first of them is.
-func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, *simulation, error) {
-	s := newSimulation(in, rank)
+	s := &simulation{Simulation: in.engine.Simulate(in.Snapshot, beside), in: in, rank: rank,
+		waiting: map[*Workload]*Pod{}, left: map[string]int64{}}
 	p := &Plan{Pods: []Pod{}}
 	gangs := map[string]bool{}
 	for i, pod := range pods {
@@ -248,24 +238,21 @@ func (s *simulation) pick(p *pending, room scheduling.Room) *scheduling.NodeRoom
 			open = append(open, n)
 		}
 	}
-	var terms []corev1.PreferredSchedulingTerm
+	score := map[string]int64{}
 	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		terms = a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
-	}
-	wanted, err := nodeaffinity.NewPreferredSchedulingTerms(terms)
-	if err != nil {
-		// The API server takes no such pod.
-		wanted = &nodeaffinity.PreferredSchedulingTerms{}
-	}
-	prefers := func(a, b string) int { return 0 }
-	if placement := placementOf(p.pod); len(terms) > 0 || placement != "" {
-		prefers = func(a, b string) int {
-			return cmp.Or(cmp.Compare(wanted.Score(s.nodeOf[b]), wanted.Score(s.nodeOf[a])),
-				cmp.Compare(company(s.Resources[b].Pods, placement), company(s.Resources[a].Pods, placement)))
+		wanted, err := nodeaffinity.NewPreferredSchedulingTerms(
+			a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+		for _, node := range s.Nodes {
+			if err == nil { // else the API server takes no such pod
+				score[node.Name] = wanted.Score(node)
+			}
 		}
 	}
+	placement := placementOf(p.pod)
 	return slices.MinFunc(open, func(a, b *scheduling.NodeRoom) int {
-		return cmp.Or(prefers(a.Name, b.Name), s.rank(s, a.Name, b.Name), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(score[b.Name], score[a.Name]),
+			cmp.Compare(company(s.Resources[b.Name].Pods, placement), company(s.Resources[a.Name].Pods, placement)),
+			s.rank(s, a.Name, b.Name), strings.Compare(a.Name, b.Name))
 	})
 }
 

@@ -14,7 +14,7 @@ import (
 // Print writes the answer as text.
 func (a *Answer) Print(out io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s.\n", strings.TrimSuffix(a.Headline, "."))
+	fmt.Fprintf(&text, "%s.\n", a.Headline)
 	for _, asked := range a.Asked {
 		fmt.Fprintf(&text, "Asked: %s\n", asked)
 	}

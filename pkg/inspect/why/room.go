@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -24,8 +25,8 @@ import (
 // helpMost is how many ways out of one kind are named.
 const helpMost = 3
 
-// room says which nodes were looked at. It sets the headline where there is room, and adds to
-// one that is there that the scheduler gives up.
+// room says which nodes were looked at. It adds to the headline where there is room, and of a claim for which no pod
+// waits that the scheduler would give up.
 func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
 	what string) (scheduling.Room, error) {
 	room, err := in.Engine.FindLacks(ctx, in.Snapshot, pod, claims)
@@ -35,7 +36,7 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 	a.nodes(room)
 	a.Fits = ptr.To(room.Fits())
 	switch {
-	case room.Refused != nil && a.Headline == "": // who calls has better words for it, or these
+	case room.Refused != nil && in.Pod != nil: // who calls has better words for it, or these
 	case room.Refused != nil:
 		a.say("The scheduler", "would give up: "+room.Refused.Error())
 	case room.Fits():
@@ -92,7 +93,7 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what stri
 		}
 		a.say(what, "would find its GPUs free "+where+", were it not for "+strings.Join(unseen, " and ")+
 			", which you may not see")
-	case a.Headline != "":
+	case in.Pod == nil:
 		a.say("It", "would fit "+where)
 	case a.Gang != nil && a.Gang.Fits == nil:
 		a.sayWaits(what, "its own GPUs are free "+where+"; whether its gang finds all that it needs is open, as "+
@@ -206,23 +207,21 @@ func list(names []string) string {
 }
 
 // heldBy says who holds devices of a node, or others of the same GPUs.
-func heldBy(in Input, node string, devices []string) string {
-	gpus := map[int64]bool{}
-	indices := indicesOn(in, node)
-	for _, device := range devices {
-		for _, index := range indices[device] {
+func heldBy(in Input, node string, wanted []string) string {
+	gpus := map[int]bool{}
+	for _, device := range wanted {
+		for _, index := range indicesOf(device) {
 			gpus[index] = true
 		}
 	}
 	held := map[string]bool{}
-	for _, claim := range in.Snapshot.Claims {
-		for _, result := range resultsOf(claim) {
-			if result.Pool != v1alpha1.PoolName(node) ||
-				!slices.ContainsFunc(indices[result.Device], func(i int64) bool { return gpus[i] }) {
+	for _, c := range in.Snapshot.Claims {
+		for _, result := range claim.Held(c, v1alpha1.PoolName(node)) {
+			if !slices.ContainsFunc(indicesOf(result.Device), func(i int) bool { return gpus[i] }) {
 				continue
 			}
-			text := "claim " + claim.Namespace + "/" + claim.Name
-			if pods := users(claim); len(pods) > 0 {
+			text := "claim " + c.Namespace + "/" + c.Name
+			if pods := users(c); len(pods) > 0 {
 				text = "pod " + strings.Join(pods, ", ")
 			}
 			if memory, ok := result.ConsumedCapacity[v1alpha1.CapMemory]; ok {
@@ -237,34 +236,8 @@ func heldBy(in Input, node string, devices []string) string {
 	return "; held by " + some(slices.Sorted(maps.Keys(held)))
 }
 
-// resultsOf are the devices of this driver that a claim holds.
-func resultsOf(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
-	if claim.Status.Allocation == nil {
-		return nil
-	}
-	var out []resourceapi.DeviceRequestAllocationResult
-	for _, result := range claim.Status.Allocation.Devices.Results {
-		if result.Driver == v1alpha1.DriverName && !ptr.Deref(result.AdminAccess, false) {
-			out = append(out, result)
-		}
-	}
-	return out
-}
-
-// indicesOn are the GPUs of each device of a node.
-func indicesOn(in Input, node string) map[string][]int64 {
-	out := map[string][]int64{}
-	for _, slice := range in.Slices {
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
-			continue
-		}
-		for _, d := range slice.Spec.Devices {
-			if indices, _, err := devices.ParseDeviceName(d.Name); err == nil {
-				for _, index := range indices {
-					out[d.Name] = append(out[d.Name], int64(index))
-				}
-			}
-		}
-	}
-	return out
+// indicesOf are the GPUs of a device, none where it is not the driver's.
+func indicesOf(device string) []int {
+	indices, _, _ := devices.ParseDeviceName(device)
+	return indices
 }

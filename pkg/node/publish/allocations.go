@@ -12,9 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -151,7 +149,7 @@ func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.Re
 		if !counts(c) {
 			return
 		}
-		for _, r := range allocatedResults(c, p.pool()) {
+		for _, r := range claim.Held(c, p.pool()) {
 			if _, m, err := devices.ParseDeviceName(r.Device); err == nil && m != mode.MIG {
 				out.add(m, usersOf(c)...)
 			}
@@ -160,20 +158,6 @@ func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.Re
 	slices.Sort(out.names)
 	out.names = slices.Compact(out.names)
 	return out, err
-}
-
-// allocatedResults are the results of the claim's allocation that hold devices of the pool.
-func allocatedResults(c *resourceapi.ResourceClaim, pool string) []resourceapi.DeviceRequestAllocationResult {
-	if c.Status.Allocation == nil {
-		return nil
-	}
-	var inUse []resourceapi.DeviceRequestAllocationResult
-	for _, r := range c.Status.Allocation.Devices.Results {
-		if r.Driver == v1alpha1.DriverName && r.Pool == pool && !ptr.Deref(r.AdminAccess, false) {
-			inUse = append(inUse, r)
-		}
-	}
-	return inUse
 }
 
 // firstAllocated is the index of the first grant that holds something of the node's mode, -1 if none

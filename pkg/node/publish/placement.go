@@ -87,21 +87,10 @@ func (o occupancy) gpus() []placement.GPU {
 	out := make([]placement.GPU, 0, len(o.machine.GPUs))
 	for _, g := range o.machine.GPUs {
 		full := !slices.ContainsFunc(o.served, func(sm servedMode) bool { return o.takes(sm, g) })
-		out = append(out, o.gpu(g, full))
+		out = append(out, o.used.GPU(g.UUID).Placed(g.Index, g.MemoryUnits(), full))
 	}
 	return out
 }
-
-// gpu counts compute as memory where more of that is taken: what is left of the one is of no
-// use without the other.
-func (o occupancy) gpu(g gpu.GPU, full bool) placement.GPU {
-	u, units := o.used.GPU(g.UUID), g.MemoryUnits()
-	used := max(u.Used(units), asMemory(u.Cores+u.Reserved.Cores, units))
-	return placement.GPU{Index: g.Index, Memory: units, Used: used, Full: full}
-}
-
-// asMemory is the same part of a GPU's memory, in GiB units, as percent of its compute.
-func asMemory(percent, units int64) int64 { return (percent*units + 99) / 100 }
 
 func (o occupancy) takes(sm servedMode, g gpu.GPU) bool {
 	_, notIsolated := sm.notIsolated[g.UUID]
@@ -116,8 +105,8 @@ func (o occupancy) shared(sm servedMode) []placement.Shared {
 		u := o.used.GPU(g.UUID)
 		room := u.Reserved.Left(g.MemoryUnits(), sm.slots)
 		out = append(out, placement.Shared{
-			GPU: o.gpu(g, !o.takes(sm, g)), Room: placement.Amount{Units: room.Units, Shares: room.Slots},
-			Granted: o.granted(sm, g),
+			GPU:  u.Placed(g.Index, g.MemoryUnits(), !o.takes(sm, g)),
+			Room: placement.Amount{Units: room.Units, Shares: room.Slots}, Granted: o.granted(sm, g),
 		})
 	}
 	return out
@@ -189,7 +178,7 @@ func largest(records []state.Record) int64 {
 			if g.Mode.Shared() && !g.Admin {
 				uuid := g.GPU.UUID
 				units[uuid], cores[uuid] = units[uuid]+g.Units, cores[uuid]+g.CoresPercent
-				most = max(most, units[uuid], asMemory(cores[uuid], g.GPU.Units()))
+				most = max(most, units[uuid], placement.AsMemory(cores[uuid], g.GPU.Units()))
 			}
 		}
 	}

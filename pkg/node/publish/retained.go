@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -77,7 +78,7 @@ func mayBeAllocated(stored []resourceapi.ResourceSlice, allocated []string) [][]
 func (p *Publisher) allocatedDevices(ctx context.Context, s snapshot) ([]string, error) {
 	var names []string
 	err := cluster.EachClaim(ctx, p.Client, func(c *resourceapi.ResourceClaim) {
-		for _, r := range allocatedResults(c, p.pool()) {
+		for _, r := range claim.Held(c, p.pool()) {
 			names = append(names, r.Device)
 		}
 	})

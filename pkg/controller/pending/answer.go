@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pending
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+const (
+	// nearestMost is how many nodes a message names that come nearest to room.
+	nearestMost = 2
+	// lookAgain is when a pod is looked at again whose GPUs are free: the scheduler is about to
+	// place it, or others take them.
+	lookAgain = time.Minute
+)
+
+// answer is what there is to say to a pod.
+type answer struct {
+	// text is the message, empty where there is nothing to say; about is what of it makes it
+	// another one: what is free on which node changes all the time.
+	text, about string
+	// full says that GPUs are what the pod waits for, and others have them.
+	full bool
+	// again is when to look again, RepeatAfter where it is zero; stays says that until then what
+	// the pod was told, if anything, stays.
+	again time.Duration
+	stays bool
+}
+
+func says(text string) answer { return answer{text: text, about: text} }
+
+// add adds a part to what there is to say.
+func (a *answer) add(separator, text string) {
+	if a.text != "" && text != "" {
+		text = separator + text
+	}
+	a.text, a.about = a.text+text, a.about+text
+}
+
+// explain is what there is to say to a pod of which the scheduler said something;
+// nothing where its claims are not what it waits for.
+func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
+	if err := w.look(); err != nil {
+		return answer{}, err
+	}
+	a, err := w.ofClaims(ctx, pod, said)
+	if err != nil {
+		return answer{}, err
+	}
+	if !a.stays {
+		a.add(". ", advice.Of(pod, advice.Cluster{
+			Served:     func(name corev1.ResourceName) bool { return w.cluster.ClassOf(name) != nil || w.Offered(name) },
+			OnSomeNode: func(key string) bool { return w.cluster.Labels[key] },
+		}))
+	}
+	return a, nil
+}
+
+// ofClaims is what there is to say of the pod's claims, and of the one that the
+// scheduler makes for its extended resources.
+func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
+	claims, there, err := podstate.Claims(ctx, w.Client, pod)
+	if err != nil || !there {
+		return answer{}, err
+	}
+	if own := scheduling.ClaimForExtended(pod, w.cluster.ClassOf); own != nil {
+		claims = append(claims, own)
+	}
+	claims, cpus := withoutCPUs(claims)
+	if len(claims) == 0 {
+		return says(noCPUs(cpus, said)), nil
+	}
+	e, err := w.cluster.Explain(ctx, pod, claims)
+	if err != nil {
+		return answer{}, err
+	}
+	if e.Busy && !strings.Contains(said, podstate.NoDevices) {
+		delete(w.memories, cache.Key(pod))
+		return answer{}, nil
+	}
+	if e.Busy && e.Message != "" {
+		a, err := w.busy(ctx, pod, claims, cpus, e.Message)
+		if err == nil && a.full {
+			a.add("", asOnACK(e, claims))
+		}
+		return a, err
+	}
+	delete(w.memories, cache.Key(pod))
+	several, err := w.withMPS(ctx, pod, claims, e)
+	if err != nil {
+		return answer{}, err
+	}
+	if several {
+		return says(e.Message + oneGPUEach), nil
+	}
+	message := e.Message
+	if asksForBoth(e, claims) {
+		message += bothOfDynamic
+	}
+	return says(message + asOnACK(e, claims)), nil
+}
+
+// What is added to the message for a pod for which there are devices.
+const (
+	// orOthers: of the devices of others it is not known what is free.
+	orOthers = ". It may be devices of other drivers that are missing, which the pod asks for, too"
+	// yetWaits: the pod's GPUs have been free for a while.
+	yetWaits = ", and it still waits. The pod needs something else that the node lacks: the scheduler's Event says what"
+	// yetWaitsRules is yetWaits where it is not known what DeviceTaintRules close.
+	yetWaitsRules = ", and it still waits. A DeviceTaintRule may close them, or the pod needs something else that the " +
+		"node lacks: kubectl inspect cgpu explain pod/%s reads the rules, the scheduler's Event says the rest"
+	// closedByRules: what the driver publishes is open.
+	closedByRules = "the GPUs that the pod asks for take no new claims: DeviceTaintRules close them"
+)
+
+// busy is what there is to say to a pod for which there are devices: whether some are free is
+// found out by the scheduler's allocator.
+func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, cpus int64,
+	message string) (answer, error) {
+	a := answer{text: message, about: message, full: true}
+	ours, looks := w.lookedAt(claims)
+	if !looks {
+		a.add("", orOthers+mayBeCPUs(cpus))
+		return a, nil
+	}
+	m, now := w.memoryOf(pod), w.looks.now()
+	apart := w.cluster.TellsApart(ctx, scheduling.NewMeter(explainCost), ours)
+	room, known, err := w.looks.room(ctx, pod, ours, apart, m.answered(now))
+	switch {
+	case err != nil:
+		return answer{}, err
+	case room.Fits():
+		on := room.Nodes[len(room.Nodes)-1].Name
+		return w.free(pod, on, m.free(on, now), len(ours) < len(claims), cpus), nil
+	case !known:
+		if a = m.unknown(a, now); a.stays {
+			return a, nil
+		}
+	case room.Refused != nil:
+		m.full(message, a.about, now)
+	default:
+		if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
+			return n.Fits && n.Closed.By != scheduling.ByPod
+		}) {
+			a = says("no node that the pod can be on has its GPUs free")
+			a.full = true
+		} else if closed(room) {
+			a = says(closedByRules)
+		}
+		if nearest := explain.Nearest(room, nearestMost); nearest != "" {
+			a.text += ". " + nearest
+			a.about += withNearest
+		}
+		m.full(message, a.about, now)
+	}
+	a.add("", mayBeCPUs(cpus))
+	return a, nil
+}
+
+// free is what there is to say to a pod whose GPUs are free on a node, forLong if they have been for a while. It may
+// also wait for devices of others, or for CPUs.
+func (w *watcher) free(pod *corev1.Pod, on string, forLong, others bool, cpus int64) answer {
+	but, again := "", time.Duration(0)
+	switch gang, hasGang := podstate.Gang(pod); {
+	case cpus > 0:
+		but = mayBeCPUs(cpus)
+	case others:
+		but = orOthers
+	case hasGang && !w.speaks(pod):
+		return answer{}
+	case hasGang:
+		but = ", but its gang (PodGroup " + gang.Name + ") is placed only when enough of its pods find room at once: " +
+			"kubectl inspect cgpu explain pod/" + pod.Name + " says whether they do"
+	case !forLong:
+		return answer{again: lookAgain}
+	case w.rulesUnknown:
+		but, again = fmt.Sprintf(yetWaitsRules, pod.Name), lookAgain
+	default:
+		but, again = yetWaits, lookAgain
+	}
+	return answer{text: "the GPUs that the pod asks for are free on node " + on + but, about: but, again: again}
+}
+
+// lookedAt are the claims without those for devices of others, of which it is not known what is
+// free. It is false where looking would find out nothing: a claim may ask for GPUs and for
+// devices of others, such as NICs, at once, and without it GPUs would count as free that are not.
+func (w *watcher) lookedAt(claims []*resourceapi.ResourceClaim) (ours []*resourceapi.ResourceClaim, looks bool) {
+	for _, claim := range claims {
+		some, others := w.cluster.Ours(claim)
+		switch waits := claim.Status.Allocation == nil; {
+		case waits && some && others:
+			return nil, false
+		case waits && others:
+			continue
+		case waits && some:
+			looks = true
+		}
+		ours = append(ours, claim)
+	}
+	return ours, looks
+}
+
+// closed says whether taints are what the GPUs that come nearest have against the pod.
+func closed(room scheduling.Room) bool {
+	farthest := scheduling.NoStep
+	for _, n := range room.Nodes {
+		if n.Closed.By == scheduling.Open {
+			farthest = max(farthest, n.Farthest.Step)
+		}
+	}
+	return farthest == scheduling.Tainted
+}
+
+// What ACK's scheduler says where it finds no GPUs (source: its plugins for shares
+// and for topology). People search for these words.
+const (
+	ackUnmatched = "node(s) owns gpu resources are not matched that pod requests"
+	ackShort     = "node(s) didn't have enough device resources to allocate"
+	ackFewGPUs   = "not enough gpus with topology on the node"
+)
+
+// oneGPUEach is added to the message for a pod that waits for several GPUs where MPS
+// is what limits shares. ACK's scheduler says nothing of the kind.
+const oneGPUEach = ". The pod asks for shares of several GPUs (label " + ack.PodLabelCount + "), and with MPS a " +
+	"process can use one GPU: the pod needs a node in mode share, one whose shares something else than MPS limits, or " +
+	"one whose GPUs have one MPS daemon (label " + v1alpha1.LabelMPSDaemon + "=" + v1alpha1.MPSDaemonNode + ")"
+
+// withMPS says whether a pod waits because it asks for several GPUs in the manner of
+// ACK, and MPS limits the shares of those that it could have.
+func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	e explain.Explanation) (bool, error) {
+	if !e.Short {
+		return false, nil
+	}
+	several := false
+	others := slices.Clone(claims)
+	for i, claim := range claims {
+		if claim.Labels[v1alpha1.LabelLegacy] != "true" {
+			continue
+		}
+		other, is := legacy.AlsoMPS(claim)
+		others[i], several = other, several || is
+	}
+	if !several {
+		return false, nil
+	}
+	also, err := w.cluster.Explain(ctx, pod, others)
+	return also.Busy, err
+}
+
+// asOnACK adds to the message for a pod that asked in the manner of ACK what it was
+// told there; nothing where ACK's scheduler has no words of its own.
+func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string {
+	var asked []resourceapi.DeviceRequest
+	for _, claim := range claims {
+		if claim.Labels[v1alpha1.LabelLegacy] == "true" {
+			asked = append(asked, claim.Spec.Devices.Requests...)
+		}
+	}
+	text := ""
+	switch {
+	case len(asked) == 0 || e.Message == "":
+	case e.Unoffered:
+		text = ackUnmatched
+	case e.Busy || e.Short:
+		text = ackShort
+		if slices.ContainsFunc(asked, forWholeGPUs) {
+			text = ackFewGPUs
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	return ". On ACK: " + text
+}
+
+// bothOfDynamic is added to the message for a pod that asks for a share in the manner of ACK
+// and for whole GPUs by nvidia.com/gpu, or another extended resource.
+const bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) +
+	") and for whole GPUs: a node that gives it both is in mode dynamic"
+
+// asksForBoth says whether a pod cannot have both because no node that it could go to serves
+// both.
+func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) bool {
+	share, whole := false, false
+	for _, claim := range claims {
+		requests := claim.Spec.Devices.Requests
+		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeGPUs)
+		whole = whole || scheduling.OfScheduler(claim) ||
+			legacy.IsForNVIDIA(claim)
+	}
+	return share && whole && !e.Busy && e.Message != ""
+}
+
+func forWholeGPUs(r resourceapi.DeviceRequest) bool {
+	const ofTopology = ".topology.gpu.aliyun.com"
+	return r.Exactly != nil && strings.HasSuffix(r.Exactly.DeviceClassName, ofTopology) ||
+		slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool {
+			return strings.HasSuffix(s.DeviceClassName, ofTopology)
+		})
+}
+
+// CPUs of a container's own are published by another driver, whose devices are not known
+// here.
+const (
+	// orCPUs is added to the message for a pod that could have its GPUs.
+	orCPUs = ". It may also be CPUs that are missing: of class " + legacy.ClassCPUs + " the pod asks for %d"
+	// onlyCPUs is for a pod that asks for no GPU by a claim.
+	onlyCPUs = "no node that the pod can go to has the %d CPUs of its own free that it asks for by claims of class " +
+		legacy.ClassCPUs + ": those of a claim have to be of one NUMA node, or half of them each of two (annotation " +
+		ack.AnnotationCPUSet + ")"
+)
+
+// withoutCPUs returns the claims without what they ask of the driver for CPUs, those that
+// ask for nothing else left out, and how many CPUs that is.
+func withoutCPUs(claims []*resourceapi.ResourceClaim) (others []*resourceapi.ResourceClaim, cpus int64) {
+	for _, claim := range claims {
+		without, amount := legacy.WithoutCPUs(claim)
+		if claim.Status.Allocation == nil {
+			cpus += amount
+		}
+		if len(without.Spec.Devices.Requests) > 0 || claim.Status.Allocation != nil {
+			others = append(others, without)
+		}
+	}
+	return others, cpus
+}
+
+// mayBeCPUs is added for a pod that asks for so many CPUs, too.
+func mayBeCPUs(cpus int64) string {
+	if cpus == 0 {
+		return ""
+	}
+	return fmt.Sprintf(orCPUs, cpus)
+}
+
+// noCPUs is what there is to say to a pod that waits for CPUs alone.
+func noCPUs(cpus int64, said string) string {
+	if cpus == 0 || !strings.Contains(said, podstate.NoDevices) {
+		return ""
+	}
+	return fmt.Sprintf(onlyCPUs, cpus)
+}
