@@ -73,6 +73,11 @@ func (s Observations) NeedKubelet(pod *corev1.Pod) (need bool, notBefore time.Ti
 func (s Observations) AddDevices(pods []*corev1.Pod, kubelet Kubelet) (news bool) {
 	for _, pod := range pods {
 		seen, ok := s[pod.UID]
+		if ok && seen.Devices != nil && seen.Pod == nil {
+			// It is of a version that did not keep it.
+			seen.Pod, news = pod, true
+			s[pod.UID] = seen
+		}
 		if !ok || seen.Devices != nil || kubelet.Err != nil || kubelet.Asked.Before(seen.since) {
 			continue
 		}

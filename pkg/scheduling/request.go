@@ -88,13 +88,17 @@ func amounts(c *resourceapi.CapacityRequirements) map[resourceapi.QualifiedName]
 	return c.Requests
 }
 
-// OfDriver says whether a request is for devices of the driver: by the name of its class, as there may be no such class,
-// which is nil then, or by what it selects.
+// OfDriver says whether a request is for devices of the driver: by the name of its class, as there may be no such
+// class, which is nil then, or by what the class or the request selects.
 func (r Request) OfDriver(class *resourceapi.DeviceClass) bool {
 	if strings.HasSuffix(r.Class, "."+v1alpha1.DriverName) {
 		return true
 	}
-	return class != nil && slices.ContainsFunc(conditions(class.Spec.Selectors), func(e string) bool {
+	selected := slices.Clone(r.Selectors)
+	if class != nil {
+		selected = append(selected, conditions(class.Spec.Selectors)...)
+	}
+	return slices.ContainsFunc(selected, func(e string) bool {
 		return strings.Contains(e, `"`+v1alpha1.DriverName+`"`) || strings.Contains(e, `'`+v1alpha1.DriverName+`'`)
 	})
 }

@@ -65,8 +65,11 @@ func TestSharesBesideDevicesOfOthers(t *testing.T) {
 		c := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{
 			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 				Expression: `device.driver == "nic.example.com"`}}}}}
-		if _, err := s.client.ResourceV1().DeviceClasses().Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
+		everything := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any"}}
+		for _, c := range []*resourceapi.DeviceClass{c, everything} {
+			if _, err := s.client.ResourceV1().DeviceClasses().Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
+				s.Fatal(err)
+			}
 		}
 	}
 	other := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "nics"}}
@@ -78,12 +81,21 @@ func TestSharesBesideDevicesOfOthers(t *testing.T) {
 	both.Spec.Devices.Requests = append(both.Spec.Devices.Requests, nic("nic"), nic("second"))
 	both.Spec.Devices.Constraints = append(both.Spec.Devices.Constraints,
 		resourceapi.DeviceConstraint{MatchAttribute: &root, Requests: []string{"nic", "second"}})
+	// A class of everything: the request says whose devices are meant.
+	everything := claim(-1, 2, 1)
+	for i := range everything.Spec.Devices.Requests {
+		r := everything.Spec.Devices.Requests[i].Exactly
+		r.DeviceClassName = "any"
+		r.Selectors = append(r.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.aliyun.com"`}})
+	}
 	for name, test := range map[string]struct {
 		claims []*resourceapi.ResourceClaim
 		pod    *corev1.Pod
 	}{
-		"two claims": {[]*resourceapi.ResourceClaim{other, claim(-1, 2, 1)}, two},
-		"one claim":  {[]*resourceapi.ResourceClaim{both}, waitingPod(refused)},
+		"the request's selector": {[]*resourceapi.ResourceClaim{everything}, waitingPod(refused)},
+		"two claims":             {[]*resourceapi.ResourceClaim{other, claim(-1, 2, 1)}, two},
+		"one claim":              {[]*resourceapi.ResourceClaim{both}, waitingPod(refused)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, published("1", behind, behind), test.claims, []*corev1.Pod{test.pod},

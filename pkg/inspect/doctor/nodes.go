@@ -38,8 +38,8 @@ func registered(s *Snapshot) []Finding {
 	var out []Finding
 	for _, node := range s.Nodes {
 		offered, publishes := published[node.Name]
-		label, labelled := asked(node)
-		labelled = labelled && !moves.leaves(node)
+		label, asks := asked(node)
+		labelled := asks && !moves.leaves(node)
 		describe := "kubectl describe node " + node.Name + ": its Events say why"
 		add := func(level Level, text, do string) {
 			out = append(out, Finding{Level: level, Object: "node/" + node.Name, Text: text, Do: do})
@@ -51,6 +51,9 @@ func registered(s *Snapshot) []Finding {
 		case runs[node.Name] && !publishes && !slices.Contains(unread, node.Name) && !s.cannotRead("events"):
 			add(Error, plugin+" runs there and has published nothing", describe+", and so does the log of its pod")
 		case len(offered) > 0:
+		case moves.unknown && (asks || node.Labels[ack.NodeLabelModel] != "") && len(ofDevicePlugins(node)) == 0:
+			add(Note, "it offers no GPUs"+because(told[node.Name])+"; whether it is left to device plugins is not known "+
+				"without the ConfigMap of "+plugin, describe)
 		case labelled && (publishes || runs[node.Name]):
 			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+" and offers no GPUs"+because(told[node.Name]),
 				describe)

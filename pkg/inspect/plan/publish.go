@@ -74,10 +74,11 @@ type gpuUse struct {
 	devices []*resourceapi.Device
 }
 
-// gpusOf are the GPUs of a pool's devices, by index, as claims use them, and the largest share, in GiB of its GPU. Those
-// in MIG mode are left out.
-func gpusOf(all []resourceapi.Device, claims []*resourceapi.ResourceClaim, pool string) (gpus map[int]*gpuUse,
-	largest int64) {
+// gpusOf are the GPUs of a pool's devices, by index, as claims use them, and the largest share, in GiB of its GPU.
+// Those in MIG mode are left out.
+func gpusOf(
+	all []resourceapi.Device, claims []*resourceapi.ResourceClaim, pool string,
+) (gpus map[int]*gpuUse, largest int64) {
 	gpus = map[int]*gpuUse{}
 	for i := range all {
 		d := &all[i]

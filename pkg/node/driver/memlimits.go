@@ -196,7 +196,7 @@ func (l *memoryLimits) again(ctx context.Context) (after time.Duration, nothing 
 	case !failed(last):
 		return 0, false
 	}
-	l.look(ctx, machine)
+	last = l.look(ctx, machine)
 	l.wake()
 	l.mu.Lock()
 	defer l.mu.Unlock()

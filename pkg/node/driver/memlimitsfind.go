@@ -23,11 +23,12 @@ type inventories func(*prepare.Inventory)
 func (f inventories) SetInventory(inv *prepare.Inventory) { f(inv) }
 
 // look finds out whether memory can be limited on the machine's GPUs, and tells.
-func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) {
+func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) (before isolation.KernelLimits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	before = l.last
 	if l.machine = m; l.never {
-		return
+		return before
 	}
 	l.last = l.detect(ctx, m)
 	l.never = l.never || errors.Is(l.last.Err, nvml.ErrUnsupported) || errors.Is(l.last.Err, errWithoutHook)
@@ -36,6 +37,7 @@ func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) {
 		l.last.Kinds,
 		"not", l.last.Reasons, "err", l.last.Err)
 	l.found(l.last)
+	return before
 }
 
 var (

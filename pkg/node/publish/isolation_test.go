@@ -124,6 +124,28 @@ func TestMemoryWithoutIsolation(t *testing.T) {
 	})
 }
 
+// Where MPS' limits had the kernel's beside them, claims are refused while the kernel holds none: so the GPU is closed.
+func TestKernelLimitsBesideMPSThatAreNotThereAnyMore(t *testing.T) {
+	b := newBench(t)
+	t.Cleanup(b.supervised(t))
+	has := isolation.KernelLimits{Settled: true,
+		Kinds: map[string]memlimit.Kind{"GPU-0": memlimit.DMem, "GPU-1": memlimit.DMem}}
+	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module",
+		Kernel: isolation.KernelConfig{Hook: "/plugins/gpu-memory-limit"}})
+	b.registry.SetKernelLimits(has)
+	b.restart()
+	b.mode("mps")
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	b.registry.SetKernelLimits(isolation.KernelLimits{Kinds: map[string]memlimit.Kind{"GPU-0": memlimit.DMem},
+		Reasons: map[string]error{"GPU-1": errors.New("the hook does not run on the host")}})
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps!")
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "the hook does not run") {
+		t.Errorf("event %q", got)
+	}
+	b.registry.SetKernelLimits(has)
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+}
+
 // The driver may answer late when the plugin starts: GPUs that the kernel's limits were offered on are closed until it
 // is known whether it still has them, and nobody waits for their claims to end.
 func TestKernelIsolationThatIsNotKnownYet(t *testing.T) {

@@ -86,10 +86,11 @@ func (s snapshot) plan() (p plan, err error) {
 	p.tell(s.switchWaiting(w, p.step)...)
 	p.checkpoint = s.checkpointOf(w, p.step)
 	p.layout, p.retained, p.resources = s.layout, s.retained, devices.Empty(s.pool)
-	p.again = p.step.Closed || w.again || mayBecomeKnown(s.reserved)
+	p.again = p.step.Closed || w.again
 	if p.step.Mode == "" {
 		return p, nil
 	}
+	p.again = p.again || mayBecomeKnown(s.reserved)
 	served := w.served
 	if !p.step.Equal(w.offer()) {
 		if served = s.served; s.notServed != nil {

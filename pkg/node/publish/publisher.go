@@ -154,12 +154,14 @@ type given struct {
 type memory struct {
 	restored   bool // the checkpoint is the file's
 	checkpoint Checkpoint
-	// lastDropped is the value of dropped when last was published, redone when the same was published again
+	// lastDropped is the value of dropped when last was published, rewrite when the same may be published again
 	// because of it.
 	lastDropped int
-	redone      time.Time
-	// refusalsSeen are those after which the API server had what was published.
+	rewrite     backoff
+	// refusalsSeen are those after which the API server had what was published, reread when it may be asked again
+	// what it has.
 	refusalsSeen int
+	reread       backoff
 	// last, layout and retained are as last published.
 	last     *resourceslice.DriverResources
 	layout   layout

@@ -157,16 +157,16 @@ func (p *Publisher) usable(ctx context.Context, todo plan, dropped int) (bool, e
 func (p *Publisher) toWrite(s snapshot, resources resourceslice.DriverResources, kept bool) (now, later bool) {
 	// Quantities of the same amount can differ in how they are kept.
 	if p.last == nil || !apiequality.Semantic.DeepEqual(*p.last, resources) {
+		p.rewrite = backoff{}
 		return true, false
 	}
 	// Of a pool that needs nothing nobody asks what would be kept.
 	if !kept || s.dropped == p.lastDropped || s.dropped != p.droppedSeen {
 		return false, false
 	}
-	if s.now.Sub(p.redone) < retryInterval {
+	if !p.rewrite.due(s.now) {
 		return false, true
 	}
-	p.redone = s.now
 	return true, false
 }
 
@@ -239,12 +239,32 @@ func (p *Publisher) refusal(ctx context.Context, s snapshot) error {
 	}
 	// What fields were dropped of was taken, and never is what was published.
 	if s.dropped == p.lastDropped {
+		if !p.reread.due(s.now) {
+			return s.refused
+		}
 		if stored, err := p.stored(ctx); err != nil || !holds(stored, *p.last) {
 			return s.refused
 		}
 	}
-	p.refusalsSeen = s.refusals
+	p.refusalsSeen, p.reread = s.refusals, backoff{}
 	return nil
+}
+
+// backoff is for what is asked of an API server again and again: at first at once, and then after waits that grow from
+// retryInterval to listInterval.
+type backoff struct {
+	wait  time.Duration
+	again time.Time
+}
+
+// due says whether it may be asked now, and then counts as asked.
+func (b *backoff) due(now time.Time) bool {
+	if now.Before(b.again) {
+		return false
+	}
+	b.wait = min(max(retryInterval, 2*b.wait), listInterval)
+	b.again = now.Add(b.wait)
+	return true
 }
 
 // holds says whether the stored slices are those of the resources.

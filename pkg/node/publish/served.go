@@ -108,7 +108,7 @@ type apart struct {
 
 // checkIsolation notes in the modes on which GPUs users would not be kept apart now, and at which level they are. It
 // looks once for all modes that have the same back end.
-func checkIsolation(m *gpu.Machine, modes ...[]servedMode) {
+func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]servedMode) {
 	seen := map[string]map[string]apart{}
 	for _, served := range modes {
 		for i, s := range served {
@@ -122,6 +122,7 @@ func checkIsolation(m *gpu.Machine, modes ...[]servedMode) {
 				if now.level != s.backend.Level() {
 					levels[g.UUID] = string(now.level)
 				}
+				byKernel, kind := backends.KernelMemory(s.mode, name, g.UUID)
 				switch unlimited := isolation.Unlimited(s.backend, g); {
 				case !devices.Serves(s.mode, g):
 					notIsolated[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole " +
@@ -130,11 +131,25 @@ func checkIsolation(m *gpu.Machine, modes ...[]servedMode) {
 					notIsolated[g.UUID] = unlimited
 				case now.whyNot != "":
 					notIsolated[g.UUID] = now.whyNot
+				case byKernel && kind == "":
+					if err := withoutKernel(backends, g.UUID); err != nil {
+						notIsolated[g.UUID] = err.Error()
+					}
 				}
 			}
 			served[i].notIsolated, served[i].levels = notIsolated, levels
 		}
 	}
+}
+
+// withoutKernel says why the kernel does not limit memory now on a GPU where claims are to have that, and would be
+// refused.
+func withoutKernel(backends isolation.Backends, uuid string) error {
+	kernel, err := backends.ByName(isolation.NameKernel)
+	if err != nil {
+		return err
+	}
+	return kernel.Check(uuid)
 }
 
 // look sees how the back end keeps the users of GPUs apart now, by UUID.
@@ -168,7 +183,7 @@ func noteMemoryLimits(m *gpu.Machine, backends isolation.Backends, modes ...[]se
 // last one did.
 func (p *Publisher) isolationChanged() bool {
 	now, m := slices.Clone(p.watched), p.inputs().machine
-	checkIsolation(m, now)
+	checkIsolation(m, p.Isolation, now)
 	return !slices.EqualFunc(p.watched, now, servedMode.keptAs)
 }
 

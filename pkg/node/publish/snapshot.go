@@ -98,7 +98,7 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 	}
 	offer := p.checkpoint.offer()
 	s.served, s.notServed = servedModes(offer, p.Isolation)
-	checkIsolation(s.machine, w.served, s.served)
+	checkIsolation(s.machine, p.Isolation, w.served, s.served)
 	noteMemoryLimits(s.machine, p.Isolation, w.served, s.served)
 	s.asked, p.watched = w, w.served
 	if w.mode == mode.Dynamic {

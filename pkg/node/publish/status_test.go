@@ -144,6 +144,12 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 	if err := b.storeSlice(taken); err != nil {
 		t.Fatal(err)
 	}
+	reads = 0
+	pass(refused, 3*time.Minute)
+	if reads > 0 {
+		t.Errorf("the ResourceSlices are read again at once")
+	}
+	b.clock.Step(2 * retryInterval)
 	pass(nil, 0)
 	reads = 0
 	pass(nil, 0)

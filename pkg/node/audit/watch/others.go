@@ -106,8 +106,8 @@ func (o *others) grants(ctx context.Context, namespace, name, uuid string) (bool
 	return false, nil
 }
 
-// isGPU says whether another driver's device states the GPU's UUID. Where the driver is away, that is not
-// known: the kubelet removes its slices of the node after a moment, and pods go on.
+// isGPU says whether another driver's device states the GPU's UUID. Where the driver is away, or does not publish the
+// device any more, that is not known: the kubelet removes a driver's slices of the node after a moment, and pods go on.
 func (o *others) isGPU(ctx context.Context, d resourceapi.DeviceRequestAllocationResult, uuid string) (bool, error) {
 	// Devices of the network are of no node.
 	for _, node := range []string{o.nodeName, ""} {
@@ -117,35 +117,24 @@ func (o *others) isGPU(ctx context.Context, d resourceapi.DeviceRequestAllocatio
 		if err != nil {
 			return false, fmt.Errorf("list the ResourceSlices of driver %s on node %q: %w", d.Driver, node, err)
 		}
-		published := false
 		for _, slice := range listed.Items {
-			if slice.Spec.Pool.Name != d.Pool {
-				continue
+			if i := slices.IndexFunc(slice.Spec.Devices, func(of resourceapi.Device) bool {
+				return slice.Spec.Pool.Name == d.Pool && of.Name == d.Device
+			}); i >= 0 {
+				return states(slice.Spec.Devices[i], uuid), nil
 			}
-			published = true
-			if states(slice.Spec.Devices, d.Device, uuid) {
-				return true, nil
-			}
-		}
-		if published {
-			return false, nil
 		}
 	}
-	return false, fmt.Errorf("find device %s in the ResourceSlices of driver %s: pool %s has none, as while the driver "+
-		"is away", d.Device, d.Driver, d.Pool)
+	return false, fmt.Errorf("find device %s in the ResourceSlices of driver %s: pool %s does not have it, as while the "+
+		"driver is away, or has withdrawn it", d.Device, d.Driver, d.Pool)
 }
 
-// states says whether the device of that name has the GPU's UUID among its attributes.
-func states(devices []resourceapi.Device, name, uuid string) bool {
-	return slices.ContainsFunc(devices, func(d resourceapi.Device) bool {
-		if d.Name != name {
-			return false
+// states says whether the GPU's UUID is among the device's attributes.
+func states(d resourceapi.Device, uuid string) bool {
+	for _, a := range d.Attributes {
+		if a.StringValue != nil && *a.StringValue == uuid {
+			return true
 		}
-		for _, a := range d.Attributes {
-			if a.StringValue != nil && *a.StringValue == uuid {
-				return true
-			}
-		}
-		return false
-	})
+	}
+	return false
 }

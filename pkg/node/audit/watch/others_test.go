@@ -84,6 +84,12 @@ func TestClaimsOfOtherDrivers(t *testing.T) {
 		m.looks(10)
 		reporttest.Told(t, m.pods)
 	})
+	t.Run("its driver has withdrawn the device", func(t *testing.T) {
+		m := newMachine(t, nil, allocated("gpu.nvidia.com", "gpu-7"), slice("gpu.nvidia.com"))
+		m.claims = nil
+		m.looks(10)
+		reporttest.Told(t, m.pods)
+	})
 	t.Run("a device of no node", func(t *testing.T) {
 		m := newMachine(t, nil, allocated("fabric", "nic-0"))
 		m.claims = nil

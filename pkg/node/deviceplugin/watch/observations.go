@@ -3,12 +3,12 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -135,7 +135,11 @@ func (s *observations) deleted(pod *corev1.Pod) {
 func (s *observations) forget(uid types.UID, pod *corev1.Pod) {
 	devices := s.seen[uid].Devices != nil
 	if devices && pod != nil && deviceplugin.Holds(pod) {
-		if runs, err := s.running(uid); runs && err == nil {
+		runs, err := s.running(uid)
+		if _, did := s.going[uid]; did && err != nil {
+			return // that it could not be read now ends nothing
+		}
+		if runs && err == nil {
 			s.going[uid] = pod
 			return
 		}
@@ -203,7 +207,13 @@ func (s *observations) reserved(pods []*corev1.Pod, n deviceplugin.Node) devicep
 	news := s.seen.AddDevices(pods, n.Kubelet)
 	s.changed = s.changed || news || s.lost && s.all && n.Kubelet.Err == nil
 	n.Left, n.Observed = s.left, s.seen
-	return deviceplugin.Of(slices.AppendSeq(pods, maps.Values(s.going)), n)
+	for uid, going := range s.going {
+		// It may have been deleted since the pods were listed.
+		if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }) {
+			pods = append(pods, going)
+		}
+	}
+	return deviceplugin.Of(pods, n)
 }
 
 // store writes the file, if need be. What another process wrote before counts as seen
@@ -225,6 +235,8 @@ func (s *observations) store(ctx context.Context) error {
 		kept := deviceplugin.Observations{}
 		for uid, observed := range s.seen {
 			if first, ok := earlier[uid]; ok {
+				// Files of before have no pods.
+				first.Pod = cmp.Or(first.Pod, observed.Pod)
 				s.seen[uid], observed = first, first
 			}
 			if observed.Devices != nil {

@@ -91,6 +91,38 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	}
 }
 
+// A pod that is deleted while the kubelet is asked is among those that were listed before, and counts once.
+func TestPodThatIsDeletedMeanwhileCountsOnce(t *testing.T) {
+	s, a := opened(t, t.TempDir()), share("a", "0")
+	first(t, s, gives(a), a)
+	s.running = func(types.UID) (bool, error) { return true, nil }
+	s.deleted(a)
+	held := s.reserved([]*corev1.Pod{a}, deviceplugin.Node{GPUs: gpusOfNode}).GPU("GPU-0")
+	if held.Units != 4 || len(held.Pods) != 1 {
+		t.Errorf("%d GiB are held by %v, want 4 by one", held.Units, held.Pods)
+	}
+}
+
+// A version before kept no pods; this one adds them, for when they are deleted by force.
+func TestPodsOfAnEarlierVersionAreKept(t *testing.T) {
+	dir, a := t.TempDir(), share("a", "0")
+	before := opened(t, dir)
+	first(t, before, gives(a), a)
+	for uid, seen := range before.seen {
+		seen.Pod = nil
+		before.seen[uid] = seen
+	}
+	if err := before.file.store(before.seen); err != nil {
+		t.Fatal(err)
+	}
+	first(t, opened(t, dir), gives(a), a)
+	next := opened(t, dir)
+	next.running = func(types.UID) (bool, error) { return true, nil }
+	if got := first(t, next, gives()); got != "4 0" {
+		t.Errorf("taken are %s, want 4 0", got)
+	}
+}
+
 // A pod that was deleted by force while no process of the driver ran is in no list any more.
 func TestDeletedPodsThatRunAreKnownToTheNextProcess(t *testing.T) {
 	dir := t.TempDir()

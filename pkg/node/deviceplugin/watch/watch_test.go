@@ -4,6 +4,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -147,6 +148,7 @@ type node struct {
 	kubelet *kubelet
 	// runs are the UIDs of pods with processes; changes counts how often it was told of one.
 	runs    sync.Map
+	unread  atomic.Bool // whether there are such cannot be read
 	changes atomic.Int64
 }
 
@@ -155,6 +157,9 @@ func newNode(t *testing.T) *node {
 	n := &node{client: fake.NewClientset(), kubelet: &kubelet{}}
 	observed := opened(t, t.TempDir())
 	observed.running = func(uid types.UID) (bool, error) {
+		if n.unread.Load() {
+			return false, errors.New("too many open files")
+		}
 		_, runs := n.runs.Load(uid)
 		return runs, nil
 	}
@@ -213,7 +218,10 @@ func TestPodThatIsDeletedByForceHoldsItsGPUUntilItHasEnded(t *testing.T) {
 		n.delete(t, "a")
 		n.has(t, "[old/a] []")
 		time.Sleep(time.Hour)
+		n.unread.Store(true)
+		time.Sleep(time.Minute)
 		n.has(t, "[old/a] []")
+		n.unread.Store(false)
 		n.changes.Store(0)
 		n.runs.Clear()
 		time.Sleep(2 * sweepInterval)

@@ -363,3 +363,18 @@ func TestGPUThatCannotBeAsked(t *testing.T) {
 	d.set(func(d *fakeDevice) { d.err = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 }
+
+// A supervisor that ends, as for an update, leaves a GPU closed of which the use was lost: claims may have it.
+func TestGPUOfALostUseStaysClosedAtTheEnd(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.uses(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if err := os.Remove(filepath.Join(w.dir.Files("a"), mps.UseFile)); err != nil {
+		t.Fatal(err)
+	}
+	w.end()
+	if mode := d.is(); mode != gpu.ComputeProhibited {
+		t.Errorf("the compute mode is %s, want %s", mode, gpu.ComputeProhibited)
+	}
+}

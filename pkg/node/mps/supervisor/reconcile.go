@@ -146,7 +146,10 @@ func (k *keeper) limitCommands(ctx context.Context, limits []mps.Limits) (string
 func (k *keeper) finish(ctx context.Context) {
 	nodeIdle := errors.Is(context.Cause(ctx), errNodeIdle)
 	ctx = context.WithoutCancel(ctx)
-	uses, err := k.uses()
+	uses, err := k.knownUses()
+	if nodeIdle {
+		uses, err = k.uses()
+	}
 	stays := uses.claimed() && !nodeIdle
 	if err == nil && !stays {
 		err = k.gpus.release(ctx)
