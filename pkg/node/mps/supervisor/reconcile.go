@@ -147,7 +147,8 @@ func (k *keeper) finish(ctx context.Context) {
 	nodeIdle := errors.Is(context.Cause(ctx), errNodeIdle)
 	ctx = context.WithoutCancel(ctx)
 	uses, err := k.knownUses()
-	if nodeIdle {
+	if nodeIdle || errors.Is(err, errUseGone) && k.gpus.remember(ctx) != nil {
+		// In a directory that was removed as well, nothing would tell the next supervisor to open the GPU again.
 		uses, err = k.uses()
 	}
 	stays := uses.claimed() && !nodeIdle
