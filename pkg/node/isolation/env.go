@@ -3,11 +3,14 @@
 package isolation
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
 // Environment variables that do not depend on the back end.
@@ -29,7 +32,7 @@ const (
 //	ALIYUN_COM_GPU_MEM_CONTAINER  the request's units per GPU
 //	ALIYUN_COM_GPU_MEM_DEV        the GPU's units
 //	ALIYUN_COM_GPU_MEM_UNIT       GiB
-//	ALIYUN_COM_GPU_MEM_IDX        the GPUs' indices, comma-separated
+//	ALIYUN_COM_GPU_MEM_IDX        the GPUs' indices, in order, comma-separated
 //	ALIYUN_COM_GPU_MEM_POD        the claim's units, over all requests and GPUs
 //	ALIYUN_COM_GPU_SCHD_WEIGHT    the compute percentage / 5, where compute was granted
 //
@@ -79,9 +82,13 @@ func weightEnv(r Group) []string {
 	return []string{fmt.Sprintf("%s=%d", ack.EnvWeight, cores/coresPerWeight)}
 }
 
+// indices are in ascending order, whatever that of the grants is.
 func indices(r Group) []string {
-	out := make([]string, 0, len(r.Grants))
-	for _, g := range r.Grants {
+	sorted := slices.SortedFunc(slices.Values(r.Grants), func(a, b claim.Grant) int {
+		return cmp.Compare(a.GPU.Index, b.GPU.Index)
+	})
+	out := make([]string, 0, len(sorted))
+	for _, g := range sorted {
 		out = append(out, strconv.Itoa(g.GPU.Index))
 	}
 	return out

@@ -58,7 +58,7 @@ func TestEnv(t *testing.T) {
 		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void,
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
 			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
-		"two GPUs": {request(grant(mode.Share, 1, 2, 0), grant(mode.Share, 3, 2, 0)), []string{void,
+		"two GPUs": {request(grant(mode.Share, 3, 2, 0), grant(mode.Share, 1, 2, 0)), []string{void,
 			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
 			"ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
 		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void,

@@ -92,6 +92,7 @@ func TestLegacyGPUsOfSeveralContainers(t *testing.T) {
 	if len(grants) != 4 || len(gpus) != 2 {
 		t.Fatalf("%d shares of GPUs %d, want 4 of two GPUs", len(grants), gpus)
 	}
+	slices.Sort(gpus)
 	ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(4, 22, 10, gpus...))
 	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(1, 22, 10, gpus...))
 	for _, container := range []string{"c0", "c1"} {
