@@ -20,9 +20,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// listInterval is how long at most a node that waits to change its mode does not
-// look whether the claims that it found at the API server are still allocated. It
-// looks after retryInterval first, and then after twice as long each time.
+// listInterval is the longest wait of a backoff, as of a node that waits to change its mode and looks whether the
+// claims that it found at the API server are still allocated.
 const listInterval = time.Minute
 
 // allocations are the claims that have devices of the pool, by what is to be
@@ -46,11 +45,9 @@ func (o *allocations) add(m mode.Mode, names ...string) {
 
 // drainCheck is what a node that waits to change its mode found when it last looked.
 type drainCheck struct {
-	// found holds what the API server had, asked again from again on; the time
-	// until then was wait.
+	// found holds what the API server had, asked again when that is due.
 	found allocations
-	again time.Time
-	wait  time.Duration
+	retry backoff
 	// prepared are the claims that were prepared, and names who used them.
 	prepared []types.UID
 	names    []string
@@ -85,7 +82,7 @@ func (p *Publisher) occupants(ctx context.Context, s snapshot) (allocations, err
 		return found, nil
 	}
 	p.drainCheck.prepared, p.drainCheck.names = nil, nil
-	if s.now.Before(p.drainCheck.again) {
+	if !p.drainCheck.retry.isDue(s.now) {
 		return p.drainCheck.found, nil
 	}
 	// What tolerates that the devices are closed is not prepared any more: it would keep
@@ -94,8 +91,7 @@ func (p *Publisher) occupants(ctx context.Context, s snapshot) (allocations, err
 	if err != nil || len(found.names) == 0 {
 		return found, err
 	}
-	wait := min(max(retryInterval, 2*p.drainCheck.wait), listInterval)
-	p.drainCheck = drainCheck{found: found, wait: wait, again: p.Clock.Now().Add(wait)}
+	p.drainCheck = drainCheck{found: found, retry: p.drainCheck.retry.after(p.Clock.Now())}
 	return found, nil
 }
 

@@ -164,9 +164,10 @@ func (p *Publisher) toWrite(s snapshot, resources resourceslice.DriverResources,
 	if !kept || s.dropped == p.lastDropped || s.dropped != p.droppedSeen {
 		return false, false
 	}
-	if !p.rewrite.due(s.now) {
+	if !p.rewrite.isDue(s.now) {
 		return false, true
 	}
+	p.rewrite = p.rewrite.after(s.now)
 	return true, false
 }
 
@@ -239,9 +240,10 @@ func (p *Publisher) refusal(ctx context.Context, s snapshot) error {
 	}
 	// What fields were dropped of was taken, and never is what was published.
 	if s.dropped == p.lastDropped {
-		if !p.reread.due(s.now) {
+		if !p.reread.isDue(s.now) {
 			return s.refused
 		}
+		p.reread = p.reread.after(s.now)
 		if stored, err := p.stored(ctx); err != nil || !holds(stored, *p.last) {
 			return s.refused
 		}
@@ -257,14 +259,13 @@ type backoff struct {
 	again time.Time
 }
 
-// due says whether it may be asked now, and then counts as asked.
-func (b *backoff) due(now time.Time) bool {
-	if now.Before(b.again) {
-		return false
-	}
-	b.wait = min(max(retryInterval, 2*b.wait), listInterval)
-	b.again = now.Add(b.wait)
-	return true
+// isDue says whether it may be asked now.
+func (b backoff) isDue(now time.Time) bool { return !now.Before(b.again) }
+
+// after is the backoff once it was asked.
+func (b backoff) after(now time.Time) backoff {
+	wait := min(max(retryInterval, 2*b.wait), listInterval)
+	return backoff{wait: wait, again: now.Add(wait)}
 }
 
 // holds says whether the stored slices are those of the resources.
