@@ -10,14 +10,14 @@ import (
 // Plus returns what is taken with what holder holds of the GPU with the UUID beside
 // these pods: something that has no claim either. The holder is named among the GPU's
 // pods.
-func (t Reserved) Plus(uuid, holder string, amounts Amount) Reserved {
+func (t Reserved) Plus(uuid, holder string, more Taken) Reserved {
 	gpus := maps.Clone(t.gpus)
 	if gpus == nil {
 		gpus = map[string]GPU{}
 	}
 	g := gpus[uuid]
-	g.Amount = g.plus(amounts)
-	g.MemoryOnly = g.MemoryOnly || amounts.Units > 0 && amounts.Cores == 0
+	g.Taken = g.plus(more)
+	g.MemoryOnly = g.MemoryOnly || more.Units > 0 && more.Cores == 0
 	g.Pods = append(slices.Clip(g.Pods), holder)
 	gpus[uuid] = g
 	return Reserved{Pods: t.Pods, gpus: gpus}

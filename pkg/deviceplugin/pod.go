@@ -80,7 +80,7 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	if !Holds(pod) {
 		return Pod{}, false
 	}
-	r := &reader{pod: pod, node: n, possible: n.possible(pod), amounts: map[int]Amount{}}
+	r := &reader{pod: pod, node: n, possible: n.possible(pod), amounts: map[int]Taken{}}
 	var seen bool
 	if r.observed, seen = n.Observed[pod.UID]; !seen {
 		r.observed.Annotations = annotationsOf(pod)
@@ -90,7 +90,7 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	r.readNative()
 	out := Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Unknown: r.unknown}
 	for _, index := range slices.Sorted(maps.Keys(r.amounts)) {
-		out.Shares = append(out.Shares, Share{GPU: index, Amount: r.amounts[index]})
+		out.Shares = append(out.Shares, Share{GPU: index, Taken: r.amounts[index]})
 	}
 	return out, len(out.Shares)+len(out.Unknown) > 0
 }
@@ -103,7 +103,7 @@ type reader struct {
 	observed Observation
 	// possible says whether it may have what the kubelet does not tell.
 	possible bool
-	amounts  map[int]Amount // by the GPU's index
+	amounts  map[int]Taken // by the GPU's index
 	unknown  []Unknown
 }
 
@@ -143,13 +143,13 @@ func (r *reader) limits(name corev1.ResourceName) []int64 {
 // known, those of both are not.
 func (r *reader) readShares() {
 	memory, cores := r.limits(ack.ResourceMemory), r.limits(ack.ResourceCores)
-	total := Amount{Units: sum(memory), Cores: sum(cores)}
+	total := Taken{Amount: gpu.Amount{Units: sum(memory), Cores: sum(cores)}}
 	for i := range memory {
 		if memory[i]+cores[i] > 0 {
 			total.Shares++
 		}
 	}
-	if total == (Amount{}) || !r.given(ack.ResourceMemory, ack.ResourceCores) {
+	if total == (Taken{}) || !r.given(ack.ResourceMemory, ack.ResourceCores) {
 		return
 	}
 	memoryParts, err := r.memory(memory)
@@ -158,16 +158,16 @@ func (r *reader) readShares() {
 		coreParts, err = r.cores(cores, memoryParts)
 	}
 	if err != nil {
-		r.unknown = append(r.unknown, Unknown{Amount: total, Reason: err.Error()})
+		r.unknown = append(r.unknown, Unknown{Taken: total, Reason: err.Error()})
 		return
 	}
 	for _, p := range memoryParts {
-		r.add(p.gpu, Amount{Units: p.amount, Shares: 1})
+		r.add(p.gpu, Taken{Amount: gpu.Amount{Units: p.amount, Shares: 1}})
 	}
 	for _, p := range coreParts {
 		counted := slices.ContainsFunc(memoryParts,
 			func(m part) bool { return m.container == p.container && m.gpu == p.gpu })
-		r.add(p.gpu, Amount{Cores: p.amount, Shares: shares(!counted)})
+		r.add(p.gpu, Taken{Amount: gpu.Amount{Cores: p.amount, Shares: shares(!counted)}})
 	}
 }
 
@@ -178,7 +178,7 @@ func shares(one bool) int64 {
 	return 0
 }
 
-func (r *reader) add(g int, a Amount) { r.amounts[g] = r.amounts[g].plus(a) }
+func (r *reader) add(g int, t Taken) { r.amounts[g] = r.amounts[g].plus(t) }
 
 func (r *reader) memory(limits []int64) ([]part, error) {
 	name, text, err := r.annotation(ack.AnnotationMemory, ack.AnnotationV1Index)
@@ -248,11 +248,11 @@ func (r *reader) readLinked() {
 // whole notes whole GPUs, or that they are not known.
 func (r *reader) whole(indices []int, err error) {
 	if err != nil {
-		r.unknown = append(r.unknown, Unknown{Amount: Amount{Shares: 1, Whole: true}, Reason: err.Error()})
+		r.unknown = append(r.unknown, Unknown{Taken: Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Reason: err.Error()})
 		return
 	}
 	for _, index := range indices {
-		r.add(index, Amount{Shares: 1, Whole: true})
+		r.add(index, Taken{Amount: gpu.Amount{Shares: 1}, Whole: true})
 	}
 }
 

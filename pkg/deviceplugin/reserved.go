@@ -26,30 +26,27 @@ import (
 // wholeCores is all of a GPU's compute, in percent.
 const wholeCores = 100
 
-// Amount is a part of a GPU.
-type Amount struct {
-	// Units is memory in GiB units, Cores compute in percent of the GPU.
-	Units, Cores int64
-	// Shares is how many containers have it.
-	Shares int64
+// Taken is what is held of a GPU.
+type Taken struct {
+	// Shares are the containers that have it.
+	gpu.Amount
 	// Whole says that it is all of the GPU. Units and Cores are 0 then.
 	Whole bool
 }
 
-func (a Amount) plus(b Amount) Amount {
-	return Amount{Units: a.Units + b.Units, Cores: a.Cores + b.Cores, Shares: a.Shares + b.Shares, Whole: a.Whole ||
-		b.Whole}
+func (t Taken) plus(more Taken) Taken {
+	return Taken{Amount: t.Plus(more.Amount), Whole: t.Whole || more.Whole}
 }
 
 // Share is what a pod holds of the GPU with the index.
 type Share struct {
 	GPU int
-	Amount
+	Taken
 }
 
 // Unknown is what a pod holds of some GPU or GPUs, of which it is not known which.
 type Unknown struct {
-	Amount
+	Taken
 	// Reason says why, for people.
 	Reason string
 }
@@ -69,7 +66,7 @@ func (p Pod) FullName() string { return p.Namespace + "/" + p.Name }
 
 // GPU is what is taken of one GPU by all pods that hold no claim.
 type GPU struct {
-	Amount
+	Taken
 	// MemoryOnly says that some hold memory and no compute of it.
 	MemoryOnly bool
 	// Pods are their names, as in Pod.FullName, in order.
@@ -85,7 +82,7 @@ type GPU struct {
 // those that were promised compute and those that were not do not share a GPU.
 func (c GPU) Closes(m mode.Mode) bool {
 	switch {
-	case c.Amount == Amount{}:
+	case c.Taken == Taken{}:
 		return false
 	case c.Whole || !m.Shared():
 		return true
@@ -129,7 +126,7 @@ func Listed(n Node) Reserved {
 		if len(devices.Resources) == 0 {
 			continue
 		}
-		r := &reader{node: n, amounts: map[int]Amount{}}
+		r := &reader{node: n, amounts: map[int]Taken{}}
 		for _, id := range devices.IDs {
 			index, offered, err := r.gpuOfDevice(id)
 			if offered || err != nil {
@@ -144,7 +141,7 @@ func Listed(n Node) Reserved {
 		}
 		p := Pod{Namespace: c.Namespace, Name: c.Pod, Unknown: r.unknown}
 		for _, index := range slices.Sorted(maps.Keys(r.amounts)) {
-			p.Shares = append(p.Shares, Share{GPU: index, Amount: r.amounts[index]})
+			p.Shares = append(p.Shares, Share{GPU: index, Taken: r.amounts[index]})
 		}
 		t.Pods = append(t.Pods, p)
 	}
@@ -170,33 +167,30 @@ func (t *Reserved) sum(gpus []gpu.GPU) {
 
 // add adds what the pod holds, or may hold, of the GPU with the index.
 func (c *GPU) add(p Pod, index int) {
-	var amounts Amount
+	var amounts Taken
 	for _, s := range p.Shares {
 		if s.GPU == index {
-			amounts = amounts.plus(s.Amount)
+			amounts = amounts.plus(s.Taken)
 		}
 	}
 	for _, u := range p.Unknown {
-		amounts = amounts.plus(u.Amount)
+		amounts = amounts.plus(u.Taken)
 	}
-	if amounts == (Amount{}) {
+	if amounts == (Taken{}) {
 		return
 	}
-	c.Amount = c.plus(amounts)
+	c.Taken = c.plus(amounts)
 	c.MemoryOnly = c.MemoryOnly || amounts.Units > 0 && amounts.Cores == 0
 	c.Pods = append(c.Pods, p.FullName())
 }
 
-// Left is what remains of a GPU.
-type Left struct{ Units, Cores, Slots int64 }
-
 // Left returns what remains of a GPU of which there was so much; never less than
 // nothing.
-func (c GPU) Left(units, slots int64) Left {
+func (c GPU) Left(units, shares int64) gpu.Amount {
 	if c.Whole {
-		return Left{}
+		return gpu.Amount{}
 	}
-	return Left{Units: max(0, units-c.Units), Cores: max(0, wholeCores-c.Cores), Slots: max(0, slots-c.Shares)}
+	return gpu.Amount{Units: max(0, units-c.Units), Cores: max(0, wholeCores-c.Cores), Shares: max(0, shares-c.Shares)}
 }
 
 // Ended says whether all containers of the pod have ended for good.

@@ -70,7 +70,7 @@ func containers(c ...corev1.Container) []corev1.Container { return c }
 // GPUs, and "?" for what is not known.
 func amounts(p Pod) string {
 	var out []string
-	write := func(g string, a Amount) {
+	write := func(g string, a Taken) {
 		if a.Whole {
 			out = append(out, g+":whole")
 		} else {
@@ -78,10 +78,10 @@ func amounts(p Pod) string {
 		}
 	}
 	for _, s := range p.Shares {
-		write(fmt.Sprint(s.GPU), s.Amount)
+		write(fmt.Sprint(s.GPU), s.Taken)
 	}
 	for _, u := range p.Unknown {
-		write("?", u.Amount)
+		write("?", u.Taken)
 	}
 	return strings.Join(out, " ")
 }
@@ -235,10 +235,11 @@ func TestWhatIsTakenOfEachGPU(t *testing.T) {
 	}
 	got := Of(pods, Node{GPUs: fourGPUs()})
 	for i, want := range []GPU{
-		{Amount: Amount{Units: 2, Shares: 1}, MemoryOnly: true, Pods: []string{"ns/lost"}},
-		{Amount: Amount{Units: 10, Shares: 3}, MemoryOnly: true, Pods: []string{"ns/a", "ns/b", "ns/lost"}},
-		{Amount: Amount{Units: 2, Shares: 2, Whole: true}, MemoryOnly: true, Pods: []string{"ns/lost", "ns/whole"}},
-		{Amount: Amount{Units: 2, Shares: 1}, MemoryOnly: true, Pods: []string{"ns/lost"}},
+		{Taken: Taken{Amount: gpu.Amount{Units: 2, Shares: 1}}, MemoryOnly: true, Pods: []string{"ns/lost"}},
+		{Taken: Taken{Amount: gpu.Amount{Units: 10, Shares: 3}}, MemoryOnly: true, Pods: []string{"ns/a", "ns/b", "ns/lost"}},
+		{Taken: Taken{Amount: gpu.Amount{Units: 2, Shares: 2}, Whole: true}, MemoryOnly: true,
+			Pods: []string{"ns/lost", "ns/whole"}},
+		{Taken: Taken{Amount: gpu.Amount{Units: 2, Shares: 1}}, MemoryOnly: true, Pods: []string{"ns/lost"}},
 	} {
 		if diff := cmp.Diff(want, got.GPU(fmt.Sprintf("GPU-%d", i))); diff != "" {
 			t.Errorf("GPU %d (-want +got):\n%s", i, diff)
@@ -255,24 +256,27 @@ func TestWhatIsTakenOfEachGPU(t *testing.T) {
 
 func TestWhatIsLeftOfAGPU(t *testing.T) {
 	for name, test := range map[string]struct {
-		taken Amount
-		want  Left
+		taken Taken
+		want  gpu.Amount
 	}{
-		"nothing taken": {Amount{}, Left{15, 100, 20}},
-		"some":          {Amount{Units: 4, Cores: 30, Shares: 2}, Left{11, 70, 18}},
-		"too much":      {Amount{Units: 3000, Cores: 200, Shares: 30}, Left{}},
-		"all":           {Amount{Whole: true, Shares: 1}, Left{}},
+		"nothing taken": {Taken{}, gpu.Amount{Units: 15, Cores: 100, Shares: 20}},
+		"some": {
+			Taken{Amount: gpu.Amount{Units: 4, Cores: 30, Shares: 2}},
+			gpu.Amount{Units: 11, Cores: 70, Shares: 18},
+		},
+		"too much": {Taken{Amount: gpu.Amount{Units: 3000, Cores: 200, Shares: 30}}, gpu.Amount{}},
+		"all":      {Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, gpu.Amount{}},
 	} {
-		if got := (GPU{Amount: test.taken}).Left(15, 20); got != test.want {
+		if got := (GPU{Taken: test.taken}).Left(15, 20); got != test.want {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
 	}
 }
 
 func TestModesThatAGPUIsClosedIn(t *testing.T) {
-	memory := GPU{Amount: Amount{Units: 3, Shares: 1}, MemoryOnly: true}
-	compute := GPU{Amount: Amount{Units: 3, Cores: 20, Shares: 1}}
-	whole := GPU{Amount: Amount{Whole: true, Shares: 1}}
+	memory := GPU{Taken: Taken{Amount: gpu.Amount{Units: 3, Shares: 1}}, MemoryOnly: true}
+	compute := GPU{Taken: Taken{Amount: gpu.Amount{Units: 3, Cores: 20, Shares: 1}}}
+	whole := GPU{Taken: Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}}
 	for m, want := range map[mode.Mode]string{
 		mode.Share: "compute whole", mode.CGPU: "compute whole", mode.MPS: "compute whole", mode.CoreMem: "memory whole",
 		mode.Exclusive: "memory compute whole", mode.Topology: "memory compute whole", mode.Dynamic: "memory compute whole",

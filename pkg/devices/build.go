@@ -14,7 +14,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // GiB is the unit that shared memory is counted in, in bytes.
@@ -38,10 +37,10 @@ type Options struct {
 	// Room is what claims can share of the GPU with the UUID in the shared modes,
 	// where that is less than all of it: somebody without a claim has the rest. It
 	// closes no GPU; that is for GPUTaints.
-	Room map[string]Room
+	Room map[string]gpu.Amount
 	// Limits is, where shares are spread, what claims may have together of the GPU with the
 	// UUID for the moment, which is no more than its Room.
-	Limits map[string]placement.Amount
+	Limits map[string]gpu.Amount
 	// Isolation names what keeps the users of one GPU apart, IsolationLevel
 	// what it takes to get around it; they become the attributes "isolation"
 	// and "isolationLevel".
@@ -67,13 +66,9 @@ type Options struct {
 	MIG MIGOptions
 }
 
-// Room is what claims can share of a GPU: GiB units of memory, percent of its
-// compute, and how many shares there can be.
-type Room struct{ Units, Cores, Slots int64 }
-
-// Empty says whether no share in the mode fits into it, however small.
-func (r Room) Empty(m mode.Mode) bool {
-	return r.Units < 1 || r.Slots < 1 || m.CountsCores() && r.Cores < coresStep
+// IsFull says whether no share in the mode, however small, fits into what is left of a GPU.
+func IsFull(left gpu.Amount, m mode.Mode) bool {
+	return left.Units < 1 || left.Shares < 1 || m.CountsCores() && left.Cores < coresStep
 }
 
 // Build returns the pool with one device per GPU that the mode Serves, in mode Topology with
@@ -119,12 +114,12 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 		d.AllowMultipleAllocations = &shared
 		room, less := o.Room[g.UUID]
 		if !less {
-			room = Room{Units: g.MemoryUnits(), Cores: wholeCores, Slots: o.Slots}
+			room = gpu.Amount{Units: g.MemoryUnits(), Cores: wholeCores, Shares: o.Slots}
 		}
 		if limit, limited := o.Limits[g.UUID]; limited {
 			a.setInt(v1alpha1.AttrShareableGiB, room.Units)
-			a.setInt(v1alpha1.AttrMaxShares, room.Slots)
-			room.Units, room.Slots = min(room.Units, limit.Units), min(room.Slots, limit.Shares)
+			a.setInt(v1alpha1.AttrMaxShares, room.Shares)
+			room.Units, room.Shares = min(room.Units, limit.Units), min(room.Shares, limit.Shares)
 		}
 		d.Capacity = sharedCapacity(room, o.Mode)
 	} else {
@@ -151,7 +146,7 @@ func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 // can be asked for is nothing: so a claim for memory and compute finds no
 // device there. In core-mem a claim has to state both, so nothing is given by
 // default; that it does is checked when it is written and when it is prepared.
-func sharedCapacity(room Room, m mode.Mode) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+func sharedCapacity(room gpu.Amount, m mode.Mode) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	memoryDefault, cores, coresMost := GiB, int64(wholeCores), resource.NewQuantity(0, resource.DecimalSI)
 	if m.CountsCores() {
 		memoryDefault, cores, coresMost = 0, room.Cores-room.Cores%coresStep, nil
@@ -160,7 +155,7 @@ func sharedCapacity(room Room, m mode.Mode) map[resourceapi.QualifiedName]resour
 		v1alpha1.CapMemory: capacityOf(room.Units*GiB, resource.BinarySI,
 			stepPolicy(memoryDefault, nil, GiB, resource.BinarySI)),
 		v1alpha1.CapCores: capacityOf(cores, resource.DecimalSI, stepPolicy(0, coresMost, coresStep, resource.DecimalSI)),
-		v1alpha1.CapSlots: capacityOf(room.Slots, resource.DecimalSI,
+		v1alpha1.CapSlots: capacityOf(room.Shares, resource.DecimalSI,
 			stepPolicy(1, resource.NewQuantity(1, resource.DecimalSI), 1, resource.DecimalSI)),
 	}
 }

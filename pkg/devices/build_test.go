@@ -79,22 +79,22 @@ func TestBuildShare(t *testing.T) {
 func TestBuildWithLessRoom(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mode mode.Mode
-		room Room
+		room gpu.Amount
 		want map[string]string
 	}{
-		"some left": {mode.Share, Room{Units: 4, Cores: 100, Slots: 18}, map[string]string{
+		"some left": {mode.Share, gpu.Amount{Units: 4, Cores: 100, Shares: 18}, map[string]string{
 			"memory": "4Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0",
 			"slots": "18 default 1 min 0 step 1 max 1",
 		}},
-		"compute, in steps": {mode.CoreMem, Room{Units: 4, Cores: 33, Slots: 18}, map[string]string{
+		"compute, in steps": {mode.CoreMem, gpu.Amount{Units: 4, Cores: 33, Shares: 18}, map[string]string{
 			"memory": "4Gi default 0 min 0 step 1Gi", "cores": "30 default 0 min 0 step 5",
 			"slots": "18 default 1 min 0 step 1 max 1",
 		}},
 		// A step of more than there is the API server refuses.
-		"nothing left": {mode.CoreMem, Room{Cores: 4}, map[string]string{"memory": "0", "cores": "0", "slots": "0"}},
+		"nothing left": {mode.CoreMem, gpu.Amount{Cores: 4}, map[string]string{"memory": "0", "cores": "0", "slots": "0"}},
 	} {
 		m := v100()
-		devices := devicesOf(t, m, Options{Pool: "n1/gpu", Mode: tc.mode, Slots: 20, Room: map[string]Room{
+		devices := devicesOf(t, m, Options{Pool: "n1/gpu", Mode: tc.mode, Slots: 20, Room: map[string]gpu.Amount{
 			m.GPUs[1].UUID: tc.room}})
 		if diff := cmp.Diff(tc.want, capacityStrings(devices[1])); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

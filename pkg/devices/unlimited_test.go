@@ -9,15 +9,15 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // What is held back to spread shares can be told from what pods without a claim hold.
 func TestWhatIsHeldBackIsNotReserved(t *testing.T) {
-	held := map[string]placement.Amount{"GPU-0": {Units: 4, Shares: 1}, "GPU-1": {Units: 99, Shares: 99}}
-	o := devices.Options{Pool: "p", Mode: mode.Share, Slots: 20, Room: map[string]devices.Room{
-		"GPU-1": {Units: 11, Cores: 100, Slots: 19}}, Limits: held}
+	held := map[string]gpu.Amount{"GPU-0": {Units: 4, Shares: 1}, "GPU-1": {Units: 99, Shares: 99}}
+	o := devices.Options{Pool: "p", Mode: mode.Share, Slots: 20, Room: map[string]gpu.Amount{
+		"GPU-1": {Units: 11, Cores: 100, Shares: 19}}, Limits: held}
 	built := devices.Build(plainGPUs(2), o).Pools["p"].Slices[0].Devices
 	var got [][4]int64
 	for i := range built {

@@ -8,7 +8,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
@@ -181,7 +181,7 @@ func TestExplanations(t *testing.T) {
 		},
 		"GPUs that pods without a claim hold": {
 			site: func(t *testing.T) *site {
-				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", devices.Room{}), taint(v1alpha1.TaintHeld))
+				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", gpu.Amount{}), taint(v1alpha1.TaintHeld))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
 			want: "request gpu: the GPUs that match take no new claims at the moment: node n (held by pods without a " +
@@ -189,7 +189,7 @@ func TestExplanations(t *testing.T) {
 		},
 		"GPUs that pods without a claim leave something of": {
 			site: func(t *testing.T) *site {
-				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", devices.Room{Units: 2, Cores: 100, Slots: 19}))
+				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", gpu.Amount{Units: 2, Cores: 100, Shares: 19}))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
 			want:     "request gpu: the GPUs that match are all taken or too full: 4 GPUs on node n",

@@ -22,7 +22,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -120,17 +119,17 @@ var machines = []string{"a10x4", "v100x4", "t4x1", "a100x8", "dgx1"}
 func (d dice) resources(known map[string]*gpu.Machine, name string) resourceslice.DriverResources {
 	m := known[one(d, machines...)]
 	o := devices.Options{Pool: v1alpha1.PoolName(name), Slots: int64(1 + d.IntN(4)), Isolation: "none",
-		GPUTaints: map[string][]resourceapi.DeviceTaint{}, Room: map[string]devices.Room{},
-		Limits: map[string]placement.Amount{}}
+		GPUTaints: map[string][]resourceapi.DeviceTaint{}, Room: map[string]gpu.Amount{},
+		Limits: map[string]gpu.Amount{}}
 	for _, g := range m.GPUs {
 		switch d.IntN(8) {
 		case 0:
 			o.GPUTaints[g.UUID] = []resourceapi.DeviceTaint{{Key: one(d, v1alpha1.TaintUnhealthy, v1alpha1.TaintSwitching),
 				Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 		case 1:
-			o.Room[g.UUID] = devices.Room{Units: int64(d.IntN(8)), Cores: int64(5 * d.IntN(20)), Slots: o.Slots}
+			o.Room[g.UUID] = gpu.Amount{Units: int64(d.IntN(8)), Cores: int64(5 * d.IntN(20)), Shares: o.Slots}
 		case 2:
-			o.Limits[g.UUID] = placement.Amount{Units: int64(1 + d.IntN(8)), Shares: 1}
+			o.Limits[g.UUID] = gpu.Amount{Units: int64(1 + d.IntN(8)), Shares: 1}
 		}
 	}
 	modes := []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology}
@@ -337,7 +336,7 @@ func TestWhatNodesLack(t *testing.T) {
 		"health of linked sets": {"dgx1", mode.Topology, sick, nil, request("r", topologyClass),
 			"unhealthy: all 8 GPUs", "0"},
 		"held back": {"t4x1", mode.Share, func(o *devices.Options) {
-			o.Limits = map[string]placement.Amount{machine(t, "t4x1").GPUs[0].UUID: {Units: 4, Shares: 1}}
+			o.Limits = map[string]gpu.Amount{machine(t, "t4x1").GPUs[0].UUID: {Units: 4, Shares: 1}}
 		}, nil, share, "held back for a moment, as shares are spread: gpu-0", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {

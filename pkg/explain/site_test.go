@@ -99,8 +99,8 @@ func taint(key string) func(*devices.Options) {
 }
 
 // room is what is left of every GPU of the machine of demo/machines.
-func room(t *testing.T, machineName string, left devices.Room) func(*devices.Options) {
-	rooms := map[string]devices.Room{}
+func room(t *testing.T, machineName string, left gpu.Amount) func(*devices.Options) {
+	rooms := map[string]gpu.Amount{}
 	for _, g := range machine(t, machineName).GPUs {
 		rooms[g.UUID] = left
 	}

@@ -57,18 +57,18 @@ func (n *node) options() devices.Options {
 	var plain []placement.GPU
 	largest := int64(0)
 	for i, g := range n.machine.GPUs {
-		granted := placement.Amount{Units: sum(n.granted[i]), Shares: int64(len(n.granted[i]))}
+		granted := gpu.Amount{Units: sum(n.granted[i]), Shares: int64(len(n.granted[i]))}
 		plain = append(
 			plain,
 			placement.GPU{Index: i, Memory: g.MemoryUnits(), Used: granted.Units, Full: granted.Units == g.MemoryUnits()},
 		)
 		all = append(
 			all,
-			placement.Shared{GPU: plain[i], Room: placement.Amount{Units: g.MemoryUnits(), Shares: 20}, Granted: granted},
+			placement.Shared{GPU: plain[i], Room: gpu.Amount{Units: g.MemoryUnits(), Shares: 20}, Granted: granted},
 		)
 		largest = max(largest, slices.Max(append([]int64{0}, n.granted[i]...)))
 	}
-	limits := map[string]placement.Amount{}
+	limits := map[string]gpu.Amount{}
 	for i, limit := range placement.Limits(all, largest, placement.Wanted{}) {
 		limits[n.machine.GPUs[i].UUID] = limit
 	}

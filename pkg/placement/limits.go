@@ -2,15 +2,14 @@
 
 package placement
 
-// Amount is memory and a number of shares of one GPU.
-type Amount struct{ Units, Shares int64 }
+import "github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 
 // Shared is a GPU as one mode offers shares of it. Full is whether the mode takes any
 // further claim there.
 type Shared struct {
 	GPU
 	// Room is what claims can have of it together, Granted what they have.
-	Room, Granted Amount
+	Room, Granted gpu.Amount
 }
 
 // Wanted is what claims wait for that the limits for one share after the other would keep
@@ -18,9 +17,9 @@ type Shared struct {
 type Wanted struct {
 	// One is the most that one of them asks for of one GPU: where several containers share
 	// it, several shares. Zero is one share, of any size.
-	One Amount
+	One gpu.Amount
 	// GPUs is, by index, what has to be had of some together.
-	GPUs map[int]Amount
+	GPUs map[int]gpu.Amount
 }
 
 // Limits returns how much claims may have together of each GPU, in the order of the GPUs,
@@ -32,9 +31,9 @@ type Wanted struct {
 // it no further ahead of what is behind now than the largest share, and none if there is no
 // such share. Granted may lag behind what the scheduler has allocated: limits are for all
 // that it allocates, and what is behind only grows by that.
-func Limits(gpus []Shared, largest int64, w Wanted) []Amount {
+func Limits(gpus []Shared, largest int64, w Wanted) []gpu.Amount {
 	least := behind(gpus)
-	out := make([]Amount, len(gpus))
+	out := make([]gpu.Amount, len(gpus))
 	for i, g := range gpus {
 		out[i] = limit(g, least, largest, w)
 	}
@@ -53,8 +52,8 @@ func behind(gpus []Shared) GPU {
 	return least
 }
 
-func limit(g Shared, least GPU, largest int64, w Wanted) Amount {
-	more := Amount{Units: g.Room.Units, Shares: max(1, w.One.Shares)}
+func limit(g Shared, least GPU, largest int64, w Wanted) gpu.Amount {
+	more := gpu.Amount{Units: g.Room.Units, Shares: max(1, w.One.Shares)}
 	if w.One.Shares > 1 {
 		// Several claims could take that many shares, too.
 		more.Units = max(largest, w.One.Units)
@@ -67,23 +66,23 @@ func limit(g Shared, least GPU, largest int64, w Wanted) Amount {
 		more.Units = max(largest, w.One.Units) - ahead
 	}
 	if g.Full || more.Units <= 0 {
-		more = Amount{}
+		more = gpu.Amount{}
 	}
 	needed := w.GPUs[g.Index]
-	out := Amount{
+	out := gpu.Amount{
 		Units:  min(g.Room.Units, max(needed.Units, g.Granted.Units+more.Units)),
 		Shares: min(g.Room.Shares, max(needed.Shares, g.Granted.Shares+more.Shares)),
 	}
 	// The scheduler takes a capacity of nothing for one that it need not look at.
-	return Amount{Units: max(1, out.Units), Shares: max(1, out.Shares)}
+	return gpu.Amount{Units: max(1, out.Units), Shares: max(1, out.Shares)}
 }
 
 // More is what a GPU with the limit takes beside what was granted: nothing where either is
 // used up.
-func More(limit, granted Amount) Amount {
-	more := Amount{Units: limit.Units - granted.Units, Shares: limit.Shares - granted.Shares}
+func More(limit, granted gpu.Amount) gpu.Amount {
+	more := limit.Minus(granted)
 	if more.Units <= 0 || more.Shares <= 0 {
-		return Amount{}
+		return gpu.Amount{}
 	}
 	return more
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
@@ -53,8 +54,8 @@ func TestOrder(t *testing.T) {
 func shared(units ...int64) []placement.Shared {
 	var gpus []placement.Shared
 	for _, g := range used(units...) {
-		granted := placement.Amount{Units: g.Used, Shares: min(1, g.Used)}
-		gpus = append(gpus, placement.Shared{GPU: g, Room: placement.Amount{Units: 15, Shares: 20}, Granted: granted})
+		granted := gpu.Amount{Units: g.Used, Shares: min(1, g.Used)}
+		gpus = append(gpus, placement.Shared{GPU: g, Room: gpu.Amount{Units: 15, Shares: 20}, Granted: granted})
 	}
 	return gpus
 }
@@ -63,42 +64,43 @@ func TestLimits(t *testing.T) {
 	unlike := []placement.Shared{
 		{
 			GPU:     placement.GPU{Memory: 40, Used: 10},
-			Room:    placement.Amount{Units: 40, Shares: 20},
-			Granted: placement.Amount{Units: 10, Shares: 1},
+			Room:    gpu.Amount{Units: 40, Shares: 20},
+			Granted: gpu.Amount{Units: 10, Shares: 1},
 		},
 		{
 			GPU:     placement.GPU{Memory: 80, Used: 24},
-			Room:    placement.Amount{Units: 80, Shares: 20},
-			Granted: placement.Amount{Units: 24, Shares: 2},
+			Room:    gpu.Amount{Units: 80, Shares: 20},
+			Granted: gpu.Amount{Units: 24, Shares: 2},
 		},
 	}
 	reserved := shared(0, 0)
-	reserved[0].Used, reserved[0].Room = 9, placement.Amount{Units: 6, Shares: 19}
-	none, twoShares := placement.Wanted{}, placement.Wanted{One: placement.Amount{Units: 6, Shares: 2}}
+	reserved[0].Used, reserved[0].Room = 9, gpu.Amount{Units: 6, Shares: 19}
+	of := func(units, shares int64) gpu.Amount { return gpu.Amount{Units: units, Shares: shares} }
+	none, twoShares := placement.Wanted{}, placement.Wanted{One: gpu.Amount{Units: 6, Shares: 2}}
 	onFirst := func(units int64) placement.Wanted {
-		return placement.Wanted{GPUs: map[int]placement.Amount{0: {Units: units, Shares: 2}}}
+		return placement.Wanted{GPUs: map[int]gpu.Amount{0: {Units: units, Shares: 2}}}
 	}
 	for name, test := range map[string]struct {
 		gpus    []placement.Shared
 		largest int64
 		wanted  placement.Wanted
 		// want is what each GPU takes beside what it has.
-		want []placement.Amount
+		want []gpu.Amount
 	}{
-		"nothing taken: a share of any size": {shared(0, 0), 0, none, []placement.Amount{{15, 1}, {15, 1}}},
-		"one is ahead: not that one":         {shared(4, 0, 0), 4, none, []placement.Amount{{}, {15, 1}, {15, 1}}},
-		"all are even":                       {shared(4, 4), 4, none, []placement.Amount{{11, 1}, {11, 1}}},
-		"ahead by less than a share":         {shared(5, 2, 3), 5, none, []placement.Amount{{2, 1}, {13, 1}, {4, 1}}},
-		"a full one is not behind":           {shared(-1, 4, 6), 6, none, []placement.Amount{{}, {11, 1}, {4, 1}}},
-		"all full":                           {shared(-15, -15), 15, none, []placement.Amount{{}, {}}},
-		"by the part of each":                {unlike, 20, none, []placement.Amount{{30, 1}, {16, 1}}},
-		"reserved without a claim":           {reserved, 0, none, []placement.Amount{{1, 1}, {15, 1}}},
-		"two containers wait":                {shared(0, 0, 4), 4, twoShares, []placement.Amount{{6, 2}, {6, 2}, {2, 2}}},
-		"one that names a GPU":               {shared(4, 0), 4, onFirst(7), []placement.Amount{{3, 1}, {15, 1}}},
-		"one beside another that never came": {shared(0, 4), 4, onFirst(19), []placement.Amount{{15, 2}, {}}},
+		"nothing taken: a share of any size": {shared(0, 0), 0, none, []gpu.Amount{of(15, 1), of(15, 1)}},
+		"one is ahead: not that one":         {shared(4, 0, 0), 4, none, []gpu.Amount{{}, of(15, 1), of(15, 1)}},
+		"all are even":                       {shared(4, 4), 4, none, []gpu.Amount{of(11, 1), of(11, 1)}},
+		"ahead by less than a share":         {shared(5, 2, 3), 5, none, []gpu.Amount{of(2, 1), of(13, 1), of(4, 1)}},
+		"a full one is not behind":           {shared(-1, 4, 6), 6, none, []gpu.Amount{{}, of(11, 1), of(4, 1)}},
+		"all full":                           {shared(-15, -15), 15, none, []gpu.Amount{{}, {}}},
+		"by the part of each":                {unlike, 20, none, []gpu.Amount{of(30, 1), of(16, 1)}},
+		"reserved without a claim":           {reserved, 0, none, []gpu.Amount{of(1, 1), of(15, 1)}},
+		"two containers wait":                {shared(0, 0, 4), 4, twoShares, []gpu.Amount{of(6, 2), of(6, 2), of(2, 2)}},
+		"one that names a GPU":               {shared(4, 0), 4, onFirst(7), []gpu.Amount{of(3, 1), of(15, 1)}},
+		"one beside another that never came": {shared(0, 4), 4, onFirst(19), []gpu.Amount{of(15, 2), {}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got []placement.Amount
+			var got []gpu.Amount
 			for i, limit := range placement.Limits(test.gpus, test.largest, test.wanted) {
 				got = append(got, placement.More(limit, test.gpus[i].Granted))
 			}

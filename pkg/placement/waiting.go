@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // Waiting says that a claim waits for what a node holds back to spread its shares.
@@ -65,12 +67,12 @@ func (w Waiting) Wanted(since, now time.Time, granted []string) (Wanted, bool) {
 	var wanted Wanted
 	if w.Shares > 1 {
 		// More of its kind are likely to follow.
-		wanted.One = Amount{Units: w.GiB, Shares: w.Shares}
+		wanted.One = gpu.Amount{Units: w.GiB, Shares: w.Shares}
 	}
 	if !slices.Contains(granted, w.Claim) {
-		wanted.GPUs = map[int]Amount{}
+		wanted.GPUs = map[int]gpu.Amount{}
 		for _, n := range w.GPUs {
-			wanted.GPUs[n.Index] = Amount{Units: n.GiB, Shares: n.Shares}
+			wanted.GPUs[n.Index] = gpu.Amount{Units: n.GiB, Shares: n.Shares}
 		}
 	}
 	return wanted, w.Shares > 1 || len(wanted.GPUs) > 0

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -22,7 +23,7 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: g}
 	share := claim.Grant{Request: "r", Mode: mode.Share, GPU: g, Units: 15}
 	other := claim.Grant{Request: "r", Mode: mode.MPS, GPU: g, Units: 15}
-	old := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true,
+	old := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 1, Shares: 1}}, MemoryOnly: true,
 		Pods: []string{"secret-team/secret-a", "team/own"}}
 	for name, test := range map[string]struct {
 		granted, wanted claim.Grant

@@ -44,7 +44,7 @@ func TestInstancesFit(t *testing.T) {
 			"claim team/other holds the GPU as it was before it was in MIG mode"},
 		"of a GPU that was shared": {share, instance("MIG-a", 7), deviceplugin.GPU{}, "before it was in MIG mode"},
 		"of a GPU of pods without a claim": {admin, instance("MIG-a", 7),
-			deviceplugin.GPU{Amount: deviceplugin.Amount{Whole: true}, Pods: []string{"team/old"}},
+			deviceplugin.GPU{Taken: deviceplugin.Taken{Whole: true}, Pods: []string{"team/old"}},
 			"without a claim: team/old"},
 		"of a GPU of another driver": {admin, instance("MIG-a", 7), deviceplugin.GPU{Driver: "gpu.nvidia.com"},
 			"driver gpu.nvidia.com publishes the GPU"},

@@ -109,7 +109,7 @@ func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
 	case u.Reserved.Driver != "":
 		return u.inUse(nil, "driver %s publishes the GPU on this node, too, or has given it to pods: the node's Event %s "+
 			"says more", u.Reserved.Driver, v1alpha1.ReasonOtherDriver)
-	case u.Reserved.Amount != deviceplugin.Amount{}:
+	case u.Reserved.Taken != deviceplugin.Taken{}:
 		return u.inUse(nil, "pods that a device plugin started hold some of the GPU without a claim: %s",
 			podsFor(namespace, u.Reserved))
 	case by != nil:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -45,7 +46,7 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 				others = append(others, Claim{Namespace: "team", Name: "other", Grants: []claim.Grant{share(tc.slots)}})
 			}
 			reserved := func(string) deviceplugin.GPU {
-				c := deviceplugin.GPU{Amount: deviceplugin.Amount{Shares: tc.reserved}}
+				c := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Shares: tc.reserved}}}
 				if tc.reserved > 0 {
 					c.Pods = []string{"old/a"}
 				}
@@ -72,11 +73,12 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 		return claim.Grant{Request: "r", Mode: m, GPU: g, Units: units, CoresPercent: cores}
 	}
 	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: g}
-	memory := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 6, Shares: 1}, MemoryOnly: true,
+	memory := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 6, Shares: 1}}, MemoryOnly: true,
 		Pods: []string{"old/a", "old/b"}}
-	compute := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
-	all := deviceplugin.GPU{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
-	nvidias := deviceplugin.GPU{Amount: deviceplugin.Amount{Whole: true}, Driver: "gpu.nvidia.com"}
+	compute := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 6, Cores: 60, Shares: 1}},
+		Pods: []string{"old/a"}}
+	all := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Pods: []string{"old/a"}}
+	nvidias := deviceplugin.GPU{Taken: deviceplugin.Taken{Whole: true}, Driver: "gpu.nvidia.com"}
 	for name, tc := range map[string]struct {
 		reserved deviceplugin.GPU
 		granted  int64

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
@@ -32,9 +33,8 @@ type GPU struct {
 	// Mode is that of the claims which were granted some of it; empty if none was.
 	// Where it is not shared, one claim has all of the GPU.
 	Mode mode.Mode
-	// Units is the memory that claims were granted, in GiB units, Cores the compute, in
-	// percent, Shares how many of its shares that counts as.
-	Units, Cores, Shares int64
+	// What claims were granted.
+	gpu.Amount
 	// Reserved is what pods without a claim have of it.
 	Reserved deviceplugin.GPU
 
@@ -101,16 +101,16 @@ func (n Node) grant(c *Claim, g claim.Grant) {
 
 // AsReserved is what the claim was granted of each GPU, by UUID, as if pods had it without
 // a claim. On a dynamic node it closes the GPU: others may be in another mode.
-func AsReserved(c Claim, nodeMode mode.Mode) map[string]deviceplugin.Amount {
-	amounts := map[string]deviceplugin.Amount{}
+func AsReserved(c Claim, nodeMode mode.Mode) map[string]deviceplugin.Taken {
+	amounts := map[string]deviceplugin.Taken{}
 	for uuid, u := range Of([]Claim{c}, nothing).gpus {
 		if u.Mode == "" {
 			continue // of which it has a MIG instance
 		}
 		if u.whole != nil || nodeMode == mode.Dynamic {
-			amounts[uuid] = deviceplugin.Amount{Whole: true}
+			amounts[uuid] = deviceplugin.Taken{Whole: true}
 		} else {
-			amounts[uuid] = deviceplugin.Amount{Units: u.Units, Cores: u.Cores, Shares: u.Shares}
+			amounts[uuid] = deviceplugin.Taken{Amount: u.Amount}
 		}
 	}
 	return amounts
@@ -123,9 +123,8 @@ func nothing(string) deviceplugin.GPU { return deviceplugin.GPU{} }
 func (u GPU) Used(units int64) int64 { return u.Units + units - u.Reserved.Left(units, 0).Units }
 
 // Free is what remains of a GPU that has so many units and takes so many shares.
-func (u GPU) Free(units, shares int64) devices.Room {
-	left := u.Reserved.Left(units, shares)
-	return devices.Room{Units: left.Units - u.Units, Cores: left.Cores - u.Cores, Slots: left.Slots - u.Shares}
+func (u GPU) Free(units, shares int64) gpu.Amount {
+	return u.Reserved.Left(units, shares).Minus(u.Amount)
 }
 
 // Placed is the GPU, which has so many units, as package placement goes by it. Compute counts as memory where more of
@@ -146,6 +145,6 @@ func (u GPU) Takes(m, nodeMode mode.Mode, units, shares int64) bool {
 	case u.Mode != "" && u.Mode != m:
 		return false
 	default:
-		return !u.Free(units, shares).Empty(m)
+		return !devices.IsFull(u.Free(units, shares), m)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -20,35 +20,36 @@ func TestGPU(t *testing.T) {
 	}
 	whole := claim.Grant{Mode: mode.Exclusive, GPU: g}
 	admin := claim.Grant{Mode: mode.Exclusive, GPU: g, Admin: true}
-	some := deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 4, Shares: 2}, MemoryOnly: true, Pods: []string{"old/a"}}
-	all := deviceplugin.GPU{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
+	some := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 4, Shares: 2}},
+		MemoryOnly: true, Pods: []string{"old/a"}}
+	all := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Pods: []string{"old/a"}}
 	for name, tc := range map[string]struct {
 		grants   []claim.Grant
 		reserved deviceplugin.GPU
 		used     int64
-		free     devices.Room
+		free     gpu.Amount
 		// share, core and whole say whether a GPU of a dynamic node takes another claim
 		// of mode share, core-mem and exclusive; inShare whether one of a node of mode
 		// share does of that mode.
 		share, core, whole, inShare bool
 	}{
-		"free": {nil, deviceplugin.GPU{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8}, true, true, true,
+		"free": {nil, deviceplugin.GPU{}, 0, gpu.Amount{Units: 15, Cores: 100, Shares: 8}, true, true, true,
 			true},
-		"administrator": {[]claim.Grant{admin}, deviceplugin.GPU{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8},
+		"administrator": {[]claim.Grant{admin}, deviceplugin.GPU{}, 0, gpu.Amount{Units: 15, Cores: 100, Shares: 8},
 			true, true, true, true},
-		"whole": {[]claim.Grant{whole}, deviceplugin.GPU{}, 15, devices.Room{Cores: 100, Slots: 7}, false,
+		"whole": {[]claim.Grant{whole}, deviceplugin.GPU{}, 15, gpu.Amount{Cores: 100, Shares: 7}, false,
 			false, false, false},
 		"shares": {[]claim.Grant{share(mode.Share, 3, 0, 1), share(mode.Share, 4, 0, 0)}, deviceplugin.GPU{}, 7,
-			devices.Room{Units: 8, Cores: 100, Slots: 6}, true, false, false, true},
+			gpu.Amount{Units: 8, Cores: 100, Shares: 6}, true, false, false, true},
 		"counts as several": {[]claim.Grant{share(mode.Share, 3, 0, 8)}, deviceplugin.GPU{}, 3,
-			devices.Room{Units: 12, Cores: 100}, false, false, false, false},
+			gpu.Amount{Units: 12, Cores: 100}, false, false, false, false},
 		"no memory left": {[]claim.Grant{share(mode.Share, 15, 0, 1)}, deviceplugin.GPU{}, 15,
-			devices.Room{Cores: 100, Slots: 7}, false, false, false, false},
+			gpu.Amount{Cores: 100, Shares: 7}, false, false, false, false},
 		"no compute left": {[]claim.Grant{share(mode.CoreMem, 3, 100, 1)}, deviceplugin.GPU{}, 3,
-			devices.Room{Units: 12, Slots: 7}, false, false, false, false},
+			gpu.Amount{Units: 12, Shares: 7}, false, false, false, false},
 		"reserved": {[]claim.Grant{share(mode.Share, 3, 0, 1)}, some, 7,
-			devices.Room{Units: 8, Cores: 100, Slots: 5}, false, false, false, true},
-		"reserved as a whole": {nil, all, 15, devices.Room{}, false, false, false, false},
+			gpu.Amount{Units: 8, Cores: 100, Shares: 5}, false, false, false, true},
+		"reserved as a whole": {nil, all, 15, gpu.Amount{}, false, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := Of([]Claim{{Namespace: "team", Name: "c", Grants: tc.grants}},

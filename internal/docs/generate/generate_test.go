@@ -20,7 +20,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 const checkout = "../../.."
@@ -238,7 +237,7 @@ func TestPublished(t *testing.T) {
 	for _, options := range []devices.Options{
 		{Pool: "n/gpu", Mode: mode.Topology, Isolation: "whole-card", IsolationLevel: "card"},
 		{Pool: "n/gpu", Mode: mode.CoreMem, Isolation: "mps", IsolationLevel: "driver", Slots: 20,
-			Limits:       map[string]placement.Amount{dgx.GPUs[0].UUID: {Units: 4, Shares: 2}},
+			Limits:       map[string]gpu.Amount{dgx.GPUs[0].UUID: {Units: 4, Shares: 2}},
 			MemoryLimits: map[string]string{dgx.GPUs[0].UUID: "dmem"}},
 	} {
 		for _, slice := range devices.Build(dgx, options).Pools["n/gpu"].Slices {

@@ -252,7 +252,7 @@ func (n Node) withoutClaim(uuid string) deviceplugin.GPU {
 		return deviceplugin.GPU{}
 	}
 	withoutClaim := n.GPUs[i].WithoutClaim
-	if withoutClaim.Amount == (deviceplugin.Amount{}) {
+	if withoutClaim.Taken == (deviceplugin.Taken{}) {
 		return withoutClaim
 	}
 	for _, pod := range n.Pods {
@@ -303,7 +303,9 @@ func read(d *resourceapi.Device, uuid string) (GPU, bool) {
 			Index: indices[0], UUID: uuid, Model: ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, ""),
 			MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0),
 		},
-		WithoutClaim: deviceplugin.GPU{Amount: deviceplugin.Amount{Units: units, Cores: cores, Whole: closed}},
+		WithoutClaim: deviceplugin.GPU{
+			Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: units, Cores: cores}, Whole: closed},
+		},
 	}, true
 }
 

@@ -205,7 +205,7 @@ func TestRefusals(t *testing.T) {
 // What pods without a claim hold, the node shows as taken off its GPUs.
 func TestRefusedBesidePodsWithoutAClaim(t *testing.T) {
 	left := devices.Options{Mode: mode.Share, Slots: 20,
-		Room: map[string]devices.Room{"GPU-0": {Units: 5, Cores: 100, Slots: 19}}}
+		Room: map[string]gpu.Amount{"GPU-0": {Units: 5, Cores: 100, Shares: 19}}}
 	n := Node{Name: "n1", Claims: []*resourceapi.ResourceClaim{claimOf("new", "gpu-0-share", "7Gi")},
 		Pods: []*corev1.Pod{podOf("new"), {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "native"},
@@ -245,7 +245,7 @@ func TestGPUsAreThoseOfTheSlices(t *testing.T) {
 	want := []GPU{
 		{GPU: gpu.GPU{Index: 0, UUID: "GPU-0", Model: "Tesla V100", MemoryMiB: 16130}},
 		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130},
-			WithoutClaim: deviceplugin.GPU{Amount: deviceplugin.Amount{Whole: true}}},
+			WithoutClaim: deviceplugin.GPU{Taken: deviceplugin.Taken{Whole: true}}},
 	}
 	if diff := cmp.Diff(want, gpusOf(t, prepared)); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
@@ -257,8 +257,9 @@ func TestGPUsAreThoseOfTheSlices(t *testing.T) {
 
 func TestMergedGPUIsClosedInAllModesOnly(t *testing.T) {
 	device := func(index int, units int64, closed bool) GPU {
-		return GPU{GPU: gpu.GPU{Index: index}, WithoutClaim: deviceplugin.GPU{Amount: deviceplugin.Amount{Units: units,
-			Whole: closed}}}
+		return GPU{GPU: gpu.GPU{Index: index}, WithoutClaim: deviceplugin.GPU{
+			Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: units}, Whole: closed},
+		}}
 	}
 	got := merge([]GPU{device(0, 0, true), device(0, 3, false), device(1, 0, true), device(1, 0, true)})
 	if diff := cmp.Diff([]GPU{device(0, 3, false), device(1, 0, true)}, got); diff != "" {

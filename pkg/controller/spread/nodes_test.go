@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
@@ -25,7 +26,7 @@ func beside(name string, gib int64) func(*site) {
 		if _, err := s.client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{}); err != nil {
 			s.Fatal(err)
 		}
-		behind := placement.Amount{Units: gib, Shares: 1}
+		behind := gpu.Amount{Units: gib, Shares: 1}
 		if _, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), publishedBy(name, gib, "1", behind, behind),
 			metav1.CreateOptions{}); err != nil {
 			s.Fatal(err)

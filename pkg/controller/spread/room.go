@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -27,7 +28,7 @@ import (
 // share is what a claim takes of one GPU beside what is allocated of it.
 type share struct {
 	index            int
-	allocated, asked placement.Amount
+	allocated, asked gpu.Amount
 }
 
 func (s share) needed() placement.Needed {
@@ -149,7 +150,7 @@ func (t *teller) fits(
 	if !whole {
 		return nil, nil
 	}
-	allocated := map[string]placement.Amount{}
+	allocated := map[string]gpu.Amount{}
 	others := t.claims.OnNode(node.Name)
 	for _, claim := range others {
 		add(allocated, claim.Status.Allocation.Devices.Results)
@@ -171,7 +172,7 @@ func (t *teller) fits(
 		// A claim that nobody can allocate is for the scheduler to tell of.
 		return nil, nil
 	}
-	asked := map[string]placement.Amount{}
+	asked := map[string]gpu.Amount{}
 	for _, allocation := range found {
 		add(asked, allocation.Devices.Results)
 	}
@@ -185,20 +186,20 @@ func (t *teller) fits(
 }
 
 // add adds up the shares that were allocated, by device.
-func add(sum map[string]placement.Amount, results []resourceapi.DeviceRequestAllocationResult) {
+func add(sum map[string]gpu.Amount, results []resourceapi.DeviceRequestAllocationResult) {
 	for _, r := range results {
 		if r.Driver != v1alpha1.DriverName || r.ShareID == nil || ptr.Deref(r.AdminAccess, false) {
 			continue
 		}
 		memory, had := r.ConsumedCapacity[v1alpha1.CapMemory], sum[r.Device]
-		sum[r.Device] = placement.Amount{Units: had.Units + memory.Value()/devices.GiB, Shares: had.Shares + 1}
+		sum[r.Device] = gpu.Amount{Units: had.Units + memory.Value()/devices.GiB, Shares: had.Shares + 1}
 	}
 }
 
 // slicesOf are a pool's slices as the allocator wants them, with nothing held back, the
 // devices first of which the least is allocated.
 func slicesOf(
-	node string, pool []*view.Slice, allocated map[string]placement.Amount,
+	node string, pool []*view.Slice, allocated map[string]gpu.Amount,
 ) ([]*resourceapi.ResourceSlice, error) {
 	out, err := view.ForAllocator(node, pool)
 	for _, s := range out {

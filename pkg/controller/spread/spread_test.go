@@ -36,13 +36,13 @@ import (
 )
 
 // published are the slices of node n with two GPUs of 15 GiB that offer so many shares more.
-func published(version string, limits ...placement.Amount) *resourceapi.ResourceSlice {
+func published(version string, limits ...gpu.Amount) *resourceapi.ResourceSlice {
 	return publishedBy("n", 15, version, limits...)
 }
 
 // publishedBy are those of a node whose GPUs have so many GiB.
-func publishedBy(node string, gib int64, version string, limits ...placement.Amount) *resourceapi.ResourceSlice {
-	machine, held := &gpu.Machine{}, map[string]placement.Amount{}
+func publishedBy(node string, gib int64, version string, limits ...gpu.Amount) *resourceapi.ResourceSlice {
+	machine, held := &gpu.Machine{}, map[string]gpu.Amount{}
 	for i := range 2 {
 		uuid := fmt.Sprintf("GPU-%d", i)
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: uuid, Model: "Tesla-V100", MemoryMiB: gib<<10 + 770})
@@ -62,7 +62,7 @@ func publishedBy(node string, gib int64, version string, limits ...placement.Amo
 }
 
 // one is what a GPU with a share offers that is ahead, or behind.
-var ahead, behind = placement.Amount{Units: 4, Shares: 1}, placement.Amount{Units: 15, Shares: 1}
+var ahead, behind = gpu.Amount{Units: 4, Shares: 1}, gpu.Amount{Units: 15, Shares: 1}
 
 // claim asks for shares, all of one GPU; on one of an index, where that is not negative.
 func claim(index int, gib ...int) *resourceapi.ResourceClaim {

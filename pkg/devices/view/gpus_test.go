@@ -58,7 +58,7 @@ func set() resourceapi.Device {
 func TestGPUsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
 	g := gpu.GPU{UUID: "GPU-0", Model: a10.Model, MemoryMiB: a10.MemoryMiB}
 	resources := devices.Build(&gpu.Machine{GPUs: []gpu.GPU{g}}, devices.Options{
-		Pool: "p", Mode: mode.CoreMem, Slots: 20, Room: map[string]devices.Room{"GPU-0": {Units: 3, Cores: 20, Slots: 1}},
+		Pool: "p", Mode: mode.CoreMem, Slots: 20, Room: map[string]gpu.Amount{"GPU-0": {Units: 3, Cores: 20, Shares: 1}},
 		GPUTaints: map[string][]resourceapi.DeviceTaint{
 			"GPU-0": {{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -161,7 +162,7 @@ func TestReplicasAreNoGPUs(t *testing.T) {
 func TestPodsOnNodesThatHaveMovedStay(t *testing.T) {
 	s := newSite(t)
 	s.offer("n1", devices.Build(gpus(1), devices.Options{Pool: v1alpha1.PoolName("n1"), Mode: mode.Share, Slots: 20,
-		Room: map[string]devices.Room{"GPU-0": {Units: 6, Cores: 100, Slots: 19}}}))
+		Room: map[string]gpu.Amount{"GPU-0": {Units: 6, Cores: 100, Shares: 19}}}))
 	s.Nodes = append(s.Nodes, ackNode("n2", map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4",
 		"aliyun.accelerator/nvidia_mem": "15360MiB", "ack.node.gpu.schedule": "share"},
 		map[string]string{"aliyun.com/gpu-count": "1"}))

@@ -23,7 +23,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -56,9 +55,9 @@ func (s *site) node(name string, n int, m mode.Mode, options ...func(*corev1.Nod
 
 // spreadNode adds one whose shares are spread.
 func (s *site) spreadNode(name string, n int) {
-	limits := map[string]placement.Amount{}
+	limits := map[string]gpu.Amount{}
 	for _, g := range gpus(n).GPUs {
-		limits[g.UUID] = placement.Amount{Units: 15, Shares: 1}
+		limits[g.UUID] = gpu.Amount{Units: 15, Shares: 1}
 	}
 	s.offer(name, devices.Build(gpus(n), devices.Options{Pool: v1alpha1.PoolName(name), Mode: mode.Share, Slots: 20,
 		Isolation: "none", Limits: limits}))

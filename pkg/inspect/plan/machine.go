@@ -16,7 +16,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // sharesOfMPS is how many shares of a GPU MPS keeps apart.
@@ -93,9 +92,9 @@ func Published(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.R
 		o := devices.Options{Pool: pool, Mode: served, Slots: slots, Isolation: b.name, IsolationLevel: b.level,
 			MIG: devices.MIGOptions{Isolation: "mig", Level: "kernel"}}
 		if where == mode.Spread {
-			o.Limits = map[string]placement.Amount{}
+			o.Limits = map[string]gpu.Amount{}
 			for _, g := range m.GPUs {
-				o.Limits[g.UUID] = placement.Amount{Units: g.MemoryUnits(), Shares: slots}
+				o.Limits[g.UUID] = gpu.Amount{Units: g.MemoryUnits(), Shares: slots}
 			}
 		}
 		all = append(all, o)

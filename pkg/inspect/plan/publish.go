@@ -147,7 +147,7 @@ func limit(all []resourceapi.Device, gpus map[int]*gpuUse, largest int64) {
 			g := gpus[indexOf(d)]
 			one := placement.Shared{GPU: g.Placed(indexOf(d), unitsOf(d), !g.takes(d)), Room: roomOf(d)}
 			if g.Mode == m {
-				one.Granted = placement.Amount{Units: g.Units, Shares: g.Shares}
+				one.Granted = gpu.Amount{Units: g.Units, Shares: g.Shares}
 			}
 			shared = append(shared, one)
 		}
@@ -168,10 +168,10 @@ func set(d *resourceapi.Device, name resourceapi.QualifiedName, value resource.Q
 }
 
 // roomOf is what claims can have of a device together.
-func roomOf(d *resourceapi.Device) placement.Amount {
+func roomOf(d *resourceapi.Device) gpu.Amount {
 	all := devices.Unlimited(d)
 	memory, slots := all[v1alpha1.CapMemory], all[v1alpha1.CapSlots]
-	return placement.Amount{Units: memory.Value.Value() / devices.GiB, Shares: slots.Value.Value()}
+	return gpu.Amount{Units: memory.Value.Value() / devices.GiB, Shares: slots.Value.Value()}
 }
 
 func indexOf(d *resourceapi.Device) int {

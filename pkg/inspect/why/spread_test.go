@@ -13,17 +13,16 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // spread has n2 spread its shares: each of its two GPUs of 22Gi offers one for the moment.
 func spread(t *testing.T) why.Input {
 	t.Helper()
 	in := stage(t)
-	machine, limits := &gpu.Machine{}, map[string]placement.Amount{}
+	machine, limits := &gpu.Machine{}, map[string]gpu.Amount{}
 	for i, uuid := range []string{"GPU-n2-a", "GPU-n2-b"} {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: uuid, Model: "NVIDIA-A10", MemoryMiB: 23028})
-		limits[uuid] = placement.Amount{Units: 22, Shares: 1}
+		limits[uuid] = gpu.Amount{Units: 22, Shares: 1}
 	}
 	pool := v1alpha1.PoolName("n2")
 	in.Slices[1].Spec.Devices = devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20,

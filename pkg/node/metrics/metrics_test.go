@@ -66,7 +66,7 @@ func holdings() Holdings {
 			if uuid != "GPU-a" {
 				return deviceplugin.GPU{}
 			}
-			return deviceplugin.GPU{Amount: deviceplugin.Amount{Units: 5}}
+			return deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 5}}}
 		},
 		Unhealthy: map[string]health.Unhealthy{"GPU-b": {Reason: "xid-79"}},
 		Audit: &audit.Snapshot{

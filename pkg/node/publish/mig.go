@@ -137,7 +137,7 @@ func closeReserved(uuid string, reserved deviceplugin.Reserved, closeTo func(uui
 	case uuid == "":
 	case g.Driver != "":
 		closeTo(uuid, v1alpha1.TaintOtherDriver, g.Driver)
-	case g.Amount != deviceplugin.Amount{}:
+	case g.Taken != deviceplugin.Taken{}:
 		closeTo(uuid, v1alpha1.TaintHeld, "")
 	}
 }

@@ -24,7 +24,7 @@ import (
 // have together of each in each mode, by UUID.
 type layout struct {
 	order  []int
-	limits map[mode.Mode]map[string]placement.Amount
+	limits map[mode.Mode]map[string]gpu.Amount
 }
 
 // place decides on the order of the GPUs in mode m, and on what is held back of them. What
@@ -55,13 +55,13 @@ func (s snapshot) place(
 	if wanted != mode.Spread {
 		return o.kept(s.layout, layout{order: placement.Packed(gpus)}), false, nil
 	}
-	next = layout{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]placement.Amount{}}
+	next = layout{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]gpu.Amount{}}
 	waiting, heeds := s.annotation.wanted(s.now, records)
 	for _, sm := range served {
 		if !sm.mode.Shared() {
 			continue
 		}
-		limits := map[string]placement.Amount{}
+		limits := map[string]gpu.Amount{}
 		for i, limit := range placement.Limits(o.shared(sm), largest(records), waiting) {
 			limits[s.machine.GPUs[i].UUID] = limit
 		}
@@ -106,18 +106,18 @@ func (o occupancy) shared(sm servedMode) []placement.Shared {
 		room := u.Reserved.Left(g.MemoryUnits(), sm.slots)
 		out = append(out, placement.Shared{
 			GPU:  u.Placed(g.Index, g.MemoryUnits(), !o.takes(sm, g)),
-			Room: placement.Amount{Units: room.Units, Shares: room.Slots}, Granted: o.granted(sm, g),
+			Room: room, Granted: o.granted(sm, g),
 		})
 	}
 	return out
 }
 
-func (o occupancy) granted(sm servedMode, g gpu.GPU) placement.Amount {
+func (o occupancy) granted(sm servedMode, g gpu.GPU) gpu.Amount {
 	u := o.used.GPU(g.UUID)
 	if u.Mode != sm.mode {
-		return placement.Amount{}
+		return gpu.Amount{}
 	}
-	return placement.Amount{Units: u.Units, Shares: u.Shares}
+	return gpu.Amount{Units: u.Units, Shares: u.Shares}
 }
 
 // kept is what was placed before where the next claims go by it as they would by what is
@@ -133,7 +133,7 @@ func (o occupancy) kept(before, next layout) layout {
 type offered struct {
 	index int
 	mode  mode.Mode
-	more  placement.Amount
+	more  gpu.Amount
 }
 
 // effect is what the scheduler finds, in its order.
@@ -152,7 +152,7 @@ func (o occupancy) effect(p layout) []offered {
 			limit, limited := p.limits[sm.mode][g.UUID]
 			if !limited {
 				found = append(found, offered{index: index, mode: sm.mode})
-			} else if more := placement.More(limit, o.granted(sm, g)); more != (placement.Amount{}) {
+			} else if more := placement.More(limit, o.granted(sm, g)); more != (gpu.Amount{}) {
 				found = append(found, offered{index, sm.mode, more})
 			}
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -249,9 +248,9 @@ func problems(served []servedMode, m *gpu.Machine) error {
 // left is what pods without a claim leave of the GPUs to this serving of a node in
 // the mode: the room on each GPU that they have some of, and the GPUs, in the
 // machine's order, that are closed because of them.
-func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]devices.Room,
+func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]gpu.Amount,
 	closed []string) {
-	room = map[string]devices.Room{}
+	room = map[string]gpu.Amount{}
 	free := usage.Of(nil, t.GPU)
 	for _, g := range m.GPUs {
 		u := free.GPU(g.UUID)
@@ -268,7 +267,7 @@ func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Rese
 
 // buildPool puts the devices together that a node of this mode publishes.
 func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved,
-	limits map[mode.Mode]map[string]placement.Amount, common devices.Options) resourceslice.DriverResources {
+	limits map[mode.Mode]map[string]gpu.Amount, common devices.Options) resourceslice.DriverResources {
 	options := make([]devices.Options, 0, len(served))
 	for _, s := range served {
 		o := common

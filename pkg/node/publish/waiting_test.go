@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
@@ -31,7 +32,7 @@ func (b *bench) told(t *testing.T, text string) {
 
 // offers checks how many GiB and shares claims can have of each GPU together, and whether the
 // publisher has to look again.
-func (b *bench) offers(t *testing.T, when string, again bool, want map[string]placement.Amount) {
+func (b *bench) offers(t *testing.T, when string, again bool, want map[string]gpu.Amount) {
 	t.Helper()
 	settled, err := b.reconcile(t.Context())
 	if err != nil {
@@ -40,10 +41,10 @@ func (b *bench) offers(t *testing.T, when string, again bool, want map[string]pl
 	if settled == again {
 		t.Errorf("%s: looks again: %t, want %t", when, !settled, again)
 	}
-	got := map[string]placement.Amount{}
+	got := map[string]gpu.Amount{}
 	for _, d := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices[0].Devices {
 		memory, slots := d.Capacity[v1alpha1.CapMemory].Value, d.Capacity[v1alpha1.CapSlots].Value
-		got[d.Name] = placement.Amount{Units: memory.Value() >> 30, Shares: slots.Value()}
+		got[d.Name] = gpu.Amount{Units: memory.Value() >> 30, Shares: slots.Value()}
 		units, shares := d.Attributes[v1alpha1.AttrShareableGiB].IntValue, d.Attributes[v1alpha1.AttrMaxShares].IntValue
 		if units == nil || *units != 15 || shares == nil || *shares != 20 {
 			t.Errorf("%s: device %s has attributes %v", when, d.Name, d.Attributes)
@@ -55,7 +56,7 @@ func (b *bench) offers(t *testing.T, when string, again bool, want map[string]pl
 }
 
 func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
-	even := map[string]placement.Amount{"gpu-0-share": {Units: 4, Shares: 1}, "gpu-1-share": {Units: 15, Shares: 1}}
+	even := map[string]gpu.Amount{"gpu-0-share": {Units: 4, Shares: 1}, "gpu-1-share": {Units: 15, Shares: 1}}
 	waiting := func(w placement.Waiting, at time.Time) string {
 		w.Claim, w.At = "waits", at
 		text, err := w.Encode()
@@ -82,16 +83,16 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 
 	b.told(t, waiting(onFirst, b.clock.Now()))
 	b.offers(t, "a claim needs the first", true,
-		map[string]placement.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
+		map[string]gpu.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
 	b.clock.Step(5 * time.Second)
 	b.offers(t, "after a while", false, even)
 
 	b.told(t, waiting(twoOfOne, b.clock.Now()))
 	b.offers(t, "one needs two shares", true,
-		map[string]placement.Amount{"gpu-0-share": {Units: 6, Shares: 3}, "gpu-1-share": {Units: 6, Shares: 2}})
+		map[string]gpu.Amount{"gpu-0-share": {Units: 6, Shares: 3}, "gpu-1-share": {Units: 6, Shares: 2}})
 
 	b.told(t, waiting(onFirst, b.clock.Now()))
 	grant("waits", "GPU-0", 3)
 	b.offers(t, "it has it", false,
-		map[string]placement.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
+		map[string]gpu.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
 }

@@ -134,8 +134,8 @@ func slice(n *corev1.Node, partly bool) *resourceapi.ResourceSlice {
 	options := devices.Options{Pool: pool, Mode: mode.Share, Slots: mode.DefaultSlots, Isolation: "none",
 		IsolationLevel: "none"}
 	if first := machine.GPUs[0]; partly {
-		options.Room = map[string]devices.Room{first.UUID: {Units: first.MemoryUnits() - withoutClaim, Cores: 100,
-			Slots: mode.DefaultSlots - 1}}
+		options.Room = map[string]gpu.Amount{first.UUID: {Units: first.MemoryUnits() - withoutClaim, Cores: 100,
+			Shares: mode.DefaultSlots - 1}}
 	}
 	built := devices.Build(machine, options)
 	return &resourceapi.ResourceSlice{
