@@ -52,7 +52,7 @@ type BaseOptions struct {
 	// DevRoot is the directory that has the device nodes below "dev". It
 	// defaults to DriverRoot, HostDevRoot to HostDriverRoot.
 	DevRoot, HostDevRoot string
-	// LibrarySearchPaths are directories, below DriverRoot, with the driver's
+	// LibrarySearchPaths are directories, as seen from DriverRoot, with the driver's
 	// libraries, where they are not in the usual ones.
 	LibrarySearchPaths []string
 	// HostHookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook. If it is empty, no hooks
@@ -148,13 +148,18 @@ func (o BaseOptions) nvcdi(ctx context.Context, machine *gpu.Machine) (nvcdi.Int
 	if o.HostHookPath == "" {
 		disabled = []nvcdi.HookName{nvcdi.AllHooks}
 	}
+	var searchPaths []string
+	for _, dir := range o.LibrarySearchPaths {
+		// nvcdi takes them for paths of this process, whatever the driver root is.
+		searchPaths = append(searchPaths, filepath.Join(o.DriverRoot, dir))
+	}
 	return nvcdi.New(
 		nvcdi.WithLogger(toolkitlog.New(klog.FromContext(ctx))),
 		nvcdi.WithMode(nvcdi.ModeNvml),
 		nvcdi.WithNvmlLib(toldLibrary{machine: machine}),
 		nvcdi.WithDriverRoot(o.DriverRoot),
 		nvcdi.WithDevRoot(o.DevRoot),
-		nvcdi.WithLibrarySearchPaths(o.LibrarySearchPaths),
+		nvcdi.WithLibrarySearchPaths(searchPaths),
 		nvcdi.WithNVIDIACDIHookPath(o.HostHookPath),
 		nvcdi.WithDisabledHooks(disabled...),
 		nvcdi.WithDeviceNamers(namer),

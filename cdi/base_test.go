@@ -181,9 +181,12 @@ func TestBaseRoots(t *testing.T) {
 			"ROOT/inner/dev/nvidiactl", "ROOT/inner/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
 		{"the same path", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot }, "ROOT/dev/nvidiactl",
 			"ROOT/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
-		{"libraries in a place of their own", func(o *BaseOptions) {
-			o.LibrarySearchPaths = []string{o.DriverRoot + "/" + sim.LibraryDir}
-		}, hostRoot + "/dev/nvidiactl", hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"libraries in a place of their own", func(o *BaseOptions) { moveLibraries(t, o, "/usr/local/nvidia/lib64") },
+			hostRoot + "/dev/nvidiactl", hostRoot + "/usr/local/nvidia/lib64/libcuda.so.570.124.06"},
+		{"libraries in a place of their own, on the host itself", func(o *BaseOptions) {
+			moveLibraries(t, o, "/usr/local/nvidia/lib64")
+			o.HostDriverRoot = "/"
+		}, "/dev/nvidiactl", "/usr/local/nvidia/lib64/libcuda.so.570.124.06"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := simulate(t, "t4x1")
@@ -206,6 +209,19 @@ func TestBaseRoots(t *testing.T) {
 			}
 		})
 	}
+}
+
+// moveLibraries has the driver's libraries in this directory of the driver root, and says so.
+func moveLibraries(t *testing.T, o *BaseOptions, dir string) {
+	t.Helper()
+	to := filepath.Join(o.DriverRoot, dir)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(o.DriverRoot, sim.LibraryDir), to); err != nil {
+		t.Fatal(err)
+	}
+	o.LibrarySearchPaths = []string{dir}
 }
 
 func TestBaseWithoutHooks(t *testing.T) {

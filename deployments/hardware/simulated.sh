@@ -39,6 +39,10 @@ gcc -std=gnu11 -O2 -static -o "$root/usr/bin/nvidia-smi" deployments/hardware/te
 library=$(readlink -f "$root/usr/lib/x86_64-linux-gnu/libcuda.so.1")
 gcc -std=gnu11 -O2 -fPIC -shared -Wl,-soname,libcuda.so.1 -o "$library" tests/suites/gpu/testdata/cudastandin.c
 
+# As on machines whose driver is in a folder of its own.
+mkdir -p "$root/usr/local/nvidia"
+mv "$root/usr/lib/x86_64-linux-gnu" "$root/usr/local/nvidia/lib64"
+
 mkdir "$dir/bundle"
 tar -xf "$archive" -C "$dir/bundle"
 if [ ! -e /dev/nvidiactl ]; then

@@ -30,7 +30,7 @@ type Driver struct {
 	Root string
 	// NVML and CUDA are the libraries; CUDA is empty where there is none.
 	NVML, CUDA string
-	// Odd is the directory of the libraries if no loader looks there.
+	// Odd is the directory of the libraries in Root if no loader looks there.
 	Odd string
 	// SMI and MPSControl are programs, as paths in Root; empty where there is none.
 	SMI, MPSControl string
@@ -101,9 +101,10 @@ func (s Search) find(root string) *Driver {
 	if dir == "" {
 		return nil
 	}
+	dir = s.linkedDir(root, dir)
 	d.NVML = filepath.Join(root, dir, nvmlLibrary)
 	if !slices.Contains(usual, dir) {
-		d.Odd = filepath.Join(root, dir)
+		d.Odd = dir
 	}
 	if with := s.first(root, append([]string{dir}, dirs...), cudaLibrary); with != "" {
 		d.CUDA = filepath.Join(root, with, cudaLibrary)
@@ -112,6 +113,26 @@ func (s Search) find(root string) *Driver {
 	d.SMI = s.program(root, programs, smiProgram)
 	d.MPSControl = s.program(root, programs, mpsProgram)
 	return d
+}
+
+// linkedDir is where the driver's libraries are if the usual directory has links to them only: their names with the
+// version are not there.
+func (s Search) linkedDir(root, dir string) string {
+	file := path.Join(dir, nvmlLibrary)
+	for range maxDepth {
+		target, err := fs.ReadLink(s.FS, strings.TrimPrefix(path.Join(root, file), "/"))
+		if err != nil {
+			break
+		}
+		if !path.IsAbs(target) {
+			target = path.Join(path.Dir(file), target)
+		}
+		file = path.Clean(target)
+	}
+	if linked := path.Dir(file); !slices.Contains(usual, linked) && s.has(path.Join(root, linked, nvmlLibrary)) {
+		return linked
+	}
+	return dir
 }
 
 func (s Search) program(root string, dirs []string, name string) string {

@@ -4,8 +4,10 @@ package locate
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -17,6 +19,14 @@ func machine(files ...string) fstest.MapFS {
 	m := fstest.MapFS{}
 	for _, file := range files {
 		m[strings.TrimPrefix(file, "/")] = &fstest.MapFile{Mode: 0o755}
+	}
+	return m
+}
+
+// linked has links beside the files: a name and its target, and so on.
+func linked(m fstest.MapFS, links ...string) fstest.MapFS {
+	for pair := range slices.Chunk(links, 2) {
+		m[strings.TrimPrefix(pair[0], "/")] = &fstest.MapFile{Mode: fs.ModeSymlink, Data: []byte(pair[1])}
 	}
 	return m
 }
@@ -51,6 +61,30 @@ func TestFind(t *testing.T) {
 				"NVIDIA_LIBRARY_SEARCH_PATHS": "/usr/local/nvidia/lib64",
 				"NVIDIA_MPS_CONTROL":          "/usr/local/nvidia/bin/nvidia-cuda-mps-control",
 			},
+		},
+		{
+			name: "in a folder of its own, to which the usual one has links",
+			search: Search{FS: linked(machine("/usr/local/nvidia/lib64/libnvidia-ml.so.580.1", "/usr/local/nvidia/bin/nvidia-smi"),
+				"/usr/local/nvidia/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.580.1",
+				"/usr/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")},
+			want: Driver{Root: "/", NVML: "/usr/local/nvidia/lib64/libnvidia-ml.so.1", Odd: "/usr/local/nvidia/lib64",
+				SMI: "/usr/local/nvidia/bin/nvidia-smi"},
+			settings: map[string]string{
+				"NVIDIA_DRIVER_ROOT": "/", "NVIDIA_NVML_LIBRARY": "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+				"NVIDIA_LIBRARY_SEARCH_PATHS": "/usr/local/nvidia/lib64",
+			},
+		},
+		{
+			name:   "a driver container's, in a folder of its own",
+			search: Search{FS: machine("/run/nvidia/driver/usr/local/nvidia/lib64/libnvidia-ml.so.1")},
+			want: Driver{Root: "/run/nvidia/driver", NVML: "/run/nvidia/driver/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+				Odd: "/usr/local/nvidia/lib64"},
+			settings: map[string]string{
+				"NVIDIA_DRIVER_ROOT":          "/run/nvidia/driver",
+				"NVIDIA_NVML_LIBRARY":         "/run/nvidia/driver/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+				"NVIDIA_LIBRARY_SEARCH_PATHS": "/usr/local/nvidia/lib64",
+			},
+			mounts: []string{"/run/nvidia/driver"},
 		},
 		{
 			name: "in a folder that only LD_LIBRARY_PATH names, which a node does not have",

@@ -23,7 +23,7 @@ type Options struct {
 	source.Options
 	// DevRoot is the directory that has dev/nvidia*; by default DriverRoot.
 	DevRoot string
-	// LibrarySearchPaths are further directories below DriverRoot with the
+	// LibrarySearchPaths are further directories, as seen from DriverRoot, with the
 	// driver's libraries.
 	LibrarySearchPaths []string
 	// HookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for none.

@@ -211,7 +211,7 @@ func (m *mpsNode) prepare(t *testing.T, in mode.Mode, units, cores int64) (share
 		return share{}, err
 	}
 	s := share{claim: c, container: containerWith(t, m.cdiDir, prepared.Devices[0].CDIDeviceIDs),
-		capMiB: m.gpu.MemoryMiB * units / m.gpu.MemoryUnits()}
+		capMiB: (m.gpu.MemoryMiB - m.gpu.ReservedMiB) * units / m.gpu.MemoryUnits()}
 	t.Cleanup(func() { m.release(t, s) })
 	t.Logf("%s of %d units and %d %%: env %s, mounts %v", in, units, cores, s.container.Process.Env, m.pipes(s))
 	return s, nil
