@@ -111,6 +111,12 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 	}
+	for _, dir := range c.StringSlice("library-search-path") {
+		// nvcdi looks for the driver's programs where PATH says, in the driver root. Beside such libraries are theirs.
+		if err := os.Setenv("PATH", filepath.Join(filepath.Dir(dir), "bin")+":"+os.Getenv("PATH")); err != nil {
+			return fmt.Errorf("look for the driver's programs beside %s: %w", dir, err)
+		}
+	}
 	where := directories(c)
 	pluginDir := where.PluginDir
 	gpus := gpuflags.Source(c)

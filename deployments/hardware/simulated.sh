@@ -40,8 +40,9 @@ library=$(readlink -f "$root/usr/lib/x86_64-linux-gnu/libcuda.so.1")
 gcc -std=gnu11 -O2 -fPIC -shared -Wl,-soname,libcuda.so.1 -o "$library" tests/suites/gpu/testdata/cudastandin.c
 
 # As on machines whose driver is in a folder of its own.
-mkdir -p "$root/usr/local/nvidia"
+mkdir -p "$root/usr/local/nvidia/bin"
 mv "$root/usr/lib/x86_64-linux-gnu" "$root/usr/local/nvidia/lib64"
+mv "$root"/usr/bin/nvidia-* "$root/usr/local/nvidia/bin/"
 
 mkdir "$dir/bundle"
 tar -xf "$archive" -C "$dir/bundle"

@@ -109,7 +109,8 @@ func (s Search) find(root string) *Driver {
 	if with := s.first(root, append([]string{dir}, dirs...), cudaLibrary); with != "" {
 		d.CUDA = filepath.Join(root, with, cudaLibrary)
 	}
-	programs := []string{"/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", path.Join(path.Dir(dir), "bin"), dir}
+	// Beside libraries in a folder of their own; what is in the usual ones may be scripts that call these.
+	programs := []string{path.Join(path.Dir(dir), "bin"), "/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", dir}
 	d.SMI = s.program(root, programs, smiProgram)
 	d.MPSControl = s.program(root, programs, mpsProgram)
 	return d
