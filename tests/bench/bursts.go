@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
@@ -52,6 +53,9 @@ func measureBursts(ctx context.Context, b *bench) ([]stats.Row, error) {
 			if err := b.setOption(ctx, c.option); err != nil {
 				return nil, err
 			}
+			if err := b.awaitOffered(ctx); err != nil {
+				return nil, err
+			}
 			c.ours.run(ctx, b.pods, fmt.Sprintf("burst-%s-%d", c.name, i), gpushareTemplate)
 			if b.nvidia != nil {
 				c.nvidia.run(ctx, b.pods, fmt.Sprintf("burst-nvidia-%s-%d", c.name, i), nvidiaTemplate)
@@ -69,6 +73,31 @@ func measureBursts(ctx context.Context, b *bench) ([]stats.Row, error) {
 		row(with, "option node-reads-claims", "p90 < 3 s"),
 		row(without, "without that option", "max < 6 s"),
 	}, errors.Join(slices.Concat(with.ours.errs, with.nvidia.errs, without.ours.errs, without.nvidia.errs)...)
+}
+
+// awaitOffered waits until all GPUs are offered: the plugin looks every few seconds who of another driver's pods has
+// some, and a burst of NVIDIA's driver has all.
+func (b *bench) awaitOffered(ctx context.Context) error {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, answerTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			published, err := b.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+				FieldSelector: "spec.driver=" + v1alpha1.DriverName})
+			if err != nil {
+				return false, err
+			}
+			for _, slice := range published.Items {
+				for _, device := range slice.Spec.Devices {
+					if len(device.Taints) > 0 {
+						return false, nil
+					}
+				}
+			}
+			return len(published.Items) > 0, nil
+		})
+	if err != nil {
+		return fmt.Errorf("wait until all GPUs are offered: %w", err)
+	}
+	return nil
 }
 
 // summary is the cell of a table for all bursts.
