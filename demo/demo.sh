@@ -115,10 +115,11 @@ if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&
 else
 	run "start the cluster, without the driver" cluster up --nodes "$nodes" ${K8S:+--kubernetes "$K8S"}
 	# Nobody waits for the nodes to have the image while there is a look at the pods without it.
-	if ! kill -0 "$building" 2>>"$log"; then
-		load_image >>"$log" 2>&1 &
-		loading=$!
-	fi
+	{
+		while kill -0 "$building" 2>>"$log"; do sleep 0.1; done
+		[ ! -e .build/driver-image.tar ] || load_image
+	} >>"$log" 2>&1 &
+	loading=$!
 	quiet "apply $legacy, eight pods with aliyun.com/gpu-mem: 3" kubectl apply -f "$legacy"
 	quiet "wait for its pods" pods_made
 	quiet "wait for the scheduler to look at them" kubectl wait pod -l app=binpack --timeout=60s \

@@ -50,13 +50,11 @@ mkdir -p "$image"
 
 # Symbols of NVML are resolved when the library is opened, so the linker must
 # leave them to the first call.
-for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
-	echo "driver image: building $program" >&2
-	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" \
-		-ldflags "-s -w -extldflags -Wl,-z,lazy -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=${VERSION:-unknown}" \
-		-o "$image/$program" "./cmd/$program" ||
-		fail "go build ./cmd/$program failed"
-done
+echo "driver image: building gpu-kubelet-plugin, gpu-mps-supervisor and gpu-compat-controller" >&2
+CGO_ENABLED=1 GOWORK=off go build -C "$checkout" \
+	-ldflags "-s -w -extldflags -Wl,-z,lazy -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=${VERSION:-unknown}" \
+	-o "$image/" ./cmd/gpu-kubelet-plugin ./cmd/gpu-mps-supervisor ./cmd/gpu-compat-controller ||
+	fail "go build of the programs failed"
 
 # The hooks run on the node, outside of the image, under whatever C library is
 # there: they bring their own, or need none. They open no library, NVML or other,

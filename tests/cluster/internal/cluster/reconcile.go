@@ -146,8 +146,7 @@ func (c *Cluster) nodeNeeds(ctx context.Context, s *state, wanted []wantedNode, 
 	return digests, errors.Join(simulatorErr, err)
 }
 
-// simulator are the programs that give nodes their GPUs, by their names in the
-// cluster's directory and their packages. Those that run on a node find no C
+// simulator are the programs that give nodes their GPUs, by their names and their packages. Those that run on a node find no C
 // library there.
 var simulator = []struct {
 	name, pkg string
@@ -157,8 +156,14 @@ var simulator = []struct {
 	{name: "mpsstandin", pkg: "./tests/standins/mps", static: true},
 }
 
-// nvmlLibrary is the nodes' NVML, in the cluster's directory.
+// nvmlLibrary is the nodes' NVML.
 const nvmlLibrary = "libnvidia-ml.so"
+
+// simulator is where a part of the simulator is built. It stays when a cluster goes: what is up to date is not
+// linked again for the next.
+func (c *Cluster) simulator(name string) string {
+	return filepath.Join(c.Checkout, ".build", "simulator", name)
+}
 
 // buildSimulator builds what gives nodes their GPUs, where any has.
 func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error {
@@ -190,11 +195,11 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 		if program.static {
 			env = []string{"CGO_ENABLED=0"}
 		}
-		err := build(program.pkg, env, "go", "build", "-buildvcs=false", "-o", c.path("bin", program.name), program.pkg)
+		err := build(program.pkg, env, "go", "build", "-buildvcs=false", "-o", c.simulator(program.name), program.pkg)
 		if err != nil {
 			return err
 		}
 	}
 	return build("tests/standins/nvmllib", nil, filepath.Join(c.Checkout, "tests/standins/nvmllib/build.sh"),
-		c.path("bin", nvmlLibrary))
+		c.simulator(nvmlLibrary))
 }
