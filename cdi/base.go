@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/driverlib"
 	"github.com/gpushare/dra-driver-gpushare/internal/toolkitlog"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -52,8 +53,8 @@ type BaseOptions struct {
 	// DevRoot is the directory that has the device nodes below "dev". It
 	// defaults to DriverRoot, HostDevRoot to HostDriverRoot.
 	DevRoot, HostDevRoot string
-	// LibrarySearchPaths are directories, as seen from DriverRoot, with the driver's
-	// libraries, where they are not in the usual ones.
+	// LibrarySearchPaths are further directories, as seen from DriverRoot, with the driver's
+	// libraries.
 	LibrarySearchPaths []string
 	// HostHookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook. If it is empty, no hooks
 	// are used: then a container finds the driver's libraries only under their
@@ -148,18 +149,13 @@ func (o BaseOptions) nvcdi(ctx context.Context, machine *gpu.Machine) (nvcdi.Int
 	if o.HostHookPath == "" {
 		disabled = []nvcdi.HookName{nvcdi.AllHooks}
 	}
-	var searchPaths []string
-	for _, dir := range o.LibrarySearchPaths {
-		// nvcdi takes them for paths of this process, whatever the driver root is.
-		searchPaths = append(searchPaths, filepath.Join(o.DriverRoot, dir))
-	}
 	return nvcdi.New(
 		nvcdi.WithLogger(toolkitlog.New(klog.FromContext(ctx))),
 		nvcdi.WithMode(nvcdi.ModeNvml),
 		nvcdi.WithNvmlLib(toldLibrary{machine: machine}),
 		nvcdi.WithDriverRoot(o.DriverRoot),
 		nvcdi.WithDevRoot(o.DevRoot),
-		nvcdi.WithLibrarySearchPaths(searchPaths),
+		nvcdi.WithLibrarySearchPaths(driverlib.Dirs(o.DriverRoot, o.LibrarySearchPaths)),
 		nvcdi.WithNVIDIACDIHookPath(o.HostHookPath),
 		nvcdi.WithDisabledHooks(disabled...),
 		nvcdi.WithDeviceNamers(namer),

@@ -187,6 +187,14 @@ func TestBaseRoots(t *testing.T) {
 			moveLibraries(t, o, "/usr/local/nvidia/lib64")
 			o.HostDriverRoot = "/"
 		}, "/dev/nvidiactl", "/usr/local/nvidia/lib64/libcuda.so.570.124.06"},
+		{"libraries where the node's loader is told to look", func(o *BaseOptions) {
+			moveLibraries(t, o, "/usr/local/nvidia/lib64")
+			o.LibrarySearchPaths = nil
+			writeFile(t, filepath.Join(o.DriverRoot, "etc/ld.so.conf"), "/usr/local/nvidia/lib64\n")
+		}, hostRoot + "/dev/nvidiactl", hostRoot + "/usr/local/nvidia/lib64/libcuda.so.570.124.06"},
+		{"a search path that this node does not have", func(o *BaseOptions) {
+			o.LibrarySearchPaths = []string{"/usr/local/nvidia/lib64"}
+		}, hostRoot + "/dev/nvidiactl", hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := simulate(t, "t4x1")
@@ -222,6 +230,35 @@ func moveLibraries(t *testing.T, o *BaseOptions, dir string) {
 		t.Fatal(err)
 	}
 	o.LibrarySearchPaths = []string{dir}
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The toolkit maps the cache of the root's loader into memory and leaves it there. The edits are made each minute.
+func TestBaseLeavesNothingMapped(t *testing.T) {
+	const cache = "/etc/ld.so.cache"
+	content, err := os.ReadFile(cache)
+	if err != nil {
+		t.Skip("this machine's loader has no cache:", err)
+	}
+	s := simulate(t, "t4x1")
+	writeFile(t, filepath.Join(s.root, cache), string(content))
+	s.base(t)
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(maps), filepath.Join(s.root, cache)); n > 0 {
+		t.Errorf("%s is mapped %d times", cache, n)
+	}
 }
 
 func TestBaseWithoutHooks(t *testing.T) {

@@ -34,6 +34,8 @@ fail() {
 	echo "After a repair, \`make demo\` goes on from here; \`make demo-down\` removes everything."
 }
 trap 'fail $?' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # run NAME COMMAND… shows and keeps what a step prints.
 run() {

@@ -113,7 +113,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	for _, dir := range c.StringSlice("library-search-path") {
 		// nvcdi looks for the driver's programs where PATH says, in the driver root. Beside such libraries are theirs.
-		if err := os.Setenv("PATH", filepath.Join(filepath.Dir(dir), "bin")+":"+os.Getenv("PATH")); err != nil {
+		if err := os.Setenv("PATH", filepath.Join(dir, "../bin")+":"+os.Getenv("PATH")); err != nil {
 			return fmt.Errorf("look for the driver's programs beside %s: %w", dir, err)
 		}
 	}
@@ -122,6 +122,10 @@ func run(ctx context.Context, c *cli.Command) error {
 	gpus := gpuflags.Source(c)
 	gpus.Profiles = c.String("mig-instances") == inventory.MIGDynamic
 	hook, check, limit := c.String("cdi-hook"), c.String("mps-check"), c.String("memory-limit-hook")
+	hookOnHost := driver.InstalledProgram(hook, pluginDir)
+	if driver.IsOnHost(hook, c.String("host-root")) {
+		hook, hookOnHost = "", hook
+	}
 	err = driver.Run(ctx, driver.Config{
 		NodeName:     nodeName,
 		PodUID:       where.PodUID,
@@ -157,11 +161,10 @@ func run(ctx context.Context, c *cli.Command) error {
 		IgnoredXIDs:     ignored,
 		UnhealthyEffect: resourceapi.DeviceTaintEffect(c.String("unhealthy-taint-effect")),
 		GPUs: inventory.Options{
-			Options:            gpus,
-			DevRoot:            c.String("dev-root"),
-			LibrarySearchPaths: c.StringSlice("library-search-path"),
-			HookPath:           driver.InstalledProgram(hook, pluginDir),
-			ReadInterval:       c.Duration("gpu-read-interval"),
+			Options:      gpus,
+			DevRoot:      c.String("dev-root"),
+			HookPath:     hookOnHost,
+			ReadInterval: c.Duration("gpu-read-interval"),
 		},
 		Audit: driver.AuditConfig{
 			Interval:         c.Duration("audit-interval"),

@@ -59,7 +59,7 @@ func supervise(ctx context.Context, c *cli.Command) error {
 		return &control.Program{
 			Root:         where.Local(where.DriverRoot),
 			Path:         c.String("mps-control"),
-			LibraryPaths: c.StringSlice("library-search-path"),
+			LibraryPaths: where.LibrarySearchPaths,
 			Dir:          dir,
 		}
 	}

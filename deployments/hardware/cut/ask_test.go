@@ -51,7 +51,7 @@ func simulated(t *testing.T) (root, library string) {
 	if err := spec.WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: content}); err != nil {
 		t.Fatal(err)
 	}
-	library, err = gpunvml.LibraryPath(t.Context(), gpunvml.OpenOptions{DriverRoot: root})
+	library, err = gpunvml.LibraryPath(gpunvml.OpenOptions{DriverRoot: root})
 	if err != nil {
 		t.Fatal(err)
 	}

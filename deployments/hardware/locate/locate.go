@@ -198,7 +198,6 @@ func skipDir(entry fs.DirEntry) error {
 func (d *Driver) Settings() map[string]string {
 	settings := map[string]string{"NVIDIA_DRIVER_ROOT": d.Root}
 	if d.Odd != "" {
-		settings["NVIDIA_NVML_LIBRARY"] = d.NVML
 		settings["NVIDIA_LIBRARY_SEARCH_PATHS"] = d.Odd
 	}
 	if d.MPSControl != "" && d.MPSControl != "/usr/bin/"+mpsProgram {

@@ -57,7 +57,7 @@ func TestFind(t *testing.T) {
 				Odd:  "/usr/local/nvidia/lib64", SMI: "/usr/local/nvidia/bin/nvidia-smi",
 				MPSControl: "/usr/local/nvidia/bin/nvidia-cuda-mps-control"},
 			settings: map[string]string{
-				"NVIDIA_DRIVER_ROOT": "/", "NVIDIA_NVML_LIBRARY": "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+				"NVIDIA_DRIVER_ROOT":          "/",
 				"NVIDIA_LIBRARY_SEARCH_PATHS": "/usr/local/nvidia/lib64",
 				"NVIDIA_MPS_CONTROL":          "/usr/local/nvidia/bin/nvidia-cuda-mps-control",
 			},
@@ -70,7 +70,7 @@ func TestFind(t *testing.T) {
 			want: Driver{Root: "/", NVML: "/usr/local/nvidia/lib64/libnvidia-ml.so.1", Odd: "/usr/local/nvidia/lib64",
 				SMI: "/usr/local/nvidia/bin/nvidia-smi"},
 			settings: map[string]string{
-				"NVIDIA_DRIVER_ROOT": "/", "NVIDIA_NVML_LIBRARY": "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+				"NVIDIA_DRIVER_ROOT":          "/",
 				"NVIDIA_LIBRARY_SEARCH_PATHS": "/usr/local/nvidia/lib64",
 			},
 		},
@@ -81,7 +81,6 @@ func TestFind(t *testing.T) {
 				Odd: "/usr/local/nvidia/lib64"},
 			settings: map[string]string{
 				"NVIDIA_DRIVER_ROOT":          "/run/nvidia/driver",
-				"NVIDIA_NVML_LIBRARY":         "/run/nvidia/driver/usr/local/nvidia/lib64/libnvidia-ml.so.1",
 				"NVIDIA_LIBRARY_SEARCH_PATHS": "/usr/local/nvidia/lib64",
 			},
 			mounts: []string{"/run/nvidia/driver"},
@@ -93,7 +92,7 @@ func TestFind(t *testing.T) {
 			want: Driver{Root: "/", NVML: "/srv/gpu/driver/libs/libnvidia-ml.so.1", Odd: "/srv/gpu/driver/libs",
 				SMI: "/usr/bin/nvidia-smi"},
 			settings: map[string]string{
-				"NVIDIA_DRIVER_ROOT": "/", "NVIDIA_NVML_LIBRARY": "/srv/gpu/driver/libs/libnvidia-ml.so.1",
+				"NVIDIA_DRIVER_ROOT":          "/",
 				"NVIDIA_LIBRARY_SEARCH_PATHS": "/srv/gpu/driver/libs",
 			},
 			mounts: []string{"/srv/gpu"},
@@ -103,7 +102,7 @@ func TestFind(t *testing.T) {
 			search: Search{FS: machine("/opt/vendor/gpu/580/lib/libnvidia-ml.so.1")},
 			want:   Driver{Root: "/", NVML: "/opt/vendor/gpu/580/lib/libnvidia-ml.so.1", Odd: "/opt/vendor/gpu/580/lib"},
 			settings: map[string]string{
-				"NVIDIA_DRIVER_ROOT": "/", "NVIDIA_NVML_LIBRARY": "/opt/vendor/gpu/580/lib/libnvidia-ml.so.1",
+				"NVIDIA_DRIVER_ROOT":          "/",
 				"NVIDIA_LIBRARY_SEARCH_PATHS": "/opt/vendor/gpu/580/lib",
 			},
 			mounts: []string{"/opt/vendor"},

@@ -58,10 +58,11 @@ func NodeName(c *cli.Command) (string, error) {
 // Source is what Flags say.
 func Source(c *cli.Command) source.Options {
 	return source.Options{
-		HostRoot:    c.String("host-root"),
-		DriverRoot:  c.String("driver-root"),
-		LibraryPath: c.String("nvml-library"),
-		CallTimeout: c.Duration("nvml-timeout"),
-		SysFS:       c.String("sysfs-root"),
+		HostRoot:           c.String("host-root"),
+		DriverRoot:         c.String("driver-root"),
+		LibraryPath:        c.String("nvml-library"),
+		LibrarySearchPaths: c.StringSlice("library-search-path"),
+		CallTimeout:        c.Duration("nvml-timeout"),
+		SysFS:              c.String("sysfs-root"),
 	}
 }

@@ -15,23 +15,22 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/NVIDIA/nvidia-container-toolkit/pkg/lookup"
-	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/toolkitlog"
+	"github.com/gpushare/dra-driver-gpushare/internal/driverlib"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
 // LibraryName is the library's name in every driver installation.
-const LibraryName = "libnvidia-ml.so.1"
+const LibraryName = driverlib.NVML
 
 // sayWhere is what to do where the driver is elsewhere.
-const sayWhere = "say where it is by NVIDIA_DRIVER_ROOT, or NVIDIA_NVML_LIBRARY, in the ConfigMap " +
+const sayWhere = "say where it is by NVIDIA_DRIVER_ROOT or NVIDIA_LIBRARY_SEARCH_PATHS in the ConfigMap " +
 	"gpu-kubelet-plugin beside the driver's pods"
 
 // OpenOptions say where the driver is.
@@ -43,6 +42,8 @@ type OpenOptions struct {
 	// process sees it, e.g. "/host/run/nvidia/driver". If it is empty or "/",
 	// the dynamic loader looks for the library in its own way.
 	DriverRoot string
+	// LibrarySearchPaths are further directories, as seen from DriverRoot, in which to look for the library.
+	LibrarySearchPaths []string
 	// SysFS is the root of the sysfs that has the kernel module; empty is "/sys".
 	SysFS string
 	// CallTimeout bounds the initialisation; 0 is DefaultCallTimeout.
@@ -88,8 +89,8 @@ type located struct {
 	err  error
 }
 
-func locate(ctx context.Context, opts OpenOptions) located {
-	path, err := LibraryPath(ctx, opts)
+func locate(opts OpenOptions) located {
+	path, err := LibraryPath(opts)
 	if err != nil {
 		return located{err: err}
 	}
@@ -115,7 +116,7 @@ func (o *Opener) findAgain(ctx context.Context) (found located, hung error) {
 	s, err := bounded.Try(ctx, o.files, "looking for the NVML library", func() (searched, error) {
 		// First, so that what changes meanwhile is seen by the next look.
 		around := *fileAt(filepath.Dir(loaded.path))
-		return searched{locate(ctx, o.opts), around}, nil
+		return searched{locate(o.opts), around}, nil
 	})
 	if err == nil {
 		o.searched, o.around = time.Now(), s.around
@@ -135,7 +136,7 @@ const searchAgain = time.Minute
 // tried again after an error. One that hangs is waited for before it is.
 func (o *Opener) Open(ctx context.Context) (nvml.Interface, error) {
 	found, err := bounded.Try(ctx, o.files, "looking for the NVML library", func() (located, error) {
-		return locate(ctx, o.opts), nil
+		return locate(o.opts), nil
 	})
 	if err = cmp.Or(err, found.err); err != nil {
 		return nil, err
@@ -253,23 +254,21 @@ func initialise(lib nvml.Interface, path string) error {
 }
 
 // LibraryPath is where the NVML library is; LibraryName where the dynamic loader finds it.
-func LibraryPath(ctx context.Context, opts OpenOptions) (string, error) {
+func LibraryPath(opts OpenOptions) (string, error) {
 	switch {
 	case opts.LibraryPath != "":
 		return opts.LibraryPath, nil
-	case opts.DriverRoot == "" || opts.DriverRoot == "/":
+	case len(opts.LibrarySearchPaths) == 0 && (opts.DriverRoot == "" || opts.DriverRoot == "/"):
 		return LibraryName, nil
 	}
-	locator := lookup.NewLibraryLocator(
-		lookup.WithRoot(opts.DriverRoot),
-		lookup.WithLogger(toolkitlog.New(klog.FromContext(ctx))),
-	)
-	found, err := locator.Locate(LibraryName)
-	if err != nil {
-		return "", fmt.Errorf("no NVIDIA driver: looking for %s in the driver root %s: %w: "+
-			"install the driver, or "+sayWhere, LibraryName, opts.DriverRoot, err)
+	dirs := driverlib.Dirs(cmp.Or(opts.DriverRoot, "/"), opts.LibrarySearchPaths)
+	for _, dir := range dirs {
+		if found, err := filepath.EvalSymlinks(filepath.Join(dir, LibraryName)); err == nil {
+			return found, nil
+		}
 	}
-	return found[0], nil
+	return "", fmt.Errorf("no NVIDIA driver: %s is in none of the directories %s: install the driver, or "+sayWhere,
+		LibraryName, strings.Join(dirs, ", "))
 }
 
 // explain adds to an error of nvmlInit what the user can do.

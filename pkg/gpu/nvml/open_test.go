@@ -150,13 +150,32 @@ func TestReplacedModule(t *testing.T) {
 	replaced(uninitialised, false)
 }
 
+func TestLibraryPathInFurtherDirectory(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeRoot(t, load(t, "t4x1"), dir)
+	if err := os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "usr/lib/odd")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/usr/lib/odd"}})
+	if want := filepath.Join(dir, "usr/lib/odd/libnvidia-ml.so.570.124.06"); err != nil || got != want {
+		t.Errorf("found %q, %v, want %s", got, err, want)
+	}
+	_, err = LibraryPath(OpenOptions{DriverRoot: dir})
+	if err == nil || !strings.Contains(err.Error(), "NVIDIA_LIBRARY_SEARCH_PATHS") {
+		t.Errorf("without being told where: %v, want an error that names the setting", err)
+	}
+}
+
 func TestLibraryPathInDriverRoot(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	writeRoot(t, load(t, "t4x1"), dir)
-	got, err := LibraryPath(t.Context(), OpenOptions{DriverRoot: dir})
+	got, err := LibraryPath(OpenOptions{DriverRoot: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

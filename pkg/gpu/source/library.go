@@ -3,7 +3,6 @@
 package source
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +12,8 @@ import (
 
 // Library is the NVML library, as this process sees it and as the host does. It is found anew
 // by each call.
-func Library(ctx context.Context, o Options) (local, onHost string, err error) {
-	if local, err = nvml.LibraryPath(ctx, o.open()); err != nil {
+func Library(o Options) (local, onHost string, err error) {
+	if local, err = nvml.LibraryPath(o.open()); err != nil {
 		return "", "", err
 	}
 	// The name under which an upgrade leaves the library, not that of its version.

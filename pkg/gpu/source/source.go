@@ -32,6 +32,9 @@ type Options struct {
 	// LibraryPath is the NVML library; by default it is looked for in
 	// DriverRoot.
 	LibraryPath string
+	// LibrarySearchPaths are further directories, as seen from DriverRoot, with the
+	// driver's libraries.
+	LibrarySearchPaths []string
 	// CallTimeout bounds each NVML call; 0 is the default of pkg/gpu/nvml.
 	CallTimeout time.Duration
 	// SysFS is where this process sees the sysfs that has the GPUs; empty is "/sys".
@@ -87,7 +90,8 @@ func (o Options) open() nvml.OpenOptions {
 		libraryPath = o.Local(libraryPath)
 	}
 	return nvml.OpenOptions{
-		LibraryPath: libraryPath, DriverRoot: o.Local(o.DriverRoot), CallTimeout: o.CallTimeout, SysFS: o.SysFS,
+		LibraryPath: libraryPath, DriverRoot: o.Local(o.DriverRoot), LibrarySearchPaths: o.LibrarySearchPaths,
+		CallTimeout: o.CallTimeout, SysFS: o.SysFS,
 	}
 }
 

@@ -94,7 +94,7 @@ func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimi
 	if l.config.Hook == "" {
 		return errWithoutHook
 	}
-	local, onHost, err := source.Library(ctx, l.options)
+	local, onHost, err := source.Library(l.options)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,16 @@ func InstalledProgram(source, pluginDir string) string {
 	return filepath.Join(pluginDir, filepath.Base(source))
 }
 
+// IsOnHost says whether a program is the host's, as NVIDIA's nvidia-cdi-hook: the image lacks it, and the host has it. It
+// is used where it is.
+func IsOnHost(source, hostRoot string) bool {
+	if _, err := os.Stat(source); source == "" || !errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(hostRoot, source))
+	return err == nil
+}
+
 // installPrograms copies programs from the image to the plugin's directory. Those that
 // are there already are left alone: the disk may be full by now.
 func installPrograms(sources []string, pluginDir string) error {
@@ -39,8 +49,8 @@ func installPrograms(sources []string, pluginDir string) error {
 func installProgram(source, target string) error {
 	from, err := os.Open(source)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s does not exist: the image comes with it; where the plugin runs without the image, set the "+
-			"hook's path, or an empty one to do without", source)
+		return fmt.Errorf("%s does not exist, neither in the image nor on the host: the image comes with gpu-cdi-hook; where "+
+			"the plugin runs without the image, set the hook's path, or an empty one to do without", source)
 	}
 	if err != nil {
 		return err

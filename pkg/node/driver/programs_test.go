@@ -64,3 +64,23 @@ func TestInstallProgramThatIsMissing(t *testing.T) {
 		t.Errorf("got %v, want an error that names the program", err)
 	}
 }
+
+// NVIDIA's hook is not in the image, but on nodes that have its toolkit.
+func TestProgramOfTheHost(t *testing.T) {
+	image, host := t.TempDir(), t.TempDir()
+	ours, both := filepath.Join(image, "ours"), filepath.Join(image, "both")
+	theirs := filepath.Join(image, "theirs")
+	for _, file := range []string{ours, both, filepath.Join(host, both), filepath.Join(host, theirs)} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for source, want := range map[string]bool{ours: false, both: false, theirs: true, filepath.Join(image, "none"): false, "": false} {
+		if got := IsOnHost(source, host); got != want {
+			t.Errorf("%q is the host's: %v, want %v", source, got, want)
+		}
+	}
+}

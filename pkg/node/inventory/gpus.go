@@ -23,9 +23,6 @@ type Options struct {
 	source.Options
 	// DevRoot is the directory that has dev/nvidia*; by default DriverRoot.
 	DevRoot string
-	// LibrarySearchPaths are further directories, as seen from DriverRoot, with the
-	// driver's libraries.
-	LibrarySearchPaths []string
 	// HookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for none.
 	HookPath string
 	// ReadInterval is how often the GPUs are read; 0 is DefaultReadInterval.

@@ -11,7 +11,8 @@
 //
 //	GPUSHARE_DRIVER_ROOT    directory that the driver is installed in; default "/"
 //	GPUSHARE_NVML_LIBRARY   path of libnvidia-ml.so.1
-//	GPUSHARE_LIBRARY_PATHS  directories with the driver's libraries, separated by ":"
+//	GPUSHARE_LIBRARY_PATHS  directories with the driver's libraries, as seen from the
+//	                        driver root, separated by ":"
 //	GPUSHARE_NVIDIA_SMI     path of nvidia-smi; default: looked for in PATH
 //	GPUSHARE_MPS_CONTROL    path of nvidia-cuda-mps-control below the driver root;
 //	                        default: "/usr/bin/nvidia-cuda-mps-control"

@@ -77,7 +77,7 @@ func (m *mpsNode) checkAllocation(t *testing.T, s share, size int64, want string
 	}
 }
 
-// What NVIDIA's documents leave open is reported, whatever it is: docs/isolation.md goes by it.
+// What NVIDIA's documents leave open is reported, whatever it is: docs/internals/isolation.md goes by it.
 func (m *mpsNode) testNotCounted(t *testing.T) {
 	s := m.grant(t, mode.MPS, units, 0)
 	filler := m.start(t, s, 0, "fill", "managed", fmt.Sprint(s.capMiB+1024))

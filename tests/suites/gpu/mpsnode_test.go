@@ -103,7 +103,10 @@ func (m *mpsNode) build(t *testing.T, dir string) {
 	t.Helper()
 	m.probe = filepath.Join(dir, "cudaprobe")
 	compile(t, "gcc", "-std=gnu11", "-O2", "-o", m.probe, "testdata/cudaprobe.c", "-ldl")
-	libraries := m.libraries
+	var libraries []string
+	for _, directory := range m.libraries {
+		libraries = append(libraries, filepath.Join(m.driverRoot, directory))
+	}
 	if m.simulated {
 		compile(t, "gcc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-o", filepath.Join(dir, "libcuda.so.1"),
 			"testdata/cudastandin.c")

@@ -31,7 +31,7 @@ const controlPlaneNice = -10
 // startControlPlane starts etcd, API server, scheduler and controller manager. They
 // may not be ready when it returns.
 func (c *Cluster) startControlPlane(ctx context.Context, s *state) error {
-	for _, dir := range []string{"logs", "pki", "etcd", "images", "nodes"} {
+	for _, dir := range []string{"logs", "pki", "etcd", "images", "bin", "nodes"} {
 		if err := os.MkdirAll(c.path(dir), 0o755); err != nil {
 			return fmt.Errorf("make the cluster's directories: %w", err)
 		}

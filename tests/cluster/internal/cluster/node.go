@@ -226,9 +226,9 @@ func (c *Cluster) simulate(ctx context.Context, node *nodeState, machine string)
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return fmt.Errorf("simulate the GPUs of node %s: %w", node.Name, err)
 	}
-	cmd := exec.CommandContext(ctx, c.simulator("simnode"),
+	cmd := exec.CommandContext(ctx, c.path("bin", "simnode"),
 		"--machine", machine, "--root", root, "--node", node.Name,
-		"--nvml", c.simulator(nvmlLibrary), "--mps-control", c.simulator("mpsstandin"))
+		"--nvml", c.path("bin", nvmlLibrary), "--mps-control", c.path("bin", "mpsstandin"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("simulate the GPUs of node %s from %s: %w: %s", node.Name, machine, err, bytes.TrimSpace(out))
 	}
@@ -252,7 +252,7 @@ func (c *Cluster) Fault(ctx context.Context, name string, fault ...string) error
 	if _, err := os.Stat(root); err != nil {
 		return fmt.Errorf("break a GPU of node %s: it has none in %s: %w", name, c.Dir, err)
 	}
-	cmd := exec.CommandContext(ctx, c.simulator("simnode"), append([]string{"fault", "--root", root}, fault...)...)
+	cmd := exec.CommandContext(ctx, c.path("bin", "simnode"), append([]string{"fault", "--root", root}, fault...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("break a GPU of node %s: %w: %s", name, err, bytes.TrimSpace(out))
 	}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // reconcile makes the cluster's nodes the wanted ones and says whether anything
@@ -146,7 +148,8 @@ func (c *Cluster) nodeNeeds(ctx context.Context, s *state, wanted []wantedNode, 
 	return digests, errors.Join(simulatorErr, err)
 }
 
-// simulator are the programs that give nodes their GPUs, by their names and their packages. Those that run on a node find no C
+// simulator are the programs that give nodes their GPUs, by their names in the
+// cluster's directory and their packages. Those that run on a node find no C
 // library there.
 var simulator = []struct {
 	name, pkg string
@@ -156,14 +159,8 @@ var simulator = []struct {
 	{name: "mpsstandin", pkg: "./tests/standins/mps", static: true},
 }
 
-// nvmlLibrary is the nodes' NVML.
+// nvmlLibrary is the nodes' NVML, in the cluster's directory.
 const nvmlLibrary = "libnvidia-ml.so"
-
-// simulator is where a part of the simulator is built. It stays when a cluster goes: what is up to date is not
-// linked again for the next.
-func (c *Cluster) simulator(name string) string {
-	return filepath.Join(c.Checkout, ".build", "simulator", name)
-}
 
 // buildSimulator builds what gives nodes their GPUs, where any has.
 func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error {
@@ -190,16 +187,48 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 		}
 		return nil
 	}
+	// What is up to date there is not linked again for each cluster.
+	made := filepath.Join(c.Checkout, ".build", "simulator")
+	if err := os.MkdirAll(made, 0o755); err != nil {
+		return fmt.Errorf("build the simulator of GPUs: %w", err)
+	}
+	lock, err := c.flock(filepath.Join(made, "lock"), unix.LOCK_EX, "the simulator of GPUs")
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	for _, program := range simulator {
 		var env []string
 		if program.static {
 			env = []string{"CGO_ENABLED=0"}
 		}
-		err := build(program.pkg, env, "go", "build", "-buildvcs=false", "-o", c.simulator(program.name), program.pkg)
+		err := build(program.pkg, env, "go", "build", "-buildvcs=false", "-o", filepath.Join(made, program.name), program.pkg)
 		if err != nil {
 			return err
 		}
+		if err := copyProgram(filepath.Join(made, program.name), c.path("bin", program.name)); err != nil {
+			return err
+		}
 	}
-	return build("tests/standins/nvmllib", nil, filepath.Join(c.Checkout, "tests/standins/nvmllib/build.sh"),
-		c.simulator(nvmlLibrary))
+	library := filepath.Join(made, nvmlLibrary)
+	err = build("tests/standins/nvmllib", nil, filepath.Join(c.Checkout, "tests/standins/nvmllib/build.sh"), library)
+	if err != nil {
+		return err
+	}
+	return copyProgram(library, c.path("bin", nvmlLibrary))
+}
+
+// copyProgram copies a program or a library. Those that run the one before keep it.
+func copyProgram(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to+".new", content, 0o755)
+	}
+	if err == nil {
+		err = os.Rename(to+".new", to)
+	}
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	return nil
 }
