@@ -57,7 +57,7 @@ func hasDriver(dir string) bool {
 // maxIncludes is how deep files may include each other.
 const maxIncludes = 4
 
-// told are the directories that a file names in which the loader is told where to look, and those that it includes. What
+// told are the directories that a file names which tells the loader where to look, and those that it includes. What
 // cannot be read names none.
 func told(root, file string, includes int) []string {
 	content, err := os.ReadFile(filepath.Join(root, file))

@@ -64,7 +64,8 @@ func TestFind(t *testing.T) {
 		},
 		{
 			name: "in a folder of its own, to which the usual one has links",
-			search: Search{FS: linked(machine("/usr/local/nvidia/lib64/libnvidia-ml.so.580.1", "/usr/local/nvidia/bin/nvidia-smi"),
+			search: Search{FS: linked(
+				machine("/usr/local/nvidia/lib64/libnvidia-ml.so.580.1", "/usr/local/nvidia/bin/nvidia-smi"),
 				"/usr/local/nvidia/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.580.1",
 				"/usr/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")},
 			want: Driver{Root: "/", NVML: "/usr/local/nvidia/lib64/libnvidia-ml.so.1", Odd: "/usr/local/nvidia/lib64",

@@ -22,8 +22,8 @@ func InstalledProgram(source, pluginDir string) string {
 	return filepath.Join(pluginDir, filepath.Base(source))
 }
 
-// IsOnHost says whether a program is the host's, as NVIDIA's nvidia-cdi-hook: the image lacks it, and the host has it. It
-// is used where it is.
+// IsOnHost says whether a program is the host's, as NVIDIA's nvidia-cdi-hook: the image lacks it, and the host has it.
+// It is used where it is.
 func IsOnHost(source, hostRoot string) bool {
 	if _, err := os.Stat(source); source == "" || !errors.Is(err, os.ErrNotExist) {
 		return false
@@ -49,8 +49,8 @@ func installPrograms(sources []string, pluginDir string) error {
 func installProgram(source, target string) error {
 	from, err := os.Open(source)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s does not exist, neither in the image nor on the host: the image comes with gpu-cdi-hook; where "+
-			"the plugin runs without the image, set the hook's path, or an empty one to do without", source)
+		return fmt.Errorf("%s does not exist, neither in the image nor on the host: the image comes with gpu-cdi-hook; "+
+			"where the plugin runs without the image, set the hook's path, or an empty one to do without", source)
 	}
 	if err != nil {
 		return err

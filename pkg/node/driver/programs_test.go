@@ -78,7 +78,8 @@ func TestProgramOfTheHost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for source, want := range map[string]bool{ours: false, both: false, theirs: true, filepath.Join(image, "none"): false, "": false} {
+	none := filepath.Join(image, "none")
+	for source, want := range map[string]bool{ours: false, both: false, theirs: true, none: false, "": false} {
 		if got := IsOnHost(source, host); got != want {
 			t.Errorf("%q is the host's: %v, want %v", source, got, want)
 		}
