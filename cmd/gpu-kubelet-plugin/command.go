@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/urfave/cli/v3"
 	resourceapi "k8s.io/api/resource/v1"
@@ -111,7 +112,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 	}
-	for _, dir := range c.StringSlice("library-search-path") {
+	for _, dir := range slices.Backward(c.StringSlice("library-search-path")) {
 		// nvcdi looks for the driver's programs where PATH says, in the driver root. Beside such libraries are theirs.
 		if err := os.Setenv("PATH", filepath.Join(dir, "../bin")+":"+os.Getenv("PATH")); err != nil {
 			return fmt.Errorf("look for the driver's programs beside %s: %w", dir, err)

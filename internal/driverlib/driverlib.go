@@ -36,7 +36,8 @@ func Dirs(root string, further []string) []string {
 	if slices.ContainsFunc(dirs, hasDriver) {
 		return dirs
 	}
-	for _, dir := range told(root, "/etc/ld.so.conf", maxIncludes) {
+	// The last two are ldconfig's own.
+	for _, dir := range append(told(root, "/etc/ld.so.conf", maxIncludes), "/lib", "/usr/lib") {
 		if local := filepath.Join(root, dir); !slices.Contains(dirs, local) && hasDriver(local) {
 			dirs = append(dirs, local)
 		}

@@ -71,6 +71,9 @@ func TestDirs(t *testing.T) {
 		"where the loader is told to look": {
 			files: map[string]string{odd: nvml64, i386: nvml32}, last: []string{"/usr/local/nvidia/lib64"},
 		},
+		"where the loader looks by itself": {
+			files: map[string]string{"usr/lib/" + NVML: nvml64}, last: []string{"/usr/lib"},
+		},
 		"by a file that is included in one that includes it": {
 			files: map[string]string{"opt/more/lib/" + NVML: nvml64}, last: []string{"/opt/more/lib"},
 		},

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,7 +85,7 @@ func NewEvents(opts OpenOptions, recoveries *Recoveries) *Events {
 // seconds more. It is ErrNoEvents where there are none to be had; other errors may be gone
 // when it is tried again. It is called by one goroutine at a time.
 func (e *Events) Watch(ctx context.Context, tell func(gpu.Event)) error {
-	if err := e.calls.Hung(); err != nil {
+	if err := e.nobodyAnswers(); err != nil {
 		return err
 	}
 	lib, err := e.opener.Open(ctx)
@@ -97,6 +98,17 @@ func (e *Events) Watch(ctx context.Context, tell func(gpu.Event)) error {
 		}
 	}()
 	return e.watch(ctx, lib, tell)
+}
+
+// nobodyAnswers is why there would be nothing to watch. The library and its set of events could not be given back then.
+func (e *Events) nobodyAnswers() error {
+	if err := e.calls.Hung(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(e.gpus, func(calls *bounded.Calls) bool { return calls.Hung() == nil }) {
+		return nil
+	}
+	return e.hung()
 }
 
 // hung is the error of a call that has not returned. The library must not be shut down then.

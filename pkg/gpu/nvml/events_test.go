@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
 // eventDriver is a driver with GPUs that tell events.
@@ -129,6 +130,30 @@ func (d *eventDriver) lose(gpus ...int) {
 
 func (d *eventDriver) fail(i int, xid uint64) {
 	d.queue <- nvml.EventData{Device: d.devices[i], EventType: nvml.EventTypeXidCriticalError, EventData: xid}
+}
+
+// While all GPUs hang nothing is opened again and again that could not be closed.
+func TestEventsOfGPUsThatAllHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newEventDriver(2)
+		hang := make(chan struct{})
+		d.hangs[0], d.hangs[1] = hang, hang
+		e := NewEvents(OpenOptions{}, NewRecoveries())
+		if err := e.nobodyAnswers(); err != nil {
+			t.Error("before anything was asked:", err)
+		}
+		if err := e.watch(t.Context(), d.library(), func(gpu.Event) {}); !errors.Is(err, bounded.ErrHung) {
+			t.Errorf("watching: %v", err)
+		}
+		if err := e.nobodyAnswers(); !errors.Is(err, bounded.ErrHung) {
+			t.Errorf("after that: %v", err)
+		}
+		close(hang)
+		synctest.Wait()
+		if err := e.nobodyAnswers(); err != nil {
+			t.Error("when they have answered:", err)
+		}
+	})
 }
 
 // A GPU that hangs or is lost when events are asked for keeps nobody from those of the

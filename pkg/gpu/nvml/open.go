@@ -118,7 +118,8 @@ func (o *Opener) findAgain(ctx context.Context) (found located, hung error) {
 		around := *fileAt(filepath.Dir(loaded.path))
 		return searched{locate(o.opts), around}, nil
 	})
-	if err == nil {
+	// One that is found beside the loaded one is to be found by each look.
+	if err == nil && s.err == nil && *s.file == loaded {
 		o.searched, o.around = time.Now(), s.around
 	}
 	return s.located, err

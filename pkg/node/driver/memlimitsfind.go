@@ -94,14 +94,18 @@ func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimi
 	if l.config.Hook == "" {
 		return errWithoutHook
 	}
-	local, onHost, err := source.Library(l.options)
+	type library struct{ local, onHost string }
+	found, err := limitcalls.Try(ctx, l.calls, "looking for the NVML library", func() (found library, err error) {
+		found.local, found.onHost, err = source.Library(l.options)
+		return found, err
+	})
 	if err != nil {
 		return err
 	}
 	if l.find == nil {
 		// It stays open for as long as this process lives; another driver takes another process.
 		if l.find, err = limitcalls.Try(ctx, l.calls, "opening NVML for memory limits", func() (findGPU, error) {
-			return l.open(local)
+			return l.open(found.local)
 		}); err != nil {
 			return err
 		}
@@ -115,8 +119,8 @@ func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimi
 	if out.Kubelet, err = l.pods.Root(); err != nil {
 		return err
 	}
-	out.Library = onHost
-	return l.hookRuns(ctx, onHost)
+	out.Library = found.onHost
+	return l.hookRuns(ctx, found.onHost)
 }
 
 // findGPU finds a GPU by its UUID, first at its likely place in NVML's order.

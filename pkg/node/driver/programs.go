@@ -28,7 +28,8 @@ func IsOnHost(source, hostRoot string) bool {
 	if _, err := os.Stat(source); source == "" || !errors.Is(err, os.ErrNotExist) {
 		return false
 	}
-	_, err := os.Stat(filepath.Join(hostRoot, source))
+	// A link may lead to what only the host sees.
+	_, err := os.Lstat(filepath.Join(hostRoot, source))
 	return err == nil
 }
 
@@ -49,8 +50,8 @@ func installPrograms(sources []string, pluginDir string) error {
 func installProgram(source, target string) error {
 	from, err := os.Open(source)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s does not exist, neither in the image nor on the host: the image comes with gpu-cdi-hook; "+
-			"where the plugin runs without the image, set the hook's path, or an empty one to do without", source)
+		return fmt.Errorf("%s does not exist: the image comes with it; where the plugin runs without the image, set the "+
+			"hook's path, or an empty one to do without", source)
 	}
 	if err != nil {
 		return err

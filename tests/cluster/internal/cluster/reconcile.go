@@ -222,6 +222,9 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 func copyProgram(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o755)
+	}
+	if err == nil {
 		err = os.WriteFile(to+".new", content, 0o755)
 	}
 	if err == nil {
