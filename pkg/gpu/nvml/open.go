@@ -262,14 +262,15 @@ func LibraryPath(opts OpenOptions) (string, error) {
 	case len(opts.LibrarySearchPaths) == 0 && (opts.DriverRoot == "" || opts.DriverRoot == "/"):
 		return LibraryName, nil
 	}
-	dirs := driverlib.Dirs(cmp.Or(opts.DriverRoot, "/"), opts.LibrarySearchPaths)
-	for _, dir := range dirs {
+	root := cmp.Or(opts.DriverRoot, "/")
+	for _, dir := range driverlib.Dirs(root, opts.LibrarySearchPaths) {
 		if found, err := filepath.EvalSymlinks(filepath.Join(dir, LibraryName)); err == nil {
 			return found, nil
 		}
 	}
-	return "", fmt.Errorf("no NVIDIA driver: %s is in none of the directories %s: install the driver, or "+sayWhere,
-		LibraryName, strings.Join(dirs, ", "))
+	named := append(slices.Clone(opts.LibrarySearchPaths), "the usual directories and those of ld.so.conf")
+	return "", fmt.Errorf("no NVIDIA driver: looking for %s in the driver root %s: it is not in %s: install the driver, "+
+		"or "+sayWhere, LibraryName, root, strings.Join(named, ", "))
 }
 
 // explain adds to an error of nvmlInit what the user can do.
