@@ -62,7 +62,7 @@ type Options struct {
 	Client   kubernetes.Interface
 	Metadata metadata.Interface
 	// Annotations and Events are for writing ACK's annotations of pods, and Events; Syncs
-	// for having kubelets sync pods, Waiting for reading the claims of pods that wait, and Gangs for
+	// for having pods looked at again, Waiting for reading the claims of pods that wait, and Gangs for
 	// the PodGroups of gangs:
 	// clients with rates of their own, so that a crowd of any keeps nothing else waiting.
 	// Nil is Client.
@@ -204,7 +204,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return podgroups.New(podgroups.Config{Cache: c, Client: o.Gangs.SchedulingV1beta1(), Discovery: o.Gangs.Discovery(),
-			Events: events, Clock: clock.RealClock{}})
+			Changes: o.Syncs.CoreV1(), Events: events, Clock: clock.RealClock{}})
 	})
 	add(1, func(c *cache.Reader) *manager.Controller {
 		return overquota.New(overquota.Config{Cache: c, Quotas: o.Waiting.CoreV1(), Templates: o.Waiting.ResourceV1(),

@@ -261,7 +261,8 @@ func names(containers []corev1.Container) []corev1.Container {
 	return out
 }
 
-// OfGangs are the pods that name a gang in ACK's manner.
+// OfGangs are the pods that name a gang in ACK's manner: of their claims those that are not made, of
+// their controller its UID.
 type OfGangs struct{ *Objects[*corev1.Pod] }
 
 // PodsOfGangs asks for the pods that name a gang in ACK's manner.
@@ -285,7 +286,11 @@ func keepOfGangs(pod, kept *corev1.Pod) {
 	if gang, ok := pod.Annotations[v1alpha1.AnnotationGang]; ok {
 		kept.Annotations = map[string]string{v1alpha1.AnnotationGang: gang}
 	}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{{UID: owner.UID, Controller: owner.Controller}}
+	}
 	kept.Spec.NodeName = pod.Spec.NodeName
+	kept.Spec.ResourceClaims = podstate.UnmadeClaims(pod)
 	kept.Spec.SchedulingGroup = pod.Spec.SchedulingGroup
 	kept.Spec.PriorityClassName = pod.Spec.PriorityClassName
 	kept.Status.Phase = pod.Status.Phase

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,16 +30,18 @@ type gang struct {
 	placed  bool
 	// newest is when the pod was created by which the gang goes.
 	newest metav1.Time
+	// again is after how long fewer pods than they say will be enough, if no others come; zero where they will not.
+	again time.Duration
 }
 
 // gangOfPods is what the pods that name a gang ask for. Pods that have ended ask for
 // nothing; where the others differ, the newest counts: a Job whose template was changed
 // makes new pods. It is nil where no pod belongs to the gang. Those that name it without
 // belonging to it, although the policy looked at them, are alone.
-func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) {
+func gangOfPods(name string, pods []*corev1.Pod, now time.Time) (g *gang, alone []*corev1.Pod) {
 	var newest *corev1.Pod
 	var waiting []*corev1.Pod
-	placed := false
+	placed, left := false, 0
 	for _, pod := range pods {
 		if ended(pod) {
 			continue
@@ -51,6 +54,7 @@ func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) 
 		if group == nil || ptr.Deref(group.PodGroupName, "") != name {
 			continue
 		}
+		left++
 		if waits {
 			waiting = append(waiting, pod)
 		}
@@ -68,10 +72,41 @@ func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) 
 		return nil, alone
 	}
 	slices.SortFunc(waiting, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	return &gang{
+	g = &gang{
 		minCount: n, priorityClass: newest.Spec.PriorityClassName, waiting: waiting, placed: placed,
 		newest: newest.CreationTimestamp,
-	}, alone
+	}
+	if left < int(n) && succeededOf(metav1.GetControllerOfNoCopy(newest), pods) {
+		g.lower(int32(left), now)
+	}
+	return g, alone
+}
+
+// succeededOf says whether one of the pods of a controller has succeeded: it makes no other in its place.
+func succeededOf(job *metav1.OwnerReference, pods []*corev1.Pod) bool {
+	return job != nil && slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		of := metav1.GetControllerOfNoCopy(pod)
+		return pod.Status.Phase == corev1.PodSucceeded && of != nil && of.UID == job.UID
+	})
+}
+
+// lower has the pods that are left be enough, where some wait and no others have come for a while.
+// The scheduler counts no pod that has ended: the last ones of a Job, fewer than they say, would wait
+// for ever.
+func (g *gang) lower(left int32, now time.Time) {
+	var youngest time.Time
+	for _, pod := range g.waiting {
+		if pod.CreationTimestamp.After(youngest) {
+			youngest = pod.CreationTimestamp.Time
+		}
+	}
+	switch wait := grace - now.Sub(youngest); {
+	case len(g.waiting) == 0:
+	case wait > 0:
+		g.again = wait
+	default:
+		g.minCount = left
+	}
 }
 
 func newer(a, b *corev1.Pod) bool {

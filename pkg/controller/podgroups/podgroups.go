@@ -26,6 +26,7 @@ import (
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -40,7 +41,8 @@ import (
 )
 
 const (
-	// grace is how long a PodGroup stays without pods: a Job that is applied anew uses it.
+	// grace is how long a PodGroup stays without pods: a Job that is applied anew uses it. It is also how long the last
+	// pods of a Job wait for others.
 	grace = 10 * time.Second
 	// lookAgain is after how long it is asked whether the cluster serves PodGroups now, and
 	// whether that of pods that wait is still there.
@@ -61,8 +63,10 @@ type Config struct {
 	Cache     *cache.Reader
 	Client    typedschedulingv1beta1.PodGroupsGetter
 	Discovery Discovery
-	Events    *report.Reporter
-	Clock     clock.PassiveClock
+	// Changes writes the annotation by which claims of pods are made.
+	Changes typedcorev1.PodsGetter
+	Events  *report.Reporter
+	Clock   clock.PassiveClock
 }
 
 // Discovery is the part of discovery.DiscoveryInterface that tells what the cluster serves.
@@ -92,6 +96,9 @@ type observed struct {
 	// foreign is one that somebody else made.
 	foreign bool
 	at      time.Time
+	// made is when it was created, woken whether the pods that waited for that were woken.
+	made  time.Time
+	woken bool
 }
 
 // New returns the controller. Its keys are gangs; it can have several workers.
@@ -128,7 +135,7 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if err != nil {
 		return 0, fmt.Errorf("%q is no gang: %w", key, err)
 	}
-	g, alone := gangOfPods(name.Name, k.pods.Gang(name))
+	g, alone := gangOfPods(name.Name, k.pods.Gang(name), k.Clock.Now())
 	k.tell(alone, served)
 	switch {
 	case !served && slices.ContainsFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }):
@@ -205,10 +212,10 @@ func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) 
 	if known.minCount == g.minCount && (known.foreign || !g.outlived(known.priorityClass)) &&
 		k.Clock.Since(known.at) < lookAgain {
 		k.tellPriority(known, g)
-		return k.nextLook(g), nil
+		return k.wake(ctx, key, known, g)
 	}
 	groups := k.Client.PodGroups(name.Namespace)
-	now := observed{minCount: g.minCount, priorityClass: g.priorityClass}
+	now := observed{minCount: g.minCount, priorityClass: g.priorityClass, made: k.Clock.Now()}
 	group, err := groups.Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -216,11 +223,11 @@ func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) 
 	case err != nil:
 		return 0, fmt.Errorf("look for PodGroup %s: %w", key, err)
 	case !ours(group):
-		now.foreign = true
+		now.foreign, now.made, now.woken = true, group.CreationTimestamp.Time, known.woken
 	case g.outlived(group.Spec.PriorityClassName) && !g.newest.Before(&group.CreationTimestamp):
 		err = k.changePriority(ctx, group, g)
 	default:
-		now.priorityClass = group.Spec.PriorityClassName
+		now.priorityClass, now.made, now.woken = group.Spec.PriorityClassName, group.CreationTimestamp.Time, known.woken
 		err = k.resize(ctx, group, g)
 	}
 	if err != nil {
@@ -232,7 +239,7 @@ func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) 
 	k.observed[key] = now
 	k.mu.Unlock()
 	k.tellPriority(now, g)
-	return k.nextLook(g), nil
+	return k.wake(ctx, key, now, g)
 }
 
 // resize gives a PodGroup the size of its gang.
@@ -260,11 +267,14 @@ func (k *keeper) tellRefused(g *gang, err error) {
 	}
 }
 
-// nextLook is when somebody who removed the PodGroup is found out. Pods that have a node do
-// not need it.
+// nextLook is when somebody who removed the PodGroup is found out, or fewer pods are enough. Pods
+// that have a node do not need it.
 func (k *keeper) nextLook(g *gang) time.Duration {
-	if len(g.waiting) == 0 {
+	switch {
+	case len(g.waiting) == 0:
 		return 0
+	case g.again > 0:
+		return g.again
 	}
 	return lookAgain
 }

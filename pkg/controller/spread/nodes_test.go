@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
@@ -102,6 +103,46 @@ func TestTheNextNodeHasItsTurn(t *testing.T) {
 			if got := s.waitingOn("n2"); got == nil {
 				t.Error("the other node is told nothing")
 			}
+		}, beside("n2", 15))
+}
+
+// A node on which something goes on all the time keeps a pod from no other.
+func TestABusyNodeKeepsAPodFromNoOther(t *testing.T) {
+	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2)},
+		[]*corev1.Pod{waitingPod(refused)}, func(s *site) {
+			for i := range 15 {
+				time.Sleep(time.Second)
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
+					published(fmt.Sprint(i+2), behind, behind), metav1.UpdateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+			}
+			s.told("though it is busy", nil)
+			if s.waitingOn("n2") == nil {
+				t.Error("the quiet node is told nothing")
+			}
+		}, beside("n2", 15))
+}
+
+// A pod can only go where another claim of it is allocated.
+func TestANodeWithoutTheOtherClaimIsNotTold(t *testing.T) {
+	other := holding("gpu-0-share", 4)
+	other.Name = "d"
+	other.Status.Allocation.Devices.Results[0].Pool = v1alpha1.PoolName("n2")
+	other.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+			Values: []string{"n2"}}}}}}
+	pod := waitingPod(refused)
+	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
+		corev1.PodResourceClaim{Name: "other", ResourceClaimName: ptr.To("d")})
+	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1), other}, []*corev1.Pod{pod},
+		func(s *site) {
+			time.Sleep(5 * time.Second)
+			if s.waitingOn("n2") == nil {
+				t.Error("the node where the other claim is allocated is told nothing")
+			}
+			time.Sleep(time.Minute)
+			s.told("ever", nil)
 		}, beside("n2", 15))
 }
 

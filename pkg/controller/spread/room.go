@@ -46,52 +46,52 @@ type room struct {
 }
 
 // room finds a node whose shares are spread and on which a pod's claims fit if nothing is
-// held back; for the pods of a gang, each given by its claims, nodes on which they fit
-// together, or as many of them as the gang needs. It is empty where there is no such room, or
-// none was found in time. It looks at the nodes that come after one, and returns after which to
-// begin the next time.
+// held back; for the pods of a gang, nodes on which they fit together, or as many of them as
+// are needed. It is empty where there is no such room, or none was found in time. It looks at the
+// nodes that come after one, and returns after which to begin the next time.
 func (t *teller) room(
-	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim, after string,
+	ctx context.Context, pods []*seeker, needed int, after string,
 ) (rooms []room, next string, err error) {
 	searching, cancel := context.WithTimeout(ctx, searchMost)
 	defer cancel()
-	rooms, next, err = t.search(searching, pod, claims, after)
+	rooms, next, err = t.search(searching, pods, needed, after)
 	if searching.Err() != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Info("Room for a pod on nodes that spread shares was not found in time", "pod", klog.KObj(pod),
-			"after", searchMost)
+		klog.FromContext(ctx).Info("Room for a pod on nodes that spread shares was not found in time", "pod",
+			klog.KObj(pods[0].pod), "after", searchMost)
 		return nil, next, nil
 	}
 	return rooms, next, err
 }
 
 func (t *teller) search(
-	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim, after string,
+	ctx context.Context, pods []*seeker, needed int, after string,
 ) (rooms []room, next string, err error) {
 	rules, _, err := cache.DeviceTaintRules(ctx, t.Client)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, after, err
 	}
-	wanted := scheduling.Wanted(pod)
-	needed, looked := least(pod, len(claims)), 0
-	next = after
+	left, looked := slices.Clone(pods), 0
+	needed, next = min(needed, len(pods)), after
 	for _, name := range t.namesAfter(after) {
 		node := t.node(name)
-		if node == nil || scheduling.ClosedTo(ctx, node, pod, wanted).By != scheduling.Open {
+		here := openTo(ctx, node, left)
+		if len(here) == 0 {
 			continue
 		}
 		if looked++; looked > nodesMost {
 			break
 		}
 		next = name
-		fit, found, err := t.most(ctx, node, claims, rules)
+		fit, found, err := t.most(ctx, node, here, rules)
 		if err != nil {
 			return nil, next, err
 		}
 		if fit > 0 {
-			rooms = append(rooms, room{name, found, claims[0][0].UID})
-			claims, needed = claims[fit:], needed-fit
+			rooms = append(rooms, room{name, found, here[0].claims[0].UID})
+			left = slices.DeleteFunc(left, func(s *seeker) bool { return slices.Contains(here[:fit], s) })
+			needed -= fit
 		}
-		if len(claims) == 0 {
+		if len(left) == 0 {
 			break
 		}
 	}
@@ -99,6 +99,13 @@ func (t *teller) search(
 		return nil, next, nil
 	}
 	return rooms, rooms[len(rooms)-1].node, nil
+}
+
+// openTo are those of the pods that the node takes; nil takes none.
+func openTo(ctx context.Context, node *corev1.Node, pods []*seeker) []*seeker {
+	return slices.DeleteFunc(slices.Clone(pods), func(s *seeker) bool {
+		return node == nil || scheduling.ClosedTo(ctx, node, s.pod, s.may).By != scheduling.Open
+	})
 }
 
 // namesAfter are the nodes whose shares are spread, those first that come after a name.
@@ -113,14 +120,18 @@ func (t *teller) namesAfter(name string) []string {
 	return slices.Concat(names[i:], names[:i])
 }
 
-// most is for how many of the pods, each given by its claims, the node has room, and what
+// most is for how many of the pods, those first that come first, the node has room, and what
 // these take of its GPUs.
 func (t *teller) most(
-	ctx context.Context, node *corev1.Node, claims [][]*resourceapi.ResourceClaim, rules []*resourceapi.DeviceTaintRule,
+	ctx context.Context, node *corev1.Node, pods []*seeker, rules []*resourceapi.DeviceTaintRule,
 ) (fit int, found []share, err error) {
 	// All of them first: most gangs fit, or are of one.
-	for low, high, n := 0, len(claims), len(claims); n > low; n = (low + high + 1) / 2 {
-		shares, err := t.fits(ctx, node, slices.Concat(claims[:n]...), rules)
+	for low, high, n := 0, len(pods), len(pods); n > low; n = (low + high + 1) / 2 {
+		var claims []*resourceapi.ResourceClaim
+		for _, s := range pods[:n] {
+			claims = append(claims, s.claims...)
+		}
+		shares, err := t.fits(ctx, node, claims, rules)
 		if err != nil {
 			return 0, nil, err
 		}

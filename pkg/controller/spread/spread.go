@@ -8,10 +8,13 @@
 package spread
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -65,7 +68,7 @@ var (
 
 // Config is what the controller works with.
 type Config struct {
-	// Cache is asked for pods without a node, nodes, ResourceSlices, claims and DeviceClasses.
+	// Cache is asked for pods without a node and those of gangs, nodes, ResourceSlices, claims and DeviceClasses.
 	Cache  *cache.Reader
 	Client Client
 	Nodes  typedcorev1.NodeInterface
@@ -94,6 +97,7 @@ type waiter struct {
 type teller struct {
 	Config
 	pods    cache.Unscheduled
+	gangs   cache.OfGangs
 	slices  cache.Slices
 	claims  cache.Claims
 	classes cache.Classes
@@ -121,8 +125,9 @@ type none struct {
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
 	t := &teller{
-		Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), claims: c.Claims(), classes: c.Classes(),
-		nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]none{},
+		Config: cfg, pods: c.UnscheduledPods(), gangs: c.PodsOfGangs(), slices: c.Slices(), claims: c.Claims(),
+		classes: c.Classes(), nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{},
+		none: map[string]none{},
 	}
 	if t.Engine == nil {
 		t.Engine = scheduling.NewEngine(compiledMost)
@@ -196,20 +201,21 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if !spread || !forDevices(pod, said) {
 		return seldom, nil
 	}
-	alike := kindOf(pod)
+	needed := t.least(group)
+	alike := kindOf(group, needed)
 	if left := t.none[alike].until.Sub(t.Clock.Now()); alike != "" && left > 0 {
 		w.after = t.none[alike].after
 		return left, nil
 	}
-	claims, err := t.claimsOf(ctx, group)
+	seekers, err := t.seekers(ctx, group)
 	if err != nil {
 		return 0, err
 	}
-	if len(claims) == 0 {
+	if len(seekers) == 0 {
 		w.missed++
 		return rarer.After(w.missed), nil
 	}
-	found, next, err := t.room(ctx, pod, claims, w.after)
+	found, next, err := t.room(ctx, seekers, needed, w.after)
 	if err != nil {
 		return 0, err
 	}
@@ -220,12 +226,12 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return rarer.After(w.missed), nil
 	}
 	w.missed = 0
-	for _, r := range found {
-		if still, err := t.tellOf(ctx, w, r); err != nil || still > 0 {
-			return still, err
+	if still, err := t.tellAll(ctx, w, key, found); err != nil || still > 0 {
+		// A node on which something goes on keeps the pod from no other.
+		if len(found) == 1 && t.Clock.Since(w.since) >= patience {
+			w.after = next
 		}
-		klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", r.node,
-			"together", len(group))
+		return still, err
 	}
 	w.after = next
 	w.told++
@@ -240,6 +246,24 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 // always tell.
 func forDevices(pod *corev1.Pod, said string) bool {
 	return strings.Contains(said, podstate.NoDevices) || groupOf(pod) != "" && !strings.Contains(said, "Insufficient ")
+}
+
+// tellAll tells nodes of what waits for all of them. It returns after how long to do so again, where it
+// is too early for one.
+func (t *teller) tellAll(ctx context.Context, w *waiter, key string, rooms []room) (time.Duration, error) {
+	var early time.Duration
+	for _, r := range rooms {
+		still, err := t.tellOf(ctx, w, r)
+		if err != nil {
+			return 0, err
+		}
+		if still > 0 {
+			early = min(cmp.Or(early, still), still)
+			continue
+		}
+		klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", r.node)
+	}
+	return early, nil
 }
 
 // tellOf tells a node of what waits for it. It returns for how long that is too early.
@@ -265,9 +289,21 @@ func (t *teller) tellOf(ctx context.Context, w *waiter, r room) (time.Duration, 
 	return 0, t.tell(ctx, r.node, waiting)
 }
 
-// kindOf is the same for pods that go to the same nodes with claims of the same templates;
-// empty for a pod whose claims are its own.
-func kindOf(pod *corev1.Pod) string {
+// kindOf is the same for pods that go to the same nodes with claims of the same templates, and of which
+// as many are needed at once; empty where claims are a pod's own.
+func kindOf(group []*corev1.Pod, needed int) string {
+	var kinds []string
+	for _, pod := range group {
+		kind := kindOfOne(pod)
+		if kind == "" {
+			return ""
+		}
+		kinds = append(kinds, kind)
+	}
+	return strconv.Itoa(needed) + strings.Join(slices.Compact(kinds), " ")
+}
+
+func kindOfOne(pod *corev1.Pod) string {
 	kind := pod.Namespace
 	for _, c := range pod.Spec.ResourceClaims {
 		if c.ResourceClaimTemplateName == nil {

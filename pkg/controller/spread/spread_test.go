@@ -23,7 +23,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
@@ -275,44 +274,6 @@ func TestNobodyIsToldInVain(t *testing.T) {
 				time.Sleep(time.Minute)
 				s.told("ever", nil)
 			})
-		})
-	}
-}
-
-// The pods of a gang are placed together, so a node that offers one share of each GPU after
-// the other would never have room for more of them than GPUs.
-func TestAGangTakesSeveralSharesOfAGPU(t *testing.T) {
-	member := func(name string) *corev1.Pod {
-		pod := waitingPod("pod group is unschedulable, minCount (3) cannot be satisfied")
-		pod.Name, pod.UID = name, types.UID(name)
-		pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
-		pod.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("of-" + name)
-		return pod
-	}
-	claimOf := func(name string) *resourceapi.ResourceClaim {
-		c := claim(-1, 7)
-		c.Name, c.UID = "of-"+name, types.UID("of-"+name)
-		return c
-	}
-	names := []string{"a", "b", "c", "d", "e"}
-	for _, test := range []struct {
-		pods  int
-		least string
-		want  *placement.Waiting
-	}{
-		{3, "3", &placement.Waiting{Claim: "of-a", GiB: 14, Shares: 2}},
-		{5, "4", &placement.Waiting{Claim: "of-a", GiB: 14, Shares: 2}},
-		{5, "5", nil},
-	} {
-		var claims []*resourceapi.ResourceClaim
-		var pods []*corev1.Pod
-		for _, name := range names[:test.pods] {
-			pod := member(name)
-			pod.Labels = map[string]string{ack.LabelMinAvailable: test.least}
-			claims, pods = append(claims, claimOf(name)), append(pods, pod)
-		}
-		run(t, published("1", behind, behind), claims, pods, func(s *site) {
-			s.told(test.least+" of them", test.want)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -53,13 +54,21 @@ func (t *teller) together(key string) []*corev1.Pod {
 	return pods[:min(len(pods), gangMost)]
 }
 
-// least is how many of so many pods of a gang have to be placed together.
-func least(pod *corev1.Pod, waiting int) int {
-	n, err := strconv.Atoi(pod.Labels[ack.LabelMinAvailable])
-	if err != nil || n < 1 {
-		return waiting
+// least is how many of the pods that wait together have to be placed at once: those of a gang that
+// have a node count.
+func (t *teller) least(group []*corev1.Pod) int {
+	gang, is := podstate.Gang(group[0])
+	n, err := strconv.Atoi(group[0].Labels[ack.LabelMinAvailable])
+	if !is || err != nil || n < 1 {
+		return len(group)
 	}
-	return min(n, waiting)
+	for _, pod := range t.gangs.Gang(gang) {
+		if other, is := podstate.Gang(pod); is && other == gang && pod.Spec.NodeName != "" &&
+			pod.DeletionTimestamp == nil && !deviceplugin.Ended(pod) {
+			n--
+		}
+	}
+	return min(max(n, 1), len(group))
 }
 
 // groupOf is the name of the gang that a pod is placed with; empty where it has none.
@@ -68,13 +77,25 @@ func groupOf(pod *corev1.Pod) string {
 	return gang.Name
 }
 
-// claimsOf are the claims for GPUs that are not allocated, of each of the pods that has such; none
-// where one is not there yet.
-func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourceapi.ResourceClaim, error) {
-	var all [][]*resourceapi.ResourceClaim
+// seeker is a pod that wants room, its claims for GPUs that are not allocated, and where it can be:
+// where it wants to, and where others of its claims have devices.
+type seeker struct {
+	pod    *corev1.Pod
+	claims []*resourceapi.ResourceClaim
+	may    scheduling.Where
+}
+
+// seekers are those of the pods that have claims for GPUs that are not allocated; none where a claim
+// is not there yet.
+func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]*seeker, error) {
+	var all []*seeker
 	for _, pod := range pods {
 		claims, made, err := podstate.Claims(ctx, t.Client, pod)
 		if err != nil || !made {
+			return nil, err
+		}
+		may, err := scheduling.Possible(pod, claims)
+		if err != nil {
 			return nil, err
 		}
 		// Of CPUs, and devices of other drivers, only the scheduler knows how many are free.
@@ -88,7 +109,7 @@ func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourc
 			return c.Status.Allocation != nil || len(c.Spec.Devices.Requests) == 0
 		})
 		if len(claims) > 0 {
-			all = append(all, claims)
+			all = append(all, &seeker{pod, claims, may})
 		}
 	}
 	return all, nil
