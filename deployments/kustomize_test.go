@@ -134,21 +134,48 @@ func TestMigrationRefusesNobody(t *testing.T) {
 }
 
 // A virtual node has no kubelet that would run a DaemonSet's pod: one that is bound there
-// stays there for ever, and an update of the DaemonSet waits for it.
-func TestNoDaemonsOnVirtualNodes(t *testing.T) {
+// stays there for ever, and an update of the DaemonSet waits for it. So it is on a Windows node.
+func TestNoDaemonsOnVirtualAndWindowsNodes(t *testing.T) {
 	const spared = "- matchExpressions:\n              - key: type\n                operator: NotIn\n" +
-		"                values:\n                - virtual-kubelet\n"
+		"                values:\n                - virtual-kubelet\n" + onLinux
 	daemons := 0
 	for _, document := range strings.Split(build(t, "manifests"), "\n---\n") {
 		if strings.Contains(document, "kind: DaemonSet\n") {
 			daemons++
 			if !strings.Contains(document, spared) {
-				t.Errorf("virtual nodes get pods of\n%s", document)
+				t.Errorf("virtual or Windows nodes get pods of\n%s", document)
 			}
 		}
 	}
 	if daemons != 2 {
 		t.Errorf("%d DaemonSets, want 2", daemons)
+	}
+}
+
+// onLinux is the rule of an affinity by which pods need a node with Linux.
+const onLinux = "              - key: kubernetes.io/os\n                operator: In\n" +
+	"                values:\n                - linux\n"
+
+// The controller runs on Linux, and keeps no node from being scaled down: in kube-system the cluster
+// autoscaler moves only pods that say so.
+func TestNodesOfTheController(t *testing.T) {
+	controller := document(t, build(t, "manifests"), "Deployment", "gpu-compat-controller")
+	for _, want := range []string{
+		"- matchExpressions:\n" + onLinux,
+		"      annotations:\n        cluster-autoscaler.kubernetes.io/safe-to-evict: \"true\"\n",
+	} {
+		if !strings.Contains(controller, want) {
+			t.Errorf("without %q:\n%s", want, controller)
+		}
+	}
+}
+
+// A node whose new plugin does not get ready, as one that is away, holds a place of the update. A
+// percentage is rounded up.
+func TestUpdateGoesOnBesideANodeThatDoesNot(t *testing.T) {
+	const want = "  updateStrategy:\n    rollingUpdate:\n      maxSurge: 10%\n      maxUnavailable: 0\n"
+	if plugin := document(t, build(t, "manifests"), "DaemonSet", "gpu-kubelet-plugin"); !strings.Contains(plugin, want) {
+		t.Errorf("without %q:\n%s", want, plugin)
 	}
 }
 

@@ -28,25 +28,29 @@ func helmTest(t *testing.T, values string) (template, pod map[string]any) {
 
 func TestHelmTest(t *testing.T) {
 	container := []string{"spec", "containers", "0"}
-	for name, test := range map[string]struct{ values, request, image, command, nodeSelector string }{
+	for name, test := range map[string]struct{ values, request, image, command, nodeSelector, resources string }{
 		"as it is": {
 			values:  "image: {tag: v1}",
 			request: "{deviceClassName: share.gpu.aliyun.com, capacity: {requests: {memory: 1Gi}}}",
 			image:   "localhost/dra-driver-gpushare:v1",
 			command: "[/usr/bin/gpu-kubelet-plugin, given]", nodeSelector: "{}",
+			// A ResourceQuota of CPU or memory keeps pods out that request none.
+			resources: "{claims: [{name: gpu}], requests: {cpu: 10m, memory: 64Mi}}",
 		},
 		"as much compute as given": {
-			values:  "{image: {tag: v1}, test: {deviceClass: core-mem.gpu.aliyun.com, memory: 2Gi, cores: 20}}",
+			values: `{image: {tag: v1}, test: {deviceClass: core-mem.gpu.aliyun.com, memory: 2Gi, cores: 20,
+				resources: {requests: {cpu: 1}, limits: {memory: 1Gi}}}}`,
 			request: `{deviceClassName: core-mem.gpu.aliyun.com, capacity: {requests: {memory: 2Gi, cores: "20"}}}`,
 			image:   "localhost/dra-driver-gpushare:v1",
 			command: "[/usr/bin/gpu-kubelet-plugin, given]", nodeSelector: "{}",
+			resources: "{claims: [{name: gpu}], requests: {cpu: 1, memory: 64Mi}, limits: {memory: 1Gi}}",
 		},
 		"a whole GPU, by a program of the user": {
 			values: `test: {deviceClass: exclusive.gpu.aliyun.com, memory: "", nodeSelector: {kubernetes.io/hostname: n7},
-				image: "registry.example/cuda:13", command: [nvidia-smi, -L]}`,
+				image: "registry.example/cuda:13", command: [nvidia-smi, -L], resources: null}`,
 			request: "{deviceClassName: exclusive.gpu.aliyun.com}",
 			image:   "registry.example/cuda:13", command: "[nvidia-smi, -L]",
-			nodeSelector: "{kubernetes.io/hostname: n7}",
+			nodeSelector: "{kubernetes.io/hostname: n7}", resources: "{claims: [{name: gpu}]}",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,12 +59,13 @@ func TestHelmTest(t *testing.T) {
 				got  any
 				want string
 			}{
-				"request":  {part(t, template, "spec", "spec", "devices", "requests", "0", "exactly"), test.request},
-				"image":    {part(t, pod, append(container, "image")...), test.image},
-				"command":  {part(t, pod, append(container, "command")...), test.command},
-				"nodes":    {part(t, pod, "spec", "nodeSelector"), test.nodeSelector},
-				"template": {part(t, pod, "spec", "resourceClaims", "0", "resourceClaimTemplateName"), nameOf(template)},
-				"hook":     {part(t, pod, "metadata", "annotations", "helm.sh/hook"), "test"},
+				"request":   {part(t, template, "spec", "spec", "devices", "requests", "0", "exactly"), test.request},
+				"image":     {part(t, pod, append(container, "image")...), test.image},
+				"command":   {part(t, pod, append(container, "command")...), test.command},
+				"resources": {part(t, pod, append(container, "resources")...), test.resources},
+				"nodes":     {part(t, pod, "spec", "nodeSelector"), test.nodeSelector},
+				"template":  {part(t, pod, "spec", "resourceClaims", "0", "resourceClaimTemplateName"), nameOf(template)},
+				"hook":      {part(t, pod, "metadata", "annotations", "helm.sh/hook"), "test"},
 			} {
 				if diff := cmp.Diff(parsed(t, values.want), values.got); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", what, diff)

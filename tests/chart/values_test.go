@@ -55,11 +55,13 @@ kubeletPlugin:
   podLabels: {team: gpu}
   affinity: {podAffinity: {x: y}}
   resources: {limits: {memory: 1Gi}}
+  maxSurge: 3
   kubeletPluginsDirectoryPath: /data/kubelet/plugins
   podResourcesDirectoryPath: /data/kubelet/pod-resources
   cdiDirectoryPath: /etc/cdi
 mpsSupervisor: {nodeSelector: {gpu: "true"}, affinity: {nodeAffinity: {x: y}}}
-controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas: 3, settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
+controller: {podAnnotations: {a: b}, podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas: 3,
+  settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
 `)
 	labels := func(component string) string {
 		return "{app.kubernetes.io/name: dra-driver-gpushare, app.kubernetes.io/component: " + component + ", team: gpu}"
@@ -87,7 +89,15 @@ controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas:
 			labels("gpu-kubelet-plugin")},
 		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "template", "metadata", "labels"},
 			labels("gpu-compat-controller")},
-		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "affinity", "podAffinity"), "{x: y}"},
+		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "template", "metadata", "annotations"},
+			`{a: b, cluster-autoscaler.kubernetes.io/safe-to-evict: "true"}`},
+		// Labels of nodes come on top of those that the manifests require.
+		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "affinity"), `{podAffinity: {x: y}, nodeAffinity:
+			{requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [
+			{key: type, operator: NotIn, values: [virtual-kubelet]},
+			{key: kubernetes.io/os, operator: In, values: [linux]}]}]}}}`},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "updateStrategy"},
+			"{type: RollingUpdate, rollingUpdate: {maxSurge: 3, maxUnavailable: 0}}"},
 		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "affinity"), "{nodeAffinity: {x: y}}"},
 		{"Deployment kube-system/gpu-compat-controller", append(pod, "affinity", "nodeAffinity"), "{x: y}"},
 		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "containers", "0", "resources"),
@@ -182,6 +192,11 @@ func TestWrongValues(t *testing.T) {
 		"image: {repository: 'r.example:5000/g:v1'}":                    "g:v1 names a tag or a digest: set image.tag",
 		"image: {repository: 'r.example/g@sha256:ab'}":                  "g@sha256:ab names a tag or a digest",
 		"kubeletPlugin: {resources: {claims: [{name: gpu}]}}":           "claims",
+		"test: {resources: {claims: [{name: gpu}]}}":                    "claims",
+		"kubeletPlugin: {maxSurge: 0}":                                  "maxSurge",
+		"kubeletPlugin: {maxSurge: 0%}":                                 "maxSurge",
+		"kubeletPlugin: {maxSurge: 101%}":                               "maxSurge",
+		"kubeletPlugin: {maxSurge: '3'}":                                "maxSurge",
 		"resourceQuota: {pods: many}":                                   "pods",
 		"resourceQuota: {pods: 0}":                                      "pods",
 		"test: {memory: lots}":                                          "memory",

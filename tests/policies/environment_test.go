@@ -129,13 +129,42 @@ func TestOptionVisibleDevices(t *testing.T) {
 			checkRefusal(t, test.refused, err)
 		})
 	}
-	t.Run("an ephemeral container", func(t *testing.T) {
-		before := podOf(team, claimed)
-		after := before.DeepCopy()
-		after.Spec.EphemeralContainers = []corev1.EphemeralContainer{
-			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "c",
-				Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}}}}
-		checkRefusal(t, refused, s.validateSubresource(somebody, after, before, "Pod", corev1.SchemeGroupVersion.WithResource(
-			"pods"), "ephemeralcontainers", admission.Update))
-	})
+}
+
+// `kubectl debug` is judged by the container that it adds: what else is in the pod is there already.
+func TestOptionVisibleDevicesOfEphemeralContainers(t *testing.T) {
+	s := newServer(t)
+	const refused = "container debug sets NVIDIA_VISIBLE_DEVICES and has no claim"
+	c := limited("c", "")
+	claimed := c
+	claimed.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+	debugged := func(p *corev1.Pod, containers ...corev1.Container) *corev1.Pod {
+		p = p.DeepCopy()
+		for _, c := range containers {
+			p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{
+				EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: c.Name, Env: c.Env}})
+		}
+		return p
+	}
+	debug := limited("debug", "")
+	asking := podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "all"))
+	asked := debugged(podOf(team, c), with(limited("earlier", ""), "NVIDIA_VISIBLE_DEVICES", "all"))
+	for name, test := range map[string]struct {
+		before  *corev1.Pod
+		added   corev1.Container
+		refused string
+	}{
+		"that asks":                     {podOf(team, claimed), with(debug, "NVIDIA_VISIBLE_DEVICES", "all"), refused},
+		"that asks, as a pod did":       {asking, with(debug, "NVIDIA_VISIBLE_DEVICES", "all"), refused},
+		"that asks, as one before it":   {asked, with(debug, "NVIDIA_VISIBLE_DEVICES", "all"), refused},
+		"without, in a pod that asked":  {asking, debug, ""},
+		"without, after one that asked": {asked, debug, ""},
+		"void, in a pod that asked":     {asking, with(debug, "NVIDIA_VISIBLE_DEVICES", "void"), ""},
+		"that asks, left alone":         {podOf(watching, c), with(debug, "NVIDIA_VISIBLE_DEVICES", "all"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkRefusal(t, test.refused, s.validateSubresource(somebody, debugged(test.before, test.added), test.before, "Pod",
+				corev1.SchemeGroupVersion.WithResource("pods"), "ephemeralcontainers", admission.Update))
+		})
+	}
 }

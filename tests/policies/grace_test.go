@@ -82,6 +82,12 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 		"deletion":                   {remove(ending(team, 30, claims), nil), ""},
 		"deletion by force":          {remove(ending(team, 30, claims), ptr.To(int64(0))), ""},
 		"deletion of a long-lived":   {remove(ending(team, year, claims), nil), ""},
+		// A deletion that stated nothing has the pod's own period by the time it is admitted
+		// (CheckGracefulDelete in Kubernetes' pkg/registry/core/pod).
+		"as the API server fills it": {remove(ending(team, year, claims), ptr.To(int64(year))), ""},
+		"filled in, unusable label":  {remove(ending(patientTypo, 300, claims), ptr.To(int64(300))), ""},
+		"deletion by less":           {remove(ending(team, year, claims), ptr.To(int64(7200))), ""},
+		"deletion by more":           {remove(ending(team, 900, claims), ptr.To(int64(901))), refused + "901"},
 		"deletion in a year":         {remove(ending(team, 30, claims), ptr.To(int64(year))), refused + "31536000"},
 		"deletion without GPUs":      {remove(ending(team, 30), ptr.To(int64(year))), ""},
 		"eviction":                   {evict(team, nil), ""},

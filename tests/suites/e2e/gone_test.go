@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -73,6 +74,10 @@ func TestOptionGraceLimit(t *testing.T) {
 			t.Errorf("the option was not taken off: %v", err)
 		}
 	})
+	// From before the option, and over its bound: nobody can change what the pod states, but delete it.
+	ns.Run(t, harness.Pod("before", node, harness.FromTemplate("most"), func(pod *corev1.Pod) {
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(900))
+	}))
 	if output, err := ns.Kubectl(t, "apply", "-k", option); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
@@ -89,6 +94,7 @@ func TestOptionGraceLimit(t *testing.T) {
 		harness.CheckRefusal(t, "pod", "pods with GPUs may take 600 seconds to end in namespace "+ns.Name, err)
 		return nil
 	})
+	ns.Delete(t, "before")
 	ns.Run(t, harness.Pod("kept", node, harness.FromTemplate("most")))
 	err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "kept",
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(year))})

@@ -134,6 +134,7 @@ true
 {{- range $name, $value := .values.podLabels }}{{ $_ := set $.object.spec.template.metadata.labels $name $value }}{{ end -}}
 {{- range $kind, $rules := .values.affinity }}{{ $_ := set $pod.affinity $kind $rules }}{{ end -}}
 {{- if eq .object.kind "Deployment" }}{{ $_ := set .object.spec "replicas" .values.replicas }}{{ end -}}
+{{- with .values.maxSurge }}{{ $_ := set $.object.spec.updateStrategy.rollingUpdate "maxSurge" . }}{{ end -}}
 {{- if eq .object.metadata.name "gpu-kubelet-plugin" -}}
 {{- include "gpushare.plugin" (dict "root" .root "pod" $pod "container" $container) -}}
 {{- end -}}
