@@ -38,7 +38,7 @@ func newPlan(o *options) *cobra.Command {
 		Long: "Say where the pods of manifests would land, what would be left, and which would wait and why. Pods are " +
 			"placed one after the other, each beside those before it. Whether a pod finds its GPUs is found out by the " +
 			"scheduler's own allocator, from what is published and allocated now. What the cluster's policies make of a pod " +
-			"is found out by a dry run of creating it. Nothing is created.\n" +
+			"and its claims is found out by dry runs of creating them. Nothing is created.\n" +
 			"It reads pods, Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, ResourceClaims, their " +
 			"templates, DeviceClasses and namespaces; legacy pods, which ask for GPUs as on ACK, count as what they are " +
 			"converted to.\n" +

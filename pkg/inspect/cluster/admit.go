@@ -14,11 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
 
-// admitAtOnce is how many pods are tried at a time.
+// admitAtOnce is how many workloads are tried at a time.
 const admitAtOnce = 8
 
 // admit finds out what the cluster's admission makes of the pods: by the dry run of creating one
@@ -26,40 +27,53 @@ const admitAtOnce = 8
 // tried a note says why.
 func (r Reader) admit(ctx context.Context, in *plan.Input) error {
 	in.Workloads = slices.Clone(in.Workloads)
-	untried := map[string]string{}
+	workloads := make([]*plan.Workload, 0, len(in.Workloads))
 	for i := range in.Workloads {
-		namespace := in.Workloads[i].Namespace
-		if _, is := untried[namespace]; !is {
-			why, err := r.untriable(ctx, in, namespace)
-			if err != nil {
-				return err
-			}
-			untried[namespace] = why
+		workloads = append(workloads, &in.Workloads[i])
+	}
+	unknown, err := tryAll(ctx, workloads,
+		func(namespace string) (string, error) { return r.untriable(ctx, in, namespace) }, r.try)
+	for _, why := range unknown {
+		in.Notes = append(in.Notes, "What the cluster's policies make of pods is not known, and pods are planned as with "+
+			"the driver's defaults: "+why+".")
+	}
+	return err
+}
+
+// tryAll tries workloads, several at a time, but for those of namespaces of which untriable says why they cannot be. It
+// returns why of some nothing is known, each reason once.
+func tryAll(ctx context.Context, workloads []*plan.Workload, untriable func(namespace string) (string, error),
+	try func(context.Context, *plan.Workload) (untried string, err error)) (unknown []string, err error) {
+	untried := map[string]string{}
+	for _, w := range workloads {
+		if _, is := untried[w.Namespace]; is {
+			continue
+		}
+		if untried[w.Namespace], err = untriable(w.Namespace); err != nil {
+			return nil, err
 		}
 	}
-	whys := make([]string, len(in.Workloads))
+	whys := make([]string, len(workloads))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(admitAtOnce)
-	for i := range in.Workloads {
-		w := &in.Workloads[i]
+	for i, w := range workloads {
 		if whys[i] = untried[w.Namespace]; whys[i] != "" {
 			continue
 		}
 		group.Go(func() (err error) {
-			whys[i], err = r.try(ctx, w)
+			whys[i], err = try(ctx, w)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return err
+		return nil, err
 	}
 	for i, why := range whys {
 		if why != "" && !slices.Contains(whys[:i], why) {
-			in.Notes = append(in.Notes, "What the cluster's policies make of pods is not known, and pods are planned as with "+
-				"the driver's defaults: "+why+".")
+			unknown = append(unknown, why)
 		}
 	}
-	return nil
+	return unknown, nil
 }
 
 // untriable says why no pods of a namespace can be tried; empty if they can.
@@ -77,18 +91,26 @@ func (r Reader) untriable(ctx context.Context, in *plan.Input, namespace string)
 			}
 		}
 	}
+	return r.mayNotCreate(ctx, namespace, corev1.Resource("pods"))
+}
+
+// mayNotCreate says that objects of a kind may not be created in a namespace; it is empty if they may.
+func (r Reader) mayNotCreate(ctx context.Context, namespace string, kind schema.GroupResource) (string, error) {
 	review, err := r.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
 		&authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"}}},
-		metav1.CreateOptions{})
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Group: kind.Group,
+				Resource: kind.Resource}}}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("ask whether you may create pods in namespace %s: %w", namespace, err)
+		return "", fmt.Errorf("ask whether you may create %s in namespace %s: %w", kind, namespace, err)
 	}
 	if !review.Status.Allowed {
-		return "you may not create pods in namespace " + namespace, nil
+		return fmt.Sprintf("you may not create %s in namespace %s", kind, namespace), nil
 	}
 	return "", nil
 }
+
+// dryRun has the API server create nothing.
+func dryRun() metav1.CreateOptions { return metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}} }
 
 // try has the API server create a pod of a workload in a dry run; an answer that says nothing of
 // the pod is untried.
@@ -97,30 +119,40 @@ func (r Reader) try(ctx context.Context, w *plan.Workload) (untried string, err 
 		GenerateName: w.Name + "-", Labels: w.Template.Labels, Annotations: w.Template.Annotations}}
 	// Manifests often bring these along, and then they are not there yet.
 	pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount, pod.Spec.PriorityClassName = "", "", ""
-	made, err := r.Client.CoreV1().Pods(w.Namespace).Create(ctx, pod,
-		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	made, err := r.Client.CoreV1().Pods(w.Namespace).Create(ctx, pod, dryRun())
 	if err == nil {
 		w.Admitted = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: made.Labels,
 			Annotations: made.Annotations}, Spec: made.Spec}
 		return "", nil
 	}
+	refused, untried, err := answer(w, err)
+	if refused != "" {
+		w.Refused = "it would be refused: " + refused
+	}
+	return untried, err
+}
+
+// answer is what the error of a dry run says: that what a workload needs would be refused, or why that is not known. One
+// that is no answer of the API server is returned.
+func answer(w *plan.Workload, err error) (refused, untried string, failed error) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
-		return "", fmt.Errorf("try %s (%s) in a dry run: %w", w, w.Source, err)
+		return "", "", fmt.Errorf("try %s (%s) in a dry run: %w", w, w.Source, err)
 	}
 	// It stands in sentences here, of which some end with it.
 	said := strings.TrimSuffix(strings.Join(strings.Fields(status.Status().Message), " "), ".")
 	switch {
 	case strings.HasSuffix(said, "does not support dry run"):
-		return said, nil
+		return "", said, nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		if details := status.Status().Details; details != nil {
 			// The name is one of many.
-			said = strings.TrimPrefix(said, fmt.Sprintf("pods %q is forbidden: ", details.Name))
+			if _, why, is := strings.Cut(said, fmt.Sprintf("%q is forbidden: ", details.Name)); is {
+				said = why
+			}
 		}
-		w.Refused = "it would be refused: " + said
-		return "", nil
+		return said, "", nil
 	default:
-		return fmt.Sprintf("%s (%s): %s", w, w.Source, said), nil
+		return "", fmt.Sprintf("%s (%s): %s", w, w.Source, said), nil
 	}
 }

@@ -10,11 +10,13 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
@@ -117,13 +119,126 @@ func TestPodsAreTriedInDryRuns(t *testing.T) {
 	}
 }
 
+// The claims of pods, and templates that the manifests bring along, are tried, too, where they are not there.
+func TestClaimsAreTriedInDryRuns(t *testing.T) {
+	const team = "team"
+	spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com"}}}}}
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "t",
+		ResourceVersion: "1"}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec,
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"of": "template"}}}}
+	own := claim(team, "own")
+	own.Spec, own.ResourceVersion = spec, "1"
+	ofTemplate := func(name string) corev1.PodResourceClaim {
+		return corev1.PodResourceClaim{Name: "g", ResourceClaimTemplateName: &name}
+	}
+	named := corev1.PodResourceClaim{Name: "g", ResourceClaimName: ptr.To("own")}
+	const quota, claims, templates = "exceeded quota: gpu", "resourceclaims", "resourceclaimtemplates"
+	forbidden := func(resource string) error {
+		return apierrors.NewForbidden(resourceapi.Resource(resource), "train-g-x7", errors.New(quota))
+	}
+	down := apierrors.NewInternalError(errors.New("the webhook is down"))
+	for name, test := range map[string]struct {
+		there   []runtime.Object
+		wanted  plan.Manifests
+		uses    corev1.PodResourceClaim
+		says    map[string]error
+		mayNot  string
+		tried   string
+		refused string
+		note    string
+	}{
+		"of a template": {[]runtime.Object{template}, plan.Manifests{}, ofTemplate("t"), nil, "", "resourceclaims/train-g-",
+			"", ""},
+		"of a template, refused": {[]runtime.Object{template}, plan.Manifests{}, ofTemplate("t"),
+			map[string]error{claims: forbidden(claims)}, "", "resourceclaims/train-g-",
+			"its claim g would be refused: " + quota, ""},
+		"of a template that the controller makes": {nil, plan.Manifests{}, ofTemplate("gpushare.mem.main.3"),
+			map[string]error{claims: forbidden(claims)}, "", "resourceclaims/train-g-",
+			"its claim g would be refused: " + quota, ""},
+		"of a template of the manifests": {nil, plan.Manifests{Templates: []*resourceapi.ResourceClaimTemplate{template}},
+			ofTemplate("t"), nil, "", "resourceclaimtemplates/t resourceclaims/train-g-", "", ""},
+		"of a template that is refused": {nil, plan.Manifests{Templates: []*resourceapi.ResourceClaimTemplate{template}},
+			ofTemplate("t"), map[string]error{templates: forbidden(templates)}, "", "resourceclaimtemplates/t",
+			"the template of its claim g would be refused: " + quota, ""},
+		"of a template that is there already": {nil, plan.Manifests{
+			Templates: []*resourceapi.ResourceClaimTemplate{template}}, ofTemplate("t"),
+			map[string]error{templates: apierrors.NewAlreadyExists(resourceapi.Resource(templates), "t")}, "",
+			"resourceclaimtemplates/t resourceclaims/train-g-", "", ""},
+		"of no template": {nil, plan.Manifests{}, ofTemplate("t"), nil, "", "", "", ""},
+		"of the manifests": {nil, plan.Manifests{Claims: []*resourceapi.ResourceClaim{own}}, named,
+			map[string]error{claims: forbidden(claims)}, "", "resourceclaims/own", "its claim g would be refused: " + quota, ""},
+		"that is there": {[]runtime.Object{own}, plan.Manifests{Claims: []*resourceapi.ResourceClaim{own}}, named, nil, "",
+			"", "", ""},
+		"without the right": {[]runtime.Object{template}, plan.Manifests{}, ofTemplate("t"), nil, claims, "", "",
+			"Whether claims would be refused is not known: you may not create resourceclaims.resource.k8s.io in namespace " +
+				"team."},
+		"without that of templates": {nil, plan.Manifests{Templates: []*resourceapi.ResourceClaimTemplate{template}},
+			ofTemplate("t"), nil, templates, "", "", "Whether claims would be refused is not known: you may not create " +
+				"resourceclaimtemplates.resource.k8s.io in namespace team."},
+		"a webhook that is down": {[]runtime.Object{template}, plan.Manifests{}, ofTemplate("t"),
+			map[string]error{claims: down}, "", "resourceclaims/train-g-", "", "Whether claims would be refused is not known: " +
+				"pod/train (m.yaml): Internal error occurred: the webhook is down."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(append(test.there, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team}})...)
+			client.PrependReactor("create", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				create := action.(clienttesting.CreateActionImpl)
+				made := create.Object.(metav1.Object)
+				if !slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll}) || made.GetResourceVersion() != "" ||
+					made.GetGenerateName() == "train-g-" && create.Resource.Resource != claims {
+					t.Errorf("it creates %+v with %+v", made, create.CreateOptions)
+				}
+				return true, create.Object, test.says[create.Resource.Resource]
+			})
+			client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object,
+				error) {
+				review := action.(clienttesting.CreateActionImpl).Object.(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+				review.Status.Allowed = review.Spec.ResourceAttributes.Resource != test.mayNot
+				return true, review, nil
+			})
+			test.wanted.Workloads = []plan.Workload{{Source: plan.Source{File: "m.yaml"}, Kind: "pod", Pods: 1, Namespace: team,
+				Name: "train", Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+					ResourceClaims: []corev1.PodResourceClaim{test.uses}}}}}
+			in, err := cluster.Reader{Client: client}.PlanInput(t.Context(), test.wanted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := in.Workloads[0].Refused; got != test.refused {
+				t.Errorf("refused: %q, want %q", got, test.refused)
+			}
+			if got := strings.Join(in.Notes, "\n"); got != test.note {
+				t.Errorf("notes %q, want %q", got, test.note)
+			}
+			if got := strings.Join(triedBeside(client, "pods", "selfsubjectaccessreviews"), " "); got != test.tried {
+				t.Errorf("it tries %q, want %q", got, test.tried)
+			}
+		})
+	}
+}
+
+// triedBeside are the objects that were created, as in "resourceclaims/c", but for those of some resources.
+func triedBeside(client *fake.Clientset, resources ...string) (out []string) {
+	for _, action := range client.Actions() {
+		create, is := action.(clienttesting.CreateActionImpl)
+		if !is || slices.Contains(resources, create.Resource.Resource) {
+			continue
+		}
+		made := create.Object.(metav1.Object)
+		out = append(out, create.Resource.Resource+"/"+made.GetName()+made.GetGenerateName())
+	}
+	return out
+}
+
 func TestTryingPodsFails(t *testing.T) {
 	down := errors.New("the network is down")
 	for resource, want := range map[string]string{
 		"selfsubjectaccessreviews": "ask whether you may create pods in namespace team-b: ",
-		"pods":                     "try pod/p (m.yaml) in a dry run: "} {
-		client := fake.NewClientset(append(objects(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}})...)
-		reviewed(client, true)
+		"pods":                     "try pod/p (m.yaml) in a dry run: ",
+		"resourceclaims":           "try pod/p (m.yaml) in a dry run: "} {
+		client := fake.NewClientset(append(objects(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}},
+			&resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "there"}})...)
+		admits(t, client, func(*corev1.Pod) error { return nil })
 		client.PrependReactor("create", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, down
 		})

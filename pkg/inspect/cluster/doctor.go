@@ -112,7 +112,47 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	}
 	slices.Sort(s.Unread)
 	slices.Sort(s.Unserved)
-	return s, nil
+	return s, r.released(whole, s)
+}
+
+// releasedWithin is how long kube-controller-manager may take to take a pod that has gone out of its claims.
+const releasedWithin = 5 * time.Second
+
+// released takes those pods out of claims that have just gone: where some are gone, it reads the claims again, later.
+func (r Reader) released(ctx context.Context, s *doctor.Snapshot) error {
+	unused := s.ForGonePods()
+	if len(unused) == 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the claims of pods that are gone: %w", context.Cause(ctx))
+	case <-time.After(releasedWithin):
+	}
+	later, err := list[*resourceapi.ResourceClaim](ctx, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, o)
+		})
+	if err != nil {
+		return fmt.Errorf("list again the claims of pods that are gone: %w", err)
+	}
+	still := map[types.UID]*resourceapi.ResourceClaim{}
+	for _, c := range later {
+		still[c.UID] = c
+	}
+	for i, c := range s.Claims {
+		gone, now := unused[c], still[c.UID]
+		if len(gone) == 0 {
+			continue
+		}
+		// Pods that have come since are not in the snapshot.
+		s.Claims[i] = c.DeepCopy()
+		s.Claims[i].Status.ReservedFor = slices.DeleteFunc(s.Claims[i].Status.ReservedFor,
+			func(u resourceapi.ResourceClaimConsumerReference) bool {
+				return slices.Contains(gone, u) && (now == nil || !slices.Contains(now.Status.ReservedFor, u))
+			})
+	}
+	return nil
 }
 
 // settings reads the ConfigMaps from which the driver's programs take settings.

@@ -3,8 +3,13 @@
 package cluster_test
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -66,5 +72,71 @@ func TestSnapshot(t *testing.T) {
 	if !slices.Equal(s.Unread, []string{"configmaps", "events", "nodes"}) ||
 		!slices.Equal(s.Unserved, []string{"deviceclasses.resource.k8s.io"}) {
 		t.Errorf("unread %v, unserved %v", s.Unread, s.Unserved)
+	}
+}
+
+// A pod that has just gone is in its claim for a moment still; one that stays in it is found. Nobody waits else.
+func TestPodsThatHaveJustGone(t *testing.T) {
+	reserved := func(name string, pods ...string) *resourceapi.ResourceClaim {
+		c := claim("team-a", name)
+		c.UID = types.UID(name)
+		c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Driver: v1alpha1.DriverName}}}}
+		for _, pod := range pods {
+			c.Status.ReservedFor = append(c.Status.ReservedFor,
+				resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod, UID: types.UID(pod)})
+		}
+		return c
+	}
+	runs := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "runs", UID: "runs"}}
+	const long = 5 * time.Second
+	before := []resourceapi.ResourceClaim{*reserved("a", "runs", "gone"), *reserved("b", "gone"), *reserved("c", "runs")}
+	for name, test := range map[string]struct {
+		first, later []resourceapi.ResourceClaim
+		err          error
+		// found are the claims that a doctor finds.
+		found           string
+		patience, waits time.Duration
+	}{
+		"none has gone": {before[2:], nil, nil, "", time.Minute, 0},
+		"released": {before, []resourceapi.ResourceClaim{*reserved("a", "runs"), *reserved("b", "new")}, nil, "",
+			time.Minute, long},
+		"all is gone":    {before, nil, nil, "", time.Minute, long},
+		"still reserved": {before, before, nil, "a: gone, b: gone", time.Minute, long},
+		"one of them": {before, []resourceapi.ResourceClaim{*reserved("a", "runs"), *reserved("b", "gone")}, nil,
+			"b: gone", time.Minute, long},
+		"cannot be read": {before, nil, errors.New("the network is down"), "", time.Minute, long},
+		"given up":       {before, before, context.DeadlineExceeded, "", time.Second, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset(runs)
+				lists := 0
+				client.PrependReactor("list", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+					if lists++; lists == 1 {
+						return true, &resourceapi.ResourceClaimList{Items: test.first}, nil
+					}
+					return true, &resourceapi.ResourceClaimList{Items: test.later}, test.err
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), test.patience)
+				defer cancel()
+				began := time.Now()
+				s, err := cluster.Reader{Client: client}.Snapshot(ctx)
+				if waited := time.Since(began); !errors.Is(err, test.err) || waited != test.waits {
+					t.Fatalf("after %s it ends with %v", waited, err)
+				}
+				if err != nil {
+					return
+				}
+				var found []string
+				for c, pods := range s.ForGonePods() {
+					found = append(found, c.Name+": "+pods[0].Name)
+				}
+				slices.Sort(found)
+				if got := strings.Join(found, ", "); got != test.found {
+					t.Errorf("found %q, want %q", got, test.found)
+				}
+			})
+		})
 	}
 }

@@ -36,7 +36,10 @@ func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, er
 			return in, err
 		}
 	}
-	return in, r.fillManifests(ctx, &in)
+	if err := r.fillManifests(ctx, &in); err != nil {
+		return in, err
+	}
+	return in, r.admitClaims(ctx, &in)
 }
 
 // planInput reads it but for what the manifests are about.

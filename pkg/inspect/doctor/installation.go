@@ -83,7 +83,13 @@ const disabled = "disabled"
 // asked is the mode that a node's label asks the driver for, if it does.
 func asked(node *corev1.Node) (string, bool) {
 	value, labelled := node.Labels[ack.NodeLabelSchedule]
-	return value, labelled && value != disabled
+	return value, labelled && value != disabled && !ofOtherDriver(node)
+}
+
+// ofOtherDriver says whether a node was given to another DRA driver, which the mode's label does not undo.
+func ofOtherDriver(node *corev1.Node) bool {
+	driver := node.Labels[v1alpha1.LabelGPUDriver]
+	return driver != "" && driver != v1alpha1.DriverName
 }
 
 // conversion says of which namespaces pods are converted.

@@ -73,9 +73,8 @@ func registered(s *Snapshot) []Finding {
 
 // others says whether a node's GPUs are, or may be, for others to offer.
 func others(node *corev1.Node, moves migration) bool {
-	driver := node.Labels[v1alpha1.LabelGPUDriver]
-	return moves.leaves(node) || node.Labels[ack.NodeLabelSchedule] == disabled ||
-		driver != "" && driver != v1alpha1.DriverName || len(ofDevicePlugins(node)) > 0
+	return moves.leaves(node) || node.Labels[ack.NodeLabelSchedule] == disabled || ofOtherDriver(node) ||
+		len(ofDevicePlugins(node)) > 0
 }
 
 // holdsFor is for how long an Event says what still is: the plugin repeats that every half an hour.

@@ -142,12 +142,34 @@ func lacking(kind string, names []string, there map[string]policy, level Level, 
 	return out
 }
 
-// claims looks for claims that hold GPUs for nobody, or do not end.
-func claims(s *Snapshot) []Finding {
+// ForGonePods are, of the claims that hold GPUs of the driver and are no new ones, those that are reserved for pods
+// that are gone, with these pods. That passes within seconds: see cluster.Reader.
+func (s *Snapshot) ForGonePods() map[*resourceapi.ResourceClaim][]resourceapi.ResourceClaimConsumerReference {
+	out := map[*resourceapi.ResourceClaim][]resourceapi.ResourceClaimConsumerReference{}
+	if s.cannotRead("pods") {
+		return out
+	}
 	pods := map[types.UID]bool{}
 	for _, pod := range s.Pods {
 		pods[pod.UID] = true
 	}
+	for _, c := range s.Claims {
+		if !holdsOurs(c) || s.Now.Sub(c.CreationTimestamp.Time) <= stuckAfter {
+			continue
+		}
+		users, _ := claim.Pods(c)
+		for _, pod := range users {
+			if !pods[pod.UID] {
+				out[c] = append(out[c], pod)
+			}
+		}
+	}
+	return out
+}
+
+// claims looks for claims that hold GPUs for nobody, or do not end.
+func claims(s *Snapshot) []Finding {
+	unused := s.ForGonePods()
 	var out []Finding
 	for _, c := range s.Claims {
 		if !holdsOurs(c) {
@@ -158,18 +180,15 @@ func claims(s *Snapshot) []Finding {
 				Text: text, Do: do})
 		}
 		var gone []string
-		users, _ := claim.Pods(c)
-		for _, pod := range users {
-			if !pods[pod.UID] && !s.cannotRead("pods") {
-				gone = append(gone, pod.Name)
-			}
+		for _, pod := range unused[c] {
+			gone = append(gone, pod.Name)
 		}
 		switch {
 		case c.DeletionTimestamp != nil && s.Now.Sub(c.DeletionTimestamp.Time) > stuckAfter:
 			add(fmt.Sprintf("it has been deleted %s ago and still holds its GPUs (finalizers: %s)",
 				s.Now.Sub(c.DeletionTimestamp.Time).Round(time.Minute), strings.Join(c.Finalizers, ", ")),
 				"see that its pods have ended and that kube-controller-manager runs, which takes the finalizer off")
-		case len(gone) > 0 && s.Now.Sub(c.CreationTimestamp.Time) > stuckAfter:
+		case len(gone) > 0:
 			add("it is reserved for pods that are gone: "+strings.Join(gone, ", "),
 				"see that kube-controller-manager runs, which ends that; then delete the claim if nobody needs it")
 		}

@@ -102,6 +102,11 @@ func TestSound(t *testing.T) {
 			s.Nodes[1].Labels = map[string]string{v1alpha1.LabelGPUDriver: "gpu.nvidia.com", labelModel: "Tesla-T4"}
 			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonModeNotServed, "it is another driver's", time.Minute)}
 		}, ""},
+		"another driver's that keeps its mode's label": {func(s *doctor.Snapshot) {
+			s.Slices[0].Spec.Devices = nil
+			s.Nodes[0].Labels[v1alpha1.LabelGPUDriver] = "gpu.nvidia.com"
+			s.NodeEvents = []corev1.Event{saidOf("n1", v1alpha1.ReasonModeNotServed, "it is another driver's", time.Minute)}
+		}, ""},
 		"a GPU node that is a device plugin's": {func(s *doctor.Snapshot) {
 			s.Nodes[1].Labels[labelModel] = "Tesla-T4"
 			s.Nodes[1].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}

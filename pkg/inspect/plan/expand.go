@@ -104,7 +104,7 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 		if asked.ResourceClaimTemplateName == nil {
 			continue
 		}
-		if t := in.template(pod.Namespace, *asked.ResourceClaimTemplateName); t != nil {
+		if t := in.Template(pod.Namespace, *asked.ResourceClaimTemplateName); t != nil {
 			p.claims[asked.Name] = withDefaults(&resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
 				Namespace: pod.Namespace, Name: pod.Name + "-" + asked.Name, Labels: t.Spec.Labels,
 				Annotations: t.Spec.Annotations}})
@@ -141,9 +141,9 @@ func withDefaults(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// template is the one of the name: of the manifests, or of the cluster, or the one that
-// gpu-compat-controller would make for what the policies convert pods to.
-func (in *Input) template(namespace, name string) *resourceapi.ResourceClaimTemplate {
+// Template is the one of the name: of the manifests, or of the cluster, or the one that
+// gpu-compat-controller would make for what the policies convert pods to; nil if there is none.
+func (in *Input) Template(namespace, name string) *resourceapi.ResourceClaimTemplate {
 	for _, t := range slices.Concat(in.Manifests.Templates, in.KnownTemplates) {
 		if t.Namespace == namespace && t.Name == name {
 			return t

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -72,4 +74,50 @@ func TestTheFullestNodeHasTheLeastLeft(t *testing.T) {
 			contains(t, strings.Join(made.Notes, "\n"), "1 more would fit if the scheduler filled one node after the other")
 		})
 	}
+}
+
+// What a device plugin's pod holds of a GPU is allocated in the table, too, though the ResourceSlice just has less.
+func TestWhatPodsHoldWithoutAClaimIsInTheTable(t *testing.T) {
+	held := func(node string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "old", Namespace: "team",
+				Annotations: map[string]string{"ALIYUN_COM_GPU_MEM_IDX": "0"}},
+			Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main",
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+					"aliyun.com/gpu-mem": resource.MustParse("6")}}}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	}
+	offer := func(s *site, name string) {
+		s.node(name, 1, mode.Share)
+		for _, slice := range s.Slices {
+			for i := range slice.Spec.Devices {
+				capacity := slice.Spec.Devices[i].Capacity
+				if memory, is := capacity[v1alpha1.CapMemory]; is && *slice.Spec.NodeName == name {
+					memory.Value = resource.MustParse("9Gi")
+					capacity[v1alpha1.CapMemory] = memory
+				}
+			}
+		}
+	}
+	for name, change := range map[string]func(*site){
+		"by its pod":                 func(s *site) { s.Bound = []*corev1.Pod{held("n1")} },
+		"where pods cannot be read":  func(s *site) { s.PodsUnknown = true },
+		"beside those without a GPU": func(s *site) { s.Bound = []*corev1.Pod{{}, held("n1"), held("elsewhere")} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			offer(s, "n1")
+			change(s)
+			s.read(t, workload("Deployment", 1, "aliyun.com/gpu-mem: 8"))
+			contains(t, printed(t, s.plan(t)), "The pod would find room.", "14/15")
+		})
+	}
+	// The node that is fuller for it is filled first.
+	s := newSite(t)
+	s.node("n1", 1, mode.Share)
+	offer(s, "n2")
+	s.Bound = []*corev1.Pod{held("n2")}
+	s.read(t, workload("Deployment", 1, "aliyun.com/gpu-mem: 7")+"---"+
+		strings.ReplaceAll(workload("Deployment", 1, "aliyun.com/gpu-mem: 15"), "train", "large"))
+	contains(t, strings.Join(s.plan(t).Notes, "\n"), "1 more would fit if the scheduler filled one node after the other")
 }

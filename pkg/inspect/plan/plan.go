@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -119,6 +120,8 @@ type Input struct {
 	converts   labels.Selector
 	namespaces map[string]labels.Set
 	engine     *scheduling.Engine
+	// withoutClaim are those of Bound that may hold GPUs without a claim, where nodes show that some do.
+	withoutClaim []*corev1.Pod
 	// moved are the nodes on which the driver offered GPUs before FromACK.
 	moved map[string]bool
 }
@@ -192,7 +195,8 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 				"other: docs/packing.md.", more))
 		}
 	}
-	first.left = inspect.New(inspect.Input{Slices: s.Slices, Claims: s.Claims, Nodes: in.Nodes})
+	first.left = inspect.New(inspect.Input{Slices: s.Slices, Claims: s.Claims, Nodes: in.Nodes, Pods: in.withoutClaim,
+		PodsUnknown: in.PodsUnknown})
 	first.Nodes, first.Skipped, first.nothing = first.left.Nodes, in.Skipped, len(in.Workloads) == 0
 	first.Notes = slices.Concat(in.Notes, notLookedAt(&in, pods), first.Notes)
 	return first, nil
@@ -216,6 +220,10 @@ func (in *Input) prepare() (err error) {
 		if !known[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] {
 			in.Snapshot.Claims = append(in.Snapshot.Claims, withDefaults(claim))
 		}
+	}
+	if inspect.WithoutClaimKey(in.Slices) != "" {
+		in.withoutClaim = slices.DeleteFunc(slices.Clone(in.Bound),
+			func(pod *corev1.Pod) bool { return !deviceplugin.Holds(pod) })
 	}
 	in.namespaces = map[string]labels.Set{}
 	for _, n := range slices.Backward(slices.Concat(in.Manifests.Namespaces, in.KnownNamespaces)) {

@@ -319,7 +319,8 @@ func (s *simulation) leftOn(node string) int64 {
 		_, counted := s.left[ptr.Deref(slice.Spec.NodeName, "")]
 		return counted
 	})
-	for _, n := range inspect.New(inspect.Input{Slices: of, Claims: s.Claims}).Nodes {
+	for _, n := range inspect.New(inspect.Input{Slices: of, Claims: s.Claims, Pods: s.in.withoutClaim,
+		PodsUnknown: s.in.PodsUnknown}).Nodes {
 		s.left[n.Name] = n.MemoryGiB.Total - ptr.Deref(n.MemoryGiB.Allocated, 0)
 	}
 	left := s.left[node]

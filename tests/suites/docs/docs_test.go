@@ -238,3 +238,40 @@ func rows(document string) [][]string {
 	}
 	return out
 }
+
+// No node has an image of localhost but those of `make cluster`: a page that has such a manifest applied says where it
+// runs, one that leads to it that it takes the reader's image.
+func TestManifestsOfPagesRunOnAnyCluster(t *testing.T) {
+	manifest := regexp.MustCompile(`demo/[\w/-]+\.yaml`)
+	local, own := regexp.MustCompile("`make cluster`"), regexp.MustCompile(`your (own )?images?\b`)
+	manifests := files(t, "*.yaml")
+	for path, content := range files(t, "*.md") {
+		if translation(path) == "" {
+			continue
+		}
+		for _, part := range parts(content) {
+			for line := range strings.Lines(part) {
+				for _, name := range manifest.FindAllString(line, -1) {
+					applied := strings.Contains(line, " apply ")
+					if strings.Contains(manifests[name], "image: localhost/") && !local.MatchString(part) &&
+						(applied || !own.MatchString(part)) {
+						t.Errorf("%s names %s, whose image only nodes of `make cluster` have: %s", path, name, line)
+					}
+				}
+			}
+		}
+	}
+}
+
+// parts are a document's parts from one heading to the next.
+func parts(document string) []string {
+	out := []string{""}
+	lines := prose(document)
+	for i, line := range strings.Split(document, "\n") {
+		if heading.MatchString(lines[i+1]) {
+			out = append(out, "")
+		}
+		out[len(out)-1] += line + "\n"
+	}
+	return out
+}

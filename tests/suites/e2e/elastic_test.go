@@ -135,7 +135,7 @@ func virtualNode(t *testing.T, ns *harness.Namespace) (name string) {
 	nodes, name := ns.Client.CoreV1().Nodes(), ns.Name
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			"type": virtualNodeType, corev1.LabelHostname: name, elasticLabel: "yes"}},
+			"type": virtualNodeType, corev1.LabelHostname: name, corev1.LabelOSStable: "linux", elasticLabel: "yes"}},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 			{Key: "virtual-kubelet.io/provider", Value: "alibabacloud", Effect: corev1.TaintEffectNoSchedule}}},
 	}

@@ -152,7 +152,7 @@ func (r *rehearsal) count(t *testing.T) {
 {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "counted"}, "spec": {"devices":
   {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "share.gpu.aliyun.com"}}]}}}
 END`, "quota-gib")
-	r.run(t, &block{text: "kubectl -n trial delete job gpu-share-sample\n" +
+	r.run(t, &block{text: "kubectl -n trial delete pod first --now\n" +
 		"kubectl -n trial apply -f demo/legacy/GPUtest.yaml"})
 	r.eventually(t, "kubectl -n trial get pods -o jsonpath='{.items[*].status.phase}'; kubectl -n trial get "+
 		"resourceclaims -o jsonpath='{.items[*].status.allocation.devices.results[*].request}'; kubectl -n trial get quota "+

@@ -49,11 +49,15 @@ func (r *rehearsal) uninstall(t *testing.T) {
 	ns.Run(t, harness.Pod("bystander", "n1"))
 	running := ns.Containers(t)
 
-	r.run(t, &block{text: "kubectl create namespace claims; kubectl -n claims apply -f demo/legacy/GPUtest.yaml"})
-	d.shows(t, claims, "claims/gpu-share-sample")
+	// One of the claims has several devices.
+	r.run(t, &block{text: "kubectl create namespace claims; kubectl -n claims apply -f demo/legacy/GPUtest.yaml " +
+		"-f demo/legacy/four-cards.yaml"})
+	d.shows(t, claims, "claims/gpu-share-sample", "claims/four-cards")
 	d.run(t, &block{text: "kubectl delete namespace claims"})
 	d.last(t, claims, "")
 
+	// A label of a reader's own, of docs/install.md#beside-another-dra-driver.
+	d.run(t, &block{text: "kubectl label node n1 gpu.aliyun.com/gpu-driver=gpu.aliyun.com"})
 	d.last(t, amounts, "0")
 	d.run(t, driver)
 	d.eventually(t, "kubectl get resourceslices", "No resources found")
@@ -62,7 +66,8 @@ func (r *rehearsal) uninstall(t *testing.T) {
 		// The node's root is elsewhere here.
 		d.run(t, &block{text: strings.ReplaceAll(directories.text, " /", " "+r.NodeFile(node)+"/")})
 	}
-	d.run(t, &block{text: "kubectl label nodes n1 n2 aliyun.accelerator/nvidia_count- aliyun.accelerator/nvidia_mem-"})
+	d.run(t, &block{text: "kubectl label nodes n1 n2 aliyun.accelerator/nvidia_count- aliyun.accelerator/nvidia_mem- " +
+		"gpu.aliyun.com/gpu-driver-"})
 	// Simulated nodes have no nvidia-smi.
 	modes.ran, directories.ran = true, true
 	sectionRan(t, uninstallation, blocks)
