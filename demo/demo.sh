@@ -77,9 +77,33 @@ claims_gone() {
 heading() { printf '\n%s\n' "$1"; }
 
 # inside POD… prints what a container was given: its environment, and its GPUs.
-inside() {
-	kubectl exec "$@" -- gpu-probe env | grep -E '^(ALIYUN_COM_|NVIDIA_VISIBLE)' | sed 's/^/  /'
-	kubectl exec "$@" -- gpu-probe devices | sed 's/^/  /'
+inside() { kubectl exec "$@" -- gpu-probe once | sed -nE '/^(ALIYUN_COM_|NVIDIA_VISIBLE|\/dev\/)/s/^/  /p'; }
+
+# beside HEADING COMMAND… runs a command while others do: kubectl mostly starts. shown prints what they did, in order.
+parts=.build/demo.parts
+pids=
+beside() {
+	{
+		heading "$1"
+		shift
+		"$@"
+	} >"$parts/$(echo "$pids" | wc -w)" 2>&1 &
+	pids="$pids $!"
+}
+shown() {
+	for pid in $pids; do
+		wait "$pid" || {
+			cat "$parts"/* >>"$log"
+			return 1
+		}
+	done
+	cat "$parts"/*
+}
+
+granted() {
+	kubectl get resourceclaims -o go-template='{{range .items}}{{$pod := (index .status.reservedFor 0).name}}{{range .status.allocation.devices.results -}}
+{{printf "%-24s %-9s" $pod .request}} {{printf "%-8s %-13s" .pool .device}} {{with .consumedCapacity}}{{.memory}}{{else}}the whole GPU{{end}}
+{{end}}{{end}}' | sort
 }
 
 legacy_pod() { kubectl get pods -l app=binpack -o name | head -n 1; }
@@ -90,12 +114,14 @@ install() {
 	wait "$building"
 	if [ -n "${loading:-}" ]; then wait "$loading"; else load_image; fi
 	tests/cluster/install-driver.sh .build/driver-image.tar .build/bin/cluster --dir "$cluster_dir"
+	[ -z "${deleting:-}" ] || wait "$deleting"
 }
 
 exec 4>&1
 # The first time there is all of Kubernetes to build; what was built is kept, in the
 # cache of components and in Go's.
-if ! ls -d "${GPUSHARE_CACHE:-$HOME/.cache/gpushare-cluster}"/kubernetes-*/ >>"$log" 2>&1; then
+cache=${GPUSHARE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}}/gpushare-cluster
+if ! ls -d "$cache"/kubernetes-*/ >>"$log" 2>&1; then
 	cat <<'EOF_HEADING'
 What this runs is built first, from Go modules, and only once. On 2 cores with nothing else to do that takes some 8 minutes,
 and up to 20 on a busy machine or a slow network; the next demo takes up to a minute.
@@ -130,9 +156,10 @@ else
 	kubectl get "$(legacy_pod)" -o go-template='{{.metadata.name}}: {{.status.phase}}
 {{range .status.conditions}}{{if eq .type "PodScheduled"}}{{.message}}{{"\n"}}{{end}}{{end}}'
 	echo
-	quiet "delete them" kubectl delete -f "$legacy"
+	kubectl delete -f "$legacy" >>"$log" 2>&1 &
+	deleting=$!
 fi
-quiet "install the driver, by its Helm chart" install
+quiet "${deleting:+delete them, and }install the driver, by its Helm chart" install
 quiet "apply the same file" kubectl apply -f "$legacy"
 quiet "wait for its pods" pods_made
 quiet "wait for them to run" kubectl wait pod -l app=binpack --for=condition=Ready --timeout=120s
@@ -148,26 +175,19 @@ quiet "apply demo/quickstart" kubectl apply -f demo/quickstart
 quiet "wait for its Deployment" kubectl rollout status deployment/share --timeout=120s
 quiet "wait for its pods" pods_ready
 step="show what happened"
-
-heading "Nodes and the mode of their GPUs"
-kubectl get nodes -L ack.node.gpu.schedule
-
-heading "GPUs, as the ResourceSlices publish them"
-kubectl get resourceslices -o go-template='{{range .items}}{{$node := .spec.nodeName}}{{range .spec.devices -}}
+rm -rf "$parts"
+mkdir "$parts"
+beside "Nodes and the mode of their GPUs" kubectl get nodes -L ack.node.gpu.schedule
+beside "GPUs, as the ResourceSlices publish them" kubectl get resourceslices -o go-template='{{range .items}}{{$node := .spec.nodeName}}{{range .spec.devices -}}
 {{printf "%-4s %-13s %-22s" $node .name .attributes.model.string}} memory {{printf "%-9s" .capacity.memory.value}} {{with .capacity.slots}}up to {{.value}} shares{{else}}one claim{{end}}
 {{end}}{{end}}'
-
-heading "Pods: the GPU and the memory that each was granted"
-kubectl get resourceclaims -o go-template='{{range .items}}{{$pod := (index .status.reservedFor 0).name}}{{range .status.allocation.devices.results -}}
-{{printf "%-24s %-9s" $pod .request}} {{printf "%-8s %-13s" .pool .device}} {{with .consumedCapacity}}{{.memory}}{{else}}the whole GPU{{end}}
-{{end}}{{end}}' | sort
-
+beside "Pods: the GPU and the memory that each was granted" granted
 for target in "exclusive main" "two-containers model" "two-containers sidecar"; do
 	pod=${target% *}
 	container=${target#* }
-	heading "Inside pod $pod, container $container"
-	inside "$pod" -c "$container"
+	beside "Inside pod $pod, container $container" inside "$pod" -c "$container"
 done
+shown
 
 cat <<EOF
 

@@ -21,6 +21,10 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Users install the chart's archive.
+"$helm" package "$checkout/deployments/helm/dra-driver-gpushare" --destination "$work" >"$work/package.log" 2>&1 &
+packaging=$!
+
 # The image's name stays when its content changes. With the annotation the change is
 # one of the DaemonSet, which replaces its pods in turn.
 digest=$(sha256sum "$archive" | cut -d ' ' -f 1)
@@ -54,11 +58,6 @@ options: {devicePluginPods: true, evictRefused: true}
 EOF
 
 "$@" kubectl config view --raw --flatten >"$work/kubeconfig"
-# Users install the chart's archive. About the links in its directory Helm says a line each.
-if ! "$helm" package "$checkout/deployments/helm/dra-driver-gpushare" --destination "$work" >"$work/package.log" 2>&1; then
-	cat "$work/package.log" >&2
-	exit 1
-fi
 # A Helm that was killed leaves a release that is being installed, and nobody may touch that.
 "$@" kubectl --namespace kube-system delete secrets --ignore-not-found \
 	--selector 'owner=helm,name=dra-driver-gpushare,status in (pending-install,pending-upgrade,pending-rollback)'
@@ -66,6 +65,11 @@ fi
 # what the chart does not say.
 force=
 "$helm" --kubeconfig "$work/kubeconfig" --namespace kube-system status dra-driver-gpushare >/dev/null 2>&1 || force=--force
+# About the links in the chart's directory Helm says a line each, which nobody has to read.
+wait "$packaging" || {
+	cat "$work/package.log" >&2
+	exit 1
+}
 # shellcheck disable=SC2086
 "$helm" upgrade --install --take-ownership $force dra-driver-gpushare "$work"/dra-driver-gpushare-*.tgz \
 	--kubeconfig "$work/kubeconfig" --namespace kube-system --values "$work/values.yaml" ${HELM_ARGS:-}
