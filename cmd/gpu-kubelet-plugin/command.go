@@ -162,10 +162,10 @@ func run(ctx context.Context, c *cli.Command) error {
 		IgnoredXIDs:     ignored,
 		UnhealthyEffect: resourceapi.DeviceTaintEffect(c.String("unhealthy-taint-effect")),
 		GPUs: inventory.Options{
-			Options:      gpus,
-			DevRoot:      c.String("dev-root"),
-			HookPath:     hookOnHost,
-			ReadInterval: c.Duration("gpu-read-interval"),
+			SourceOptions: gpus,
+			DevRoot:       c.String("dev-root"),
+			HookPath:      hookOnHost,
+			ReadInterval:  c.Duration("gpu-read-interval"),
 		},
 		Audit: driver.AuditConfig{
 			Interval:         c.Duration("audit-interval"),

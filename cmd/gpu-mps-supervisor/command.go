@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/gpuflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/control"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/supervisor"
@@ -53,7 +53,7 @@ func run(ctx context.Context, c *cli.Command) error {
 
 func supervise(ctx context.Context, c *cli.Command) error {
 	where := gpuflags.Source(c)
-	gpus := source.New(where)
+	gpus := nvml.NewSource(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	program := func(dir mps.Dir) *control.Program {
 		return &control.Program{
@@ -67,7 +67,7 @@ func supervise(ctx context.Context, c *cli.Command) error {
 		Dir: dir,
 		Read: func(ctx context.Context) (*gpu.Machine, error) {
 			machine, err := gpus.Read(ctx)
-			if errors.Is(err, source.ErrDriverReplaced) {
+			if errors.Is(err, nvml.ErrReplaced) {
 				err = fmt.Errorf("%w: %w", supervisor.ErrStale, err)
 			}
 			return machine, err

@@ -21,7 +21,7 @@ func TestDaemonForAllGPUs(t *testing.T) {
 	if err := dir.WantNodeDaemon(true); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, "--mps-dir="+string(dir), "--mps-control="+control, nvml(t))
+	p := start(t, "--mps-dir="+string(dir), "--mps-control="+control, nvmlFlag(t))
 	awaitReady(t, dir.OfNode(), uuids)
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", daemonPID(t, dir.OfNode(), uuids[0])))
 	if err != nil || !strings.Contains(string(environ), "CUDA_VISIBLE_DEVICES="+strings.Join(uuids, ",")+"\x00") {

@@ -70,7 +70,7 @@ func plugin(t *testing.T, dir mps.Dir, what mps.Declaration) (kill func()) {
 func TestPluginIsKilledOnAnIdleNode(t *testing.T) {
 	dir, uuids := shortDir(t), newGPUs(t)
 	kill := plugin(t, dir, mps.Idle)
-	p := start(t, "--mps-dir="+string(dir), "--mps-control="+standIn(t), nvml(t))
+	p := start(t, "--mps-dir="+string(dir), "--mps-control="+standIn(t), nvmlFlag(t))
 	eventually(t, "the supervisor runs", func() error {
 		if err := dir.Check(uuids[0]); err == nil || !strings.Contains(err.Error(), "serves no MPS control daemon") {
 			return fmt.Errorf("the GPU's daemon: %w", err)

@@ -179,8 +179,8 @@ func library(t *testing.T) []byte {
 	return content
 }
 
-// nvml is the flag that gives the supervisor the simulated GPUs.
-func nvml(t *testing.T) (flag string) {
+// nvmlFlag is the flag that gives the supervisor the simulated GPUs.
+func nvmlFlag(t *testing.T) (flag string) {
 	t.Helper()
 	spec, err := sim.Load(machineFile)
 	if err != nil {
@@ -263,7 +263,7 @@ func gone(pid int) error {
 
 func TestDaemonsLiveAndDie(t *testing.T) {
 	dir, uuids := shortDir(t), newGPUs(t)
-	args := []string{"--mps-dir=" + string(dir), "--mps-control=" + standIn(t), nvml(t)}
+	args := []string{"--mps-dir=" + string(dir), "--mps-control=" + standIn(t), nvmlFlag(t)}
 	first := start(t, args...)
 	awaitReady(t, dir, uuids)
 
@@ -380,7 +380,7 @@ func mayUnshare(ctx context.Context) error {
 
 func TestNoControlProgram(t *testing.T) {
 	dir, uuids := shortDir(t), newGPUs(t)
-	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), nvml(t))
+	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), nvmlFlag(t))
 	eventually(t, "the missing program is told of", func() error {
 		err := dir.Check(uuids[0])
 		if err == nil || !strings.Contains(err.Error(), "the driver there comes without its MPS programs") {
@@ -391,7 +391,7 @@ func TestNoControlProgram(t *testing.T) {
 }
 
 func TestDirThatCannotBeWritten(t *testing.T) {
-	p := start(t, "--mps-dir=/proc/mps", nvml(t))
+	p := start(t, "--mps-dir=/proc/mps", nvmlFlag(t))
 	<-p.ended
 	if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.output.String(), "/proc/mps") {
 		t.Errorf("exit code %d, %s", code, p.output.String())

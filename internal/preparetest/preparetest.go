@@ -79,5 +79,8 @@ type Listener struct {
 // Changed does nothing.
 func (Listener) Changed() {}
 
+// Released does nothing.
+func (Listener) Released(types.UID) {}
+
 // RecordDamaged calls OnDamaged.
 func (l Listener) RecordDamaged(ctx context.Context, d state.Damaged) { l.OnDamaged(ctx, d) }

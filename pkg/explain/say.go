@@ -275,7 +275,7 @@ func meaning(taint string) string {
 	case v1alpha1.TaintOtherDriver:
 		return "another DRA driver publishes them, too"
 	case v1alpha1.TaintWithdrawn:
-		return "no longer published"
+		return "held by claims as they were before"
 	default:
 		return "taint " + taint
 	}

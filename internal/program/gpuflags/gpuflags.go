@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -56,8 +55,8 @@ func NodeName(c *cli.Command) (string, error) {
 }
 
 // Source is what Flags say.
-func Source(c *cli.Command) source.Options {
-	return source.Options{
+func Source(c *cli.Command) nvml.SourceOptions {
+	return nvml.SourceOptions{
 		HostRoot:           c.String("host-root"),
 		DriverRoot:         c.String("driver-root"),
 		LibraryPath:        c.String("nvml-library"),

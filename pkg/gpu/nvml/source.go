@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source finds a node's GPUs, through the driver on the host.
-package source
+package nvml
 
 import (
 	"cmp"
@@ -12,17 +11,16 @@ import (
 	"strings"
 	"time"
 
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 )
 
-// Options say where the node's GPUs and their driver are. Paths are as the
+// SourceOptions say where the node's GPUs and their driver are. Paths are as the
 // host sees them.
-type Options struct {
+type SourceOptions struct {
 	// HostRoot is where this process sees the host's root directory: "/" for a
 	// process on the host, "/host" or the like in a container.
 	HostRoot string
@@ -35,7 +33,7 @@ type Options struct {
 	// LibrarySearchPaths are further directories, as seen from DriverRoot, with the
 	// driver's libraries.
 	LibrarySearchPaths []string
-	// CallTimeout bounds each NVML call; 0 is the default of pkg/gpu/nvml.
+	// CallTimeout bounds each NVML call; 0 is DefaultCallTimeout.
 	CallTimeout time.Duration
 	// SysFS is where this process sees the sysfs that has the GPUs; empty is "/sys".
 	SysFS string
@@ -44,7 +42,7 @@ type Options struct {
 }
 
 // Local is a path of the host as this process sees it.
-func (o Options) Local(path string) string {
+func (o SourceOptions) Local(path string) string {
 	if o.HostRoot == "/" {
 		return path
 	}
@@ -54,52 +52,67 @@ func (o Options) Local(path string) string {
 // Source reads the node's GPUs, again and again. It is used by one goroutine at a
 // time, but for Watch, which may run beside.
 type Source struct {
-	opts   Options
-	opener *nvml.Opener
-	events *nvml.Events
+	opts   SourceOptions
+	opener *Opener
+	events *Events
 	// recoveries are what events and reader share.
-	recoveries *nvml.Recoveries
+	recoveries *Recoveries
 	// files looks for links on the way to the driver root: what that is on may hang.
 	files *bounded.Calls
 	// lib and reader are kept as long as they work: what a Reader remembers holds
 	// for one initialisation of NVML.
-	lib    gonvml.Interface
-	reader *nvml.Reader
+	lib    nvml.Interface
+	reader *Reader
 	// held says that the library stays initialised, for Devices.
 	held bool
 }
 
-// New returns the source. Nothing is opened before the first Read.
-func New(opts Options) *Source {
-	open, recoveries := opts.open(), nvml.NewRecoveries()
+// NewSource returns the source. Nothing is opened before the first Read.
+func NewSource(opts SourceOptions) *Source {
+	open, recoveries := opts.open(), NewRecoveries()
 	return &Source{
-		opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open, recoveries), recoveries: recoveries,
-		files: nvml.DriverFiles(opts.CallTimeout),
+		opts: opts, opener: NewOpener(open), events: NewEvents(open, recoveries), recoveries: recoveries,
+		files: DriverFiles(opts.CallTimeout),
 	}
 }
 
 // Uses returns what reads what the node's GPUs are used for, which may run beside a Source.
-func Uses(opts Options) *nvml.Uses { return nvml.NewUses(opts.open()) }
+func (o SourceOptions) Uses() *Uses { return NewUses(o.open()) }
 
 // Partitions returns what makes and destroys MIG instances, which may be used beside a Source.
-func Partitions(opts Options) *nvml.Partitions { return nvml.NewPartitions(opts.open()) }
+func (o SourceOptions) Partitions() *Partitions { return NewPartitions(o.open()) }
 
-func (o Options) open() nvml.OpenOptions {
+func (o SourceOptions) open() OpenOptions {
 	libraryPath := o.LibraryPath
 	if libraryPath != "" {
 		libraryPath = o.Local(libraryPath)
 	}
-	return nvml.OpenOptions{
+	return OpenOptions{
 		LibraryPath: libraryPath, DriverRoot: o.Local(o.DriverRoot), LibrarySearchPaths: o.LibrarySearchPaths,
 		CallTimeout: o.CallTimeout, SysFS: o.SysFS,
 	}
 }
 
-// ErrDriverReplaced is the cause of errors of Read and Replaced that last for as long
-// as this process does: its driver's library was replaced, and it has to start anew.
-var ErrDriverReplaced = nvml.ErrReplaced
+// Library is the NVML library, as this process sees it and as the host does. It is found anew
+// by each call.
+func (o SourceOptions) Library() (local, onHost string, err error) {
+	if local, err = LibraryPath(o.open()); err != nil {
+		return "", "", err
+	}
+	// The name under which an upgrade leaves the library, not that of its version.
+	if named := filepath.Join(filepath.Dir(local), LibraryName); local != LibraryName {
+		if _, err := os.Stat(named); err == nil {
+			local = named
+		}
+	}
+	onHost = local
+	if o.HostRoot != "/" && filepath.IsAbs(local) {
+		onHost = "/" + strings.TrimPrefix(strings.TrimPrefix(local, filepath.Clean(o.HostRoot)), "/")
+	}
+	return local, onHost, nil
+}
 
-// Read reads the GPUs. It may be tried again after an error.
+// Read reads the GPUs. It may be tried again after an error, but for ErrReplaced.
 func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
 	if err := s.opener.Replaced(ctx); err != nil {
 		return nil, err
@@ -143,8 +156,8 @@ func (s *Source) Check(ctx context.Context) ([]gpu.Condition, bool) {
 // Device is a GPU of the last reading, for what is asked and set beside the readings. It is
 // good for as long as this process lives: a reading that fails does not shut down the
 // library under it. So later readings no longer recover from a kernel module that was
-// loaded anew in a way that Replaced does not see. See nvml.Device.
-func (s *Source) Device(ctx context.Context, uuid string) (*nvml.Device, error) {
+// loaded anew in a way that Replaced does not see. See Device.
+func (s *Source) Device(ctx context.Context, uuid string) (*Device, error) {
 	if s.reader == nil {
 		return nil, fmt.Errorf("GPU %s cannot be asked before the GPUs are read again", uuid)
 	}
@@ -157,7 +170,7 @@ func (s *Source) Device(ctx context.Context, uuid string) (*nvml.Device, error) 
 	return s.reader.Device(uuid)
 }
 
-// Watch tells the events of the node's GPUs until the context ends. See nvml.Events.
+// Watch tells the events of the node's GPUs until the context ends. See Events.
 func (s *Source) Watch(ctx context.Context, tell func(gpu.Event)) error {
 	return s.events.Watch(ctx, tell)
 }
@@ -183,7 +196,7 @@ func (s *Source) open(ctx context.Context) error {
 		return err
 	}
 	s.lib = lib
-	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: o.SysFS,
+	s.reader = NewReader(lib, Options{CallTimeout: o.CallTimeout, SysFS: o.SysFS,
 		Profiles: o.Profiles, Recoveries: s.recoveries})
 	return nil
 }
@@ -204,7 +217,7 @@ func (s *Source) close(ctx context.Context) {
 // library resolves the links of what it finds, and takes a library that is then not
 // below the directory for none of the driver's: containers would be without it, and
 // nobody would be told.
-func (o Options) noLinks() error {
+func (o SourceOptions) noLinks() error {
 	for path := filepath.Clean(o.DriverRoot); path != "/" && path != "."; path = filepath.Dir(path) {
 		target, err := os.Readlink(o.Local(path))
 		if err != nil {

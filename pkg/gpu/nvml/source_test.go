@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package source
+package nvml
 
 import (
 	"errors"
@@ -11,10 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -34,7 +33,7 @@ func TestDriverRootThroughALink(t *testing.T) {
 		{"/run/nvidia/driver", "libnvidia-ml"},
 		{"/not/there", "libnvidia-ml"},
 	} {
-		_, err := New(Options{HostRoot: host, DriverRoot: tt.root}).Read(t.Context())
+		_, err := NewSource(SourceOptions{HostRoot: host, DriverRoot: tt.root}).Read(t.Context())
 		if err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("driver root %s: %v, want an error with %q", tt.root, err, tt.says)
 		}
@@ -43,16 +42,16 @@ func TestDriverRootThroughALink(t *testing.T) {
 
 // countedLibrary counts how often it is initialised, as NVML does.
 type countedLibrary struct {
-	gonvml.Interface
+	nvml.Interface
 	initialised int
-	count       gonvml.Return
+	count       nvml.Return
 }
 
-func (l *countedLibrary) Init() gonvml.Return     { l.initialised++; return gonvml.SUCCESS }
-func (l *countedLibrary) Shutdown() gonvml.Return { l.initialised--; return gonvml.SUCCESS }
+func (l *countedLibrary) Init() nvml.Return     { l.initialised++; return nvml.SUCCESS }
+func (l *countedLibrary) Shutdown() nvml.Return { l.initialised--; return nvml.SUCCESS }
 
-func (l *countedLibrary) DeviceGetCount() (int, gonvml.Return) {
-	if l.count != gonvml.SUCCESS {
+func (l *countedLibrary) DeviceGetCount() (int, nvml.Return) {
+	if l.count != nvml.SUCCESS {
 		return 0, l.count
 	}
 	return l.Interface.DeviceGetCount()
@@ -67,8 +66,8 @@ func TestDevicesOutliveAReadingThatFails(t *testing.T) {
 	for name, devices := range map[string]int{"without devices": 0, "with devices": 2} {
 		t.Run(name, func(t *testing.T) {
 			lib := &countedLibrary{Interface: spec.NVML(), initialised: 1}
-			s := New(Options{HostRoot: "/", DriverRoot: t.TempDir()})
-			s.lib, s.reader = lib, nvml.NewReader(lib, nvml.Options{})
+			s := NewSource(SourceOptions{HostRoot: "/", DriverRoot: t.TempDir()})
+			s.lib, s.reader = lib, NewReader(lib, Options{})
 			machine, err := s.Read(t.Context())
 			if err != nil || len(machine.GPUs) != 1 {
 				t.Fatal(machine, err)
@@ -78,7 +77,7 @@ func TestDevicesOutliveAReadingThatFails(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			lib.count = gonvml.ERROR_UNKNOWN
+			lib.count = nvml.ERROR_UNKNOWN
 			if _, err := s.Read(t.Context()); err == nil {
 				t.Fatal("the reading did not fail")
 			}
@@ -90,9 +89,9 @@ func TestDevicesOutliveAReadingThatFails(t *testing.T) {
 }
 
 // What the driver root is on may hang, and its readings are of one goroutine that does more.
-func TestDriverRootThatHangs(t *testing.T) {
+func TestSourceWhoseDriverRootHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Options{HostRoot: t.TempDir(), DriverRoot: "/run/nvidia/driver", CallTimeout: time.Second})
+		s := NewSource(SourceOptions{HostRoot: t.TempDir(), DriverRoot: "/run/nvidia/driver", CallTimeout: time.Second})
 		release := make(chan struct{})
 		defer close(release)
 		_, _ = bounded.Try(t.Context(), s.files, "looking at a file", func() (struct{}, error) {

@@ -132,8 +132,8 @@ func (r Reader) try(ctx context.Context, w *plan.Workload) (untried string, err 
 	return untried, err
 }
 
-// answer is what the error of a dry run says: that what a workload needs would be refused, or why that is not known. One
-// that is no answer of the API server is returned.
+// answer is what the error of a dry run says: that what a workload needs would be refused, or why that is not known.
+// One that is no answer of the API server is returned.
 func answer(w *plan.Workload, err error) (refused, untried string, failed error) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {

@@ -68,7 +68,8 @@ func (r Reader) neededBy(in *plan.Input, w *plan.Workload) (out []need) {
 		}
 		if i := slices.IndexFunc(in.Manifests.Claims, is); i >= 0 && !slices.ContainsFunc(in.Snapshot.Claims, is) {
 			c := in.Manifests.Claims[i]
-			out = append(out, r.needClaim(&resourceapi.ResourceClaim{Spec: c.Spec, ObjectMeta: written(c.ObjectMeta)}, used.Name))
+			out = append(out, r.needClaim(&resourceapi.ResourceClaim{Spec: c.Spec, ObjectMeta: written(c.ObjectMeta)},
+				used.Name))
 		}
 	}
 	return out

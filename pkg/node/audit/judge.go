@@ -37,9 +37,10 @@ type Judgement struct {
 // Judge compares what processes hold with what their containers were granted. A grant is its
 // claim's: containers that share one may hold no more of it together than each alone.
 func Judge(input Input) Judgement {
-	in := judge{Input: input, claims: make(map[claimName]Claim, len(input.Claims))}
+	in := judge{Input: input, claims: make(map[claimName][]Claim, len(input.Claims))}
 	for _, c := range input.Claims {
-		in.claims[claimName{c.Namespace, c.Name}] = c
+		name := claimName{c.Namespace, c.Name}
+		in.claims[name] = append(in.claims[name], c)
 	}
 	var out Judgement
 	for _, use := range in.GPUs {
@@ -62,10 +63,11 @@ func Judge(input Input) Judgement {
 	return out
 }
 
-// judge is an Input in which claims are found by their names.
+// judge is an Input in which claims are found by their names: several where one was made anew while what the one before
+// has is held.
 type judge struct {
 	Input
-	claims map[claimName]Claim
+	claims map[claimName][]Claim
 }
 
 type claimName struct{ namespace, name string }
@@ -310,12 +312,15 @@ func (in judge) granted(h *holder) granted {
 	out := granted{namespace: h.who.Namespace}
 	for _, c := range claim.Containers(h.pod) {
 		for _, u := range c.Uses {
-			prepared, recorded := in.claims[claimName{h.who.Namespace, u.Claim}]
-			switch {
-			case !recorded:
+			prepared := in.claims[claimName{h.who.Namespace, u.Claim}]
+			if len(prepared) == 0 {
 				out.unread = append(out.unread, u.Claim)
-			case h.container == "" || c.Name == h.container:
-				out.add(prepared, c.Used(prepared.Name, prepared.Grants), h.use.UUID)
+			}
+			if h.container != "" && c.Name != h.container {
+				continue
+			}
+			for _, p := range prepared {
+				out.add(p, c.Used(p.Name, p.Grants), h.use.UUID)
 			}
 		}
 	}

@@ -338,6 +338,21 @@ func TestUse(t *testing.T) {
 	}
 }
 
+// A claim that was made anew under its name has not what the one before has, whose records are here still.
+func TestClaimThatWasMadeAnew(t *testing.T) {
+	p := pod("one", "main=a")
+	input := node{pods: []*corev1.Pod{p}, claims: map[string][]claim.Grant{"a": {share("gpu", 0, 3)}},
+		on: []process{{gpu: 0, mib: 3000, owner: in(p, "main")}, {gpu: 1, mib: 3000, owner: in(p, "main")}}}.input()
+	before := input.Claims[0]
+	before.Grants = []claim.Grant{share("gpu", 1, 3)}
+	for name, claims := range map[string][]Claim{"before": {before, input.Claims[0]}, "after": {input.Claims[0], before}} {
+		input.Claims = claims
+		if got := Judge(input); len(got.Findings) > 0 || len(got.Claims) != 2 {
+			t.Errorf("%s: findings %+v, claims %+v", name, got.Findings, got.Claims)
+		}
+	}
+}
+
 // What pods hold that are gone is shown by claim: there is one series for each.
 func TestUseOfPodsThatAreGone(t *testing.T) {
 	gone := func(uid types.UID) Owner { return Owner{Places: []Place{{Pod: uid}}} }

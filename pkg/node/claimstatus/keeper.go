@@ -11,6 +11,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -79,6 +80,10 @@ type Keeper struct {
 	// begun says that the claims are known that were prepared when the process began.
 	begun bool
 	news  news.Teller
+
+	mu sync.Mutex
+	// released are the claims that were unprepared since the last look.
+	released []types.UID
 }
 
 // kept is what is known of a claim's status.
@@ -103,6 +108,14 @@ func New(o Options) *Keeper {
 
 // Changed says that claims were prepared or unprepared. It does not block.
 func (k *Keeper) Changed() { signal.Send(k.wake) }
+
+// Released says that a claim was unprepared. Its deallocation takes away what it shows, also where it is prepared again
+// before anybody looks.
+func (k *Keeper) Released(uid types.UID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.released = append(k.released, uid)
+}
 
 // Run works until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
@@ -138,11 +151,13 @@ func (k *Keeper) interval() time.Duration {
 
 // sync writes what is to be written now. Errors concern single claims.
 func (k *Keeper) sync(ctx context.Context) error {
+	now := k.Clock.Now()
+	// Before the list: what is released after it is for the next look.
+	k.noteReleased(now)
 	prepared, err := k.Prepared(ctx)
 	if err != nil {
 		return fmt.Errorf("list what is prepared: %w", err)
 	}
-	now := k.Clock.Now()
 	seen := map[types.UID]bool{}
 	for _, c := range prepared {
 		seen[c.UID] = true
@@ -166,13 +181,28 @@ func (k *Keeper) sync(ctx context.Context) error {
 		case seen[uid]:
 			errs = append(errs, k.keep(ctx, c))
 		case c.gone.IsZero():
-			c.gone, c.next, c.failures = now, now.Add(releaseAfter), 0
+			c.end(now)
 		default:
 			errs = append(errs, k.release(ctx, c))
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// noteReleased has the claims that were released count as gone until they are seen to be prepared.
+func (k *Keeper) noteReleased(now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, uid := range k.released {
+		if c := k.claims[uid]; c != nil && c.gone.IsZero() {
+			c.end(now)
+		}
+	}
+	k.released = nil
+}
+
+// end notes that the claim is not prepared any more.
+func (c *kept) end(now time.Time) { c.gone, c.next, c.failures = now, now.Add(releaseAfter), 0 }
 
 // keep writes the entries of a prepared claim if they are others than before.
 func (k *Keeper) keep(ctx context.Context, c *kept) error {

@@ -271,24 +271,42 @@ func TestRunCollectsChanges(t *testing.T) {
 // A claim that is prepared again may have been deallocated meanwhile, which took away what it
 // showed.
 func TestStatusOfAClaimThatIsPreparedAgain(t *testing.T) {
-	s := newSite(t)
-	s.synced()
-	s.prepared = false
-	s.synced()
-	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
+	for name, meanwhile := range map[string]func(s *site){
+		"it was seen not to be": func(s *site) {
+			s.prepared = false
+			s.synced()
+		},
+		"nobody looked meanwhile": func(s *site) { s.Released("uid") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.synced()
+			meanwhile(s)
+			s.deallocated()
+			s.prepared = true
+			if n := s.synced(); n != 1 {
+				t.Errorf("%d writes when it is prepared again, want one", n)
+			}
+			if own, _ := s.shows(); len(own) != 1 {
+				t.Errorf("it shows %d devices, want one", len(own))
+			}
+			if n := s.synced(); n != 0 {
+				t.Errorf("written %d times though nothing changed", n)
+			}
+		})
+	}
+}
+
+// deallocated has the claim show nothing any more.
+func (s *site) deallocated() {
+	s.t.Helper()
+	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.t.Context(), "c", metav1.GetOptions{})
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	c.Status.Devices = nil
-	if _, err := s.client.ResourceV1().ResourceClaims("ns").UpdateStatus(t.Context(), c,
+	if _, err := s.client.ResourceV1().ResourceClaims("ns").UpdateStatus(s.t.Context(), c,
 		metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	s.prepared = true
-	if n := s.synced(); n != 1 {
-		t.Errorf("%d writes when it is prepared again, want one", n)
-	}
-	if own, _ := s.shows(); len(own) != 1 {
-		t.Errorf("it shows %d devices, want one", len(own))
+		s.t.Fatal(err)
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
@@ -59,7 +58,7 @@ func (a *agent) auditedPods() *auditwatch.Pods {
 func (a *agent) makeAudit() *auditwatch.Watch {
 	proc := filepath.Join(a.GPUs.HostRoot, "proc")
 	return auditwatch.New(auditwatch.Options{
-		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.GPUs.Options),
+		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: a.GPUs.Uses(),
 		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
 		Supervisor: func() (int, error) { return supervisorOf(proc, mps.Dir(a.Isolation.MPSDir)) }, OfPlugin: a.ofPlugin,
 		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,

@@ -16,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
@@ -151,6 +152,10 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	a.calls.busy = a.Busy
 	a.calls.onRegistered = func() {
 		a.registration.done()
+		if m := a.preparer.Machine(); m != nil && len(m.Partitioned) > 0 {
+			// The instance before may have made and destroyed MIG instances since.
+			signaling.Send(a.rescan)
+		}
 		if err := makeReadyFile(a.ReadyFile); err != nil {
 			a.fail(err)
 		}

@@ -18,8 +18,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	nvmllimit "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
@@ -42,7 +42,7 @@ func newLooking(t *testing.T) (l *memoryLimits, found *isolation.KernelLimits) {
 	const hook = "/plugins/gpu-memory-limit"
 	return &memoryLimits{
 		config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, pods: podcgroup.New(dir, "0aa1-own"),
-		options: source.Options{HostRoot: "/", LibraryPath: library}, calls: limitcalls.New("NVML", limitsCall),
+		options: nvml.SourceOptions{HostRoot: "/", LibraryPath: library}, calls: limitcalls.New("NVML", limitsCall),
 		hook: newHookCalls(hook), gpus: map[string]*limitedGPU{}, wake: func() {}, rewrite: func() {},
 		open: func(string) (findGPU, error) {
 			return func(string, int) (memlimit.GPU, error) { return &table{limits: map[string]uint64{}}, nil }, nil
@@ -101,7 +101,7 @@ func TestWhatWasFoundForGood(t *testing.T) {
 		again   time.Duration
 	}{
 		"no GPUs yet":         {&gpu.Machine{}, func(*memoryLimits) {}, false, 0},
-		"an older driver":     {machine, opens(nvml.ErrUnsupported), true, 0},
+		"an older driver":     {machine, opens(nvmllimit.ErrUnsupported), true, 0},
 		"no hook":             {machine, func(l *memoryLimits) { l.config.Hook = "" }, true, 0},
 		"no memory on it":     {unified, func(*memoryLimits) {}, true, 0},
 		"a driver that hangs": {machine, opens(failing), false, limitsRetry},
@@ -134,7 +134,8 @@ func TestWhatWasFoundForGood(t *testing.T) {
 
 // That nobody counts a GPU's memory stays so: a node that looked again each minute would do it for ever.
 func TestLimitsThatThereCannotBe(t *testing.T) {
-	for err, again := range map[error]bool{nvml.ErrUncounted: false, nvml.ErrUnset: false, errors.New("no answer"): true} {
+	for err, again := range map[error]bool{nvmllimit.ErrUncounted: false, nvmllimit.ErrUnset: false,
+		errors.New("no answer"): true} {
 		found := isolation.KernelLimits{Reasons: map[string]error{"GPU-a": fmt.Errorf("a limit was tried: %w", err)}}
 		if got := failed(found); got != again {
 			t.Errorf("%v: looked for again: %t, want %t", err, got, again)

@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
@@ -48,7 +48,7 @@ const (
 // which an upgrade of the driver is, too.
 type memoryLimits struct {
 	config  isolation.KernelConfig
-	options source.Options
+	options nvml.SourceOptions
 	// host is the node's control groups as this process sees them, pods those of pods.
 	host memlimit.Host
 	pods *podcgroup.Tree
@@ -92,7 +92,7 @@ func (a *agent) makeMemoryLimits() *memoryLimits {
 	c := a.Isolation.Kernel
 	root := a.GPUs.Local(c.CgroupRoot)
 	return &memoryLimits{
-		config: c, options: a.GPUs.Options, host: memlimit.Host{Root: root, Ledger: c.Ledger},
+		config: c, options: a.GPUs.SourceOptions, host: memlimit.Host{Root: root, Ledger: c.Ledger},
 		pods: podcgroup.New(root, a.PodUID), found: a.registry.SetKernelLimits, wake: func() { a.publisher.Wake() },
 		events: a.events, counts: a.counts,
 		clock: clock.RealClock{}, changed: make(chan struct{}, 1), open: openLimits, try: tryHook,

@@ -17,8 +17,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	nvmllimit "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
@@ -40,12 +40,12 @@ func (t *table) Set(dir string, hard uint64) error {
 	return t.refuses
 }
 
-func (t *table) Get(dir string) (nvml.Limit, error) {
+func (t *table) Get(dir string) (nvmllimit.Limit, error) {
 	hard, is := t.limits[dir]
 	if !is {
-		hard = nvml.NoLimit
+		hard = nvmllimit.NoLimit
 	}
-	return nvml.Limit{Hard: hard}, nil
+	return nvmllimit.Limit{Hard: hard}, nil
 }
 
 // saidEvents keeps what is said under each reason.
@@ -163,7 +163,7 @@ func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 		opened := 0
 		var found []isolation.KernelLimits
 		l := &memoryLimits{
-			config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, options: source.Options{HostRoot: "/",
+			config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, options: nvml.SourceOptions{HostRoot: "/",
 				LibraryPath: library},
 			calls: limitcalls.New("NVML", limitsCall), gpus: map[string]*limitedGPU{},
 			open: func(path string) (findGPU, error) {
@@ -171,7 +171,7 @@ func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 					t.Errorf("%s: %s is opened", name, path)
 				}
 				opened++
-				return nil, nvml.ErrUnsupported
+				return nil, nvmllimit.ErrUnsupported
 			},
 			found: func(k isolation.KernelLimits) { found = append(found, k) },
 		}

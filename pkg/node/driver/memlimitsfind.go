@@ -10,8 +10,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	nvmllimit "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
@@ -31,7 +30,7 @@ func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) (before isolati
 		return before
 	}
 	l.last = l.detect(ctx, m)
-	l.never = l.never || errors.Is(l.last.Err, nvml.ErrUnsupported) || errors.Is(l.last.Err, errWithoutHook)
+	l.never = l.never || errors.Is(l.last.Err, nvmllimit.ErrUnsupported) || errors.Is(l.last.Err, errWithoutHook)
 	l.last.Settled = l.never || len(m.GPUs) > 0 && !failed(l.last)
 	klog.FromContext(ctx).V(1).Info("Looked whether the NVIDIA driver limits memory by control group", "gpus",
 		l.last.Kinds,
@@ -48,7 +47,7 @@ var (
 // failed says whether another look may find something else.
 func failed(found isolation.KernelLimits) bool {
 	for _, err := range found.Reasons {
-		if !errors.Is(err, errHostMemory) && !errors.Is(err, nvml.ErrUncounted) && !errors.Is(err, nvml.ErrUnset) {
+		if !errors.Is(err, errHostMemory) && !errors.Is(err, nvmllimit.ErrUncounted) && !errors.Is(err, nvmllimit.ErrUnset) {
 			return true
 		}
 	}
@@ -96,7 +95,7 @@ func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimi
 	}
 	type library struct{ local, onHost string }
 	found, err := limitcalls.Try(ctx, l.calls, "looking for the NVML library", func() (found library, err error) {
-		found.local, found.onHost, err = source.Library(l.options)
+		found.local, found.onHost, err = l.options.Library()
 		return found, err
 	})
 	if err != nil {
@@ -127,7 +126,7 @@ func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimi
 type findGPU func(uuid string, likely int) (memlimit.GPU, error)
 
 func openLimits(path string) (findGPU, error) {
-	lib, err := nvml.Open(path)
+	lib, err := nvmllimit.Open(path)
 	if err != nil {
 		return nil, err
 	}

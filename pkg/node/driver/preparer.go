@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
@@ -52,6 +53,12 @@ func (l preparerListener) Changed() {
 	}
 	if l.agent.statuses != nil {
 		l.agent.statuses.Changed()
+	}
+}
+
+func (l preparerListener) Released(uid types.UID) {
+	if l.agent.statuses != nil {
+		l.agent.statuses.Released(uid)
 	}
 }
 

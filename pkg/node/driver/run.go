@@ -30,7 +30,6 @@ import (
 	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
@@ -210,6 +209,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		Claims:    a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
 		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
 		ClaimEvents: report.New(a.podEvents, clock.RealClock{}),
+		Rescan:      func() { signaling.Send(a.rescan) },
 	})
 	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Users: a.users, BootID: bootID,
 		OnOrphans: a.publisher.SetOrphans, Clock: clock.RealClock{}})
@@ -361,7 +361,7 @@ func (a *agent) makePreparer(bootID string) error {
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
 		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), LimitsOffBy: a.LimitsOffBy,
-		Partitions:         source.Partitions(a.GPUs.Options),
+		Partitions:         a.GPUs.Partitions(),
 		Rescan:             func() { signaling.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),

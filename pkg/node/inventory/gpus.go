@@ -13,14 +13,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
 
 // Options say where the node's GPUs and their driver are. Paths are as
 // the host sees them.
 type Options struct {
-	source.Options
+	nvml.SourceOptions
 	// DevRoot is the directory that has dev/nvidia*; by default DriverRoot.
 	DevRoot string
 	// HookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for none.
@@ -47,7 +46,7 @@ func CheckMIG(value string) error {
 
 // Reader reads the node's GPUs, with what gives them to containers. It is used by one goroutine, but for Watch.
 type Reader struct {
-	*source.Source
+	*nvml.Source
 	opts Options
 	// base makes the base edits: what the driver root is on may hang, too.
 	base *bounded.Calls
@@ -64,7 +63,7 @@ type reading struct {
 // NewReader returns a Reader that has read nothing yet.
 func NewReader(opts Options) *Reader {
 	return &Reader{
-		Source: source.New(opts.Options), opts: opts,
+		Source: nvml.NewSource(opts.SourceOptions), opts: opts,
 		base: bounded.New("the driver root's file system", cmp.Or(opts.CallTimeout, nvml.DefaultCallTimeout)),
 	}
 }

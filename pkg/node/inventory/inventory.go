@@ -22,7 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -158,7 +158,7 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 // do not answer, is none: another process would know as little.
 func (i *Keeper) replaced(ctx context.Context) error {
 	err := i.Reader.Replaced(ctx)
-	if err == nil || errors.Is(err, source.ErrDriverReplaced) {
+	if err == nil || errors.Is(err, nvml.ErrReplaced) {
 		i.news.Is("replaced", "")
 		return err
 	}
@@ -174,7 +174,7 @@ func (i *Keeper) replaced(ctx context.Context) error {
 func (i *Keeper) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
 	found, err := i.Reader.Read(ctx)
-	if errors.Is(err, source.ErrDriverReplaced) || ctx.Err() != nil {
+	if errors.Is(err, nvml.ErrReplaced) || ctx.Err() != nil {
 		return i.retryInterval() // Run is about to end
 	}
 	if err != nil {

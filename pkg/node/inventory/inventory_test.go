@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
 
@@ -248,7 +248,7 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
 		stop := c.keep(t)
 		for step := range 5 {
-			c.change(func() { c.looks = fmt.Errorf("%w: step %d", source.ErrDriverReplaced, step) })
+			c.change(func() { c.looks = fmt.Errorf("%w: step %d", nvml.ErrReplaced, step) })
 			time.Sleep(lookInterval)
 			synctest.Wait()
 		}
@@ -260,7 +260,7 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 		time.Sleep(2 * lookInterval)
 		synctest.Wait()
 		stop()
-		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 ||
+		if !errors.Is(c.ended, nvml.ErrReplaced) || len(c.told) != 1 ||
 			!strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
 			t.Errorf("ended by %v, told %q; want it to start anew and say so", c.ended, c.told)
 		}

@@ -173,12 +173,12 @@ func (s *Sweeper) sweep(ctx context.Context, of func(state.Record) bool) (again 
 // is what the last look has said. An orphan that was not prepared in this boot of the node is
 // unprepared at once: its containers are gone.
 func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*orphaned, error) {
-	allocated, reservedFor, err := s.allocated(ctx, r)
+	allocated, reservedFor, ofAnother, err := s.allocated(ctx, r)
 	if err != nil {
 		return before, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	// What uses the claim uses what it held before, too.
-	r, unnoted := s.options.Claims.EnterUsers(ctx, r, reservedFor)
+	r, unnoted := s.options.Claims.EnterUsers(ctx, r, reservedFor, ofAnother)
 	if allocated {
 		return nil, unnoted
 	}
@@ -186,7 +186,7 @@ func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*
 	if before != nil {
 		now.since = before.since
 	}
-	user, unknown := s.options.Claims.InUse(r)
+	user, unknown := s.options.Claims.InUse(r, ofAnother...)
 	certain := user == "" && unknown == nil
 	var kept error
 	if certain && (r.BootID != s.options.BootID || s.options.Clock.Now().Sub(now.since) >= sweepGrace) {
@@ -204,14 +204,19 @@ func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*
 
 // allocated says whether the claim that the record stands for is still allocated what the
 // record says, and which pods it is reserved for. A claim that was made anew under the
-// same name is not that claim.
-func (s *Sweeper) allocated(ctx context.Context, r state.Record) (same bool, reservedFor []types.UID, err error) {
+// same name is not that claim: ofAnother are the pods that it is reserved for.
+func (s *Sweeper) allocated(
+	ctx context.Context, r state.Record,
+) (same bool, reservedFor, ofAnother []types.UID, err error) {
 	c, err := s.options.Cluster.Claim(ctx, r.Namespace, r.Name)
-	if apierrors.IsNotFound(err) || err == nil && c.UID != r.UID {
-		return false, nil, nil
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil, nil, nil
+	case err != nil:
+		return false, nil, nil, err
+	case c.UID != r.UID:
+		return false, nil, prepare.PodsOf(c), nil
+	default:
+		return prepare.SameAllocation(r, c), prepare.PodsOf(c), nil, nil
 	}
-	if err != nil {
-		return false, nil, err
-	}
-	return prepare.SameAllocation(r, c), prepare.PodsOf(c), nil
 }

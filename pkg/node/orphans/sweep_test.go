@@ -194,6 +194,27 @@ func TestSweep(t *testing.T) {
 	s.after(t, 0, uids{"u2"}, nil)
 }
 
+// The pods of a claim that was made anew under the same name use nothing of the one before.
+func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSweeps(t)
+	if _, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1")); err != nil {
+		t.Fatal(err)
+	}
+	anew := wholeGPU("u1", 2, "p2")
+	anew.UID = "new"
+	s.api.claims = []*resourceapi.ResourceClaim{anew}
+	s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p1", "p2", "joined"}}, true
+	s.running["joined"] = true
+	s.after(t, 0, uids{"u1"}, nil)
+	s.after(t, sweepGrace, uids{"u1"}, uids{"u1"})
+	if user := s.told[0].User; user != "joined" {
+		t.Errorf("the user is %q", user)
+	}
+	s.running["joined"] = false
+	s.after(t, 0, nil, nil)
+}
+
 // Whatever the API server says, what a process may use is not released; nor where
 // nobody knows.
 func TestSweepReleasesNothingInUse(t *testing.T) {

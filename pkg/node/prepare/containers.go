@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -26,6 +28,9 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 	for _, pod := range w.pods {
 		for _, c := range claim.Containers(pod) {
 			if parts := isolation.Parts(name, c.Used(name, grants)); len(parts) > 0 {
+				if err := checkTogether(c, name, grants); err != nil {
+					return fmt.Errorf("container %q of pod %s: %w", c.Name, pod.Name, err)
+				}
 				using = append(using, container{c, pod, parts})
 				others = append(others, c.OtherClaims(name)...)
 			}
@@ -45,6 +50,33 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 		}
 	}
 	return nil
+}
+
+// checkTogether reports a container that would have only some of the GPUs of a container group. All that use any of the
+// group are told the same: HAMi-core the limit of each GPU by its number in the container, and CUDA, where one MPS
+// daemon serves all GPUs, a list of them, of which it takes none behind one that is not there.
+func checkTogether(c claim.PodContainer, claimName string, grants []claim.Grant) error {
+	for _, group := range claim.ContainerGroups(grants) {
+		all, own := claim.PerGPU(group), claim.PerGPU(c.Used(claimName, group))
+		g := group[0]
+		counted := g.Isolation == isolation.NameMPSNode || g.Isolation == isolation.NameHAMi && isolation.Limited(g)
+		if g.Admin || !counted || len(own) == 0 || len(own) == len(all) {
+			continue
+		}
+		return fmt.Errorf("it would have %s alone of %s, which claim %s has together for container %q, and isolation %s "+
+			"counts all of them: have both containers use the whole claim, or give each a claim of its own",
+			gpusOf(own), gpusOf(all), claimName, ptr.Deref(g.Config.Container, ""), g.Isolation)
+	}
+	return nil
+}
+
+// gpusOf names the GPUs of grants.
+func gpusOf(grants []claim.Grant) string {
+	var names []string
+	for _, g := range grants {
+		names = append(names, g.GPU.String())
+	}
+	return strings.Join(names, ", ")
 }
 
 // validateNumber reports a share whose limit more containers would have than may: each has

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -286,6 +287,56 @@ func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 				t.Errorf("the second time: %v", err)
 			}
 		})
+	}
+}
+
+// What limits several GPUs of a container counts all of them: another container has all of them, too, or none.
+func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
+	const refused = `container "b" of pod p: it would have GPU 1 alone of GPU 0, GPU 1, which claim claim-u1 has ` +
+		`together for container "a"`
+	whole := []corev1.ResourceClaim{{Name: "u1"}}
+	both := []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}
+	byMPS := map[string]bool{isolation.NameMPSNode: true}
+	byBoth := map[string]bool{isolation.NameHAMi: true, isolation.NameMPSNode: true}
+	for name, tc := range map[string]struct {
+		gpus [2]int
+		// a and b are what the containers of these names use.
+		a, b    []corev1.ResourceClaim
+		off     bool // limits are
+		refused map[string]bool
+	}{
+		"the whole claim, and a request": {[2]int{0, 1}, whole, both[1:], false, byBoth},
+		"both requests, and one":         {[2]int{0, 1}, both, both[1:], false, byBoth},
+		"without limits":                 {[2]int{0, 1}, whole, both[1:], true, byMPS},
+		"the whole claim, both":          {[2]int{0, 1}, whole, whole, false, nil},
+		"a request each":                 {[2]int{0, 1}, both[:1], both[1:], false, nil},
+		"a request, on one GPU":          {[2]int{1, 1}, whole, both[1:], false, nil},
+		"one that uses no claim":         {[2]int{0, 1}, whole, nil, false, nil},
+	} {
+		for backend, m := range map[string]mode.Mode{isolation.NameHAMi: mode.CGPU, isolation.NameMPSNode: mode.MPS} {
+			t.Run(name+" "+backend, func(t *testing.T) {
+				_, ctx := ktesting.NewTestContext(t)
+				c := on(sharesOf("u1", 0, 1, 7), fmt.Sprintf("gpu-%d-%s", tc.gpus[0], m),
+					fmt.Sprintf("gpu-%d-%s", tc.gpus[1], m))
+				if tc.off {
+					c = configured(configured(c, "r0", `"disableIsolation":true`), "r1", `"disableIsolation":true`)
+				}
+				n := limitedNode(t, []*resourceapi.ResourceClaim{c}, tc.a...)
+				n.isolated = map[mode.Mode]string{m: backend}
+				containers := &n.api.user.Spec.Containers
+				(*containers)[0].Name = "a"
+				*containers = append(*containers, corev1.Container{Name: "b",
+					Resources: corev1.ResourceRequirements{Claims: tc.b}})
+				_, err := n.Prepare(ctx, c)
+				// The daemon for all GPUs does not run here, which is told of what is not refused.
+				if got := err != nil && strings.Contains(err.Error(), refused); got != tc.refused[backend] {
+					t.Errorf("refused %t: %v", got, err)
+				}
+				if backend == isolation.NameHAMi && err != nil && !tc.refused[backend] {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }
 

@@ -30,15 +30,21 @@ const seenLimit = 20 * time.Second
 
 // endedByReboot says whether the record's claim holds MIG instances of an earlier boot. None survives a
 // reboot, and neither does a container that had one: the claim gets what is in the same place now, if an
-// instance of the same profile is. One that was made for the claim has ended also where its UUID is there
-// again: somebody else has made it since, whose it stays.
+// instance of the same profile is.
 func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
-	if r.BootID == "" || r.BootID == p.options.BootID {
-		return false
-	}
-	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
-		return g.GPU.MIG != nil && g.GPU.MIG.Made || g.GPU.Gone(inv.Machine) != ""
-	})
+	return p.madeBeforeReboot(r) || p.ofEarlierBoot(r) &&
+		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Gone(inv.Machine) != "" })
+}
+
+// madeBeforeReboot says whether MIG instances were made for the record's claim in an earlier boot. They have ended also
+// where their UUIDs are there again: somebody else has made those since, whose they stay.
+func (p *Preparer) madeBeforeReboot(r state.Record) bool {
+	return p.ofEarlierBoot(r) &&
+		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.MIG != nil && g.GPU.MIG.Made })
+}
+
+func (p *Preparer) ofEarlierBoot(r state.Record) bool {
+	return r.BootID != "" && r.BootID != p.options.BootID
 }
 
 // noteMade has those of the grants' instances count as made for the claim that have these UUIDs.
@@ -180,9 +186,10 @@ func isOf(i gpu.Instance, e state.Effect) bool {
 }
 
 func (p *Preparer) unmakeInstance(ctx context.Context, r state.Record, e state.Effect) error {
+	name := klog.KRef(r.Namespace, r.Name)
 	there, err := p.options.Partitions.Instances(ctx, e.GPU)
 	if err != nil {
-		return fmt.Errorf("look for the MIG instance that was made for claim %s/%s: %w", r.Namespace, r.Name, err)
+		return fmt.Errorf("look for the MIG instance that was made for claim %s: %w", name, err)
 	}
 	at := slices.IndexFunc(there, func(i gpu.Instance) bool { return isOf(i, e) })
 	if at < 0 {
@@ -192,18 +199,15 @@ func (p *Preparer) unmakeInstance(ctx context.Context, r state.Record, e state.E
 	err = p.options.Partitions.Destroy(ctx, e.GPU, found.GI)
 	if errors.Is(err, gpu.ErrInstanceInUse) {
 		return withReason(ReasonInUse,
-			fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w: it stays held until that "+
+			fmt.Errorf("destroy the MIG instance %s (%s) of claim %s: %w: it stays held until that "+
 				"program ends, and the kubelet tries again by itself; if no pod has it, a monitor does, such as DCGM: start that "+
-				"anew", found.Place(), found.UUID, r.Namespace, r.Name, err))
+				"anew", found.Place(), found.UUID, name, err))
 	}
 	if err != nil {
-		return fmt.Errorf("destroy the MIG instance %s (%s) of claim %s/%s: %w", found.Place(), found.UUID,
-			r.Namespace, r.Name,
-			err)
+		return fmt.Errorf("destroy the MIG instance %s (%s) of claim %s: %w", found.Place(), found.UUID, name, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Destroyed a MIG instance", "claim", klog.KRef(r.Namespace, r.Name), "uuid",
-		found.UUID,
-		"instance", found.Place())
+	klog.FromContext(ctx).V(2).Info("Destroyed a MIG instance", "claim", name, "uuid", found.UUID, "instance",
+		found.Place())
 	return nil
 }
 

@@ -36,7 +36,7 @@ func instanceClaim(uid string, devices ...string) *resourceapi.ResourceClaim {
 	return c
 }
 
-func (n *node) has(m *gpu.Machine) { n.SetInventory(&Inventory{Machine: m, Base: fakeBase{}}) }
+func (n *node) has(m *gpu.Machine) { n.SetInventory(&Inventory{Machine: m, Base: fakeBase{of: m}}) }
 
 func (n *node) recordOf(t *testing.T, uid string) state.Record {
 	t.Helper()

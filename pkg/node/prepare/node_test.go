@@ -36,8 +36,9 @@ const pool = "n1/gpu"
 type node struct {
 	*Preparer
 	stateDir, cdiDir string
-	damaged          []types.UID
-	published        mode.Mode
+	// damaged are the claims whose records were, released those whose devices were taken back.
+	damaged, released []types.UID
+	published         mode.Mode
 	// isolated is what the published devices say by what they are isolated.
 	isolated map[mode.Mode]string
 	// running are the pods that have processes; unknown says why that is not known.
@@ -90,6 +91,12 @@ func (f fakeNode) UsersOf(_, name string) []types.UID { return f.users[name] }
 type listener struct{ *node }
 
 func (l listener) Changed() {}
+
+func (l listener) Released(uid types.UID) {
+	l.noting.Lock()
+	defer l.noting.Unlock()
+	l.released = append(l.released, uid)
+}
 
 func (l listener) RecordDamaged(_ context.Context, d state.Damaged) {
 	l.damaged = append(l.damaged, d.UID)
@@ -157,13 +164,22 @@ func (a *api) Pods(_ context.Context, c *resourceapi.ResourceClaim) ([]*corev1.P
 	return pods, a.err
 }
 
-type fakeBase struct{ missing map[string]error }
+// fakeBase has all GPUs and instances, or those of a machine.
+type fakeBase struct {
+	missing map[string]error
+	of      *gpu.Machine
+}
 
 func (b fakeBase) Common() specs.ContainerEdits {
 	return specs.ContainerEdits{Env: []string{"COMMON=1"}}
 }
 
 func (b fakeBase) GPU(uuid string) (specs.ContainerEdits, error) {
+	if b.of != nil && !slices.ContainsFunc(b.of.GPUs, func(g gpu.GPU) bool { return g.UUID == uuid }) {
+		if _, _, there := b.of.Instance(uuid); !there {
+			return specs.ContainerEdits{}, fmt.Errorf("GPU %s is unknown", uuid)
+		}
+	}
 	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
 }
 

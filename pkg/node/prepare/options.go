@@ -137,6 +137,8 @@ type Node interface {
 type Listener interface {
 	// Changed is called after each change of what is prepared, or of whether that is Known.
 	Changed()
+	// Released is called when a claim's devices were taken back, before it can be prepared again.
+	Released(uid types.UID)
 	// RecordDamaged is told of every record that had to be set aside.
 	RecordDamaged(ctx context.Context, err state.Damaged)
 }

@@ -104,6 +104,8 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 		return Result{}, err
 	}
 	defer unlock()
+	// Whoever had the claim locked may have made its instances meanwhile.
+	inv = p.inventory.Load()
 	existing, found, err := p.get(ctx, c.UID)
 	if err != nil {
 		return Result{}, err
@@ -319,7 +321,11 @@ func (p *Preparer) undo(ctx context.Context, r state.Record, shown shown) error 
 	if err := p.unwrite(ctx, r, shown); err != nil {
 		return err
 	}
-	return p.options.Store.Delete(r.UID)
+	if err := p.options.Store.Delete(r.UID); err != nil {
+		return err
+	}
+	p.options.Listener.Released(r.UID)
+	return nil
 }
 
 // prepareAgain answers for a claim that is prepared already. The spec may be
@@ -373,7 +379,7 @@ func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
 			return err
 		}
 		if !found {
-			return p.release(ctx, strayRecord(uid))
+			return p.undoLost(ctx, strayRecord(uid))
 		}
 		if err := p.waitEnded(ctx, r); err != nil {
 			return err

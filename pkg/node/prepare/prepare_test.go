@@ -204,6 +204,9 @@ func TestClaimAllocatedAnewIsPreparedAnew(t *testing.T) {
 	if _, err := n.Prepare(ctx, wholeGPUs("u2", 0)); err != nil {
 		t.Errorf("the first GPU is still held: %v", err)
 	}
+	if err := n.Unprepare(ctx, "u2"); err != nil || !slices.Equal(n.released, []types.UID{"u1", "u2"}) {
+		t.Errorf("%v; told to be taken back: %v", err, n.released)
+	}
 }
 
 func TestDamagedRecordCostsOneClaim(t *testing.T) {

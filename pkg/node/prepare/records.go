@@ -258,7 +258,7 @@ func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 }
 
 // strayRecord stands for a claim of which no record is left: the name of its
-// spec follows from its UID.
+// spec follows from its UID, which stands for its name.
 func strayRecord(uid types.UID) state.Record {
-	return state.Record{UID: uid, CDISpec: cdi.SpecName(uid)}
+	return state.Record{UID: uid, Name: string(uid), CDISpec: cdi.SpecName(uid)}
 }

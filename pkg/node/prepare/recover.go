@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -36,10 +38,20 @@ func (p *Preparer) recoverRecords(ctx context.Context) error {
 	records, err := p.Prepared(ctx)
 	errs := []error{err}
 	for _, r := range records {
-		errs = append(errs, p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
+		err := p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) })
+		if errors.Is(err, errUnseen) {
+			p.options.Rescan() // the inventory with it brings Recover again
+			err = nil
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
+
+// errUnseen is that another process has made a MIG instance since the GPUs were read, or that it is gone: who publishes
+// the devices tells that.
+var errUnseen = errors.New("the GPUs do not show the MIG instance that was made for it: if this stays, delete the " +
+	"pod, so that it is placed again")
 
 // recoverRecord reads the record again: it may have changed before the claim
 // was locked.
@@ -57,12 +69,23 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 		}
 		return err
 	}
+	if p.madeBeforeReboot(r) {
+		klog.FromContext(ctx).Info("Undoing a preparation whose MIG instances ended with the node's last boot",
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
+		return p.release(ctx, r)
+	}
 	inv := p.inventory.Load()
 	if inv == nil {
 		return nil
 	}
 	w, err := p.preparationOf(inv, r)
-	if err == nil {
+	switch {
+	case err != nil:
+	case slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
+		return g.GPU.MIG != nil && g.GPU.MIG.Made && g.GPU.Gone(inv.Machine) != ""
+	}):
+		err = errUnseen
+	default:
 		err = p.writeSpec(w)
 	}
 	if err != nil {

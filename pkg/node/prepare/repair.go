@@ -139,8 +139,35 @@ func (p *Preparer) removeStraySpec(ctx context.Context, uid types.UID) error {
 		}
 		klog.FromContext(ctx).Info("Removing the CDI spec of a claim that neither the node nor the API server knows",
 			"claimUID", uid)
-		return p.undo(ctx, strayRecord(uid), p.awaitMachine)
+		return p.undoLost(ctx, strayRecord(uid))
 	})
+}
+
+// undoLost undoes what was prepared for a claim whose record is lost; r stands for it. The CDI spec alone tells which
+// MIG instances were made for it, so it goes after them.
+func (p *Preparer) undoLost(ctx context.Context, r state.Record) error {
+	_, made, err := p.options.Specs.Devices(r.CDISpec)
+	if err != nil {
+		return err
+	}
+	inv := p.inventory.Load()
+	if len(made) > 0 && inv == nil {
+		return fmt.Errorf("find the MIG instances that were made for claim %s, to destroy them: %w",
+			klog.KRef(r.Namespace, r.Name), errNoInventory)
+	}
+	// In this phase no record is written of them.
+	instances := state.Record{UID: r.UID, Namespace: r.Namespace, Name: r.Name, BootID: p.options.BootID,
+		Phase: state.Preparing}
+	for _, uuid := range made {
+		if parent, i, there := inv.Machine.Instance(uuid); there {
+			instances.Effects = append(instances.Effects, state.Effect{Name: effectInstance, GPU: parent.UUID,
+				Instance: &state.MadeInstance{Place: i.PlaceOf(), UUID: uuid}})
+		}
+	}
+	if err := p.unmakeInstances(ctx, instances, p.awaitMachine); err != nil {
+		return err
+	}
+	return p.release(ctx, r)
 }
 
 // rebuild enters a claim that has no record, if it was prepared here.
@@ -184,7 +211,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	switch {
 	case slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Unmade() }):
 		// Its instance is to be made, or has gone.
-		return p.undo(ctx, r, p.awaitMachine)
+		return p.undoLost(ctx, r)
 	case len(names) > 0 && slices.Equal(names, deviceNames(r)):
 	case len(names) == 0 && slices.ContainsFunc(pods, started):
 		if unknown == nil {
@@ -199,7 +226,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	default:
 		// It is to be prepared yet, with all that is checked then; a spec would be of
 		// what the claim was allocated before.
-		return p.undo(ctx, r, p.awaitMachine)
+		return p.undoLost(ctx, r)
 	}
 	klog.FromContext(ctx).Info("Entering a prepared claim again whose record was lost",
 		"claim", klog.KObj(c), "claimUID", c.UID)

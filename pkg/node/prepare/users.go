@@ -26,9 +26,11 @@ const (
 // errUsersUnknown says that a record names no pods: an earlier version has written it.
 var errUsersUnknown = errors.New("it is not known which pods use the claim")
 
-// users are all pods that are known to use what the record holds.
-func (p *Preparer) users(r state.Record) []types.UID {
-	return slices.Concat(r.Pods, p.options.Node.UsersOf(r.Namespace, r.Name))
+// seenUsers are the pods that are seen to use a claim of the record's name, but for those of another claim that has it
+// now.
+func (p *Preparer) seenUsers(r state.Record, ofAnother []types.UID) []types.UID {
+	return slices.DeleteFunc(slices.Clone(p.options.Node.UsersOf(r.Namespace, r.Name)),
+		func(pod types.UID) bool { return slices.Contains(ofAnother, pod) })
 }
 
 // noteUsers enters further pods into the record, whose claim the caller has locked, and the boot in which it is used.
@@ -48,13 +50,14 @@ func (p *Preparer) noteUsers(r *state.Record, boot string, pods []types.UID) err
 }
 
 // InUse returns a pod that uses what the record holds and has processes; empty if there
-// is none. An error means that it is not known whether there is one.
-func (p *Preparer) InUse(r state.Record) (types.UID, error) {
+// is none. ofAnother are pods of another claim that has the claim's name now. An error means
+// that it is not known whether there is one.
+func (p *Preparer) InUse(r state.Record, ofAnother ...types.UID) (types.UID, error) {
 	// A reboot ends all, and before a claim is prepared no container has it.
 	if r.BootID != p.options.BootID || r.Phase == state.Preparing {
 		return "", nil
 	}
-	pods := p.users(r)
+	pods := slices.Concat(r.Pods, p.seenUsers(r, ofAnother))
 	if len(pods) == 0 {
 		return "", errUsersUnknown
 	}
@@ -92,9 +95,12 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 }
 
 // EnterUsers enters pods that have come to use the claim into its record, if that is
-// still there and stands for the same.
-func (p *Preparer) EnterUsers(ctx context.Context, r state.Record, reserved []types.UID) (state.Record, error) {
-	pods := slices.Concat(reserved, p.options.Node.UsersOf(r.Namespace, r.Name))
+// still there and stands for the same: those that it is reserved for, and that are seen to,
+// but for those of another claim that has its name now.
+func (p *Preparer) EnterUsers(
+	ctx context.Context, r state.Record, reserved, ofAnother []types.UID,
+) (state.Record, error) {
+	pods := slices.Concat(reserved, p.seenUsers(r, ofAnother))
 	if !slices.ContainsFunc(pods, func(pod types.UID) bool { return !slices.Contains(r.Pods, pod) }) {
 		return r, nil
 	}

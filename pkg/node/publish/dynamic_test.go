@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -121,19 +122,19 @@ func TestDynamicPutsGPUsInUseFirst(t *testing.T) {
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, true, everyMode)
-	granted := func(g string, m mode.Mode, units int64) {
-		b.records = []state.Record{
-			{Grants: []claim.Grant{{Mode: m, GPU: claim.GPU{UUID: g, MemoryMiB: 16130}, Units: units}}}}
+	granted := func(g int, m mode.Mode, units int64) {
+		b.records = []state.Record{{Grants: []claim.Grant{{Mode: m,
+			GPU: claim.GPU{Index: g, UUID: fmt.Sprintf("GPU-%d", g), MemoryMiB: 16130}, Units: units}}}}
 	}
-	granted("GPU-1", mode.Exclusive, 0)
+	granted(1, mode.Exclusive, 0)
 	b.reconciled(t, true, everyMode)
-	granted("GPU-1", mode.Share, 15)
+	granted(1, mode.Share, 15)
 	b.reconciled(t, true, everyMode)
-	granted("GPU-1", mode.Share, 14)
+	granted(1, mode.Share, 14)
 	b.reconciled(t, true, second)
 	b.records = nil
 	b.reconciled(t, true, everyMode)
-	granted("GPU-0", mode.MPS, 1)
+	granted(0, mode.MPS, 1)
 	b.reconciled(t, true, everyMode)
 }
 
@@ -145,7 +146,7 @@ func TestDynamicIsRecalledFromItsClaims(t *testing.T) {
 	defer b.supervised(t)()
 	b.allocate(t, "gpu-0", "whole")
 	b.records = []state.Record{{Namespace: "team", Name: "mps", Grants: []claim.Grant{{Mode: mode.MPS, GPU: claim.GPU{
-		UUID: "GPU-1"}}}}}
+		Index: 1, UUID: "GPU-1"}}}}}
 	b.mode("share")
 	b.reconciled(t, false, everyModeClosed)
 }

@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -52,20 +54,41 @@ func (p *Publisher) Health(prepared []state.Record) []DeviceHealth {
 	for _, d := range published {
 		found[d.Name] = in.deviceHealth(d.Name, d.Taints)
 	}
-	for _, r := range prepared {
-		for _, g := range r.Grants {
-			if _, known := found[g.Device]; g.GPU.MIG != nil && !g.Admin {
-				found[g.Device] = in.instanceHealth(g.Device, g.GPU.UUID)
-			} else if !known {
-				found[g.Device] = in.deviceHealth(g.Device, nil)
-			}
-		}
-	}
+	in.addGranted(found, prepared)
 	out := make([]DeviceHealth, 0, len(found))
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		out = append(out, DeviceHealth{Device: name, Message: found[name]})
 	}
 	return out
+}
+
+// addGranted adds the devices that claims were allocated. Pods know their GPUs by the names of that time: where other
+// GPUs have the names now, what is told of these is of the GPUs that the pods have.
+func (in given) addGranted(found map[string]string, prepared []state.Record) {
+	renamed, named := map[string]string{}, map[string]bool{}
+	for _, r := range prepared {
+		for _, result := range claim.Results(r.Grants) {
+			device := result[0].Device
+			_, known := found[device]
+			switch {
+			case result[0].GPU.MIG != nil && !result[0].Admin:
+				found[device] = in.instanceHealth(device, result[0].GPU.UUID)
+			case slices.ContainsFunc(result, in.isRenamed):
+				renamed[device] = cmp.Or(renamed[device], in.grantedHealth(result))
+			default:
+				named[device] = true
+				if !known {
+					found[device] = in.deviceHealth(device, nil)
+				}
+			}
+		}
+	}
+	for device, message := range renamed {
+		if named[device] { // by claims that came later
+			message = cmp.Or(message, found[device])
+		}
+		found[device] = message
+	}
 }
 
 // deviceHealth says what is wrong with a device: with one of its GPUs, or with what keeps
@@ -100,5 +123,7 @@ func (in given) gpuHealth(index int) string {
 	if at >= 0 {
 		return in.machine.Faults[at].Message
 	}
-	return "the GPU is not there any more"
+	return gpuGone
 }
+
+const gpuGone = "the GPU is not there any more"

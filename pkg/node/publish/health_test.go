@@ -36,8 +36,12 @@ func TestHealthOfDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.noteHealth(buildPool(machine, mode.Topology, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
-	prepared := []state.Record{{Grants: []claim.Grant{{Device: "gpu-2-topology"}, {Device: "gpu-7-share"},
-		{Device: "gpu-0-topology"}, {Device: "gpus-2-3"}}}}
+	prepared := []state.Record{{Grants: []claim.Grant{
+		{Device: "gpu-2-topology", GPU: claim.GPU{Index: 2, UUID: "GPU-c"}},
+		{Device: "gpu-7-share", GPU: claim.GPU{Index: 7, UUID: "GPU-h"}},
+		{Device: "gpu-0-topology", GPU: claim.GPU{Index: 0, UUID: "GPU-a"}},
+		{Device: "gpus-2-3", GPU: claim.GPU{Index: 2, UUID: "GPU-c"}},
+		{Device: "gpus-2-3", GPU: claim.GPU{Index: 3, UUID: "GPU-d"}}}}}
 	want := []DeviceHealth{{"gpu-0-topology", ""}, {"gpu-1-topology", "XID 79"}, {"gpu-2-topology", "it is lost"},
 		{"gpu-3-topology", ""}, {"gpu-7-share", "the GPU is not there any more"}, {"gpus-0-1", "XID 79"},
 		{"gpus-2-3", "it is lost"}}

@@ -98,6 +98,9 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 		taints = map[string][]resourceapi.DeviceTaint{}
 	}
 	closeTo := func(uuid, key, value string) {
+		if slices.ContainsFunc(taints[uuid], func(t resourceapi.DeviceTaint) bool { return t.Key == key }) {
+			return
+		}
 		taints[uuid] = append(slices.Clone(taints[uuid]), resourceapi.DeviceTaint{Key: key, Value: value,
 			Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
@@ -114,7 +117,7 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel),
 		Made: madeInstances(records), Held: heldByOrphans(records, s.orphans)}
 	for _, h := range held {
-		if h.GPU.Gone(s.machine) == "" {
+		if s.gone(h.GPU) == "" {
 			continue
 		}
 		value := instanceGone
@@ -257,7 +260,7 @@ func (s snapshot) goneInstances() (event, map[types.UID]goneClaim) {
 	told, claims := event{reason: v1alpha1.ReasonInstanceGone}, map[types.UID]goneClaim{}
 	var parts []string
 	for _, h := range heldInstances(s.records) {
-		why := h.GPU.Gone(s.machine)
+		why := s.gone(h.GPU)
 		if why == "" {
 			continue
 		}
@@ -279,7 +282,11 @@ type goneClaim struct{ namespace, name, message string }
 // instanceHealth says what is wrong with a device that is an instance, which the claim that holds it, if
 // any, knows by a UUID.
 func (in given) instanceHealth(device, uuid string) string {
-	p, i, there := instanceNamed(in.machine, device)
+	// Its GPU may have another index by now, and so the instance another name.
+	p, i, there := in.machine.Instance(uuid)
+	if !there {
+		p, i, there = instanceNamed(in.machine, device)
+	}
 	missing := !there || i.LeftOut != ""
 	if missing && uuid == "" {
 		if parent, can := placeNamed(in.machine, device); can {

@@ -22,7 +22,7 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 		return state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: grants}
 	}
 	part := claim.Grant{Mode: mode.Share, Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0"}, Units: 4}
-	all := claim.Grant{Mode: mode.Exclusive, Device: "gpu-1", GPU: claim.GPU{UUID: "GPU-1"}}
+	all := claim.Grant{Mode: mode.Exclusive, Device: "gpu-1", GPU: claim.GPU{Index: 1, UUID: "GPU-1"}}
 	for name, test := range map[string]struct {
 		label  string
 		record state.Record
@@ -70,7 +70,7 @@ func TestOrphansInTheOrderOfGPUs(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")
 	b.records = []state.Record{{UID: "u", Grants: []claim.Grant{{Mode: mode.Share, Device: "gpu-1-share",
-		GPU: claim.GPU{UUID: "GPU-1"}, Units: 8}}}}
+		GPU: claim.GPU{Index: 1, UUID: "GPU-1"}, Units: 8}}}}
 	b.SetOrphans([]orphans.Orphan{{Record: b.records[0], User: "p"}})
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
 }

@@ -50,7 +50,7 @@ func (s snapshot) place(
 		return orphan
 	})
 	o := occupancy{machine: s.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
-		unhealthy: s.unhealthy}
+		unhealthy: s.unhealthy, renamed: s.renamed()}
 	gpus := o.gpus()
 	if wanted != mode.Spread {
 		return o.kept(s.layout, layout{order: placement.Packed(gpus)}), false, nil
@@ -76,9 +76,10 @@ type occupancy struct {
 	nodeMode mode.Mode
 	served   []servedMode
 	used     usage.Node
-	// unhealthy are the GPUs that are, by UUID: they take no claims, so that nobody has to
+	// unhealthy and renamed are the GPUs that are, by UUID: they take no claims, so that nobody has to
 	// wait until they have caught up.
 	unhealthy map[string]health.Unhealthy
+	renamed   map[string]string
 }
 
 // gpus are the machine's, in its order. One on which no serving takes a further claim, if
@@ -95,7 +96,9 @@ func (o occupancy) gpus() []placement.GPU {
 func (o occupancy) takes(sm servedMode, g gpu.GPU) bool {
 	_, notIsolated := sm.notIsolated[g.UUID]
 	_, unhealthy := o.unhealthy[g.UUID]
-	return !notIsolated && !unhealthy && o.used.GPU(g.UUID).Takes(sm.mode, o.nodeMode, g.MemoryUnits(), sm.slots)
+	_, renamed := o.renamed[g.UUID]
+	return !notIsolated && !unhealthy && !renamed &&
+		o.used.GPU(g.UUID).Takes(sm.mode, o.nodeMode, g.MemoryUnits(), sm.slots)
 }
 
 // shared are the GPUs as a mode offers shares of them.

@@ -106,7 +106,8 @@ func (s snapshot) plan() (p plan, err error) {
 	if p.retained, p.lacks = s.retain(p.step.Mode); p.lacks != lacksNothing {
 		return p, nil
 	}
-	instances, taints, err := s.instances(reserved, unhealthyTaints(s.unhealthy, s.unhealthyEffect))
+	instances, taints, err := s.instances(reserved,
+		withRenamed(unhealthyTaints(s.unhealthy, s.unhealthyEffect), s.renamed()))
 	if err != nil {
 		return p, err
 	}

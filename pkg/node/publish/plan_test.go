@@ -67,7 +67,7 @@ func (p plan) devices() string {
 func TestPlan(t *testing.T) {
 	unlisted := errors.New("no records")
 	orphan := state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: []claim.Grant{{Mode: mode.Exclusive,
-		Device: "gpu-1", GPU: claim.GPU{UUID: "GPU-1"}}}}
+		Device: "gpu-1", GPU: claim.GPU{Index: 1, UUID: "GPU-1"}}}}
 	for name, test := range map[string]struct {
 		label     string
 		published mode.Mode

@@ -83,6 +83,8 @@ type Options struct {
 	Metrics Metrics
 	// ClaimEvents tell claims what became of what they hold; nil tells nothing.
 	ClaimEvents *report.Reporter
+	// Rescan has the GPUs read again, soon; nil where no MIG instances are made for claims. It must not block.
+	Rescan func()
 }
 
 // Metrics count what becomes of changes; *metrics.Plugin implements it.
@@ -183,6 +185,8 @@ type memory struct {
 	version     cluster.Version
 	// goneClaims are those that were told that their MIG instances are gone.
 	goneClaims map[types.UID]goneClaim
+	// made are the MIG instances that were made for claims, by UUID.
+	made map[string]firstSeen
 }
 
 // New returns a Publisher, which has to Run.
@@ -192,6 +196,9 @@ func New(o Options) *Publisher {
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
+	}
+	if o.Rescan == nil {
+		o.Rescan = func() {}
 	}
 	p := &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
 	// What fails is reported as a publication that does.

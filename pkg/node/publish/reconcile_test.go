@@ -49,8 +49,8 @@ func TestSpread(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 	grant := func(g, units int) {
 		b.records = append(b.records,
-			state.Record{Grants: []claim.Grant{{Mode: mode.Share, GPU: claim.GPU{UUID: fmt.Sprintf("GPU-%d", g)},
-				Units: int64(units)}}})
+			state.Record{Grants: []claim.Grant{{Mode: mode.Share,
+				GPU: claim.GPU{Index: g, UUID: fmt.Sprintf("GPU-%d", g)}, Units: int64(units)}}})
 	}
 	grant(0, 4)
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")

@@ -76,6 +76,7 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	}
 	p.noteAnnotation(ctx, s.node.waiting, s.now)
 	s.failed = p.observeModes(ctx, &s)
+	p.noteMade(&s)
 	s.memory = p.memory
 	return s, nil
 }

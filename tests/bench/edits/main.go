@@ -15,7 +15,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -37,10 +37,10 @@ func main() {
 
 func run(ctx context.Context, c *cli.Command) error {
 	root := c.String("driver-root")
-	options := source.Options{
+	options := nvml.SourceOptions{
 		HostRoot: c.String("node-root"), DriverRoot: root, SysFS: filepath.Join(c.String("node-root"), root, sim.SysDir),
 	}
-	machine, err := source.New(options).Read(ctx)
+	machine, err := nvml.NewSource(options).Read(ctx)
 	if err != nil {
 		return err
 	}

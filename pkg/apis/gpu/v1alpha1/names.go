@@ -125,7 +125,8 @@ const (
 	// (docs/install.md#beside-another-dra-driver).
 	TaintOtherDriver = DriverName + "/other-driver"
 	// TaintWithdrawn: The linked set is published only for the claims that hold it (docs/topology.md#a-sick-gpu), or
-	// claims hold a MIG instance that was there before (docs/mig.md#when-you-cut-a-gpu-anew).
+	// claims hold a GPU under another index, or a MIG instance that was there before
+	// (docs/mig.md#when-you-cut-a-gpu-anew).
 	TaintWithdrawn = DriverName + "/withdrawn"
 )
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -58,6 +59,8 @@ type keeper struct {
 	draining draining
 	// undead is a daemon that was killed and has not ended; nil if there is none.
 	undead Daemon
+	// waits says that the daemon is not started, since the GPUs cannot be made ready for it now.
+	waits atomic.Bool
 	// foreignSeen says that the last daemon ended because foreign processes were on a GPU.
 	foreignSeen bool
 	// useChanged is signalled when the use may have changed.
@@ -211,12 +214,12 @@ func (k *keeper) down(ctx context.Context, daemon Daemon, why error) error {
 }
 
 // whyEnded is why a daemon's context has ended: the supervisor's end, unless nothing uses
-// the daemon, or it is to serve more GPUs.
+// the daemon, or it is to serve other GPUs.
 func whyEnded(ctx context.Context, supervisor string) string {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errNodeIdle):
 		return nodeIdle
-	case errors.Is(cause, errMoreGPUs):
+	case errors.Is(cause, errMoreGPUs), errors.Is(cause, errGPULost):
 		return cause.Error()
 	}
 	return supervisor

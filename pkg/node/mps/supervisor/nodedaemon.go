@@ -5,6 +5,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"k8s.io/klog/v2"
 )
@@ -18,13 +19,17 @@ type nodeDaemon struct {
 	keeper *keeper
 }
 
+// errGPULost ends the daemon for all GPUs, which waits to be started, where some of them cannot be used any more.
+var errGPULost = errors.New("it is started without the GPUs that cannot be used any more")
+
 // errMoreGPUs ends the daemon for all GPUs where there are some that it does not serve.
 var errMoreGPUs = errors.New("it is started anew for GPUs that were found since it was started")
 
 // lookAtNodeDaemon sees to it that there is a daemon for all GPUs where one is wanted, and
 // only there. The plugin says that no GPU is used before it withdraws the wish: one that is lost
 // ends no daemon. It serves those GPUs that it finds when it starts. What is found later it serves
-// when it has no claims, for a daemon learns of no further GPU, and its clients end with it.
+// when it has no claims, for a daemon learns of no further GPU, and its clients end with it. One that cannot be
+// started with a GPU is started without it, so that the others serve.
 func (s *supervisor) lookAtNodeDaemon() {
 	if s.NodeControl == nil {
 		return
@@ -35,24 +40,27 @@ func (s *supervisor) lookAtNodeDaemon() {
 		logger.Error(err, "It is not known whether a daemon for all GPUs is wanted, so none is started or ended")
 		return
 	}
+	usable := s.usable()
 	if s.node.end != nil {
 		switch {
 		case !wanted && !s.nodeDaemonUsed(gpuUses.guarded):
 			s.endNodeDaemon(errNodeIdle)
-		case wanted && len(s.node.keeper.gpus) < len(s.gpus) && !s.nodeDaemonUsed(gpuUses.claimed):
+		case wanted && s.nodeDaemonBlocked(usable):
+			s.endNodeDaemon(errGPULost)
+		case wanted && s.node.keeper.lacks(usable) && !s.nodeDaemonUsed(gpuUses.claimed):
 			s.endNodeDaemon(errMoreGPUs)
 		default:
 			return
 		}
 	}
-	if !wanted || len(s.gpus) == 0 {
+	if !wanted || len(usable) == 0 {
 		return
 	}
 	opts := s.Options
 	opts.Dir, opts.Control = s.Dir.OfNode(), s.NodeControl
 	ctx, end := context.WithCancelCause(s.serving)
 	ended := make(chan struct{})
-	k := newKeeper(opts, s.gpus...)
+	k := newKeeper(opts, usable...)
 	s.node = nodeDaemon{end: end, ended: ended, keeper: k}
 	s.wg.Go(func() {
 		defer close(ended)
@@ -62,15 +70,48 @@ func (s *supervisor) lookAtNodeDaemon() {
 	})
 }
 
+// usable are the GPUs that can be used as a whole, as they were last read.
+func (s *supervisor) usable() []servedGPU {
+	var usable []servedGPU
+	for _, gpu := range s.gpus {
+		if s.reads(gpu.uuid) {
+			usable = append(usable, gpu)
+		}
+	}
+	return usable
+}
+
+// lacks says whether the daemon serves not all of the GPUs.
+func (k *keeper) lacks(gpus []servedGPU) bool {
+	return slices.ContainsFunc(gpus, func(c servedGPU) bool {
+		return !slices.ContainsFunc(k.gpus, func(own *served) bool { return own.uuid == c.uuid })
+	})
+}
+
+// nodeDaemonWaits says whether the daemon for all GPUs cannot be started now.
+func (s *supervisor) nodeDaemonWaits() bool {
+	return s.node.keeper != nil && s.node.keeper.waits.Load()
+}
+
+// nodeDaemonBlocked says whether it waits, and has GPUs beside the usable ones, without which it may be started: not
+// while it is not known what they are used for, when they all have to stay closed.
+func (s *supervisor) nodeDaemonBlocked(usable []servedGPU) bool {
+	if len(usable) == 0 || !s.nodeDaemonWaits() {
+		return false
+	}
+	_, err := s.node.keeper.knownUses()
+	return err == nil && slices.ContainsFunc(s.node.keeper.gpus, func(own *served) bool { return !s.reads(own.uuid) })
+}
+
 // nodeDaemonWanted says whether there is to be such a daemon: where the plugin says so, or
-// where a supervisor that was killed has left GPUs to be put back.
+// where a supervisor that was killed has left GPUs to be put back, which can be read.
 func (s *supervisor) nodeDaemonWanted() (bool, error) {
 	wanted, err := s.Dir.NodeDaemonWanted()
 	if err != nil || wanted || s.node.end != nil {
 		return wanted, err
 	}
 	left, err := s.Dir.OfNode().Changed()
-	return len(left) > 0, err
+	return slices.ContainsFunc(left, s.reads), err
 }
 
 func (s *supervisor) endNodeDaemon(why error) {

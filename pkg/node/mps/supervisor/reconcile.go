@@ -18,6 +18,7 @@ import (
 func (k *keeper) awaitComputeMode(ctx context.Context) error {
 	for {
 		err := k.prepareComputeMode(ctx)
+		k.waits.Store(err != nil)
 		if err == nil {
 			return nil
 		}

@@ -99,7 +99,8 @@ type supervisor struct {
 	serving context.Context
 	// read is when the GPUs are to be read next; never if it is zero.
 	read time.Time
-	// logged are the faults that the log has.
+	// found are the GPUs that can be used as a whole, as they were last read, and logged the faults that the log has.
+	found  []gpu.GPU
 	logged []gpu.Fault
 	// restored is when it was last tried to put back the compute modes that an earlier supervisor had set.
 	restored time.Time
@@ -119,6 +120,11 @@ type servedGPU struct {
 
 func (s *supervisor) serves(uuid string) bool {
 	return slices.ContainsFunc(s.gpus, func(c servedGPU) bool { return c.uuid == uuid })
+}
+
+// reads says whether the GPU was there, and could be used, when they were last read.
+func (s *supervisor) reads(uuid string) bool {
+	return slices.ContainsFunc(s.found, func(g gpu.GPU) bool { return g.UUID == uuid })
 }
 
 // errNodeIdle ends daemons that nothing uses.
@@ -205,6 +211,10 @@ func (s *supervisor) look(ctx context.Context) {
 	if s.stopDaemons == nil {
 		return
 	}
+	if s.read.IsZero() && s.nodeDaemonWaits() {
+		// It may be for a GPU that is lost.
+		s.read = now
+	}
 	if !s.read.IsZero() && !now.Before(s.read) {
 		s.read = time.Time{}
 		if next := s.refresh(s.serving); next > 0 {
@@ -261,7 +271,7 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		logger.Info("A GPU gets no MPS control daemon", "index", fault.Index, "uuid", fault.UUID, "reason", fault.Reason,
 			"message", fault.Message)
 	}
-	s.logged = machine.Faults
+	s.found, s.logged = machine.GPUs, machine.Faults
 	for _, found := range machine.GPUs {
 		if s.serves(found.UUID) {
 			continue
@@ -281,7 +291,8 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		})
 	}
 	// One in MIG mode is whole again when an administrator says so.
-	if len(machine.Faults)+len(machine.Partitioned) > 0 || len(machine.GPUs) == 0 {
+	if len(machine.Faults)+len(machine.Partitioned) > 0 || len(machine.GPUs) == 0 || len(machine.GPUs) < len(s.gpus) ||
+		s.nodeDaemonWaits() {
 		return rereadInterval
 	}
 	return 0
