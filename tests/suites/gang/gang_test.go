@@ -18,11 +18,13 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -213,6 +215,30 @@ func TestGangsOfEachKind(t *testing.T) {
 	two := members("two", 2, 2, "linked", "gpu 4")
 	ns.Create(t, two...)
 	waitRuns(t, ns, "two-", 2)
+}
+
+// The last pods of a Job are fewer than a gang's, and nobody makes any further ones.
+func TestLastPodsOfAJob(t *testing.T) {
+	ns := cluster.Namespace(t)
+	pod := member("waves", 4, 0, "share", "mem 3")
+	pod.Spec.Containers[0].Args = []string{"for", "1s"}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: "waves"},
+		Spec: batchv1.JobSpec{Parallelism: ptr.To(int32(4)), Completions: ptr.To(int32(6)),
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}},
+	}
+	jobs := ns.Client.BatchV1().Jobs(ns.Name)
+	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "all pods of the Job to have succeeded", func(ctx context.Context) error {
+		job, err := jobs.Get(ctx, "waves", metav1.GetOptions{})
+		if err == nil && job.Status.Succeeded != 6 {
+			err = fmt.Errorf("%d have", job.Status.Succeeded)
+		}
+		return err
+	})
 }
 
 // What is no gang is scheduled as it always was, and says so where somebody meant one.
