@@ -104,6 +104,9 @@ type Reserved struct {
 // known which GPU it has counts in full on every GPU.
 func (t Reserved) GPU(uuid string) GPU { return t.gpus[uuid] }
 
+// IsEmpty says whether nothing is taken of any GPU, as far as that is known.
+func (t Reserved) IsEmpty() bool { return len(t.Pods) == 0 && len(t.gpus) == 0 }
+
 // Of returns what is taken of the node's GPUs. pods are those that are bound to it,
 // with or without claims, in any order; Trim says what is read of them. A pod on a GPU
 // that is missing in n.GPUs counts on every GPU.

@@ -84,7 +84,7 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 			devices = append(devices, device(m, g, o))
 		}
 	}
-	return pool(o.Pool, append(devices, instances(m, o)...), instanceCounters(m, o.MIG))
+	return withInstances(m, o, devices, nil)
 }
 
 // Serves says whether the GPU can be offered in the mode. One without memory of its

@@ -33,7 +33,5 @@ func BuildDynamic(m *gpu.Machine, perMode []Options) resourceslice.DriverResourc
 		}
 	}
 	// The counters' order is not the devices', which changes with what is granted.
-	devices = append(devices, instances(m, perMode[0])...)
-	return pool(perMode[0].Pool, devices, append(gpuCounters(IndexOrder(m)),
-		instanceCounters(m, perMode[0].MIG)...))
+	return withInstances(m, perMode[0], devices, gpuCounters(IndexOrder(m)))
 }

@@ -11,6 +11,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -85,6 +86,16 @@ func parseInstanceName(name string) (index int, ok bool) {
 	}
 	index, err := strconv.Atoi(parts[1])
 	return index, err == nil
+}
+
+// withInstances is the pool of GPUs' devices and counters, with those of the machine's instances after them.
+func withInstances(m *gpu.Machine, o Options, devices []resourceapi.Device, counters []resourceapi.CounterSet,
+) resourceslice.DriverResources {
+	if len(m.Partitioned)+len(o.MIG.Gone) > 0 {
+		devices = append(devices, instances(m, o)...)
+		counters = append(counters, instanceCounters(m, o.MIG)...)
+	}
+	return pool(o.Pool, devices, counters)
 }
 
 // instances are the devices of the machine's instances, in the order of their GPUs and places, and

@@ -44,17 +44,15 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 			devices, gpus = append(devices, retainedDevice(set, o)), append(gpus, set)
 		}
 	}
-	parts := instances(m, o)
 	if len(devices) == len(m.GPUs) {
-		return pool(o.Pool, append(devices, parts...), instanceCounters(m, o.MIG))
+		return withInstances(m, o, devices, nil)
 	}
 	for i := range devices {
 		devices[i].ConsumesCounters = wholeGPUs(gpus[i]...)
 	}
 	counted := slices.Concat(gpus...)
 	slices.Sort(counted)
-	return pool(o.Pool, append(devices, parts...), append(gpuCounters(slices.Compact(counted)),
-		instanceCounters(m, o.MIG)...))
+	return withInstances(m, o, devices, gpuCounters(slices.Compact(counted)))
 }
 
 // setDevice describes a set by all that its GPUs, which are of one model, have in

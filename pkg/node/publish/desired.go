@@ -130,8 +130,12 @@ func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desire
 		return w
 	}
 	w.mode = m
-	ignore(useNodeDaemon(w.served, m, f.labels[v1alpha1.LabelMPSDaemon], backends))
-	ignore(setSlots(w.served, f.labels))
+	if label := f.labels[v1alpha1.LabelMPSDaemon]; label != "" {
+		ignore(useNodeDaemon(w.served, m, label, backends))
+	}
+	if _, set := f.labels[ack.NodeLabelMaxPod]; set {
+		ignore(setSlots(w.served, f.labels))
+	}
 	return w
 }
 

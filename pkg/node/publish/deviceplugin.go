@@ -7,6 +7,11 @@ import (
 	"time"
 )
 
+// hasDevicePlugin says whether a device plugin serves the node's GPUs, or counts as one that does.
+func (p *Publisher) hasDevicePlugin(node *nodeFacts) bool {
+	return len(node.devicePlugin) > 0 || p.checkpoint.DevicePlugin
+}
+
 // afterDevicePlugin remembers whether a device plugin is here, and offers nothing while one that
 // was has been gone for less than devicePluginGrace.
 func (p *Publisher) afterDevicePlugin(s snapshot, w *desired) error {

@@ -17,6 +17,11 @@ import (
 // drivers, whose GPUs are named by UUID, and by orphans. What is told of them is told also where
 // it is not known what orphans hold.
 func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]bool, told []event, err error) {
+	if s.reserved.IsEmpty() && len(s.orphans) == 0 {
+		return s.reserved, nil, []event{{reason: v1alpha1.ReasonHeldWithoutClaim},
+			{reason: v1alpha1.ReasonGPUsOfPodsUnknown}, {reason: v1alpha1.ReasonOtherDriver},
+			{reason: v1alpha1.ReasonHeldByGoneClaim}}, nil
+	}
 	others, ofDrivers := otherDrivers(s.machine, s.reserved)
 	told = append(podsWithoutClaim(s.machine, s.reserved), ofDrivers)
 	reserved, ofOrphans, err := s.withOrphans()

@@ -142,6 +142,11 @@ func TestKernelLimitsBesideMPSThatAreNotThereAnyMore(t *testing.T) {
 	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "the hook does not run") {
 		t.Errorf("event %q", got)
 	}
+	for i, want := range []string{string(memlimit.DMem), ""} {
+		if got := attribute(b.Publisher.published[i], v1alpha1.AttrMemoryLimits); got != want {
+			t.Errorf("GPU %d's memory is limited by %q, want %q", i, got, want)
+		}
+	}
 	b.registry.SetKernelLimits(has)
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 }

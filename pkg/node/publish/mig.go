@@ -28,18 +28,30 @@ const (
 	instanceReplaced = "mig-instance-replaced"
 )
 
+// hasMIG says whether there are GPUs in MIG mode, or claims that hold instances.
+func (s snapshot) hasMIG() bool {
+	return len(s.machine.Partitioned) > 0 || slices.ContainsFunc(s.records, func(r state.Record) bool {
+		return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return holdsInstance(r, g) })
+	})
+}
+
 // heldInstance is a MIG instance that a claim was granted.
 type heldInstance struct {
 	claim.Grant
 	by state.Record
 }
 
-// heldInstances are the instances that claims hold: not those that are being made, or destroyed.
+// holdsInstance says whether the record's claim holds the grant's instance: not one that is being made, or destroyed.
+func holdsInstance(r state.Record, g claim.Grant) bool {
+	return g.GPU.MIG != nil && !g.Admin && (!g.GPU.MIG.Made || r.Phase == state.Prepared)
+}
+
+// heldInstances are the instances that claims hold.
 func heldInstances(records []state.Record) []heldInstance {
 	var held []heldInstance
 	for _, r := range records {
 		for _, g := range r.Grants {
-			if g.GPU.MIG != nil && !g.Admin && (!g.GPU.MIG.Made || r.Phase == state.Prepared) {
+			if holdsInstance(r, g) {
 				held = append(held, heldInstance{g, r})
 			}
 		}
@@ -85,9 +97,6 @@ func heldByOrphans(records []state.Record, orphans map[types.UID]string) map[str
 // instance or a GPU, beside those that are common.
 func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]resourceapi.DeviceTaint,
 ) (devices.MIGOptions, map[string][]resourceapi.DeviceTaint, error) {
-	if len(s.machine.Partitioned) == 0 && len(heldInstances(s.records)) == 0 {
-		return devices.MIGOptions{}, common, nil
-	}
 	// Whoever held what was there before may still get at what is there now.
 	records, err := s.prepared()
 	if err != nil {

@@ -195,11 +195,8 @@ type annotation struct {
 	waiting placement.Waiting
 }
 
-// noteAnnotation notes what the node's annotation says.
+// noteAnnotation notes what the node's annotation says now.
 func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Time) {
-	if text == p.annotation.text {
-		return
-	}
 	p.annotation = annotation{text: text, since: now}
 	if text == "" {
 		return

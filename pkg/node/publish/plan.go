@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -67,9 +68,12 @@ func (s snapshot) plan() (p plan, err error) {
 	if err != nil {
 		return p, err
 	}
-	gone, claims := s.goneInstances()
-	p.goneClaims = claims
-	p.tell(notOffered(s.machine, madeInstances(s.records)), gone)
+	leftOut, gone := event{reason: v1alpha1.ReasonInstancesLeftOut}, event{reason: v1alpha1.ReasonInstanceGone}
+	if s.hasMIG() {
+		leftOut = notOffered(s.machine, madeInstances(s.records))
+		gone, p.goneClaims = s.goneInstances()
+	}
+	p.tell(leftOut, gone)
 	if s.failed != nil {
 		return p, s.failed
 	}
@@ -83,39 +87,57 @@ func (s snapshot) plan() (p plan, err error) {
 	if p.step, p.lacks, err = s.next(w); err != nil || p.lacks != lacksNothing {
 		return p, err
 	}
-	p.tell(s.switchWaiting(w, p.step)...)
+	if p.step.Closed {
+		p.tell(s.switchWaiting(w, p.step)...)
+	} else {
+		p.tell(event{reason: v1alpha1.ReasonModeSwitchWaiting})
+	}
 	p.checkpoint = s.checkpointOf(w, p.step)
 	p.layout, p.retained, p.resources = s.layout, s.retained, devices.Empty(s.pool)
 	p.again = p.step.Closed || w.again
-	if p.step.Mode == "" {
-		return p, nil
+	if p.step.Mode != "" {
+		err = p.offer(s, w, reserved)
 	}
+	return p, err
+}
+
+// offer plans what is published of the GPUs in the step's mode.
+func (p *plan) offer(s snapshot, w desired, reserved deviceplugin.Reserved) error {
 	p.again = p.again || mayBecomeKnown(s.reserved)
 	served := w.served
 	if !p.step.Equal(w.offer()) {
 		if served = s.served; s.notServed != nil {
-			return p, s.notServed
+			return s.notServed
 		}
 	}
-	p.tell(warning(v1alpha1.ReasonIsolationUnavailable, problems(served, s.machine), ""))
+	var closed error
+	if slices.ContainsFunc(served, servedMode.closesGPUs) {
+		closed = problems(served, s.machine)
+	}
+	p.tell(warning(v1alpha1.ReasonIsolationUnavailable, closed, ""))
 	var heeds bool
+	var err error
 	if p.layout, heeds, err = s.place(p.step.Mode, w.placement, served, reserved); err != nil {
-		return p, err
+		return err
 	}
-	p.again = p.again || heeds
-	if p.retained, p.lacks = s.retain(p.step.Mode); p.lacks != lacksNothing {
-		return p, nil
+	p.again, p.retained = p.again || heeds, retainedSets{}
+	if p.step.Mode == mode.Topology {
+		if p.retained, p.lacks = s.retain(); p.lacks != lacksNothing {
+			return nil
+		}
 	}
-	instances, taints, err := s.instances(reserved,
-		withRenamed(unhealthyTaints(s.unhealthy, s.unhealthyEffect), s.renamed()))
-	if err != nil {
-		return p, err
+	o := devices.Options{Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed),
+		Retained: p.retained.sets}
+	if renamed := s.renamed(); len(s.unhealthy)+len(renamed) > 0 {
+		o.GPUTaints = withRenamed(unhealthyTaints(s.unhealthy, s.unhealthyEffect), renamed)
 	}
-	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.limits, devices.Options{
-		Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed), Retained: p.retained.sets,
-		GPUTaints: taints, MIG: instances,
-	})
-	return p, nil
+	if s.hasMIG() {
+		if o.MIG, o.GPUTaints, err = s.instances(reserved, o.GPUTaints); err != nil {
+			return err
+		}
+	}
+	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.limits, o)
+	return nil
 }
 
 // withheld is the plan where the API server would not keep all that the pool needs: nothing is
@@ -158,7 +180,7 @@ const mpsStartLimit = 10 * time.Second
 // mpsStarting says whether daemons that were started a moment ago are not there yet; started is
 // zero if none were.
 func mpsStarting(served []servedMode, started, now time.Time) bool {
-	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && len(s.notIsolated) > 0 })
+	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && s.closesGPUs() })
 	return missing && !started.IsZero() && now.Sub(started) < mpsStartLimit
 }
 
@@ -177,18 +199,14 @@ func (s snapshot) next(w desired) (step mode.Step, lacks lack, err error) {
 	return step, lacks, err
 }
 
-// switchWaiting tells what a change of the mode waits for.
+// switchWaiting tells what a change of the mode waits for, as far as that is known.
 func (s snapshot) switchWaiting(w desired, step mode.Step) []event {
-	switch {
-	case s.occupants != nil && len(s.occupants.names) > 0:
-		return []event{{reason: v1alpha1.ReasonModeSwitchWaiting, message: fmt.Sprintf(
-			"The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s",
-			describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), text.List(s.occupants.names, mostNamed))}}
-	case !step.Closed:
-		return []event{{reason: v1alpha1.ReasonModeSwitchWaiting}}
-	default:
+	if s.occupants == nil || len(s.occupants.names) == 0 {
 		return nil
 	}
+	return []event{{reason: v1alpha1.ReasonModeSwitchWaiting, message: fmt.Sprintf(
+		"The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s",
+		describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), text.List(s.occupants.names, mostNamed))}}
 }
 
 // checkpointOf is what has to be known of what the step publishes, and of what was asked for.

@@ -38,7 +38,9 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	for {
 		todo, err := s.plan()
 		p.tell(todo.events)
-		p.tellClaims(todo.goneClaims)
+		if len(todo.goneClaims)+len(p.goneClaims) > 0 {
+			p.tellClaims(todo.goneClaims)
+		}
 		if err != nil || todo.waits { // the daemons wake the publisher
 			return false, err
 		}
@@ -84,9 +86,6 @@ func (p *Publisher) tellClaims(gone map[types.UID]goneClaim) {
 // apply does what is planned. What has to be known later of what is published is written before:
 // a mode that might be published must not be forgotten.
 func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled bool, err error) {
-	if !todo.step.Closed {
-		p.drainCheck = drainCheck{}
-	}
 	p.noteSwitch(todo.step.Closed)
 	p.layout, p.retained = todo.layout, todo.retained
 	ready, err := p.usable(ctx, todo, s.dropped)
@@ -113,8 +112,10 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 		p.last, p.lastDropped = &resources, s.dropped
 		p.noteHealth(resources)
 	}
-	if err := p.noteClosed(ctx, todo.step.Closed); err != nil {
-		return false, err
+	if todo.step.Closed || !p.closedSince.IsZero() {
+		if err := p.noteClosed(ctx, todo.step.Closed); err != nil {
+			return false, err
+		}
 	}
 	if changed && ready {
 		klog.FromContext(ctx).Info("Published the node's GPUs", "mode", todo.step.Mode, "closed", todo.step.Closed, "gpus",
@@ -122,7 +123,11 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 		p.tell(todo.published(s))
 	}
 	p.demand.Publishes(mpsdemand.Offered{Machine: s.machine, Offer: p.checkpoint.offer(), Others: todo.others})
-	if err := errors.Join(p.demand.Failure(), p.refusal(ctx, s)); err != nil {
+	err = p.demand.Failure()
+	if s.refusals != p.refusalsSeen {
+		err = errors.Join(err, p.refusal(ctx, s))
+	}
+	if err != nil {
 		return false, err
 	}
 	p.noteApplied()
@@ -235,9 +240,6 @@ func (p *Publisher) noteClosed(ctx context.Context, closed bool) error {
 // refusal is why the API server did not take what was published, nil once it has it. What is published is
 // written in the background, where only failures are told of.
 func (p *Publisher) refusal(ctx context.Context, s snapshot) error {
-	if s.refusals == p.refusalsSeen {
-		return nil
-	}
 	// What fields were dropped of was taken, and never is what was published.
 	if s.dropped == p.lastDropped {
 		if !p.reread.isDue(s.now) {

@@ -15,9 +15,6 @@ import (
 // the claims that are allocated tell the mode: each names its devices in its own
 // way.
 func (p *Publisher) restore(ctx context.Context, s snapshot) error {
-	if p.restored {
-		return nil
-	}
 	kept, ok := p.CheckpointFile.Load(ctx)
 	remembered := kept
 	if !ok {

@@ -13,7 +13,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 )
 
@@ -26,17 +25,13 @@ type retainedSets struct {
 	sets    [][]int
 }
 
-// retain are the sets that stay published in the mode. They are looked up anew only when the
+// retain are the sets that stay published in mode Topology. They are looked up anew only when the
 // machine has changed: a set that stays longer than it has to does no harm.
-func (s snapshot) retain(m mode.Mode) (retainedSets, lack) {
-	switch {
-	case m != mode.Topology:
-		return retainedSets{}, lacksNothing
-	case s.retained.machine != s.machine:
+func (s snapshot) retain() (retainedSets, lack) {
+	if s.retained.machine != s.machine {
 		return s.retained, lacksRetained
-	default:
-		return s.retained, lacksNothing
 	}
+	return s.retained, lacksNothing
 }
 
 // setsToRetain lists what may have to stay published in mode Topology, among it sets that the

@@ -51,12 +51,10 @@ func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error
 	return out, nil
 }
 
-// useNodeDaemon has one MPS daemon serve all GPUs where the node's label asks for it, instead
+// useNodeDaemon has one MPS daemon serve all GPUs, as the node's label asks for, instead
 // of one for each. An error says why the label does not come to that.
 func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isolation.Backends) error {
 	switch {
-	case label == "":
-		return nil
 	case label != v1alpha1.MPSDaemonNode:
 		return fmt.Errorf("label %s=%s is not understood: use %s, or remove it", v1alpha1.LabelMPSDaemon, label,
 			v1alpha1.MPSDaemonNode)
@@ -105,8 +103,8 @@ type apart struct {
 	whyNot string
 }
 
-// checkIsolation notes in the modes on which GPUs users would not be kept apart now, and at which level they are. It
-// looks once for all modes that have the same back end.
+// checkIsolation notes in the modes on which GPUs users would not be kept apart now, at which level they are, and
+// where the kernel limits memory. It looks once for all modes that have the same back end.
 func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]servedMode) {
 	seen := map[string]map[string]apart{}
 	for _, served := range modes {
@@ -115,13 +113,16 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 			if seen[name] == nil {
 				seen[name] = look(m, s.backend)
 			}
-			notIsolated, levels := map[string]string{}, map[string]string{}
+			notIsolated, levels, limits := map[string]string{}, map[string]string{}, map[string]string{}
 			for _, g := range m.GPUs {
 				now := seen[name][g.UUID]
 				if now.level != s.backend.Level() {
 					levels[g.UUID] = string(now.level)
 				}
 				byKernel, kind := backends.KernelMemory(s.mode, name, g.UUID)
+				if kind != "" {
+					limits[g.UUID] = string(kind)
+				}
 				switch unlimited := isolation.Unlimited(s.backend, g); {
 				case !devices.Serves(s.mode, g):
 					notIsolated[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole " +
@@ -136,7 +137,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 					}
 				}
 			}
-			served[i].notIsolated, served[i].levels = notIsolated, levels
+			served[i].notIsolated, served[i].levels, served[i].limits = notIsolated, levels, limits
 		}
 	}
 }
@@ -162,20 +163,6 @@ func look(m *gpu.Machine, b isolation.Backend) map[string]apart {
 		seen[g.UUID] = k
 	}
 	return seen
-}
-
-// noteMemoryLimits notes in the modes on which GPUs the kernel limits memory.
-func noteMemoryLimits(m *gpu.Machine, backends isolation.Backends, modes ...[]servedMode) {
-	for _, served := range modes {
-		for i, s := range served {
-			served[i].limits = map[string]string{}
-			for _, g := range m.GPUs {
-				if _, kind := backends.KernelMemory(s.mode, s.backend.Name(), g.UUID); kind != "" {
-					served[i].limits[g.UUID] = string(kind)
-				}
-			}
-		}
-	}
 }
 
 // isolationChanged says whether a pass would see the users of GPUs kept apart otherwise than the
@@ -274,8 +261,13 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
 		o.GPULevels, o.MemoryLimits = s.levels, s.limits
-		room, reserved := s.left(m, nodeMode, t)
-		o.Room, o.GPUTaints = room, gpuTaints(common.GPUTaints, s.notIsolated, reserved, t)
+		var full []string
+		if !t.IsEmpty() {
+			o.Room, full = s.left(m, nodeMode, t)
+		}
+		if s.closesGPUs() || len(full) > 0 {
+			o.GPUTaints = gpuTaints(common.GPUTaints, s.notIsolated, full, t)
+		}
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {
@@ -283,6 +275,9 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 	}
 	return devices.Build(m, options[0])
 }
+
+// closesGPUs says whether GPUs are closed to new claims of the mode, for their users would not be kept apart.
+func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 }
 
 func (s servedMode) byMPS() bool { return isolation.ByMPS(s.backend.Name()) }
 

@@ -67,16 +67,22 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	}
 	s.records, s.unlisted = p.Claims.Prepared(ctx)
 	// What pods hold depends on when the last device plugin left.
-	if err := p.restore(ctx, s); err != nil {
-		return s, err
+	if !p.restored {
+		if err := p.restore(ctx, s); err != nil {
+			return s, err
+		}
 	}
 	var err error
 	if s.reserved, err = p.Pods.Observe(ctx, s.machine); err != nil {
 		return s, err
 	}
-	p.noteAnnotation(ctx, s.node.waiting, s.now)
+	if s.node.waiting != p.annotation.text {
+		p.noteAnnotation(ctx, s.node.waiting, s.now)
+	}
 	s.failed = p.observeModes(ctx, &s)
-	p.noteMade(&s)
+	if s.hasMIG() || len(p.made) > 0 {
+		p.noteMade(&s)
+	}
 	s.memory = p.memory
 	return s, nil
 }
@@ -84,8 +90,10 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 // observeModes reads what the node asks for, and how the modes are served that this is about.
 func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 	w := s.node.desired(p.checkpoint.asked(), p.Isolation)
-	if err := p.afterDevicePlugin(*s, &w); err != nil {
-		return err
+	if p.hasDevicePlugin(s.node) {
+		if err := p.afterDevicePlugin(*s, &w); err != nil {
+			return err
+		}
 	}
 	if s.unusable != nil && w.notServed == nil {
 		w.offerNothing(s.unusable)
@@ -100,7 +108,6 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 	offer := p.checkpoint.offer()
 	s.served, s.notServed = servedModes(offer, p.Isolation)
 	checkIsolation(s.machine, p.Isolation, w.served, s.served)
-	noteMemoryLimits(s.machine, p.Isolation, w.served, s.served)
 	s.asked, p.watched = w, w.served
 	if w.mode == mode.Dynamic {
 		s.tooOld, err = p.version.TooOldForDynamic(ctx, p.Client.Discovery())

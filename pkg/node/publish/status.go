@@ -97,13 +97,14 @@ func (p *Publisher) noteApplied() {
 	p.progress.working = time.Time{}
 }
 
-// noteSwitch notes whether the node is closed to change its mode.
+// noteSwitch notes whether the node is closed to change its mode. Once it is open, nothing is known any more of who
+// kept it in its mode.
 func (p *Publisher) noteSwitch(closed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case !closed:
-		p.progress.switching = time.Time{}
+		p.progress.switching, p.drainCheck = time.Time{}, drainCheck{}
 	case p.progress.switching.IsZero():
 		p.progress.switching = p.Clock.Now()
 	}

@@ -5,9 +5,12 @@ package publish
 import (
 	"testing"
 
+	"k8s.io/client-go/tools/record"
+
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // During an update the process before makes an instance after this one has read the GPUs.
@@ -55,5 +58,29 @@ func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
 				t.Errorf("told %q, the GPUs are read again %d times, want once", told, rescans)
 			}
 		})
+	}
+}
+
+// Of an instance whose claim has ended nothing stays known, also on a node without MIG: the next claim that has it is
+// waited for, and told, as the first was.
+func TestInstanceOfAClaimThatHasEndedIsForgotten(t *testing.T) {
+	b := newBench(t)
+	recorder := record.NewFakeRecorder(10)
+	rescans := 0
+	b.ClaimEvents, b.Rescan = report.New(recorder, b.clock), func() { rescans++ }
+	b.mode("mig")
+	r := holding(instanceAt(0, "MIG-a"))
+	r.Phase, r.Grants[0].GPU.MIG.Made = state.Prepared, true
+	for before := range 2 {
+		b.records = []state.Record{r}
+		b.reconciled(t, false, "gpu-0 gpu-1")
+		b.clock.Step(rereadLimit)
+		b.reconciled(t, true, "gpu-0 gpu-1")
+		if rescans != before+1 || len(recorder.Events) != before+1 {
+			t.Errorf("the GPUs are read again %d times, the claim is told %d times, want %d", rescans, len(recorder.Events),
+				before+1)
+		}
+		b.records = nil
+		b.reconciled(t, true, "gpu-0 gpu-1")
 	}
 }
