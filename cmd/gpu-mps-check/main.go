@@ -3,11 +3,11 @@
 // Command gpu-mps-check keeps a container from starting while nothing would hold
 // it to its share of a GPU:
 //
-//	[MPS_SHARE=SHARE MPS_CONTAINERS=NUMBER] gpu-mps-check DIR UUID
+//	[MPS_SHARE=SHARE MPS_CONTAINERS=NUMBER [MPS_MORE_GPUS=UUID,...]] gpu-mps-check DIR UUID
 //
 // The container runtime runs it on the host, as a CDI hook, before each start of
 // a container with limits under MPS. It fails unless the MPS control daemon of
-// the GPU with that UUID serves, by what gpu-mps-supervisor keeps in DIR. It also fails for
+// each GPU with such a UUID serves, by what gpu-mps-supervisor keeps in DIR. It also fails for
 // a container that has another share, too, whose limits would take the place of these, and
 // where as many others run with the share as may, 0 for any number. The kubelet asks the
 // driver about the first pod of a claim only, and about none that joins it.
@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/ocihook"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -35,8 +36,14 @@ func check(args []string, getenv func(string) string, stdin io.Reader, proc stri
 		return fmt.Errorf("usage: %s DIR UUID", args[0])
 	}
 	dir, uuid := mps.Dir(args[1]), args[2]
-	if err := dir.Check(uuid); err != nil {
-		return fmt.Errorf("the container is not started, because nothing would hold it to its share of %s: %w", uuid, err)
+	all := []string{uuid}
+	if more := getenv(mps.EnvMoreGPUs); more != "" {
+		all = append(all, strings.Split(more, ",")...)
+	}
+	for _, uuid := range all {
+		if err := dir.Check(uuid); err != nil {
+			return fmt.Errorf("the container is not started, because nothing would hold it to its share of %s: %w", uuid, err)
+		}
 	}
 	// Specs of earlier versions of the plugin do not say which share it is.
 	share := getenv(mps.EnvShare)

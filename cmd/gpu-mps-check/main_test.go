@@ -138,14 +138,15 @@ func TestContainersPerShare(t *testing.T) {
 }
 
 // A plugin of an earlier version has said no more, and a daemon that is down is in any case
-// the end.
+// the end, also for one of several GPUs.
 func TestDaemon(t *testing.T) {
 	dir := serving(t)
 	if err := run("gpu-mps-check "+dir+" GPU-a", ""); err != nil {
 		t.Error(err)
 	}
 	down := "gpu-mps-check " + dir + " GPU-b"
-	for _, command := range []string{down, "MPS_SHARE=s1 MPS_CONTAINERS=4 " + down} {
+	for _, command := range []string{down, "MPS_SHARE=s1 MPS_CONTAINERS=4 " + down,
+		"MPS_SHARE=s1 MPS_CONTAINERS=4 MPS_MORE_GPUS=GPU-a,GPU-b gpu-mps-check " + dir + " GPU-a"} {
 		if err := run(command, created(t, "a", command)); err == nil ||
 			!strings.Contains(err.Error(), "nothing would hold it to its share of GPU-b") {
 			t.Errorf("%s: %v", command, err)

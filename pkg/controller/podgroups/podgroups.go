@@ -26,6 +26,7 @@ import (
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -96,9 +97,10 @@ type observed struct {
 	// foreign is one that somebody else made.
 	foreign bool
 	at      time.Time
-	// made is when it was created, woken whether the pods that waited for that were woken.
+	// made is when it was created, woken, of the pods that waited for that and were woken, when each is woken
+	// again; zero where it is not.
 	made  time.Time
-	woken bool
+	woken map[types.UID]time.Time
 }
 
 // New returns the controller. Its keys are gangs; it can have several workers.

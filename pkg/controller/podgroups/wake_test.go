@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
@@ -36,9 +38,13 @@ func (s *site) woken() []string {
 }
 
 // writes counts what was done to pods.
-func (s *site) writes() (n int) {
+func (s *site) writes() int { return s.writesTo("") }
+
+// writesTo counts what was done to a pod, or to all.
+func (s *site) writesTo(name string) (n int) {
 	for _, action := range s.client.Actions() {
-		if action.GetVerb() == "patch" && action.GetResource().Resource == "pods" {
+		patch, is := action.(k8stesting.PatchAction)
+		if is && action.GetResource().Resource == "pods" && (name == "" || patch.GetName() == name) {
 			n++
 		}
 	}
@@ -83,6 +89,46 @@ func TestPodsThatWereThereFirstAreWoken(t *testing.T) {
 			s.Errorf("%d writes to pods that were woken, or came later", n)
 		}
 	})
+}
+
+// What a policy refuses for one pod has no other changed again and again, nor is the gang looked at any less often.
+func TestARefusedPodKeepsNoOtherFromBeingWoken(t *testing.T) {
+	pod := func(name string) *corev1.Pod {
+		return member(name, "2", func(p *corev1.Pod) {
+			p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute))
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
+		})
+	}
+	for name, test := range map[string]struct {
+		refusal error
+		most    int
+	}{
+		"a policy":  {apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("a policy")), 61},
+		"no answer": {errors.New("no answer"), 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, true, nil, func(s *site) {
+				// The API server's own time of creation, which the fake one does not write.
+				s.client.PrependReactor("create", "podgroups", func(a k8stesting.Action) (bool, runtime.Object, error) {
+					a.(k8stesting.CreateAction).GetObject().(*schedulingapi.PodGroup).CreationTimestamp = metav1.Now()
+					return false, nil, nil
+				})
+				s.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+					refused := a.(k8stesting.PatchAction).GetName() == "a"
+					return refused, nil, test.refusal
+				})
+				s.create(pod("a"), pod("b"))
+				s.after(time.Hour)
+				if n := s.writesTo("b"); n != 1 {
+					s.Errorf("%d writes to the pod that is not refused, want 1", n)
+				}
+				// What is refused for a while, as by a webhook that is down, is tried again.
+				if n := s.writesTo("a"); n < 2 || n > test.most {
+					s.Errorf("%d writes to the refused pod in an hour, want 2 to %d", n, test.most)
+				}
+			})
+		})
+	}
 }
 
 // Pods that wait no longer than is usual are left alone.

@@ -4,6 +4,7 @@ package spread_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,18 +111,82 @@ func TestTheNextNodeHasItsTurn(t *testing.T) {
 func TestABusyNodeKeepsAPodFromNoOther(t *testing.T) {
 	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2)},
 		[]*corev1.Pod{waitingPod(refused)}, func(s *site) {
-			for i := range 15 {
-				time.Sleep(time.Second)
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
-					published(fmt.Sprint(i+2), behind, behind), metav1.UpdateOptions{}); err != nil {
-					s.Fatal(err)
-				}
-			}
+			s.busy("n", 15)
 			s.told("though it is busy", nil)
 			if s.waitingOn("n2") == nil {
 				t.Error("the quiet node is told nothing")
 			}
 		}, beside("n2", 15))
+}
+
+// busy has the slice of a node change each second for so long.
+func (s *site) busy(node string, seconds int) {
+	s.Helper()
+	for i := range seconds {
+		time.Sleep(time.Second)
+		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
+			publishedBy(node, 15, fmt.Sprint(i+2), behind, behind), metav1.UpdateOptions{}); err != nil {
+			s.Errorf("the slice of node %s does not change: %v", node, err)
+			return
+		}
+	}
+}
+
+// The pods of a gang have room for one of them on each node.
+func TestBusyNodesKeepAGangFromNoOthers(t *testing.T) {
+	// Each has both GPUs of a node.
+	claims := []*resourceapi.ResourceClaim{claimOf("a", 15, 15), claimOf("b", 15, 15)}
+	for _, c := range claims {
+		c.Spec.Devices.Constraints = nil
+	}
+	pods := []*corev1.Pod{member("a", "2"), member("b", "2")}
+	for name, test := range map[string]struct {
+		others      []string
+		busy, quiet []string
+	}{
+		"the first of three":       {[]string{"n2", "n3"}, []string{"n"}, []string{"n2", "n3"}},
+		"the one between":          {[]string{"n2", "n3"}, []string{"n2"}, []string{"n", "n3"}},
+		"each other one of four":   {[]string{"n2", "n3", "n4"}, []string{"n", "n3"}, []string{"n2", "n4"}},
+		"one of two that it needs": {[]string{"n2"}, []string{"n2"}, []string{"n"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var options []func(*site)
+			for _, other := range test.others {
+				options = append(options, beside(other, 15))
+			}
+			run(t, published("1", behind, behind), claims, pods, func(s *site) {
+				var running sync.WaitGroup
+				for _, node := range test.busy {
+					running.Go(func() { s.busy(node, 300) })
+				}
+				time.Sleep(15*time.Second + time.Second/2)
+				for _, node := range test.quiet {
+					if s.waitingOn(node) == nil {
+						t.Errorf("node %s, which is quiet, is told nothing within 15 s", node)
+					}
+				}
+				running.Wait()
+				for _, node := range test.busy {
+					if got := s.waitingOn(node); got != nil {
+						t.Errorf("node %s, which is busy, is told %+v", node, got)
+					}
+				}
+				if n := s.patches(); n > 12*len(test.quiet) {
+					t.Errorf("%d patches of nodes in five minutes", n)
+				}
+			}, options...)
+		})
+	}
+}
+
+// patches counts how often nodes were told.
+func (s *site) patches() (n int) {
+	for _, action := range s.client.Actions() {
+		if action.Matches("patch", "nodes") {
+			n++
+		}
+	}
+	return n
 }
 
 // A pod can only go where another claim of it is allocated.

@@ -108,16 +108,25 @@ func openTo(ctx context.Context, node *corev1.Node, pods []*seeker) []*seeker {
 	})
 }
 
-// namesAfter are the nodes whose shares are spread, those first that come after a name.
+// namesAfter are the nodes whose shares are spread, those first that come after a name. Those on which
+// something goes on come last: they keep a pod, or a gang, from no others.
 func (t *teller) namesAfter(name string) []string {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	names := slices.Sorted(maps.Keys(t.changed))
-	t.mu.Unlock()
 	i, found := slices.BinarySearch(names, name)
 	if found {
 		i++
 	}
-	return slices.Concat(names[i:], names[:i])
+	var calm, busy []string
+	for _, name := range slices.Concat(names[i:], names[:i]) {
+		if t.Clock.Since(t.changed[name]) < quiet {
+			busy = append(busy, name)
+		} else {
+			calm = append(calm, name)
+		}
+	}
+	return slices.Concat(calm, busy)
 }
 
 // most is for how many of the pods, those first that come first, the node has room, and what

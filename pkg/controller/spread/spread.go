@@ -226,18 +226,16 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return rarer.After(w.missed), nil
 	}
 	w.missed = 0
-	if still, err := t.tellAll(ctx, w, key, found); err != nil || still > 0 {
-		// A node on which something goes on keeps the pod from no other.
-		if len(found) == 1 && t.Clock.Since(w.since) >= patience {
-			w.after = next
-		}
+	still, told, err := t.tellAll(ctx, w, key, found)
+	// A node on which something goes on has no others told again and again.
+	if err != nil || still > 0 && (!told || t.Clock.Since(w.since) < patience) {
 		return still, err
 	}
 	w.after = next
 	w.told++
 	// What else it waits for is not seen here: nodes are told of it less and less.
 	if groupOf(pod) != "" {
-		return rarer.After(w.told), nil
+		return max(still, rarer.After(w.told)), nil
 	}
 	return retold.After(w.told), nil
 }
@@ -249,21 +247,23 @@ func forDevices(pod *corev1.Pod, said string) bool {
 }
 
 // tellAll tells nodes of what waits for all of them. It returns after how long to do so again, where it
-// is too early for one.
-func (t *teller) tellAll(ctx context.Context, w *waiter, key string, rooms []room) (time.Duration, error) {
-	var early time.Duration
+// is too early for one, and whether any was told.
+func (t *teller) tellAll(
+	ctx context.Context, w *waiter, key string, rooms []room,
+) (early time.Duration, told bool, err error) {
 	for _, r := range rooms {
 		still, err := t.tellOf(ctx, w, r)
 		if err != nil {
-			return 0, err
+			return 0, told, err
 		}
 		if still > 0 {
 			early = min(cmp.Or(early, still), still)
 			continue
 		}
+		told = true
 		klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", r.node)
 	}
-	return early, nil
+	return early, told, nil
 }
 
 // tellOf tells a node of what waits for it. It returns for how long that is too early.

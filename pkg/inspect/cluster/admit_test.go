@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +127,8 @@ func TestClaimsAreTriedInDryRuns(t *testing.T) {
 		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com"}}}}}
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "t",
 		ResourceVersion: "1"}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec,
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"of": "template"}}}}
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"of": "template"},
+			Annotations: map[string]string{"by": "template"}}}}
 	own := claim(team, "own")
 	own.Spec, own.ResourceVersion = spec, "1"
 	ofTemplate := func(name string) corev1.PodResourceClaim {
@@ -161,7 +163,14 @@ func TestClaimsAreTriedInDryRuns(t *testing.T) {
 		"of a template that is refused": {nil, plan.Manifests{Templates: []*resourceapi.ResourceClaimTemplate{template}},
 			ofTemplate("t"), map[string]error{templates: forbidden(templates)}, "", "resourceclaimtemplates/t",
 			"the template of its claim g would be refused: " + quota, ""},
-		"of a template that is there already": {nil, plan.Manifests{
+		// Quotas and policies would refuse a second one.
+		"of a template that is there already": {[]runtime.Object{template}, plan.Manifests{
+			Templates: []*resourceapi.ResourceClaimTemplate{template}}, ofTemplate("t"),
+			map[string]error{templates: forbidden(templates)}, "", "resourceclaims/train-g-", "", ""},
+		"of a template that is there already, without the right on templates": {[]runtime.Object{template}, plan.Manifests{
+			Templates: []*resourceapi.ResourceClaimTemplate{template}}, ofTemplate("t"), nil, templates,
+			"resourceclaims/train-g-", "", ""},
+		"of a template that has just been made": {nil, plan.Manifests{
 			Templates: []*resourceapi.ResourceClaimTemplate{template}}, ofTemplate("t"),
 			map[string]error{templates: apierrors.NewAlreadyExists(resourceapi.Resource(templates), "t")}, "",
 			"resourceclaimtemplates/t resourceclaims/train-g-", "", ""},
@@ -189,6 +198,12 @@ func TestClaimsAreTriedInDryRuns(t *testing.T) {
 					made.GetGenerateName() == "train-g-" && create.Resource.Resource != claims {
 					t.Errorf("it creates %+v with %+v", made, create.CreateOptions)
 				}
+				if c, is := made.(*resourceapi.ResourceClaim); is && test.uses.ResourceClaimTemplateName != nil &&
+					(c.Annotations[resourceapi.PodResourceClaimAnnotation] != "g" ||
+						*test.uses.ResourceClaimTemplateName == "t" && (c.Annotations["by"] != "template" ||
+							c.Labels["of"] != "template" || !reflect.DeepEqual(c.Spec, spec))) {
+					t.Errorf("kube-controller-manager makes no claim such as %+v", c)
+				}
 				return true, create.Object, test.says[create.Resource.Resource]
 			})
 			client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object,
@@ -203,6 +218,9 @@ func TestClaimsAreTriedInDryRuns(t *testing.T) {
 			in, err := cluster.Reader{Client: client}.PlanInput(t.Context(), test.wanted)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if len(template.Spec.Annotations) != 1 {
+				t.Errorf("the template itself is changed: %v", template.Spec.Annotations)
 			}
 			if got := in.Workloads[0].Refused; got != test.refused {
 				t.Errorf("refused: %q, want %q", got, test.refused)

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,14 +17,15 @@ import (
 
 // need is something that would be created for a claim of a pod.
 type need struct {
-	what   string
-	create func(context.Context) error
+	what     string
+	template bool
+	create   func(context.Context) error
 }
 
 // admitClaims finds out what the cluster's admission makes of the claims of the pods that it lets be created: a pod
 // waits for a claim that a quota or a policy refuses.
 func (r Reader) admitClaims(ctx context.Context, in *plan.Input) error {
-	needed := map[*plan.Workload][]need{}
+	needed, templates := map[*plan.Workload][]need{}, map[string]bool{}
 	var workloads []*plan.Workload
 	for i := range in.Workloads {
 		w := &in.Workloads[i]
@@ -33,10 +35,13 @@ func (r Reader) admitClaims(ctx context.Context, in *plan.Input) error {
 		if needed[w] = r.neededBy(in, w); len(needed[w]) > 0 {
 			workloads = append(workloads, w)
 		}
+		if slices.ContainsFunc(needed[w], func(n need) bool { return n.template }) {
+			templates[w.Namespace] = true
+		}
 	}
 	unknown, err := tryAll(ctx, workloads, func(namespace string) (string, error) {
 		why, err := r.mayNotCreate(ctx, namespace, resourceapi.Resource("resourceclaims"))
-		if why == "" && err == nil && len(in.Manifests.Templates) > 0 {
+		if why == "" && err == nil && templates[namespace] {
 			return r.mayNotCreate(ctx, namespace, resourceapi.Resource("resourceclaimtemplates"))
 		}
 		return why, err
@@ -52,14 +57,20 @@ func (r Reader) neededBy(in *plan.Input, w *plan.Workload) (out []need) {
 	for _, used := range w.Created().Spec.ResourceClaims {
 		if name := used.ResourceClaimTemplateName; name != nil {
 			t := in.Template(w.Namespace, *name)
-			if slices.Contains(in.Manifests.Templates, t) {
+			// Quotas and policies may refuse anew what is there.
+			if slices.Contains(in.Manifests.Templates, t) && !slices.ContainsFunc(in.KnownTemplates,
+				func(known *resourceapi.ResourceClaimTemplate) bool {
+					return known.Namespace == t.Namespace && known.Name == t.Name
+				}) {
 				out = append(out, r.needTemplate(t, used.Name))
 			}
 			if t != nil {
 				// As kube-controller-manager makes it.
-				out = append(out, r.needClaim(&resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
+				c := &resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
 					GenerateName: w.Name + "-" + used.Name + "-", Namespace: w.Namespace, Labels: t.Spec.Labels,
-					Annotations: t.Spec.Annotations}}, used.Name))
+					Annotations: maps.Clone(t.Spec.Annotations)}}
+				metav1.SetMetaDataAnnotation(&c.ObjectMeta, resourceapi.PodResourceClaimAnnotation, used.Name)
+				out = append(out, r.needClaim(c, used.Name))
 			}
 			continue
 		}
@@ -81,7 +92,7 @@ func written(o metav1.ObjectMeta) metav1.ObjectMeta {
 }
 
 func (r Reader) needClaim(c *resourceapi.ResourceClaim, called string) need {
-	return need{"its claim " + called, func(ctx context.Context) error {
+	return need{"its claim " + called, false, func(ctx context.Context) error {
 		_, err := r.Client.ResourceV1().ResourceClaims(c.Namespace).Create(ctx, c, dryRun())
 		return err
 	}}
@@ -89,7 +100,7 @@ func (r Reader) needClaim(c *resourceapi.ResourceClaim, called string) need {
 
 func (r Reader) needTemplate(t *resourceapi.ResourceClaimTemplate, called string) need {
 	t = &resourceapi.ResourceClaimTemplate{Spec: t.Spec, ObjectMeta: written(t.ObjectMeta)}
-	return need{"the template of its claim " + called, func(ctx context.Context) error {
+	return need{"the template of its claim " + called, true, func(ctx context.Context) error {
 		_, err := r.Client.ResourceV1().ResourceClaimTemplates(t.Namespace).Create(ctx, t, dryRun())
 		return err
 	}}

@@ -110,11 +110,16 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	}
 	// The kubelet asks the driver once per claim, but containers start again.
 	if b.check != "" {
-		edits.Hooks = append(edits.Hooks, &specs.Hook{
+		check := &specs.Hook{
 			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.GPU.UUID},
 			// The program of an earlier version, as after a downgrade, takes no further arguments.
 			Env: []string{mps.EnvShare + "=" + string(g.ShareID), mps.EnvContainers + "=" + strconv.Itoa(b.containers)},
-		})
+		}
+		if more := uuids(r.Grants[1:]); len(more) > 0 {
+			// The daemon may serve without those that were lost.
+			check.Env = append(check.Env, mps.EnvMoreGPUs+"="+strings.Join(more, ","))
+		}
+		edits.Hooks = append(edits.Hooks, check)
 	}
 	edits.Env = append(edits.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limits)
 	if g.CoresPercent > 0 {

@@ -144,6 +144,33 @@ func TestContainerWithSeveralGPUsByOneDaemon(t *testing.T) {
 	}
 }
 
+// The daemon may serve some of a container's GPUs only, when it starts.
+func TestTheCheckOfAContainerIsForAllItsGPUs(t *testing.T) {
+	grants := ofNode(grant(mode.MPS, 1, 3, 0), grant(mode.MPS, 0, 3, 0), grant(mode.MPS, 2, 3, 0))
+	for name, tc := range map[string]struct {
+		grants []claim.Grant
+		more   []string
+	}{
+		"three": {grants, []string{"MPS_MORE_GPUS=GPU-a,GPU-c"}},
+		"one":   {grants[:1], nil},
+	} {
+		tc.grants[0].ShareID = "s1"
+		b := mpsBackend{name: NameMPSNode, dir: "/run/mps", check: "/gpu-mps-check", containers: 4}
+		edits, err := b.Edits(request(tc.grants...))
+		if err != nil || len(edits.Hooks) != 1 {
+			t.Fatalf("%s: hooks %v, %v", name, edits.Hooks, err)
+		}
+		hook := edits.Hooks[0]
+		if diff := cmp.Diff([]string{"gpu-mps-check", "/run/mps", "GPU-b"}, hook.Args); diff != "" {
+			t.Errorf("%s: arguments (-want +got):\n%s", name, diff)
+		}
+		want := append([]string{"MPS_SHARE=s1", "MPS_CONTAINERS=4"}, tc.more...)
+		if diff := cmp.Diff(want, hook.Env); diff != "" {
+			t.Errorf("%s: environment (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestOneDaemonGivesAProcessOnePercentage(t *testing.T) {
 	backends, dir := byNodeMPS(t)
 	for _, uuid := range []string{"GPU-a", "GPU-b"} {

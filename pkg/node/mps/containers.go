@@ -9,11 +9,12 @@ import (
 	"slices"
 )
 
-// The environment of the check of a container that starts: its share, and how many containers may
-// have that, 0 for any number.
+// The environment of the check of a container that starts: its share, how many containers may have that, 0 for any
+// number, and the UUIDs of further GPUs that it has by the same daemon, with commas.
 const (
 	EnvShare      = "MPS_SHARE"
 	EnvContainers = "MPS_CONTAINERS"
+	EnvMoreGPUs   = "MPS_MORE_GPUS"
 )
 
 // Container is a container that has a share of a GPU by MPS.

@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -52,15 +53,27 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 	return nil
 }
 
-// checkTogether reports a container that would have only some of the GPUs of a container group. All that use any of the
-// group are told the same: HAMi-core the limit of each GPU by its number in the container, and CUDA, where one MPS
-// daemon serves all GPUs, a list of them, of which it takes none behind one that is not there.
+// checkTogether reports a container that has only some of the GPUs of a container group, and would not be held to its
+// limits on them. All that use any of the group are told the same: HAMi-core the limit of each GPU by its number in the
+// container, and CUDA, where one MPS daemon serves all GPUs, a list of them, of which it takes none behind one that is
+// not there.
 func checkTogether(c claim.PodContainer, claimName string, grants []claim.Grant) error {
 	for _, group := range claim.ContainerGroups(grants) {
-		all, own := claim.PerGPU(group), claim.PerGPU(c.Used(claimName, group))
-		g := group[0]
-		counted := g.Isolation == isolation.NameMPSNode || g.Isolation == isolation.NameHAMi && isolation.Limited(g)
-		if g.Admin || !counted || len(own) == 0 || len(own) == len(all) {
+		all, g := claim.PerGPU(group), group[0]
+		same := func(a, b claim.Grant) bool { return a.GPU.UUID == b.GPU.UUID }
+		switch {
+		case !g.Admin && g.Isolation == isolation.NameMPSNode:
+		case !g.Admin && g.Isolation == isolation.NameHAMi && isolation.Limited(g):
+			slices.SortFunc(all, func(a, b claim.Grant) int { return cmp.Compare(a.GPU.Index, b.GPU.Index) })
+			same = func(a, b claim.Grant) bool { return a.CapMiB() == b.CapMiB() }
+		default:
+			continue
+		}
+		used := c.Used(claimName, group)
+		own := slices.DeleteFunc(slices.Clone(all), func(g claim.Grant) bool {
+			return !slices.ContainsFunc(used, func(u claim.Grant) bool { return u.GPU.UUID == g.GPU.UUID })
+		})
+		if slices.EqualFunc(own, all[:len(own)], same) {
 			continue
 		}
 		return fmt.Errorf("it would have %s alone of %s, which claim %s has together for container %q, and isolation %s "+

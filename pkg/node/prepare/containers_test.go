@@ -290,33 +290,39 @@ func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 	}
 }
 
-// What limits several GPUs of a container counts all of them: another container has all of them, too, or none.
+// What limits several GPUs of a container counts all of them. A container that has some of them would be held to the
+// limits of others, or have none: but for the first ones, and where HAMi-core has one limit for all of them.
 func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 	const refused = `container "b" of pod p: it would have GPU 1 alone of GPU 0, GPU 1, which claim claim-u1 has ` +
 		`together for container "a"`
 	whole := []corev1.ResourceClaim{{Name: "u1"}}
 	both := []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}
 	byMPS := map[string]bool{isolation.NameMPSNode: true}
+	byHAMi := map[string]bool{isolation.NameHAMi: true}
 	byBoth := map[string]bool{isolation.NameHAMi: true, isolation.NameMPSNode: true}
 	for name, tc := range map[string]struct {
 		gpus [2]int
+		gib  [2]int64
 		// a and b are what the containers of these names use.
 		a, b    []corev1.ResourceClaim
 		off     bool // limits are
 		refused map[string]bool
 	}{
-		"the whole claim, and a request": {[2]int{0, 1}, whole, both[1:], false, byBoth},
-		"both requests, and one":         {[2]int{0, 1}, both, both[1:], false, byBoth},
-		"without limits":                 {[2]int{0, 1}, whole, both[1:], true, byMPS},
-		"the whole claim, both":          {[2]int{0, 1}, whole, whole, false, nil},
-		"a request each":                 {[2]int{0, 1}, both[:1], both[1:], false, nil},
-		"a request, on one GPU":          {[2]int{1, 1}, whole, both[1:], false, nil},
-		"one that uses no claim":         {[2]int{0, 1}, whole, nil, false, nil},
+		"the whole claim, and a request": {[2]int{0, 1}, [2]int64{1, 7}, whole, both[1:], false, byBoth},
+		"both requests, and one":         {[2]int{0, 1}, [2]int64{1, 7}, both, both[1:], false, byBoth},
+		"without limits":                 {[2]int{0, 1}, [2]int64{1, 7}, whole, both[1:], true, byMPS},
+		"the whole claim, both":          {[2]int{0, 1}, [2]int64{1, 7}, whole, whole, false, nil},
+		"a request each":                 {[2]int{0, 1}, [2]int64{1, 7}, both[:1], both[1:], false, nil},
+		"a request, on one GPU":          {[2]int{1, 1}, [2]int64{1, 7}, whole, both[1:], false, nil},
+		"one that uses no claim":         {[2]int{0, 1}, [2]int64{1, 7}, whole, nil, false, nil},
+		"the first GPU":                  {[2]int{0, 1}, [2]int64{1, 7}, whole, both[:1], false, nil},
+		"the second, of equal limits":    {[2]int{0, 1}, [2]int64{7, 7}, whole, both[1:], false, byMPS},
+		"the second, that is told first": {[2]int{1, 0}, [2]int64{1, 7}, whole, both[:1], false, byHAMi},
 	} {
 		for backend, m := range map[string]mode.Mode{isolation.NameHAMi: mode.CGPU, isolation.NameMPSNode: mode.MPS} {
 			t.Run(name+" "+backend, func(t *testing.T) {
 				_, ctx := ktesting.NewTestContext(t)
-				c := on(sharesOf("u1", 0, 1, 7), fmt.Sprintf("gpu-%d-%s", tc.gpus[0], m),
+				c := on(sharesOf("u1", 0, tc.gib[:]...), fmt.Sprintf("gpu-%d-%s", tc.gpus[0], m),
 					fmt.Sprintf("gpu-%d-%s", tc.gpus[1], m))
 				if tc.off {
 					c = configured(configured(c, "r0", `"disableIsolation":true`), "r1", `"disableIsolation":true`)

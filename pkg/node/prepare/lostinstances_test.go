@@ -33,6 +33,13 @@ func TestLostRecordsOfInstancesWhoseClaimEnds(t *testing.T) {
 			n.prepared(t, t.Context(), instanceClaim("made", oneSlice, elsewhere))
 			n.loseState(t)
 			n.cuts(d)
+			// A GPU that cannot be read says nothing of its instances.
+			n.has(&gpu.Machine{GPUs: machine().GPUs, Faults: []gpu.Fault{{Index: 4, Reason: gpu.FaultUnreadable}}})
+			fails(t, end(n), "cannot be read")
+			if len(n.specs(t)) == 0 {
+				t.Error("nothing tells of the instance any more")
+			}
+			n.has(d.machine())
 			d.fails = map[string]error{"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
 			fails(t, end(n), "it stays held until that program ends")
 			d.fails = nil

@@ -159,7 +159,13 @@ func (p *Preparer) undoLost(ctx context.Context, r state.Record) error {
 	instances := state.Record{UID: r.UID, Namespace: r.Namespace, Name: r.Name, BootID: p.options.BootID,
 		Phase: state.Preparing}
 	for _, uuid := range made {
-		if parent, i, there := inv.Machine.Instance(uuid); there {
+		parent, i, there := inv.Machine.Instance(uuid)
+		if !there && len(inv.Machine.Faults) > 0 {
+			return fmt.Errorf("find the MIG instance %s that was made for claim %s, to destroy it: it may be one of a GPU "+
+				"that cannot be read: %v: this is tried again; if it stays, see docs/troubleshooting.md#gpus-that-are-left-out",
+				uuid, klog.KRef(r.Namespace, r.Name), inv.Machine.Faults)
+		}
+		if there {
 			instances.Effects = append(instances.Effects, state.Effect{Name: effectInstance, GPU: parent.UUID,
 				Instance: &state.MadeInstance{Place: i.PlaceOf(), UUID: uuid}})
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -183,6 +184,8 @@ type memory struct {
 	preflighted cluster.Features
 	droppedSeen int
 	version     cluster.Version
+	// listed are the records as they could last be listed.
+	listed []state.Record
 	// goneClaims are those that were told that their MIG instances are gone.
 	goneClaims map[types.UID]goneClaim
 	// made are the MIG instances that were made for claims, by UUID.

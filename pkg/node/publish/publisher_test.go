@@ -51,6 +51,8 @@ type bench struct {
 	registry       *isolation.Registry
 	published      []resourceslice.DriverResources
 	records        []state.Record
+	// unlisted is why they cannot be listed.
+	unlisted error
 	// notKnown is why there may be more of them.
 	notKnown error
 	// beforeLock is called before the node is locked.
@@ -99,7 +101,12 @@ func (b *bench) restart() {
 }
 
 // Prepared, Known and WithNodeLocked implement Claims.
-func (b *bench) Prepared(context.Context) ([]state.Record, error) { return b.records, nil }
+func (b *bench) Prepared(context.Context) ([]state.Record, error) {
+	if b.unlisted != nil {
+		return nil, b.unlisted
+	}
+	return b.records, nil
+}
 
 func (b *bench) Known(context.Context) error { return b.notKnown }
 

@@ -19,10 +19,14 @@ import (
 
 // renamed are the GPUs that claims hold, or parts of them, by other names than theirs, by UUID, with one of these
 // names. They take no claims: the scheduler does not know that they are held. What has the name of a held device now
-// takes fewer claims than it could, for the scheduler takes it for that.
+// takes fewer claims than it could, for the scheduler takes it for that. While the records cannot be listed, those
+// count that could be listed last: no GPU opens by it.
 func (s snapshot) renamed() map[string]string {
-	names := map[string]string{}
-	for _, r := range s.records {
+	names, records := map[string]string{}, s.records
+	if s.unlisted != nil {
+		records = s.listed
+	}
+	for _, r := range records {
 		for _, g := range r.Grants {
 			uuid := g.GPU.UUID
 			if g.GPU.MIG != nil {

@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -87,6 +88,33 @@ func TestRenamedGPUsTakeNoClaims(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where the records cannot be listed for a while, GPUs stay closed that claims held by other names before.
+func TestRenamedGPUsWhileTheRecordsCannotBeListed(t *testing.T) {
+	b := newBench(t)
+	b.mode("default")
+	b.records = []state.Record{{UID: "u", Grants: []claim.Grant{grantOf(mode.Exclusive, "gpu-2", 2, "GPU-1")}}}
+	b.reconciled(t, true, "gpu-0 gpu-1!")
+	b.unlisted = errors.New("input/output error")
+	for _, test := range []struct {
+		gpus []gpu.GPU
+		want string
+	}{
+		{b.machine.GPUs, "gpu-0 gpu-1!"},
+		{[]gpu.GPU{{Index: 0, UUID: "GPU-1", MemoryMiB: 16130}}, "gpu-0!"},
+	} {
+		b.SetMachine(&gpu.Machine{GPUs: test.gpus})
+		// It is published, and told that the records are missed.
+		if _, err := b.reconcile(t.Context()); !errors.Is(err, b.unlisted) {
+			t.Errorf("error %v, want %v", err, b.unlisted)
+		}
+		if got := b.devices(t); got != test.want {
+			t.Errorf("published %q, want %q", got, test.want)
+		}
+	}
+	b.unlisted, b.records = nil, nil
+	b.reconciled(t, true, "gpu-0")
 }
 
 // No other GPU waits until one that takes no claims has caught up.

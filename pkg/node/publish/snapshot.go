@@ -65,7 +65,9 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	if s.node == nil {
 		return s, errNoNode
 	}
-	s.records, s.unlisted = p.Claims.Prepared(ctx)
+	if s.records, s.unlisted = p.Claims.Prepared(ctx); s.unlisted == nil {
+		p.listed = s.records
+	}
 	// What pods hold depends on when the last device plugin left.
 	if !p.restored {
 		if err := p.restore(ctx, s); err != nil {

@@ -61,6 +61,8 @@ type keeper struct {
 	undead Daemon
 	// waits says that the daemon is not started, since the GPUs cannot be made ready for it now.
 	waits atomic.Bool
+	// closed says that it runs, and that the GPUs may not be used.
+	closed atomic.Bool
 	// foreignSeen says that the last daemon ended because foreign processes were on a GPU.
 	foreignSeen bool
 	// useChanged is signalled when the use may have changed.
@@ -93,6 +95,7 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		began := k.Clock.Now()
 		failure := k.serve(ctx)
+		k.closed.Store(false)
 		k.forgetServer()
 		k.forgetUses()
 		k.gpus.close(ctx)

@@ -27,9 +27,9 @@ var errMoreGPUs = errors.New("it is started anew for GPUs that were found since 
 
 // lookAtNodeDaemon sees to it that there is a daemon for all GPUs where one is wanted, and
 // only there. The plugin says that no GPU is used before it withdraws the wish: one that is lost
-// ends no daemon. It serves those GPUs that it finds when it starts. What is found later it serves
-// when it has no claims, for a daemon learns of no further GPU, and its clients end with it. One that cannot be
-// started with a GPU is started without it, so that the others serve.
+// ends no daemon that has claims. It serves those GPUs that it finds when it starts. What is found later it serves
+// when it has no claims or waits, for a daemon learns of no further GPU, and its clients end with it. One that cannot
+// be started with a GPU, or serves nobody because of it, is started without it, so that the others serve.
 func (s *supervisor) lookAtNodeDaemon() {
 	if s.NodeControl == nil {
 		return
@@ -45,9 +45,9 @@ func (s *supervisor) lookAtNodeDaemon() {
 		switch {
 		case !wanted && !s.nodeDaemonUsed(gpuUses.guarded):
 			s.endNodeDaemon(errNodeIdle)
-		case wanted && s.nodeDaemonBlocked(usable):
+		case wanted && len(usable) > 0 && s.nodeDaemonHindered() && s.nodeDaemonLost() && s.nodeDaemonReplaceable():
 			s.endNodeDaemon(errGPULost)
-		case wanted && s.node.keeper.lacks(usable) && !s.nodeDaemonUsed(gpuUses.claimed):
+		case wanted && s.node.keeper.lacks(usable) && s.nodeDaemonReplaceable():
 			s.endNodeDaemon(errMoreGPUs)
 		default:
 			return
@@ -88,19 +88,23 @@ func (k *keeper) lacks(gpus []servedGPU) bool {
 	})
 }
 
-// nodeDaemonWaits says whether the daemon for all GPUs cannot be started now.
-func (s *supervisor) nodeDaemonWaits() bool {
-	return s.node.keeper != nil && s.node.keeper.waits.Load()
+// nodeDaemonHindered says whether the daemon for all GPUs cannot be started, or be used, now.
+func (s *supervisor) nodeDaemonHindered() bool {
+	return s.node.keeper != nil && (s.node.keeper.waits.Load() || s.node.keeper.closed.Load())
 }
 
-// nodeDaemonBlocked says whether it waits, and has GPUs beside the usable ones, without which it may be started: not
-// while it is not known what they are used for, when they all have to stay closed.
-func (s *supervisor) nodeDaemonBlocked(usable []servedGPU) bool {
-	if len(usable) == 0 || !s.nodeDaemonWaits() {
-		return false
-	}
-	_, err := s.node.keeper.knownUses()
-	return err == nil && slices.ContainsFunc(s.node.keeper.gpus, func(own *served) bool { return !s.reads(own.uuid) })
+// nodeDaemonLost says whether it has a GPU that was in neither of the last two readings: in one alone it may be missing
+// for a moment.
+func (s *supervisor) nodeDaemonLost() bool {
+	return slices.ContainsFunc(s.node.keeper.gpus, func(own *served) bool {
+		return !s.reads(own.uuid) && !has(s.foundBefore, own.uuid)
+	})
+}
+
+// nodeDaemonReplaceable says whether nothing ends with it, since it waits or has no claims: not while it is not known
+// what the GPUs are used for, when they all have to stay closed.
+func (s *supervisor) nodeDaemonReplaceable() bool {
+	return !s.nodeDaemonUsed(func(uses gpuUses) bool { return uses.claimed() && !s.node.keeper.waits.Load() })
 }
 
 // nodeDaemonWanted says whether there is to be such a daemon: where the plugin says so, or

@@ -36,6 +36,16 @@ func (w *world) lose() {
 	w.node.endServer("a,b")
 }
 
+// serving is a world whose one daemon serves two GPUs that are used like that.
+func serving(t *testing.T, use mps.Use) *world {
+	t.Helper()
+	w := together(t, "a", "b")
+	w.usesOfNode(use, "a", "b")
+	w.run()
+	w.ofNode(mps.Ready, "", "a", "b")
+	return w
+}
+
 // servesWithout passes the time until the one daemon serves GPU b alone.
 func (w *world) servesWithout() {
 	w.t.Helper()
@@ -75,6 +85,71 @@ func TestOneDaemonAndAGPUThatIsLost(t *testing.T) {
 			w.ofNode(mps.Ready, "", "a", "b")
 			w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
 		})
+	}
+}
+
+// A GPU may be lost while the server lives, as where no program runs on it. The daemon ends for that when no claim uses
+// it: programs on the other GPUs go on till then.
+func TestOneDaemonThatLosesAGPUAndNotItsServer(t *testing.T) {
+	claimed := mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
+	for name, use := range map[string]mps.Use{"without claims": {Reserved: true}, "with claims": claimed} {
+		t.Run(name, func(t *testing.T) {
+			w := serving(t, use)
+			w.reading([]string{"a"}, "b")
+			w.device("a").set(func(d *fakeDevice) { d.err = errors.New("GPU is lost") })
+			if use.Claimed {
+				w.ofNode(mps.Down, "GPU is lost", "a", "b")
+				w.manyLooks()
+				if w.node.server("a,b") == 0 || len(w.node.started("b")) > 0 {
+					t.Error("the clients of the other GPU have ended")
+				}
+				w.usesOfNode(mps.Use{Reserved: true}, "a", "b")
+			}
+			w.servesWithout()
+			w.device("a").set(func(d *fakeDevice) { d.err = nil })
+			w.reading(nil, "a", "b")
+			w.ofNode(mps.Ready, "", "a", "b")
+		})
+	}
+}
+
+// A GPU that is missing in one reading, as while it is reset, is not left out.
+func TestAGPUThatIsMissingForAMoment(t *testing.T) {
+	w := serving(t, mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
+	w.reading([]string{"a"}, "b")
+	before := w.timesRead()
+	w.lose()
+	w.pass(func() bool { return w.timesRead() > before }, "the GPUs are read")
+	w.device("a").set(func(d *fakeDevice) { d.err = nil })
+	w.reading(nil, "a", "b")
+	w.ofNode(mps.Ready, "", "a", "b")
+	if starts := len(w.node.started("b")); starts > 0 {
+		t.Errorf("%d daemons were started without the GPU", starts)
+	}
+}
+
+// While the daemon without the lost GPU waits, nothing ends with it where the GPU comes back, whatever the claims are.
+func TestAGPUThatComesBackWhileTheDaemonWaits(t *testing.T) {
+	w := serving(t, mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
+	foreign := func(pids ...int) {
+		w.device("b").set(func(d *fakeDevice) { d.pids = pids })
+		w.node.set(func(c *fakeControl) { c.stillborn = len(pids) > 0 })
+	}
+	foreign(4711)
+	w.reading([]string{"a"}, "b")
+	w.lose()
+	w.pass(func() bool { return len(w.node.started("b")) > 0 }, "a daemon is started without the lost GPU")
+	w.ofNode(mps.Down, "4711", "b")
+	w.device("a").set(func(d *fakeDevice) { d.err = nil })
+	before := w.timesRead()
+	w.reading(nil, "a", "b")
+	w.pass(func() bool { return w.timesRead() > before }, "the GPUs are read again")
+	w.manyLooks()
+	foreign()
+	w.ofNode(mps.Ready, "", "a", "b")
+	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
+	if modes := w.device("b").was(); slices.Contains(modes, gpu.ComputeDefault) {
+		t.Errorf("the other GPU was open to everybody: its compute modes were %s", modes)
 	}
 }
 

@@ -56,6 +56,7 @@ func (k *keeper) prepareComputeMode(ctx context.Context) error {
 // reconcile brings the GPU, whose daemon runs, in line with its use. closed is why the GPU
 // takes no clients for the moment; with an err the daemon cannot go on.
 func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err error) {
+	defer func() { k.closed.Store(closed != nil) }()
 	if closed := k.gpus.remember(ctx); closed != nil {
 		return closed, nil
 	}

@@ -32,6 +32,9 @@ import (
 // some that cannot be used.
 const rereadInterval = time.Minute
 
+// confirmInterval is how soon they are read again where one of them was missing, as while it is reset.
+const confirmInterval = 5 * time.Second
+
 const (
 	// idleInterval is how often it is looked whether anything uses MPS where nothing does. That something does
 	// again is told: only the loss of the directory is not.
@@ -99,9 +102,10 @@ type supervisor struct {
 	serving context.Context
 	// read is when the GPUs are to be read next; never if it is zero.
 	read time.Time
-	// found are the GPUs that can be used as a whole, as they were last read, and logged the faults that the log has.
-	found  []gpu.GPU
-	logged []gpu.Fault
+	// found are the GPUs that can be used as a whole, as they were last read, foundBefore those of the reading before,
+	// and logged the faults that the log has.
+	found, foundBefore []gpu.GPU
+	logged             []gpu.Fault
 	// restored is when it was last tried to put back the compute modes that an earlier supervisor had set.
 	restored time.Time
 	// declared is what plugins declared at the last look. idleAt is when that was last mps.Idle; zero if
@@ -123,8 +127,10 @@ func (s *supervisor) serves(uuid string) bool {
 }
 
 // reads says whether the GPU was there, and could be used, when they were last read.
-func (s *supervisor) reads(uuid string) bool {
-	return slices.ContainsFunc(s.found, func(g gpu.GPU) bool { return g.UUID == uuid })
+func (s *supervisor) reads(uuid string) bool { return has(s.found, uuid) }
+
+func has(gpus []gpu.GPU, uuid string) bool {
+	return slices.ContainsFunc(gpus, func(g gpu.GPU) bool { return g.UUID == uuid })
 }
 
 // errNodeIdle ends daemons that nothing uses.
@@ -211,7 +217,7 @@ func (s *supervisor) look(ctx context.Context) {
 	if s.stopDaemons == nil {
 		return
 	}
-	if s.read.IsZero() && s.nodeDaemonWaits() {
+	if s.read.IsZero() && s.nodeDaemonHindered() {
 		// It may be for a GPU that is lost.
 		s.read = now
 	}
@@ -271,7 +277,7 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		logger.Info("A GPU gets no MPS control daemon", "index", fault.Index, "uuid", fault.UUID, "reason", fault.Reason,
 			"message", fault.Message)
 	}
-	s.found, s.logged = machine.GPUs, machine.Faults
+	s.found, s.foundBefore, s.logged = machine.GPUs, s.found, machine.Faults
 	for _, found := range machine.GPUs {
 		if s.serves(found.UUID) {
 			continue
@@ -290,9 +296,12 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 			}
 		})
 	}
+	if slices.ContainsFunc(s.foundBefore, func(g gpu.GPU) bool { return !s.reads(g.UUID) }) {
+		return confirmInterval
+	}
 	// One in MIG mode is whole again when an administrator says so.
 	if len(machine.Faults)+len(machine.Partitioned) > 0 || len(machine.GPUs) == 0 || len(machine.GPUs) < len(s.gpus) ||
-		s.nodeDaemonWaits() {
+		s.nodeDaemonHindered() {
 		return rereadInterval
 	}
 	return 0
