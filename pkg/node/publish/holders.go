@@ -14,8 +14,8 @@ import (
 )
 
 // holders are what is held of the GPUs beside the claims: by pods without a claim, by other
-// drivers, whose GPUs are named by UUID, and by orphans. What is told of them is told also where
-// it is not known what orphans hold.
+// drivers, and by orphans. others are the GPUs, by UUID, of which the first two have any. What is
+// told of them is told also where it is not known what orphans hold.
 func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]bool, told []event, err error) {
 	if s.reserved.IsEmpty() && len(s.orphans) == 0 {
 		return s.reserved, nil, []event{{reason: v1alpha1.ReasonHeldWithoutClaim},
@@ -23,6 +23,11 @@ func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]b
 			{reason: v1alpha1.ReasonHeldByGoneClaim}}, nil
 	}
 	others, ofDrivers := otherDrivers(s.machine, s.reserved)
+	for _, g := range s.machine.GPUs {
+		if len(s.reserved.GPU(g.UUID).Pods) > 0 {
+			others[g.UUID] = true
+		}
+	}
 	told = append(podsWithoutClaim(s.machine, s.reserved), ofDrivers)
 	reserved, ofOrphans, err := s.withOrphans()
 	if err != nil {

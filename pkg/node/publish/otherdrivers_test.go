@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -72,4 +74,20 @@ func TestGPUsOfOtherDriversAreNotGivenToMPS(t *testing.T) {
 	b.nvidias = map[string][]string{"GPU-0": nil}
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
 	b.uses(t, none, alone)
+}
+
+// Nor are those of pods of a device plugin: their next programs would be kept off the GPU.
+func TestGPUsOfPodsWithoutAClaimAreNotGivenToMPS(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("mps")
+	none, alone := mps.Use{}, mps.Use{Reserved: true}
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	b.uses(t, alone, alone)
+	b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")}
+	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
+	b.uses(t, none, alone)
+	b.pods = nil
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	b.uses(t, alone, alone)
 }

@@ -35,7 +35,7 @@ type plan struct {
 	// layout and retained are for the pass after this one.
 	layout   layout
 	retained retainedSets
-	// others are the GPUs that other drivers have, by UUID.
+	// others are the GPUs that other drivers, or pods without a claim, have any of, by UUID.
 	others map[string]bool
 	// goneClaims are those whose MIG instances are gone, by UID.
 	goneClaims map[types.UID]goneClaim

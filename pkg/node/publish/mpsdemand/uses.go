@@ -19,7 +19,7 @@ import (
 type Offered struct {
 	Machine *gpu.Machine
 	Offer   mode.Offer
-	// Others are the GPUs that other drivers have, by UUID.
+	// Others are the GPUs that other drivers, or pods without a claim, have any of, by UUID.
 	Others map[string]bool
 }
 
@@ -72,7 +72,7 @@ func (d *Demand) uses(o Offered, records []state.Record) (map[daemonGPU]mps.Use,
 func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[daemonGPU]mps.Use, error) {
 	uses := map[daemonGPU]mps.Use{}
 	for _, g := range o.Machine.GPUs {
-		// Programs of another driver's pods are not to be kept off the GPU.
+		// Programs of another driver's pods, or of a device plugin's, are not to be kept off the GPU.
 		alone := o.by(isolation.NameMPS) && o.Offer.Mode != mode.Dynamic && !o.Others[g.UUID]
 		uses[daemonGPU{g.UUID, false}] = mps.Use{Reserved: alone}
 		uses[daemonGPU{g.UUID, true}] = mps.Use{Reserved: o.by(isolation.NameMPSNode)}
