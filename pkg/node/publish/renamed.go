@@ -26,33 +26,22 @@ func (s snapshot) renamed() map[string]string {
 	if s.unlisted != nil {
 		records = s.listed
 	}
+	indices := map[string]int{}
+	for _, g := range s.machine.All() {
+		indices[g.UUID] = g.Index
+	}
 	for _, r := range records {
 		for _, g := range r.Grants {
 			uuid := g.GPU.UUID
 			if g.GPU.MIG != nil {
 				uuid = g.GPU.MIG.ParentUUID
 			}
-			if index, there := indexOf(s.machine, uuid); there && index != g.GPU.Index && !g.Admin {
+			if index, there := indices[uuid]; there && index != g.GPU.Index && !g.Admin {
 				names[uuid] = fmt.Sprintf("gpu-%d", g.GPU.Index)
 			}
 		}
 	}
 	return names
-}
-
-// indexOf is the index of the GPU with the UUID, in MIG mode or not.
-func indexOf(m *gpu.Machine, uuid string) (index int, there bool) {
-	for _, g := range m.GPUs {
-		if g.UUID == uuid {
-			return g.Index, true
-		}
-	}
-	for _, p := range m.Partitioned {
-		if p.UUID == uuid {
-			return p.Index, true
-		}
-	}
-	return 0, false
 }
 
 // withRenamed closes GPUs that are renamed, beside what closes GPUs by UUID.
