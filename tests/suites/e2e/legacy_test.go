@@ -61,7 +61,7 @@ func TestLegacyPodOnFourGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := harness.Document[corev1.Pod](t, "four-cards.yaml")
+	pod := harness.Document[corev1.Pod](t, "four-gpus.yaml")
 	ns.Run(t, harness.On("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
 	var gpus []int64
@@ -136,7 +136,7 @@ func TestLegacyGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	ns := cluster.Namespace(t)
-	pair, three := harness.Document[corev1.Pod](t, "linked-cards.yaml"), harness.Asking("gpu 3")
+	pair, three := harness.Document[corev1.Pod](t, "linked-gpus.yaml"), harness.Asking("gpu 3")
 	ns.Run(t, harness.On(topoNode, pair, three)...)
 	machine := dgx1(t)
 	seesLinkedGPUs(t, ns, pair.Name, machine)

@@ -61,7 +61,7 @@ func shippedTemplate(t *testing.T, file string) resourceapi.ResourceClaimSpec {
 func linkedTemplates(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
 	ns.Template(t, "cards-1", harness.Requests(harness.Linked("card", 1, 1)))
-	for k, file := range map[int]string{2: "two-cards.yaml", 4: "four-cards.yaml", 8: "eight-cards.yaml"} {
+	for k, file := range map[int]string{2: "two-gpus.yaml", 4: "four-gpus.yaml", 8: "eight-gpus.yaml"} {
 		ns.Template(t, fmt.Sprintf("cards-%d", k), shippedTemplate(t, file))
 	}
 }
@@ -202,8 +202,8 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 	ns.Run(t, chooses)
 	ns.HasEnv(t, "chooses", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "1"})
 
-	ns.Claim(t, "first", shippedTemplate(t, "two-cards.yaml"))
-	ns.Claim(t, "second", shippedTemplate(t, "two-cards.yaml"))
+	ns.Claim(t, "first", shippedTemplate(t, "two-gpus.yaml"))
+	ns.Claim(t, "second", shippedTemplate(t, "two-gpus.yaml"))
 	ns.Run(t, harness.Pod("both", topoNode, func(pod *corev1.Pod) {
 		for _, name := range []string{"first", "second"} {
 			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,

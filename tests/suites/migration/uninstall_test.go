@@ -51,8 +51,8 @@ func (r *rehearsal) uninstall(t *testing.T) {
 
 	// One of the claims has several devices.
 	r.run(t, &block{text: "kubectl create namespace claims; kubectl -n claims apply -f demo/legacy/GPUtest.yaml " +
-		"-f demo/legacy/four-cards.yaml"})
-	d.shows(t, claims, "claims/gpu-share-sample", "claims/four-cards")
+		"-f demo/legacy/four-gpus.yaml"})
+	d.shows(t, claims, "claims/gpu-share-sample", "claims/four-gpus")
 	d.run(t, &block{text: "kubectl delete namespace claims"})
 	d.last(t, claims, "")
 
