@@ -17,7 +17,7 @@ import (
 // gang are the pods of a PodGroup that have a node and do not leave it.
 type gang struct {
 	pods []*corev1.Pod
-	// least is how many of them it needs; all, where that is not known.
+	// least is how many of them it needs; all, where that is not known or they are only disrupted together.
 	least int
 }
 
@@ -62,7 +62,8 @@ func (p *preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[type
 	}
 	for _, group := range list.Items {
 		g := gangs[types.NamespacedName{Namespace: group.Namespace, Name: group.Name}]
-		if g == nil {
+		mode := group.Spec.DisruptionMode
+		if g == nil || mode != nil && mode.All != nil {
 			continue
 		}
 		g.least = 1

@@ -119,20 +119,28 @@ func TestSizeOfGangs(t *testing.T) {
 
 // How many pods a gang needs is what its PodGroup says.
 func TestPodGroupsOfTheAPIServer(t *testing.T) {
+	gang := func(least int32) schedulingapi.PodGroupSchedulingPolicy {
+		return schedulingapi.PodGroupSchedulingPolicy{Gang: &schedulingapi.GangSchedulingPolicy{MinCount: least}}
+	}
+	basic := schedulingapi.PodGroupSchedulingPolicy{Basic: &schedulingapi.BasicSchedulingPolicy{}}
+	single := &schedulingapi.DisruptionMode{Single: &schedulingapi.SingleDisruptionMode{}}
+	all := &schedulingapi.DisruptionMode{All: &schedulingapi.AllDisruptionMode{}}
 	for name, test := range map[string]struct {
 		policy schedulingapi.PodGroupSchedulingPolicy
+		mode   *schedulingapi.DisruptionMode
 		want   []string
 	}{
-		"both": {schedulingapi.PodGroupSchedulingPolicy{Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 2}},
-			[]string{"a", "b"}},
-		"one": {schedulingapi.PodGroupSchedulingPolicy{Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 1}},
-			[]string{"b"}},
-		"no gang": {schedulingapi.PodGroupSchedulingPolicy{Basic: &schedulingapi.BasicSchedulingPolicy{}}, []string{"b"}},
+		"both":                     {gang(2), nil, []string{"a", "b"}},
+		"one":                      {gang(1), nil, []string{"b"}},
+		"one, disrupted singly":    {gang(1), single, []string{"b"}},
+		"one, disrupted together":  {gang(1), all, []string{"a", "b"}},
+		"no gang":                  {basic, nil, []string{"b"}},
+		"none, disrupted together": {basic, all, []string{"a", "b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
 				group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
-					Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: test.policy}}
+					Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: test.policy, DisruptionMode: test.mode}}
 				if _, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
 					metav1.CreateOptions{}); err != nil {
 					s.Fatal(err)

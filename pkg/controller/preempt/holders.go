@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
@@ -20,7 +21,7 @@ func (n *node) holders() map[types.UID]string {
 	held, shared := map[types.UID][]*resourceapi.ResourceClaim{}, map[types.UID]bool{}
 	for _, c := range n.claims {
 		pods, others := claim.Pods(c)
-		if others {
+		if others || len(claim.Held(c, v1alpha1.PoolName(n.Name))) == 0 {
 			continue
 		}
 		for _, pod := range pods {

@@ -3,10 +3,13 @@
 package preempt
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -66,8 +69,9 @@ func add(to, amounts corev1.ResourceList, sign int) {
 // wish is what a pod waits for.
 type wish struct {
 	pod *corev1.Pod
-	// claims are its own, none of which is allocated, and the one that the scheduler would make.
-	claims []*resourceapi.ResourceClaim
+	// claims are its own, none of which is allocated, and the one that the scheduler would make; in plan without admin,
+	// those with adminAccess.
+	claims, admin []*resourceapi.ResourceClaim
 	// requests are its resources; byClass says which of them a DeviceClass hands out.
 	requests corev1.ResourceList
 	byClass  func(corev1.ResourceName) bool
@@ -84,6 +88,13 @@ func (w wish) uids() []types.UID {
 		}
 	}
 	return uids
+}
+
+// withAdminAccess says whether a claim is also for devices that others hold: nobody goes for such a claim.
+func withAdminAccess(c *resourceapi.ResourceClaim) bool {
+	return slices.ContainsFunc(c.Spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
+		return r.Exactly != nil && ptr.Deref(r.Exactly.AdminAccess, false)
+	})
 }
 
 // resourcesFit says whether the pod's resources, those that devices are not, fit into what is

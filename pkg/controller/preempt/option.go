@@ -88,13 +88,18 @@ func (a allocating) option(
 	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
 	offered = scheduling.WithRules(offered, a.rules)
-	fits := func(gone func(types.UID) bool) bool {
+	fit := func(claims []*resourceapi.ResourceClaim, gone func(types.UID) bool) bool {
 		if failed != nil {
 			return false
 		}
-		ok, err := a.fit(ctx, n, offered, w.claims, gone)
+		ok, err := a.fit(ctx, n, offered, claims, gone)
 		failed = err
 		return ok
+	}
+	fits := func(gone func(types.UID) bool) bool { return fit(w.claims, gone) }
+	// Counted GPUs have to be free for adminAccess, too, but nobody goes for that.
+	adminFits := func(gone func(types.UID) bool) bool {
+		return len(w.admin) == 0 || fit(slices.Concat(w.claims, w.admin), gone)
 	}
 	keepers := w.keptOff.from(n)
 	kept := func(gone func(types.UID) bool) bool {
@@ -103,11 +108,11 @@ func (a allocating) option(
 	switch enough := fits(leaves); {
 	case failed != nil:
 		return nil, failed
-	case enough && w.resourcesFit(n, soon) && !kept(leaves):
+	case enough && w.resourcesFit(n, soon) && !kept(leaves) && adminFits(leaves):
 		return nil, errRoom
 	case enough || !mayCost:
 		// Where it lacks other resources than devices, the scheduler evicts pods by itself.
-		return nil, nil
+		return nil, failed
 	}
 	o := &option{node: n}
 	holders, goes := n.holders(), false
@@ -151,11 +156,11 @@ func (a allocating) option(
 		return w.resourcesFit(n, with(soon, victims)) && !kept(gone) && fits(gone)
 	})
 	o.victims = r.victims(chosen)
-	if failed != nil || chosen == nil || len(o.victims) > podsMost {
+	alone := without(o.victims)
+	if failed != nil || chosen == nil || len(o.victims) > podsMost || !adminFits(alone) {
 		return nil, failed
 	}
 	o.cost = costOf(r.candidates, chosen)
-	alone := without(o.victims)
 	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || kept(alone) || goes && !fits(alone)
 	if failed != nil {
 		return nil, failed

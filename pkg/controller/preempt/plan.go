@@ -72,6 +72,14 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 	if needsOthers(w.pod) {
 		return nil, "it has to be beside other pods, which could be the victims", nil
 	}
+	for _, c := range w.claims {
+		if withAdminAccess(c) {
+			w.admin = append(w.admin, c)
+		}
+	}
+	if w.claims = slices.DeleteFunc(slices.Clone(w.claims), withAdminAccess); len(w.claims) == 0 {
+		return nil, "all of its claims have adminAccess, which needs nobody to go", nil
+	}
 	if !slices.ContainsFunc(s.pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName != "" && s.takesPart(pod.Namespace) &&
 			expendable(pod, corev1helpers.PodPriority(w.pod), s.now) && asksForDevices(pod)

@@ -36,6 +36,7 @@ func TestWhoIsNotHelped(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"preemptionPolicy Never": func(pod *corev1.Pod) { pod.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) },
 		"a gang":                 inGroup,
+		"another scheduler":      func(pod *corev1.Pod) { pod.Spec.SchedulerName = "another" },
 		"equal priority":         func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(int32(4)) },
 		"the scheduler preempts": func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" },
 		"scheduling gate": func(pod *corev1.Pod) {
@@ -52,6 +53,36 @@ func TestWhoIsNotHelped(t *testing.T) {
 				s.change("p", change)
 				s.after(time.Hour)
 				s.told()
+			})
+		})
+	}
+}
+
+// The API server is not asked for pods of another scheduler, however many of them wait.
+func TestPodsOfAnotherSchedulerCostNothing(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9, func(pod *corev1.Pod) { pod.Spec.SchedulerName = "another" }), 1)
+		s.client.ClearActions()
+		s.after(time.Hour)
+		if asked := s.client.Actions(); len(asked) > 0 {
+			t.Errorf("the API server was asked: %v", asked)
+		}
+	})
+}
+
+// What a plugin beside those of Kubernetes lacks is nothing that a node has.
+func TestWhatIsInsufficientIsCountedInNodes(t *testing.T) {
+	for said, want := range map[string][]string{
+		"0/1 nodes are available: 1 Insufficient cpu.":                                        {"b"},
+		"0/1 nodes are available: 1 node(s) had untolerated taint(s), 1 Insufficient cpu.":    {"b"},
+		"0/1 nodes are available: Insufficient quotas, quotaName: team, runtime: 1, used: 1.": nil,
+	} {
+		t.Run(said, func(t *testing.T) {
+			run(t, func(s *site) {
+				s.change("b", cpus("6"))
+				s.waits(podOf("p", 9, cpus("4")), 1)
+				s.change("p", func(pod *corev1.Pod) { pod.Status.Conditions[0].Message = said })
+				s.after(30*time.Second, want...)
 			})
 		})
 	}

@@ -108,7 +108,8 @@ func (s *stage) node(name string, m mode.Mode) *node {
 	return n
 }
 
-// asking are requests: GiB of a share, "gpu" for a whole GPU, "linked" for two linked ones, "instance" for one of MIG.
+// asking are requests: GiB of a share, "gpu" for a whole GPU, "linked" for two linked ones, "instance" for one of MIG,
+// "any" for a whole one of any mode, "monitor" for an administrator's access to all.
 func asking(of ...string) resourceapi.DeviceClaim {
 	var claim resourceapi.DeviceClaim
 	for i, what := range of {
@@ -120,6 +121,11 @@ func asking(of ...string) resourceapi.DeviceClaim {
 			request.DeviceClassName = "mig.gpu.aliyun.com"
 		case "linked":
 			request.DeviceClassName = "linked-2.topology.gpu.aliyun.com"
+		case "any":
+			request.DeviceClassName = "gpu.aliyun.com"
+		case "monitor":
+			request.DeviceClassName, request.AdminAccess = "monitor.gpu.aliyun.com", ptr.To(true)
+			request.AllocationMode, request.Count = resourceapi.DeviceAllocationModeAll, 0
 		default:
 			request.DeviceClassName = "share.gpu.aliyun.com"
 			request.Capacity = &resourceapi.CapacityRequirements{
