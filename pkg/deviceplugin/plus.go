@@ -20,7 +20,7 @@ func (t Reserved) Plus(uuid, holder string, more Taken) Reserved {
 	g.MemoryOnly = g.MemoryOnly || more.Units > 0 && more.Cores == 0
 	g.Pods = append(slices.Clip(g.Pods), holder)
 	gpus[uuid] = g
-	return Reserved{Pods: t.Pods, gpus: gpus}
+	return Reserved{Pods: t.Pods, Outdated: t.Outdated, gpus: gpus}
 }
 
 // OfDriver returns what is taken with all of the GPU with the UUID, which another DRA driver
@@ -34,5 +34,5 @@ func (t Reserved) OfDriver(uuid, driver string, pods []string) Reserved {
 	g.Whole, g.Driver = true, driver
 	g.Pods = slices.Concat(g.Pods, pods)
 	gpus[uuid] = g
-	return Reserved{Pods: t.Pods, gpus: gpus}
+	return Reserved{Pods: t.Pods, Outdated: t.Outdated, gpus: gpus}
 }

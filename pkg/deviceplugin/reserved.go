@@ -97,7 +97,9 @@ func (c GPU) Closes(m mode.Mode) bool {
 type Reserved struct {
 	// Pods are these pods, ordered by namespace and name.
 	Pods []Pod
-	gpus map[string]GPU // by UUID
+	// Outdated says that the kubelet did not answer, so that all is as it said last.
+	Outdated bool
+	gpus     map[string]GPU // by UUID
 }
 
 // GPU returns what is taken of the GPU with the UUID. A pod of which it is not

@@ -18,8 +18,8 @@ import (
 )
 
 // DevicePlugin has a device plugin serve so many devices of a resource on a node, other than
-// what the node shows, until the returned function is called or the test ends. After the
-// test the kubelet has forgotten it.
+// what the node shows, until the returned function is called or the test ends. The kubelet has
+// forgotten it then: as long as it has not, the driver takes it for one without healthy devices.
 func (c *Cluster) DevicePlugin(t *testing.T, node, resource string, devices int) (stop func()) {
 	t.Helper()
 	var ids []string
@@ -45,11 +45,9 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 		if err := plugin.Stop(); err != nil {
 			t.Errorf("node %s: %v", node, err)
 		}
-	})
-	t.Cleanup(func() {
-		stop()
 		c.forgetDevicePlugin(t, node, resource, len(ids))
 	})
+	t.Cleanup(stop)
 	return stop
 }
 

@@ -23,6 +23,9 @@ type Use struct {
 	Reserved bool `json:"reserved,omitempty"`
 	// Claimed is that claims are prepared whose containers use the GPU by MPS.
 	Claimed bool `json:"claimed,omitempty"`
+	// Beside is that others have some of the GPU, whose programs are not to be kept off it: they run
+	// beside MPS, which holds its clients to their limits all the same.
+	Beside bool `json:"beside,omitempty"`
 	// Limits are the largest of those claims; zero without claims.
 	Limits
 	// Seq grows with each change.
@@ -43,7 +46,7 @@ func (l Limits) Covers(other Limits) bool {
 		(l.ThreadPercent == 0 || l.ThreadPercent >= other.ThreadPercent)
 }
 
-// Guarded says whether nothing but clients of MPS may have contexts on the GPU.
+// Guarded says whether nothing but clients of MPS may have contexts on the GPU, unless others are Beside.
 func (u Use) Guarded() bool { return u.Reserved || u.Claimed }
 
 // With is the use with that of another claim.
@@ -135,9 +138,12 @@ func (s Status) admits(before, now Use, l Limits) bool {
 	case !s.InForce.Covers(l):
 		return false
 	}
+	// A supervisor of an earlier version knows nothing of Beside; Seq tells uses apart.
+	setUp := *s.Use
+	setUp.Beside = now.Beside
 	// The daemon is set up for the use with the claim, or for one before it that kept others from the
 	// GPU, too.
-	return *s.Use == now || *s.Use == before && before.Guarded()
+	return setUp == now || *s.Use == before && before.Guarded()
 }
 
 const writeUse = "write what MPS is used for on the GPU"

@@ -67,6 +67,21 @@ func TestAdmits(t *testing.T) {
 	}
 }
 
+// A supervisor of an earlier version does not write that others have some of the GPU.
+func TestAdmitsBesideOthersByAnEarlierSupervisor(t *testing.T) {
+	before := Use{Beside: true, Seq: 3}
+	now := before.With(Limits{2048, 50})
+	now.Seq = 4
+	for seq, want := range map[int64]bool{3: false, 4: true} {
+		told := now
+		told.Beside, told.Seq = false, seq
+		s := Status{State: Ready, Use: &told, InForce: Limits{2048, 50}}
+		if got := s.admits(before, now, Limits{2048, 50}); got != want {
+			t.Errorf("set up for use %d: %t, want %t", seq, got, want)
+		}
+	}
+}
+
 // held is a directory with a supervisor.
 func held(t testing.TB) Dir {
 	t.Helper()

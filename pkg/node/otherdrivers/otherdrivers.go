@@ -6,6 +6,7 @@
 package otherdrivers
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -55,13 +56,18 @@ func Read(slice *resourceapi.ResourceSlice, node string) []Published {
 	return out
 }
 
-// OnGPUs finds the devices that are GPUs of the machine, or parts of them, each with the UUID of its GPU.
-func OnGPUs(published []Published, m *gpu.Machine) map[Device]string {
+// gpusOf are the machine's, also those in MIG mode.
+func gpusOf(m *gpu.Machine) []gpu.GPU {
 	gpus := slices.Clone(m.GPUs)
 	for _, p := range m.Partitioned {
 		gpus = append(gpus, p.GPU)
 	}
-	out := map[Device]string{}
+	return gpus
+}
+
+// OnGPUs finds the devices that are GPUs of the machine, or parts of them, each with the UUID of its GPU.
+func OnGPUs(published []Published, m *gpu.Machine) map[Device]string {
+	gpus, out := gpusOf(m), map[Device]string{}
 	for _, p := range published {
 		for _, g := range gpus {
 			if slices.Contains(p.UUIDs, g.UUID) || p.PCIBusID != "" && strings.EqualFold(p.PCIBusID, g.PCIBusID) {
@@ -88,12 +94,12 @@ type GPU struct {
 	Pods []string
 }
 
-// Having returns the GPUs, by UUID, that other drivers have. published are those that they publish
+// Having returns the machine's GPUs, by UUID, that other drivers have. published are those that they publish
 // now, kept those of which it is known from before: the kubelet removes the ResourceSlices of a
-// driver that is away, while pods go on. owner is the driver that the GPUs are for, as the
-// administrator says, if he does: those that are for this one are the others' only while somebody
-// has them there, or nobody knows.
-func Having(published, kept map[Device]string, held Held, owner string) map[string]GPU {
+// driver that is away, while pods go on. What is kept without a UUID may be on any GPU. owner is the
+// driver that the GPUs are for, as the administrator says, if he does: those that are for this one are the others'
+// only while somebody has them there, or nobody knows.
+func Having(m *gpu.Machine, published, kept map[Device]string, held Held, owner string) map[string]GPU {
 	out := map[string]GPU{}
 	for _, d := range slices.SortedFunc(maps.Keys(all(published, kept)), compare) {
 		pods := held.Pods[d]
@@ -104,14 +110,42 @@ func Having(published, kept map[Device]string, held Held, owner string) map[stri
 		if len(pods) == 0 && held.Err == nil && (!isPublished || owner == v1alpha1.DriverName) {
 			continue
 		}
-		has := out[uuid]
-		if has.Driver == "" {
-			has.Driver = d.Driver
+		on := []string{uuid}
+		if uuid == "" {
+			on = uuidsOf(m)
 		}
-		has.Pods = append(has.Pods, pods...)
-		slices.Sort(has.Pods)
-		has.Pods = slices.Compact(has.Pods)
-		out[uuid] = has
+		for _, uuid := range on {
+			has := out[uuid]
+			has.Driver = cmp.Or(has.Driver, d.Driver)
+			has.Pods = append(has.Pods, pods...)
+			slices.Sort(has.Pods)
+			has.Pods = slices.Compact(has.Pods)
+			out[uuid] = has
+		}
+	}
+	return out
+}
+
+func uuidsOf(m *gpu.Machine) []string {
+	var uuids []string
+	for _, g := range gpusOf(m) {
+		uuids = append(uuids, g.UUID)
+	}
+	return uuids
+}
+
+// nvidia is a driver all of whose devices are GPUs, or parts of them, whether it publishes them or not.
+const nvidia = "gpu.nvidia.com"
+
+// WithUnplaced adds, to what is kept, the devices of NVIDIA's driver that pods have and that are neither kept nor
+// published: it was gone before this driver came. Nobody tells any more which GPUs they are, so they have no UUIDs.
+func WithUnplaced(published []Published, kept map[Device]string, held Held) map[Device]string {
+	out := all(nil, kept)
+	for d := range held.Pods {
+		isPublished := slices.ContainsFunc(published, func(p Published) bool { return p.Device == d })
+		if _, isKept := kept[d]; d.Driver == nvidia && !isKept && !isPublished {
+			out[d] = ""
+		}
 	}
 	return out
 }

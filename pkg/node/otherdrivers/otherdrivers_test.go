@@ -14,8 +14,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-const nvidia = "gpu.nvidia.com"
-
 var machine = &gpu.Machine{GPUs: []gpu.GPU{
 	{Index: 0, UUID: "GPU-0", PCIBusID: "0000:3b:00.0"}, {Index: 1, UUID: "GPU-1", PCIBusID: "0000:5e:00.0"},
 }, Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2", PCIBusID: "0000:af:00.0"}}}}
@@ -77,6 +75,11 @@ func TestWhoHasAGPU(t *testing.T) {
 	theirs := map[string]GPU{"GPU-0": {Driver: nvidia}}
 	with := map[string]GPU{"GPU-0": {Driver: nvidia, Pods: []string{"team/p"}}}
 	none := map[string]GPU{}
+	somewhere := map[Device]string{d: ""}
+	onEach := func(pods ...string) map[string]GPU {
+		g := GPU{Driver: nvidia, Pods: pods}
+		return map[string]GPU{"GPU-0": g, "GPU-1": g, "GPU-2": g}
+	}
 	for name, tc := range map[string]struct {
 		published, kept map[Device]string
 		held            Held
@@ -95,14 +98,42 @@ func TestWhoHasAGPU(t *testing.T) {
 		"published no more, and nobody knows":     {nil, on, unknown, "", theirs, on},
 		"published no more, and nobody has it":    {nil, on, Held{}, "", none, nil},
 		"a pod has what was never seen published": {nil, nil, held, "", none, nil},
+		"held, on whichever GPU":                  {nil, somewhere, held, "", onEach("team/p"), somewhere},
+		"the same, and for this driver":           {nil, somewhere, held, v1alpha1.DriverName, onEach("team/p"), somewhere},
+		"the same, and nobody knows":              {nil, somewhere, unknown, "", onEach(), somewhere},
+		"the same, and published again":           {on, somewhere, held, "", with, on},
+		"the same, and nobody has it":             {nil, somewhere, Held{}, "", none, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Having(tc.published, tc.kept, tc.held, tc.owner)); diff != "" {
+			if diff := cmp.Diff(tc.want, Having(machine, tc.published, tc.kept, tc.held, tc.owner)); diff != "" {
 				t.Errorf("GPUs of other drivers (-want +got):\n%s", diff)
 			}
 			if got := Keep(tc.published, tc.kept, tc.held); len(got) != len(tc.keep) || got[d] != tc.keep[d] {
 				t.Errorf("kept: %v, want %v", got, tc.keep)
 			}
 		})
+	}
+}
+
+// Only of NVIDIA's driver is it known that what pods have of it is a GPU.
+func TestDevicesThatNobodyPlaces(t *testing.T) {
+	d := Device{nvidia, "n1", "gpu-0"}
+	held := Held{Pods: map[Device][]string{d: {"team/p"}, {"nic", "n1", "eth1"}: {"team/p"},
+		{"compute-domain.nvidia.com", "n1", "channel-0"}: {"team/p"}}}
+	for name, tc := range map[string]struct {
+		published []Published
+		kept      map[Device]string
+		held      Held
+		want      map[Device]string
+	}{
+		"held":                 {nil, nil, held, map[Device]string{d: ""}},
+		"held and published":   {[]Published{{Device: d, UUIDs: []string{"GPU-9"}}}, nil, held, map[Device]string{}},
+		"held and kept":        {nil, map[Device]string{d: "GPU-0"}, held, map[Device]string{d: "GPU-0"}},
+		"held by nobody":       {nil, nil, Held{}, map[Device]string{}},
+		"nobody knows of whom": {nil, nil, Held{Err: errors.New("the kubelet does not answer")}, map[Device]string{}},
+	} {
+		if diff := cmp.Diff(tc.want, WithUnplaced(tc.published, tc.kept, tc.held)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }

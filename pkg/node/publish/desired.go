@@ -28,6 +28,9 @@ type nodeFacts struct {
 	// devicePlugin lists the resources of GPU device plugins that the node
 	// offers, in order.
 	devicePlugin []string
+	// withDevices lists the resources of which one has devices, healthy or not, in order. It is
+	// empty where a label is required: it tells whether the device plugin is gone.
+	withDevices []string
 	// hadDevicePlugin says that one has offered some, now or before.
 	hadDevicePlugin bool
 	// waiting says who waits for what is held back to spread shares, a placement.Waiting.
@@ -50,8 +53,8 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 		}
 	}
 	// Nobody but a kubelet writes these: where a DeviceClass stands for nvidia.com/gpu
-	// it does not come into the status. Capacity does not count, which the kubelet
-	// keeps for minutes after the device plugin is gone.
+	// it does not come into the status. Capacity does not count by itself: the kubelet
+	// keeps it for minutes after the device plugin is gone.
 	for _, name := range slices.Sorted(maps.Keys(node.Status.Allocatable)) {
 		if quantity := node.Status.Allocatable[name]; deviceplugin.Native(name) && !quantity.IsZero() {
 			f.devicePlugin = append(f.devicePlugin, string(name))
@@ -64,9 +67,13 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	}
 	// The kubelet leaves an amount of 0 in the capacity of what device plugins offered.
 	ours, _ := owners.OursAlone()
-	for name := range node.Status.Capacity {
-		if deviceplugin.OfPlugin(name) && !slices.Contains(ours, name) {
-			f.hadDevicePlugin = true
+	for _, name := range slices.Sorted(maps.Keys(node.Status.Capacity)) {
+		if !deviceplugin.OfPlugin(name) || slices.Contains(ours, name) {
+			continue
+		}
+		f.hadDevicePlugin = true
+		if quantity := node.Status.Capacity[name]; requiredLabel == "" && !quantity.IsZero() {
+			f.withDevices = append(f.withDevices, string(name))
 		}
 	}
 	return f

@@ -4,6 +4,7 @@ package publish
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -13,12 +14,20 @@ func (p *Publisher) hasDevicePlugin(node *nodeFacts) bool {
 }
 
 // afterDevicePlugin remembers whether a device plugin is here, and offers nothing while one that
-// was has been gone for less than devicePluginGrace.
+// was has been gone for less than devicePluginGrace. One without healthy devices is here: they may recover.
 func (p *Publisher) afterDevicePlugin(s snapshot, w *desired) error {
 	there := len(s.node.devicePlugin) > 0
-	counts, goneSince := devicePluginCounts(p.checkpoint.DevicePlugin, there, p.devicePluginGoneSince, s.now)
+	unhealthy := !there && len(s.node.withDevices) > 0 && p.checkpoint.DevicePlugin
+	counts, goneSince := devicePluginCounts(p.checkpoint.DevicePlugin, there || unhealthy, p.devicePluginGoneSince, s.now)
 	p.devicePluginGoneSince = goneSince
-	if counts && !there {
+	switch {
+	case unhealthy:
+		if w.notServed == nil {
+			w.offerNothing(fmt.Errorf("a device plugin has devices of %s here, all unhealthy, or was removed: the kubelet "+
+				"forgets one that was removed after five minutes, or when it is restarted",
+				strings.Join(s.node.withDevices, ", ")))
+		}
+	case counts && !there:
 		if w.notServed == nil {
 			w.offerNothing(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come "+
 				"back, they are offered in %s", devicePluginGrace))

@@ -3,9 +3,12 @@
 package publish
 
 import (
+	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,21 +17,56 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
 )
+
+// silentKubelet answers when it is told to.
+type silentKubelet struct {
+	containers map[deviceplugin.Container]deviceplugin.Devices
+	err        error
+}
+
+func (k *silentKubelet) Devices(context.Context) (map[deviceplugin.Container]deviceplugin.Devices, error) {
+	return k.containers, k.err
+}
+
+// Where pods are not watched, a kubelet that did not answer at first, as one that is just being started, may still
+// know of pods of a device plugin.
+func TestKubeletThatDoesNotAnswerAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.mode("default")
+		kubelet := &silentKubelet{err: errors.New("it has just been started")}
+		b.Pods = watch.KubeletOnly(kubelet)
+		b.reconciled(t, false, whole)
+		time.Sleep(retryInterval)
+		kubelet.err = nil
+		kubelet.containers = map[deviceplugin.Container]deviceplugin.Devices{{Namespace: "old", Pod: "p", Name: "c"}: {
+			Resources: []corev1.ResourceName{"nvidia.com/gpu"}, IDs: []string{"GPU-0"}}}
+		b.reconciled(t, false, "gpu-0! gpu-1")
+		time.Sleep(retryInterval)
+		kubelet.containers = nil
+		b.reconciled(t, true, whole)
+	})
+}
 
 const migrated = "gpu.aliyun.com/migrated"
 
 // serves sets what the node's kubelet shows of a device plugin's resource; with further
 // labels, alternately a key and its value.
-func (b *bench) serves(amount string, labels ...string) {
+func (b *bench) serves(amount string, labels ...string) { b.servesOf(amount, amount, labels...) }
+
+// servesOf is serves where so much of all that the device plugin has is healthy.
+func (b *bench) servesOf(healthy, all string, labels ...string) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
 		ack.NodeLabelSchedule: "share"}}}
 	for i := 0; i < len(labels); i += 2 {
 		node.Labels[labels[i]] = labels[i+1]
 	}
-	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(amount)}
-	node.Status.Capacity = node.Status.Allocatable
+	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(healthy)}
+	node.Status.Capacity = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(all)}
 	b.SetNode(node)
 }
 
@@ -64,6 +102,51 @@ func TestDevicePluginIsRememberedByTheNextProcess(t *testing.T) {
 	// It has been gone for good: the next process offers the GPUs at once.
 	b.restart()
 	b.serves("0")
+	b.reconciled(t, true, shares)
+}
+
+// A device plugin whose devices are all unhealthy hands them out again when they have recovered. The kubelet shows
+// the same of one that was removed, for five minutes.
+func TestDevicePluginWhoseDevicesAreAllUnhealthy(t *testing.T) {
+	const why = "has devices of aliyun.com/gpu-mem here, all unhealthy, or was removed"
+	b := newBench(t)
+	b.servesOf("0", "30")
+	// Also where it is found so.
+	for range 2 {
+		b.reconciled(t, true, "")
+		b.refusedBecause(t, why)
+		b.serves("30")
+		b.reconciled(t, true, "")
+		b.refusedBecause(t, "a device plugin serves aliyun.com/gpu-mem here")
+		b.servesOf("0", "30")
+		b.reconciled(t, true, "")
+		b.clock.Step(time.Hour)
+		b.reconciled(t, true, "")
+		b.refusedBecause(t, why)
+		b.restart()
+		b.servesOf("0", "30")
+	}
+	b.serves("0")
+	b.reconciled(t, false, "")
+	b.refusedBecause(t, "until a moment ago")
+	b.clock.Step(devicePluginGrace)
+	b.reconciled(t, true, shares)
+	// One that was taken for gone before, as by the label of a migration, hands out nothing any more.
+	b.servesOf("0", "30")
+	b.reconciled(t, true, shares)
+}
+
+// Where a label tells that a node was moved, the device plugin is known to be gone.
+func TestCapacityOfADevicePluginThatTheRequiredLabelKeepsAway(t *testing.T) {
+	b := newBench(t)
+	b.requiredLabel = migrated
+	b.restart()
+	b.serves("30")
+	b.reconciled(t, true, "")
+	b.servesOf("0", "30", migrated, "true")
+	b.reconciled(t, false, "")
+	b.refusedBecause(t, "until a moment ago")
+	b.clock.Step(devicePluginGrace)
 	b.reconciled(t, true, shares)
 }
 

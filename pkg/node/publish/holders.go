@@ -15,8 +15,12 @@ import (
 
 // holders are what is held of the GPUs beside the claims: by pods without a claim, by other
 // drivers, and by orphans. others are the GPUs, by UUID, of which the first two have any. What is
-// told of them is told also where it is not known what orphans hold.
+// told of them is told also where it is not known what orphans hold. Nothing is told, nor taken back,
+// while the GPUs are unread: nobody could be found on them.
 func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]bool, told []event, err error) {
+	if s.unread {
+		return s.reserved, nil, nil, nil
+	}
 	if s.reserved.IsEmpty() && len(s.orphans) == 0 {
 		return s.reserved, nil, []event{{reason: v1alpha1.ReasonHeldWithoutClaim},
 			{reason: v1alpha1.ReasonGPUsOfPodsUnknown}, {reason: v1alpha1.ReasonOtherDriver},
@@ -79,7 +83,8 @@ func amountOf(g gpu.GPU, held deviceplugin.GPU) string {
 // mayBecomeKnown says whether looking again may tell which GPUs a pod holds, or that it has ended:
 // the kubelet does not say when it comes to know that. A pod that is not watched has no UID.
 func mayBecomeKnown(t deviceplugin.Reserved) bool {
-	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return p.UID == "" || len(p.Unknown) > 0 })
+	return t.Outdated ||
+		slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return p.UID == "" || len(p.Unknown) > 0 })
 }
 
 // otherDrivers are the GPUs that other DRA drivers have, by UUID, and what is told of them.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -125,6 +126,49 @@ func TestEndOfTheOneMPSDaemonClosesAllGPUs(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-core-mem! gpu-1-core-mem!")
 	b.nodeDaemon(t, mps.Ready)
 	b.reconciled(t, true, "gpu-0-core-mem gpu-1-core-mem")
+}
+
+// The one daemon takes all GPUs, and would keep programs of others from theirs: as long as others hold any, it gets none.
+func TestOneMPSDaemonTakesNoGPUsBesideOthers(t *testing.T) {
+	computing := oldPod("c", "0", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "50")
+	const open, closed = "gpu-0-core-mem gpu-1-core-mem", "gpu-0-core-mem! gpu-1-core-mem!"
+	for name, hold := range map[string]func(b *bench){
+		"a part":           func(b *bench) { b.pods = []*corev1.Pod{computing} },
+		"a whole GPU":      func(b *bench) { b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")} },
+		"another driver's": func(b *bench) { b.nvidias = map[string][]string{"GPU-0": nil} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			defer b.supervised(t)()
+			none, alone := mps.Use{}, mps.Use{Reserved: true}
+			says := func(want string) {
+				t.Helper()
+				if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, want) ||
+					want == "" && got != "" {
+					t.Errorf("event %q, want %q", got, want)
+				}
+			}
+			b.nodeDaemon(t, mps.Ready)
+			b.oneDaemon("core_mem")
+			hold(b)
+			for range 2 {
+				b.reconciled(t, true, closed)
+				says("GPU 1 is closed to new claims: one MPS control daemon is to have all GPUs of the node, and GPU 0 is held")
+				b.usesOfNode(t, none, none)
+				b.pods, b.nvidias = nil, nil
+				b.reconciled(t, true, open)
+				says("")
+				b.usesOfNode(t, alone, alone)
+				hold(b)
+			}
+		})
+	}
+	// Where each GPU has a daemon of its own, what is left of it is offered.
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("core_mem")
+	b.pods = []*corev1.Pod{computing}
+	b.reconciled(t, true, open)
 }
 
 func TestLabelForOneMPSDaemonWithoutEffect(t *testing.T) {

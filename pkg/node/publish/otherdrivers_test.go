@@ -68,12 +68,12 @@ func TestGPUsOfOtherDriversAreNotGivenToMPS(t *testing.T) {
 	b := newBench(t)
 	defer b.supervised(t)()
 	b.mode("mps")
-	none, alone := mps.Use{}, mps.Use{Reserved: true}
+	beside, alone := mps.Use{Beside: true}, mps.Use{Reserved: true}
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 	b.uses(t, alone, alone)
 	b.nvidias = map[string][]string{"GPU-0": nil}
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	b.uses(t, none, alone)
+	b.uses(t, beside, alone)
 }
 
 // Nor are those of pods of a device plugin: their next programs would be kept off the GPU.
@@ -81,12 +81,12 @@ func TestGPUsOfPodsWithoutAClaimAreNotGivenToMPS(t *testing.T) {
 	b := newBench(t)
 	defer b.supervised(t)()
 	b.mode("mps")
-	none, alone := mps.Use{}, mps.Use{Reserved: true}
+	beside, alone := mps.Use{Beside: true}, mps.Use{Reserved: true}
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 	b.uses(t, alone, alone)
 	b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")}
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	b.uses(t, none, alone)
+	b.uses(t, beside, alone)
 	b.pods = nil
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 	b.uses(t, alone, alone)

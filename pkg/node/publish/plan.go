@@ -110,6 +110,9 @@ func (p *plan) offer(s snapshot, w desired, reserved deviceplugin.Reserved) erro
 			return s.notServed
 		}
 	}
+	if len(p.others) > 0 {
+		served = besideOthers(served, s.machine, p.others)
+	}
 	var closed error
 	if slices.ContainsFunc(served, servedMode.closesGPUs) {
 		closed = problems(served, s.machine)

@@ -23,6 +23,8 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 			return err
 		}
 		remembered.Published = found.mode
+		// It may have served the GPUs before all its devices became unhealthy.
+		remembered.DevicePlugin = kept.DevicePlugin || len(s.node.withDevices) > 0
 	}
 	if err := p.restoreIsolation(ctx, s, &remembered); err != nil {
 		return err

@@ -3,10 +3,12 @@
 package publish
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -17,6 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -140,6 +143,31 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 			served[i].notIsolated, served[i].levels, served[i].limits = notIsolated, levels, limits
 		}
 	}
+}
+
+// besideOthers are the servings on a node where others hold those GPUs, by UUID. One MPS daemon for all GPUs keeps
+// every program but its clients from each of them, so no GPU takes claims by it.
+func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) []servedMode {
+	var held []string
+	for _, g := range m.GPUs {
+		if others[g.UUID] {
+			held = append(held, strconv.Itoa(g.Index))
+		}
+	}
+	out := slices.Clone(served)
+	for i, s := range out {
+		if !s.byNodeDaemon() {
+			continue
+		}
+		out[i].notIsolated = map[string]string{}
+		for _, g := range m.GPUs {
+			out[i].notIsolated[g.UUID] = cmp.Or(s.notIsolated[g.UUID], fmt.Sprintf("one MPS control daemon is to have all "+
+				"GPUs of the node, and GPU %s is held by pods of a device plugin, or by another DRA driver, whose programs it "+
+				"would keep off: wait until they have ended, or remove the node's label %s",
+				text.List(held, mostNamed), v1alpha1.LabelMPSDaemon))
+		}
+	}
+	return out
 }
 
 // withoutKernel says why the kernel does not limit memory now on a GPU where claims are to have that, and would be

@@ -16,8 +16,12 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
@@ -51,6 +55,58 @@ func (b *bench) memoryOf(t *testing.T) string {
 		}
 	}
 	return strings.Join(out, " ")
+}
+
+// Before the GPUs are read, as after a boot while the NVIDIA driver is being installed, nothing says which of
+// them anybody holds: what was said before is neither taken back nor replaced.
+func TestNothingIsSaidOfWhoHoldsGPUsThatAreUnread(t *testing.T) {
+	reasons := []string{v1alpha1.ReasonHeldWithoutClaim, v1alpha1.ReasonGPUsOfPodsUnknown, v1alpha1.ReasonOtherDriver,
+		v1alpha1.ReasonHeldByGoneClaim}
+	orphan := state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: []claim.Grant{
+		{Mode: mode.Share, Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0"}, Units: 4}}}
+	for name, holds := range map[string]func(b *bench){
+		"a pod that says which GPU it has": func(b *bench) {
+			b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
+		},
+		"a claim that is gone": func(b *bench) {
+			b.records = []state.Record{orphan}
+			b.SetOrphans([]orphans.Orphan{{Record: orphan, User: "p"}})
+		},
+		"nobody": func(*bench) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			read := b.machine
+			b.machine = nil
+			b.mode("share")
+			holds(b)
+			_, ctx := ktesting.NewTestContext(t)
+			for _, said := range []string{"", "before"} {
+				for _, reason := range reasons {
+					if said != "" {
+						b.events.current[reason] = said
+					}
+				}
+				if _, err := b.reconcile(ctx); err != nil {
+					t.Fatal(err)
+				}
+				for _, reason := range reasons {
+					if got := b.events.current[reason]; got != said {
+						t.Errorf("event %s: %q, want %q", reason, got, said)
+					}
+				}
+			}
+			b.SetMachine(read)
+			if _, err := b.reconcile(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for _, reason := range reasons {
+				if got := b.events.current[reason]; got == "before" {
+					t.Errorf("event %s: %q although the GPUs are read", reason, got)
+				}
+			}
+		})
+	}
 }
 
 func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {

@@ -88,9 +88,6 @@ func TestDevicePluginsAreToldFromTheAmountsShown(t *testing.T) {
 
 	stop()
 	cluster.Publishes(t, "old", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-	// A kubelet knows of the device plugin for five minutes more, unless it is started
-	// anew: then it is a device plugin without devices.
-	cluster.Tool(t, "node", "restart-kubelet", "old")
 	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 }
 

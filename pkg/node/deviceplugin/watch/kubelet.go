@@ -7,6 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -18,7 +21,10 @@ type Kubelet interface {
 
 // kubeletOnly is for nodes on which, as its administrators say, no pod of a device plugin
 // runs. Should the kubelet know better, what it lists is taken all the same.
-type kubeletOnly struct{ kubelet *kubeletAnswers }
+type kubeletOnly struct {
+	kubelet *kubeletAnswers
+	told    news.Teller
+}
 
 // KubeletOnly returns Pods for such a node.
 func KubeletOnly(kubelet Kubelet) Pods {
@@ -34,7 +40,14 @@ func (k *kubeletOnly) SetLeft(time.Time) {}
 // Observe asks the kubelet. Where it has never answered, nothing is kept back; what it said stays so
 // until it says otherwise.
 func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
-	return deviceplugin.Listed(nodeOf(m, k.kubelet.ask(ctx, time.Time{}))), nil
+	answer := k.kubelet.ask(ctx, time.Time{})
+	if ctx.Err() == nil && k.told.IsError(answer.Err) {
+		klog.FromContext(ctx).Error(answer.Err, "The kubelet does not say which pods have GPUs of a device plugin: what it "+
+			"said last counts, nothing if it never did; it is asked again")
+	}
+	reserved := deviceplugin.Listed(nodeOf(m, answer))
+	reserved.Outdated = answer.Err != nil
+	return reserved, nil
 }
 
 // Reserved goes by what the kubelet said last: claims do not wait for it.

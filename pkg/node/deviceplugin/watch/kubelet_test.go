@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -46,10 +48,51 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	m := &gpu.Machine{GPUs: gpusOfNode}
 	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error){
 		"publisher": pods.Observe, "claim": pods.Reserved} {
-		if got, err := ask(ctx, m); err != nil || len(got.Pods) > 0 {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		got, err := ask(ctx, m)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, g := range gpusOfNode {
+			if held := got.GPU(g.UUID); len(held.Pods) > 0 {
+				t.Errorf("%s: of %s is held %+v", name, g.UUID, held)
+			}
 		}
 	}
+}
+
+// A kubelet that does not answer is asked again, and that is logged once.
+func TestKubeletThatDoesNotAnswerIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+		buffer, _ := logger.GetSink().(ktesting.Underlier)
+		ctx := klog.NewContext(t.Context(), logger)
+		k := &kubelet{}
+		pods, m := KubeletOnly(k), &gpu.Machine{GPUs: gpusOfNode}
+		logged := 0
+		for i, step := range []struct {
+			err error
+			// again is that the publisher looks again, by which the next one is asked.
+			again, logs bool
+		}{
+			{errors.New("no socket"), true, true},
+			{errors.New("no socket"), true, false},
+			{nil, false, false},
+			{errors.New("it lists nothing yet"), true, true},
+			{nil, false, false},
+		} {
+			time.Sleep(goodFor)
+			k.err = step.err
+			got, err := pods.Observe(ctx, m)
+			if again := got.Outdated; err != nil || again != step.again {
+				t.Errorf("step %d: it is looked again: %t, %v, want %t", i, again, err, step.again)
+			}
+			now := strings.Count(buffer.GetBuffer().String(), "The kubelet does not say")
+			if logs := now > logged; logs != step.logs {
+				t.Errorf("step %d: it is logged: %t, want %t", i, logs, step.logs)
+			}
+			logged = now
+		}
+	})
 }
 
 // What the kubelet said stays so while it does not answer, as while it is started anew.

@@ -112,6 +112,7 @@ func openObservations(file checkpointFile, left time.Time, locked func(context.C
 func (s *observations) observe(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.mirroredAnew(pod)
 	before, known := s.seen[pod.UID]
 	if s.lost && !s.all && !known && deviceplugin.Holds(pod) {
 		s.seen[pod.UID] = deviceplugin.Observation{Namespace: pod.Namespace, Name: pod.Name, Lost: true}
@@ -135,7 +136,7 @@ func (s *observations) deleted(pod *corev1.Pod) {
 func (s *observations) forget(uid types.UID, pod *corev1.Pod) {
 	devices := s.seen[uid].Devices != nil
 	if devices && pod != nil && deviceplugin.Holds(pod) {
-		runs, err := s.running(uid)
+		runs, err := s.runs(pod)
 		if _, did := s.going[uid]; did && err != nil {
 			return // that it could not be read now ends nothing
 		}
@@ -147,6 +148,33 @@ func (s *observations) forget(uid types.UID, pod *corev1.Pod) {
 	s.changed = s.changed || devices
 	delete(s.seen, uid)
 	delete(s.going, uid)
+}
+
+// runs says whether the pod has processes on the node. Those of a static pod run on when its mirror, which is what
+// the API server has of it, is deleted; the kubelet knows them by the UID in the annotation. Whoever writes pods can
+// write that, so it never hides the pod's own.
+func (s *observations) runs(pod *corev1.Pod) (bool, error) {
+	runs, err := s.running(pod.UID)
+	static := types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
+	if runs || err != nil || static == "" {
+		return runs, err
+	}
+	return s.running(static)
+}
+
+// mirroredAnew goes on with what a static pod was first seen with, now that the kubelet has made its mirror anew.
+func (s *observations) mirroredAnew(pod *corev1.Pod) {
+	static := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	for uid, going := range s.going {
+		if static != "" && going.Annotations[corev1.MirrorPodAnnotationKey] == static && uid != pod.UID &&
+			going.Namespace == pod.Namespace && going.Name == pod.Name {
+			seen := s.seen[uid]
+			seen.Pod = pod
+			s.seen[pod.UID], s.changed = seen, true
+			delete(s.seen, uid)
+			delete(s.going, uid)
+		}
+	}
 }
 
 // sweep forgets the deleted pods that have no processes any more. It returns whether there were any,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -100,6 +101,53 @@ func TestPodThatIsDeletedMeanwhileCountsOnce(t *testing.T) {
 	held := s.reserved([]*corev1.Pod{a}, deviceplugin.Node{GPUs: gpusOfNode}).GPU("GPU-0")
 	if held.Units != 4 || len(held.Pods) != 1 {
 		t.Errorf("%d GiB are held by %v, want 4 by one", held.Units, held.Pods)
+	}
+}
+
+// mirrored is the pod by which a static pod is seen: the kubelet knows the latter by the UID in the annotation, and
+// has it run on when its mirror is deleted.
+func mirrored(pod *corev1.Pod, uid types.UID) *corev1.Pod {
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, corev1.MirrorPodAnnotationKey, "static")
+	pod.UID = uid
+	return pod
+}
+
+// A static pod holds its GPU until it ends itself, and once, however often its mirror is deleted and made again.
+func TestStaticPodOutlivesItsMirror(t *testing.T) {
+	dir := t.TempDir()
+	s := opened(t, dir)
+	runs := true
+	s.running = func(uid types.UID) (bool, error) { return uid == "static" && runs, nil }
+	before, again := mirrored(share("a", "0"), "mirror-1"), mirrored(share("a", "0"), "mirror-2")
+	is := func(when, want string, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) {
+		t.Helper()
+		if got := first(t, s, kubelet, pods...); got != want {
+			t.Errorf("%s: taken are %s, want %s", when, got, want)
+		}
+	}
+	is("at first", "4 0", gives(before), before)
+	s.deleted(before)
+	is("without its mirror", "4 0", gives(before))
+	is("its mirror is back, and the kubelet is silent", "4 0", deviceplugin.Kubelet{Err: errors.New("no socket")}, again)
+	is("its mirror is back", "4 0", gives(again), again)
+	s.deleted(again)
+	s = opened(t, dir)
+	s.running = func(uid types.UID) (bool, error) { return uid == "static" && runs, nil }
+	is("for the next process", "4 0", gives())
+	runs = false
+	s.sweep()
+	is("when it has ended", "0 0", gives())
+}
+
+// Whoever writes pods can write that annotation, too: it hides no processes of the pod's own.
+func TestAnnotationOfAMirrorHidesNoProcesses(t *testing.T) {
+	s := opened(t, t.TempDir())
+	s.running = func(uid types.UID) (bool, error) { return uid == "own", nil }
+	forged := mirrored(share("a", "0"), "own")
+	first(t, s, gives(forged), forged)
+	s.deleted(forged)
+	if got := first(t, s, gives()); got != "4 0" {
+		t.Errorf("taken are %s, want 4 0", got)
 	}
 }
 

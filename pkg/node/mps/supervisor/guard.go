@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"k8s.io/klog/v2"
 
@@ -42,13 +43,19 @@ type guard struct {
 	// lost.
 	held  bool
 	found gpu.ComputeMode
+	// beside is that others have some of the GPU (mps.Use). Then it is not taken; if it is held already, as
+	// claims were there first, it is until these have ended. It may be set beside the other calls.
+	beside atomic.Bool
 }
 
 // errForeign is that processes use the GPU which are no clients of MPS.
 var errForeign = errors.New("processes use the GPU beside MPS")
 
-// enforces says whether the kernel driver can keep programs from the GPU.
-func (g *guard) enforces() bool { return g.probed && g.fixed == nil }
+// enforces says whether the kernel driver can keep programs from the GPU, and is to.
+func (g *guard) enforces() bool { return g.probed && g.canHold() }
+
+// canHold says whether the mode can be set, and may be.
+func (g *guard) canHold() bool { return g.fixed == nil && (g.held || !g.beside.Load()) }
 
 // probe finds out once whether the mode can be set, without a change.
 func (g *guard) probe(ctx context.Context) error {
@@ -73,6 +80,9 @@ func (g *guard) probe(ctx context.Context) error {
 func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	if g.fixed != nil {
 		return nil
+	}
+	if g.beside.Load() {
+		return g.release(ctx)
 	}
 	if err := g.remember(ctx); err != nil {
 		return err
@@ -215,8 +225,11 @@ func (g *guard) set(ctx context.Context, mode gpu.ComputeMode) error {
 	return g.device.SetComputeMode(ctx, mode)
 }
 
-// checkForeign is an errForeign where processes have contexts on the GPU that are not of MPS.
+// checkForeign is an errForeign where processes have contexts on the GPU that are not of MPS, and may not be there.
 func (g *guard) checkForeign(ctx context.Context, ofMPS ...int) error {
+	if g.beside.Load() {
+		return nil
+	}
 	pids, err := g.device.Processes(ctx)
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(ofMPS, pid) })
 	if err != nil || len(pids) == 0 {

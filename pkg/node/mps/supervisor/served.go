@@ -109,9 +109,9 @@ func (all gpus) held() bool {
 	return slices.ContainsFunc(all, func(gpu *served) bool { return gpu.guard.held })
 }
 
-// canHold says whether the mode of any can be set.
+// canHold says whether the mode of any can be set, and may be.
 func (all gpus) canHold() bool {
-	return slices.ContainsFunc(all, func(gpu *served) bool { return gpu.guard.fixed == nil })
+	return slices.ContainsFunc(all, func(gpu *served) bool { return gpu.guard.canHold() })
 }
 
 // uses reads what the GPUs are used for, in their order.
@@ -124,6 +124,7 @@ func (k *keeper) uses() (gpuUses, error) {
 		}
 		if use.Seq > 0 {
 			gpu.guarded.Store(use.Guarded())
+			gpu.guard.beside.Store(use.Beside)
 		}
 		out = append(out, use)
 	}

@@ -44,3 +44,42 @@ func TestProgramThatHadTheGPUBetweenTwoSupervisors(t *testing.T) {
 	w.end()
 	w.awaitMode(d, gpu.ComputeDefault)
 }
+
+// Pods of a device plugin hold a part of the GPU: their programs, and the next ones, run beside claims, which MPS
+// holds to their shares. When they have ended the GPU is MPS' alone, with the clients that it has.
+func TestClaimsBesidePodsOfADevicePlugin(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	const theirs, client = 4711, 4712
+	d.pids = []int{theirs}
+	w.run()
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "their program keeps MPS off")
+	w.uses(mps.Use{Beside: true})
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "MPS is beside it")
+	for _, mib := range []int64{1024, 2048} {
+		w.admit(mib, 25)
+		if s := w.status("a"); d.is() != gpu.ComputeDefault || s.DriverEnforced || s.InForce.MemoryMiB != mib {
+			t.Errorf("compute mode %s, status %+v", d.is(), s)
+		}
+	}
+	if modes := d.was(); len(modes) > 0 {
+		t.Errorf("the compute mode was set to %s", modes)
+	}
+	// A client has had the daemon start a server.
+	server := w.control.startByClient("a", fmt.Sprint(client))
+	d.set(func(d *fakeDevice) { d.pids = []int{server, client} })
+	w.uses(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 2048, ThreadPercent: 25}))
+	w.awaitMode(d, gpu.ComputeExclusiveProcess)
+	w.pass(func() bool { return w.status("a").DriverEnforced }, "nobody else comes")
+	if w.control.server("a") != server {
+		t.Errorf("the server is %d", w.control.server("a"))
+	}
+	// Claims that were there first keep the GPU.
+	w.uses(mps.Use{Beside: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 25}))
+	w.pass(func() bool { s := w.status("a"); return s.Use != nil && s.Use.Beside }, "it knows of others again")
+	if s := w.status("a"); d.is() != gpu.ComputeExclusiveProcess || !s.DriverEnforced || w.control.server("a") != server {
+		t.Errorf("compute mode %s, server %d, status %+v", d.is(), w.control.server("a"), s)
+	}
+	w.control.set(func(c *fakeControl) { c.clients = "" })
+	w.uses(mps.Use{Beside: true})
+	w.awaitMode(d, gpu.ComputeDefault)
+}

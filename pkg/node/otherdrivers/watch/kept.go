@@ -4,15 +4,12 @@ package watch
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
-
-	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers"
@@ -26,31 +23,43 @@ type keptDevice struct {
 	Driver string `json:"driver"`
 	Pool   string `json:"pool"`
 	Name   string `json:"name"`
-	// UUID is that of the GPU.
+	// UUID is that of the GPU; empty if nobody knows on which one it is.
 	UUID string `json:"uuid"`
 }
 
-// load returns what was kept; nothing, if there is none or it cannot be read: what is published
-// is seen again.
-func (f keptFile) load(ctx context.Context) map[otherdrivers.Device]string {
+// open returns what was kept, nothing if there is none. A file that cannot be read is set aside, and
+// damage says so: what is published is seen again, and of what NVIDIA's driver published the kubelet tells.
+func (f keptFile) open() (on map[otherdrivers.Device]string, damage, err error) {
+	on, damage = f.load()
+	if damage == nil || errors.Is(damage, fs.ErrNotExist) {
+		return on, nil, nil
+	}
+	aside := string(f) + ".damaged"
+	if err := os.Rename(string(f), aside); err != nil {
+		return nil, nil, fmt.Errorf("set the damaged file aside: %w", err)
+	}
+	return nil, fmt.Errorf("which GPUs pods have of DRA drivers that were removed cannot be read, and lies in %s now: "+
+		"pods with claims of gpu.nvidia.com count on every GPU until they end, where that driver is not back; pods with "+
+		"GPUs of another removed driver are not seen, so end them: %w", aside, damage), nil
+}
+
+func (f keptFile) load() (map[otherdrivers.Device]string, error) {
 	data, err := os.ReadFile(string(f))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err != nil {
+		return nil, err
 	}
 	var kept []keptDevice
-	if err == nil {
-		err = json.Unmarshal(data, &kept)
+	if err := json.Unmarshal(data, &kept); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", string(f), err)
 	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Which GPUs other DRA drivers had cannot be read, going by what they publish",
-			"file", string(f))
-		return nil
+	if kept == nil {
+		return nil, fmt.Errorf("decode %s: it lacks the list of devices", string(f))
 	}
-	out := map[otherdrivers.Device]string{}
+	on := map[otherdrivers.Device]string{}
 	for _, d := range kept {
-		out[otherdrivers.Device{Driver: d.Driver, Pool: d.Pool, Name: d.Name}] = d.UUID
+		on[otherdrivers.Device{Driver: d.Driver, Pool: d.Pool, Name: d.Name}] = d.UUID
 	}
-	return out
+	return on, nil
 }
 
 func (f keptFile) store(on map[otherdrivers.Device]string) error {

@@ -5,7 +5,7 @@
 //
 // The watch is narrowed by the API server to the slices of the node that are not this driver's, so
 // where there are none it is one idle connection. The kubelet is asked, every few seconds, only
-// where another driver has one of the GPUs.
+// where another driver has one of the GPUs, and once at the start: pods may have GPUs of a driver that is gone.
 package watch
 
 import (
@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -58,9 +59,9 @@ type Options struct {
 	// File is where it is kept which devices are held.
 	File string
 	// OnChange is called when GPUs may be other drivers' or not any more; OnUnread is told, as
-	// long as the slices cannot be read, why.
-	OnChange func()
-	OnUnread func(err error)
+	// long as the slices cannot be read, why; OnDamaged, if set, that the file could not be read.
+	OnChange            func()
+	OnUnread, OnDamaged func(err error)
 }
 
 // Watch is the Pods of its Options, with what other drivers have.
@@ -69,12 +70,15 @@ type Watch struct {
 	Options
 	slices cache.SharedIndexInformer
 	told   cache.ResourceEventHandlerRegistration
-	// read is closed when all slices have been seen once; look is signalled when the kubelet is
+	// read is closed when all slices have been seen once, and the kubelet was asked; look is signalled when it is
 	// to be asked anew.
 	read, look chan struct{}
 
-	// stored is what the file has; it belongs to Run.
-	stored map[otherdrivers.Device]string
+	// stored is what the file has, answered whether the kubelet has ever told who has what, and failures
+	// are why it did not; they belong to Run.
+	stored   map[otherdrivers.Device]string
+	answered bool
+	failures news.Teller
 
 	mu        sync.Mutex
 	owner     string
@@ -89,7 +93,16 @@ var errNotAsked = errors.New("the kubelet has not been asked yet")
 
 // New returns a Watch, which has to Run.
 func New(ctx context.Context, o Options) (*Watch, error) {
-	stored := keptFile(o.File).load(ctx)
+	stored, damage, err := keptFile(o.File).open()
+	if err != nil {
+		return nil, err
+	}
+	if damage != nil {
+		klog.FromContext(ctx).Error(damage, "A state file was damaged")
+		if o.OnDamaged != nil {
+			o.OnDamaged(damage)
+		}
+	}
 	w := &Watch{Pods: o.Pods, Options: o, read: make(chan struct{}), look: make(chan struct{}, 1),
 		machine: &gpu.Machine{}, stored: stored, kept: stored, held: otherdrivers.Held{Err: errNotAsked}}
 	factory := informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithTransform(w.slim),
@@ -107,7 +120,6 @@ func New(ctx context.Context, o Options) (*Watch, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("watch the ResourceSlices of node %s: %w", o.NodeName, err)
 	}
-	var err error
 	w.told, err = w.slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { w.republished() }, DeleteFunc: func(any) { w.republished() },
 		UpdateFunc: func(_, _ any) { w.republished() },
@@ -166,7 +178,7 @@ func (w *Watch) onGPUs() map[otherdrivers.Device]string {
 }
 
 func (w *Watch) having() map[string]otherdrivers.GPU {
-	return otherdrivers.Having(w.onGPUs(), w.kept, w.held, w.owner)
+	return otherdrivers.Having(w.machine, w.onGPUs(), w.kept, w.held, w.owner)
 }
 
 // undecided says whether only the kubelet's answer, which is awaited, tells whose GPUs are.
@@ -191,14 +203,15 @@ func (w *Watch) Run(ctx context.Context) {
 	wg.Go(func() { w.slices.RunWithContext(ctx) })
 	select {
 	case <-w.told.HasSyncedChecker().Done():
-		close(w.read)
-		w.OnChange()
 	case <-ctx.Done():
 		return
 	}
+	more := w.ask(ctx)
+	close(w.read)
+	w.OnChange()
 	for {
 		var again <-chan time.Time
-		if w.ask(ctx) {
+		if more {
 			again = time.After(askInterval)
 		}
 		select {
@@ -207,14 +220,15 @@ func (w *Watch) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		more = w.ask(ctx)
 	}
 }
 
-// ask asks the kubelet who has devices on the node's GPUs, if there are any, and returns whether
-// there are.
+// ask asks the kubelet who has devices on the node's GPUs, if there are any or it has never answered, and returns
+// whether it is to be asked again.
 func (w *Watch) ask(ctx context.Context) bool {
 	w.mu.Lock()
-	nothing := len(w.kept) == 0 && len(w.onGPUs()) == 0
+	nothing := w.answered && len(w.kept) == 0 && len(w.onGPUs()) == 0
 	if nothing {
 		w.held = otherdrivers.Held{Err: errNotAsked}
 	}
@@ -229,15 +243,21 @@ func (w *Watch) ask(ctx context.Context) bool {
 		held.Pods[d] = append(held.Pods[d], c.Pod)
 	}
 	logger := klog.FromContext(ctx)
-	if err != nil {
-		logger.Error(err, "Which pods have GPUs of other DRA drivers is not known, so all of them are taken to be held")
+	if w.failures.IsError(err) {
+		logger.Error(err, "Which pods have GPUs of other DRA drivers is not known, so all that these are known to have had "+
+			"are taken to be held")
 	}
 	var keep map[otherdrivers.Device]string
 	w.update(func() {
 		w.held = held
-		w.kept = otherdrivers.Keep(w.onGPUs(), w.kept, held)
+		kept := w.kept
+		if !w.answered {
+			kept = otherdrivers.WithUnplaced(w.published, kept, held)
+		}
+		w.kept = otherdrivers.Keep(w.onGPUs(), kept, held)
 		keep = w.kept
 	})
+	w.answered = w.answered || err == nil
 	if maps.Equal(keep, w.stored) {
 		return true
 	}

@@ -47,9 +47,14 @@ type kubelet struct {
 	pods  []podresources.Claimed
 	err   error
 	asked int
+	// before, if set, is called before it answers.
+	before func()
 }
 
 func (k *kubelet) Claimed(context.Context) ([]podresources.Claimed, error) {
+	if k.before != nil {
+		k.before()
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked++
@@ -82,14 +87,21 @@ type bench struct {
 	// changes counts how often it was told of one, shown is what was shown last.
 	changes atomic.Int64
 	shown   string
+	// damaged is what was told of files.
+	damaged []error
 }
 
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
-	b := &bench{client: fake.NewClientset(objects...), kubelet: &kubelet{},
-		file:    filepath.Join(t.TempDir(), "otherdrivers.json"),
-		machine: &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}, stop: func() {}}
+	b := unstarted(t, objects...)
 	b.start(t)
 	return b
+}
+
+// unstarted is a bench on which nothing watches yet.
+func unstarted(t *testing.T, objects ...runtime.Object) *bench {
+	return &bench{client: fake.NewClientset(objects...), kubelet: &kubelet{},
+		file:    filepath.Join(t.TempDir(), "otherdrivers.json"),
+		machine: &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}, stop: func() {}}
 }
 
 // start begins to watch, as a new process.
@@ -100,7 +112,8 @@ func (b *bench) start(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctx)
 	var err error
 	b.Watch, err = New(ctx, Options{Client: b.client, NodeName: "n1", Kubelet: b.kubelet, Pods: noPods{}, File: b.file,
-		OnChange: func() { b.changes.Add(1) }, OnUnread: func(err error) { t.Error(err) }})
+		OnChange: func() { b.changes.Add(1) }, OnUnread: func(err error) { t.Error(err) },
+		OnDamaged: func(err error) { b.damaged = append(b.damaged, err) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,8 +250,8 @@ func TestGPUThatIsThisDriversByTheNodesLabel(t *testing.T) {
 	})
 }
 
-// A node on which no other driver has GPUs pays for one watch of nothing: the API server selects,
-// and the kubelet is not asked.
+// A node on which no other driver has GPUs pays for one watch of nothing, which the API server selects, and for one
+// question to the kubelet.
 func TestNodeWithoutOtherDriversPaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := neighbour()
@@ -246,9 +259,12 @@ func TestNodeWithoutOtherDriversPaysNothing(t *testing.T) {
 			"resource.kubernetes.io/pciBusID": {StringValue: ptr.To("0000:60:00.0")}}
 		b := newBench(t, nic)
 		b.shows(t, "")
+		later()
+		later()
+		b.shows(t, "")
 		b.stop()
-		if n := b.kubelet.wasAsked(); n > 0 {
-			t.Errorf("the kubelet was asked %d times", n)
+		if n := b.kubelet.wasAsked(); n != 1 {
+			t.Errorf("the kubelet was asked %d times, want once", n)
 		}
 		for _, action := range b.client.Actions() {
 			list, ok := action.(k8stesting.ListActionImpl)

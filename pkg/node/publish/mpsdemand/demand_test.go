@@ -40,6 +40,8 @@ func TestUses(t *testing.T) {
 	alone, largest := mps.Use{Reserved: true}, mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}
 	others := offers(mode.MPS, isolation.NameMPS)
 	others.Others = map[string]bool{"GPU-1": true}
+	besideNode := offers(mode.MPS, isolation.NameMPSNode)
+	besideNode.Others = others.Others
 	for name, test := range map[string]struct {
 		offered Offered
 		records []state.Record
@@ -49,8 +51,9 @@ func TestUses(t *testing.T) {
 		"another mode":              {offered: offers(mode.Share, isolation.NameNone)},
 		"MPS":                       {offered: offers(mode.MPS, isolation.NameMPS), own: [2]mps.Use{alone, alone}},
 		"one daemon":                {offered: offers(mode.MPS, isolation.NameMPSNode), node: [2]mps.Use{alone, alone}},
-		"a GPU of another driver's": {offered: others, own: [2]mps.Use{alone}},
-		"dynamic":                   {offered: offers(mode.Dynamic, isolation.NameMPS)},
+		"a GPU of another driver's": {offered: others, own: [2]mps.Use{alone, {Beside: true}}},
+		"one daemon, and a GPU of another driver's": {offered: besideNode},
+		"dynamic": {offered: offers(mode.Dynamic, isolation.NameMPS)},
 		"dynamic, with a claim": {offered: offers(mode.Dynamic, isolation.NameMPS),
 			records: []state.Record{share(isolation.NameMPS)}, own: [2]mps.Use{{Claimed: true, Limits: largest}}},
 		"a claim by the other daemon": {offered: offers(mode.MPS, isolation.NameMPS),

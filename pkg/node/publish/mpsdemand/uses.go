@@ -73,9 +73,10 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 	uses := map[daemonGPU]mps.Use{}
 	for _, g := range o.Machine.GPUs {
 		// Programs of another driver's pods, or of a device plugin's, are not to be kept off the GPU.
-		alone := o.by(isolation.NameMPS) && o.Offer.Mode != mode.Dynamic && !o.Others[g.UUID]
-		uses[daemonGPU{g.UUID, false}] = mps.Use{Reserved: alone}
-		uses[daemonGPU{g.UUID, true}] = mps.Use{Reserved: o.by(isolation.NameMPSNode)}
+		byMPS, others := o.by(isolation.NameMPS) && o.Offer.Mode != mode.Dynamic, o.Others[g.UUID]
+		uses[daemonGPU{g.UUID, false}] = mps.Use{Reserved: byMPS && !others, Beside: byMPS && others}
+		// The one daemon takes all GPUs, or none.
+		uses[daemonGPU{g.UUID, true}] = mps.Use{Reserved: o.by(isolation.NameMPSNode) && len(o.Others) == 0}
 	}
 	for _, r := range records {
 		if !usesMPS(r) {
