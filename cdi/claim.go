@@ -161,24 +161,41 @@ const AnnotationMade = "gpu.aliyun.com/mig-instance-made"
 // Devices returns the names of a spec's devices, in its order, and the UUIDs of the MIG instances that were made for
 // them; none if there is no such spec, or it cannot be read as one.
 func (d Dir) Devices(name string) (names, made []string, err error) {
-	data, err := os.ReadFile(d.path(name))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("read CDI spec %s: %w", name, err)
-	}
-	var s specs.Spec
-	if json.Unmarshal(data, &s) != nil {
-		return nil, nil, nil
-	}
-	for _, device := range s.Devices {
+	devices, err := d.devices(name)
+	for _, device := range devices {
 		names = append(names, device.Name)
 		if uuid := device.Annotations[AnnotationMade]; uuid != "" {
 			made = append(made, uuid)
 		}
 	}
-	return names, made, nil
+	return names, made, err
+}
+
+// Nodes returns the paths of the device nodes that a spec's devices bring into containers, without those that all
+// containers with a GPU have; none if there is no such spec, or it cannot be read as one.
+func (d Dir) Nodes(name string) (paths []string, err error) {
+	devices, err := d.devices(name)
+	for _, device := range devices {
+		for _, node := range device.ContainerEdits.DeviceNodes {
+			paths = append(paths, node.Path)
+		}
+	}
+	return paths, err
+}
+
+func (d Dir) devices(name string) ([]specs.Device, error) {
+	data, err := os.ReadFile(d.path(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read CDI spec %s: %w", name, err)
+	}
+	var s specs.Spec
+	if json.Unmarshal(data, &s) != nil {
+		return nil, nil
+	}
+	return s.Devices, nil
 }
 
 // Claims returns the UIDs of the claims for which a spec, or the temporary

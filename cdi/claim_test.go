@@ -40,8 +40,9 @@ func TestDeviceNames(t *testing.T) {
 func TestSpecIsSeenByTheRuntime(t *testing.T) {
 	dir := Dir(filepath.Join(t.TempDir(), "made", "on", "demand"))
 	device := DeviceName(uid, "gpu", "gpu-0", "")
-	s, err := Spec(specs.ContainerEdits{Env: []string{"A=1"}},
-		[]specs.Device{{Name: device, ContainerEdits: specs.ContainerEdits{Env: []string{"B=2"}}}})
+	s, err := Spec(specs.ContainerEdits{Env: []string{"A=1"}, DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidiactl"}}},
+		[]specs.Device{{Name: device, ContainerEdits: specs.ContainerEdits{Env: []string{"B=2"},
+			DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidia0", HostPath: "/driver/dev/nvidia0"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +60,10 @@ func TestSpecIsSeenByTheRuntime(t *testing.T) {
 	uids, err := dir.Claims()
 	if err != nil || len(uids) != 1 || uids[0] != uid {
 		t.Errorf("claims %v, %v", uids, err)
+	}
+	nodes, err := dir.Nodes(name)
+	if diff := cmp.Diff([]string{"/dev/nvidia0"}, nodes); diff != "" || err != nil {
+		t.Errorf("%v, device nodes of the devices (-want +got):\n%s", err, diff)
 	}
 	if err := dir.Remove(name); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 // GPU is what a grant has to remember of its GPU, so that it can be undone
 // and accounted when the GPU itself can no longer be read.
 type GPU struct {
+	// Index is that of the time when it was granted, by which its device is named: see Current.
 	Index     int    `json:"index"`
 	UUID      string `json:"uuid"`
 	Model     string `json:"model"`

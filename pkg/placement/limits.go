@@ -8,8 +8,11 @@ import "github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 // further claim there.
 type Shared struct {
 	GPU
-	// Room is what claims can have of it together, Granted what they have.
+	// Room is what claims can have of it together, Granted what they have as the scheduler counts it.
 	Room, Granted gpu.Amount
+	// ByName is what the scheduler takes for used beside Used: it counts by names, and claims hold another
+	// GPU, or one that is gone, by the name of this one.
+	ByName int64
 }
 
 // Wanted is what claims wait for that the limits for one share after the other would keep
@@ -40,11 +43,12 @@ func Limits(gpus []Shared, largest int64, w Wanted) []gpu.Amount {
 	return out
 }
 
-// behind is the GPU of which the least part is taken, of those that take claims. Its memory is
-// zero if none does.
+// behind is the GPU of which the least part is taken, of those that take claims, as the scheduler counts: nobody waits
+// for a GPU to catch up that it does not let. Its memory is zero if none takes any.
 func behind(gpus []Shared) GPU {
 	var least GPU
 	for _, g := range gpus {
+		g.Used += g.ByName
 		if !g.Full && (least.Memory == 0 || fuller(g.GPU, least) < 0) {
 			least = g.GPU
 		}

@@ -75,6 +75,12 @@ func TestLimits(t *testing.T) {
 	}
 	reserved := shared(0, 0)
 	reserved[0].Used, reserved[0].Room = 9, gpu.Amount{Units: 6, Shares: 19}
+	// The scheduler counts 10 GiB on the second, which nobody has of it.
+	counted := func(first int64) []placement.Shared {
+		gpus := shared(first, 0)
+		gpus[1].ByName, gpus[1].Granted = 10, gpu.Amount{Units: 10, Shares: 1}
+		return gpus
+	}
 	of := func(units, shares int64) gpu.Amount { return gpu.Amount{Units: units, Shares: shares} }
 	none, twoShares := placement.Wanted{}, placement.Wanted{One: gpu.Amount{Units: 6, Shares: 2}}
 	onFirst := func(units int64) placement.Wanted {
@@ -95,6 +101,9 @@ func TestLimits(t *testing.T) {
 		"all full":                           {shared(-15, -15), 15, none, []gpu.Amount{{}, {}}},
 		"by the part of each":                {unlike, 20, none, []gpu.Amount{of(30, 1), of(16, 1)}},
 		"reserved without a claim":           {reserved, 0, none, []gpu.Amount{of(1, 1), of(15, 1)}},
+		"counted by its name":                {counted(0), 10, none, []gpu.Amount{of(15, 1), of(5, 1)}},
+		"nobody waits for it":                {counted(9), 2, none, []gpu.Amount{of(6, 1), of(5, 1)}},
+		"but up to it":                       {counted(11), 2, none, []gpu.Amount{of(1, 1), of(5, 1)}},
 		"two containers wait":                {shared(0, 0, 4), 4, twoShares, []gpu.Amount{of(6, 2), of(6, 2), of(2, 2)}},
 		"one that names a GPU":               {shared(4, 0), 4, onFirst(7), []gpu.Amount{of(3, 1), of(15, 1)}},
 		"one beside another that never came": {shared(0, 4), 4, onFirst(19), []gpu.Amount{of(15, 2), {}}},

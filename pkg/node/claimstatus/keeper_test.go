@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -66,6 +67,22 @@ func TestEntries(t *testing.T) {
 		"Healthy=False"}; !cmp.Equal(
 		got, want) {
 		t.Errorf("conditions %v, want %v", got, want)
+	}
+}
+
+// After a boot a GPU may have another index than when it was granted, by which its device is named.
+func TestEntryOfAGPUWithAnotherIndex(t *testing.T) {
+	entries, err := Of([]claim.Grant{share("gpu-2-core-mem", 2, 3)},
+		Facts{Machine: &gpu.Machine{GPUs: []gpu.GPU{{Index: 1, UUID: "GPU-a"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var data v1alpha1.DeviceStatus
+	if err := json.Unmarshal(entries[0].Data.Raw, &data); err != nil {
+		t.Fatal(err)
+	}
+	if entries[0].Device != "gpu-2-core-mem" || data.GPUs[0].Index != 1 {
+		t.Errorf("device %s has GPUs %+v, want index 1", entries[0].Device, data.GPUs)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -25,6 +26,8 @@ const messageMost = 1024
 
 // Facts are what is to be known of a prepared claim beside its grants.
 type Facts struct {
+	// Machine is the node's, nil while it has not been read: it says which indices the GPUs have now.
+	Machine *gpu.Machine
 	// NotReady says why a container that starts now would lack something; empty if none
 	// would.
 	NotReady string
@@ -37,7 +40,7 @@ type Facts struct {
 // Of are the entries for the grants of a claim: one for each allocation result, in order.
 // Their conditions have no times.
 func Of(grants []claim.Grant, f Facts) ([]resourceapi.AllocatedDeviceStatus, error) {
-	results := claim.Results(grants)
+	results := claim.Results(claim.Current(grants, f.Machine))
 	out := make([]resourceapi.AllocatedDeviceStatus, 0, len(results))
 	for _, result := range results {
 		data, err := json.Marshal(dataOf(result, f.Level))

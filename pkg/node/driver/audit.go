@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -35,7 +36,8 @@ type AuditConfig struct {
 
 var errIncomplete = errors.New("the records of prepared claims are being restored: what pods use is not judged yet")
 
-// auditedPods are the node's pods as the audit sees them.
+// auditedPods are the node's pods as the audit sees them. Where pods are not watched, it is the first to see one that
+// has joined a prepared claim.
 func (a *agent) auditedPods() *auditwatch.Pods {
 	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
 	if !a.WatchPods {
@@ -47,6 +49,9 @@ func (a *agent) auditedPods() *auditwatch.Pods {
 			}
 			if err != nil {
 				return nil, fmt.Errorf("read claim %s/%s: %w", namespace, name, err)
+			}
+			if err := a.preparer.EnterReserved(ctx, c); err != nil {
+				klog.FromContext(ctx).Error(err, "It is not noted who uses a claim, will try again", "claim", klog.KObj(c))
 			}
 			return reader.Pods(ctx, c)
 		}

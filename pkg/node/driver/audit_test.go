@@ -11,12 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +28,8 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -89,6 +93,42 @@ func TestGranted(t *testing.T) {
 	}
 	if want := map[int]bool{0: true, 1: true}; !maps.Equal(want, granted.Offered) {
 		t.Errorf("offered are GPUs %v, want those that claims have", granted.Offered)
+	}
+}
+
+// running are the pods that have processes.
+type running struct {
+	preparetest.Node
+	pods map[types.UID]bool
+}
+
+func (r running) Running(pod types.UID) (bool, error) { return r.pods[pod], nil }
+
+// Where pods are not watched, a pod that joins a prepared claim is known to use it once it is on a GPU: the claim is
+// not unprepared while its processes run, though it was deleted by force.
+func TestPodThatJoinsAClaimIsNoted(t *testing.T) {
+	a, store := agentWithClaims(t, 2)
+	if err := store.SetComplete(); err != nil {
+		t.Fatal(err)
+	}
+	now := running{pods: map[types.UID]bool{"p1": true, "joined": true}}
+	a.preparer = prepare.New(prepare.Options{Store: store, Node: now, Specs: cdi.Dir(t.TempDir()),
+		Listener: preparetest.Listener{}})
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c1", UID: "uid1"}}
+	for _, pod := range []string{"p1", "joined"} {
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod, UID: types.UID(pod)})
+	}
+	a.Client = fake.NewClientset(c)
+	granted, err := a.granted(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.auditedPods().Of(t.Context(), map[types.UID]bool{"joined": true}, granted.Claims)
+	now.pods["p1"] = false
+	if err := a.preparer.Unprepare(t.Context(), "uid1"); err == nil ||
+		!strings.Contains(err.Error(), "processes still run of the pod with UID joined") {
+		t.Errorf("unprepared while a pod uses the claim that has joined it: %v", err)
 	}
 }
 

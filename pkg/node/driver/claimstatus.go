@@ -31,7 +31,7 @@ func (a *agent) claimStatuses(ctx context.Context) ([]claimstatus.Claim, error) 
 	if err != nil {
 		return nil, err
 	}
-	facts := claimstatus.Facts{Unhealthy: map[string]string{}, Level: a.isolationLevel()}
+	facts := claimstatus.Facts{Machine: a.preparer.Machine(), Unhealthy: map[string]string{}, Level: a.isolationLevel()}
 	for _, d := range a.publisher.Health(records) {
 		facts.Unhealthy[d.Device] = d.Message
 	}

@@ -150,16 +150,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 		return err
 	}
 	a.calls.busy = a.Busy
-	a.calls.onRegistered = func() {
-		a.registration.done()
-		if m := a.preparer.Machine(); m != nil && len(m.Partitioned) > 0 {
-			// The instance before may have made and destroyed MIG instances since.
-			signaling.Send(a.rescan)
-		}
-		if err := makeReadyFile(a.ReadyFile); err != nil {
-			a.fail(err)
-		}
-	}
+	a.calls.onRegistered = a.registered
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
@@ -181,6 +172,20 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	}
 	a.helper = helper
 	return nil
+}
+
+// registered is called when the kubelet has registered this instance, and asks it from now on.
+func (a *agent) registered() {
+	a.registration.done()
+	// The instance before may have prepared claims since: their CDI specs are as its version writes them.
+	signaling.Send(a.recovery.again)
+	if m := a.preparer.Machine(); m != nil && len(m.Partitioned) > 0 {
+		// It may also have made and destroyed MIG instances.
+		signaling.Send(a.rescan)
+	}
+	if err := makeReadyFile(a.ReadyFile); err != nil {
+		a.fail(err)
+	}
 }
 
 // publish has the node's ResourceSlices be these from now on.

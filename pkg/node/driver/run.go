@@ -174,6 +174,8 @@ type agent struct {
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
 	registration *registration
+	// recovery brings what is prepared in line with the GPUs of now.
+	recovery *recovery
 	// rescan is sent to have the GPUs read at once.
 	rescan chan struct{}
 	// healthChanged is sent when the health of devices may be another one.
@@ -216,8 +218,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
-	recovery := &recovery{recover: a.recover, again: make(chan struct{}, 1)}
-	a.limited.rewrite = func() { signaling.Send(recovery.again) }
+	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
+	a.limited.rewrite = func() { signaling.Send(a.recovery.again) }
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: gpus, Events: a.events, Machines: usable,
 		// Before anything is prepared, or published.
@@ -225,7 +227,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 			a.limited.look(ctx, inv.Machine)
 			a.preparer.SetInventory(inv)
 		}),
-		Changed: recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval,
+		Changed: a.recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval,
 		Health: monitor, Rescan: a.rescan,
 	})
 	var wg sync.WaitGroup
@@ -267,7 +269,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	// The publisher has to know before it publishes anything.
 	dirs := newDirWatch(a.sharedDirs(), a.sockets(), a.registration.overdue)
 	usable.looked(dirs.look().gone)
-	wg.Go(func() { recovery.run(ctx) })
+	wg.Go(func() { a.recovery.run(ctx) })
 	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
 	wg.Go(func() { a.watchRuntime(ctx, usable) })
 	wg.Go(func() { a.publisher.Run(ctx) })
@@ -320,6 +322,7 @@ func (a *agent) follow(ctx context.Context) error {
 			a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
 				"of them other DRA drivers publish: "+err.Error())
 		},
+		OnDamaged: func(err error) { a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error()) },
 	})
 	a.pods = a.others
 	return err

@@ -233,6 +233,17 @@ gpushare_mps_daemon_restarts_total{gpu="0",uuid="GPU-a"} 3
 	collect(t, collectorOf(t, NodeOf(Holdings{}), nil), "", "gpu_healthy", "gpu_memory_capacity_bytes")
 }
 
+// Metrics of a claim and of its GPU are joined by the GPU's index and UUID, also after a boot in which the GPU has
+// another index than when it was granted.
+func TestClaimOfAGPUWithAnotherIndex(t *testing.T) {
+	granted := share(1, 3, 0, nil)
+	granted.GPU.Index = 2
+	n := NodeOf(Holdings{Machine: machine(), Claims: []Granted{{usage.Claim{Grants: []claim.Grant{granted}}, nil}}})
+	if len(n.Claims) != 1 || n.Claims[0].ID != n.GPUs[1].ID {
+		t.Errorf("claims %+v, want one of the GPU %+v", n.Claims, n.GPUs[1].ID)
+	}
+}
+
 // registry has a sample of everything of the driver that its programs show.
 func registry(t *testing.T) *prometheus.Registry {
 	t.Helper()

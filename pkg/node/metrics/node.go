@@ -117,7 +117,7 @@ func NodeOf(h Holdings) Node {
 	granted := map[string]*GPU{}
 	for _, c := range h.Claims {
 		seen := map[mode.Mode]bool{}
-		for _, g := range c.Grants {
+		for _, g := range claim.Current(c.Grants, h.Machine) {
 			if !seen[g.Mode] {
 				seen[g.Mode] = true
 				n.Prepared[g.Mode]++

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -204,7 +206,7 @@ func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*
 
 // allocated says whether the claim that the record stands for is still allocated what the
 // record says, and which pods it is reserved for. A claim that was made anew under the
-// same name is not that claim: ofAnother are the pods that it is reserved for.
+// same name is not that claim: ofAnother are the pods that can only use it.
 func (s *Sweeper) allocated(
 	ctx context.Context, r state.Record,
 ) (same bool, reservedFor, ofAnother []types.UID, err error) {
@@ -215,8 +217,22 @@ func (s *Sweeper) allocated(
 	case err != nil:
 		return false, nil, nil, err
 	case c.UID != r.UID:
-		return false, nil, prepare.PodsOf(c), nil
+		pods, err := s.options.Cluster.Pods(ctx, c)
+		return false, nil, startedAfter(c, pods), err
 	default:
 		return prepare.SameAllocation(r, c), prepare.PodsOf(c), nil, nil
 	}
+}
+
+// startedAfter are those of the pods that the kubelet has taken up since the claim was made, or has not yet. One that
+// ran before has what an earlier claim of the name was allocated: kube-controller-manager reserves a claim for running
+// pods that name it, whichever it was when they started.
+func startedAfter(c *resourceapi.ResourceClaim, pods []*corev1.Pod) []types.UID {
+	var uids []types.UID
+	for _, pod := range pods {
+		if started := pod.Status.StartTime; started == nil || !started.Before(&c.CreationTimestamp) {
+			uids = append(uids, pod.UID)
+		}
+	}
+	return uids
 }

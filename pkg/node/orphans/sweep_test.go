@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,11 +30,21 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// api is what the API server knows of claims, and the names of those that it does not tell.
+// api is what the API server knows of claims and pods, and the names of the claims that it does not tell.
 type api struct {
 	preparetest.Cluster
 	claims []*resourceapi.ResourceClaim
+	pods   []*corev1.Pod
 	away   map[string]bool
+}
+
+func (a *api) Pods(_ context.Context, c *resourceapi.ResourceClaim) (pods []*corev1.Pod, err error) {
+	for _, pod := range a.pods {
+		if slices.Contains(prepare.PodsOf(c), pod.UID) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
 }
 
 func (a *api) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
@@ -192,27 +204,6 @@ func TestSweep(t *testing.T) {
 	s.start(t, "boot-2")
 	s.api.claims = nil
 	s.after(t, 0, uids{"u2"}, nil)
-}
-
-// The pods of a claim that was made anew under the same name use nothing of the one before.
-func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
-	s := newSweeps(t)
-	if _, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1")); err != nil {
-		t.Fatal(err)
-	}
-	anew := wholeGPU("u1", 2, "p2")
-	anew.UID = "new"
-	s.api.claims = []*resourceapi.ResourceClaim{anew}
-	s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p1", "p2", "joined"}}, true
-	s.running["joined"] = true
-	s.after(t, 0, uids{"u1"}, nil)
-	s.after(t, sweepGrace, uids{"u1"}, uids{"u1"})
-	if user := s.told[0].User; user != "joined" {
-		t.Errorf("the user is %q", user)
-	}
-	s.running["joined"] = false
-	s.after(t, 0, nil, nil)
 }
 
 // Whatever the API server says, what a process may use is not released; nor where

@@ -85,9 +85,11 @@ func (p *Preparer) checkPlaces(ctx context.Context, w *preparation) error {
 		}
 		for _, i := range there {
 			if i.PlaceOf().Overlaps(g.GPU.MIG.PlaceOf()) {
-				return withReason(ReasonNotStartable, fmt.Errorf("%s cannot be made: %s is in the way, which this claim has "+
-					"not made: the kubelet tries again by itself; if it stays, delete the pod to have it placed again", g.GPU,
-					i.Place()))
+				records, unread := p.Prepared(ctx)
+				err := fmt.Errorf("%s cannot be made: %s is in the way, which this claim has not made: the kubelet tries again by "+
+					"itself; if it stays, delete the pod to have it placed again", g.GPU, i.Place())
+				return withReason(ReasonNotStartable,
+					held{claimsBeside(othersOf(records, w.claim.UID), w.record.Grants), errors.Join(err, unread)})
 			}
 		}
 	}

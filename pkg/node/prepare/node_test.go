@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -164,10 +165,12 @@ func (a *api) Pods(_ context.Context, c *resourceapi.ResourceClaim) ([]*corev1.P
 	return pods, a.err
 }
 
-// fakeBase has all GPUs and instances, or those of a machine.
+// fakeBase has all GPUs and instances, or those of a machine. Their device nodes are named like them, unless paths has
+// them.
 type fakeBase struct {
 	missing map[string]error
 	of      *gpu.Machine
+	paths   map[string]string
 }
 
 func (b fakeBase) Common() specs.ContainerEdits {
@@ -180,7 +183,7 @@ func (b fakeBase) GPU(uuid string) (specs.ContainerEdits, error) {
 			return specs.ContainerEdits{}, fmt.Errorf("GPU %s is unknown", uuid)
 		}
 	}
-	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
+	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: cmp.Or(b.paths[uuid], "/dev/"+uuid)}}}, nil
 }
 
 func (b fakeBase) Check(uuid string) error { return b.missing[uuid] }

@@ -47,6 +47,8 @@ type Specs interface {
 	// Devices are the names of a spec's devices, and the UUIDs of the MIG instances that were made for them; none if
 	// there is no such spec, or it cannot be read.
 	Devices(name string) (names, made []string, err error)
+	// Nodes are the paths in containers of the device nodes that a spec's devices bring; none likewise.
+	Nodes(name string) (paths []string, err error)
 }
 
 // MPS is how GPUs are had back that MPS has to itself; mps.Dir implements it.
@@ -92,7 +94,8 @@ type Inventory struct {
 // most claims it is not asked at all.
 type Cluster interface {
 	// Pods are the pods that use the claim and still exist, in the claim's order. They
-	// are read when a claim is prepared that has limits, or several linked GPUs.
+	// are read when a claim is prepared that has limits, or several linked GPUs, and when one was made anew while what
+	// the one of its name had before is prepared.
 	Pods(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error)
 	// Claim is the claim of that name, as it is now. That there is none is the API
 	// server's NotFound.

@@ -152,8 +152,9 @@ func (w *preparation) makesInstances() bool {
 	return slices.ContainsFunc(w.record.Grants, func(g claim.Grant) bool { return g.GPU.Unmade() })
 }
 
-// preparationOf is that of a claim of which there is a record already.
+// preparationOf is that of a claim of which there is a record already, with the indices that its GPUs have now.
 func (p *Preparer) preparationOf(inv *Inventory, r state.Record) (*preparation, error) {
+	r.Grants = claim.Current(r.Grants, inv.Machine)
 	isolated, err := isolation.ForClaim(p.options.Isolation, r.UID, r.Grants, r.Order)
 	return &preparation{inventory: inv, record: r, isolated: isolated}, err
 }
@@ -240,12 +241,7 @@ func (p *Preparer) enter(
 	if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
 		return withReason(ReasonNotServed, errDraining)
 	}
-	var others []usage.Claim
-	for _, r := range records {
-		if r.UID != w.claim.UID {
-			others = append(others, r.Usage())
-		}
-	}
+	others := othersOf(records, w.claim.UID)
 	maxShares := func(g claim.Grant) (int64, error) {
 		backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
 		if err != nil {

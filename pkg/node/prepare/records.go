@@ -219,12 +219,32 @@ func effects(isolated isolation.Claim) []state.Effect {
 	return out
 }
 
-// claimsBeside are those of the claims that were granted some of the grants' GPUs.
+// othersOf are the records' claims, but for one.
+func othersOf(records []state.Record, but types.UID) []usage.Claim {
+	var others []usage.Claim
+	for _, r := range records {
+		if r.UID != but {
+			others = append(others, r.Usage())
+		}
+	}
+	return others
+}
+
+// parentOf is the UUID of the GPU that was granted, or that a MIG instance is part of.
+func parentOf(granted claim.GPU) string {
+	if granted.MIG != nil {
+		return granted.MIG.ParentUUID
+	}
+	return granted.UUID
+}
+
+// claimsBeside are those of the claims that were granted something of the grants' GPUs: a MIG instance may be in the
+// way of another one, and of the whole GPU.
 func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
 	var uids []types.UID
 	for _, other := range others {
 		if slices.ContainsFunc(other.Grants, func(granted claim.Grant) bool {
-			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.GPU.Key() == granted.GPU.Key() })
+			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return parentOf(g.GPU) == parentOf(granted.GPU) })
 		}) {
 			uids = append(uids, other.UID)
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -89,9 +90,45 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 		err = p.writeSpec(w)
 	}
 	if err != nil {
-		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name, err)
+		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name,
+			errors.Join(err, p.dropForeign(ctx, inv, r)))
 	}
 	return nil
+}
+
+// dropForeign removes a CDI spec that could not be written again if it brings the device node of another GPU. Minor
+// numbers are given anew when the NVIDIA driver is loaded, and the kubelet starts containers again without asking: they
+// must not start with what another claim has. Repair writes the spec when it can be.
+func (p *Preparer) dropForeign(ctx context.Context, inv *Inventory, r state.Record) error {
+	brings, err := p.options.Specs.Nodes(r.CDISpec)
+	if err != nil || len(brings) == 0 {
+		return err
+	}
+	for _, uuid := range otherGPUs(inv.Machine, r.Grants) {
+		edits, err := inv.Base.GPU(uuid)
+		if err != nil {
+			continue // no container gets it either
+		}
+		for _, node := range edits.DeviceNodes {
+			if slices.Contains(brings, node.Path) {
+				klog.FromContext(ctx).Info("Removing the CDI spec of a claim: it brings a device node that is another GPU's now",
+					"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID, "node", node.Path, "uuid", uuid)
+				return p.options.Specs.Remove(r.CDISpec)
+			}
+		}
+	}
+	return nil
+}
+
+// otherGPUs are what containers can be given of the GPUs of which nothing was granted.
+func otherGPUs(m *gpu.Machine, grants []claim.Grant) []string {
+	others := *m
+	of := func(g gpu.GPU) bool {
+		return slices.ContainsFunc(grants, func(granted claim.Grant) bool { return parentOf(granted.GPU) == g.UUID })
+	}
+	others.GPUs = slices.DeleteFunc(slices.Clone(m.GPUs), of)
+	others.Partitioned = slices.DeleteFunc(slices.Clone(m.Partitioned), func(p gpu.Partitioned) bool { return of(p.GPU) })
+	return usableUUIDs(&others)
 }
 
 // UnprepareSame unprepares the claim if its record is still this one: it may have

@@ -3,8 +3,10 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -59,6 +62,9 @@ func (w *preparation) usable() error {
 		if gone := g.GPU.Gone(w.inventory.Machine); gone != "" {
 			return fmt.Errorf("%s: delete the pod, so that it is placed again", gone)
 		}
+		if err := w.goneGPU(g.GPU); err != nil {
+			return err
+		}
 		if g.GPU.Unmade() {
 			continue // what it takes is there when it is
 		}
@@ -67,6 +73,17 @@ func (w *preparation) usable() error {
 		}
 	}
 	return w.isolated.Check()
+}
+
+// goneGPU reports a GPU that the node does not have any more; nil for a MIG instance, and while a GPU cannot be read
+// that may be it.
+func (w *preparation) goneGPU(granted claim.GPU) error {
+	m := w.inventory.Machine
+	if granted.MIG != nil || slices.ContainsFunc(m.All(), func(g gpu.GPU) bool { return g.UUID == granted.UUID }) ||
+		slices.ContainsFunc(m.Faults, func(f gpu.Fault) bool { return f.UUID == "" || f.UUID == granted.UUID }) {
+		return nil
+	}
+	return fmt.Errorf("%s (%s) is not there any more: delete the pod, so that it is placed again", granted, granted.UUID)
 }
 
 // setUp makes what the back ends need on the host. Before that it has the GPUs opened that
@@ -112,11 +129,11 @@ func (p *Preparer) writeSpec(w *preparation) error {
 			// Slices of its own: those of the GPUs are shared by all claims.
 			edits := &upstream.ContainerEdits{ContainerEdits: &specs.ContainerEdits{}}
 			for _, g := range result {
-				gpu, err := base.GPU(g.GPU.UUID)
+				of, err := base.GPU(g.GPU.UUID)
 				if err != nil {
-					return err
+					return cmp.Or(w.goneGPU(g.GPU), err)
 				}
-				edits.Append(&upstream.ContainerEdits{ContainerEdits: &gpu})
+				edits.Append(&upstream.ContainerEdits{ContainerEdits: &of})
 			}
 			edits.Env = append(edits.Env, env...)
 			if file := files[metafile.Request(result[0])]; file != nil {
@@ -185,19 +202,8 @@ func (p *Preparer) Startable() error {
 	if inv == nil {
 		return nil
 	}
-	var uuids []string
-	for _, g := range inv.Machine.GPUs {
-		uuids = append(uuids, g.UUID)
-	}
-	for _, p := range inv.Machine.Partitioned {
-		for _, i := range p.Instances {
-			if i.LeftOut == "" {
-				uuids = append(uuids, i.UUID)
-			}
-		}
-	}
 	var first error
-	for _, uuid := range uuids {
+	for _, uuid := range usableUUIDs(inv.Machine) {
 		err := inv.Base.Check(uuid)
 		if err == nil {
 			return nil
@@ -207,4 +213,20 @@ func (p *Preparer) Startable() error {
 		}
 	}
 	return first
+}
+
+// usableUUIDs are those of the GPUs and instances that a container can be given.
+func usableUUIDs(m *gpu.Machine) []string {
+	var uuids []string
+	for _, g := range m.GPUs {
+		uuids = append(uuids, g.UUID)
+	}
+	for _, p := range m.Partitioned {
+		for _, i := range p.Instances {
+			if i.LeftOut == "" {
+				uuids = append(uuids, i.UUID)
+			}
+		}
+	}
+	return uuids
 }

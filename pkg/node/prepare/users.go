@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
@@ -26,8 +27,7 @@ const (
 // errUsersUnknown says that a record names no pods: an earlier version has written it.
 var errUsersUnknown = errors.New("it is not known which pods use the claim")
 
-// seenUsers are the pods that are seen to use a claim of the record's name, but for those of another claim that has it
-// now.
+// seenUsers are the pods that are seen to use a claim of the record's name, but for those that can only use another.
 func (p *Preparer) seenUsers(r state.Record, ofAnother []types.UID) []types.UID {
 	return slices.DeleteFunc(slices.Clone(p.options.Node.UsersOf(r.Namespace, r.Name)),
 		func(pod types.UID) bool { return slices.Contains(ofAnother, pod) })
@@ -50,14 +50,15 @@ func (p *Preparer) noteUsers(r *state.Record, boot string, pods []types.UID) err
 }
 
 // InUse returns a pod that uses what the record holds and has processes; empty if there
-// is none. ofAnother are pods of another claim that has the claim's name now. An error means
-// that it is not known whether there is one.
+// is none. ofAnother are pods that can only use another claim, which has the claim's name now: earlier versions entered
+// such, too. An error means that it is not known whether there is one.
 func (p *Preparer) InUse(r state.Record, ofAnother ...types.UID) (types.UID, error) {
 	// A reboot ends all, and before a claim is prepared no container has it.
 	if r.BootID != p.options.BootID || r.Phase == state.Preparing {
 		return "", nil
 	}
-	pods := slices.Concat(r.Pods, p.seenUsers(r, ofAnother))
+	entered := slices.DeleteFunc(slices.Clone(r.Pods), func(pod types.UID) bool { return slices.Contains(ofAnother, pod) })
+	pods := slices.Concat(entered, p.seenUsers(r, ofAnother))
 	if len(pods) == 0 {
 		return "", errUsersUnknown
 	}
@@ -96,7 +97,7 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 
 // EnterUsers enters pods that have come to use the claim into its record, if that is
 // still there and stands for the same: those that it is reserved for, and that are seen to,
-// but for those of another claim that has its name now.
+// but for those that can only use another claim, which has its name now.
 func (p *Preparer) EnterUsers(
 	ctx context.Context, r state.Record, reserved, ofAnother []types.UID,
 ) (state.Record, error) {
@@ -116,4 +117,15 @@ func (p *Preparer) EnterUsers(
 		return nil
 	})
 	return r, err
+}
+
+// EnterReserved enters the pods that the claim is reserved for into its record, if there is one: nobody else tells of a
+// pod that joins a prepared claim before the next sweep.
+func (p *Preparer) EnterReserved(ctx context.Context, c *resourceapi.ResourceClaim) error {
+	r, found, err := p.get(ctx, c.UID)
+	if err != nil || !found {
+		return err
+	}
+	_, err = p.EnterUsers(ctx, r, PodsOf(c), nil)
+	return err
 }

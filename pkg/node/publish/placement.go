@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -51,6 +52,10 @@ func (s snapshot) place(
 	})
 	o := occupancy{machine: s.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
 		unhealthy: s.unhealthy, renamed: s.renamed()}
+	o.counted = o.used
+	if held := namesakes(s.machine, records); len(held) > 0 {
+		o.counted = usageOf(slices.Concat(records, held), reserved)
+	}
 	gpus := o.gpus()
 	if wanted != mode.Spread {
 		return o.kept(s.layout, layout{order: placement.Packed(gpus)}), false, nil
@@ -75,7 +80,8 @@ type occupancy struct {
 	machine  *gpu.Machine
 	nodeMode mode.Mode
 	served   []servedMode
-	used     usage.Node
+	// used is what is used of them, counted what the scheduler takes for used: see namesakes.
+	used, counted usage.Node
 	// unhealthy and renamed are the GPUs that are, by UUID: they take no claims, so that nobody has to
 	// wait until they have caught up.
 	unhealthy map[string]health.Unhealthy
@@ -98,7 +104,7 @@ func (o occupancy) takes(sm servedMode, g gpu.GPU) bool {
 	_, unhealthy := o.unhealthy[g.UUID]
 	_, renamed := o.renamed[g.UUID]
 	return !notIsolated && !unhealthy && !renamed &&
-		o.used.GPU(g.UUID).Takes(sm.mode, o.nodeMode, g.MemoryUnits(), sm.slots)
+		o.counted.GPU(g.UUID).Takes(sm.mode, o.nodeMode, g.MemoryUnits(), sm.slots)
 }
 
 // shared are the GPUs as a mode offers shares of them.
@@ -107,16 +113,17 @@ func (o occupancy) shared(sm servedMode) []placement.Shared {
 	for _, g := range o.machine.GPUs {
 		u := o.used.GPU(g.UUID)
 		room := u.Reserved.Left(g.MemoryUnits(), sm.slots)
+		placed := u.Placed(g.Index, g.MemoryUnits(), !o.takes(sm, g))
 		out = append(out, placement.Shared{
-			GPU:  u.Placed(g.Index, g.MemoryUnits(), !o.takes(sm, g)),
-			Room: room, Granted: o.granted(sm, g),
+			GPU: placed, Room: room, Granted: o.granted(sm, g),
+			ByName: o.counted.GPU(g.UUID).Placed(g.Index, g.MemoryUnits(), placed.Full).Used - placed.Used,
 		})
 	}
 	return out
 }
 
 func (o occupancy) granted(sm servedMode, g gpu.GPU) gpu.Amount {
-	u := o.used.GPU(g.UUID)
+	u := o.counted.GPU(g.UUID)
 	if u.Mode != sm.mode {
 		return gpu.Amount{}
 	}
@@ -170,6 +177,27 @@ func usageOf(records []state.Record, reserved deviceplugin.Reserved) usage.Node 
 		claims = append(claims, r.Usage())
 	}
 	return usage.Of(claims, reserved.GPU)
+}
+
+// namesakes are what claims hold of other GPUs, as if they held it of those that have the names of these now: the
+// scheduler counts so. A GPU that is gone, or has another index than when it was granted, leaves its name to others.
+func namesakes(m *gpu.Machine, records []state.Record) []state.Record {
+	uuids := map[int]string{}
+	for _, g := range m.GPUs {
+		uuids[g.Index] = g.UUID
+	}
+	var out []state.Record
+	for _, r := range records {
+		for _, g := range r.Grants {
+			uuid, there := uuids[g.GPU.Index]
+			// An instance's device has a name of another kind.
+			if there && uuid != g.GPU.UUID && g.GPU.MIG == nil {
+				g.GPU.UUID = uuid
+				out = append(out, state.Record{UID: r.UID, Grants: []claim.Grant{g}})
+			}
+		}
+	}
+	return out
 }
 
 // largest is the most that one claim has of one GPU that it shares.

@@ -249,3 +249,66 @@ func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
 		})
 	})
 }
+
+// The scheduler counts by names: what claims hold of a GPU that is gone, or has another index now, it counts on the GPU
+// that has the name now. Nobody waits for that one to catch up, and it takes as much as the scheduler lets it.
+func TestSpreadOntoAGPUThatHasTheNameOfAHeldOne(t *testing.T) {
+	for name, test := range map[string]struct {
+		schedule, maxPod string
+		// held are claims of GPU 1. Then a GPU is gone: GPU 1 or, where that shifts, GPU 0. GPU 2 is GPU 1 after that.
+		held   asked
+		shifts bool
+		asked  asked
+		want   []int
+	}{
+		"by one claim": {"share", "", asked{mode.Share, "10Gi", "0", 1}, false, asked{mode.Share, "3Gi", "0", 7},
+			[]int{0, 1, 0, 0, 0, 0, -1}},
+		"of a GPU that shifts": {"share", "", asked{mode.Share, "10Gi", "0", 1}, true, asked{mode.Share, "3Gi", "0", 2},
+			[]int{1, -1}},
+		"by many small ones": {"share", "", asked{mode.Share, "1Gi", "0", 14}, false, asked{mode.Share, "1Gi", "0", 6},
+			[]int{0, 1, 0, 0, 0, 0}},
+		"too little is left": {"share", "", asked{mode.Share, "1Gi", "0", 10}, false, asked{mode.Share, "6Gi", "0", 3},
+			[]int{0, 0, -1}},
+		"all slots": {"share", "5", asked{mode.Share, "1Gi", "0", 5}, false, asked{mode.Share, "3Gi", "0", 6},
+			[]int{0, 0, 0, 0, 0, -1}},
+		"all its compute": {"core_mem", "", asked{mode.CoreMem, "1Gi", "25", 4}, false,
+			asked{mode.CoreMem, "3Gi", "20", 6}, []int{0, 0, 0, 0, 0, -1}},
+		"in another mode": {"dynamic", "", asked{mode.MPS, "1Gi", "0", 1}, false, asked{mode.Share, "3Gi", "0", 6},
+			[]int{0, 0, 0, 0, 0, -1}},
+		"as a whole": {"dynamic", "", asked{mode.Exclusive, "", "", 1}, false, asked{mode.Share, "3Gi", "0", 6},
+			[]int{0, 0, 0, 0, 0, -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			labels := map[string]string{ack.NodeLabelSchedule: test.schedule}
+			if test.maxPod != "" {
+				labels[ack.NodeLabelMaxPod] = test.maxPod
+			}
+			p := newPods(t, 3, labels)
+			gpus := p.inputs().machine.GPUs
+			p.SetHealth(map[string]health.Unhealthy{"GPU-0": {Reason: "xid-79"}, "GPU-2": {Reason: "xid-79"}})
+			p.publish(t)
+			for range test.held.times {
+				if got := p.run(t, test.held.mode, test.held.memory, test.held.cores); got != 1 {
+					t.Fatalf("a claim got GPU %d before", got)
+				}
+			}
+			left := []gpu.GPU{gpus[0], gpus[2]}
+			if test.shifts {
+				left = []gpu.GPU{gpus[1], gpus[2]}
+			}
+			left[0].Index, left[1].Index = 0, 1
+			p.SetMachine(&gpu.Machine{GPUs: left})
+			p.SetHealth(nil)
+			labels[ack.NodeLabelPlacement] = "spread"
+			p.label(labels)
+			p.publish(t)
+			var got []int
+			for range test.asked.times {
+				got = append(got, p.run(t, test.asked.mode, test.asked.memory, test.asked.cores))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
