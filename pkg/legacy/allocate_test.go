@@ -179,6 +179,38 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 	}
 }
 
+// All GPUs of a pod are of one mode, also where others have decided for some of them.
+func TestGPUsOfOneModeOnADynamicNode(t *testing.T) {
+	const four = "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi, main gpu-2-cgpu 2Gi, main gpu-3-cgpu 2Gi"
+	for name, test := range map[string]struct {
+		held           []string
+		template, want string
+	}{
+		"the first mode that enough GPUs have": {[]string{"cgpu", "share"}, "gpushare.mem-x2.main.4",
+			"main gpu-0-cgpu 2Gi, main gpu-2-cgpu 2Gi"},
+		"all GPUs have it":    {[]string{"cgpu", "cgpu"}, "gpushare.mem-x4.main.8", four},
+		"no mode has so many": {[]string{"cgpu", "share"}, "gpushare.mem-x4.main.8", ""},
+		"one GPU":             {[]string{"cgpu", "share"}, "gpushare.mem.main.4", "main gpu-0-cgpu 4Gi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := nodeOf(t, 4, mode.Dynamic, "none")
+			for i, class := range test.held {
+				request := resourceapi.ExactDeviceRequest{DeviceClassName: class + "." + v1alpha1.DriverName,
+					AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+					Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(
+						`device.attributes[%q].%s == %d`, v1alpha1.DriverName, v1alpha1.AttrIndex, i)}}}}
+				if got := n.Devices(t, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r",
+					Exactly: &request}}}); got != fmt.Sprintf("gpu-%d-%s", i, class) {
+					t.Fatalf("class %s got %q", class, got)
+				}
+			}
+			if got := allocate(t, n, test.template, false); got != test.want {
+				t.Errorf("%s got %q, want %q", test.template, got, test.want)
+			}
+		})
+	}
+}
+
 // That several containers do not fit on several GPUs is found out without a try of each
 // assignment of GPUs to requests: all other pods wait meanwhile.
 func TestContainersThatDoNotFitOnManyGPUs(t *testing.T) {

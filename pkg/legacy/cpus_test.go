@@ -259,6 +259,7 @@ func TestWithoutCPUs(t *testing.T) {
 	for template, want := range map[string]string{
 		"gpushare.mem-cpu4.main.3":         "gpushare.mem.main.3",
 		"gpushare.core-x2-cpu3.main.4-20":  "gpushare.core-x2.main.4-20",
+		"gpushare.mem-x2-cpu3.main.4":      "gpushare.mem-x2.main.4",
 		"gpushare.mem-x2-cpu4.a.2.b.6":     "gpushare.mem-x2.a.2.b.6",
 		"gpushare.mem-whole-cpu4.main.15":  "gpushare.mem-whole.main.15",
 		"gpushare.gpu-cpu64.main.2.side.1": "gpushare.gpu.main.2.side.1",

@@ -72,10 +72,18 @@ func (r Request) devices() resourceapi.DeviceClaim {
 			claim.Requests = append(claim.Requests, r.share(c.Name, c, r.Count))
 		}
 	}
-	if !r.wholeGPUs() && len(r.Containers) > 1 {
+	switch {
+	case !r.wholeGPUs() && len(r.Containers) > 1:
 		claim.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: uuid()}}
+	case r.Kind == Memory && r.Count > 1:
+		claim.Constraints = []resourceapi.DeviceConstraint{oneMode(r.Containers[0].Name)}
 	}
 	return claim
+}
+
+// oneMode has all devices of the requests be of the same mode: of a dynamic node each GPU is offered in several.
+func oneMode(requests ...string) resourceapi.DeviceConstraint {
+	return resourceapi.DeviceConstraint{Requests: requests, MatchAttribute: attribute(v1alpha1.AttrMode)}
 }
 
 // devicesByGPU binds the containers' requests for a GPU to each other, and the
@@ -106,9 +114,8 @@ func (r Request) devicesByGPU() resourceapi.DeviceClaim {
 	}
 	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: first, DistinctAttribute: uuid()})
 	if r.Kind == Memory {
-		// A GPU of a dynamic node is offered in several modes, each of which would be tried for each GPU.
-		claim.Constraints = append(claim.Constraints,
-			resourceapi.DeviceConstraint{Requests: all, MatchAttribute: attribute(v1alpha1.AttrMode)})
+		// Each mode would be tried for each GPU otherwise, too.
+		claim.Constraints = append(claim.Constraints, oneMode(all...))
 	}
 	for _, c := range r.Containers {
 		claim.Config = append(claim.Config, combined(c.Name, names[c.Name]))

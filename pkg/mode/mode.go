@@ -113,6 +113,9 @@ func labelValues() map[string]Mode {
 	}
 }
 
+// LabelDisabled is the value of ScheduleLabel that keeps a node's GPUs for others: nothing of it is offered.
+const LabelDisabled = "disabled"
+
 // Asked is what a node's labels came to, to be remembered until the next time.
 type Asked struct {
 	// Mode is the mode that they asked for last, "" if none is known.
@@ -131,8 +134,13 @@ type Asked struct {
 // not give whole GPUs back, only the value "default" does (source: ACK's rule for
 // these labels). A node that never had a label is Exclusive. An unknown value
 // keeps the last mode too, "" if there is none, with an error that names it.
+// LabelDisabled gives the mode "", with an error that says so.
 func FromLabels(labels map[string]string, last Asked) (Asked, error) {
 	if value, ok := labels[ack.NodeLabelSchedule]; ok {
+		if value == LabelDisabled {
+			return Asked{}, fmt.Errorf("node label %s=%s keeps the node's GPUs for others: to have them offered set it to a mode, "+
+				"or remove it", ack.NodeLabelSchedule, value)
+		}
 		m, known := labelValues()[value]
 		if !known {
 			return last.unchanged(labels),

@@ -33,6 +33,8 @@ func TestFromLabels(t *testing.T) {
 			wantErr: `ack.node.gpu.schedule=""`},
 		{name: "unknown value on a new node", labels: labels{ack.NodeLabelSchedule: "core-mem"}, want: "",
 			wantErr: "core_mem"},
+		{name: "disabled gives no mode", labels: labels{ack.NodeLabelSchedule: "disabled", ack.NodeLabelGPUShare: "true"},
+			last: Share, want: "", wantErr: "ack.node.gpu.schedule=disabled keeps the node's GPUs for others"},
 		{name: "cgpu=true", labels: labels{ack.NodeLabelCGPU: "true"}, want: CGPU},
 		{name: "gpushare=true", labels: labels{ack.NodeLabelGPUShare: "true"}, want: Share},
 		{name: "both older labels: the one that isolates",

@@ -259,6 +259,12 @@ func TestFindings(t *testing.T) {
 		}, "warning modes node/n1: it has the label ack.node.gpu.schedule=mps, offers share, and takes no new claims"},
 		"a label that nobody knows": {func(s *doctor.Snapshot) { s.Nodes[0].Labels["ack.node.gpu.schedule"] = "shared" },
 			`error modes node/n1: node label ack.node.gpu.schedule="shared" is not a known value`},
+		"a disabled node that offers GPUs": {func(s *doctor.Snapshot) { s.Nodes[0].Labels[labelMode] = "disabled" },
+			"error modes node/n1: it has the label ack.node.gpu.schedule=disabled and offers share"},
+		"a disabled node that waits": {func(s *doctor.Snapshot) {
+			s.Nodes[0].Labels[labelMode] = "disabled"
+			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintSwitching, ""))
+		}, "warning modes node/n1: it has the label ack.node.gpu.schedule=disabled, offers share, and takes no new claims"},
 		"a device plugin": {func(s *doctor.Snapshot) {
 			s.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 		}, "error device-plugin node/n1: a device plugin serves nvidia.com/gpu there"},

@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // settingRequiredLabel is the plugin's setting that names the label without which a node is not
@@ -77,13 +78,10 @@ func (s *Snapshot) setting(namespace string, c *corev1.Container, name string) (
 	return value, known
 }
 
-// disabled is the value of the mode's label by which ACK keeps GPUs for others. It stays in a migration.
-const disabled = "disabled"
-
-// asked is the mode that a node's label asks the driver for, if it does.
+// asked is the mode that a node's label asks the driver for, if it does. ACK's own LabelDisabled stays in a migration.
 func asked(node *corev1.Node) (string, bool) {
 	value, labelled := node.Labels[ack.NodeLabelSchedule]
-	return value, labelled && value != disabled && !ofOtherDriver(node)
+	return value, labelled && value != mode.LabelDisabled && !ofOtherDriver(node)
 }
 
 // ofOtherDriver says whether a node was given to another DRA driver, which the mode's label does not undo.

@@ -73,7 +73,7 @@ func registered(s *Snapshot) []Finding {
 
 // others says whether a node's GPUs are, or may be, for others to offer.
 func others(node *corev1.Node, moves migration) bool {
-	return moves.leaves(node) || node.Labels[ack.NodeLabelSchedule] == disabled || ofOtherDriver(node) ||
+	return moves.leaves(node) || node.Labels[ack.NodeLabelSchedule] == mode.LabelDisabled || ofOtherDriver(node) ||
 		len(ofDevicePlugins(node)) > 0
 }
 
@@ -116,7 +116,7 @@ func modes(s *Snapshot) []Finding {
 		}
 		label, labelled := node.Labels[ack.NodeLabelSchedule]
 		asked, err := mode.FromLabels(node.Labels, mode.Asked{})
-		if err != nil {
+		if err != nil && label != mode.LabelDisabled { // which asks for no mode
 			add(Error, err.Error()+": the node keeps its mode", "kubectl label --overwrite node "+node.Name+" "+
 				ack.NodeLabelSchedule+"=MODE")
 			continue

@@ -29,12 +29,12 @@ var (
 		"gpushare-supervisor-events",
 	}
 	legacyMutating = []string{
-		"gpushare-legacy-apply-again", "gpushare-legacy-convert", "gpushare-legacy-cpuset", "gpushare-legacy-cpuset-claims",
-		"gpushare-legacy-elastic", "gpushare-legacy-gang", "gpushare-legacy-scheduler",
+		"gpushare-legacy-apply-again", "gpushare-legacy-convert", "gpushare-legacy-copies", "gpushare-legacy-cpuset",
+		"gpushare-legacy-cpuset-claims", "gpushare-legacy-elastic", "gpushare-legacy-gang", "gpushare-legacy-scheduler",
 	}
 	legacyValidating = []string{
 		"gpushare-legacy-elastic-advice", "gpushare-legacy-elastic-refuse", "gpushare-legacy-first-tries",
-		"gpushare-legacy-node-name", "gpushare-legacy-refuse",
+		"gpushare-legacy-lost-claims", "gpushare-legacy-node-name", "gpushare-legacy-refuse",
 	}
 	// migrationLeavesOut are those that nothing binds while nodes move from device plugins: no pod
 	// is refused then (docs/migrate.md).

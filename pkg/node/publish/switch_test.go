@@ -47,6 +47,34 @@ func TestSwitchWaitsForClaims(t *testing.T) {
 	b.reconciled(t, true, whole)
 }
 
+// The label's value "disabled" takes the GPUs from the driver when their claims have ended, and gives them back when it
+// is gone, also to another process.
+func TestDisabledNodeOffersNothingAfterItsClaims(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.allocate(t, "gpu-0-share", "trainer")
+	b.mode("disabled")
+	b.reconciled(t, false, shareClosed)
+	b.refusedBecause(t, "ack.node.gpu.schedule=disabled")
+	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; got != "" {
+		t.Errorf("event %q of a label that is valid", got)
+	}
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
+		t.Errorf("event %q does not name the pod", got)
+	}
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, "")
+	b.restart()
+	b.mode("disabled")
+	b.reconciled(t, true, "")
+	b.label(nil)
+	b.reconciled(t, true, shares)
+}
+
 // A claim in each gap of a switch: whatever has been allocated when the node
 // looks keeps the old mode.
 func TestClaimInEveryGapOfASwitch(t *testing.T) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// sized replaces what the first container says of its resources, as a webhook does that wants other CPUs.
+func sized(p *corev1.Pod) { p.Spec.Containers[0].Resources = limited("", "").Resources }
+
+// withoutClaims is what becomes of a pod in a program that was built when pods had no claims.
+func withoutClaims(p *corev1.Pod) {
+	p.Spec.ResourceClaims = nil
+	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range list {
+			list[i].Resources.Claims = nil
+		}
+	}
+}
+
+// A pod whose claims a webhook takes after it was converted would run without its GPU.
+func TestClaimsThatAWebhookTakes(t *testing.T) {
+	s := withCPUClass(t)
+	one := pod("p", nil, limited("c", "mem 3"))
+	two := pod("p", nil, limited("c", "mem 3"), limited("d", "mem 4"))
+	const lost = "has lost the claims that it was given for the GPUs it asks for"
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		webhook func(*corev1.Pod)
+		refused string
+	}{
+		"resources replaced":            {one, sized, "container c " + lost},
+		"of one of two containers":      {two, sized, "container c " + lost},
+		"a program that knows no claim": {two, withoutClaims, "container c " + lost},
+		"of an init container": {withInit(one.DeepCopy(), limited("i", "mem 3")), func(p *corev1.Pod) {
+			p.Spec.InitContainers[0].Resources.Claims = nil
+		}, "container i " + lost},
+		"a GPU, and CPUs": {pinned(pod("p", nil, withCPUs("c", "4", "gpu 1"))), sized, "container c " + lost},
+		"nothing":         {two, func(*corev1.Pod) {}, ""},
+		"other CPUs": {one, func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits, p.Spec.Containers[0].Resources.Requests = nil, nil
+		}, ""},
+		"another claim": {one, func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "own", ResourceClaimName: ptr.To("own")}}
+			p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "own"}}
+		}, ""},
+		"a container less":         {two, func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] }, ""},
+		"a name":                   {one, func(p *corev1.Pod) { p.Spec.Containers[0].Name = "d" }, ""},
+		"of one that asked not":    {pod("p", nil, limited("a", ""), limited("b", "mem 3")), sized, ""},
+		"of CPUs alone":            {pinned(pod("p", nil, withCPUs("c", "4", ""))), sized, ""},
+		"of a pod that asks not":   {pod("p", nil, limited("c", "")), sized, ""},
+		"of one that names itself": {pod("p", map[string]string{v1alpha1.LabelLegacy: "true"}, limited("c", "")), sized, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := s.createBefore(test.webhook, test.pod)
+			checkRefusal(t, test.refused, err)
+			if err != nil && test.refused == "" {
+				t.Errorf("its claims are %s", claimsOf(got))
+			}
+		})
+	}
+}
+
+// Who copies a pod may leave its claims out, and its labels and annotations in.
+func TestCopiesOfConvertedPods(t *testing.T) {
+	s := newServer(t)
+	stored, err := s.create(withInit(pod("p", nil, limited("c", "mem 3"), limited("d", "mem 4")), limited("i", "mem 3")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const record = v1alpha1.AnnotationLegacyRequest
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		// converted says that it still says what it was converted from.
+		converted bool
+	}{
+		"as it is":              {func(*corev1.Pod) {}, true},
+		"in another namespace":  {func(p *corev1.Pod) { p.Namespace = optedOut }, true},
+		"without labels":        {func(p *corev1.Pod) { p.Labels = nil }, true},
+		"without annotations":   {func(p *corev1.Pod) { p.Annotations = nil }, false},
+		"without resources":     {sized, false},
+		"without claims":        {withoutClaims, false},
+		"another container":     {func(p *corev1.Pod) { p.Spec.Containers[0] = limited("debugger", "") }, true},
+		"a claim less":          {func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources.Claims = nil }, false},
+		"that asks once more":   {func(p *corev1.Pod) { *p = *changed(again(p), func(p *corev1.Pod) { p.Labels = nil }) }, true},
+		"and keeps its label":   {func(p *corev1.Pod) { *p = *again(p) }, true},
+		"with another's record": {func(p *corev1.Pod) { p.Annotations[record] = `{"d":{},"gone":{}}` }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			copied := stored.DeepCopy()
+			test.change(copied)
+			got, err := s.create(copied)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, is := got.Annotations[record]; is != test.converted {
+				t.Errorf("its annotations are %v", got.Annotations)
+			}
+			// A webhook that takes what the copy does not have any more takes nothing.
+			if test.converted {
+				return
+			}
+			if _, err := s.createBefore(withoutClaims, copied); err != nil {
+				t.Errorf("before a webhook: %v", err)
+			}
+		})
+	}
+	_, err = s.createBefore(withoutClaims, stored)
+	checkRefusal(t, "container c has lost the claims", err)
+}
+
+// again is a copy of a converted pod that asks as that did, and has no claim.
+func again(p *corev1.Pod) *corev1.Pod {
+	p = p.DeepCopy()
+	withoutClaims(p)
+	for i, amounts := range []string{"mem 3", "mem 4"} {
+		p.Spec.Containers[i].Resources = limited("", amounts).Resources
+	}
+	return p
+}
