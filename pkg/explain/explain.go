@@ -95,6 +95,8 @@ type Explanation struct {
 	// Unoffered says that no node offers anything of a class that is asked for, Short
 	// that there is some of every class, but never as many or as large ones.
 	Unoffered, Short bool
+	// Others says that devices of other drivers are asked for, too.
+	Others bool
 }
 
 // never is what the Message begins with if the pod can never run.
@@ -134,21 +136,13 @@ func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 	return e, err
 }
 
-// line is what is to be said of a request or an alternative.
-type line struct {
-	verdict scheduling.Verdict
-	text    string
-	// stops says that the request cannot be served, whatever its other alternatives.
-	stops bool
-}
-
 func (c *Cluster) explain(ctx context.Context, m *scheduling.Meter, pod *corev1.Pod,
 	claims []*resourceapi.ResourceClaim) (Explanation, error) {
 	may, err := scheduling.Possible(pod, claims)
 	if err != nil {
 		return Explanation{}, err
 	}
-	s := sum{claims: len(claims), known: true}
+	s := sum{pod: pod, may: may, claims: len(claims), known: true}
 	var unallocated []*resourceapi.ResourceClaim
 	for _, claim := range claims {
 		if claim.Status.Allocation != nil {
@@ -157,25 +151,27 @@ func (c *Cluster) explain(ctx context.Context, m *scheduling.Meter, pod *corev1.
 		unallocated = append(unallocated, claim)
 		s.elsewhere = s.elsewhere || scheduling.OfScheduler(claim)
 		for i := range claim.Spec.Devices.Requests {
-			if err := c.addRequest(ctx, m, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
+			if err := c.addRequest(ctx, m, &s, claim, &claim.Spec.Devices.Requests[i]); err != nil {
 				return Explanation{}, err
 			}
 		}
 	}
-	if len(s.requests) == 0 {
+	if len(s.found) == 0 {
 		return Explanation{}, nil
 	}
-	if s.known && s.allBusy() {
+	if s.known && s.busy() {
 		if f := c.Together(ctx, m, unallocated, may, c.explainer.limits.Combined); f.Verdict() != scheduling.Busy {
-			s.requests = append(s.requests, []line{{verdict: f.Verdict(), text: c.say(f)}})
+			s.found = append(s.found, found{[]string{c.say(f)}, f.Verdict()})
 		}
 	}
 	return s.explanation(c.Settled && !s.elsewhere), nil
 }
 
+// addRequest adds what is found out about a request.
 func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, claim *resourceapi.ResourceClaim,
-	r *resourceapi.DeviceRequest, may scheduling.Where) error {
-	var lines []line
+	r *resourceapi.DeviceRequest) error {
+	of := found{best: scheduling.Unoffered}
+	var stops []string
 	asked := scheduling.Alternatives(r)
 	foreign := !slices.ContainsFunc(asked, c.IsOurs)
 	for _, alternative := range asked {
@@ -187,7 +183,7 @@ func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, c
 			// The scheduler looks for no node as long as any class is missing. It says so
 			// itself; of what is not ours there is nothing to add.
 			if text := c.sayNoClass(alternative, len(asked) > 1); !foreign || advice.Class(alternative.Class) != "" {
-				lines = append(lines, line{scheduling.Blocked, name + ": " + text, true})
+				stops = append(stops, name+": "+text)
 				continue
 			}
 		}
@@ -195,81 +191,64 @@ func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, c
 			continue
 		}
 		if !c.IsOurs(alternative) {
-			s.known = false
-			lines = append(lines, line{verdict: scheduling.Busy})
+			s.known, of.best = false, scheduling.Busy
 			continue
 		}
-		f, err := c.Search(ctx, m, alternative, may)
+		f, err := c.Search(ctx, m, alternative, s.pod, s.may)
 		if err != nil {
 			return err
 		}
-		lines = append(lines, line{verdict: f.Verdict(), text: name + ": " + c.say(f)})
+		of.texts, of.best = append(of.texts, name+": "+c.say(f)), min(of.best, f.Verdict())
 	}
-	for _, l := range lines {
-		if l.text != "" {
-			s.requests = append(s.requests, lines)
-			break
-		}
+	if len(stops) > 0 {
+		of = found{stops, scheduling.Blocked}
+	}
+	if len(of.texts) > 0 {
+		s.found = append(s.found, of)
 	}
 	return nil
 }
 
+// found is what there is to say of a request.
+type found struct {
+	// texts are a sentence for each alternative that stands in the way.
+	texts []string
+	// best is the verdict of the alternative with the best prospects.
+	best scheduling.Verdict
+}
+
 // sum is what was found out about a pod.
 type sum struct {
+	pod *corev1.Pod
+	// may is where the pod can be.
+	may scheduling.Where
 	// claims is the number of the pod's claims.
 	claims int
 	// known is false where something is asked for that is not ours.
 	known bool
 	// elsewhere is true where a device plugin might serve it on nodes that are not known.
 	elsewhere bool
-	// requests holds the lines of each request that is for our devices.
-	requests [][]line
+	// found is of each request that is for our devices.
+	found []found
 }
 
-// settles says whether a request is why the pod waits, whatever is free.
-func settles(lines []line) bool {
-	if slices.ContainsFunc(lines, stops) {
-		return true
-	}
-	for _, l := range lines {
-		if l.verdict == scheduling.Busy {
-			return false
-		}
-	}
-	return true
-}
-
-func stops(l line) bool { return l.stops }
-
-func (s sum) allBusy() bool {
-	for _, lines := range s.requests {
-		if settles(lines) {
-			return false
-		}
-	}
-	return true
+// busy says that nothing was found that stands in the way whatever is free.
+func (s sum) busy() bool {
+	return !slices.ContainsFunc(s.found, func(f found) bool { return f.best != scheduling.Busy })
 }
 
 // explanation leaves out requests that could be served where another could not.
 func (s sum) explanation(settled bool) Explanation {
-	allBusy := s.allBusy()
-	e := Explanation{Busy: allBusy}
+	e := Explanation{Busy: s.busy(), Others: !s.known}
 	var texts []string
-	for _, lines := range s.requests {
-		if !allBusy && !settles(lines) {
+	for _, f := range s.found {
+		if f.best == scheduling.Busy && !e.Busy {
 			continue
 		}
-		if slices.ContainsFunc(lines, stops) {
-			lines = slices.DeleteFunc(slices.Clone(lines), func(l line) bool { return !l.stops })
-		}
-		e.Never = e.Never || settled && hopeless(lines)
-		e.Unoffered = e.Unoffered || best(lines) == scheduling.Unoffered
-		e.Short = e.Short || best(lines) == scheduling.Impossible
-		for _, l := range lines {
-			if l.text != "" {
-				texts = append(texts, l.text)
-			}
-		}
+		e.Never = e.Never || settled && f.best >= scheduling.Impossible
+		e.Unoffered = e.Unoffered || f.best == scheduling.Unoffered
+		e.Short = e.Short || f.best == scheduling.Impossible
+		texts = append(texts, f.texts...)
 	}
 	e.Short = e.Short && !e.Unoffered
 	e.Message = strings.Join(texts, ". ")
@@ -277,15 +256,4 @@ func (s sum) explanation(settled bool) Explanation {
 		e.Message = never + e.Message
 	}
 	return e
-}
-
-func hopeless(lines []line) bool { return best(lines) >= scheduling.Impossible }
-
-// best is the verdict of a request, that of the alternative with the best prospects.
-func best(lines []line) scheduling.Verdict {
-	v := scheduling.Unoffered
-	for _, l := range lines {
-		v = min(v, l.verdict)
-	}
-	return v
 }

@@ -157,6 +157,13 @@ func TestExplanations(t *testing.T) {
 			want: "request gpu: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other " +
 				"claims exclude: topo",
 		},
+		// The scheduler does not come to look at their devices.
+		"a selector that fails on a node that is cordoned": {
+			site:     func(t *testing.T) *site { return three(t).cordon("topo") },
+			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},
+			want:     "request gpu: the GPUs that match are all taken or too full: 1 GPU on node topo",
+			busy:     true,
+		},
 		"GPUs on other nodes alone": {
 			node:     "topo",
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
@@ -193,6 +200,23 @@ func TestExplanations(t *testing.T) {
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
 			want:     "request gpu: the GPUs that match are all taken or too full: 4 GPUs on node n",
+			busy:     true,
+		},
+		"all GPUs, one of which is sick": {
+			site: func(t *testing.T) *site {
+				return newSite(t).node("share", "a10x4", mode.Share, closed(t, "a10x4", v1alpha1.TaintUnhealthy, nil))
+			},
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, everyOne)},
+			want: "request gpu: all GPUs that match are asked for, and some take no new claims at the moment: node share " +
+				"(unhealthy); the Events of the node say more",
+		},
+		// The scheduler means those alone of which enough is offered.
+		"all GPUs, one of which pods without a claim hold": {
+			site: func(t *testing.T) *site {
+				return newSite(t).node("share", "a10x4", mode.Share, closed(t, "a10x4", v1alpha1.TaintHeld, &gpu.Amount{}))
+			},
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"), everyOne)},
+			want:     "request gpu: the GPUs that match are all taken or too full: 3 GPUs on node share",
 			busy:     true,
 		},
 		"a taint that is tolerated": {

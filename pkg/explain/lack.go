@@ -79,7 +79,8 @@ func devicesOf(l scheduling.Lack) string {
 		parts = append(parts, fmt.Sprintf("asked %d %ss, %d free", l.Wanted.Count, what, l.Enough))
 	}
 	for step := scheduling.HeldBack; step >= scheduling.OtherClass; step-- {
-		if of := byStep[step]; len(of) > 0 && (step == l.Step || step > scheduling.Unmatched) {
+		told := step == l.Step || step > scheduling.Unmatched || l.Step == scheduling.NoStep
+		if of := byStep[step]; len(of) > 0 && told {
 			parts = append(parts, words(step, l, of)...)
 		}
 	}
@@ -116,16 +117,28 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 	}
 }
 
-// scattered says on which GPU enough memory slices are free for a MIG instance, but not in a row where one can begin.
+// scattered says on which GPU enough memory slices are free for a MIG instance, but not in a row where one can begin, or
+// not its engines.
 func scattered(of []scheduling.Seen) []string {
 	most := slices.MaxFunc(of, func(a, b scheduling.Seen) int { return cmp.Compare(a.FreeSlices, b.FreeSlices) })
-	size := ptr.Deref(most.Device.Attributes[v1alpha1.AttrPlacementSize].IntValue, 0)
+	index, profile, size := placeOf(most)
 	if most.FreeSlices == 0 || int64(most.FreeSlices) < size {
 		return nil
 	}
-	return []string{fmt.Sprintf("GPU %d has %d memory slices free, but not %d in a row where a %s can begin",
-		ptr.Deref(most.Device.Attributes[v1alpha1.AttrIndex].IntValue, -1), most.FreeSlices, size,
-		ptr.Deref(most.Device.Attributes[v1alpha1.AttrProfile].StringValue, ""))}
+	lacks := fmt.Sprintf("not %d in a row where a %s can begin", size, profile)
+	for _, s := range of {
+		if i, p, _ := placeOf(s); i == index && p == profile && len(s.ShortOf) > 0 {
+			lacks = fmt.Sprintf("not the %s that a %s takes", strings.Join(s.ShortOf, ", "), profile)
+		}
+	}
+	return []string{fmt.Sprintf("GPU %d has %d memory slices free, but %s", index, most.FreeSlices, lacks)}
+}
+
+// placeOf is on which GPU a place for a MIG instance is, of which profile, and how many memory slices it takes.
+func placeOf(s scheduling.Seen) (index int64, profile string, size int64) {
+	of := s.Device.Attributes
+	return ptr.Deref(of[v1alpha1.AttrIndex].IntValue, -1), ptr.Deref(of[v1alpha1.AttrProfile].StringValue, ""),
+		ptr.Deref(of[v1alpha1.AttrPlacementSize].IntValue, 0)
 }
 
 // amountsOfEach says of each capacity which device has most of it.
@@ -248,9 +261,7 @@ func Nearest(r scheduling.Room, most int) string {
 			closed = append(closed, n)
 		}
 	}
-	slices.SortStableFunc(near, func(a, b scheduling.NodeRoom) int {
-		return cmp.Or(cmp.Compare(b.Nearness(), a.Nearness()), a.Farthest.Missing.Cmp(b.Farthest.Missing))
-	})
+	slices.SortStableFunc(near, scheduling.Nearer)
 	var parts []string
 	if len(closed) > 0 {
 		text := fmt.Sprintf("Node %s has the GPUs free, but %s", closed[0].Name, Closed(closed[0]))

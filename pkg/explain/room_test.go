@@ -168,9 +168,9 @@ func (d dice) request(name string) resourceapi.DeviceRequest {
 	case 2:
 		options = append(options, tolerating(v1alpha1.TaintUnhealthy))
 	case 3:
-		options = append(options, func(e *resourceapi.ExactDeviceRequest) {
-			e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeAll, 0
-		})
+		options = append(options, everyOne)
+	case 4:
+		options = append(options, asAdmin)
 	}
 	return request(name, class, options...)
 }
@@ -250,7 +250,7 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 					}
 				}
 				says := len(n.Lacks) == 1 && n.Lacks[0].Step == scheduling.Suits
-				together := len(claims[0].Spec.Devices.Requests) > 1 || counts(claims[0])
+				together := len(claims[0].Spec.Devices.Requests) > 1 || overlap(claims[0])
 				if !fits && (len(n.Lacks) == 0 || says && !together) {
 					t.Errorf("node %s has no room, and is said to lack %+v", n.Name, n.Lacks)
 				}
@@ -278,15 +278,19 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 	}
 }
 
-// counts says whether a claim asks for several devices, which can stand in each other's way.
-func counts(c *resourceapi.ResourceClaim) bool {
+// asAdmin is for access beside those that hold a device.
+func asAdmin(e *resourceapi.ExactDeviceRequest) { e.AdminAccess = ptr.To(true) }
+
+// overlap says whether a claim asks for several devices of a class whose devices can be of the same GPUs, so that each
+// may stand in another's way: linked sets, and the modes of a node in mode dynamic.
+func overlap(c *resourceapi.ResourceClaim) bool {
+	several := func(class string, m resourceapi.DeviceAllocationMode, n int64) bool {
+		return (n > 1 || m == resourceapi.DeviceAllocationModeAll) && (class == topologyClass || class == "gpu.aliyun.com")
+	}
 	return slices.ContainsFunc(c.Spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
-		several := func(m resourceapi.DeviceAllocationMode, n int64) bool {
-			return n > 1 || m == resourceapi.DeviceAllocationModeAll
-		}
-		return r.Exactly != nil && several(r.Exactly.AllocationMode, r.Exactly.Count) ||
+		return r.Exactly != nil && several(r.Exactly.DeviceClassName, r.Exactly.AllocationMode, r.Exactly.Count) ||
 			slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool {
-				return several(s.AllocationMode, s.Count)
+				return several(s.DeviceClassName, s.AllocationMode, s.Count)
 			})
 	})
 }
@@ -295,6 +299,11 @@ func counts(c *resourceapi.ResourceClaim) bool {
 func TestWhatNodesLack(t *testing.T) {
 	classes := allClasses(t)
 	share, whole := request("r", shareClass, amount(v1alpha1.CapMemory, "8Gi")), request("r", wholeClass)
+	all := func(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+		r = *r.DeepCopy()
+		everyOne(r.Exactly)
+		return r
+	}
 	sick := func(o *devices.Options) {
 		o.Taints = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoExecute}}
 	}
@@ -335,6 +344,23 @@ func TestWhatNodesLack(t *testing.T) {
 			request("r", topologyClass, count(8)), "asked 8 GPUs, 7 free; taken: gpu-0", "0"},
 		"health of linked sets": {"dgx1", mode.Topology, sick, nil, request("r", topologyClass),
 			"unhealthy: all 8 GPUs", "0"},
+		"all, of which one is full": {"a10x4", mode.Share, nil, []resourceapi.DeviceRequest{
+			request("r", shareClass, amount(v1alpha1.CapMemory, "17Gi"))}, all(share),
+			"asked 4 GPUs, 3 free; memory: asked 8Gi, largest free 5Gi on gpu-0", "3Gi"},
+		// The scheduler leaves out those that offer too little.
+		"all, of which one offers less": {"a10x4", mode.Share, func(o *devices.Options) {
+			o.Room = map[string]gpu.Amount{machine(t, "a10x4").GPUs[3].UUID: {Units: 2, Shares: 20}}
+		}, []resourceapi.DeviceRequest{request("r", shareClass, amount(v1alpha1.CapMemory, "17Gi"))}, all(share),
+			"asked 3 GPUs, 2 free; memory: asked 8Gi, largest free 5Gi on gpu-0", "3Gi"},
+		"all, of which one is sick": {"a10x4", mode.Share, func(o *devices.Options) {
+			o.GPUTaints = map[string][]resourceapi.DeviceTaint{machine(t, "a10x4").GPUs[3].UUID: {
+				{Key: v1alpha1.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoExecute}}}
+		}, []resourceapi.DeviceRequest{request("r", shareClass, amount(v1alpha1.CapMemory, "17Gi"))}, all(share),
+			"asked 4 GPUs, 2 free; memory: asked 8Gi, largest free 5Gi on gpu-0; unhealthy: gpu-3", "0"},
+		// An administrator's access is beside those that hold a device, but not beside what excludes it.
+		"access to a linked set, of which one GPU is taken": {"dgx1", mode.Topology, nil, []resourceapi.DeviceRequest{
+			request("r", topologyClass, attribute("?gpuCount.orValue(1) == 1"))},
+			request("r", topologyClass, attribute("?gpuCount.orValue(1) == 8"), asAdmin), "taken: gpus-0-1-2-3-4-5-6-7", "0"},
 		"held back": {"t4x1", mode.Share, func(o *devices.Options) {
 			o.Limits = map[string]gpu.Amount{machine(t, "t4x1").GPUs[0].UUID: {Units: 4, Shares: 1}}
 		}, nil, share, "held back for a moment, as shares are spread: gpu-0", "0"},

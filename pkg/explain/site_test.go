@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,9 +38,16 @@ type site struct {
 	t      testing.TB
 	slices []*view.Slice
 	labels map[string]map[string]string
+	// cordoned are nodes that take no new pods.
+	cordoned []string
 }
 
 func newSite(t testing.TB) *site { return &site{t: t, labels: map[string]map[string]string{}} }
+
+func (s *site) cordon(node string) *site {
+	s.cordoned = append(s.cordoned, node)
+	return s
+}
 
 func machine(t testing.TB, name string) *gpu.Machine {
 	t.Helper()
@@ -107,6 +115,19 @@ func room(t *testing.T, machineName string, left gpu.Amount) func(*devices.Optio
 	return func(o *devices.Options) { o.Room = rooms }
 }
 
+// closed taints the last GPU of the machine of demo/machines, of which so much is left; nil is for all.
+func closed(t *testing.T, machineName, key string, left *gpu.Amount) func(*devices.Options) {
+	all := machine(t, machineName).GPUs
+	uuid := all[len(all)-1].UUID
+	return func(o *devices.Options) {
+		o.GPUTaints = map[string][]resourceapi.DeviceTaint{
+			uuid: {{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule}}}
+		if left != nil {
+			o.Room = map[string]gpu.Amount{uuid: *left}
+		}
+	}
+}
+
 func (s *site) published() scheduling.Published {
 	s.t.Helper()
 	classes, err := deviceclasses.Modes()
@@ -123,7 +144,12 @@ func (s *site) published() scheduling.Published {
 	}
 	classes = append(classes, quotas...)
 	other := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic.example.com"}}
-	return scheduling.Published{Slices: s.slices, Labels: s.labels, Classes: append(append(classes, models...), other)}
+	p := scheduling.Published{Slices: s.slices, Classes: append(append(classes, models...), other)}
+	for node, labels := range s.labels {
+		p.Nodes = append(p.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: labels},
+			Spec: corev1.NodeSpec{Unschedulable: slices.Contains(s.cordoned, node)}})
+	}
+	return p
 }
 
 func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) explain.Explanation {
@@ -153,6 +179,11 @@ func request(name, class string, options ...option) resourceapi.DeviceRequest {
 
 func count(n int64) option {
 	return func(e *resourceapi.ExactDeviceRequest) { e.Count = n }
+}
+
+// everyOne is for all devices that match.
+func everyOne(e *resourceapi.ExactDeviceRequest) {
+	e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeAll, 0
 }
 
 func amount(name resourceapi.QualifiedName, quantity string) option {

@@ -40,17 +40,28 @@ func GPUOf(d *resourceapi.Device) string {
 	return d.Name
 }
 
-// freeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim.
-func (o *offer) freeSlices(d *resourceapi.Device) int {
-	free := 0
-	if IsPlacement(d) {
-		for name, left := range o.left[d.ConsumesCounters[0].CounterSet] {
-			if strings.HasPrefix(name, devices.MemorySlice) && left.Sign() > 0 {
-				free++
-			}
+// freeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim. short are
+// the counters of its engines that have too little left, where its own slices are free.
+func (o *offer) freeSlices(d *resourceapi.Device) (free int, short []string) {
+	if !IsPlacement(d) {
+		return 0, nil
+	}
+	of := d.ConsumesCounters[0]
+	for name, left := range o.left[of.CounterSet] {
+		if strings.HasPrefix(name, devices.MemorySlice) && left.Sign() > 0 {
+			free++
 		}
 	}
-	return free
+	for _, name := range slices.Sorted(maps.Keys(of.Counters)) {
+		if left := o.left[of.CounterSet][name]; left.Cmp(of.Counters[name].Value) >= 0 {
+			continue
+		}
+		if strings.HasPrefix(name, devices.MemorySlice) {
+			return free, nil
+		}
+		short = append(short, name)
+	}
+	return free, short
 }
 
 // inOrder are the names of capacities, memory first: it is what most look for.

@@ -3,8 +3,13 @@
 package scheduling
 
 import (
+	"cmp"
+	"slices"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // LackKind is what a Lack is about.
@@ -40,9 +45,11 @@ type Lack struct {
 	// it is that of all.
 	Claims         []*resourceapi.ResourceClaim
 	Claim, Request string
-	// Step is how far the nearest device comes, Nearest are those that come that far, the one
-	// with the most free first. Missing is how much more has to be free of the first of them,
-	// and of what: zero where that is not a matter of an amount.
+	// More is how many more devices have to serve the request, Step how far the last of them comes
+	// if they are the nearest: NoStep where the node has too few. Nearest are those that come that
+	// far, the one with the most free first. Missing is how much more has to be free of the first
+	// of them, and of what: zero where that is not a matter of an amount.
+	More     int64
 	Step     Step
 	Nearest  []string
 	Missing  resource.Quantity
@@ -65,7 +72,7 @@ type Step int
 
 // The steps that a device can fail.
 const (
-	// NoStep: it is not about the driver's devices.
+	// NoStep: it is not about the driver's devices, or about more of them than there are.
 	NoStep Step = iota
 	// OtherClass: the class does not select it. Unmatched: a selector of the request does not.
 	OtherClass
@@ -96,6 +103,71 @@ type Seen struct {
 	Selector string
 	unclear  bool
 	// FreeSlices is how many memory slices are free of the GPU of a MIG instance that would be made for a claim, and
-	// that is Taken.
+	// that is Taken, ShortOf what else than slices is missing for it.
 	FreeSlices int
+	ShortOf    []string
+}
+
+// newLack is what is missing of devices that could serve a request: as many of them as do not yet, the nearest first. It
+// is about the farthest of these; what is held back comes by itself.
+func newLack(lack Lack, wanted []Seen) Lack {
+	others := slices.DeleteFunc(slices.Clone(wanted), func(s Seen) bool { return s.Step == Suits })
+	slices.SortStableFunc(others, func(a, b Seen) int { return cmp.Compare(b.Step, a.Step) })
+	lack.More = lack.Wanted.Count - lack.Enough
+	if lack.More > int64(len(others)) {
+		return lack
+	}
+	lack.Step = others[lack.More-1].Step
+	others = slices.DeleteFunc(others, func(s Seen) bool {
+		heldBack := s.Step == HeldBack && lack.Step < HeldBack
+		if heldBack {
+			lack.More--
+		}
+		return heldBack || s.Step < lack.Step
+	})
+	first := Freest(others)
+	lack.Nearest = []string{first.Device.Name}
+	for _, s := range others {
+		if s.Device.Name != first.Device.Name {
+			lack.Nearest = append(lack.Nearest, s.Device.Name)
+		}
+	}
+	if lack.Step == Full {
+		lack.Capacity, lack.Missing = first.Name, first.Asked.DeepCopy()
+		lack.Missing.Sub(first.Has)
+	}
+	return lack
+}
+
+// byDistance orders what is missing, that which is farthest from being there first.
+func byDistance(a, b Lack) int {
+	return cmp.Or(cmp.Compare(a.Step, b.Step), cmp.Compare(b.More, a.More))
+}
+
+// withoutSets leaves out linked sets where single GPUs come as far: sets consist of those, so
+// that GPUs would count twice.
+func withoutSets(all []Seen) []Seen {
+	var single, set Step
+	for _, s := range all {
+		if IsSet(s.Device) {
+			set = max(set, s.Step)
+		} else {
+			single = max(single, s.Step)
+		}
+	}
+	if single < set {
+		return all
+	}
+	return slices.DeleteFunc(all, func(s Seen) bool { return IsSet(s.Device) })
+}
+
+// Freest is the one that has most of what is asked for.
+func Freest(of []Seen) Seen {
+	best := of[0]
+	for _, s := range of[1:] {
+		if s.Name == best.Name && s.Has.Cmp(best.Has) > 0 || best.Name != v1alpha1.CapMemory && s.Name == v1alpha1.CapMemory {
+			best = s
+		}
+	}
+	return best
 }

@@ -3,7 +3,6 @@
 package scheduling
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -130,8 +129,7 @@ func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.R
 			if len(lacks) == 0 {
 				continue
 			}
-			nearest := slices.MaxFunc(lacks, func(a, b Lack) int { return cmp.Compare(a.Step, b.Step) })
-			if nearest.Step < farthest.Step {
+			if nearest := slices.MaxFunc(lacks, byDistance); byDistance(nearest, farthest) < 0 {
 				farthest = nearest
 			}
 		}
@@ -204,78 +202,21 @@ func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceCl
 			enough++
 		}
 	}
+	wanted := all
 	if r.All {
-		// All that match and are large enough now have to be free.
-		matching := slices.DeleteFunc(slices.Clone(all), func(s Seen) bool {
-			return s.Step != Suits && s.Step != Taken && s.Step != Tainted
-		})
-		r.Count = max(1, int64(len(matching)))
+		// Those have to serve it that match and offer enough, whoever has it.
+		if meant := slices.DeleteFunc(slices.Clone(all), func(s Seen) bool {
+			return s.Step < Tainted || !r.means(s.Device)
+		}); len(meant) > 0 {
+			wanted, r.Count = meant, int64(len(meant))
+		}
 	}
 	if enough >= r.Count {
 		return Lack{}, false
 	}
-	lack := newLack(r, class, all, enough)
+	lack := newLack(Lack{Wanted: r, Class: class, Seen: all, Enough: enough}, wanted)
 	lack.Unclear = unclear
 	return lack, true
-}
-
-// newLack is of the devices that come farthest without serving the request.
-func newLack(r Request, class *resourceapi.DeviceClass, all []Seen, enough int64) Lack {
-	lack := Lack{Wanted: r, Class: class, Seen: all, Enough: enough}
-	for _, s := range all {
-		if s.Step != Suits {
-			lack.Step = max(lack.Step, s.Step)
-		}
-	}
-	var of []Seen
-	for _, s := range all {
-		if s.Step == lack.Step {
-			of = append(of, s)
-		}
-	}
-	if len(of) == 0 {
-		return lack
-	}
-	first := Freest(of)
-	lack.Nearest = []string{first.Device.Name}
-	for _, s := range of {
-		if s.Device.Name != first.Device.Name {
-			lack.Nearest = append(lack.Nearest, s.Device.Name)
-		}
-	}
-	if lack.Step == Full {
-		lack.Capacity, lack.Missing = first.Name, first.Asked.DeepCopy()
-		lack.Missing.Sub(first.Has)
-	}
-	return lack
-}
-
-// withoutSets leaves out linked sets where single GPUs come as far: sets consist of those, so
-// that GPUs would count twice.
-func withoutSets(all []Seen) []Seen {
-	var single, set Step
-	for _, s := range all {
-		if IsSet(s.Device) {
-			set = max(set, s.Step)
-		} else {
-			single = max(single, s.Step)
-		}
-	}
-	if single < set {
-		return all
-	}
-	return slices.DeleteFunc(all, func(s Seen) bool { return IsSet(s.Device) })
-}
-
-// Freest is the one that has most of what is asked for.
-func Freest(of []Seen) Seen {
-	best := of[0]
-	for _, s := range of[1:] {
-		if s.Name == best.Name && s.Has.Cmp(best.Has) > 0 || best.Name != v1alpha1.CapMemory && s.Name == v1alpha1.CapMemory {
-			best = s
-		}
-	}
-	return best
 }
 
 // look says how far a device comes. judged holds what is known of devices for the request.
@@ -289,8 +230,9 @@ func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, clas
 	if s.Step != Suits {
 		return s
 	}
-	if !r.Admin && l.taken(o, d) {
-		s.Step, s.FreeSlices = Taken, o.freeSlices(d)
+	if l.taken(o, d, r.Admin) {
+		s.Step = Taken
+		s.FreeSlices, s.ShortOf = o.freeSlices(d)
 		return s
 	}
 	if ptr.Deref(d.AllowMultipleAllocations, false) {
@@ -343,9 +285,10 @@ func (l *looker) match(ctx context.Context, d *resourceapi.Device, expressions [
 	return "", true, false
 }
 
-// taken says whether others hold a device, or what it consists of.
-func (l *looker) taken(o *offer, d *resourceapi.Device) bool {
-	if l.state.AllocatedDevices.Has(o.id(d)) {
+// taken says whether others hold a device, or what it consists of: access beside who holds the device itself takes that
+// as well.
+func (l *looker) taken(o *offer, d *resourceapi.Device, admin bool) bool {
+	if !admin && l.state.AllocatedDevices.Has(o.id(d)) {
 		return true
 	}
 	if l.state.AggregatedCapacity[o.id(d)] != nil {

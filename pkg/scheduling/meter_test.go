@@ -86,7 +86,8 @@ func TestExpensiveSelectorsEndTheSearch(t *testing.T) {
 			m := NewMeter(2 * resourceapi.CELSelectorExpressionMaxCost)
 			var err error
 			for n := 0; n < 32 && err == nil; n++ {
-				_, err = s.Search(t.Context(), m, manySelectors(func(i int) string { return selector(31*n + i) }), anywhere)
+				_, err = s.Search(t.Context(), m, manySelectors(func(i int) string { return selector(31*n + i) }),
+					&corev1.Pod{}, anywhere)
 			}
 			if evaluated := s.evaluated(); !errors.Is(err, ErrTooExpensive) || evaluated > 20 {
 				t.Errorf("it ends with %v after %d evaluations", err, evaluated)
@@ -101,8 +102,8 @@ func TestSearchEndsWithItsContext(t *testing.T) {
 	gone := errors.New("the pod is gone")
 	cancel(gone)
 	s := oneGPU(t)
-	if _, err := s.Search(ctx, NewMeter(1<<62), manySelectors(expensive), anywhere); !errors.Is(err, gone) ||
-		s.evaluated() > 0 {
+	if _, err := s.Search(ctx, NewMeter(1<<62), manySelectors(expensive), &corev1.Pod{}, anywhere); !errors.Is(err,
+		gone) || s.evaluated() > 0 {
 		t.Errorf("it ends with %v after %d evaluations", err, s.evaluated())
 	}
 }

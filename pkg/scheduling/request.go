@@ -130,6 +130,17 @@ func (r Request) Short(d *resourceapi.Device) resourceapi.QualifiedName {
 	return ""
 }
 
+// means says whether a request for all devices is also for this one, which its selectors match: the scheduler leaves out
+// those that offer too little, whoever has the rest.
+func (r Request) means(d *resourceapi.Device) bool {
+	for name, capacity := range d.Capacity {
+		if need := needed(capacity, r, name); need.Cmp(capacity.Value) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // Untolerated is the first taint that keeps the request off a device.
 func (r Request) Untolerated(d *resourceapi.Device) (resourceapi.DeviceTaint, bool) {
 	for _, taint := range d.Taints {

@@ -93,6 +93,13 @@ func (n *NodeRoom) Nearness() int {
 	}
 }
 
+// Nearer orders nodes, the nearest first: by Nearness, then by how many devices are missing for the request that stands
+// most in the way, then by how much of one of them.
+func Nearer(a, b NodeRoom) int {
+	return cmp.Or(cmp.Compare(b.Nearness(), a.Nearness()), cmp.Compare(a.Farthest.More, b.Farthest.More),
+		a.Farthest.Missing.Cmp(b.Farthest.Missing))
+}
+
 // Finder looks for room in one Snapshot, for as many pods as ask. It is for one goroutine at a
 // time.
 type Finder struct {

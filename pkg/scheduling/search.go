@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -93,9 +94,8 @@ func ofClass(f Found) []int  { return f.OfClass }
 func matching(f Found) []int { return f.Matching }
 func roomy(f Found) []int    { return f.Roomy }
 
-// Search looks for the devices of a request, whose class there is.
-func (c *Survey) Search(ctx context.Context, m *Meter, r Request, may Where) (
-	Finding, error) {
+// Search looks for the devices of a request of a pod, which can be where may says; its class there is.
+func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Pod, may Where) (Finding, error) {
 	classSelectors := conditions(c.classes[r.Class].Spec.Selectors)
 	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.Selectors))
 	if err != nil {
@@ -114,7 +114,9 @@ func (c *Survey) Search(ctx context.Context, m *Meter, r Request, may Where) (
 		}
 		if failed != nil {
 			// The scheduler does not come to look at nodes that the pod cannot be on.
-			if i := slices.IndexFunc(g.Nodes, func(node string) bool { return may(c.nodes[node]) }); i >= 0 {
+			if i := slices.IndexFunc(g.Nodes, func(node string) bool {
+				return ClosedTo(ctx, c.nodes[node], pod, may).By == Open
+			}); i >= 0 {
 				return Finding{Obstacle: SelectorFails, Request: r, Failed: failed, Node: g.Nodes[i]}, nil
 			}
 		}
@@ -185,12 +187,13 @@ func (c *Survey) divide(all []Found, may Where) (allowed, others []Found) {
 // these devices; tainted are the others, as they are.
 func openOf(r Request, all []Found) (open, tainted []Found) {
 	for _, f := range all {
-		untainted := f
+		untainted, lacks := f, false
 		untainted.Roomy = slices.DeleteFunc(slices.Clone(f.Roomy), func(i int) bool {
 			_, isClosed := r.Untolerated(&f.Devices[i])
+			lacks = lacks || isClosed && r.All && r.means(&f.offered[i])
 			return isClosed
 		})
-		if f.GPUs(untainted.Roomy) >= r.Count {
+		if f.GPUs(untainted.Roomy) >= r.Count && !lacks {
 			open = append(open, untainted)
 		} else {
 			tainted = append(tainted, f)

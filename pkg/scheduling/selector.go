@@ -22,8 +22,10 @@ import (
 
 // kind is what nodes offer that are alike, and what was found out about it.
 type kind struct {
-	Devices  []resourceapi.Device
-	counters []resourceapi.CounterSet
+	// Devices are as if nobody had anything of their GPUs, offered the same ones as they are published: pods without a
+	// claim may leave less of them.
+	Devices, offered []resourceapi.Device
+	counters         []resourceapi.CounterSet
 	// outcomes holds what expressions give for the devices.
 	outcomes map[string]*outcomes
 }
@@ -58,9 +60,9 @@ func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 			return nil, err
 		}
 		for i := range devices {
-			restore(&devices[i])
+			k.Devices = append(k.Devices, asWhole(&devices[i]))
 		}
-		k.Devices = append(k.Devices, devices...)
+		k.offered = append(k.offered, devices...)
 		k.counters = append(k.counters, counters...)
 	}
 	return k, nil

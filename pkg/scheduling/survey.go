@@ -48,8 +48,8 @@ func NewSurveyor() *Surveyor {
 type Published struct {
 	// Slices are the driver's, of all nodes.
 	Slices []*view.Slice
-	// Labels are those of the nodes, by the nodes' names.
-	Labels  map[string]map[string]string
+	// Nodes are all nodes, with their labels and what keeps pods from them.
+	Nodes   []*corev1.Node
 	Classes []*resourceapi.DeviceClass
 	// Now is when it is known.
 	Now time.Time
@@ -106,14 +106,17 @@ func (e *Surveyor) Look(p Published) (*Survey, error) {
 	for _, class := range p.Classes {
 		c.classes[class.Name] = class
 	}
-	for _, labels := range p.Labels {
-		for key := range labels {
+	for _, node := range p.Nodes {
+		c.nodes[node.Name] = node
+		for key := range node.Labels {
 			c.Labels[key] = true
 		}
 	}
 	c.readPools(p.Slices)
 	for _, pool := range c.pools {
-		c.nodes[pool.node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pool.node, Labels: p.Labels[pool.node]}}
+		if c.nodes[pool.node] == nil {
+			c.nodes[pool.node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pool.node}}
+		}
 	}
 	e.forget(c.pools)
 	known := e.kinds
@@ -149,9 +152,9 @@ func (c *Survey) Until() time.Time { return c.until }
 // for good, and that is no reason to leave all pods of the cluster in hope.
 func (c *Survey) waitForAway(p Published) {
 	away := map[string]time.Time{}
-	for node, labels := range p.Labels {
-		if labels[ack.NodeLabelModel] != "" && !c.hasGPUs[node] {
-			c.partial = append(c.partial, node)
+	for _, node := range p.Nodes {
+		if node.Labels[ack.NodeLabelModel] != "" && !c.hasGPUs[node.Name] {
+			c.partial = append(c.partial, node.Name)
 		}
 	}
 	for _, node := range c.partial {

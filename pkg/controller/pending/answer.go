@@ -17,7 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -53,28 +52,10 @@ func (a *answer) add(separator, text string) {
 	a.text, a.about = a.text+text, a.about+text
 }
 
-// explain is what there is to say to a pod of which the scheduler said something;
-// nothing where its claims are not what it waits for.
+// explain is what there is to say to a pod of which the scheduler said something: of its claims,
+// and of the one that the scheduler makes for its extended resources; nothing where these are not
+// what it waits for.
 func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
-	if err := w.look(); err != nil {
-		return answer{}, err
-	}
-	a, err := w.ofClaims(ctx, pod, said)
-	if err != nil {
-		return answer{}, err
-	}
-	if !a.stays {
-		a.add(". ", advice.Of(pod, advice.Cluster{
-			Served:     func(name corev1.ResourceName) bool { return w.cluster.ClassOf(name) != nil || w.Offered(name) },
-			OnSomeNode: func(key string) bool { return w.cluster.Labels[key] },
-		}))
-	}
-	return a, nil
-}
-
-// ofClaims is what there is to say of the pod's claims, and of the one that the
-// scheduler makes for its extended resources.
-func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
 	claims, there, err := podstate.Claims(ctx, w.Client, pod)
 	if err != nil || !there {
 		return answer{}, err
@@ -82,7 +63,10 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (a
 	if own := scheduling.ClaimForExtended(pod, w.cluster.ClassOf); own != nil {
 		claims = append(claims, own)
 	}
-	claims, cpus := withoutCPUs(claims)
+	var cpus int64
+	if slices.ContainsFunc(claims, forCPUs) {
+		claims, cpus = withoutCPUs(claims)
+	}
 	if len(claims) == 0 {
 		return says(noCPUs(cpus, said)), nil
 	}
@@ -90,30 +74,23 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (a
 	if err != nil {
 		return answer{}, err
 	}
-	if e.Busy && !strings.Contains(said, podstate.NoDevices) {
-		delete(w.memories, cache.Key(pod))
-		return answer{}, nil
-	}
-	if e.Busy && e.Message != "" {
-		a, err := w.busy(ctx, pod, claims, cpus, e.Message)
-		if err == nil && a.full {
+	onACK := slices.ContainsFunc(claims, isLegacy)
+	if e.Busy && e.Message != "" && strings.Contains(said, podstate.NoDevices) {
+		a, err := w.busy(ctx, pod, claims, e, cpus)
+		if err == nil && a.full && onACK {
 			a.add("", asOnACK(e, claims))
 		}
 		return a, err
 	}
 	delete(w.memories, cache.Key(pod))
-	several, err := w.withMPS(ctx, pod, claims, e)
-	if err != nil {
-		return answer{}, err
+	switch {
+	case e.Busy:
+		return answer{}, nil
+	case onACK:
+		return w.ofLegacy(ctx, pod, claims, e)
+	default:
+		return says(e.Message), nil
 	}
-	if several {
-		return says(e.Message + oneGPUEach), nil
-	}
-	message := e.Message
-	if asksForBoth(e, claims) {
-		message += bothOfDynamic
-	}
-	return says(message + asOnACK(e, claims)), nil
 }
 
 // What is added to the message for a pod for which there are devices.
@@ -125,16 +102,21 @@ const (
 	// yetWaitsRules is yetWaits where it is not known what DeviceTaintRules close.
 	yetWaitsRules = ", and it still waits. A DeviceTaintRule may close them, or the pod needs something else that the " +
 		"node lacks: kubectl inspect cgpu explain pod/%s reads the rules, the scheduler's Event says the rest"
-	// closedByRules: what the driver publishes is open.
+	// closedByRules: what the driver publishes is open. closedNow: some of it is not, or all of it is on nodes that are
+	// closed to the pod.
 	closedByRules = "the GPUs that the pod asks for take no new claims: DeviceTaintRules close them"
+	closedNow     = "the GPUs that the pod asks for take no new claims at the moment"
 )
 
 // busy is what there is to say to a pod for which there are devices: whether some are free is
 // found out by the scheduler's allocator.
-func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, cpus int64,
-	message string) (answer, error) {
-	a := answer{text: message, about: message, full: true}
-	ours, looks := w.lookedAt(claims)
+func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	e explain.Explanation, cpus int64) (answer, error) {
+	a := answer{text: e.Message, about: e.Message, full: true}
+	ours, looks := claims, true
+	if e.Others {
+		ours, looks = w.lookedAt(claims)
+	}
 	if !looks {
 		a.add("", orOthers+mayBeCPUs(cpus))
 		return a, nil
@@ -153,21 +135,21 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 			return a, nil
 		}
 	case room.Refused != nil:
-		m.full(message, a.about, now)
+		m.full(e.Message, a.about, now)
 	default:
 		if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
 			return n.Fits && n.Closed.By != scheduling.ByPod
 		}) {
 			a = says("no node that the pod can be on has its GPUs free")
 			a.full = true
-		} else if closed(room) {
-			a = says(closedByRules)
+		} else if text := closed(room); text != "" {
+			a = says(text)
 		}
 		if nearest := explain.Nearest(room, nearestMost); nearest != "" {
 			a.text += ". " + nearest
 			a.about += withNearest
 		}
-		m.full(message, a.about, now)
+		m.full(e.Message, a.about, now)
 	}
 	a.add("", mayBeCPUs(cpus))
 	return a, nil
@@ -216,15 +198,25 @@ func (w *watcher) lookedAt(claims []*resourceapi.ResourceClaim) (ours []*resourc
 	return ours, looks
 }
 
-// closed says whether taints are what the GPUs that come nearest have against the pod.
-func closed(room scheduling.Room) bool {
-	farthest := scheduling.NoStep
+// closed is what there is to say where taints are what the GPUs that come nearest have against the pod, else nothing.
+// The driver's own, which are not put down to DeviceTaintRules, begin with its name.
+func closed(room scheduling.Room) string {
+	farthest, text := scheduling.NoStep, closedByRules
 	for _, n := range room.Nodes {
-		if n.Closed.By == scheduling.Open {
-			farthest = max(farthest, n.Farthest.Step)
+		if n.Closed.By != scheduling.Open {
+			continue
+		}
+		farthest = max(farthest, n.Farthest.Step)
+		if slices.ContainsFunc(n.Farthest.Seen, func(s scheduling.Seen) bool {
+			return strings.HasPrefix(s.Taint.Key, v1alpha1.DriverName+"/")
+		}) {
+			text = closedNow
 		}
 	}
-	return farthest == scheduling.Tainted
+	if farthest != scheduling.Tainted {
+		return ""
+	}
+	return text
 }
 
 // What ACK's scheduler says where it finds no GPUs (source: its plugins for shares
@@ -241,6 +233,26 @@ const oneGPUEach = ". The pod asks for shares of several GPUs (label " + ack.Pod
 	"process can use one GPU: the pod needs a node in mode share, one whose shares something else than MPS limits, or " +
 	"one whose GPUs have one MPS daemon (label " + v1alpha1.LabelMPSDaemon + "=" + v1alpha1.MPSDaemonNode + ")"
 
+// ofLegacy is what there is to say to a pod that asks in the manner of ACK for what there is not.
+func (w *watcher) ofLegacy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	e explain.Explanation) (answer, error) {
+	several, err := w.withMPS(ctx, pod, claims, e)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case several:
+		return says(e.Message + oneGPUEach), nil
+	case asksForBoth(e, claims):
+		return says(e.Message + bothOfDynamic + asOnACK(e, claims)), nil
+	default:
+		return says(e.Message + asOnACK(e, claims)), nil
+	}
+}
+
+func isLegacy(claim *resourceapi.ResourceClaim) bool {
+	return claim.Labels[v1alpha1.LabelLegacy] == "true"
+}
+
 // withMPS says whether a pod waits because it asks for several GPUs in the manner of
 // ACK, and MPS limits the shares of those that it could have.
 func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
@@ -251,7 +263,7 @@ func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resour
 	several := false
 	others := slices.Clone(claims)
 	for i, claim := range claims {
-		if claim.Labels[v1alpha1.LabelLegacy] != "true" {
+		if !isLegacy(claim) {
 			continue
 		}
 		other, is := legacy.AlsoMPS(claim)
@@ -269,7 +281,7 @@ func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resour
 func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string {
 	var asked []resourceapi.DeviceRequest
 	for _, claim := range claims {
-		if claim.Labels[v1alpha1.LabelLegacy] == "true" {
+		if isLegacy(claim) {
 			asked = append(asked, claim.Spec.Devices.Requests...)
 		}
 	}
@@ -301,7 +313,7 @@ func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) boo
 	share, whole := false, false
 	for _, claim := range claims {
 		requests := claim.Spec.Devices.Requests
-		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeGPUs)
+		share = share || isLegacy(claim) && !slices.ContainsFunc(requests, forWholeGPUs)
 		whole = whole || scheduling.OfScheduler(claim) ||
 			legacy.IsForNVIDIA(claim)
 	}
@@ -326,6 +338,12 @@ const (
 		legacy.ClassCPUs + ": those of a claim have to be of one NUMA node, or half of them each of two (annotation " +
 		ack.AnnotationCPUSet + ")"
 )
+
+// forCPUs says whether a claim asks for any.
+func forCPUs(claim *resourceapi.ResourceClaim) bool {
+	_, amount := legacy.WithoutCPUs(claim)
+	return amount > 0
+}
 
 // withoutCPUs returns the claims without what they ask of the driver for CPUs, those that
 // ask for nothing else left out, and how many CPUs that is.

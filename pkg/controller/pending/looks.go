@@ -33,10 +33,9 @@ const (
 
 // looks find what is free, for all pods that wait, within a part of the time.
 type looks struct {
-	// situation is the cluster now, with the GPUs' UUIDs or without, now what time it is.
-	situation func(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error)
+	// newFinder makes one of the cluster now, with the GPUs' UUIDs or without; now is what time it is.
+	newFinder func(ctx context.Context, withUUIDs bool) (*scheduling.Finder, error)
 	now       func() time.Time
-	engine    *scheduling.Engine
 	// left is for how long it may be looked, at when that was so.
 	left time.Duration
 	at   time.Time
@@ -46,10 +45,9 @@ type looks struct {
 	rooms   map[scheduling.QuestionID]scheduling.Room
 }
 
-func newLooks(situation func(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error),
+func newLooks(newFinder func(ctx context.Context, withUUIDs bool) (*scheduling.Finder, error),
 	now func() time.Time) *looks {
-	return &looks{situation: situation, now: now, engine: scheduling.NewEngine(scheduling.ExpressionsMost),
-		left: lookBurst, at: now()}
+	return &looks{newFinder: newFinder, now: now, left: lookBurst, at: now()}
 }
 
 // room is where a pod finds devices. It is false where looking would take too long. answered is
@@ -74,7 +72,15 @@ func (l *looks) room(ctx context.Context, pod *corev1.Pod, claims []*resourceapi
 	defer func() { l.left -= l.now().Sub(now) }()
 	limited, cancel := context.WithTimeout(ctx, lookMost)
 	defer cancel()
-	room, err := l.look(limited, pod, claims, withUUIDs)
+	finder := l.finders[withUUIDs]
+	if finder == nil {
+		finder, err = l.newFinder(limited, withUUIDs)
+	}
+	var room scheduling.Room
+	if err == nil {
+		l.finders[withUUIDs] = finder
+		room, err = finder.Find(limited, pod, claims, scheduling.FirstRoom)
+	}
 	switch {
 	case err != nil && limited.Err() != nil && ctx.Err() == nil:
 		klog.FromContext(ctx).V(2).Info("What is free for a pod that waits takes too long to find out", "pod",
@@ -87,28 +93,12 @@ func (l *looks) room(ctx context.Context, pod *corev1.Pod, claims []*resourceapi
 	return room, true, nil
 }
 
-func (l *looks) look(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	withUUIDs bool) (scheduling.Room, error) {
-	finder := l.finders[withUUIDs]
-	if finder == nil {
-		situation, err := l.situation(ctx, withUUIDs)
-		if err != nil {
-			return scheduling.Room{}, err
-		}
-		if finder, err = l.engine.NewFinder(ctx, situation); err != nil {
-			return scheduling.Room{}, err
-		}
-		l.finders[withUUIDs] = finder
-	}
-	return finder.Find(ctx, pod, claims, scheduling.FirstRoom)
-}
-
-// situation is the cluster as its caches have it, and as DeviceTaintRules make it: of the devices
+// newFinder is of the cluster as its caches have it, and as DeviceTaintRules make it: of the devices
 // of other drivers it knows nothing.
-func (w *watcher) situation(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error) {
+func (w *watcher) newFinder(ctx context.Context, withUUIDs bool) (*scheduling.Finder, error) {
 	rules, served, err := cache.DeviceTaintRules(ctx, w.Client)
 	if err != nil && !apierrors.IsForbidden(err) {
-		return scheduling.Snapshot{}, err
+		return nil, err
 	}
 	w.rulesUnknown = !served
 	s := scheduling.Snapshot{
@@ -129,11 +119,11 @@ func (w *watcher) situation(ctx context.Context, withUUIDs bool) (scheduling.Sna
 		}
 		offered, err := pools.ForAllocator(node.Name, newest)
 		if err != nil {
-			return s, err
+			return nil, err
 		}
 		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
 	}
-	return s, nil
+	return w.engine.NewFinder(ctx, s)
 }
 
 const (
@@ -164,12 +154,10 @@ type memory struct {
 // as there is something, and forgets it at the end.
 func (w *watcher) memoryOf(pod *corev1.Pod) *memory {
 	key := cache.Key(pod)
-	m := w.memories[key]
-	if m == nil || m.uid != pod.UID {
-		m = &memory{uid: pod.UID}
-		w.memories[key] = m
+	if m := w.memories[key]; m == nil || m.uid != pod.UID {
+		w.memories[key] = &memory{uid: pod.UID}
 	}
-	return m
+	return w.memories[key]
 }
 
 // answered says whether a look has found something out about the pod lately: others go first.

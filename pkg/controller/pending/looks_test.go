@@ -26,10 +26,12 @@ type clocked struct {
 
 func newClocked(takes time.Duration) *clocked {
 	c := &clocked{time: time.Unix(1000, 0)}
-	c.looks = newLooks(func(context.Context, bool) (scheduling.Snapshot, error) {
+	engine := scheduling.NewEngine(1)
+	c.looks = newLooks(func(ctx context.Context, _ bool) (*scheduling.Finder, error) {
 		c.reads++
 		c.time = c.time.Add(takes)
-		return scheduling.Snapshot{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, nil
+		return engine.NewFinder(ctx, scheduling.Snapshot{Nodes: []*corev1.Node{{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}})
 	}, func() time.Time { return c.time })
 	return c
 }

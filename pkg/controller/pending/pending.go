@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -27,6 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -93,6 +95,7 @@ type watcher struct {
 	cluster   *explain.Cluster
 	budget    *report.Budget
 	looks     *looks
+	engine    *scheduling.Engine
 	// rulesUnknown says that rules may close devices of which it is not known.
 	rulesUnknown bool
 	// memories are by the pods' keys.
@@ -108,11 +111,15 @@ func New(cfg Config) *manager.Controller {
 	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
 		nodes:     c.Nodes(),
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
+		engine:    scheduling.NewEngine(scheduling.ExpressionsMost),
 		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
-	w.looks = newLooks(w.situation, time.Now)
+	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
-	w.nodes.On(changes(w, func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }))
+	w.nodes.On(changes(w, func(before, after *cache.Node) bool {
+		return maps.Equal(before.Labels, after.Labels) && before.Unschedulable == after.Unschedulable &&
+			equality.Semantic.DeepEqual(before.Taints, after.Taints)
+	}))
 	w.slices.On(changes(w, (*view.Slice).Offers))
 	w.classes.On(changes(w, func(before, after *resourceapi.DeviceClass) bool {
 		return before.ResourceVersion == after.ResourceVersion
@@ -152,36 +159,40 @@ func (w *watcher) forget(pod *corev1.Pod) {
 // sync is a manager.Reconcile; the key is that of a pod, or everyPod.
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
-		w.forgetGangs()
-		for _, pod := range w.pods.List() {
-			if _, waits := podstate.Unschedulable(pod); waits {
-				w.work.Enqueue(cache.Key(pod))
-			}
-		}
+		w.lookAtAll()
 		return 0, nil
 	}
 	pod, exists := w.pods.Get(key)
-	if !exists {
-		delete(w.memories, key)
-		return 0, nil
+	said, waits := "", false
+	if exists {
+		said, waits = podstate.Unschedulable(pod)
 	}
-	said, waits := podstate.Unschedulable(pod)
 	if !waits {
 		delete(w.memories, key)
 		return 0, nil
 	}
+	if w.outdated() {
+		if err := w.look(); err != nil {
+			return 0, err
+		}
+	}
 	ctx, done := w.under.begin(ctx, pod.UID)
 	defer done()
 	a, err := w.explain(ctx, pod, said)
-	if errors.Is(context.Cause(ctx), errGone) {
+	switch {
+	case errors.Is(context.Cause(ctx), errGone):
 		delete(w.memories, key)
 		return 0, nil
-	}
-	if err != nil {
+	case err != nil:
 		return 0, err
-	}
-	switch {
 	case a.stays:
+		return a.again, nil
+	}
+	a.add(". ", advice.Of(pod, advice.Cluster{
+		Served:     func(name corev1.ResourceName) bool { return w.cluster.ClassOf(name) != nil || w.Offered(name) },
+		OnSomeNode: func(key string) bool { return w.cluster.Labels[key] },
+	}))
+	switch {
 	case a.text == "":
 		w.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
 	case w.budget.Take(pod.Namespace, pod.UID, time.Now()):
@@ -190,19 +201,30 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	return cmp.Or(a.again, RepeatAfter), nil
 }
 
-// look takes what is in the caches, if that has changed.
+// lookAtAll has all pods that wait looked at again.
+func (w *watcher) lookAtAll() {
+	w.forgetGangs()
+	for _, pod := range w.pods.List() {
+		if _, waits := podstate.Unschedulable(pod); waits {
+			w.work.Enqueue(cache.Key(pod))
+		}
+	}
+}
+
+// outdated says whether cluster is not what is in the caches any more.
+func (w *watcher) outdated() bool {
+	return w.cluster == nil || w.changes.Load() != w.seen ||
+		!w.cluster.Until().IsZero() && !time.Now().Before(w.cluster.Until())
+}
+
+// look takes what is in the caches.
 func (w *watcher) look() error {
-	changes, now := w.changes.Load(), time.Now()
-	if w.cluster != nil && changes == w.seen && (w.cluster.Until().IsZero() || now.Before(w.cluster.Until())) {
-		return nil
-	}
-	labels := map[string]map[string]string{}
+	changes := w.changes.Load()
+	published := scheduling.Published{Slices: w.slices.List(), Classes: w.classes.List(), Now: time.Now()}
 	for _, node := range w.nodes.List() {
-		labels[node.Name] = node.Labels
+		published.Nodes = append(published.Nodes, node.Node())
 	}
-	cluster, err := w.explainer.Look(scheduling.Published{
-		Slices: w.slices.List(), Labels: labels, Classes: w.classes.List(), Now: now,
-	})
+	cluster, err := w.explainer.Look(published)
 	if err != nil {
 		return err
 	}
@@ -247,11 +269,10 @@ func gangOf(pod *corev1.Pod) toolscache.ObjectName {
 
 // cut shortens a message to what the API server takes.
 func cut(message string) string {
-	const mark = "…"
 	if len(message) <= messageMost {
 		return message
 	}
-	return strings.ToValidUTF8(message[:messageMost-len(mark)], "") + mark
+	return strings.ToValidUTF8(message[:messageMost-len("…")], "") + "…"
 }
 
 // errGone is why the work on a pod stops that waits no more.

@@ -146,8 +146,13 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	known := cache.New(cache.Options{Client: s.client})
 	work := pending.New(pending.Config{
 		Cache: known.Reader(), Client: s.client.ResourceV1(),
-		Closed: func(string) corev1.NodeSpec {
+		Closed: func(name string) corev1.NodeSpec {
 			time.Sleep(time.Duration(s.slow.Load()))
+			for _, node := range s.nodes {
+				if node.Name == name {
+					return node.Spec
+				}
+			}
 			return corev1.NodeSpec{Taints: s.taints}
 		},
 		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },

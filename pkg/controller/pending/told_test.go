@@ -149,6 +149,28 @@ func TestMessageFitsAnEvent(t *testing.T) {
 	})
 }
 
+// A selector that fails on a node alone that takes no pods keeps nobody from the others, from the moment that it is so.
+func TestSelectorThatFailsOnAClosedNodeIsNotToBlame(t *testing.T) {
+	run(t, func(s *site) {
+		c := claim("1Gi")
+		c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.attributes["gpu.aliyun.com"].cards == 1`}}}
+		s.create(c, pod(refused))
+		time.Sleep(time.Minute)
+		const selector = `request gpu: %s selector device.attributes["gpu.aliyun.com"].cards == 1`
+		s.told("while the node takes pods", warning+fmt.Sprintf(selector, "the")+
+			" cannot be evaluated for device gpu-0-share of node n1 (no such key: cards), and that keeps the pod from every node")
+		cordoned := nodeOf("n1", map[string]string{"on": "n1"})
+		cordoned.ResourceVersion, cordoned.Spec.Unschedulable = "cordoned", true
+		if _, err := s.client.CoreV1().Nodes().Update(s.Context(), cordoned, metav1.UpdateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.told("when it is cordoned", warning+never+fmt.Sprintf(selector, "no GPU matches the")+
+			"; of class share.gpu.aliyun.com there are 1 GPU")
+	})
+}
+
 // Nothing else happens in the cluster that would have the pod looked at anew.
 func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
 	run(t, func(s *site) {

@@ -3,7 +3,6 @@
 package why
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -55,7 +54,7 @@ func (a *Answer) nodes(room scheduling.Room) {
 			shown = append(shown, n)
 		}
 	}
-	slices.SortStableFunc(shown, func(a, b scheduling.NodeRoom) int { return cmp.Compare(b.Nearness(), a.Nearness()) })
+	slices.SortStableFunc(shown, scheduling.Nearer)
 	a.More = max(0, len(shown)-nodesMost)
 	for _, n := range shown[:len(shown)-a.More] {
 		line := Node{Name: n.Name, GPUs: n.GPUs}
@@ -135,37 +134,24 @@ func some(names []string) string { return text.List(names, helpMost) }
 // help names the ways out that are nearest.
 func (a *Answer) help(in Input, room scheduling.Room) {
 	var closed []string
-	nearest := -1
+	var near []scheduling.NodeRoom
 	for _, n := range room.Nodes {
 		if n.Fits && n.Closed.By != scheduling.Open {
 			closed = append(closed, fmt.Sprintf("node %s has the GPUs free, but %s", n.Name, explain.Closed(n)))
 		}
-		if n.Closed.By == scheduling.Open && n.GPUs > 0 {
-			nearest = max(nearest, n.Nearness())
-		}
-	}
-	a.Help = append(a.Help, closed[:min(len(closed), helpMost)]...)
-	var near []scheduling.NodeRoom
-	for _, n := range room.Nodes {
-		if n.Closed.By == scheduling.Open && n.GPUs > 0 && n.Nearness() == nearest && len(n.Lacks) > 0 {
+		if n.Closed.By == scheduling.Open && n.GPUs > 0 && len(n.Lacks) > 0 {
 			near = append(near, n)
 		}
 	}
-	slices.SortStableFunc(near, func(a, b scheduling.NodeRoom) int { return cmp.Compare(missing(a), missing(b)) })
+	a.Help = append(a.Help, closed[:min(len(closed), helpMost)]...)
+	slices.SortStableFunc(near, scheduling.Nearer)
 	// Who holds what is looked for on the nodes that are named alone: each look is at all claims.
 	for _, n := range near[:min(len(near), helpMost)] {
-		if text := wayOn(in, n); text != "" && !slices.Contains(a.Help, text) {
+		text := wayOn(in, n)
+		if text != "" && n.Nearness() == near[0].Nearness() && !slices.Contains(a.Help, text) {
 			a.Help = append(a.Help, text)
 		}
 	}
-}
-
-// missing is how much of a GPU would have to become free on a node.
-func missing(n scheduling.NodeRoom) int64 {
-	if n.Farthest.Step != scheduling.Full {
-		return 0
-	}
-	return n.Farthest.Missing.Value()
 }
 
 // wayOn is what would help on a node: about the request that is farthest from being served.
@@ -173,10 +159,18 @@ func wayOn(in Input, n scheduling.NodeRoom) string {
 	lack := n.Farthest
 	switch lack.Step {
 	case scheduling.Full:
+		if lack.More > 1 {
+			return fmt.Sprintf("room on %d of %s of node %s: %s lacks %s of %s%s", lack.More, some(lack.Nearest), n.Name,
+				lack.Nearest[0], explain.Written(lack.Capacity, lack.Missing), lack.Capacity, heldBy(in, n.Name, lack.Nearest))
+		}
 		return fmt.Sprintf("%s more %s free of %s on node %s%s", explain.Written(lack.Capacity, lack.Missing),
 			lack.Capacity, lack.Nearest[0], n.Name, heldBy(in, n.Name, lack.Nearest[:1]))
 	case scheduling.Taken:
-		return fmt.Sprintf("%s of node %s given back%s", list(lack.Nearest), n.Name, heldBy(in, n.Name, lack.Nearest))
+		which := list(lack.Nearest)
+		if lack.More > 1 {
+			which = fmt.Sprintf("%d of %s", lack.More, some(lack.Nearest))
+		}
+		return fmt.Sprintf("%s of node %s given back%s", which, n.Name, heldBy(in, n.Name, lack.Nearest))
 	case scheduling.HeldBack:
 		return "a moment: node " + n.Name + " lets shares go that it holds back, a few seconds after it sees " +
 			"who waits"
@@ -187,7 +181,10 @@ func wayOn(in Input, n scheduling.NodeRoom) string {
 	case scheduling.Unmatched:
 		return "another selector, or a node with such GPUs"
 	case scheduling.NoStep:
-		return "" // no other request for GPUs would change it
+		if lack.Class == nil {
+			return "" // no other request for GPUs would change it
+		}
+		return "asking for fewer at once, or a node with more such GPUs"
 	case scheduling.OtherClass:
 		if lack.Class != nil && lack.Class.Labels[v1alpha1.LabelProfile] != "" {
 			return "asking for a profile that a node offers, or a GPU that is cut that way: docs/mig.md"

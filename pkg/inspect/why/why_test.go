@@ -4,6 +4,7 @@ package why_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -237,6 +238,67 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := stage(t)
 			test.change(&in)
+			checkSays(t, printed(t, in), test.want, test.not)
+		})
+	}
+}
+
+// many has nodes m01, m02 and so on with four A10 each, of which others hold some.
+func many(t *testing.T, m mode.Mode, amount string, held ...int) why.Input {
+	t.Helper()
+	in := stage(t)
+	in.Nodes, in.Slices = nil, nil
+	for n, taken := range held {
+		name, machine := fmt.Sprintf("m%02d", n+1), &gpu.Machine{}
+		for i := range 4 {
+			machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprint("GPU-", name, "-", i), Model: "NVIDIA-A10",
+				MemoryMiB: 23028})
+		}
+		pool := v1alpha1.PoolName(name)
+		built := devices.Build(machine, devices.Options{Pool: pool, Mode: m, Slots: 20}).Pools[pool].Slices[0].Devices
+		in.Slices = append(in.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: &name,
+				Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1}, Devices: built}})
+		in.Nodes = append(in.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		for i := range taken {
+			hold(&in, "team-b", fmt.Sprint(name, "-", i), name, built[i].Name, amount)
+		}
+	}
+	return in
+}
+
+// Of many nodes those are shown that lack least, and what would help is as much as is missing.
+func TestNodesThatLackLeastAreShown(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode          mode.Mode
+		class, amount string
+		held          []int
+		count         int64
+		want, not     []string
+	}{
+		"the last of 14": {mode.Exclusive, "exclusive.gpu.aliyun.com", "",
+			[]int{4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1}, 4, []string{
+				"LACKS\nm14   4     asked 4 GPUs, 3 free; taken: gpu-0\nm01 ", "and 2 nodes that lack as much or more",
+				"would help:\n- gpu-0 of node m14 given back; held by pod team-b/m14-0\n"}, nil},
+		"two of three": {mode.Exclusive, "exclusive.gpu.aliyun.com", "", []int{3}, 3, []string{
+			"- 2 of gpu-0, gpu-1, gpu-2 of node m01 given back; held by pod team-b/m01-0"}, nil},
+		"two that are full": {mode.Share, "share.gpu.aliyun.com", "17Gi", []int{4}, 2, []string{
+			"- room on 2 of gpu-0-share, gpu-1-share, gpu-2-share and 1 more of node m01: gpu-0-share lacks 3Gi of " +
+				"memory; held by pod team-b/m01-0 (17Gi)"}, nil},
+		"more than the node has": {mode.Exclusive, "exclusive.gpu.aliyun.com", "", []int{2}, 5, []string{
+			"5 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 4",
+			"asked 5 GPUs, 2 free; taken: gpu-0, gpu-1", "- asking for fewer at once, or a node with more such GPUs"},
+			[]string{"given back"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := many(t, test.mode, test.amount, test.held...)
+			memory := ""
+			if test.amount != "" {
+				memory = "8Gi"
+			}
+			asked := asking("team-a", "c", test.class, memory)
+			asked.Spec.Devices.Requests[0].Exactly.Count = test.count
+			waiting(&in, asked)
 			checkSays(t, printed(t, in), test.want, test.not)
 		})
 	}
