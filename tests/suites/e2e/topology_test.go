@@ -129,15 +129,15 @@ func TestTopologyClaimsGetTheBestFreeGPUs(t *testing.T) {
 		from string
 	}{
 		{nil, 1, "card"},
-		{nil, 2, "cards/linked"},
-		{nil, 8, "cards/linked"},
+		{nil, 2, "gpus/linked"},
+		{nil, 8, "gpus/linked"},
 		{[]int{0}, 1, "card"},
-		{[]int{0, 3}, 2, "cards/linked"},
-		{[]int{0}, 4, "cards/linked"},
-		{[]int{0, 5}, 4, "cards/linked"},
-		{[]int{1, 2}, 4, "cards/linked"},
-		{[]int{0, 3, 5, 6}, 4, "cards/any"},
-		{[]int{1, 2, 3, 4, 6, 7}, 2, "cards/any"},
+		{[]int{0, 3}, 2, "gpus/linked"},
+		{[]int{0}, 4, "gpus/linked"},
+		{[]int{0, 5}, 4, "gpus/linked"},
+		{[]int{1, 2}, 4, "gpus/linked"},
+		{[]int{0, 3, 5, 6}, 4, "gpus/any"},
+		{[]int{1, 2, 3, 4, 6, 7}, 2, "gpus/any"},
 	} {
 		t.Run(fmt.Sprintf("%d beside %v", tc.k, tc.busy), func(t *testing.T) {
 			ns := cluster.Namespace(t)
