@@ -36,7 +36,6 @@ func keepLive(pod, kept *corev1.Pod) {
 	kept.Spec = corev1.PodSpec{
 		NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PreemptionPolicy: pod.Spec.PreemptionPolicy,
 		SchedulingGroup: pod.Spec.SchedulingGroup, SchedulingGates: pod.Spec.SchedulingGates,
-		SchedulerName:                 pod.Spec.SchedulerName,
 		ResourceClaims:                pod.Spec.ResourceClaims,
 		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 		Resources:                     &corev1.ResourceRequirements{Requests: podstate.Requests(pod)},

@@ -5,6 +5,7 @@ package preempt
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -19,6 +20,8 @@ func TestAdminAccess(t *testing.T) {
 	}
 	beside := wishes(podOf("p", 9), "any")
 	beside.claims = append(beside.claims, wishes(beside.pod, "monitor").claims...)
+	three := wishes(podOf("p", 9), "any", "any", "any")
+	three.claims = append(three.claims, wishes(three.pod, "look").claims...)
 	for name, test := range map[string]struct {
 		stage   func(*stage)
 		lacking int
@@ -43,6 +46,14 @@ func TestAdminAccess(t *testing.T) {
 			s.node("n2", mode.Exclusive)
 			s.runs("n2", podOf("c", 6), "gpu", "gpu")
 		}, 2, beside, "n2 c"},
+		"beside GPUs, until one that leaves has ended": {func(s *stage) {
+			s.node("n1", mode.Topology)
+			s.runs("n1", podOf("l", 4, terminating(noon.Add(time.Minute))), "linked")
+			s.runs("n1", podOf("b", 1), "linked")
+			s.node("n2", mode.Topology)
+			s.runs("n2", podOf("c", 6), "linked")
+			s.runs("n2", podOf("d", 6), "linked")
+		}, 2, three, "pods are leaving the best node, n1"},
 		"it holds no GPU, but CPUs": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, cpus("1")), "gpu", "gpu")

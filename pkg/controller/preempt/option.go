@@ -157,11 +157,13 @@ func (a allocating) option(
 	})
 	o.victims = r.victims(chosen)
 	alone := without(o.victims)
-	if failed != nil || chosen == nil || len(o.victims) > podsMost || !adminFits(alone) {
+	soonGone := func(uid types.UID) bool { return alone(uid) || leaves(uid) }
+	if failed != nil || chosen == nil || len(o.victims) > podsMost || !adminFits(soonGone) {
 		return nil, failed
 	}
 	o.cost = costOf(r.candidates, chosen)
-	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || kept(alone) || goes && !fits(alone)
+	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || kept(alone) ||
+		goes && (!fits(alone) || !adminFits(alone))
 	if failed != nil {
 		return nil, failed
 	}

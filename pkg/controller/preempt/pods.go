@@ -58,13 +58,11 @@ func waitsForDevices(pod *corev1.Pod) bool { return preempts(pod) && asksForDevi
 // of Kubernetes lack, such as "Insufficient quotas", is no node's.
 var insufficient = regexp.MustCompile(`[:,.] \d+ Insufficient `)
 
-// preempts says whether others may be evicted for a pod: it waits, the default scheduler found no
+// preempts says whether others may be evicted for a pod: it waits, the scheduler found no
 // devices for it or no room beside them, and nothing else is under way for it.
 func preempts(pod *corev1.Pod) bool {
 	said, waits := podstate.Unschedulable(pod)
 	return waits && (strings.Contains(said, podstate.NoDevices) || insufficient.MatchString(said)) &&
-		// Another scheduler preempts in its own way, and means other nodes by what it says.
-		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName &&
 		ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever &&
 		// The scheduler evicts others for it already.
 		pod.Status.NominatedNodeName == "" &&

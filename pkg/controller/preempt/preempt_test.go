@@ -36,7 +36,6 @@ func TestWhoIsNotHelped(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"preemptionPolicy Never": func(pod *corev1.Pod) { pod.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) },
 		"a gang":                 inGroup,
-		"another scheduler":      func(pod *corev1.Pod) { pod.Spec.SchedulerName = "another" },
 		"equal priority":         func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(int32(4)) },
 		"the scheduler preempts": func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" },
 		"scheduling gate": func(pod *corev1.Pod) {
@@ -56,18 +55,6 @@ func TestWhoIsNotHelped(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The API server is not asked for pods of another scheduler, however many of them wait.
-func TestPodsOfAnotherSchedulerCostNothing(t *testing.T) {
-	run(t, func(s *site) {
-		s.waits(podOf("p", 9, func(pod *corev1.Pod) { pod.Spec.SchedulerName = "another" }), 1)
-		s.client.ClearActions()
-		s.after(time.Hour)
-		if asked := s.client.Actions(); len(asked) > 0 {
-			t.Errorf("the API server was asked: %v", asked)
-		}
-	})
 }
 
 // What a plugin beside those of Kubernetes lacks is nothing that a node has.

@@ -109,7 +109,7 @@ func (s *stage) node(name string, m mode.Mode) *node {
 }
 
 // asking are requests: GiB of a share, "gpu" for a whole GPU, "linked" for two linked ones, "instance" for one of MIG,
-// "any" for a whole one of any mode, "monitor" for an administrator's access to all.
+// "any" for a whole one of any mode, "monitor" for an administrator's access to all, "look" for that to one.
 func asking(of ...string) resourceapi.DeviceClaim {
 	var claim resourceapi.DeviceClaim
 	for i, what := range of {
@@ -126,6 +126,8 @@ func asking(of ...string) resourceapi.DeviceClaim {
 		case "monitor":
 			request.DeviceClassName, request.AdminAccess = "monitor.gpu.aliyun.com", ptr.To(true)
 			request.AllocationMode, request.Count = resourceapi.DeviceAllocationModeAll, 0
+		case "look":
+			request.DeviceClassName, request.AdminAccess = "monitor.gpu.aliyun.com", ptr.To(true)
 		default:
 			request.DeviceClassName = "share.gpu.aliyun.com"
 			request.Capacity = &resourceapi.CapacityRequirements{
