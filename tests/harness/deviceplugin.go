@@ -70,7 +70,9 @@ func (c *Cluster) forgetDevicePlugin(t *testing.T, node, resource string, had in
 		if capacity := n.Status.Capacity[corev1.ResourceName(resource)]; capacity.Value() == int64(had) {
 			return fmt.Errorf("its status shows %d %s", had, resource)
 		}
-		return nil
+		// A kubelet that has just started does not know its pods yet.
+		_, err = c.PluginLog(ctx, node, metav1.Now())
+		return err
 	}); err != nil {
 		t.Errorf("waited for node %s to forget the device plugin of %s: %v", node, resource, err)
 	}

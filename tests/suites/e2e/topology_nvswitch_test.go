@@ -38,7 +38,7 @@ func TestTopologyOnNVSwitch(t *testing.T) {
 	})
 	ns.Run(t, harness.Pod("four", "whole", harness.FromTemplate("cards-4")))
 	grants := ns.Granted(t, "four")
-	if diff := cmp.Diff([]int{0, 1, 2, 3}, grantedIndices(grants)); diff != "" || grants[0].Request != "cards/any" {
+	if diff := cmp.Diff([]int{0, 1, 2, 3}, grantedIndices(grants)); diff != "" || grants[0].Request != "gpus/any" {
 		t.Errorf("request %s got (-want +got):\n%s", grants[0].Request, diff)
 	}
 	// The way back waits for whoever holds GPUs.

@@ -51,7 +51,7 @@ func TestTopologyOnPCIe(t *testing.T) {
 	publishesSingleGPUs(t, "share", 0, 1, 2, 3)
 	ns.Run(t, harness.Pod("two", "share", harness.FromTemplate("cards-2")))
 	grants := ns.Granted(t, "two")
-	if diff := cmp.Diff([]int{0, 1}, grantedIndices(grants)); diff != "" || grants[0].Request != "cards/any" {
+	if diff := cmp.Diff([]int{0, 1}, grantedIndices(grants)); diff != "" || grants[0].Request != "gpus/any" {
 		t.Errorf("request %s got (-want +got):\n%s", grants[0].Request, diff)
 	}
 	ns.Delete(t, "two")
