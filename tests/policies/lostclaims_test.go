@@ -67,6 +67,40 @@ func TestClaimsThatAWebhookTakes(t *testing.T) {
 	}
 }
 
+// So would one whose claim was made of nvidia.com/gpu.
+func TestClaimsForGPUsThatAWebhookTakes(t *testing.T) {
+	s := withClaimsForGPUs(t)
+	one := pod("p", nil, limited("c", "nvidia.com/gpu 1"))
+	two := pod("p", nil, limited("c", "nvidia.com/gpu 2"), limited("d", "mem 3"))
+	const lost = "has lost the claims that it was given for the GPUs it asks for"
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		webhook func(*corev1.Pod)
+		refused string
+	}{
+		"resources replaced":            {one, sized, "container c " + lost},
+		"beside a share":                {two, sized, "container c " + lost},
+		"a program that knows no claim": {two, withoutClaims, "container c " + lost},
+		"of a share beside": {two, func(p *corev1.Pod) {
+			p.Spec.Containers[1].Resources.Claims = nil
+		}, "container d " + lost},
+		"of an init container": {withInit(one.DeepCopy(), limited("i", "nvidia.com/gpu 1")), func(p *corev1.Pod) {
+			p.Spec.InitContainers[0].Resources.Claims = nil
+		}, "container i " + lost},
+		"nothing": {two, func(*corev1.Pod) {}, ""},
+		"a claim and a limit put back": {one, func(p *corev1.Pod) {
+			withoutClaims(p)
+			p.Spec.Containers[0].Resources = limited("", "nvidia.com/gpu 1").Resources
+		}, ""},
+		"of one that asked not": {pod("p", nil, limited("a", ""), limited("c", "nvidia.com/gpu 1")), sized, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.createBefore(test.webhook, test.pod)
+			checkRefusal(t, test.refused, err)
+		})
+	}
+}
+
 // Who copies a pod may leave its claims out, and its labels and annotations in.
 func TestCopiesOfConvertedPods(t *testing.T) {
 	s := newServer(t)
@@ -88,7 +122,7 @@ func TestCopiesOfConvertedPods(t *testing.T) {
 		"without claims":        {withoutClaims, false},
 		"another container":     {func(p *corev1.Pod) { p.Spec.Containers[0] = limited("debugger", "") }, true},
 		"a claim less":          {func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources.Claims = nil }, false},
-		"that asks once more":   {func(p *corev1.Pod) { *p = *changed(again(p), func(p *corev1.Pod) { p.Labels = nil }) }, true},
+		"that asks once more":   {func(p *corev1.Pod) { *p = *again(p); p.Labels = nil }, true},
 		"and keeps its label":   {func(p *corev1.Pod) { *p = *again(p) }, true},
 		"with another's record": {func(p *corev1.Pod) { p.Annotations[record] = `{"d":{},"gone":{}}` }, true},
 	} {
@@ -123,4 +157,66 @@ func again(p *corev1.Pod) *corev1.Pod {
 		p.Spec.Containers[i].Resources = limited("", amounts).Resources
 	}
 	return p
+}
+
+// A copy without its claims and labels may be given other claims, and the label with them.
+func TestCopiesThatAreGivenOtherClaims(t *testing.T) {
+	const record, ofGPUs = v1alpha1.AnnotationLegacyRequest, v1alpha1.AnnotationNVIDIARequest
+	cpus, gpus := withCPUClass(t), withClaimsForGPUs(t)
+	// asks has the copy's containers ask for this.
+	asks := func(amounts ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			for i, what := range amounts {
+				p.Spec.Containers[i].Resources = limited("", what).Resources
+			}
+		}
+	}
+	both := pod("p", nil, limited("c", "mem 3"), limited("d", "nvidia.com/gpu 1"))
+	two := pod("p", nil, limited("c", "nvidia.com/gpu 2"))
+	const ofC, ofD = `{"c":{"aliyun.com/gpu-mem":"3"}}`, `{"d":"1"}`
+	for name, test := range map[string]struct {
+		server *server
+		pod    *corev1.Pod
+		change func(*corev1.Pod)
+		// records are what the copy says that it was converted from.
+		records map[string]string
+	}{
+		"CPUs":           {cpus, pinned(pod("p", nil, withCPUs("c", "4", "mem 3"))), func(*corev1.Pod) {}, nil},
+		"nothing":        {gpus, both, func(*corev1.Pod) {}, nil},
+		"whole GPUs":     {gpus, both, asks("", "nvidia.com/gpu 1"), map[string]string{ofGPUs: ofD}},
+		"fewer of them":  {gpus, two, asks("nvidia.com/gpu 1"), map[string]string{ofGPUs: `{"c":"1"}`}},
+		"none of them":   {gpus, two, func(*corev1.Pod) {}, nil},
+		"a share":        {gpus, both, asks("mem 3", ""), map[string]string{record: ofC}},
+		"both once more": {gpus, both, asks("mem 3", "nvidia.com/gpu 1"), map[string]string{record: ofC, ofGPUs: ofD}},
+		"for virtual nodes, which give GPUs by the limit": {gpus, both, func(p *corev1.Pod) {
+			asks("", "nvidia.com/gpu 1")(p)
+			p.Annotations["alibabacloud.com/burst-resource"] = "eci"
+		}, nil},
+		"none, opted out": {gpus, both, func(p *corev1.Pod) {
+			asks("", "nvidia.com/gpu 1")(p)
+			p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stored, err := test.server.create(test.pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, labels := range map[string]map[string]string{"without labels": nil, "with its label": stored.Labels} {
+				copied := changed(stored.DeepCopy(), withoutClaims)
+				copied.Labels = labels
+				test.change(copied)
+				got, err := test.server.createBefore(func(*corev1.Pod) {}, copied)
+				if err != nil {
+					t.Errorf("%s: %v", what, err)
+					continue
+				}
+				for _, key := range []string{record, ofGPUs} {
+					if got.Annotations[key] != test.records[key] {
+						t.Errorf("%s: %s is %q, want %q", what, key, got.Annotations[key], test.records[key])
+					}
+				}
+			}
+		})
+	}
 }
