@@ -138,8 +138,8 @@ type Asked struct {
 func FromLabels(labels map[string]string, last Asked) (Asked, error) {
 	if value, ok := labels[ack.NodeLabelSchedule]; ok {
 		if value == LabelDisabled {
-			return Asked{}, fmt.Errorf("node label %s=%s keeps the node's GPUs for others: to have them offered set it to a mode, "+
-				"or remove it", ack.NodeLabelSchedule, value)
+			return Asked{}, fmt.Errorf("node label %s=%s keeps the node's GPUs for others: to have them offered set it to a "+
+				"mode, or remove it", ack.NodeLabelSchedule, value)
 		}
 		m, known := labelValues()[value]
 		if !known {
