@@ -4,25 +4,18 @@ package orphans
 
 import (
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
 )
 
-// madeAnew is claim u1 anew, under its name and reserved for p2, which started so long after that.
-func madeAnew(s *sweeps, after *time.Duration) {
-	made := time.Unix(1_000_000, 0)
-	c := wholeGPU("u1", 2, "p2")
-	c.UID, c.CreationTimestamp = "new", metav1.NewTime(made)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p2", UID: "p2"}}
-	if after != nil {
-		pod.Status.StartTime = &metav1.Time{Time: made.Add(*after)}
-	}
-	s.api.claims, s.api.pods = []*resourceapi.ResourceClaim{c}, []*corev1.Pod{pod}
+// madeAnew has claim u1 made anew, under its name and reserved for pods.
+func (s *sweeps) madeAnew(pods ...types.UID) *resourceapi.ResourceClaim {
+	c := wholeGPU("u1", 2, pods...)
+	c.UID = "new"
+	s.api.claims = []*resourceapi.ResourceClaim{c}
+	return c
 }
 
 // The pods of a claim that was made anew under the same name use nothing of the one before.
@@ -32,31 +25,44 @@ func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
 	if _, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1")); err != nil {
 		t.Fatal(err)
 	}
-	madeAnew(s, new(time.Second))
-	s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p1", "p2", "joined"}}, true
+	c := s.madeAnew("p2")
+	s.users = map[string][]types.UID{"claim-u1": {"p1", "p2", "joined"}}
 	s.running["joined"] = true
-	s.after(t, 0, uids{"u1"}, nil)
-	s.after(t, sweepGrace, uids{"u1"}, uids{"u1"})
+	s.after(t, 0, uids{"u1"}, nil) // p2 waits still
+	if _, err := s.Prepare(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	s.running["p2"] = true
+	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
 	if user := s.told[0].User; user != "joined" {
 		t.Errorf("the user is %q", user)
 	}
+	// Nor does who uses the one before hold the new one.
+	s.running["p2"], s.api.claims = false, nil
+	s.after(t, 0, uids{"new", "u1"}, uids{"u1"})
+	s.after(t, sweepGrace, uids{"u1"}, uids{"u1"})
 	s.running["joined"] = false
 	s.after(t, 0, nil, nil)
 }
 
-// A pod of the claim that was made anew may be known to use the one before: an earlier version has entered it in the
-// record, or it ran before and has what the claim of that time was allocated.
+// Which of two claims of a name a pod uses is known by their records: it has processes only when its claim is prepared.
+// The clocks of node and API server tell nothing, and what a claim is reserved for little: kube-controller-manager
+// reserves it by name. Claim u1 is made anew while p2 has processes.
 func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 	for name, tc := range map[string]struct {
-		recorded uids
-		started  *time.Duration
-		prepared uids
+		// recorded are the pods of u1, reserved and joined those of the new claim before and after it was prepared, if it was.
+		recorded, reserved uids
+		prepared           bool
+		joined             uids
+		held               bool
 	}{
-		"it started later":                {uids{"p1", "p2"}, new(time.Minute), nil},
-		"it started in that second":       {uids{"p1", "p2"}, new(0 * time.Second), nil},
-		"it has not started":              {uids{"p1", "p2"}, nil, nil},
-		"it ran before":                   {uids{"p1", "p2"}, new(-time.Second), uids{"u1"}},
-		"it ran before, and joined later": {uids{"p1"}, new(-time.Second), uids{"u1"}},
+		"of the new one":                              {uids{"p1"}, uids{"p2"}, true, nil, false},
+		"joined the new one later":                    {uids{"p1"}, nil, true, uids{"p2"}, false},
+		"of the new one, and gone for the API server": {uids{"p1"}, uids{"p2"}, true, uids{"p3"}, false},
+		"of the one before":                           {uids{"p1", "p2"}, uids{"p2"}, true, nil, true},
+		"of the one before, and the new one waits":    {uids{"p1", "p2"}, uids{"p2"}, false, nil, true},
+		"joined the one before":                       {uids{"p1"}, uids{"p2"}, false, nil, true},
+		"joined the one before, unreserved":           {uids{"p1"}, nil, false, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -64,12 +70,45 @@ func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 			if _, err := s.Prepare(ctx, wholeGPU("u1", 1, tc.recorded...)); err != nil {
 				t.Fatal(err)
 			}
-			madeAnew(s, tc.started)
+			c, after := s.madeAnew(tc.reserved...), uids(nil)
+			if tc.prepared {
+				after = uids{"new"}
+				if _, err := s.Prepare(ctx, c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.joined != nil {
+				s.madeAnew(tc.joined...)
+			}
 			s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p2"}}, true
-			s.after(t, 0, uids{"u1"}, nil)
-			s.after(t, sweepGrace, tc.prepared, tc.prepared)
-			s.running["p2"] = false
-			s.after(t, 0, nil, nil)
+			s.after(t, 0, append(after, "u1"), nil)
+			if tc.held {
+				s.after(t, sweepGrace, append(after, "u1"), uids{"u1"})
+				s.running["p2"] = false
+			}
+			s.after(t, sweepGrace, after, nil)
 		})
 	}
+}
+
+// A pod that joined the claim before is known to have it also when the one that was made anew is prepared, and when it
+// is gone for the API server and the plugin was started anew.
+func TestSweepRemembersAPodOfTheClaimBefore(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSweeps(t)
+	if _, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1")); err != nil {
+		t.Fatal(err)
+	}
+	c := s.madeAnew("p2", "p3")
+	s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p2"}}, true
+	s.after(t, 0, uids{"u1"}, nil)
+	if _, err := s.Prepare(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
+	s.users = nil
+	s.start(t, "boot-1")
+	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
+	s.running["p2"] = false
+	s.after(t, 0, uids{"new"}, nil)
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -175,13 +174,13 @@ func (s *Sweeper) sweep(ctx context.Context, of func(state.Record) bool) (again 
 // is what the last look has said. An orphan that was not prepared in this boot of the node is
 // unprepared at once: its containers are gone.
 func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*orphaned, error) {
-	allocated, reservedFor, ofAnother, err := s.allocated(ctx, r)
+	c, err := s.claim(ctx, r)
 	if err != nil {
 		return before, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	// What uses the claim uses what it held before, too.
-	r, unnoted := s.options.Claims.EnterUsers(ctx, r, reservedFor, ofAnother)
-	if allocated {
+	r, ofAnother, unnoted := s.options.Claims.EnterUsers(ctx, r, c)
+	if c != nil && c.UID == r.UID && prepare.SameAllocation(r, c) {
 		return nil, unnoted
 	}
 	now := &orphaned{since: s.options.Clock.Now()}
@@ -204,35 +203,11 @@ func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*
 	return now, errors.Join(unnoted, kept)
 }
 
-// allocated says whether the claim that the record stands for is still allocated what the
-// record says, and which pods it is reserved for. A claim that was made anew under the
-// same name is not that claim: ofAnother are the pods that can only use it.
-func (s *Sweeper) allocated(
-	ctx context.Context, r state.Record,
-) (same bool, reservedFor, ofAnother []types.UID, err error) {
+// claim is the claim that has the record's name now, nil if none has.
+func (s *Sweeper) claim(ctx context.Context, r state.Record) (*resourceapi.ResourceClaim, error) {
 	c, err := s.options.Cluster.Claim(ctx, r.Namespace, r.Name)
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil, nil, nil
-	case err != nil:
-		return false, nil, nil, err
-	case c.UID != r.UID:
-		pods, err := s.options.Cluster.Pods(ctx, c)
-		return false, nil, startedAfter(c, pods), err
-	default:
-		return prepare.SameAllocation(r, c), prepare.PodsOf(c), nil, nil
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
-}
-
-// startedAfter are those of the pods that the kubelet has taken up since the claim was made, or has not yet. One that
-// ran before has what an earlier claim of the name was allocated: kube-controller-manager reserves a claim for running
-// pods that name it, whichever it was when they started.
-func startedAfter(c *resourceapi.ResourceClaim, pods []*corev1.Pod) []types.UID {
-	var uids []types.UID
-	for _, pod := range pods {
-		if started := pod.Status.StartTime; started == nil || !started.Before(&c.CreationTimestamp) {
-			uids = append(uids, pod.UID)
-		}
-	}
-	return uids
+	return c, err
 }

@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,21 +28,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// api is what the API server knows of claims and pods, and the names of the claims that it does not tell.
+// api is what the API server knows of claims, and the names of those that it does not tell.
 type api struct {
 	preparetest.Cluster
 	claims []*resourceapi.ResourceClaim
-	pods   []*corev1.Pod
 	away   map[string]bool
-}
-
-func (a *api) Pods(_ context.Context, c *resourceapi.ResourceClaim) (pods []*corev1.Pod, err error) {
-	for _, pod := range a.pods {
-		if slices.Contains(prepare.PodsOf(c), pod.UID) {
-			pods = append(pods, pod)
-		}
-	}
-	return pods, nil
 }
 
 func (a *api) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {

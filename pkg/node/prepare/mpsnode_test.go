@@ -3,18 +3,87 @@
 package prepare
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
+
+// What others hold is not taken by the one daemon for a claim that tolerates the taint which keeps claims off, or was
+// allocated before. Where claims use it already it has all GPUs.
+func TestOneMPSDaemonGetsNoFirstClaimBesideOthers(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	first, second := on(sharesOf("u1", 1, 1), "gpu-1-mps"), on(sharesOf("u2", 1, 1), "gpu-1-mps")
+	n, dir := oneDaemonNode(t, []*resourceapi.ResourceClaim{first, second})
+	var reserved deviceplugin.Reserved
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) { return reserved, nil }
+	for name, by := range map[string]deviceplugin.Reserved{
+		"a pod":          reserved.Plus("GPU-0", "old/a", deviceplugin.Taken{Amount: gpu.Amount{Units: 4}}),
+		"another driver": reserved.OfDriver("GPU-0", "gpu.nvidia.com", nil),
+	} {
+		reserved = by
+		_, err := n.Prepare(ctx, first)
+		if err == nil || !strings.Contains(err.Error(), "one MPS control daemon") || !strings.Contains(err.Error(),
+			"GPU 0") || ReasonOf(err) != ReasonInUse {
+			t.Errorf("%s: %v (%s)", name, err, ReasonOf(err))
+		}
+		for _, g := range machine().GPUs {
+			if use, err := dir.OfNode().Use(g.UUID); err != nil || use != (mps.Use{}) {
+				t.Errorf("%s: GPU %d is told to be used as %+v, %v", name, g.Index, use, err)
+			}
+		}
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	reserved = deviceplugin.Reserved{}
+	if _, err := n.Prepare(ctx, first); err != nil {
+		t.Fatal(err)
+	}
+	reserved = reserved.Plus("GPU-0", "old/a", deviceplugin.Taken{Amount: gpu.Amount{Units: 4}})
+	for name, c := range map[string]*resourceapi.ResourceClaim{"again": first, "a second one": second} {
+		if _, err := n.Prepare(ctx, c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// oneDaemonNode is a node with one MPS daemon for all GPUs, which is ready.
+func oneDaemonNode(
+	t *testing.T, claims []*resourceapi.ResourceClaim, uses ...corev1.ResourceClaim,
+) (*node, mps.Dir) {
+	t.Helper()
+	n := limitedNode(t, claims, uses...)
+	n.isolated = map[mode.Mode]string{mode.MPS: isolation.NameMPSNode}
+	dir := mps.Dir(t.TempDir())
+	release, err := dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range machine().GPUs {
+		if err := dir.OfNode().SetStatus(g.UUID, mps.Status{State: mps.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+	return n, dir
+}
 
 // With one daemon for all GPUs a container has several, by a claim that says it in any way.
 func TestWithOneMPSDaemonAContainerHasSeveralGPUs(t *testing.T) {
@@ -33,22 +102,8 @@ func TestWithOneMPSDaemonAContainerHasSeveralGPUs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
-			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
-			n.isolated = map[mode.Mode]string{mode.MPS: isolation.NameMPSNode}
-			dir := mps.Dir(t.TempDir())
-			release, err := dir.Hold()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer release() //nolint:errcheck // It is the test's own.
-			var uuids []string
-			for _, g := range machine().GPUs[:2] {
-				uuids = append(uuids, g.UUID)
-				if err := dir.OfNode().SetStatus(g.UUID, mps.Status{State: mps.Ready}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+			n, dir := oneDaemonNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
+			uuids := []string{"GPU-0", "GPU-1"}
 			for range 2 { // the kubelet asks again for a claim that is prepared
 				got, err := n.Prepare(ctx, tc.claim)
 				if err != nil {

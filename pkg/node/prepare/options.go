@@ -94,8 +94,7 @@ type Inventory struct {
 // most claims it is not asked at all.
 type Cluster interface {
 	// Pods are the pods that use the claim and still exist, in the claim's order. They
-	// are read when a claim is prepared that has limits, or several linked GPUs, and when one was made anew while what
-	// the one of its name had before is prepared.
+	// are read when a claim is prepared that has limits, or several linked GPUs.
 	Pods(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error)
 	// Claim is the claim of that name, as it is now. That there is none is the API
 	// server's NotFound.

@@ -241,6 +241,9 @@ func (p *Preparer) enter(
 	if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
 		return withReason(ReasonNotServed, errDraining)
 	}
+	if err := w.checkNodeDaemon(records, reserved); err != nil {
+		return withReason(ReasonInUse, err)
+	}
 	others := othersOf(records, w.claim.UID)
 	maxShares := func(g claim.Grant) (int64, error) {
 		backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)

@@ -27,10 +27,10 @@ const (
 // errUsersUnknown says that a record names no pods: an earlier version has written it.
 var errUsersUnknown = errors.New("it is not known which pods use the claim")
 
-// seenUsers are the pods that are seen to use a claim of the record's name, but for those that can only use another.
-func (p *Preparer) seenUsers(r state.Record, ofAnother []types.UID) []types.UID {
+// seenUsers are the pods that are seen to use a claim of the record's name, but for some.
+func (p *Preparer) seenUsers(r state.Record, but []types.UID) []types.UID {
 	return slices.DeleteFunc(slices.Clone(p.options.Node.UsersOf(r.Namespace, r.Name)),
-		func(pod types.UID) bool { return slices.Contains(ofAnother, pod) })
+		func(pod types.UID) bool { return slices.Contains(but, pod) })
 }
 
 // noteUsers enters further pods into the record, whose claim the caller has locked, and the boot in which it is used.
@@ -50,15 +50,14 @@ func (p *Preparer) noteUsers(r *state.Record, boot string, pods []types.UID) err
 }
 
 // InUse returns a pod that uses what the record holds and has processes; empty if there
-// is none. ofAnother are pods that can only use another claim, which has the claim's name now: earlier versions entered
-// such, too. An error means that it is not known whether there is one.
+// is none. ofAnother are pods that use another claim of its name: see EnterUsers. An error means that it is not known
+// whether there is one.
 func (p *Preparer) InUse(r state.Record, ofAnother ...types.UID) (types.UID, error) {
 	// A reboot ends all, and before a claim is prepared no container has it.
 	if r.BootID != p.options.BootID || r.Phase == state.Preparing {
 		return "", nil
 	}
-	entered := slices.DeleteFunc(slices.Clone(r.Pods), func(pod types.UID) bool { return slices.Contains(ofAnother, pod) })
-	pods := slices.Concat(entered, p.seenUsers(r, ofAnother))
+	pods := slices.Concat(r.Pods, p.seenUsers(r, ofAnother))
 	if len(pods) == 0 {
 		return "", errUsersUnknown
 	}
@@ -95,13 +94,57 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	return withReason(ReasonInUse, held{[]types.UID{r.UID}, still})
 }
 
-// EnterUsers enters pods that have come to use the claim into its record, if that is
-// still there and stands for the same: those that it is reserved for, and that are seen to,
-// but for those that can only use another claim, which has its name now.
+// EnterUsers enters pods that have come to use the claim into its record, if that is still there and stands for the
+// same. c is the claim that has its name now, nil if none has. If that is the record's, they are those that it is
+// reserved for, and that are seen to use it; else only those that have processes, for others may wait for the next
+// claim of the name. ofAnother are pods that are seen, but use another claim of the name.
 func (p *Preparer) EnterUsers(
-	ctx context.Context, r state.Record, reserved, ofAnother []types.UID,
-) (state.Record, error) {
-	pods := slices.Concat(reserved, p.seenUsers(r, ofAnother))
+	ctx context.Context, r state.Record, c *resourceapi.ResourceClaim,
+) (_ state.Record, ofAnother []types.UID, err error) {
+	var pods []types.UID
+	same := c != nil && c.UID == r.UID
+	if same {
+		pods = PodsOf(c)
+	}
+	seen := slices.DeleteFunc(p.seenUsers(r, r.Pods), func(pod types.UID) bool { return !same && !p.runs(pod) })
+	if len(seen) > 0 {
+		// After it was asked who runs: who does by another claim has that claim's record by then.
+		if ofAnother, err = p.ofAnother(ctx, r, c); err == nil {
+			users := slices.DeleteFunc(seen, func(pod types.UID) bool { return slices.Contains(ofAnother, pod) })
+			pods = slices.Concat(pods, users)
+		}
+	}
+	r, unnoted := p.enterUsers(ctx, r, pods)
+	return r, ofAnother, errors.Join(err, unnoted)
+}
+
+func (p *Preparer) runs(pod types.UID) bool {
+	runs, _ := p.options.Node.Running(pod)
+	return runs
+}
+
+// ofAnother are the pods of the other claims of the record's name that are prepared here: it was made anew. c is the
+// one that has the name now. That a claim is reserved for a pod does not make it the pod's as long as it is not
+// prepared: kube-controller-manager reserves it for running pods that name it, whichever it was when they started.
+func (p *Preparer) ofAnother(ctx context.Context, r state.Record, c *resourceapi.ResourceClaim) ([]types.UID, error) {
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find out which pods use another claim of the name of %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	var pods []types.UID
+	for _, other := range records {
+		if other.UID == r.UID || other.Namespace != r.Namespace || other.Name != r.Name || other.Phase != state.Prepared {
+			continue
+		}
+		pods = append(pods, other.Pods...)
+		if c != nil && c.UID == other.UID {
+			pods = append(pods, PodsOf(c)...)
+		}
+	}
+	return pods, nil
+}
+
+func (p *Preparer) enterUsers(ctx context.Context, r state.Record, pods []types.UID) (state.Record, error) {
 	if !slices.ContainsFunc(pods, func(pod types.UID) bool { return !slices.Contains(r.Pods, pod) }) {
 		return r, nil
 	}
@@ -126,6 +169,6 @@ func (p *Preparer) EnterReserved(ctx context.Context, c *resourceapi.ResourceCla
 	if err != nil || !found {
 		return err
 	}
-	_, err = p.EnterUsers(ctx, r, PodsOf(c), nil)
+	_, _, err = p.EnterUsers(ctx, r, c)
 	return err
 }

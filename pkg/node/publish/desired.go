@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
@@ -198,19 +199,30 @@ func unhealthyTaints(
 	return taints
 }
 
+// besideValue is the value of the taint TaintNotIsolated on GPUs that take no claims because others hold some. The
+// users that they have are kept apart.
+const besideValue = "others-hold-gpus"
+
 // gpuTaints adds to the taints by UUID those of the GPUs on which shares could not be
 // enforced at the moment, and of those that pods without a claim, or other drivers, leave
 // nothing of.
-func gpuTaints(
-	common map[string][]resourceapi.DeviceTaint, notIsolated map[string]string, full []string, t deviceplugin.Reserved,
+func (s servedMode) gpuTaints(
+	m *gpu.Machine, common map[string][]resourceapi.DeviceTaint, full []string, t deviceplugin.Reserved,
 ) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid, t := range common {
 		taints[uuid] = slices.Clone(t)
 	}
-	for uuid := range notIsolated {
-		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
-			Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	for _, g := range m.GPUs {
+		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		switch {
+		case s.notIsolated[g.UUID] != "":
+		case s.beside != "":
+			taint.Value = besideValue
+		default:
+			continue
+		}
+		taints[g.UUID] = append(taints[g.UUID], taint)
 	}
 	for _, uuid := range full {
 		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}

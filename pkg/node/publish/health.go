@@ -107,7 +107,7 @@ func (in given) deviceHealth(device string, taints []resourceapi.DeviceTaint) st
 		}
 	}
 	for _, t := range taints {
-		if t.Key == v1alpha1.TaintNotIsolated {
+		if t.Key == v1alpha1.TaintNotIsolated && t.Value != besideValue {
 			return "what keeps the users of the GPU apart does not work at the moment: see the Events of the node"
 		}
 	}

@@ -93,8 +93,9 @@ func TestUnhealthyTaints(t *testing.T) {
 		resourceapi.DeviceTaintEffectNoExecute: resourceapi.DeviceTaintEffectNoExecute,
 	} {
 		common := unhealthyTaints(unhealthy, effect)
-		got := gpuTaints(common, map[string]string{"GPU-a": "no daemon", "GPU-b": "no daemon"}, nil,
-			deviceplugin.Reserved{})
+		served := servedMode{notIsolated: map[string]string{"GPU-a": "no daemon", "GPU-b": "no daemon"}}
+		machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
+		got := served.gpuTaints(machine, common, nil, deviceplugin.Reserved{})
 		notIsolated := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
 			Effect: resourceapi.DeviceTaintEffectNoSchedule}
 		wanted := map[string][]resourceapi.DeviceTaint{

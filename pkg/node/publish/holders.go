@@ -14,9 +14,10 @@ import (
 )
 
 // holders are what is held of the GPUs beside the claims: by pods without a claim, by other
-// drivers, and by orphans. others are the GPUs, by UUID, of which the first two have any. What is
-// told of them is told also where it is not known what orphans hold. Nothing is told, nor taken back,
-// while the GPUs are unread: nobody could be found on them.
+// drivers, and by orphans. others are the GPUs, by UUID, of which the first two have any, also those
+// that are left out: programs may run on them. What is told of them is told also where it is not
+// known what orphans hold. Nothing is told, nor taken back, while the GPUs are unread: nobody could
+// be found on them.
 func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]bool, told []event, err error) {
 	if s.unread {
 		return s.reserved, nil, nil, nil
@@ -26,18 +27,29 @@ func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]b
 			{reason: v1alpha1.ReasonGPUsOfPodsUnknown}, {reason: v1alpha1.ReasonOtherDriver},
 			{reason: v1alpha1.ReasonHeldByGoneClaim}}, nil
 	}
-	others, ofDrivers := otherDrivers(s.machine, s.reserved)
-	for _, g := range s.machine.GPUs {
-		if len(s.reserved.GPU(g.UUID).Pods) > 0 {
+	others = map[string]bool{}
+	for _, g := range usableOrLeftOut(s.machine) {
+		if held := s.reserved.GPU(g.UUID); len(held.Pods) > 0 || held.Driver != "" {
 			others[g.UUID] = true
 		}
 	}
+	ofDrivers := otherDrivers(s.machine, s.reserved)
 	told = append(podsWithoutClaim(s.machine, s.reserved), ofDrivers)
 	reserved, ofOrphans, err := s.withOrphans()
 	if err != nil {
 		return reserved, others, told, err
 	}
 	return reserved, others, append(told, ofOrphans), nil
+}
+
+// usableOrLeftOut are the GPUs that MPS may have: but for those in MIG mode. Of those that are left out only the index
+// and the UUID are known, if that is.
+func usableOrLeftOut(m *gpu.Machine) []gpu.GPU {
+	gpus := slices.Clone(m.GPUs)
+	for _, f := range m.Faults {
+		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
+	}
+	return gpus
 }
 
 // podsWithoutClaim says which pods hold GPUs without a claim, and of which it is not known what
@@ -87,16 +99,15 @@ func mayBecomeKnown(t deviceplugin.Reserved) bool {
 		slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return p.UID == "" || len(p.Unknown) > 0 })
 }
 
-// otherDrivers are the GPUs that other DRA drivers have, by UUID, and what is told of them.
-func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) (others map[string]bool, told event) {
-	others, told = map[string]bool{}, event{reason: v1alpha1.ReasonOtherDriver}
+// otherDrivers says which GPUs other DRA drivers have.
+func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) event {
+	told := event{reason: v1alpha1.ReasonOtherDriver}
 	var perGPU []string
 	for _, g := range m.GPUs {
 		held := t.GPU(g.UUID)
 		if held.Driver == "" {
 			continue
 		}
-		others[g.UUID] = true
 		by := held.Driver
 		if len(held.Pods) > 0 {
 			by += ", held by " + text.List(held.Pods, mostNamed)
@@ -109,5 +120,5 @@ func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) (others map[string]bo
 			"docs/install.md#beside-another-dra-driver", strings.Join(perGPU, "; "), v1alpha1.LabelGPUDriver,
 			v1alpha1.DriverName)
 	}
-	return others, told
+	return told
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -128,7 +130,8 @@ func TestEndOfTheOneMPSDaemonClosesAllGPUs(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-core-mem gpu-1-core-mem")
 }
 
-// The one daemon takes all GPUs, and would keep programs of others from theirs: as long as others hold any, it gets none.
+// The one daemon takes all GPUs, and would keep programs of others from theirs: as long as others hold any, it gets
+// none.
 func TestOneMPSDaemonTakesNoGPUsBesideOthers(t *testing.T) {
 	computing := oldPod("c", "0", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "50")
 	const open, closed = "gpu-0-core-mem gpu-1-core-mem", "gpu-0-core-mem! gpu-1-core-mem!"
@@ -169,6 +172,62 @@ func TestOneMPSDaemonTakesNoGPUsBesideOthers(t *testing.T) {
 	b.mode("core_mem")
 	b.pods = []*corev1.Pod{computing}
 	b.reconciled(t, true, open)
+}
+
+// A GPU that is left out is still that of others, and the daemon, which may have found it before, has it with the rest.
+func TestOneMPSDaemonTakesNoGPUsBesideOthersOnOneThatIsLeftOut(t *testing.T) {
+	for name, uuid := range map[string]string{"known": "GPU-0", "without its UUID": ""} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			defer b.supervised(t)()
+			b.nodeDaemon(t, mps.Ready)
+			b.oneDaemon("core_mem")
+			b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")}
+			b.reconciled(t, true, "gpu-0-core-mem! gpu-1-core-mem!")
+			b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 1, UUID: "GPU-1", MemoryMiB: 16130}},
+				Faults: []gpu.Fault{{Index: 0, UUID: uuid, Reason: gpu.FaultUnreadable}}})
+			b.reconciled(t, true, "gpu-1-core-mem!")
+			b.usesOfNode(t, mps.Use{}, mps.Use{})
+			if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 0 is held") {
+				t.Errorf("event %q", got)
+			}
+		})
+	}
+}
+
+// Claims that the one daemon has already are held to their shares beside others; only new ones are kept off.
+func TestClaimsOfTheOneMPSDaemonAreHealthyBesideOthers(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.nodeDaemon(t, mps.Ready)
+	b.oneDaemon("mps")
+	b.reconciled(t, true, byMPS)
+	held := share(mode.MPS, 2, 0)
+	held.Grants[0].Device, held.Grants[0].Isolation = "gpu-1-mps", isolation.NameMPSNode
+	held.Grants[0].GPU = claim.GPU{Index: 1, UUID: "GPU-1", MemoryMiB: 16130}
+	b.records = []state.Record{held}
+	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
+	healthy := func(want bool) {
+		t.Helper()
+		for _, d := range b.Health(b.records) {
+			if (d.Message == "") != want {
+				t.Errorf("%s: %q", d.Device, d.Message)
+			}
+		}
+		for _, d := range b.Status().Devices {
+			if (d.Unhealthy == "") != want {
+				t.Errorf("status of %s: %q", d.Name, d.Unhealthy)
+			}
+		}
+	}
+	b.reconciled(t, true, byMPSClosed)
+	healthy(true)
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 0 is held") {
+		t.Errorf("event %q", got)
+	}
+	b.nodeDaemon(t, mps.Down)
+	b.reconciled(t, true, byMPSClosed)
+	healthy(false)
 }
 
 func TestLabelForOneMPSDaemonWithoutEffect(t *testing.T) {

@@ -13,11 +13,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -198,6 +201,46 @@ func TestWhatUsesMPSIsNotTakenBackWhereRecordsAreLost(t *testing.T) {
 			if now, err := b.mps.Use("GPU-0"); err != nil || now.MemoryMiB != 2150 {
 				t.Errorf("one has gone: %+v, %v", now, err)
 			}
+		})
+	}
+}
+
+// Others hold a part of a GPU that claims use by MPS. They do so also while it cannot be read, as after a start of the
+// plugin, or after an error that goes by.
+func TestOthersKeepTheirPartOfAGPUThatCannotBeRead(t *testing.T) {
+	read := gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
+		MemoryMiB: 16130}}}
+	leftOut := func(uuid string) *gpu.Machine {
+		return &gpu.Machine{GPUs: read.GPUs[1:], Faults: []gpu.Fault{{Index: 0, UUID: uuid, Reason: gpu.FaultUnreadable}}}
+	}
+	for name, machine := range map[string]*gpu.Machine{
+		"left out": leftOut("GPU-0"), "left out without its UUID": leftOut(""), "gone": {GPUs: read.GPUs[1:]}, "unread": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			defer b.supervised(t)()
+			b.mode("core_mem")
+			b.pods = []*corev1.Pod{oldPod("c", "0", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "50")}
+			b.records = []state.Record{share(mode.CoreMem, 3, 25)}
+			beside := mps.Use{Beside: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 3226, ThreadPercent: 25}}
+			told := func() {
+				t.Helper()
+				_, ctx := ktesting.NewTestContext(t)
+				if _, err := b.reconcile(ctx); err != nil {
+					t.Fatal(err)
+				}
+				u, err := b.mps.Use("GPU-0")
+				if u.Seq = 0; err != nil || u != beside {
+					t.Errorf("the GPU's use is %+v, %v, want %+v", u, err, beside)
+				}
+			}
+			told()
+			b.restart()
+			b.mode("core_mem")
+			b.SetMachine(machine)
+			told()
+			b.SetMachine(&read)
+			told()
 		})
 	}
 }

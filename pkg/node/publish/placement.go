@@ -100,10 +100,9 @@ func (o occupancy) gpus() []placement.GPU {
 }
 
 func (o occupancy) takes(sm servedMode, g gpu.GPU) bool {
-	_, notIsolated := sm.notIsolated[g.UUID]
 	_, unhealthy := o.unhealthy[g.UUID]
 	_, renamed := o.renamed[g.UUID]
-	return !notIsolated && !unhealthy && !renamed &&
+	return sm.whyClosed(g.UUID) == "" && !unhealthy && !renamed &&
 		o.counted.GPU(g.UUID).Takes(sm.mode, o.nodeMode, g.MemoryUnits(), sm.slots)
 }
 

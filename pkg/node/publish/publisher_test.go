@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,11 @@ func (b *bench) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Reserve
 	if b.unread {
 		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
 	}
-	reserved := deviceplugin.Of(b.pods, deviceplugin.Node{GPUs: m.GPUs, Left: b.left})
+	gpus := slices.Clone(m.GPUs)
+	for _, f := range m.Faults {
+		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
+	}
+	reserved := deviceplugin.Of(b.pods, deviceplugin.Node{GPUs: gpus, Left: b.left})
 	for uuid, pods := range b.nvidias {
 		reserved = reserved.OfDriver(uuid, "gpu.nvidia.com", pods)
 	}

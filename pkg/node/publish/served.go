@@ -32,6 +32,9 @@ type servedMode struct {
 	slots int64
 	// notIsolated says why a GPU takes no new users, by UUID: they would not be kept apart now, or it has no shares.
 	notIsolated map[string]string
+	// beside says why no GPU takes new users while others hold some; empty where they may. Those who are there are kept
+	// apart all the same.
+	beside string
 	// levels are the isolation levels of GPUs where it is another than the back end's, by
 	// UUID.
 	levels map[string]string
@@ -148,23 +151,23 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 // besideOthers are the servings on a node where others hold those GPUs, by UUID. One MPS daemon for all GPUs keeps
 // every program but its clients from each of them, so no GPU takes claims by it.
 func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) []servedMode {
-	var held []string
-	for _, g := range m.GPUs {
+	var indices []int
+	for _, g := range usableOrLeftOut(m) {
 		if others[g.UUID] {
-			held = append(held, strconv.Itoa(g.Index))
+			indices = append(indices, g.Index)
 		}
+	}
+	slices.Sort(indices)
+	var held []string
+	for _, index := range indices {
+		held = append(held, strconv.Itoa(index))
 	}
 	out := slices.Clone(served)
 	for i, s := range out {
-		if !s.byNodeDaemon() {
-			continue
-		}
-		out[i].notIsolated = map[string]string{}
-		for _, g := range m.GPUs {
-			out[i].notIsolated[g.UUID] = cmp.Or(s.notIsolated[g.UUID], fmt.Sprintf("one MPS control daemon is to have all "+
-				"GPUs of the node, and GPU %s is held by pods of a device plugin, or by another DRA driver, whose programs it "+
-				"would keep off: wait until they have ended, or remove the node's label %s",
-				text.List(held, mostNamed), v1alpha1.LabelMPSDaemon))
+		if s.byNodeDaemon() {
+			out[i].beside = fmt.Sprintf("one MPS control daemon is to have all GPUs of the node, and GPU %s is held by pods "+
+				"of a device plugin, or by another DRA driver, whose programs it would keep off: wait until they have ended, "+
+				"or remove the node's label %s", text.List(held, mostNamed), v1alpha1.LabelMPSDaemon)
 		}
 	}
 	return out
@@ -239,8 +242,8 @@ func problems(served []servedMode, m *gpu.Machine) error {
 		var reasons []string
 		modes := map[string][]string{}
 		for _, s := range served {
-			why, ok := s.notIsolated[g.UUID]
-			if !ok {
+			why := s.whyClosed(g.UUID)
+			if why == "" {
 				continue
 			}
 			if modes[why] == nil {
@@ -294,7 +297,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 			o.Room, full = s.left(m, nodeMode, t)
 		}
 		if s.closesGPUs() || len(full) > 0 {
-			o.GPUTaints = gpuTaints(common.GPUTaints, s.notIsolated, full, t)
+			o.GPUTaints = s.gpuTaints(m, common.GPUTaints, full, t)
 		}
 		options = append(options, o)
 	}
@@ -304,8 +307,12 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 	return devices.Build(m, options[0])
 }
 
-// closesGPUs says whether GPUs are closed to new claims of the mode, for their users would not be kept apart.
-func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 }
+// whyClosed says why the GPU is closed to new claims of the mode; empty if it is not.
+func (s servedMode) whyClosed(uuid string) string { return cmp.Or(s.notIsolated[uuid], s.beside) }
+
+// closesGPUs says whether GPUs are closed to new claims of the mode: their users would not be kept apart, or others be
+// kept off.
+func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.beside != "" }
 
 func (s servedMode) byMPS() bool { return isolation.ByMPS(s.backend.Name()) }
 

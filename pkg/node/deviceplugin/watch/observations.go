@@ -203,6 +203,11 @@ func (s *observations) prune(pods []*corev1.Pod) {
 			s.forget(uid, seen.Pod)
 		}
 	}
+	for _, pod := range pods {
+		if deviceplugin.Holds(pod) {
+			s.mirroredAnew(pod) // when it was observed, the mirror before was not known to be gone
+		}
+	}
 }
 
 // setLeft sets when the last device plugin left; the zero time where one may serve.

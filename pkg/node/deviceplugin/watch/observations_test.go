@@ -126,13 +126,19 @@ func TestStaticPodOutlivesItsMirror(t *testing.T) {
 		}
 	}
 	is("at first", "4 0", gives(before), before)
-	s.deleted(before)
-	is("without its mirror", "4 0", gives(before))
-	is("its mirror is back, and the kubelet is silent", "4 0", deviceplugin.Kubelet{Err: errors.New("no socket")}, again)
-	is("its mirror is back", "4 0", gives(again), again)
+	anew := func() {
+		s = opened(t, dir)
+		s.running = func(uid types.UID) (bool, error) { return uid == "static" && runs, nil }
+	}
+	anew()
+	is("its mirror was made anew before the next process", "4 0", gives(again), again)
+	before.UID = "mirror-3"
 	s.deleted(again)
-	s = opened(t, dir)
-	s.running = func(uid types.UID) (bool, error) { return uid == "static" && runs, nil }
+	is("without its mirror", "4 0", gives())
+	is("its mirror is back, and the kubelet is silent", "4 0", deviceplugin.Kubelet{Err: errors.New("no socket")}, before)
+	is("its mirror is back", "4 0", gives(before), before)
+	s.deleted(before)
+	anew()
 	is("for the next process", "4 0", gives())
 	runs = false
 	s.sweep()

@@ -141,12 +141,16 @@ func (w *watcher) added(object any) {
 }
 
 // updated goes by what is read of a pod; annotations, which its owner can change as
-// often as he likes, only as far as they count.
+// often as he likes, only as far as they count. After a watch that was lost, a pod that was
+// made anew under its name is an update of the one before, which is gone.
 func (w *watcher) updated(old, object any) {
 	before, wasPod := old.(*corev1.Pod)
 	after, isPod := object.(*corev1.Pod)
 	if !wasPod || !isPod {
 		return
+	}
+	if before.UID != after.UID {
+		w.deleted(before)
 	}
 	if w.observed.observe(after) || (deviceplugin.Holds(before) || deviceplugin.Holds(after)) && !same(before, after) {
 		w.changed()

@@ -263,3 +263,51 @@ func TestPodThatIsMadeAnewUnderItsName(t *testing.T) {
 		n.has(t, "[old/other] [old/train-0]")
 	})
 }
+
+// After a watch that was lost, the next pod of a name is told as an update of the one before. That one is gone, but for
+// a static pod, which is the same under its next mirror, and one that runs still.
+func TestPodThatWasMadeAnewWhileTheWatchWasLost(t *testing.T) {
+	mirror := func(uid types.UID) *corev1.Pod { return mirrored(share("a", "0"), uid) }
+	pod := func(uid types.UID) *corev1.Pod {
+		p := share("a", "0")
+		p.UID = uid
+		return p
+	}
+	for name, tc := range map[string]struct {
+		pod   func(types.UID) *corev1.Pod
+		runs  types.UID
+		units int64
+	}{
+		"a static pod":                {mirror, "static", 4},
+		"a pod that runs still":       {pod, "1", 8},
+		"a pod that has ended before": {pod, "2", 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.runs.Store(tc.runs, true)
+				n.kubelet.gave("aliyun.com/gpu-mem", map[string]string{"a": "GPU-0"})
+				if err := n.client.Tracker().Add(tc.pod("1")); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if _, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode}); err != nil {
+					t.Fatal(err)
+				}
+				if err := n.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), tc.pod("2"), "old"); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				got, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode})
+				if err != nil || got.GPU("GPU-0").Units != tc.units {
+					t.Errorf("%d units are held, %v; want %d", got.GPU("GPU-0").Units, err, tc.units)
+				}
+				n.observed.mu.Lock()
+				defer n.observed.mu.Unlock()
+				if _, known := n.observed.seen["1"]; known != (tc.units == 8) {
+					t.Errorf("it is known of the pod before: %t", known)
+				}
+			})
+		})
+	}
+}

@@ -156,8 +156,13 @@ func (g *guard) remember(ctx context.Context) error {
 	return g.dir.KeepFoundMode(g.uuid, g.found)
 }
 
-// open lets one process make contexts on the GPU that was taken.
-func (g *guard) open(ctx context.Context) error { return g.set(ctx, gpu.ComputeExclusiveProcess) }
+// open lets one process make contexts on a held GPU.
+func (g *guard) open(ctx context.Context) error {
+	if !g.held {
+		return nil
+	}
+	return g.set(ctx, gpu.ComputeExclusiveProcess)
+}
 
 // keep sets the guard's mode again, where somebody else has changed it or the driver has lost it. A
 // process that made a context meanwhile keeps it beside the server.

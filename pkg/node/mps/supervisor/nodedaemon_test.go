@@ -60,6 +60,21 @@ func (w *world) awaitModes(mode gpu.ComputeMode, uuids ...string) {
 	}
 }
 
+// A GPU whose compute mode cannot be set, beside others, is left in that which it has.
+func TestOneDaemonServesAGPUWhoseModeCannotBeSet(t *testing.T) {
+	w := together(t, "a", "b")
+	w.device("b").settable = false
+	w.run()
+	w.ofNode(mps.Ready, "", "a", "b")
+	w.awaitModes(gpu.ComputeExclusiveProcess, "a")
+	w.awaitModes(gpu.ComputeDefault, "b")
+	for uuid, want := range map[string]bool{"a": true, "b": false} {
+		if s, err := w.dir.OfNode().Status(uuid); err != nil || s.DriverEnforced != want {
+			t.Errorf("GPU %s: %+v, %v", uuid, s, err)
+		}
+	}
+}
+
 func TestOneDaemonServesAllGPUs(t *testing.T) {
 	w := together(t, "a", "b")
 	w.run()

@@ -36,14 +36,15 @@ type server struct {
 // takeOver makes the GPU that of MPS, with a server on it. Clients may have had the daemon
 // start one, as those of a plugin does that says nothing of the GPU's use, or not yet after
 // a reboot. Neither that server nor its clients are beside MPS, and the daemon is not to
-// have a second one: they go on, and from here on nobody comes beside them.
+// have a second one: they go on, and from here on nobody comes beside them. Where others have some of
+// the GPU since it was taken, it is given back instead, and clients have the daemon start its server.
 func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error) {
 	servers, closed := k.servers(ctx)
 	if closed != nil {
 		return closed, nil
 	}
 	if len(servers) == 0 {
-		if closed := k.gpus.take(ctx); closed != nil {
+		if closed := k.gpus.take(ctx); closed != nil || !k.gpus.held() {
 			return closed, nil
 		}
 		return nil, k.startServer(ctx, daemon, commandStartServer)
@@ -52,7 +53,7 @@ func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error
 	if closed != nil {
 		return closed, nil
 	}
-	if closed := k.gpus.take(ctx, append(clients, servers[0])...); closed != nil {
+	if closed := k.gpus.take(ctx, append(clients, servers[0])...); closed != nil || !k.gpus.held() {
 		return closed, nil
 	}
 	klog.FromContext(ctx).Info("The GPU's MPS server that clients had started is kept", "serverPID", servers[0],

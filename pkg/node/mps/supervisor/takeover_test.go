@@ -5,6 +5,7 @@ package supervisor
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -42,6 +43,33 @@ func TestProgramThatHadTheGPUBetweenTwoSupervisors(t *testing.T) {
 	// What is put back in the end is what was there before either of them.
 	w.uses(mps.Use{Reserved: true})
 	w.end()
+	w.awaitMode(d, gpu.ComputeDefault)
+}
+
+// Others come to hold a part of the GPU while the daemon starts for which it was taken: they have it as it was found.
+func TestGPUOfOthersWhileTheDaemonStarts(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	limits := mps.Limits{MemoryMiB: 1024, ThreadPercent: 25}
+	w.uses(mps.Use{Reserved: true}.With(limits))
+	told := make(chan error, 1)
+	var first sync.Once
+	w.control.onStart = func(string) {
+		first.Do(func() { told <- w.dir.SetUse("a", mps.Use{Beside: true}.With(limits)) })
+	}
+	w.run()
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "MPS is beside them")
+	if err := <-told; err != nil {
+		t.Fatal(err)
+	}
+	if _, known, err := w.dir.FoundMode("a"); known || err != nil || d.is() != gpu.ComputeDefault ||
+		w.status("a").DriverEnforced {
+		t.Errorf("compute mode %s, to be put back %t (%v), status %+v", d.is(), known, err, w.status("a"))
+	}
+	// When they have ended it is MPS' alone, as ever.
+	w.uses(mps.Use{Reserved: true}.With(limits))
+	w.awaitMode(d, gpu.ComputeExclusiveProcess)
+	w.pass(func() bool { return w.status("a").DriverEnforced }, "nobody else comes")
+	w.uses(mps.Use{})
 	w.awaitMode(d, gpu.ComputeDefault)
 }
 

@@ -32,8 +32,9 @@ const (
 
 // MPS is how gpu-mps-supervisor is told; mps.Dir implements it.
 type MPS interface {
-	// SetUse sets what a GPU is used for by MPS, and UseIsSet says whether that is set.
+	// SetUse sets what a GPU is used for by MPS, Use returns it, and UseIsSet says whether that is set.
 	SetUse(uuid string, u mps.Use) error
+	Use(uuid string) (mps.Use, error)
 	UseIsSet(uuid string, u mps.Use) bool
 	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon says whether there
 	// is to be one.

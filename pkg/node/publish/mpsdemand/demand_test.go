@@ -42,6 +42,8 @@ func TestUses(t *testing.T) {
 	others.Others = map[string]bool{"GPU-1": true}
 	besideNode := offers(mode.MPS, isolation.NameMPSNode)
 	besideNode.Others = others.Others
+	besideDynamic := offers(mode.Dynamic, isolation.NameMPS)
+	besideDynamic.Others = map[string]bool{"GPU-0": true}
 	for name, test := range map[string]struct {
 		offered Offered
 		records []state.Record
@@ -56,6 +58,9 @@ func TestUses(t *testing.T) {
 		"dynamic": {offered: offers(mode.Dynamic, isolation.NameMPS)},
 		"dynamic, with a claim": {offered: offers(mode.Dynamic, isolation.NameMPS),
 			records: []state.Record{share(isolation.NameMPS)}, own: [2]mps.Use{{Claimed: true, Limits: largest}}},
+		"dynamic, with a claim, and another driver's": {offered: besideDynamic,
+			records: []state.Record{share(isolation.NameMPS)},
+			own:     [2]mps.Use{{Claimed: true, Beside: true, Limits: largest}}},
 		"a claim by the other daemon": {offered: offers(mode.MPS, isolation.NameMPS),
 			records: []state.Record{share(isolation.NameMPSNode)}, own: [2]mps.Use{alone, alone},
 			node: [2]mps.Use{{Claimed: true, Limits: largest}}},

@@ -19,7 +19,8 @@ import (
 type Offered struct {
 	Machine *gpu.Machine
 	Offer   mode.Offer
-	// Others are the GPUs that other drivers, or pods without a claim, have any of, by UUID.
+	// Others are the GPUs that other drivers, or pods without a claim, have any of, by UUID: also those that are
+	// left out.
 	Others map[string]bool
 }
 
@@ -29,6 +30,11 @@ func (o Offered) by(backend string) bool {
 }
 
 func (o Offered) byMPS() bool { return o.by(isolation.NameMPS) || o.by(isolation.NameMPSNode) }
+
+// has says whether the GPU can be handed out.
+func (o Offered) has(uuid string) bool {
+	return slices.ContainsFunc(o.Machine.GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
+}
 
 // daemonGPU is a GPU as one kind of daemon has it: its own, or the one for all.
 type daemonGPU struct {
@@ -45,11 +51,23 @@ func (d *Demand) daemonOf(g daemonGPU) MPS {
 }
 
 // uses is what the GPUs are used for by each kind of daemon, also those GPUs that are lost and served by
-// a daemon for all that nothing needs any more: it ends when none of its GPUs is used.
+// a daemon for all that nothing needs any more: it ends when none of its GPUs is used. Of a GPU that the
+// machine lacks, or that is unread, it is not known who else has it: others who were told of stay Beside.
 func (d *Demand) uses(o Offered, records []state.Record) (map[daemonGPU]mps.Use, error) {
 	uses, err := o.uses(d.Isolation, records)
 	if err != nil {
 		return nil, err
+	}
+	for of, use := range uses {
+		if of.node || o.has(of.uuid) {
+			continue
+		}
+		last, err := d.MPS.Use(of.uuid)
+		if err != nil {
+			return nil, err
+		}
+		use.Beside = use.Beside || last.Beside
+		uses[of] = use
 	}
 	d.mu.Lock()
 	needed := d.nodeUsed()
@@ -88,7 +106,9 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 		}
 		for uuid, limits := range isolated.MPSLimits() {
 			of := daemonGPU{uuid, false}
-			uses[of] = uses[of].With(limits)
+			use := uses[of].With(limits)
+			use.Beside = use.Beside || o.Others[uuid]
+			uses[of] = use
 		}
 		for uuid, limits := range isolated.NodeMPSLimits() {
 			of := daemonGPU{uuid, true}

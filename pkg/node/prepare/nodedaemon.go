@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// checkNodeDaemon reports that the claim would have the one MPS daemon for all GPUs take those of others: the daemon
+// keeps every program but its clients from each of them. A taint keeps new claims off, but some tolerate it, or were
+// allocated before. Where other claims, of the records, use the daemon, it has the GPUs already.
+func (w *preparation) checkNodeDaemon(records []state.Record, reserved deviceplugin.Reserved) error {
+	if !usesNodeDaemon(w.record) || slices.ContainsFunc(records, usesNodeDaemon) {
+		return nil
+	}
+	gpus := slices.Clone(w.inventory.Machine.GPUs)
+	for _, f := range w.inventory.Machine.Faults {
+		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
+	}
+	i := slices.IndexFunc(gpus, func(g gpu.GPU) bool {
+		held := reserved.GPU(g.UUID)
+		return len(held.Pods) > 0 || held.Driver != ""
+	})
+	if i < 0 {
+		return nil
+	}
+	return fmt.Errorf("refused, because its shares are limited by one MPS control daemon that is to have all GPUs of the "+
+		"node, and GPU %d is held by pods of a device plugin, or by another DRA driver, whose programs it would keep off: "+
+		"the kubelet tries again until they have ended; or remove the node's label %s and delete the pod to have it placed "+
+		"again", gpus[i].Index, v1alpha1.LabelMPSDaemon)
+}
+
+// usesNodeDaemon says whether the one MPS daemon for all GPUs holds containers of the record's claim to their shares.
+func usesNodeDaemon(r state.Record) bool {
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
+		return !g.Admin && g.Isolation == isolation.NameMPSNode
+	})
+}
