@@ -97,6 +97,9 @@ type Explanation struct {
 	Unoffered, Short bool
 	// Others says that devices of other drivers are asked for, too.
 	Others bool
+	// Failing says that a selector cannot be evaluated for a device of a node that the pod can be on: what is said
+	// depends on whether the node takes the pod now.
+	Failing bool
 }
 
 // never is what the Message begins with if the pod can never run.
@@ -130,7 +133,7 @@ func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 	case errors.Is(err, errTooLong) && ctx.Err() == nil:
 		e, err = beyond, nil
 	}
-	if err == nil {
+	if err == nil && !e.Failing {
 		c.told.Add(key, e)
 	}
 	return e, err
@@ -199,6 +202,7 @@ func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, c
 			return err
 		}
 		of.texts, of.best = append(of.texts, name+": "+c.say(f)), min(of.best, f.Verdict())
+		s.failing = s.failing || f.Failed != nil
 	}
 	if len(stops) > 0 {
 		of = found{stops, scheduling.Blocked}
@@ -228,6 +232,8 @@ type sum struct {
 	known bool
 	// elsewhere is true where a device plugin might serve it on nodes that are not known.
 	elsewhere bool
+	// failing is Explanation.Failing.
+	failing bool
 	// found is of each request that is for our devices.
 	found []found
 }
@@ -239,7 +245,7 @@ func (s sum) busy() bool {
 
 // explanation leaves out requests that could be served where another could not.
 func (s sum) explanation(settled bool) Explanation {
-	e := Explanation{Busy: s.busy(), Others: !s.known}
+	e := Explanation{Busy: s.busy(), Others: !s.known, Failing: s.failing}
 	var texts []string
 	for _, f := range s.found {
 		if f.best == scheduling.Busy && !e.Busy {

@@ -65,9 +65,9 @@ func nameOf(l scheduling.Lack) string {
 
 // devicesOf says what the devices of a node lack, of those first that come farthest.
 func devicesOf(l scheduling.Lack) string {
-	byStep := map[scheduling.Step][]scheduling.Seen{}
+	byStep, farthest := map[scheduling.Step][]scheduling.Seen{}, scheduling.NoStep
 	for _, s := range l.Seen {
-		byStep[s.Step] = append(byStep[s.Step], s)
+		byStep[s.Step], farthest = append(byStep[s.Step], s), max(farthest, s.Step)
 	}
 	var parts []string
 	if l.Wanted.Count > 1 {
@@ -79,7 +79,7 @@ func devicesOf(l scheduling.Lack) string {
 		parts = append(parts, fmt.Sprintf("asked %d %ss, %d free", l.Wanted.Count, what, l.Enough))
 	}
 	for step := scheduling.HeldBack; step >= scheduling.OtherClass; step-- {
-		told := step == l.Step || step > scheduling.Unmatched || l.Step == scheduling.NoStep
+		told := step == farthest || step > scheduling.Unmatched
 		if of := byStep[step]; len(of) > 0 && told {
 			parts = append(parts, words(step, l, of)...)
 		}
@@ -96,7 +96,7 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 	case scheduling.Full:
 		return amountsOfEach(of, "asked %s, largest free %s on %s")
 	case scheduling.Taken:
-		return append([]string{"taken: " + gpus(of, total)}, scattered(of)...)
+		return append([]string{"taken: " + gpus(of, total)}, scattered(of, l.Seen)...)
 	case scheduling.Tainted:
 		byMeaning := map[string][]scheduling.Seen{}
 		for _, s := range of {
@@ -117,17 +117,21 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 	}
 }
 
-// scattered says on which GPU enough memory slices are free for a MIG instance, but not in a row where one can begin, or
-// not its engines.
-func scattered(of []scheduling.Seen) []string {
+// scattered says on which GPU enough memory slices are free for a MIG instance, but not in a row where one can begin,
+// or not its engines; of are the places that are taken, all are all devices.
+func scattered(of, all []scheduling.Seen) []string {
 	most := slices.MaxFunc(of, func(a, b scheduling.Seen) int { return cmp.Compare(a.FreeSlices, b.FreeSlices) })
 	index, profile, size := placeOf(most)
 	if most.FreeSlices == 0 || int64(most.FreeSlices) < size {
 		return nil
 	}
 	lacks := fmt.Sprintf("not %d in a row where a %s can begin", size, profile)
-	for _, s := range of {
-		if i, p, _ := placeOf(s); i == index && p == profile && len(s.ShortOf) > 0 {
+	for _, s := range all {
+		i, p, _ := placeOf(s)
+		switch is := i == index && p == profile; {
+		case is && s.Step == scheduling.Suits:
+			return nil
+		case is && len(s.ShortOf) > 0:
 			lacks = fmt.Sprintf("not the %s that a %s takes", strings.Join(s.ShortOf, ", "), profile)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
@@ -90,20 +91,25 @@ func TestWhatMIGInstancesLack(t *testing.T) {
 	wanted := func(profile string, more ...option) resourceapi.DeviceRequest {
 		return request("r", "mig.gpu.aliyun.com", append(more, attribute(fmt.Sprintf("profile == %q", profile)))...)
 	}
+	ofProfile := deviceclasses.Profile("1g.10gb")
 	at := func(start int) option { return attribute(fmt.Sprint("placementStart == ", start)) }
 	for name, test := range map[string]struct {
 		held  []resourceapi.DeviceRequest
-		asked string
+		asked resourceapi.DeviceRequest
 		want  string
 	}{
-		"engines": {[]resourceapi.DeviceRequest{wanted(me)}, me,
+		"engines": {[]resourceapi.DeviceRequest{wanted(me)}, wanted(me),
 			"GPU 0 has 7 memory slices free, but not the jpeg-engines that a 1g.10gb+me takes"},
-		"slices in a row": {[]resourceapi.DeviceRequest{wanted("1g.10gb", at(2)), wanted("1g.10gb", at(5))}, "3g.40gb",
-			"GPU 0 has 6 memory slices free, but not 4 in a row where a 3g.40gb can begin"},
-		"slices": {[]resourceapi.DeviceRequest{wanted("3g.40gb"), wanted("1g.10gb", at(2))}, "3g.40gb", ""},
+		"slices in a row": {[]resourceapi.DeviceRequest{wanted("1g.10gb", at(2)), wanted("1g.10gb", at(5))},
+			wanted("3g.40gb"), "GPU 0 has 6 memory slices free, but not 4 in a row where a 3g.40gb can begin"},
+		"slices": {[]resourceapi.DeviceRequest{wanted("3g.40gb"), wanted("1g.10gb", at(2))}, wanted("3g.40gb"), ""},
+		"more places than a GPU has": {[]resourceapi.DeviceRequest{wanted("1g.10gb", at(2))},
+			request("r", ofProfile.Name, count(8)), "taken: gpu-0-mig-1g-10gb-2"},
+		"no such place": {nil, request("r", ofProfile.Name, count(8), attribute("placementStart > 6")), "no MIG instance " +
+			`matches device.attributes["gpu.aliyun.com"].placementStart > 6, there is placementStart 0, 1, 2, 3, 4 and 2 more`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(allClasses(t))
+			s := newStage(append(allClasses(t), ofProfile))
 			s.add("n", devices.Build(m, devices.Options{Pool: v1alpha1.PoolName("n"), Mode: mode.Exclusive}))
 			for _, r := range test.held {
 				if s.hold(t, "n", r) == nil {
@@ -111,7 +117,7 @@ func TestWhatMIGInstancesLack(t *testing.T) {
 				}
 			}
 			room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""),
-				[]*resourceapi.ResourceClaim{claim(wanted(test.asked))})
+				[]*resourceapi.ResourceClaim{claim(test.asked)})
 			if err != nil || len(room.Nodes[0].Lacks) != 1 {
 				t.Fatal(room, err)
 			}

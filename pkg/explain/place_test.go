@@ -165,7 +165,12 @@ func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.Reso
 		}) {
 		t.Errorf("of %+v nothing is nearest", first)
 	}
-	published := scheduling.Published{Classes: s.Classes, Nodes: s.Nodes}
+	published := scheduling.Published{Classes: s.Classes, Labels: map[string]map[string]string{}}
+	closed := map[string]corev1.NodeSpec{}
+	published.Closed = func(node string) corev1.NodeSpec { return closed[node] }
+	for _, node := range s.Nodes {
+		published.Labels[node.Name], closed[node.Name] = node.Labels, node.Spec
+	}
 	for _, slice := range s.Slices {
 		published.Slices = append(published.Slices, view.Read(slice))
 	}

@@ -278,9 +278,6 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 	}
 }
 
-// asAdmin is for access beside those that hold a device.
-func asAdmin(e *resourceapi.ExactDeviceRequest) { e.AdminAccess = ptr.To(true) }
-
 // overlap says whether a claim asks for several devices of a class whose devices can be of the same GPUs, so that each
 // may stand in another's way: linked sets, and the modes of a node in mode dynamic.
 func overlap(c *resourceapi.ResourceClaim) bool {
@@ -328,6 +325,13 @@ func TestWhatNodesLack(t *testing.T) {
 		"a whole GPU": {"t4x1", mode.Exclusive, nil, []resourceapi.DeviceRequest{whole}, whole, "taken: gpu-0", "0"},
 		"several": {"a10x4", mode.Exclusive, nil, []resourceapi.DeviceRequest{request("r", wholeClass, count(2))},
 			request("r", wholeClass, count(3)), "asked 3 GPUs, 2 free; taken: gpu-0, gpu-1", "0"},
+		"several, of which fewer match": {"a10x4", mode.Share, nil, []resourceapi.DeviceRequest{
+			request("r", shareClass, amount(v1alpha1.CapMemory, "17Gi"), attribute("index == 0")),
+			request("r", shareClass, amount(v1alpha1.CapMemory, "17Gi"), attribute("index == 1"))},
+			request("r", shareClass, amount(v1alpha1.CapMemory, "8Gi"), count(3), attribute("index < 2")),
+			"asked 3 GPUs, 0 free; memory: asked 8Gi, largest free 5Gi on gpu-0", "0"},
+		"several, of which fewer match and are free": {"a10x4", mode.Share, nil, nil,
+			request("r", shareClass, count(3), attribute("index < 2")), "asked 3 GPUs, 2 free", "0"},
 		"health": {"a10x4", mode.Share, sick, nil, share, "unhealthy: all 4 GPUs", "0"},
 		"size": {"t4x1", mode.Share, nil, nil, request("r", shareClass, amount(v1alpha1.CapMemory, "40Gi")),
 			"memory: asked 40Gi, the largest GPU has 15Gi (gpu-0)", "0"},

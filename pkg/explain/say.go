@@ -260,8 +260,8 @@ func sayClosed(r scheduling.Request, all []scheduling.Found) string {
 	slices.Sort(nodes)
 	text := "the %s that match take no new claims at the moment: node %s; the Events of the node say more"
 	if r.All {
-		text = "all %s that match are asked for, and some take no new claims at the moment: node %s; the Events of the node " +
-			"say more"
+		text = "all %s that match are asked for, and some take no new claims at the moment: node %s; the Events of the " +
+			"node say more"
 	}
 	return fmt.Sprintf(text, noun(2, all, roomy), list(nodes))
 }

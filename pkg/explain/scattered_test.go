@@ -28,7 +28,7 @@ func TestScatteredSlices(t *testing.T) {
 		{"", []scheduling.Seen{place(1, 4, 3), place(2, 4, 0)}},
 		{"", []scheduling.Seen{{Device: &resourceapi.Device{}}}},
 	} {
-		got := scattered(test.of)
+		got := scattered(test.of, test.of)
 		if len(got) > 1 || test.want == "" && len(got) > 0 || test.want != "" && (len(got) == 0 || got[0] != test.want) {
 			t.Errorf("%q, want %q", got, test.want)
 		}

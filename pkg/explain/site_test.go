@@ -144,12 +144,10 @@ func (s *site) published() scheduling.Published {
 	}
 	classes = append(classes, quotas...)
 	other := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic.example.com"}}
-	p := scheduling.Published{Slices: s.slices, Classes: append(append(classes, models...), other)}
-	for node, labels := range s.labels {
-		p.Nodes = append(p.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: labels},
-			Spec: corev1.NodeSpec{Unschedulable: slices.Contains(s.cordoned, node)}})
-	}
-	return p
+	return scheduling.Published{Slices: s.slices, Labels: s.labels, Classes: append(append(classes, models...), other),
+		Closed: func(node string) corev1.NodeSpec {
+			return corev1.NodeSpec{Unschedulable: slices.Contains(s.cordoned, node)}
+		}}
 }
 
 func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) explain.Explanation {
@@ -185,6 +183,9 @@ func count(n int64) option {
 func everyOne(e *resourceapi.ExactDeviceRequest) {
 	e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeAll, 0
 }
+
+// asAdmin is for access beside those that hold a device.
+func asAdmin(e *resourceapi.ExactDeviceRequest) { e.AdminAccess = ptr.To(true) }
 
 func amount(name resourceapi.QualifiedName, quantity string) option {
 	return func(e *resourceapi.ExactDeviceRequest) {

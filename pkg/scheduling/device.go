@@ -74,17 +74,18 @@ func inOrder(capacity map[resourceapi.QualifiedName]resourceapi.DeviceCapacity) 
 	return names
 }
 
-// asWhole is a device as it would be if nobody had anything of its GPU.
+// asWhole is a device as it would be if nobody had anything of its GPU. Where nobody has, its capacity is that of d and
+// no copy: most GPUs of a large cluster are such.
 func asWhole(d *resourceapi.Device) resourceapi.Device {
 	whole := *d
-	whole.Capacity = maps.Clone(devices.Unlimited(d))
-	if whole.Capacity != nil {
-		restore(&whole)
+	if holdsBack(*d) {
+		whole.Capacity = devices.Unlimited(d)
 	}
+	restore(&whole)
 	return whole
 }
 
-// restore gives a device the memory and the compute that its GPU has. It offers less
+// restore gives a device the memory and the compute that its GPU has, in a capacity of its own. It offers less
 // while pods without a claim hold some of it; that is like what claims hold, at which
 // nobody looks here either.
 func restore(d *resourceapi.Device) {
@@ -97,6 +98,7 @@ func restore(d *resourceapi.Device) {
 	if memory.Value.CmpInt64(units*devices.GiB) >= 0 {
 		return
 	}
+	d.Capacity = maps.Clone(d.Capacity)
 	memory.Value = *resource.NewQuantity(units*devices.GiB, resource.BinarySI)
 	d.Capacity[v1alpha1.CapMemory] = memory
 	if cores, ok := d.Capacity[v1alpha1.CapCores]; ok {

@@ -72,7 +72,7 @@ type Step int
 
 // The steps that a device can fail.
 const (
-	// NoStep: it is not about the driver's devices, or about more of them than there are.
+	// NoStep: it is not about the driver's devices, or about more of them than there are of those asked for.
 	NoStep Step = iota
 	// OtherClass: the class does not select it. Unmatched: a selector of the request does not.
 	OtherClass
@@ -108,10 +108,17 @@ type Seen struct {
 	ShortOf    []string
 }
 
-// newLack is what is missing of devices that could serve a request: as many of them as do not yet, the nearest first. It
-// is about the farthest of these; what is held back comes by itself.
+// newLack is what is missing of devices that could serve a request: as many of them as do not yet, the nearest first.
+// It is about the farthest of these; what is held back comes by itself.
 func newLack(lack Lack, wanted []Seen) Lack {
-	others := slices.DeleteFunc(slices.Clone(wanted), func(s Seen) bool { return s.Step == Suits })
+	farthest := NoStep
+	for _, s := range wanted {
+		farthest = max(farthest, s.Step)
+	}
+	// Where the class and the selectors leave some, the others are none of those asked for.
+	others := slices.DeleteFunc(slices.Clone(wanted), func(s Seen) bool {
+		return s.Step == Suits || s.Step <= Unmatched && s.Step < farthest
+	})
 	slices.SortStableFunc(others, func(a, b Seen) int { return cmp.Compare(b.Step, a.Step) })
 	lack.More = lack.Wanted.Count - lack.Enough
 	if lack.More > int64(len(others)) {

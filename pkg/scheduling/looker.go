@@ -206,7 +206,7 @@ func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceCl
 	if r.All {
 		// Those have to serve it that match and offer enough, whoever has it.
 		if meant := slices.DeleteFunc(slices.Clone(all), func(s Seen) bool {
-			return s.Step < Tainted || !r.means(s.Device)
+			return s.Step < Tainted || !r.means(s.Device.Capacity)
 		}); len(meant) > 0 {
 			wanted, r.Count = meant, int64(len(meant))
 		}

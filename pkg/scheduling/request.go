@@ -130,10 +130,10 @@ func (r Request) Short(d *resourceapi.Device) resourceapi.QualifiedName {
 	return ""
 }
 
-// means says whether a request for all devices is also for this one, which its selectors match: the scheduler leaves out
-// those that offer too little, whoever has the rest.
-func (r Request) means(d *resourceapi.Device) bool {
-	for name, capacity := range d.Capacity {
+// means says whether a request for all devices is also for one that offers so much, which its selectors match: the
+// scheduler leaves out those that offer too little, whoever has the rest.
+func (r Request) means(offered map[resourceapi.QualifiedName]resourceapi.DeviceCapacity) bool {
+	for name, capacity := range offered {
 		if need := needed(capacity, r, name); need.Cmp(capacity.Value) > 0 {
 			return false
 		}

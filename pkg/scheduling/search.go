@@ -76,7 +76,7 @@ type Finding struct {
 	// Claims are those that were looked at together.
 	Claims []*resourceapi.ResourceClaim
 	// Selector is the one after which no device is left, Failed the one that cannot be
-	// evaluated for a device of the node.
+	// evaluated for a device: of Node, or without one only of nodes that take no such pods now.
 	Selector string
 	Failed   *SelectorError
 	Node     string
@@ -102,6 +102,7 @@ func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Po
 		return Finding{}, err
 	}
 	var all []Found
+	var onClosed *SelectorError
 	for _, g := range groups {
 		f := Found{group: g}
 		var failed *SelectorError
@@ -114,10 +115,12 @@ func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Po
 		}
 		if failed != nil {
 			// The scheduler does not come to look at nodes that the pod cannot be on.
-			if i := slices.IndexFunc(g.Nodes, func(node string) bool {
-				return ClosedTo(ctx, c.nodes[node], pod, may).By == Open
-			}); i >= 0 {
-				return Finding{Obstacle: SelectorFails, Request: r, Failed: failed, Node: g.Nodes[i]}, nil
+			on := slices.DeleteFunc(slices.Clone(g.Nodes), func(node string) bool { return !may(c.nodes[node]) })
+			if i := slices.IndexFunc(on, func(node string) bool { return c.takes(ctx, node, pod, may) }); i >= 0 {
+				return Finding{Obstacle: SelectorFails, Request: r, Failed: failed, Node: on[i]}, nil
+			}
+			if len(on) > 0 {
+				onClosed = failed
 			}
 		}
 		for _, i := range f.Matching {
@@ -127,7 +130,16 @@ func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Po
 		}
 		all = append(all, f)
 	}
-	return c.conclude(ctx, m, r, all, may)
+	f, err := c.conclude(ctx, m, r, all, may)
+	f.Failed = onClosed
+	return f, err
+}
+
+// takes says whether a node takes a pod now.
+func (c *Survey) takes(ctx context.Context, name string, pod *corev1.Pod, may Where) bool {
+	node := *c.nodes[name]
+	node.Spec = c.closed(name)
+	return ClosedTo(ctx, &node, pod, may).By == Open
 }
 
 // conclude goes from the reasons that hold for the whole cluster to those that are
@@ -190,7 +202,7 @@ func openOf(r Request, all []Found) (open, tainted []Found) {
 		untainted, lacks := f, false
 		untainted.Roomy = slices.DeleteFunc(slices.Clone(f.Roomy), func(i int) bool {
 			_, isClosed := r.Untolerated(&f.Devices[i])
-			lacks = lacks || isClosed && r.All && r.means(&f.offered[i])
+			lacks = lacks || isClosed && r.All && r.means(f.offered[i])
 			return isClosed
 		})
 		if f.GPUs(untainted.Roomy) >= r.Count && !lacks {

@@ -22,10 +22,11 @@ import (
 
 // kind is what nodes offer that are alike, and what was found out about it.
 type kind struct {
-	// Devices are as if nobody had anything of their GPUs, offered the same ones as they are published: pods without a
+	// Devices are as if nobody had anything of their GPUs, offered what they offer as they are published: pods without a
 	// claim may leave less of them.
-	Devices, offered []resourceapi.Device
-	counters         []resourceapi.CounterSet
+	Devices  []resourceapi.Device
+	offered  []map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
+	counters []resourceapi.CounterSet
 	// outcomes holds what expressions give for the devices.
 	outcomes map[string]*outcomes
 }
@@ -60,9 +61,8 @@ func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 			return nil, err
 		}
 		for i := range devices {
-			k.Devices = append(k.Devices, asWhole(&devices[i]))
+			k.Devices, k.offered = append(k.Devices, asWhole(&devices[i])), append(k.offered, devices[i].Capacity)
 		}
-		k.offered = append(k.offered, devices...)
 		k.counters = append(k.counters, counters...)
 	}
 	return k, nil

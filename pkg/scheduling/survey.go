@@ -48,8 +48,10 @@ func NewSurveyor() *Surveyor {
 type Published struct {
 	// Slices are the driver's, of all nodes.
 	Slices []*view.Slice
-	// Nodes are all nodes, with their labels and what keeps pods from them.
-	Nodes   []*corev1.Node
+	// Labels are those of all nodes, by the nodes' names. Closed is what keeps pods from a node when it is asked: that
+	// changes often, and is asked only where a selector fails.
+	Labels  map[string]map[string]string
+	Closed  func(node string) corev1.NodeSpec
 	Classes []*resourceapi.DeviceClass
 	// Now is when it is known.
 	Now time.Time
@@ -72,7 +74,9 @@ type Survey struct {
 	// split are the groups where each node is one of its own, with the GPUs'
 	// UUIDs; nil as long as nobody needed that.
 	split []group
-	nodes map[string]*corev1.Node
+	// nodes are those with a pool, with their labels; closed is Published.Closed.
+	nodes  map[string]*corev1.Node
+	closed func(node string) corev1.NodeSpec
 	// published are all classes, classes those by their names.
 	published []*resourceapi.DeviceClass
 	classes   map[string]*resourceapi.DeviceClass
@@ -99,24 +103,21 @@ type group struct {
 // Look makes a Survey of what is published now.
 func (e *Surveyor) Look(p Published) (*Survey, error) {
 	c := &Survey{
-		surveyor: e, Settled: true, published: p.Classes,
+		surveyor: e, Settled: true, published: p.Classes, closed: p.Closed,
 		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{},
 		hasGPUs: map[string]bool{}, Labels: map[string]bool{}, ClassOf: ClassOf(p.Classes),
 	}
 	for _, class := range p.Classes {
 		c.classes[class.Name] = class
 	}
-	for _, node := range p.Nodes {
-		c.nodes[node.Name] = node
-		for key := range node.Labels {
+	for _, labels := range p.Labels {
+		for key := range labels {
 			c.Labels[key] = true
 		}
 	}
 	c.readPools(p.Slices)
 	for _, pool := range c.pools {
-		if c.nodes[pool.node] == nil {
-			c.nodes[pool.node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pool.node}}
-		}
+		c.nodes[pool.node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pool.node, Labels: p.Labels[pool.node]}}
 	}
 	e.forget(c.pools)
 	known := e.kinds
@@ -152,9 +153,9 @@ func (c *Survey) Until() time.Time { return c.until }
 // for good, and that is no reason to leave all pods of the cluster in hope.
 func (c *Survey) waitForAway(p Published) {
 	away := map[string]time.Time{}
-	for _, node := range p.Nodes {
-		if node.Labels[ack.NodeLabelModel] != "" && !c.hasGPUs[node.Name] {
-			c.partial = append(c.partial, node.Name)
+	for node, labels := range p.Labels {
+		if labels[ack.NodeLabelModel] != "" && !c.hasGPUs[node] {
+			c.partial = append(c.partial, node)
 		}
 	}
 	for _, node := range c.partial {

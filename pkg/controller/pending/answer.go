@@ -74,6 +74,9 @@ func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (an
 	if err != nil {
 		return answer{}, err
 	}
+	if e.Failing {
+		w.failing.Store(true)
+	}
 	onACK := slices.ContainsFunc(claims, isLegacy)
 	if e.Busy && e.Message != "" && strings.Contains(said, podstate.NoDevices) {
 		a, err := w.busy(ctx, pod, claims, e, cpus)

@@ -177,7 +177,7 @@ func TestPodsAreToldOfNodesThatAreClosedToThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				s.taints = []corev1.Taint{dedicated}
+				s.changeNode(func(spec *corev1.NodeSpec) { spec.Taints = []corev1.Taint{dedicated} })
 				p := pod(refused)
 				p.Spec.Tolerations = test.tolerations
 				s.create(claim("22Gi"), p)

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -89,8 +89,10 @@ type watcher struct {
 	work    *manager.Controller
 	// changes counts what the cluster is made of; seen is the count that cluster
 	// was made at. Only sync uses what follows it.
-	changes   atomic.Int64
-	seen      int64
+	changes atomic.Int64
+	seen    int64
+	// failing says that some pod's Explanation is Failing.
+	failing   atomic.Bool
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
 	budget    *report.Budget
@@ -116,10 +118,8 @@ func New(cfg Config) *manager.Controller {
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
-	w.nodes.On(changes(w, func(before, after *cache.Node) bool {
-		return maps.Equal(before.Labels, after.Labels) && before.Unschedulable == after.Unschedulable &&
-			equality.Semantic.DeepEqual(before.Taints, after.Taints)
-	}))
+	changed := func(*cache.Node) { w.changedCluster() }
+	w.nodes.On(cache.Handler[*cache.Node]{Seen: changed, Gone: changed, Changed: w.changedNode})
 	w.slices.On(changes(w, (*view.Slice).Offers))
 	w.classes.On(changes(w, func(before, after *resourceapi.DeviceClass) bool {
 		return before.ResourceVersion == after.ResourceVersion
@@ -136,6 +136,30 @@ func changes[T any](w *watcher, alike func(before, after T) bool) cache.Handler[
 			w.changedCluster()
 		}
 	}}
+}
+
+// changedNode notes of a node what cluster has of it. What keeps pods off the node is looked up when it is asked for.
+func (w *watcher) changedNode(before, after *cache.Node) {
+	switch {
+	case !maps.Equal(before.Labels, after.Labels):
+		w.changedCluster()
+	case w.failing.Load() && !takesAlike(before, after):
+		w.work.EnqueueAfter(everyPod, settling)
+	}
+}
+
+// takesAlike says whether a node takes the pods that it took: a taint that keeps nobody off does not matter, nor does
+// since when one is there.
+func takesAlike(before, after *cache.Node) bool {
+	keepOff := func(taints []corev1.Taint) (out []corev1.Taint) {
+		for _, t := range taints {
+			if t.Effect != corev1.TaintEffectPreferNoSchedule {
+				out = append(out, corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+			}
+		}
+		return out
+	}
+	return before.Unschedulable == after.Unschedulable && slices.Equal(keepOff(before.Taints), keepOff(after.Taints))
 }
 
 func (w *watcher) changedCluster() {
@@ -203,6 +227,7 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 
 // lookAtAll has all pods that wait looked at again.
 func (w *watcher) lookAtAll() {
+	w.failing.Store(false)
 	w.forgetGangs()
 	for _, pod := range w.pods.List() {
 		if _, waits := podstate.Unschedulable(pod); waits {
@@ -220,9 +245,10 @@ func (w *watcher) outdated() bool {
 // look takes what is in the caches.
 func (w *watcher) look() error {
 	changes := w.changes.Load()
-	published := scheduling.Published{Slices: w.slices.List(), Classes: w.classes.List(), Now: time.Now()}
+	published := scheduling.Published{Slices: w.slices.List(), Labels: map[string]map[string]string{}, Closed: w.Closed,
+		Classes: w.classes.List(), Now: time.Now()}
 	for _, node := range w.nodes.List() {
-		published.Nodes = append(published.Nodes, node.Node())
+		published.Labels[node.Name] = node.Labels
 	}
 	cluster, err := w.explainer.Look(published)
 	if err != nil {

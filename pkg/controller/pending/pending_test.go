@@ -96,8 +96,6 @@ type site struct {
 	recorder *record.FakeRecorder
 	// nodes are those beside n1.
 	nodes []*corev1.Node
-	// taints are those of n1.
-	taints []corev1.Taint
 	// slow is how long, in ns, it takes to read what is free of a node.
 	slow atomic.Int64
 }
@@ -144,16 +142,13 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		}
 	}
 	known := cache.New(cache.Options{Client: s.client})
+	reader := known.Reader()
+	nodes := reader.Nodes()
 	work := pending.New(pending.Config{
-		Cache: known.Reader(), Client: s.client.ResourceV1(),
+		Cache: reader, Client: s.client.ResourceV1(),
 		Closed: func(name string) corev1.NodeSpec {
 			time.Sleep(time.Duration(s.slow.Load()))
-			for _, node := range s.nodes {
-				if node.Name == name {
-					return node.Spec
-				}
-			}
-			return corev1.NodeSpec{Taints: s.taints}
+			return nodes.Closed(name)
 		},
 		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },
 		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
@@ -162,6 +157,20 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() { work.Run(ctx, 1) })
 	return &running
+}
+
+// changeNode changes what n1 is like to pods.
+func (s *site) changeNode(change func(*corev1.NodeSpec)) {
+	s.Helper()
+	node, err := s.client.CoreV1().Nodes().Get(s.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	change(&node.Spec)
+	node.ResourceVersion += "+"
+	if _, err := s.client.CoreV1().Nodes().Update(s.Context(), node, metav1.UpdateOptions{}); err != nil {
+		s.Fatal(err)
+	}
 }
 
 // create makes a claim and a pod that waits for it.

@@ -72,8 +72,8 @@ func TestGPUsThatTheDriverClosesAreNotPutDownToRules(t *testing.T) {
 			". Nearest: node n1 (unhealthy: gpu-0)"},
 		"beside a rule": {claim("22Gi"), []int64{23028, 23028}, v1alpha1.PoolName("n1"), closedNow +
 			". Nearest: node n1 (taint repair: gpu-1; unhealthy: gpu-0)"},
-		"one of all that are asked for": {all, []int64{23028, 23028}, "", "request gpu: all GPUs that match are asked for, and " +
-			"some take no new claims at the moment: node n1 (unhealthy); the Events of the node say more"},
+		"one of all that are asked for": {all, []int64{23028, 23028}, "", "request gpu: all GPUs that match are asked for, " +
+			"and some take no new claims at the moment: node n1 (unhealthy); the Events of the node say more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {

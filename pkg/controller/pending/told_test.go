@@ -149,26 +149,97 @@ func TestMessageFitsAnEvent(t *testing.T) {
 	})
 }
 
-// A selector that fails on a node alone that takes no pods keeps nobody from the others, from the moment that it is so.
+// failing is a claim whose selector cannot be evaluated.
+func failing() *resourceapi.ResourceClaim {
+	c := claim("1Gi")
+	c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.attributes["gpu.aliyun.com"].cards == 1`}}}
+	return c
+}
+
+// A selector that fails on a node alone that takes no pods keeps nobody from the others, for as long as it is so.
 func TestSelectorThatFailsOnAClosedNodeIsNotToBlame(t *testing.T) {
-	run(t, func(s *site) {
-		c := claim("1Gi")
-		c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: `device.attributes["gpu.aliyun.com"].cards == 1`}}}
-		s.create(c, pod(refused))
-		time.Sleep(time.Minute)
-		const selector = `request gpu: %s selector device.attributes["gpu.aliyun.com"].cards == 1`
-		s.told("while the node takes pods", warning+fmt.Sprintf(selector, "the")+
-			" cannot be evaluated for device gpu-0-share of node n1 (no such key: cards), and that keeps the pod from every node")
-		cordoned := nodeOf("n1", map[string]string{"on": "n1"})
-		cordoned.ResourceVersion, cordoned.Spec.Unschedulable = "cordoned", true
-		if _, err := s.client.CoreV1().Nodes().Update(s.Context(), cordoned, metav1.UpdateOptions{}); err != nil {
-			s.Fatal(err)
+	dedicated := corev1.Taint{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}
+	for name, closes := range map[string]func(*corev1.NodeSpec, bool){
+		"a cordon": func(spec *corev1.NodeSpec, is bool) { spec.Unschedulable = is },
+		"a taint": func(spec *corev1.NodeSpec, is bool) {
+			if spec.Taints = nil; is {
+				spec.Taints = []corev1.Taint{dedicated}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				s.create(failing(), pod(refused))
+				time.Sleep(time.Minute)
+				const selector = `request gpu: %s selector device.attributes["gpu.aliyun.com"].cards == 1`
+				fails := warning + fmt.Sprintf(selector, "the") + " cannot be evaluated for device gpu-0-share of node n1 " +
+					"(no such key: cards), and that keeps the pod from every node"
+				s.told("while the node takes pods", fails)
+				s.changeNode(func(spec *corev1.NodeSpec) { closes(spec, true) })
+				time.Sleep(time.Minute)
+				s.told("when it takes none", warning+never+fmt.Sprintf(selector, "no GPU matches the")+
+					"; of class share.gpu.aliyun.com there are 1 GPU")
+				s.changeNode(func(spec *corev1.NodeSpec) { closes(spec, false) })
+				time.Sleep(time.Minute)
+				s.told("when it takes some again", fails)
+			})
+		})
+	}
+}
+
+// What keeps pods from nodes changes all the time, and matters only where a selector fails. The cluster-autoscaler
+// sets and removes a taint that keeps nobody off.
+func TestNodesThatOpenAndCloseHaveNoPodLookedAt(t *testing.T) {
+	taint := func(effect corev1.TaintEffect) func(*corev1.NodeSpec) {
+		return func(spec *corev1.NodeSpec) {
+			spec.Taints = append(spec.Taints, corev1.Taint{Key: "DeletionCandidateOfClusterAutoscaler", Effect: effect})
 		}
-		time.Sleep(time.Minute)
-		s.told("when it is cordoned", warning+never+fmt.Sprintf(selector, "no GPU matches the")+
-			"; of class share.gpu.aliyun.com there are 1 GPU")
-	})
+	}
+	added := func(spec *corev1.NodeSpec) { spec.Taints[0].TimeAdded = &metav1.Time{Time: time.Now()} }
+	for name, test := range map[string]struct {
+		claim  *resourceapi.ResourceClaim
+		change func(*corev1.NodeSpec)
+		looks  bool
+	}{
+		"a cordon": {claim("90Gi"), func(spec *corev1.NodeSpec) { spec.Unschedulable = true }, false},
+		"a taint":  {claim("90Gi"), taint(corev1.TaintEffectNoExecute), false},
+		"a taint that keeps nobody off, where a selector fails": {failing(), taint(corev1.TaintEffectPreferNoSchedule),
+			false},
+		"when a taint was added, where a selector fails": {failing(), added, false},
+		"a taint, where a selector fails":                {failing(), taint(corev1.TaintEffectNoExecute), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				s.changeNode(func(spec *corev1.NodeSpec) {
+					spec.Taints = []corev1.Taint{{Key: "spot", Effect: corev1.TaintEffectPreferNoSchedule}}
+				})
+				s.create(test.claim, pod(refused))
+				for i := range 19 {
+					p := pod(refused)
+					p.Name, p.UID = fmt.Sprint("p", i), types.UID(fmt.Sprint("p", i))
+					if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
+						s.Fatal(err)
+					}
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				s.client.ClearActions()
+				s.changeNode(test.change)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				gets := 0
+				for _, action := range s.client.Actions() {
+					if action.Matches("get", "resourceclaims") {
+						gets++
+					}
+				}
+				if want := map[bool]int{true: 20}[test.looks]; gets != want {
+					t.Errorf("claims were read %d times, want %d", gets, want)
+				}
+			})
+		})
+	}
 }
 
 // Nothing else happens in the cluster that would have the pod looked at anew.

@@ -254,7 +254,12 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 
 // never is why a pod would find no devices whatever is free, in the controller's words; empty where it might.
 func (in Input) never(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, error) {
-	published := scheduling.Published{Nodes: in.Nodes, Classes: in.Classes, Now: in.Now}
+	published := scheduling.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
+	closed := map[string]corev1.NodeSpec{}
+	published.Closed = func(node string) corev1.NodeSpec { return closed[node] }
+	for _, node := range in.Nodes {
+		published.Labels[node.Name], closed[node.Name] = node.Labels, node.Spec
+	}
 	for _, slice := range in.Slices {
 		if slice.Spec.Driver == v1alpha1.DriverName {
 			published.Slices = append(published.Slices, view.Read(slice))

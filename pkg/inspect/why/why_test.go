@@ -274,21 +274,26 @@ func TestNodesThatLackLeastAreShown(t *testing.T) {
 		class, amount string
 		held          []int
 		count         int64
+		selector      string
 		want, not     []string
 	}{
 		"the last of 14": {mode.Exclusive, "exclusive.gpu.aliyun.com", "",
-			[]int{4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1}, 4, []string{
+			[]int{4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1}, 4, "", []string{
 				"LACKS\nm14   4     asked 4 GPUs, 3 free; taken: gpu-0\nm01 ", "and 2 nodes that lack as much or more",
 				"would help:\n- gpu-0 of node m14 given back; held by pod team-b/m14-0\n"}, nil},
-		"two of three": {mode.Exclusive, "exclusive.gpu.aliyun.com", "", []int{3}, 3, []string{
+		"two of three": {mode.Exclusive, "exclusive.gpu.aliyun.com", "", []int{3}, 3, "", []string{
 			"- 2 of gpu-0, gpu-1, gpu-2 of node m01 given back; held by pod team-b/m01-0"}, nil},
-		"two that are full": {mode.Share, "share.gpu.aliyun.com", "17Gi", []int{4}, 2, []string{
+		"two that are full": {mode.Share, "share.gpu.aliyun.com", "17Gi", []int{4}, 2, "", []string{
 			"- room on 2 of gpu-0-share, gpu-1-share, gpu-2-share and 1 more of node m01: gpu-0-share lacks 3Gi of " +
 				"memory; held by pod team-b/m01-0 (17Gi)"}, nil},
-		"more than the node has": {mode.Exclusive, "exclusive.gpu.aliyun.com", "", []int{2}, 5, []string{
+		"more than the node has": {mode.Exclusive, "exclusive.gpu.aliyun.com", "", []int{2}, 5, "", []string{
 			"5 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 4",
 			"asked 5 GPUs, 2 free; taken: gpu-0, gpu-1", "- asking for fewer at once, or a node with more such GPUs"},
 			[]string{"given back"}},
+		"more than match": {mode.Share, "share.gpu.aliyun.com", "17Gi", []int{2}, 3,
+			`device.attributes["gpu.aliyun.com"].index < 2`, []string{
+				"asked 3 GPUs, 0 free; memory: asked 8Gi, largest free 5Gi on gpu-0",
+				"- asking for fewer at once, or a node with more such GPUs"}, []string{"no GPU matches", "another selector"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := many(t, test.mode, test.amount, test.held...)
@@ -298,6 +303,10 @@ func TestNodesThatLackLeastAreShown(t *testing.T) {
 			}
 			asked := asking("team-a", "c", test.class, memory)
 			asked.Spec.Devices.Requests[0].Exactly.Count = test.count
+			if test.selector != "" {
+				asked.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{
+					CEL: &resourceapi.CELDeviceSelector{Expression: test.selector}}}
+			}
 			waiting(&in, asked)
 			checkSays(t, printed(t, in), test.want, test.not)
 		})

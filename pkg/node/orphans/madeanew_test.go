@@ -50,7 +50,8 @@ func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
 // reserves it by name. Claim u1 is made anew while p2 has processes.
 func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 	for name, tc := range map[string]struct {
-		// recorded are the pods of u1, reserved and joined those of the new claim before and after it was prepared, if it was.
+		// recorded are the pods of u1, reserved and joined those of the new claim before and after it was prepared, if it
+		// was.
 		recorded, reserved uids
 		prepared           bool
 		joined             uids

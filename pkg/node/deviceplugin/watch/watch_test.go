@@ -294,7 +294,8 @@ func TestPodThatWasMadeAnewWhileTheWatchWasLost(t *testing.T) {
 				if _, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode}); err != nil {
 					t.Fatal(err)
 				}
-				if err := n.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), tc.pod("2"), "old"); err != nil {
+				pods := corev1.SchemeGroupVersion.WithResource("pods")
+				if err := n.client.Tracker().Update(pods, tc.pod("2"), "old"); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
