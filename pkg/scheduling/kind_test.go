@@ -25,7 +25,8 @@ func TestKindsKeepWhatIsOfferedOnce(t *testing.T) {
 	o := devices.Options{Pool: v1alpha1.PoolName("n"), Mode: mode.Share, Slots: 20,
 		Room: map[string]gpu.Amount{"GPU-held": {Units: 2, Shares: 20}}, Limits: map[string]gpu.Amount{
 			"GPU-free": {Units: 22, Shares: 20}}}
-	built := devices.Build(&gpu.Machine{GPUs: []gpu.GPU{a10(0, "GPU-free"), a10(1, "GPU-held")}}, o).Pools[o.Pool].Slices[0]
+	m := &gpu.Machine{GPUs: []gpu.GPU{a10(0, "GPU-free"), a10(1, "GPU-held")}}
+	built := devices.Build(m, o).Pools[o.Pool].Slices[0]
 	k, err := newKind([]*view.Slice{view.Read(&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"},
 		Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, Devices: built.Devices}})}, true)
 	if err != nil {
