@@ -30,12 +30,15 @@ func keepLive(pod, kept *corev1.Pod) {
 	}
 	// PodDisruptionBudgets and other pods' affinities select by them.
 	kept.Labels = pod.Labels
-	if value, is := pod.Annotations[corev1.MirrorPodAnnotationKey]; is {
-		kept.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: value}
+	for _, key := range append(podstate.GangAnnotations(), corev1.MirrorPodAnnotationKey) {
+		if value, is := pod.Annotations[key]; is {
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
+		}
 	}
 	kept.Spec = corev1.PodSpec{
 		NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PreemptionPolicy: pod.Spec.PreemptionPolicy,
 		SchedulingGroup: pod.Spec.SchedulingGroup, SchedulingGates: pod.Spec.SchedulingGates,
+		SchedulerName:                 pod.Spec.SchedulerName,
 		ResourceClaims:                pod.Spec.ResourceClaims,
 		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 		Resources:                     &corev1.ResourceRequirements{Requests: podstate.Requests(pod)},

@@ -6,6 +6,7 @@
 package podstate
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,20 @@ func Gang(pod *corev1.Pod) (cache.ObjectName, bool) {
 // NamedGang is the gang that a pod names in ACK's manner, whether it belongs to it or not.
 func NamedGang(pod *corev1.Pod) cache.ObjectName {
 	return cache.NewObjectName(pod.Namespace, pod.Labels[ack.LabelPodGroup])
+}
+
+// GangAnnotations are those by which pods name a gang of their scheduler: Koordinator's and Volcano's.
+func GangAnnotations() []string { return []string{ack.AnnotationGang, "scheduling.k8s.io/group-name"} }
+
+// InGangOfOthers says whether another scheduler than the default one places the pod with a gang, which it names by one
+// of GangAnnotations, or by the label of ACK or of scheduler-plugins' coscheduling.
+func InGangOfOthers(pod *corev1.Pod) bool {
+	named := func(in map[string]string) func(string) bool {
+		return func(key string) bool { return in[key] != "" }
+	}
+	return cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName &&
+		(slices.ContainsFunc([]string{ack.LabelPodGroup, "scheduling.x-k8s.io/pod-group"}, named(pod.Labels)) ||
+			slices.ContainsFunc(GangAnnotations(), named(pod.Annotations)))
 }
 
 // Requests is what the scheduler counts of a pod.

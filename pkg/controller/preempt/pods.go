@@ -67,7 +67,7 @@ func preempts(pod *corev1.Pod) bool {
 		// The scheduler evicts others for it already.
 		pod.Status.NominatedNodeName == "" &&
 		// It is placed with its group, of which this package does not know how much is missing.
-		pod.Spec.SchedulingGroup == nil
+		pod.Spec.SchedulingGroup == nil && !podstate.InGangOfOthers(pod)
 }
 
 // inQueueOrder sorts pods as the scheduler's queue does.

@@ -36,6 +36,10 @@ func TestWhoIsNotHelped(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"preemptionPolicy Never": func(pod *corev1.Pod) { pod.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) },
 		"a gang":                 inGroup,
+		"a gang of another scheduler": func(pod *corev1.Pod) {
+			pod.Spec.SchedulerName = "koord-scheduler"
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "gang.scheduling.koordinator.sh/name", "g")
+		},
 		"equal priority":         func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(int32(4)) },
 		"the scheduler preempts": func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" },
 		"scheduling gate": func(pod *corev1.Pod) {

@@ -43,12 +43,20 @@ func NewUsers(p Processes) *Users {
 // Handler follows an informer of the node's pods.
 func (u *Users) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: u.saw, UpdateFunc: func(_, object any) { u.saw(object) },
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok && u.lost(pod) {
-				signal.Send(u.left)
+		AddFunc: u.saw, DeleteFunc: u.gone,
+		UpdateFunc: func(before, object any) {
+			// After a watch that was lost, one that was made anew under the name is an update.
+			if was, is := before.(*corev1.Pod), object.(*corev1.Pod); was.UID != is.UID {
+				u.gone(was)
 			}
+			u.saw(object)
 		},
+	}
+}
+
+func (u *Users) gone(object any) {
+	if pod, ok := informer.Object(object).(*corev1.Pod); ok && u.lost(pod) {
+		signal.Send(u.left)
 	}
 }
 

@@ -58,4 +58,12 @@ func TestUsersOfClaims(t *testing.T) {
 	delete(running, "b1")
 	u.forget()
 	check("a1")
+	handler.OnUpdate(pod("a", "a1"), pod("a", "a2"))
+	select {
+	case <-u.left:
+	default:
+		t.Error("nobody was told of a pod that was made anew")
+	}
+	u.forget()
+	check("a2")
 }

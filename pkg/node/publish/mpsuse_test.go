@@ -5,6 +5,8 @@ package publish
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,6 +240,10 @@ func TestOthersKeepTheirPartOfAGPUThatCannotBeRead(t *testing.T) {
 			b.restart()
 			b.mode("core_mem")
 			b.SetMachine(machine)
+			told()
+			if err := os.WriteFile(filepath.Join(string(b.mps), "GPU-0", mps.UseFile), []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			told()
 			b.SetMachine(&read)
 			told()

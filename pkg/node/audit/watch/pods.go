@@ -50,14 +50,22 @@ type fetched struct {
 // Handler follows an informer of the node's pods, which keeps what deviceplugin.Trim does.
 func (p *Pods) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: p.saw, UpdateFunc: func(_, object any) { p.saw(object) },
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				p.remove(pod.UID)
+		AddFunc: p.saw, DeleteFunc: p.gone,
+		UpdateFunc: func(before, object any) {
+			// After a watch that was lost, one that was made anew under the name is an update.
+			if was, is := before.(*corev1.Pod), object.(*corev1.Pod); was.UID != is.UID {
+				p.gone(was)
 			}
+			p.saw(object)
 		},
+	}
+}
+
+func (p *Pods) gone(object any) {
+	if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.remove(pod.UID)
 	}
 }
 

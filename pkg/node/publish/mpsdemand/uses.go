@@ -62,11 +62,9 @@ func (d *Demand) uses(o Offered, records []state.Record) (map[daemonGPU]mps.Use,
 		if of.node || o.has(of.uuid) {
 			continue
 		}
-		last, err := d.MPS.Use(of.uuid)
-		if err != nil {
-			return nil, err
-		}
-		use.Beside = use.Beside || last.Beside
+		// Where what was told is lost, so is who it was told of.
+		last, lost := d.MPS.Use(of.uuid)
+		use.Beside = use.Beside || last.Beside || lost != nil
 		uses[of] = use
 	}
 	d.mu.Lock()
