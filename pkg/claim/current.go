@@ -29,20 +29,20 @@ func Current(grants []Grant, m *gpu.Machine) []Grant {
 	return current
 }
 
+// Parent is the UUID of the GPU, or of the one that an instance is part of.
+func (c GPU) Parent() string {
+	if c.MIG != nil {
+		return c.MIG.ParentUUID
+	}
+	return c.UUID
+}
+
 // indexOn is the index on the machine of the GPU, or of the one that an instance is part of, even if it was left out.
 func (c GPU) indexOn(m *gpu.Machine) (index int, there bool) {
-	uuid := c.UUID
-	if c.MIG != nil {
-		uuid = c.MIG.ParentUUID
-	}
-	for _, g := range m.GPUs {
+	uuid := c.Parent()
+	for _, g := range m.All() {
 		if g.UUID == uuid {
 			return g.Index, true
-		}
-	}
-	for _, p := range m.Partitioned {
-		if p.UUID == uuid {
-			return p.Index, true
 		}
 	}
 	for _, f := range m.Faults {

@@ -56,18 +56,9 @@ func Read(slice *resourceapi.ResourceSlice, node string) []Published {
 	return out
 }
 
-// gpusOf are the machine's, also those in MIG mode.
-func gpusOf(m *gpu.Machine) []gpu.GPU {
-	gpus := slices.Clone(m.GPUs)
-	for _, p := range m.Partitioned {
-		gpus = append(gpus, p.GPU)
-	}
-	return gpus
-}
-
 // OnGPUs finds the devices that are GPUs of the machine, or parts of them, each with the UUID of its GPU.
 func OnGPUs(published []Published, m *gpu.Machine) map[Device]string {
-	gpus, out := gpusOf(m), map[Device]string{}
+	gpus, out := m.All(), map[Device]string{}
 	for _, p := range published {
 		for _, g := range gpus {
 			if slices.Contains(p.UUIDs, g.UUID) || p.PCIBusID != "" && strings.EqualFold(p.PCIBusID, g.PCIBusID) {
@@ -128,7 +119,7 @@ func Having(m *gpu.Machine, published, kept map[Device]string, held Held, owner 
 
 func uuidsOf(m *gpu.Machine) []string {
 	var uuids []string
-	for _, g := range gpusOf(m) {
+	for _, g := range m.All() {
 		uuids = append(uuids, g.UUID)
 	}
 	return uuids

@@ -230,21 +230,13 @@ func othersOf(records []state.Record, but types.UID) []usage.Claim {
 	return others
 }
 
-// parentOf is the UUID of the GPU that was granted, or that a MIG instance is part of.
-func parentOf(granted claim.GPU) string {
-	if granted.MIG != nil {
-		return granted.MIG.ParentUUID
-	}
-	return granted.UUID
-}
-
 // claimsBeside are those of the claims that were granted something of the grants' GPUs: a MIG instance may be in the
 // way of another one, and of the whole GPU.
 func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
 	var uids []types.UID
 	for _, other := range others {
 		if slices.ContainsFunc(other.Grants, func(granted claim.Grant) bool {
-			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return parentOf(g.GPU) == parentOf(granted.GPU) })
+			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.GPU.Parent() == granted.GPU.Parent() })
 		}) {
 			uids = append(uids, other.UID)
 		}

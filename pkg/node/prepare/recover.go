@@ -124,7 +124,7 @@ func (p *Preparer) dropForeign(ctx context.Context, inv *Inventory, r state.Reco
 func otherGPUs(m *gpu.Machine, grants []claim.Grant) []string {
 	others := *m
 	of := func(g gpu.GPU) bool {
-		return slices.ContainsFunc(grants, func(granted claim.Grant) bool { return parentOf(granted.GPU) == g.UUID })
+		return slices.ContainsFunc(grants, func(granted claim.Grant) bool { return granted.GPU.Parent() == g.UUID })
 	}
 	others.GPUs = slices.DeleteFunc(slices.Clone(m.GPUs), of)
 	others.Partitioned = slices.DeleteFunc(slices.Clone(m.Partitioned), func(p gpu.Partitioned) bool { return of(p.GPU) })
