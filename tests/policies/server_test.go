@@ -219,18 +219,21 @@ func authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision,
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// await waits until the mutating plugin has read its schemas, which it does in the
-// background.
+// await waits until both plugins have compiled the policies and the mutating one has read its
+// schemas, which they do in the background: on a slow machine for longer than a request waits.
 func (s *server) await(t testing.TB) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 5*time.Minute, true,
 		func(context.Context) (bool, error) {
+			if !s.mutating.WaitForReady() || !s.validating.WaitForReady() {
+				return false, nil
+			}
 			_, last = s.create(pod("probe", nil, limited("c", "mem 1")))
 			return last == nil || !strings.Contains(last.Error(), "type converter"), nil
 		})
 	if err != nil {
-		t.Fatalf("the policies cannot be evaluated: %v", last)
+		t.Fatalf("the policies cannot be evaluated within five minutes: %v", last)
 	}
 }
 
