@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +39,8 @@ type Cluster struct {
 
 	mu    sync.Mutex
 	nodes map[string]*sync.RWMutex
+	// taken are the nodes that tests have, or wait for, in the order in which they took them.
+	taken map[string][]string
 }
 
 // openMost is how long the API server may take to answer before any test begins.
@@ -82,7 +85,8 @@ func Open(ctx context.Context) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client from %s: %w", kubeconfig, err)
 	}
-	c := &Cluster{Dir: dir, Client: client, Config: config, nodes: map[string]*sync.RWMutex{}}
+	c := &Cluster{Dir: dir, Client: client, Config: config, nodes: map[string]*sync.RWMutex{},
+		taken: map[string][]string{}}
 	return c, c.check(ctx)
 }
 
@@ -99,27 +103,42 @@ func (c *Cluster) check(ctx context.Context) error {
 func (c *Cluster) Share(t *testing.T, node string) {
 	t.Helper()
 	lock := c.lock(node)
-	queue(t, lock.RLock)
+	c.queue(t, node, lock.RLock)
 	t.Cleanup(lock.RUnlock)
 }
 
 // Whole gives the test a node to itself until it ends. Where the test fails, the next one finds
 // the node as after FreshAfterFailure.
 //
-// A test that needs several nodes takes them in the order of their names, so that
-// no two tests wait for each other. Parallel tests call t.Parallel first.
+// A test takes its nodes in the order of their names, so that no two tests wait for each other:
+// it fails otherwise. Parallel tests call t.Parallel first.
 func (c *Cluster) Whole(t *testing.T, node string) {
 	t.Helper()
 	lock := c.lock(node)
-	queue(t, lock.Lock)
+	c.queue(t, node, lock.Lock)
 	t.Cleanup(lock.Unlock)
 	c.FreshAfterFailure(t, node)
 }
 
 // queue takes a node that other tests may have, and adds how long that took to the test's attribute
 // "queued": it is no time of the test's own.
-func queue(t *testing.T, take func()) {
+func (c *Cluster) queue(t *testing.T, node string, take func()) {
 	t.Helper()
+	c.mu.Lock()
+	for test, nodes := range c.taken {
+		own := t.Name() == test || strings.HasPrefix(t.Name(), test+"/")
+		if last := len(nodes) - 1; own && last >= 0 && node <= nodes[last] {
+			c.mu.Unlock()
+			t.Fatalf("takes node %s when it has %s: two tests may wait for each other for ever", node, nodes[last])
+		}
+	}
+	c.taken[t.Name()] = append(c.taken[t.Name()], node)
+	c.mu.Unlock()
+	t.Cleanup(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.taken[t.Name()] = c.taken[t.Name()][:len(c.taken[t.Name()])-1]
+	})
 	began := time.Now()
 	take()
 	t.Attr("queued", time.Since(began).String())

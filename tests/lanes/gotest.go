@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -156,6 +157,27 @@ func (t *Test) own() []string {
 		}
 	}
 	return own
+}
+
+var (
+	// ran is a test that still ran, and position where one was, as a test binary says whose time is up.
+	ran      = regexp.MustCompile(`^\t\t(Test\S+ \(\S+\))$`)
+	position = regexp.MustCompile(`^\t.*?([a-z0-9_]+_test\.go:\d+)( \+0x[0-9a-f]+)?$`)
+)
+
+// timedOut says whether the time of a test binary was up, which tests still ran then, and where they were.
+func (t *Test) timedOut() (still, where []string, is bool) {
+	for _, line := range t.Output {
+		line = strings.TrimRight(line, "\n")
+		is = is || strings.HasPrefix(line, "panic: test timed out after ")
+		if m := ran.FindStringSubmatch(line); m != nil && is {
+			still = append(still, m[1])
+		}
+		if m := position.FindStringSubmatch(line); m != nil && is && !slices.Contains(where, m[1]) {
+			where = append(where, m[1])
+		}
+	}
+	return still, where, is
 }
 
 // reason is why a test was skipped.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -251,5 +252,29 @@ func TestPatternOfNoTest(t *testing.T) {
 		if err := noTests(test.lane, test.only, test.ran); (err != nil) != test.err {
 			t.Errorf("%+v: %v", test, err)
 		}
+	}
+}
+
+// A suite whose time is up says which tests ran, and where they were.
+func TestTimedOut(t *testing.T) {
+	if got := patience(t.Context(), time.Now()); got != limit {
+		t.Errorf("without an end its tests may take %s, want %s", got, limit)
+	}
+	now := time.Now()
+	ctx, cancel := context.WithDeadline(t.Context(), now.Add(10*time.Minute))
+	defer cancel()
+	if got := patience(ctx, now); got != 10*time.Minute-tellMost {
+		t.Errorf("in a run of 10 minutes its tests may take %s", got)
+	}
+	still, where, is := (&Test{Output: []string{"=== CONT  TestB\n", "panic: test timed out after 9m0s\n",
+		"\trunning tests:\n", "\t\tTestA (8m1s)\n", "\t\tTestB (9m0s)\n", "\n", "goroutine 1 [chan receive]:\n",
+		"\ttesting/testing.go:2042 +0x123\n", "\t_testmain.go:48 +0x9b\n", "goroutine 20 [chan receive]:\n", "p.TestB(...)\n",
+		"\texample.com/p/b_test.go:5\n", "\texample.com/p/b_test.go:4 +0x2c\n", "\texample.com/p/b_test.go:5\n"}}).timedOut()
+	if got := strings.Join(slices.Concat(still, where), "; "); !is ||
+		got != "TestA (8m1s); TestB (9m0s); b_test.go:5; b_test.go:4" {
+		t.Errorf("%v: %s", is, got)
+	}
+	if _, _, is := (&Test{Output: []string{"    a_test.go:1: it took long\n"}}).timedOut(); is {
+		t.Error("a failure is taken for the end of the time")
 	}
 }

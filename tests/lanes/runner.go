@@ -99,6 +99,12 @@ func (r *Runner) timely(ctx context.Context, lane Lane, p pace, others bool) Out
 	timely, cancel := context.WithDeadlineCause(ctx, r.began.Add(r.Within+r.Within/6), errTimeIsUp)
 	defer cancel()
 	outcome := r.lane(timely, lane, others)
+	late := time.Since(r.began) > r.Within+r.Within/6-2*tellMost
+	for _, t := range outcome.Tests {
+		if still, where, is := t.timedOut(); is && late {
+			t.Verdict, outcome.Err, outcome.Still, outcome.Where = "", errTimeIsUp, still, where
+		}
+	}
 	failed := func(t *Test) bool { return t.Name != "" && t.Verdict == "fail" }
 	if errors.Is(outcome.Err, errTimeIsUp) && !slices.ContainsFunc(outcome.Tests, failed) {
 		// What was ended with the lane did not fail.

@@ -16,6 +16,9 @@ import (
 // limit ends a suite that hangs, with the stacks of its tests.
 const limit = 2 * time.Hour
 
+// tellMost is how long before a lane is ended its tests are: so they tell where they were.
+const tellMost = time.Minute
+
 // buildTags are those that the image is built with (deployments/container/files.sh): what Go has compiled for one is
 // taken for all.
 const buildTags = "netgo,osusergo,grpcnotrace,urfave_cli_no_template"
@@ -59,7 +62,7 @@ func (r *Runner) suite(ctx context.Context, lane Lane) (tests []*Test, err error
 		variables = append(variables, os.Expand(variable, r.variables(dir)))
 	}
 	arguments := append([]string{"tool", "test2json", "-t", "-p", s.Package, binary, "-test.v=test2json",
-		"-test.timeout=" + limit.String()}, selected...)
+		"-test.timeout=" + patience(ctx, time.Now()).String()}, selected...)
 	if s.Parallel > 0 {
 		arguments = append(arguments, fmt.Sprint("-test.parallel=", s.Parallel))
 	}
@@ -68,6 +71,15 @@ func (r *Runner) suite(ctx context.Context, lane Lane) (tests []*Test, err error
 		err = r.scripts(ctx, lane.Name, variables, s.Then)
 	}
 	return tests, err
+}
+
+// patience is how long the tests of a suite that starts now may take.
+func patience(ctx context.Context, now time.Time) time.Duration {
+	until, ends := ctx.Deadline()
+	if !ends {
+		return limit
+	}
+	return max(time.Second, until.Sub(now)-tellMost).Round(time.Second)
 }
 
 // scripts runs those that are not empty, until one fails.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -21,8 +22,10 @@ type Outcome struct {
 	NotRun string
 	// Unfinished says that the lane was ended when the time of the run was up, and nothing had failed.
 	Unfinished bool
-	Err        error
-	Tests      []*Test
+	// Still are the tests that ran then, with the time since they began, and Where the places in them.
+	Still, Where []string
+	Err          error
+	Tests        []*Test
 }
 
 // summarise writes how a run ended: what a failed test said stands last, where it is found.
@@ -67,6 +70,9 @@ func summarise(to io.Writer, outcomes []Outcome, took time.Duration) {
 			verdict = "not run: " + o.NotRun
 		case o.Unfinished:
 			verdict = fmt.Sprintf("NOT FINISHED: %v after %s, in which nothing failed", errTimeIsUp, clock(o.Took))
+			if len(o.Still) > 0 {
+				verdict += "; still running: " + strings.Join(o.Still, ", ") + "; at " + strings.Join(o.Where, ", ")
+			}
 		case o.Err != nil:
 			verdict = fmt.Sprintf("failed after %s: %v", clock(o.Took), o.Err)
 			broken++
