@@ -18,6 +18,10 @@ func TestToleratesSwitch(t *testing.T) {
 		r.AdminAccess = ptr.To(true)
 		return r
 	}
+	instance := func(r resourceapi.DeviceRequestAllocationResult) resourceapi.DeviceRequestAllocationResult {
+		r.Device = "gpu-1-mig-1g-10gb-0"
+		return r
+	}
 	everything := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists}
 	switching := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists,
 		Key: "gpu.aliyun.com/mode-switch", Effect: resourceapi.DeviceTaintEffectNoSchedule}
@@ -40,6 +44,9 @@ func TestToleratesSwitch(t *testing.T) {
 		"an administrator's": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu", everything))},
 			false},
 		"an administrator's does not": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu")), result("n1/gpu",
+			everything)}, true},
+		"a MIG instance": {[]resourceapi.DeviceRequestAllocationResult{instance(result("n1/gpu", everything))}, false},
+		"a MIG instance does not": {[]resourceapi.DeviceRequestAllocationResult{instance(result("n1/gpu")), result("n1/gpu",
 			everything)}, true},
 		"only of another node's GPUs": {[]resourceapi.DeviceRequestAllocationResult{result("n2/gpu", everything)}, false},
 	} {

@@ -21,13 +21,13 @@ type inUseError struct {
 
 func (e *inUseError) Error() string { return e.text }
 
-// IsInUse says whether CheckOvercommit refused a claim.
+// IsInUse says whether CheckOvercommit, or CheckMade, refused a claim.
 func IsInUse(err error) bool {
 	var inUse *inUseError
 	return errors.As(err, &inUse)
 }
 
-// InUseBy returns the claims and pods because of which CheckOvercommit refused a claim, as
+// InUseBy returns the claims and pods because of which a claim was refused, see IsInUse, as
 // far as they are known, with their namespaces: for administrators, in logs. It is empty
 // for other errors.
 func InUseBy(err error) []string {

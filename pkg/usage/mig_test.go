@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -25,6 +26,10 @@ func TestInstancesFit(t *testing.T) {
 	admin.Admin = true
 	other := instance("MIG-a", 7)
 	other.GPU.MIG.ParentUUID = "GPU-other"
+	// The first is being made: what lies in its place may be what was made for it.
+	unmade, elsewhere := instance("", gpu.NoCI), instance("", gpu.NoCI)
+	unmade.GPU.MIG.Made, unmade.GPU.MIG.Start = true, 0
+	elsewhere.GPU.MIG.Made, elsewhere.GPU.MIG.Start = true, 1
 	for name, tc := range map[string]struct {
 		held, wanted claim.Grant
 		reserved     deviceplugin.GPU
@@ -37,6 +42,9 @@ func TestInstancesFit(t *testing.T) {
 		"of another GPU":             {other, instance("MIG-b", 7), deviceplugin.GPU{}, ""},
 		"made anew with the id": {instance("MIG-a", 7), instance("MIG-b", 7), deviceplugin.GPU{},
 			"GPU 1's 1g.10gb at slice 0 (MIG-b): claim team/other holds the instance that was there before (MIG-a)"},
+		"one that is there, where one is being made": {unmade, instance("MIG-a", 7), deviceplugin.GPU{},
+			"GPU 1's 1g.10gb at slice 0 (MIG-a): claim team/other has it made, or destroyed, just now"},
+		"one that is there, beside one that is being made": {elsewhere, instance("MIG-a", 7), deviceplugin.GPU{}, ""},
 		"the GPU, not in MIG mode any more": {instance("MIG-a", 7), whole, deviceplugin.GPU{},
 			"it was in MIG mode, and claim team/other still holds an instance of it"},
 		"a share of it": {instance("MIG-a", 7), share, deviceplugin.GPU{}, "still holds an instance"},
@@ -73,5 +81,21 @@ func TestInstancesFit(t *testing.T) {
 	}
 	if got := AsReserved(held[0], mode.Exclusive); len(got) != 1 || !got["MIG-a"].Whole {
 		t.Errorf("as reserved: %+v", got)
+	}
+}
+
+// The id of an instance that is made for a claim is known once it was made.
+func TestMadeInstanceFits(t *testing.T) {
+	instance := func(uuid string, gi, start int) claim.Grant {
+		return claim.Grant{Mode: mode.MIG, GPU: claim.GPU{UUID: uuid, MIG: &claim.Instance{ParentUUID: "GPU-p", GI: gi,
+			Start: start, Size: 4, Made: true}}}
+	}
+	others := []Claim{{Namespace: "team", Name: "other", Grants: []claim.Grant{instance("MIG-a", 1, 0)}}}
+	if err := CheckMade(others, "team", instance("", 2, 4)); err != nil {
+		t.Errorf("another id: %v", err)
+	}
+	err := CheckMade(others, "elsewhere", instance("", 1, 4))
+	if !IsInUse(err) || !strings.Contains(err.Error(), "another namespace's claim holds the instance") {
+		t.Errorf("the same id: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // MaxShares is how many shares of a GPU what isolates the grant can keep apart,
@@ -42,6 +43,12 @@ func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted C
 		used.grant(&wanted, g)
 	}
 	return nil
+}
+
+// CheckMade reports whether a MIG instance that was just made for a claim in the namespace fits beside those of other
+// claims. The driver alone decides its id, so CheckOvercommit could not go by that.
+func CheckMade(others []Claim, namespace string, made claim.Grant) error {
+	return Of(others, nothing).gpu(made.GPU.MIG.ParentUUID).fitsInstance(namespace, made)
 }
 
 // fits says whether a grant of a claim in the namespace fits.
@@ -120,7 +127,10 @@ func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
 		switch {
 		case mine.Made && mine.PlaceOf().Overlaps(theirs.PlaceOf()):
 			return u.inUse(other.claim, "%s holds %s, which is in the way", other.claim.nameFor(namespace), other.gpu)
-		case !mine.Made && mine.GI == theirs.GI && other.gpu.UUID != g.GPU.UUID:
+		case !mine.Made && other.gpu.Unmade() && mine.PlaceOf() == theirs.PlaceOf():
+			// It may be what was made for that claim, and is destroyed with it.
+			return u.inUse(other.claim, "%s has it made, or destroyed, just now", other.claim.nameFor(namespace))
+		case mine.GI != gpu.NoCI && mine.GI == theirs.GI && other.gpu.UUID != g.GPU.UUID:
 			return u.inUse(other.claim, "%s holds the instance that was there before (%s), whose device nodes are the same",
 				other.claim.nameFor(namespace), other.gpu.UUID)
 		}

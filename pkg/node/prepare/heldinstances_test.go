@@ -3,6 +3,8 @@
 package prepare
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // Whose release a claim waits for is known whatever of the GPU they hold: they are looked at, for they may be orphans.
@@ -54,5 +57,74 @@ func TestWhoseInstanceIsInTheWay(t *testing.T) {
 				t.Errorf("held by %q, want claim q", by)
 			}
 		})
+	}
+}
+
+// Instances in two places can have one id. Containers that had the one could use the other, by the same device nodes.
+func TestInstanceWithTheIDOfOneThatIsHeld(t *testing.T) {
+	n, d := newNode(t), &dynamicGPU{}
+	n.cuts(d)
+	held, wanted := instanceClaim("q", "gpu-4-mig-4g-40gb-0"), instanceClaim("p", "gpu-4-mig-3g-40gb-4")
+	n.prepared(t, t.Context(), wholeGPUs("beside", 0), held)
+	d.instances = nil
+	n.has(d.machine())
+	_, err := n.Prepare(t.Context(), wanted)
+	fails(t, err, "make GPU 4's 3g.40gb at slices 4-7: claim team/claim-q holds the instance that was there before "+
+		"(MIG-made-1), whose device nodes are the same")
+	if by := HeldBy(err); !slices.Equal(by, []types.UID{"q"}) || ReasonOf(err) != ReasonInUse {
+		t.Errorf("held by %q because of %s, want claim q and %s", by, ReasonOf(err), ReasonInUse)
+	}
+	if len(d.instances) > 0 || slices.Contains(n.files(t), "p.json") {
+		t.Errorf("left: %+v %v", d.instances, n.files(t))
+	}
+	// No container has what is being destroyed.
+	r := n.recordOf(t, "q")
+	r.Phase = state.Preparing
+	if err := n.options.Store.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Prepare(t.Context(), wanted); err != nil {
+		t.Errorf("once it is being destroyed: %v", err)
+	}
+}
+
+// What was made for a claim whose record has no UUID of it yet is destroyed with that claim, so nobody else gets it.
+func TestInstanceThatIsStillToBeDestroyed(t *testing.T) {
+	n, d := newNode(t), &dynamicGPU{}
+	n.cuts(d)
+	d.fails = map[string]error{"make-ci": errors.New("unknown error"),
+		"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
+	_, err := n.Prepare(t.Context(), instanceClaim("q", oneSlice))
+	fails(t, err, "it stays held until that program ends")
+	d.instances[0].UUID, d.instances[0].CI, d.instances[0].LeftOut = "MIG-late", 0, ""
+	d.fails = nil
+	n.has(d.machine())
+	_, err = n.Prepare(t.Context(), instanceClaim("p", oneSlice))
+	fails(t, err, "claim team/claim-q has it made, or destroyed, just now")
+	if by := HeldBy(err); !slices.Equal(by, []types.UID{"q"}) {
+		t.Errorf("held by %q, want claim q", by)
+	}
+	if err := n.Unprepare(t.Context(), "q"); err != nil || len(d.instances) > 0 {
+		t.Errorf("%v; left: %+v", err, d.instances)
+	}
+	if _, err := n.Prepare(t.Context(), instanceClaim("p", oneSlice)); err != nil {
+		t.Errorf("once it is destroyed: %v", err)
+	}
+}
+
+// Somebody has put into the place what has no UUID, as the claim's instance while it is destroyed.
+func TestInstanceOfOthersWithoutUUIDIsLeftAlone(t *testing.T) {
+	n, d := newNode(t), &dynamicGPU{}
+	n.cuts(d)
+	n.prepared(t, t.Context(), instanceClaim("a", oneSlice, elsewhere))
+	d.instances[0].UUID, d.instances[0].CI, d.instances[0].LeftOut = "", gpu.NoCI, "it has 2 compute instances"
+	// Nor is the record gone while the GPUs show the claim's own.
+	rescan, rescans := n.options.Rescan, 0
+	n.options.Rescan = func() { rescans++; rescan() }
+	if err := n.Unprepare(t.Context(), "a"); err != nil || len(n.files(t)) > 0 || rescans == 0 {
+		t.Errorf("%v; left: %v, the GPUs were read again %d times", err, n.files(t), rescans)
+	}
+	if len(d.instances) != 1 || d.instances[0].LeftOut != "it has 2 compute instances" {
+		t.Errorf("left: %+v", d.instances)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // A MIG instance that is made for a claim is an effect of its preparation. Its record says where it will be before
@@ -100,14 +101,14 @@ func (p *Preparer) checkPlaces(ctx context.Context, w *preparation) error {
 func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
 	var made []string
 	for i := range w.record.Grants {
-		g := &w.record.Grants[i].GPU
-		if !g.Unmade() {
+		g := &w.record.Grants[i]
+		if !g.GPU.Unmade() {
 			continue
 		}
 		if err := p.makeInstance(ctx, w, g); err != nil {
-			return fmt.Errorf("make %s: %w", g, err)
+			return fmt.Errorf("make %s: %w", g.GPU, err)
 		}
-		made = append(made, g.UUID)
+		made = append(made, g.GPU.UUID)
 	}
 	err := p.awaitMachine(ctx, func(m *gpu.Machine) bool {
 		return !slices.ContainsFunc(made, func(uuid string) bool {
@@ -126,7 +127,8 @@ func (p *Preparer) makeInstances(ctx context.Context, w *preparation) error {
 	return w.usable()
 }
 
-func (p *Preparer) makeInstance(ctx context.Context, w *preparation, g *claim.GPU) error {
+func (p *Preparer) makeInstance(ctx context.Context, w *preparation, grant *claim.Grant) error {
+	g := &grant.GPU
 	at := slices.IndexFunc(w.record.Effects, func(e state.Effect) bool {
 		return e.Instance != nil && e.GPU == g.MIG.ParentUUID && e.Instance.Place == g.MIG.PlaceOf()
 	})
@@ -137,6 +139,10 @@ func (p *Preparer) makeInstance(ctx context.Context, w *preparation, g *claim.GP
 		return errors.Join(err, p.options.Store.Put(w.record))
 	}
 	if err != nil {
+		return err
+	}
+	g.MIG.GI = gi
+	if err := p.checkMade(ctx, w, *grant); err != nil {
 		return err
 	}
 	made, err := p.options.Partitions.MakeComputeInstance(ctx, g.MIG.ParentUUID, gi)
@@ -150,20 +156,40 @@ func (p *Preparer) makeInstance(ctx context.Context, w *preparation, g *claim.GP
 	return p.options.Store.Put(w.record)
 }
 
+// checkMade reports that containers of another claim have the device nodes of an instance that was just made: those of
+// an instance that is gone, and had its id. No container has what is being made, or destroyed.
+func (p *Preparer) checkMade(ctx context.Context, w *preparation, made claim.Grant) error {
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return err
+	}
+	others := othersOf(slices.DeleteFunc(records, func(r state.Record) bool { return r.Phase != state.Prepared }),
+		w.record.UID)
+	if err := usage.CheckMade(others, w.record.Namespace, made); err != nil {
+		return held{claimsBeside(others, []claim.Grant{made}), err}
+	}
+	return nil
+}
+
 // unmakeInstances destroys the instances that were made for a record, as far as they are there. The GPUs are to be read
 // without them before the record goes.
 func (p *Preparer) unmakeInstances(ctx context.Context, r state.Record, shown shown) error {
-	made := slices.DeleteFunc(slices.Clone(r.Effects), func(e state.Effect) bool { return e.Instance == nil })
-	if len(made) == 0 || r.BootID != p.options.BootID {
+	isMade := func(e state.Effect) bool { return e.Instance != nil }
+	if !slices.ContainsFunc(r.Effects, isMade) || r.BootID != p.options.BootID {
 		return nil // no instance survives a reboot
 	}
-	// From here on they are not the claim's any more, and nobody is to miss them.
 	if r.Phase != state.Preparing {
+		var err error
+		if r.Effects, err = p.withoutLost(ctx, r, shown); err != nil {
+			return err
+		}
+		// From here on they are not the claim's any more, and nobody is to miss them.
 		r.Phase = state.Preparing
 		if err := p.options.Store.Put(r); err != nil {
 			return err
 		}
 	}
+	made := slices.DeleteFunc(slices.Clone(r.Effects), func(e state.Effect) bool { return !isMade(e) })
 	for _, e := range made {
 		if err := p.unmakeInstance(ctx, r, e); err != nil {
 			return err
@@ -172,6 +198,43 @@ func (p *Preparer) unmakeInstances(ctx context.Context, r state.Record, shown sh
 	return shown(ctx, func(m *gpu.Machine) bool {
 		return !slices.ContainsFunc(made, func(e state.Effect) bool { return has(m, e) })
 	})
+}
+
+// withoutLost are the effects of a prepared claim's record but for instances that somebody else has destroyed: whatever
+// is in their places now is not the claim's. That is asked before anything is destroyed here, for then the claim's own
+// may have no UUID any more. The GPUs are to be read without those before they are forgotten.
+func (p *Preparer) withoutLost(ctx context.Context, r state.Record, shown shown) ([]state.Effect, error) {
+	var left []state.Effect
+	var lost []string
+	for _, e := range r.Effects {
+		if e.Instance != nil && e.Instance.UUID != "" {
+			there, err := p.instancesFor(ctx, r, e)
+			if err != nil {
+				return nil, err
+			}
+			if !slices.ContainsFunc(there, func(i gpu.Instance) bool { return i.UUID == e.Instance.UUID }) {
+				lost = append(lost, e.Instance.UUID)
+				continue
+			}
+		}
+		left = append(left, e)
+	}
+	return left, shown(ctx, func(m *gpu.Machine) bool {
+		return !slices.ContainsFunc(lost, func(uuid string) bool {
+			_, _, there := m.Instance(uuid)
+			return there
+		})
+	})
+}
+
+// instancesFor are those of the GPU of which one was made for the record's claim.
+func (p *Preparer) instancesFor(ctx context.Context, r state.Record, e state.Effect) ([]gpu.Instance, error) {
+	there, err := p.options.Partitions.Instances(ctx, e.GPU)
+	if err != nil {
+		return nil, fmt.Errorf("look for the MIG instance that was made for claim %s: %w",
+			klog.KRef(r.Namespace, r.Name), err)
+	}
+	return there, nil
 }
 
 // has says whether the machine shows what may be an effect's instance.
@@ -189,9 +252,9 @@ func isOf(i gpu.Instance, e state.Effect) bool {
 
 func (p *Preparer) unmakeInstance(ctx context.Context, r state.Record, e state.Effect) error {
 	name := klog.KRef(r.Namespace, r.Name)
-	there, err := p.options.Partitions.Instances(ctx, e.GPU)
+	there, err := p.instancesFor(ctx, r, e)
 	if err != nil {
-		return fmt.Errorf("look for the MIG instance that was made for claim %s: %w", name, err)
+		return err
 	}
 	at := slices.IndexFunc(there, func(i gpu.Instance) bool { return isOf(i, e) })
 	if at < 0 {

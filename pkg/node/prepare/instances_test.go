@@ -35,6 +35,7 @@ func (d *dynamicGPU) machine() *gpu.Machine {
 	m.Partitioned[0].Profiles = []gpu.Profile{
 		{Kind: at(0, ""), Starts: []int{0, 1, 2, 3, 4, 5, 6}, Count: 7},
 		{Kind: gpu.Instance{ProfileID: 9, Profile: "3g.40gb", Size: 4, MemoryMiB: 40192}, Starts: []int{0, 4}, Count: 2},
+		{Kind: gpu.Instance{ProfileID: 5, Profile: "4g.40gb", Size: 4, MemoryMiB: 40192}, Starts: []int{0}, Count: 1},
 	}
 	return m
 }
@@ -67,6 +68,10 @@ func (d *dynamicGPU) MakeGPUInstance(_ context.Context, _ string, place gpu.Plac
 		}
 		i := at(place.Start, "")
 		i.ProfileID, i.Size, i.CI, i.LeftOut = place.ProfileID, place.Size, gpu.NoCI, "it has no compute instance"
+		if place.Size == 4 { // as an A100 (facts/mig.md §1.2): two places have one id
+			i.GI = map[gpu.Place]int{{ProfileID: 9, Size: 4}: 2, {ProfileID: 9, Start: 4, Size: 4}: 1,
+				{ProfileID: 5, Size: 4}: 1}[place]
+		}
 		d.instances = append(d.instances, i)
 		gi = i.GI
 	})

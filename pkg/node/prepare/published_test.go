@@ -158,6 +158,14 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 	if _, err := n.Prepare(ctx, monitor); err != nil {
 		t.Errorf("a claim with adminAccess: %v", err)
 	}
+	// MIG instances stay open, and hold no change up.
+	n.has(cut(at(0, "MIG-a")))
+	instance := instanceClaim("instance", "gpu-4-mig-1g-10gb-0")
+	instance.Status.Allocation.Devices.Results[0].Tolerations =
+		tolerating("", 0).Status.Allocation.Devices.Results[0].Tolerations
+	if _, err := n.Prepare(ctx, instance); err != nil {
+		t.Errorf("a claim for a MIG instance: %v", err)
+	}
 }
 
 // What is recorded as a claim's limit, which status, metadata, metrics and audit go by, is what it
