@@ -45,7 +45,9 @@ func newLooking(t *testing.T) (l *memoryLimits, found *isolation.KernelLimits) {
 		options: nvml.SourceOptions{HostRoot: "/", LibraryPath: library}, calls: limitcalls.New("NVML", limitsCall),
 		hook: newHookCalls(hook), gpus: map[string]*limitedGPU{}, wake: func() {}, rewrite: func() {},
 		open: func(string) (findGPU, error) {
-			return func(string, int) (memlimit.GPU, error) { return &table{limits: map[string]uint64{}}, nil }, nil
+			return func(string, int) (memlimit.GPU, error) {
+				return &table{limits: map[string]uint64{}, kind: memlimit.Misc}, nil
+			}, nil
 		},
 		try:   func(context.Context, string, string, string) error { return nil },
 		found: func(k isolation.KernelLimits) { *found = k },

@@ -29,23 +29,33 @@ import (
 type table struct {
 	limits  map[string]uint64
 	refuses error
+	// kind is who counts. By Misc the nearest limit above is told, and nothing where there is none.
+	kind memlimit.Kind
 }
 
 func (t *table) PCIAddress() (string, error) { return "0000:02:00.0", nil }
 
 func (t *table) Set(dir string, hard uint64) error {
-	if t.refuses == nil {
+	switch {
+	case t.refuses != nil:
+	case hard == nvmllimit.NoLimit:
+		delete(t.limits, dir)
+	default:
 		t.limits[dir] = hard
 	}
 	return t.refuses
 }
 
 func (t *table) Get(dir string) (nvmllimit.Limit, error) {
-	hard, is := t.limits[dir]
-	if !is {
-		hard = nvmllimit.NoLimit
+	for at := dir; at != "/"; at = filepath.Dir(at) {
+		if hard, is := t.limits[at]; is {
+			return nvmllimit.Limit{Hard: hard}, nil
+		}
+		if t.kind != memlimit.Misc {
+			return nvmllimit.Limit{Hard: nvmllimit.NoLimit}, nil
+		}
 	}
-	return nvmllimit.Limit{Hard: hard}, nil
+	return nvmllimit.Limit{}, nvmllimit.ErrUnset
 }
 
 // saidEvents keeps what is said under each reason.

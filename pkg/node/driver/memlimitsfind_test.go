@@ -53,7 +53,8 @@ func TestLookBesideGPUsThatHang(t *testing.T) {
 					calls.Add(1)
 					<-release
 				}
-				return addressed{&table{limits: map[string]uint64{}}, fmt.Sprintf("0000:%02d:00.0", likely)}, nil
+				misc := &table{limits: map[string]uint64{}, kind: memlimit.Misc}
+				return addressed{misc, fmt.Sprintf("0000:%02d:00.0", likely)}, nil
 			}, nil
 		}
 		m := &gpu.Machine{}
@@ -172,7 +173,7 @@ func TestSpecsAfterALookThatFailed(t *testing.T) {
 func TestClaimThatIsPreparedWhileLimitsAreChecked(t *testing.T) {
 	n := newLimitsNode(t)
 	g := memlimit.Target{UUID: "GPU-a", Kind: memlimit.Misc, MemoryMiB: 15 << 10}
-	n.gpus["GPU-a"].Target = g
+	n.gpus["GPU-a"].Target, n.kind = g, g.Kind
 	e := memlimit.Entry{Pod: "p2", PodDir: "/kubepods/podp2", Dir: "/kubepods/podp2/b", Container: "b", Claim: "c2",
 		Share: "s2", MiB: 2 << 10}
 	if err := os.MkdirAll(filepath.Join(n.host.Root, e.Dir), 0o755); err != nil {

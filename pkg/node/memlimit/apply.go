@@ -23,34 +23,71 @@ type Start struct {
 // Apply sets the limits of a container that starts, and reads them back. Where they do not
 // read as they were set, it is an error, and the container must not start. It is
 // idempotent. It blocks while another process sets limits on the GPU.
+//
+// A start that fails leaves the pod's limit as it was: Check would say that the pod's other containers had been without
+// theirs. So that limit changes last, and is written down before, as the hook may be ended meanwhile.
 func (h Host) Apply(g GPU, c Target, s Start) error {
-	return h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
+	return h.locked(c.UUID, func(entries []Entry, keep func([]Entry) error) error {
 		others := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool {
 			return e.Container == s.Container && e.Share == s.Share
 		})
 		if err := h.checkContainers(others, s); err != nil {
-			return nil, err
+			return err
 		}
 		e := s.Entry
 		e.WholePod = c.Kind == Misc && wholePod(others, s)
 		all := append(others, e)
-		return all, h.apply(g, e, wanted(all, c))
+		limits := wanted(all, c)
+		if err := h.setOwn(g, e, limits); err != nil {
+			return err
+		}
+		if err := keep(all); err != nil {
+			return err
+		}
+		if err := h.setPod(g, e, limits); err != nil {
+			if _, ofPod := limits[e.PodDir]; ofPod {
+				before, had := wanted(entries, c)[e.PodDir]
+				if !had {
+					before = memlimit.NoLimit
+				}
+				_ = g.Set(h.dir(e.PodDir), before) // Where that fails, Check sets it again.
+			}
+			return errors.Join(err, keep(entries))
+		}
+		return nil
 	})
 }
 
-// apply sets the limits of an entry's control groups; that of the pod may have none.
+// apply sets the limits of an entry's control groups.
 func (h Host) apply(g GPU, e Entry, limits map[string]uint64) error {
-	pod, ofPod := limits[e.PodDir]
-	if ofPod {
+	if err := h.setOwn(g, e, limits); err != nil {
+		return err
+	}
+	return h.setPod(g, e, limits)
+}
+
+// setOwn sets the limit of the container's control group, if it has one of its own.
+func (h Host) setOwn(g GPU, e Entry, limits map[string]uint64) error {
+	if e.WholePod {
+		return nil
+	}
+	return h.set(g, e.Dir, limits[e.Dir])
+}
+
+// setPod sets the limit of the pod's control group, if it has one, and has that hold a container that has none of
+// its own.
+func (h Host) setPod(g GPU, e Entry, limits map[string]uint64) error {
+	if pod, ofPod := limits[e.PodDir]; ofPod {
 		if err := h.set(g, e.PodDir, pod); err != nil {
 			return err
 		}
 	}
 	if !e.WholePod {
-		return h.set(g, e.Dir, limits[e.Dir])
+		return nil
 	}
 	// The driver's table may still have an earlier container's limit on the group (§2), which would
-	// hide the pod's. Clearing may fail where there is none, so its error counts only if there is.
+	// hide the pod's, also where it reads the same. Clearing may fail where there is none, so its
+	// error counts only if there is.
 	cleared := g.Set(h.dir(e.Dir), memlimit.NoLimit)
 	if err := h.verify(g, e, limits); err != nil {
 		return errors.Join(err, cleared)
@@ -106,15 +143,17 @@ func (h Host) verify(g GPU, e Entry, limits map[string]uint64) error {
 			return mismatch(e.PodDir, got, pod, err)
 		}
 	}
+	want := limits[e.Dir]
+	if e.WholePod {
+		// By Misc it reads as the one above that counts. One that reads as unlimited would hide that.
+		want = pod
+	}
 	got, err := g.Get(h.dir(e.Dir))
-	switch {
-	case !e.WholePod && (err != nil || !matches(got, limits[e.Dir])):
-		return mismatch(e.Dir, got, limits[e.Dir], err)
-	case e.WholePod && errors.Is(err, memlimit.ErrUnset):
+	if e.WholePod && errors.Is(err, memlimit.ErrUnset) {
 		return nil
-	case e.WholePod && (err != nil || !matches(got, memlimit.NoLimit) && !matches(got, pod)):
-		// By Misc a group without a limit may read as the one above that counts.
-		return mismatch(e.Dir, got, memlimit.NoLimit, err)
+	}
+	if err != nil || !matches(got, want) {
+		return mismatch(e.Dir, got, want, err)
 	}
 	return nil
 }

@@ -26,12 +26,12 @@ type Missing struct {
 // their pods' limits, which the driver's table would keep (§2). prepared is asked while no container
 // can start on the GPU: it has to know also the claims that were prepared a moment ago.
 func (h Host) Check(g GPU, c Target, prepared func(claim types.UID) (bool, error)) (missing []Missing, err error) {
-	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
+	err = h.locked(c.UUID, func(entries []Entry, keep func([]Entry) error) error {
 		var kept []Entry
 		for _, e := range entries {
 			still, err := prepared(e.Claim)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if still {
 				kept = append(kept, e)
@@ -54,7 +54,7 @@ func (h Host) Check(g GPU, c Target, prepared func(claim types.UID) (bool, error
 			}
 			missing = append(missing, Missing{Entry: e, UUID: c.UUID, Found: found, Failed: h.apply(g, e, limits)})
 		}
-		return kept, nil
+		return keep(kept)
 	})
 	return missing, err
 }
@@ -71,9 +71,9 @@ type Used struct {
 // groups or, where the pod has the limit, of that. A container of which it cannot be read
 // is left out.
 func (h Host) Used(g GPU, c Target) (used []Used, err error) {
-	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
+	err = h.locked(c.UUID, func(entries []Entry, keep func([]Entry) error) error {
 		used = h.usedBy(g, entries)
-		return entries, nil
+		return keep(entries)
 	})
 	return used, err
 }

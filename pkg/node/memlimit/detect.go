@@ -103,5 +103,9 @@ func (h Host) Detect(g GPU, kubelet string) (kind Kind, err error) {
 		return "", fmt.Errorf("a limit was tried, and is still there after it was cleared: %w",
 			mismatch(scratch, got, memlimit.NoLimit, err))
 	}
+	if err == nil && kind == Misc && got.Hard == memlimit.NoLimit {
+		return "", fmt.Errorf("a limit was tried, and control group %s reads unlimited after it was cleared: the limit of a "+
+			"pod would not hold such a group", scratch)
+	}
 	return kind, nil
 }

@@ -59,13 +59,26 @@ func TestDetectBesideAnother(t *testing.T) {
 	if err := os.MkdirAll(a.dir("/kubepods"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	a.trying = func() {
-		a.trying = nil
+	a.asked = func(string, string) error {
+		a.asked = nil
 		if kind, err := b.Detect(b.driver, "/kubepods"); kind != Misc || err != nil {
 			t.Errorf("the other: %q, %v", kind, err)
 		}
+		return nil
 	}
 	if kind, err := a.Detect(a.driver, "/kubepods"); kind != Misc || err != nil {
+		t.Errorf("%q, %v", kind, err)
+	}
+}
+
+// Where a group whose limit was cleared reads as unlimited, its pod's limit would not hold it by Misc (§1).
+func TestDetectWhatWouldHideThePod(t *testing.T) {
+	n := newNode(t, Misc)
+	n.keeps = true
+	if err := os.MkdirAll(n.dir("/kubepods"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if kind, err := n.Detect(n.driver, "/kubepods"); err == nil || !strings.Contains(err.Error(), "reads unlimited") {
 		t.Errorf("%q, %v", kind, err)
 	}
 }

@@ -23,10 +23,10 @@ const (
 	lockSuffix = ".lock"
 )
 
-// locked calls do with the entries of a GPU whose pods are still there, and keeps what it
-// returns. One process at a time does, whether it is a hook or the plugin. What cannot be
+// locked calls do with the entries of a GPU whose pods are still there, and with what writes down others
+// instead. One process at a time does, whether it is a hook or the plugin. What cannot be
 // understood is written anew: it would keep everybody from starting.
-func (h Host) locked(uuid string, do func([]Entry) ([]Entry, error)) (err error) {
+func (h Host) locked(uuid string, do func(entries []Entry, keep func([]Entry) error) error) (err error) {
 	if uuid == "" || uuid != filepath.Base(uuid) {
 		return fmt.Errorf("%q is no UUID of a GPU", uuid)
 	}
@@ -42,15 +42,20 @@ func (h Host) locked(uuid string, do func([]Entry) ([]Entry, error)) (err error)
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock a GPU's memory limits: %w", err)
 	}
-	entries, err := read(path)
+	written, err := read(path)
 	if err != nil {
 		return err
 	}
-	kept, err := do(h.current(entries))
-	if err != nil || slices.Equal(kept, entries) {
-		return err
-	}
-	return write(path, kept)
+	return do(h.current(written), func(entries []Entry) error {
+		if slices.Equal(entries, written) {
+			return nil
+		}
+		if err := write(path, entries); err != nil {
+			return err
+		}
+		written = entries
+		return nil
+	})
 }
 
 func read(path string) ([]Entry, error) {

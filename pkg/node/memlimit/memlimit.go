@@ -3,7 +3,8 @@
 // Package memlimit has NVIDIA's kernel driver hold containers to their shares of GPU memory,
 // by limits on control groups. A hook sets them before a container starts (Apply), the
 // plugin looks whether they still apply (Check), and whether a node has them at all
-// (Detect). What is set is written down first, in a Ledger, so that both go by the same.
+// (Detect). What a pod's limit follows from is written down before it is set, in a Ledger, so
+// that both go by the same.
 //
 // Sections named here are those of limits.md, the project's facts about these limits. Where
 // a driver may differ from them, what reads back decides, and nothing starts otherwise.

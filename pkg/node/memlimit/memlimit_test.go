@@ -22,17 +22,20 @@ type driver struct {
 	kind   Kind
 	limits map[string]uint64
 	used   map[string]uint64
-	// deaf is a driver that takes limits and applies none, refuses one that takes none.
-	deaf    bool
-	refuses error
-	// trying is called when a limit is set, if any; address is the GPU's.
-	trying  func()
+	// deaf is a driver that takes limits and applies none, refuses one that takes none. keeps is one that takes "no
+	// limit" as a limit like others.
+	deaf, keeps bool
+	refuses     error
+	// asked, if any, is called before each "set" and "get", with the directory; address is the GPU's.
+	asked   func(call, dir string) error
 	address string
 }
 
 func (d *driver) Set(dir string, hard uint64) error {
-	if d.trying != nil {
-		d.trying()
+	if d.asked != nil {
+		if err := d.asked("set", dir); err != nil {
+			return err
+		}
 	}
 	switch _, err := os.Stat(dir); {
 	case err != nil:
@@ -40,7 +43,7 @@ func (d *driver) Set(dir string, hard uint64) error {
 	case d.refuses != nil:
 		return d.refuses
 	case d.deaf:
-	case hard == memlimit.NoLimit:
+	case hard == memlimit.NoLimit && !d.keeps:
 		delete(d.limits, dir)
 	default:
 		d.limits[dir] = hard
@@ -49,6 +52,11 @@ func (d *driver) Set(dir string, hard uint64) error {
 }
 
 func (d *driver) Get(dir string) (memlimit.Limit, error) {
+	if d.asked != nil {
+		if err := d.asked("get", dir); err != nil {
+			return memlimit.Limit{}, err
+		}
+	}
 	for at := dir; at != "/"; at = filepath.Dir(at) {
 		if hard, is := d.limits[at]; is {
 			return memlimit.Limit{Hard: hard, Used: d.used[at]}, nil
