@@ -45,6 +45,9 @@ const (
 	lookElsewhere = time.Minute
 	// mostTouched bounds how many pods of a namespace are changed at once.
 	mostTouched = 50
+	// mostInVain is how often a pod is changed before it is taken to wait for something else, and keeps no room from
+	// the younger ones.
+	mostInVain = 3
 )
 
 // apart is how long there is between two changes of a pod: what it waits for may be something
@@ -132,7 +135,12 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 	l, touched := &look{watcher: w, namespace: namespace, amounts: room.Amounts(),
 		templates: map[string]*resourceapi.ResourceClaimTemplateSpec{}}, 0
 	for _, pod := range pods {
-		short, there, err := l.take(ctx, pod, room)
+		from := room
+		if w.inVain(pod.UID) {
+			// It takes nothing from the others.
+			from = quota.NewRoom(quotas.Items)
+		}
+		short, there, err := l.take(ctx, pod, from)
 		if err != nil {
 			return 0, err
 		}
@@ -224,6 +232,14 @@ func (w *watcher) due(uid types.UID) bool {
 	k.changes++
 	k.next = now.Add(apart.After(k.changes))
 	return true
+}
+
+// inVain says whether a pod was changed several times since quotas have room for its claims, and has none.
+func (w *watcher) inVain(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := w.known[uid]
+	return k != nil && k.changes >= mostInVain
 }
 
 // of is what is known of a pod; mu is held.

@@ -97,8 +97,8 @@ type observed struct {
 	// foreign is one that somebody else made.
 	foreign bool
 	at      time.Time
-	// made is when it was created, woken, of the pods that waited for that and were woken, when each is woken
-	// again; zero where it is not.
+	// made is when it was created, by the clock of the API server, with which pods have their times. woken is, of the
+	// pods that waited for that and were woken, when each is woken again; zero where it is not.
 	made  time.Time
 	woken map[types.UID]time.Time
 }
@@ -140,7 +140,7 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 	g, alone := gangOfPods(name.Name, k.pods.Gang(name), k.Clock.Now())
 	k.tell(alone, served)
 	switch {
-	case !served && slices.ContainsFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }):
+	case !served && (g != nil && len(g.waiting) > 0 || slices.ContainsFunc(alone, unplaced)):
 		return lookAgain, nil
 	case !served:
 		return 0, nil
@@ -150,11 +150,13 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 	return k.keep(ctx, name, g)
 }
 
-// isServed says whether the cluster serves PodGroups. Those that do not are asked again
-// now and then; who comes meanwhile goes by what was said last.
+func unplaced(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }
+
+// isServed says whether the cluster serves PodGroups, which its administrator may change. It is
+// asked again now and then; who comes meanwhile goes by what was said last.
 func (k *keeper) isServed() (bool, error) {
 	k.mu.Lock()
-	if !k.servedAt.IsZero() && (k.served || k.asking || k.Clock.Since(k.servedAt) < lookAgain) {
+	if !k.servedAt.IsZero() && (k.asking || k.Clock.Since(k.servedAt) < lookAgain) {
 		defer k.mu.Unlock()
 		return k.served, nil
 	}
@@ -217,27 +219,27 @@ func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) 
 		return k.wake(ctx, key, known, g)
 	}
 	groups := k.Client.PodGroups(name.Namespace)
-	now := observed{minCount: g.minCount, priorityClass: g.priorityClass, made: k.Clock.Now()}
+	now := observed{minCount: g.minCount, priorityClass: g.priorityClass}
 	group, err := groups.Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		err = k.create(ctx, name, g)
+		group, err = k.create(ctx, name, g)
 	case err != nil:
 		return 0, fmt.Errorf("look for PodGroup %s: %w", key, err)
 	case !ours(group):
-		now.foreign, now.made, now.woken = true, group.CreationTimestamp.Time, known.woken
+		now.foreign, now.woken = true, known.woken
 	case g.outlived(group.Spec.PriorityClassName) && !g.newest.Before(&group.CreationTimestamp):
-		err = k.changePriority(ctx, group, g)
+		group, err = k.changePriority(ctx, group, g)
 	default:
-		now.priorityClass, now.made, now.woken = group.Spec.PriorityClassName, group.CreationTimestamp.Time, known.woken
+		now.priorityClass, now.woken = group.Spec.PriorityClassName, known.woken
 		err = k.resize(ctx, group, g)
 	}
 	if err != nil {
 		k.tellRefused(g, err)
 		return 0, fmt.Errorf("keep PodGroup %s of at least %d pods: %w", key, g.minCount, err)
 	}
+	now.at, now.made = k.Clock.Now(), group.CreationTimestamp.Time
 	k.mu.Lock()
-	now.at = k.Clock.Now()
 	k.observed[key] = now
 	k.mu.Unlock()
 	k.tellPriority(now, g)
@@ -285,8 +287,10 @@ func ours(group *schedulingapi.PodGroup) bool {
 	return group.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
 }
 
-func (k *keeper) create(ctx context.Context, name toolscache.ObjectName, g *gang) error {
-	_, err := k.Client.PodGroups(name.Namespace).Create(ctx, &schedulingapi.PodGroup{
+func (k *keeper) create(
+	ctx context.Context, name toolscache.ObjectName, g *gang,
+) (*schedulingapi.PodGroup, error) {
+	group, err := k.Client.PodGroups(name.Namespace).Create(ctx, &schedulingapi.PodGroup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name,
 			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}},
 		Spec: schedulingapi.PodGroupSpec{
@@ -299,7 +303,7 @@ func (k *keeper) create(ctx context.Context, name toolscache.ObjectName, g *gang
 	if err == nil {
 		klog.FromContext(ctx).Info("Made the PodGroup of a gang", "podGroup", name, "minCount", g.minCount)
 	}
-	return err
+	return group, err
 }
 
 // remove removes the PodGroup of a gang without pods when it has had none for a while.

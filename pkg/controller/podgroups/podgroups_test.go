@@ -78,9 +78,11 @@ func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		s := &site{T: t, client: fake.NewClientset(objects...), events: record.NewFakeRecorder(1000)}
-		s.client.PrependReactor("create", "podgroups", func(k8stesting.Action) (bool, runtime.Object, error) {
+		s.client.PrependReactor("create", "podgroups", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			// The API server's own time of creation, which the fake one does not write.
+			a.(k8stesting.CreateAction).GetObject().(*schedulingapi.PodGroup).CreationTimestamp = metav1.Now()
 			return s.refuse != nil, nil, s.refuse
 		})
 		s.serve(served)

@@ -33,10 +33,13 @@ func (g *gang) outlived(class string) bool {
 
 // changePriority makes a PodGroup anew with the priority of the gang's pods: it cannot be
 // changed, and the scheduler places no pod whose priority is another one.
-func (k *keeper) changePriority(ctx context.Context, group *schedulingapi.PodGroup, g *gang) error {
+func (k *keeper) changePriority(
+	ctx context.Context, group *schedulingapi.PodGroup, g *gang,
+) (*schedulingapi.PodGroup, error) {
 	before := group.Spec.PriorityClassName
 	if err := k.discard(ctx, group); err != nil {
-		return fmt.Errorf("remove it, which has priority class %q, and its pods have %q: %w", before, g.priorityClass, err)
+		return nil, fmt.Errorf("remove it, which has priority class %q, and its pods have %q: %w", before, g.priorityClass,
+			err)
 	}
 	klog.FromContext(ctx).Info("Removed the PodGroup of a gang whose pods have another priority", "podGroup",
 		klog.KObj(group), "before", before, "priorityClass", g.priorityClass)

@@ -3,13 +3,17 @@
 package podgroups
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // slow is an API server that answers when it is told to.
@@ -52,4 +56,29 @@ func TestASlowAnswerHoldsUpNoOtherGang(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// An administrator enables PodGroups, and the first gang comes before it is asked for them again.
+func TestAGangThatComesBeforeItIsKnownThatPodGroupsAreServed(t *testing.T) {
+	run(t, false, nil, func(s *site) {
+		s.serve(true)
+		s.create(member("a", "2"))
+		s.has(0)
+		s.after(lookAgain + time.Second)
+		s.has(2)
+	})
+}
+
+// What is told to pods of a gang is what helps: that they are created anew does not, once PodGroups are gone.
+func TestPodGroupsThatAreServedNoMore(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		s.create(member("a", "2"))
+		s.has(2)
+		s.serve(false)
+		s.after(lookAgain + time.Second)
+		s.create(member("b", "2", withoutGroup, func(p *corev1.Pod) { p.Labels[ack.LabelPodGroup] = "other" }))
+		if events := s.said(); len(events) != 1 || !strings.Contains(events[0], "GenericWorkload") {
+			s.Errorf("told %q, want what to enable", events)
+		}
+	})
 }

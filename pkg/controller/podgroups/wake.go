@@ -19,12 +19,15 @@ import (
 )
 
 const (
-	// late is how much older than its PodGroup a pod is that has to be woken. Of a younger one the next try is
-	// near: kube-controller-manager waits twice as long each time.
-	late = 2 * time.Second
-	// settle is how long kube-controller-manager has to see a PodGroup, before pods are woken for which it made no
-	// claims by itself.
-	settle = time.Second
+	// settle is how long kube-controller-manager has to make claims by itself, before pods are woken. It waits twice
+	// as long each time, so a pod that is older than its PodGroup by no more is tried again within it, unless many
+	// are: it tries ten of all again in a second.
+	settle = 2 * time.Second
+	// longest is how long it waits at most. Pods of an older PodGroup were tried since, and wait for something else.
+	longest = 1000 * time.Second
+	// mostWoken bounds how many pods of a gang are changed before it is seen again who has no claims yet: so many
+	// changes take a second, the client's limit.
+	mostWoken = 50
 )
 
 // wake has the claims of pods made that were there before their PodGroup, once, and returns when to look at the
@@ -34,10 +37,10 @@ func (k *keeper) wake(ctx context.Context, key string, group observed, g *gang) 
 	now := k.Clock.Now()
 	pods := slices.DeleteFunc(slices.Clone(g.waiting), func(pod *corev1.Pod) bool {
 		again, woken := group.woken[pod.UID]
-		return len(podstate.UnmadeClaims(pod)) == 0 || group.made.Sub(pod.CreationTimestamp.Time) < late ||
+		return len(podstate.UnmadeClaims(pod)) == 0 || pod.CreationTimestamp.After(group.made) ||
 			woken && (again.IsZero() || now.Before(again))
 	})
-	if len(pods) == 0 {
+	if len(pods) == 0 || now.Sub(group.made) > longest {
 		return k.nextLook(g), nil
 	}
 	if wait := settle - k.Clock.Since(group.at); wait > 0 {
@@ -49,8 +52,11 @@ func (k *keeper) wake(ctx context.Context, key string, group observed, g *gang) 
 		k.observed[key] = group
 		k.mu.Unlock()
 	}
-	if err := k.touch(ctx, pods, group.woken); err != nil {
+	if err := k.touch(ctx, pods[:min(len(pods), mostWoken)], group.woken); err != nil {
 		return 0, err
+	}
+	if len(pods) > mostWoken {
+		return time.Second, nil
 	}
 	return k.nextLook(g), nil
 }

@@ -4,6 +4,7 @@ package podgroups
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -51,16 +52,22 @@ func (s *site) writesTo(name string) (n int) {
 	return n
 }
 
+func ago(d time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(time.Now().Add(-d)) }
+}
+
+func unmade(p *corev1.Pod) {
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
+}
+
+func made(p *corev1.Pod) {
+	unmade(p)
+	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: ptr.To("c")}}
+}
+
 // Pods that waited for their PodGroup while no controller was there would wait as long again for their claims.
 func TestPodsThatWereThereFirstAreWoken(t *testing.T) {
-	unmade := func(p *corev1.Pod) {
-		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
-	}
-	made := func(p *corev1.Pod) {
-		unmade(p)
-		p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: ptr.To("c")}}
-	}
-	old := func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute)) }
+	old := ago(time.Minute)
 	run(t, true, nil, func(s *site) {
 		fails := 1
 		s.client.PrependReactor("patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
@@ -78,7 +85,8 @@ func TestPodsThatWereThereFirstAreWoken(t *testing.T) {
 			s.Errorf("at once: %q", got)
 		}
 		s.after(10 * time.Second)
-		if diff := cmp.Diff([]string{"a", "b"}, s.woken()); diff != "" {
+		// Times are whole seconds: one of the same second may have been there first.
+		if diff := cmp.Diff([]string{"a", "b", "new"}, s.woken()); diff != "" {
 			s.Errorf("woken (-want +got):\n%s", diff)
 		}
 		s.client.ClearActions()
@@ -94,10 +102,7 @@ func TestPodsThatWereThereFirstAreWoken(t *testing.T) {
 // What a policy refuses for one pod has no other changed again and again, nor is the gang looked at any less often.
 func TestARefusedPodKeepsNoOtherFromBeingWoken(t *testing.T) {
 	pod := func(name string) *corev1.Pod {
-		return member(name, "2", func(p *corev1.Pod) {
-			p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Minute))
-			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
-		})
+		return member(name, "2", ago(time.Minute), unmade)
 	}
 	for name, test := range map[string]struct {
 		refusal error
@@ -108,11 +113,6 @@ func TestARefusedPodKeepsNoOtherFromBeingWoken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, true, nil, func(s *site) {
-				// The API server's own time of creation, which the fake one does not write.
-				s.client.PrependReactor("create", "podgroups", func(a k8stesting.Action) (bool, runtime.Object, error) {
-					a.(k8stesting.CreateAction).GetObject().(*schedulingapi.PodGroup).CreationTimestamp = metav1.Now()
-					return false, nil, nil
-				})
 				s.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 					refused := a.(k8stesting.PatchAction).GetName() == "a"
 					return refused, nil, test.refusal
@@ -131,15 +131,88 @@ func TestARefusedPodKeepsNoOtherFromBeingWoken(t *testing.T) {
 	}
 }
 
-// Pods that wait no longer than is usual are left alone.
+// Pods whose claims are made soon after their PodGroup are left alone.
 func TestPodsOfANewGangAreNotWoken(t *testing.T) {
 	run(t, true, nil, func(s *site) {
 		for _, name := range []string{"a", "b"} {
-			s.create(member(name, "2", func(p *corev1.Pod) {
-				p.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Second))
-				p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
-			}))
+			s.create(member(name, "2", ago(time.Second), unmade))
 		}
+		s.after(time.Second)
+		for _, name := range []string{"a", "b"} {
+			s.update(member(name, "2", ago(2*time.Second), made))
+		}
+		s.after(time.Hour)
+		if n := s.writes(); n != 0 {
+			s.Errorf("%d writes to pods", n)
+		}
+	})
+}
+
+// However short a pod waited for its PodGroup, its next try may be far: kube-controller-manager tries ten of all
+// pods again in a second.
+func TestPodsThatAreHardlyOlderThanTheirPodGroupAreWoken(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		s.create(member("a", "2", ago(time.Second), unmade), member("b", "2", ago(time.Second), unmade))
+		s.after(settle - time.Millisecond)
+		if n := s.writes(); n != 0 {
+			s.Errorf("%d writes to pods that may be tried again by themselves", n)
+		}
+		s.after(10 * time.Second)
+		if diff := cmp.Diff([]string{"a", "b"}, s.woken()); diff != "" {
+			s.Errorf("woken (-want +got):\n%s", diff)
+		}
+		s.after(time.Hour)
+		if n := s.writes(); n != 2 {
+			s.Errorf("%d writes to pods, want one for each", n)
+		}
+	})
+}
+
+// While some pods of a large gang are woken, the claims of the others are made.
+func TestOfALargeGangOnlyThoseWithoutClaimsAreWoken(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		var others []*corev1.Pod
+		writes := 0
+		s.client.PrependReactor("patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+			// The client's limit.
+			time.Sleep(20 * time.Millisecond)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if writes++; writes > 1 {
+				return false, nil, nil
+			}
+			for _, pod := range others {
+				made(pod)
+				if err := s.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "ns"); err != nil {
+					s.Error(err)
+				}
+			}
+			return false, nil, nil
+		})
+		var all []*corev1.Pod
+		for i := range mostWoken + 10 {
+			all = append(all, member(fmt.Sprintf("p%02d", i), "2", ago(time.Second), unmade))
+		}
+		s.create(all...)
+		s.mu.Lock()
+		others = all[mostWoken:]
+		s.mu.Unlock()
+		s.after(time.Minute)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if writes != mostWoken {
+			s.Errorf("%d writes to pods, want %d", writes, mostWoken)
+		}
+	})
+}
+
+// A controller that starts finds pods that wait for something else: each was tried again since its PodGroup came.
+func TestPodsOfAnOldPodGroupAreNotWoken(t *testing.T) {
+	group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g"}}
+	// The time in the bubble is not that outside it.
+	group.CreationTimestamp = metav1.NewTime(time.Date(1999, 12, 31, 23, 0, 0, 0, time.UTC))
+	run(t, true, []runtime.Object{group}, func(s *site) {
+		s.create(member("a", "2", ago(2*time.Hour), unmade))
 		s.after(time.Hour)
 		if n := s.writes(); n != 0 {
 			s.Errorf("%d writes to pods", n)
