@@ -237,13 +237,13 @@ func (b *builder) gpu(n *node, index int) *unfinishedGPU {
 // holder returns the holder that a claim belongs to: claims of the same pods are
 // held by one.
 func (n *node) holder(claim *resourceapi.ResourceClaim) *Holder {
-	pods := users(claim)
-	key := claim.Namespace + "/" + strings.Join(pods, ",")
-	if len(pods) == 0 {
+	pods, others := users(claim)
+	key := claim.Namespace + "/" + strings.Join(slices.Concat(pods, others), ",")
+	if len(pods)+len(others) == 0 {
 		key += "/" + claim.Name
 	}
 	if n.holders[key] == nil {
-		n.holders[key] = &Holder{Namespace: claim.Namespace, Pods: pods, Origin: OriginClaim}
+		n.holders[key] = &Holder{Namespace: claim.Namespace, Pods: pods, Others: others, Origin: OriginClaim}
 	}
 	h := n.holders[key]
 	if claim.Labels[v1alpha1.LabelLegacy] == "true" {
@@ -255,15 +255,20 @@ func (n *node) holder(claim *resourceapi.ResourceClaim) *Holder {
 	return h
 }
 
-// users are the names of the pods that a claim is reserved for.
-func users(c *resourceapi.ResourceClaim) []string {
-	pods, _ := claim.Pods(c)
-	names := make([]string, 0, len(pods))
-	for _, pod := range pods {
-		names = append(names, pod.Name)
+// users are the names of the pods that a claim is reserved for, and of what else, as a PodGroup.
+func users(c *resourceapi.ResourceClaim) (pods, others []string) {
+	of, _ := claim.Pods(c)
+	pods = make([]string, 0, len(of))
+	for _, user := range c.Status.ReservedFor {
+		if slices.Contains(of, user) {
+			pods = append(pods, user.Name)
+		} else {
+			others = append(others, user.Resource+"/"+user.Name)
+		}
 	}
-	slices.Sort(names)
-	return names
+	slices.Sort(pods)
+	slices.Sort(others)
+	return pods, others
 }
 
 func (h *Holder) hold(s Share) {

@@ -52,7 +52,13 @@ func publish(node string, m mode.Mode, gpus ...gpu.GPU) []*resourceapi.ResourceS
 
 // publishMachine is what the driver publishes for a node with this machine.
 func publishMachine(node string, m mode.Mode, machine *gpu.Machine) []*resourceapi.ResourceSlice {
-	options := devices.Options{Pool: v1alpha1.PoolName(node), Mode: m, Slots: 20, Isolation: "none"}
+	return publishInstances(node, m, machine, devices.MIGOptions{})
+}
+
+// publishInstances is the same of one that serves MIG instances so.
+func publishInstances(node string, m mode.Mode, machine *gpu.Machine, mig devices.MIGOptions,
+) []*resourceapi.ResourceSlice {
+	options := devices.Options{Pool: v1alpha1.PoolName(node), Mode: m, Slots: 20, Isolation: "none", MIG: mig}
 	built := devices.Build(machine, options)
 	if m == mode.Dynamic {
 		var perMode []devices.Options

@@ -215,12 +215,17 @@ func TestHolders(t *testing.T) {
 	})
 	unused := changed(claim("a/p", "n1 gpu-1-share 5"),
 		func(c *resourceapi.ResourceClaim) { c.Name, c.Status.ReservedFor = "kept", nil })
+	ofGroup := changed(claim("a/p", "n1 gpu-1-share 1"), func(c *resourceapi.ResourceClaim) {
+		c.Name = "of-all"
+		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{APIGroup: "scheduling.k8s.io",
+			Resource: "podgroups", Name: "train"}}
+	})
 	second := changed(claim("b/p", "n1 gpu-1-share 1"), func(c *resourceapi.ResourceClaim) { c.Name = "second" })
 	in := inspect.Input{
 		Slices: publish("n1", mode.Share, v100, v100),
 		Claims: []*resourceapi.ResourceClaim{
 			second, unused, claim("b/p", "n1 gpu-0-share 2", "n1 gpu-0-share 1"), claim("a/q", "n1 gpu-1-share 2"), shared,
-			claim("a/p", "n1 gpu-1-share 1"),
+			claim("a/p", "n1 gpu-1-share 1"), ofGroup,
 		},
 	}
 	var got []string
@@ -233,6 +238,7 @@ func TestHolders(t *testing.T) {
 		"o,p a 4 0", // pods that share a claim
 		"p b 3 1",   // two containers, and two claims
 		"p a 0 1",   // the same name in another namespace
+		"podgroups/train a 0 1",
 		"q a 0 2",
 		"resourceclaim/kept a 0 5", // allocated, and nobody uses it
 	}
@@ -244,8 +250,8 @@ func TestHolders(t *testing.T) {
 	if holders := filtered.Nodes[0].Holders; len(holders) != 1 || holders[0].Namespace != "b" {
 		t.Errorf("holders of namespace b: %+v", holders)
 	}
-	if sum := filtered.MemoryGiB.String(); sum != "16/30" {
-		t.Errorf("sum %s with a namespace, want that of all, 16/30", sum)
+	if sum := filtered.MemoryGiB.String(); sum != "17/30" {
+		t.Errorf("sum %s with a namespace, want that of all, 17/30", sum)
 	}
 }
 

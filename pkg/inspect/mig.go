@@ -17,6 +17,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
+// instanceGone is the value of the taint of an instance that is published because a claim holds it, and is not there.
+// Package publish sets it.
+const instanceGone = "mig-instance-gone"
+
 func (b *builder) readInstance(index int, d *resourceapi.Device) Instance {
 	number := func(name resourceapi.QualifiedName) int64 { return ptr.Deref(d.Attributes[name].IntValue, 0) }
 	text := func(name resourceapi.QualifiedName) string { return ptr.Deref(d.Attributes[name].StringValue, "") }
@@ -29,6 +33,8 @@ func (b *builder) readInstance(index int, d *resourceapi.Device) Instance {
 	for _, taint := range d.Taints {
 		i.Closed = append(i.Closed, strings.TrimSuffix(strings.TrimPrefix(taint.Key, v1alpha1.DriverName+"/")+"="+taint.Value,
 			"="))
+		// The scheduler keeps the place of one that was made on demand: that stays a part of the GPU.
+		i.gone = i.gone || !i.Dynamic && taint.Key == v1alpha1.TaintUnhealthy && taint.Value == instanceGone
 	}
 	return i
 }
@@ -47,8 +53,8 @@ func (n *node) offerInstance(i Instance, c GPU, generation int64) {
 	}
 	n.instances[i.Device] = &i
 	known.Model = cmp.Or(known.Model, c.Model)
-	if i.Dynamic {
-		return // see addPlaces
+	if i.Dynamic || i.gone {
+		return // of places see addPlaces
 	}
 	known.MemoryMiB += i.MemoryMiB
 	known.MemoryGiB.Total += i.memoryGiB()
@@ -59,7 +65,9 @@ func (n *node) offerInstance(i Instance, c GPU, generation int64) {
 func (n *node) addPlaces() {
 	places := map[int][]*Instance{}
 	for _, i := range n.instances {
-		if i.Dynamic {
+		if i.Dynamic && n.cutOver(i) {
+			i.gone = true
+		} else if i.Dynamic {
 			places[i.GPU] = append(places[i.GPU], i)
 		}
 	}
@@ -68,6 +76,17 @@ func (n *node) addPlaces() {
 		c.MemoryMiB += mostOf(of, func(i *Instance) int64 { return i.MemoryMiB })
 		c.MemoryGiB.Total += mostOf(of, func(i *Instance) int64 { return i.memoryGiB() })
 	}
+}
+
+// cutOver says whether somebody has cut an instance where a place is. The driver publishes such a place only while a
+// claim holds it.
+func (n *node) cutOver(place *Instance) bool {
+	for _, i := range n.instances {
+		if !i.Dynamic && !i.gone && i.GPU == place.GPU && i.Start < place.Start+place.Size && place.Start < i.Start+i.Size {
+			return true
+		}
+	}
+	return false
 }
 
 // mostOf is the most that places have together of which no two overlap.
@@ -90,7 +109,7 @@ func (b *builder) chargeInstance(n *node, claim *resourceapi.ResourceClaim, inde
 	c := b.gpu(n, index)
 	i := n.instances[device]
 	if i == nil {
-		i = &Instance{GPU: index, Device: device}
+		i = &Instance{GPU: index, Device: device, gone: true}
 		n.instances[device] = i
 	}
 	c.holds = mode.MIG
@@ -129,6 +148,9 @@ func (n *node) freeSlices(there []Instance) []Instance {
 		}
 	}
 	for _, i := range there {
+		if i.gone && !i.Dynamic {
+			continue // the scheduler does not keep its place
+		}
 		for slice := i.Start; slice < i.Start+i.Size; slice++ {
 			delete(free[i.GPU], slice)
 		}
@@ -164,9 +186,6 @@ func printInstances(out io.Writer, t *Table) error {
 	return align(out, text.String())
 }
 
-// gone says that a claim holds the instance, and that no ResourceSlice says any more what it is.
-func (i Instance) gone() bool { return i.Profile == "" && !i.free() }
-
 // free says that nothing is there yet.
 func (i Instance) free() bool { return i.Dynamic && i.Holder == "" }
 
@@ -174,7 +193,7 @@ func (i Instance) profile() string {
 	switch {
 	case i.free():
 		return "(free)"
-	case i.gone():
+	case i.gone:
 		return i.Device + " (gone)"
 	}
 	return i.Profile
@@ -182,7 +201,7 @@ func (i Instance) profile() string {
 
 func (i Instance) slices() string {
 	switch {
-	case i.gone():
+	case i.gone:
 		return "-"
 	case i.Size < 2:
 		return fmt.Sprint(i.Start)
@@ -191,7 +210,7 @@ func (i Instance) slices() string {
 }
 
 func (i Instance) memory() string {
-	if i.gone() || i.free() {
+	if i.gone || i.free() {
 		return "-"
 	}
 	return fmt.Sprint(i.memoryGiB())

@@ -3,6 +3,8 @@
 package inspect_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -134,6 +137,58 @@ func TestMemoryOfPlacesBesideCutInstances(t *testing.T) {
 			}
 			if text := summary(in, inspect.Style{}); !strings.Contains(text, "  "+test.want+" ") {
 				t.Errorf("it does not say %s:\n%s", test.want, text)
+			}
+		})
+	}
+}
+
+// An instance that a claim holds is published after somebody has cut the GPU anew: it is no part of the GPU any more.
+func TestInstancesThatAreGone(t *testing.T) {
+	at := func(profile string, start, size int, memoryMiB int64) gpu.Instance {
+		return gpu.Instance{UUID: fmt.Sprint("MIG-", profile, "-", start), Profile: profile, Start: start, Size: size,
+			MemoryMiB: memoryMiB}
+	}
+	var sevenths []gpu.Instance
+	for start := range 7 {
+		sevenths = append(sevenths, at("1g.5gb", start, 1, 4864))
+	}
+	small := gpu.Profile{Kind: at("1g.5gb", 0, 1, 4864), Starts: []int{0, 1, 2, 3, 4, 5, 6}, Count: 7}
+	half := gpu.Profile{Kind: at("3g.20gb", 0, 4, 19968), Starts: []int{0, 4}, Count: 2}
+	profiles := []gpu.Profile{small, half}
+	const held = "gpu-1-mig-3g-20gb-4"
+	gone := devices.GoneInstance{Instance: half.At(4), Index: 1, Taint: resourceapi.DeviceTaint{
+		Key: v1alpha1.TaintUnhealthy, Value: "mig-instance-gone", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	made := map[string]map[string]bool{"GPU-1": {held: true}}
+	const isGone = "n1 1 gpu-1-mig-3g-20gb-4 (gone) - - team/train (closed: unhealthy=mig-instance-gone)"
+	for name, test := range map[string]struct {
+		gpu   gpu.Partitioned
+		made  map[string]map[string]bool
+		total string
+		lines []string
+	}{
+		"cut anew": {gpu.Partitioned{Instances: sevenths}, nil, "0/28", []string{isGone, "n1 1 1g.5gb 6 4 -"}},
+		"cut anew in part, the rest on demand": {gpu.Partitioned{Instances: sevenths[4:5], Profiles: profiles}, nil, "0/31",
+			[]string{isGone, "n1 1 (free) 0-3 - -", "n1 1 1g.5gb 4 4 -", "n1 1 (free) 5-6 - -"}},
+		// The scheduler keeps the place of one that was made on demand until its claim is gone.
+		"made on demand": {gpu.Partitioned{Profiles: profiles}, made, "19/38",
+			[]string{"n1 1 3g.20gb 4-7 19 team/train (closed: unhealthy=mig-instance-gone)", "n1 1 (free) 0-3 - -"}},
+		"made on demand, cut anew": {gpu.Partitioned{Instances: sevenths, Profiles: profiles}, made, "0/28",
+			[]string{isGone, "n1 1 1g.5gb 6 4 -"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.gpu.GPU = gpu.GPU{Index: 1, UUID: "GPU-1", Model: "NVIDIA-A100-SXM4-40GB", MemoryMiB: 40960}
+			text := summary(inspect.Input{Nodes: []*corev1.Node{node("n1", "10.0.0.1")},
+				Slices: publishInstances("n1", mode.Exclusive, &gpu.Machine{Partitioned: []gpu.Partitioned{test.gpu}},
+					devices.MIGOptions{Gone: []devices.GoneInstance{gone}, Made: test.made}),
+				Claims: []*resourceapi.ResourceClaim{claim("team/train", "n1 "+held)}}, inspect.Style{})
+			var lines []string
+			for line := range strings.Lines(text) {
+				lines = append(lines, strings.Join(strings.Fields(line), " "))
+			}
+			for _, want := range append(test.lines, "n1 10.0.0.1 0/0 "+test.total+" "+test.total) {
+				if !slices.Contains(lines, want) {
+					t.Errorf("it does not say %q:\n%s", want, text)
+				}
 			}
 		})
 	}

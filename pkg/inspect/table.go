@@ -9,6 +9,7 @@ package inspect
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -77,7 +78,7 @@ type GPU struct {
 type Instance struct {
 	GPU    int    `json:"card"`
 	Device string `json:"device"`
-	// Profile and UUID are empty where it is not there any more, and is published because a claim holds it.
+	// Profile and UUID are empty where a claim holds it and no ResourceSlice says any more what it is.
 	Profile   string `json:"profile,omitempty"`
 	UUID      string `json:"uuid,omitempty"`
 	MemoryMiB int64  `json:"memoryMiB"`
@@ -91,10 +92,18 @@ type Instance struct {
 	// Dynamic says that it is made for its claim. Without a Profile it is free slices, next to each other, of which
 	// instances can be made.
 	Dynamic bool `json:"dynamic,omitempty"`
+
+	// gone says that a claim holds it and that it is no part of its GPU any more: what is there was cut since.
+	gone bool
 }
 
 // memoryGiB is its memory in the units that GPUs are counted in.
-func (i Instance) memoryGiB() int64 { return gpu.GPU{MemoryMiB: i.MemoryMiB}.MemoryUnits() }
+func (i Instance) memoryGiB() int64 {
+	if i.gone {
+		return 0
+	}
+	return gpu.GPU{MemoryMiB: i.MemoryMiB}.MemoryUnits()
+}
 
 // Origin is how somebody came to hold GPUs.
 type Origin string
@@ -116,7 +125,9 @@ type Holder struct {
 	Origin    Origin `json:"origin"`
 	// Pods are the pods that use the claims: one, but where pods share a claim,
 	// and none while nobody uses it.
-	Pods   []string `json:"pods"`
+	Pods []string `json:"pods"`
+	// Others are what else the claims are reserved for, as in "podgroups/train".
+	Others []string `json:"others,omitempty"`
 	Claims []string `json:"claims"`
 	// Shares are ordered by GPU, at most one for each.
 	Shares []Share `json:"shares"`
@@ -126,10 +137,11 @@ type Holder struct {
 
 // Name is how the tables call the holder.
 func (h Holder) Name() string {
-	if len(h.Pods) == 0 {
+	users := slices.Concat(h.Pods, h.Others)
+	if len(users) == 0 {
 		return "resourceclaim/" + strings.Join(h.Claims, ",")
 	}
-	return strings.Join(h.Pods, ",")
+	return strings.Join(users, ",")
 }
 
 // Share is what a holder has of one GPU.

@@ -4,6 +4,8 @@ package inspect
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
@@ -20,8 +22,11 @@ type NodeUse struct {
 
 // ClaimOn is a claim on one of a node's GPUs.
 type ClaimOn struct {
-	Namespace, Claim string
-	GPU              int
+	Namespace string
+	// Claim is its name. Where containers have the GPU by several, it is the names of all, joined by commas, as the
+	// audit tells it (audit.ClaimUse).
+	Claim string
+	GPU   int
 }
 
 // fillUse says of each GPU and each share what is used of it, as far as that is known.
@@ -34,8 +39,11 @@ func (n *node) fillUse(use NodeUse) {
 	for _, h := range n.holders {
 		for i := range h.Shares {
 			var sum int64
-			for _, claim := range h.Claims {
-				sum += use.Claims[ClaimOn{h.Namespace, claim, h.Shares[i].GPU}]
+			for on, bytes := range use.Claims {
+				if on.Namespace == h.Namespace && on.GPU == h.Shares[i].GPU &&
+					slices.ContainsFunc(strings.Split(on.Claim, ","), h.has) {
+					sum += bytes
+				}
 			}
 			// Of who holds GPUs without a claim nobody counts it.
 			if h.Origin != OriginDevicePlugin {
@@ -44,6 +52,9 @@ func (n *node) fillUse(use NodeUse) {
 		}
 	}
 }
+
+// has says whether the claim is one of the holder's.
+func (h *Holder) has(claim string) bool { return slices.Contains(h.Claims, claim) }
 
 func mib(bytes int64) *int64 {
 	n := bytes >> 20

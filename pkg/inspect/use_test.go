@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -86,5 +87,25 @@ b-n1         team       GPU0  6                3.5
 	if *n1.GPUs[0].UsedMiB != 5120 || *n1.Holders[0].Shares[0].UsedMiB != 1024 || n2.GPUs[0].UsedMiB != nil ||
 		n2.Holders[0].Shares[0].UsedMiB != nil {
 		t.Errorf("JSON is\n%s", out.String())
+	}
+}
+
+// What a container uses that has a GPU by two claims is told of both at once, and is its pod's once.
+func TestUseByTwoClaims(t *testing.T) {
+	in := inspect.Input{Slices: publish("n1", mode.Share, newGPU("Tesla-T4", 15360)), Nodes: []*corev1.Node{node("n1")}}
+	for _, name := range []string{"a", "b"} {
+		in.Claims = append(in.Claims, changed(claim("team/p", "n1 gpu-0-share 3"), func(c *resourceapi.ResourceClaim) {
+			c.Name = name
+		}))
+	}
+	in.Claims = append(in.Claims, claim("team/q", "n1 gpu-0-share 3"), claim("other/p", "n1 gpu-0-share 3"))
+	in.Used = map[string]inspect.NodeUse{"n1": {Claims: map[inspect.ClaimOn]int64{
+		{Namespace: "team", Claim: "a,b", GPU: 0}: 5 << 30, {Namespace: "team", Claim: "b", GPU: 0}: 1 << 30,
+		{Namespace: "other", Claim: "a,b", GPU: 0}: 1 << 30, {Namespace: "team", Claim: "a,b", GPU: 1}: 1 << 30}}}
+	want := map[string]int64{"team/p": 6144, "team/q": 0, "other/p": 0}
+	for _, h := range inspect.New(in).Nodes[0].Holders {
+		if got, of := *h.Shares[0].UsedMiB, h.Namespace+"/"+h.Name(); got != want[of] {
+			t.Errorf("%s uses %d MiB, want %d", of, got, want[of])
+		}
 	}
 }

@@ -88,7 +88,7 @@ func (n *node) chargePending() (counted, uncounted []string) {
 	var free, whole int64
 	for _, c := range n.gpus {
 		if c.closed {
-			free += max(0, c.MemoryGiB.Total-ptr.Deref(c.MemoryGiB.Allocated, 0))
+			free += c.notAllocated()
 		}
 	}
 	for _, p := range n.pendingPods {
@@ -183,11 +183,16 @@ func (b *builder) chargeAsPublished() {
 	for _, n := range b.nodes {
 		for _, c := range n.gpus {
 			if c.closed {
-				c.withoutClaimGiB = c.MemoryGiB.Total
+				c.withoutClaimGiB = c.notAllocated()
 			}
 			c.take(c.withoutClaimGiB, c.withoutClaimCores)
 		}
 	}
+}
+
+// notAllocated is what is left of the GPU beside what it has been charged with.
+func (c *unfinishedGPU) notAllocated() int64 {
+	return max(0, c.MemoryGiB.Total-ptr.Deref(c.MemoryGiB.Allocated, 0))
 }
 
 // take charges the GPU. Compute is counted in mode core_mem only.

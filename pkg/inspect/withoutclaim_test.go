@@ -233,12 +233,18 @@ func TestPodsThatMayNotBeRead(t *testing.T) {
 	in := beside()
 	in.Slices = append(in.Slices, closed(publish("n2", mode.Exclusive, v100, v100), "gpu-1")...)
 	in.Slices = append(in.Slices, left(publish("n3", mode.CoreMem, v100), "gpu-0-core-mem", 12, 70)...)
+	in.Slices = append(in.Slices, closed(publish("n4", mode.Exclusive, v100), "gpu-0")...)
+	in.Slices = append(in.Slices, closed(publish("n5", mode.Share, v100), "gpu-0-share")...)
+	in.Claims = append(in.Claims, claim("team-a/whole", "n4 gpu-0"), claim("team-a/part", "n5 gpu-0-share 4"))
 	in.Pods, in.PodsUnknown = nil, true
-	// Of n1 more than there is: a pod of an unknown GPU is taken off each.
+	// Of n1 more than there is: a pod of an unknown GPU is taken off each. What claims hold of a closed GPU, as of n4
+	// and n5, is part of it.
 	want := [][]string{
 		{"5/15", "8/15", "7/15", "20/45", "0/0", "0/0", "0/0", "0/0"},
 		{"0/15", "15/15", "0/0", "15/30", "0/0", "0/0", "0/0", "0/0"},
 		{"3/15", "0/0", "0/0", "3/15", "30/100", "0/0", "0/0", "30/100"},
+		{"15/15", "0/0", "0/0", "15/15", "0/0", "0/0", "0/0", "0/0"},
+		{"15/15", "0/0", "0/0", "15/15", "0/0", "0/0", "0/0", "0/0"},
 	}
 	if diff := cmp.Diff(want, nodesOf(summary(in, inspect.Style{}))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -38,11 +38,15 @@ const (
 	useWithin = 10 * time.Second
 )
 
-// fillUse reads what the claims of the pod's namespace use on the pod's node.
+// fillUse reads what the pod uses of its claims; where a claim is asked for, what all pods on the pod's node use.
 func (r Reader) fillUse(ctx context.Context, in *why.Input) {
 	ctx, cancel := context.WithTimeout(ctx, useWithin)
 	defer cancel()
-	used, err := r.use(ctx, in.Pod.Spec.NodeName, in.Pod.Namespace)
+	pod := in.Pod.Name
+	if in.Claim != nil {
+		pod = ""
+	}
+	used, err := r.use(ctx, in.Pod.Spec.NodeName, in.Pod.Namespace, pod)
 	switch {
 	case apierrors.IsForbidden(err):
 		in.Notes = append(in.Notes, "You may not read the metrics of the node's plugin (list on pods, get on pods/proxy): "+
@@ -54,8 +58,9 @@ func (r Reader) fillUse(ctx context.Context, in *why.Input) {
 	}
 }
 
-// use reads what claims of a namespace use on a node.
-func (r Reader) use(ctx context.Context, node, namespace string) (map[why.ClaimGPU]why.Use, error) {
+// use reads what claims of a namespace use on a node: by a pod, or by whomever if that is empty. What a container uses
+// that has a GPU by several claims is under the names of all of them, joined by commas.
+func (r Reader) use(ctx context.Context, node, namespace, pod string) (map[why.ClaimGPU]why.Use, error) {
 	plugins, err := r.plugins(ctx, node)
 	if err != nil {
 		return nil, err
@@ -67,7 +72,7 @@ func (r Reader) use(ctx context.Context, node, namespace string) (map[why.ClaimG
 	used := map[why.ClaimGPU]why.Use{}
 	add := func(name string, to func(u *why.Use, value float64)) {
 		eachGPU(metrics[name], func(gpu int, labels map[string]string, value float64) {
-			if labels["namespace"] != namespace {
+			if labels["namespace"] != namespace || pod != "" && labels["pod"] != pod {
 				return
 			}
 			key := why.ClaimGPU{Claim: labels["claim"], GPU: gpu}

@@ -128,6 +128,9 @@ gpushare_audit_findings{kind="no-grant"} 0
 gpushare_claim_memory_used_bytes{claim="c",container="a",gpu="2",namespace="team-a",pod="p",uuid="u"} 1.048576e+06
 gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="2",namespace="team-a",pod="p",uuid="u"} 2.097152e+06
 gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="2",namespace="team-b",pod="p",uuid="u"} 1e+09
+gpushare_claim_memory_used_bytes{claim="c",container="a",gpu="2",namespace="team-a",pod="q",uuid="u"} 1.048576e+06
+gpushare_claim_memory_used_bytes{claim="c",container="",gpu="2",namespace="team-a",pod="",uuid="u"} 1.048576e+06
+gpushare_claim_memory_used_bytes{claim="c,p-templated",container="d",gpu="2",namespace="team-a",pod="p",uuid="u"} 512
 # TYPE gpushare_claim_processes gauge
 gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod="p",uuid="u"} 3
 `
@@ -167,9 +170,17 @@ gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod=
 				}
 				return
 			}
-			want := map[why.ClaimGPU]why.Use{{Claim: "c", GPU: 2}: {MemoryBytes: 3 << 20, Processes: 3}}
+			both := why.ClaimGPU{Claim: "c,p-templated", GPU: 2}
+			want := map[why.ClaimGPU]why.Use{{Claim: "c", GPU: 2}: {MemoryBytes: 3 << 20, Processes: 3},
+				both: {MemoryBytes: 512}}
 			if diff := cmp.Diff(want, in.Used); diff != "" || len(in.Notes) > 0 {
 				t.Errorf("used (-want +got):\n%s\nnotes %q", diff, in.Notes)
+			}
+			// Of a claim it is what all pods use.
+			in, err = cluster.Reader{Client: client, Namespace: "team-a"}.ClaimAndCluster(t.Context(), "c")
+			want[why.ClaimGPU{Claim: "c", GPU: 2}] = why.Use{MemoryBytes: 5 << 20, Processes: 3}
+			if diff := cmp.Diff(want, in.Used); diff != "" || err != nil {
+				t.Errorf("used of the claim (-want +got):\n%s\n%v", diff, err)
 			}
 		})
 	}

@@ -293,6 +293,11 @@ func TestFindings(t *testing.T) {
 			changed.Spec.Selectors[0].CEL.Expression = "true"
 			s.Classes[0] = changed
 		}, "warning classes deviceclass/cgpu.gpu.aliyun.com: its selectors are not those"},
+		"another driver's class for the same resource": {func(s *doctor.Snapshot) {
+			s.Classes = append(s.Classes, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.nvidia.com"},
+				Spec: resourceapi.DeviceClassSpec{ExtendedResourceName: ptr.To("nvidia.com/gpu")}})
+		}, "warning classes deviceclass/gpu.nvidia.com: it has the extended resource nvidia.com/gpu, as the class " +
+			"exclusive.gpu.aliyun.com: pods"},
 		"no policies": {func(s *doctor.Snapshot) {
 			s.Validating, s.ValidatingBindings = nil, nil
 		}, "error policies validatingadmissionpolicy/gpushare-allocated-claims-stay: missing: " +
@@ -337,24 +342,6 @@ func TestEachPolicyIsLookedFor(t *testing.T) {
 		if !strings.Contains(found, name) {
 			t.Errorf("policy %s is not looked for", name)
 		}
-	}
-}
-
-// Who may read nothing is told so, and of nothing else.
-func TestNothingThatCouldNotBeReadIsFoundMissing(t *testing.T) {
-	const admission = ".admissionregistration.k8s.io"
-	s := &doctor.Snapshot{Now: now, Unread: []string{"nodes", "pods", "daemonsets.apps", "deployments.apps",
-		"resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "deviceclasses.resource.k8s.io",
-		"mutatingadmissionpolicies" + admission, "mutatingadmissionpolicybindings" + admission,
-		"validatingadmissionpolicies" + admission, "validatingadmissionpolicybindings" + admission}}
-	r := doctor.Examine(s)
-	for _, f := range r.Findings {
-		if f.Check != "rights" {
-			t.Errorf("found %+v", f)
-		}
-	}
-	if len(r.Findings) != len(s.Unread) {
-		t.Errorf("found\n%s", told(r))
 	}
 }
 

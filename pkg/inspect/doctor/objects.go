@@ -10,6 +10,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -56,7 +57,7 @@ func classes(s *Snapshot) []Finding {
 			Do: "install kubectl-inspect-cgpu again"}}
 	}
 	var missing []string
-	var out []Finding
+	out := sameResource(s.Classes, installed)
 	for _, class := range installed {
 		has := there[class.Name]
 		switch {
@@ -71,6 +72,32 @@ func classes(s *Snapshot) []Finding {
 	if len(missing) > 0 {
 		out = append(out, Finding{Level: Error, Text: "DeviceClasses are missing: " + strings.Join(missing, ", "),
 			Do: "apply the driver's manifests again: claims that name one of them wait"})
+	}
+	return out
+}
+
+// sameResource finds classes of others with an extended resource of the driver's. The scheduler allocates by the newer
+// class alone (KEP-5004), wherever a pod may run, and forgets both when one of them is deleted.
+func sameResource(all, installed []*resourceapi.DeviceClass) []Finding {
+	own := map[string]bool{}
+	for _, class := range installed {
+		own[class.Name] = true
+	}
+	var out []Finding
+	for _, class := range all {
+		resource := class.Spec.ExtendedResourceName
+		if !own[class.Name] || resource == nil {
+			continue
+		}
+		for _, other := range all {
+			if !own[other.Name] && ptr.Deref(other.Spec.ExtendedResourceName, "") == *resource {
+				out = append(out, Finding{Level: Warning, Object: "deviceclass/" + other.Name,
+					Text: fmt.Sprintf("it has the extended resource %s, as the class %s: pods that ask for it get devices of "+
+						"the newer class alone, on all nodes", *resource, class.Name),
+					Do: "take spec.extendedResourceName off the class that is not to serve it: " +
+						"docs/install.md#beside-another-dra-driver"})
+			}
+		}
 	}
 	return out
 }

@@ -66,3 +66,21 @@ func TestOneListThatMayNotBeRead(t *testing.T) {
 		}
 	}
 }
+
+// Who may read nothing is told so, and of nothing else.
+func TestNothingThatCouldNotBeReadIsFoundMissing(t *testing.T) {
+	const admission = ".admissionregistration.k8s.io"
+	s := &doctor.Snapshot{Now: now, Unread: []string{"nodes", "pods", "daemonsets.apps", "deployments.apps",
+		"resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "deviceclasses.resource.k8s.io",
+		"mutatingadmissionpolicies" + admission, "mutatingadmissionpolicybindings" + admission,
+		"validatingadmissionpolicies" + admission, "validatingadmissionpolicybindings" + admission}}
+	r := doctor.Examine(s)
+	for _, f := range r.Findings {
+		if f.Check != "rights" {
+			t.Errorf("found %+v", f)
+		}
+	}
+	if len(r.Findings) != len(s.Unread) {
+		t.Errorf("found\n%s", told(r))
+	}
+}

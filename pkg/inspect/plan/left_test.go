@@ -112,8 +112,17 @@ func TestWhatPodsHoldWithoutAClaimIsInTheTable(t *testing.T) {
 			contains(t, printed(t, s.plan(t)), "The pod would find room.", "14/15")
 		})
 	}
-	// The node that is fuller for it is filled first.
+	// Of a GPU that is closed to claims nothing is left, and no more than all is allocated.
 	s := newSite(t)
+	s.node("n1", 1, mode.Exclusive)
+	s.held("n1", "gpu-0")
+	s.Slices[0].Spec.Devices[0].Taints = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintHeld,
+		Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	s.PodsUnknown = true
+	s.read(t, workload("Deployment", 1, "nvidia.com/gpu: 1"))
+	contains(t, printed(t, s.plan(t)), "0 of 1 pods would find room", "15/15")
+	// The node that is fuller for it is filled first.
+	s = newSite(t)
 	s.node("n1", 1, mode.Share)
 	offer(s, "n2")
 	s.Bound = []*corev1.Pod{held("n2")}

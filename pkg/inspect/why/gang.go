@@ -38,16 +38,20 @@ type Member struct {
 type Gang struct {
 	Name string `json:"name"`
 	// Members is how many pods it has, Placed how many of them have a node, Needed how many
-	// have to have one at once, as far as that is known.
+	// have to have one at once, as far as that is known, Missing how many of those are not
+	// there. One that is being deleted and has no node is none: it gets none any more.
 	Members int `json:"members"`
 	Placed  int `json:"placed"`
 	Needed  int `json:"needed,omitempty"`
+	Missing int `json:"missing,omitempty"`
 	// Fits says whether so many find their GPUs now, nil where that depends on those not looked
 	// at. Of those that wait, FindRoom lists where they do, placed one after the other, NoRoom
-	// those that do not; NotLookedAt counts those for which nobody tried.
+	// those that do not, Incomplete those whose claims are not all there; NotLookedAt counts
+	// those for which nobody tried.
 	Fits        *bool       `json:"fits,omitempty"`
 	FindRoom    []Placement `json:"findRoom,omitempty"`
 	NoRoom      []string    `json:"noRoom,omitempty"`
+	Incomplete  []string    `json:"incomplete,omitempty"`
 	NotLookedAt int         `json:"notLookedAt,omitempty"`
 	// HeldBack says that so many find them once nodes let go of what they hold back to spread shares.
 	HeldBack bool `json:"heldBack,omitempty"`
@@ -64,17 +68,21 @@ const gangMost = 200
 
 // gangOf says of the group of a pod that waits, which is known, whether it fits as a whole.
 func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *resourceapi.DeviceClass) (*Gang, error) {
-	g := &Gang{Name: in.Group.Name, Members: len(in.Group.Members), Needed: in.Group.Least}
+	g := &Gang{Name: in.Group.Name, Needed: in.Group.Least}
 	members := slices.SortedFunc(slices.Values(in.Group.Members), func(a, b Member) int {
 		return cmp.Or(cmp.Compare(len(a.Pod.Name), len(b.Pod.Name)), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	var wanted []scheduling.Pod
 	for _, m := range members {
+		if m.Pod.Spec.NodeName == "" && m.Pod.DeletionTimestamp != nil {
+			continue
+		}
+		g.Members++
 		switch {
 		case m.Pod.Spec.NodeName != "":
 			g.Placed++
-		case m.Incomplete || m.Pod.DeletionTimestamp != nil:
-			g.NoRoom = append(g.NoRoom, m.Pod.Name)
+		case m.Incomplete:
+			g.Incomplete = append(g.Incomplete, m.Pod.Name)
 		case len(wanted) >= gangMost:
 			g.NotLookedAt++
 		default:
@@ -87,6 +95,7 @@ func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *re
 			wanted = append(wanted, scheduling.Pod{Pod: in.anywhere(m.Pod), Claims: claims})
 		}
 	}
+	g.Missing = max(0, g.Needed-g.Members)
 	nodes, err := in.Engine.Place(ctx, in.Snapshot, wanted)
 	if err != nil {
 		return nil, err
@@ -134,32 +143,69 @@ func (g *Gang) text() []string {
 	first := fmt.Sprintf("Gang: PodGroup %s has %s, of which %d %s a node; %s.", g.Name, number(g.Members, "pod"),
 		g.Placed,
 		has, needed)
-	waiting := len(g.FindRoom) + len(g.NoRoom) + g.NotLookedAt
+	tried := len(g.FindRoom) + len(g.NoRoom)
 	lookedAt := ""
 	if g.NotLookedAt > 0 {
-		lookedAt = fmt.Sprintf("%d were looked at; ", waiting-g.NotLookedAt)
+		lookedAt = fmt.Sprintf("%d were looked at; ", tried)
 	}
-	room := fmt.Sprintf("Of the %d that wait, %splaced one after the other, %d find their GPUs now", waiting, lookedAt,
-		len(g.FindRoom))
+	room := fmt.Sprintf("Of the %d that wait, %splaced one after the other, %d find their GPUs now",
+		tried+len(g.Incomplete)+g.NotLookedAt, lookedAt, len(g.FindRoom))
 	if len(g.FindRoom) > 0 {
 		room += " (" + g.where() + ")"
 	}
+	if verdict := g.verdict(); verdict != "" {
+		room += ": " + verdict
+	}
+	return []string{first, room + "."}
+}
+
+// verdict says whether it fits and, where not, what it waits for: for room only where a pod that is there finds none.
+func (g *Gang) verdict() string {
+	lacks := g.Needed - g.Placed - len(g.FindRoom)
+	var waits []string
 	switch {
 	case g.Fits == nil:
-		room += fmt.Sprintf(": whether the gang fits is open, as the other %d were not looked at.", g.NotLookedAt)
+		return fmt.Sprintf("whether the gang fits is open, as the other %d were not looked at", g.NotLookedAt)
 	case *g.Fits:
-		room += ": the gang fits."
+		return "the gang fits"
 	case g.HeldBack:
-		room += ": the gang waits for what nodes hold back for a moment, as shares are spread."
-	case g.Needed > 0 && g.NotLookedAt > 0:
-		room += fmt.Sprintf(": the gang waits for room for at least %d more, even if the other %d find theirs.",
-			g.Needed-g.Placed-len(g.FindRoom)-g.NotLookedAt, g.NotLookedAt)
-	case g.Needed > 0:
-		room += fmt.Sprintf(": the gang waits for room for %d more.", g.Needed-g.Placed-len(g.FindRoom))
+		return "the gang waits for what nodes hold back for a moment, as shares are spread"
+	case g.Needed == 0 || len(g.NoRoom) == 0:
+	case g.NotLookedAt > 0:
+		waits = append(waits, fmt.Sprintf("the gang waits for room for at least %d more, even if the other %d find theirs",
+			lacks-g.NotLookedAt, g.NotLookedAt))
 	default:
-		room += "."
+		waits = append(waits, fmt.Sprintf("the gang waits for room for %d more", lacks))
 	}
-	return []string{first, room}
+	if notThere := g.notThere(); notThere != "" {
+		waits = append(waits, notThere)
+	}
+	return strings.Join(waits, ". ")
+}
+
+// notThere says what of it is not there, pods and claims; it is empty where everything is.
+func (g *Gang) notThere() string {
+	var parts []string
+	for _, of := range []struct {
+		n         int
+		one, many string
+	}{
+		{g.Missing, "is not there", "are not there"},
+		{len(g.Incomplete), "waits for claims that are not there", "wait for claims that are not there"},
+	} {
+		if of.n == 0 {
+			continue
+		}
+		text, says := fmt.Sprint(of.n), of.many
+		if len(parts) == 0 {
+			text += " of its pods"
+		}
+		if of.n == 1 {
+			says = of.one
+		}
+		parts = append(parts, text+" "+says)
+	}
+	return strings.Join(parts, ", and ")
 }
 
 // where counts the pods on each node, in the order of the nodes.

@@ -53,6 +53,21 @@ func TestGangs(t *testing.T) {
 			"PodGroup train has 3 pods, of which 0 have a node; 2 are needed at once.",
 			"2 find their GPUs now (2 on node n2): the gang fits.",
 		}},
+		"one is not there, and the others find room": {3, 0, 4, "1Gi", []string{
+			"Pod team-a/train-0 waits for its gang: 1 of its pods is not there; its own GPUs are free on node n2 " +
+				"(gpu-0-share).",
+			"Gang: PodGroup train has 3 pods, of which 0 have a node; 4 are needed at once.",
+			"3 find their GPUs now (3 on node n2): 1 of its pods is not there.\n",
+		}},
+		"some are not there, and the others find no room": {3, 0, 5, "15Gi", []string{
+			"waits for its gang: 2 of its pods are not there; its own GPUs are free on node n2 (gpu-0-share), those of the " +
+				"others that are needed at once are not.",
+			"2 find their GPUs now (2 on node n2): the gang waits for room for 3 more. 2 of its pods are not there.\n",
+		}},
+		"some are not there, and not all are looked at": {250, 0, 300, "90Gi", []string{
+			"0 find their GPUs now: the gang waits for room for at least 250 more, even if the other 50 find theirs. 50 of " +
+				"its pods are not there.\n",
+		}},
 		"none does": {2, 0, 2, "23Gi", []string{
 			"waits: the pod can never be scheduled",
 			"Of the 2 that wait, placed one after the other, 0 find their GPUs now: the gang waits for room for 2 " +
@@ -83,6 +98,49 @@ func TestGangs(t *testing.T) {
 				if !strings.Contains(text, want) {
 					t.Errorf("it does not say %q:\n%s", want, text)
 				}
+			}
+		})
+	}
+}
+
+// Nobody tries for what has no claims yet, and what is being deleted is on its way out.
+func TestGangOfPodsThatCannotBePlaced(t *testing.T) {
+	var got struct {
+		Gang struct {
+			Members, Missing   int
+			NoRoom, Incomplete []string
+			Fits               bool
+		}
+	}
+	const noRoom = "waits for room"
+	for name, test := range map[string]struct {
+		change                       func(members []why.Member)
+		members, missing, incomplete int
+		want, not                    []string
+	}{
+		"claims that are not there": {func(m []why.Member) { m[2].Incomplete = true }, 3, 0, 1, []string{
+			"waits for its gang: 1 of its pods waits for claims that are not there; its own GPUs are free on node n2 " +
+				"(gpu-0-share).",
+			"Of the 3 that wait, placed one after the other, 2 find their GPUs now (2 on node n2): 1 of its pods waits for " +
+				"claims that are not there.\n"}, []string{noRoom}},
+		"deletion": {func(m []why.Member) { m[2].Pod.DeletionTimestamp = &metav1.Time{} }, 2, 1, 0, []string{
+			"PodGroup train has 2 pods, of which 0 have a node; 3 are needed at once.",
+			"Of the 2 that wait, placed one after the other, 2 find their GPUs now (2 on node n2): 1 of its pods is not " +
+				"there.\n"}, []string{noRoom}},
+		"both": {func(m []why.Member) { m[1].Incomplete, m[2].Pod.DeletionTimestamp = true, &metav1.Time{} }, 2, 1, 1,
+			[]string{"1 find their GPUs now (1 on node n2): 1 of its pods is not there, and 1 waits for claims that are not " +
+				"there.\n"}, []string{noRoom}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			gangOf(&in, 3, 0, 3, "15Gi")
+			test.change(in.Group.Members)
+			checkSays(t, printed(t, in), test.want, test.not)
+			got.Gang.NoRoom, got.Gang.Incomplete, got.Gang.Missing = nil, nil, 0
+			_, text := forPrograms(t, in, &got)
+			if g := got.Gang; g.Members != test.members || g.Missing != test.missing || g.Fits || len(g.NoRoom) > 0 ||
+				len(g.Incomplete) != test.incomplete {
+				t.Errorf("for programs it is\n%s", text)
 			}
 		})
 	}

@@ -31,10 +31,14 @@ type Device struct {
 	// Mode is the mode that it was allocated in, Isolation what keeps its users apart.
 	Mode      string `json:"mode,omitempty"`
 	Isolation string `json:"isolation,omitempty"`
-	// Uses is what its processes use, of each GPU; empty where that is not known.
+	// Uses is what its processes use, of each GPU; empty where that is not known, or is counted together with another
+	// device's, which says so.
 	Uses []string `json:"uses,omitempty"`
 	// Wrong says what is not well.
 	Wrong []string `json:"wrong,omitempty"`
+
+	// indices are those of its GPUs, as far as the driver has said them.
+	indices []int
 }
 
 // onNode answers for a pod that is on a node.
@@ -83,6 +87,61 @@ func (a *Answer) has(in Input, claims []*resourceapi.ResourceClaim) {
 			}
 		}
 	}
+	if in.Used != nil {
+		a.fillUses(in.Used)
+	}
+}
+
+// fillUses says what is used of each device's GPUs. It is known by claim and GPU alone: the first of several devices
+// that a claim has on a GPU, as one for each container, says it of all, as does that of several claims by which a
+// container has the GPU.
+func (a *Answer) fillUses(used map[ClaimGPU]Use) {
+	told := map[ClaimGPU]bool{}
+	for i := range a.Has {
+		d := &a.Has[i]
+		for _, gpu := range d.indices {
+			var sum Use
+			var with []string
+			again := false
+			for of, use := range used {
+				if use == (Use{}) || of.GPU != gpu || !of.names(d.Claim) {
+					continue
+				}
+				if told[of] {
+					again = true
+					continue
+				}
+				told[of] = true
+				sum.MemoryBytes, sum.Processes = sum.MemoryBytes+use.MemoryBytes, sum.Processes+use.Processes
+				with = append(with, d.countedWith(a.Has[i+1:], of)...)
+			}
+			if again && sum == (Use{}) {
+				continue
+			}
+			slices.Sort(with)
+			d.Uses = append(d.Uses, sum.text(gpu, len(d.indices), slices.Compact(with)))
+		}
+	}
+}
+
+// names says whether the claim is that by which the GPU is used, or one of several.
+func (c ClaimGPU) names(claim string) bool {
+	return slices.Contains(strings.Split(c.Claim, ","), claim)
+}
+
+// countedWith are the others of which what is used is counted together with that of the device.
+func (d *Device) countedWith(others []Device, of ClaimGPU) []string {
+	var with []string
+	for _, o := range others {
+		switch {
+		case !of.names(o.Claim) || !slices.Contains(o.indices, of.GPU):
+		case o.Claim == d.Claim:
+			with = append(with, "request "+o.Request)
+		default:
+			with = append(with, "claim "+o.Claim+", request "+o.Request)
+		}
+	}
+	return with
 }
 
 // deviceOf is what a claim has by one result: as the driver says it in the claim's status, or,
@@ -99,7 +158,7 @@ func deviceOf(in Input, claim *resourceapi.ResourceClaim, result resourceapi.Dev
 	if ptr.Deref(result.AdminAccess, false) {
 		d.Amount = "access for an administrator, and nothing of it"
 	}
-	if d.readStatus(in, claim, result) {
+	if d.readStatus(claim, result) {
 		return d
 	}
 	// With CLAIM_STATUS=false it never says so; but no container runs before it has prepared it.
@@ -123,8 +182,7 @@ func deviceOf(in Input, claim *resourceapi.ResourceClaim, result resourceapi.Dev
 }
 
 // readStatus reads what the driver says of the device; false where it says nothing.
-func (d *Device) readStatus(in Input, claim *resourceapi.ResourceClaim,
-	result resourceapi.DeviceRequestAllocationResult) bool {
+func (d *Device) readStatus(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) bool {
 	for _, status := range claim.Status.Devices {
 		if status.Driver != result.Driver || status.Pool != result.Pool || status.Device != result.Device ||
 			ptr.Deref(status.ShareID, "") != string(ptr.Deref(result.ShareID, "")) || status.Data == nil {
@@ -140,10 +198,7 @@ func (d *Device) readStatus(in Input, claim *resourceapi.ResourceClaim,
 			if gpu.MIG != nil {
 				name = fmt.Sprintf("MIG instance %s of gpu-%d (%s, %s)", gpu.MIG.Profile, gpu.Index, gpu.Model, gpu.UUID)
 			}
-			d.GPUs = append(d.GPUs, name)
-			if in.Used != nil {
-				d.Uses = append(d.Uses, in.Used[ClaimGPU{claim.Name, gpu.Index}].text(gpu.Index, len(data.GPUs)))
-			}
+			d.GPUs, d.indices = append(d.GPUs, name), append(d.indices, gpu.Index)
 		}
 		for _, condition := range status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
@@ -156,11 +211,14 @@ func (d *Device) readStatus(in Input, claim *resourceapi.ResourceClaim,
 	return false
 }
 
-// text is the use of a GPU in words, of so many that the claim has.
-func (u Use) text(index, of int) string {
+// text is the use of a GPU in words, of so many that the device has, counted together with others.
+func (u Use) text(index, of int, with []string) string {
 	text := "nothing at the moment: no process is on the GPU"
 	if u.Processes > 0 || u.MemoryBytes > 0 {
 		text = fmt.Sprintf("%d MiB of memory, by %s", u.MemoryBytes>>20, number(u.Processes, "process"))
+	}
+	if len(with) > 0 {
+		text += ", counted together with " + strings.Join(with, "; ")
 	}
 	if of > 1 {
 		text = fmt.Sprintf("gpu-%d: %s", index, text)

@@ -3,6 +3,7 @@
 package why
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -40,6 +41,7 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 		a.say("The scheduler", "would give up: "+room.Refused.Error())
 	case room.Fits():
 		a.fits(in, pod, room, what)
+	case allAllocated(claims): // all nodes count as free for it, and who calls says where it can be alone
 	default:
 		a.help(in, room)
 	}
@@ -54,7 +56,9 @@ func (a *Answer) nodes(room scheduling.Room) {
 			shown = append(shown, n)
 		}
 	}
-	slices.SortStableFunc(shown, scheduling.Nearer)
+	slices.SortStableFunc(shown, func(a, b scheduling.NodeRoom) int {
+		return cmp.Or(scheduling.Nearer(a, b), excludedLast(a, b))
+	})
 	a.More = max(0, len(shown)-nodesMost)
 	for _, n := range shown[:len(shown)-a.More] {
 		line := Node{Name: n.Name, GPUs: n.GPUs}
@@ -68,19 +72,20 @@ func (a *Answer) nodes(room scheduling.Room) {
 	}
 }
 
+// excludedLast orders nodes that the pod itself excludes, which nothing done to the node can change, after others.
+func excludedLast(a, b scheduling.NodeRoom) int {
+	excluded := func(n scheduling.NodeRoom) int {
+		if n.Closed.By == scheduling.ByPod {
+			return 1
+		}
+		return 0
+	}
+	return excluded(a) - excluded(b)
+}
+
 // fits is for a pod for which there is room.
 func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what string) {
-	var open []string
-	for _, n := range room.Nodes {
-		if n.Open() {
-			text := "node " + n.Name
-			if devices := n.Devices(); len(devices) > 0 {
-				text += " (" + strings.Join(devices, ", ") + ")"
-			}
-			open = append(open, text)
-		}
-	}
-	where := "on " + some(open)
+	where, also := in.where(room)
 	switch {
 	case in.OthersUnknown || in.NodesUnknown:
 		var unseen []string
@@ -94,6 +99,9 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what stri
 			", which you may not see")
 	case in.Pod == nil:
 		a.say("It", "would fit "+where)
+		if also != "" {
+			a.say("It", "would fit "+also)
+		}
 	case a.Gang != nil && a.Gang.Fits == nil:
 		a.sayWaits(what, "its own GPUs are free "+where+"; whether its gang finds all that it needs is open, as "+
 			"not all of its pods were looked at")
@@ -101,8 +109,15 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what stri
 		a.say(what, "waits, but not for GPUs: its own are free "+where+", and its gang finds all that it needs. The "+
 			"scheduler is about to place it, or lacks something else")
 	case a.Gang != nil:
-		a.say(what, "waits for its gang: its own GPUs are free "+where+", those of the others that are needed at "+
-			"once are not")
+		text := "waits for its gang: "
+		if notThere := a.Gang.notThere(); notThere != "" {
+			text += notThere + "; "
+		}
+		text += "its own GPUs are free " + where
+		if len(a.Gang.NoRoom) > 0 {
+			text += ", those of the others that are needed at once are not"
+		}
+		a.say(what, text)
 		if a.Gang.HeldBack {
 			a.Help = append(a.Help, "a moment: nodes let shares go that they hold back, a few seconds after they see who waits")
 		}
@@ -111,6 +126,44 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what stri
 	default:
 		a.say(what, "waits, but not for GPUs: those it asks for are free "+where+
 			". The scheduler is about to place it, or lacks something else")
+	}
+}
+
+// where names the nodes with room. Of a claim for which no pod waits, also are others, which a pod has to tolerate.
+func (in Input) where(room scheduling.Room) (where, also string) {
+	var open, tainted []string
+	nodes := in.byName()
+	for _, n := range room.Nodes {
+		if !n.Open() {
+			continue
+		}
+		var details, taints []string
+		if devices := n.Devices(); len(devices) > 0 {
+			details = append(details, strings.Join(devices, ", "))
+		}
+		for _, taint := range nodes[n.Name].Spec.Taints {
+			if in.Pod == nil && taint.Effect != corev1.TaintEffectPreferNoSchedule {
+				taints = append(taints, taint.ToString())
+			}
+		}
+		to := &open
+		if len(taints) > 0 {
+			to, details = &tainted, append(details, "tainted "+strings.Join(taints, ", "))
+		}
+		text := "node " + n.Name
+		if len(details) > 0 {
+			text += " (" + strings.Join(details, "; ") + ")"
+		}
+		*to = append(*to, text)
+	}
+	tolerated := "on " + some(tainted) + ", for a pod that tolerates the taints"
+	switch {
+	case len(tainted) == 0:
+		return "on " + some(open), ""
+	case len(open) == 0:
+		return tolerated, ""
+	default:
+		return "on " + some(open), tolerated
 	}
 }
 
@@ -133,17 +186,19 @@ func some(names []string) string { return text.List(names, helpMost) }
 
 // help names the ways out that are nearest.
 func (a *Answer) help(in Input, room scheduling.Room) {
-	var closed []string
-	var near []scheduling.NodeRoom
+	var closed, near []scheduling.NodeRoom
 	for _, n := range room.Nodes {
 		if n.Fits && n.Closed.By != scheduling.Open {
-			closed = append(closed, fmt.Sprintf("node %s has the GPUs free, but %s", n.Name, explain.Closed(n)))
+			closed = append(closed, n)
 		}
 		if n.Closed.By == scheduling.Open && n.GPUs > 0 && len(n.Lacks) > 0 {
 			near = append(near, n)
 		}
 	}
-	a.Help = append(a.Help, closed[:min(len(closed), helpMost)]...)
+	slices.SortStableFunc(closed, excludedLast)
+	for _, n := range closed[:min(len(closed), helpMost)] {
+		a.Help = append(a.Help, fmt.Sprintf("node %s has the GPUs free, but %s", n.Name, explain.Closed(n)))
+	}
 	slices.SortStableFunc(near, scheduling.Nearer)
 	// Who holds what is looked for on the nodes that are named alone: each look is at all claims.
 	for _, n := range near[:min(len(near), helpMost)] {

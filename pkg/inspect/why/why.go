@@ -19,7 +19,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
@@ -59,7 +58,8 @@ type Input struct {
 	Notes []string
 }
 
-// ClaimGPU is a claim and one of its GPUs, by its index on the node.
+// ClaimGPU is a claim and one of its GPUs, by its index on the node. Where a container has the GPU by several claims,
+// Claim is their names, joined by commas.
 type ClaimGPU struct {
 	Claim string
 	GPU   int
@@ -134,7 +134,7 @@ func Of(ctx context.Context, in Input) (*Answer, error) {
 			a.Headline += ", and no pod waits for it"
 		}
 		a.Headline += ": a claim is allocated when a pod that names it is scheduled"
-		_, err := a.room(ctx, in, &corev1.Pod{}, []*resourceapi.ResourceClaim{in.Claim}, what)
+		_, err := a.room(ctx, in, in.tolerant(), []*resourceapi.ResourceClaim{in.Claim}, what)
 		return a, err
 	case in.Claim != nil && in.Claim.Status.Allocation != nil:
 		a.Headline = what + " is allocated" + reserved(in.Claim)
@@ -163,28 +163,6 @@ func nameOf(in Input) string {
 
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-func reserved(claim *resourceapi.ResourceClaim) string {
-	pods := users(claim)
-	switch {
-	case len(pods) > 0:
-		return " and used by pod " + strings.Join(pods, ", ")
-	case claim.DeletionTimestamp != nil:
-		return " and being deleted"
-	default:
-		return ", and no pod uses it: it holds its GPUs until it is deleted"
-	}
-}
-
-// users are the names of the pods that a claim is reserved for.
-func users(c *resourceapi.ResourceClaim) []string {
-	pods, _ := claim.Pods(c)
-	names := make([]string, 0, len(pods))
-	for _, pod := range pods {
-		names = append(names, c.Namespace+"/"+pod.Name)
-	}
-	return names
 }
 
 // waits answers for a pod that is on no node.
@@ -237,19 +215,29 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	if err != nil || room.Fits() {
 		return err
 	}
+	reason, err := in.reason(ctx, pod, claims, room)
+	if err != nil {
+		return err
+	}
+	a.sayWaits(what, reason)
+	return nil
+}
+
+// reason is why a pod for which there is no room waits.
+func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	room scheduling.Room) (string, error) {
+	if allAllocated(claims) {
+		return in.elsewhere(claims, room)
+	}
 	reason := "no node has room for its GPUs now"
 	if room.Refused != nil {
 		reason = "the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
 	}
-	if !room.InUse(claims) {
-		never, err := in.never(ctx, pod, claims)
-		if err != nil {
-			return err
-		}
-		reason = cmp.Or(never, reason)
+	if room.InUse(claims) {
+		return reason, nil
 	}
-	a.sayWaits(what, reason)
-	return nil
+	never, err := in.never(ctx, pod, claims)
+	return cmp.Or(never, reason), err
 }
 
 // never is why a pod would find no devices whatever is free, in the controller's words; empty where it might.
@@ -285,6 +273,32 @@ func (in Input) anywhere(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.NodeSelector, pod.Spec.Affinity = nil, nil
 	return pod
+}
+
+// tolerant is a pod for a claim that none waits for. It tolerates the taints by which administrators keep nodes for
+// GPUs, as the claim's pod would, and none by which Kubernetes says that a node is not well.
+func (in Input) tolerant() *corev1.Pod {
+	pod, tolerated := &corev1.Pod{}, map[string]bool{}
+	for _, node := range in.Nodes {
+		for _, taint := range node.Spec.Taints {
+			if strings.HasPrefix(taint.Key, "node.kubernetes.io/") || tolerated[taint.Key] {
+				continue
+			}
+			tolerated[taint.Key] = true
+			pod.Spec.Tolerations = append(pod.Spec.Tolerations,
+				corev1.Toleration{Key: taint.Key, Operator: corev1.TolerationOpExists})
+		}
+	}
+	return pod
+}
+
+// byName are the nodes by their names.
+func (in Input) byName() map[string]*corev1.Node {
+	nodes := map[string]*corev1.Node{}
+	for _, node := range in.Nodes {
+		nodes[node.Name] = node
+	}
+	return nodes
 }
 
 // offered says whether a device plugin of some node serves a resource.

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// allAllocated says that there is nothing to look for: the claims have their devices.
+func allAllocated(claims []*resourceapi.ResourceClaim) bool {
+	return !slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
+}
+
+// elsewhere says of a pod all of whose claims are allocated where that is, and what keeps the pod from there.
+func (in Input) elsewhere(claims []*resourceapi.ResourceClaim, room scheduling.Room) (string, error) {
+	nodes := in.byName()
+	has := make([]scheduling.Where, len(claims))
+	names := make([]string, len(claims))
+	for i, c := range claims {
+		var err error
+		if has[i], err = scheduling.Possible(&corev1.Pod{}, claims[i:i+1]); err != nil {
+			return "", err
+		}
+		names[i] = c.Name
+	}
+	var where []string
+	for _, n := range slices.SortedStableFunc(slices.Values(room.Nodes), excludedLast) {
+		var there []string
+		for i, name := range names {
+			if has[i](nodes[n.Name]) {
+				there = append(there, name)
+			}
+		}
+		if len(there) > 0 && len(where) < helpMost {
+			where = append(where, fmt.Sprintf("%s allocated on node %s, but %s", areNamed(there), n.Name, explain.Closed(n)))
+		}
+	}
+	if len(where) == 0 {
+		return areNamed(names) + " allocated on no node that is known", nil
+	}
+	return strings.Join(where, "; "), nil
+}
+
+func areNamed(claims []string) string {
+	if len(claims) == 1 {
+		return "claim " + claims[0] + " is"
+	}
+	return "claims " + some(claims) + " are"
+}
+
+// reserved says who has an allocated claim.
+func reserved(c *resourceapi.ResourceClaim) string {
+	var by []string
+	if pods := users(c); len(pods) > 0 {
+		by = append(by, "used by pod "+strings.Join(pods, ", "))
+	}
+	if others := otherUsers(c); len(others) > 0 {
+		by = append(by, "reserved for "+some(others))
+	}
+	switch {
+	case len(by) > 0:
+		return " and " + strings.Join(by, " and ")
+	case c.DeletionTimestamp != nil:
+		return " and being deleted"
+	default:
+		return ", and no pod uses it: it holds its GPUs until it is deleted"
+	}
+}
+
+// users are the names of the pods that a claim is reserved for.
+func users(c *resourceapi.ResourceClaim) []string {
+	pods, _ := claim.Pods(c)
+	names := make([]string, 0, len(pods))
+	for _, pod := range pods {
+		names = append(names, c.Namespace+"/"+pod.Name)
+	}
+	return names
+}
+
+// otherUsers are those that it is reserved for and that are no pods, such as groups of pods, whose pods can come later.
+func otherUsers(c *resourceapi.ResourceClaim) []string {
+	pods, _ := claim.Pods(c)
+	var names []string
+	for _, user := range c.Status.ReservedFor {
+		if !slices.Contains(pods, user) {
+			names = append(names, user.Resource+" "+user.Name)
+		}
+	}
+	return names
+}

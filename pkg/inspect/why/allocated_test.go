@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// on has a claim hold a share of a node, as the scheduler writes it: with the node that it binds its pods to.
+func on(in *why.Input, name, node string) *resourceapi.ResourceClaim {
+	claim := hold(in, "team-a", name, node, "gpu-0-share", "8Gi")
+	claim.Name = name
+	claim.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+			Values: []string{node}}}}}}
+	return claim
+}
+
+// A pod that shares claims which have their GPUs can be where these are alone.
+func TestClaimsThatAreAllocatedWhereThePodCannotBe(t *testing.T) {
+	const waits, free = "Pod team-a/train waits: ", "has the GPUs free"
+	const excludes = "the pod's nodeSelector, its affinity or its other claims exclude it"
+	for name, test := range map[string]struct {
+		change    func(in *why.Input)
+		want, not []string
+	}{
+		"a taint": {func(in *why.Input) { waiting(in, on(in, "c", "n3")) }, []string{
+			waits + "claim c is allocated on node n3, but the pod does not tolerate its taint dedicated:NoSchedule.\n",
+			"LACKS\nn3    1     the pod does not tolerate"}, []string{free, "no node has room", "What would help"}},
+		"two claims, and many nodes before theirs": {func(in *why.Input) {
+			*in = many(t, mode.Share, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+			in.Nodes[12].Spec.Unschedulable = true
+			waiting(in, on(in, "c", "m13"), on(in, "d", "m13"))
+		}, []string{waits + "claims c, d are allocated on node m13, but it takes no new pods (kubectl uncordon m13 ends " +
+			"that).\n", "LACKS\nm13   4     it takes no new pods"}, []string{free}},
+		"the pod's own selector": {func(in *why.Input) {
+			waiting(in, on(in, "c", "n2"))
+			in.Pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n1"}
+		}, []string{waits + "claim c is allocated on node n2, but " + excludes + ".\n"}, []string{free}},
+		"claims of two nodes": {func(in *why.Input) { waiting(in, on(in, "c", "n2"), on(in, "d", "n3")) }, []string{
+			waits + "claim c is allocated on node n2, but " + excludes + "; claim d is allocated on node n3, but " + excludes +
+				".\n"}, []string{free}},
+		"a node that is gone": {func(in *why.Input) { waiting(in, on(in, "c", "n4")) }, []string{
+			waits + "claim c is allocated on no node that is known.\n"}, []string{free}},
+		"one of two claims": {func(in *why.Input) {
+			*in = many(t, mode.Share, "", 0, 0, 0, 0)
+			in.Nodes[3].Spec.Unschedulable = true
+			waiting(in, on(in, "c", "m04"), asking("team-a", "d", "share.gpu.aliyun.com", "1Gi"))
+		}, []string{waits + "no node has room for its GPUs now.\n", "LACKS\nm04   4     it takes no new pods",
+			"What would help:\n- node m04 has the GPUs free, but it takes no new pods"}, nil},
+		"a node that takes the pod": {func(in *why.Input) { waiting(in, on(in, "c", "n2")) }, []string{
+			"waits, but not for GPUs: those it asks for are free on node n2."}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			test.change(&in)
+			checkSays(t, printed(t, in), test.want, test.not)
+		})
+	}
+}
+
+// Of a claim that is allocated it says whose it is: also pods of a group, which can come later.
+func TestWhoHasAClaim(t *testing.T) {
+	for name, test := range map[string]struct {
+		change    func(in *why.Input)
+		want, not []string
+	}{
+		"of a group of pods": {func(in *why.Input) {
+			in.Claim = hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
+			in.Claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+				{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g"}}
+		}, []string{"Claim team-b/big-gpu is allocated and reserved for podgroups g."}, []string{"no pod uses it"}},
+		"of a pod and a group": {func(in *why.Input) {
+			in.Claim = hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
+			in.Claim.Status.ReservedFor = append(in.Claim.Status.ReservedFor,
+				resourceapi.ResourceClaimConsumerReference{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g"})
+		}, []string{"is allocated and used by pod team-b/big and reserved for podgroups g."}, nil},
+		"of nobody": {func(in *why.Input) {
+			in.Claim = hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
+			in.Claim.Status.ReservedFor = nil
+		}, []string{"is allocated, and no pod uses it: it holds its GPUs until it is deleted."}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			test.change(&in)
+			checkSays(t, printed(t, in), test.want, test.not)
+		})
+	}
+}
+
+// Nobody knows what the pod of a claim would tolerate that none waits for.
+func TestClaimWithoutPodWhereNodesAreTainted(t *testing.T) {
+	for name, test := range map[string]struct {
+		change    func(in *why.Input)
+		want, not []string
+	}{
+		"on nodes that are for GPUs alone": {func(in *why.Input) {
+			in.Claim = asking("team-a", "c", "share.gpu.aliyun.com", "8Gi")
+			in.Nodes[1].Spec.Taints = append(in.Nodes[2].Spec.Taints, corev1.Taint{Key: "node.example.com/soft",
+				Effect: corev1.TaintEffectPreferNoSchedule})
+		}, []string{"It would fit on node n2 (gpu-0-share; tainted dedicated:NoSchedule), node n3 (gpu-0-share; tainted " +
+			"dedicated:NoSchedule), for a pod that tolerates the taints.\n", "n3    1     nothing: it has room"},
+			[]string{"does not tolerate", "soft"}},
+		"on such a node and another": {func(in *why.Input) { in.Claim = asking("team-a", "c", "share.gpu.aliyun.com", "8Gi") },
+			[]string{". It would fit on node n2 (gpu-0-share). It would fit on node n3 (gpu-0-share; tainted " +
+				"dedicated:NoSchedule), for a pod that tolerates the taints.\n"}, nil},
+		"where Kubernetes closes nodes": {func(in *why.Input) {
+			in.Claim = asking("team-a", "c", "share.gpu.aliyun.com", "8Gi")
+			in.Nodes[1].Spec.Unschedulable = true
+			in.Nodes[2].Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute}}
+		}, []string{"node n2 has the GPUs free, but it takes no new pods",
+			"node n3 has the GPUs free, but the pod does not tolerate its taint node.kubernetes.io/not-ready:NoExecute"},
+			[]string{"would fit"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			test.change(&in)
+			checkSays(t, printed(t, in), test.want, test.not)
+		})
+	}
+}

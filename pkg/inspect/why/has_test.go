@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+)
+
+// prepared has the claim hold a share of gpu-1 of node n2 for each request, and the driver say so in its status.
+func prepared(t *testing.T, in *why.Input, name string, requests ...string) *resourceapi.ResourceClaim {
+	t.Helper()
+	claim := hold(in, "team-a", name, "n2", "gpu-1-share", "3Gi")
+	one := claim.Status.Allocation.Devices.Results[0]
+	claim.Status.Allocation.Devices.Results = nil
+	data, err := json.Marshal(v1alpha1.DeviceStatus{GPUs: []v1alpha1.DeviceStatusGPU{
+		{Index: 1, UUID: "GPU-n2-b", Model: "NVIDIA-A10"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range requests {
+		one.Request, one.ShareID = request, ptr.To(types.UID(name+request))
+		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results, one)
+		claim.Status.Devices = append(claim.Status.Devices, resourceapi.AllocatedDeviceStatus{Driver: one.Driver,
+			Pool: one.Pool, Device: one.Device, ShareID: ptr.To(name + request), Data: &runtime.RawExtension{Raw: data}})
+	}
+	return claim
+}
+
+// What is used is known by claim and GPU: several devices of a claim on a GPU, or of claims that a container has it by,
+// say it once.
+func TestUseIsToldOnce(t *testing.T) {
+	for name, test := range map[string]struct {
+		second []string
+		used   map[why.ClaimGPU]why.Use
+		want   string
+	}{
+		"two requests": {nil, map[why.ClaimGPU]why.Use{{Claim: "train-gpu", GPU: 1}: {MemoryBytes: 5800 << 20, Processes: 2},
+			{Claim: "train-gpu", GPU: 0}: {MemoryBytes: 1 << 30, Processes: 1}}, `
+  claim:     train-gpu, request a
+  has:       3Gi of memory
+  uses:      5800 MiB of memory, by 2 processes, counted together with request b
+
+  claim:     train-gpu, request b
+  has:       3Gi of memory
+`},
+		"two requests, no process": {nil, map[why.ClaimGPU]why.Use{{Claim: "train-gpu", GPU: 1}: {}}, `
+  claim:     train-gpu, request a
+  has:       3Gi of memory
+  uses:      nothing at the moment: no process is on the GPU
+
+  claim:     train-gpu, request b
+  has:       3Gi of memory
+  uses:      nothing at the moment: no process is on the GPU
+`},
+		"two claims": {[]string{"c"}, map[why.ClaimGPU]why.Use{
+			{Claim: "more-gpu,train-gpu", GPU: 1}: {MemoryBytes: 1 << 30, Processes: 1},
+			{Claim: "more-gpu", GPU: 1}:           {MemoryBytes: 1 << 20, Processes: 1}}, `
+  claim:     train-gpu, request a
+  has:       3Gi of memory
+  uses:      1024 MiB of memory, by 1 process, counted together with claim more-gpu, request c; request b
+
+  claim:     train-gpu, request b
+  has:       3Gi of memory
+
+  claim:     more-gpu, request c
+  has:       3Gi of memory
+  uses:      1 MiB of memory, by 1 process
+`},
+		"each of its claims": {[]string{"c"}, map[why.ClaimGPU]why.Use{
+			{Claim: "more-gpu", GPU: 1}: {MemoryBytes: 1 << 20, Processes: 1}}, `
+  claim:     train-gpu, request a
+  has:       3Gi of memory
+  uses:      nothing at the moment: no process is on the GPU
+
+  claim:     train-gpu, request b
+  has:       3Gi of memory
+  uses:      nothing at the moment: no process is on the GPU
+
+  claim:     more-gpu, request c
+  has:       3Gi of memory
+  uses:      1 MiB of memory, by 1 process
+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
+				Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			in.PodClaims = []*resourceapi.ResourceClaim{prepared(t, &in, "train", "a", "b")}
+			if test.second != nil {
+				in.PodClaims = append(in.PodClaims, prepared(t, &in, "more", test.second...))
+			}
+			in.Used = test.used
+			want := "Pod team-a/train runs on node n2.\n" +
+				strings.ReplaceAll(test.want, "\n  claim:", "\ngpu-1 (NVIDIA-A10, GPU-n2-b)\n  claim:")
+			if diff := cmp.Diff(want, printed(t, in)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
