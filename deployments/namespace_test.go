@@ -40,21 +40,24 @@ type expression struct {
 // other is a namespace that the manifests know nothing of.
 const other = "other"
 
-// inNamespace is what a kustomization installs that has the manifests, or an option, in
-// the namespace other.
-func inNamespace(t *testing.T, dir string) []object {
+// inNamespace is what a kustomization installs that has the manifests, or options, in the namespace other.
+func inNamespace(t *testing.T, dirs ...string) []object {
 	t.Helper()
 	overlay := t.TempDir()
-	installed, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
+	var bases []string
+	for _, dir := range dirs {
+		installed, err := filepath.Abs(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Kustomize takes no absolute paths.
+		base, err := filepath.Rel(overlay, installed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bases = append(bases, base)
 	}
-	// Kustomize takes no absolute paths.
-	base, err := filepath.Rel(overlay, installed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	kustomization := "namespace: " + other + "\nresources: [" + base + "]\n"
+	kustomization := "namespace: " + other + "\nresources: [" + strings.Join(bases, ", ") + "]\n"
 	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -223,6 +226,30 @@ func TestInstallInAnotherNamespace(t *testing.T) {
 	}
 	if subjects < len(accounts(objects)) {
 		t.Errorf("%d subjects are given rights, of %d accounts", subjects, len(accounts(objects)))
+	}
+}
+
+// An option with rights has an overlay of its own there, beside that of the manifests or in it.
+func TestOptionsWithRightsInAnotherNamespace(t *testing.T) {
+	for dir, account := range map[string]string{
+		"options/preemption":    "gpu-compat-controller",
+		"options/evict-refused": "gpu-compat-controller",
+		"options/audit-evicts":  "gpu-kubelet-plugin",
+	} {
+		for _, with := range [][]string{{dir}, {"manifests", dir}} {
+			found := false
+			for _, o := range inNamespace(t, with...) {
+				for _, s := range o.Subjects {
+					found = found || s.Name == account
+					if s.Namespace != other {
+						t.Errorf("%q: %s %s is for %s %s of namespace %s", with, o.Kind, o.Metadata.Name, s.Kind, s.Name, s.Namespace)
+					}
+				}
+			}
+			if !found {
+				t.Errorf("%q give %s no rights", with, account)
+			}
+		}
 	}
 }
 

@@ -71,18 +71,9 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
-	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv)
+	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags)
 	if err != nil {
 		return err
-	}
-	if grace := c.Duration("class-grace"); grace < 0 {
-		return fmt.Errorf("--class-grace %s: a time cannot be negative", grace)
-	}
-	if grace := c.Duration("template-grace"); grace < 0 {
-		return fmt.Errorf("--template-grace %s: a time cannot be negative", grace)
-	}
-	if deadline := c.Duration("sync-deadline"); deadline < 0 {
-		return fmt.Errorf("--sync-deadline %s: a time cannot be negative", deadline)
 	}
 	identity, err := identity(c.String("identity"))
 	if err != nil {

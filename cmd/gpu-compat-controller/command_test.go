@@ -17,3 +17,18 @@ func TestALeaseThatIsTooShort(t *testing.T) {
 		}
 	}
 }
+
+// So does a time that is negative.
+func TestTimesThatAreNegative(t *testing.T) {
+	for _, name := range []string{"CLASS_GRACE", "TEMPLATE_GRACE", "SYNC_DEADLINE"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "-5m")
+			err := command().Run(t.Context(), []string{"gpu-compat-controller"})
+			for _, said := range []string{name, "-5m", "a time cannot be negative"} {
+				if err == nil || !strings.Contains(err.Error(), said) {
+					t.Errorf("error %v, want one that says %q", err, said)
+				}
+			}
+		})
+	}
+}

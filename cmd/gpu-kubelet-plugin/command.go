@@ -84,7 +84,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	ctx, err = settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv)
+	ctx, err = settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func TestSettingsAreOfTheirKind(t *testing.T) {
 		{regexp.MustCompile("^[0-9]+$"), []string{"7", "'7'"}, []string{"many", "-1", "1.5", "''"}},
 	}
 	// These have values of their own.
-	elsewhere := []string{"LEADER_ELECT_LEASE_DURATION", "LOG_VERBOSITY", "PREEMPTION"}
+	elsewhere := []string{"GPU_READ_INTERVAL", "LEADER_ELECT_LEASE_DURATION", "LOG_VERBOSITY", "PREEMPTION"}
 	c, checked := load(t), 0
 	rows := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\| `([^`]+)` \\|")
 	for _, row := range rows.FindAllStringSubmatch(string(content), -1) {
@@ -68,6 +68,14 @@ func TestSettingsWithFewValues(t *testing.T) {
 		"HEALTH_IGNORED_XIDS":    {[]string{"13", "'13, 31'", "''"}, []string{"[13, 31]", "13;31", "'13 31'"}},
 		"AUDIT_EVICT":            {[]string{"no-grant", "'over-share, beside-mps'"}, []string{"all", "[no-grant]"}},
 		"KUBE_API_QPS":           {[]string{"'0.5'"}, []string{"fast"}},
+		// As long as a second, by one part of the sum at least.
+		"GPU_READ_INTERVAL": {[]string{"1s", "90s", "1.5s", "0.5h", "500ms1s", "1500ms", "1m30s"},
+			[]string{"0", "'0'", "0s", "500ms", "0.9s", "0.01m", "999ms", "-1s", "10", "soon", "''"}},
+		"AUDIT_INTERVAL": {[]string{"0", "'0'", "0s", "0h0m0s", "1s", "0.5h", "1m30s"},
+			[]string{"500ms", "0.9s", "-1s", "10", "soon", "''"}},
+		"REQUIRED_NODE_LABEL": {[]string{"migrated", "gpu.aliyun.com/migrated", "''", "a_b.C-d"},
+			[]string{"gpu.aliyun.com/migrated=true", "a/b/c", "-a", "a-", "GPU.example.com/a", "'/a'", "' a'",
+				strings.Repeat("a", 64)}},
 	} {
 		for _, value := range values.right {
 			setting(t, c, "kubeletPlugin", name, value, true)

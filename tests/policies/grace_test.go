@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
 )
 
@@ -19,23 +20,26 @@ import (
 func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 	s := newServer(t)
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
-	create := func(p *corev1.Pod) error {
+	createBy := func(username string, p *corev1.Pod) error {
 		return s.check(admission.NewAttributesRecord(p, nil, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
-			pods, "", admission.Create, &metav1.CreateOptions{}, false, somebody))
+			pods, "", admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: username}))
 	}
+	create := func(p *corev1.Pod) error { return createBy("somebody", p) }
 	remove := func(p *corev1.Pod, grace *int64) error {
 		var options runtime.Object = &metav1.DeleteOptions{GracePeriodSeconds: grace}
 		return s.check(admission.NewAttributesRecord(nil, p, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
 			pods, "", admission.Delete, options, false, somebody))
 	}
-	evict := func(namespace string, grace *int64) error {
+	evictBy := func(username, namespace string, grace *int64) error {
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p"}}
 		if grace != nil {
 			eviction.DeleteOptions = &metav1.DeleteOptions{GracePeriodSeconds: grace}
 		}
 		return s.check(admission.NewAttributesRecord(eviction, nil, policyv1.SchemeGroupVersion.WithKind("Eviction"),
-			namespace, "p", pods, "eviction", admission.Create, &metav1.CreateOptions{}, false, somebody))
+			namespace, "p", pods, "eviction", admission.Create, &metav1.CreateOptions{}, false,
+			&user.DefaultInfo{Name: username}))
 	}
+	evict := func(namespace string, grace *int64) error { return evictBy("somebody", namespace, grace) }
 	ending := func(namespace string, seconds int64, change ...func(*corev1.Pod)) *corev1.Pod {
 		p := podOf(namespace, limited("c", ""))
 		p.Spec.TerminationGracePeriodSeconds = &seconds
@@ -93,6 +97,13 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 		"eviction":                   {evict(team, nil), ""},
 		"eviction in ten minutes":    {evict(team, ptr.To(int64(600))), ""},
 		"eviction in a year":         {evict(team, ptr.To(int64(year))), refused + "31536000"},
+		"eviction, unusable label":   {evict(patientTypo, ptr.To(int64(300))), typo},
+		// An eviction does not say whether its pod has GPUs, and who empties a node states the pod's own period.
+		"a drain in less than ten minutes": {evictBy(autoscaler, hasty, ptr.To(int64(300))), ""},
+		"a drain, unusable label":          {evictBy(autoscaler, patientTypo, ptr.To(int64(300))), ""},
+		"preemption":                       {evictBy(preemption, hasty, ptr.To(int64(600))), ""},
+		"such a pod of the drainer's":      {createBy(autoscaler, ending(team, year, claims)), refused},
+		"anybody's in five minutes":        {evict(hasty, ptr.To(int64(300))), "may take 120 seconds"},
 	} {
 		t.Run(name, func(t *testing.T) { checkRefused(t, test.err, test.refused) })
 	}

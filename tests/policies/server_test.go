@@ -53,8 +53,9 @@ const (
 	// This one has the label that keeps limits, and that one lets variables through.
 	limitsKept = "limits-kept"
 	watching   = "watching"
-	// These have the label of the option grace-limit, with 7200 and with 2h.
+	// These have the label of the option grace-limit, with 7200, with 120 and with 2h.
 	patient     = "patient"
+	hasty       = "hasty"
 	patientTypo = "patient-typo"
 	// These have one, and two, ResourceQuotas of amounts of GPUs.
 	counted      = "counted"
@@ -135,6 +136,7 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 		namespace(limitsKept, "gpu.aliyun.com/lift-limits", "false"),
 		namespace(watching, "gpu.aliyun.com/visible-devices", "any"),
 		namespace(patient, "gpu.aliyun.com/max-grace-seconds", "7200"),
+		namespace(hasty, "gpu.aliyun.com/max-grace-seconds", "120"),
 		namespace(patientTypo, "gpu.aliyun.com/max-grace-seconds", "2h"),
 		namespace(counted), namespace(countedTwice),
 		quotaFor(counted, "gpu", "gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
@@ -198,25 +200,6 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 	factory.Start(never)
 	s.await(t)
 	return s
-}
-
-// authorize knows administrators, and what Kubernetes' own components may do with claims and
-// pods. Whoever is in the group admins:NAMESPACE may do anything there.
-func authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	groups := a.GetUser().GetGroups()
-	may := slices.Contains(groups, user.SystemPrivilegedGroup) ||
-		a.GetNamespace() != "" && slices.Contains(groups, "admins:"+a.GetNamespace())
-	switch what := a.GetVerb() + " " + a.GetResource() + "/" + a.GetSubresource(); a.GetUser().GetName() {
-	case "system:kube-scheduler", "system:serviceaccount:team:scheduler":
-		may = may || slices.Contains([]string{"create pods/binding", "update resourceclaims/status",
-			"update resourceclaims/binding"}, what)
-	case "system:serviceaccount:kube-system:resource-claim-controller":
-		may = may || slices.Contains([]string{"update resourceclaims/status", "update resourceclaims/binding"}, what)
-	}
-	if may {
-		return authorizer.DecisionAllow, "", nil
-	}
-	return authorizer.DecisionNoOpinion, "", nil
 }
 
 // await waits until both plugins have compiled the policies and the mutating one has read its

@@ -5,6 +5,7 @@
 package flags
 
 import (
+	"errors"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -26,16 +27,18 @@ func Flags() []cli.Flag {
 			Usage: "name of this replica in the Lease; by default the host's name"},
 		&cli.DurationFlag{Name: "leader-elect-lease-duration", Sources: env("LEADER_ELECT_LEASE_DURATION"),
 			Value: manager.DefaultLeaseDuration, Validator: manager.CheckLeaseDuration,
-			Usage: "how long the leader may be silent, from 5s to 3m (docs/reference.md#leader_elect_lease_duration)"},
+			Usage: "how long the leader may be silent until another replica takes over, from 5s to 3m"},
 		&cli.BoolFlag{Name: "node-labels", Sources: env("NODE_LABELS"), Value: true,
 			Usage: "label nodes aliyun.accelerator/nvidia_* (docs/gpu-models.md#node-labels); off for some autoscalers " +
 				"(docs/autoscaling.md#the-label-of-the-gpu-model)"},
 		&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true,
 			Usage: "manage the DeviceClasses of GPU models (docs/gpu-models.md)"},
 		&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute,
-			Usage: "how long a DeviceClass of a GPU model stays without such GPUs"},
+			Validator: checkTime,
+			Usage:     "how long a DeviceClass of a GPU model stays without such GPUs"},
 		&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute,
-			Usage: "how long a claim template stays without its legacy pods (docs/legacy.md#what-becomes-of-the-pod)"},
+			Validator: checkTime,
+			Usage:     "how long a claim template stays without its legacy pods (docs/legacy.md#what-becomes-of-the-pod)"},
 		&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy,
 			Usage: "policy that refuses unconverted legacy pods: nodes show amounts only while it is enforced for every " +
 				"pod; empty for never (docs/migrate.md#tools-made-for-ack)"},
@@ -52,6 +55,7 @@ func Flags() []cli.Flag {
 			Usage: "evict pods for waiting ones of higher priority; needs the option preemption (docs/preemption.md)"},
 		program.SettingsDirFlag(),
 		&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
+			Validator: checkTime,
 			Usage: "how long a part may wait to read the cluster before the process ends; 0 for ever " +
 				"(docs/troubleshooting.md#gpu-compat-controller-is-not-ready)"},
 		&cli.StringFlag{Name: "health-address", Sources: env("HEALTH_ADDRESS"), Value: ":8081",
@@ -60,4 +64,12 @@ func Flags() []cli.Flag {
 			Usage: "address of /metrics; 0 for none (docs/reference.md#metrics_address)"},
 		program.LogFlag(),
 	}
+}
+
+// checkTime refuses what no time can be.
+func checkTime(d time.Duration) error {
+	if d < 0 {
+		return errors.New("a time cannot be negative")
+	}
+	return nil
 }

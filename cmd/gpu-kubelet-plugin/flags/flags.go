@@ -63,7 +63,7 @@ func hostFlags() []cli.Flag {
 			Usage: "directory on the host in which the kubelet looks for plugins; the DaemonSet's mount has to follow"},
 		&cli.StringFlag{Name: "pod-resources-socket", Sources: env("KUBELET_POD_RESOURCES_SOCKET"),
 			Value: podresources.DefaultSocket,
-			Usage: "socket of the kubelet's PodResources API, used while pods of NVIDIA's device plugin run"},
+			Usage: "socket of the kubelet's PodResources API"},
 		&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi",
 			Usage: "directory on the host in which the container runtime looks for CDI specs; the DaemonSet's mount has " +
 				"to follow"},
@@ -135,8 +135,8 @@ func watchFlags() []cli.Flag {
 			Validator: checkAuditInterval,
 			Usage:     "how often the audit looks, at least 1s; 0 for never (docs/audit.md)"},
 		&cli.StringSliceFlag{Name: "audit-exempt-namespaces", Sources: env("AUDIT_EXEMPT_NAMESPACES"),
-			Usage: "namespaces whose pods may use GPUs without a claim, comma-separated " +
-				"(docs/audit.md#what-is-not-a-finding)"},
+			Usage: "namespaces whose pods may use any GPU, comma-separated; without a claim only where " +
+				"DEVICE_PLUGIN_PODS is watch (docs/audit.md#what-is-not-a-finding)"},
 		&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"), Validator: checkFindings,
 			Usage: "findings for which pods are evicted, comma-separated: over-share, no-grant, beside-mps " +
 				"(docs/audit.md#evicting-pods)"},

@@ -12,10 +12,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/urfave/cli/v3"
 	"k8s.io/klog/v2"
 )
 
@@ -31,9 +33,11 @@ const Poll = 20 * time.Second
 // volume of a ConfigMap, a file for each of its keys; where it is empty, there is none
 // yet. environment returns a variable of the process, empty if it is not set. A change
 // that gives a variable what it has already, as one that the kubelet was late to bring,
-// ends nothing. Without a directory, the name being empty, nothing is watched.
-func Watch(ctx context.Context, dir string, poll time.Duration, environment func(name string) string) (context.Context,
-	error) {
+// ends nothing. Nor does one that flags, which are made anew for each look, do not take: the
+// program would not start again, and on no node, so it goes on with what it has. Without a
+// directory, the name being empty, nothing is watched.
+func Watch(ctx context.Context, dir string, poll time.Duration, environment func(name string) string,
+	flags func() []cli.Flag) (context.Context, error) {
 	if dir == "" {
 		return ctx, nil
 	}
@@ -43,6 +47,7 @@ func Watch(ctx context.Context, dir string, poll time.Duration, environment func
 		stop()
 		return nil, fmt.Errorf("read the settings, to notice when they change: %w", err)
 	}
+	w := &watch{dir: dir, environment: environment, flags: flags, before: before}
 	watched, end := context.WithCancelCause(ctx)
 	go func() {
 		defer stop()
@@ -55,21 +60,72 @@ func Watch(ctx context.Context, dir string, poll time.Duration, environment func
 			case <-changes:
 			case <-ticker.C:
 			}
-			now, err := read(dir)
-			if err != nil {
-				// As while the kubelet exchanges them.
-				klog.FromContext(ctx).V(4).Info("The settings cannot be read at the moment", "directory", dir, "err", err)
-				continue
-			}
-			if changed := differing(before, now, environment); len(changed) > 0 {
-				klog.FromContext(ctx).Info("The settings have changed: starting anew with them", "settings", changed)
+			if w.changed(ctx) {
 				end(ErrChanged)
 				return
 			}
-			before = now
 		}
 	}()
 	return watched, nil
+}
+
+// watch is what is known of the settings from one look to the next.
+type watch struct {
+	dir         string
+	environment func(name string) string
+	flags       func() []cli.Flag
+	// before is what the directory held when it last was as the environment is.
+	before map[string]string
+	// refused is what was said of what it has held since, so that it is not said at each look.
+	refused string
+}
+
+// changed looks whether the program has to start anew.
+func (w *watch) changed(ctx context.Context) bool {
+	logger := klog.FromContext(ctx)
+	now, err := read(w.dir)
+	if err != nil {
+		// As while the kubelet exchanges them.
+		logger.V(4).Info("The settings cannot be read at the moment", "directory", w.dir, "err", err)
+		return false
+	}
+	changed := differing(w.before, now, w.environment)
+	if len(changed) == 0 {
+		w.before, w.refused = now, ""
+		return false
+	}
+	if err := check(w.flags(), now, changed); err != nil {
+		if w.refused != err.Error() {
+			w.refused = err.Error()
+			logger.Error(err, "The settings have changed, and with the new ones this program would not start: going on "+
+				"with the old ones until they are right")
+		}
+		return false
+	}
+	logger.Info("The settings have changed: starting anew with them", "settings", changed)
+	return true
+}
+
+// check is an error if the flags do not take what was changed. A key that is gone leaves a flag its default.
+func check(flags []cli.Flag, now map[string]string, changed []string) error {
+	var refused []error
+	for _, flag := range flags {
+		documented, ok := flag.(cli.DocGenerationFlag)
+		if !ok {
+			continue
+		}
+		for _, key := range documented.GetEnvVars() {
+			value, ok := now[key]
+			// Of an empty variable flags of other types take nothing: see PostParse of cli.FlagBase.
+			if !ok || !slices.Contains(changed, key) || value == "" && documented.TypeName() != "string" {
+				continue
+			}
+			if err := flag.Set(flag.Names()[0], value); err != nil {
+				refused = append(refused, fmt.Errorf("%s=%q: %w", key, value, err))
+			}
+		}
+	}
+	return errors.Join(refused...)
 }
 
 // notify tells when something in the directory may have changed; never where the kernel does not tell.
@@ -92,8 +148,14 @@ func notify(ctx context.Context, dir string) (changes <-chan fsnotify.Event, sto
 	return watcher.Events, stop
 }
 
-// read returns the values by their keys. What begins with a dot is the kubelet's own.
+// read returns the values by their keys. What begins with a dot is the kubelet's own: ..data links to a directory
+// with all values of one time, and only then the kubelet shows new keys beside it, one by one.
 func read(dir string) (map[string]string, error) {
+	if version, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
+		dir = version
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -5,11 +5,16 @@ package settings_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/urfave/cli/v3"
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
@@ -85,7 +90,7 @@ func TestWatch(t *testing.T) {
 				v.hold(test.before)
 			}
 			watched, err := settings.Watch(ctx, v.dir, time.Millisecond,
-				func(key string) string { return test.environment[key] })
+				func(key string) string { return test.environment[key] }, flags)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,9 +112,103 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// flags are a program's, with one setting that not every text is right for, and one that has to be long enough.
+func flags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "driver-root", Sources: cli.EnvVars("NVIDIA_DRIVER_ROOT")},
+		&cli.IntFlag{Name: "v", Sources: cli.EnvVars("V"), Value: 2},
+		&cli.DurationFlag{Name: "gpu-read-interval", Sources: cli.EnvVars("GPU_READ_INTERVAL"), Value: time.Minute,
+			Validator: func(interval time.Duration) error {
+				if interval < time.Second {
+					return errors.New("less than a second")
+				}
+				return nil
+			}},
+	}
+}
+
+// A setting that the program would not start with ends no program: all of a cluster would end within minutes,
+// and none would start again. It is told, once, and what was made right is taken.
+func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
+	type values = map[string]string
+	before := values{"NVIDIA_DRIVER_ROOT": "/a", "GPU_READ_INTERVAL": "2s"}
+	for name, test := range map[string]struct {
+		wrong, right values
+		told         string
+	}{
+		"one that is refused": {values{"GPU_READ_INTERVAL": "500ms"}, values{"GPU_READ_INTERVAL": "5s"},
+			`GPU_READ_INTERVAL="500ms": less than a second`},
+		"one that is no number": {values{"V": "loud"}, values{"V": "4"}, `V="loud": `},
+		"beside one that is right": {values{"V": "4", "GPU_READ_INTERVAL": "0"}, values{"V": "4"},
+			`GPU_READ_INTERVAL="0": `},
+		"before an empty one": {values{"V": "loud"}, values{"GPU_READ_INTERVAL": ""}, `V="loud": `},
+		"before another":      {values{"V": "loud"}, values{"NVIDIA_DRIVER_ROOT": "/b"}, `V="loud": `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+			log, ok := logger.GetSink().(ktesting.Underlier)
+			if !ok {
+				t.Fatal("the log is not kept")
+			}
+			told := func() int {
+				return strings.Count(log.GetBuffer().String(), "with the new ones this program would not start")
+			}
+			v := &volume{T: t, dir: t.TempDir()}
+			v.hold(before)
+			watched, err := settings.Watch(klog.NewContext(t.Context(), logger), v.dir, time.Millisecond,
+				func(key string) string { return before[key] }, flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold := func(after values) {
+				all := maps.Clone(before)
+				maps.Copy(all, after)
+				v.hold(all)
+			}
+			hold(test.wrong)
+			for watched.Err() == nil && told() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			// Some looks later it still is as it was.
+			time.Sleep(20 * time.Millisecond)
+			said := strings.Trim(strconv.Quote(test.told), `"`)
+			if watched.Err() != nil || told() != 1 || !strings.Contains(log.GetBuffer().String(), said) {
+				t.Errorf("ended: %v; told %d times: %s", context.Cause(watched), told(), log.GetBuffer().String())
+			}
+			hold(test.right)
+			<-watched.Done()
+			if cause := context.Cause(watched); !errors.Is(cause, settings.ErrChanged) {
+				t.Errorf("it ended for %v", cause)
+			}
+		})
+	}
+}
+
+// What is made as it was ends nothing, and can be wrong once more.
+func TestSettingsThatAreTakenBack(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	v := &volume{T: t, dir: t.TempDir()}
+	v.hold(map[string]string{"V": "2"})
+	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, func(key string) string {
+		return map[string]string{"V": "2"}[key]
+	}, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"loud", "2", "loud", "2"} {
+		v.hold(map[string]string{"V": value})
+		time.Sleep(10 * time.Millisecond)
+		if watched.Err() != nil {
+			t.Fatalf("V=%s: it ended for %v", value, context.Cause(watched))
+		}
+	}
+	v.hold(map[string]string{"V": "3"})
+	<-watched.Done()
+}
+
 func TestWithoutAVolumeNothingIsWatched(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	watched, err := settings.Watch(ctx, "", time.Millisecond, os.Getenv)
+	watched, err := settings.Watch(ctx, "", time.Millisecond, os.Getenv, flags)
 	if err != nil || watched != ctx {
 		t.Errorf("got %v, %v", watched, err)
 	}
