@@ -8,10 +8,13 @@
 #   ./run down        ends what a run has left that was killed
 #
 # GPU_BUNDLE_WORK is a directory to unpack into: one that does not exist, with a short
-# path; by default "work" beside this script. It is removed at the end.
+# path; by default "work" beside this script. It is removed at the end. One that holds files
+# of others is refused.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=${GPU_BUNDLE_WORK:-$here/work}
+# Says that a run made the directory, also where it was killed before all was unpacked.
+mark=$work/.unpacked-by-gpu-bundle
 # What is unpacked, and what a run takes beside it.
 needed=$(cat "$here/NEEDED-MIB")
 
@@ -19,6 +22,14 @@ refuse() {
 	echo "gpu-bundle: this machine cannot be used as it is; nothing was changed" >&2
 	echo "- $1" >&2
 	exit 2
+}
+
+# Removes what a run has left, and nothing of others.
+remove_left() {
+	[ -e "$work" ] || return 0
+	[ -e "$mark" ] || rmdir "$work" 2>/dev/null ||
+		refuse "$work holds files that are not of a run: name a directory that does not exist by GPU_BUNDLE_WORK"
+	rm -rf "$work"
 }
 
 start() {
@@ -30,7 +41,7 @@ start() {
 case "${1:-}" in
 down)
 	[ ! -e "$work/complete" ] || start down
-	rm -rf "$work"
+	remove_left
 	echo "gpu-bundle: nothing of a run is left in $work" >&2
 	exit 0
 	;;
@@ -38,7 +49,7 @@ esac
 if [ -e "$work/complete" ]; then
 	refuse "an earlier run was killed, or is still under way, in $work: end it with ./run down"
 fi
-rm -rf "$work"
+remove_left
 parent=$(dirname "$work")
 free=$(df -Pm "$parent" | { read -r _; read -r _ _ _ free _; echo "$free"; })
 [ "$free" -ge "$needed" ] ||
@@ -48,6 +59,7 @@ mkdir "$work"
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+: >"$mark"
 # Its own unpacker and C library: the machine may have neither xz nor this one.
 "$here/lib/ld.so" --library-path "$here/lib" "$here/lib/xz" --decompress --stdout "$here/payload.tar.xz" | tar -xf - -C "$work" || true
 [ -e "$work/complete" ] || refuse "the archive is damaged: $here/payload.tar.xz could not be unpacked to its end"

@@ -107,14 +107,48 @@ func TestRunRefuses(t *testing.T) {
 // Nothing is there to take down, or only half of what a run unpacks.
 func TestDownWithoutARun(t *testing.T) {
 	testneeds.Root(t, "./run is run as root")
-	dir := unpacked(t, "1")
-	if err := os.Mkdir(filepath.Join(dir, "work"), 0o755); err != nil {
+	for name, left := range map[string][]string{
+		"nothing":           nil,
+		"half of an unpack": {".unpacked-by-gpu-bundle", "VERSION"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := unpacked(t, "1")
+			leave(t, filepath.Join(dir, "work"), left...)
+			if status, said := startAs(t, 0, dir, "down"); status != 0 {
+				t.Errorf("status %d: %s", status, said)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "work")); err == nil {
+				t.Error("what was unpacked is still there")
+			}
+		})
+	}
+}
+
+// A directory that somebody names by GPU_BUNDLE_WORK may be full of their files.
+func TestRunRemovesOnlyItsOwn(t *testing.T) {
+	testneeds.Root(t, "./run is run as root")
+	for _, args := range [][]string{nil, {"down"}} {
+		dir := unpacked(t, "1")
+		leave(t, filepath.Join(dir, "work"), "data")
+		status, said := startAs(t, 0, dir, args...)
+		if status != exitRefused || !strings.Contains(said, "holds files that are not of a run") {
+			t.Errorf("./run %v: status %d, want %d:\n%s", args, status, exitRefused, said)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "work/data")); err != nil {
+			t.Errorf("./run %v: %v", args, err)
+		}
+	}
+}
+
+// leave makes a directory with these files.
+func leave(t *testing.T, dir string, files ...string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if status, said := startAs(t, 0, dir, "down"); status != 0 {
-		t.Errorf("status %d: %s", status, said)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "work")); err == nil {
-		t.Error("what was unpacked is still there")
+	for _, name := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -83,7 +83,7 @@ const (
 	NodeLabelModel = "aliyun.accelerator/nvidia_name"
 	// On nodes, set by controller: the memory of a GPU, such as `23028MiB`.
 	NodeLabelMemory = "aliyun.accelerator/nvidia_mem"
-	// On nodes, set by controller: how many GPUs the node has.
+	// On nodes, set by controller: how many GPUs the node offers.
 	NodeLabelCount = "aliyun.accelerator/nvidia_count"
 )
 

@@ -73,7 +73,7 @@ const (
 	//
 	// To do: Enable the feature gate that the message names.
 	ReasonFeatureDisabled = "GPUFeatureDisabled"
-	// ReasonGangNotHeld (on: pod (controller)): The pod names a gang, and is scheduled without it.
+	// ReasonGangNotHeld (on: pod (controller)): The pod names a gang, and waits or is scheduled without it.
 	//
 	// To do: Follow the message: docs/gangs.md.
 	ReasonGangNotHeld = "GPUGangNotHeld"
@@ -136,7 +136,7 @@ const (
 	//
 	// To do: Nothing, if they were set again; see who changes them, or what the driver says: docs/kernel-limits.md.
 	ReasonMemoryLimitMissing = "GPUMemoryLimitMissing"
-	// ReasonMemoryPastLimit (on: pod): Its processes hold GPU memory that its limit does not count.
+	// ReasonMemoryPastLimit (on: pod (plugin)): Its processes hold GPU memory that its limit does not count.
 	//
 	// To do: Have the program allocate on the device: docs/kernel-limits.md#what-it-does-not-hold.
 	ReasonMemoryPastLimit = "GPUMemoryPastLimit"
@@ -236,7 +236,7 @@ const (
 	//
 	// To do: Wait, or restart the kubelet: docs/audit.md#pods-that-are-gone.
 	ReasonUsedByGonePod = "GPUUsedByGonePod"
-	// ReasonUsedByNoPod (on: node): Processes that belong to no pod are on GPUs.
+	// ReasonUsedByNoPod (on: node): Processes that belong to no known pod are on GPUs.
 	//
 	// To do: See who starts them: docs/audit.md.
 	ReasonUsedByNoPod = "GPUUsedByNoPod"
