@@ -3,6 +3,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,25 +37,44 @@ func (n *node) fillUse(use NodeUse) {
 			c.UsedMiB = mib(used)
 		}
 	}
+	byHolder := map[*Holder]map[int]int64{}
+	for on, bytes := range use.Claims {
+		if h := n.user(on); h != nil {
+			if byHolder[h] == nil {
+				byHolder[h] = map[int]int64{}
+			}
+			byHolder[h][on.GPU] += bytes
+		}
+	}
 	for _, h := range n.holders {
 		for i := range h.Shares {
-			var sum int64
-			for on, bytes := range use.Claims {
-				if on.Namespace == h.Namespace && on.GPU == h.Shares[i].GPU &&
-					slices.ContainsFunc(strings.Split(on.Claim, ","), h.has) {
-					sum += bytes
-				}
-			}
 			// Of who holds GPUs without a claim nobody counts it.
 			if h.Origin != OriginDevicePlugin {
-				h.Shares[i].UsedMiB = mib(sum)
+				h.Shares[i].UsedMiB = mib(byHolder[h][h.Shares[i].GPU])
 			}
 		}
 	}
 }
 
-// has says whether the claim is one of the holder's.
-func (h *Holder) has(claim string) bool { return slices.Contains(h.Claims, claim) }
+// user is the holder of whom it is what is used by the claims; nil where none is known. Whoever uses several claims is
+// among the users of each, so it is that with the fewest pods: a group's are not known.
+func (n *node) user(on ClaimOn) *Holder {
+	var found *Holder
+	for _, h := range n.holders {
+		if h.Namespace == on.Namespace && h.hasSome(strings.Split(on.Claim, ","), on.GPU) &&
+			(found == nil || cmp.Or(cmp.Compare(len(h.Others), len(found.Others)), cmp.Compare(len(h.Pods), len(found.Pods)),
+				strings.Compare(h.Name(), found.Name())) < 0) {
+			found = h
+		}
+	}
+	return found
+}
+
+// hasSome says whether the holder has the GPU, and one of the claims.
+func (h *Holder) hasSome(claims []string, gpu int) bool {
+	return slices.ContainsFunc(h.Shares, func(s Share) bool { return s.GPU == gpu }) &&
+		slices.ContainsFunc(claims, func(claim string) bool { return slices.Contains(h.Claims, claim) })
+}
 
 func mib(bytes int64) *int64 {
 	n := bytes >> 20

@@ -109,3 +109,25 @@ func TestUseByTwoClaims(t *testing.T) {
 		}
 	}
 }
+
+// Also where others share one of the claims: it is told of the pod that has the other for itself.
+func TestUseByAClaimThatIsShared(t *testing.T) {
+	in := inspect.Input{Slices: publish("n1", mode.Share, newGPU("Tesla-T4", 15360)), Nodes: []*corev1.Node{node("n1")}}
+	for name, by := range map[string][]resourceapi.ResourceClaimConsumerReference{
+		"a": {{Resource: "pods", Name: "p"}}, "b": {{Resource: "pods", Name: "p"}, {Resource: "pods", Name: "q"}},
+		"d": {{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g"}},
+	} {
+		in.Claims = append(in.Claims, changed(claim("team/p", "n1 gpu-0-share 3"), func(c *resourceapi.ResourceClaim) {
+			c.Name, c.Status.ReservedFor = name, by
+		}))
+	}
+	in.Used = map[string]inspect.NodeUse{"n1": {Claims: map[inspect.ClaimOn]int64{
+		{Namespace: "team", Claim: "a,b", GPU: 0}: 5 << 30, {Namespace: "team", Claim: "a,d", GPU: 0}: 2 << 30,
+		{Namespace: "team", Claim: "b,d", GPU: 0}: 1 << 30, {Namespace: "team", Claim: "b", GPU: 0}: 1 << 29}}}
+	want := map[string]int64{"p": 7168, "p,q": 1536, "podgroups/g": 0}
+	for _, h := range inspect.New(in).Nodes[0].Holders {
+		if got := *h.Shares[0].UsedMiB; got != want[h.Name()] {
+			t.Errorf("%s uses %d MiB, want %d", h.Name(), got, want[h.Name()])
+		}
+	}
+}

@@ -9,17 +9,20 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
@@ -38,15 +41,11 @@ const (
 	useWithin = 10 * time.Second
 )
 
-// fillUse reads what the pod uses of its claims; where a claim is asked for, what all pods on the pod's node use.
+// fillUse reads what is used of the claims of the pod.
 func (r Reader) fillUse(ctx context.Context, in *why.Input) {
 	ctx, cancel := context.WithTimeout(ctx, useWithin)
 	defer cancel()
-	pod := in.Pod.Name
-	if in.Claim != nil {
-		pod = ""
-	}
-	used, err := r.use(ctx, in.Pod.Spec.NodeName, in.Pod.Namespace, pod)
+	used, err := r.use(ctx, in)
 	switch {
 	case apierrors.IsForbidden(err):
 		in.Notes = append(in.Notes, "You may not read the metrics of the node's plugin (list on pods, get on pods/proxy): "+
@@ -58,9 +57,10 @@ func (r Reader) fillUse(ctx context.Context, in *why.Input) {
 	}
 }
 
-// use reads what claims of a namespace use on a node: by a pod, or by whomever if that is empty. What a container uses
-// that has a GPU by several claims is under the names of all of them, joined by commas.
-func (r Reader) use(ctx context.Context, node, namespace, pod string) (map[why.ClaimGPU]why.Use, error) {
+// use reads what the pod uses of claims; where a claim is asked for, what all pods of its namespace on the pod's node
+// use. What a container uses that has a GPU by several claims is under the names of all of them, joined by commas.
+func (r Reader) use(ctx context.Context, in *why.Input) (map[why.ClaimGPU]why.Use, error) {
+	node := in.Pod.Spec.NodeName
 	plugins, err := r.plugins(ctx, node)
 	if err != nil {
 		return nil, err
@@ -70,20 +70,45 @@ func (r Reader) use(ctx context.Context, node, namespace, pod string) (map[why.C
 		return nil, err
 	}
 	used := map[why.ClaimGPU]why.Use{}
+	named := namesPods(metrics, in.Pod)
 	add := func(name string, to func(u *why.Use, value float64)) {
 		eachGPU(metrics[name], func(gpu int, labels map[string]string, value float64) {
-			if labels["namespace"] != namespace || pod != "" && labels["pod"] != pod {
-				return
-			}
 			key := why.ClaimGPU{Claim: labels["claim"], GPU: gpu}
 			u := used[key]
-			to(&u, value)
+			unnamed := labels["pod"] == "" && !named
+			switch {
+			case labels["namespace"] != in.Pod.Namespace:
+				return
+			case in.Claim != nil || labels["pod"] == in.Pod.Name || unnamed && hasAlone(in, key.Claim):
+				to(&u, value)
+			case unnamed:
+				u.Unknown = true
+			default:
+				return
+			}
 			used[key] = u
 		})
 	}
 	add(metricUsed, func(u *why.Use, value float64) { u.MemoryBytes += int64(value) })
 	add(metricProcesses, func(u *why.Use, value float64) { u.Processes += int(value) })
 	return used, nil
+}
+
+// namesPods says whether series without a pod's name are of others than the pod: of pods that are gone. Else they may
+// be of any pod, as where the plugin cannot read pods.
+func namesPods(metrics map[string]*dto.MetricFamily, pod *corev1.Pod) bool {
+	return gonePods(metrics) || slices.ContainsFunc(metrics[metricUsed].GetMetric(), func(m *dto.Metric) bool {
+		labels := labelsOf(m)
+		return labels["namespace"] == pod.Namespace && labels["pod"] == pod.Name
+	})
+}
+
+// hasAlone says whether one of the claims, by which a container has a GPU, is the pod's and nobody else's.
+func hasAlone(in *why.Input, claims string) bool {
+	return slices.ContainsFunc(in.PodClaims, func(c *resourceapi.ResourceClaim) bool {
+		pods, others := claim.Pods(c)
+		return len(pods) == 1 && !others && slices.Contains(strings.Split(claims, ","), c.Name)
+	})
 }
 
 // eachGPU calls the function for each series of a metric that is about a GPU.

@@ -5,6 +5,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -181,6 +182,59 @@ gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod=
 			want[why.ClaimGPU{Claim: "c", GPU: 2}] = why.Use{MemoryBytes: 5 << 20, Processes: 3}
 			if diff := cmp.Diff(want, in.Used); diff != "" || err != nil {
 				t.Errorf("used of the claim (-want +got):\n%s\n%v", diff, err)
+			}
+		})
+	}
+}
+
+// A plugin that cannot read pods has no names of pods in its metrics: what is used is the pod's if it has a claim for
+// itself, and of what others may use it is not known whose it is.
+func TestReadsWhatAPodUsesWherePluginReadsNoPods(t *testing.T) {
+	const series = `{claim="%s",container="",gpu="2",namespace="team-a",pod="%s",uuid="u"} `
+	const gone = "gpushare_audit_findings{kind=\"gone-pod\"} 1\n"
+	own, shared := why.ClaimGPU{Claim: "p-templated", GPU: 2}, why.ClaimGPU{Claim: "c", GPU: 2}
+	both := why.ClaimGPU{Claim: "c,p-templated", GPU: 2}
+	for name, test := range map[string]struct {
+		findings string
+		pods     map[string]string
+		want     map[why.ClaimGPU]why.Use
+	}{
+		"it reads none": {"", map[string]string{"c": "", "p-templated": "", "c,p-templated": ""}, map[why.ClaimGPU]why.Use{
+			own: {MemoryBytes: 512, Processes: 1}, both: {MemoryBytes: 512, Processes: 1}, shared: {Unknown: true}}},
+		"it knows the pod": {"", map[string]string{"c": "", "p-templated": "", "c,p-templated": "p"},
+			map[why.ClaimGPU]why.Use{both: {MemoryBytes: 512, Processes: 1}}},
+		"of pods that are gone": {gone, map[string]string{"c": "", "p-templated": ""}, map[why.ClaimGPU]why.Use{}},
+		"of another pod":        {"", map[string]string{"c": "q"}, map[why.ClaimGPU]why.Use{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podWith(true)
+			pod.Spec.NodeName, pod.Status.Phase = "n1", corev1.PodRunning
+			claims := map[string]*resourceapi.ResourceClaim{"c": claim("team-a", "c"),
+				"p-templated": claim("team-a", "p-templated")}
+			for name, c := range claims {
+				c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+					Results: []resourceapi.DeviceRequestAllocationResult{{Driver: "gpu.aliyun.com"}}}}
+				c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p"}}
+				if name == "c" {
+					c.Status.ReservedFor = append(c.Status.ReservedFor,
+						resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "q"})
+				}
+			}
+			memory := "# TYPE gpushare_claim_memory_used_bytes gauge\n"
+			processes := "# TYPE gpushare_claim_processes gauge\n"
+			for claim, pod := range test.pods {
+				memory += fmt.Sprintf("gpushare_claim_memory_used_bytes"+series+"512\n", claim, pod)
+				processes += fmt.Sprintf("gpushare_claim_processes"+series+"1\n", claim, pod)
+			}
+			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, pod, pluginOn("n1"),
+				claims["c"], claims["p-templated"])
+			client.AddProxyReactor("pods", func(clienttesting.Action) (bool, rest.ResponseWrapper, error) {
+				return true, answered("# TYPE gpushare_audit_findings gauge\ngpushare_audit_findings{kind=\"no-grant\"} 0\n" +
+					test.findings + memory + processes), nil
+			})
+			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
+			if diff := cmp.Diff(test.want, in.Used); diff != "" || err != nil || len(in.Notes) > 0 {
+				t.Errorf("used (-want +got):\n%s\n%v, notes %q", diff, err, in.Notes)
 			}
 		})
 	}

@@ -15,14 +15,24 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// allAllocated says that there is nothing to look for: the claims have their devices.
-func allAllocated(claims []*resourceapi.ResourceClaim) bool {
-	return !slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
+// allOnNodes says that there is nothing to look for: all claims have their devices, and some have those of a node.
+func allOnNodes(claims []*resourceapi.ResourceClaim) bool {
+	return slices.ContainsFunc(claims, onANode) &&
+		!slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
 }
 
-// elsewhere says of a pod all of whose claims are allocated where that is, and what keeps the pod from there.
+// onANode says whether the claim is allocated on a node, which the scheduler names then. Devices that pods can use from
+// many nodes, as those of another driver, are on none: they have no node selector, or one for nodes' labels.
+func onANode(c *resourceapi.ResourceClaim) bool {
+	return c.Status.Allocation != nil && c.Status.Allocation.NodeSelector != nil &&
+		!slices.ContainsFunc(c.Status.Allocation.NodeSelector.NodeSelectorTerms,
+			func(term corev1.NodeSelectorTerm) bool { return len(term.MatchFields) == 0 }) // the only field is the name
+}
+
+// elsewhere says of a pod of whose claims allOnNodes is true where they are, and what keeps the pod from there.
 func (in Input) elsewhere(claims []*resourceapi.ResourceClaim, room scheduling.Room) (string, error) {
 	nodes := in.byName()
+	claims = slices.DeleteFunc(slices.Clone(claims), func(c *resourceapi.ResourceClaim) bool { return !onANode(c) })
 	has := make([]scheduling.Where, len(claims))
 	names := make([]string, len(claims))
 	for i, c := range claims {

@@ -23,6 +23,17 @@ func on(in *why.Input, name, node string) *resourceapi.ResourceClaim {
 	return claim
 }
 
+// beyond has a claim hold a device of another driver, which pods can use from the nodes of the selector, from all if it
+// is nil.
+func beyond(in *why.Input, name string, selector *corev1.NodeSelector) *resourceapi.ResourceClaim {
+	claim := on(in, name, "n3")
+	result := &claim.Status.Allocation.Devices.Results[0]
+	result.Driver, result.Pool, result.Device = "net.example.com", "net", "vf-0"
+	result.ShareID, result.ConsumedCapacity = nil, nil
+	claim.Status.Allocation.NodeSelector = selector
+	return claim
+}
+
 // A pod that shares claims which have their GPUs can be where these are alone.
 func TestClaimsThatAreAllocatedWhereThePodCannotBe(t *testing.T) {
 	const waits, free = "Pod team-a/train waits: ", "has the GPUs free"
@@ -49,6 +60,28 @@ func TestClaimsThatAreAllocatedWhereThePodCannotBe(t *testing.T) {
 				".\n"}, []string{free}},
 		"a node that is gone": {func(in *why.Input) { waiting(in, on(in, "c", "n4")) }, []string{
 			waits + "claim c is allocated on no node that is known.\n"}, []string{free}},
+		"one whose node is known, and one for all nodes": {func(in *why.Input) {
+			waiting(in, on(in, "c", "n3"), beyond(in, "net", nil))
+		}, []string{waits + "claim c is allocated on node n3, but the pod does not tolerate its taint " +
+			"dedicated:NoSchedule.\n"}, []string{free, "net is allocated", "on node n1"}},
+		"one whose node is gone, and one for all nodes": {func(in *why.Input) {
+			waiting(in, on(in, "c", "n4"), beyond(in, "net", nil))
+		}, []string{waits + "claim c is allocated on no node that is known.\n"}, []string{free}},
+		"one for all nodes": {func(in *why.Input) {
+			waiting(in, beyond(in, "net", nil))
+			cordonAll(in)
+		}, []string{waits + "no node has room for its GPUs now.\n", "What would help:\n- node n1 has the GPUs free, but it " +
+			"takes no new pods"}, []string{"allocated on"}},
+		"one for a zone": {func(in *why.Input) {
+			waiting(in, beyond(in, "net", &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone,
+					Operator: corev1.NodeSelectorOpIn, Values: []string{"z"}}}}}}))
+			cordonAll(in)
+			for _, node := range in.Nodes[1:] {
+				node.Labels = map[string]string{corev1.LabelTopologyZone: "z"}
+			}
+		}, []string{waits + "no node has room for its GPUs now.\n", "What would help:\n- node n2 has the GPUs free, but it " +
+			"takes no new pods"}, []string{"allocated on"}},
 		"one of two claims": {func(in *why.Input) {
 			*in = many(t, mode.Share, "", 0, 0, 0, 0)
 			in.Nodes[3].Spec.Unschedulable = true
@@ -63,6 +96,12 @@ func TestClaimsThatAreAllocatedWhereThePodCannotBe(t *testing.T) {
 			test.change(&in)
 			checkSays(t, printed(t, in), test.want, test.not)
 		})
+	}
+}
+
+func cordonAll(in *why.Input) {
+	for _, node := range in.Nodes {
+		node.Spec.Unschedulable = true
 	}
 }
 
@@ -108,9 +147,10 @@ func TestClaimWithoutPodWhereNodesAreTainted(t *testing.T) {
 		}, []string{"It would fit on node n2 (gpu-0-share; tainted dedicated:NoSchedule), node n3 (gpu-0-share; tainted " +
 			"dedicated:NoSchedule), for a pod that tolerates the taints.\n", "n3    1     nothing: it has room"},
 			[]string{"does not tolerate", "soft"}},
-		"on such a node and another": {func(in *why.Input) { in.Claim = asking("team-a", "c", "share.gpu.aliyun.com", "8Gi") },
-			[]string{". It would fit on node n2 (gpu-0-share). It would fit on node n3 (gpu-0-share; tainted " +
-				"dedicated:NoSchedule), for a pod that tolerates the taints.\n"}, nil},
+		"on such a node and another": {func(in *why.Input) {
+			in.Claim = asking("team-a", "c", "share.gpu.aliyun.com", "8Gi")
+		}, []string{". It would fit on node n2 (gpu-0-share). It would fit on node n3 (gpu-0-share; tainted " +
+			"dedicated:NoSchedule), for a pod that tolerates the taints.\n"}, nil},
 		"where Kubernetes closes nodes": {func(in *why.Input) {
 			in.Claim = asking("team-a", "c", "share.gpu.aliyun.com", "8Gi")
 			in.Nodes[1].Spec.Unschedulable = true

@@ -88,18 +88,25 @@ func (a *Answer) has(in Input, claims []*resourceapi.ResourceClaim) {
 		}
 	}
 	if in.Used != nil {
-		a.fillUses(in.Used)
+		whose := "the pod"
+		if in.Claim != nil {
+			whose = "its pods"
+		}
+		a.fillUses(in.Used, whose)
 	}
 }
 
 // fillUses says what is used of each device's GPUs. It is known by claim and GPU alone: the first of several devices
 // that a claim has on a GPU, as one for each container, says it of all, as does that of several claims by which a
-// container has the GPU.
-func (a *Answer) fillUses(used map[ClaimGPU]Use) {
+// container has the GPU. whose are the pods of which it is known.
+func (a *Answer) fillUses(used map[ClaimGPU]Use, whose string) {
 	told := map[ClaimGPU]bool{}
 	for i := range a.Has {
 		d := &a.Has[i]
 		for _, gpu := range d.indices {
+			if unknown(used, d.Claim, gpu) {
+				continue
+			}
 			var sum Use
 			var with []string
 			again := false
@@ -113,15 +120,26 @@ func (a *Answer) fillUses(used map[ClaimGPU]Use) {
 				}
 				told[of] = true
 				sum.MemoryBytes, sum.Processes = sum.MemoryBytes+use.MemoryBytes, sum.Processes+use.Processes
-				with = append(with, d.countedWith(a.Has[i+1:], of)...)
+				with = append(with, d.countedWith(slices.Concat(a.Has[:i], a.Has[i+1:]), of)...)
+				with = append(with, a.notAsked(of)...)
 			}
 			if again && sum == (Use{}) {
 				continue
 			}
 			slices.Sort(with)
-			d.Uses = append(d.Uses, sum.text(gpu, len(d.indices), slices.Compact(with)))
+			d.Uses = append(d.Uses, sum.text(whose, gpu, len(d.indices), slices.Compact(with)))
 		}
 	}
+}
+
+// unknown says that it is not known how much the claim's pods use of the GPU.
+func unknown(used map[ClaimGPU]Use, claim string, gpu int) bool {
+	for of, use := range used {
+		if use.Unknown && of.GPU == gpu && of.names(claim) {
+			return true
+		}
+	}
+	return false
 }
 
 // names says whether the claim is that by which the GPU is used, or one of several.
@@ -139,6 +157,19 @@ func (d *Device) countedWith(others []Device, of ClaimGPU) []string {
 			with = append(with, "request "+o.Request)
 		default:
 			with = append(with, "claim "+o.Claim+", request "+o.Request)
+		}
+	}
+	return with
+}
+
+// notAsked are the other claims by which the GPU is used, of which the answer has no device there.
+func (a *Answer) notAsked(of ClaimGPU) []string {
+	var with []string
+	for _, claim := range strings.Split(of.Claim, ",") {
+		if !slices.ContainsFunc(a.Has, func(d Device) bool {
+			return d.Claim == claim && slices.Contains(d.indices, of.GPU)
+		}) {
+			with = append(with, "claim "+claim)
 		}
 	}
 	return with
@@ -212,8 +243,8 @@ func (d *Device) readStatus(claim *resourceapi.ResourceClaim, result resourceapi
 }
 
 // text is the use of a GPU in words, of so many that the device has, counted together with others.
-func (u Use) text(index, of int, with []string) string {
-	text := "nothing at the moment: no process is on the GPU"
+func (u Use) text(whose string, index, of int, with []string) string {
+	text := "nothing at the moment: no process of " + whose + " is on the GPU"
 	if u.Processes > 0 || u.MemoryBytes > 0 {
 		text = fmt.Sprintf("%d MiB of memory, by %s", u.MemoryBytes>>20, number(u.Processes, "process"))
 	}

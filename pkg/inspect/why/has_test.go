@@ -59,11 +59,11 @@ func TestUseIsToldOnce(t *testing.T) {
 		"two requests, no process": {nil, map[why.ClaimGPU]why.Use{{Claim: "train-gpu", GPU: 1}: {}}, `
   claim:     train-gpu, request a
   has:       3Gi of memory
-  uses:      nothing at the moment: no process is on the GPU
+  uses:      nothing at the moment: no process of the pod is on the GPU
 
   claim:     train-gpu, request b
   has:       3Gi of memory
-  uses:      nothing at the moment: no process is on the GPU
+  uses:      nothing at the moment: no process of the pod is on the GPU
 `},
 		"two claims": {[]string{"c"}, map[why.ClaimGPU]why.Use{
 			{Claim: "more-gpu,train-gpu", GPU: 1}: {MemoryBytes: 1 << 30, Processes: 1},
@@ -79,15 +79,28 @@ func TestUseIsToldOnce(t *testing.T) {
   has:       3Gi of memory
   uses:      1 MiB of memory, by 1 process
 `},
+		"whose it is is not known": {[]string{"c"}, map[why.ClaimGPU]why.Use{
+			{Claim: "train-gpu", GPU: 1}:          {Unknown: true},
+			{Claim: "more-gpu,train-gpu", GPU: 1}: {MemoryBytes: 1 << 30, Processes: 1}}, `
+  claim:     train-gpu, request a
+  has:       3Gi of memory
+
+  claim:     train-gpu, request b
+  has:       3Gi of memory
+
+  claim:     more-gpu, request c
+  has:       3Gi of memory
+  uses:      1024 MiB of memory, by 1 process, counted together with claim train-gpu, request a; claim train-gpu, request b
+`},
 		"each of its claims": {[]string{"c"}, map[why.ClaimGPU]why.Use{
 			{Claim: "more-gpu", GPU: 1}: {MemoryBytes: 1 << 20, Processes: 1}}, `
   claim:     train-gpu, request a
   has:       3Gi of memory
-  uses:      nothing at the moment: no process is on the GPU
+  uses:      nothing at the moment: no process of the pod is on the GPU
 
   claim:     train-gpu, request b
   has:       3Gi of memory
-  uses:      nothing at the moment: no process is on the GPU
+  uses:      nothing at the moment: no process of the pod is on the GPU
 
   claim:     more-gpu, request c
   has:       3Gi of memory
@@ -105,6 +118,34 @@ func TestUseIsToldOnce(t *testing.T) {
 			in.Used = test.used
 			want := "Pod team-a/train runs on node n2.\n" +
 				strings.ReplaceAll(test.want, "\n  claim:", "\ngpu-1 (NVIDIA-A10, GPU-n2-b)\n  claim:")
+			if diff := cmp.Diff(want, printed(t, in)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Of a claim it is what all its pods use, and that of a container which has the GPU by another claim, too, says so.
+func TestUseOfAClaim(t *testing.T) {
+	for name, test := range map[string]struct {
+		used map[why.ClaimGPU]why.Use
+		want string
+	}{
+		"by another claim, too": {map[why.ClaimGPU]why.Use{
+			{Claim: "shared,train-gpu", GPU: 1}: {MemoryBytes: 1 << 30, Processes: 1},
+			{Claim: "train-gpu", GPU: 1}:        {MemoryBytes: 1 << 30, Processes: 1}},
+			"  uses:      2048 MiB of memory, by 2 processes, counted together with claim shared\n"},
+		"nothing": {map[why.ClaimGPU]why.Use{},
+			"  uses:      nothing at the moment: no process of its pods is on the GPU\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			in.Claim = prepared(t, &in, "train", "a")
+			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
+				Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			in.Used = test.used
+			want := "Claim team-a/train-gpu is allocated and used by pod team-a/train.\n\ngpu-1 (NVIDIA-A10, GPU-n2-b)\n" +
+				"  claim:     train-gpu, request a\n  has:       3Gi of memory\n" + test.want
 			if diff := cmp.Diff(want, printed(t, in)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -41,7 +41,7 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 		a.say("The scheduler", "would give up: "+room.Refused.Error())
 	case room.Fits():
 		a.fits(in, pod, room, what)
-	case allAllocated(claims): // all nodes count as free for it, and who calls says where it can be alone
+	case allOnNodes(claims): // all nodes count as free for it, and who calls says where it can be alone
 	default:
 		a.help(in, room)
 	}

@@ -69,6 +69,8 @@ type ClaimGPU struct {
 type Use struct {
 	MemoryBytes int64
 	Processes   int
+	// Unknown says that more is used, of which it is not known whether it is the pod's.
+	Unknown bool
 }
 
 // HasGPUs says whether the pod has devices of the driver by a claim.
@@ -226,7 +228,7 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 // reason is why a pod for which there is no room waits.
 func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
 	room scheduling.Room) (string, error) {
-	if allAllocated(claims) {
+	if allOnNodes(claims) {
 		return in.elsewhere(claims, room)
 	}
 	reason := "no node has room for its GPUs now"

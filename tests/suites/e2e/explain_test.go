@@ -49,7 +49,7 @@ func TestExplainSaysWhatAPodLacksAndWhatItHas(t *testing.T) {
 	held := ns.ClaimOf(t, "nine")
 	explained(t, ns, "pod/nine", "Pod "+ns.Name+"/nine runs on node old.", fmt.Sprintf("\ngpu-%d (", gpu),
 		"claim:     "+held.Name+", request gpu", "has:       9Gi of memory", "isolation: none", "uses:      nothing at "+
-			"the moment: no process is on the GPU")
+			"the moment: no process of the pod is on the GPU")
 
 	ns.Delete(t, "nine")
 	ns.WaitRunning(t, "waits")
