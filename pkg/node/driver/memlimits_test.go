@@ -29,7 +29,7 @@ import (
 type table struct {
 	limits  map[string]uint64
 	refuses error
-	// kind is who counts. By Misc the nearest limit above is told, and nothing where there is none.
+	// kind is who counts. By Misc the nearest limit above is told, and nothing where there is none; none is dropped.
 	kind memlimit.Kind
 }
 
@@ -38,7 +38,7 @@ func (t *table) PCIAddress() (string, error) { return "0000:02:00.0", nil }
 func (t *table) Set(dir string, hard uint64) error {
 	switch {
 	case t.refuses != nil:
-	case hard == nvmllimit.NoLimit:
+	case hard == nvmllimit.NoLimit && t.kind != memlimit.Misc:
 		delete(t.limits, dir)
 	default:
 		t.limits[dir] = hard

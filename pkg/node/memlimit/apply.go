@@ -27,7 +27,7 @@ type Start struct {
 // A start that fails leaves the pod's limit as it was: Check would say that the pod's other containers had been without
 // theirs. So that limit changes last, and is written down before, as the hook may be ended meanwhile.
 func (h Host) Apply(g GPU, c Target, s Start) error {
-	return h.locked(c.UUID, func(entries []Entry, keep func([]Entry) error) error {
+	return h.locked(c, func(entries []Entry, keep func([]Entry) error) error {
 		others := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool {
 			return e.Container == s.Container && e.Share == s.Share
 		})
@@ -44,26 +44,27 @@ func (h Host) Apply(g GPU, c Target, s Start) error {
 		if err := keep(all); err != nil {
 			return err
 		}
-		if err := h.setPod(g, e, limits); err != nil {
-			if _, ofPod := limits[e.PodDir]; ofPod {
-				before, had := wanted(entries, c)[e.PodDir]
-				if !had {
-					before = memlimit.NoLimit
-				}
-				_ = g.Set(h.dir(e.PodDir), before) // Where that fails, Check sets it again.
-			}
-			return errors.Join(err, keep(entries))
+		held, err := h.setPod(g, c, all, e)
+		if err == nil {
+			return keep(held)
 		}
-		return nil
+		if _, ofPod := limits[e.PodDir]; ofPod {
+			before, had := wanted(entries, c)[e.PodDir]
+			if !had {
+				before = memlimit.NoLimit
+			}
+			_ = g.Set(h.dir(e.PodDir), before) // Where that fails, Check sets it again.
+		}
+		return errors.Join(err, keep(entries))
 	})
 }
 
-// apply sets the limits of an entry's control groups.
-func (h Host) apply(g GPU, e Entry, limits map[string]uint64) error {
-	if err := h.setOwn(g, e, limits); err != nil {
-		return err
+// apply sets the limits of an entry's control groups. held are the entries as setPod has them.
+func (h Host) apply(g GPU, c Target, entries []Entry, e Entry) (held []Entry, err error) {
+	if err := h.setOwn(g, e, wanted(entries, c)); err != nil {
+		return entries, err
 	}
-	return h.setPod(g, e, limits)
+	return h.setPod(g, c, entries, e)
 }
 
 // setOwn sets the limit of the container's control group, if it has one of its own.
@@ -75,24 +76,66 @@ func (h Host) setOwn(g GPU, e Entry, limits map[string]uint64) error {
 }
 
 // setPod sets the limit of the pod's control group, if it has one, and has that hold a container that has none of
-// its own.
-func (h Host) setPod(g GPU, e Entry, limits map[string]uint64) error {
-	if pod, ofPod := limits[e.PodDir]; ofPod {
-		if err := h.set(g, e.PodDir, pod); err != nil {
-			return err
-		}
+// its own. Where it cannot, since the driver's table has an earlier container's limit on the group (§2), which nothing
+// takes off, the container gets its share as a limit of its own: held are the entries with that.
+func (h Host) setPod(g GPU, c Target, entries []Entry, e Entry) (held []Entry, err error) {
+	limits := wanted(entries, c)
+	pod, ofPod := limits[e.PodDir]
+	if !ofPod {
+		return entries, nil
 	}
 	if !e.WholePod {
-		return nil
+		return entries, h.set(g, e.PodDir, pod)
 	}
-	// The driver's table may still have an earlier container's limit on the group (§2), which would
-	// hide the pod's, also where it reads the same. Clearing may fail where there is none, so its
-	// error counts only if there is.
-	cleared := g.Set(h.dir(e.Dir), memlimit.NoLimit)
-	if err := h.verify(g, e, limits); err != nil {
-		return errors.Join(err, cleared)
+	before, err := g.Get(h.dir(e.Dir))
+	if err != nil && !errors.Is(err, memlimit.ErrUnset) {
+		return entries, err
 	}
-	return nil
+	if err := h.set(g, e.PodDir, pod); err != nil {
+		return entries, err
+	}
+	if hides, err := h.hides(g, e, before, pod); err != nil || !hides {
+		return entries, err
+	}
+	held = slices.Clone(entries)
+	at := slices.Index(held, e)
+	e.WholePod = false
+	held[at] = e
+	// The pod's limit goes with the last running container that it holds: those that have ended hold it no longer.
+	held = h.current(held)
+	limits = wanted(held, c)
+	if err := h.set(g, e.Dir, limits[e.Dir]); err != nil {
+		return entries, err
+	}
+	if _, still := limits[e.PodDir]; still {
+		return held, nil
+	}
+	return held, g.Set(h.dir(e.PodDir), memlimit.NoLimit)
+}
+
+// hides says whether a container's control group has a limit of its own, which would hide the one that its pod was
+// given just now. before is how the group read until then.
+func (h Host) hides(g GPU, e Entry, before memlimit.Limit, pod uint64) (bool, error) {
+	got, err := g.Get(h.dir(e.Dir))
+	switch {
+	case errors.Is(err, memlimit.ErrUnset):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !matches(got, pod):
+		return true, nil
+	case !matches(before, pod):
+		return false, nil // It follows the pod's.
+	case got.Used > 0:
+		return false, nil // What is used is the pod's: the container has not started yet.
+	}
+	// It read the same before, as beside another container of the pod: does it follow?
+	lower := pod - mib
+	if err := g.Set(h.dir(e.PodDir), lower); err != nil {
+		return false, err
+	}
+	got, err = g.Get(h.dir(e.Dir))
+	return !matches(got, lower), errors.Join(err, h.set(g, e.PodDir, pod))
 }
 
 // checkContainers reports that as many others have the share as may: a container of another pod has all

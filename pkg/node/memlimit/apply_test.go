@@ -9,34 +9,129 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 )
 
-// A driver that has "no limit" for a limit of the group's own would hide the pod's by Misc: nothing would hold the
-// container.
-func TestNoLimitThatHidesThePods(t *testing.T) {
-	n := newNode(t, Misc)
-	n.keeps = true
-	if err := n.start("1", "a", "s", 3, only); err == nil || !strings.Contains(err.Error(), "reads unlimited, not 3072 MiB") {
-		t.Errorf("a container starts that may have %d MiB: %v", n.bound(n.dir("/kubepods/pod1/a")), err)
+func prepared(types.UID) (bool, error) { return true, nil }
+
+// isWell is that all containers have their limits: this one 3 GiB.
+func (n *node) isWell(leaf string) {
+	n.t.Helper()
+	if bound := n.bound(n.dir(leaf)); bound != 3<<10 {
+		n.t.Errorf("%s may have %d MiB", leaf, bound)
 	}
-	// One that runs is told of.
-	n = newNode(t, Misc)
-	n.must(n.start("1", "a", "s", 3, only))
-	n.keeps, n.limits[n.dir("/kubepods/pod1/a")] = true, 1<<64-1
-	missing, err := n.Check(n.driver, n.c, func(types.UID) (bool, error) { return true, nil })
-	if err != nil || len(missing) != 1 || missing[0].Failed == nil {
-		t.Errorf("%+v, %v", missing, err)
+	if missing, err := n.Check(n.driver, n.c, prepared); err != nil || len(missing) > 0 {
+		n.t.Errorf("%+v, %v", missing, err)
 	}
 }
 
-// A stale limit (§2) that is as large as the pod's reads like the pod's. It has to go all the same: what a container
-// takes below its own limit is not counted for its pod.
-func TestStaleLimitThatReadsAsThePods(t *testing.T) {
+// A limit of a container that is gone, by the address of its group (§2), hides the pod's, and nothing takes it off.
+// One that is as large reads like the pod's. What a container takes below it is not counted for the pod.
+func TestStaleLimitByMisc(t *testing.T) {
+	const a, b, c = "/kubepods/pod1/a", "/kubepods/pod1/b", "/kubepods/pod1/c"
+	for _, stale := range []uint64{10 << 30, 1 << 30, 3 << 30, memlimit.NoLimit} {
+		n := newNode(t, Misc)
+		n.limits[n.dir(a)] = stale
+		n.must(n.start("1", "a", "s", 3, only))
+		n.has(map[string]int64{"1": -1, "1/a": 3})
+		n.isWell(a)
+		// What one that started beside it, and one that is started again, have is the pod's.
+		n.must(n.start("1", "b", "s", 3, only))
+		n.ends("1/a")
+		n.must(n.start("1", "a2", "s", 3, only))
+		n.has(map[string]int64{"1": 3, "1/a": 3})
+		n.isWell(b)
+		// There the pod has its limit before.
+		n.limits[n.dir(c)] = stale
+		n.must(n.start("1", "c", "s", 3, only))
+		n.has(map[string]int64{"1": 3, "1/a": 3, "1/c": 3})
+		n.isWell(c)
+	}
+}
+
+// The pod's limit goes once the only container that runs has one of its own.
+func TestStaleLimitOfAContainerThatIsStartedAgain(t *testing.T) {
 	n := newNode(t, Misc)
 	n.must(n.start("1", "a", "s", 3, only))
-	n.limits[n.dir("/kubepods/pod1/b")] = 3 << 30
+	n.ends("1/a")
+	n.limits[n.dir("/kubepods/pod1/b")] = 10 << 30
+	n.must(n.start("1", "b", "s", 3, only))
+	n.has(map[string]int64{"1": -1, "1/b": 3})
+	n.isWell("/kubepods/pod1/b")
+}
+
+// Somebody may have lifted the limit of one that runs.
+func TestNoLimitThatHidesThePods(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.limits[n.dir("/kubepods/pod1/a")] = memlimit.NoLimit
+	missing, err := n.Check(n.driver, n.c, prepared)
+	if err != nil || len(missing) != 1 || missing[0].Failed != nil ||
+		!strings.Contains(missing[0].Found.Error(), "reads unlimited, not 3072 MiB") {
+		t.Errorf("%+v, %v", missing, err)
+	}
+	n.isWell("/kubepods/pod1/a")
+}
+
+// A pod's limit that somebody raised is told, also where nothing else differs.
+func TestPodsLimitThatIsRaised(t *testing.T) {
+	for _, k := range []Kind{DMem, Misc} {
+		n := newNode(t, k)
+		n.must(n.start("1", "a", "s", 3, only))
+		n.limits[n.dir("/kubepods/pod1")] = 9 << 30
+		missing, err := n.Check(n.driver, n.c, prepared)
+		if err != nil || len(missing) != 1 || missing[0].Failed != nil {
+			t.Errorf("%s: %+v, %v", k, missing, err)
+		}
+		n.isWell("/kubepods/pod1/a")
+	}
+}
+
+// The driver takes no limit below what is in use: a container starts beside one that uses all, too.
+func TestStartBesideOneThatUsesAll(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.used[n.dir("/kubepods/pod1")] = 3 << 30
 	n.must(n.start("1", "b", "s", 3, only))
 	n.has(map[string]int64{"1": 3})
+}
+
+// It is seen by the pod's limit whether its container's follows: a hook may be ended meanwhile.
+func TestEndedWhileALimitIsTold(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.asked = func(call, _ string) error {
+		if call == "get" && n.limits[n.dir("/kubepods/pod1")] == 3<<30-mib {
+			panic("the hook is ended")
+		}
+		return nil
+	}
+	func() {
+		defer func() { _ = recover() }()
+		t.Errorf("it starts: %v", n.start("1", "b", "s", 3, only))
+	}()
+	n.asked = nil
+	if got := n.limits[n.dir("/kubepods/pod1")]; got != 3<<30-mib {
+		t.Errorf("the pod has %d", got)
+	}
+	if missing, err := n.Check(n.driver, n.c, prepared); err != nil || len(missing) > 0 {
+		t.Errorf("it is said that others are without limits: %+v, %v", missing, err)
+	}
+	n.has(map[string]int64{"1": 3})
+}
+
+// The driver may be loaded anew so that the kernel counts: the limit of the pod does for containers no more.
+func TestPodsLimitOnceTheKernelCounts(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.limits, n.kind, n.c.Kind = map[string]uint64{}, DMem, DMem
+	missing, err := n.Check(n.driver, n.c, prepared)
+	if err != nil || len(missing) != 1 || missing[0].Failed != nil {
+		t.Errorf("%+v, %v", missing, err)
+	}
+	n.has(map[string]int64{"1": 3, "1/a": 3})
+	n.isWell("/kubepods/pod1/a")
 }
 
 // A start that fails, or whose hook is ended, leaves its pod's other containers as they were, and nobody is told that
@@ -49,16 +144,18 @@ func TestStartThatFailsBesideAnother(t *testing.T) {
 	for name, tc := range map[string]struct {
 		call, group string
 		how         func() error
-		pod         int64
+		// pod is what the pod has then, checked what it has after a Check.
+		pod, checked int64
 	}{
-		"its own limit is refused":         {"set", leaf, fails, 3},
-		"its own limit cannot be read":     {"get", leaf, fails, 3},
-		"the pod's limit is refused":       {"set", pod, fails, 3},
-		"the pod's limit cannot be read":   {"get", pod, fails, 3},
-		"ended while its own limit is set": {"set", leaf, killed, 3},
-		"ended while its own is read":      {"get", leaf, killed, 3},
+		"its own limit is refused":         {"set", leaf, fails, 3, 3},
+		"its own limit cannot be read":     {"get", leaf, fails, 3, 3},
+		"the pod's limit is refused":       {"set", pod, fails, 3, 3},
+		"the pod's limit cannot be read":   {"get", pod, fails, 3, 3},
+		"ended while its own limit is set": {"set", leaf, killed, 3, 3},
+		"ended while its own is read":      {"get", leaf, killed, 3, 3},
 		// Its share counts for the pod from then on.
-		"ended while the pod's is read": {"get", pod, killed, 5},
+		"ended while the pod's is read": {"get", pod, killed, 5, 5},
+		"ended while the pod's is set":  {"set", pod, killed, 3, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, DMem)
@@ -80,10 +177,11 @@ func TestStartThatFailsBesideAnother(t *testing.T) {
 			n.ends("1/b")
 			delete(n.limits, n.dir(leaf)) // The kernel drops it with the group (§2).
 			n.has(map[string]int64{"1": tc.pod, "1/a": 3})
-			missing, err := n.Check(n.driver, n.c, func(types.UID) (bool, error) { return true, nil })
+			missing, err := n.Check(n.driver, n.c, prepared)
 			if err != nil || len(missing) > 0 {
 				t.Errorf("it is said that others are without limits: %+v, %v", missing, err)
 			}
+			n.has(map[string]int64{"1": tc.checked, "1/a": 3})
 		})
 	}
 }
@@ -108,27 +206,30 @@ func TestStartThatCannotBeWrittenDown(t *testing.T) {
 func TestLimitOfAPodByMiscIsNotLeft(t *testing.T) {
 	none := func(types.UID) (bool, error) { return false, nil }
 	n := newNode(t, Misc)
-	n.asked = func(call, dir string) error {
-		if call == "get" && dir == n.dir("/kubepods/pod1/a") {
-			panic("the hook is ended")
+	// once is for the container's group, after the pod has its limit.
+	once := func(do func() error) func(call, dir string) error {
+		return func(call, dir string) error {
+			if call == "get" && dir == n.dir("/kubepods/pod1/a") && n.limits[n.dir("/kubepods/pod1")] == 3<<30 {
+				n.asked = nil
+				return do()
+			}
+			return nil
 		}
-		return nil
 	}
+	n.asked = once(func() error { panic("the hook is ended") })
 	func() {
 		defer func() { _ = recover() }()
-		_ = n.start("1", "a", "s", 3, only)
+		t.Errorf("it starts: %v", n.start("1", "a", "s", 3, only))
 	}()
-	n.asked = nil
-	if _, err := n.Check(n.driver, n.c, none); err != nil || len(n.limits) > 0 {
-		t.Errorf("after a hook that was ended: %v, %v", n.limits, err)
+	n.has(map[string]int64{"1": 3})
+	if _, err := n.Check(n.driver, n.c, none); err != nil {
+		t.Errorf("after a hook that was ended: %v", err)
 	}
-	n.asked = func(call, dir string) error {
-		if call == "get" && dir == n.dir("/kubepods/pod1/a") {
-			return errors.New("no answer")
-		}
-		return nil
+	n.has(map[string]int64{"1": -1})
+	failed := errors.New("no answer")
+	n.asked = once(func() error { return failed })
+	if err := n.start("1", "a", "s", 3, only); !errors.Is(err, failed) {
+		t.Errorf("it starts: %v", err)
 	}
-	if err := n.start("1", "a", "s", 3, only); err == nil || len(n.limits) > 0 {
-		t.Errorf("after a start that failed: %v, %v", n.limits, err)
-	}
+	n.has(map[string]int64{"1": -1})
 }

@@ -3,6 +3,7 @@
 package memlimit
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,11 +23,11 @@ type Missing struct {
 
 // Check compares the limits of a GPU's running containers with their shares, and sets those
 // that differ: a driver that is loaded anew has lost them (§1), and somebody may have changed
-// them. It removes the entries of claims that are not prepared any more. Of kind Misc it clears
+// them. It removes the entries of claims that are not prepared any more. Of kind Misc it lifts
 // their pods' limits, which the driver's table would keep (§2). prepared is asked while no container
 // can start on the GPU: it has to know also the claims that were prepared a moment ago.
 func (h Host) Check(g GPU, c Target, prepared func(claim types.UID) (bool, error)) (missing []Missing, err error) {
-	err = h.locked(c.UUID, func(entries []Entry, keep func([]Entry) error) error {
+	err = h.locked(c, func(entries []Entry, keep func([]Entry) error) error {
 		var kept []Entry
 		for _, e := range entries {
 			still, err := prepared(e.Claim)
@@ -52,11 +53,30 @@ func (h Host) Check(g GPU, c Target, prepared func(claim types.UID) (bool, error
 			if found == nil || !h.exists(e.Dir) {
 				continue
 			}
-			missing = append(missing, Missing{Entry: e, UUID: c.UUID, Found: found, Failed: h.apply(g, e, limits)})
+			held := h.heldTighter(g, e, limits)
+			var failed error
+			kept, failed = h.apply(g, c, kept, e)
+			limits = wanted(kept, c)
+			if failed == nil && held {
+				continue
+			}
+			missing = append(missing, Missing{Entry: e, UUID: c.UUID, Found: found, Failed: failed})
 		}
 		return keep(kept)
 	})
 	return missing, err
+}
+
+// heldTighter says that an entry's control groups have their limits, but that the pod's is lower: so a hook leaves it
+// that is ended before it raises it, and nobody was without a limit.
+func (h Host) heldTighter(g GPU, e Entry, limits map[string]uint64) bool {
+	got, err := g.Get(h.dir(e.PodDir))
+	if pod, ofPod := limits[e.PodDir]; err != nil || !ofPod || got.Hard >= pod {
+		return false
+	}
+	tighter := maps.Clone(limits)
+	tighter[e.PodDir] = got.Hard
+	return h.verify(g, e, tighter) == nil
 }
 
 // Used is what a container, or all of a pod, is charged with of a GPU.
@@ -71,7 +91,7 @@ type Used struct {
 // groups or, where the pod has the limit, of that. A container of which it cannot be read
 // is left out.
 func (h Host) Used(g GPU, c Target) (used []Used, err error) {
-	err = h.locked(c.UUID, func(entries []Entry, keep func([]Entry) error) error {
+	err = h.locked(c, func(entries []Entry, keep func([]Entry) error) error {
 		used = h.usedBy(g, entries)
 		return keep(entries)
 	})

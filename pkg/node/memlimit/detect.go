@@ -52,6 +52,9 @@ func (h Host) KindOf(g GPU) (Kind, error) {
 // tries it and the GPU follow: several are tried side by side.
 const scratchPrefix = "gpushare-probe-"
 
+// scratchChild is a control group in one of those.
+const scratchChild = "below"
+
 // removeScratch removes what was left by processes that were killed while they tried.
 func (h Host) removeScratch(kubelet string) {
 	left, err := filepath.Glob(h.dir(filepath.Join(kubelet, scratchPrefix+"*")))
@@ -63,6 +66,7 @@ func (h Host) removeScratch(kubelet string) {
 		pid, err := strconv.Atoi(process)
 		if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 			// One that cannot be removed harms nobody: it has no processes.
+			_ = os.Remove(filepath.Join(dir, scratchChild))
 			_ = os.Remove(dir)
 		}
 	}
@@ -95,6 +99,10 @@ func (h Host) Detect(g GPU, kubelet string) (kind Kind, err error) {
 	if err := h.set(g, scratch, trialLimit); err != nil {
 		return "", fmt.Errorf("a limit was tried: %w", err)
 	}
+	var below error
+	if kind == Misc {
+		below = h.tryBelow(g, scratch)
+	}
 	if err := g.Set(h.dir(scratch), memlimit.NoLimit); err != nil {
 		return "", fmt.Errorf("a limit was tried, and could not be cleared: %w", err)
 	}
@@ -103,9 +111,27 @@ func (h Host) Detect(g GPU, kubelet string) (kind Kind, err error) {
 		return "", fmt.Errorf("a limit was tried, and is still there after it was cleared: %w",
 			mismatch(scratch, got, memlimit.NoLimit, err))
 	}
-	if err == nil && kind == Misc && got.Hard == memlimit.NoLimit {
-		return "", fmt.Errorf("a limit was tried, and control group %s reads unlimited after it was cleared: the limit of a "+
-			"pod would not hold such a group", scratch)
+	if below != nil {
+		return "", below
 	}
 	return kind, nil
+}
+
+// tryBelow reports that the limit of a control group does not hold one below it, as a pod's has to hold containers. One
+// that reads otherwise has a limit that the driver's table kept of a group that has gone (§2), as many have on a node
+// that has long run. That tells nothing, and such containers get limits of their own.
+func (h Host) tryBelow(g GPU, scratch string) (err error) {
+	below := filepath.Join(scratch, scratchChild)
+	if err := os.Mkdir(h.dir(below), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make a control group below the one that a limit is tried on: %w", err)
+	}
+	defer func() {
+		if removed := os.Remove(h.dir(below)); removed != nil {
+			err = errors.Join(err, fmt.Errorf("remove the control group below the one that a limit was tried on: %w", removed))
+		}
+	}()
+	if _, err := g.Get(h.dir(below)); err != nil {
+		return fmt.Errorf("a limit was tried, and does not hold the control group below: %w", err)
+	}
+	return nil
 }

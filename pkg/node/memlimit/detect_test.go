@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 )
 
 func TestDetect(t *testing.T) {
@@ -20,6 +22,7 @@ func TestDetect(t *testing.T) {
 		"the driver counts":     {nil, "", Misc, ""},
 		"the kernel, other GPU": {nil, "nvidia/00000000:03:00.0/vidmem 1\n", Misc, ""},
 		"no limit is applied":   {func(n *node) { n.deaf = true }, "", "", "no memory limit is set"},
+		"only its own group":    {func(n *node) { n.flat = true }, "", "", "does not hold the control group below"},
 		"none is taken":         {func(n *node) { n.refuses = fmt.Errorf("Not Supported") }, "", "", "Not Supported"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -39,8 +42,14 @@ func TestDetect(t *testing.T) {
 			if got != tc.want || (err != nil) != (tc.why != "") || err != nil && !strings.Contains(err.Error(), tc.why) {
 				t.Errorf("%q, %v", got, err)
 			}
-			if left, err := os.ReadDir(n.dir("/kubepods")); err != nil || len(left) > 0 || len(n.limits) > 0 {
-				t.Errorf("%v and %v are left, %v", left, n.limits, err)
+			left, err := os.ReadDir(n.dir("/kubepods"))
+			for dir, limit := range n.limits {
+				if limit != memlimit.NoLimit {
+					t.Errorf("%s keeps a limit of %d", dir, limit)
+				}
+			}
+			if err != nil || len(left) > 0 {
+				t.Errorf("%v is left, %v", left, err)
 			}
 		})
 	}
@@ -71,14 +80,37 @@ func TestDetectBesideAnother(t *testing.T) {
 	}
 }
 
-// Where a group whose limit was cleared reads as unlimited, its pod's limit would not hold it by Misc (§1).
-func TestDetectWhatWouldHideThePod(t *testing.T) {
+// What the table keeps of groups that have gone, also of what was tried before, keeps no GPU from being used.
+func TestDetectWithStaleLimits(t *testing.T) {
 	n := newNode(t, Misc)
-	n.keeps = true
 	if err := os.MkdirAll(n.dir("/kubepods"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if kind, err := n.Detect(n.driver, "/kubepods"); err == nil || !strings.Contains(err.Error(), "reads unlimited") {
+	scratch := n.dir(fmt.Sprintf("/kubepods/%s%d-%s", scratchPrefix, os.Getpid(), n.address))
+	for _, stale := range []uint64{memlimit.NoLimit, 3 << 30} {
+		n.limits[scratch], n.limits[scratch+"/"+scratchChild] = stale, stale
+		if kind, err := n.Detect(n.driver, "/kubepods"); kind != Misc || err != nil {
+			t.Errorf("%q, %v", kind, err)
+		}
+	}
+	n.must(n.start("1", "a", "s", 3, only))
+	if bound := n.bound(n.dir("/kubepods/pod1/a")); bound != 3<<10 {
+		t.Errorf("the container may have %d MiB", bound)
+	}
+}
+
+// A process that is killed while it tries leaves groups, one in the other.
+func TestDetectAfterOneThatWasKilled(t *testing.T) {
+	n := newNode(t, Misc)
+	const gone = 1 << 30 // more than any process has
+	left := fmt.Sprintf("/kubepods/%s%d-x/%s", scratchPrefix, gone, scratchChild)
+	if err := os.MkdirAll(n.dir(left), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if kind, err := n.Detect(n.driver, "/kubepods"); kind != Misc || err != nil {
 		t.Errorf("%q, %v", kind, err)
+	}
+	if left, err := os.ReadDir(n.dir("/kubepods")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
 	}
 }

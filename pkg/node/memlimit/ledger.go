@@ -26,7 +26,8 @@ const (
 // locked calls do with the entries of a GPU whose pods are still there, and with what writes down others
 // instead. One process at a time does, whether it is a hook or the plugin. What cannot be
 // understood is written anew: it would keep everybody from starting.
-func (h Host) locked(uuid string, do func(entries []Entry, keep func([]Entry) error) error) (err error) {
+func (h Host) locked(c Target, do func(entries []Entry, keep func([]Entry) error) error) (err error) {
+	uuid := c.UUID
 	if uuid == "" || uuid != filepath.Base(uuid) {
 		return fmt.Errorf("%q is no UUID of a GPU", uuid)
 	}
@@ -46,7 +47,12 @@ func (h Host) locked(uuid string, do func(entries []Entry, keep func([]Entry) er
 	if err != nil {
 		return err
 	}
-	return do(h.current(written), func(entries []Entry) error {
+	entries := h.current(written)
+	for i := range entries {
+		// Another kind counts where the driver was loaded anew.
+		entries[i].WholePod = entries[i].WholePod && c.Kind == Misc
+	}
+	return do(entries, func(entries []Entry) error {
 		if slices.Equal(entries, written) {
 			return nil
 		}

@@ -70,7 +70,7 @@ type Entry struct {
 	// MiB is what the share has of the GPU; all of it where its limits are switched off.
 	MiB    int64 `json:"mib"`
 	Lifted bool  `json:"lifted,omitempty"`
-	// WholePod is, of kind Misc, that the limit is the pod's: see wanted.
+	// WholePod is, of kind Misc alone, that the limit is the pod's: see wanted.
 	WholePod bool `json:"wholePod,omitempty"`
 }
 
@@ -83,8 +83,9 @@ const mib = 1 << 20
 // each container's own group has its share, since programs are told the limit of that one
 // and see the whole GPU without (§2). By Misc a limited container is not counted for its
 // pod. So a share that is all its pod has is the pod's limit, and containers have none of
-// their own; of several shares each container has its own, and two containers of one share
-// may have it twice.
+// their own, unless the table keeps one of a group that has gone (§2: nothing takes it off). Of
+// several shares each container has its own. Where containers have their own, two of one share may
+// have it twice.
 func wanted(entries []Entry, c Target) map[string]uint64 {
 	out := map[string]uint64{}
 	shares := map[string]map[string]int64{}

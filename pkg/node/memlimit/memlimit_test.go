@@ -17,15 +17,15 @@ import (
 )
 
 // driver is NVIDIA's driver of a GPU, as limits.md has it (§2): limits by directory, of which
-// Misc tells the nearest one above, and nothing where there is none.
+// Misc tells the nearest one above, and nothing where there is none. Misc drops none: "no limit" is one like others.
 type driver struct {
 	kind   Kind
 	limits map[string]uint64
 	used   map[string]uint64
-	// deaf is a driver that takes limits and applies none, refuses one that takes none. keeps is one that takes "no
-	// limit" as a limit like others.
-	deaf, keeps bool
-	refuses     error
+	// deaf is a driver that takes limits and applies none, flat one of which each holds its own group alone, refuses one
+	// that takes none.
+	deaf, flat bool
+	refuses    error
 	// asked, if any, is called before each "set" and "get", with the directory; address is the GPU's.
 	asked   func(call, dir string) error
 	address string
@@ -43,8 +43,10 @@ func (d *driver) Set(dir string, hard uint64) error {
 	case d.refuses != nil:
 		return d.refuses
 	case d.deaf:
-	case hard == memlimit.NoLimit && !d.keeps:
+	case hard == memlimit.NoLimit && d.kind == DMem:
 		delete(d.limits, dir)
+	case d.kind == Misc && hard < d.used[dir]:
+		return errors.New("less than is in use")
 	default:
 		d.limits[dir] = hard
 	}
@@ -64,6 +66,9 @@ func (d *driver) Get(dir string) (memlimit.Limit, error) {
 		if d.kind == DMem {
 			return memlimit.Limit{Hard: memlimit.NoLimit, Used: d.used[dir]}, nil
 		}
+		if d.flat {
+			break
+		}
 	}
 	return memlimit.Limit{}, fmt.Errorf("misc: %w", memlimit.ErrUnset)
 }
@@ -75,11 +80,12 @@ func (d *driver) PCIAddress() (string, error) { return d.address, nil }
 func (d *driver) bound(dir string) int64 {
 	least := int64(-1)
 	for at := dir; at != "/"; at = filepath.Dir(at) {
-		if hard, is := d.limits[at]; is && (least < 0 || int64(hard/mib) < least) {
+		hard, is := d.limits[at]
+		if is && hard != memlimit.NoLimit && (least < 0 || int64(hard/mib) < least) {
 			least = int64(hard / mib)
-			if d.kind == Misc {
-				break
-			}
+		}
+		if is && d.kind == Misc {
+			break
 		}
 	}
 	return least
@@ -125,12 +131,15 @@ func (n *node) ends(group string) {
 	}
 }
 
-// has compares the limits, in GiB, by group below the pods'.
+// has compares the limits, in GiB, by group below the pods'; -1 is none.
 func (n *node) has(want map[string]int64) {
 	n.t.Helper()
 	got := map[string]int64{}
 	for dir, limit := range n.limits {
-		got[strings.TrimPrefix(dir, n.dir("/kubepods/pod"))] = int64(limit >> 30)
+		group := strings.TrimPrefix(dir, n.dir("/kubepods/pod"))
+		if got[group] = int64(limit >> 30); limit == memlimit.NoLimit {
+			got[group] = -1
+		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		n.t.Errorf("limits (-want +got):\n%s", diff)
@@ -189,14 +198,6 @@ func TestBudgetByMisc(t *testing.T) {
 			t.Errorf("%s may have %d MiB, want %d GiB", group, bound, want)
 		}
 	}
-}
-
-// A limit of a container that is gone, by the address of its group (§2), would hide the pod's.
-func TestStaleLimitByMiscIsCleared(t *testing.T) {
-	n := newNode(t, Misc)
-	n.limits[n.dir("/kubepods/pod1/a")] = 10 << 30
-	n.must(n.start("1", "a", "s", 3, only))
-	n.has(map[string]int64{"1": 3})
 }
 
 func TestLimitsThatAreSwitchedOff(t *testing.T) {
@@ -295,9 +296,8 @@ func TestCheckForgets(t *testing.T) {
 	if err != nil || len(missing) > 0 {
 		t.Fatalf("%+v, %v", missing, err)
 	}
-	if _, still := n.limits[n.dir("/kubepods/pod1")]; still {
-		t.Error("the table keeps the limit of a pod whose claim is gone")
-	}
+	// The table keeps the limit of a pod whose claim is gone: it has to be lifted.
+	n.has(map[string]int64{"1": -1, "2/b": 2})
 	if gpus, err := n.GPUs(); err != nil || len(gpus) > 0 {
 		t.Errorf("%v are noted, %v", gpus, err)
 	}

@@ -5,7 +5,8 @@
 //
 //	dmem   the kernel counts: limits nest, everything is counted, a limit goes with its control group
 //	misc   the driver counts: only the nearest limit counts, nothing is counted before it, and a
-//	       limit stays when its control group goes
+//	       limit stays when its control group goes: it can be overwritten, with "no limit" too, which
+//	       then is the nearest, and never taken off
 //
 // The driver knows a control group by its address, at which another one may come to lie. Here that
 // is one at the same path.
@@ -118,10 +119,6 @@ static nvmlReturn_t set_misc(struct table *table, const struct cgroup *group, un
 {
 	CHECK(!group->is_root);
 	struct limit *own = own_limit(table, group, false);
-	if (soft == 0 && hard == NVML_DEVICE_MEMORY_LIMIT_MAX) {
-		drop_limit(table, own);
-		return NVML_SUCCESS;
-	}
 	CHECK(charged(table, group->chain[0]) <= hard);
 	// That of a control group which has gone is this one's now.
 	if (own && own->cgroup != group->chain[0]) {
