@@ -117,7 +117,7 @@ func (b *bundle) removeUnused(facts preflight.Facts) error {
 	if facts.Earlier != "" {
 		return nil
 	}
-	return os.RemoveAll(b.payload)
+	return removeUnpacked(b.payload, os.RemoveAll)
 }
 
 // try brings the cluster up and tries the groups on it.

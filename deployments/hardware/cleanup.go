@@ -65,7 +65,7 @@ func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) (told 
 	if err != nil {
 		return told, err // What was unpacked has what is to be put back.
 	}
-	if removeErr := os.RemoveAll(b.payload); removeErr != nil {
+	if removeErr := removeUnpacked(b.payload, os.RemoveAll); removeErr != nil {
 		told = append(told, "not all that was unpacked could be removed: "+removeErr.Error())
 	}
 	return told, nil
@@ -77,8 +77,33 @@ func (b *bundle) takeDown(ctx context.Context) error {
 	if err := b.putBackMIG(ctx); err != nil {
 		return errors.Join(downErr, fmt.Errorf("%w; ./run down tries again", err))
 	}
-	return errors.Join(downErr, os.RemoveAll(b.payload))
+	return errors.Join(downErr, removeUnpacked(b.payload, os.RemoveAll))
 }
+
+// removeUnpacked removes what ./run has unpacked, as its own remove does: who is killed meanwhile leaves the mark by
+// which ./run down removes the rest, and no "complete", by which it would start what is gone.
+func removeUnpacked(dir string, remove func(path string) error) error {
+	if err := remove(filepath.Join(dir, "complete")); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var failed []error
+	for _, entry := range entries {
+		if entry.Name() != mark {
+			failed = append(failed, remove(filepath.Join(dir, entry.Name())))
+		}
+	}
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	return remove(dir)
+}
+
+// mark is the file by which ./run knows a directory that it has made.
+const mark = ".unpacked-by-gpu-bundle"
 
 // saveLogs packs the logs of the cluster and of its pods.
 func (b *bundle) saveLogs() (err error) {

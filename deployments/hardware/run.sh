@@ -24,12 +24,19 @@ refuse() {
 	exit 2
 }
 
-# Removes what a run has left, and nothing of others.
+# Removes what was unpacked, "complete" first and the mark, which * leaves out, last: who is killed meanwhile leaves
+# what ./run down takes for a run's, and starts nothing of.
+remove() {
+	rm -rf "$work/complete" "$work"/*
+	rm -rf "$work"
+}
+
+# Removes what a run has left, and nothing of others. "work" beside this script is a run's, marked or not.
 remove_left() {
 	[ -e "$work" ] || return 0
-	[ -e "$mark" ] || rmdir "$work" 2>/dev/null ||
+	[ -z "${GPU_BUNDLE_WORK:-}" ] || [ -e "$mark" ] || rmdir "$work" 2>/dev/null ||
 		refuse "$work holds files that are not of a run: name a directory that does not exist by GPU_BUNDLE_WORK"
-	rm -rf "$work"
+	remove
 }
 
 start() {
@@ -56,7 +63,7 @@ free=$(df -Pm "$parent" | { read -r _; read -r _ _ _ free _; echo "$free"; })
 	refuse "$free MiB are free in $parent, a run takes $needed: make room, or name another directory by GPU_BUNDLE_WORK"
 
 mkdir "$work"
-trap 'rm -rf "$work"' EXIT
+trap remove EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 : >"$mark"

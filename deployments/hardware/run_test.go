@@ -47,10 +47,19 @@ func unpacked(t *testing.T, neededMiB string) string {
 // startAs runs ./run as a user and returns its exit status and what it says.
 func startAs(t *testing.T, uid uint32, dir string, args ...string) (int, string) {
 	t.Helper()
+	return start(t, uid, dir, "", args...)
+}
+
+// start is startAs with a directory to unpack into, if it is not empty.
+func start(t *testing.T, uid uint32, dir, work string, args ...string) (int, string) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "run"), args...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	if work != "" {
+		cmd.Env = append(cmd.Env, "GPU_BUNDLE_WORK="+work)
+	}
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
@@ -104,20 +113,31 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// Nothing is there to take down, or only half of what a run unpacks.
+// Nothing is there to take down, or only half of what a run unpacks. In its own directory also what was unpacked
+// without a mark, by a version that made none.
 func TestDownWithoutARun(t *testing.T) {
 	testneeds.Root(t, "./run is run as root")
-	for name, left := range map[string][]string{
-		"nothing":           nil,
-		"half of an unpack": {".unpacked-by-gpu-bundle", "VERSION"},
+	for name, test := range map[string]struct {
+		work string
+		left []string
+	}{
+		"nothing":                          {"work", nil},
+		"half of an unpack":                {"work", []string{".unpacked-by-gpu-bundle", "VERSION"}},
+		"half of one of an earlier run":    {"work", []string{"VERSION", "lib/VERSION"}},
+		"half of an unpack into another":   {"other", []string{".unpacked-by-gpu-bundle", "VERSION"}},
+		"another before anything is in it": {"other", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := unpacked(t, "1")
-			leave(t, filepath.Join(dir, "work"), left...)
-			if status, said := startAs(t, 0, dir, "down"); status != 0 {
+			work, named := filepath.Join(dir, test.work), ""
+			if test.work != "work" {
+				named = work
+			}
+			leave(t, work, test.left...)
+			if status, said := start(t, 0, dir, named, "down"); status != 0 {
 				t.Errorf("status %d: %s", status, said)
 			}
-			if _, err := os.Stat(filepath.Join(dir, "work")); err == nil {
+			if _, err := os.Stat(work); err == nil {
 				t.Error("what was unpacked is still there")
 			}
 		})
@@ -129,12 +149,13 @@ func TestRunRemovesOnlyItsOwn(t *testing.T) {
 	testneeds.Root(t, "./run is run as root")
 	for _, args := range [][]string{nil, {"down"}} {
 		dir := unpacked(t, "1")
-		leave(t, filepath.Join(dir, "work"), "data")
-		status, said := startAs(t, 0, dir, args...)
+		work := filepath.Join(dir, "other")
+		leave(t, work, "data")
+		status, said := start(t, 0, dir, work, args...)
 		if status != exitRefused || !strings.Contains(said, "holds files that are not of a run") {
 			t.Errorf("./run %v: status %d, want %d:\n%s", args, status, exitRefused, said)
 		}
-		if _, err := os.Stat(filepath.Join(dir, "work/data")); err != nil {
+		if _, err := os.Stat(filepath.Join(work, "data")); err != nil {
 			t.Errorf("./run %v: %v", args, err)
 		}
 	}
@@ -147,7 +168,11 @@ func leave(t *testing.T, dir string, files ...string) {
 		t.Fatal(err)
 	}
 	for _, name := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

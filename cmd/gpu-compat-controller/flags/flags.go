@@ -6,6 +6,8 @@ package flags
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -13,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
 // Flags are the program's. docs/reference.md has their words.
@@ -59,7 +62,8 @@ func Flags() []cli.Flag {
 			Usage: "how long a part may wait to read the cluster before the process ends; 0 for ever " +
 				"(docs/troubleshooting.md#gpu-compat-controller-is-not-ready)"},
 		&cli.StringFlag{Name: "health-address", Sources: env("HEALTH_ADDRESS"), Value: ":8081",
-			Usage: "address of /readyz, /status and /livez; the Deployment's probes have to follow; 0 for none"},
+			Validator: checkAddress,
+			Usage:     "address of /readyz, /status and /livez; the Deployment's probes have to follow; 0 for none"},
 		&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8481",
 			Usage: "address of /metrics; 0 for none (docs/reference.md#metrics_address)"},
 		program.LogFlag(),
@@ -70,6 +74,22 @@ func Flags() []cli.Flag {
 func checkTime(d time.Duration) error {
 	if d < 0 {
 		return errors.New("a time cannot be negative")
+	}
+	return nil
+}
+
+// checkAddress refuses what nothing can be served at, on any node. That of metrics is not
+// checked: the program works without them.
+func checkAddress(address string) error {
+	if probes.Off(address) {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return fmt.Errorf("%q: %w", address, err)
 	}
 	return nil
 }

@@ -20,6 +20,14 @@ func checkLimitsOffBy(value string) error {
 	return err
 }
 
+// checkBurst refuses what client-go makes no client with.
+func checkBurst(requests int) error {
+	if requests < 1 {
+		return fmt.Errorf("%d is less than 1", requests)
+	}
+	return nil
+}
+
 // checkContainers refuses what no share could have.
 func checkContainers(most int) error {
 	if most < 0 {

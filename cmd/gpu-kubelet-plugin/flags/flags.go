@@ -49,7 +49,8 @@ func apiFlags() []cli.Flag {
 		&cli.FloatFlag{Name: "kube-api-qps", Sources: env("KUBE_API_QPS"), Value: 200,
 			Usage: "requests per second to the API server; each prepared claim costs one"},
 		&cli.IntFlag{Name: "kube-api-burst", Sources: env("KUBE_API_BURST"), Value: 400,
-			Usage: "requests to the API server in a burst"},
+			Validator: checkBurst,
+			Usage:     "requests to the API server in a burst"},
 	}
 }
 

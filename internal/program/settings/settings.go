@@ -33,16 +33,16 @@ const Poll = 20 * time.Second
 // volume of a ConfigMap, a file for each of its keys; where it is empty, there is none
 // yet. environment returns a variable of the process, empty if it is not set. A change
 // that gives a variable what it has already, as one that the kubelet was late to bring,
-// ends nothing. Nor does one that flags, which are made anew for each look, do not take: the
-// program would not start again, and on no node, so it goes on with what it has. Without a
-// directory, the name being empty, nothing is watched.
+// ends nothing. Nor does one that flags, which are made anew for each look, do not take, unless
+// the environment overrides it: the program would not start again, and on no node, so it goes on
+// with what it has. Without a directory, the name being empty, nothing is watched.
 func Watch(ctx context.Context, dir string, poll time.Duration, environment func(name string) string,
 	flags func() []cli.Flag) (context.Context, error) {
 	if dir == "" {
 		return ctx, nil
 	}
 	changes, stop := notify(ctx, dir)
-	before, err := read(dir)
+	before, err := read(dir, os.ReadDir)
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("read the settings, to notice when they change: %w", err)
@@ -83,7 +83,7 @@ type watch struct {
 // changed looks whether the program has to start anew.
 func (w *watch) changed(ctx context.Context) bool {
 	logger := klog.FromContext(ctx)
-	now, err := read(w.dir)
+	now, err := read(w.dir, os.ReadDir)
 	if err != nil {
 		// As while the kubelet exchanges them.
 		logger.V(4).Info("The settings cannot be read at the moment", "directory", w.dir, "err", err)
@@ -94,7 +94,7 @@ func (w *watch) changed(ctx context.Context) bool {
 		w.before, w.refused = now, ""
 		return false
 	}
-	if err := check(w.flags(), now, changed); err != nil {
+	if err := check(w.flags(), now, slices.DeleteFunc(slices.Clone(changed), w.overridden)); err != nil {
 		if w.refused != err.Error() {
 			w.refused = err.Error()
 			logger.Error(err, "The settings have changed, and with the new ones this program would not start: going on "+
@@ -105,6 +105,10 @@ func (w *watch) changed(ctx context.Context) bool {
 	logger.Info("The settings have changed: starting anew with them", "settings", changed)
 	return true
 }
+
+// overridden says whether the environment has a value of its own, as of the DaemonSet, in place of the ConfigMap's:
+// the program starts with that, whatever the ConfigMap says.
+func (w *watch) overridden(key string) bool { return w.environment(key) != w.before[key] }
 
 // check is an error if the flags do not take what was changed. A key that is gone leaves a flag its default.
 func check(flags []cli.Flag, now map[string]string, changed []string) error {
@@ -148,16 +152,15 @@ func notify(ctx context.Context, dir string) (changes <-chan fsnotify.Event, sto
 	return watcher.Events, stop
 }
 
-// read returns the values by their keys. What begins with a dot is the kubelet's own: ..data links to a directory
-// with all values of one time, and only then the kubelet shows new keys beside it, one by one.
-func read(dir string) (map[string]string, error) {
-	if version, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
-		dir = version
-	} else if !errors.Is(err, fs.ErrNotExist) {
+// read returns the values by their keys, listed by list. What begins with a dot is the kubelet's own. An error is also
+// that the kubelet exchanged the version meanwhile: it removes the old one file by file.
+func read(dir string, list func(dir string) ([]fs.DirEntry, error)) (map[string]string, error) {
+	version, err := current(dir)
+	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+	entries, err := list(version)
+	if version == dir && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
@@ -168,13 +171,30 @@ func read(dir string) (map[string]string, error) {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		content, err := os.ReadFile(filepath.Join(version, entry.Name()))
 		if err != nil {
 			return nil, err
 		}
 		values[entry.Name()] = string(content)
 	}
+	after, err := current(dir)
+	if err != nil {
+		return nil, err
+	}
+	if after != version {
+		return nil, fmt.Errorf("%s was exchanged for %s while it was read", version, after)
+	}
 	return values, nil
+}
+
+// current is where the values lie: ..data links to a directory with all values of one time, and only then the kubelet
+// shows new keys beside it, one by one. Without that link it is the directory itself.
+func current(dir string) (string, error) {
+	version, err := filepath.EvalSymlinks(filepath.Join(dir, "..data"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return dir, nil
+	}
+	return version, err
 }
 
 // differing lists the keys that were changed, in no order, and of which the environment

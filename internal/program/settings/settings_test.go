@@ -112,6 +112,28 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// What is wrong with a key that the DaemonSet's own env overrides keeps no other change from the program: it would
+// start with them.
+func TestAWrongSettingThatTheDaemonSetOverrides(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	v := &volume{T: t, dir: t.TempDir()}
+	v.hold(map[string]string{"NVIDIA_DRIVER_ROOT": "/a"})
+	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, func(key string) string {
+		return map[string]string{"NVIDIA_DRIVER_ROOT": "/a", "V": "2"}[key]
+	}, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.hold(map[string]string{"NVIDIA_DRIVER_ROOT": "/b", "V": "loud"})
+	select {
+	case <-watched.Done():
+	case <-time.After(10 * time.Second):
+	}
+	if cause := context.Cause(watched); !errors.Is(cause, settings.ErrChanged) {
+		t.Errorf("it ended for %v", cause)
+	}
+}
+
 // flags are a program's, with one setting that not every text is right for, and one that has to be long enough.
 func flags() []cli.Flag {
 	return []cli.Flag{
