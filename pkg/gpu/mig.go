@@ -107,6 +107,8 @@ type Instance struct {
 	// LeftOut is why no container can be given it; empty if one can: then it has exactly one
 	// compute instance, as large as itself.
 	LeftOut string
+	// Recut says that it is left out for what this driver never makes: several compute instances, or a smaller one.
+	Recut bool
 }
 
 // NoCI is the CI of an instance that does not have exactly one.

@@ -255,9 +255,11 @@ func (r *Reader) readInstance(ctx context.Context, c *cachedGPU, p *migProfile, 
 		instance.LeftOut = fmt.Sprintf("it has no compute instance: make one (nvidia-smi mig -i %s -gi %d -cci), or destroy "+
 			"it (nvidia-smi mig -i %s -gi %d -dgi)", c.gpu.PCIBusID, instance.GI, c.gpu.PCIBusID, instance.GI)
 	case len(devices) > 1:
+		instance.Recut = true
 		instance.LeftOut = fmt.Sprintf("it has %d compute instances, which share its memory and its faults: give it one "+
 			"that is as large as itself", len(devices))
 	case devices[0].slices != int(p.SliceCount):
+		instance.Recut = true
 		instance.LeftOut = fmt.Sprintf("its compute instance has %d of its %d slices: give it one that is as large as itself",
 			devices[0].slices, p.SliceCount)
 	default:

@@ -112,12 +112,13 @@ func TestInstanceThatIsStillToBeDestroyed(t *testing.T) {
 	}
 }
 
-// Somebody has put into the place what has no UUID, as the claim's instance while it is destroyed.
+// Somebody has put into the place what has no UUID, but compute instances that are never made for a claim.
 func TestInstanceOfOthersWithoutUUIDIsLeftAlone(t *testing.T) {
 	n, d := newNode(t), &dynamicGPU{}
 	n.cuts(d)
 	n.prepared(t, t.Context(), instanceClaim("a", oneSlice, elsewhere))
 	d.instances[0].UUID, d.instances[0].CI, d.instances[0].LeftOut = "", gpu.NoCI, "it has 2 compute instances"
+	d.instances[0].Recut = true
 	// Nor is the record gone while the GPUs show the claim's own.
 	rescan, rescans := n.options.Rescan, 0
 	n.options.Rescan = func() { rescans++; rescan() }
@@ -126,5 +127,40 @@ func TestInstanceOfOthersWithoutUUIDIsLeftAlone(t *testing.T) {
 	}
 	if len(d.instances) != 1 || d.instances[0].LeftOut != "it has 2 compute instances" {
 		t.Errorf("left: %+v", d.instances)
+	}
+}
+
+// Nobody has destroyed the claim's instance, but it cannot be told by its UUID when the claim ends: it goes all the
+// same, or nobody would ever destroy it.
+func TestInstanceThatLostItsUUIDIsDestroyed(t *testing.T) {
+	for _, leftOut := range []string{"it has no compute instance", "its MIG device cannot be read: unknown error"} {
+		n, d := newNode(t), &dynamicGPU{}
+		n.cuts(d)
+		n.prepared(t, t.Context(), instanceClaim("a", oneSlice))
+		d.instances[0].UUID, d.instances[0].CI, d.instances[0].LeftOut = "", gpu.NoCI, leftOut
+		n.has(d.machine())
+		if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances)+len(n.files(t)) > 0 {
+			t.Errorf("%s: %v; left: %+v %v", leftOut, err, d.instances, n.files(t))
+		}
+	}
+}
+
+// The id of what a claim held before the node's last boot is free: no container of that time runs any more.
+func TestInstanceWithTheIDOfOneThatWasHeldBeforeAReboot(t *testing.T) {
+	n, d := newNode(t), &dynamicGPU{instances: []gpu.Instance{at(0, "MIG-static")}}
+	d.instances[0].GI, d.instances[0].ProfileID, d.instances[0].Profile, d.instances[0].Size = 1, 5, "4g.40gb", 4
+	n.cuts(d)
+	n.prepared(t, t.Context(), instanceClaim("q", "gpu-4-mig-4g-40gb-0"))
+	d.instances = nil
+	n.reboot(t, "boot-2")
+	n.cuts(d)
+	if _, err := n.Prepare(t.Context(), instanceClaim("p", "gpu-4-mig-3g-40gb-4")); err != nil {
+		t.Fatal(err)
+	}
+	if len(d.instances) != 1 || d.instances[0].GI != 1 {
+		t.Errorf("instances: %+v", d.instances)
+	}
+	if r := n.recordOf(t, "q"); r.BootID != "boot-1" || r.Phase != state.Prepared {
+		t.Errorf("the claim of before: %+v", r)
 	}
 }

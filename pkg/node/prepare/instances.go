@@ -157,14 +157,16 @@ func (p *Preparer) makeInstance(ctx context.Context, w *preparation, grant *clai
 }
 
 // checkMade reports that containers of another claim have the device nodes of an instance that was just made: those of
-// an instance that is gone, and had its id. No container has what is being made, or destroyed.
+// an instance that is gone, and had its id. No container has what is being made, or destroyed, and none outlives a
+// reboot.
 func (p *Preparer) checkMade(ctx context.Context, w *preparation, made claim.Grant) error {
 	records, err := p.Prepared(ctx)
 	if err != nil {
 		return err
 	}
-	others := othersOf(slices.DeleteFunc(records, func(r state.Record) bool { return r.Phase != state.Prepared }),
-		w.record.UID)
+	others := othersOf(slices.DeleteFunc(records, func(r state.Record) bool {
+		return r.Phase != state.Prepared || p.ofEarlierBoot(r)
+	}), w.record.UID)
 	if err := usage.CheckMade(others, w.record.Namespace, made); err != nil {
 		return held{claimsBeside(others, []claim.Grant{made}), err}
 	}
@@ -201,8 +203,8 @@ func (p *Preparer) unmakeInstances(ctx context.Context, r state.Record, shown sh
 }
 
 // withoutLost are the effects of a prepared claim's record but for instances that somebody else has destroyed: whatever
-// is in their places now is not the claim's. That is asked before anything is destroyed here, for then the claim's own
-// may have no UUID any more. The GPUs are to be read without those before they are forgotten.
+// is in their places now, or comes there before all others are destroyed, is not the claim's. The GPUs are to be read
+// without those before they are forgotten.
 func (p *Preparer) withoutLost(ctx context.Context, r state.Record, shown shown) ([]state.Effect, error) {
 	var left []state.Effect
 	var lost []string
@@ -212,7 +214,7 @@ func (p *Preparer) withoutLost(ctx context.Context, r state.Record, shown shown)
 			if err != nil {
 				return nil, err
 			}
-			if !slices.ContainsFunc(there, func(i gpu.Instance) bool { return i.UUID == e.Instance.UUID }) {
+			if !slices.ContainsFunc(there, func(i gpu.Instance) bool { return isOf(i, e) }) {
 				lost = append(lost, e.Instance.UUID)
 				continue
 			}
@@ -245,9 +247,10 @@ func has(m *gpu.Machine, e state.Effect) bool {
 }
 
 // isOf says whether an instance is, or may be, the one that was made as the effect says. Another one may have come to
-// be in its place.
+// be in its place. One whose UUID is gone, or cannot be read, would else stay for good.
 func isOf(i gpu.Instance, e state.Effect) bool {
-	return i.PlaceOf() == e.Instance.Place && (e.Instance.UUID == "" || i.UUID == "" || i.UUID == e.Instance.UUID)
+	return i.PlaceOf() == e.Instance.Place &&
+		(e.Instance.UUID == "" || i.UUID == e.Instance.UUID || i.UUID == "" && !i.Recut)
 }
 
 func (p *Preparer) unmakeInstance(ctx context.Context, r state.Record, e state.Effect) error {

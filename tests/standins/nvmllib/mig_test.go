@@ -86,10 +86,13 @@ func TestInstances(t *testing.T) {
 				t.Fatalf("faults %v, %d GPUs in MIG mode, %d others; want none, 2 and 2", m.Faults, len(m.Partitioned), len(m.GPUs))
 			}
 			got := m.Partitioned[0]
-			if diff := cmp.Diff(tc.want, got.Instances, cmpopts.IgnoreFields(gpu.Instance{}, "UUID")); diff != "" {
+			if diff := cmp.Diff(tc.want, got.Instances, cmpopts.IgnoreFields(gpu.Instance{}, "UUID", "Recut")); diff != "" {
 				t.Errorf("instances (-want +got):\n%s", diff)
 			}
 			for _, i := range got.Instances {
+				if recut := strings.HasSuffix(i.LeftOut, "give it one that is as large as itself"); i.Recut != recut {
+					t.Errorf("recut: %t of one that is left out because %q", i.Recut, i.LeftOut)
+				}
 				if strings.HasPrefix(i.UUID, "MIG-") != (i.LeftOut == "") {
 					t.Errorf("UUID %q of one that is left out because %q", i.UUID, i.LeftOut)
 				}
