@@ -18,13 +18,15 @@ func TestALeaseThatIsTooShort(t *testing.T) {
 	}
 }
 
-// So does a time that is negative.
-func TestTimesThatAreNegative(t *testing.T) {
-	for _, name := range []string{"CLASS_GRACE", "TEMPLATE_GRACE", "SYNC_DEADLINE"} {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv(name, "-5m")
+// So it does of others, and settings.Watch refuses what the flags refuse.
+func TestSettingsThatTheControllerDoesNotStartWith(t *testing.T) {
+	const negative, port = "a time cannot be negative", "missing port in address"
+	for _, setting := range [][3]string{{"CLASS_GRACE", "-5m", negative}, {"TEMPLATE_GRACE", "-5m", negative},
+		{"SYNC_DEADLINE", "-5m", negative}, {"HEALTH_ADDRESS", "8082", port}, {"HEALTH_ADDRESS", ":99999", "invalid port"}} {
+		t.Run(setting[0], func(t *testing.T) {
+			t.Setenv(setting[0], setting[1])
 			err := command().Run(t.Context(), []string{"gpu-compat-controller"})
-			for _, said := range []string{name, "-5m", "a time cannot be negative"} {
+			for _, said := range setting {
 				if err == nil || !strings.Contains(err.Error(), said) {
 					t.Errorf("error %v, want one that says %q", err, said)
 				}

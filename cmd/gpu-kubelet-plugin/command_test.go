@@ -25,3 +25,19 @@ func TestThePluginNeedsItsNode(t *testing.T) {
 		t.Errorf("the plugin without a node's name: %v", err)
 	}
 }
+
+// What is wrong with a setting stands in its log, and settings.Watch refuses what the flags refuse.
+func TestSettingsThatThePluginDoesNotStartWith(t *testing.T) {
+	for _, setting := range [][3]string{{"KUBE_API_BURST", "0", "less than 1"}, {"KUBE_API_BURST", "-1", "less than 1"},
+		{"GPU_READ_INTERVAL", "500ms", "less than a second"}} {
+		t.Run(setting[0], func(t *testing.T) {
+			t.Setenv(setting[0], setting[1])
+			err := command().Run(t.Context(), []string{"gpu-kubelet-plugin"})
+			for _, said := range setting {
+				if err == nil || !strings.Contains(err.Error(), said) {
+					t.Errorf("error %v, want one that says %q", err, said)
+				}
+			}
+		})
+	}
+}

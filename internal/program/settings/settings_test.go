@@ -149,6 +149,30 @@ func flags() []cli.Flag {
 	}
 }
 
+// looks tells of the looks of a watch at the environment, of which each look at settings that changed has some.
+type looks chan struct{}
+
+func (l looks) counted(environment func(string) string) func(string) string {
+	return func(key string) string {
+		select {
+		case l <- struct{}{}:
+		default:
+		}
+		return environment(key)
+	}
+}
+
+// wait waits for more of them than three looks at the settings have, or until the program is to end.
+func (l looks) wait(watched context.Context) {
+	for range 20 {
+		select {
+		case <-l:
+		case <-watched.Done():
+			return
+		}
+	}
+}
+
 // A setting that the program would not start with ends no program: all of a cluster would end within minutes,
 // and none would start again. It is told, once, and what was made right is taken.
 func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
@@ -177,8 +201,9 @@ func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
 			}
 			v := &volume{T: t, dir: t.TempDir()}
 			v.hold(before)
+			looks := make(looks)
 			watched, err := settings.Watch(klog.NewContext(t.Context(), logger), v.dir, time.Millisecond,
-				func(key string) string { return before[key] }, flags)
+				looks.counted(func(key string) string { return before[key] }), flags)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,11 +213,7 @@ func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
 				v.hold(all)
 			}
 			hold(test.wrong)
-			for watched.Err() == nil && told() == 0 {
-				time.Sleep(time.Millisecond)
-			}
-			// Some looks later it still is as it was.
-			time.Sleep(20 * time.Millisecond)
+			looks.wait(watched)
 			said := strings.Trim(strconv.Quote(test.told), `"`)
 			if watched.Err() != nil || told() != 1 || !strings.Contains(log.GetBuffer().String(), said) {
 				t.Errorf("ended: %v; told %d times: %s", context.Cause(watched), told(), log.GetBuffer().String())
@@ -211,15 +232,18 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	v := &volume{T: t, dir: t.TempDir()}
 	v.hold(map[string]string{"V": "2"})
-	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, func(key string) string {
+	looks := make(looks)
+	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, looks.counted(func(key string) string {
 		return map[string]string{"V": "2"}[key]
-	}, flags)
+	}), flags)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, value := range []string{"loud", "2", "loud", "2"} {
 		v.hold(map[string]string{"V": value})
-		time.Sleep(10 * time.Millisecond)
+		if value == "loud" {
+			looks.wait(watched)
+		}
 		if watched.Err() != nil {
 			t.Fatalf("V=%s: it ended for %v", value, context.Cause(watched))
 		}
