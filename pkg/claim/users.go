@@ -3,6 +3,8 @@
 package claim
 
 import (
+	"slices"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
@@ -32,4 +34,15 @@ func Pods(c *resourceapi.ResourceClaim) (pods []resourceapi.ResourceClaimConsume
 		}
 	}
 	return pods, len(pods) < len(c.Status.ReservedFor)
+}
+
+// Others are those that a claim is reserved for and that are no pods, such as PodGroups, whose pods can come later.
+func Others(c *resourceapi.ResourceClaim) (others []resourceapi.ResourceClaimConsumerReference) {
+	pods, _ := Pods(c)
+	for _, user := range c.Status.ReservedFor {
+		if !slices.Contains(pods, user) {
+			others = append(others, user)
+		}
+	}
+	return others
 }

@@ -259,12 +259,11 @@ func (n *node) holder(claim *resourceapi.ResourceClaim) *Holder {
 func users(c *resourceapi.ResourceClaim) (pods, others []string) {
 	of, _ := claim.Pods(c)
 	pods = make([]string, 0, len(of))
-	for _, user := range c.Status.ReservedFor {
-		if slices.Contains(of, user) {
-			pods = append(pods, user.Name)
-		} else {
-			others = append(others, user.Resource+"/"+user.Name)
-		}
+	for _, pod := range of {
+		pods = append(pods, pod.Name)
+	}
+	for _, other := range claim.Others(c) {
+		others = append(others, other.Resource+"/"+other.Name)
 	}
 	slices.Sort(pods)
 	slices.Sort(others)

@@ -73,7 +73,11 @@ func reserved(c *resourceapi.ResourceClaim) string {
 	if pods := users(c); len(pods) > 0 {
 		by = append(by, "used by pod "+strings.Join(pods, ", "))
 	}
-	if others := otherUsers(c); len(others) > 0 {
+	var others []string
+	for _, other := range claim.Others(c) {
+		others = append(others, other.Resource+" "+other.Name)
+	}
+	if len(others) > 0 {
 		by = append(by, "reserved for "+some(others))
 	}
 	switch {
@@ -92,18 +96,6 @@ func users(c *resourceapi.ResourceClaim) []string {
 	names := make([]string, 0, len(pods))
 	for _, pod := range pods {
 		names = append(names, c.Namespace+"/"+pod.Name)
-	}
-	return names
-}
-
-// otherUsers are those that it is reserved for and that are no pods, such as groups of pods, whose pods can come later.
-func otherUsers(c *resourceapi.ResourceClaim) []string {
-	pods, _ := claim.Pods(c)
-	var names []string
-	for _, user := range c.Status.ReservedFor {
-		if !slices.Contains(pods, user) {
-			names = append(names, user.Resource+" "+user.Name)
-		}
 	}
 	return names
 }
