@@ -28,8 +28,9 @@ const (
 // GPU that is to be shared and is not shareable any more, because the API server
 // dropped the field, would be handed out whole.
 const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
-	` && device.attributes["gpu.aliyun.com"].mode != %q && device.attributes["gpu.aliyun.com"].mode != "mig"` +
-	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].mode in [%s]))`
+	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != %q` +
+	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != "mig"` +
+	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].?mode.orValue("mig") in [%s]))`
 
 // ModesWithClass lists the modes that Model makes classes for: those that the
 // driver is installed with a class for, ordered by the class' name.
@@ -118,6 +119,6 @@ func ofModel(class *resourceapi.DeviceClass, name, model string) *resourceapi.De
 	// In one expression with what the class selects: the scheduler evaluates each
 	// for each device.
 	selector := narrowed.Spec.Selectors[0].CEL
-	selector.Expression += ` && device.attributes["gpu.aliyun.com"].model == ` + strconv.Quote(model)
+	selector.Expression += ` && device.attributes["gpu.aliyun.com"].?model.orValue("") == ` + strconv.Quote(model)
 	return narrowed
 }

@@ -14,7 +14,7 @@ const DriverName = "gpu.aliyun.com"
 func PoolName(node string) string { return node + "/gpu" }
 
 // Attributes of a device. Names without a domain belong to the driver's
-// domain: in CEL, device.attributes["gpu.aliyun.com"].<name>. The comments are the
+// domain: in CEL, device.attributes["gpu.aliyun.com"].?<name>. The comments are the
 // table of docs/reference.md: `make docs` writes it.
 const (
 	// AttrUUID (string): The GPU's UUID, or the MIG instance's, which is new each time that it is made; of a dynamic one
