@@ -40,6 +40,8 @@ const (
 	AttrCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
 	// AttrMode (string): The mode (docs/modes.md).
 	AttrMode resourceapi.QualifiedName = "mode"
+	// AttrDynamic (bool): On nodes in mode `dynamic`: true.
+	AttrDynamic resourceapi.QualifiedName = "dynamic"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
 	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`,
