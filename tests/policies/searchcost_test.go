@@ -16,6 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // ownClass is an administrator's DeviceClass.
@@ -363,5 +365,43 @@ func TestGPUsOfContainers(t *testing.T) {
 				t.Errorf("the refusal does not say what helps: %v", err)
 			}
 		})
+	}
+}
+
+// What pods ask for in ACK's manner, the driver's own templates among it, is as many containers and GPUs as before.
+func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
+	s := newServer(t)
+	names := []string{"gpushare.mem-x8-whole.main.64"}
+	for containers := 1; containers <= 16; containers++ {
+		var memory, cores string
+		for i := range containers {
+			memory, cores = fmt.Sprintf("%s.c%d.2", memory, i), fmt.Sprintf("%s.c%d.2-5", cores, i)
+		}
+		names = append(names, "gpushare.mem"+memory, "gpushare.core"+cores, "gpushare.mem-cpu4"+memory)
+	}
+	for gpus := 1; gpus <= 32; gpus++ {
+		names = append(names, fmt.Sprintf("gpushare.gpu.main.%d", gpus), fmt.Sprintf("gpushare.nvidia.main.%d", gpus))
+		if gpus > 1 {
+			names = append(names, fmt.Sprintf("gpushare.mem-x%d.main.%d", gpus, gpus))
+		}
+		if gpus > 1 && gpus <= 8 {
+			names = append(names, fmt.Sprintf("gpushare.mem-x%d.a.%d.b.%[1]d", gpus, gpus), fmt.Sprintf("gpushare.core-x%d.a.%d-%d.b.%[2]d-%[3]d", gpus, gpus, 5*gpus))
+		}
+	}
+	for _, each := range [][]int{{1, 1}, {2, 2}, {4, 4}, {8, 8}, {1, 2}, {4, 2, 2}, {2, 2, 2, 2}, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}, {5, 5, 5}} {
+		gpus, nvidia := "gpushare.gpu", "gpushare.nvidia"
+		for i, n := range each {
+			gpus, nvidia = fmt.Sprintf("%s.c%d.%d", gpus, i, n), fmt.Sprintf("%s.c%d.%d", nvidia, i, n)
+		}
+		names = append(names, gpus, nvidia)
+	}
+	for _, name := range names {
+		request, err := legacy.ParseName(name)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := s.createClaim(request.Template(team).Spec.Spec); err != nil {
+			t.Errorf("%s: %.250v", name, err)
+		}
 	}
 }
