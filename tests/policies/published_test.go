@@ -4,6 +4,7 @@ package admission
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -61,6 +63,18 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 	}
 	instances.MIG.Gone = nil
 	published["on-demand"] = devices.Build(onDemand, instances)
+	taken(t, s, published)
+	if n := len(published["on-demand"].Pools[v1alpha1.PoolName("n1")].Slices); n != 33 {
+		t.Errorf("64 GPUs that are cut on demand have %d slices", n)
+	}
+	if n := len(published["topology"].Pools[v1alpha1.PoolName("n1")].Slices[0].Devices); n <= len(machine.GPUs)+1 {
+		t.Errorf("mode topology has %d devices: no sets, of which this is to tell", n)
+	}
+}
+
+// taken checks that a node's plugin may write the slices.
+func taken(t *testing.T, s *server, published map[string]resourceslice.DriverResources) {
+	t.Helper()
 	for name, resources := range published {
 		for pool, content := range resources.Pools {
 			for i, part := range content.Slices {
@@ -77,10 +91,42 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 			}
 		}
 	}
-	if n := len(published["on-demand"].Pools[v1alpha1.PoolName("n1")].Slices); n != 33 {
-		t.Errorf("64 GPUs that are cut on demand have %d slices", n)
+}
+
+// Nor does it refuse the GPUs of any machine file in any mode, nor one of which no more can be read than has to be.
+func TestSlicesOfEachMachineAreTaken(t *testing.T) {
+	s := newServer(t)
+	files, err := filepath.Glob("testdata/demo/machines/*.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("machine files %q: %v", files, err)
 	}
-	if n := len(published["topology"].Pools[v1alpha1.PoolName("n1")].Slices[0].Devices); n <= len(machine.GPUs)+1 {
-		t.Errorf("mode topology has %d devices: no sets, of which this is to tell", n)
+	machines := map[string]*gpu.Machine{"little known": {GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "GPU", HostMemory: true}}}}
+	for _, file := range files {
+		if machines[file], err = topologytest.Machine(t.Context(), file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, m := range machines {
+		published := map[string]resourceslice.DriverResources{}
+		for _, served := range append(mode.Dynamic.ServedModes(), mode.Exclusive, mode.Topology) {
+			made := map[string]map[string]bool{}
+			for _, p := range m.Partitioned {
+				made[p.UUID] = map[string]bool{}
+				for _, profile := range p.Profiles {
+					for _, start := range profile.Starts {
+						made[p.UUID][devices.InstanceName(p.Index, profile.Kind.Profile, start)] = true
+					}
+				}
+			}
+			for _, onDemand := range []bool{false, true} {
+				o := devices.Options{Pool: v1alpha1.PoolName("n1"), Mode: served, Slots: 20, Isolation: "none",
+					IsolationLevel: "none", MIG: devices.MIGOptions{Isolation: "mig", Level: "kernel"}}
+				if onDemand {
+					o.MIG.Made = made
+				}
+				published[fmt.Sprintf("%s, %s, %t", name, served, onDemand)] = devices.Build(m, o)
+			}
+		}
+		taken(t, s, published)
 	}
 }
