@@ -28,6 +28,9 @@ func ProfileResource(profile string) string {
 	return v1alpha1.MIGResourcePrefix + profileSuffix(profile)
 }
 
+// ProfileClassName is the name of the class for a MIG profile.
+func ProfileClassName(profile string) string { return profileSuffix(profile) + migDomain }
+
 // Profile returns the class of a MIG profile, as the device attribute "profile" says it:
 // 1g.10gb.me.mig.gpu.aliyun.com for 1g.10gb+me. Pods that were written for NVIDIA's device plugin get its
 // devices by their extended resource. One name may be different amounts on different models of GPUs, as it
@@ -36,7 +39,7 @@ func Profile(profile string) *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{
 		TypeMeta: metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "DeviceClass"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: profileSuffix(profile) + migDomain,
+			Name: ProfileClassName(profile),
 			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", v1alpha1.LabelMode: string(mode.MIG),
 				v1alpha1.LabelProfile: profileSuffix(profile)},
 			Annotations: map[string]string{v1alpha1.AnnotationDescription: fmt.Sprintf(

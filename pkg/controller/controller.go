@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
@@ -36,6 +37,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -126,6 +129,14 @@ func Run(ctx context.Context, o Options) error {
 	defer events.Close(ctx, lastEvents)
 	known := cache.New(cache.Options{Client: o.Client, Metadata: o.Metadata, Namespace: o.Namespace, Resync: resync})
 	tasks := makeControllers(o, known, events.Recorder())
+	if o.Metrics != nil {
+		published := known.Reader().Slices()
+		o.Metrics.SetSurplus(func() map[string]int64 {
+			return devices.Surplus(published.List(), func(s *view.Slice) (string, resourceapi.ResourcePool) {
+				return s.Node, s.Pool
+			})
+		})
+	}
 	if err := known.Err(); err != nil {
 		return err
 	}

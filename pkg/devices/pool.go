@@ -96,6 +96,24 @@ func Newest[S any](published []S, pool func(S) resourceapi.ResourcePool) []S {
 	return newest
 }
 
+// Surplus is by node how many slices of the driver there are beyond what its newest pool says, below zero how many are
+// missing; of nodes where they are as many, nothing. of is what a slice says.
+func Surplus[S any](published []S, of func(S) (node string, pool resourceapi.ResourcePool)) map[string]int64 {
+	byNode := map[string][]S{}
+	for _, slice := range published {
+		node, _ := of(slice)
+		byNode[node] = append(byNode[node], slice)
+	}
+	surplus := map[string]int64{}
+	for node, slices := range byNode {
+		newest := Newest(slices, func(s S) resourceapi.ResourcePool { _, pool := of(s); return pool })
+		if _, pool := of(newest[0]); int64(len(slices)) != pool.ResourceSliceCount {
+			surplus[node] = int64(len(slices)) - pool.ResourceSliceCount
+		}
+	}
+	return surplus
+}
+
 // Pools are the slices of the driver's pool of each node that publishes one, in its newest generation.
 func Pools(published []*resourceapi.ResourceSlice) map[string][]*resourceapi.ResourceSlice {
 	pools := map[string][]*resourceapi.ResourceSlice{}

@@ -126,3 +126,28 @@ func TestDevicesOfAGPUExcludeEachOther(t *testing.T) {
 	allocate("first-0")
 	allocate("second")
 }
+
+// What keeps a pool from being whole shows, whichever way.
+func TestSurplus(t *testing.T) {
+	type slice struct {
+		node              string
+		generation, count int64
+	}
+	var published []slice
+	add := func(n int, s slice) {
+		for range n {
+			published = append(published, s)
+		}
+	}
+	add(2, slice{"well", 3, 2})
+	add(1, slice{"missing", 1, 64})
+	add(80, slice{"more", 1, 4})
+	add(1, slice{"older left", 1, 1})
+	add(1, slice{"older left", 2, 1})
+	got := Surplus(published, func(s slice) (string, resourceapi.ResourcePool) {
+		return s.node, resourceapi.ResourcePool{Generation: s.generation, ResourceSliceCount: s.count}
+	})
+	if diff := cmp.Diff(map[string]int64{"missing": -63, "more": 76, "older left": 1}, got); diff != "" {
+		t.Errorf("surplus (-want +got):\n%s", diff)
+	}
+}

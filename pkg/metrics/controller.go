@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 type Controller struct {
 	templateLag, annotationLag prometheus.Histogram
 	reconciles                 *prometheus.HistogramVec
+	pools                      pools
 }
 
 // NewController registers what the controller counts. each goes through its loops, with what
@@ -31,9 +33,12 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 			Name: "controller_reconcile_duration_seconds", Help: "How long a part of the controller worked on one object.",
 			Buckets: Durations()}, []string{"loop", "result"}),
 	}
-	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each})
+	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each}, &c.pools)
 	return c
 }
+
+// SetSurplus says how many slices there are, by node, beyond what pools say: it is asked at each scrape.
+func (c *Controller) SetSurplus(surplus func() map[string]int64) { c.pools.surplus.Store(&surplus) }
 
 // TemplateLag counts a template that a pod has waited for.
 func (c *Controller) TemplateLag(lag time.Duration) { c.templateLag.Observe(lag.Seconds()) }
@@ -62,4 +67,27 @@ func (l loops) Collect(out chan<- prometheus.Metric) {
 	l.each(func(loop string, err error) {
 		out <- prometheus.MustNewConstMetric(loopReady, prometheus.GaugeValue, Bool(err == nil), loop)
 	})
+}
+
+// pools shows which pools are not whole.
+type pools struct {
+	surplus atomic.Pointer[func() map[string]int64]
+}
+
+var poolSurplus = Desc("pool_surplus_slices",
+	"How many ResourceSlices a node has beyond what its pool says; below 0, how many are missing. Only nodes of which "+
+		"that is not 0, and only the leader.", "node")
+
+// Describe implements prometheus.Collector.
+func (*pools) Describe(out chan<- *prometheus.Desc) { out <- poolSurplus }
+
+// Collect implements prometheus.Collector.
+func (p *pools) Collect(out chan<- prometheus.Metric) {
+	surplus := p.surplus.Load()
+	if surplus == nil {
+		return
+	}
+	for node, n := range (*surplus)() {
+		out <- prometheus.MustNewConstMetric(poolSurplus, prometheus.GaugeValue, float64(n), node)
+	}
 }

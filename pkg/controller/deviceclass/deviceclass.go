@@ -23,6 +23,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -56,8 +57,10 @@ type keeper struct {
 	Config
 	slices  cache.Slices
 	classes cache.Classes
-	// since is when a class was first seen without GPUs. Only sync uses it.
+	// since is when a class was first seen without GPUs, over are the nodes that were told of models without
+	// classes. Only sync uses them.
 	since map[string]time.Time
+	over  map[string]string
 }
 
 // New returns the controller. It is to be run with one worker.
@@ -90,13 +93,15 @@ func modelsOf(slice *view.Slice) []view.Model { return view.Models([]*view.Slice
 
 // sync is a manager.Reconcile.
 func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
-	published, classes := k.slices.List(), k.classes.List()
+	classes := k.classes.List()
+	published, over := bounded(k.slices.List(), classes)
 	p, err := newPlan(view.Models(published), view.Profiles(published), classes)
 	if err != nil {
 		return 0, err
 	}
 	again, retireErr := k.retire(ctx, p.surplus)
 	k.tell(classes, p.told)
+	k.tellNodes(over)
 	return again, errors.Join(k.write(ctx, p), retireErr)
 }
 
@@ -189,6 +194,19 @@ func sooner(a, b time.Duration) time.Duration {
 		return b
 	}
 	return min(a, b)
+}
+
+// tellNodes says of which nodes not all that they publish has classes.
+func (k *keeper) tellNodes(over map[string]string) {
+	for node, message := range over {
+		k.Events.Warn(report.Node(node, types.UID(node)), v1alpha1.ReasonTooManyModels, message)
+	}
+	for node := range k.over {
+		if over[node] == "" {
+			k.Events.Clear(types.UID(node), v1alpha1.ReasonTooManyModels)
+		}
+	}
+	k.over = over
 }
 
 func (k *keeper) tell(classes []*resourceapi.DeviceClass, findings []finding) {

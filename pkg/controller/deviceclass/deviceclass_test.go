@@ -118,6 +118,14 @@ func (s *site) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 // has checks the names of all classes, of which each is short for NAME.gpu.aliyun.com.
 func (s *site) has(want ...string) {
 	s.t.Helper()
+	if diff := cmp.Diff(append([]string{}, want...), s.names()); diff != "" {
+		s.t.Errorf("classes (-want +got):\n%s", diff)
+	}
+}
+
+// names are those of all classes, as for has.
+func (s *site) names() []string {
+	s.t.Helper()
 	list, err := s.client.ResourceV1().DeviceClasses().List(s.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		s.t.Fatal(err)
@@ -126,9 +134,7 @@ func (s *site) has(want ...string) {
 	for _, class := range list.Items {
 		got = append(got, strings.TrimSuffix(class.Name, ".gpu.aliyun.com"))
 	}
-	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
-		s.t.Errorf("classes (-want +got):\n%s", diff)
-	}
+	return got
 }
 
 func (s *site) event(want string) {

@@ -27,6 +27,9 @@ import (
 // ofDriver selects what the driver's manifests install.
 const ofDriver = "app.kubernetes.io/name=dra-driver-gpushare"
 
+// schedulerRole is the ClusterRole that Kubernetes makes for its scheduler.
+const schedulerRole = "system:kube-scheduler"
+
 // Snapshot reads what a doctor looks at. What may not be read is said in it; only that the API
 // server does not answer is an error.
 func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
@@ -47,6 +50,17 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 			return fmt.Errorf("list what the plugin says of nodes: %w", err)
 		}
 		s.NodeEvents = events
+		return nil
+	})
+	group.Go(func() error {
+		role, err := r.Client.RbacV1().ClusterRoles().Get(ctx, schedulerRole, metav1.GetOptions{})
+		switch {
+		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read ClusterRole %s, which tells what the API server guards: %w", schedulerRole, err)
+		}
+		s.SchedulerRole = role
 		return nil
 	})
 	core, apps, dra, admission := r.Client.CoreV1(), r.Client.AppsV1(), r.Client.ResourceV1(),

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,10 +49,15 @@ func TestSnapshot(t *testing.T) {
 	silent := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: v1alpha1.DriverName, NodeName: ptr.To("n2")}}
 
-	client := fake.NewClientset(append(objects(), plugin, settings, namespace, forged, theirs, said, silent)...)
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:kube-scheduler"}}
+
+	client := fake.NewClientset(append(objects(), plugin, settings, namespace, forged, theirs, said, silent, role)...)
 	s, err := cluster.Reader{Client: client}.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s.SchedulerRole == nil {
+		t.Error("the scheduler's role was not read")
 	}
 	if len(s.ConfigMaps) != 1 || s.ConfigMaps[0].Namespace != "gpu" || len(s.Namespaces) != 1 ||
 		len(s.Unread)+len(s.Unserved) > 0 {

@@ -12,6 +12,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 )
 
@@ -21,6 +22,8 @@ type Snapshot struct {
 	Now time.Time
 	// ServerVersion is the API server's, as in v1.37.1; empty where it is not known.
 	ServerVersion string
+	// SchedulerRole is what Kubernetes lets its scheduler do; nil where that could not be read.
+	SchedulerRole *rbacv1.ClusterRole
 	// Unread are the lists that could not be read, as in "nodes".
 	Unread []string
 	// Unserved are the lists that the API server does not know.
@@ -101,6 +104,7 @@ var checks = []check{
 	{"modes", modes},
 	{"device-plugin", devicePlugin},
 	{"other-drivers", otherDrivers},
+	{"pools", pools},
 	{"health", health},
 	{"classes", classes},
 	{"policies", policies},

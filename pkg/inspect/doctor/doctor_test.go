@@ -15,6 +15,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -126,6 +127,8 @@ func installed(t *testing.T) *doctor.Snapshot {
 	}
 	s := &doctor.Snapshot{
 		Now: now, ServerVersion: "v1.37.1", Classes: classes,
+		SchedulerRole: &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Resources: []string{"nodes"}},
+			{Resources: []string{"resourceclaims/binding"}}}},
 		Nodes:      []*corev1.Node{nodeOf("n1", "share"), nodeOf("n2", "")},
 		Namespaces: []*corev1.Namespace{namespaceOf("a", nil)},
 		Pods: []*corev1.Pod{podOf("gpu-kubelet-plugin", "n1"), podOf("gpu-kubelet-plugin", "n2"),
@@ -275,6 +278,13 @@ func TestFindings(t *testing.T) {
 			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintOtherDriver, "gpu.nvidia.com"))
 		}, "error other-drivers node/n1: another DRA driver publishes GPUs of it, too, which take no claims of this one: " +
 			"gpu-0 (gpu.nvidia.com)"},
+		"slices that nobody counts": {func(s *doctor.Snapshot) {
+			s.Slices = append(s.Slices, s.Slices[0].DeepCopy())
+		}, "warning pools node/n1: it has 1 ResourceSlices beyond what its pool says: it takes no new claims, and pods"},
+		"a slice of 64": {func(s *doctor.Snapshot) { s.Slices[0].Spec.Pool.ResourceSliceCount = 64 },
+			"warning pools node/n1: it has not all ResourceSlices that its pool says, 63 are missing"},
+		"a right to all of a claim's status": {func(s *doctor.Snapshot) { s.SchedulerRole.Rules = s.SchedulerRole.Rules[:1] },
+			"warning kubernetes : the API server runs without the feature gate DRAResourceClaimGranularStatusAuthorization"},
 		"an unhealthy GPU": {func(s *doctor.Snapshot) {
 			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintUnhealthy, "xid-79"))
 		}, "error health node/n1: unhealthy: gpu-0 xid-79"},
@@ -350,6 +360,7 @@ func TestDynamicNodeOffersAllModes(t *testing.T) {
 	s := installed(t)
 	s.Nodes[0].Labels["ack.node.gpu.schedule"] = "dynamic"
 	s.Slices = append(s.Slices, sliceOf("n1", mode.Exclusive))
+	s.Slices[0].Spec.Pool.ResourceSliceCount, s.Slices[2].Spec.Pool.ResourceSliceCount = 2, 2
 	if r := doctor.Examine(s); len(r.Findings) > 0 {
 		t.Errorf("found\n%s", told(r))
 	}

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -215,6 +216,24 @@ func otherDrivers(s *Snapshot) []Finding {
 				Text: "another DRA driver publishes GPUs of it, too, which take no claims of this one: " + has,
 				Do:   "take one of the drivers off the node: docs/install.md#beside-another-dra-driver"})
 		}
+	}
+	return out
+}
+
+// pools lists nodes that have other slices than their pools say. A pool that is being published is one for a moment.
+func pools(s *Snapshot) []Finding {
+	surplus := devices.Surplus(s.Slices, func(slice *resourceapi.ResourceSlice) (string, resourceapi.ResourcePool) {
+		return ptr.Deref(slice.Spec.NodeName, ""), slice.Spec.Pool
+	})
+	var out []Finding
+	for _, node := range slices.Sorted(maps.Keys(surplus)) {
+		what := fmt.Sprintf("%d ResourceSlices beyond what its pool says", surplus[node])
+		if surplus[node] < 0 {
+			what = fmt.Sprintf("not all ResourceSlices that its pool says, %d are missing", -surplus[node])
+		}
+		out = append(out, Finding{Level: Warning, Object: "node/" + node,
+			Text: "it has " + what + ": it takes no new claims, and pods that ask for all devices are placed nowhere",
+			Do:   "unless that passes: docs/alerts.md#gpusharepoolnotwhole"})
 	}
 	return out
 }

@@ -26,8 +26,8 @@ const stuckAfter = 5 * time.Minute
 var (
 	guards = []string{
 		"gpushare-allocated-claims-stay", "gpushare-claim-advice", "gpushare-claim-amounts", "gpushare-controller-templates",
-		"gpushare-controller-writes", "gpushare-keep-limits", "gpushare-plugin-events", "gpushare-slices-of-own-node",
-		"gpushare-supervisor-events",
+		"gpushare-controller-writes", "gpushare-keep-limits", "gpushare-plugin-claim-status", "gpushare-plugin-events",
+		"gpushare-slices-of-own-node", "gpushare-supervisor-events",
 	}
 	legacyMutating = []string{
 		"gpushare-legacy-apply-again", "gpushare-legacy-convert", "gpushare-legacy-copies", "gpushare-legacy-cpuset",

@@ -11,6 +11,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/ptr"
 )
@@ -26,15 +28,28 @@ const (
 // leastKubernetes is the oldest Kubernetes that the modes with shares work on.
 const leastKubernetes = "1.36.0"
 
-// kubernetes looks at the API server's version.
+// kubernetes looks at the API server's version, and at what it guards of claims.
 func kubernetes(s *Snapshot) []Finding {
 	is, err := version.ParseGeneric(s.ServerVersion)
 	if err != nil || is.AtLeast(version.MustParseGeneric(leastKubernetes)) {
-		return nil
+		return granular(s)
 	}
 	return []Finding{{Level: Error, Text: "the API server is Kubernetes " + s.ServerVersion + ": shares of GPUs need " +
 		"the feature gate DRAConsumableCapacity, which is on from 1.36",
 		Do: "update Kubernetes, or use whole GPUs (label ack.node.gpu.schedule=default)"}}
+}
+
+// granular looks for the feature gate by which a right to a claim's status is one to a part of it. Where it is on,
+// Kubernetes gives its scheduler the right to the part that is the allocation.
+func granular(s *Snapshot) []Finding {
+	if s.SchedulerRole == nil || slices.ContainsFunc(s.SchedulerRole.Rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Resources, "resourceclaims/"+resourceapi.SubresourceBinding)
+	}) {
+		return nil
+	}
+	return []Finding{{Level: Warning, Text: "the API server runs without the feature gate " +
+		"DRAResourceClaimGranularStatusAuthorization: the token of any DRA driver that writes the status of claims can " +
+		"change what they were allocated", Do: "enable the feature gate, which is on by default: docs/security.md"}}
 }
 
 // pods looks at what is to run of the driver's programs.

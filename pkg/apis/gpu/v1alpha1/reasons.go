@@ -219,6 +219,10 @@ const (
 	//
 	// To do: See docs/troubleshooting.md#state-files-of-the-plugin.
 	ReasonStateNotRepaired = "GPUStateNotRepaired"
+	// ReasonTooManyModels (on: node (controller)): The node publishes GPU models or MIG profiles that have no class.
+	//
+	// To do: See whether it has such GPUs: docs/gpu-models.md#the-catalogue.
+	ReasonTooManyModels = "GPUTooManyModels"
 	// ReasonUnhealthy (on: node): These GPUs are unhealthy; they take no new claims.
 	//
 	// To do: Follow the message: docs/health.md.
@@ -300,6 +304,7 @@ func Reasons() []string {
 		ReasonStateDamaged,
 		ReasonStateNotRecovered,
 		ReasonStateNotRepaired,
+		ReasonTooManyModels,
 		ReasonUnhealthy,
 		ReasonUnprepareFailed,
 		ReasonUsedBesideMPS,

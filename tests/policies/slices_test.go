@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/utils/ptr"
+)
+
+func text(s string) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{StringValue: &s} }
+
+func number(n int64) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{IntValue: &n} }
+
+// slice is a slice as the plugin of node n1 writes it, with a change.
+func slice(change func(*resourceapi.ResourceSliceSpec)) *resourceapi.ResourceSlice {
+	s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: "gpu.aliyun.com", NodeName: ptr.To("n1"),
+		Pool: resourceapi.ResourcePool{Name: "n1/gpu", Generation: 1, ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{{
+			Name: "gpu-0-topology",
+			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+				"mode": text("topology"), "model": text("NVIDIA-A10"), "isolation": text("whole-card"), "memoryMiB": number(23028),
+				"isolationLevel": text("card"), "uuid": text("GPU-0"), "index": number(0), "minor": number(0),
+				"nvlinkGBps": number(0), "gpuCount": number(1),
+			},
+			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {}},
+		}},
+	}}
+	if change != nil {
+		change(&s.Spec)
+	}
+	return s
+}
+
+func withoutAttribute(name resourceapi.QualifiedName) *resourceapi.ResourceSlice {
+	return slice(func(s *resourceapi.ResourceSliceSpec) { delete(s.Devices[0].Attributes, name) })
+}
+
+func withAttribute(name resourceapi.QualifiedName, value resourceapi.DeviceAttribute) *resourceapi.ResourceSlice {
+	return slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Attributes[name] = value })
+}
+
+// manyDevices is a slice with so many of one device, which differ in their names, each with as many attributes as the
+// API takes: what the policy costs must not refuse it.
+func manyDevices(n int) *resourceapi.ResourceSlice {
+	return slice(func(s *resourceapi.ResourceSliceSpec) {
+		for i := len(s.Devices[0].Attributes); i < resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice-1; i++ {
+			s.Devices[0].Attributes[resourceapi.QualifiedName(fmt.Sprintf("more%d", i))] = text("")
+		}
+		for i := range n - 1 {
+			d := *s.Devices[0].DeepCopy()
+			d.Name = fmt.Sprintf("more-%d", i)
+			s.Devices = append(s.Devices, d)
+		}
+	})
+}
+
+// linkedSet has the device be of two GPUs, with what such devices have.
+func linkedSet(s *resourceapi.ResourceSliceSpec) {
+	a := s.Devices[0].Attributes
+	for _, name := range []resourceapi.QualifiedName{"uuid", "index", "minor"} {
+		delete(a, name)
+	}
+	a["gpuCount"], a["members"] = number(2), text("0,1")
+}
+
+func consumes(s *resourceapi.ResourceSliceSpec) {
+	s.Devices[0].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: "none",
+		Counters: map[string]resourceapi.Counter{"x": {Value: resource.MustParse("1")}}}}
+}
+
+func withMemory(value string) *resourceapi.ResourceSlice {
+	return slice(func(s *resourceapi.ResourceSliceSpec) {
+		s.Devices[0].Capacity["memory"] = resourceapi.DeviceCapacity{Value: resource.MustParse(value)}
+	})
+}
+
+// documented are the attributes of devices, and their types, as the page for users has them.
+func documented(t *testing.T) map[resourceapi.QualifiedName]string {
+	t.Helper()
+	page, err := os.ReadFile("testdata/docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[resourceapi.QualifiedName]string{"resource.kubernetes.io/pciBusID": "string",
+		"resource.kubernetes.io/pcieRoot": "string", "resource.kubernetes.io/numaNode": "int"}
+	row := regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| (string|int|version) \\|")
+	for _, found := range row.FindAllStringSubmatch(string(page), -1) {
+		types[resourceapi.QualifiedName(found[1])] = found[2]
+	}
+	if len(types) < 25 {
+		t.Fatalf("docs/reference.md has %d attributes only", len(types))
+	}
+	return types
+}
+
+// No device has an attribute of another type than its page says: selectors that compare by order would fail
+// for it, and with them the pod on every node.
+func TestAttributesAreOfTheirTypes(t *testing.T) {
+	s := newServer(t)
+	plugin := account("other", "gpu-kubelet-plugin", "n1")
+	values := map[string]resourceapi.DeviceAttribute{"string": text("1"), "int": number(1),
+		"version": {VersionValue: ptr.To("1.0.0")}, "bool": {BoolValue: ptr.To(true)}}
+	for name, want := range documented(t) {
+		for kind, value := range values {
+			object := withAttribute(name, value)
+			if name == "mode" && kind == want {
+				object = slice(nil)
+			}
+			if name == "profile" && kind == want {
+				object = withAttribute(name, text("1g.10gb"))
+			}
+			err := s.validate(plugin, object, nil, "ResourceSlice", slicesResource, admission.Create)
+			if (err == nil) != (kind == want) || err != nil && !strings.Contains(err.Error(), "of another type") {
+				t.Errorf("%s is a %s, and one of type %s: %v", name, want, kind, err)
+			}
+		}
+	}
+}
+
+// A token of a node's plugin is good for that node's slices and for no others, whatever
+// namespace the driver is installed in.
+func TestSlicesOfTheOwnNode(t *testing.T) {
+	s := newServer(t)
+	const (
+		node       = "gpu-kubelet-plugin on node n1 may only write ResourceSlices of driver gpu.aliyun.com for that node"
+		pool       = "gpu-kubelet-plugin on node n1 may only write ResourceSlices of pool n1/gpu, not "
+		incomplete = "device gpu-0-topology needs the attributes"
+		mistyped   = "device gpu-0-topology has an attribute of another type"
+		profile    = "the profile of device gpu-0-topology is none of NVIDIA's, such as 1g.10gb+me: '"
+	)
+	elsewhere := slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.Pool.Name = ptr.To("n2"), "n2/gpu" })
+	inOtherPool := slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n2/gpu" })
+	ofProfile := func(name string) *resourceapi.ResourceSlice {
+		return slice(func(s *resourceapi.ResourceSliceSpec) {
+			maps.Copy(s.Devices[0].Attributes, map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("mig"),
+				"profile": text(name), "profileID": number(9), "parentUUID": text("GPU-0"), "placementStart": number(0),
+				"placementSize": number(1)})
+		})
+	}
+	withdrawn := func(gpus int64) *resourceapi.ResourceSlice {
+		return slice(func(s *resourceapi.ResourceSliceSpec) {
+			s.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("withdrawn"),
+				"gpuCount": number(gpus)}
+			s.Devices[0].Capacity = nil
+		})
+	}
+	for name, test := range map[string]struct {
+		object, old *resourceapi.ResourceSlice
+		refused     string
+	}{
+		"a slice":         {slice(nil), nil, ""},
+		"without devices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices = nil }), nil, ""},
+		"a change": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Generation = 2 }), slice(nil),
+			""},
+		"a change of an earlier one":  {slice(nil), withoutAttribute("isolation"), ""},
+		"a removal":                   {nil, slice(nil), ""},
+		"a removal from another pool": {nil, inOtherPool, ""},
+		"another node's":              {elsewhere, nil, node},
+		"a change of another node's":  {elsewhere, elsewhere, node},
+		"a removal of another node's": {nil, elsewhere, node},
+		"another driver's": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver = "gpu.example.com" }), nil,
+			node},
+		"in another node's pool": {inOtherPool, nil, pool + "n2/gpu"},
+		"in a pool of its own": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n1" }), nil, pool +
+			"n1"},
+		"for all nodes": {
+			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.AllNodes = nil, ptr.To(true) }), nil, node},
+		"for selected nodes": {
+			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.NodeSelector = nil, &corev1.NodeSelector{} }), nil,
+			node},
+		"for a node per device": {
+			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.PerDeviceNodeSelection = nil, ptr.To(true) }), nil,
+			node},
+		"no mode":           {withoutAttribute("mode"), nil, incomplete},
+		"no model":          {withoutAttribute("model"), nil, incomplete},
+		"no isolation":      {withoutAttribute("isolation"), nil, incomplete},
+		"no memory":         {withoutAttribute("memoryMiB"), nil, incomplete},
+		"no number of GPUs": {withoutAttribute("gpuCount"), nil, incomplete},
+		"no index":          {withoutAttribute("index"), nil, incomplete},
+		"no UUID":           {withoutAttribute("uuid"), nil, incomplete},
+		"no bandwidth":      {withoutAttribute("nvlinkGBps"), nil, incomplete},
+		"no capacity": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Capacity = nil }), nil,
+			incomplete},
+		"no attributes": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Attributes = nil }), nil,
+			incomplete},
+		"an attribute twice":           {withAttribute("gpu.aliyun.com/memoryMiB", text("1")), nil, mistyped},
+		"an attribute of Kubernetes'":  {withAttribute("resource.kubernetes.io/pciBusID", text("0000:00:08.0")), nil, ""},
+		"a profile of NVIDIA's":        {ofProfile("1g.24gb+me.all"), nil, ""},
+		"one without engines":          {ofProfile("1g.24gb-me"), nil, ""},
+		"one with graphics":            {ofProfile("4g.96gb+gfx"), nil, ""},
+		"one that NVML cannot name":    {ofProfile("profile-15"), nil, ""},
+		"another's name for a class":   {ofProfile("1g.10gb.me"), nil, profile + "1g.10gb.me"},
+		"an earlier profile is left":   {ofProfile("1g.10gb+me"), ofProfile("1g.10gb.me"), ""},
+		"a profile for no class":       {ofProfile("1g.10gb+ME"), nil, profile},
+		"a profile with an end":        {ofProfile("1g.24gb+me+all"), nil, ""},
+		"a profile without one":        {ofProfile("1g.24gb+me+"), nil, profile},
+		"a class's name for a profile": {ofProfile("share"), nil, profile},
+		"a profile and more":           {ofProfile("1g.10gb\n"), nil, "variables.misnamed"},
+		"no profile":                   {ofProfile(""), nil, profile},
+		"the most slices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = 40 }), nil,
+			""},
+		"more slices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = 41 }), nil,
+			"gpu-kubelet-plugin may publish 40 ResourceSlices at most, not 41"},
+		"the most devices": {manyDevices(64), nil, ""},
+		"more devices": {manyDevices(65), nil,
+			"gpu-kubelet-plugin may publish 64 devices in a ResourceSlice at most, not 65"},
+		"a linked set": {slice(linkedSet), nil, ""},
+		"a linked set without members": {slice(func(s *resourceapi.ResourceSliceSpec) {
+			linkedSet(s)
+			delete(s.Devices[0].Attributes, "members")
+		}), nil, incomplete},
+		"counters that nobody has": {slice(consumes), nil, "consumes counters, and its pool has no ResourceSlice for them"},
+		"counters in another slice": {slice(func(s *resourceapi.ResourceSliceSpec) {
+			consumes(s)
+			s.Pool.ResourceSliceCount = 2
+		}), nil, ""},
+		"less memory than nothing":     {withMemory("-1"), nil, "less than nothing of a capacity"},
+		"memory beyond counting":       {withMemory("8Ei"), nil, "more than any has"},
+		"a withdrawn set":              {withdrawn(2), nil, ""},
+		"a GPU that says it withdrawn": {withdrawn(1), nil, incomplete},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object, old, operation := written(test.object, test.old)
+			for _, namespace := range []string{metav1.NamespaceSystem, "other"} {
+				plugin := account(namespace, "gpu-kubelet-plugin", "n1")
+				checkRefusal(t, test.refused, s.validate(plugin, object, old, "ResourceSlice", slicesResource, operation))
+			}
+		})
+	}
+	t.Run("a token of no pod", func(t *testing.T) {
+		err := s.validate(account("other", "gpu-kubelet-plugin", ""), slice(nil), nil, "ResourceSlice", slicesResource,
+			admission.Create)
+		checkRefusal(t, "names no node", err)
+	})
+	t.Run("another driver's plugin", func(t *testing.T) {
+		err := s.validate(account("other", "nvidia-gpu-kubelet-plugin", "n1"), elsewhere, nil, "ResourceSlice",
+			slicesResource, admission.Create)
+		checkRefusal(t, "", err)
+	})
+}
+
+// written is a request that writes a slice over the old one, or makes or removes it where the other is nil.
+func written(object, old *resourceapi.ResourceSlice) (runtime.Object, runtime.Object, admission.Operation) {
+	switch {
+	case object == nil:
+		return nil, old, admission.Delete
+	case old == nil:
+		return object, nil, admission.Create
+	}
+	return object, old, admission.Update
+}
