@@ -75,8 +75,8 @@ type pools struct {
 }
 
 var poolSurplus = Desc("pool_surplus_slices",
-	"How many ResourceSlices a node has beyond what its pool says; below 0, how many are missing. Only nodes of which "+
-		"that is not 0, and only the leader.", "node")
+	"How many ResourceSlices a node has beyond what its pool says; below 0, lacks. Only the leader, and where it is "+
+		"not 0.", "node")
 
 // Describe implements prometheus.Collector.
 func (*pools) Describe(out chan<- *prometheus.Desc) { out <- poolSurplus }

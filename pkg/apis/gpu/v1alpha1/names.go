@@ -49,7 +49,7 @@ const (
 	// the supervisor may set its compute mode.
 	AttrIsolationLevel resourceapi.QualifiedName = "isolationLevel"
 	// AttrMemoryLimits (string): Where the kernel limits the memory of shares, who counts it: `dmem` or `misc`
-	// (docs/kernel-limits.md). Do not select by it: other devices lack it.
+	// (docs/kernel-limits.md).
 	AttrMemoryLimits resourceapi.QualifiedName = "memoryLimits"
 	// AttrMemoryMiB (int): The GPU's memory in MiB, or the MIG instance's.
 	AttrMemoryMiB resourceapi.QualifiedName = "memoryMiB"
@@ -63,9 +63,8 @@ const (
 	// AttrMembers (string): In mode `topology`: a linked set's GPUs, as in `0,1,2,3`.
 	AttrMembers resourceapi.QualifiedName = "members"
 	// AttrShareableGiB (int): Where shares are spread (docs/modes.md#placement): the memory that claims can have.
-	// Do not select by it: GPUs without it would keep the pod from every node.
 	AttrShareableGiB resourceapi.QualifiedName = "shareableGiB"
-	// AttrMaxShares (int): The same for the number of shares. Do not select by it.
+	// AttrMaxShares (int): The same for the number of shares.
 	AttrMaxShares resourceapi.QualifiedName = "maxShares"
 )
 
