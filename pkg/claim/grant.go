@@ -149,18 +149,6 @@ func gpuOf(machine *gpu.Machine, device string, m mode.Mode, index int) (GPU, er
 	return GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, MemoryMiB: g.MemoryMiB, ReservedMiB: g.ReservedMiB}, nil
 }
 
-// Container is the container that an allocation result of the claim is for: the one
-// that its configuration names, failing that the one with the name of its request.
-func Container(
-	allocation *resourceapi.AllocationResult, result resourceapi.DeviceRequestAllocationResult,
-) (string, error) {
-	config, err := configFor(allocation.Devices.Config, result)
-	if err != nil {
-		return "", err
-	}
-	return ptr.Deref(config.Container, resourceclaim.BaseRequestRef(result.Request)), nil
-}
-
 // BringsGPUs says whether the claim was allocated devices of this driver.
 func BringsGPUs(c *resourceapi.ResourceClaim) bool {
 	if c.Status.Allocation == nil {

@@ -14,6 +14,8 @@ var names = map[string]Request{
 	"gpushare.mem.main.3": {Kind: Memory, Count: 1, Containers: []Container{{Name: "main", MemoryGiB: 3}}},
 	"gpushare.mem.c0.1.c1.7": {Kind: Memory, Count: 1,
 		Containers: []Container{{Name: "c0", MemoryGiB: 1}, {Name: "c1", MemoryGiB: 7}}},
+	"gpushare.mem.0.1.1.7": {Kind: Memory, Count: 1,
+		Containers: []Container{{Name: "0", MemoryGiB: 1}, {Name: "1", MemoryGiB: 7}}},
 	"gpushare.mem-x4.main.8": {Kind: Memory, Count: 4, Containers: []Container{{Name: "main", MemoryGiB: 8}}},
 	"gpushare.mem-whole.main.15": {Kind: Memory, Count: 1, Whole: true,
 		Containers: []Container{{Name: "main", MemoryGiB: 15}}},

@@ -34,6 +34,7 @@ func IsName(name string) bool { return strings.HasPrefix(name, prefix+".") }
 //	gpushare.mem-cpu8.main.3         3 GiB, and 8 CPUs near the GPU
 //	gpushare.cpu.main.8              8 CPUs
 //	gpushare.nvidia.main.1           one GPU, by nvidia.com/gpu
+//	gpushare.mem.0.1.1.7             1 and 7 GiB for containers with long names
 func (r Request) Name() string {
 	kind := string(r.Kind)
 	if r.Count > 1 {
@@ -50,6 +51,21 @@ func (r Request) Name() string {
 		parts = append(parts, c.Name, c.amounts(r.Kind))
 	}
 	return strings.Join(parts, ".")
+}
+
+// called is the request with containers that are called by their place, from 0, where their names do not fit into the
+// template's or into those of requests. A place is a name like any other: requests of the same amounts are the same,
+// and which container uses which is said in the pod.
+func (r Request) called() Request {
+	long := slices.ContainsFunc(r.Containers, func(c Container) bool { return len(c.Name) > mostNameByGPU })
+	if len(r.Name()) <= mostName && !(r.byGPU() && long) {
+		return r
+	}
+	r.Containers = slices.Clone(r.Containers)
+	for i := range r.Containers {
+		r.Containers[i].Name = strconv.Itoa(i)
+	}
+	return r
 }
 
 func (c Container) amounts(kind Kind) string {

@@ -100,12 +100,13 @@ func OfPod(pod *corev1.Pod) (Request, error) {
 			return Request{}, err
 		}
 	}
+	r = r.called()
 	if err := r.validate(); err != nil {
 		return Request{}, err
 	}
 	if len(r.Name()) > mostName {
-		return Request{}, fmt.Errorf("the names of the containers that ask for GPUs are too long: they become part of the "+
-			"name of a ResourceClaimTemplate, which has %d characters at most", mostName)
+		return Request{}, fmt.Errorf("the containers ask for more compute together than a GPU has, and their amounts do not "+
+			"fit into the name of a ResourceClaimTemplate, which has %d characters at most", mostName)
 	}
 	if slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.Name == ClaimName }) {
 		return Request{}, fmt.Errorf("the pod has an entry %q in spec.resourceClaims, which is the name of the claim that "+

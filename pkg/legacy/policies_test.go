@@ -69,7 +69,8 @@ func TestPoliciesReadPodsAlike(t *testing.T) {
 		"refuse.yaml": {
 			"members", "amounts", "asks", "kind", "wholeNumbers", "count", "countValid", "cards", "placement",
 			"divisible",
-			"memoryValid", "coresValid", "template", "byCard", "namesFit", "nameTaken", "asksForCount", "convertible",
+			"memoryValid", "coresValid", "byCard", "request", "said", "called", "template", "namesFit", "nameTaken",
+			"asksForCount", "convertible",
 		},
 	} {
 		slices.Sort(want)

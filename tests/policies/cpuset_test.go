@@ -106,6 +106,12 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 				"gpushare-cpus-0=gpushare.cpu." + long + ".2 " + long + ":gpushare/" + long + " " + long + ":gpushare-cpus-0 " +
 				long + "b:gpushare/" + long + "b " + long + "c:gpushare/" + long + "c " + strings.Repeat("d", 38) + ":gpushare/" +
 				strings.Repeat("d", 38)},
+		"long names": {pinned(pod("p", nil, withCPUs("0", "500m", ""), withCPUs("cpus", "2", "mem 1"), withCPUs(long+"b", "3",
+			"mem 1"), withCPUs(long+"c", "1500m", "mem 1"), withCPUs(long+"d", "1500m", "mem 1"), withCPUs(long+"e",
+			"1500m", "mem 1"))),
+			"gpushare=gpushare.mem-cpu2.0.1.1.1.2.1.3.1.4.1 gpushare-cpus-2=gpushare.cpu." + long + "b.3 " +
+				"cpus:gpushare/0 cpus:gpushare/cpus " + long + "b:gpushare/1 " + long + "b:gpushare-cpus-2 " + long +
+				"c:gpushare/2 " + long + "d:gpushare/3 " + long + "e:gpushare/4"},
 		"more shares than leave room": {pinned(pod("p", map[string]string{ack.PodLabelCount: "32"}, withCPUs("c", "2",
 			"mem 32"))), "gpushare=gpushare.mem-x32.c.32 gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare/c c:gpushare-cpus-0"},
 		"with nvidia.com/gpu": {pinned(pod("p", nil, withCPUs("c", "2", "nvidia.com/gpu 1"))),

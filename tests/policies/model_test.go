@@ -104,17 +104,35 @@ const (
 
 // ofGPUs is the template for whole count, of which the pod's labels say nothing.
 func ofGPUs(shares []share) (string, error) {
-	name, sum := "gpushare.gpu", int64(0)
+	sum := int64(0)
 	for _, s := range shares {
 		if s.gpus == 0 || s.mem+s.cores > 0 {
 			return "", errors.New("different resources")
 		}
-		name, sum = fmt.Sprintf("%s.%s.%d", name, s.name, s.gpus), sum+s.gpus
+		sum += s.gpus
 	}
-	if sum > results || len(name) > templateMost {
-		return "", errors.New("more GPUs, or longer names, than there can be")
+	if sum > results {
+		return "", errors.New("more GPUs than there can be")
 	}
-	return name, nil
+	return nameOf("gpushare.gpu", shares, templateMost, func(s share) string { return fmt.Sprint(s.gpus) })
+}
+
+// nameOf is a template's name: of the shares by their names, if none is longer than most and all
+// fit, else by their place.
+func nameOf(head string, shares []share, most int, said func(share) string) (string, error) {
+	byName, byPlace := head, head
+	for i, s := range shares {
+		byName += "." + s.name + "." + said(s)
+		byPlace += fmt.Sprintf(".%d.%s", i, said(s))
+	}
+	switch {
+	case len(byName) <= templateMost && !slices.ContainsFunc(shares, func(s share) bool { return len(s.name) > most }):
+		return byName, nil
+	case len(byPlace) <= templateMost:
+		return byPlace, nil
+	default:
+		return "", errors.New("more than a name can say")
+	}
 }
 
 func ofShares(shares []share, labels map[string]string) (string, error) {
@@ -148,18 +166,18 @@ func ofShares(shares []share, labels map[string]string) (string, error) {
 			return "", errors.New("not the same of each GPU")
 		case mem > gibOfGPU || cores > percentMost || cores%percentStep > 0:
 			return "", errors.New("no GPU has that")
-		case count > 1 && len(shares) > 1 && len(s.name) > byGPUMost:
-			return "", errors.New("no room for the GPU in the request's name")
 		}
-		name += fmt.Sprintf(".%s.%d", s.name, s.mem)
+	}
+	most := templateMost
+	if count > 1 && len(shares) > 1 {
+		most = byGPUMost
+	}
+	return nameOf(name, shares, most, func(s share) string {
 		if withCores {
-			name += fmt.Sprintf("-%d", s.cores)
+			return fmt.Sprintf("%d-%d", s.mem, s.cores)
 		}
-	}
-	if len(name) > templateMost {
-		return "", errors.New("longer names than there can be")
-	}
-	return name, nil
+		return fmt.Sprint(s.mem)
+	})
 }
 
 // gpusOf reads a number of count; none and 0 are one GPU.

@@ -92,7 +92,7 @@ func TestOptionClaimsForGPUs(t *testing.T) {
 		"thousands": {pod("p", nil, limited("c", "nvidia.com/gpu 2000")), "c=2k c=2k"},
 		"names that do not fit": {pod("p", nil, limited(long+"a", "nvidia.com/gpu 1"), limited(long+"b",
 			"nvidia.com/gpu 1"), limited(long+"c", "nvidia.com/gpu 1"), limited(long+"d", "nvidia.com/gpu 1")),
-			fmt.Sprintf("%[1]sa=1 %[1]sa=1 %[1]sb=1 %[1]sb=1 %[1]sc=1 %[1]sc=1 %[1]sd=1 %[1]sd=1", long)},
+			fmt.Sprintf("gpushare.nvidia.0.1.1.1.2.1.3.1 %[1]sa:0 %[1]sb:1 %[1]sc:2 %[1]sd:3", long)},
 		"a request without a limit": {pod("p", nil, requested("c", "nvidia.com/gpu 1")), "c=1"},
 		"another request": {changed(one(), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = limited("c", "nvidia.com/gpu 2").Resources.Limits

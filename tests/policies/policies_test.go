@@ -19,7 +19,6 @@ import (
 
 func TestPodsAndTheirTemplates(t *testing.T) {
 	s := newServer(t)
-	long := strings.Repeat("a", 62)
 	count := func(text string) map[string]string { return map[string]string{ack.PodLabelCount: text} }
 	placement := func(text string) map[string]string { return map[string]string{ack.PodLabelPlacement: text} }
 	for name, test := range map[string]struct {
@@ -99,10 +98,6 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 			"ack.gpushare.placement:only support [require-whole-device]"},
 		"more shares than a claim holds": {pod("p", count("17"), limited("a", "mem 17"), limited("b", "mem 17")),
 			"32 GPUs or shares at most"},
-		"names that do not fit": {pod("p", nil, limited(long+"a", "mem 1"), limited(long+"b", "mem 1"), limited(long+
-			"c", "mem 1"), limited(long+"d", "mem 1")), "too long"},
-		"a name with a GPU": {pod("p", count("2"), limited(long, "mem 2"), limited("b", "mem 2")),
-			"leaves 56 to each"},
 		"the claim's name": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: legacy.ClaimName}}
 		}), `an entry "gpushare" in spec.resourceClaims`},

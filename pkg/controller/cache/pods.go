@@ -224,7 +224,7 @@ var legacyLabel = labels.Set{v1alpha1.LabelLegacy: "true"}.String()
 const annotationMost = 4096
 
 // Converted are the pods that asked in ACK's manner and were given claims: their claims, ACK's
-// annotations and the names of their containers.
+// annotations and which container uses which request.
 type Converted struct{ *Objects[*corev1.Pod] }
 
 // ConvertedPods asks for the pods that were converted, in whatever phase.
@@ -248,15 +248,16 @@ func keepConverted(pod, kept *corev1.Pod) {
 		}
 		kept.Annotations[key] = strings.Clone(value[:min(len(value), annotationMost)])
 	}
-	kept.Spec = corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims, Containers: names(pod.Spec.Containers),
-		InitContainers: names(pod.Spec.InitContainers)}
+	kept.Spec = corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims, Containers: users(pod.Spec.Containers),
+		InitContainers: users(pod.Spec.InitContainers)}
 	kept.Status.Phase = pod.Status.Phase
 }
 
-func names(containers []corev1.Container) []corev1.Container {
+func users(containers []corev1.Container) []corev1.Container {
 	var out []corev1.Container
 	for _, c := range containers {
-		out = append(out, corev1.Container{Name: c.Name})
+		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy,
+			Resources: corev1.ResourceRequirements{Claims: c.Resources.Claims}})
 	}
 	return out
 }

@@ -12,12 +12,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	devclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -56,8 +57,7 @@ type allocation struct {
 type GPUUnits func(index int) (int64, bool)
 
 // For returns the annotations of a pod whose claim is allocated. A request of the
-// claim is for the container of its name, or the one that its configuration names;
-// other requests are for none. Sidecars come after the containers: tools add up what
+// claim is for the container that uses it; other requests are for none. Sidecars come after the containers: tools add up what
 // a pod has of each GPU, and number spec.containers only. With
 // units, annotations of the first version are among them if all shares are of one
 // GPU, and that is known.
@@ -108,11 +108,7 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 		if result.Driver != v1alpha1.DriverName || ptr.Deref(result.AdminAccess, false) {
 			continue
 		}
-		name, err := devclaim.Container(claim.Status.Allocation, result)
-		if err != nil {
-			return nil, fmt.Errorf("request %q of claim %s/%s: %w", result.Request, claim.Namespace, claim.Name, err)
-		}
-		i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
+		i := user(containers, len(pod.Spec.Containers), resourceclaim.BaseRequestRef(result.Request))
 		if i < 0 {
 			continue
 		}
@@ -121,6 +117,19 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 		}
 	}
 	return a, nil
+}
+
+// user is the container that has a request for its own, -1 where there is none. It does not go by their names: a
+// template may have containers' places instead. Those from lasting on are init containers, which use another's share
+// if they are no sidecars.
+func user(containers []corev1.Container, lasting int, request string) int {
+	for i, c := range containers {
+		own := i < lasting || ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways
+		if own && slices.Contains(c.Resources.Claims, corev1.ResourceClaim{Name: legacy.ClaimName, Request: request}) {
+			return i
+		}
+	}
+	return -1
 }
 
 func (a *allocation) add(container string, result resourceapi.DeviceRequestAllocationResult) error {

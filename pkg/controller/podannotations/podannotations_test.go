@@ -32,15 +32,26 @@ import (
 
 var allocatedAt = time.Unix(1700000000, 0)
 
-// pod has containers of these names and a sidecar, "side".
+// pod has containers of these names, an init container that uses the share of the first, and a sidecar, "side".
 func pod(containers ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1",
 		Annotations: map[string]string{"mine": "stays"}}}
 	for _, name := range containers {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
+		p.Spec.Containers = append(p.Spec.Containers, using(name, name))
 	}
-	p.Spec.InitContainers = []corev1.Container{{Name: "side"}}
+	first, side := using("first", containers[0], "side"), using("side", "side")
+	side.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	p.Spec.InitContainers = []corev1.Container{first, side}
 	return p
+}
+
+// using is a container that uses these requests of the claim.
+func using(name string, requests ...string) corev1.Container {
+	c := corev1.Container{Name: name}
+	for _, request := range requests {
+		c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: legacy.ClaimName, Request: request})
+	}
+	return c
 }
 
 func result(request, device string, amounts ...string) resourceapi.DeviceRequestAllocationResult {
@@ -126,7 +137,7 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 		"a sidecar": {
 			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a", "gpu-0-share", "3Gi"),
 				result("side", "gpu-0-share", "1Gi")},
-			map[string]string{ack.AnnotationMemory: `{"0":{"0":3},"2":{"0":1}}`},
+			map[string]string{ack.AnnotationMemory: `{"0":{"0":3},"3":{"0":1}}`},
 			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "4", ack.AnnotationV1GPU: "15",
 				ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
@@ -158,26 +169,19 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 	}
 }
 
-// Several containers share several GPUs by requests that name their container.
-func TestRequestsThatNameTheirContainer(t *testing.T) {
-	c := claim(result("a-card0", "gpu-1-share", "4Gi"), result("b-card0", "gpu-1-share", "1Gi"),
-		result("a-card1", "gpu-3-share", "4Gi"), result("b-card1", "gpu-3-share", "1Gi"))
-	request, err := legacy.ParseName("gpushare.mem-x2.a.8.b.2")
+// Which container has a request is what the containers say, by however many requests: where names are long, the
+// template calls containers by their place among those that ask, and another container may be called so.
+func TestRequestsAreOfTheContainersThatUseThem(t *testing.T) {
+	p := pod("1", "long", "longer")
+	for i, requests := range [][]string{nil, {"0-card0", "0-card1"}, {"1-card0", "1-card1"}} {
+		p.Spec.Containers[i] = using(p.Spec.Containers[i].Name, requests...)
+	}
+	got, err := For(p, claim(result("0-card0", "gpu-1-share", "4Gi"), result("1-card0", "gpu-1-share", "1Gi"),
+		result("0-card1", "gpu-3-share", "4Gi"), result("1-card1", "gpu-3-share", "1Gi")), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, config := range request.Template("default").Spec.Spec.Devices.Config {
-		c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config,
-			resourceapi.DeviceAllocationConfiguration{
-				Source: resourceapi.AllocationConfigSourceClaim, Requests: config.Requests,
-				DeviceConfiguration: config.DeviceConfiguration,
-			})
-	}
-	got, err := For(pod("a", "b"), c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`},
+	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"1":{"1":4,"3":4},"2":{"1":1,"3":1}}`},
 		got); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
