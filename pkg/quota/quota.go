@@ -28,6 +28,12 @@ const (
 	ClassPercent = "percent.quota.gpu.aliyun.com"
 )
 
+// The lines of a quota as on ACK. The classes have these resources for their extended ones: Kubernetes charges both.
+const (
+	LineMemory = "requests.aliyun.com/gpu-mem"
+	LineCores  = "requests.aliyun.com/gpu-core.percentage"
+)
+
 // IsClass says whether a DeviceClass is one of those by which amounts are counted.
 func IsClass(name string) bool { return name == ClassGiB || name == ClassPercent }
 
@@ -55,7 +61,7 @@ func counted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	var gib, percent int64
 	shares := false
 	for _, w := range ways {
-		if isShare(w.DeviceClassName) {
+		if shareClass.MatchString(w.DeviceClassName) {
 			shares = true
 			gib, percent = max(gib, devicesOf(w)*memoryGiB(w)), max(percent, devicesOf(w)*cores(w))
 		}
@@ -95,15 +101,8 @@ func waysOf(r resourceapi.DeviceRequest) []resourceapi.DeviceSubRequest {
 	return ways
 }
 
-// Classes of shares, and of GPUs of a model, which may be shares.
-var (
-	shareClass = regexp.MustCompile(`^((share|cgpu|core-mem|mps)[.])?[a-z0-9-]+[.]gpu[.]aliyun[.]com$`)
-	wholeClass = regexp.MustCompile(`^(exclusive|topology|monitor|mig)[.]`)
-)
-
-func isShare(class string) bool {
-	return shareClass.MatchString(class) && !wholeClass.MatchString(class)
-}
+// shareClass is of classes that give shares alone. A model's class of any mode may give a whole GPU, and is refused.
+var shareClass = regexp.MustCompile(`^(memory|(share|cgpu|core-mem|mps)([.][a-z0-9-]+)?)[.]gpu[.]aliyun[.]com$`)
 
 // devicesOf is how many devices a quota counts.
 func devicesOf(w resourceapi.DeviceSubRequest) int64 {
@@ -196,7 +195,12 @@ func classOf(name string) string {
 	if class, is := strings.CutPrefix(name, prefixRequests); is {
 		return class
 	}
-	if name == prefixExtended+nvidiaGPU {
+	switch name {
+	case LineMemory:
+		return ClassGiB
+	case LineCores:
+		return ClassPercent
+	case prefixExtended + nvidiaGPU:
 		return classExclusive
 	}
 	if profile, is := strings.CutPrefix(name, prefixExtended+v1alpha1.MIGResourcePrefix); is {

@@ -65,7 +65,7 @@ func TestWhatAShareIsCharged(t *testing.T) {
 		"no default of the API": {with(share("share", "memory", "2Gi"), func(e *resourceapi.ExactDeviceRequest) {
 			e.AllocationMode, e.Count = "", 0
 		}), 2, 0},
-		"of a model":            {share("nvidia-a10", "memory", "4Gi"), 4, 0},
+		"of a model":            {share("nvidia-a10", "memory", "4Gi"), 0, 0}, // it is refused
 		"of a model and a mode": {share("mps.nvidia-a10", "memory", "4Gi"), 4, 0},
 		"all GPUs of a node": {with(share("share", "memory", "2Gi"), func(e *resourceapi.ExactDeviceRequest) {
 			e.AllocationMode, e.Count = "All", 0
@@ -161,6 +161,11 @@ func TestWhichQuotaIsShort(t *testing.T) {
 			"ResourceQuota b allows"},
 		"by the other name": {[]corev1.ResourceQuota{quotaOf("q", prefixRequests+ClassGiB, "3", "1")}, three,
 			"3 GiB of GPU memory, of which 1 are used"},
+		"as on ACK": {[]corev1.ResourceQuota{quotaOf("q", LineMemory, "6", "4")}, three,
+			"6 GiB of GPU memory, of which 4 are used"},
+		"compute as on ACK": {[]corev1.ResourceQuota{quotaOf("q", LineCores, "100", "90")},
+			asking(share("core-mem", "memory", "3Gi", "cores", "20")), "100 percent of GPUs' compute, of which 90 are used"},
+		"as on ACK, and counting nothing": {[]corev1.ResourceQuota{quotaOf("q", LineMemory, "2", "0")}, three, ""},
 		"devices of a class": {[]corev1.ResourceQuota{quotaOf("q", classKey, "1", "1")}, three, "1 " + classKey +
 			", of which"},
 		"GPUs by their resource": {[]corev1.ResourceQuota{quotaOf("q", "requests.nvidia.com/gpu", "4", "3")},
@@ -201,5 +206,14 @@ func TestRoomIsTakenOnce(t *testing.T) {
 	}
 	if !room.Any() || !room.Amounts() {
 		t.Error("the quota is not seen to be about claims, and about amounts")
+	}
+}
+
+// A quota as on ACK counts where the option is installed, which is seen by that it does.
+func TestAmountsByAQuotaAsOnACK(t *testing.T) {
+	for used, want := range map[string]bool{"0": false, "4": true} {
+		if got := NewRoom([]corev1.ResourceQuota{quotaOf("q", LineMemory, "6", used)}).Amounts(); got != want {
+			t.Errorf("with %s used claims are counted: %t", used, got)
+		}
 	}
 }

@@ -36,14 +36,14 @@ func NewRoom(quotas []corev1.ResourceQuota) *Room {
 		}
 		l := &limits{name: q.Name, hard: map[string]int64{}, used: map[string]int64{}}
 		for name, most := range hard {
-			if !isOfClaims(string(name)) {
+			used := q.Status.Used[name]
+			if !isOfClaims(string(name)) || isOfACK(string(name)) && used.IsZero() {
 				continue
 			}
-			used := q.Status.Used[name]
 			l.hard[string(name)], l.used[string(name)] = whole(most), whole(used)
 		}
 		for name := range q.Spec.Hard {
-			r.amount = r.amount || strings.Contains(string(name), ClassGiB) || strings.Contains(string(name), ClassPercent)
+			r.amount = r.amount || IsClass(classOf(string(name))) && (!isOfACK(string(name)) || l.used[string(name)] > 0)
 		}
 		if len(l.hard) > 0 {
 			r.quotas = append(r.quotas, l)
@@ -52,6 +52,10 @@ func NewRoom(quotas []corev1.ResourceQuota) *Room {
 	slices.SortFunc(r.quotas, func(a, b *limits) int { return strings.Compare(a.name, b.name) })
 	return r
 }
+
+// isOfACK says whether a name is of a quota as on ACK. It counts where the option is installed alone, which is seen by
+// that it does.
+func isOfACK(name string) bool { return name == LineMemory || name == LineCores }
 
 func isOfClaims(name string) bool { return name == nameClaims || classOf(name) != "" }
 

@@ -104,8 +104,9 @@ func TestOptionQuota(t *testing.T) {
 		"all GPUs":    {all},
 		"whole GPUs": {exactly("a", "exclusive"), exactly("a", "linked-2.topology"),
 			exactly("a", "single.topology")},
-		"of a model":       {asking("nvidia-a10", "memory", "2Gi"), asking("mps.nvidia-a10", "memory", "2Gi")},
-		"an administrator": {admin(asking("share", "memory", "3Gi"))},
+		"of a model":        {asking("mps.nvidia-a10", "memory", "2Gi"), exactly("a", "exclusive.nvidia-a10")},
+		"its administrator": {admin(asking("nvidia-a10", "memory", "2Gi"))},
+		"an administrator":  {admin(asking("share", "memory", "3Gi"))},
 		"alternatives": {among("a", asking("share", "memory", "3Gi"), asking("core-mem", "memory", "2Gi", "cores",
 			"30"))},
 		"a share or a GPU":    {among("a", exactly("a", "exclusive"), asking("share", "memory", "3Gi"))},
@@ -114,7 +115,7 @@ func TestOptionQuota(t *testing.T) {
 		"none":                nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			for namespace, isCounted := range map[string]bool{counted: true, countedTwice: true, team: false} {
+			for namespace, isCounted := range map[string]bool{counted: true, countedTwice: true, countedAsOnACK: true, team: false} {
 				claim := claimWith(namespace, requests...)
 				want := claim.Spec.Devices.Requests
 				if isCounted {
@@ -161,11 +162,15 @@ func TestQuotaAndClaimsOfTheScheduler(t *testing.T) {
 	for name, test := range map[string]struct {
 		by          user.DefaultInfo
 		ofATemplate bool
+		unmarked    bool
 		isCounted   bool
 	}{
-		"the scheduler":       {by: user.DefaultInfo{Name: "system:kube-scheduler"}},
-		"another scheduler":   {by: user.DefaultInfo{Name: "system:serviceaccount:team:scheduler"}},
-		"an administrator":    {by: user.DefaultInfo{Name: "root", Groups: []string{user.SystemPrivilegedGroup}}},
+		"the scheduler": {by: user.DefaultInfo{Name: "system:kube-scheduler"}},
+		"the scheduler, of a claim of its own": {by: user.DefaultInfo{Name: "system:kube-scheduler"}, unmarked: true,
+			isCounted: true},
+		"another scheduler": {by: user.DefaultInfo{Name: "system:serviceaccount:team:scheduler"}, isCounted: true},
+		"an administrator, or what applies for others": {by: user.DefaultInfo{Name: "root",
+			Groups: []string{user.SystemPrivilegedGroup}}, isCounted: true},
 		"somebody":            {by: user.DefaultInfo{Name: "somebody"}, isCounted: true},
 		"the namespace's own": {by: user.DefaultInfo{Name: "owner", Groups: []string{"admins:" + counted}}, isCounted: true},
 		"Kubernetes, of a template": {
@@ -177,6 +182,9 @@ func TestQuotaAndClaimsOfTheScheduler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			claim := claimWith(counted, exactly("a", "share"))
 			claim.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+			if test.unmarked {
+				claim.Annotations = nil
+			}
 			if test.ofATemplate {
 				claim.Annotations[resourceapi.PodResourceClaimAnnotation] = "gpu"
 			}
@@ -229,7 +237,7 @@ func TestOptionQuotaAgreesWithItsModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 4))
 	pick := func(texts ...string) string { return texts[random.IntN(len(texts))] }
 	one := func() resourceapi.DeviceRequest {
-		r := asking(pick("share", "cgpu", "mps", "memory", "nvidia-a10", "share.nvidia-a10", "exclusive", "topology",
+		r := asking(pick("share", "cgpu", "mps", "memory", "share.nvidia-a10", "exclusive", "topology",
 			"single.topology", "gib.quota", "percent.quota"))
 		if random.IntN(3) > 0 {
 			r.Exactly.Capacity.Requests["memory"] = resource.MustParse(pick("1Gi", "2Gi", "7Gi", "1024Mi", "80Gi"))

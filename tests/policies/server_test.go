@@ -60,6 +60,8 @@ const (
 	// These have one, and two, ResourceQuotas of amounts of GPUs.
 	counted      = "counted"
 	countedTwice = "counted-twice"
+	// This one has a ResourceQuota as on ACK.
+	countedAsOnACK = "counted-as-on-ack"
 )
 
 // server is as much of an API server as comes between a pod and its storage here.
@@ -139,9 +141,11 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 		namespace(hasty, "gpu.aliyun.com/max-grace-seconds", "120"),
 		namespace(patientTypo, "gpu.aliyun.com/max-grace-seconds", "2h"),
 		namespace(counted, "gpu.aliyun.com/costly-claims", "allowed"), namespace(countedTwice, "gpu.aliyun.com/costly-claims", "allowed"),
+		namespace(countedAsOnACK),
 		quotaFor(counted, "gpu", "gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
 		quotaFor(countedTwice, "gib", "requests.deviceclass.resource.kubernetes.io/gib.quota.gpu.aliyun.com"),
 		quotaFor(countedTwice, "percent", "percent.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
+		quotaFor(countedAsOnACK, "gpu", "requests.aliyun.com/gpu-mem"),
 		quotaFor(team, "gpu", "memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
 	)
 	for _, policy := range policies(t) {

@@ -99,6 +99,10 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return dra.DeviceClasses().List(ctx, o)
 		})
+	gather[*corev1.ResourceQuota](ctx, g, group, "resourcequotas", &s.Quotas, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.ResourceQuotas(metav1.NamespaceAll).List(ctx, o)
+		})
 	const admissionGroup = ".admissionregistration.k8s.io"
 	gather[*admissionv1.MutatingAdmissionPolicy](ctx, g, group, "mutatingadmissionpolicies"+admissionGroup, &s.Mutating,
 		metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -41,6 +41,7 @@ type Snapshot struct {
 	NodeEvents []corev1.Event
 	Claims     []*resourceapi.ResourceClaim
 	Classes    []*resourceapi.DeviceClass
+	Quotas     []*corev1.ResourceQuota
 
 	Mutating           []*admissionv1.MutatingAdmissionPolicy
 	MutatingBindings   []*admissionv1.MutatingAdmissionPolicyBinding
@@ -110,6 +111,7 @@ var checks = []check{
 	{"policies", policies},
 	{"claims", claims},
 	{"legacy-pods", legacyPods},
+	{"quotas", quotas},
 }
 
 // Examine makes all checks. Its findings are ordered by their level, the worst first.

@@ -27,7 +27,7 @@ var (
 	guards = []string{
 		"gpushare-allocated-claims-stay", "gpushare-claim-advice", "gpushare-claim-amounts", "gpushare-controller-templates",
 		"gpushare-controller-writes", "gpushare-keep-limits", "gpushare-plugin-claim-status", "gpushare-plugin-events",
-		"gpushare-slices-of-own-node", "gpushare-supervisor-events",
+		"gpushare-quota-advice", "gpushare-slices-of-own-node", "gpushare-supervisor-events",
 	}
 	legacyMutating = []string{
 		"gpushare-legacy-apply-again", "gpushare-legacy-convert", "gpushare-legacy-copies", "gpushare-legacy-cpuset",

@@ -105,6 +105,9 @@ files/deployments/options/{{ kebabcase $option }}
       (eq $object.metadata.name "gpushare-node-placement") -}}
 {{- $_ := set (index $object.spec.variables 0) "expression" "'spread'" -}}
 {{- end -}}
+{{- if and (eq $object.kind "MutatingAdmissionPolicy") (eq $object.metadata.name "gpushare-quota") -}}
+{{- $_ := set (index $object.spec.variables 0) "expression" (toRawJson .root.Values.quota.schedulers) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Not empty for the bindings that a migration restricts to namespaces that ask for it. */}}

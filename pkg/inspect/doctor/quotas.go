@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"slices"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
+)
+
+// quotaPolicy is the policy of the option quota.
+const quotaPolicy = "gpushare-quota"
+
+// lineGPUs is of a quota as on ACK, and lineSingle counts what it would.
+const (
+	lineGPUs   = "requests.aliyun.com/gpu"
+	lineSingle = "single.topology.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"
+)
+
+// quotas looks for ResourceQuotas as on ACK whose lines do not count what the driver gives.
+func quotas(s *Snapshot) []Finding {
+	bound := slices.ContainsFunc(s.MutatingBindings, func(b *admissionv1.MutatingAdmissionPolicyBinding) bool {
+		return b.Spec.PolicyName == quotaPolicy
+	})
+	known := !s.cannotRead("mutatingadmissionpolicybindings.admissionregistration.k8s.io", "deviceclasses.resource.k8s.io")
+	var out []Finding
+	for _, q := range s.Quotas {
+		say := func(line, text, do string) {
+			out = append(out, Finding{Level: Warning, Object: "resourcequota/" + q.Name + " -n " + q.Namespace,
+				Text: "its line " + line + " does not count the driver's GPUs" + text, Do: do})
+		}
+		for line, class := range map[corev1.ResourceName]string{quota.LineMemory: quota.ClassGiB,
+			quota.LineCores: quota.ClassPercent} {
+			_, has := q.Spec.Hard[line]
+			switch {
+			case !has || !known:
+			case !bound:
+				say(string(line), ": that takes the option quota",
+					"install the option, which has the line count: docs/quota.md")
+			case len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil:
+				say(string(line), ", for it has scopes, which are of pods alone", "put the line into a quota without scopes")
+			case !slices.ContainsFunc(s.Classes, func(c *resourceapi.DeviceClass) bool {
+				return c.Name == class && "requests."+ptr.Deref(c.Spec.ExtendedResourceName, "") == string(line)
+			}):
+				say(string(line), ", for the DeviceClass "+class+" has lost spec.extendedResourceName",
+					"apply the driver's manifests again, on a Kubernetes with the feature gate DRAExtendedResource")
+			}
+		}
+		if _, has := q.Spec.Hard[lineGPUs]; has {
+			say(lineGPUs, "", "add the line "+lineSingle+", which does")
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Text, b.Text))
+	})
+	return out
+}

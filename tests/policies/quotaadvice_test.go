@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// A model's class of any mode may give a whole GPU, whatever amount is asked for: where GiB are counted
+// its author is told by which class to ask.
+func TestModelsOfAnyModeWithTheQuota(t *testing.T) {
+	s := newServer(t)
+	const want = "class nvidia-a10.gpu.aliyun.com may give a whole GPU, whose GiB ResourceQuota gpu of namespace "
+	for name, request := range map[string]resourceapi.DeviceRequest{
+		"an amount":      asking("nvidia-a10", "memory", "1Gi"),
+		"no amount":      exactly("a", "nvidia-a10"),
+		"an alternative": among("a", asking("share", "memory", "1Gi"), asking("nvidia-a10", "memory", "1Gi")),
+	} {
+		for namespace, refused := range map[string]bool{counted: true, countedAsOnACK: true, team: false} {
+			claim := claimWith(namespace, request)
+			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta}
+			template.Spec.Spec = claim.Spec
+			_, err := s.admitClaim(somebody, claim, nil)
+			errTemplate := s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource, admission.Create)
+			for what, err := range map[string]error{"claim": err, "template": errTemplate} {
+				if (err != nil) != refused || refused && (!strings.Contains(err.Error(), want+namespace+" cannot count") ||
+					!strings.Contains(err.Error(), "write share.nvidia-a10.gpu.aliyun.com (or cgpu, core-mem, mps) for a share") ||
+					!strings.Contains(err.Error(), "or exclusive.nvidia-a10.gpu.aliyun.com for a whole GPU")) {
+					t.Errorf("%s with %s in namespace %s: %v", what, name, namespace, err)
+				}
+			}
+		}
+	}
+}
+
+// Whoever brings a quota from ACK is told when it is written whether its lines count.
+func TestAdviceOnQuotasAsOnACK(t *testing.T) {
+	s := newServer(t)
+	// What the option lets be known by.
+	var marker string
+	for _, object := range decoded(t, "testdata/deployments/options/quota/rbac.yaml") {
+		switch o := object.(type) {
+		case *rbacv1.ClusterRole:
+			rule := o.Rules[0]
+			if len(o.Rules) != 1 || rule.APIGroups[0] != "gpu.aliyun.com" || rule.Resources[0] != "quotas" ||
+				rule.Verbs[0] != "count" {
+				t.Errorf("the option has rules %v", o.Rules)
+			}
+		case *rbacv1.ClusterRoleBinding:
+			marker = o.Subjects[0].Name
+		}
+	}
+	const memory, cores = "requests.aliyun.com/gpu-mem", "requests.aliyun.com/gpu-core.percentage"
+	for name, test := range map[string]struct {
+		line          corev1.ResourceName
+		scoped        bool
+		without, with string // the option
+	}{
+		"memory": {memory, false, memory + " does not count the GPUs of dra-driver-gpushare: its option quota", ""},
+		"compute": {cores, false, cores + " does not count the GPUs of dra-driver-gpushare: its option quota",
+			""},
+		"with a scope": {memory, true, "its option quota", memory + " does not count the GPUs of dra-driver-gpushare in a " +
+			"quota with scopes"},
+		"whole GPUs": {"requests.aliyun.com/gpu", false, "add the line single.topology.gpu.aliyun.com.deviceclass",
+			"add the line single.topology.gpu.aliyun.com.deviceclass"},
+		"of Kubernetes'": {"requests.nvidia.com/gpu", false, "", ""},
+		"of the driver's": {"gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices", false, "",
+			""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := quotaFor(team, "gpu", test.line)
+			if test.scoped {
+				q.Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating}
+			}
+			told := func() string {
+				t.Helper()
+				var w warnings
+				attributes := attributesOf(somebody, q, nil, "ResourceQuota", corev1.SchemeGroupVersion.WithResource("resourcequotas"),
+					"", admission.Create)
+				if err := s.validating.Validate(warning.WithWarningRecorder(context.Background(), &w), attributes,
+					admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
+					t.Errorf("it is refused: %v", err)
+				}
+				return strings.Join(w.texts, "\n")
+			}
+			isTold := func(got, want string) bool { return (got == "") == (want == "") && strings.Contains(got, want) }
+			if got := told(); !isTold(got, test.without) {
+				t.Errorf("without the option: %q, want %q", got, test.without)
+			}
+			rights[marker] = []string{"count quotas/"}
+			defer delete(rights, marker)
+			if got := told(); !isTold(got, test.with) {
+				t.Errorf("with the option: %q, want %q", got, test.with)
+			}
+		})
+	}
+}
