@@ -5,6 +5,7 @@ package deviceclasses
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -156,6 +158,24 @@ func TestExclusiveClassServesTheExtendedResource(t *testing.T) {
 		if got := ptr.Deref(class.Spec.ExtendedResourceName, ""); got != want {
 			t.Errorf("class %s serves the extended resource %q, want %q", class.Name, got, want)
 		}
+	}
+}
+
+// Kubernetes charges a claim for the extended resource of its classes, too: by that a quota as on ACK counts.
+func TestQuotaClassesStandForResourcesOfACK(t *testing.T) {
+	classes, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, class := range classes {
+		if strings.Contains(class.Name, ".quota.") {
+			got[class.Name] = ptr.Deref(class.Spec.ExtendedResourceName, "")
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"gib.quota.gpu.aliyun.com": ack.ResourceMemory,
+		"percent.quota.gpu.aliyun.com": ack.ResourceCores}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -126,6 +126,11 @@ controller: {podAnnotations: {a: b}, podLabels: {team: gpu}, affinity: {nodeAffi
 			t.Errorf("image %s, want %s", image, want)
 		}
 	}
+	counting := installed(t, "gpus", `{options: {quota: true}, quota: {schedulers: [a, "b:c"]}}`)
+	if got := part(t, counting["MutatingAdmissionPolicy <nil>/gpushare-quota"], "spec", "variables", "0",
+		"expression"); got != `["a","b:c"]` {
+		t.Errorf("the schedulers whose claims do not count are %v", got)
+	}
 	quota := installed(t, "gpus", "resourceQuota: {enabled: true}")["ResourceQuota gpus/dra-driver-gpushare-critical-pods"]
 	if quota == nil || !cmp.Equal(part(t, quota, "spec", "hard"), parsed(t, `{pods: "1000"}`)) {
 		t.Errorf("the quota of critical pods is %v", quota)

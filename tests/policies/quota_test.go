@@ -115,7 +115,8 @@ func TestOptionQuota(t *testing.T) {
 		"none":                nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			for namespace, isCounted := range map[string]bool{counted: true, countedTwice: true, countedAsOnACK: true, team: false} {
+			for namespace, isCounted := range map[string]bool{counted: true, countedTwice: true, countedAsOnACK: true,
+				team: false} {
 				claim := claimWith(namespace, requests...)
 				want := claim.Spec.Devices.Requests
 				if isCounted {

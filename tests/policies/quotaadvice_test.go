@@ -84,8 +84,8 @@ func TestAdviceOnQuotasAsOnACK(t *testing.T) {
 			told := func() string {
 				t.Helper()
 				var w warnings
-				attributes := attributesOf(somebody, q, nil, "ResourceQuota", corev1.SchemeGroupVersion.WithResource("resourcequotas"),
-					"", admission.Create)
+				attributes := attributesOf(somebody, q, nil, "ResourceQuota",
+					corev1.SchemeGroupVersion.WithResource("resourcequotas"), "", admission.Create)
 				if err := s.validating.Validate(warning.WithWarningRecorder(context.Background(), &w), attributes,
 					admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
 					t.Errorf("it is refused: %v", err)

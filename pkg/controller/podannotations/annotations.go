@@ -57,10 +57,10 @@ type allocation struct {
 type GPUUnits func(index int) (int64, bool)
 
 // For returns the annotations of a pod whose claim is allocated. A request of the
-// claim is for the container that uses it; other requests are for none. Sidecars come after the containers: tools add up what
-// a pod has of each GPU, and number spec.containers only. With
-// units, annotations of the first version are among them if all shares are of one
-// GPU, and that is known.
+// claim is for the container that uses it; other requests are for none. Sidecars come
+// after the containers: tools add up what a pod has of each GPU, and number
+// spec.containers only. With units, annotations of the first version are among them if
+// all shares are of one GPU, and that is known.
 //
 // What "assigned" means is true from the start: a device plugin takes pods that are
 // not assigned for its own.

@@ -18,6 +18,7 @@ var lists = map[string]func(s *doctor.Snapshot){
 	"namespaces":                     func(s *doctor.Snapshot) { s.Namespaces = nil },
 	"pods":                           func(s *doctor.Snapshot) { s.Pods = nil },
 	"events":                         func(s *doctor.Snapshot) { s.NodeEvents = nil },
+	"resourcequotas":                 func(s *doctor.Snapshot) { s.Quotas = nil },
 	"configmaps":                     func(s *doctor.Snapshot) { s.ConfigMaps = nil },
 	"daemonsets.apps":                func(s *doctor.Snapshot) { s.DaemonSets = nil },
 	"deployments.apps":               func(s *doctor.Snapshot) { s.Deployments = nil },
@@ -45,6 +46,10 @@ func TestOneListThatMayNotBeRead(t *testing.T) {
 		"migrating": migrating, "configured": configured,
 		"a node without the NVIDIA driver": func(s *doctor.Snapshot) {
 			s.Slices, s.NodeEvents = s.Slices[:1], []corev1.Event{driverUnavailable("n2")}
+		},
+		"a quota that counts": func(s *doctor.Snapshot) {
+			limited("requests.aliyun.com/gpu-mem")(s)
+			counts(s)
 		},
 		"a namespace that did not opt in": func(s *doctor.Snapshot) {
 			asksAsOnACK(s)

@@ -25,6 +25,9 @@ import (
 const (
 	quotaOfGiB     corev1.ResourceName = "gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"
 	quotaOfPercent corev1.ResourceName = "percent.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"
+	// The same as on ACK.
+	quotaOfMemory corev1.ResourceName = "requests.aliyun.com/gpu-mem"
+	quotaOfCores  corev1.ResourceName = "requests.aliyun.com/gpu-core.percentage"
 )
 
 // amounts bounds what the shares of a namespace take, and waits until new claims are counted.
@@ -36,7 +39,8 @@ func amounts(t *testing.T, ns *harness.Namespace, gib, percent string) {
 	}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
-			quotaOfGiB: resource.MustParse(gib), quotaOfPercent: resource.MustParse(percent)}}}
+			quotaOfGiB: resource.MustParse(gib), quotaOfPercent: resource.MustParse(percent),
+			quotaOfMemory: resource.MustParse(gib), quotaOfCores: resource.MustParse(percent)}}}
 	if _, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota,
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -65,7 +69,9 @@ func uses(t *testing.T, ns *harness.Namespace, gib, percent int64) {
 			}
 			memory, known := quota.Status.Used[quotaOfGiB]
 			cores := quota.Status.Used[quotaOfPercent]
-			if !known || memory.Value() != gib || cores.Value() != percent {
+			memoryOfACK, coresOfACK := quota.Status.Used[quotaOfMemory], quota.Status.Used[quotaOfCores]
+			if !known || memory.Value() != gib || cores.Value() != percent || memoryOfACK.Value() != gib ||
+				coresOfACK.Value() != percent {
 				return fmt.Errorf("used is %v", quota.Status.Used)
 			}
 			return nil
