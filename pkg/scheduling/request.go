@@ -169,11 +169,14 @@ func trivial(claims []*resourceapi.ResourceClaim) bool {
 	return false
 }
 
-// ClassOf finds the DeviceClass by which Kubernetes hands out an extended resource, nil for none.
+// ClassOf finds the DeviceClass by which Kubernetes hands out an extended resource, nil for none. A quota counts by
+// some that have such a resource and select nothing.
 func ClassOf(classes []*resourceapi.DeviceClass) func(corev1.ResourceName) *resourceapi.DeviceClass {
 	byResource := extendedresourcecache.NewExtendedResourceCache(logr.Discard())
 	for _, class := range classes {
-		byResource.OnAdd(class, true)
+		if !quota.IsClass(class.Name) {
+			byResource.OnAdd(class, true)
+		}
 	}
 	return byResource.GetDeviceClass
 }

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,7 +25,6 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
-	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -211,13 +209,10 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 // wish is what a pod waits for; without claims where that is not known in full.
 func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating, error) {
 	classes := p.classes.List()
-	extended := extendedresourcecache.NewExtendedResourceCache(logr.Discard())
-	for _, class := range classes {
-		extended.OnAdd(class, true)
-	}
+	classOf := scheduling.ClassOf(classes)
 	w := wish{
 		pod: pod, requests: podstate.Requests(pod),
-		byClass: func(name corev1.ResourceName) bool { return extended.GetDeviceClass(name) != nil },
+		byClass: func(name corev1.ResourceName) bool { return classOf(name) != nil },
 	}
 	a := allocating{classes: classes, engine: p.engine}
 	claims, there, err := podstate.Claims(ctx, p.ClaimsOf, pod)
@@ -230,7 +225,7 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 			return w, a, nil
 		}
 	}
-	if own := scheduling.ClaimForExtended(pod, extended.GetDeviceClass); own != nil {
+	if own := scheduling.ClaimForExtended(pod, classOf); own != nil {
 		claims = append(claims, own)
 	}
 	w.claims = claims
