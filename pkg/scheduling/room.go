@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
 )
@@ -22,9 +23,26 @@ import (
 type Room struct {
 	// Nodes are all nodes, by name.
 	Nodes []NodeRoom
-	// Refused is why the scheduler gives up before it has looked at all nodes; nil if it
-	// does not.
+	// Refused is why the scheduler gives up before it has looked at all nodes, or places the pod on none of them; nil
+	// if it does not.
 	Refused error
+}
+
+// ErrUsers is the Room.Refused of a pod one of whose claims takes no more users.
+var ErrUsers = fmt.Errorf("%d users, as many as Kubernetes lets a claim have: it takes another when one of them is gone",
+	resourceapi.ResourceClaimReservedForMaxSize)
+
+// usersFull is an ErrUsers if the pod cannot become a user of one of the claims. The scheduler finds that out when it
+// has chosen a node.
+func usersFull(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) error {
+	for _, c := range claims {
+		// Pods that are planned have no UID.
+		if len(c.Status.ReservedFor) >= resourceapi.ResourceClaimReservedForMaxSize &&
+			(pod.UID == "" || !resourceclaim.IsReservedForPod(pod, c, true)) {
+			return fmt.Errorf("claim %s/%s has %w", c.Namespace, c.Name, ErrUsers)
+		}
+	}
+	return nil
 }
 
 // NodeRoom is whether a pod finds devices on a node.
@@ -181,6 +199,9 @@ func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 	may, err := Possible(pod, claims)
 	if err != nil {
 		return Room{}, err
+	}
+	if err := usersFull(pod, claims); err != nil {
+		return Room{Refused: err}, nil
 	}
 	unallocated := waitingOf(claims)
 	f.looker.forget()

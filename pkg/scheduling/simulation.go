@@ -173,6 +173,9 @@ func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]string,
 			return nil, fmt.Errorf("place pod %s/%s: %w", w.Pod.Namespace, w.Pod.Name, err)
 		}
 		claims := after.current(w.Claims)
+		if usersFull(w.Pod, claims) != nil {
+			continue
+		}
 		may, err := Possible(w.Pod, claims)
 		if err != nil {
 			return failed(err)

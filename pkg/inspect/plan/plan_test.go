@@ -330,3 +330,33 @@ func TestNothingToPlan(t *testing.T) {
 		t.Errorf("got %s", printed(t, made))
 	}
 }
+
+// A claim has 256 users at most. That more pods share it is the scheduler's to find out when it has chosen a node.
+func TestPodsThatShareAClaimAreAsManyAsKubernetesTakes(t *testing.T) {
+	s := newSite(t)
+	s.node("n1", 1, mode.Share)
+	s.read(t, `
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: one}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: share.gpu.aliyun.com}}]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: many}
+spec:
+  replicas: 258
+  selector: {matchLabels: {app: a}}
+  template:
+    metadata: {labels: {app: a}}
+    spec:
+      resourceClaims: [{name: gpu, resourceClaimName: one}]
+      containers: [{name: main, image: x, resources: {claims: [{name: gpu}]}}]
+`)
+	made := s.plan(t)
+	if made.Fits != 256 || made.Waits != 2 {
+		t.Errorf("%d fit and %d wait, want 256 and 2", made.Fits, made.Waits)
+	}
+	contains(t, printed(t, made), "2 pods: claim team/one has 256 users, as many as Kubernetes lets a claim have: it takes "+
+		"another when one of them is gone.")
+}

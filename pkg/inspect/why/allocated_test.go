@@ -3,11 +3,13 @@
 package why_test
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -158,6 +160,52 @@ func TestClaimWithoutPodWhereNodesAreTainted(t *testing.T) {
 		}, []string{"node n2 has the GPUs free, but it takes no new pods",
 			"node n3 has the GPUs free, but the pod does not tolerate its taint node.kubernetes.io/not-ready:NoExecute"},
 			[]string{"would fit"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			test.change(&in)
+			checkSays(t, printed(t, in), test.want, test.not)
+		})
+	}
+}
+
+// used has a claim have as many users as Kubernetes takes, or fewer by some.
+func used(claim *resourceapi.ResourceClaim, fewer int) *resourceapi.ResourceClaim {
+	claim.Status.ReservedFor = nil
+	for i := range resourceapi.ResourceClaimReservedForMaxSize - fewer {
+		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{
+			Resource: "pods", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("uid-", i))})
+	}
+	return claim
+}
+
+// The scheduler finds a node for one user more, and the API server takes no entry more in reservedFor.
+func TestClaimOfAsManyPodsAsKubernetesTakes(t *testing.T) {
+	const full = "waits: claim team-a/c has 256 users, as many as Kubernetes lets a claim have: it takes another when one " +
+		"of them is gone."
+	for name, test := range map[string]struct {
+		change    func(in *why.Input)
+		want, not []string
+	}{
+		"the next pod": {func(in *why.Input) { waiting(in, used(on(in, "c", "n2"), 0)) }, []string{full},
+			[]string{"free on", "it has room", "What would help"}},
+		"one of the pods": {func(in *why.Input) {
+			waiting(in, used(on(in, "c", "n2"), 0))
+			in.Pod.UID = "uid-7"
+		}, []string{"free on node n2"}, []string{"users"}},
+		"the last pod": {func(in *why.Input) { waiting(in, used(on(in, "c", "n2"), 1)) }, []string{"free on node n2"},
+			[]string{"users"}},
+		"beside a claim that is not allocated": {func(in *why.Input) {
+			waiting(in, asking("team-a", "own", "share.gpu.aliyun.com", "1Gi"), used(on(in, "c", "n2"), 0))
+		}, []string{full}, []string{"free on"}},
+		"for a gang": {func(in *why.Input) {
+			gangOf(in, 2, 0, 2, "1Gi")
+			claim := used(on(in, "c", "n2"), 1)
+			in.PodClaims = []*resourceapi.ResourceClaim{claim}
+			for i := range in.Group.Members {
+				in.Group.Members[i].Claims = in.PodClaims
+			}
+		}, []string{"1 find their GPUs now", "waits for room for 1 more"}, []string{"the gang fits"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stage(t)

@@ -4,6 +4,10 @@ package why_test
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -151,4 +155,40 @@ func TestUseOfAClaim(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each level that a device can have is told in words.
+func TestEachLevelHasWords(t *testing.T) {
+	levels := 0
+	file, err := parser.ParseFile(token.NewFileSet(), "../../node/isolation/isolation.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !isLevel(spec.Type) {
+			return true
+		}
+		level, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		levels++
+		in := stage(t)
+		in.Claim = hold(&in, "team-a", "train", "n2", "gpu-1-share", "8Gi")
+		for i := range in.Slices[1].Spec.Devices {
+			in.Slices[1].Spec.Devices[i].Attributes[v1alpha1.AttrIsolationLevel] = resourceapi.DeviceAttribute{
+				StringValue: &level}
+		}
+		checkSays(t, printed(t, in), []string{"(level " + level + ": "}, nil)
+		return true
+	})
+	if levels < 6 {
+		t.Errorf("package isolation has %d levels only", levels)
+	}
+}
+
+func isLevel(of ast.Expr) bool {
+	name, ok := of.(*ast.Ident)
+	return ok && name.Name == "Level"
 }

@@ -10,6 +10,7 @@ package why
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -228,6 +229,9 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 // reason is why a pod for which there is no room waits.
 func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
 	room scheduling.Room) (string, error) {
+	if errors.Is(room.Refused, scheduling.ErrUsers) {
+		return room.Refused.Error(), nil
+	}
 	if allOnNodes(claims) {
 		return in.elsewhere(claims, room)
 	}
