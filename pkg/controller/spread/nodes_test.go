@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -293,6 +294,66 @@ func TestPodsThatWaitInVainAreLookedAtSeldom(t *testing.T) {
 						t.Errorf("%d looks in ten minutes, want %d at most", looks, test.most)
 					}
 				})
+		})
+	}
+}
+
+// A node can have several slices: those of shares, and others, as of whole GPUs or of instances of one in MIG mode.
+// These come and go, and shares are spread as before; until there are none.
+func TestANodeWithSeveralSlices(t *testing.T) {
+	want := &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2}
+	other := func() *resourceapi.ResourceSlice {
+		s := published("1")
+		s.Name, s.Spec.Devices = "more-of-n", []resourceapi.Device{s.Spec.Devices[0]}
+		s.Spec.Devices[0].Name = "gpu-9-share"
+		return s
+	}
+	slices := func(s *site) typedresourcev1.ResourceSliceInterface { return s.client.ResourceV1().ResourceSlices() }
+	for name, test := range map[string]struct {
+		before func(*site) error
+		after  func(*site) error
+		want   *placement.Waiting
+	}{
+		"another is deleted": {func(s *site) error {
+			_, err := slices(s).Create(s.Context(), other(), metav1.CreateOptions{})
+			return err
+		}, func(s *site) error { return slices(s).Delete(s.Context(), "more-of-n", metav1.DeleteOptions{}) }, want},
+		"another comes and goes": {nil, func(s *site) error {
+			if _, err := slices(s).Create(s.Context(), other(), metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			time.Sleep(time.Second)
+			return slices(s).Delete(s.Context(), "more-of-n", metav1.DeleteOptions{})
+		}, want},
+		"that of shares is deleted": {nil, func(s *site) error {
+			return slices(s).Delete(s.Context(), "of-n", metav1.DeleteOptions{})
+		}, nil},
+		"shares are spread no more": {nil, func(s *site) error {
+			_, err := slices(s).Update(s.Context(), published("2"), metav1.UpdateOptions{})
+			return err
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var options []func(*site)
+			if test.before != nil {
+				options = append(options, func(s *site) {
+					if err := test.before(s); err != nil {
+						s.Fatal(err)
+					}
+				})
+			}
+			run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, nil, func(s *site) {
+				time.Sleep(time.Minute)
+				if err := test.after(s); err != nil {
+					s.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), waitingPod(refused),
+					metav1.CreateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+				s.told("at once", test.want)
+			}, options...)
 		})
 	}
 }

@@ -172,15 +172,25 @@ func (t *teller) sawSlice(slice *view.Slice) {
 	defer t.mu.Unlock()
 	if slice.Spread {
 		t.changed[slice.Node] = t.Clock.Now()
-	} else if len(slice.GPUs) > 0 {
-		delete(t.changed, slice.Node)
+	} else {
+		t.forgetUnspread(slice.Node)
 	}
 }
 
 func (t *teller) forgetSlice(slice *view.Slice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.changed, slice.Node)
+	t.forgetUnspread(slice.Node)
+}
+
+// forgetUnspread forgets a node none of whose slices is of shares that are spread; mu is held. One that offers nothing
+// at the moment is not forgotten.
+func (t *teller) forgetUnspread(node string) {
+	of := t.slices.OnNode(node)
+	if !slices.ContainsFunc(of, func(s *view.Slice) bool { return s.Spread }) &&
+		(len(of) == 0 || slices.ContainsFunc(of, func(s *view.Slice) bool { return len(s.GPUs) > 0 })) {
+		delete(t.changed, node)
+	}
 }
 
 // reconcile is a manager.Reconcile; the key is a pod's, or a gang's.
