@@ -16,7 +16,8 @@ import (
 type Waiting struct {
 	// Claim is the claim's UID.
 	Claim string `json:"claim"`
-	// At is when that was so.
+	// At is when that was so, by the clock of who says it: it tells a Waiting from the one before it, and is compared
+	// with nothing.
 	At time.Time `json:"at"`
 	// GiB and Shares are the most that it asks for of one GPU.
 	GiB    int64 `json:"gib"`
@@ -33,12 +34,8 @@ type Needed struct {
 	Shares int64 `json:"shares"`
 }
 
-const (
-	// waitingFor is for how long a node goes by a Waiting: the scheduler looks for GPUs as
-	// soon as they are offered. apart is how far clocks may be apart.
-	waitingFor = 5 * time.Second
-	apart      = time.Minute
-)
+// waitingFor is for how long a node goes by a Waiting: the scheduler looks for GPUs as soon as they are offered.
+const waitingFor = 5 * time.Second
 
 // Encode is how a node shows it.
 func (w Waiting) Encode() (string, error) {
@@ -61,7 +58,7 @@ func DecodeWaiting(encoded string) (Waiting, error) {
 // Wanted is what a node holds back less because of it, where it read it at a time since,
 // and some claims have been granted what they wait for. It is false where that is over.
 func (w Waiting) Wanted(since, now time.Time, granted []string) (Wanted, bool) {
-	if w.Claim == "" || now.Sub(since) >= waitingFor || now.Sub(w.At) > apart {
+	if w.Claim == "" || now.Sub(since) >= waitingFor {
 		return Wanted{}, false
 	}
 	var wanted Wanted

@@ -58,7 +58,7 @@ type Tracker struct {
 // tracked is what is known of one GPU.
 type tracked struct {
 	unhealthy *Unhealthy
-	// lastBad is when something was last wrong, good the number of good answers since.
+	// lastBad is when something was last wrong, as far as that is known, good the number of good answers since.
 	lastBad time.Time
 	good    int
 	// recovered is when it last became healthy, relapses how often it did not stay so.
@@ -229,6 +229,10 @@ func (g *tracked) bad(reason, message string, now time.Time) {
 }
 
 func (g *tracked) answered(now time.Time) {
+	if g.lastBad.After(now) {
+		// It is of before a restart, and the clock was set back since.
+		g.lastBad = now
+	}
 	g.good++
 	if g.good < goodAnswers || now.Sub(g.lastBad) < g.hold() {
 		return

@@ -145,6 +145,25 @@ func TestKnownFromBefore(t *testing.T) {
 	}
 }
 
+// The clock is set while the plugin is not running, and what was known is of before that.
+func TestClockThatIsSet(t *testing.T) {
+	for _, by := range []time.Duration{-24 * 365 * time.Hour, -3 * time.Hour, -time.Second, 0, time.Second, 3 * time.Hour} {
+		for _, uuid := range []string{"GPU-a", "MIG-a"} {
+			tracker := NewTracker(nil, map[string]Unhealthy{uuid: {Reason: "lost", Since: begin.Add(-by)}})
+			good, well := 0, gpu.Condition{UUID: "GPU-a", Recovery: gpu.RecoveryNone}
+			if uuid == "MIG-a" {
+				well.Instances = map[string]gpu.InstanceID{uuid: {}}
+			}
+			for ; len(tracker.Unhealthy()) > 0 && good < 60; good++ {
+				tracker.Observe(well, begin.Add(time.Duration(good)*time.Second))
+			}
+			if good < goodAnswers || good > 1+int(holdAtLeast/time.Second) {
+				t.Errorf("%s, by a clock set by %v, is well again after %d good answers, one a second", uuid, by, good)
+			}
+		}
+	}
+}
+
 func TestEventsOfNobody(t *testing.T) {
 	tracker := NewTracker(nil, nil)
 	tracker.Event(gpu.Event{Kind: gpu.EventXID, XID: 79}, begin)

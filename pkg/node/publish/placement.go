@@ -215,17 +215,21 @@ func largest(records []state.Record) int64 {
 	return most
 }
 
-// annotation is what gpu-compat-controller last said of who waits, and since when that is known.
+// annotation is what gpu-compat-controller last said of who waits, and since when that is known. read says that it was
+// looked for.
 type annotation struct {
+	read    bool
 	text    string
 	since   time.Time
 	waiting placement.Waiting
 }
 
-// noteAnnotation notes what the node's annotation says now.
+// noteAnnotation notes what the node's annotation says now. What it says when it is first looked for may be of long ago,
+// and the clock of who wrote it is another: who still waits is told of again within seconds.
 func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Time) {
-	p.annotation = annotation{text: text, since: now}
-	if text == "" {
+	first := !p.annotation.read
+	p.annotation = annotation{read: true, text: text, since: now}
+	if text == "" || first {
 		return
 	}
 	var err error

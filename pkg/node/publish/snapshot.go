@@ -78,7 +78,7 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	if s.reserved, err = p.Pods.Observe(ctx, s.machine); err != nil {
 		return s, err
 	}
-	if s.node.waiting != p.annotation.text {
+	if !p.annotation.read || s.node.waiting != p.annotation.text {
 		p.noteAnnotation(ctx, s.node.waiting, s.now)
 	}
 	s.failed = p.observeModes(ctx, &s)

@@ -73,19 +73,21 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 			Mode: mode.Share, GPU: claim.GPU{UUID: gpu, MemoryMiB: 16130}, Units: units,
 		}}})
 	}
-	b.told(t, "")
+	b.told(t, waiting(onFirst, b.clock.Now()))
 	grant("first", "GPU-0", 4)
+	b.offers(t, "told before the plugin started", false, even)
+	b.told(t, "")
 	b.offers(t, "one GPU ahead", false, even)
 	b.told(t, "not understood")
 	b.offers(t, "told nonsense", false, even)
-	b.told(t, waiting(onFirst, b.clock.Now().Add(-2*time.Minute)))
-	b.offers(t, "told long ago", false, even)
-
-	b.told(t, waiting(onFirst, b.clock.Now()))
-	b.offers(t, "a claim needs the first", true,
-		map[string]gpu.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
-	b.clock.Step(5 * time.Second)
-	b.offers(t, "after a while", false, even)
+	// Whatever the clock of the controller says.
+	for _, apart := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute, 24 * time.Hour, -24 * time.Hour} {
+		b.told(t, waiting(onFirst, b.clock.Now().Add(apart)))
+		b.offers(t, "a claim needs the first, its clock apart by "+apart.String(), true,
+			map[string]gpu.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
+		b.clock.Step(5 * time.Second)
+		b.offers(t, "after a while", false, even)
+	}
 
 	b.told(t, waiting(twoOfOne, b.clock.Now()))
 	b.offers(t, "one needs two shares", true,
