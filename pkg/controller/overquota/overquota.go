@@ -78,14 +78,15 @@ type watcher struct {
 	pods cache.Unscheduled
 
 	mu sync.Mutex
-	// known are pods that were told or changed, by UID.
+	// known are pods without claims, by UID.
 	known  map[types.UID]*known
 	budget *report.Budget
 }
 
-// known is when a pod was told and changed last, and when it may be changed again.
+// known is since when a pod was seen without its claims, by the clock of the controller, when it was told last, and when
+// it may be changed again.
 type known struct {
-	told, next time.Time
+	since, told, next time.Time
 	// changes is how often it was changed since a quota kept its claims from being created.
 	changes int
 	// short says that a quota has kept its claims from being created.
@@ -100,6 +101,7 @@ func New(cfg Config) *manager.Controller {
 	w.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: func(pod *corev1.Pod) {
 			if len(podstate.UnmadeClaims(pod)) > 0 {
+				w.waits(pod.UID)
 				work.EnqueueAfter(pod.Namespace, patience)
 			} else {
 				w.forget(pod.UID)
@@ -193,7 +195,7 @@ func (w *watcher) keptByAQuota(pods []*corev1.Pod) []*corev1.Pod {
 // many others wait.
 func (w *watcher) waiting(namespace string) (pods []*corev1.Pod, younger int) {
 	for _, pod := range w.pods.WithoutClaims(namespace) {
-		if w.Clock.Since(pod.CreationTimestamp.Time) >= patience {
+		if w.waits(pod.UID) >= patience {
 			pods = append(pods, pod)
 		} else {
 			younger++
@@ -242,10 +244,17 @@ func (w *watcher) inVain(uid types.UID) bool {
 	return k != nil && k.changes >= mostInVain
 }
 
+// waits is how long a pod has been seen to wait.
+func (w *watcher) waits(uid types.UID) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Clock.Since(w.of(uid).since)
+}
+
 // of is what is known of a pod; mu is held.
 func (w *watcher) of(uid types.UID) *known {
 	if w.known[uid] == nil {
-		w.known[uid] = &known{}
+		w.known[uid] = &known{since: w.Clock.Now()}
 	}
 	return w.known[uid]
 }

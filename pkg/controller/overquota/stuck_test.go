@@ -5,6 +5,8 @@ package overquota_test
 import (
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // What waits for something else keeps its room from younger pods for a while, not for ever.
@@ -27,4 +29,20 @@ func TestPodThatWaitsForSomethingElseKeepsRoomFromNobody(t *testing.T) {
 		s.quota(10, 0)
 		s.after(20*time.Second, []string{"a", "a"}, nil)
 	})
+}
+
+// The API server's clock is another than the controller's.
+func TestClocksThatAreApart(t *testing.T) {
+	for _, apart := range []time.Duration{-24 * time.Hour, -time.Minute, time.Minute, 24 * time.Hour} {
+		run(t, func(s *site) {
+			s.quota(6, 6)
+			p := pod("p", "gpushare.mem.main.5")
+			p.CreationTimestamp = metav1.NewTime(time.Now().Add(apart))
+			s.create(p)
+			s.after(time.Second, nil, nil)
+			s.after(5*time.Second, nil, []string{short(6, 6, 5)})
+			s.quota(6, 0)
+			s.after(5*time.Second, []string{"p"}, nil)
+		})
+	}
 }

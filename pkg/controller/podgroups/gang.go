@@ -36,9 +36,9 @@ type gang struct {
 
 // gangOfPods is what the pods that name a gang ask for. Pods that have ended ask for
 // nothing; where the others differ, the newest counts: a Job whose template was changed
-// makes new pods. It is nil where no pod belongs to the gang. Those that name it without
+// makes new pods. None has come for as long as it has been quiet. It is nil where no pod belongs to the gang. Those that name it without
 // belonging to it, although the policy looked at them, are alone.
-func gangOfPods(name string, pods []*corev1.Pod, now time.Time) (g *gang, alone []*corev1.Pod) {
+func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, alone []*corev1.Pod) {
 	var newest *corev1.Pod
 	var waiting []*corev1.Pod
 	placed, left := false, 0
@@ -77,7 +77,7 @@ func gangOfPods(name string, pods []*corev1.Pod, now time.Time) (g *gang, alone 
 		newest: newest.CreationTimestamp,
 	}
 	if left < int(n) && succeededOf(metav1.GetControllerOfNoCopy(newest), pods) {
-		g.lower(int32(left), now)
+		g.lower(int32(left), quiet)
 	}
 	return g, alone
 }
@@ -93,14 +93,8 @@ func succeededOf(job *metav1.OwnerReference, pods []*corev1.Pod) bool {
 // lower has the pods that are left be enough, where some wait and no others have come for a while.
 // The scheduler counts no pod that has ended: the last ones of a Job, fewer than they say, would wait
 // for ever.
-func (g *gang) lower(left int32, now time.Time) {
-	var youngest time.Time
-	for _, pod := range g.waiting {
-		if pod.CreationTimestamp.After(youngest) {
-			youngest = pod.CreationTimestamp.Time
-		}
-	}
-	switch wait := grace - now.Sub(youngest); {
+func (g *gang) lower(left int32, quiet time.Duration) {
+	switch wait := grace - quiet; {
 	case len(g.waiting) == 0:
 	case wait > 0:
 		g.again = wait

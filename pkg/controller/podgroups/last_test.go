@@ -81,3 +81,18 @@ func TestPodsOfAJobThatComeSlowly(t *testing.T) {
 		s.has(3)
 	})
 }
+
+// The clock of the API server, by which pods have their times, is another than the controller's.
+func TestTheLastPodsOfAJobWhereClocksAreApart(t *testing.T) {
+	for _, apart := range []time.Duration{-24 * time.Hour, -time.Minute, time.Minute, 24 * time.Hour} {
+		run(t, true, nil, func(s *site) {
+			s.apart = apart
+			s.create(member("a", "3", of("job"), phase(corev1.PodSucceeded), ago(-apart)))
+			s.create(member("b", "3", of("job"), ago(-apart)))
+			s.after(grace - time.Second)
+			s.has(3)
+			s.after(2 * time.Second)
+			s.has(1)
+		})
+	}
+}

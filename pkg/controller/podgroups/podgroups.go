@@ -84,6 +84,8 @@ type keeper struct {
 	mu sync.Mutex
 	// observed is, by the key of its gang, what a PodGroup was last seen to have, and when.
 	observed map[string]observed
+	// came is when the last pod of a gang was seen to come. Its time of creation is by another clock.
+	came map[string]time.Time
 	// served is what the API server said last about PodGroups.
 	served   bool
 	servedAt time.Time
@@ -97,23 +99,33 @@ type observed struct {
 	// foreign is one that somebody else made.
 	foreign bool
 	at      time.Time
-	// made is when it was created, by the clock of the API server, with which pods have their times. woken is, of the
-	// pods that waited for that and were woken, when each is woken again; zero where it is not.
+	// made is when it was created, by the clock of the API server, with which pods have their times; found says that it
+	// was there before the controller. woken is, of the pods that waited for it and were woken, when each is woken
+	// again; zero where it is not.
 	made  time.Time
+	found bool
 	woken map[types.UID]time.Time
 }
 
 // New returns the controller. Its keys are gangs; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), observed: map[string]observed{}}
+	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), observed: map[string]observed{}, came: map[string]time.Time{}}
 	work := manager.NewController("podgroups", k.reconcile)
 	k.enqueue = work.Enqueue
 	changed := func(pod *corev1.Pod) { work.Enqueue(podstate.NamedGang(pod).String()) }
+	came := func(pod *corev1.Pod) {
+		k.mu.Lock()
+		k.came[podstate.NamedGang(pod).String()] = k.Clock.Now()
+		k.mu.Unlock()
+		changed(pod)
+	}
 	k.pods.On(cache.Handler[*corev1.Pod]{
-		Seen: changed,
+		Seen: came,
 		Changed: func(before, after *corev1.Pod) {
 			changed(before)
-			changed(after)
+			if podstate.NamedGang(after) != podstate.NamedGang(before) {
+				came(after)
+			}
 		},
 		Gone: func(pod *corev1.Pod) {
 			cfg.Events.Forget(pod.UID)
@@ -137,7 +149,8 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if err != nil {
 		return 0, fmt.Errorf("%q is no gang: %w", key, err)
 	}
-	g, alone := gangOfPods(name.Name, k.pods.Gang(name), k.Clock.Now())
+	pods := k.pods.Gang(name)
+	g, alone := gangOfPods(name.Name, pods, k.quiet(key, len(pods) > 0))
 	k.tell(alone, served)
 	switch {
 	case !served && (g != nil && len(g.waiting) > 0 || slices.ContainsFunc(alone, unplaced)):
@@ -148,6 +161,17 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return k.remove(ctx, name)
 	}
 	return k.keep(ctx, name, g)
+}
+
+// quiet is for how long no pod of a gang has come; one without pods is forgotten.
+func (k *keeper) quiet(key string, there bool) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	since := k.Clock.Since(k.came[key])
+	if !there {
+		delete(k.came, key)
+	}
+	return since
 }
 
 func unplaced(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }
@@ -227,11 +251,12 @@ func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) 
 	case err != nil:
 		return 0, fmt.Errorf("look for PodGroup %s: %w", key, err)
 	case !ours(group):
-		now.foreign, now.woken = true, known.woken
+		now.foreign, now.found, now.woken = true, known.found || known.minCount == 0, known.woken
 	case g.outlived(group.Spec.PriorityClassName) && !g.newest.Before(&group.CreationTimestamp):
 		group, err = k.changePriority(ctx, group, g)
 	default:
 		now.priorityClass, now.woken = group.Spec.PriorityClassName, known.woken
+		now.found = known.found || known.minCount == 0
 		err = k.resize(ctx, group, g)
 	}
 	if err != nil {

@@ -60,6 +60,8 @@ type site struct {
 	mu     sync.Mutex
 	refuse error
 	served bool
+	// apart is how far the API server's clock is ahead of the controller's.
+	apart time.Duration
 }
 
 // ServerResourcesForGroupVersion is Discovery.
@@ -82,7 +84,8 @@ func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			// The API server's own time of creation, which the fake one does not write.
-			a.(k8stesting.CreateAction).GetObject().(*schedulingapi.PodGroup).CreationTimestamp = metav1.Now()
+			a.(k8stesting.CreateAction).GetObject().(*schedulingapi.PodGroup).CreationTimestamp =
+				metav1.NewTime(time.Now().Add(s.apart))
 			return s.refuse != nil, nil, s.refuse
 		})
 		s.serve(served)

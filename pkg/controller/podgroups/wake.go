@@ -23,7 +23,8 @@ const (
 	// as long each time, so a pod that is older than its PodGroup by no more is tried again within it, unless many
 	// are: it tries ten of all again in a second.
 	settle = 2 * time.Second
-	// longest is how long it waits at most. Pods of an older PodGroup were tried since, and wait for something else.
+	// longest is how long it waits at most. Pods of a PodGroup that was found, and is older, were tried since, and wait
+	// for something else.
 	longest = 1000 * time.Second
 	// mostWoken bounds how many pods of a gang are changed before it is seen again who has no claims yet: so many
 	// changes take a second, the client's limit.
@@ -40,7 +41,7 @@ func (k *keeper) wake(ctx context.Context, key string, group observed, g *gang) 
 		return len(podstate.UnmadeClaims(pod)) == 0 || pod.CreationTimestamp.After(group.made) ||
 			woken && (again.IsZero() || now.Before(again))
 	})
-	if len(pods) == 0 || now.Sub(group.made) > longest {
+	if len(pods) == 0 || group.found && now.Sub(group.made) > longest {
 		return k.nextLook(g), nil
 	}
 	if wait := settle - k.Clock.Since(group.at); wait > 0 {

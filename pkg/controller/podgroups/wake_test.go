@@ -168,6 +168,20 @@ func TestPodsThatAreHardlyOlderThanTheirPodGroupAreWoken(t *testing.T) {
 	})
 }
 
+// However far the API server's clock is from the controller's.
+func TestPodsAreWokenWhereClocksAreApart(t *testing.T) {
+	for _, apart := range []time.Duration{-24 * time.Hour, -time.Minute, time.Minute, 24 * time.Hour} {
+		run(t, true, nil, func(s *site) {
+			s.apart = apart
+			s.create(member("a", "2", ago(time.Second-apart), unmade), member("b", "2", ago(time.Second-apart), unmade))
+			s.after(10 * time.Second)
+			if diff := cmp.Diff([]string{"a", "b"}, s.woken()); diff != "" {
+				s.Errorf("by a clock apart by %v woken (-want +got):\n%s", apart, diff)
+			}
+		})
+	}
+}
+
 // While some pods of a large gang are woken, the claims of the others are made.
 func TestOfALargeGangOnlyThoseWithoutClaimsAreWoken(t *testing.T) {
 	run(t, true, nil, func(s *site) {
