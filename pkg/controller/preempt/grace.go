@@ -3,9 +3,12 @@
 package preempt
 
 import (
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
@@ -13,26 +16,62 @@ const (
 	// graceMost is the longest that others wait for a pod to end, whatever grace it gave itself:
 	// as long as the cluster autoscaler waits for one.
 	graceMost = 10 * time.Minute
-	// overdue is how long after its time a pod that terminates counts as one that is about to
+	// lateMost is how long after its time a pod that terminates counts as one that is about to
 	// go: its node may be away.
-	overdue = time.Minute
+	lateMost = time.Minute
 )
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
-// awaited says whether a pod that terminates is about to go: it has not had its grace, or as
-// much of it as others wait for.
-func awaited(pod *corev1.Pod, now time.Time) bool {
-	grace := seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
-	asked := pod.DeletionTimestamp.Add(-grace)
-	return !now.After(asked.Add(min(grace, graceMost) + overdue))
+// endings are the pods that terminate, and since when, as it was seen: the time of deletion that they have is by the
+// clock of the API server.
+type endings struct {
+	mu sync.Mutex
+	of map[types.UID]ending
+}
+
+// ending is since when a pod has been seen to terminate by a time, at which its grace is over.
+type ending struct {
+	by    metav1.Time
+	since time.Time
+}
+
+// saw notes whether a pod terminates.
+func (e *endings) saw(pod *corev1.Pod, now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if by := pod.DeletionTimestamp; by == nil {
+		delete(e.of, pod.UID)
+	} else if known, is := e.of[pod.UID]; !is || !known.by.Equal(by) {
+		e.of[pod.UID] = ending{*by, now}
+	}
+}
+
+func (e *endings) forget(pod *corev1.Pod) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.of, pod.UID)
+}
+
+// overdue are those of the pods that terminate and are not about to go: they have had their grace, or as much of it as
+// others wait for.
+func (e *endings) overdue(pods []*corev1.Pod, now time.Time) map[types.UID]bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := map[types.UID]bool{}
+	for _, pod := range pods {
+		grace := seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
+		if known, is := e.of[pod.UID]; is && now.After(known.since.Add(min(grace, graceMost)+lateMost)) {
+			out[pod.UID] = true
+		}
+	}
+	return out
 }
 
 // overstays says whether a pod that terminates stays by a grace longer than others wait: to
 // evict it makes that shorter.
-func overstays(pod *corev1.Pod, now time.Time) bool {
-	return pod.DeletionTimestamp != nil && !awaited(pod, now) &&
-		seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) > graceMost
+func (s situation) overstays(pod *corev1.Pod) bool {
+	return s.overdue[pod.UID] && seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) > graceMost
 }
 
 // shortened is the grace, in seconds, that a pod is evicted with; nil for its own. One that has

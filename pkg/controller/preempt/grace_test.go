@@ -81,3 +81,15 @@ func TestBudgetOfAPodThatOverstays(t *testing.T) {
 		t.Errorf("victims %v (%s), want a", victims, why)
 	}
 }
+
+// Pods have their time of deletion by the clock of the API server, and as much time as others wait by the controller's.
+func TestPodsThatEndWhereClocksAreApart(t *testing.T) {
+	for _, apart := range []time.Duration{-24 * time.Hour, -time.Minute, time.Minute, 24 * time.Hour} {
+		run(t, func(s *site) {
+			s.change("b", terminatingFor(time.Now().Add(apart), 30*time.Second))
+			s.waits(podOf("p", 9), 1)
+			s.after(80 * time.Second)
+			s.after(time.Minute, "a")
+		})
+	}
+}

@@ -30,6 +30,8 @@ type situation struct {
 	budgets    *budgets
 	gangs      map[types.NamespacedName]*gang
 	now        time.Time
+	// overdue are the pods that terminate for longer than others wait for them.
+	overdue map[types.UID]bool
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []*resourceapi.DeviceTaintRule
 	refused refusedPods
@@ -64,7 +66,7 @@ func (s situation) leaving(n *node) func(types.UID) bool {
 	if s.reserved[n.Name] {
 		return func(types.UID) bool { return false }
 	}
-	return n.leaves(s.now, s.evicted)
+	return n.leaves(s.overdue, s.evicted)
 }
 
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.
@@ -82,7 +84,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 	}
 	if !slices.ContainsFunc(s.pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName != "" && s.takesPart(pod.Namespace) &&
-			expendable(pod, corev1helpers.PodPriority(w.pod), s.now) && asksForDevices(pod)
+			s.expendable(pod, corev1helpers.PodPriority(w.pod)) && asksForDevices(pod)
 	}) {
 		return nil, "no pod of lower priority asks for devices", nil
 	}

@@ -79,11 +79,11 @@ func inQueueOrder(pods []*corev1.Pod) {
 }
 
 // expendable says whether a pod may be evicted for one of such a priority.
-func expendable(pod *corev1.Pod, than int32, now time.Time) bool {
+func (s situation) expendable(pod *corev1.Pod, than int32) bool {
 	priority := corev1helpers.PodPriority(pod)
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return priority < than && priority <= highestOfUsers && pod.Namespace != systemSpace && !mirror &&
-		(pod.DeletionTimestamp == nil || overstays(pod, now))
+		(pod.DeletionTimestamp == nil || s.overstays(pod))
 }
 
 // lacking is in what the scheduler says of a pod the number of nodes that have no devices for

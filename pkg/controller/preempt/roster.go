@@ -76,7 +76,7 @@ func (a allocating) candidate(than int32, pods ...*corev1.Pod) (candidate, bool)
 			of = a.budgets.of(pod)
 		}
 		if _, refused := a.refused[pod.UID]; refused || len(of) > 1 || !a.takesPart(pod.Namespace) ||
-			!expendable(pod, than, a.now) {
+			!a.expendable(pod, than) {
 			return candidate{}, false
 		}
 		each = append(each, candidate{priority: corev1helpers.PodPriority(pod), started: startedAt(pod)})

@@ -232,6 +232,13 @@ func (s *stage) victims(lacking int, w wish) (node string, victims []string, why
 	if lacking == 0 {
 		said = fmt.Sprintf("0/%d nodes are available: %d Insufficient cpu.", len(s.nodes), len(s.nodes))
 	}
+	seen := endings{of: map[types.UID]ending{}}
+	for _, pod := range s.pods {
+		if pod.DeletionTimestamp != nil {
+			seen.saw(pod, pod.DeletionTimestamp.Add(-seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))))
+		}
+	}
+	s.overdue = seen.overdue(s.pods, s.now)
 	o, why, err := s.plan(s.Context(), s.allocating(), w, said)
 	if err != nil {
 		s.Fatal(err)
