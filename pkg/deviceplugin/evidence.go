@@ -67,7 +67,7 @@ type Node struct {
 	Instances map[string]int
 	Kubelet   Kubelet
 	// Left is when the node was without a device plugin for the last time before none
-	// came any more: to pods that were created later none can have given anything. It
+	// came any more, by its clock: to pods that its kubelet took later none can have given anything. It
 	// is zero where that is not known, or one may serve.
 	Left time.Time
 	// Observed is what pods were first seen with, by UID.
@@ -89,7 +89,7 @@ func everStarted(s corev1.ContainerStatus) bool {
 // possible says whether a device plugin may have given the pod what the kubelet does
 // not tell.
 func (n Node) possible(pod *corev1.Pod) bool {
-	return Started(pod) && (n.Left.IsZero() || !pod.CreationTimestamp.After(n.Left))
+	return Started(pod) && (n.Left.IsZero() || pod.Status.StartTime == nil || !pod.Status.StartTime.After(n.Left))
 }
 
 // devices is what the container was given, as it was seen first, or else as the kubelet

@@ -11,13 +11,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 var left = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// created makes a pod one of that time, relative to when the device plugin left.
-func created(after time.Duration, p *corev1.Pod) *corev1.Pod {
-	p.CreationTimestamp = metav1.NewTime(left.Add(after))
+// taken makes a pod one that the kubelet took at that time, relative to when the device plugin left. The clock of the API
+// server is another.
+func taken(after time.Duration, p *corev1.Pod) *corev1.Pod {
+	p.Status.StartTime = ptr.To(metav1.NewTime(left.Add(after)))
+	p.CreationTimestamp = metav1.NewTime(left.Add(-after))
 	return p
 }
 
@@ -61,20 +64,20 @@ func TestPodsToWhichNothingWasGiven(t *testing.T) {
 		"it never started":                            {waits(whole()), Kubelet{}, ""},
 		"it never started, and the kubelet is silent": {waits(share()), silent, ""},
 		"it says that it is static":                   {waits(static), Kubelet{}, ""},
-		"it came after the device plugin":             {created(time.Second, whole()), Kubelet{}, ""},
-		"after it, and the kubelet is silent":         {created(time.Second, share()), silent, ""},
-		"after it, linked GPUs":                       {created(time.Second, pair()), silent, ""},
-		"after it, an init container":                 {created(time.Second, initOnly(nvidia, "1")), none, ""},
+		"it came after the device plugin":             {taken(time.Second, whole()), Kubelet{}, ""},
+		"after it, and the kubelet is silent":         {taken(time.Second, share()), silent, ""},
+		"after it, linked GPUs":                       {taken(time.Second, pair()), silent, ""},
+		"after it, an init container":                 {taken(time.Second, initOnly(nvidia, "1")), none, ""},
 		"a never started init container":              {waits(initOnly(nvidia, "1")), none, ""},
 		"a given share of one resource, none of GPUs": {whole(), lists(mem), ""},
 
-		"the kubelet lists it with devices":           {created(time.Hour, whole()), gave("GPU-1"), "1:whole"},
-		"a share with devices":                        {created(time.Hour, share()), lists(mem), "0:3/0/1"},
+		"the kubelet lists it with devices":           {taken(time.Hour, whole()), gave("GPU-1"), "1:whole"},
+		"a share with devices":                        {taken(time.Hour, share()), lists(mem), "0:3/0/1"},
 		"with devices, and not started yet":           {waits(share()), lists(mem), "0:3/0/1"},
-		"linked GPUs with devices":                    {created(time.Hour, pair()), lists(linked), "0:whole 1:whole"},
-		"before it left, the kubelet is silent":       {created(0, share()), silent, "0:3/0/1"},
-		"before it left, unknown to the kubelet":      {created(0, whole()), Kubelet{}, "?:whole"},
-		"before it left, an init container":           {created(0, initOnly(nvidia, "1")), none, "?:whole"},
+		"linked GPUs with devices":                    {taken(time.Hour, pair()), lists(linked), "0:whole 1:whole"},
+		"before it left, the kubelet is silent":       {taken(0, share()), silent, "0:3/0/1"},
+		"before it left, unknown to the kubelet":      {taken(0, whole()), Kubelet{}, "?:whole"},
+		"before it left, an init container":           {taken(0, initOnly(nvidia, "1")), none, "?:whole"},
 		"before it left, an init container that runs": {before, none, "?:whole"},
 	} {
 		t.Run(name, func(t *testing.T) {

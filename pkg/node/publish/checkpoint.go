@@ -45,7 +45,7 @@ type Checkpoint struct {
 	// for long enough since.
 	DevicePlugin bool `json:"devicePlugin,omitempty"`
 	// DevicePluginLeft is when none had served them for long enough: pods that were
-	// created later have nothing of one. It is zero while DevicePlugin holds. Earlier
+	// taken by the kubelet later have nothing of one. It is zero while DevicePlugin holds. Earlier
 	// versions did not write it: what they knew is of the moment in which it is missed.
 	DevicePluginLeft time.Time `json:"devicePluginLeft,omitzero"`
 }

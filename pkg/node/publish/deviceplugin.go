@@ -76,7 +76,7 @@ func (p *Publisher) saveDevicePlugin(there bool, node *nodeFacts) error {
 
 // leftNow is when the last device plugin left of a node that is found without one: by now, as the checkpoint has the
 // time; long ago where the node has never had any, so that no pod can have been given anything,
-// whenever it was created.
+// whenever it was started.
 func (p *Publisher) leftNow(node *nodeFacts) time.Time {
 	if node.hadDevicePlugin {
 		return p.Clock.Now().UTC().Truncate(time.Second)

@@ -11,11 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
-// Pods that were created after the last device plugin left hold nothing that the kubelet
+// Pods that the kubelet took after the last device plugin left hold nothing that the kubelet
 // does not list.
 func TestWhenTheDevicePluginLeft(t *testing.T) {
 	b := newBench(t)
@@ -39,7 +40,7 @@ func TestWhenTheDevicePluginLeft(t *testing.T) {
 		b.reconciled(t, true, shares)
 	}
 	late := oldPod("late", "0", "aliyun.com/gpu-mem", "4")
-	late.CreationTimestamp.Time = left.Add(time.Minute)
+	late.Status.StartTime = ptr.To(metav1.NewTime(left.Add(time.Minute)))
 	b.pods = []*corev1.Pod{late}
 	b.reconciled(t, true, shares)
 	if got := b.memoryOf(t); got != "15Gi 15Gi" {
@@ -59,7 +60,7 @@ func TestWhenTheDevicePluginLeftIsNotRemembered(t *testing.T) {
 	b.restart()
 	b.serves("0")
 	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
-	b.pods[0].CreationTimestamp.Time = b.clock.Now()
+	b.pods[0].Status.StartTime = ptr.To(metav1.NewTime(b.clock.Now()))
 	b.reconciled(t, true, shares)
 	if got := b.memoryOf(t); got != "11Gi 15Gi" || !b.left.Equal(b.clock.Now()) {
 		t.Errorf("memory %s, left %s", got, b.left)
@@ -89,7 +90,7 @@ func TestNodeThatNeverHadADevicePlugin(t *testing.T) {
 				FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:capacity":{"f:aliyun.com/gpu-mem":{}}}}`)}}
 			b.SetNode(node)
 			pinned := oldPod("pinned", "")
-			pinned.CreationTimestamp.Time = b.clock.Now().Add(-time.Minute)
+			pinned.Status.StartTime = ptr.To(metav1.NewTime(b.clock.Now().Add(-time.Minute)))
 			pinned.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{
 				Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
 			b.pods = []*corev1.Pod{pinned}

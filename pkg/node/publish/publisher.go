@@ -107,7 +107,7 @@ type Pods interface {
 	// Observe returns what they hold of the machine's GPUs. Its error is
 	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
 	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
-	// SetLeft is told when the last device plugin left: pods that were created later have
+	// SetLeft is told when the last device plugin left: pods that the kubelet took later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)
 }

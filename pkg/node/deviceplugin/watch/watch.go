@@ -41,7 +41,7 @@ type Pods interface {
 	// return deviceplugin.ErrPodsUnread while it is not known.
 	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
 	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
-	// SetLeft is told when the last device plugin left: pods that were created later have
+	// SetLeft is told when the last device plugin left: pods that the kubelet took later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)
 }
