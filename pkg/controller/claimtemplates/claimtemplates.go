@@ -269,7 +269,7 @@ func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTempla
 		return 0, fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", ref, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
-	k.tellLag(pods)
+	k.tellLag(pods, made.CreationTimestamp)
 	if !same(made, want) {
 		k.isAltered(made)
 		klog.FromContext(ctx).Info("The API server changed the ResourceClaimTemplate as it was made; it stays so", "template",

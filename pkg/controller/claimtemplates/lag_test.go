@@ -15,15 +15,17 @@ import (
 // A template is as late as the oldest of the pods that waited for it.
 func TestLag(t *testing.T) {
 	var lags []time.Duration
-	k := &keeper{Config: Config{Clock: clocktesting.NewFakePassiveClock(time.Unix(100, 0)),
+	// The clock of the controller has no part in it.
+	k := &keeper{Config: Config{Clock: clocktesting.NewFakePassiveClock(time.Unix(7, 0)),
 		Lag: func(lag time.Duration) { lags = append(lags, lag) }}}
+	made := metav1.Unix(100, 0)
 	var pods []*corev1.Pod
 	for _, created := range []int64{97, 95, 99} {
 		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(created, 0)}})
 	}
-	k.tellLag(pods)
-	k.tellLag(nil)
-	k.tellLag([]*corev1.Pod{{}})
+	k.tellLag(pods, made)
+	k.tellLag(nil, made)
+	k.tellLag([]*corev1.Pod{{}}, made)
 	if !slices.Equal(lags, []time.Duration{5 * time.Second}) {
 		t.Errorf("told %v, want the 5s of the oldest", lags)
 	}

@@ -24,8 +24,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// tellLag tells how long the oldest of the pods has waited.
-func (k *keeper) tellLag(pods []*corev1.Pod) {
+// tellLag tells how long the oldest of the pods had waited when a template was made. Both times are by the clock of the
+// API server.
+func (k *keeper) tellLag(pods []*corev1.Pod, made metav1.Time) {
 	if k.Lag == nil || len(pods) == 0 {
 		return
 	}
@@ -36,7 +37,7 @@ func (k *keeper) tellLag(pods []*corev1.Pod) {
 		}
 	}
 	if !oldest.IsZero() {
-		k.Lag(k.Clock.Since(oldest.Time))
+		k.Lag(made.Sub(oldest.Time))
 	}
 }
 

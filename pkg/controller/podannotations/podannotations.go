@@ -136,9 +136,9 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 		return err
 	}
 	klog.FromContext(ctx).Info("Annotated the pod", "pod", klog.KObj(pod), "annotations", want)
-	// A scheduler before 1.36 does not say when it allocated.
+	// A scheduler before 1.36 does not say when it allocated. Its clock may be ahead.
 	if allocated := claim.Status.Allocation.AllocationTimestamp; a.Lag != nil && allocated != nil {
-		a.Lag(time.Since(allocated.Time))
+		a.Lag(max(0, time.Since(allocated.Time)))
 	}
 	return nil
 }
