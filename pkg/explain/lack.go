@@ -299,6 +299,15 @@ func shortened(text string) string {
 	return text
 }
 
+// Refused says why the scheduler gives up.
+func Refused(r scheduling.Room) string {
+	if r.TooMany == "" {
+		return r.Refused.Error()
+	}
+	return fmt.Sprintf("%v (on node %s; a selector of the request that matches fewer devices there would help, or a "+
+		"nodeSelector of the pod that leaves the node out)", r.Refused, r.TooMany)
+}
+
 // Closed says what keeps a pod from a node.
 func Closed(n scheduling.NodeRoom) string {
 	switch n.Closed.By {

@@ -8,6 +8,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -166,6 +167,19 @@ func withoutSets(all []Seen) []Seen {
 		return all
 	}
 	return slices.DeleteFunc(all, func(s Seen) bool { return IsSet(s.Device) })
+}
+
+// withoutParts leaves one of the instances, or places for some, of each GPU in MIG mode that are not those asked for: if
+// the GPU were another, there would be one of it.
+func withoutParts(all []Seen) []Seen {
+	seen := map[int64]bool{}
+	return slices.DeleteFunc(slices.Clone(all), func(s Seen) bool {
+		index := ptr.Deref(s.Device.Attributes[v1alpha1.AttrIndex].IntValue, -1)
+		again := seen[index]
+		part := s.Step == OtherClass && IsInstance(s.Device)
+		seen[index] = again || part
+		return part && again
+	})
 }
 
 // Freest is the one that has most of what is asked for.

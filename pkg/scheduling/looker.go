@@ -214,9 +214,39 @@ func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceCl
 	if enough >= r.Count {
 		return Lack{}, false
 	}
+	if class.Labels[v1alpha1.LabelProfile] == "" {
+		wanted = withoutParts(wanted)
+	}
 	lack := newLack(Lack{Wanted: r, Class: class, Seen: all, Enough: enough}, wanted)
 	lack.Unclear = unclear
 	return lack, true
+}
+
+// tooMany says whether a request for all devices is for more devices of the node than a claim can have.
+func (l *looker) tooMany(ctx context.Context, node string, claims []*resourceapi.ResourceClaim) bool {
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			for _, r := range Served(&claim.Spec.Devices.Requests[i]) {
+				class, err := l.classes.Get(r.Class)
+				if o := l.offers[node]; err != nil || o == nil || !r.All || !r.OfDriver(class) {
+					continue
+				} else if n := l.meant(ctx, o, class, r); n > resourceapi.AllocationResultsMaxSize {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// meant is how many devices a request for all of them is for.
+func (l *looker) meant(ctx context.Context, o *offer, class *resourceapi.DeviceClass, r Request) (n int) {
+	for _, d := range o.devices {
+		if l.suits(ctx, d, class, r).Step >= Tainted && r.means(d.Capacity) {
+			n++
+		}
+	}
+	return n
 }
 
 // look says how far a device comes. judged holds what is known of devices for the request.

@@ -26,6 +26,9 @@ type Room struct {
 	// Refused is why the scheduler gives up before it has looked at all nodes, or places the pod on none of them; nil
 	// if it does not.
 	Refused error
+	// TooMany is the node at which it gives up because a request for all devices matches more of its devices than a
+	// claim can have; empty where it does not.
+	TooMany string
 }
 
 // ErrUsers is the Room.Refused of a pod one of whose claims takes no more users.
@@ -259,6 +262,9 @@ func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 			// and of some errors, such as an invalid pool, the scheduler passes over the node alone.
 			if found.Closed.By == Open && room.Refused == nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
 				room.Refused = err
+				if f.looker.tooMany(ctx, node.Name, unallocated) {
+					room.TooMany = node.Name
+				}
 			}
 		case !found.Fits:
 			found.Lacks, found.Farthest, _ = f.looker.lacks(ctx, node.Name, unallocated)

@@ -121,6 +121,27 @@ func TestInstances(t *testing.T) {
 				s.Nodes = append(s.Nodes, ackNode("old", nil, map[string]string{"nvidia.com/mig-7g.80gb": "1", "pods": "9"}))
 			}, workload("Deployment", 2, "nvidia.com/mig-7g.80gb: 1"), "train-0=old: train-1=-", nil,
 		},
+		"whole GPUs, of which an instance is none": {
+			func(s *site) {
+				static(mode.Exclusive)(s)
+				s.instances("n2", mode.Exclusive, gpus(0), inMIGMode(0, 1, cut()))
+			}, workload("Deployment", 1, "nvidia.com/gpu: 2"), "train-0=-",
+			[]string{"node n1 (3 GPUs): request nvidia.com/gpu of container main: asked 2 GPUs, 1 free\n  node n2 (1 GPUs): ",
+				"would help: asking for fewer at once, or a node with more such GPUs"},
+		},
+		"all, which are more than a claim can have on one node": {
+			func(s *site) {
+				s.instances("n1", mode.Exclusive, gpus(1), inMIGMode(1, 9, cut()))
+				s.instances("n2", mode.Exclusive, gpus(0), inMIGMode(0, 1, cut()))
+			}, claimed("1", "mig.gpu.aliyun.com\n          allocationMode: All"), "job-0=-",
+			[]string{"adding 36 devices exceeds the claim limit of 32, with 0 already accounted for (on node n1; a selector of " +
+				"the request that matches fewer devices there would help, or a nodeSelector of the pod that leaves the node out).\n",
+				"node n2 (1 GPUs): it has room for one\n", "node n1 (10 GPUs): claim team/job-0-gpu, request gpu: adding 36"},
+		},
+		"too many, on whatever node": {
+			static(mode.Exclusive), claimed("1", "mig.gpu.aliyun.com\n          count: 40"), "job-0=-",
+			[]string{"can never be scheduled", "exceeds the claim limit of 32, with 0 already accounted for\n"},
+		},
 		"slices that are not next to each other": {
 			func(s *site) {
 				s.instances("n1", mode.Exclusive, gpus(0), inMIGMode(0, 1, gpu.Partitioned{Profiles: kinds()}))

@@ -38,7 +38,7 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 	switch {
 	case room.Refused != nil && in.Pod != nil: // who calls has better words for it, or these
 	case room.Refused != nil:
-		a.say("The scheduler", "would give up: "+room.Refused.Error())
+		a.say("The scheduler", "would give up: "+explain.Refused(room))
 	case room.Fits():
 		a.fits(in, pod, room, what)
 	case allOnNodes(claims): // all nodes count as free for it, and who calls says where it can be alone

@@ -237,7 +237,7 @@ func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 	}
 	reason := "no node has room for its GPUs now"
 	if room.Refused != nil {
-		reason = "the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
+		reason = "the scheduler gives up before it has looked at all nodes: " + explain.Refused(room)
 	}
 	if room.InUse(claims) {
 		return reason, nil
