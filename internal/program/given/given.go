@@ -17,7 +17,7 @@ import (
 
 // prefixes are those of the variables that say something of GPUs: whatever limits them, and
 // whoever sets them.
-var prefixes = []string{"ALIYUN_COM_", "CGPU_", "CUDA_", "NVIDIA_"}
+var prefixes = []string{"ALIYUN_COM_", "CGPU_", "CUDA_", "GPU_ALIYUN_COM_", "NVIDIA_"}
 
 var gpu = regexp.MustCompile(`^nvidia\d+$`)
 

@@ -189,12 +189,11 @@ func TestPodsOfDevicePluginsByTheKubelet(t *testing.T) {
 	container := func(pod string) deviceplugin.Container {
 		return deviceplugin.Container{Namespace: "team", Pod: pod, Name: "main"}
 	}
-	podOf := func(name string, created int64) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name),
-			CreationTimestamp: metav1.Unix(created, 0)},
+	podOf := func(name string, taken int64) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name)},
 			Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "main", Resources: corev1.
 				ResourceRequirements{Limits: corev1.ResourceList{mig: resource.MustParse("1")}}}}},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, StartTime: ptr.To(metav1.Unix(taken, 0))}}
 	}
 	answer := deviceplugin.Kubelet{Containers: map[deviceplugin.Container]deviceplugin.Devices{
 		container("given"):  {Resources: []corev1.ResourceName{mig}, IDs: []string{"MIG-1"}},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
@@ -36,7 +37,11 @@ const (
 //	ALIYUN_COM_GPU_MEM_POD        the claim's units, over all requests and GPUs
 //	ALIYUN_COM_GPU_SCHD_WEIGHT    the compute percentage / 5, where compute was granted
 //
-// Where the GPUs have an order (Request.Order), CUDA_VISIBLE_DEVICES sets it.
+// Where the GPUs have an order (Request.Order), CUDA_VISIBLE_DEVICES sets it. In all modes
+// there is a v1alpha1.EnvUUID for each GPU: a privileged container sees all of the node, and
+// has to be told which are its own. One variable for all of them would be that of the last
+// request that a container uses; NVIDIA_VISIBLE_DEVICES would have NVIDIA's runtime add GPUs, and
+// programs that take CUDA_VISIBLE_DEVICES for numbers fail on UUIDs.
 //
 // A request that spans unlike GPUs states the first GPU's units.
 func Env(r Group) []string {
@@ -44,6 +49,9 @@ func Env(r Group) []string {
 	first := r.Grants[0]
 	if len(r.Order) > 0 {
 		env = append(env, envCUDADevices+"="+strings.Join(r.Order, ","))
+	}
+	if !first.Admin && first.Config.LegacyEnv() {
+		env = append(env, uuidEnv(r)...)
 	}
 	if !first.Mode.Shared() || first.Admin {
 		return env
@@ -61,6 +69,19 @@ func Env(r Group) []string {
 		fmt.Sprintf("%s=%d", ack.EnvMemoryPod, r.ClaimUnits),
 	)
 	return append(env, weightEnv(r)...)
+}
+
+// uuidEnv names each GPU by its index and, of a MIG instance, by where it begins.
+func uuidEnv(r Group) []string {
+	var env []string
+	for _, g := range r.Grants {
+		name := v1alpha1.EnvUUID + strconv.Itoa(g.GPU.Index)
+		if g.GPU.MIG != nil {
+			name += "_" + strconv.Itoa(g.GPU.MIG.Start)
+		}
+		env = append(env, name+"="+g.GPU.UUID)
+	}
+	return env
 }
 
 func memoryEnv(r Group) []string {

@@ -3,6 +3,7 @@
 package isolation
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,13 @@ func grant(m mode.Mode, index int, units, cores int64) claim.Grant {
 		Config: v1alpha1.Default(),
 		GPU:    claim.GPU{Index: index, UUID: []string{"GPU-a", "GPU-b", "GPU-c", "GPU-d"}[index], MemoryMiB: 16130},
 	}
+}
+
+// instance is a MIG instance of a GPU that begins at a memory slice.
+func instance(index, start int) claim.Grant {
+	g := grant(mode.MIG, index, 0, 0)
+	g.GPU.UUID, g.GPU.MIG = fmt.Sprint("MIG-", start), &claim.Instance{Start: start}
+	return g
 }
 
 func lifted(g claim.Grant) claim.Grant {
@@ -54,23 +62,26 @@ func TestEnv(t *testing.T) {
 		request Group
 		want    []string
 	}{
-		"whole GPU": {request(claim.Grant{Mode: mode.Exclusive}), []string{void}},
-		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void,
+		"whole GPU": {request(grant(mode.Exclusive, 2, 0, 0)), []string{void, "GPU_ALIYUN_COM_UUID_2=GPU-c"}},
+		"MIG instances": {request(instance(1, 0), instance(1, 4)), []string{void, "GPU_ALIYUN_COM_UUID_1_0=MIG-0",
+			"GPU_ALIYUN_COM_UUID_1_4=MIG-4"}},
+		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void, "GPU_ALIYUN_COM_UUID_0=GPU-a",
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
 			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
 		"two GPUs": {request(grant(mode.Share, 3, 2, 0), grant(mode.Share, 1, 2, 0)), []string{void,
-			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"GPU_ALIYUN_COM_UUID_3=GPU-d", "GPU_ALIYUN_COM_UUID_1=GPU-b", "ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
 			"ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
-		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void,
+		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void, "GPU_ALIYUN_COM_UUID_0=GPU-a",
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
 			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3",
 			"ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
 		"env None": {request(withoutLegacy), []string{void}},
-		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, "CGPU_DISABLE=true",
+		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, "GPU_ALIYUN_COM_UUID_0=GPU-a", "CGPU_DISABLE=true",
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
 			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
-		"admin":       {request(admin), []string{void}},
-		"linked GPUs": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a"}},
+		"admin": {request(admin), []string{void}},
+		"linked GPUs": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a",
+			"GPU_ALIYUN_COM_UUID_0=GPU-a", "GPU_ALIYUN_COM_UUID_1=GPU-b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Env(tc.request)); diff != "" {

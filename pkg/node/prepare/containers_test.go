@@ -370,7 +370,8 @@ func TestRequestsOfOneContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, units := range []int{4, 1, 4, 1} {
-		want := []string{"NVIDIA_VISIBLE_DEVICES=void", fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", units),
+		want := []string{"NVIDIA_VISIBLE_DEVICES=void", "GPU_ALIYUN_COM_UUID_1=GPU-1", "GPU_ALIYUN_COM_UUID_2=GPU-2",
+			fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", units),
 			"ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,2",
 			"ALIYUN_COM_GPU_MEM_POD=10"}
 		if diff := cmp.Diff(want, n.env(t, got[i].CDIDeviceIDs[0])); diff != "" {

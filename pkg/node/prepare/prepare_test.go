@@ -39,8 +39,8 @@ func TestPrepareShare(t *testing.T) {
 		!cmp.Equal(got[1].Requests, []string{"r1"}) {
 		t.Fatalf("devices %+v", got)
 	}
-	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "ALIYUN_COM_GPU_MEM_CONTAINER=7", "ALIYUN_COM_GPU_MEM_DEV=15",
-		"ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=2", "ALIYUN_COM_GPU_MEM_POD=8"}
+	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "GPU_ALIYUN_COM_UUID_2=GPU-2", "ALIYUN_COM_GPU_MEM_CONTAINER=7",
+		"ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=2", "ALIYUN_COM_GPU_MEM_POD=8"}
 	if diff := cmp.Diff(want, n.env(t, got[1].CDIDeviceIDs[0])); diff != "" {
 		t.Errorf("environment of the second request (-want +got):\n%s", diff)
 	}

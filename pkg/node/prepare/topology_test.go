@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -72,7 +73,9 @@ func TestPrepareSet(t *testing.T) {
 	if diff := cmp.Diff([]string{"/dev/GPU-0", "/dev/GPU-1", "/dev/GPU-2", "/dev/GPU-3"}, n.nodes(t, id)); diff != "" {
 		t.Errorf("device nodes (-want +got):\n%s", diff)
 	}
-	wantEnv := []string{"NVIDIA_VISIBLE_DEVICES=void", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1,GPU-3"}
+	wantEnv := []string{"NVIDIA_VISIBLE_DEVICES=void", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1,GPU-3",
+		"GPU_ALIYUN_COM_UUID_0=GPU-0", "GPU_ALIYUN_COM_UUID_1=GPU-1", "GPU_ALIYUN_COM_UUID_2=GPU-2",
+		"GPU_ALIYUN_COM_UUID_3=GPU-3"}
 	if diff := cmp.Diff(wantEnv, n.env(t, id)); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
@@ -175,7 +178,9 @@ func TestOrderOfGPUs(t *testing.T) {
 				want = append(want, tc.want)
 			}
 			for _, d := range got {
-				if diff := cmp.Diff(want, n.env(t, d.CDIDeviceIDs[0])); diff != "" {
+				env := slices.DeleteFunc(n.env(t, d.CDIDeviceIDs[0]),
+					func(v string) bool { return strings.HasPrefix(v, v1alpha1.EnvUUID) })
+				if diff := cmp.Diff(want, env); diff != "" {
 					t.Errorf("environment of %s (-want +got):\n%s", d.DeviceName, diff)
 				}
 			}

@@ -196,6 +196,10 @@ const (
 // placement.Waiting.
 const AnnotationWaiting = "gpu.aliyun.com/waiting-share"
 
+// EnvUUID is, with a GPU's index on the node behind it, and that and "_" and the first memory slice of a MIG instance, a
+// variable with the UUID of what a container has, and may share.
+const EnvUUID = "GPU_ALIYUN_COM_UUID_"
+
 const (
 	// LabelMPSDaemon is on nodes where one MPS control daemon is to serve all GPUs, with the value
 	// MPSDaemonNode, instead of one for each GPU.
