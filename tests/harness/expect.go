@@ -88,6 +88,18 @@ func (n *Namespace) SeesItsGPUs(t *testing.T, pod, container string, grants []Gr
 	}
 }
 
+// KnowsItsGPUs checks that a container is told the UUIDs of its GPUs, which are whole ones, and of no others.
+func (n *Namespace) KnowsItsGPUs(t *testing.T, pod, container string, grants []Grant) {
+	t.Helper()
+	want := map[string]string{}
+	for _, grant := range grants {
+		want[fmt.Sprint("GPU_ALIYUN_COM_UUID_", grant.GPU.Index)] = grant.GPU.UUID
+	}
+	if diff := cmp.Diff(want, n.env(t, pod, container, ownVariable)); diff != "" {
+		t.Errorf("%s/%s is told of its GPUs (-want +got):\n%s", pod, container, diff)
+	}
+}
+
 // HasEnv checks what a container finds in its environment of its GPUs, see GPUEnv.
 func (n *Namespace) HasEnv(t *testing.T, pod, container string, want map[string]string) {
 	t.Helper()

@@ -236,6 +236,11 @@ func (n *Namespace) Exec(t *testing.T, pod, container string, arguments ...strin
 // which GPUs.
 func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]string {
 	t.Helper()
+	return n.env(t, pod, container, gpuVariable)
+}
+
+func (n *Namespace) env(t *testing.T, pod, container string, names *regexp.Regexp) map[string]string {
+	t.Helper()
 	output, err := n.Exec(t, pod, container, "env")
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +248,7 @@ func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]strin
 	env := map[string]string{}
 	for line := range strings.Lines(output) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-		if gpuVariable.MatchString(name) {
+		if names.MatchString(name) {
 			env[name] = value
 		}
 	}
@@ -252,6 +257,7 @@ func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]strin
 
 var (
 	gpuVariable = regexp.MustCompile(`^(NVIDIA_VISIBLE_DEVICES$|CUDA_|ALIYUN_|CGPU_)`)
+	ownVariable = regexp.MustCompile(`^GPU_ALIYUN_COM_UUID_`)
 	gpuNode     = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 )
 

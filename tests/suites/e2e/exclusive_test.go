@@ -7,6 +7,7 @@ package e2e
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
@@ -38,6 +39,23 @@ func TestPlainResourceLimitIsAWholeGPU(t *testing.T) {
 	)
 
 	haveGPUsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 2})
+}
+
+// A privileged container sees all GPUs of its node, and its programs begin with GPU 0, which may be a neighbour's.
+func TestPrivilegedContainersKnowWhichGPUsAreTheirOwn(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
+	privileged := func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
+	}
+	ns.Run(t, harness.Pod("neighbour", "whole", harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("limit", "whole", harness.Limit("nvidia.com/gpu", "2"), privileged),
+		harness.Pod("claim", "whole", harness.FromTemplate("one"), privileged))
+	for _, pod := range []string{"limit", "claim"} {
+		ns.KnowsItsGPUs(t, pod, "main", ns.Granted(t, pod))
+	}
 }
 
 func TestMoreGPUsThanANodeHas(t *testing.T) {
@@ -88,6 +106,7 @@ func haveGPUsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]i
 			holder[grant.GPU.UUID] = pod
 		}
 		ns.SeesItsGPUs(t, pod, "main", grants)
+		ns.KnowsItsGPUs(t, pod, "main", grants)
 		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	}
 }

@@ -104,6 +104,7 @@ func seesLinkedGPUs(t *testing.T, ns *harness.Namespace, pod string, machine *gp
 	t.Helper()
 	grants := ns.Granted(t, pod)
 	ns.SeesItsGPUs(t, pod, "main", grants)
+	ns.KnowsItsGPUs(t, pod, "main", grants)
 	want := map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}
 	if len(grants) > 1 {
 		var uuids []string
@@ -214,6 +215,7 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 	}))
 	ns.HasEnv(t, "both", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	ns.SeesItsGPUs(t, "both", "main", ns.Granted(t, "both"))
+	ns.KnowsItsGPUs(t, "both", "main", ns.Granted(t, "both"))
 }
 
 // changeMachine changes a node's simulated machine and starts the plugin anew.
