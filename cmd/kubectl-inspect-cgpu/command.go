@@ -175,6 +175,8 @@ func (o *options) reader() (cluster.Reader, error) {
 	config.WarningHandler = rest.NewWarningWriter(o.streams.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
 		runtime.ContentTypeJSON
+	clock := &cluster.Clock{}
+	config.Wrap(clock.Wrap)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return cluster.Reader{}, fmt.Errorf("make the API client: %w", err)
@@ -185,7 +187,7 @@ func (o *options) reader() (cluster.Reader, error) {
 	if err != nil {
 		return cluster.Reader{}, fmt.Errorf("find out the namespace: %w", err)
 	}
-	return cluster.Reader{Client: client, Node: o.node, Namespace: namespace}, nil
+	return cluster.Reader{Client: client, Clock: clock, Node: o.node, Namespace: namespace}, nil
 }
 
 // namespace is the one whose pods are listed, metav1.NamespaceAll for all.

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -33,10 +34,11 @@ const schedulerRole = "system:kube-scheduler"
 // Snapshot reads what a doctor looks at. What may not be read is said in it; only that the API
 // server does not answer is an error.
 func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
-	s := &doctor.Snapshot{Now: time.Now()}
+	s := &doctor.Snapshot{}
 	if info, err := r.Client.Discovery().ServerVersion(); err == nil {
 		s.ServerVersion = info.GitVersion
 	}
+	s.Now = cmp.Or(r.Clock, &Clock{}).Now() // its first answer has come
 	g := &gathering{snapshot: s}
 	whole := ctx // the group's ends with it
 	group, ctx := errgroup.WithContext(ctx)

@@ -30,6 +30,8 @@ import (
 // Reader reads a cluster.
 type Reader struct {
 	Client kubernetes.Interface
+	// Clock is the API server's; nil is that of the desk.
+	Clock *Clock
 	// Node, if it is not empty, is the one node to read.
 	Node string
 	// Namespace is the one whose claims are read where those of all namespaces

@@ -91,6 +91,13 @@ func saidOf(node, reason, message string, ago time.Duration) corev1.Event {
 	return e
 }
 
+// writtenAgo has the API server have written an Event so long ago, by its own clock.
+func writtenAgo(ago time.Duration, e corev1.Event) corev1.Event {
+	first, last := metav1.NewTime(now.Add(-50*time.Hour)), metav1.NewTime(now.Add(-ago))
+	e.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &first}, {Time: &last}, {}}
+	return e
+}
+
 // unreadyLeader adds a pod of the controller that is not ready since then.
 func unreadyLeader(s *doctor.Snapshot, since time.Time) {
 	s.Deployments[0].Spec.Replicas = ptr.To(int32(2))
@@ -249,6 +256,13 @@ func TestFindings(t *testing.T) {
 		"a node without a label that says why it offers nothing": {func(s *doctor.Snapshot) {
 			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonLeftOut, "Not offered: GPU 0 (): Lost: gone", time.Minute)}
 		}, "error registered node/n2: it offers no GPUs: GPULeftOut: Not offered: GPU 0 (): Lost: gone"},
+		"a node whose clock is two days behind": {func(s *doctor.Snapshot) {
+			s.NodeEvents = []corev1.Event{writtenAgo(time.Minute, saidOf("n2", v1alpha1.ReasonLeftOut,
+				"Not offered: GPU 0 (): Lost: gone", 48*time.Hour))}
+		}, "error registered node/n2: it offers no GPUs: GPULeftOut: Not offered: GPU 0 (): Lost: gone"},
+		"a leader on a node whose clock is ahead": {func(s *doctor.Snapshot) { unreadyLeader(s, now.Add(time.Hour)) },
+			"warning pods deployment/gpu-compat-controller -n gpu: 1 of 2 pods are ready: pod gpu-compat-controller-n1 on " +
+				"node n1 is not ready"},
 		"a node without the plugin": {func(s *doctor.Snapshot) { s.Pods, s.Slices = s.Pods[1:], s.Slices[1:] },
 			"error registered node/n1: it has the label ack.node.gpu.schedule=share, and no pod of gpu-kubelet-plugin is " +
 				"ready there"},

@@ -87,10 +87,24 @@ func (s *Snapshot) told(is func(reason string) bool) map[string]*corev1.Event {
 	for i := range s.NodeEvents {
 		e := &s.NodeEvents[i]
 		before := last[e.InvolvedObject.Name]
-		if e.Type == corev1.EventTypeWarning && is(e.Reason) && s.Now.Sub(e.LastTimestamp.Time) < holdsFor &&
-			(before == nil || before.LastTimestamp.Before(&e.LastTimestamp)) {
+		if e.Type == corev1.EventTypeWarning && is(e.Reason) && s.Now.Sub(written(e)) < holdsFor &&
+			(before == nil || written(before).Before(written(e))) {
 			last[e.InvolvedObject.Name] = e
 		}
+	}
+	return last
+}
+
+// written is when an Event was last written, by the clock of the API server; where that is not known, by the node's.
+func written(e *corev1.Event) time.Time {
+	var last time.Time
+	for _, by := range e.ManagedFields {
+		if by.Time != nil && by.Time.After(last) {
+			last = by.Time.Time
+		}
+	}
+	if last.IsZero() {
+		return e.LastTimestamp.Time
 	}
 	return last
 }

@@ -121,13 +121,14 @@ func (s *Snapshot) of(component string) []*corev1.Pod {
 	return out
 }
 
-// settlesWithin is how long a pod may take to be ready.
+// settlesWithin is how long a pod may take to be ready. The clock of its node may be ahead.
 const settlesWithin = time.Minute
 
 // settles says whether a Deployment's pods that are not ready have just come, as in an update.
 func (s *Snapshot) settles(d *appsv1.Deployment) bool {
 	pod := s.longestUnready(d.Namespace, controller)
-	return d.Status.ObservedGeneration < d.Generation || pod != nil && s.Now.Sub(unreadySince(pod)) < settlesWithin
+	return d.Status.ObservedGeneration < d.Generation ||
+		pod != nil && s.Now.Sub(unreadySince(pod)).Abs() < settlesWithin
 }
 
 // longestUnready is the pod that has not been ready for the longest time; nil if all are.

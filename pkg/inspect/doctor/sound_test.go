@@ -124,6 +124,10 @@ func TestSound(t *testing.T) {
 			s.NodeEvents = []corev1.Event{saidOf("n2", v1alpha1.ReasonPodsUnread, "no pods", 40*time.Minute),
 				saidOf("n1", v1alpha1.ReasonLeftOut, "Not offered: GPU 1 (GPU-1): Lost: gone", 40*time.Minute)}
 		}, ""},
+		"what was said long ago, by a clock that is ahead": {func(s *doctor.Snapshot) {
+			s.NodeEvents = []corev1.Event{writtenAgo(40*time.Minute, saidOf("n2", v1alpha1.ReasonPodsUnread, "no pods",
+				-48*time.Hour))}
+		}, ""},
 		"a GPU that is back": {func(s *doctor.Snapshot) {
 			s.NodeEvents = []corev1.Event{saidOf("n1", v1alpha1.ReasonLeftOut, "Not offered: GPU 0 (GPU-0): Lost: gone",
 				time.Minute)}
