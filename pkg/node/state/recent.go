@@ -40,7 +40,8 @@ func (s *Store) Recent() ([]Record, error) {
 		return slices.Clone(last.records), nil
 	}
 	records, err := s.List()
-	if err != nil || now.Sub(dir.ModTime()) < settled {
+	// A time that is yet to come is of a clock that was set back since, and long ago.
+	if age := now.Sub(dir.ModTime()); err != nil || age >= 0 && age < settled {
 		return records, err
 	}
 	s.mu.Lock()

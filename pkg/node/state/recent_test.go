@@ -13,6 +13,14 @@ import (
 
 // Recent tells what List does after each change of another process, however soon, and reads nothing again in between.
 func TestRecent(t *testing.T) {
+	for _, ago := range []time.Duration{time.Minute, -time.Hour} {
+		recent(t, ago)
+	}
+}
+
+// recent changes records whose last change was so long ago: less than nothing, where the clock was set back since.
+func recent(t *testing.T, ago time.Duration) {
+	t.Helper()
 	dir := t.TempDir()
 	ours, err := Open(dir)
 	if err != nil {
@@ -25,7 +33,7 @@ func TestRecent(t *testing.T) {
 	// As if the last change was long ago.
 	rest := func() {
 		t.Helper()
-		before := time.Now().Add(-time.Minute)
+		before := time.Now().Add(-ago)
 		if err := os.Chtimes(dir, before, before); err != nil {
 			t.Fatal(err)
 		}
