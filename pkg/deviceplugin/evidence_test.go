@@ -16,8 +16,8 @@ import (
 
 var left = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// taken makes a pod one that the kubelet took at that time, relative to when the device plugin left. The clock of the API
-// server is another.
+// taken makes a pod one that the kubelet took at that time, relative to when the device plugin left. The clock of the
+// API server is another.
 func taken(after time.Duration, p *corev1.Pod) *corev1.Pod {
 	p.Status.StartTime = ptr.To(metav1.NewTime(left.Add(after)))
 	p.CreationTimestamp = metav1.NewTime(left.Add(-after))

@@ -169,8 +169,8 @@ func withoutSets(all []Seen) []Seen {
 	return slices.DeleteFunc(all, func(s Seen) bool { return IsSet(s.Device) })
 }
 
-// withoutParts leaves one of the instances, or places for some, of each GPU in MIG mode that are not those asked for: if
-// the GPU were another, there would be one of it.
+// withoutParts leaves one of the instances, or places for some, of each GPU in MIG mode that are not those asked for:
+// if the GPU were another, there would be one of it.
 func withoutParts(all []Seen) []Seen {
 	seen := map[int64]bool{}
 	return slices.DeleteFunc(slices.Clone(all), func(s Seen) bool {

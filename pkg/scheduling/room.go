@@ -32,8 +32,8 @@ type Room struct {
 }
 
 // ErrUsers is the Room.Refused of a pod one of whose claims takes no more users.
-var ErrUsers = fmt.Errorf("%d users, as many as Kubernetes lets a claim have: it takes another when one of them is gone",
-	resourceapi.ResourceClaimReservedForMaxSize)
+var ErrUsers = fmt.Errorf("%d users, as many as Kubernetes lets a claim have: it takes another when one of them is "+
+	"gone", resourceapi.ResourceClaimReservedForMaxSize)
 
 // usersFull is an ErrUsers if the pod cannot become a user of one of the claims. The scheduler finds that out when it
 // has chosen a node.

@@ -83,8 +83,8 @@ type watcher struct {
 	budget *report.Budget
 }
 
-// known is since when a pod was seen without its claims, by the clock of the controller, when it was told last, and when
-// it may be changed again.
+// known is since when a pod was seen without its claims, by the clock of the controller, when it was told last, and
+// when it may be changed again.
 type known struct {
 	since, told, next time.Time
 	// changes is how often it was changed since a quota kept its claims from being created.

@@ -36,8 +36,8 @@ type gang struct {
 
 // gangOfPods is what the pods that name a gang ask for. Pods that have ended ask for
 // nothing; where the others differ, the newest counts: a Job whose template was changed
-// makes new pods. None has come for as long as it has been quiet. It is nil where no pod belongs to the gang. Those that name it without
-// belonging to it, although the policy looked at them, are alone.
+// makes new pods. None has come for as long as it has been quiet. It is nil where no pod belongs to
+// the gang. Those that name it without belonging to it, although the policy looked at them, are alone.
 func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, alone []*corev1.Pod) {
 	var newest *corev1.Pod
 	var waiting []*corev1.Pod

@@ -6,8 +6,9 @@
 // decide by what they are given. preempt.go looks at the cluster and at one waiting pod after
 // the other, act.go evicts.
 //
-// Nothing is recorded but since when pods terminate: what leaves a node counts as gone, and who has room, or is about to
-// have, costs no victims. So a new leader goes on where the last one stopped.
+// Nothing is recorded but since when pods terminate: what leaves a node counts as gone, and who
+// has room, or is about to have, costs no victims. So a new leader goes on where the last one
+// stopped.
 package preempt
 
 import (

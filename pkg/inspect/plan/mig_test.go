@@ -134,8 +134,9 @@ func TestInstances(t *testing.T) {
 				s.instances("n1", mode.Exclusive, gpus(1), inMIGMode(1, 9, cut()))
 				s.instances("n2", mode.Exclusive, gpus(0), inMIGMode(0, 1, cut()))
 			}, claimed("1", "mig.gpu.aliyun.com\n          allocationMode: All"), "job-0=-",
-			[]string{"adding 36 devices exceeds the claim limit of 32, with 0 already accounted for (on node n1; a selector of " +
-				"the request that matches fewer devices there would help, or a nodeSelector of the pod that leaves the node out).\n",
+			[]string{"adding 36 devices exceeds the claim limit of 32, with 0 already accounted for (on node n1; a selector " +
+				"of the request that matches fewer devices there would help, or a nodeSelector of the pod that leaves the node " +
+				"out).\n",
 				"node n2 (1 GPUs): it has room for one\n", "node n1 (10 GPUs): claim team/job-0-gpu, request gpu: adding 36"},
 		},
 		"too many, on whatever node": {

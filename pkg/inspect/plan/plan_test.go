@@ -357,6 +357,6 @@ spec:
 	if made.Fits != 256 || made.Waits != 2 {
 		t.Errorf("%d fit and %d wait, want 256 and 2", made.Fits, made.Waits)
 	}
-	contains(t, printed(t, made), "2 pods: claim team/one has 256 users, as many as Kubernetes lets a claim have: it takes "+
-		"another when one of them is gone.")
+	contains(t, printed(t, made), "2 pods: claim team/one has 256 users, as many as Kubernetes lets a claim have: it "+
+		"takes another when one of them is gone.")
 }

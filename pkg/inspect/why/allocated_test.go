@@ -181,8 +181,8 @@ func used(claim *resourceapi.ResourceClaim, fewer int) *resourceapi.ResourceClai
 
 // The scheduler finds a node for one user more, and the API server takes no entry more in reservedFor.
 func TestClaimOfAsManyPodsAsKubernetesTakes(t *testing.T) {
-	const full = "waits: claim team-a/c has 256 users, as many as Kubernetes lets a claim have: it takes another when one " +
-		"of them is gone."
+	const full = "waits: claim team-a/c has 256 users, as many as Kubernetes lets a claim have: it takes another when " +
+		"one of them is gone."
 	for name, test := range map[string]struct {
 		change    func(in *why.Input)
 		want, not []string

@@ -33,9 +33,9 @@ func (n *node) injected(t *testing.T, ids ...string) []string {
 	return container.Process.Env
 }
 
-// A privileged container sees all GPUs of the node: its environment names those that are its own, whatever the number of
-// requests and claims by which it has them. Nothing else of it is of one request alone, so programs that see their own
-// GPUs alone find what they found before.
+// A privileged container sees all GPUs of the node: its environment names those that are its own, whatever the number
+// of requests and claims by which it has them. There is nothing else, so programs that see their own GPUs alone find
+// what they found before.
 func TestContainersAreToldWhichGPUsAreTheirOwn(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)

@@ -224,8 +224,8 @@ type annotation struct {
 	waiting placement.Waiting
 }
 
-// noteAnnotation notes what the node's annotation says now. What it says when it is first looked for may be of long ago,
-// and the clock of who wrote it is another: who still waits is told of again within seconds.
+// noteAnnotation notes what the node's annotation says now. What it says when it is first looked for may be of long
+// ago, and the clock of who wrote it is another: who still waits is told of again within seconds.
 func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Time) {
 	first := !p.annotation.read
 	p.annotation = annotation{read: true, text: text, since: now}

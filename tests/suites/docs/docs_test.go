@@ -143,7 +143,7 @@ var foreign = []string{
 	"waiting for resource claim", "Insufficient nvidia.com/gpu",
 	`cannot get resource "resourceclaims"`, "is not registered",
 	"endpoint not found in cache for a registered resource: nvidia.com/gpu",
-	"exclude: NODES", "its share could not be limited by mps", "no-gpu-has-3GiB-to-run",
+	"must have at most 256 items", "exclude: NODES", "its share could not be limited by mps", "no-gpu-has-3GiB-to-run",
 }
 
 // Each message by which a user finds a row of docs/troubleshooting.md is one that the

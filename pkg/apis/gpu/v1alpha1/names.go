@@ -196,8 +196,8 @@ const (
 // placement.Waiting.
 const AnnotationWaiting = "gpu.aliyun.com/waiting-share"
 
-// EnvUUID is, with a GPU's index on the node behind it, and that and "_" and the first memory slice of a MIG instance, a
-// variable with the UUID of what a container has, and may share.
+// EnvUUID is, with a GPU's index on the node behind it, a variable with the UUID of a GPU that a container has, or has
+// a share of. Of a MIG instance "_" and its first memory slice follow.
 const EnvUUID = "GPU_ALIYUN_COM_UUID_"
 
 const (
