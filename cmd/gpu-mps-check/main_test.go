@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -33,9 +35,9 @@ func serving(t *testing.T) string {
 }
 
 // run runs the check as a hook that is written as a command.
-func run(command, state string) error {
+func run(t *testing.T, command, state string) error {
 	args, variables := parsed(command)
-	return check(args, func(name string) string {
+	return check(t.Context(), args, func(name string) string {
 		for _, v := range variables {
 			if value, is := strings.CutPrefix(v, name+"="); is {
 				return value
@@ -96,7 +98,7 @@ func TestContainerHasOneShare(t *testing.T) {
 		"one of an earlier version's specs": {[]string{own, "gpu-mps-check " + dir + " GPU-b"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := run(own, created(t, name, tc.hooks...))
+			err := run(t, own, created(t, name, tc.hooks...))
 			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "two shares by MPS") {
 				t.Errorf("%v, refused is to be %t", err, tc.refused)
 			}
@@ -109,7 +111,7 @@ func TestContainersPerShare(t *testing.T) {
 	dir := serving(t)
 	start := func(id, most string) error {
 		own := "MPS_SHARE=s1 MPS_CONTAINERS=" + most + " gpu-mps-check " + dir + " GPU-a"
-		return run(own, created(t, id, own))
+		return run(t, own, created(t, id, own))
 	}
 	for _, id := range []string{"a", "b", "b"} {
 		if err := start(id, "2"); err != nil {
@@ -141,15 +143,60 @@ func TestContainersPerShare(t *testing.T) {
 // the end, also for one of several GPUs.
 func TestDaemon(t *testing.T) {
 	dir := serving(t)
-	if err := run("gpu-mps-check "+dir+" GPU-a", ""); err != nil {
+	if err := run(t, "gpu-mps-check "+dir+" GPU-a", ""); err != nil {
 		t.Error(err)
 	}
 	down := "gpu-mps-check " + dir + " GPU-b"
 	for _, command := range []string{down, "MPS_SHARE=s1 MPS_CONTAINERS=4 " + down,
 		"MPS_SHARE=s1 MPS_CONTAINERS=4 MPS_MORE_GPUS=GPU-a,GPU-b gpu-mps-check " + dir + " GPU-a"} {
-		if err := run(command, created(t, "a", command)); err == nil ||
-			!strings.Contains(err.Error(), "nothing would hold it to its share of GPU-b") {
-			t.Errorf("%s: %v", command, err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			if err := run(t, command, created(t, "a", command)); err == nil ||
+				!strings.Contains(err.Error(), "nothing would hold it to its share of GPU-b, for which it waited 10s") {
+				t.Errorf("%s: %v", command, err)
+			}
+		})
+	}
+}
+
+// Whoever looks at a pod that waits is told why: the note says which pod it is, by what the runtime says of the
+// container.
+func TestWhoWaits(t *testing.T) {
+	for name, annotations := range map[string]map[string]string{
+		"containerd": {"io.kubernetes.cri.sandbox-namespace": "team", "io.kubernetes.cri.sandbox-name": "job",
+			"io.kubernetes.cri.sandbox-uid": "u1"},
+		"CRI-O": {"io.kubernetes.pod.namespace": "team", "io.kubernetes.pod.name": "job", "io.kubernetes.pod.uid": "u1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := mps.Dir(serving(t))
+				if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Late, Reason: "it is busy"}); err != nil {
+					t.Fatal(err)
+				}
+				own := "MPS_SHARE=s1 MPS_CONTAINERS=4 gpu-mps-check " + string(dir) + " GPU-a"
+				var state map[string]any
+				if err := json.Unmarshal([]byte(created(t, "c1", own)), &state); err != nil {
+					t.Fatal(err)
+				}
+				state["annotations"] = annotations
+				text, err := json.Marshal(state)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- run(t, own, string(text)) }()
+				time.Sleep(20 * time.Second)
+				waiting, err := dir.Waiting("GPU-a")
+				if err != nil || len(waiting) != 1 || waiting[0].Namespace != "team" || waiting[0].Pod != "job" ||
+					waiting[0].UID != "u1" || !strings.Contains(waiting[0].Reason, "it is busy") {
+					t.Errorf("%+v, %v", waiting, err)
+				}
+				if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }

@@ -5,6 +5,7 @@
 package ocihook
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,9 +19,19 @@ type Container struct {
 	// PID is its first process, in the runtime's PID namespace.
 	PID    int    `json:"pid"`
 	Bundle string `json:"bundle"`
+	// Annotations are the runtime's: no pod writes them.
+	Annotations map[string]string `json:"annotations"`
 	// Hooks are those that the runtime runs after the container was created and before its
 	// program starts (createRuntime).
 	Hooks []Hook `json:"-"`
+}
+
+// Pod names the container's pod, as containerd or CRI-O have it; empty where neither has.
+func (c Container) Pod() (namespace, name, uid string) {
+	named := func(containerd, crio string) string { return cmp.Or(c.Annotations[containerd], c.Annotations[crio]) }
+	return named("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
+		named("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
+		named("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
 }
 
 // Hook is a hook of a container.

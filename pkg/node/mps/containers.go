@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 )
 
 // The environment of the check of a container that starts: its share, how many containers may have that, 0 for any
@@ -16,6 +17,10 @@ const (
 	EnvContainers = "MPS_CONTAINERS"
 	EnvMoreGPUs   = "MPS_MORE_GPUS"
 )
+
+// containersTimeout is how long a start waits for others that count: each takes milliseconds, where the node has
+// processor time to spare. Past it, the start has failed.
+const containersTimeout = 20 * time.Second
 
 // Container is a container that has a share of a GPU by MPS.
 type Container struct {
@@ -33,7 +38,7 @@ type Container struct {
 func (d Dir) AddContainer(uuid string, c Container, maxContainers int, runs func(Container) bool) (err error) {
 	const what = "count the containers of a share"
 	path := filepath.Join(d.gpu(uuid), "containers.json")
-	locked, err := lock(path+".lock", lockTimeout)
+	locked, err := lock(path+".lock", containersTimeout)
 	if err != nil {
 		return fmt.Errorf(what+": %w", err)
 	}

@@ -34,6 +34,7 @@ const DefaultHostDir = "/run/gpushare/mps"
 //	<UUID>/status.json        what became of the GPU's daemon
 //	<UUID>/compute-mode.json  the GPU's compute mode, where the supervisor changed it
 //	<UUID>/containers.json    the containers that have shares of the GPU
+//	<UUID>/waiting            the containers whose start waits for the daemon
 //	<UUID>/pipe               what clients have for a pipe directory: a link to its socket
 //	<UUID>/daemon             the daemon's own pipe directory
 //	<UUID>/log                the daemon's log directory
@@ -47,7 +48,8 @@ type State string
 const (
 	Starting State = "Starting"
 	Ready    State = "Ready" // it answers; new clients are served and limited
-	Down     State = "Down"  // it has ended, could not be started, does not answer, or is about to end
+	Late     State = "Late"  // it runs and does not answer in time, as on a node without processor time to spare
+	Down     State = "Down"  // it has ended, could not be started, may not be used, or is about to end
 )
 
 // Status is that of a GPU's daemon, as the supervisor knows it.

@@ -73,10 +73,14 @@ func (d *daemonState) reconciled(ctx context.Context, closed error) {
 // state is what others are told.
 func (d *daemonState) state() (state mps.State, reason string) {
 	switch {
+	case errors.Is(d.closed, context.DeadlineExceeded):
+		return mps.Late, fmt.Sprintf("it runs and does not answer: %v", d.closed)
 	case d.closed != nil:
 		return mps.Down, fmt.Sprintf("it runs, but may not be used: %v", d.closed)
 	case d.blocked != nil:
 		return mps.Down, fmt.Sprintf("it runs, but new clients do not find it: %v", d.blocked)
+	case errors.Is(d.lastAnswer, context.DeadlineExceeded):
+		return mps.Late, fmt.Sprintf("it runs and does not answer: %v", d.silence)
 	case d.silence != nil:
 		return mps.Down, fmt.Sprintf("it runs and does not answer: %v", d.silence)
 	default:

@@ -137,7 +137,11 @@ func silenced(t *testing.T, askErr error) *world {
 	// Not when it is told of: the clock may step between the two.
 	w.silentFrom = w.clock.Now()
 	w.control.set(func(c *fakeControl) { c.askErr = askErr })
-	w.pass(func() bool { return w.status("a").State == mps.Down }, "the silence is told of")
+	want := mps.Down
+	if errors.Is(askErr, context.DeadlineExceeded) {
+		want = mps.Late
+	}
+	w.pass(func() bool { return w.status("a").State == want }, "the silence is told of")
 	w.checkSays("a", "does not answer: "+askErr.Error())
 	return w
 }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A daemon that is late, or is being started, is awaited for as long as the kubelet lets a container start; one that is
+// down for a moment. Nobody waits for one that serves.
+func TestAwait(t *testing.T) {
+	for name, tc := range map[string]struct {
+		state State
+		// ready is when it serves, down when it is down instead; 0 for never.
+		ready, down time.Duration
+		want        time.Duration
+		refused     string
+	}{
+		"it serves":                         {state: Ready},
+		"late, and then it answers":         {state: Late, ready: 20 * time.Second, want: 20 * time.Second},
+		"late, killed, and started anew":    {state: Late, down: 65 * time.Second, ready: 67 * time.Second, refused: "Down", want: 65 * time.Second},
+		"late for longer than it may be":    {state: Late, refused: "Late", want: latePatience},
+		"it is being started":               {state: Starting, ready: 30 * time.Second, want: 30 * time.Second},
+		"killed, and served a second later": {state: Down, ready: time.Second, want: time.Second},
+		"down for good":                     {state: Down, refused: "Down", want: downPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := Dir(t.TempDir())
+				release, err := dir.Hold()
+				if err != nil {
+					t.Fatal(err)
+				}
+				set := func(s State) {
+					if err := dir.SetStatus("GPU-a", Status{State: s, Reason: "why"}); err != nil {
+						t.Error(err)
+					}
+				}
+				set(tc.state)
+				for after, state := range map[time.Duration]State{tc.ready: Ready, tc.down: Down} {
+					if after > 0 {
+						time.AfterFunc(after, func() { set(state) })
+					}
+				}
+				began, ended := time.Now(), make(chan error, 1)
+				go func() {
+					ended <- dir.Await(t.Context(), []string{"GPU-a"}, Waiting{ID: "c1", Namespace: "team", Pod: "job"})
+				}()
+				if tc.want > time.Second {
+					time.Sleep(time.Second)
+					if all, err := dir.Waiting("GPU-a"); err != nil || len(all) != 1 || all[0].Pod != "job" ||
+						!strings.Contains(all[0].Reason, "why") {
+						t.Errorf("who waits: %+v, %v", all, err)
+					}
+				}
+				err = <-ended
+				if refused := err != nil; refused != (tc.refused != "") || refused && !strings.Contains(err.Error(), tc.refused) {
+					t.Errorf("%v, want it refused with %q", err, tc.refused)
+				}
+				if took := time.Since(began).Round(time.Second); took != tc.want {
+					t.Errorf("it took %s, want %s", took, tc.want)
+				}
+				if all, err := dir.Waiting("GPU-a"); err != nil || len(all) > 0 {
+					t.Errorf("who waits at the end: %+v, %v", all, err)
+				}
+				if err := errors.Join(release()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
