@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/control"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/supervisor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 )
 
 func command() *cli.Command {
@@ -51,6 +52,17 @@ func run(ctx context.Context, c *cli.Command) error {
 	return err
 }
 
+// describe is what the kernel says of a client of a daemon; of one that has ended only its number is known.
+func describe(pid int) mps.Client {
+	const processes = podcgroup.Processes("/proc")
+	c := mps.Client{PID: pid}
+	c.Program, _ = processes.Program(pid)
+	if places, err := processes.Places(pid); err == nil && len(places) > 0 {
+		c.Pod = places[0].Pod
+	}
+	return c
+}
+
 func supervise(ctx context.Context, c *cli.Command) error {
 	where := gpuflags.Source(c)
 	gpus := nvml.NewSource(where)
@@ -75,6 +87,8 @@ func supervise(ctx context.Context, c *cli.Command) error {
 		Device:      func(ctx context.Context, uuid string) (supervisor.Device, error) { return gpus.Device(ctx, uuid) },
 		Control:     program(dir),
 		NodeControl: program(dir.OfNode()),
+		Describe:    describe,
+		KernelLog:   control.KernelLog,
 		Clock:       clock.RealClock{},
 	})
 }

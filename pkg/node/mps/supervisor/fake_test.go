@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -35,6 +36,8 @@ type fakeControl struct {
 	onAsk    func(command string)
 	// clients are those of any server, as the daemon lists them.
 	clients string
+	// fault is that a client of theirs had one, and not all have ended.
+	fault bool
 	// stillborn servers end before they serve.
 	stillborn bool
 	lastPID   int
@@ -77,6 +80,9 @@ func (c *fakeControl) Ask(ctx context.Context, uuid, command string) (string, er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.commands = append(c.commands, command)
+	if lines := strings.Split(command, "\n"); len(lines) > 1 {
+		c.commands = append(c.commands, lines...)
+	}
 	if c.onAsk != nil {
 		c.onAsk(command)
 	}
@@ -92,7 +98,13 @@ func (c *fakeControl) Ask(ctx context.Context, uuid, command string) (string, er
 	if command == commandQuit && !c.stubborn {
 		all[len(all)-1].end("quit", false)
 	}
-	return c.answer(all[len(all)-1], command), nil
+	var answers strings.Builder
+	for line := range strings.SplitSeq(command, "\n") {
+		if answer := c.answer(all[len(all)-1], line); answer != "" {
+			fmt.Fprintln(&answers, strings.TrimSpace(answer))
+		}
+	}
+	return answers.String(), nil
 }
 
 // answer does what a command says of the daemon's server.
@@ -111,6 +123,9 @@ func (c *fakeControl) answer(d *fakeDaemon, command string) string {
 	case "get_client_list":
 		return c.clients
 	case "get_server_status":
+		if c.fault {
+			return "FAULT"
+		}
 		return "ACTIVE"
 	case "shutdown_server":
 		close(c.servers[d.server])
@@ -239,6 +254,7 @@ type world struct {
 	silentFrom time.Time
 	stop       context.CancelFunc
 	ended      chan error
+	kernelLog  string
 
 	mu      sync.Mutex
 	machine gpu.Machine
@@ -272,7 +288,11 @@ func (w *world) run() {
 	w.stop = stop
 	go func() {
 		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, NodeControl: w.node, Clock: w.clock,
-			Device: func(_ context.Context, uuid string) (Device, error) { return w.device(uuid), nil },
+			Describe: func(pid int) mps.Client {
+				return mps.Client{PID: pid, Program: fmt.Sprintf("p%d", pid), Pod: types.UID(fmt.Sprintf("pod-%d", pid))}
+			},
+			KernelLog: func() (string, error) { return w.kernelLog, nil },
+			Device:    func(_ context.Context, uuid string) (Device, error) { return w.device(uuid), nil },
 			Read: func(context.Context) (*gpu.Machine, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

@@ -71,6 +71,10 @@ func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err erro
 	switch {
 	case uses.guarded() && k.gpus.canHold() && k.server == nil:
 		closed, err = k.takeOver(ctx, daemon)
+		if errors.Is(err, context.DeadlineExceeded) {
+			// The daemon is late. What it was told it may do yet, and the next look finds it done.
+			closed, err = err, nil
+		}
 	case uses.guarded():
 		closed = k.gpus.keep(ctx)
 	case k.server != nil:
@@ -105,7 +109,8 @@ func (k *keeper) limitFirst(ctx context.Context) error {
 	if commands == "" {
 		return nil
 	}
-	if _, err := k.ask(ctx, commands); err != nil {
+	// It has no clients yet that would be kept waiting.
+	if _, err := k.askFor(ctx, startLimit, commands); err != nil {
 		return fmt.Errorf("limit the first clients of the MPS control daemon: %w", err)
 	}
 	return nil

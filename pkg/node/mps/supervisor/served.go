@@ -207,7 +207,7 @@ func (k *keeper) updateStatus(ctx context.Context, state mps.State, reason strin
 	for _, gpu := range k.gpus {
 		s := gpu.status
 		if gpu.written && state == s.State && reason == s.Reason && s.DriverEnforced == gpu.guard.enforces() &&
-			s.InForce == gpu.limits && ptr.Equal(s.Use, gpu.use) {
+			s.InForce == gpu.limits && ptr.Equal(s.Use, gpu.use) && s.Fault == k.clients.fault {
 			continue
 		}
 		if err := k.writeStatus(ctx, gpu, state, reason); err != nil {
@@ -219,7 +219,7 @@ func (k *keeper) updateStatus(ctx context.Context, state mps.State, reason strin
 
 func (k *keeper) writeStatus(ctx context.Context, gpu *served, state mps.State, reason string) error {
 	gpu.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.restarts,
-		DriverEnforced: gpu.guard.enforces(), Use: gpu.use, InForce: gpu.limits}
+		DriverEnforced: gpu.guard.enforces(), Use: gpu.use, InForce: gpu.limits, Fault: k.clients.fault}
 	if state == mps.Ready {
 		gpu.status.Socket = k.socket
 	}

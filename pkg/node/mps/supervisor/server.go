@@ -18,10 +18,11 @@ import (
 
 const (
 	// serverLimit is how long a server may take to have its context on the GPU: some
-	// 160 ms on an H200.
-	serverLimit = 10 * time.Second
-	// listLimit is how long the daemon may take to list it.
-	listLimit = 2 * time.Second
+	// 160 ms on an H200, and as long as anything on a node without processor time to spare.
+	serverLimit = time.Minute
+	// listLimit is how long the daemon may take to list it, and listAnswers how often it has said by then that there
+	// is none: where each answer takes long, so does the server.
+	listLimit, listAnswers = 2 * time.Second, 20
 )
 
 // server is the GPU's MPS server, which the supervisor has the daemon start before there
@@ -49,7 +50,7 @@ func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error
 		}
 		return nil, k.startServer(ctx, daemon, commandStartServer)
 	}
-	clients, closed := k.clients(ctx, servers[0])
+	clients, closed := k.clientsOf(ctx, servers[0])
 	if closed != nil {
 		return closed, nil
 	}
@@ -92,7 +93,7 @@ func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string)
 func (k *keeper) awaitServer(ctx context.Context, daemon Daemon) error {
 	deadline, listed := k.Clock.After(serverLimit), k.Clock.After(listLimit)
 	var last int
-	for {
+	for answers := 1; ; answers++ {
 		pid, serves, err := k.newServer(ctx)
 		switch {
 		case err != nil:
@@ -103,6 +104,8 @@ func (k *keeper) awaitServer(ctx context.Context, daemon Daemon) error {
 			return fmt.Errorf("process %d has ended before it served", last)
 		case pid != 0:
 			last, listed = pid, nil
+		case answers < listAnswers:
+			listed = k.Clock.After(listLimit)
 		}
 		select {
 		case <-daemon.Gone():
@@ -143,8 +146,8 @@ func (k *keeper) servers(ctx context.Context) ([]int, error) {
 	return numbers(answer), err
 }
 
-// clients are the processes of a server's clients.
-func (k *keeper) clients(ctx context.Context, server int) ([]int, error) {
+// clientsOf are the processes of a server's clients.
+func (k *keeper) clientsOf(ctx context.Context, server int) ([]int, error) {
 	answer, err := k.ask(ctx, fmt.Sprintf("%s %d", commandClients, server))
 	return numbers(answer), err
 }
@@ -193,7 +196,7 @@ func (k *keeper) clientsLeft(ctx context.Context) string {
 	if now.Sub(k.draining.since) >= clientsLimit {
 		return ""
 	}
-	clients, err := k.clients(ctx, k.server.pid)
+	clients, err := k.clientsOf(ctx, k.server.pid)
 	const waits = "no claim uses the GPU by MPS any more, but "
 	until := fmt.Sprintf(": the server ends after its clients, or at %s",
 		k.draining.since.Add(clientsLimit).UTC().Format(time.TimeOnly+" MST"))

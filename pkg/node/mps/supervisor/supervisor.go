@@ -45,7 +45,7 @@ const (
 	restartGrace = time.Minute
 )
 
-// Options are what a supervisor works with. All fields but NodeControl are needed.
+// Options are what a supervisor works with. All fields but NodeControl, Describe and KernelLog are needed.
 type Options struct {
 	Dir mps.Dir
 	// Read reads the node's GPUs. It may be slow, and it may fail; with ErrStale for as
@@ -56,7 +56,10 @@ type Options struct {
 	Control Control
 	// NodeControl runs the daemon for all GPUs, in Dir.OfNode; nil where there is never one.
 	NodeControl Control
-	Clock       clock.Clock
+	// Describe says what is known of a client, and KernelLog is what the kernel has logged; nil where nothing is known.
+	Describe  func(pid int) mps.Client
+	KernelLog func() (string, error)
+	Clock     clock.Clock
 }
 
 // ErrStale is that nothing but a new process can read the GPUs, as after the driver was

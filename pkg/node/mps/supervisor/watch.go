@@ -3,10 +3,10 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -40,8 +40,14 @@ const (
 func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan error, 1)
-	asked, pending := k.Clock.Now(), false
+	type answer struct {
+		server int
+		text   string
+		err    error
+	}
+	answers := make(chan answer, 1)
+	asked, pending, news := k.Clock.Now(), false, false
+	k.clients = clients{fault: k.clients.fault}
 	var observed daemonState
 	// Clients find the daemon before there is a server: without it they would ask for
 	// contexts of their own, in the moment in which the first who asks gets one.
@@ -51,12 +57,19 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		return errors.Join(err, k.end(daemon))
 	}
 	observed.reconciled(ctx, closed)
+	if closed == nil {
+		// It serves, whatever became of the one before.
+		k.faultOver(ctx)
+	}
 	for {
 		if err := observed.fatal(k.Clock.Now()); err != nil {
 			return errors.Join(err, k.end(daemon))
 		}
 		state, reason := observed.state()
-		if state == mps.Ready {
+		switch {
+		case k.clients.faulty():
+			state, reason = mps.Down, k.clients.fault.String()
+		case state == mps.Ready:
 			reason = k.draining.clients
 		}
 		if err := k.updateStatus(ctx, state, reason); err != nil {
@@ -72,9 +85,15 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 				k.server.pid))
 		case <-ctx.Done():
 			return k.quit(ctx, daemon)
-		case err := <-answers:
+		case a := <-answers:
 			pending = false
-			observed.answered(ctx, k.Clock.Now(), err)
+			observed.answered(ctx, k.Clock.Now(), a.err)
+			if a.err == nil {
+				k.sawClients(ctx, a.server, a.text)
+			}
+			if err := k.pastFault(); err != nil {
+				return k.down(ctx, daemon, err)
+			}
 		case <-k.useChanged:
 		case <-beat.After(k.Clock, lookInterval):
 			look = true
@@ -91,27 +110,32 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			continue
 		}
 		observed.openPipes(ctx, k.Clock.Now(), pipes)
-		if pending || observed.silence == nil && k.Clock.Since(asked) < askInterval {
+		news = k.logGrew(ctx) || news || k.clients.faulty() || observed.silence != nil
+		if pending || !news && k.Clock.Since(asked) < askInterval {
 			continue
 		}
 		k.boundLogs(ctx)
-		asked, pending = k.Clock.Now(), true
-		command := k.probe()
+		asked, pending, news = k.Clock.Now(), true, false
+		command, server := k.probe()
 		// Beside this loop, for an end is told at once.
 		go func() {
-			_, err := k.ask(asking, command)
-			answers <- err
+			text, err := k.ask(asking, command)
+			answers <- answer{server, text, err}
 		}()
 	}
 }
 
-// probe is what a daemon is asked to see whether it answers: the limits again, for its
-// clients can change them.
-func (k *keeper) probe() string {
-	if k.server == nil {
-		return commandProbe
+// probe is what a daemon is asked to see whether it answers: who its server's clients are, 0 for which server, and the
+// limits again, for its clients can change them.
+func (k *keeper) probe() (command string, server int) {
+	switch {
+	case k.server != nil:
+		k.clients.listed = k.server.pid
+		return strings.TrimSpace(k.clients.probe() + "\n" + limitCommands(k.inForce(), []int{k.server.pid})), k.server.pid
+	case k.clients.listed != 0:
+		return k.clients.probe(), k.clients.listed
 	}
-	return cmp.Or(limitCommands(k.inForce(), []int{k.server.pid}), commandProbe)
+	return commandProbe, 0
 }
 
 func (k *keeper) boundLogs(ctx context.Context) {

@@ -287,3 +287,22 @@ func TestDaemonThatHangsAndCannotBeKilled(t *testing.T) {
 	stuck.end("at last", true)
 	w.pass(func() bool { return w.status("a").State == mps.Ready && len(w.control.started("a")) == 2 }, "another one runs")
 }
+
+// A daemon that is late while its server is started is awaited: it is not killed, nor started anew, for what takes long
+// on a busy node.
+func TestLateWhileItsServerStarts(t *testing.T) {
+	w, _ := guarded(t, gpu.ComputeDefault)
+	w.control.onAsk = func(command string) {
+		if command == commandStartServer {
+			w.control.askErr, w.control.onAsk = context.DeadlineExceeded, nil
+		}
+	}
+	w.run()
+	w.pass(func() bool { return w.status("a").State == mps.Late }, "it is late")
+	w.checkSays("a", "does not answer")
+	w.answers()
+	w.kept()
+	if w.control.server("a") == 0 {
+		t.Error("it has no server")
+	}
+}

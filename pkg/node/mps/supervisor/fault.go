@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// faultLimit is how long clients that a fault has ended may take to end by themselves: their programs are lost, and the
+// GPU takes no others meanwhile.
+const faultLimit = 30 * time.Second
+
+// clients are what is known of the clients of the daemon's server, and of their faults.
+type clients struct {
+	// listed is the server's process; 0 while there is none.
+	listed int
+	// seen are its clients by the last answer.
+	seen map[int]mps.Client
+	// log is what the server writes, fatal that it wrote of a fatal fault since the last answer.
+	log   logTail
+	fatal bool
+	// fault is the last one; nil if there was none.
+	fault *mps.Fault
+}
+
+// faulty says whether the GPU takes no clients because of a fault.
+func (c *clients) faulty() bool { return c.fault != nil && c.fault.Over.IsZero() }
+
+// probe asks for the server's clients, and then for its status, which ends their list.
+func (c *clients) probe() string {
+	return fmt.Sprintf("%s %d\n%s %d", commandClients, c.listed, commandServerStatus, c.listed)
+}
+
+// parseProbe is the answer to that.
+func parseProbe(answer string) (pids []int, status string) {
+	for line := range strings.Lines(answer) {
+		line = strings.TrimSpace(line)
+		pid, err := strconv.Atoi(line)
+		switch {
+		case err == nil:
+			pids = append(pids, pid)
+		case line != "":
+			return pids, line
+		}
+	}
+	return pids, ""
+}
+
+// logGrew says whether the server has written something, as it does when clients come and go: then it is asked at once.
+func (k *keeper) logGrew(ctx context.Context) bool {
+	text, err := k.clients.log.read(filepath.Join(k.Dir.LogDir(k.devices), "server.log"))
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The log of the GPU's MPS server cannot be read", "err", err)
+	}
+	k.clients.fatal = k.clients.fatal || strings.Contains(strings.ToLower(text), "fatal")
+	return text != ""
+}
+
+// sawClients notes what the daemon has answered.
+func (k *keeper) sawClients(ctx context.Context, asked int, answer string) {
+	c := &k.clients
+	if asked == 0 {
+		// Clients may have started one that the supervisor does not watch.
+		c.listed = 0
+		if pids := numbers(answer); len(pids) > 0 {
+			c.listed = pids[0]
+		}
+		return
+	}
+	pids, status := parseProbe(answer)
+	inFault := strings.Contains(status, "FAULT")
+	known := strings.Contains(status, "ACTIVE") || inFault || strings.Contains(status, "INITIALIZING")
+	before := c.seen
+	c.seen = map[int]mps.Client{}
+	for _, pid := range pids {
+		client, described := before[pid]
+		if !described {
+			client = k.describe(pid)
+		}
+		c.seen[pid] = client
+	}
+	switch {
+	case !known && k.server == nil:
+		c.listed = 0
+	case (inFault || c.fatal) && !c.faulty():
+		lost := maps.Clone(c.seen)
+		maps.Copy(lost, before)
+		k.faultSeen(ctx, asked, lost)
+	}
+	c.fatal = false
+	if !inFault {
+		k.faultOver(ctx)
+	}
+}
+
+func (k *keeper) describe(pid int) mps.Client {
+	if k.Describe == nil {
+		return mps.Client{PID: pid}
+	}
+	return k.Describe(pid)
+}
+
+func (k *keeper) faultSeen(ctx context.Context, server int, lost map[int]mps.Client) {
+	f := &mps.Fault{Seen: k.Clock.Now()}
+	if len(k.gpus) == 1 {
+		f.Until = f.Seen.Add(faultLimit)
+	}
+	for _, pid := range slices.Sorted(maps.Keys(lost)) {
+		f.Lost = append(f.Lost, lost[pid])
+	}
+	if k.KernelLog != nil {
+		log, err := k.KernelLog()
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Whose fault it was that ended all clients of MPS is not known")
+		}
+		var pid int
+		if f.XID, pid = faulter(log, append(slices.Collect(maps.Keys(lost)), server)); pid != server {
+			if culprit, known := lost[pid]; known {
+				f.Culprit = &culprit
+			}
+		}
+	}
+	k.clients.fault = f
+	klog.FromContext(ctx).Info("A fatal fault of one program has ended the programs of all clients of MPS on the GPU",
+		"fault", f.String())
+}
+
+// faultOver is for when the daemon serves new clients.
+func (k *keeper) faultOver(ctx context.Context) {
+	if !k.clients.faulty() {
+		return
+	}
+	over := *k.clients.fault
+	over.Over = k.Clock.Now()
+	k.clients.fault = &over
+	klog.FromContext(ctx).Info("MPS takes clients on the GPU again", "after", over.Over.Sub(over.Seen))
+}
+
+// pastFault is why the daemon has to be started anew; nil if it need not.
+func (k *keeper) pastFault() error {
+	f := k.clients.fault
+	if !k.clients.faulty() || f.Until.IsZero() || k.Clock.Now().Before(f.Until) {
+		return nil
+	}
+	return fmt.Errorf("%d clients that a fatal fault had ended were still there %s later: it is started anew without them",
+		len(k.clients.seen), faultLimit)
+}
+
+// xidLine is how the NVIDIA driver tells an error of a process in the kernel's log.
+var xidLine = regexp.MustCompile(`NVRM: Xid \([^)]*\): (\d+), pid='?(\d+)'?,`)
+
+// faulter is the last error in the kernel's log of one of these processes, and which; 0 for none.
+func faulter(log string, pids []int) (xid, pid int) {
+	all := xidLine.FindAllStringSubmatch(log, -1)
+	for _, found := range slices.Backward(all) {
+		number, _ := strconv.Atoi(found[2])
+		if slices.Contains(pids, number) {
+			xid, _ = strconv.Atoi(found[1])
+			return xid, number
+		}
+	}
+	return 0, 0
+}
+
+// logTail is where a log was read to.
+type logTail struct {
+	started bool
+	offset  int64
+}
+
+// mostRead is how much of a log is read at once: the end counts.
+const mostRead = 64 << 10
+
+// read is what was written since it was last called; nothing at first. It goes by the apparent size, also of a log that
+// was emptied: NVIDIA's server goes on where it was.
+func (l *logTail) read(path string) (string, error) {
+	stat, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		l.started, l.offset = true, 0
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	from := l.offset
+	first := !l.started
+	l.started, l.offset = true, stat.Size()
+	if first || stat.Size() == from {
+		return "", nil
+	}
+	if from > stat.Size() {
+		from = 0
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	from = max(from, stat.Size()-mostRead)
+	text, err := io.ReadAll(io.NewSectionReader(f, from, stat.Size()-from))
+	return string(text), err
+}
