@@ -57,6 +57,8 @@ type Rules struct {
 	ExemptNamespaces map[string]bool
 	// MPSOverheadMiB is what each limit under MPS, or by the kernel, is more than the grant.
 	MPSOverheadMiB int64
+	// ClientSlots is how many processes MPS serves on a GPU; 0 where that is not judged.
+	ClientSlots int
 	// TellsMPS says that the driver is known to tell clients of MPS from other processes: it
 	// has told of one. Without it no process is taken for one beside MPS.
 	TellsMPS bool

@@ -189,6 +189,9 @@ func (in judge) container(h *holder, out *Judgement) {
 	if f, is := h.pastLimit(); is {
 		out.Findings = append(out.Findings, f)
 	}
+	if f, is := in.manySlots(h); is {
+		out.Findings = append(out.Findings, f)
+	}
 	if in.TellsMPS && h.use.TellsMPS && granted.limited() && granted.byMPS() {
 		i := slices.IndexFunc(h.processes, func(p gpu.Process) bool { return !p.MPSClient })
 		if i >= 0 {

@@ -84,6 +84,9 @@ const (
 	// BesideMPS: a process is on a GPU, that its container was granted a share of by MPS,
 	// and is no client of MPS: nothing limits it.
 	BesideMPS Kind = "beside-mps"
+	// ClientSlots: few of the processes that MPS serves on a GPU are left to others, and a container has more of them than
+	// its share's part.
+	ClientSlots Kind = "client-slots"
 	// NoPod: a process that belongs to no pod is on a GPU.
 	NoPod Kind = "no-pod"
 	// GonePod: a pod that is gone, as one that was deleted by force, still has processes on
@@ -95,7 +98,9 @@ const (
 )
 
 // Kinds lists all kinds, in order.
-func Kinds() []Kind { return []Kind{BesideMPS, GonePod, NoGrant, NoPod, OverShare, PastLimit} }
+func Kinds() []Kind {
+	return []Kind{BesideMPS, ClientSlots, GonePod, NoGrant, NoPod, OverShare, PastLimit}
+}
 
 // OnNode says whether the kind is told on the node: there is no pod to tell it on.
 func (k Kind) OnNode() bool { return k == NoPod || k == GonePod }

@@ -26,7 +26,7 @@ type Eviction struct {
 // ParseKinds reads a setting: a comma-separated list of the kinds for which pods can be
 // evicted.
 func ParseKinds(list string) ([]Kind, error) {
-	possible := []Kind{BesideMPS, NoGrant, OverShare}
+	possible := []Kind{BesideMPS, ClientSlots, NoGrant, OverShare}
 	var kinds []Kind
 	for name := range strings.SplitSeq(list, ",") {
 		kind := Kind(strings.TrimSpace(name))
@@ -95,6 +95,8 @@ func capital(s string) string {
 var advice = map[Kind]string{
 	OverShare: "The other users of the GPU lack what it holds beyond its share: have the program hold less, request " +
 		"more memory, or give each container a claim of its own.",
+	ClientSlots: "When none is left, further programs of any share fail with \"too many clients\": have it start fewer " +
+		"processes, or give it a larger share or a whole GPU.",
 	NoGrant:   "It is to have a claim of its own, and privileged containers are to keep to theirs.",
 	BesideMPS: "It changed CUDA_MPS_PIPE_DIRECTORY, or started while the GPU's MPS daemon was down: start it again.",
 	PastLimit: "Its limit does not hold managed memory, nor what other processes share with it " +

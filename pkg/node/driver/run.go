@@ -278,6 +278,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	wg.Go(func() { a.orphans.Run(ctx) })
 	wg.Go(func() { a.limited.Run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
+	wg.Go(func() { a.makeMPSWatch().Run(ctx) })
 	wg.Go(func() { a.watchEvents(ctx, gpus.Watch, monitor, inv.Cut) })
 	if a.statuses != nil {
 		wg.Go(func() { a.statuses.Run(ctx) })

@@ -44,6 +44,14 @@ const (
 	//
 	// To do: See docs/troubleshooting.md#a-pod-stays-pending.
 	ReasonClaimWaiting = "GPUClaimWaiting"
+	// ReasonClientSlots (on: pod (plugin)): A container holds more of a GPU's 48 MPS client slots than its share's part.
+	//
+	// To do: Start fewer processes: docs/audit.md.
+	ReasonClientSlots = "GPUClientSlotsExceeded"
+	// ReasonContainerWaiting (on: pod (plugin)): A container waits to start for the GPU's MPS daemon.
+	//
+	// To do: Nothing at first: docs/isolation.md#when-a-daemon-is-down.
+	ReasonContainerWaiting = "GPUContainerWaiting"
 	// ReasonDeviceClassNotOurs (on: DeviceClass (controller)): A class has a name of the catalogue and selects
 	// something else.
 	//
@@ -127,6 +135,10 @@ const (
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonLinksInconsistent = "GPULinksInconsistent"
+	// ReasonMPSFault (on: pod (plugin), node): A fatal fault of one program ended all programs under MPS on a GPU.
+	//
+	// To do: Restart them: docs/isolation.md#a-fault-of-one-program-ends-all.
+	ReasonMPSFault = "GPUMPSFault"
 	// ReasonMPSSupervisorFailed (on: node (supervisor)): `gpu-mps-supervisor` cannot run; modes that need it
 	// offer nothing.
 	//
@@ -262,6 +274,8 @@ func Reasons() []string {
 		ReasonClaimTemplateNotOurs,
 		ReasonClaimTemplateUnknown,
 		ReasonClaimWaiting,
+		ReasonClientSlots,
+		ReasonContainerWaiting,
 		ReasonDeviceClassNotOurs,
 		ReasonDirectoryLost,
 		ReasonDirectoryWrong,
@@ -282,6 +296,7 @@ func Reasons() []string {
 		ReasonLabelsNotOurs,
 		ReasonLeftOut,
 		ReasonLinksInconsistent,
+		ReasonMPSFault,
 		ReasonMPSSupervisorFailed,
 		ReasonMemoryLimitMissing,
 		ReasonMemoryPastLimit,

@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -184,7 +185,8 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) 
 	}
 	in.Pods, in.PodsUnread = w.Pods.Of(ctx, uids, in.Claims)
 	w.readPrograms(ctx, &in)
-	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS}
+	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS,
+		ClientSlots: mps.MaxClients}
 	for _, namespace := range w.ExemptNamespaces {
 		in.ExemptNamespaces[namespace] = true
 	}
@@ -235,12 +237,13 @@ func (w *Watch) confirm(ctx context.Context, findings []audit.Finding, now time.
 }
 
 var reasonOf = map[audit.Kind]string{
-	audit.OverShare: v1alpha1.ReasonShareExceeded,
-	audit.NoGrant:   v1alpha1.ReasonUsedWithoutGrant,
-	audit.BesideMPS: v1alpha1.ReasonUsedBesideMPS,
-	audit.NoPod:     v1alpha1.ReasonUsedByNoPod,
-	audit.PastLimit: v1alpha1.ReasonMemoryPastLimit,
-	audit.GonePod:   v1alpha1.ReasonUsedByGonePod,
+	audit.OverShare:   v1alpha1.ReasonShareExceeded,
+	audit.NoGrant:     v1alpha1.ReasonUsedWithoutGrant,
+	audit.BesideMPS:   v1alpha1.ReasonUsedBesideMPS,
+	audit.NoPod:       v1alpha1.ReasonUsedByNoPod,
+	audit.ClientSlots: v1alpha1.ReasonClientSlots,
+	audit.PastLimit:   v1alpha1.ReasonMemoryPastLimit,
+	audit.GonePod:     v1alpha1.ReasonUsedByGonePod,
 }
 
 // tell says what holds, and takes back what does not hold any more.

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mpswatch
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// bench is a watch, and whom it told what.
+type bench struct {
+	*Watch
+	pods  *record.FakeRecorder
+	clock *testingclock.FakeClock
+	node  nodeEvents
+}
+
+// nodeEvents are those of the node.
+type nodeEvents struct{ *record.FakeRecorder }
+
+func (n nodeEvents) Warn(reason, message string)   { n.Event(nil, "Warning", reason, message) }
+func (n nodeEvents) Normal(reason, message string) { n.Event(nil, "Normal", reason, message) }
+func (n nodeEvents) Clear(string)                  {}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{pods: record.NewFakeRecorder(20), clock: testingclock.NewFakeClock(time.Now()),
+		node: nodeEvents{record.NewFakeRecorder(20)}}
+	names := map[types.UID]types.NamespacedName{"a": {Namespace: "team", Name: "a"}, "b": {Namespace: "team", Name: "b"},
+		"c": {Namespace: "other", Name: "c"}}
+	b.Watch = New(Options{Dir: mps.Dir(t.TempDir()), Index: func(string) int { return 3 }, Clock: b.clock,
+		Events: report.New(b.pods, b.clock), NodeEvents: b.node,
+		Pods: func(context.Context, []types.UID) (map[types.UID]types.NamespacedName, error) { return names, nil }})
+	return b
+}
+
+func (b *bench) fault(t *testing.T, dir mps.Dir, f mps.Fault) {
+	t.Helper()
+	for _, uuid := range []string{"GPU-1", "GPU-2"}[:map[bool]int{true: 1, false: 2}[dir == b.Dir]] {
+		if err := dir.SetStatus(uuid, mps.Status{State: mps.Down, Fault: &f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Look(t.Context())
+}
+
+// Whoever lost a program by another one's fault is told so, once; the node has all names, and a pod none of another
+// namespace.
+func TestFaultIsTold(t *testing.T) {
+	b := newBench(t)
+	culprit := mps.Client{PID: 11, Program: "train", Pod: "a"}
+	f := mps.Fault{Seen: b.clock.Now(), Until: b.clock.Now().Add(30 * time.Second), XID: 31, Culprit: &culprit,
+		Lost: []mps.Client{culprit, {PID: 12, Program: "serve", Pod: "b"}, {PID: 13, Program: "serve", Pod: "c"},
+			{PID: 14, Program: "gone"}}}
+	b.fault(t, b.Dir, f)
+	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault", "On GPU 3 process 11 (train) of pod team/a had a fatal fault (XID 31)",
+		"process 12 (serve) of pod team/b", "process 13 (serve) of pod other/c", "process 14 (gone)", "at the latest")
+	reporttest.Told(t, b.pods, "GPUMPSFault", "On GPU 3 process 11 (train) of this pod had a fatal fault")
+	reporttest.Told(t, b.pods, "MPS ended process 12 (serve) of this pod with the fatal fault (XID 31) of process 11 (train) "+
+		"of pod team/a on GPU 3", "at the latest")
+	reporttest.Told(t, b.pods, "MPS ended process 13 (serve) of this pod", "of a program of another namespace")
+	b.Look(t.Context())
+	reporttest.Told(t, b.node.FakeRecorder)
+
+	f.Over = b.clock.Now()
+	b.fault(t, b.Dir, f)
+	reporttest.Told(t, b.node.FakeRecorder, "Normal GPUMPSFault", "takes programs again since")
+	b.fault(t, b.Dir, f)
+	reporttest.Told(t, b.node.FakeRecorder)
+	reporttest.Told(t, b.pods)
+}
+
+func TestFaultOfWhichNobodyIsKnown(t *testing.T) {
+	b := newBench(t)
+	b.fault(t, b.Dir, mps.Fault{Seen: b.clock.Now(), Over: b.clock.Now(), Lost: []mps.Client{{PID: 12, Program: "serve", Pod: "b"}}})
+	reporttest.Told(t, b.node.FakeRecorder, "of which neither MPS nor the kernel's log says whose it was", "since")
+	reporttest.Told(t, b.pods, "whose it was is not known")
+}
+
+// The one daemon of a node has one fault, whatever the number of its GPUs.
+func TestFaultOfTheDaemonForAllGPUs(t *testing.T) {
+	b := newBench(t)
+	b.fault(t, b.Dir.OfNode(), mps.Fault{Seen: b.clock.Now(), Lost: []mps.Client{{PID: 12, Program: "serve", Pod: "b"}}})
+	reporttest.Told(t, b.node.FakeRecorder, "On the GPUs of the node", "again when all of these have ended")
+	reporttest.Told(t, b.node.FakeRecorder)
+}
+
+// A plugin that starts does not tell again what the one before it has.
+func TestOldFault(t *testing.T) {
+	b := newBench(t)
+	b.fault(t, b.Dir, mps.Fault{Seen: b.clock.Now().Add(-2 * freshFor), Lost: []mps.Client{{PID: 12, Pod: "b"}}})
+	reporttest.Told(t, b.node.FakeRecorder)
+}
+
+// A pod whose container waits for a daemon says so while it does.
+func TestContainerThatWaits(t *testing.T) {
+	b := newBench(t)
+	release, err := b.Dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Dir.SetStatus("GPU-1", mps.Status{State: mps.Late, Reason: "it is busy"}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- b.Dir.Await(t.Context(), []string{"GPU-1"}, mps.Waiting{ID: "c", Namespace: "team", Pod: "a", UID: "a"})
+	}()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if waiting, err := b.Dir.Waiting("GPU-1"); err != nil || len(waiting) > 0 {
+			break
+		}
+	}
+	b.Look(t.Context())
+	reporttest.Told(t, b.pods, "GPUContainerWaiting", "waits to start on GPU 3", "it is busy")
+	b.Look(t.Context())
+	reporttest.Told(t, b.pods)
+	if err := b.Dir.SetStatus("GPU-1", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	b.Look(t.Context())
+	if len(b.waiting) > 0 {
+		t.Errorf("still waiting: %v", b.waiting)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+}
