@@ -66,7 +66,7 @@ func TestSettingsWithFewValues(t *testing.T) {
 		"MIG_INSTANCES":          {[]string{"static", "dynamic"}, []string{"on", "true"}},
 		"UNHEALTHY_TAINT_EFFECT": {[]string{"NoSchedule", "NoExecute"}, []string{"PreferNoSchedule"}},
 		"HEALTH_IGNORED_XIDS":    {[]string{"13", "'13, 31'", "''"}, []string{"[13, 31]", "13;31", "'13 31'"}},
-		"AUDIT_EVICT":            {[]string{"no-grant", "'over-share, beside-mps'"}, []string{"all", "[no-grant]"}},
+		"AUDIT_EVICT":            {[]string{"no-grant", "'over-share, beside-mps, client-slots'"}, []string{"all", "[no-grant]"}},
 		"KUBE_API_BURST":         {[]string{"1", "400", "'10'"}, []string{"0", "'0'", "'00'", "-1", "1.5", "many"}},
 		"KUBE_API_QPS":           {[]string{"'0.5'"}, []string{"fast"}},
 		// As long as a second, by one part of the sum at least.

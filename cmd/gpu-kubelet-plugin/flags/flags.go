@@ -142,7 +142,7 @@ func watchFlags() []cli.Flag {
 			Usage: "namespaces whose pods may use any GPU, comma-separated; without a claim only where " +
 				"DEVICE_PLUGIN_PODS is watch (docs/audit.md#what-is-not-a-finding)"},
 		&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"), Validator: checkFindings,
-			Usage: "findings for which pods are evicted, comma-separated: over-share, no-grant, beside-mps " +
+			Usage: "findings for which pods are evicted, comma-separated: over-share, no-grant, beside-mps, client-slots " +
 				"(docs/audit.md#evicting-pods)"},
 		&cli.DurationFlag{Name: "audit-evict-after", Sources: env("AUDIT_EVICT_AFTER"), Value: time.Minute,
 			Usage: "how long a finding lasts before the eviction"},

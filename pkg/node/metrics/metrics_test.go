@@ -206,6 +206,7 @@ func TestWhatIsUsed(t *testing.T) {
 # HELP gpushare_audit_findings_total Findings of the audit since the plugin started, by kind.
 # TYPE gpushare_audit_findings_total counter
 gpushare_audit_findings_total{kind="beside-mps"} 0
+gpushare_audit_findings_total{kind="client-slots"} 0
 gpushare_audit_findings_total{kind="gone-pod"} 0
 gpushare_audit_findings_total{kind="no-grant"} 0
 gpushare_audit_findings_total{kind="no-pod"} 0

@@ -68,7 +68,8 @@ func serve(pipes, logs, device string) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	logger.Info("Started", "device", device)
-	d := &daemon{logger: logger, quit: quit, device: device, limits: map[string]string{}}
+	d := &daemon{logger: logger, quit: quit, device: device, limits: map[string]string{},
+		users: users{log: filepath.Join(logs, "server.log")}}
 	defer d.endServer()
 	go d.accept(listener, false)
 	go d.accept(privileged, true)
@@ -110,6 +111,7 @@ type daemon struct {
 	clients int
 	server  *server           // nil if there is none
 	limits  map[string]string // by command, without its verb, and by what it was said of
+	users   users
 }
 
 func (d *daemon) accept(listener net.Listener, privileged bool) {
@@ -126,8 +128,16 @@ func (d *daemon) talk(connection net.Conn, privileged bool) {
 	defer connection.Close()
 	d.count(1)
 	defer d.count(-1)
+	defer d.users.leave(connection)
 	for lines := bufio.NewScanner(connection); lines.Scan(); {
-		answer, quit := d.answer(strings.TrimSpace(lines.Text()), privileged)
+		line := strings.TrimSpace(lines.Text())
+		answer, quit := "", false
+		switch line {
+		case "client", "fault", "synchronize":
+			answer = d.use(connection, line)
+		default:
+			answer, quit = d.answer(line, privileged)
+		}
 		if _, err := io.WriteString(connection, answer+endOfAnswer); err != nil {
 			d.logger.Info("A client went away before it was answered", "err", err)
 			return
@@ -156,7 +166,7 @@ func (d *daemon) answer(command string, privileged bool) (answer string, quit bo
 	case "get_server_status":
 		return d.serverStatus(rest), false
 	case "get_client_list":
-		return "", false // its server has no clients: programs only look for the daemon
+		return d.users.list(), false
 	case "start_server":
 		return d.startServer(), false
 	case "shutdown_server":

@@ -79,6 +79,8 @@ func (d *daemon) serverStatus(pid string) string {
 	switch {
 	case d.server == nil || strconv.Itoa(d.server.cmd.Process.Pid) != pid:
 		return "Server not found\n"
+	case d.users.faulty():
+		return "FAULT\n"
 	case d.server.active.Load():
 		return "ACTIVE\n"
 	}

@@ -41,6 +41,7 @@ func TestMPS(t *testing.T) {
 	t.Run("UsersRunTogether", m.testUsers)
 	t.Run("ClientsCannotEndTheDaemon", m.testQuit)
 	t.Run("RemovedPipesArePutBack", m.testPipesRemoved)
+	t.Run("FaultEndsAllClients", m.testFault)
 	t.Run("ServerIsThereBeforeItsClients", m.testServerBeforeClients)
 	t.Run("NobodyIsBesideMPS", m.testNobodyBeside)
 	t.Run("NobodyGetsMoreThanTheLargestShare", m.testLargestShare)

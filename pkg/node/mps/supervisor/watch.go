@@ -90,6 +90,8 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			observed.answered(ctx, k.Clock.Now(), a.err)
 			if a.err == nil {
 				k.sawClients(ctx, a.server, a.text)
+				// A server that was found is asked next.
+				news = news || a.server == 0 && k.clients.listed != 0
 			}
 			if err := k.pastFault(); err != nil {
 				return k.down(ctx, daemon, err)

@@ -14,6 +14,7 @@
  *   cudaprobe meminfo        memory in MiB and multiprocessors: "free N total N sms N"
  *   cudaprobe spin SECONDS   keep the card busy: what meminfo says, and "rate R", in
  *                            kernels per second
+ *   cudaprobe fault          write where no memory is: CUDA's error. It is that of all clients of MPS on the card
  *
  * It says "ready" when it has a context on the card, waits for a line on its
  * standard input, and answers in one line. Any failure but that of the
@@ -93,6 +94,15 @@ static const char ptx[] =
 	"	@%p2 bra done;\n"
 	"	st.global.f32 [%rd1], %f1;\n"
 	"done:\n"
+	"	ret;\n"
+	"}\n"
+	".visible .entry wild(.param .u64 at)\n"
+	"{\n"
+	"	.reg .f32 %f<2>;\n"
+	"	.reg .b64 %rd<2>;\n"
+	"	ld.param.u64 %rd1, [at];\n"
+	"	mov.f32 %f1, 0f3F800000;\n"
+	"	st.global.f32 [%rd1], %f1;\n"
 	"	ret;\n"
 	"}\n";
 
@@ -357,6 +367,22 @@ static void spin(int device, double seconds)
 	printf(" rate %.1f\n", (double)kernels / elapsed);
 }
 
+static void fault(void)
+{
+	void *module, *function;
+	deviceptr nowhere = 1ULL << 46;
+	void *params[] = { &nowhere };
+	result error;
+
+	check(cu.module_load_data(&module, ptx), "cuModuleLoadData");
+	check(cu.module_get_function(&function, module, "wild"), "cuModuleGetFunction");
+	meet();
+	error = cu.launch_kernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL);
+	if (error == CUDA_SUCCESS)
+		error = cu.ctx_synchronize();
+	printf("%s\n", error_name(error));
+}
+
 static void meminfo(int device)
 {
 	meet();
@@ -391,11 +417,13 @@ int main(int argc, char **argv)
 		count();
 	else if (strcmp(command, "spin") == 0 && argc == 3)
 		spin(device, strtod(argv[2], NULL));
+	else if (strcmp(command, "fault") == 0 && argc == 2)
+		fault();
 	else if (strcmp(command, "meminfo") == 0 && argc == 2)
 		meminfo(device);
 	else {
 		fprintf(stderr, "usage: cudaprobe alloc MIB | hold MIB SECONDS | fill device|managed MIB | export MIB | import HANDLE | "
-			"leftover MIB | count | write FILE TEXT | meminfo | spin SECONDS\n");
+			"leftover MIB | count | write FILE TEXT | meminfo | spin SECONDS | fault\n");
 		return 1;
 	}
 	return 0;

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, OUT_OF_MEMORY = 2, DEVICE_UNAVAILABLE = 46, SMS = 132 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, DEVICE_UNAVAILABLE = 46, ILLEGAL_ADDRESS = 700, MPS_SERVER_NOT_READY = 807, SMS = 132 };
 
 enum { CARD_MIB = 143771, CONTEXT_MIB = 514 };
 
@@ -51,6 +51,16 @@ static void ask_daemon(const char *command, char *answer, size_t size)
 		while (n < size - 1 && read(daemon_fd, answer + n, 1) == 1 && answer[n] != 4)
 			n++;
 	answer[n] = '\0';
+}
+
+/* Whether the daemon has an error for this client: that of any client's fault. */
+static int has_error(const char *what)
+{
+	char answer[256] = "";
+
+	if (daemon_fd >= 0)
+		ask_daemon(what, answer, sizeof answer);
+	return *answer != '\0';
 }
 
 /* Makes a context beside MPS, which lasts as long as the process. */
@@ -125,7 +135,9 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
 {
 	(void)device;
 	*context = &used_mib;
-	return daemon_fd < 0 ? make_context() : SUCCESS;
+	if (daemon_fd < 0)
+		return make_context();
+	return has_error("client\n") ? MPS_SERVER_NOT_READY : SUCCESS;
 }
 
 int cuCtxSetCurrent(void *context)
@@ -136,7 +148,7 @@ int cuCtxSetCurrent(void *context)
 
 int cuCtxSynchronize(void)
 {
-	return SUCCESS;
+	return has_error("synchronize\n") ? ILLEGAL_ADDRESS : SUCCESS;
 }
 
 int cuMemGetInfo_v2(size_t *available, size_t *total)
@@ -150,6 +162,8 @@ int cuMemAlloc_v2(unsigned long long *p, size_t bytes)
 {
 	size_t mib = bytes >> 20;
 
+	if (has_error("synchronize\n"))
+		return ILLEGAL_ADDRESS;
 	if (mib > limit_mib - used_mib)
 		return OUT_OF_MEMORY;
 	used_mib += mib;
@@ -205,8 +219,8 @@ int cuModuleLoadData(void **module, const void *image)
 
 int cuModuleGetFunction(void **function, void *module, const char *name)
 {
-	(void)module, (void)name;
-	*function = &used_mib;
+	(void)module;
+	*function = strcmp(name, "wild") == 0 ? &daemon_fd : (void *)&used_mib;
 	return SUCCESS;
 }
 
@@ -216,7 +230,11 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 {
 	struct timespec t = { .tv_nsec = 2400000L * 100 / percent };
 
-	(void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
+	if (function == &daemon_fd) {
+		has_error("fault\n");
+		return SUCCESS;
+	}
+	(void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
 	(void)shared_bytes, (void)stream, (void)params, (void)extra;
 	nanosleep(&t, NULL);
 	return SUCCESS;
@@ -225,6 +243,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 int cuGetErrorName(int error, const char **name)
 {
 	*name = error == SUCCESS ? "CUDA_SUCCESS" : error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" :
-		error == DEVICE_UNAVAILABLE ? "CUDA_ERROR_DEVICE_UNAVAILABLE" : "CUDA_ERROR_UNKNOWN";
+		error == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" :
+		error == MPS_SERVER_NOT_READY ? "CUDA_ERROR_MPS_SERVER_NOT_READY" : error == DEVICE_UNAVAILABLE ? "CUDA_ERROR_DEVICE_UNAVAILABLE" : "CUDA_ERROR_UNKNOWN";
 	return SUCCESS;
 }
