@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,11 +63,20 @@ func parseProbe(answer string) (pids []int, status string) {
 	return pids, ""
 }
 
+// clientLine is how servers of several versions name a client that has come: it may be gone when they are asked.
+var clientLine = regexp.MustCompile(`(?i)client \{?(?:PID: )?(\d+)(?:, Context ID: \d+)?\}? connected`)
+
 // logGrew says whether the server has written something, as it does when clients come and go: then it is asked at once.
 func (k *keeper) logGrew(ctx context.Context) bool {
 	text, err := k.clients.log.read(filepath.Join(k.Dir.LogDir(k.devices), "server.log"))
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("The log of the GPU's MPS server cannot be read", "err", err)
+	}
+	for _, found := range clientLine.FindAllStringSubmatch(text, -1) {
+		pid, _ := strconv.Atoi(found[1])
+		if _, known := k.clients.seen[pid]; !known && k.clients.seen != nil {
+			k.clients.seen[pid] = k.describe(pid)
+		}
 	}
 	k.clients.fatal = k.clients.fatal || strings.Contains(strings.ToLower(text), "fatal")
 	return text != ""
@@ -87,7 +97,7 @@ func (k *keeper) sawClients(ctx context.Context, asked int, answer string) {
 	inFault := strings.Contains(status, "FAULT")
 	known := strings.Contains(status, "ACTIVE") || inFault || strings.Contains(status, "INITIALIZING")
 	before := c.seen
-	c.seen = map[int]mps.Client{}
+	c.seen = make(map[int]mps.Client, len(pids))
 	for _, pid := range pids {
 		client, described := before[pid]
 		if !described {
@@ -130,10 +140,11 @@ func (k *keeper) faultSeen(ctx context.Context, server int, lost map[int]mps.Cli
 			klog.FromContext(ctx).Error(err, "Whose fault it was that ended all clients of MPS is not known")
 		}
 		var pid int
-		if f.XID, pid = faulter(log, append(slices.Collect(maps.Keys(lost)), server)); pid != server {
-			if culprit, known := lost[pid]; known {
-				f.Culprit = &culprit
-			}
+		var name string
+		f.XID, pid, name = faulter(log, append(slices.Collect(maps.Keys(lost)), server))
+		if culprit, known := lost[pid]; known {
+			culprit.Program = cmp.Or(culprit.Program, name)
+			f.Culprit = &culprit
 		}
 	}
 	k.clients.fault = f
@@ -163,19 +174,19 @@ func (k *keeper) pastFault() error {
 }
 
 // xidLine is how the NVIDIA driver tells an error of a process in the kernel's log.
-var xidLine = regexp.MustCompile(`NVRM: Xid \([^)]*\): (\d+), pid='?(\d+)'?,`)
+var xidLine = regexp.MustCompile(`NVRM: Xid \([^)]*\): (\d+), pid='?(\d+)'?,(?: name=([^,\n]*))?`)
 
-// faulter is the last error in the kernel's log of one of these processes, and which; 0 for none.
-func faulter(log string, pids []int) (xid, pid int) {
+// faulter is the last error in the kernel's log of one of these processes, which, and its name; 0 for none.
+func faulter(log string, pids []int) (xid, pid int, name string) {
 	all := xidLine.FindAllStringSubmatch(log, -1)
 	for _, found := range slices.Backward(all) {
 		number, _ := strconv.Atoi(found[2])
 		if slices.Contains(pids, number) {
 			xid, _ = strconv.Atoi(found[1])
-			return xid, number
+			return xid, number, found[3]
 		}
 	}
-	return 0, 0
+	return 0, 0, ""
 }
 
 // logTail is where a log was read to.

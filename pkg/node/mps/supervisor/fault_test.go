@@ -75,6 +75,18 @@ func TestFaultOfOneClient(t *testing.T) {
 	}
 }
 
+// A program that comes, and has a fault, and is gone when the server is asked, is known by the server's log.
+func TestFaultOfAClientThatIsGone(t *testing.T) {
+	w := withClients(t, "12\n")
+	w.kernelLog = "6,2,3,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=11, name=train, Ch 00000008, MMU Fault\n"
+	w.control.set(func(c *fakeControl) { c.fault = true })
+	w.serverLogs("[Server] Client {PID: 11, Context ID: 0} connected\n[Server] Server is handling a fatal GPU error")
+	f := w.awaitFault("the fault is told of", func(mps.Fault) bool { return true })
+	if f.Culprit == nil || f.Culprit.PID != 11 || len(f.Lost) != 2 {
+		t.Errorf("%+v, by %+v", f, f.Culprit)
+	}
+}
+
 // A client that does not end although its program is lost does not keep the GPU from the others for good.
 func TestClientThatStaysAfterAFault(t *testing.T) {
 	w := withClients(t, "11\n12\n")
@@ -133,7 +145,7 @@ func TestFaulter(t *testing.T) {
 		"of an unknown process": {line + "31, pid='<unknown>', name=<unknown>, Ch 1", 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if xid, pid := faulter(tc.log, []int{11, 12}); xid != tc.xid || pid != tc.pid {
+			if xid, pid, _ := faulter(tc.log, []int{11, 12}); xid != tc.xid || pid != tc.pid {
 				t.Errorf("XID %d of process %d, want %d of %d", xid, pid, tc.xid, tc.pid)
 			}
 		})
