@@ -66,9 +66,10 @@ func TestSettingsWithFewValues(t *testing.T) {
 		"MIG_INSTANCES":          {[]string{"static", "dynamic"}, []string{"on", "true"}},
 		"UNHEALTHY_TAINT_EFFECT": {[]string{"NoSchedule", "NoExecute"}, []string{"PreferNoSchedule"}},
 		"HEALTH_IGNORED_XIDS":    {[]string{"13", "'13, 31'", "''"}, []string{"[13, 31]", "13;31", "'13 31'"}},
-		"AUDIT_EVICT":            {[]string{"no-grant", "'over-share, beside-mps, client-slots'"}, []string{"all", "[no-grant]"}},
-		"KUBE_API_BURST":         {[]string{"1", "400", "'10'"}, []string{"0", "'0'", "'00'", "-1", "1.5", "many"}},
-		"KUBE_API_QPS":           {[]string{"'0.5'"}, []string{"fast"}},
+		"AUDIT_EVICT": {[]string{"no-grant", "'over-share, beside-mps, client-slots'"},
+			[]string{"all", "[no-grant]"}},
+		"KUBE_API_BURST": {[]string{"1", "400", "'10'"}, []string{"0", "'0'", "'00'", "-1", "1.5", "many"}},
+		"KUBE_API_QPS":   {[]string{"'0.5'"}, []string{"fast"}},
 		// As long as a second, by one part of the sum at least.
 		"GPU_READ_INTERVAL": {[]string{"1s", "90s", "1.5s", "0.5h", "500ms1s", "1500ms", "1m30s", "1000ms", "10000ms",
 			"30000ms", "60000ms", "120000ms", "01000ms", "0.01h", "0.05h", "0.0003h", "0.00028h", "0.05m", "0.02m", "0.0167m",

@@ -68,7 +68,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
-		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, Eviction: a.Audit.Eviction,
+		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, ClientSlots: mps.MaxClients, Eviction: a.Audit.Eviction,
 	})
 }
 

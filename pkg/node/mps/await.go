@@ -19,8 +19,9 @@ import (
 // A container whose start is refused has failed for good if its pod is not restarted, so its start waits. The kubelet
 // gives a start two minutes (runtimeRequestTimeout), and container runtimes their hooks as long.
 const (
-	// latePatience outlasts a daemon that is killed after it was silent for a minute, and the start of the next one.
-	latePatience = 90 * time.Second
+	// latePatience outlasts a daemon that is killed after it was silent for a minute, and the start of the next one. With
+	// the 30 s of gpu-memory-limit, which may be another hook of the container, it is less than these two minutes.
+	latePatience = 85 * time.Second
 	// downPatience outlasts the start of a daemon, or of a supervisor, in the place of one that has ended.
 	downPatience = 10 * time.Second
 	// awaitInterval is how often it is looked, and goneAfter when a note is that of a start that was killed.
@@ -43,6 +44,7 @@ type Waiting struct {
 // kubelet lets it, and for one that is down for a moment. While it does, Waiting has the container.
 func (d Dir) Await(ctx context.Context, uuids []string, w Waiting) error {
 	w.Since = time.Now()
+	var downSince time.Time
 	noted := ""
 	// The note is for people: a start does not fail for it.
 	defer func() {
@@ -55,7 +57,14 @@ func (d Dir) Await(ctx context.Context, uuids []string, w Waiting) error {
 		if err == nil {
 			return nil
 		}
-		if waited := time.Since(w.Since); waited >= d.patience(uuid) {
+		switch {
+		case d.alive(uuid):
+			downSince = time.Time{}
+		case downSince.IsZero():
+			downSince = time.Now()
+		}
+		waited := time.Since(w.Since)
+		if waited >= latePatience || !downSince.IsZero() && time.Since(downSince) >= downPatience {
 			return fmt.Errorf("nothing would hold it to its share of %s, for which it waited %s: %w", uuid,
 				waited.Round(time.Second), err)
 		}
@@ -80,13 +89,10 @@ func (d Dir) firstClosed(uuids []string) (uuid string, err error) {
 	return "", nil
 }
 
-// patience is how long a start waits for the GPU's daemon as it is now.
-func (d Dir) patience(uuid string) time.Duration {
+// alive says whether the GPU's daemon is late, or being started.
+func (d Dir) alive(uuid string) bool {
 	s, err := d.Status(uuid)
-	if alive := s.State == Late || s.State == Starting; err == nil && alive && d.checkSupervised() == nil {
-		return latePatience
-	}
-	return downPatience
+	return err == nil && (s.State == Late || s.State == Starting) && d.checkSupervised() == nil
 }
 
 // Waiting lists the containers whose start waits for the GPU's daemon.

@@ -24,9 +24,9 @@ func (c Client) String() string {
 	return fmt.Sprintf("process %d (%s)", c.PID, cmp.Or(c.Program, "unknown"))
 }
 
-// Fault is a fatal fault of one program, as an illegal address or a failed assert. By NVIDIA's documents MPS reports it to
-// all clients on the GPU, whose programs are lost with it, does not say whose it was, and takes no new clients until all
-// have ended.
+// Fault is a fatal fault of one program, as an illegal address or a failed assert. By NVIDIA's documents MPS reports it
+// to all clients on the GPU, whose programs are lost with it, does not say whose it was, and takes no new clients until
+// all have ended.
 type Fault struct {
 	Seen time.Time `json:"seen"`
 	// Until is when the daemon is started anew, for clients that do not end; zero where it is not, since it may have
@@ -79,5 +79,6 @@ func (f Fault) Again() string {
 	case f.Until.IsZero():
 		return "the GPU takes programs again when all of these have ended"
 	}
-	return "the GPU takes programs again when all of these have ended, at " + f.Until.UTC().Format(clock) + " at the latest"
+	return "the GPU takes programs again when all of these have ended, at " + f.Until.UTC().Format(clock) +
+		" at the latest"
 }

@@ -101,7 +101,7 @@ func (w *Watch) tellWaiting(ctx context.Context, dir mps.Dir, uuid string, waiti
 		}
 		waiting[c.UID] = true
 		w.Events.Warn(report.Pod(c.Namespace, c.Pod, c.UID), v1alpha1.ReasonContainerWaiting, fmt.Sprintf(
-			"A container of the pod waits to start on GPU %d: %s. It starts when the daemon serves; after 90 s, or 10 s where "+
+			"A container of the pod waits to start on GPU %d: %s. It starts when the daemon serves; after 85 s, or 10 s where "+
 				"the daemon is down, it is refused", w.Index(uuid), c.Reason))
 	}
 }
@@ -154,8 +154,8 @@ func nodeMessage(of string, f mps.Fault, pods map[types.UID]types.NamespacedName
 	if len(lost) > 0 {
 		with = "lost with it are " + text.List(lost, mostNamed)
 	}
-	return fmt.Sprintf("On %s %s had a fatal fault%s, which ends the programs of all clients of MPS: %s; %s. %s", of, whose,
-		f.Number(), with, f.Again(), advice)
+	return fmt.Sprintf("On %s %s had a fatal fault%s, which ends the programs of all clients of MPS: %s; %s. %s", of,
+		whose, f.Number(), with, f.Again(), advice)
 }
 
 // podMessage is for who may not know the pods of other namespaces.
@@ -171,8 +171,8 @@ func podMessage(of string, uid types.UID, f mps.Fault, pods map[types.UID]types.
 	case f.Culprit == nil:
 		what += fmt.Sprintf(" with a fatal fault%s of a program on %s: whose it was is not known", f.Number(), of)
 	case f.Culprit.Pod == uid:
-		what = fmt.Sprintf("On %s %s of this pod had a fatal fault%s, which ends the programs of all clients of MPS", of,
-			f.Culprit, f.Number())
+		what = fmt.Sprintf("On %s %s of this pod had a fatal fault%s, which ends the programs of all clients of MPS",
+			of, f.Culprit, f.Number())
 	case pods[f.Culprit.Pod].Namespace == pods[uid].Namespace:
 		what += fmt.Sprintf(" with the fatal fault%s of %s on %s", f.Number(), named(*f.Culprit, pods), of)
 	default:

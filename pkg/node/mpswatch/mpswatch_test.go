@@ -61,11 +61,12 @@ func TestFaultIsTold(t *testing.T) {
 		Lost: []mps.Client{culprit, {PID: 12, Program: "serve", Pod: "b"}, {PID: 13, Program: "serve", Pod: "c"},
 			{PID: 14, Program: "gone"}}}
 	b.fault(t, b.Dir, f)
-	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault", "On GPU 3 process 11 (train) of pod team/a had a fatal fault (XID 31)",
+	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault",
+		"On GPU 3 process 11 (train) of pod team/a had a fatal fault (XID 31)",
 		"process 12 (serve) of pod team/b", "process 13 (serve) of pod other/c", "process 14 (gone)", "at the latest")
 	reporttest.Told(t, b.pods, "GPUMPSFault", "On GPU 3 process 11 (train) of this pod had a fatal fault")
-	reporttest.Told(t, b.pods, "MPS ended process 12 (serve) of this pod with the fatal fault (XID 31) of process 11 (train) "+
-		"of pod team/a on GPU 3", "at the latest")
+	reporttest.Told(t, b.pods, "MPS ended process 12 (serve) of this pod with the fatal fault (XID 31) of process 11 "+
+		"(train) of pod team/a on GPU 3", "at the latest")
 	reporttest.Told(t, b.pods, "MPS ended process 13 (serve) of this pod", "of a program of another namespace")
 	b.Look(t.Context())
 	reporttest.Told(t, b.node.FakeRecorder)
@@ -80,7 +81,8 @@ func TestFaultIsTold(t *testing.T) {
 
 func TestFaultOfWhichNobodyIsKnown(t *testing.T) {
 	b := newBench(t)
-	b.fault(t, b.Dir, mps.Fault{Seen: b.clock.Now(), Over: b.clock.Now(), Lost: []mps.Client{{PID: 12, Program: "serve", Pod: "b"}}})
+	b.fault(t, b.Dir, mps.Fault{Seen: b.clock.Now(), Over: b.clock.Now(),
+		Lost: []mps.Client{{PID: 12, Program: "serve", Pod: "b"}}})
 	reporttest.Told(t, b.node.FakeRecorder, "of which neither MPS nor the kernel's log says whose it was", "since")
 	reporttest.Told(t, b.pods, "whose it was is not known")
 }

@@ -51,6 +51,7 @@ func (m *mpsNode) testFault(t *testing.T) {
 	if after.Restarts != before.Restarts {
 		t.Errorf("the daemon was started anew %d times, though all clients had ended", after.Restarts-before.Restarts)
 	}
-	report(t, "the GPU serves again after the fault", "both programs ended", after.Fault.Over.Sub(after.Fault.Seen).String(), "none")
+	report(t, "the GPU serves again after the fault", "both programs ended",
+		after.Fault.Over.Sub(after.Fault.Seen).String(), "none")
 	m.checkAllocation(t, s, s.capMiB/2, granted)
 }

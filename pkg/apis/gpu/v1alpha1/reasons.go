@@ -44,13 +44,13 @@ const (
 	//
 	// To do: See docs/troubleshooting.md#a-pod-stays-pending.
 	ReasonClaimWaiting = "GPUClaimWaiting"
-	// ReasonClientSlots (on: pod (plugin)): A container holds more of a GPU's 48 MPS client slots than its share's part.
+	// ReasonClientSlots (on: pod (plugin)): A container has too many of a GPU's 48 MPS clients.
 	//
-	// To do: Start fewer processes: docs/audit.md.
+	// To do: Start fewer: docs/audit.md.
 	ReasonClientSlots = "GPUClientSlotsExceeded"
-	// ReasonContainerWaiting (on: pod (plugin)): A container waits to start for the GPU's MPS daemon.
+	// ReasonContainerWaiting (on: pod (plugin)): A container's start waits for MPS.
 	//
-	// To do: Nothing at first: docs/isolation.md#when-a-daemon-is-down.
+	// To do: Wait: docs/isolation.md#when-a-daemon-is-down.
 	ReasonContainerWaiting = "GPUContainerWaiting"
 	// ReasonDeviceClassNotOurs (on: DeviceClass (controller)): A class has a name of the catalogue and selects
 	// something else.
@@ -135,7 +135,7 @@ const (
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonLinksInconsistent = "GPULinksInconsistent"
-	// ReasonMPSFault (on: pod (plugin), node): A fatal fault of one program ended all programs under MPS on a GPU.
+	// ReasonMPSFault (on: pod (plugin), node): One program's fault ended all under MPS on a GPU.
 	//
 	// To do: Restart them: docs/isolation.md#a-fault-of-one-program-ends-all.
 	ReasonMPSFault = "GPUMPSFault"

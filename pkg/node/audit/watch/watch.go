@@ -22,7 +22,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -64,7 +63,9 @@ type Options struct {
 	// ExemptNamespaces are further namespaces whose pods may use any GPU.
 	ExemptNamespaces []string
 	MPSOverheadMiB   int64
-	Eviction         audit.Eviction
+	// ClientSlots is how many processes MPS serves on a GPU.
+	ClientSlots int
+	Eviction    audit.Eviction
 }
 
 // Watch is an audit of one node. It implements audit.Source.
@@ -186,7 +187,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) 
 	in.Pods, in.PodsUnread = w.Pods.Of(ctx, uids, in.Claims)
 	w.readPrograms(ctx, &in)
 	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS,
-		ClientSlots: mps.MaxClients}
+		ClientSlots: w.ClientSlots}
 	for _, namespace := range w.ExemptNamespaces {
 		in.ExemptNamespaces[namespace] = true
 	}

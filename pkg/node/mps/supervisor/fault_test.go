@@ -136,11 +136,12 @@ func TestFaulter(t *testing.T) {
 		log      string
 		xid, pid int
 	}{
-		"nothing":               {"", 0, 0},
-		"of none of these":      {line + "31, pid=7, name=x, Ch 1", 0, 0},
-		"of one":                {line + "31, pid=11, name=x, Ch 1", 31, 11},
-		"as 470 quotes it":      {line + "31, pid='11', name=x, Ch 1", 31, 11},
-		"the last":              {line + "13, pid=11, name=x\n" + line + "43, pid=12, name=y\n" + line + "31, pid=7, name=z", 43, 12},
+		"nothing":          {"", 0, 0},
+		"of none of these": {line + "31, pid=7, name=x, Ch 1", 0, 0},
+		"of one":           {line + "31, pid=11, name=x, Ch 1", 31, 11},
+		"as 470 quotes it": {line + "31, pid='11', name=x, Ch 1", 31, 11},
+		"the last": {line + "13, pid=11, name=x\n" + line + "43, pid=12, name=y\n" + line + "31, pid=7, name=z",
+			43, 12},
 		"without a process":     {line + "79, GPU has fallen off the bus", 0, 0},
 		"of an unknown process": {line + "31, pid='<unknown>', name=<unknown>, Ch 1", 0, 0},
 	} {
