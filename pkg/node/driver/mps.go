@@ -17,42 +17,30 @@ import (
 
 // makeMPSWatch makes what tells of faults under MPS, and of containers that wait for its daemons.
 func (a *agent) makeMPSWatch() *mpswatch.Watch {
-	return mpswatch.New(mpswatch.Options{Dir: mps.Dir(a.Isolation.MPSDir), Index: a.indexOf, Pods: a.namesOf,
-		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{}})
+	return mpswatch.New(mpswatch.Options{Dir: mps.Dir(a.Isolation.MPSDir), Pods: a.namesOf, NodeEvents: a.events,
+		Events: report.New(a.podEvents, clock.RealClock{}), Clock: clock.RealClock{}})
 }
 
-func (a *agent) indexOf(uuid string) int {
-	if machine := a.preparer.Machine(); machine != nil {
-		for _, g := range machine.GPUs {
-			if g.UUID == uuid {
-				return g.Index
-			}
-		}
-	}
-	return -1
-}
-
-// namesOf are the names of pods that use prepared claims. A record has UIDs, and names for people; a claim says which
-// is whose.
-func (a *agent) namesOf(ctx context.Context, uids []types.UID) (map[types.UID]types.NamespacedName, error) {
+// namesOf are the names of pods that use prepared claims. Of a record's pods it is not known which name is whose; the
+// claim says it.
+func (a *agent) namesOf(ctx context.Context, uids map[types.UID]bool) (map[types.UID]types.NamespacedName, error) {
 	records, err := a.preparer.Prepared(ctx)
-	errs := []error{err}
 	names := map[types.UID]types.NamespacedName{}
 	for _, r := range records {
 		pods := slices.Concat(r.Pods, a.users.UsersOf(r.Namespace, r.Name))
-		if !slices.ContainsFunc(pods, func(uid types.UID) bool { return slices.Contains(uids, uid) }) {
+		if !slices.ContainsFunc(pods, func(uid types.UID) bool { return uids[uid] }) {
 			continue
 		}
-		c, err := a.reader().Claim(ctx, r.Namespace, r.Name)
-		if err != nil {
-			errs = append(errs, err)
+		c, readErr := a.reader().Claim(ctx, r.Namespace, r.Name)
+		if readErr != nil {
+			err = errors.Join(err, readErr)
 			continue
 		}
 		for _, user := range c.Status.ReservedFor {
-			if slices.Contains(uids, user.UID) {
+			if uids[user.UID] {
 				names[user.UID] = types.NamespacedName{Namespace: r.Namespace, Name: user.Name}
 			}
 		}
 	}
-	return names, errors.Join(errs...)
+	return names, err
 }

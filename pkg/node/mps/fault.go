@@ -5,10 +5,11 @@ package mps
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Client is a process that used a GPU by a daemon.
@@ -42,43 +43,28 @@ type Fault struct {
 }
 
 // mostListed keeps messages short.
-const mostListed = 5
+const mostListed = 6
 
-// String is the fault in a sentence, with the numbers of processes.
-func (f Fault) String() string {
-	whose := "whose it was is not known: neither MPS nor the kernel's log says it"
+// Tell is the fault in a sentence, with clients by these names.
+func (f Fault) Tell(name func(Client) string) string {
+	whose, number := "of which neither MPS nor the kernel's log says whose it was", ""
 	if f.Culprit != nil {
-		whose = "it was that of " + f.Culprit.String() + " by the kernel's log"
+		whose = "by the kernel's log that of " + name(*f.Culprit)
+	}
+	if f.XID != 0 {
+		number = fmt.Sprintf(" (XID %d)", f.XID)
 	}
 	var lost []string
-	for i, c := range f.Lost {
-		if i == mostListed {
-			lost = append(lost, fmt.Sprintf("%d more", len(f.Lost)-i))
-			break
-		}
-		lost = append(lost, c.String())
+	for _, c := range f.Lost {
+		lost = append(lost, name(c))
 	}
-	return fmt.Sprintf("a fatal fault of one program%s has ended the programs of all its clients, %s; %s; %s", f.Number(),
-		cmp.Or(strings.Join(lost, ", "), "which are not known"), whose, f.Again())
-}
-
-// Number is the fault's number, in parentheses; empty where it is not known.
-func (f Fault) Number() string {
-	if f.XID == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (XID %d)", f.XID)
-}
-
-// Again says when the GPU takes programs again.
-func (f Fault) Again() string {
+	again := "again when these have ended"
 	const clock = time.TimeOnly + " MST"
-	switch {
-	case !f.Over.IsZero():
-		return "the GPU takes programs again since " + f.Over.UTC().Format(clock)
-	case f.Until.IsZero():
-		return "the GPU takes programs again when all of these have ended"
+	if !f.Over.IsZero() {
+		again = "again since " + f.Over.UTC().Format(clock)
+	} else if !f.Until.IsZero() {
+		again += ", at " + f.Until.UTC().Format(clock) + " at the latest"
 	}
-	return "the GPU takes programs again when all of these have ended, at " + f.Until.UTC().Format(clock) +
-		" at the latest"
+	return fmt.Sprintf("a fatal fault of one program%s, %s, has ended all under MPS on the GPU: %s; it takes programs %s",
+		number, whose, text.List(lost, mostListed), again)
 }

@@ -4,6 +4,7 @@ package mpswatch
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,9 +37,17 @@ func newBench(t *testing.T) *bench {
 		node: nodeEvents{record.NewFakeRecorder(20)}}
 	names := map[types.UID]types.NamespacedName{"a": {Namespace: "team", Name: "a"}, "b": {Namespace: "team", Name: "b"},
 		"c": {Namespace: "other", Name: "c"}}
-	b.Watch = New(Options{Dir: mps.Dir(t.TempDir()), Index: func(string) int { return 3 }, Clock: b.clock,
+	b.Watch = New(Options{Dir: mps.Dir(t.TempDir()), Clock: b.clock,
 		Events: report.New(b.pods, b.clock), NodeEvents: b.node,
-		Pods: func(context.Context, []types.UID) (map[types.UID]types.NamespacedName, error) { return names, nil }})
+		Pods: func(_ context.Context, uids map[types.UID]bool) (map[types.UID]types.NamespacedName, error) {
+			found := map[types.UID]types.NamespacedName{}
+			for uid := range uids {
+				if name, known := names[uid]; known {
+					found[uid] = name
+				}
+			}
+			return found, nil
+		}})
 	return b
 }
 
@@ -61,19 +70,28 @@ func TestFaultIsTold(t *testing.T) {
 		Lost: []mps.Client{culprit, {PID: 12, Program: "serve", Pod: "b"}, {PID: 13, Program: "serve", Pod: "c"},
 			{PID: 14, Program: "gone"}}}
 	b.fault(t, b.Dir, f)
-	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault",
-		"On GPU 3 process 11 (train) of pod team/a had a fatal fault (XID 31)",
-		"process 12 (serve) of pod team/b", "process 13 (serve) of pod other/c", "process 14 (gone)", "at the latest")
-	reporttest.Told(t, b.pods, "GPUMPSFault", "On GPU 3 process 11 (train) of this pod had a fatal fault")
-	reporttest.Told(t, b.pods, "MPS ended process 12 (serve) of this pod with the fatal fault (XID 31) of process 11 "+
-		"(train) of pod team/a on GPU 3", "at the latest")
-	reporttest.Told(t, b.pods, "MPS ended process 13 (serve) of this pod", "of a program of another namespace")
+	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault", "On GPU-1 a fatal fault of one program (XID 31)",
+		"that of process 11 (train) of pod team/a", "process 12 (serve) of pod team/b", "process 13 (serve) of pod other/c",
+		"process 14 (gone)", "at the latest")
+	told := map[bool]int{}
+	for range 3 {
+		event := <-b.pods.Events
+		ofTeam := strings.Contains(event, "that of process 11 (train) of pod team/a")
+		told[ofTeam]++
+		if strings.Contains(event, "other/c") == ofTeam || !strings.Contains(event, "of another namespace, which the node's") ||
+			!strings.Contains(event, "at the latest") {
+			t.Errorf("a pod is told %q", event)
+		}
+	}
+	if told[true] != 2 || told[false] != 1 {
+		t.Errorf("%v were told, want both of the namespace and the other one", told)
+	}
 	b.Look(t.Context())
 	reporttest.Told(t, b.node.FakeRecorder)
 
 	f.Over = b.clock.Now()
 	b.fault(t, b.Dir, f)
-	reporttest.Told(t, b.node.FakeRecorder, "Normal GPUMPSFault", "takes programs again since")
+	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault", "takes programs again since")
 	b.fault(t, b.Dir, f)
 	reporttest.Told(t, b.node.FakeRecorder)
 	reporttest.Told(t, b.pods)
@@ -83,15 +101,15 @@ func TestFaultOfWhichNobodyIsKnown(t *testing.T) {
 	b := newBench(t)
 	b.fault(t, b.Dir, mps.Fault{Seen: b.clock.Now(), Over: b.clock.Now(),
 		Lost: []mps.Client{{PID: 12, Program: "serve", Pod: "b"}}})
-	reporttest.Told(t, b.node.FakeRecorder, "of which neither MPS nor the kernel's log says whose it was", "since")
-	reporttest.Told(t, b.pods, "whose it was is not known")
+	reporttest.Told(t, b.node.FakeRecorder, "neither MPS nor the kernel's log says whose it was", "since")
+	reporttest.Told(t, b.pods, "says whose it was", "process 12 (serve) of pod team/b")
 }
 
 // The one daemon of a node has one fault, whatever the number of its GPUs.
 func TestFaultOfTheDaemonForAllGPUs(t *testing.T) {
 	b := newBench(t)
 	b.fault(t, b.Dir.OfNode(), mps.Fault{Seen: b.clock.Now(), Lost: []mps.Client{{PID: 12, Program: "serve", Pod: "b"}}})
-	reporttest.Told(t, b.node.FakeRecorder, "On the GPUs of the node", "again when all of these have ended")
+	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault", "again when these have ended")
 	reporttest.Told(t, b.node.FakeRecorder)
 }
 
@@ -122,7 +140,7 @@ func TestContainerThatWaits(t *testing.T) {
 		}
 	}
 	b.Look(t.Context())
-	reporttest.Told(t, b.pods, "GPUContainerWaiting", "waits to start on GPU 3", "it is busy")
+	reporttest.Told(t, b.pods, "GPUContainerWaiting", "waits to start on GPU-1", "it is busy")
 	b.Look(t.Context())
 	reporttest.Told(t, b.pods)
 	if err := b.Dir.SetStatus("GPU-1", mps.Status{State: mps.Ready}); err != nil {

@@ -33,7 +33,7 @@ func (m *mpsNode) testFault(t *testing.T) {
 		}
 		f = status.Fault
 	}
-	report(t, "the fault, as the supervisor tells it", "nothing", f.String(), "none")
+	report(t, "the fault, as the supervisor tells it", "nothing", f.Tell(mps.Client.String), "none")
 	neighbour.goOn()
 	answer := neighbour.answer()
 	report(t, "another program on the GPU, after it", granted, answer, "lost with it")

@@ -5,10 +5,8 @@ package supervisor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -33,9 +31,9 @@ type clients struct {
 	listed int
 	// seen are its clients by the last answer.
 	seen map[int]mps.Client
-	// log is what the server writes, fatal that it wrote of a fatal fault since the last answer.
-	log   logTail
-	fatal bool
+	// logged is to where its log was read, -1 for not yet, fatal that it wrote of a fatal fault since the last answer.
+	logged int64
+	fatal  bool
 	// fault is the last one; nil if there was none.
 	fault *mps.Fault
 }
@@ -67,11 +65,8 @@ func parseProbe(answer string) (pids []int, status string) {
 var clientLine = regexp.MustCompile(`(?i)client \{?(?:PID: )?(\d+)(?:, Context ID: \d+)?\}? connected`)
 
 // logGrew says whether the server has written something, as it does when clients come and go: then it is asked at once.
-func (k *keeper) logGrew(ctx context.Context) bool {
-	text, err := k.clients.log.read(filepath.Join(k.Dir.LogDir(k.devices), "server.log"))
-	if err != nil {
-		klog.FromContext(ctx).V(2).Info("The log of the GPU's MPS server cannot be read", "err", err)
-	}
+func (k *keeper) logGrew() bool {
+	text := k.newLog()
 	for _, found := range clientLine.FindAllStringSubmatch(text, -1) {
 		pid, _ := strconv.Atoi(found[1])
 		if _, known := k.clients.seen[pid]; !known && k.clients.seen != nil {
@@ -149,7 +144,7 @@ func (k *keeper) faultSeen(ctx context.Context, server int, lost map[int]mps.Cli
 	}
 	k.clients.fault = f
 	klog.FromContext(ctx).Info("A fatal fault of one program has ended the programs of all clients of MPS on the GPU",
-		"fault", f.String())
+		"fault", f.Tell(mps.Client.String))
 }
 
 // faultOver is for when the daemon serves new clients.
@@ -189,41 +184,25 @@ func faulter(log string, pids []int) (xid, pid int, name string) {
 	return 0, 0, ""
 }
 
-// logTail is where a log was read to.
-type logTail struct {
-	started bool
-	offset  int64
-}
-
 // mostRead is how much of a log is read at once: the end counts.
 const mostRead = 64 << 10
 
-// read is what was written since it was last called; nothing at first. It goes by the apparent size, also of a log that
-// was emptied: NVIDIA's server goes on where it was.
-func (l *logTail) read(path string) (string, error) {
-	stat, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		l.started, l.offset = true, 0
-		return "", nil
-	}
+// newLog is what the server has written since it was last asked for; nothing at first. It goes by the apparent size, also
+// of a log that was emptied: NVIDIA's server goes on where it was.
+func (k *keeper) newLog() string {
+	f, err := os.Open(filepath.Join(k.Dir.LogDir(k.devices), "server.log"))
 	if err != nil {
-		return "", err
-	}
-	from := l.offset
-	first := !l.started
-	l.started, l.offset = true, stat.Size()
-	if first || stat.Size() == from {
-		return "", nil
-	}
-	if from > stat.Size() {
-		from = 0
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
+		k.clients.logged = 0
+		return ""
 	}
 	defer f.Close()
-	from = max(from, stat.Size()-mostRead)
-	text, err := io.ReadAll(io.NewSectionReader(f, from, stat.Size()-from))
-	return string(text), err
+	end, err := f.Seek(0, io.SeekEnd)
+	from := k.clients.logged
+	k.clients.logged = end
+	if err != nil || from < 0 || end <= from {
+		return ""
+	}
+	text := make([]byte, min(end-from, mostRead))
+	n, _ := f.ReadAt(text, end-int64(len(text)))
+	return string(text[:n])
 }

@@ -64,7 +64,7 @@ func TestFaultOfOneClient(t *testing.T) {
 		t.Errorf("the fault (-want +got):\n%s", diff)
 	}
 	w.checkSays("a", "XID 31")
-	w.checkSays("a", "it was that of process 11 (p11)")
+	w.checkSays("a", "by the kernel's log that of process 11 (p11)")
 	w.checkSays("a", "at the latest")
 
 	// They end by themselves, and NVIDIA's server goes on.
@@ -93,8 +93,8 @@ func TestClientThatStaysAfterAFault(t *testing.T) {
 	w.control.set(func(c *fakeControl) { c.fault = true })
 	w.serverLogs("Server is handling a fatal GPU error")
 	f := w.awaitFault("the fault is told of", func(mps.Fault) bool { return true })
-	if f.Culprit != nil || !strings.Contains(f.String(), "whose it was is not known") {
-		t.Errorf("without a line in the kernel's log: %s", f)
+	if f.Culprit != nil || !strings.Contains(f.Tell(mps.Client.String), "says whose it was") {
+		t.Errorf("without a line in the kernel's log: %s", f.Tell(mps.Client.String))
 	}
 	first := w.latest("a")
 	w.pass(func() bool { return len(w.control.started("a")) == 2 }, "the daemon is started anew")

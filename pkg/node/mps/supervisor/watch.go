@@ -47,7 +47,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	}
 	answers := make(chan answer, 1)
 	asked, pending, news := k.Clock.Now(), false, false
-	k.clients = clients{fault: k.clients.fault}
+	k.clients = clients{fault: k.clients.fault, logged: -1}
 	var observed daemonState
 	// Clients find the daemon before there is a server: without it they would ask for
 	// contexts of their own, in the moment in which the first who asks gets one.
@@ -68,7 +68,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		state, reason := observed.state()
 		switch {
 		case k.clients.faulty():
-			state, reason = mps.Down, k.clients.fault.String()
+			state, reason = mps.Down, k.clients.fault.Tell(mps.Client.String)
 		case state == mps.Ready:
 			reason = k.draining.clients
 		}
@@ -112,7 +112,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			continue
 		}
 		observed.openPipes(ctx, k.Clock.Now(), pipes)
-		news = k.logGrew(ctx) || news || k.clients.faulty() || observed.silence != nil
+		news = k.logGrew() || news || k.clients.faulty() || observed.silence != nil
 		if pending || !news && k.Clock.Since(asked) < askInterval {
 			continue
 		}
