@@ -44,8 +44,8 @@ type Waiting struct {
 // kubelet lets it, and for one that is down for a moment. While it does, Waiting has the container.
 func (d Dir) Await(ctx context.Context, uuids []string, w Waiting) error {
 	w.Since = time.Now()
-	var downSince time.Time
-	noted := ""
+	// A daemon that cannot be started is Starting again and again.
+	down, looked, noted := time.Duration(0), w.Since, ""
 	// The note is for people: a start does not fail for it.
 	defer func() {
 		if noted != "" {
@@ -57,14 +57,12 @@ func (d Dir) Await(ctx context.Context, uuids []string, w Waiting) error {
 		if err == nil {
 			return nil
 		}
-		switch {
-		case d.alive(uuid):
-			downSince = time.Time{}
-		case downSince.IsZero():
-			downSince = time.Now()
+		now := time.Now()
+		if !d.alive(uuid) {
+			down += now.Sub(looked)
 		}
-		waited := time.Since(w.Since)
-		if waited >= latePatience || !downSince.IsZero() && time.Since(downSince) >= downPatience {
+		looked = now
+		if waited := now.Sub(w.Since); waited >= latePatience || down >= downPatience {
 			return fmt.Errorf("nothing would hold it to its share of %s, for which it waited %s: %w", uuid,
 				waited.Round(time.Second), err)
 		}

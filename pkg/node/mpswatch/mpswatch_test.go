@@ -78,7 +78,7 @@ func TestFaultIsTold(t *testing.T) {
 		event := <-b.pods.Events
 		ofTeam := strings.Contains(event, "that of process 11 (train) of pod team/a")
 		told[ofTeam]++
-		if strings.Contains(event, "other/c") == ofTeam || !strings.Contains(event, "of another namespace, which the node's") ||
+		if strings.Contains(event, "other/c") == ofTeam || !strings.Contains(event, "of another namespace, which the") ||
 			!strings.Contains(event, "at the latest") {
 			t.Errorf("a pod is told %q", event)
 		}

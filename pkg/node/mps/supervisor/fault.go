@@ -187,8 +187,8 @@ func faulter(log string, pids []int) (xid, pid int, name string) {
 // mostRead is how much of a log is read at once: the end counts.
 const mostRead = 64 << 10
 
-// newLog is what the server has written since it was last asked for; nothing at first. It goes by the apparent size, also
-// of a log that was emptied: NVIDIA's server goes on where it was.
+// newLog is what the server has written since it was last asked for; nothing at first. It goes by the apparent size,
+// also of a log that was emptied: NVIDIA's server goes on where it was.
 func (k *keeper) newLog() string {
 	f, err := os.Open(filepath.Join(k.Dir.LogDir(k.devices), "server.log"))
 	if err != nil {
