@@ -62,6 +62,8 @@ type Options struct {
 	// and has to stay, closed to new claims, until it is not allocated any
 	// more: only what is published counts its GPUs as taken.
 	Retained [][]int
+	// Allocated are the devices, by name, that are known to be allocated, prepared or not: see closeConflicts.
+	Allocated map[string]bool
 	// MIG is for the instances of GPUs in MIG mode, which are offered in every mode.
 	MIG MIGOptions
 }

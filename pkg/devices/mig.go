@@ -95,6 +95,7 @@ func withInstances(m *gpu.Machine, o Options, devices []resourceapi.Device, coun
 		devices = append(devices, instances(m, o)...)
 		counters = append(counters, instanceCounters(m, o.MIG)...)
 	}
+	closeConflicts(devices, counters, o)
 	return pool(o.Pool, devices, counters)
 }
 

@@ -280,6 +280,8 @@ func meaning(taint string) string {
 		return "another DRA driver publishes them, too"
 	case v1alpha1.TaintWithdrawn:
 		return "held by claims as they were before"
+	case v1alpha1.TaintConflict:
+		return "claims were allocated more of it than it has"
 	default:
 		return "taint " + taint
 	}

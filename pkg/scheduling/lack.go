@@ -31,6 +31,9 @@ const (
 	OfOthers
 	// AtOnce: each request would fit, all of them at once do not.
 	AtOnce
+	// Conflict: claims were allocated what they cannot have together. As long as the node's plugin has not closed it, the
+	// allocator gives nothing of the pool that is counted.
+	Conflict
 	// SharesHeldBack: all of them at once would fit, but not yet, as shares are spread.
 	SharesHeldBack
 	// Failed: the allocator failed, as Err says. NotLookedAt: it was not asked, because of Err.

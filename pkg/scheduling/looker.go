@@ -52,6 +52,8 @@ type offer struct {
 	devices []*resourceapi.Device
 	// left is what devices that nobody has may still consume, by counter set and counter.
 	left map[string]map[string]resource.Quantity
+	// conflict are the devices that have more of a counter together than there is.
+	conflict []string
 	// whole is whether all of it is published.
 	whole bool
 	gpus  int
@@ -74,6 +76,7 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 			}
 		}
 	}
+	var held []*resourceapi.Device
 	for _, d := range o.devices {
 		// A GPU that is cut, or can be, is one: its instances have its index.
 		if index := d.Attributes[v1alpha1.AttrIndex].IntValue; index != nil && !IsSet(d) {
@@ -82,6 +85,7 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 		if !l.state.AllocatedDevices.Has(o.id(d)) && l.state.AggregatedCapacity[o.id(d)] == nil {
 			continue
 		}
+		held = append(held, d)
 		for _, consumed := range d.ConsumesCounters {
 			for name, counter := range consumed.Counters {
 				if left, ok := o.left[consumed.CounterSet][name]; ok {
@@ -91,8 +95,25 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 			}
 		}
 	}
+	for _, d := range held {
+		if o.exceeds(d) {
+			o.conflict = append(o.conflict, d.Name)
+		}
+	}
 	o.gpus = len(gpus)
 	return o
+}
+
+// exceeds says whether a device that is allocated consumes a counter of which there is less than is consumed.
+func (o *offer) exceeds(d *resourceapi.Device) bool {
+	for _, consumed := range d.ConsumesCounters {
+		for name := range consumed.Counters {
+			if left := o.left[consumed.CounterSet][name]; left.Sign() < 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (o *offer) id(d *resourceapi.Device) structured.DeviceID {
@@ -139,6 +160,10 @@ func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.R
 		return all, farthest, true
 	case others:
 		return one(OfOthers, NoStep)
+	case len(o.conflict) > 0:
+		all, farthest, single = one(Conflict, Taken)
+		all[0].Nearest, farthest.Nearest = o.conflict, o.conflict
+		return all, farthest, single
 	default:
 		return one(AtOnce, Suits)
 	}

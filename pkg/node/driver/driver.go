@@ -96,11 +96,13 @@ func (d *driver) prepareClaim(
 	d.limits.tell(c, prepared)
 	d.orphans.Want(prepare.HeldBy(err)...)
 	if err != nil {
+		d.publisher.Refused(c)
 		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", usage.InUseBy(err))
 		// The kubelet says it in the pod's Events.
 		return kubeletplugin.PrepareResult{
 			Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
 	}
+	d.publisher.NotRefused(c.UID)
 	logger.V(2).Info("Prepared a claim", "claim", klog.KObj(c), "claimUID", c.UID, "devices", len(prepared.Devices))
 	return kubeletplugin.PrepareResult{Devices: prepared.Devices}
 }
@@ -119,6 +121,7 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
 			d.failures.tell(ctx, c, err)
 		} else {
+			d.publisher.NotRefused(c.UID)
 			logger.V(2).Info("Unprepared a claim", "claim", c.NamespacedName, "claimUID", c.UID)
 		}
 		result[c.UID] = err

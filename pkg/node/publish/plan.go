@@ -130,7 +130,8 @@ func (p *plan) offer(s snapshot, w desired, reserved deviceplugin.Reserved) erro
 		}
 	}
 	o := devices.Options{Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed),
-		Retained: p.retained.sets}
+		Retained: p.retained.sets, Allocated: s.allocated()}
+	p.again = p.again || o.Allocated != nil // a claim may end without a word
 	if renamed := s.renamed(); len(s.unhealthy)+len(renamed) > 0 {
 		o.GPUTaints = withRenamed(unhealthyTaints(s.unhealthy, s.unhealthyEffect), renamed)
 	}

@@ -151,6 +151,8 @@ type given struct {
 	unusable error
 	// unhealthy are the GPUs that are, by UUID.
 	unhealthy map[string]health.Unhealthy
+	// refusedClaims are those that the kubelet asked for last and that were not prepared, by UID.
+	refusedClaims map[types.UID]refusedClaim
 }
 
 // memory is what one pass leaves to the next. Nobody but the passes knows it.

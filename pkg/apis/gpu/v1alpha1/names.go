@@ -129,6 +129,9 @@ const (
 	// claims hold a GPU under another index, or a MIG instance that was there before
 	// (docs/mig.md#when-you-cut-a-gpu-anew).
 	TaintWithdrawn = DriverName + "/withdrawn"
+	// TaintConflict: Claims were allocated more of the GPU than it has
+	// (docs/troubleshooting.md#a-gpu-that-others-hold).
+	TaintConflict = DriverName + "/conflict"
 )
 
 // MIGResourcePrefix begins the names of the extended resources of MIG profiles, which are those of NVIDIA's

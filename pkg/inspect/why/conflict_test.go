@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// Two claims have one GPU: nobody is told to ask for less, before and after the node has closed it.
+func TestGPUThatTwoClaimsHave(t *testing.T) {
+	for name, tc := range map[string]struct {
+		known     map[string]bool
+		gpus      int
+		want, not []string
+	}{
+		"not known to the node yet": {nil, 3, []string{
+			"gpu-0, gpu-0-share cannot be had together, and claims have them: the scheduler gives no GPU of the node away",
+			"- gpu-0 or gpu-0-share of node n1 given back; held by pod team-a/one (7Gi), pod team-a/two"},
+			[]string{"asking for less", "each request would fit"}},
+		"closed, and no other GPU is there": {map[string]bool{"gpu-0": true, "gpu-0-share": true}, 1, []string{
+			"claims were allocated more of it than it has", "kubectl describe node n1"}, []string{"asking for less"}},
+		"closed, and others are free": {map[string]bool{"gpu-0": true, "gpu-0-share": true}, 3, []string{
+			"those it asks for are free on node n1 (gpu-1)"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := dynamicStage(t, tc.gpus, tc.known)
+			hold(&in, "team-a", "one", "n1", "gpu-0-share", "7Gi")
+			hold(&in, "team-a", "two", "n1", "gpu-0", "")
+			waiting(&in, asking("team-a", "train-gpu", "exclusive.gpu.aliyun.com", ""))
+			checkSays(t, printed(t, in), tc.want, tc.not)
+		})
+	}
+}
+
+// dynamicStage is one dynamic node.
+func dynamicStage(t *testing.T, gpus int, allocated map[string]bool) why.Input {
+	t.Helper()
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := why.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{Classes: classes}}
+	m := &gpu.Machine{}
+	for i := range gpus {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-T4", MemoryMiB: 15360})
+	}
+	pool := v1alpha1.PoolName("n1")
+	var options []devices.Options
+	for _, served := range mode.Dynamic.ServedModes() {
+		options = append(options, devices.Options{Pool: pool, Mode: served, Slots: 6, Isolation: "none",
+			Allocated: allocated})
+	}
+	built := devices.BuildDynamic(m, options).Pools[pool].Slices
+	for i, s := range built {
+		in.Slices = append(in.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n1-%d", i)},
+			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
+				Pool:    resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(built))},
+				Devices: s.Devices, SharedCounters: s.SharedCounters}})
+	}
+	in.Nodes = []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1",
+		Labels: map[string]string{corev1.LabelHostname: "n1"}}}}
+	return in
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+const conflictOnGPU0 = "gpu-0! gpu-0-share! gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1 gpu-1-share gpu-1-cgpu " +
+	"gpu-1-core-mem gpu-1-mps"
+
+func allocatedClaim(uid types.UID, device string, admin bool) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: string(uid), UID: uid},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+				{Request: "r", Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: device, AdminAccess: ptr.To(admin)}}}}}}
+}
+
+// share is the record of a claim that shares GPU 0.
+func (b *bench) share(uid types.UID) {
+	b.records = append(b.records, state.Record{UID: uid, Namespace: "team", Name: string(uid), Phase: state.Prepared,
+		Grants: []claim.Grant{{Request: "r", Device: "gpu-0-share", Pool: "n1/gpu", Mode: mode.Share, Units: 4,
+			GPU: claim.GPU{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}}}})
+}
+
+// A GPU that two claims were allocated is closed, and its counter is as high as both consume, for as long as the
+// kubelet asks for the claim that is refused.
+func TestRefusedClaimClosesItsGPU(t *testing.T) {
+	for name, end := range map[string]func(*bench){
+		"it is unprepared":       func(b *bench) { b.NotRefused("second") },
+		"nobody asks any longer": func(b *bench) { b.clock.Step(refusedFor + time.Second) },
+		"it gets another GPU":    func(b *bench) { b.Refused(allocatedClaim("second", "gpu-1", false)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.kubernetes("v1.37.1")
+			defer b.supervised(t)()
+			b.mode("dynamic")
+			b.reconciled(t, true, everyMode)
+			b.share("first")
+			b.Refused(allocatedClaim("second", "gpu-0", false))
+			b.reconciled(t, false, conflictOnGPU0)
+			if counters := b.counters(); counters["gpu-0"] != 2 || counters["gpu-1"] != 1 {
+				t.Errorf("counters %v", counters)
+			}
+			// Asked again and again, it is told anew and changes nothing.
+			b.clock.Step(refusedFor - time.Second)
+			b.Refused(allocatedClaim("second", "gpu-0", false))
+			b.clock.Step(refusedFor - time.Second)
+			b.reconciled(t, false, conflictOnGPU0)
+			end(b)
+			b.reconciled(t, name != "it gets another GPU", everyMode)
+			if counters := b.counters(); counters["gpu-0"] != 1 {
+				t.Errorf("counters %v", counters)
+			}
+		})
+	}
+}
+
+// The scheduler counts neither what is gone nor what administrators look at.
+func TestRefusedClaimsThatCloseNothing(t *testing.T) {
+	b := newBench(t)
+	b.kubernetes("v1.37.1")
+	defer b.supervised(t)()
+	b.mode("dynamic")
+	b.reconciled(t, true, everyMode)
+	b.share("first")
+	b.Refused(allocatedClaim("monitor", "gpu-0", true))
+	b.reconciled(t, true, everyMode)
+	b.Refused(allocatedClaim("alone", "gpu-1", false))
+	b.reconciled(t, false, everyMode)
+	b.Refused(allocatedClaim("alone", "gpu-0", false))
+	b.update(func() { b.orphans = map[types.UID]string{"first": "its pods run"} })
+	b.reconciled(t, false, conflictOnGPU0) // what orphans hold is
+	if counters := b.counters(); counters["gpu-0"] != 1 {
+		t.Errorf("counters %v: an orphan counts", counters)
+	}
+}
+
+// counters are the GPUs' as published last.
+func (b *bench) counters() map[string]int64 {
+	counters := map[string]int64{}
+	for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
+		for _, set := range slice.SharedCounters {
+			for name, c := range set.Counters {
+				counters[name] = c.Value.Value()
+			}
+		}
+	}
+	return counters
+}
