@@ -181,15 +181,14 @@ func (p *Preparer) unmakeInstances(ctx context.Context, r state.Record, shown sh
 		return nil // no instance survives a reboot
 	}
 	if r.Phase != state.Preparing {
-		var err error
-		if r.Effects, err = p.withoutLost(ctx, r, shown); err != nil {
+		left, err := p.withoutLost(ctx, r, shown)
+		if err != nil {
 			return err
 		}
 		// From here on they are not the claim's any more, and nobody is to miss them.
-		r.Phase = state.Preparing
-		if err := p.options.Store.Put(r); err != nil {
-			return err
-		}
+		stored := r
+		r.Effects, r.Phase = left, state.Preparing
+		p.putReleased(ctx, stored, r)
 	}
 	made := slices.DeleteFunc(slices.Clone(r.Effects), func(e state.Effect) bool { return !isMade(e) })
 	for _, e := range made {

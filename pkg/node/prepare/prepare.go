@@ -35,8 +35,9 @@ type Preparer struct {
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
 	// news is closed when there is another inventory.
-	mu   sync.Mutex
-	news chan struct{}
+	mu       sync.Mutex
+	news     chan struct{}
+	released map[types.UID]released
 	// unenterable are the claims with a CDI spec of which Repair could make no record.
 	unenterable atomic.Pointer[[]types.UID]
 }
@@ -297,6 +298,7 @@ func (p *Preparer) unwrite(ctx context.Context, r state.Record, shown shown) err
 func (p *Preparer) done(_ context.Context, w *preparation) error {
 	w.record.Phase = state.Prepared
 	if err := p.options.Store.Put(w.record); err != nil {
+		w.record.Phase = state.Preparing
 		return err
 	}
 	p.options.Listener.Changed()
@@ -323,6 +325,7 @@ func (p *Preparer) undo(ctx context.Context, r state.Record, shown shown) error 
 	if err := p.options.Store.Delete(r.UID); err != nil {
 		return err
 	}
+	p.forgetReleased(r.UID)
 	p.options.Listener.Released(r.UID)
 	return nil
 }

@@ -35,13 +35,13 @@ func (p *Preparer) locked(ctx context.Context, uid types.UID, do func() error) e
 // Prepared returns the records of all claims, ordered by UID.
 func (p *Preparer) Prepared(ctx context.Context) ([]state.Record, error) {
 	records, err := p.options.Store.List()
-	return records, p.reportDamaged(ctx, err)
+	return p.asReleased(records...), p.reportDamaged(ctx, err)
 }
 
 // Recent is Prepared for those who look every few seconds: see state.Store.Recent.
 func (p *Preparer) Recent(ctx context.Context) ([]state.Record, error) {
 	records, err := p.options.Store.Recent()
-	return records, p.reportDamaged(ctx, err)
+	return p.asReleased(records...), p.reportDamaged(ctx, err)
 }
 
 // WithNodeLocked calls do with the records of all claims, ordered by UID. Until it
@@ -62,7 +62,7 @@ func (p *Preparer) WithNodeLocked(ctx context.Context, do func(prepared []state.
 // get is Store.Get with damaged records reported and counted as absent.
 func (p *Preparer) get(ctx context.Context, uid types.UID) (state.Record, bool, error) {
 	r, found, err := p.options.Store.Get(uid)
-	return r, found, p.reportDamaged(ctx, err)
+	return p.asReleased(r)[0], found, p.reportDamaged(ctx, err)
 }
 
 // reportDamaged tells the Listener of the Damaged errors in err and returns the
