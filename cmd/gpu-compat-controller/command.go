@@ -52,6 +52,9 @@ const (
 // it should have ended itself.
 const leaseOverdue = 20 * time.Second
 
+// scrapesAtOnce is how many scrapes are answered side by side.
+const scrapesAtOnce = 4
+
 func command() *cli.Command {
 	return &cli.Command{
 		Name: v1alpha1.ControllerName,
@@ -116,7 +119,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", metrics.Handler(registry))
 		// Nothing of the controller's work depends on it.
-		go probes.ServeWhenFree(ctx, address, mux)
+		go probes.ServeWhenFree(ctx, address, probes.AtOnce(scrapesAtOnce, mux))
 	}
 	err = manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"),
 		Lease: v1alpha1.ControllerName, Identity: identity, LeaseDuration: c.Duration("leader-elect-lease-duration"),

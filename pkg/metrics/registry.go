@@ -18,9 +18,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/version"
 )
 
-// scrapesAtOnce is how many scrapes are answered side by side; further ones are refused.
-const scrapesAtOnce = 4
-
 // New returns a registry with what each program shows: of the Go runtime, of the process,
 // and which version it is.
 func New(program string) *prometheus.Registry {
@@ -43,6 +40,5 @@ func BuildInfo(program string) prometheus.Collector {
 
 // Handler answers scrapes with what is gathered. What cannot be gathered is left out.
 func Handler(g prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError,
-		MaxRequestsInFlight: scrapesAtOnce})
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }

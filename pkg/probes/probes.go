@@ -140,20 +140,6 @@ func Serve(ctx context.Context, address string, handler http.Handler) error {
 	return nil
 }
 
-// AtOnce answers so many requests at one time, and refuses others with 503.
-func AtOnce(most int, handler http.Handler) http.Handler {
-	places := make(chan struct{}, most)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-			handler.ServeHTTP(w, r)
-		default:
-			http.Error(w, "others are being answered: ask again", http.StatusServiceUnavailable)
-		}
-	})
-}
-
 // ServeWhenFree is Serve for where another process may have the address, as on the host's
 // network during an update: it waits until that one has ended, and logs what it waits for.
 func ServeWhenFree(ctx context.Context, address string, handler http.Handler) {
