@@ -113,6 +113,10 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 	}
+	audits, err := newClient(c, auditQPS, auditBurst)
+	if err != nil {
+		return err
+	}
 	for _, dir := range slices.Backward(c.StringSlice("library-search-path")) {
 		// nvcdi looks for the driver's programs where PATH says, in the driver root. Beside such libraries are theirs.
 		if err := os.Setenv("PATH", filepath.Join(dir, "../bin")+":"+os.Getenv("PATH")); err != nil {
@@ -170,6 +174,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			ReadInterval:  c.Duration("gpu-read-interval"),
 		},
 		Audit: driver.AuditConfig{
+			Client:           audits,
 			Interval:         c.Duration("audit-interval"),
 			ExemptNamespaces: c.StringSlice("audit-exempt-namespaces"),
 			Eviction: audit.Eviction{Kinds: evict, After: c.Duration("audit-evict-after"),
@@ -198,11 +203,13 @@ func directories(c *cli.Command) driver.Config {
 	}
 }
 
-// Requests per second, and in a burst, that write the status of claims: nothing waits for
+// Requests per second, and in a burst, that write the status of claims, and by which the audit asks: nothing waits for
 // them, and they keep nothing waiting.
 const (
 	statusQPS   = 5
 	statusBurst = 10
+	auditQPS    = 20
+	auditBurst  = 40
 )
 
 func newClient(c *cli.Command, qps float32, burst int) (kubernetes.Interface, error) {

@@ -38,10 +38,11 @@ func slowly(t *testing.T, address string) *bufio.Reader {
 func TestSlowClientsKeepNobodyOff(t *testing.T) {
 	const most, sendingMost = 4, 64
 	body := bytes.Repeat([]byte("metric 1\n"), 1<<17) // more than the kernel takes in for a connection
-	server := httptest.NewUnstartedServer(probes.AtOnce(most, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	scrape := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = w.Write(body)
-	})))
+	}
+	server := httptest.NewUnstartedServer(probes.AtOnce(most, http.HandlerFunc(scrape)))
 	server.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		if err := conn.(*net.TCPConn).SetWriteBuffer(64 << 10); err != nil {
 			t.Error(err)

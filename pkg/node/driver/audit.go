@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -26,6 +27,8 @@ import (
 
 // AuditConfig is how it is looked what processes hold of the GPUs.
 type AuditConfig struct {
+	// Client asks for it: it must not keep Prepare waiting.
+	Client kubernetes.Interface
 	// Interval is how often; 0 is never.
 	Interval time.Duration
 	// ExemptNamespaces are those whose pods may use GPUs without a claim, beside the driver's.
@@ -41,6 +44,7 @@ func (a *agent) auditedPods() *auditwatch.Pods {
 	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
 	if !a.WatchPods {
 		reader := a.reader()
+		reader.Client = a.Audit.Client
 		pods.Fetch = func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
 			c, err := reader.Claim(ctx, namespace, name)
 			if apierrors.IsNotFound(err) {
@@ -65,7 +69,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: a.GPUs.Uses(),
 		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
 		Supervisor: func() (int, error) { return supervisorOf(proc, mps.Dir(a.Isolation.MPSDir)) }, OfPlugin: a.ofPlugin,
-		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
+		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Audit.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
 		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, ClientSlots: mps.MaxClients, Eviction: a.Audit.Eviction,

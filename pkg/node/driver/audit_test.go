@@ -119,7 +119,7 @@ func TestPodThatJoinsAClaimIsNoted(t *testing.T) {
 		c.Status.ReservedFor = append(c.Status.ReservedFor,
 			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod, UID: types.UID(pod)})
 	}
-	a.Client = fake.NewClientset(c)
+	a.Audit.Client = fake.NewClientset(c)
 	granted, err := a.granted(t.Context())
 	if err != nil {
 		t.Fatal(err)

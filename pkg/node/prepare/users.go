@@ -22,6 +22,9 @@ const (
 	// it has stopped: there is mostly none. It looks again only after some seconds.
 	endedLimit   = time.Second
 	endedPolling = 20 * time.Millisecond
+	// usersMost is how many pods a record names, the last that came: more than use a claim at a time. Others are there
+	// only where it is not known which pods run, and there they count for nothing.
+	usersMost = 2 * resourceapi.ResourceClaimReservedForMaxSize
 )
 
 // errUsersUnknown says that a record names no pods: an earlier version has written it.
@@ -34,19 +37,28 @@ func (p *Preparer) seenUsers(r state.Record, but []types.UID) []types.UID {
 }
 
 // noteUsers enters further pods into the record, whose claim the caller has locked, and the boot in which it is used.
-// What it knows already it does not write.
+// What it knows already it does not write. Those that have ended leave the record with the next one that comes.
 func (p *Preparer) noteUsers(r *state.Record, boot string, pods []types.UID) error {
-	known, before := len(r.Pods), r.BootID
-	r.BootID = boot
-	for _, pod := range pods {
-		if !slices.Contains(r.Pods, pod) {
-			r.Pods = append(slices.Clip(r.Pods), pod)
-		}
-	}
-	if len(r.Pods) == known && before == boot {
+	more := slices.DeleteFunc(slices.Clone(pods), func(pod types.UID) bool { return slices.Contains(r.Pods, pod) })
+	if len(more) == 0 && r.BootID == boot {
 		return nil
 	}
+	known := len(r.Pods)
+	r.Pods = slices.DeleteFunc(slices.Clone(r.Pods), func(pod types.UID) bool {
+		return !slices.Contains(pods, pod) && p.hasEnded(*r, pod)
+	})
+	if len(r.Pods) < known {
+		r.PodNames = nil // nobody knows whose they are
+	}
+	r.Pods, r.BootID = append(r.Pods, more...), boot
+	r.Pods = r.Pods[max(0, len(r.Pods)-usersMost):]
 	return p.options.Store.Put(*r)
+}
+
+// hasEnded says whether it is known that a pod runs nothing, and nobody sees it on the node.
+func (p *Preparer) hasEnded(r state.Record, pod types.UID) bool {
+	running, err := p.options.Node.Running(pod)
+	return err == nil && !running && !slices.Contains(p.options.Node.UsersOf(r.Namespace, r.Name), pod)
 }
 
 // InUse returns a pod that uses what the record holds and has processes; empty if there

@@ -4,6 +4,8 @@ package prepare
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,5 +68,51 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 	n.options.BootID = "boot-2"
 	if err := n.Unprepare(ctx, "u3"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A claim can be there for years while pods come and go: its record names those that still matter.
+func TestRecordOfAClaimWhosePodsComeAndGo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		unknown error
+		most    int
+	}{"it is known who runs": {nil, 4}, "it is not": {errors.New("no control groups"), usersMost}} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.unknown, n.running = tc.unknown, map[types.UID]bool{"first": true}
+			n.prepared(t, t.Context(), reservedFor(wholeGPUs("u", 0), "first"))
+			counted := &fullDisk{Store: n.options.Store, left: 1 << 20}
+			n.options.Store = counted
+			came := tc.most + 50
+			for i := range came {
+				pod := types.UID(fmt.Sprint("p", i))
+				// The one before has ended; the first was deleted by force and runs.
+				n.running = map[types.UID]bool{"first": true, pod: true}
+				n.users = map[string][]types.UID{"claim-u": {pod}}
+				c := reservedFor(wholeGPUs("u", 0), pod)
+				for range 2 {
+					if err := n.EnterReserved(t.Context(), c); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if r := n.recordOf(t, "u"); len(r.Pods) > tc.most || !slices.Contains(r.Pods, pod) {
+					t.Fatalf("after %d pods: %d in the record, at most %d are needed", i+1, len(r.Pods), tc.most)
+				}
+			}
+			if writes := 1<<20 - counted.left; writes != came {
+				t.Errorf("%d writes for %d pods", writes, came)
+			}
+			if tc.unknown != nil {
+				return
+			}
+			// Whoever was deleted by force and runs keeps the claim all the same.
+			r := n.recordOf(t, "u")
+			if !slices.Contains(r.Pods, "first") || len(r.PodNames) > 0 {
+				t.Errorf("the record has pods %v, names %v", r.Pods, r.PodNames)
+			}
+			if user, err := n.InUse(r); user != "first" || err != nil {
+				t.Errorf("in use by %q, %v", user, err)
+			}
+		})
 	}
 }

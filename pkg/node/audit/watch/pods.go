@@ -25,6 +25,9 @@ import (
 // start anew.
 const fetchAgain = 10 * time.Second
 
+// fetchMost is of how many claims that a new pod may have joined the pods are read in one look.
+const fetchMost = 16
+
 // Pods are the node's pods by the UIDs that the kubelet knows. It is safe for concurrent
 // use.
 type Pods struct {
@@ -35,9 +38,11 @@ type Pods struct {
 
 	mu    sync.Mutex
 	byUID map[types.UID]*corev1.Pod
-	// fetched are the pods of claims, unknown the UIDs on GPUs that no pod has.
-	fetched map[cache.ObjectName]fetched
-	unknown map[types.UID]bool
+	// fetched are the pods of claims, newcomers the UIDs on GPUs that no pod has, since when. behind says that claims
+	// that one of them may have joined are still to be read.
+	fetched   map[cache.ObjectName]fetched
+	newcomers map[types.UID]time.Time
+	behind    bool
 }
 
 type fetched struct {
@@ -110,6 +115,7 @@ func (p *Pods) Of(
 			out[uid] = pod
 		}
 	}
+	unread = p.behind
 	for _, f := range p.fetched {
 		unread = unread || f.failed
 	}
@@ -126,25 +132,46 @@ func (p *Pods) namespaceOf(uid types.UID) string {
 	return ""
 }
 
-// fetch reads pods of the claims, and forgets all others.
+// fetch reads pods of the claims, and forgets all others. A pod that is new on a GPU is of a claim that was prepared
+// for it, or it may have joined any that was in use before: those are read once for all pods that came until then, and
+// some at a time, for the next look is soon.
 func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audit.Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// A pod that is new here may have joined a claim that was in use before.
-	newcomer := false
-	for uid := range uids {
-		newcomer = newcomer || p.byUID[uid] == nil && !p.unknown[uid]
-	}
 	now := p.Clock.Now()
-	known, byUID := map[cache.ObjectName]fetched{}, map[types.UID]*corev1.Pod{}
+	newcomers, joined := map[types.UID]time.Time{}, time.Time{}
+	for uid := range uids {
+		if p.byUID[uid] != nil {
+			continue
+		}
+		since, known := p.newcomers[uid]
+		if !known {
+			since = now
+		}
+		newcomers[uid] = since
+		ofClaim := slices.ContainsFunc(claims, func(c audit.Claim) bool { return slices.Contains(c.Pods, uid) })
+		if !ofClaim && since.After(joined) {
+			joined = since
+		}
+	}
+	known, byUID, left := map[cache.ObjectName]fetched{}, map[types.UID]*corev1.Pod{}, fetchMost
+	p.behind = false
 	for _, c := range claims {
 		name := cache.ObjectName{Namespace: c.Namespace, Name: c.Name}
 		before, is := p.fetched[name]
-		age := now.Sub(before.at)
+		old := !is || now.Sub(before.at) >= fetchAgain
 		on := slices.ContainsFunc(c.Pods, func(uid types.UID) bool { return uids[uid] }) ||
 			slices.ContainsFunc(before.pods, func(pod *corev1.Pod) bool { return uids[pod.UID] })
-		if newcomer || on && (!is || age >= fetchAgain) {
+		isNew := slices.ContainsFunc(c.Pods, func(uid types.UID) bool { return newcomers[uid].After(before.at) })
+		mayBeOf := joined.After(before.at)
+		switch {
+		case isNew, old && (on || before.failed), old && mayBeOf && left > 0:
+			if !isNew && !on {
+				left--
+			}
 			before, is = p.fetchPods(ctx, name, before.pods, now), true
+		case mayBeOf:
+			p.behind = true
 		}
 		if !is {
 			continue
@@ -154,12 +181,7 @@ func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audi
 			byUID[pod.UID] = pod
 		}
 	}
-	p.byUID, p.fetched, p.unknown = byUID, known, map[types.UID]bool{}
-	for uid := range uids {
-		if byUID[uid] == nil {
-			p.unknown[uid] = true
-		}
-	}
+	p.byUID, p.fetched, p.newcomers = byUID, known, newcomers
 }
 
 // fetchPods reads the pods of a claim; where that fails, they are as before.

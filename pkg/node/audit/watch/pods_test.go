@@ -5,6 +5,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -87,12 +88,12 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 		clear(reads)
 	}
 	looks(1, 1, "pa")
-	read(1, 1)
+	read(1, 0) // it is the claim's
 	looks(10, 1, "pa")
 	read(2, 0)
 	joined = true
 	looks(1, 2, "pa", "q")
-	read(1, 1)
+	read(0, 1) // a was read just now
 	looks(10, 2, "pa", "q")
 	read(2, 2)
 	looks(10, 2, "pa", "q", "nobody")
@@ -109,5 +110,69 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	claims = nil
 	if looks(1, 0); len(pods.byUID) > 0 {
 		t.Errorf("pods %v are kept of claims that are gone", pods.byUID)
+	}
+}
+
+// A node's claims are many, and pods come all the time: neither is every claim read for each of them, nor many at once,
+// and each pod is found.
+func TestPodsThatJoinManyClaims(t *testing.T) {
+	clock := testingclock.NewFakeClock(time.Unix(1000, 0))
+	reads, perLook := 0, 0
+	members := map[string][]*corev1.Pod{}
+	pods := Pods{Clock: clock, Fetch: func(_ context.Context, _, name string) ([]*corev1.Pod, error) {
+		reads++
+		perLook++
+		return members[name], nil
+	}}
+	var claims []audit.Claim
+	for i := range 100 {
+		claims = append(claims, audit.Claim{Namespace: "team", Name: fmt.Sprint(i)})
+	}
+	pod := func(uid string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: uid, UID: types.UID(uid)}}
+	}
+	uids := map[types.UID]bool{}
+	look := func() (map[types.UID]*corev1.Pod, bool) {
+		t.Helper()
+		clock.Step(2 * time.Second)
+		perLook = 0
+		got, unread := pods.Of(t.Context(), uids, claims)
+		if perLook > fetchMost+len(uids) {
+			t.Errorf("one look reads %d claims", perLook)
+		}
+		return got, unread
+	}
+	// 30 pods for which their claims were prepared: nobody else's is read.
+	for i := range 30 {
+		uid := fmt.Sprint("own-", i)
+		claims[i].Pods, members[claims[i].Name] = []types.UID{types.UID(uid)}, []*corev1.Pod{pod(uid)}
+		clear(uids)
+		uids[types.UID(uid)] = true
+		if got, unread := look(); len(got) != 1 || unread {
+			t.Fatalf("pods %v, unread %t", got, unread)
+		}
+	}
+	if reads != 30 {
+		t.Errorf("%d claims are read for 30 pods, each of one of 100 claims", reads)
+	}
+	// 30 pods join claims that are in use: each is found in time, and they cost what one of them does.
+	clear(uids)
+	reads = 0
+	for i := range 30 {
+		uid := fmt.Sprint("joins-", i)
+		members[claims[99-i].Name] = []*corev1.Pod{pod(uid)}
+		uids[types.UID(uid)] = true
+	}
+	looks := 1
+	for got, unread := look(); len(got) < 30; got, unread = look() {
+		if !unread {
+			t.Fatalf("%d of 30 pods are taken for all", len(got))
+		}
+		if looks++; looks > 12 {
+			t.Fatalf("%d of 30 pods are known after %d looks", len(got), looks)
+		}
+	}
+	if reads > 160 {
+		t.Errorf("%d claims are read for 30 pods that came together, of 100 claims", reads)
 	}
 }
