@@ -172,8 +172,9 @@ type memory struct {
 	layout   layout
 	retained retainedSets
 	// closedSince is when the API server first showed the devices as closed to new claims; zero
-	// while they are open.
+	// while they are open. reopened says that they have been closed before they were published last.
 	closedSince time.Time
+	reopened    bool
 	drainCheck  drainCheck
 	// watched are the modes last asked for, as their isolation was then.
 	watched    []servedMode

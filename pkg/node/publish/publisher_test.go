@@ -157,11 +157,12 @@ func (b *bench) gate(t *testing.T) (off *bool) {
 // storeSlice does what the helper's controller does in the background.
 func (b *bench) storeSlice(r resourceslice.DriverResources) error {
 	gvr := resourceapi.SchemeGroupVersion.WithResource("resourceslices")
-	stored, err := b.client.ResourceV1().ResourceSlices().List(context.Background(), metav1.ListOptions{})
+	// The client may be in use for what stores this.
+	stored, err := b.client.Tracker().List(gvr, resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), "")
 	if err != nil {
 		return err
 	}
-	for _, slice := range stored.Items {
+	for _, slice := range stored.(*resourceapi.ResourceSliceList).Items {
 		if err := b.client.Tracker().Delete(gvr, "", slice.Name); err != nil {
 			return err
 		}

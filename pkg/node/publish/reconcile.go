@@ -106,6 +106,9 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 	}
 	changed, later := p.toWrite(s, resources, ready)
 	if changed {
+		if err := p.awaitOpen(ctx, todo.step.Closed); err != nil {
+			return false, err
+		}
 		if err := p.Publish(ctx, resources); err != nil {
 			return false, fmt.Errorf("publish the node's ResourceSlice: %w", err)
 		}
@@ -215,26 +218,42 @@ func (p *Publisher) saveOtherOffer(ctx context.Context, c Checkpoint) error {
 // from then on do schedulers see it.
 func (p *Publisher) noteClosed(ctx context.Context, closed bool) error {
 	if !closed {
-		p.closedSince = time.Time{}
+		p.closedSince, p.reopened = time.Time{}, true
 		return nil
 	}
 	if !p.closedSince.IsZero() {
 		return nil
 	}
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true,
-		func(ctx context.Context) (bool, error) {
-			stored, err := p.stored(ctx)
-			if err != nil {
-				return false, err
-			}
-			return allClosed(stored), nil
-		})
-	if err != nil {
+	if err := p.awaitStored(ctx, allClosed); err != nil {
 		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change "+
 			"their mode yet: %w", err)
 	}
 	p.closedSince = p.Clock.Now()
 	return nil
+}
+
+// awaitOpen waits, before devices are closed that were closed before, until the API server shows that they were open in
+// the meantime: else the closing before would be taken for this one, and claims come in between.
+func (p *Publisher) awaitOpen(ctx context.Context, closing bool) error {
+	if !closing || !p.reopened {
+		return nil
+	}
+	err := p.awaitStored(ctx, func(stored []resourceapi.ResourceSlice) bool { return holds(stored, *p.last) })
+	if err != nil {
+		return fmt.Errorf("the API server does not show the node's devices as they were published last, so they cannot be "+
+			"closed to change their mode: %w", err)
+	}
+	p.reopened = false
+	return nil
+}
+
+// awaitStored waits a moment for what the API server has.
+func (p *Publisher) awaitStored(ctx context.Context, shows func([]resourceapi.ResourceSlice) bool) error {
+	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true,
+		func(ctx context.Context) (bool, error) {
+			stored, err := p.stored(ctx)
+			return err == nil && shows(stored), err
+		})
 }
 
 // refusal is why the API server did not take what was published, nil once it has it. What is published is
