@@ -69,7 +69,7 @@ func (k *keeper) logGrew() bool {
 	text := k.newLog()
 	for _, found := range clientLine.FindAllStringSubmatch(text, -1) {
 		pid, _ := strconv.Atoi(found[1])
-		if _, known := k.clients.seen[pid]; !known && k.clients.seen != nil {
+		if _, known := k.clients.seen[pid]; !known {
 			k.clients.seen[pid] = k.describe(pid)
 		}
 	}

@@ -47,7 +47,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	}
 	answers := make(chan answer, 1)
 	asked, pending, news := k.Clock.Now(), false, false
-	k.clients = clients{fault: k.clients.fault, logged: -1}
+	k.clients = clients{fault: k.clients.fault, logged: -1, seen: map[int]mps.Client{}}
 	var observed daemonState
 	// Clients find the daemon before there is a server: without it they would ask for
 	// contexts of their own, in the moment in which the first who asks gets one.
