@@ -57,7 +57,7 @@ func TestPodsForSeveralGPUsAreToldOfMPS(t *testing.T) {
 		toldOfMPS                 bool
 	}{
 		"with MPS": {"gpushare.mem-x2.gpu.6", "mps", `no GPU matches the selector ` +
-			`device.attributes["gpu.aliyun.com"].isolation != "mps"`, true},
+			`device.attributes["gpu.aliyun.com"].?isolation.orValue("mps") != "mps"`, true},
 		"of two containers":   {"gpushare.mem-x2.gpu.6.other.2", "mps", `no GPU matches the selector`, true},
 		"more than is there":  {"gpushare.mem-x4.gpu.8", "mps", `no GPU matches the selector`, false},
 		"with something else": {"gpushare.mem-x2.gpu.6", "cgpu", "all taken or too full", false},
