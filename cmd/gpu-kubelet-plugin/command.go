@@ -28,7 +28,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/driver"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
@@ -144,8 +143,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		Programs:     []string{hook, check, limit},
 		PodResources: podresources.Client{Socket: c.String("pod-resources-socket"),
 			Own: cache.ObjectName{Namespace: c.String("pod-namespace"), Name: c.String("pod-name")}},
-		KubeletPods: kubeletPods(c),
-		Cgroups:     filepath.Join(c.String("host-root"), "sys/fs/cgroup"),
+		Cgroups: filepath.Join(c.String("host-root"), "sys/fs/cgroup"),
 		Isolation: isolation.Config{
 			CGPU:    c.String("isolation-cgpu"),
 			CoreMem: c.String("isolation-core-mem"),
@@ -228,13 +226,4 @@ func newClient(c *cli.Command, qps float32, burst int) (kubernetes.Interface, er
 		return nil, fmt.Errorf("make the API client: %w", err)
 	}
 	return client, nil
-}
-
-// kubeletPods is where the kubelet is asked for pods: its socket lies on the host.
-func kubeletPods(c *cli.Command) cluster.Kubelet {
-	socket := c.String("pods-socket")
-	if socket == "" {
-		return ""
-	}
-	return cluster.Kubelet(filepath.Join(c.String("host-root"), socket))
 }

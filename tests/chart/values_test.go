@@ -327,23 +327,6 @@ func TestRightsFollowSettings(t *testing.T) {
 	}
 }
 
-// Where the kubelet is asked for the pods of its node, the plugin's token reads no pods of any.
-func TestNoPodsAreReadWhereTheKubeletIsAsked(t *testing.T) {
-	const role, socket = "ClusterRole <nil>/gpushare:gpu-kubelet-plugin", "/var/lib/kubelet/pods-api/pods-api.sock"
-	for values, want := range map[string]bool{
-		"": true,
-		"kubeletPlugin: {settings: {KUBELET_PODS_SOCKET: " + socket + "}}": false,
-	} {
-		text, err := yaml.Marshal(installed(t, "gpus", values)[role])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Contains(string(text), "- pods\n"); got != want || !strings.Contains(string(text), "- nodes\n") {
-			t.Errorf("%s: the plugin may read pods: %t; its role is\n%s", values, got, text)
-		}
-	}
-}
-
 // What could do most harm in wrong hands – to evict any pod, to read all pods – comes only with
 // the option that needs it. Off is what evictions could be set to before there was an option.
 func TestRightsThatComeWithOptions(t *testing.T) {

@@ -65,9 +65,6 @@ func hostFlags() []cli.Flag {
 		&cli.StringFlag{Name: "pod-resources-socket", Sources: env("KUBELET_POD_RESOURCES_SOCKET"),
 			Value: podresources.DefaultSocket,
 			Usage: "socket of the kubelet's PodResources API"},
-		&cli.StringFlag{Name: "pods-socket", Sources: env("KUBELET_PODS_SOCKET"), DefaultText: "the API server",
-			Usage: "socket of the kubelet's Pods API (Kubernetes 1.37), to read pods from: " +
-				"/var/lib/kubelet/pods-api/pods-api.sock"},
 		&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi",
 			Usage: "directory on the host in which the container runtime looks for CDI specs; the DaemonSet's mount has " +
 				"to follow"},

@@ -24,35 +24,19 @@ const (
 )
 
 // Pods reads the pods that use the claim and still exist, in the claim's order. A pod that
-// was made anew under the name of one of them is not among them, nor, where the kubelet is asked, one
-// that it does not know yet: that one finds the claim prepared.
+// was made anew under the name of one of them is not among them.
 func (r Reader) Pods(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
-	read := r.storedPod
-	if r.Kubelet != "" {
-		ask, done, err := r.Kubelet.connect()
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = done() }()
-		read = ask
-	}
 	pods, err := readEach(ctx, PodsOf(c), func(ctx context.Context, ref corev1.ObjectReference) (*corev1.Pod, error) {
-		pod, err := read(ctx, ref)
-		if err != nil {
+		pod, err := r.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && pod.UID != ref.UID:
+			return nil, nil
+		case err != nil:
 			return nil, fmt.Errorf("read pod %s/%s, which uses claim %s: %w", ref.Namespace, ref.Name, c.Name, err)
 		}
 		return pod, nil
 	})
 	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return pod == nil }), err
-}
-
-// storedPod is the pod that the API server has, nil if there is none, or another one of that name.
-func (r Reader) storedPod(ctx context.Context, ref corev1.ObjectReference) (*corev1.Pod, error) {
-	pod, err := r.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && pod.UID != ref.UID {
-		return nil, nil
-	}
-	return pod, err
 }
 
 // readEach calls read for each key, some at a time, and returns the results in the

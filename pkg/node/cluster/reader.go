@@ -17,8 +17,6 @@ import (
 type Reader struct {
 	Client kubernetes.Interface
 	Pool   string
-	// Kubelet is asked for pods instead of the API server, where it is not empty.
-	Kubelet Kubelet
 }
 
 // Claim reads the claim of that name. That there is none is the API server's NotFound.

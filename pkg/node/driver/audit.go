@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -43,8 +44,7 @@ var errIncomplete = errors.New("the records of prepared claims are being restore
 func (a *agent) auditedPods() *auditwatch.Pods {
 	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
 	if !a.WatchPods {
-		reader := a.reader()
-		reader.Client = a.Audit.Client
+		reader := cluster.Reader{Client: a.Audit.Client}
 		pods.Fetch = func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
 			c, err := reader.Claim(ctx, namespace, name)
 			if apierrors.IsNotFound(err) {

@@ -89,8 +89,6 @@ type Config struct {
 	WatchPods bool
 	// PodResources is the kubelet's PodResources API.
 	PodResources podresources.Client
-	// KubeletPods is asked for the pods that use a claim; empty for the API server.
-	KubeletPods cluster.Kubelet
 	// Cgroups is where the node's control groups are mounted.
 	Cgroups string
 	// Isolation chooses what keeps the users of a GPU apart.
@@ -383,7 +381,7 @@ func (a *agent) makePreparer(bootID string) error {
 
 // reader asks the API server about claims.
 func (a *agent) reader() cluster.Reader {
-	return cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName), Kubelet: a.KubeletPods}
+	return cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)}
 }
 
 // tellPodsUnread says on the node that its pods cannot be read.

@@ -78,14 +78,6 @@ files/deployments/options/{{ kebabcase $option }}
 {{- end -}}
 {{- $_ := set $object "rules" $rules -}}
 {{- end -}}
-{{- if and (eq $object.kind "ClusterRole") (eq $object.metadata.name "gpushare:gpu-kubelet-plugin")
-      (get (.root.Values.kubeletPlugin.settings | default dict) "KUBELET_PODS_SOCKET") -}}
-{{- $rules := list -}}
-{{- range $object.rules -}}
-{{- if not (has "pods" .resources) }}{{ $rules = append $rules . }}{{ end -}}
-{{- end -}}
-{{- $_ := set $object "rules" $rules -}}
-{{- end -}}
 {{- if and (eq $object.kind "ClusterRole") (eq $object.metadata.name "gpushare:gpu-kubelet-plugin-pods")
       (include "gpushare.devicePluginPods" .root.Values) -}}
 {{- $role := dict "files" .root.Files "path" "files/deployments/options/device-plugin-pods/role.yaml" -}}
