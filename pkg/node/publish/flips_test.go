@@ -38,8 +38,8 @@ func (b *bench) late(t *testing.T, looks int) {
 	})
 }
 
-// Whoever changes the label there and back, and again, before the API server has the first change: the closing before is
-// not taken for this one, so a claim that came in between keeps the mode.
+// Whoever changes the label there and back, and again, before the API server has the first change: the closing before
+// is not taken for this one, so a claim that came in between keeps the mode.
 func TestClosingAfterFlipsOfTheLabel(t *testing.T) {
 	for _, looks := range []int{0, 1, 3} {
 		synctest.Test(t, func(t *testing.T) {
