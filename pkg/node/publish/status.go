@@ -79,7 +79,8 @@ func (p *Publisher) reconcileNoted(ctx context.Context) (settled bool, err error
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.progress.err = err
-	if err != nil {
+	// What the API server refused was counted when it did, and is told in each pass until it has it.
+	if err != nil && (p.refused == nil || !errors.Is(err, p.refused)) {
 		p.Metrics.PublishFailed()
 	}
 	return settled, err

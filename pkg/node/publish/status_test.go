@@ -126,6 +126,8 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 			t.Errorf("behind by %s, %v, want %s, %v", s.Behind, s.Err, wantBehind, wantErr)
 		}
 	}
+	counts := &counted{}
+	b.Metrics = counts
 	b.mode("default")
 	pass(nil, 0)
 	taken := b.published[0]
@@ -163,6 +165,9 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 	}
 	b.ReportFailed(refused)
 	pass(nil, 0)
+	if counts.failed != 2 {
+		t.Errorf("%d failures are counted of 2 refusals", counts.failed)
+	}
 }
 
 // While it is not known what pods hold, nothing is published.
