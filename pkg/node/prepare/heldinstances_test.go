@@ -77,6 +77,11 @@ func TestInstanceWithTheIDOfOneThatIsHeld(t *testing.T) {
 	if len(d.instances) > 0 || slices.Contains(n.files(t), "p.json") {
 		t.Errorf("left: %+v %v", d.instances, n.files(t))
 	}
+	// What is known to be refused is not made for it again.
+	d.fails = map[string]error{"make-gi": errors.New("one is made to be destroyed at once")}
+	_, err = n.Prepare(t.Context(), wanted)
+	fails(t, err, "whose device nodes are the same")
+	d.fails = nil
 	// No container has what is being destroyed.
 	r := n.recordOf(t, "q")
 	r.Phase = state.Preparing

@@ -132,6 +132,9 @@ func (p *Preparer) makeInstance(ctx context.Context, w *preparation, grant *clai
 	at := slices.IndexFunc(w.record.Effects, func(e state.Effect) bool {
 		return e.Instance != nil && e.GPU == g.MIG.ParentUUID && e.Instance.Place == g.MIG.PlaceOf()
 	})
+	if err := p.checkLastID(ctx, w, *grant); err != nil {
+		return err
+	}
 	gi, err := p.options.Partitions.MakeGPUInstance(ctx, g.MIG.ParentUUID, g.MIG.PlaceOf())
 	if errors.Is(err, gpu.ErrPlaceTaken) {
 		// What is there is somebody else's, and must not be taken for what was made here.
@@ -143,6 +146,7 @@ func (p *Preparer) makeInstance(ctx context.Context, w *preparation, grant *clai
 	}
 	g.MIG.GI = gi
 	if err := p.checkMade(ctx, w, *grant); err != nil {
+		p.noteID(*g.MIG)
 		return err
 	}
 	made, err := p.options.Partitions.MakeComputeInstance(ctx, g.MIG.ParentUUID, gi)

@@ -35,9 +35,9 @@ type Preparer struct {
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
 	// news is closed when there is another inventory.
-	mu       sync.Mutex
-	news     chan struct{}
-	released map[types.UID]released
+	mu   sync.Mutex
+	news chan struct{}
+	remembered
 	// unenterable are the claims with a CDI spec of which Repair could make no record.
 	unenterable atomic.Pointer[[]types.UID]
 }

@@ -12,6 +12,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
+// remembered is what no other process knows.
+type remembered struct {
+	released map[types.UID]released
+	placeIDs map[string]placeID
+}
+
 // released is a record that could not be written, as on a full disk, where a claim's devices are taken back: those are
 // no one's to miss from then on. To take them back is what may make room, so it does not wait for any.
 type released struct{ stored, record state.Record }
