@@ -52,6 +52,7 @@ func TestMonitoringSeesEachGPUOnce(t *testing.T) {
 		claim := asking(class, map[string]string{"memory": "0"})
 		claim.Requests[0].Exactly.AllocationMode, claim.Requests[0].Exactly.Count = resourceapi.DeviceAllocationModeAll, 0
 		claim.Requests[0].Exactly.AdminAccess = ptr.To(true)
+		claim.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
 		return claim
 	}
 	const monitor = "monitor.gpu.aliyun.com"
@@ -61,8 +62,8 @@ func TestMonitoringSeesEachGPUOnce(t *testing.T) {
 	if _, err := n.Allocate(ctx, all("topology.gpu.aliyun.com")); err == nil {
 		t.Error("all devices of the machine fit into a claim: this test shows nothing")
 	}
-	const eight = "gpu-0-topology gpu-1-topology gpu-2-topology gpu-3-topology gpu-4-topology gpu-5-topology " +
-		"gpu-6-topology gpu-7-topology"
+	const eight = "gpu-0-monitor gpu-1-monitor gpu-2-monitor gpu-3-monitor gpu-4-monitor gpu-5-monitor gpu-6-monitor " +
+		"gpu-7-monitor"
 	if got := n.Devices(t, all(monitor)); got != eight {
 		t.Errorf("a DGX-1: %q", got)
 	}

@@ -78,8 +78,8 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 		"core_mem, memory":         {mode.CoreMem, "", memory, "", 0},
 		"core_mem, both":           {mode.CoreMem, "", both, "", 0},
 		"dynamic":                  {mode.Dynamic, "", nothing, "gpu-0", 0},
-		"dynamic, shared":          {mode.Dynamic, "share.gpu.aliyun.com", nothing, "gpu-0-share", 1},
-		"dynamic, mps and memory":  {mode.Dynamic, "mps.gpu.aliyun.com", memory, "gpu-0-mps", 4},
+		"dynamic, shared":          {mode.Dynamic, "share.gpu.aliyun.com", nothing, "gpu-1", 0},
+		"dynamic, mps and memory":  {mode.Dynamic, "mps.gpu.aliyun.com", memory, "gpu-1", 0},
 		"dynamic, core_mem in use": {mode.Dynamic, inCoreMem, nothing, "gpu-1", 0},
 		"dynamic, and memory":      {mode.Dynamic, inCoreMem, memory, "gpu-1", 0},
 	} {

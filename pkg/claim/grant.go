@@ -106,6 +106,14 @@ func grantsOf(
 	if err != nil {
 		return nil, err
 	}
+	admin := ptr.Deref(result.AdminAccess, false)
+	if m == mode.Monitor {
+		if !admin {
+			return nil, errors.New("it shows a GPU to claims with adminAccess and gives nothing of it: ask for GPUs by a class " +
+				"of their mode, or do not tolerate the taint " + v1alpha1.TaintMonitor)
+		}
+		m = mode.Exclusive // whoever sees a GPU sees all of it
+	}
 	config, err := configFor(c.Status.Allocation.Devices.Config, result)
 	if err != nil {
 		return nil, err
@@ -115,7 +123,7 @@ func grantsOf(
 		Pool:    result.Pool,
 		Device:  result.Device,
 		ShareID: ptr.Deref(result.ShareID, ""),
-		Admin:   ptr.Deref(result.AdminAccess, false),
+		Admin:   admin,
 		Mode:    m,
 		Config:  config,
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // ToleratesSwitch says whether the claim may have been allocated from the pool although
@@ -21,7 +20,7 @@ func ToleratesSwitch(c *resourceapi.ResourceClaim, pool string) bool {
 	taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	held := slices.DeleteFunc(Held(c, pool), func(r resourceapi.DeviceRequestAllocationResult) bool {
 		_, m, err := devices.ParseDeviceName(r.Device)
-		return err == nil && m == mode.MIG
+		return err == nil && !m.OfNode()
 	})
 	return len(held) > 0 && !slices.ContainsFunc(held, func(r resourceapi.DeviceRequestAllocationResult) bool {
 		return !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {

@@ -88,7 +88,7 @@ func TestFirstClaimDecidesOnAGPU(t *testing.T) {
 	take(mode.Share, amounts{"memory": "1Gi"}, "")
 }
 
-// A request by model alone takes what comes first, and that is a GPU in use.
+// A request by model alone is for a whole GPU: of each GPU the scheduler tries one device.
 func TestRequestByModelOnADynamicNode(t *testing.T) {
 	const model = "Tesla-V100-SXM2-16GB"
 	classes, err := deviceclasses.Modes()
@@ -110,8 +110,8 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 	}{
 		"no GPU in use":            {"", nil, "gpu-0"},
 		"a whole GPU":              {mode.Exclusive, nil, "gpu-0"},
-		"a share":                  {mode.Share, amounts{"memory": "4Gi"}, "gpu-1-share"},
-		"a share with a limit":     {mode.MPS, amounts{"memory": "4Gi"}, "gpu-1-mps"},
+		"a share":                  {mode.Share, amounts{"memory": "4Gi"}, "gpu-0"},
+		"a share with a limit":     {mode.MPS, amounts{"memory": "4Gi"}, "gpu-0"},
 		"a share that leaves none": {mode.Share, amounts{"memory": "15Gi"}, "gpu-0"},
 		"memory and compute":       {mode.CoreMem, amounts{"memory": "4Gi", "cores": "25"}, "gpu-0"},
 	} {

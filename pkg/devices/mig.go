@@ -88,15 +88,20 @@ func parseInstanceName(name string) (index int, ok bool) {
 	return index, err == nil
 }
 
-// withInstances is the pool of GPUs' devices and counters, with those of the machine's instances after them.
+// withInstances is the pool of GPUs' devices and counters, with those of the machine's instances after them. Where GPUs
+// are counted, their monitors come last: whatever else a claim asks for, the scheduler finds it before.
 func withInstances(m *gpu.Machine, o Options, devices []resourceapi.Device, counters []resourceapi.CounterSet,
 ) resourceslice.DriverResources {
+	var last []resourceapi.Device
+	if len(counters) > 0 {
+		last = monitors(m, o)
+	}
 	if len(m.Partitioned)+len(o.MIG.Gone) > 0 {
 		devices = append(devices, instances(m, o)...)
 		counters = append(counters, instanceCounters(m, o.MIG)...)
 	}
 	closeConflicts(devices, counters, o)
-	return pool(o.Pool, devices, counters)
+	return pool(o.Pool, append(devices, last...), counters)
 }
 
 // instances are the devices of the machine's instances, in the order of their GPUs and places, and

@@ -59,7 +59,7 @@ func ParseDeviceName(name string) (indices []int, m mode.Mode, err error) {
 
 // hasDevices says whether devices are published in the mode.
 func hasDevices(m mode.Mode) bool {
-	return m == mode.Exclusive || m == mode.Topology || m.Shared()
+	return m == mode.Exclusive || m == mode.Topology || m == mode.Monitor || m.Shared()
 }
 
 // parseIndices returns the ascending numbers, nil if they are not.

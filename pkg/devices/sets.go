@@ -49,6 +49,9 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	}
 	for i := range devices {
 		devices[i].ConsumesCounters = wholeGPUs(gpus[i]...)
+		if len(gpus[i]) == 1 {
+			attributes(devices[i].Attributes).setBool(v1alpha1.AttrMonitor, false)
+		}
 	}
 	counted := slices.Concat(gpus...)
 	slices.Sort(counted)

@@ -119,6 +119,9 @@ func (b *builder) readSlices() {
 					slice.Spec.Pool.Generation)
 				continue
 			}
+			if m == mode.Monitor {
+				continue // it is the GPU's that is published by itself, too
+			}
 			b.node(name).offer(b.readGPU(indices[0], device.Attributes), m, slice.Spec.Pool.Generation, &device)
 		}
 	}
@@ -211,6 +214,9 @@ func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resou
 	if m == mode.MIG {
 		b.chargeInstance(n, claim, indices[0], result.Device)
 		return
+	}
+	if m == mode.Monitor {
+		return // nothing is had of the GPU
 	}
 	for _, index := range indices {
 		c := b.gpu(n, index)

@@ -179,18 +179,17 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 	}
 }
 
-// All GPUs of a pod are of one mode, also where others have decided for some of them.
+// A dynamic node gives memory alone in mode share. GPUs that others have in another mode are passed over.
 func TestGPUsOfOneModeOnADynamicNode(t *testing.T) {
-	const four = "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi, main gpu-2-cgpu 2Gi, main gpu-3-cgpu 2Gi"
 	for name, test := range map[string]struct {
 		held           []string
 		template, want string
 	}{
-		"the first mode that enough GPUs have": {[]string{"cgpu", "share"}, "gpushare.mem-x2.main.4",
-			"main gpu-0-cgpu 2Gi, main gpu-2-cgpu 2Gi"},
-		"all GPUs have it":    {[]string{"cgpu", "cgpu"}, "gpushare.mem-x4.main.8", four},
-		"no mode has so many": {[]string{"cgpu", "share"}, "gpushare.mem-x4.main.8", ""},
-		"one GPU":             {[]string{"cgpu", "share"}, "gpushare.mem.main.4", "main gpu-0-cgpu 4Gi"},
+		"beside other modes": {[]string{"cgpu", "share"}, "gpushare.mem-x2.main.4",
+			"main gpu-1-share 2Gi, main gpu-2-share 2Gi"},
+		"too few are left": {[]string{"cgpu", "share"}, "gpushare.mem-x4.main.8", ""},
+		"one GPU":          {[]string{"cgpu", "share"}, "gpushare.mem.main.4", "main gpu-1-share 4Gi"},
+		"none is left":     {[]string{"cgpu", "cgpu", "mps", "mps"}, "gpushare.mem.main.4", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := nodeOf(t, 4, mode.Dynamic, "none")

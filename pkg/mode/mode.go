@@ -31,7 +31,13 @@ const (
 	// MIG is one claim per GPU instance of a GPU in MIG mode. It is the mode of devices and never
 	// of a node: see Serves.
 	MIG Mode = "mig"
+	// Monitor is an administrator's view of a GPU, where the scheduler would not let one see a GPU in use by the devices
+	// of other modes. It, too, is the mode of devices and never of a node.
+	Monitor Mode = "monitor"
 )
+
+// OfNode reports whether devices of the mode are there because of their node's mode.
+func (m Mode) OfNode() bool { return m != MIG && m != Monitor }
 
 // Shared says whether several claims can hold one GPU in this mode.
 func (m Mode) Shared() bool {

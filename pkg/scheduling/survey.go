@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -132,8 +133,9 @@ func (e *Surveyor) Look(p Published) (*Survey, error) {
 			c.hasGPUs[node] = len(g.Devices) > 0
 		}
 		for _, d := range g.Devices {
-			if m := d.Attributes[v1alpha1.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isPruned) {
-				c.Modes = append(c.Modes, mode.Mode(*m))
+			m := mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, ""))
+			if m != "" && m != mode.Monitor && !slices.ContainsFunc(d.Taints, isPruned) {
+				c.Modes = append(c.Modes, m)
 			}
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -290,11 +289,11 @@ func GPUsOf(node string, published []*view.Slice) (found []GPU, whole bool, err 
 	return merge(found), true, nil
 }
 
-// read returns the GPU that a device stands for; false where it stands for several, or for a MIG
-// instance.
+// read returns the GPU that a device stands for; false where it stands for several, for a MIG
+// instance, or for a monitor.
 func read(d *resourceapi.Device, uuid string) (GPU, bool) {
 	indices, m, err := devices.ParseDeviceName(d.Name)
-	if err != nil || len(indices) != 1 || m == mode.MIG {
+	if err != nil || len(indices) != 1 || !m.OfNode() {
 		return GPU{}, false
 	}
 	units, cores, closed := devices.Reserved(d)

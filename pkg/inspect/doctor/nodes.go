@@ -143,7 +143,7 @@ func modes(s *Snapshot) []Finding {
 		switching := false
 		for i := range offered {
 			// What an administrator has cut is offered whatever the node's mode is.
-			if _, m, err := devices.ParseDeviceName(offered[i].Name); err == nil && m != mode.MIG {
+			if _, m, err := devices.ParseDeviceName(offered[i].Name); err == nil && m.OfNode() {
 				has[string(m)] = true
 			}
 			switching = switching || slices.ContainsFunc(offered[i].Taints, isTaint(v1alpha1.TaintSwitching))

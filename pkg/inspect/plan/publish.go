@@ -54,8 +54,11 @@ func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceap
 		limit(all, gpus, largest)
 	}
 	rank := func(d resourceapi.Device) int {
-		if modeOf(&d) == mode.MIG {
-			return len(order) // MIG instances come last, in an order of their own
+		switch modeOf(&d) {
+		case mode.MIG:
+			return len(order) // in an order of their own
+		case mode.Monitor:
+			return len(order) + 1
 		}
 		return slices.Index(order, indexOf(&d))
 	}
@@ -82,7 +85,7 @@ func gpusOf(
 	gpus = map[int]*gpuUse{}
 	for i := range all {
 		d := &all[i]
-		if modeOf(d) == mode.MIG || indexOf(d) < 0 {
+		if !modeOf(d).OfNode() || indexOf(d) < 0 {
 			continue
 		}
 		if gpus[indexOf(d)] == nil {
@@ -116,7 +119,7 @@ func granted(c *resourceapi.ResourceClaim, pool string) map[int]usage.GPU {
 	out := map[int]usage.GPU{}
 	for _, r := range claim.Held(c, pool) {
 		indices, m, err := devices.ParseDeviceName(r.Device)
-		if err != nil || m == mode.MIG {
+		if err != nil || !m.OfNode() {
 			continue
 		}
 		has, memory, cores := out[indices[0]], r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]

@@ -146,7 +146,7 @@ func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.Re
 			return
 		}
 		for _, r := range claim.Held(c, p.pool()) {
-			if _, m, err := devices.ParseDeviceName(r.Device); err == nil && m != mode.MIG {
+			if _, m, err := devices.ParseDeviceName(r.Device); err == nil && m.OfNode() {
 				out.add(m, usersOf(c)...)
 			}
 		}

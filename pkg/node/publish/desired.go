@@ -169,7 +169,7 @@ func (w *desired) offerNothing(reason error) {
 func allClosed(stored []resourceapi.ResourceSlice) bool {
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if _, m, err := devices.ParseDeviceName(d.Name); err == nil && m == mode.MIG {
+			if _, m, err := devices.ParseDeviceName(d.Name); err == nil && !m.OfNode() {
 				continue // in the way of no mode
 			}
 			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintSwitching }) {

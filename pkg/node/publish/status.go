@@ -135,10 +135,14 @@ func (p *Publisher) Status() Status {
 	in := p.given
 	in.machine = cmp.Or(in.machine, &gpu.Machine{})
 	for _, d := range p.published {
+		_, m, err := devices.ParseDeviceName(d.Name)
+		if m == mode.Monitor {
+			continue // a view of a GPU that is there by itself, too
+		}
 		status := DeviceStatus{Name: d.Name, Unhealthy: in.deviceHealth(d.Name, d.Taints),
 			Model: attribute(d, v1alpha1.AttrModel), Isolation: attribute(d, v1alpha1.AttrIsolation),
 			IsolationLevel: attribute(d, v1alpha1.AttrIsolationLevel)}
-		if _, m, err := devices.ParseDeviceName(d.Name); err == nil {
+		if err == nil {
 			status.Mode = m
 		}
 		s.Devices = append(s.Devices, status)

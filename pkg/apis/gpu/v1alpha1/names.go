@@ -42,6 +42,9 @@ const (
 	AttrMode resourceapi.QualifiedName = "mode"
 	// AttrDynamic (bool): On nodes in mode `dynamic`: true.
 	AttrDynamic resourceapi.QualifiedName = "dynamic"
+	// AttrMonitor (bool): Where GPUs are counted, as in mode `dynamic` and with linked sets: whether the class
+	// `monitor.gpu.aliyun.com` selects the device.
+	AttrMonitor resourceapi.QualifiedName = "monitor"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
 	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`,
@@ -132,6 +135,8 @@ const (
 	// TaintConflict: Claims were allocated more of the GPU than it has
 	// (docs/troubleshooting.md#a-gpu-that-others-hold).
 	TaintConflict = DriverName + "/conflict"
+	// TaintMonitor: The device shows a GPU to claims with adminAccess (docs/topology.md#monitoring).
+	TaintMonitor = DriverName + "/monitor"
 )
 
 // MIGResourcePrefix begins the names of the extended resources of MIG profiles, which are those of NVIDIA's
