@@ -7,6 +7,7 @@ package allocatortest
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,7 @@ type Node struct {
 	beside  []*resourceapi.ResourceSlice
 	classes Classes
 	state   structured.AllocatedState
+	steps   int64
 }
 
 // compiled are the CEL expressions of earlier allocations, on whatever node: as in the scheduler, one
@@ -86,6 +88,10 @@ func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]re
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "claim"},
 		Spec: resourceapi.ResourceClaimSpec{Devices: spec}}
 	allocations, err := allocator.Allocate(ctx, node, []*resourceapi.ResourceClaim{claim})
+	// The allocator says what it did only to those who know it by more than its interface.
+	if stats := reflect.ValueOf(allocator).MethodByName("GetStats"); stats.IsValid() {
+		n.steps = stats.Call(nil)[0].FieldByName("NumAllocateOneInvocations").Int()
+	}
 	if err != nil || allocations == nil {
 		return nil, err
 	}
@@ -93,6 +99,9 @@ func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]re
 	n.Hold(results)
 	return results, nil
 }
+
+// Steps is in how many steps the last claim was allocated, or found not to fit.
+func (n *Node) Steps() int64 { return n.steps }
 
 // Devices allocates a claim and returns the names of its devices with spaces between them;
 // "" if it does not fit.

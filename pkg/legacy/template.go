@@ -3,6 +3,7 @@
 package legacy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -60,20 +61,15 @@ func (r Request) devices() resourceapi.DeviceClaim {
 		return r.devicesByGPU()
 	}
 	var claim resourceapi.DeviceClaim
+	if r.wholeGPUs() {
+		claim.Requests = r.gpusApart()
+		return claim
+	}
 	for _, c := range r.Containers {
-		switch r.Kind {
-		case GPUs:
-			claim.Requests = append(claim.Requests, newGPUs(c))
-		case NVIDIA:
-			claim.Requests = append(claim.Requests, resourceapi.DeviceRequest{Name: c.Name,
-				Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: classExclusive,
-					AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: c.GPUs}})
-		default:
-			claim.Requests = append(claim.Requests, r.share(c.Name, c, r.Count))
-		}
+		claim.Requests = append(claim.Requests, r.share(c.Name, c, r.Count))
 	}
 	switch {
-	case !r.wholeGPUs() && len(r.Containers) > 1:
+	case len(r.Containers) > 1:
 		claim.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: uuid()}}
 	case r.Kind == Memory && r.Count > 1:
 		claim.Constraints = []resourceapi.DeviceConstraint{oneMode(r.Containers[0].Name)}
@@ -81,7 +77,8 @@ func (r Request) devices() resourceapi.DeviceClaim {
 	return claim
 }
 
-// oneMode has all devices of the requests be of the same mode: of a dynamic node each GPU is offered in several.
+// oneMode has all devices of the requests be of the same mode: while the driver of a dynamic node is an earlier one, the
+// class selects a GPU in several.
 func oneMode(requests ...string) resourceapi.DeviceConstraint {
 	return resourceapi.DeviceConstraint{Requests: requests, MatchAttribute: attribute(v1alpha1.AttrMode)}
 }
@@ -220,18 +217,48 @@ func AlsoMPS(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool
 	return other, is
 }
 
-// GPUs asks for the best-linked set that is free; where none is published, for
-// single GPUs.
-func newGPUs(c Container) resourceapi.DeviceRequest {
-	exact := resourceapi.DeviceAllocationModeExactCount
-	if !hasLinkedClass(c.GPUs) {
+// gpusApart is a request for each container's own GPUs, those for most GPUs first.
+//
+// Single GPUs are in an order, as those of devicesByGPU are: whichever of them the containers get, they can be had so that
+// those of the last have the lowest indices. So each container leaves as many low indices as those after it need, and the
+// scheduler finds out early that there are too few. CPUs near them would be tied to these indices: with CPUs the first
+// container stays first, and all indices are as good.
+func (r Request) gpusApart() []resourceapi.DeviceRequest {
+	containers, ordered := slices.Clone(r.Containers), r.nearby() == 0
+	if ordered {
+		slices.SortStableFunc(containers, func(a, b Container) int { return cmp.Compare(b.GPUs, a.GPUs) })
+	}
+	var after int64
+	for _, c := range containers {
+		after += c.GPUs
+	}
+	requests := make([]resourceapi.DeviceRequest, 0, len(containers))
+	for _, c := range containers {
+		after -= c.GPUs
+		var selectors []resourceapi.DeviceSelector
+		if ordered && after > 0 {
+			selectors = append(selectors, selector(indexFrom(after)))
+		}
+		requests = append(requests, r.newGPUs(c, selectors))
+	}
+	return requests
+}
+
+// newGPUs asks for the best-linked set that is free; where none is published, for single GPUs, which the selectors are
+// for.
+func (r Request) newGPUs(c Container, selectors []resourceapi.DeviceSelector) resourceapi.DeviceRequest {
+	exact, class := resourceapi.DeviceAllocationModeExactCount, classSingle
+	if r.Kind == NVIDIA {
+		class = classExclusive
+	}
+	if r.Kind == NVIDIA || !hasLinkedClass(c.GPUs) {
 		return resourceapi.DeviceRequest{Name: c.Name, Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: classSingle, AllocationMode: exact, Count: c.GPUs,
+			DeviceClassName: class, AllocationMode: exact, Count: c.GPUs, Selectors: selectors,
 		}}
 	}
 	return resourceapi.DeviceRequest{Name: c.Name, FirstAvailable: []resourceapi.DeviceSubRequest{
 		{Name: linked, DeviceClassName: fmt.Sprintf(classLinked, c.GPUs), AllocationMode: exact, Count: 1},
-		{Name: anyGPU, DeviceClassName: classSingle, AllocationMode: exact, Count: c.GPUs},
+		{Name: anyGPU, DeviceClassName: class, AllocationMode: exact, Count: c.GPUs, Selectors: selectors},
 	}}
 }
 

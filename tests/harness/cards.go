@@ -124,12 +124,16 @@ func (c *Cluster) pool(ctx context.Context, node string) ([]resourceapi.Resource
 	return list.Items, nil
 }
 
+// devicesOfPool are the devices that claims can have something of, which a monitor is not.
 func devicesOfPool(pool []resourceapi.ResourceSlice) []resourceapi.Device {
 	var out []resourceapi.Device
 	for _, slice := range pool {
 		out = append(out, slice.Spec.Devices...)
 	}
-	return out
+	return slices.DeleteFunc(out, func(d resourceapi.Device) bool {
+		_, m, err := devices.ParseDeviceName(d.Name)
+		return err == nil && m == mode.Monitor
+	})
 }
 
 // GPUs lists the GPUs that a node publishes by themselves, ordered by index: the order of
@@ -236,7 +240,9 @@ func gpusOf(t *testing.T, claim, device string, published []GPU) []GPU {
 		if m == mode.MIG {
 			name = device
 		}
-		i := slices.IndexFunc(published, func(c GPU) bool { return c.Device == name })
+		i := slices.IndexFunc(published, func(c GPU) bool {
+			return c.Device == name || m == mode.Monitor && c.Index == int64(index)
+		})
 		if i < 0 {
 			t.Fatalf("claim %s holds device %s, and GPU %d is not published in its mode", claim, device, index)
 		}

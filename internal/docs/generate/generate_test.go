@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
@@ -234,13 +235,18 @@ func TestPublished(t *testing.T) {
 		Instances: []gpu.Instance{{UUID: "MIG-a", ProfileID: 19, Profile: "1g.10gb+me", Size: 1, MemoryMiB: 9728, SMCount: 14,
 			CopyEngines: 1, Decoders: 1, Encoders: 1, JPEGs: 1, OFAs: 1}},
 	}}
+	pools := []resourceslice.DriverResources{devices.BuildDynamic(dgx, []devices.Options{{Pool: "n/gpu",
+		Mode: mode.Exclusive}})}
 	for _, options := range []devices.Options{
 		{Pool: "n/gpu", Mode: mode.Topology, Isolation: "whole-card", IsolationLevel: "card"},
 		{Pool: "n/gpu", Mode: mode.CoreMem, Isolation: "mps", IsolationLevel: "driver", Slots: 20,
 			Limits:       map[string]gpu.Amount{dgx.GPUs[0].UUID: {Units: 4, Shares: 2}},
 			MemoryLimits: map[string]string{dgx.GPUs[0].UUID: "dmem"}},
 	} {
-		for _, slice := range devices.Build(dgx, options).Pools["n/gpu"].Slices {
+		pools = append(pools, devices.Build(dgx, options))
+	}
+	for _, pool := range pools {
+		for _, slice := range pool.Pools["n/gpu"].Slices {
 			for _, device := range slice.Devices {
 				for name := range device.Capacity {
 					capacities[string(name)] = true
@@ -252,6 +258,8 @@ func TestPublished(t *testing.T) {
 						published[string(name)] = "string"
 					case a.IntValue != nil:
 						published[string(name)] = "int"
+					case a.BoolValue != nil:
+						published[string(name)] = "bool"
 					case a.VersionValue != nil:
 						published[string(name)] = "version"
 					}

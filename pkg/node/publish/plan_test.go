@@ -53,11 +53,14 @@ func (p plan) told(reason string) string {
 	return p.events[at].message
 }
 
-// devices describes what is published, as bench.devices does.
+// devices describes what is published, as bench.devices does, without monitors.
 func (p plan) devices() string {
 	var out []string
 	for _, slice := range p.resources.Pools["n1/gpu"].Slices {
 		for _, d := range slice.Devices {
+			if strings.HasSuffix(d.Name, "-monitor") {
+				continue
+			}
 			out = append(out, d.Name+strings.Repeat("!", min(len(d.Taints), 1)))
 		}
 	}

@@ -187,7 +187,7 @@ func (b *bench) label(labels map[string]string) {
 func (b *bench) mode(value string) { b.label(map[string]string{ack.NodeLabelSchedule: value}) }
 
 // devices describes what was published last: each device's name, with "!"
-// where it is closed to new claims.
+// where it is closed to new claims. Monitors, which show GPUs and give nothing, are left out.
 func (b *bench) devices(t *testing.T) string {
 	t.Helper()
 	if len(b.published) == 0 {
@@ -197,6 +197,9 @@ func (b *bench) devices(t *testing.T) string {
 	for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
 		for _, d := range slice.Devices {
 			name := d.Name
+			if strings.HasSuffix(name, "-monitor") {
+				continue
+			}
 			if len(d.Taints) > 0 {
 				name += "!"
 			}

@@ -42,8 +42,7 @@ const (
 	AttrMode resourceapi.QualifiedName = "mode"
 	// AttrDynamic (bool): On nodes in mode `dynamic`: true.
 	AttrDynamic resourceapi.QualifiedName = "dynamic"
-	// AttrMonitor (bool): Where GPUs are counted, as in mode `dynamic` and with linked sets: whether the class
-	// `monitor.gpu.aliyun.com` selects the device.
+	// AttrMonitor (bool): Whether `monitor.gpu.aliyun.com` selects the device (docs/topology.md#monitoring).
 	AttrMonitor resourceapi.QualifiedName = "monitor"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
