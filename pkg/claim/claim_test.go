@@ -178,6 +178,8 @@ func TestGrantsRejects(t *testing.T) {
 		"whole, in MIG mode":  {allocated(one(whole("a", "gpu-2"))), "GPU 2 is no longer usable"},
 		"instance without a compute instance": {allocated(one(whole("a", "gpu-2-mig-1g-10gb-4"))),
 			"GPU 2's MIG instance 1g.10gb at slice 4 cannot be used: it has no compute instance"},
+		"a view, taken as a GPU": {allocated(one(whole("a", "gpu-1-monitor"))),
+			`device "gpu-1-monitor": it shows a GPU to claims with adminAccess and gives nothing of it`},
 		"no share ID":      {allocated(one(noShareID)), "DRAConsumableCapacity"},
 		"no memory":        {allocated(one(share("a", "gpu-0-share", "0"))), "at least 1Gi"},
 		"fraction of a Gi": {allocated(one(share("a", "gpu-0-share", "1536Mi"))), "whole number of Gi"},
@@ -203,6 +205,16 @@ func TestAdminGrantMayTakeNothing(t *testing.T) {
 	r.AdminAccess = ptr.To(true)
 	got, err := Grants(allocated([]resourceapi.DeviceRequestAllocationResult{r}), "n1/gpu", machine())
 	if err != nil || !got[0].Admin || got[0].Units != 0 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// A monitor has of a GPU what an administrator's grant of the whole of it has.
+func TestGrantOfAMonitor(t *testing.T) {
+	r := whole("monitor", "gpu-1-monitor")
+	r.AdminAccess = ptr.To(true)
+	got, err := Grants(allocated([]resourceapi.DeviceRequestAllocationResult{r}), "n1/gpu", machine())
+	if err != nil || len(got) != 1 || !got[0].Admin || got[0].Mode != mode.Exclusive || got[0].GPU.UUID != "GPU-b" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }

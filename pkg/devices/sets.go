@@ -49,9 +49,7 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	}
 	for i := range devices {
 		devices[i].ConsumesCounters = wholeGPUs(gpus[i]...)
-		if len(gpus[i]) == 1 {
-			attributes(devices[i].Attributes).setBool(v1alpha1.AttrMonitor, false)
-		}
+		attributes(devices[i].Attributes).setBool(v1alpha1.AttrMonitor, false)
 	}
 	counted := slices.Concat(gpus...)
 	slices.Sort(counted)

@@ -195,8 +195,8 @@ func TestSizeOfATopologyPool(t *testing.T) {
 		devices, slices int
 		counters        bool
 	}{
-		{"dgx1", machine(t, "dgx1"), 53, 2, true},
-		{"v100x4", machine(t, "v100x4"), 11, 2, true},
+		{"dgx1", machine(t, "dgx1"), 53 + 8, 2, true},
+		{"v100x4", machine(t, "v100x4"), 11 + 4, 2, true},
 		{"a100x8", machine(t, "a100x8"), 8, 1, false},
 		{"h200x8", machine(t, "h200x8"), 8, 1, false},
 		{"h200x8 with a lane down", weak, 8, 1, false},
@@ -270,8 +270,8 @@ func TestCountWithoutASize(t *testing.T) {
 	}
 }
 
-// The scheduler counts the GPUs of administrators' claims too: they see what is
-// free. docs/topology.md says so.
+// The scheduler counts the GPUs of administrators' claims too: by the devices that others get they see what is free
+// alone.
 func TestAdminClaimAmongCountedGPUs(t *testing.T) {
 	ctx := quiet(t)
 	n := topologyNode(t, machine(t, "dgx1"))

@@ -282,6 +282,8 @@ func meaning(taint string) string {
 		return "held by claims as they were before"
 	case v1alpha1.TaintConflict:
 		return "claims were allocated more of it than it has"
+	case v1alpha1.TaintMonitor:
+		return "only shown, to claims with adminAccess"
 	default:
 		return "taint " + taint
 	}
