@@ -245,7 +245,7 @@ func TestGPUWithTheHostsMemoryIsNotShared(t *testing.T) {
 			names = append(names, d.Name)
 		}
 	}
-	if want := []string{"gpu-0", "gpu-1", "gpu-1-share"}; !slices.Equal(names, want) {
+	if want := []string{"gpu-0", "gpu-1", "gpu-1-share", "gpu-0-monitor", "gpu-1-monitor"}; !slices.Equal(names, want) {
 		t.Errorf("on a dynamic node %q are offered, want %q", names, want)
 	}
 }

@@ -265,7 +265,14 @@ func TestWithoutCPUs(t *testing.T) {
 		"gpushare.gpu-cpu64.main.2.side.1": "gpushare.gpu.main.2.side.1",
 	} {
 		got, _ := legacy.WithoutCPUs(claimOf(template))
-		if diff := cmp.Diff(claimOf(want), got, cmpopts.EquateEmpty()); diff != "" {
+		wanted := claimOf(want)
+		if strings.HasPrefix(want, "gpushare.gpu.") {
+			// Which GPUs are near is not known, so single ones of several containers are in no order.
+			for i := range wanted.Spec.Devices.Requests[0].FirstAvailable {
+				wanted.Spec.Devices.Requests[0].FirstAvailable[i].Selectors = nil
+			}
+		}
+		if diff := cmp.Diff(wanted, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", template, diff)
 		}
 	}
