@@ -103,12 +103,15 @@ func (r *Room) InUse(claims []*resourceapi.ResourceClaim) bool {
 	return used
 }
 
-// Nearness orders nodes: those with room, then those of which most of what is asked for is
-// there, then those that are closed to the pod.
+// Nearness orders nodes: those with room, those that may have, then those of which most of what is
+// asked for is there, then those that are closed to the pod.
 func (n *NodeRoom) Nearness() int {
+	_, unsearched := n.Unsearched()
 	switch {
 	case n.Open():
 		return 3 * int(Suits)
+	case unsearched && n.Closed.By == Open:
+		return 3*int(Suits) - 1
 	case n.Closed.By == Open:
 		return int(Suits) + int(n.Farthest.Step)
 	default:

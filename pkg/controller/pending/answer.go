@@ -145,10 +145,12 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		}
 	case room.Refused != nil:
 		m.full(e.Message, a.about, now)
+	case len(room.Unsearched()) > 0:
+		text, helps := explain.Unsearched(room)
+		a = answer{text: text + ". What would help: " + helps, about: unsearched}
+		m.full(e.Message, a.about, now)
 	default:
-		if text, helps := explain.Unsearched(room); text != "" {
-			a.text, a.about, a.full = text+". What would help: "+helps, unsearched, false
-		} else if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
+		if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
 			return n.Fits && n.Closed.By != scheduling.ByPod
 		}) {
 			a = says("no node that the pod can be on has its GPUs free")
