@@ -82,7 +82,7 @@ func (r Reader) tryWaiting(ctx context.Context, s *doctor.Snapshot) error {
 		object := w.kind + "/" + w.meta.Name + " -n " + w.meta.Namespace
 		if why, is := ofSearchCost(errs[i]); is {
 			s.Dear = append(s.Dear, doctor.Refused{Object: object, Why: why})
-		} else if errs[i] != nil {
+		} else if errs[i] != nil && !strings.Contains(errs[i].Error(), "exceeded quota") { // which comes after policies
 			s.Untried = cmp.Or(s.Untried, object+": "+errs[i].Error())
 		}
 	}

@@ -54,7 +54,8 @@ func TestWhatWaitsAndWouldBeRefusedIsNamed(t *testing.T) {
 		"is not bound": {other, errors.New(said), nil, "", false},
 		"another policy refuses": {bound, errors.New("ValidatingAdmissionPolicy 'another' denied request: no"), nil,
 			"resourceclaim/dear -n a: ", false},
-		"the API server does not answer": {bound, nil, nil, "", true},
+		"a quota refuses, after all policies": {bound, errors.New("exceeded quota: gpus"), nil, "", false},
+		"the API server does not answer":      {bound, nil, nil, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(test.binding, dear, cheap, has, pod("waits", "nvidia.com/gpu"), pod("plain", "cpu"), runs)
