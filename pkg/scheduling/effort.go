@@ -14,9 +14,9 @@ import (
 )
 
 // How long the scheduler's allocator may search is bounded in looks: an answer must not depend on how busy the machine
-// is. A look is a quarter of a microsecond or less on a slow core: each step of the search takes some, one more for each
-// of the node's devices, and four for one that can be shared. A unit of the estimated cost of a CEL expression takes as
-// long.
+// is. A look is a quarter of a microsecond or less on a slow core. Each step of the search takes some, one more for
+// each of the node's devices, and four for one that can be shared. A unit of the estimated cost of a CEL expression
+// takes as long.
 const (
 	// nodeLooks is for one node: its search, and once more for the selectors. It is about twice what a pod may cost the
 	// scheduler there (100 ms), so that no pod that the policies admit is cut off, whichever the mode.

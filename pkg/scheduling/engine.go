@@ -186,8 +186,8 @@ func (e *Engine) Allocator(ctx context.Context, s Snapshot, gone func(types.UID)
 
 // setUp has the allocator go by what is held.
 func (a *Allocator) setUp(ctx context.Context) (err error) {
-	a.stock, err = a.engine.newAllocator(ctx, stockallocator.Features(), a.held, stockallocator.Classes(a.snapshot.Classes),
-		a.snapshot.Slices, a.engine.compiled)
+	a.stock, err = a.engine.newAllocator(ctx, stockallocator.Features(), a.held,
+		stockallocator.Classes(a.snapshot.Classes), a.snapshot.Slices, a.engine.compiled)
 	if err != nil {
 		return fmt.Errorf("set up the scheduler's allocator: %w", err)
 	}

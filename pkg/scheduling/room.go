@@ -66,8 +66,8 @@ func (n *NodeRoom) Unsearched() (Lack, bool) {
 	return n.Lacks[i], true
 }
 
-// Unsearched are the Lacks of the nodes that the pod can be on whose search was cut off, where none has room: then it is
-// not known whether there is room.
+// Unsearched are the Lacks of the nodes that the pod can be on whose search was cut off, where none has room: then it
+// is not known whether there is room.
 func (r *Room) Unsearched() (lacks []Lack) {
 	if r.Refused != nil || r.Fits() {
 		return nil

@@ -33,9 +33,9 @@ func (s *site) asksInTooManyWays() {
 
 // A pod whose nodes were not searched to the end is told so, not that others have its GPUs, and not that they are free.
 func TestPodsAreToldThatTheirNodesWereNotSearchedToTheEnd(t *testing.T) {
-	const told = warning + "whether a node has room for its GPUs is not known: 1 node that it can be on was not searched " +
-		"to the end: the requests can be met in too many ways. What would help: fewer devices, requests and alternatives " +
-		"in one pod, or a matchAttribute constraint that ties requests to one GPU"
+	const told = warning + "whether a node has room for its GPUs is not known: 1 node that it can be on was not " +
+		"searched to the end: the requests can be met in too many ways. What would help: fewer devices, requests and " +
+		"alternatives in one pod, or a matchAttribute constraint that ties requests to one GPU"
 	run(t, func(s *site) {
 		s.asksInTooManyWays()
 		time.Sleep(time.Minute)

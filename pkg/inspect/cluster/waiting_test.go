@@ -58,7 +58,8 @@ func TestWhatWaitsAndWouldBeRefusedIsNamed(t *testing.T) {
 		"the API server does not answer":      {bound, nil, nil, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(test.binding, dear, cheap, has, pod("waits", "nvidia.com/gpu"), pod("plain", "cpu"), runs)
+			client := fake.NewClientset(test.binding, dear, cheap, has, pod("waits", "nvidia.com/gpu"), pod("plain", "cpu"),
+				runs)
 			var tried []string
 			client.PrependReactor("create", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 				create, is := a.(clienttesting.CreateActionImpl)

@@ -313,8 +313,8 @@ func TestFindings(t *testing.T) {
 				func(b *admissionv1.ValidatingAdmissionPolicyBinding) bool {
 					return b.Spec.PolicyName == doctor.SearchCost[0]
 				})
-		}, "warning policies validatingadmissionpolicy/gpushare-search-cost: bound by nothing: gpushare-search-cost (what a " +
-			"pod may cost the scheduler is not bounded"},
+		}, "warning policies validatingadmissionpolicy/gpushare-search-cost: bound by nothing: gpushare-search-cost (what " +
+			"a pod may cost the scheduler is not bounded"},
 		"a claim older than the bounds": {func(s *doctor.Snapshot) {
 			s.Dear = []doctor.Refused{{Object: "resourceclaim/c -n a", Why: "17 requests"}}
 		}, "warning search-cost resourceclaim/c -n a: it is older than the policies that bound what a pod may cost the " +

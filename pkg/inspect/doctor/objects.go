@@ -233,12 +233,13 @@ func dear(s *Snapshot) []Finding {
 	var out []Finding
 	for _, r := range s.Dear {
 		out = append(out, Finding{Level: Warning, Object: r.Object,
-			Text: "it is older than the policies that bound what a pod may cost the scheduler, and would be refused now: " + r.Why,
-			Do:   "delete it and its pods, and create them again within the bounds: until then each try to place one takes long"})
+			Text: "it is older than the policies that bound what a pod may cost the scheduler, and would be refused now: " +
+				r.Why,
+			Do: "delete it and its pods, and create them again within the bounds: until then each try to place one takes long"})
 	}
 	if s.Untried != "" {
-		out = append(out, Finding{Level: Note, Text: "whether all that waits keeps to the bounds of what a pod may cost the " +
-			"scheduler is not known: " + s.Untried,
+		out = append(out, Finding{Level: Note, Text: "whether all that waits keeps to the bounds of what a pod may cost " +
+			"the scheduler is not known: " + s.Untried,
 			Do: "run it as who may create pods and claims in all namespaces: it asks by dry runs"})
 	}
 	return out

@@ -11,8 +11,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// manyWays is a template of more requests than a node of four GPUs can serve at once, each of which it can serve in four
-// ways, and a Deployment of two pods that use it.
+// manyWays is a template of more requests than a node of four GPUs can serve at once, each of which it can serve in
+// four ways, and a Deployment of two pods that use it.
 func manyWays(labels string) string {
 	var requests []string
 	for i := range 32 {
@@ -49,9 +49,9 @@ func TestPodsOfWhichItIsNotKnownAreCountedApart(t *testing.T) {
 		t.Errorf("%d fit, %d wait, of %d it is not known", made.Fits, made.Waits, made.Unsearched)
 	}
 	text := printed(t, made)
-	contains(t, text, "1 of 3 pods would find room, 0 would wait; of 2 it is not known, as nodes were not searched to the "+
-		"end.", "  not searched to the end\n", "2 pods: whether a node has room for its GPUs is not known: 1 node that it "+
-		"can be on was not searched to the end: the requests can be met in too many ways.")
+	contains(t, text, "1 of 3 pods would find room, 0 would wait; of 2 it is not known, as nodes were not searched to "+
+		"the end.", "  not searched to the end\n", "2 pods: whether a node has room for its GPUs is not known: 1 node "+
+		"that it can be on was not searched to the end: the requests can be met in too many ways.")
 	if strings.Contains(text, "would wait\n") || strings.Contains(text, "no node has room") {
 		t.Errorf("it says of pods of which it is not known that they wait:\n%s", text)
 	}

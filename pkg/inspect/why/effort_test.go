@@ -26,8 +26,8 @@ func manyWays(name string) *resourceapi.ResourceClaim {
 
 // A search that was cut off says neither that the pod fits nor that no node has room.
 func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
-	const unknown = "whether a node has room for its GPUs is not known: 1 node that it can be on was not searched to the " +
-		"end: the requests can be met in too many ways.\n"
+	const unknown = "whether a node has room for its GPUs is not known: 1 node that it can be on was not searched to " +
+		"the end: the requests can be met in too many ways.\n"
 	loop := asking("team-a", "loop", "share.gpu.aliyun.com", "2Gi")
 	loop.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 		Expression: `lists.range(900).all(x, lists.range(100).all(y, x + y >= 0))`}}}
@@ -39,8 +39,8 @@ func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
 	}{
 		"a pod": {func(in *why.Input) { waiting(in, manyWays("c")) }, []string{"waits: " + unknown,
 			"not searched to the end: the requests", "- fewer devices, requests and alternatives in one pod"}, false},
-		"a claim without a pod": {func(in *why.Input) { in.Claim = manyWays("c") }, []string{"As things are, whether a node " +
-			"has room for its GPUs is not known: 1 node "}, false},
+		"a claim without a pod": {func(in *why.Input) { in.Claim = manyWays("c") }, []string{"As things are, whether a " +
+			"node has room for its GPUs is not known: 1 node "}, false},
 		"selectors": {func(in *why.Input) { waiting(in, loop) }, []string{"the selectors take too long to evaluate",
 			"- selectors without loops"}, false},
 		"one request that can never be met": {func(in *why.Input) {
