@@ -55,7 +55,7 @@ func (s *search) Err() error {
 	if s.steps++; s.cutOff() {
 		return ErrUnsearched
 	}
-	return s.Context.Err() //nolint:wrapcheck // It is a context.
+	return s.Context.Err()
 }
 
 func (s *search) cutOff() bool { return s.steps > s.most }
@@ -106,7 +106,7 @@ func (e *Engine) cost(claim *resourceapi.ResourceClaim) int64 {
 				known, ok := e.costs.Get(expression)
 				cost, _ := known.(int64)
 				if !ok {
-					cost = int64(min(stockallocator.Cost(expression), nodeLooks+1)) //nolint:gosec // It is bounded.
+					cost = int64(min(stockallocator.Cost(expression), nodeLooks+1))
 					e.costs.Add(expression, cost)
 				}
 				sum = min(sum+cost, nodeLooks+1)
