@@ -63,7 +63,7 @@ func TestOptionClaimsForGPUs(t *testing.T) {
 	}{
 		"one":       {one(), "gpushare.nvidia.c.1 c:c"},
 		"several":   {pod("p", nil, limited("c", "nvidia.com/gpu 8")), "gpushare.nvidia.c.8 c:c"},
-		"the most":  {pod("p", nil, limited("c", "nvidia.com/gpu 32")), "gpushare.nvidia.c.32 c:c"},
+		"the most":  {pod("p", nil, limited("c", "nvidia.com/gpu 12")), "gpushare.nvidia.c.12 c:c"},
 		"none of c": {pod("p", nil, limited("c", "nvidia.com/gpu 0"), limited("d", "")), "c=0 c=0"},
 		"two of three containers": {
 			pod("p", nil, limited("a", "nvidia.com/gpu 1"), limited("b", ""), limited("c", "nvidia.com/gpu 2")),

@@ -138,7 +138,7 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 		namespace(patient, "gpu.aliyun.com/max-grace-seconds", "7200"),
 		namespace(hasty, "gpu.aliyun.com/max-grace-seconds", "120"),
 		namespace(patientTypo, "gpu.aliyun.com/max-grace-seconds", "2h"),
-		namespace(counted), namespace(countedTwice),
+		namespace(counted, "gpu.aliyun.com/costly-claims", "allowed"), namespace(countedTwice, "gpu.aliyun.com/costly-claims", "allowed"),
 		quotaFor(counted, "gpu", "gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
 		quotaFor(countedTwice, "gib", "requests.deviceclass.resource.kubernetes.io/gib.quota.gpu.aliyun.com"),
 		quotaFor(countedTwice, "percent", "percent.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),

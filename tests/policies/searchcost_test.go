@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// ownClass is an administrator's DeviceClass.
+func ownClass(name, selector string) *resourceapi.DeviceClass {
+	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: selector}}}}}
+}
+
+// costly is a server with the classes of administrators, and a namespace that is allowed costly claims.
+func costly(t *testing.T) *server {
+	return shared("costly", func() *server {
+		return newServerWith(t, []runtime.Object{
+			ownClass("any.example.com", `device.driver == "gpu.aliyun.com"`),
+			ownClass("team-share", `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?mode.orValue("") == "share"`),
+			ownClass("nic.example.com", `device.driver == "nic.example.com"`),
+			namespace("trusted", "gpu.aliyun.com/costly-claims", "allowed"),
+		})
+	})
+}
+
+type requestOption func(*resourceapi.ExactDeviceRequest)
+
+func memory(amount string) requestOption {
+	return func(r *resourceapi.ExactDeviceRequest) {
+		r.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": resource.MustParse(amount)}}
+	}
+}
+
+func count(n int64) requestOption { return func(r *resourceapi.ExactDeviceRequest) { r.Count = n } }
+
+func all() requestOption {
+	return func(r *resourceapi.ExactDeviceRequest) { r.AllocationMode = resourceapi.DeviceAllocationModeAll }
+}
+
+func where(expressions ...string) requestOption {
+	return func(r *resourceapi.ExactDeviceRequest) {
+		for _, e := range expressions {
+			r.Selectors = append(r.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+		}
+	}
+}
+
+// of is n requests for a class of this driver, or for one with a dot in its name or team-share.
+func of(n int, class string, options ...requestOption) []resourceapi.DeviceRequest {
+	var requests []resourceapi.DeviceRequest
+	for i := range n {
+		r := exactly(fmt.Sprintf("r%d-%s", i, strings.ReplaceAll(class, ".", "-")), class)
+		if class == "gpu" {
+			r.Exactly.DeviceClassName = "gpu.aliyun.com"
+		}
+		if strings.HasSuffix(class, ".com") || class == "team-share" {
+			r.Exactly.DeviceClassName = class
+		}
+		for _, o := range options {
+			o(r.Exactly)
+		}
+		requests = append(requests, r)
+	}
+	return requests
+}
+
+func claimFor(parts ...[]resourceapi.DeviceRequest) resourceapi.DeviceClaim {
+	var claim resourceapi.DeviceClaim
+	for _, part := range parts {
+		for _, r := range part {
+			r.Name = fmt.Sprintf("r%d", len(claim.Requests))
+			claim.Requests = append(claim.Requests, r)
+		}
+	}
+	return claim
+}
+
+// together ties all requests of a claim to one GPU.
+func together(claim resourceapi.DeviceClaim) resourceapi.DeviceClaim {
+	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{
+		MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))})
+	return claim
+}
+
+func linkedOrSingle(gpus int64) []resourceapi.DeviceRequest {
+	r := firstOf("gpus", fmt.Sprintf("linked-%d.topology", gpus), "single.topology")
+	r.FirstAvailable[1].Count = gpus
+	return []resourceapi.DeviceRequest{r}
+}
+
+// Nobody who means well is refused.
+func TestClaimsThatAreSearchedQuickly(t *testing.T) {
+	s := costly(t)
+	for name, claim := range map[string]resourceapi.DeviceClaim{
+		"one share":                     claimFor(of(1, "share", memory("3Gi"))),
+		"four shares of one size":       claimFor(of(4, "share", memory("2Gi"))),
+		"four shares, largest first":    claimFor(of(1, "mps", memory("8Gi")), of(2, "mps", memory("4Gi")), of(1, "mps", memory("1Gi"))),
+		"two shares of any size":        claimFor(of(1, "cgpu", memory("1Gi")), of(1, "cgpu", memory("4Gi"))),
+		"a whole GPU and a share":       claimFor(of(1, "exclusive"), of(1, "share", memory("1Gi"))),
+		"eight whole GPUs":              claimFor(of(1, "exclusive", count(8))),
+		"eight of a model":              claimFor(of(1, "exclusive.nvidia-a10", count(8))),
+		"eight of any mode":             claimFor(of(1, "gpu", count(8))),
+		"all GPUs of a node":            claimFor(of(1, "exclusive", all())),
+		"sixteen, in two requests":      claimFor(of(1, "exclusive", count(8), where(`device.attributes["gpu.aliyun.com"].index >= 8`)), of(1, "exclusive", count(8))),
+		"a share of each of eight GPUs": claimFor(of(1, "share", count(8), memory("1Gi"))),
+		"sixteen shares of one GPU":     together(claimFor(of(16, "share", memory("1Gi")))),
+		"a linked set, or as many":      claimFor(linkedOrSingle(8)),
+		"two linked sets, or as many":   claimFor(linkedOrSingle(2), linkedOrSingle(2)),
+		"linked sets":                   claimFor(of(1, "linked-2.topology", count(4))),
+		"MIG instances":                 claimFor(of(1, "1g.10gb.mig", count(4))),
+		"three MIG instances":           claimFor(of(3, "1g.10gb.mig")),
+		"a share of one's own class":    claimFor(of(4, "team-share", memory("1Gi"))),
+		"one of any":                    claimFor(of(1, "any.example.com")),
+		"another driver's":              claimFor(of(16, "nic.example.com", count(2))),
+		"another driver's, with GPUs":   claimFor(of(8, "nic.example.com"), of(1, "exclusive", count(8))),
+		"quota": claimFor([]resourceapi.DeviceRequest{
+			firstOf("a", "share", "gib.quota", "percent.quota"), firstOf("b", "share", "gib.quota", "percent.quota"),
+			firstOf("c", "share", "gib.quota", "percent.quota"), firstOf("d", "share", "gib.quota", "percent.quota")}),
+		"selectors": claimFor(of(1, "share", where(`device.attributes["gpu.aliyun.com"].?model.orValue("") in ["NVIDIA A10 (24GB)", "x"]`,
+			`device.attributes["gpu.aliyun.com"].?productName.orValue("").startsWith("NVIDIA")`,
+			`device.capacity["gpu.aliyun.com"].memory.compareTo(quantity("8Gi")) >= 0`))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: claim}); err != nil {
+				t.Errorf("refused: %v", err)
+			}
+		})
+	}
+}
+
+// What takes the scheduler long, of each kind that was found (docs/internals/search-cost.md), is refused in words
+// that say what to write instead.
+func TestClaimsThatAreSearchedForLong(t *testing.T) {
+	s := costly(t)
+	never := where("false")
+	alternatives := firstOf("a", "share", "cgpu", "mps", "share", "share", "share", "share", "share")
+	for name, tc := range map[string]struct {
+		claim resourceapi.DeviceClaim
+		says  string
+	}{
+		"fifteen shares, and one that no GPU has":   {claimFor(of(15, "share", memory("1Gi")), of(1, "share", memory("500Gi"))), "the largest first"},
+		"three shares, and one that no GPU has":     {claimFor(of(3, "share", memory("1Gi")), of(1, "share", memory("500Gi"))), "the largest first"},
+		"three shares, and one nowhere":             {claimFor(of(3, "share", memory("1Gi")), of(1, "share", memory("1Gi"), never)), "costly-claims=allowed"},
+		"four whole GPUs, each in a request":        {claimFor(of(3, "exclusive"), of(1, "exclusive", never)), "Put a request with a count last"},
+		"eight GPUs, and a share":                   {claimFor(of(1, "gpu", count(8)), of(1, "share")), "Put a request with a count last"},
+		"four shares, and another driver's":         {claimFor(of(4, "share"), of(1, "nic.example.com")), "independently"},
+		"sixteen GPUs":                              {claimFor(of(1, "exclusive", count(16))), "allocationMode: All"},
+		"seventeen shares":                          {claimFor(of(1, "share", count(17))), "It may ask for 12"},
+		"seven instances":                           {claimFor(of(1, "1g.10gb.mig", count(7))), "It may ask for 4"},
+		"alternatives":                              {claimFor([]resourceapi.DeviceRequest{alternatives, alternatives}, of(1, "share")), "independently"},
+		"alternatives on one GPU":                   {together(claimFor([]resourceapi.DeviceRequest{alternatives, alternatives, alternatives, alternatives, alternatives})), "independently"},
+		"an administrator's class":                  {claimFor(of(2, "any.example.com"), of(1, "any.example.com", never)), "independently"},
+		"topology of any size":                      {claimFor(of(2, "topology"), of(1, "topology", never)), "independently"},
+		"a loop":                                    {claimFor(of(1, "share", where(`lists.range(9).all(x, x >= 0)`))), "calls range()"},
+		"a loop, spaced":                            {claimFor(of(1, "share", where("[1, 2].all\n\t(x, x > 0)"))), "loops"},
+		"a loop behind a comment":                   {claimFor(of(1, "share", where("[1].all//\n(x, x > 0)"))), "comments"},
+		"a loop in a string that is none":           {claimFor(of(1, "share", where(`"\"" + [1].map(x, "a")[0] + "\"" != ""`))), "backslashes"},
+		"doubling":                                  {claimFor(of(1, "share", where(`optional.of("a").optMap(x, x + x).orValue("") != ""`))), "calls of()"},
+		"many selectors":                            {claimFor(of(1, "share", where("1 == 1", "2 == 2", "3 == 3", "4 == 4", "5 == 5"))), "4 in a request"},
+		"a loop in an administrator's class' claim": {claimFor(of(1, "any.example.com", where(`[1].exists(x, x == 1)`))), "calls exists()"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: tc.claim})
+			if err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got %v, want a refusal with %q", err, tc.says)
+			}
+			if err := s.createClaimIn("trusted", resourceapi.ResourceClaimSpec{Devices: tc.claim}); err != nil {
+				t.Errorf("refused where costly claims are allowed: %v", err)
+			}
+		})
+	}
+}
+
+// claimsPod is a pod with these claims, by template, or by name where it begins with "named-".
+func claimsPod(name string, claims ...string) *corev1.Pod {
+	p := pod(name, nil, limited("c", ""))
+	for i, c := range claims {
+		entry := corev1.PodResourceClaim{Name: fmt.Sprintf("c%d", i)}
+		if strings.HasPrefix(c, "named-") {
+			entry.ResourceClaimName = &c
+		} else {
+			entry.ResourceClaimTemplateName = &c
+		}
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, entry)
+	}
+	return p
+}
+
+// withGPUs has a container of the pod ask for an extended resource.
+func withGPUs(p *corev1.Pod, name corev1.ResourceName, amounts ...string) *corev1.Pod {
+	for i, amount := range amounts {
+		list := corev1.ResourceList{name: resource.MustParse(amount)}
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprintf("g%s%d", strings.ToLower(string(name[:2])), i),
+			Resources: corev1.ResourceRequirements{Limits: list, Requests: list}})
+	}
+	return p
+}
+
+func claimTemplate(name string, claim resourceapi.DeviceClaim) *resourceapi.ResourceClaimTemplate {
+	return &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name},
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: claim}}}
+}
+
+// A pod with several claims is refused if its templates are there, and its claims if it is.
+func TestClaimsOfOnePod(t *testing.T) {
+	specs := map[string]resourceapi.DeviceClaim{
+		"one":       claimFor(of(1, "share", memory("1Gi"))),
+		"two":       claimFor(of(2, "share", memory("2Gi"))),
+		"unlike":    claimFor(of(1, "share", memory("1Gi")), of(1, "exclusive")),
+		"rising":    claimFor(of(1, "share", memory("1Gi")), of(1, "share", memory("2Gi"))),
+		"four":      claimFor(of(4, "share", memory("2Gi"))),
+		"eight":     claimFor(of(1, "exclusive", count(8))),
+		"whole":     claimFor(of(1, "exclusive", all())),
+		"sixteen":   together(claimFor(of(16, "share", memory("1Gi")))),
+		"nics":      claimFor(of(8, "nic.example.com")),
+		"own":       claimFor(of(1, "any.example.com")),
+		"own-eight": claimFor(of(2, "any.example.com")),
+		"named-one": claimFor(of(1, "share")), "named-four": claimFor(of(4, "share")),
+	}
+	type pods struct {
+		claims  []string
+		gpus    []string // of containers beside
+		refused bool
+	}
+	cases := map[string]pods{
+		"one claim for anything":               {claims: []string{"four"}},
+		"two, for a share each":                {claims: []string{"one", "one"}},
+		"two, for two shares each":             {claims: []string{"two", "two"}},
+		"two, for 16 shares of one GPU each":   {claims: []string{"sixteen", "sixteen"}},
+		"GPUs beside other devices":            {claims: []string{"two", "nics"}},
+		"all GPUs beside other devices":        {claims: []string{"nics", "nics", "nics", "nics", "nics", "whole"}},
+		"other devices alone":                  {claims: []string{"nics", "nics", "nics", "nics", "nics", "nics", "nics"}},
+		"three, for a share each":              {claims: []string{"one", "sixteen", "named-one"}},
+		"five of one template":                 {claims: []string{"one", "one", "one", "one", "one"}},
+		"six of one template":                  {claims: []string{"one", "one", "one", "one", "one", "one"}, refused: true},
+		"four, of several":                     {claims: []string{"one", "one", "one", "sixteen"}, refused: true},
+		"two, for four shares":                 {claims: []string{"one", "four"}, refused: true},
+		"two, for eight GPUs":                  {claims: []string{"eight", "eight"}, refused: true},
+		"two, for unlike devices":              {claims: []string{"unlike", "one"}, refused: true},
+		"two, the smaller first":               {claims: []string{"one", "rising"}, refused: true},
+		"a claim by name":                      {claims: []string{"named-four", "nics"}, refused: true},
+		"an administrator's class":             {claims: []string{"own", "own-eight"}, refused: true},
+		"a claim and GPUs of containers":       {claims: []string{"two"}, gpus: []string{"1"}},
+		"a claim and many GPUs of containers":  {claims: []string{"two"}, gpus: []string{"8"}, refused: true},
+		"two claims and a GPU of a container":  {claims: []string{"two", "one"}, gpus: []string{"1"}, refused: true},
+		"other devices and GPUs of containers": {claims: []string{"nics"}, gpus: []string{"8"}},
+	}
+	podOf := func(name string, claims, gpus []string) *corev1.Pod {
+		return withGPUs(claimsPod(strings.NewReplacer(" ", "-", ",", "").Replace(strings.ToLower(name)), claims...), "nvidia.com/gpu", gpus...)
+	}
+	var templates, admitted []runtime.Object
+	for name, spec := range specs {
+		if strings.HasPrefix(name, "named-") {
+			templates = append(templates, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name},
+				Spec: resourceapi.ResourceClaimSpec{Devices: spec}})
+			continue
+		}
+		tmpl := claimTemplate(name, spec)
+		if strings.HasPrefix(name, "own") {
+			tmpl.Labels = map[string]string{"gpu.aliyun.com/own-class": "true"}
+		}
+		templates = append(templates, tmpl)
+	}
+	for name, tc := range cases {
+		p, err := costly(t).create(podOf(name, tc.claims, tc.gpus))
+		if err != nil {
+			t.Fatalf("%s, while its claims are not there: %v", name, err)
+		}
+		p.UID = types.UID("uid-of-" + p.Name)
+		admitted = append(admitted, p)
+	}
+	withClaims, withPods := newServerWith(t, templates), newServerWith(t, admitted)
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := podOf(name, tc.claims, tc.gpus)
+			_, err := withClaims.create(p)
+			if tc.refused != (err != nil) {
+				t.Errorf("with its claims there: got %v, want a refusal %v", err, tc.refused)
+			}
+			if err != nil && !strings.Contains(err.Error(), "costly-claims=allowed") {
+				t.Errorf("the refusal does not say what helps: %v", err)
+			}
+			var refusals int
+			for i, c := range tc.claims {
+				claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: c}, Spec: resourceapi.ResourceClaimSpec{Devices: specs[c]}}
+				if !strings.HasPrefix(c, "named-") {
+					claim.Name = fmt.Sprintf("%s-c%d-x", p.Name, i)
+					claim.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: fmt.Sprintf("c%d", i)}
+					claim.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: p.Name, UID: types.UID("uid-of-" + p.Name)}}
+				}
+				if strings.HasPrefix(c, "own") {
+					claim.Labels = map[string]string{"gpu.aliyun.com/own-class": "true"}
+				}
+				if err := withPods.validate(&user.DefaultInfo{Name: "somebody"}, claim, nil, "ResourceClaim",
+					resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), admission.Create); err != nil {
+					refusals++
+				}
+			}
+			if tc.refused != (refusals > 0) {
+				t.Errorf("with the pod there: %d of its claims refused, want any: %v", refusals, tc.refused)
+			}
+		})
+	}
+}
+
+// What containers ask for by extended resources counts like requests.
+func TestGPUsOfContainers(t *testing.T) {
+	s := shared("extended", func() *server {
+		own := ownClass("team", `device.driver == "gpu.aliyun.com"`)
+		own.Spec.ExtendedResourceName = ptr.To("example.com/gpu")
+		nic := ownClass("nic.example.com", `device.driver == "nic.example.com"`)
+		nic.Spec.ExtendedResourceName = ptr.To("example.com/nic")
+		return newServerWith(t, []runtime.Object{own, nic})
+	})
+	const byClass = "deviceclass.resource.kubernetes.io/"
+	for name, tc := range map[string]struct {
+		resource corev1.ResourceName
+		amounts  []string
+		more     corev1.ResourceName
+		refused  bool
+	}{
+		"eight GPUs":                      {resource: "nvidia.com/gpu", amounts: []string{"8"}},
+		"four containers with two":        {resource: "nvidia.com/gpu", amounts: []string{"2", "2", "2", "2"}},
+		"four containers with a share":    {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}},
+		"five containers":                 {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1"}},
+		"eight containers":                {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1", "1", "1", "1"}, refused: true},
+		"sixteen GPUs":                    {resource: "nvidia.com/gpu", amounts: []string{"16"}, refused: true},
+		"shares and a whole GPU":          {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"}, more: "nvidia.com/gpu"},
+		"four shares and a whole GPU":     {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}, more: "nvidia.com/gpu", refused: true},
+		"MIG instances":                   {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"4"}},
+		"seven MIG instances":             {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"7"}, refused: true},
+		"an administrator's":              {resource: "example.com/gpu", amounts: []string{"1", "1"}},
+		"an administrator's, many":        {resource: "example.com/gpu", amounts: []string{"1", "1", "1", "1"}, refused: true},
+		"an administrator's by its class": {resource: byClass + "team", amounts: []string{"2", "2"}, refused: true},
+		"another driver's":                {resource: "example.com/nic", amounts: []string{"8", "8", "8", "8", "8", "8"}},
+		"another driver's by its class":   {resource: byClass + "nic.example.com", amounts: []string{"8", "8", "8", "8"}},
+		"a device plugin's":               {resource: "example.com/fpga", amounts: []string{"8", "8", "8", "8", "8", "8", "8"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := withGPUs(pod("p", nil, limited("c", "")), tc.resource, tc.amounts...)
+			if tc.more != "" {
+				p = withGPUs(p, tc.more, "1")
+			}
+			_, err := s.create(p)
+			if tc.refused != (err != nil) {
+				t.Fatalf("got %v, want a refusal %v", err, tc.refused)
+			}
+			if err != nil && !strings.Contains(err.Error(), "costly-claims=allowed") {
+				t.Errorf("the refusal does not say what helps: %v", err)
+			}
+		})
+	}
+}
+
+// What pods ask for in ACK's manner, the driver's own templates among it, is as many containers and GPUs as before.
+func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
+	s := newServer(t)
+	names := []string{"gpushare.mem-x8-whole.main.64"}
+	for containers := 1; containers <= 16; containers++ {
+		var memory, cores string
+		for i := range containers {
+			memory, cores = fmt.Sprintf("%s.c%d.2", memory, i), fmt.Sprintf("%s.c%d.2-5", cores, i)
+		}
+		names = append(names, "gpushare.mem"+memory, "gpushare.core"+cores, "gpushare.mem-cpu4"+memory)
+	}
+	for gpus := 1; gpus <= 32; gpus++ {
+		names = append(names, fmt.Sprintf("gpushare.gpu.main.%d", gpus), fmt.Sprintf("gpushare.nvidia.main.%d", gpus))
+		if gpus > 1 {
+			names = append(names, fmt.Sprintf("gpushare.mem-x%d.main.%d", gpus, gpus))
+		}
+		if gpus > 1 && gpus <= 8 {
+			names = append(names, fmt.Sprintf("gpushare.mem-x%d.a.%d.b.%[1]d", gpus, gpus), fmt.Sprintf("gpushare.core-x%d.a.%d-%d.b.%[2]d-%[3]d", gpus, gpus, 5*gpus))
+		}
+	}
+	for _, each := range [][]int{{1, 1}, {2, 2}, {4, 4}, {8, 8}, {1, 2}, {4, 2, 2}, {2, 2, 2, 2}, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}, {5, 5, 5}} {
+		gpus, nvidia := "gpushare.gpu", "gpushare.nvidia"
+		for i, n := range each {
+			gpus, nvidia = fmt.Sprintf("%s.c%d.%d", gpus, i, n), fmt.Sprintf("%s.c%d.%d", nvidia, i, n)
+		}
+		names = append(names, gpus, nvidia)
+	}
+	for _, name := range names {
+		request, err := legacy.ParseName(name)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := s.createClaim(request.Template(team).Spec.Spec); err != nil {
+			t.Errorf("%s: %.250v", name, err)
+		}
+	}
+}
