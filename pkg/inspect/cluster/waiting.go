@@ -116,7 +116,7 @@ func asksForDevices(pod *corev1.Pod) bool {
 // again is what an object is created again with, under another name.
 func again(of metav1.ObjectMeta) metav1.ObjectMeta {
 	out := written(of)
-	out.Name, out.GenerateName = "", "doctor-"
+	out.Name, out.GenerateName, out.OwnerReferences = "", "doctor-", of.OwnerReferences
 	return out
 }
 

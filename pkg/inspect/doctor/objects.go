@@ -20,8 +20,15 @@ import (
 // stuckAfter is for how long a claim may be in a state that passes.
 const stuckAfter = 5 * time.Minute
 
-// SearchCost are the policies that bound what a pod may cost the scheduler.
-var SearchCost = []string{"gpushare-search-cost"}
+// SearchCost are the policies that bound what a pod may cost the scheduler; searchCostMutating are those that write what
+// they go by.
+var (
+	SearchCost = []string{
+		"gpushare-search-cost", "gpushare-search-cost-pods", "gpushare-several-claims-claim",
+		"gpushare-several-claims-named", "gpushare-several-claims-template",
+	}
+	searchCostMutating = []string{"gpushare-own-classes", "gpushare-several-claims"}
+)
 
 // The names of the driver's other policies (deployments/manifests; a test compares them): guards
 // that keep what the driver's accounts may do to what they have to, and checks of claims; and
@@ -112,6 +119,9 @@ func sameSelector(a, b resourceapi.DeviceSelector) bool {
 // policy is a policy and what its binding is.
 type policy struct{ there, bound bool }
 
+// unboundedSearch is what it means where one of SearchCost is off.
+const unboundedSearch = "what a pod may cost the scheduler is not bounded: one can keep it busy for all others"
+
 // policies looks for admission policies that are missing, or that nothing binds.
 func policies(s *Snapshot) []Finding {
 	var out []Finding
@@ -140,12 +150,12 @@ func policies(s *Snapshot) []Finding {
 		"validatingadmissionpolicybindings.admissionregistration.k8s.io") {
 		out = append(out, lacking(validatingKind, guards, validating, Error,
 			"a guard of the driver's rights, or a check of claims, is off")...)
-		out = append(out, lacking(validatingKind, SearchCost, validating, Warning,
-			"what a pod may cost the scheduler is not bounded: one can keep it busy for all others")...)
+		out = append(out, lacking(validatingKind, SearchCost, validating, Warning, unboundedSearch)...)
 		out = append(out, lacking(validatingKind, legacyValidating, validating, Warning, "legacy pods are not checked")...)
 	}
 	if !s.cannotRead("mutatingadmissionpolicies.admissionregistration.k8s.io",
 		"mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
+		out = append(out, lacking(mutatingKind, searchCostMutating, mutating, Warning, unboundedSearch)...)
 		out = append(out, lacking(mutatingKind, legacyMutating, mutating, Warning, "legacy pods are not converted")...)
 	}
 	return out
