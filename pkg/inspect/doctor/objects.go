@@ -20,8 +20,8 @@ import (
 // stuckAfter is for how long a claim may be in a state that passes.
 const stuckAfter = 5 * time.Minute
 
-// SearchCost are the policies that bound what a pod may cost the scheduler; searchCostMutating are those that write what
-// they go by.
+// SearchCost are the policies that bound what a pod may cost the scheduler; searchCostMutating are those that write
+// what they go by.
 var (
 	SearchCost = []string{
 		"gpushare-search-cost", "gpushare-search-cost-pods", "gpushare-several-claims-claim",
