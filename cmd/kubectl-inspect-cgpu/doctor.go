@@ -25,8 +25,8 @@ func newDoctor(o *options) *cobra.Command {
 		Short: "Look for what is not in order with the driver, and say what to do",
 		Long: "Look for what is not in order with the driver: its pods and their versions, nodes that offer no GPUs or " +
 			"others than their label says, device plugins, unhealthy GPUs, DeviceClasses, admission policies, stuck claims, " +
-			"legacy pods (which ask for GPUs as on ACK, by aliyun.com/gpu-mem) that were not converted. It only reads, and " +
-			"sees what the API server shows.\n" +
+			"legacy pods (which ask for GPUs as on ACK, by aliyun.com/gpu-mem) that were not converted. It changes nothing, " +
+			"and sees what the API server shows: what policies say of pods and claims that wait it asks by dry runs.\n" +
 			"The exit code is 0 if nothing has to be done, 2 if something was found, 1 if it could not look.",
 		Example: "  kubectl inspect cgpu doctor\n" +
 			"  kubectl inspect cgpu doctor -o json    # for programs: {\"checks\": [...], \"findings\": [...]}",

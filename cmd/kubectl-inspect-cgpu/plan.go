@@ -136,8 +136,11 @@ func (o *options) printPlan(ctx context.Context, in plan.Input) error {
 	if made.Nothing() {
 		return errors.New("nothing was planned: all that the manifests have was skipped")
 	}
-	if !made.AllFit() {
+	switch {
+	case made.Waits > 0:
 		return errWaiting
+	case !made.AllFit():
+		return errors.New("whether all pods would find room is not known: nodes were not searched to the end")
 	}
 	return nil
 }

@@ -65,6 +65,42 @@ func TestPlanPrintsAndEndsByTheVerdict(t *testing.T) {
 	}
 }
 
+// What was not searched to the end is neither all that fits nor what waits.
+func TestAPlanOfWhichNotAllIsKnownFails(t *testing.T) {
+	classes, err := deviceclasses.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := oneGPU(-3)
+	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
+	r := manifests.Reader{Namespace: "a"}
+	if err := r.Read("m.yaml", strings.NewReader(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: share.gpu.aliyun.com, selectors: [
+  {cel: {expression: "lists.range(900).all(x, lists.range(100).all(y, x + y >= 0))"}}]}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers: [{name: main, image: train, resources: {claims: [{name: gpu}]}}]
+  resourceClaims: [{name: gpu, resourceClaimName: c}]
+`)); err != nil {
+		t.Fatal(err)
+	}
+	streams, _, out, _ := genericiooptions.NewTestIOStreams()
+	_, o := newCommand(streams, terminal{})
+	err = o.printPlan(t.Context(), plan.Input{Now: time.Unix(0, 0), Manifests: r.Manifests(),
+		Snapshot: scheduling.Snapshot{Classes: classes, Slices: table.Slices,
+			Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}})
+	if err == nil || errors.Is(err, errFindings) || !strings.Contains(err.Error(), "not searched to the end") ||
+		!strings.Contains(out.String(), "0 of 1 pods would find room, 0 would wait; of 1 it is not known") {
+		t.Errorf("got %v\n%s", err, out)
+	}
+}
+
 func TestAPlanOfNothingFails(t *testing.T) {
 	streams, _, out, _ := genericiooptions.NewTestIOStreams()
 	_, o := newCommand(streams, terminal{})

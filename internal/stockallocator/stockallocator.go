@@ -24,8 +24,20 @@ func Features() structured.Features {
 
 // Expressions keeps so many compiled CEL expressions of claims and classes, which may use what
 // Features has.
-func Expressions(most int) *cel.Cache {
-	return cel.NewCache(most, cel.Features{EnableConsumableCapacity: Features().ConsumableCapacity})
+func Expressions(most int) *cel.Cache { return cel.NewCache(most, celFeatures()) }
+
+func celFeatures() cel.Features {
+	return cel.Features{EnableConsumableCapacity: Features().ConsumableCapacity}
+}
+
+// Cost is the most that evaluating an expression for a device can cost, as the API server estimates it
+// when a claim is created; 0 where it does not compile.
+func Cost(expression string) uint64 {
+	compiled := cel.GetCompiler(celFeatures()).CompileCELExpression(expression, cel.Options{})
+	if compiled.Error != nil {
+		return 0
+	}
+	return compiled.MaxCost
 }
 
 // Nothing is what is allocated where nothing is; allocations can be entered.

@@ -74,13 +74,13 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 		limits   Limits
 		selector func(int) string
 	}{
-		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour},
+		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: 1000},
 			expensive},
 		"to compile": {
-			Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour},
+			Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: 1000},
 			func(n int) string { return fmt.Sprintf("%d >= 0", n) + strings.Repeat(" && true", 1000) },
 		},
-		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Combined: time.Hour}, expensive},
+		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Combined: 1000}, expensive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := oneGPU(t, test.limits)
@@ -105,7 +105,7 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 func TestManyCheapSelectorsAreExplained(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	c := oneGPU(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour,
-		Combined: time.Millisecond})
+		Combined: 0})
 	claim := manyRequests(func(n int) string {
 		return fmt.Sprintf(`device.attributes["gpu.aliyun.com"].memoryMiB >= %d`, n)
 	})
@@ -121,7 +121,7 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	gone := errors.New("the pod is gone")
 	cancel(gone)
-	c := oneGPU(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Hour})
+	c := oneGPU(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: 1000})
 	e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(expensive)})
 	if !errors.Is(err, gone) {
 		t.Errorf("it says %+v, %v", e, err)
@@ -131,7 +131,7 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 // Pods with several claims ask each a question of its own.
 func TestWhatWasToldIsBounded(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	c := oneGPU(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Nanosecond})
+	c := oneGPU(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: 0})
 	for n := range 2 * toldMost {
 		var claims []*resourceapi.ResourceClaim
 		for _, part := range []string{"a", "b"} {

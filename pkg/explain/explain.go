@@ -29,10 +29,11 @@ type Limits struct {
 	// resourceapi.CELSelectorExpressionMaxCost, and so does this package. Compiling
 	// an expression counts, too.
 	Cost uint64
-	// Time is how long all of it may take, Combined how long the search for a way to
-	// serve all requests of a pod at once; that is exhaustive, and where it takes
-	// longer, nothing is said of its result.
-	Time, Combined time.Duration
+	// Time is how long all of it may take.
+	Time time.Duration
+	// Combined is the effort, in nodes, of the search for a way to serve all requests of a pod at
+	// once; that is exhaustive, and where it takes more, nothing is said of its result.
+	Combined int64
 }
 
 // errTooLong is that Limits.Time is used up.
@@ -89,6 +90,9 @@ type Explanation struct {
 	// Busy says that nothing was found but that there are such devices: they are in
 	// use, or what the pod waits for is none of them.
 	Busy bool
+	// Unsearched says that Busy was not searched to the end: of all requests at once, it is not
+	// known.
+	Unsearched bool
 	// TooExpensive says that nothing was found out within the Limits, and Message that
 	// this is so.
 	TooExpensive bool
@@ -163,7 +167,8 @@ func (c *Cluster) explain(ctx context.Context, m *scheduling.Meter, pod *corev1.
 		return Explanation{}, nil
 	}
 	if s.known && s.busy() {
-		if f := c.Together(ctx, m, unallocated, may, c.explainer.limits.Combined); f.Verdict() != scheduling.Busy {
+		f := c.Together(ctx, m, unallocated, may, scheduling.NewEffort(c.explainer.limits.Combined))
+		if s.unsearched = f.Unsearched; f.Verdict() != scheduling.Busy {
 			s.found = append(s.found, found{[]string{c.say(f)}, f.Verdict()})
 		}
 	}
@@ -232,8 +237,8 @@ type sum struct {
 	known bool
 	// elsewhere is true where a device plugin might serve it on nodes that are not known.
 	elsewhere bool
-	// failing is Explanation.Failing.
-	failing bool
+	// failing is Explanation.Failing, unsearched Explanation.Unsearched.
+	failing, unsearched bool
 	// found is of each request that is for our devices.
 	found []found
 }
@@ -245,7 +250,7 @@ func (s sum) busy() bool {
 
 // explanation leaves out requests that could be served where another could not.
 func (s sum) explanation(settled bool) Explanation {
-	e := Explanation{Busy: s.busy(), Others: !s.known, Failing: s.failing}
+	e := Explanation{Busy: s.busy(), Others: !s.known, Failing: s.failing, Unsearched: s.unsearched}
 	var texts []string
 	for _, f := range s.found {
 		if f.best == scheduling.Busy && !e.Busy {

@@ -4,6 +4,7 @@ package explain
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,8 +46,8 @@ func lack(l scheduling.Lack) string {
 		return "held back for a moment, as shares are spread: what all requests need at once"
 	case scheduling.NoClass, scheduling.Failed:
 		return text.Bound(l.Err.Error(), errorMost)
-	case scheduling.NotLookedAt:
-		return "not looked at: " + l.Err.Error()
+	case scheduling.Unsearched:
+		return l.Err.Error()
 	default:
 		return devicesOf(l)
 	}
@@ -293,6 +294,25 @@ func Nearest(r scheduling.Room, most int) string {
 		parts = append(parts, text)
 	}
 	return strings.Join(parts, ". ")
+}
+
+// Unsearched says of a pod for which no room was found that it is not known whether there is any, and what would help;
+// both are empty where all nodes that it can be on were searched to the end.
+func Unsearched(r scheduling.Room) (says, helps string) {
+	lacks := r.Unsearched()
+	if len(lacks) == 0 {
+		return "", ""
+	}
+	nodes := "1 node that it can be on was "
+	if len(lacks) > 1 {
+		nodes = fmt.Sprintf("%d nodes that it can be on were ", len(lacks))
+	}
+	helps = "fewer devices, requests and alternatives in one pod, or a matchAttribute constraint that ties requests to " +
+		"one GPU"
+	if errors.Is(lacks[0].Err, scheduling.ErrSelectors) {
+		helps = "selectors without loops, or fewer of them"
+	}
+	return "whether a node has room for its GPUs is not known: " + nodes + lacks[0].Err.Error(), helps
 }
 
 func shortened(text string) string {

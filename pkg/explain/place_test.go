@@ -60,8 +60,8 @@ func TestPodsArePlacedOneAfterTheOther(t *testing.T) {
 						break
 					}
 				}
-				if placed[i] != want {
-					t.Errorf("pod %d is placed on %q of %q, want %q", i, placed[i], placed, want)
+				if placed[i].Node != want || placed[i].Unsearched {
+					t.Errorf("pod %d is placed on %q of %+v, want %q", i, placed[i].Node, placed, want)
 				}
 				if want == "" {
 					none++
@@ -92,8 +92,9 @@ func TestPodsOfOneClaimArePlacedTogether(t *testing.T) {
 			Claims: claims})
 	}
 	placed, err := engine.Place(t.Context(), s.Snapshot, wanted)
-	if want := []string{"n0", "n0", "n1", "n0"}; err != nil || !slices.Equal(placed, want) {
-		t.Errorf("placed %q, %v, want %q", placed, err, want)
+	want := []scheduling.Placed{{Node: "n0"}, {Node: "n0"}, {Node: "n1"}, {Node: "n0"}}
+	if err != nil || !slices.Equal(placed, want) {
+		t.Errorf("placed %+v, %v, want %+v", placed, err, want)
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-var unlimited = explain.Limits{Cost: math.MaxUint64, Time: time.Hour, Combined: time.Hour}
+var unlimited = explain.Limits{Cost: math.MaxUint64, Time: time.Hour, Combined: 1000}
 
 const never = "the pod can never be scheduled on this cluster as it is: "
 

@@ -13,13 +13,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
@@ -138,15 +138,9 @@ func Question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (QuestionID,
 	return QuestionID(hash.Sum(nil)), nil
 }
 
-const (
-	// nodeMost is how long the scheduler's allocator may look at one node: its search is
-	// exhaustive. The scheduler lets it have as long (filterTimeout of its plugin
-	// DynamicResources).
-	nodeMost = 10 * time.Second
-	// ExpressionsMost is how many compiled CEL expressions are kept where claims of all kinds are
-	// looked at.
-	ExpressionsMost = 500
-)
+// ExpressionsMost is how many compiled CEL expressions are kept where claims of all kinds are
+// looked at.
+const ExpressionsMost = 500
 
 // NewAllocator is structured.NewAllocator.
 type NewAllocator func(ctx context.Context, features structured.Features, allocated structured.AllocatedState,
@@ -158,15 +152,17 @@ type NewAllocator func(ctx context.Context, features structured.Features, alloca
 type Engine struct {
 	compiled     *cel.Cache
 	newAllocator NewAllocator
+	// costs are those of expressions, as int64.
+	costs *lru.Cache
 }
 
 // NewEngine makes an Engine that keeps so many compiled expressions.
 func NewEngine(expressions int) *Engine {
-	return &Engine{stockallocator.Expressions(expressions), structured.NewAllocator}
+	return &Engine{stockallocator.Expressions(expressions), structured.NewAllocator, lru.New(expressions)}
 }
 
 // With is the Engine with another allocator than the scheduler's, for tests.
-func (e *Engine) With(other NewAllocator) *Engine { return &Engine{e.compiled, other} }
+func (e *Engine) With(other NewAllocator) *Engine { return &Engine{e.compiled, other, e.costs} }
 
 // Allocator finds devices as the scheduler does.
 type Allocator struct {
@@ -175,32 +171,38 @@ type Allocator struct {
 	engine   *Engine
 	snapshot Snapshot
 	held     structured.AllocatedState
+	// looks are stepLooks, costs what the selectors of claims cost for one device.
+	looks map[string]int64
+	costs map[*resourceapi.ResourceClaim]int64
 }
 
 // Allocator makes the one for a snapshot, without what claims hold all of whose users are pods
 // that are gone; nil is for none.
 func (e *Engine) Allocator(ctx context.Context, s Snapshot, gone func(types.UID) bool) (*Allocator, error) {
-	return e.allocator(ctx, s, heldBy(s.Claims, gone))
+	a := &Allocator{engine: e, snapshot: s, held: heldBy(s.Claims, gone), looks: stepLooks(s.Slices),
+		costs: map[*resourceapi.ResourceClaim]int64{}}
+	return a, a.setUp(ctx)
 }
 
-func (e *Engine) allocator(ctx context.Context, s Snapshot, held structured.AllocatedState) (*Allocator, error) {
-	stock, err := e.newAllocator(ctx, stockallocator.Features(), held, stockallocator.Classes(s.Classes), s.Slices,
-		e.compiled)
+// setUp has the allocator go by what is held.
+func (a *Allocator) setUp(ctx context.Context) (err error) {
+	a.stock, err = a.engine.newAllocator(ctx, stockallocator.Features(), a.held,
+		stockallocator.Classes(a.snapshot.Classes), a.snapshot.Slices, a.engine.compiled)
 	if err != nil {
-		return nil, fmt.Errorf("set up the scheduler's allocator: %w", err)
+		return fmt.Errorf("set up the scheduler's allocator: %w", err)
 	}
-	return &Allocator{stock, e, s, held}, nil
+	return nil
 }
 
-// beside is the Allocator once more is held. This one must not be used any more.
-func (a *Allocator) beside(ctx context.Context, more []resourceapi.AllocationResult) (*Allocator, error) {
+// hold has the Allocator go on beside what more is held.
+func (a *Allocator) hold(ctx context.Context, more []resourceapi.AllocationResult) error {
 	if len(more) == 0 {
-		return a, nil
+		return nil
 	}
 	for _, of := range more {
 		stockallocator.Hold(&a.held, of.Devices.Results)
 	}
-	return a.engine.allocator(ctx, a.snapshot, a.held)
+	return a.setUp(ctx)
 }
 
 // heldBy is what claims hold.
@@ -223,21 +225,31 @@ func given(c *resourceapi.ResourceClaim, gone func(types.UID) bool) bool {
 
 // Fit is what each of the claims would be allocated of a node, false if they do not all fit. An
 // error is one of the claims, for which the scheduler gives up, or of the node alone
-// (structured.ErrFailedAllocationOnNode), or the context's, which ends after most; 0 is for no
-// such end.
+// (structured.ErrFailedAllocationOnNode), or ErrUnsearched where that takes more than the effort, or
+// the context's.
 func (a *Allocator) Fit(
-	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, most time.Duration,
+	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, effort *Effort,
 ) ([]resourceapi.AllocationResult, bool, error) {
 	if len(claims) == 0 {
 		return nil, true, nil
 	}
-	if most > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, most)
-		defer cancel()
+	selectors, err := a.selectorLooks(node.Name, claims)
+	if err != nil {
+		return nil, false, err
 	}
-	results, err := a.stock.Allocate(ctx, node, claims)
-	if err != nil || len(results) != len(claims) {
+	looks, most := a.stepLooks(node.Name), min(nodeLooks, effort.left-selectors)
+	s := &search{Context: ctx, most: most / looks}
+	if s.most <= 0 {
+		return nil, false, errNoEffort
+	}
+	results, err := a.stock.Allocate(s, node, claims)
+	effort.left -= selectors + s.steps*looks
+	switch {
+	case err != nil && s.cutOff() && most < nodeLooks:
+		return nil, false, errNoEffort
+	case err != nil && s.cutOff():
+		return nil, false, errManyWays
+	case err != nil || len(results) != len(claims):
 		return nil, false, err
 	}
 	return results, true, nil

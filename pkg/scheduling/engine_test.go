@@ -106,7 +106,7 @@ func TestFitWithoutPodsThatAreGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-			got, fits, err := a.Fit(t.Context(), node, []*resourceapi.ResourceClaim{wanted}, 0)
+			got, fits, err := a.Fit(t.Context(), node, []*resourceapi.ResourceClaim{wanted}, scheduling.NewEffort(1))
 			if err != nil || fits != test.want || fits != (len(got) == 1) {
 				t.Errorf("fits: %t, %v, %v, want %t", fits, got, err, test.want)
 			}

@@ -36,9 +36,9 @@ const (
 	Conflict
 	// SharesHeldBack: all of them at once would fit, but not yet, as shares are spread.
 	SharesHeldBack
-	// Failed: the allocator failed, as Err says. NotLookedAt: it was not asked, because of Err.
+	// Failed: the allocator failed, as Err says. Unsearched: it was cut off, as Err, an ErrUnsearched, says.
 	Failed
-	NotLookedAt
+	Unsearched
 )
 
 // Lack is what a node has too little of for a pod.

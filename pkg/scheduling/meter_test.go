@@ -73,6 +73,16 @@ func (c *Survey) evaluated() int {
 	return n
 }
 
+// One that takes long is not evaluated at all, whatever may be spent.
+func TestASelectorThatTakesLongIsNotEvaluated(t *testing.T) {
+	s := oneGPU(t)
+	r := Request{Name: "r", Class: "share.gpu.aliyun.com", Count: 1, Selectors: []string{expensive(1)}}
+	if _, err := s.Search(t.Context(), NewMeter(1<<62), r, &corev1.Pod{}, anywhere); !errors.Is(err, ErrTooExpensive) ||
+		s.evaluated() > 1 {
+		t.Errorf("it ends with %v after %d evaluations", err, s.evaluated())
+	}
+}
+
 func anywhere(*corev1.Node) bool { return true }
 
 // A search ends when its cost is used up, after few evaluations.

@@ -78,6 +78,29 @@ func (n *NodeRoom) Devices() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
+// Unsearched is the Lack of a node whose search was cut off: whether the pod would get its devices there is not known.
+func (n *NodeRoom) Unsearched() (Lack, bool) {
+	i := slices.IndexFunc(n.Lacks, func(l Lack) bool { return l.Kind == Unsearched })
+	if i < 0 {
+		return Lack{}, false
+	}
+	return n.Lacks[i], true
+}
+
+// Unsearched are the Lacks of the nodes that the pod can be on whose search was cut off, where none has room: then it
+// is not known whether there is room.
+func (r *Room) Unsearched() (lacks []Lack) {
+	if r.Refused != nil || r.Fits() {
+		return nil
+	}
+	for _, n := range r.Nodes {
+		if lack, is := n.Unsearched(); is && n.Closed.By == Open {
+			lacks = append(lacks, lack)
+		}
+	}
+	return lacks
+}
+
 // Fits says whether there is a node on which the pod would get all its devices now.
 func (r *Room) Fits() bool {
 	return r.Refused == nil && slices.ContainsFunc(r.Nodes, func(n NodeRoom) bool { return n.Open() })
@@ -101,12 +124,15 @@ func (r *Room) InUse(claims []*resourceapi.ResourceClaim) bool {
 	return used
 }
 
-// Nearness orders nodes: those with room, then those of which most of what is asked for is
-// there, then those that are closed to the pod.
+// Nearness orders nodes: those with room, those that may have, then those of which most of what is
+// asked for is there, then those that are closed to the pod.
 func (n *NodeRoom) Nearness() int {
+	_, unsearched := n.Unsearched()
 	switch {
 	case n.Open():
 		return 3 * int(Suits)
+	case unsearched && n.Closed.By == Open:
+		return 3*int(Suits) - 1
 	case n.Closed.By == Open:
 		return int(Suits) + int(n.Farthest.Step)
 	default:
@@ -172,8 +198,10 @@ func (e *Engine) FindLacks(ctx context.Context, s Snapshot, pod *corev1.Pod, cla
 		fits[n.Name] = n.Fits
 	}
 	for i := range room.Nodes {
+		n := &room.Nodes[i]
+		_, unsearched := n.Unsearched()
 		// Where one request alone waits for what is held back, it is known already, and of which GPUs.
-		if n := &room.Nodes[i]; !n.Fits && fits[n.Name] && n.Farthest.Step != HeldBack {
+		if !n.Fits && !unsearched && fits[n.Name] && n.Farthest.Step != HeldBack {
 			n.Farthest = Lack{Kind: SharesHeldBack, Node: n.Name, Claims: waitingOf(claims), Step: HeldBack}
 			n.Lacks = []Lack{n.Farthest}
 		}
@@ -194,11 +222,16 @@ const (
 )
 
 // Find looks at what is free, on each node. Whether the claims fit there is found out by the
-// scheduler's allocator, as the scheduler uses it; only what they lack is found here. An error
-// is that of a claim, or the context's.
+// scheduler's allocator, as the scheduler uses it, within some Effort; only what they lack is found
+// here. An error is that of a claim, or the context's.
 func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, extent Extent) (Room,
 	error) {
-	first := extent == FirstRoom
+	first, most := extent == FirstRoom, int64(everyEffort)
+	if first {
+		most = firstEffort
+	}
+	// What is looked at on nodes that are closed to the pod is not at the expense of the others.
+	onOpen, onClosed := NewEffort(most), NewEffort(most)
 	may, err := Possible(pod, claims)
 	if err != nil {
 		return Room{}, err
@@ -209,7 +242,6 @@ func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 	unallocated := waitingOf(claims)
 	f.looker.forget()
 	var room Room
-	var late, lateOnClosed error
 	for _, node := range f.nodes {
 		if err := ended(ctx, node); err != nil {
 			return Room{}, err
@@ -225,16 +257,12 @@ func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 			room.Nodes = append(room.Nodes, found)
 			continue
 		}
-		skipped := late
-		if skipped == nil && found.Closed.By != Open {
-			skipped = lateOnClosed
+		effort := onOpen
+		if found.Closed.By != Open {
+			effort = onClosed
 		}
-		if skipped != nil {
-			found.Lacks = []Lack{{Kind: NotLookedAt, Err: skipped}}
-			room.Nodes = append(room.Nodes, found)
-			continue
-		}
-		if first {
+		_, err := f.allocator.selectorLooks(node.Name, unallocated)
+		if first && err == nil {
 			var hopeless bool
 			if found.Lacks, found.Farthest, hopeless = f.looker.lacks(ctx, node.Name, unallocated); hopeless {
 				if err := ended(ctx, node); err != nil {
@@ -245,16 +273,23 @@ func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 			}
 			found.Lacks, found.Farthest = nil, Lack{}
 		}
-		found.Allocations, found.Fits, err = f.allocator.Fit(ctx, node, unallocated, nodeMost)
+		if err == nil {
+			found.Allocations, found.Fits, err = f.allocator.Fit(ctx, node, unallocated, effort)
+		}
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return Room{}, ended(ctx, node)
-		case errors.Is(err, context.DeadlineExceeded):
-			// The next node would take as long, and who asks waits.
-			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, nodeMost)
-			found.Lacks = []Lack{{Kind: Failed, Err: err}}
-			if lateOnClosed = err; found.Closed.By == Open {
-				late, room.Refused = err, cmp.Or(room.Refused, err)
+		case errors.Is(err, ErrUnsearched):
+			// Where one request alone lacks something, it never fits.
+			hopeless := false
+			if !errors.Is(err, ErrSelectors) {
+				found.Lacks, found.Farthest, hopeless = f.looker.lacks(ctx, node.Name, unallocated)
+			}
+			if !hopeless {
+				found.Lacks, found.Farthest = []Lack{{Kind: Unsearched, Err: err}}, Lack{}
+			}
+			if err := ended(ctx, node); err != nil {
+				return Room{}, err
 			}
 		case err != nil:
 			found.Lacks = []Lack{{Kind: Failed, Err: err}}

@@ -4,8 +4,8 @@ package scheduling
 
 import (
 	"context"
+	"errors"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -80,6 +80,8 @@ type Finding struct {
 	Selector string
 	Failed   *SelectorError
 	Node     string
+	// Unsearched says that it counts as InUse, and was not searched to the end.
+	Unsearched bool
 }
 
 // Found is what some nodes that are alike, its Nodes, have for a request.
@@ -262,19 +264,18 @@ func (k *kind) GPUs(devices []int) int64 {
 
 // Together says whether the scheduler's allocator could serve all requests of the claims, each of
 // which could be served alone, on one node, if all GPUs were free. They are in use where that could
-// be, and where it is not found out within most.
+// be, and where it is not found out within the effort.
 func (c *Survey) Together(ctx context.Context, m *Meter, claims []*resourceapi.ResourceClaim,
-	may Where, most time.Duration) Finding {
+	may Where, effort *Effort) Finding {
 	if trivial(claims) {
 		return Finding{}
 	}
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
 	groups, err := c.groupsFor(ctx, m, c.selectorsOf(claims))
 	if err != nil {
 		return Finding{}
 	}
 	var fit []Found
+	unsearched := false
 	for _, g := range groups {
 		node := c.nodes[g.Nodes[0]]
 		allocator, err := c.surveyor.engine.Allocator(ctx,
@@ -282,21 +283,27 @@ func (c *Survey) Together(ctx context.Context, m *Meter, claims []*resourceapi.R
 		if err != nil {
 			return Finding{}
 		}
-		_, fits, err := allocator.Fit(ctx, node, claims, 0)
-		if err != nil {
+		_, fits, err := allocator.Fit(ctx, node, claims, effort)
+		switch {
+		case errors.Is(err, ErrUnsearched):
+			unsearched = true
+		case err != nil:
 			return Finding{}
-		}
-		if fits {
+		case fits:
 			fit = append(fit, Found{group: g})
 		}
 	}
-	if len(fit) == 0 {
+	allowed, others := c.divide(fit, may)
+	switch {
+	case len(allowed) > 0:
+		return Finding{}
+	case unsearched:
+		return Finding{Unsearched: true}
+	case len(fit) == 0:
 		return Finding{Obstacle: Apart, Claims: claims}
-	}
-	if allowed, others := c.divide(fit, may); len(allowed) == 0 {
+	default:
 		return Finding{Obstacle: ApartElsewhere, On: others}
 	}
-	return Finding{}
 }
 
 func (c *Survey) selectorsOf(claims []*resourceapi.ResourceClaim) []string {

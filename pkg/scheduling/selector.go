@@ -16,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/lru"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 )
@@ -123,8 +124,12 @@ func (k *kind) outcome(ctx context.Context, m *Meter, p programs, device int, ex
 	}
 	if of.known[device] == unknown {
 		compiled, err := p.compile(ctx, m, expression)
-		if err != nil {
+		switch {
+		case err != nil:
 			return unknown, nil, err
+		case compiled.cost > nodeLooks/uint64(anyLooks+len(k.Devices)):
+			// The Meter would be used up after few devices, each of which takes long.
+			return unknown, nil, ErrTooExpensive
 		}
 		d := &k.Devices[device]
 		match, why, err := compiled.matches(ctx, m, cel.Device{
@@ -211,6 +216,8 @@ func (m *Meter) spend(cost uint64) error {
 // program is a compiled expression, or why it cannot be compiled.
 type program struct {
 	cel.CompilationResult
+	// cost is what evaluating it can cost, by CEL's estimate.
+	cost uint64
 	// readsUUID is whether its result can depend on a GPU's UUID.
 	readsUUID bool
 }
@@ -237,7 +244,7 @@ func (p programs) compile(ctx context.Context, m *Meter, expression string) (*pr
 	if err := m.spend(compileCost * uint64(len(expression))); err != nil {
 		return nil, err
 	}
-	compiled := &program{CompilationResult: p.compiler.GetOrCompile(expression)}
+	compiled := &program{CompilationResult: p.compiler.GetOrCompile(expression), cost: stockallocator.Cost(expression)}
 	compiled.readsUUID = compiled.Error == nil && readsUUID(compiled.CompilationResult)
 	p.known.Add(expression, compiled)
 	return compiled, nil

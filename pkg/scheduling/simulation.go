@@ -4,6 +4,7 @@ package scheduling
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -154,11 +155,18 @@ type Pod struct {
 	Claims []*resourceapi.ResourceClaim
 }
 
+// Placed is the node on which a pod finds its devices, empty for one that finds none; Unsearched says that it might,
+// on one that was not searched to the end.
+type Placed struct {
+	Node       string
+	Unsearched bool
+}
+
 // Place places pods one after the other, each on the first node, by name, on which the
-// scheduler's allocator finds its devices beside those of the pods before it. It returns the
-// node of each, empty for one that finds none. Which nodes the scheduler would choose depends
-// on more than devices; a pod that finds none here might find some if others were elsewhere.
-func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]string, error) {
+// scheduler's allocator finds its devices beside those of the pods before it. Which nodes the
+// scheduler would choose depends on more than devices; a pod that finds none here might find some
+// if others were elsewhere.
+func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]Placed, error) {
 	allocator, err := e.Allocator(ctx, s, nil)
 	if err != nil {
 		return nil, err
@@ -166,10 +174,10 @@ func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]string,
 	nodes, after := s.byName(), e.Simulate(s, Resources{})
 	// from is the first node on which equal pods may find room: those before it are no emptier
 	// than they were.
-	from := map[QuestionID]int{}
-	placed := make([]string, len(wanted))
+	from, unsearched, effort := map[QuestionID]int{}, map[QuestionID]bool{}, NewEffort(everyEffort)
+	placed := make([]Placed, len(wanted))
 	for i, w := range wanted {
-		failed := func(err error) ([]string, error) {
+		failed := func(err error) ([]Placed, error) {
 			return nil, fmt.Errorf("place pod %s/%s: %w", w.Pod.Namespace, w.Pod.Name, err)
 		}
 		claims := after.current(w.Claims)
@@ -190,21 +198,23 @@ func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]string,
 			if ClosedTo(ctx, node, w.Pod, may).By != Open || s.Closed[node.Name].By != Open {
 				continue
 			}
-			results, fits, err := allocator.Fit(ctx, node, unallocated, nodeMost)
+			results, fits, err := allocator.Fit(ctx, node, unallocated, effort)
 			if ctx.Err() != nil {
 				return failed(context.Cause(ctx))
 			}
+			unsearched[question] = unsearched[question] || errors.Is(err, ErrUnsearched)
 			// Of a claim that nobody can allocate, the answer for the pod itself says more.
 			if err != nil || !fits {
 				continue
 			}
-			placed[i] = node.Name
+			placed[i].Node = node.Name
 			after.Take(w.Pod, claims, &NodeRoom{Name: node.Name, Allocations: results})
-			if allocator, err = allocator.beside(ctx, results); err != nil {
+			if err := allocator.hold(ctx, results); err != nil {
 				return failed(err)
 			}
 			break
 		}
+		placed[i].Unsearched = placed[i].Node == "" && unsearched[question]
 	}
 	return placed, nil
 }

@@ -108,7 +108,10 @@ const (
 	// closedByRules: what the driver publishes is open. closedNow: some of it is not, or all of it is on nodes that are
 	// closed to the pod.
 	closedByRules = "the GPUs that the pod asks for take no new claims: DeviceTaintRules close them"
-	closedNow     = "the GPUs that the pod asks for take no new claims at the moment"
+	// unsearched is for requests that find such GPUs each.
+	unsearched = "whether a node has room for all requests of the pod at once was not searched to the end: they can be " +
+		"met in too many ways"
+	closedNow = "the GPUs that the pod asks for take no new claims at the moment"
 )
 
 // busy is what there is to say to a pod for which there are devices: whether some are free is
@@ -134,10 +137,17 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		on := room.Nodes[len(room.Nodes)-1].Name
 		return w.free(pod, on, m.free(on, now), len(ours) < len(claims), cpus), nil
 	case !known:
+		if e.Unsearched {
+			a = says(unsearched)
+		}
 		if a = m.unknown(a, now); a.stays {
 			return a, nil
 		}
 	case room.Refused != nil:
+		m.full(e.Message, a.about, now)
+	case len(room.Unsearched()) > 0:
+		text, helps := explain.Unsearched(room)
+		a = answer{text: text + ". What would help: " + helps, about: unsearched}
 		m.full(e.Message, a.about, now)
 	default:
 		if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {

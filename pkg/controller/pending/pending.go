@@ -45,10 +45,10 @@ const (
 	// settling is how long what the nodes offer may change before all pods are
 	// looked at again: a rollout of the plugin changes each node in turn.
 	settling = 10 * time.Second
-	// explainMost bounds the search for a way to serve all requests of one pod, and
+	// explainMost bounds the search for a way to serve all requests of one pod, in nodes, and
 	// explainTime all that is done to explain one; explainCost is about a second of
 	// processor time, and as much as ten selectors may cost the scheduler.
-	explainMost = 200 * time.Millisecond
+	explainMost = 2
 	explainTime = 10 * time.Second
 	explainCost = 10 * resourceapi.CELSelectorExpressionMaxCost
 )

@@ -22,6 +22,8 @@ type allocating struct {
 	classes []*resourceapi.DeviceClass
 	engine  *scheduling.Engine
 	situation
+	// effort is what finding victims for one pod may still cost.
+	effort *scheduling.Effort
 }
 
 // fit says whether the claims of a pod fit on the node without what the pods hold that are gone.
@@ -37,10 +39,12 @@ func (a allocating) fit(
 	if err != nil {
 		return false, fmt.Errorf("allocate from node %s: %w", n.Name, err)
 	}
-	_, fits, err := allocator.Fit(ctx, n.Node, claims, 0)
+	_, fits, err := allocator.Fit(ctx, n.Node, claims, a.effort)
 	switch {
 	case ctx.Err() != nil:
 		return false, ctx.Err()
+	case errors.Is(err, scheduling.ErrUnsearched):
+		return false, fmt.Errorf("node %s: %w", n.Name, err)
 	case err != nil:
 		// A claim that nobody can allocate is for the scheduler to tell of.
 		return false, errUnallocatable

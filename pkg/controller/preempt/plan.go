@@ -88,7 +88,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 	}) {
 		return nil, "no pod of lower priority asks for devices", nil
 	}
-	a.situation, w.keptOff = s, s.keepOff(w.pod)
+	a.situation, w.keptOff, a.effort = s, s.keepOff(w.pod), scheduling.NewEffort(effortMost)
 	wanted := scheduling.Wanted(w.pod)
 	// Those in soon have the other resources when the pods have gone that leave.
 	var now, soon, later []*node
@@ -126,7 +126,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 		switch {
 		case errors.Is(err, errRoom):
 			return nil, "there is room on node " + n.Name + ", or is about to be", nil
-		case errors.Is(err, errUnallocatable):
+		case errors.Is(err, errUnallocatable), errors.Is(err, scheduling.ErrUnsearched):
 			return nil, err.Error(), nil
 		case err != nil:
 			return nil, "", err

@@ -65,6 +65,8 @@ func TestPlan(t *testing.T) {
 		"there is room": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "2Gi"),
 			"there is room on node n1"},
 		"it never fits": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "40Gi"), "would not fit"},
+		"in too many ways to try": {func(s *stage) { shares(s) }, 1,
+			wishes(podOf("p", 9), slices.Repeat([]string{"2Gi"}, 24)...), "node n1: not searched to the end"},
 		"of equal priority": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 0), "10Gi"),
 			"no pod of lower priority"},
 		"lower ones are not enough": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 2), "20Gi"), "would not fit"},

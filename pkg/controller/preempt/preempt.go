@@ -55,6 +55,8 @@ const (
 	// were not enough. A thousand nodes full of shares take seconds on a busy machine (BenchmarkPlan);
 	// what was found until then is of no use: the next node may have room.
 	planningMost = 10 * time.Second
+	// effortMost is the effort, in nodes, of looking for victims for one pod.
+	effortMost = 50
 	// compiledMost is how many compiled CEL expressions are kept.
 	compiledMost = 100
 	// everything is the only key of the controller.

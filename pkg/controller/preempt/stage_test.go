@@ -211,7 +211,7 @@ func (s *stage) budget(app string, allowed int32) {
 }
 
 func (s *stage) allocating() allocating {
-	return allocating{classes: s.classes, engine: engine}
+	return allocating{classes: s.classes, engine: engine, effort: scheduling.NewEffort(effortMost)}
 }
 
 // wishes is what a waiting pod waits for.

@@ -31,8 +31,9 @@ type endless struct {
 func (e endless) Allocate(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim) (
 	[]resourceapi.AllocationResult, error) {
 	if slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.UID == e.unending }) {
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
+		for ctx.Err() == nil {
+		}
+		return nil, ctx.Err()
 	}
 	return e.Allocator.Allocate(ctx, node, claims)
 }

@@ -5,6 +5,7 @@ package spread
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,30 +48,16 @@ type room struct {
 
 // room finds a node whose shares are spread and on which a pod's claims fit if nothing is
 // held back; for the pods of a gang, nodes on which they fit together, or as many of them as
-// are needed. It is empty where there is no such room, or none was found in time. It looks at the
+// are needed. It is empty where there is no such room, or none was found with some effort. It looks at the
 // nodes that come after one, and returns after which to begin the next time.
 func (t *teller) room(
-	ctx context.Context, pods []*seeker, needed int, after string,
-) (rooms []room, next string, err error) {
-	searching, cancel := context.WithTimeout(ctx, searchMost)
-	defer cancel()
-	rooms, next, err = t.search(searching, pods, needed, after)
-	if searching.Err() != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Info("Room for a pod on nodes that spread shares was not found in time", "pod",
-			klog.KObj(pods[0].pod), "after", searchMost)
-		return nil, next, nil
-	}
-	return rooms, next, err
-}
-
-func (t *teller) search(
 	ctx context.Context, pods []*seeker, needed int, after string,
 ) (rooms []room, next string, err error) {
 	rules, _, err := cache.DeviceTaintRules(ctx, t.Client)
 	if err != nil && !apierrors.IsForbidden(err) {
 		return nil, after, err
 	}
-	left, looked := slices.Clone(pods), 0
+	left, looked, effort := slices.Clone(pods), 0, scheduling.NewEffort(effortMost)
 	needed, next = min(needed, len(pods)), after
 	for _, name := range t.namesAfter(after) {
 		node := t.node(name)
@@ -82,7 +69,7 @@ func (t *teller) search(
 			break
 		}
 		next = name
-		fit, found, err := t.most(ctx, node, here, rules)
+		fit, found, err := t.most(ctx, node, here, rules, effort)
 		if err != nil {
 			return nil, next, err
 		}
@@ -133,6 +120,7 @@ func (t *teller) namesAfter(name string) []string {
 // these take of its GPUs.
 func (t *teller) most(
 	ctx context.Context, node *corev1.Node, pods []*seeker, rules []*resourceapi.DeviceTaintRule,
+	effort *scheduling.Effort,
 ) (fit int, found []share, err error) {
 	// All of them first: most gangs fit, or are of one.
 	for low, high, n := 0, len(pods), len(pods); n > low; n = (low + high + 1) / 2 {
@@ -140,7 +128,7 @@ func (t *teller) most(
 		for _, s := range pods[:n] {
 			claims = append(claims, s.claims...)
 		}
-		shares, err := t.fits(ctx, node, claims, rules)
+		shares, err := t.fits(ctx, node, claims, rules, effort)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -165,6 +153,7 @@ func (t *teller) node(name string) *corev1.Node {
 // which the least is allocated; nothing if they do not fit.
 func (t *teller) fits(
 	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, rules []*resourceapi.DeviceTaintRule,
+	effort *scheduling.Effort,
 ) ([]share, error) {
 	newest, whole := view.Newest(node.Name, t.slices.OnNode(node.Name))
 	if !whole {
@@ -184,11 +173,15 @@ func (t *teller) fits(
 	if err != nil {
 		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
 	}
-	found, _, err := allocator.Fit(ctx, node, claims, 0)
-	if ctx.Err() != nil {
+	found, _, err := allocator.Fit(ctx, node, claims, effort)
+	switch {
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	}
-	if err != nil {
+	case errors.Is(err, scheduling.ErrUnsearched):
+		klog.FromContext(ctx).Info("Room for a pod on a node that spreads shares was not searched to the end", "node",
+			node.Name, "claim", klog.KObj(claims[0]), "reason", err)
+		return nil, nil
+	case err != nil:
 		// A claim that nobody can allocate is for the scheduler to tell of.
 		return nil, nil
 	}

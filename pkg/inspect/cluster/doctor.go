@@ -132,6 +132,9 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	}
 	slices.Sort(s.Unread)
 	slices.Sort(s.Unserved)
+	if err := r.tryWaiting(whole, s); err != nil {
+		return nil, err
+	}
 	return s, r.released(whole, s)
 }
 

@@ -47,7 +47,15 @@ type Snapshot struct {
 	MutatingBindings   []*admissionv1.MutatingAdmissionPolicyBinding
 	Validating         []*admissionv1.ValidatingAdmissionPolicy
 	ValidatingBindings []*admissionv1.ValidatingAdmissionPolicyBinding
+
+	// Dear are claims and pods that wait, and that the SearchCost policies would refuse; Untried is why that is not
+	// known of all.
+	Dear    []Refused
+	Untried string
 }
+
+// Refused is an object, as kubectl names it, and why policies would refuse it.
+type Refused struct{ Object, Why string }
 
 // Level is how bad a finding is.
 type Level string
@@ -110,6 +118,7 @@ var checks = []check{
 	{"classes", classes},
 	{"policies", policies},
 	{"claims", claims},
+	{"search-cost", dear},
 	{"legacy-pods", legacyPods},
 	{"quotas", quotas},
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -330,6 +331,17 @@ func TestFindings(t *testing.T) {
 		"a policy that nothing binds": {func(s *doctor.Snapshot) { s.MutatingBindings = nil },
 			"warning policies mutatingadmissionpolicy/gpushare-legacy-apply-again: bound by nothing: " +
 				"gpushare-legacy-apply-again, gpushare-legacy-convert"},
+		"no bound of what a pod may cost the scheduler": {func(s *doctor.Snapshot) {
+			s.ValidatingBindings = slices.DeleteFunc(s.ValidatingBindings,
+				func(b *admissionv1.ValidatingAdmissionPolicyBinding) bool {
+					return b.Spec.PolicyName == doctor.SearchCost[0]
+				})
+		}, "warning policies validatingadmissionpolicy/gpushare-search-cost: bound by nothing: gpushare-search-cost (what " +
+			"a pod may cost the scheduler is not bounded"},
+		"a claim older than the bounds": {func(s *doctor.Snapshot) {
+			s.Dear = []doctor.Refused{{Object: "resourceclaim/c -n a", Why: "17 requests"}}
+		}, "warning search-cost resourceclaim/c -n a: it is older than the policies that bound what a pod may cost the " +
+			"scheduler, and would be refused now: 17 requests"},
 		"a claim of a pod that is gone": {func(s *doctor.Snapshot) { s.Claims[0].Status.ReservedFor[0].UID = "another" },
 			"warning claims resourceclaim/c -n a: it is reserved for pods that are gone: p"},
 		"a claim that does not go": {func(s *doctor.Snapshot) {

@@ -20,7 +20,17 @@ import (
 // stuckAfter is for how long a claim may be in a state that passes.
 const stuckAfter = 5 * time.Minute
 
-// The names of the driver's policies (deployments/manifests; a test compares them): guards
+// SearchCost are the policies that bound what a pod may cost the scheduler; searchCostMutating are those that write
+// what they go by.
+var (
+	SearchCost = []string{
+		"gpushare-search-cost", "gpushare-search-cost-pods", "gpushare-several-claims-claim",
+		"gpushare-several-claims-named", "gpushare-several-claims-template",
+	}
+	searchCostMutating = []string{"gpushare-own-classes", "gpushare-several-claims"}
+)
+
+// The names of the driver's other policies (deployments/manifests; a test compares them): guards
 // that keep what the driver's accounts may do to what they have to, and checks of claims; and
 // those by which pods are converted that ask as on ACK.
 var (
@@ -109,6 +119,9 @@ func sameSelector(a, b resourceapi.DeviceSelector) bool {
 // policy is a policy and what its binding is.
 type policy struct{ there, bound bool }
 
+// unboundedSearch is what it means where one of SearchCost is off.
+const unboundedSearch = "what a pod may cost the scheduler is not bounded: one can keep it busy for all others"
+
 // policies looks for admission policies that are missing, or that nothing binds.
 func policies(s *Snapshot) []Finding {
 	var out []Finding
@@ -137,10 +150,12 @@ func policies(s *Snapshot) []Finding {
 		"validatingadmissionpolicybindings.admissionregistration.k8s.io") {
 		out = append(out, lacking(validatingKind, guards, validating, Error,
 			"a guard of the driver's rights, or a check of claims, is off")...)
+		out = append(out, lacking(validatingKind, SearchCost, validating, Warning, unboundedSearch)...)
 		out = append(out, lacking(validatingKind, legacyValidating, validating, Warning, "legacy pods are not checked")...)
 	}
 	if !s.cannotRead("mutatingadmissionpolicies.admissionregistration.k8s.io",
 		"mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
+		out = append(out, lacking(mutatingKind, searchCostMutating, mutating, Warning, unboundedSearch)...)
 		out = append(out, lacking(mutatingKind, legacyMutating, mutating, Warning, "legacy pods are not converted")...)
 	}
 	return out
@@ -219,6 +234,23 @@ func claims(s *Snapshot) []Finding {
 			add("it is reserved for pods that are gone: "+strings.Join(gone, ", "),
 				"see that kube-controller-manager runs, which ends that; then delete the claim if nobody needs it")
 		}
+	}
+	return out
+}
+
+// dear names what waits and was created before the policies that would refuse it.
+func dear(s *Snapshot) []Finding {
+	var out []Finding
+	for _, r := range s.Dear {
+		out = append(out, Finding{Level: Warning, Object: r.Object,
+			Text: "it is older than the policies that bound what a pod may cost the scheduler, and would be refused now: " +
+				r.Why,
+			Do: "delete it and its pods, and create them again within the bounds: until then each try to place one takes long"})
+	}
+	if s.Untried != "" {
+		out = append(out, Finding{Level: Note, Text: "whether all that waits keeps to the bounds of what a pod may cost " +
+			"the scheduler is not known: " + s.Untried,
+			Do: "run it as who may create pods and claims in all namespaces: it asks by dry runs"})
 	}
 	return out
 }

@@ -128,10 +128,12 @@ type Input struct {
 
 // Plan is the answer. Its JSON form is an interface: fields are added, never renamed.
 type Plan struct {
-	// Fits is how many pods find room, Waits how many do not.
-	Fits  int   `json:"fits"`
-	Waits int   `json:"waits"`
-	Pods  []Pod `json:"pods"`
+	// Fits is how many pods find room, Waits how many do not. Of Unsearched it is not known: nodes were not searched to
+	// the end.
+	Fits       int   `json:"fits"`
+	Waits      int   `json:"waits"`
+	Unsearched int   `json:"unsearched,omitempty"`
+	Pods       []Pod `json:"pods"`
 	// Nodes say what is left.
 	Nodes   []inspect.Node `json:"nodes"`
 	Skipped []Skipped      `json:"skipped,omitempty"`
@@ -152,9 +154,11 @@ type Pod struct {
 	Name      string `json:"name"`
 	// Asked are its requests for devices, a line for each.
 	Asked []string `json:"asked,omitempty"`
-	// Node is where it would land, empty if it would wait; Devices are those it would get.
-	Node    string   `json:"node,omitempty"`
-	Devices []string `json:"devices,omitempty"`
+	// Node is where it would land, empty if it would wait, or where that was not searched to the end, which Unsearched
+	// says; Devices are those it would get.
+	Node       string   `json:"node,omitempty"`
+	Devices    []string `json:"devices,omitempty"`
+	Unsearched bool     `json:"unsearched,omitempty"`
 	// Why is why it waits, in a sentence, Lacks what each node lacks, Help what would help.
 	Why   string     `json:"why,omitempty"`
 	Lacks []NodeLack `json:"lacks,omitempty"`
@@ -171,8 +175,8 @@ type NodeLack struct {
 // Nothing says whether nothing was planned, because all of the manifests was skipped.
 func (p *Plan) Nothing() bool { return p.nothing && len(p.Skipped) > 0 }
 
-// AllFit says whether no pod would wait.
-func (p *Plan) AllFit() bool { return p.Waits == 0 }
+// AllFit says whether all pods are known to find room.
+func (p *Plan) AllFit() bool { return p.Waits == 0 && p.Unsearched == 0 }
 
 // Of plans. An error is one of the objects, or the context's.
 func Of(ctx context.Context, in Input) (*Plan, error) {
@@ -190,7 +194,7 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		if more := first.Waits - packed.Waits; more > 0 {
+		if more := packed.Fits - first.Fits; more > 0 {
 			first.Notes = append(first.Notes, fmt.Sprintf("%d more would fit if the scheduler filled one node after the "+
 				"other: docs/packing.md.", more))
 		}

@@ -26,18 +26,21 @@ func (p *Plan) JSON(out io.Writer) error {
 // Print prints the plan as text: the pods, why some wait, and the table of what is left.
 func (p *Plan) Print(out io.Writer, style inspect.Style) error {
 	var text strings.Builder
-	total := p.Fits + p.Waits
+	total, unsearched := p.Fits+p.Waits+p.Unsearched, ""
+	if p.Unsearched > 0 {
+		unsearched = fmt.Sprintf("; of %d it is not known, as nodes were not searched to the end", p.Unsearched)
+	}
 	switch {
 	case p.Nothing():
 		text.WriteString("Nothing was planned: all that the manifests have was skipped.\n")
 	case total == 0:
 		text.WriteString("There are no pods in the manifests.\n")
-	case p.Waits == 0 && total == 1:
+	case p.AllFit() && total == 1:
 		text.WriteString("The pod would find room.\n")
-	case p.Waits == 0:
+	case p.AllFit():
 		fmt.Fprintf(&text, "All %d pods would find room.\n", total)
 	default:
-		fmt.Fprintf(&text, "%d of %d pods would find room, %d would wait.\n", p.Fits, total, p.Waits)
+		fmt.Fprintf(&text, "%d of %d pods would find room, %d would wait%s.\n", p.Fits, total, p.Waits, unsearched)
 	}
 	p.printPods(&text)
 	p.printWaiting(&text)
@@ -65,7 +68,10 @@ func (p *Plan) printPods(text *strings.Builder) {
 	fmt.Fprintln(table, "NAMESPACE\tPOD\tNODE\tDEVICES")
 	for _, pod := range p.Pods {
 		node, devices := pod.Node, strings.Join(pod.Devices, ", ")
-		if node == "" {
+		switch {
+		case pod.Unsearched:
+			node, devices = "-", "not searched to the end"
+		case node == "":
 			node, devices = "-", "would wait"
 		}
 		if devices == "" {

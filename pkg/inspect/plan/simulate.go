@@ -61,10 +61,13 @@ func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, 
 		p.Pods = append(p.Pods, placed...)
 	}
 	for _, pod := range p.Pods {
-		if pod.Node == "" {
-			p.Waits++
-		} else {
+		switch {
+		case pod.Node != "":
 			p.Fits++
+		case pod.Unsearched:
+			p.Unsearched++
+		default:
+			p.Waits++
 		}
 	}
 	return p, s, nil
@@ -73,7 +76,7 @@ func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, 
 // placeTogether places a pod, or all pods of a gang or none.
 func (s *simulation) placeTogether(ctx context.Context, pods []*pending) ([]Pod, error) {
 	gang, least := pods[0].gang, pods[0].least
-	before, there, placed := s.Simulation, 0, 0
+	before, there, placed, unsearched := s.Simulation, 0, 0, 0
 	if gang != "" {
 		s.Simulation, there = before.Clone(), s.in.there(gang)
 	}
@@ -85,6 +88,8 @@ func (s *simulation) placeTogether(ctx context.Context, pods []*pending) ([]Pod,
 		}
 		if out = append(out, pod); pod.Node != "" {
 			placed++
+		} else if pod.Unsearched {
+			unsearched++
 		}
 	}
 	if gang == "" || there+placed >= least {
@@ -99,6 +104,9 @@ func (s *simulation) placeTogether(ctx context.Context, pods []*pending) ([]Pod,
 	for i := range out {
 		if pod := &out[i]; pod.Node != "" {
 			pod.Why = fmt.Sprintf("of its gang %s %s%d would find room at once, and it needs %d", gang, running, placed, least)
+			if pod.Unsearched = there+placed+unsearched >= least; pod.Unsearched {
+				pod.Why += fmt.Sprintf("; of %d more it is not known", unsearched)
+			}
 			pod.Node, pod.Devices = "", nil
 		}
 	}
@@ -111,7 +119,7 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 	claims, missing := s.claimsOf(p)
 	out.Asked = explain.Asked(claims)
 	if alike := s.waiting[p.from]; alike != nil {
-		out.Why, out.Lacks, out.Help = alike.Why, alike.Lacks, alike.Help
+		out.Why, out.Lacks, out.Help, out.Unsearched = alike.Why, alike.Lacks, alike.Help, alike.Unsearched
 		return out, nil
 	}
 	switch {
@@ -195,7 +203,7 @@ func (s *simulation) explain(ctx context.Context, p *pending, claims []*resource
 	if err != nil {
 		return err
 	}
-	out.Help, out.Why = answer.Help, answer.Why
+	out.Help, out.Why, out.Unsearched = answer.Help, answer.Why, answer.Unsearched
 	for _, n := range answer.Nodes {
 		out.Lacks = append(out.Lacks, NodeLack{Node: n.Name, GPUs: n.GPUs, Lacks: n.Lacks})
 	}

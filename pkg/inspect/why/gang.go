@@ -47,7 +47,7 @@ type Gang struct {
 	// Fits says whether so many find their GPUs now, nil where that depends on those not looked
 	// at. Of those that wait, FindRoom lists where they do, placed one after the other, NoRoom
 	// those that do not, Incomplete those whose claims are not all there; NotLookedAt counts
-	// those for which nobody tried.
+	// those for which nobody tried, or not to the end.
 	Fits        *bool       `json:"fits,omitempty"`
 	FindRoom    []Placement `json:"findRoom,omitempty"`
 	NoRoom      []string    `json:"noRoom,omitempty"`
@@ -96,15 +96,18 @@ func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *re
 		}
 	}
 	g.Missing = max(0, g.Needed-g.Members)
-	nodes, err := in.Engine.Place(ctx, in.Snapshot, wanted)
+	placed, err := in.Engine.Place(ctx, in.Snapshot, wanted)
 	if err != nil {
 		return nil, err
 	}
-	for i, node := range nodes {
-		if node == "" {
+	for i, on := range placed {
+		switch {
+		case on.Unsearched:
+			g.NotLookedAt++
+		case on.Node == "":
 			g.NoRoom = append(g.NoRoom, wanted[i].Pod.Name)
-		} else {
-			g.FindRoom = append(g.FindRoom, Placement{wanted[i].Pod.Name, node})
+		default:
+			g.FindRoom = append(g.FindRoom, Placement{wanted[i].Pod.Name, on.Node})
 		}
 	}
 	switch lacks := max(g.Needed, 1) - g.Placed - len(g.FindRoom); {
@@ -123,11 +126,11 @@ func (in Input) heldBack(ctx context.Context, wanted []scheduling.Pod, least int
 	if len(from) == 0 {
 		return false, nil
 	}
-	nodes, err := in.Engine.Place(ctx, letGo, wanted)
+	placed, err := in.Engine.Place(ctx, letGo, wanted)
 	if err != nil {
 		return false, err
 	}
-	return len(slices.DeleteFunc(nodes, func(node string) bool { return node == "" })) >= least, nil
+	return len(slices.DeleteFunc(placed, func(on scheduling.Placed) bool { return on.Node == "" })) >= least, nil
 }
 
 // text is what there is to say of it, in lines.
@@ -165,7 +168,7 @@ func (g *Gang) verdict() string {
 	var waits []string
 	switch {
 	case g.Fits == nil:
-		return fmt.Sprintf("whether the gang fits is open, as the other %d were not looked at", g.NotLookedAt)
+		return fmt.Sprintf("whether the gang fits is open, as the other %d were not looked at to the end", g.NotLookedAt)
 	case *g.Fits:
 		return "the gang fits"
 	case g.HeldBack:

@@ -76,9 +76,9 @@ func TestGangs(t *testing.T) {
 		// Each GPU takes 20 shares of 1Gi.
 		"more than are looked at, which may find room": {250, 0, 60, "1Gi", []string{
 			"waits: its own GPUs are free on node n2 (gpu-0-share); whether its gang finds all that it needs is open, as " +
-				"not all of its pods were looked at.",
+				"not all of its pods were looked at to the end.",
 			"Of the 250 that wait, 200 were looked at; placed one after the other, 40 find their GPUs now (40 on node n2): " +
-				"whether the gang fits is open, as the other 50 were not looked at.",
+				"whether the gang fits is open, as the other 50 were not looked at to the end.",
 		}},
 		"more than are looked at, too few at best": {250, 0, 100, "1Gi", []string{
 			"waits for its gang: ",

@@ -34,13 +34,22 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 		return room, err
 	}
 	a.nodes(room)
-	a.Fits = ptr.To(room.Fits())
+	unsearched, helps := explain.Unsearched(room)
+	if a.Unsearched = unsearched != ""; !a.Unsearched {
+		a.Fits = ptr.To(room.Fits())
+	}
 	switch {
 	case room.Refused != nil && in.Pod != nil: // who calls has better words for it, or these
 	case room.Refused != nil:
 		a.say("The scheduler", "would give up: "+explain.Refused(room))
 	case room.Fits():
 		a.fits(in, pod, room, what)
+	case a.Unsearched:
+		if in.Pod == nil {
+			a.say("As things are,", unsearched)
+		}
+		a.Help = append(a.Help, helps)
+		a.help(in, room)
 	case allOnNodes(claims): // all nodes count as free for it, and who calls says where it can be alone
 	default:
 		a.help(in, room)
@@ -104,7 +113,7 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what stri
 		}
 	case a.Gang != nil && a.Gang.Fits == nil:
 		a.sayWaits(what, "its own GPUs are free "+where+"; whether its gang finds all that it needs is open, as "+
-			"not all of its pods were looked at")
+			"not all of its pods were looked at to the end")
 	case a.Gang != nil && *a.Gang.Fits:
 		a.say(what, "waits, but not for GPUs: its own are free "+where+", and its gang finds all that it needs. The "+
 			"scheduler is about to place it, or lacks something else")

@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -88,8 +89,9 @@ type Answer struct {
 	Headline string `json:"headline"`
 	// Why is what the headline says of a pod that waits, without who waits.
 	Why string `json:"-"`
-	// Fits says whether there is room now; nil where it was not looked for.
-	Fits *bool `json:"fits,omitempty"`
+	// Fits says whether there is room now; nil where it was not looked for, or Unsearched: not searched to the end.
+	Fits       *bool `json:"fits,omitempty"`
+	Unsearched bool  `json:"unsearched,omitempty"`
 	// Asked are the requests, a line for each.
 	Asked []string `json:"asked,omitempty"`
 	// Gang is the group of a pod that waits.
@@ -120,7 +122,7 @@ const nodesMost = 12
 
 // Limits of what an explanation may cost: who asks waits for it, and asks once.
 var limits = explain.Limits{
-	Cost: 100 * resourceapi.CELSelectorExpressionMaxCost, Time: 20 * time.Second, Combined: 2 * time.Second,
+	Cost: 100 * resourceapi.CELSelectorExpressionMaxCost, Time: 20 * time.Second, Combined: 20,
 }
 
 // Of answers. An error is one of the objects that were read, or the context's.
@@ -222,11 +224,16 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	if err != nil {
 		return err
 	}
+	if reason == "" {
+		reason, _ = explain.Unsearched(room)
+	} else {
+		a.Fits, a.Unsearched = ptr.To(false), false
+	}
 	a.sayWaits(what, reason)
 	return nil
 }
 
-// reason is why a pod for which there is no room waits.
+// reason is why a pod for which there is no room waits; empty where it is not known whether there is any.
 func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
 	room scheduling.Room) (string, error) {
 	if errors.Is(room.Refused, scheduling.ErrUsers) {
@@ -236,8 +243,11 @@ func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		return in.elsewhere(claims, room)
 	}
 	reason := "no node has room for its GPUs now"
-	if room.Refused != nil {
+	switch {
+	case room.Refused != nil:
 		reason = "the scheduler gives up before it has looked at all nodes: " + explain.Refused(room)
+	case len(room.Unsearched()) > 0:
+		reason = ""
 	}
 	if room.InUse(claims) {
 		return reason, nil
