@@ -52,7 +52,8 @@ func TestMonitoringSeesEachGPUOnce(t *testing.T) {
 		claim := asking(class, map[string]string{"memory": "0"})
 		claim.Requests[0].Exactly.AllocationMode, claim.Requests[0].Exactly.Count = resourceapi.DeviceAllocationModeAll, 0
 		claim.Requests[0].Exactly.AdminAccess = ptr.To(true)
-		claim.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+		claim.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{
+			{Operator: resourceapi.DeviceTolerationOpExists}}
 		return claim
 	}
 	const monitor = "monitor.gpu.aliyun.com"

@@ -32,7 +32,8 @@ const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.a
 	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != %q` +
 	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != "mig"` +
 	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].?mode.orValue("mig") in [%s]))` +
-	` && (device.attributes["gpu.aliyun.com"].?dynamic.orValue(false) != true || device.attributes["gpu.aliyun.com"].mode == "exclusive")`
+	` && (device.attributes["gpu.aliyun.com"].?dynamic.orValue(false) != true` +
+	` || device.attributes["gpu.aliyun.com"].?mode.orValue("") == "exclusive")`
 
 // ModesWithClass lists the modes that Model makes classes for: those that the
 // driver is installed with a class for, ordered by the class' name.

@@ -109,8 +109,8 @@ func grantsOf(
 	admin := ptr.Deref(result.AdminAccess, false)
 	if m == mode.Monitor {
 		if !admin {
-			return nil, errors.New("it shows a GPU to claims with adminAccess and gives nothing of it: ask for GPUs by a class " +
-				"of their mode, or do not tolerate the taint " + v1alpha1.TaintMonitor)
+			return nil, errors.New("it shows a GPU to claims with adminAccess and gives nothing of it: ask for GPUs by a " +
+				"class of their mode, or do not tolerate the taint " + v1alpha1.TaintMonitor)
 		}
 		m = mode.Exclusive // whoever sees a GPU sees all of it
 	}

@@ -157,7 +157,7 @@ func TestUnknownPropertiesAreLeftOut(t *testing.T) {
 }
 
 func TestDeviceNames(t *testing.T) {
-	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Monitor} {
+	for _, m := range append(mode.Dynamic.ServedModes(), mode.Topology, mode.Monitor) {
 		indices, got, err := ParseDeviceName(DeviceName(12, m))
 		if err != nil || !slices.Equal(indices, []int{12}) || got != m {
 			t.Errorf("%s: parsed as %d %s, %v", DeviceName(12, m), indices, got, err)

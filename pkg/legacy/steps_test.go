@@ -57,8 +57,8 @@ func containers(kind string, counts ...int) string {
 
 func repeated(count, times int) []int { return slices.Repeat([]int{count}, times) }
 
-// Containers that ask for GPUs of their own cost the scheduler little, also where one GPU is missing: it tries the GPUs of a
-// node in one order, and not in each.
+// Containers that ask for GPUs of their own cost the scheduler little, also where one GPU is missing: it tries the GPUs
+// of a node in one order, and not in each.
 func TestContainersWithGPUsOfTheirOwn(t *testing.T) {
 	for _, test := range []struct {
 		gpus   int
@@ -160,8 +160,9 @@ func TestContainersGetWhatIsThere(t *testing.T) {
 
 // theGPU is a claim for the single GPU with the index.
 func theGPU(index int) resourceapi.DeviceClaim {
-	return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: "single.topology.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: "single.topology.gpu.aliyun.com",
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].?index.orValue(-1) == %d`, index)}}}}}}}
+			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].?index.orValue(-1) == %d`, index)}}}}
+	return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: exactly}}}
 }

@@ -77,8 +77,8 @@ func (r Request) devices() resourceapi.DeviceClaim {
 	return claim
 }
 
-// oneMode has all devices of the requests be of the same mode: while the driver of a dynamic node is an earlier one, the
-// class selects a GPU in several.
+// oneMode has all devices of the requests be of the same mode: while the driver of a dynamic node is an earlier one,
+// the class selects a GPU in several.
 func oneMode(requests ...string) resourceapi.DeviceConstraint {
 	return resourceapi.DeviceConstraint{Requests: requests, MatchAttribute: attribute(v1alpha1.AttrMode)}
 }
@@ -219,10 +219,10 @@ func AlsoMPS(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool
 
 // gpusApart is a request for each container's own GPUs, those for most GPUs first.
 //
-// Single GPUs are in an order, as those of devicesByGPU are: whichever of them the containers get, they can be had so that
-// those of the last have the lowest indices. So each container leaves as many low indices as those after it need, and the
-// scheduler finds out early that there are too few. CPUs near them would be tied to these indices: with CPUs the first
-// container stays first, and all indices are as good.
+// Single GPUs are in an order, as those of devicesByGPU are: whichever of them the containers get, they can be had so
+// that those of the last have the lowest indices. So each container leaves as many low indices as those after it need,
+// and the scheduler finds out early that there are too few. CPUs near them would be tied to these indices: with CPUs
+// the first container stays first, and all indices are as good.
 func (r Request) gpusApart() []resourceapi.DeviceRequest {
 	containers, ordered := slices.Clone(r.Containers), r.nearby() == 0
 	if ordered {

@@ -43,7 +43,8 @@ func TestHealthOfDevices(t *testing.T) {
 		{Device: "gpus-2-3", GPU: claim.GPU{Index: 2, UUID: "GPU-c"}},
 		{Device: "gpus-2-3", GPU: claim.GPU{Index: 3, UUID: "GPU-d"}}}}}
 	want := []DeviceHealth{{"gpu-0-monitor", ""}, {"gpu-0-topology", ""}, {"gpu-1-monitor", "XID 79"},
-		{"gpu-1-topology", "XID 79"}, {"gpu-2-topology", "it is lost"}, {"gpu-3-monitor", ""}, {"gpu-3-topology", ""}, {"gpu-7-share", "the GPU is not there any more"}, {"gpus-0-1", "XID 79"},
+		{"gpu-1-topology", "XID 79"}, {"gpu-2-topology", "it is lost"}, {"gpu-3-monitor", ""},
+		{"gpu-3-topology", ""}, {"gpu-7-share", "the GPU is not there any more"}, {"gpus-0-1", "XID 79"},
 		{"gpus-2-3", "it is lost"}}
 	if diff := cmp.Diff(want, p.Health(prepared)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -42,7 +42,7 @@ const (
 	AttrMode resourceapi.QualifiedName = "mode"
 	// AttrDynamic (bool): On nodes in mode `dynamic`: true.
 	AttrDynamic resourceapi.QualifiedName = "dynamic"
-	// AttrMonitor (bool): Whether `monitor.gpu.aliyun.com` selects the device (docs/topology.md#monitoring).
+	// AttrMonitor (bool): Whether `monitor.gpu.aliyun.com` selects it (docs/topology.md#monitoring).
 	AttrMonitor resourceapi.QualifiedName = "monitor"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
@@ -134,7 +134,7 @@ const (
 	// TaintConflict: Claims were allocated more of the GPU than it has
 	// (docs/troubleshooting.md#a-gpu-that-others-hold).
 	TaintConflict = DriverName + "/conflict"
-	// TaintMonitor: The device shows a GPU to claims with adminAccess (docs/topology.md#monitoring).
+	// TaintMonitor: For claims with adminAccess (docs/topology.md#monitoring).
 	TaintMonitor = DriverName + "/monitor"
 )
 
