@@ -109,7 +109,8 @@ func (s *stage) node(name string, m mode.Mode) *node {
 }
 
 // asking are requests: GiB of a share, "gpu" for a whole GPU, "linked" for two linked ones, "instance" for one of MIG,
-// "any" for a whole one of any mode, "monitor" for an administrator's access to all, "look" for that to one.
+// "any" for a whole one of any mode, "monitor" for an administrator's access to all, which tolerates no taint,
+// "look" for that to a single GPU of mode topology, as others have it.
 func asking(of ...string) resourceapi.DeviceClaim {
 	var claim resourceapi.DeviceClaim
 	for i, what := range of {
@@ -127,7 +128,7 @@ func asking(of ...string) resourceapi.DeviceClaim {
 			request.DeviceClassName, request.AdminAccess = "monitor.gpu.aliyun.com", ptr.To(true)
 			request.AllocationMode, request.Count = resourceapi.DeviceAllocationModeAll, 0
 		case "look":
-			request.DeviceClassName, request.AdminAccess = "monitor.gpu.aliyun.com", ptr.To(true)
+			request.DeviceClassName, request.AdminAccess = "single.topology.gpu.aliyun.com", ptr.To(true)
 		default:
 			request.DeviceClassName = "share.gpu.aliyun.com"
 			request.Capacity = &resourceapi.CapacityRequirements{
