@@ -20,6 +20,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // ClaimName is what a converted pod calls its claim.
@@ -159,4 +160,24 @@ func (c Container) validate(kind Kind, count int64) error {
 		return fmt.Errorf("%s must be a multiple of %d on each GPU, not %d", ack.ResourceCores, coresStep, perGPU)
 	}
 	return nil
+}
+
+// Searchable returns an error for whoever writes the pod if the scheduler cannot look for so many GPUs while all pods
+// wait. The policy gpushare-legacy-refuse says the same, except in namespaces with v1alpha1.LabelCostlyClaims.
+func (r Request) Searchable() error {
+	var gpus, most int64
+	for _, c := range r.Containers {
+		gpus, most = gpus+c.GPUs, max(most, c.GPUs)
+	}
+	searchable, may := gpus <= 8 || len(r.Containers) > 1 && gpus >= 15 || len(r.Containers) <= 3 && most <= 16,
+		"a container may ask for 16, and more than three containers for up to 8 or from 15 on together"
+	if !r.wholeGPUs() {
+		searchable = r.Count <= 8 || len(r.Containers) == 1 && r.Count <= 13
+		may = "aliyun.com/gpu-count may be 13, and 8 where several containers share the GPUs"
+	}
+	if searchable {
+		return nil
+	}
+	return fmt.Errorf("the pod asks for more GPUs than the scheduler can look for while all pods wait: %s. An administrator "+
+		"allows more by the label %s=%s of the namespace: docs/security.md", may, v1alpha1.LabelCostlyClaims, v1alpha1.CostlyClaimsAllowed)
 }

@@ -112,8 +112,8 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 			"gpushare=gpushare.mem-cpu2.0.1.1.1.2.1.3.1.4.1 gpushare-cpus-2=gpushare.cpu." + long + "b.3 " +
 				"cpus:gpushare/0 cpus:gpushare/cpus " + long + "b:gpushare/1 " + long + "b:gpushare-cpus-2 " + long +
 				"c:gpushare/2 " + long + "d:gpushare/3 " + long + "e:gpushare/4"},
-		"more shares than leave room": {pinned(pod("p", map[string]string{ack.PodLabelCount: "32"}, withCPUs("c", "2",
-			"mem 32"))), "gpushare=gpushare.mem-x32.c.32 gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare/c c:gpushare-cpus-0"},
+		"more shares than leave room": {changed(pinned(pod("p", map[string]string{ack.PodLabelCount: "32"}, withCPUs("c", "2",
+			"mem 32"))), func(p *corev1.Pod) { p.Namespace = counted }), "gpushare=gpushare.mem-x32.c.32 gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare/c c:gpushare-cpus-0"},
 		"with nvidia.com/gpu": {pinned(pod("p", nil, withCPUs("c", "2", "nvidia.com/gpu 1"))),
 			"gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare-cpus-0"},
 		"beside a claim": {changed(pinned(pod("p", nil, withCPUs("c", "2", ""))), func(p *corev1.Pod) {

@@ -114,6 +114,9 @@ func ofGPUs(shares []share) (string, error) {
 	if sum > results {
 		return "", errors.New("more GPUs than there can be")
 	}
+	if sum > 8 && sum < 15 && len(shares) > 3 || len(shares) == 1 && sum > 16 {
+		return "", errors.New("more GPUs than are looked for")
+	}
 	return nameOf("gpushare.gpu", shares, templateMost, func(s share) string { return fmt.Sprint(s.gpus) })
 }
 
@@ -157,6 +160,9 @@ func ofShares(shares []share, labels map[string]string) (string, error) {
 	}
 	if count*int64(len(shares)) > results {
 		return "", errors.New("more shares than a claim can hold")
+	}
+	if count > 13 || count > 8 && len(shares) > 1 {
+		return "", errors.New("more GPUs than are looked for")
 	}
 	for _, s := range shares {
 		switch mem, cores := s.mem/count, s.cores/count; {

@@ -22,6 +22,9 @@ func checkOfPod(t *testing.T, p *corev1.Pod, want string, refused error) {
 		return
 	}
 	request, err := legacy.OfPod(p)
+	if err == nil {
+		err = request.Searchable()
+	}
 	if (err == nil) != (refused == nil) {
 		t.Fatalf("%s: the policies say %v, OfPod %v", describe(p), refused, err)
 	}

@@ -117,6 +117,8 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 		"eight of a model":              claimFor(of(1, "exclusive.nvidia-a10", count(8))),
 		"eight of any mode":             claimFor(of(1, "gpu", count(8))),
 		"all GPUs of a node":            claimFor(of(1, "exclusive", all())),
+		"thirteen":                      claimFor(of(1, "share", count(13), memory("1Gi"))),
+		"sixteen on a topology node":    claimFor(of(1, "single.topology", count(16))),
 		"sixteen, in two requests":      claimFor(of(1, "exclusive", count(8), where(`device.attributes["gpu.aliyun.com"].index >= 8`)), of(1, "exclusive", count(8))),
 		"a share of each of eight GPUs": claimFor(of(1, "share", count(8), memory("1Gi"))),
 		"sixteen shares of one GPU":     together(claimFor(of(16, "share", memory("1Gi")))),
@@ -161,7 +163,7 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 		"eight GPUs, and a share":                   {claimFor(of(1, "gpu", count(8)), of(1, "share")), "Put a request with a count last"},
 		"four shares, and another driver's":         {claimFor(of(4, "share"), of(1, "nic.example.com")), "independently"},
 		"sixteen GPUs":                              {claimFor(of(1, "exclusive", count(16))), "allocationMode: All"},
-		"seventeen shares":                          {claimFor(of(1, "share", count(17))), "It may ask for 12"},
+		"seventeen shares":                          {claimFor(of(1, "share", count(17))), "It may ask for 13"},
 		"seven instances":                           {claimFor(of(1, "1g.10gb.mig", count(7))), "It may ask for 4"},
 		"alternatives":                              {claimFor([]resourceapi.DeviceRequest{alternatives, alternatives}, of(1, "share")), "independently"},
 		"alternatives on one GPU":                   {together(claimFor([]resourceapi.DeviceRequest{alternatives, alternatives, alternatives, alternatives, alternatives})), "independently"},
@@ -379,9 +381,12 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 		}
 		names = append(names, "gpushare.mem"+memory, "gpushare.core"+cores, "gpushare.mem-cpu4"+memory)
 	}
-	for gpus := 1; gpus <= 32; gpus++ {
-		names = append(names, fmt.Sprintf("gpushare.gpu.main.%d", gpus), fmt.Sprintf("gpushare.nvidia.main.%d", gpus))
-		if gpus > 1 {
+	for gpus := 1; gpus <= 16; gpus++ {
+		names = append(names, fmt.Sprintf("gpushare.gpu.main.%d", gpus))
+		if gpus <= 13 {
+			names = append(names, fmt.Sprintf("gpushare.nvidia.main.%d", gpus))
+		}
+		if gpus > 1 && gpus <= 13 {
 			names = append(names, fmt.Sprintf("gpushare.mem-x%d.main.%d", gpus, gpus))
 		}
 		if gpus > 1 && gpus <= 8 {
@@ -403,5 +408,26 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 		if err := s.createClaim(request.Template(team).Spec.Spec); err != nil {
 			t.Errorf("%s: %.250v", name, err)
 		}
+	}
+}
+
+// What no node has, or takes long to look for, is refused in words; where costly claims are allowed, it is converted.
+func TestLegacyPodsThatAreSearchedForLong(t *testing.T) {
+	s := costly(t)
+	for name, p := range map[string]*corev1.Pod{
+		"seventeen GPUs":             pod("p", nil, limited("c", "gpu 17")),
+		"four containers with three": pod("p", nil, limited("a", "gpu 3"), limited("b", "gpu 3"), limited("c", "gpu 3"), limited("d", "gpu 3")),
+		"shares of fourteen GPUs":    pod("p", map[string]string{"aliyun.com/gpu-count": "14"}, limited("c", "mem 14")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := s.create(p); err == nil || !strings.Contains(err.Error(), "costly-claims=allowed") {
+				t.Errorf("got %v, want a refusal that says what helps", err)
+			}
+			p.Namespace = "trusted"
+			got, err := s.create(p)
+			if err != nil || len(got.Spec.ResourceClaims) != 1 {
+				t.Errorf("where costly claims are allowed: %v, %v", got, err)
+			}
+		})
 	}
 }

@@ -57,6 +57,9 @@ func (p *pending) convert(in *Input) {
 	const alone = " It would run without a GPU; remove the limit and refer to a ResourceClaim or ResourceClaimTemplate"
 	out, refused := in.leftAlone(p.pod)
 	request, err := legacy.OfPod(p.pod)
+	if err == nil && in.labelsOf(p.pod.Namespace)[v1alpha1.LabelCostlyClaims] != v1alpha1.CostlyClaimsAllowed {
+		err = request.Searchable()
+	}
 	switch {
 	case out != "" && !refused:
 		p.left = notConverted + out

@@ -180,6 +180,10 @@ const (
 	// LabelCPUClass is on the DeviceClass by which the admission policy knows that the driver
 	// for CPUs is installed: the name of that driver's DeviceClass.
 	LabelCPUClass = "gpu.aliyun.com/cpu-class"
+	// LabelCostlyClaims, with the value CostlyClaimsAllowed, lets a namespace ask for what takes the scheduler long to
+	// look for (docs/security.md). Whoever may label the namespace decides.
+	LabelCostlyClaims   = "gpu.aliyun.com/costly-claims"
+	CostlyClaimsAllowed = "allowed"
 	// LabelLegacy is "true" on pods, templates and claims that stand for a request in
 	// ACK's manner. "false" opts out of it: on a namespace, whoever may change its
 	// labels, for all that its pods could do; on a pod, whoever writes pods, for what
