@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+func (c *candidate) String() string {
+	claims, requests, devices, of, selectors, containers := c.asks()
+	text := fmt.Sprintf("%d claims, %d requests, up to %d alternatives, %d devices, %d selectors", claims, requests, of, devices,
+		selectors)
+	if containers > 1 || len(c.Containers[0].Limits) > 0 {
+		text += fmt.Sprintf(", %d containers", containers)
+		for i, k := range c.Containers {
+			if i < 3 && len(k.Limits) > 0 {
+				text += fmt.Sprintf(" %s%v", k.Kind, k.Limits)
+			}
+		}
+	}
+	return text
+}
+
+// report writes what was found.
+func (o *options) report(s *search) error {
+	for _, f := range s.top[:min(len(s.top), 10)] {
+		s.again(f)
+	}
+	for _, f := range s.best {
+		s.again(f)
+	}
+	to := io.Writer(os.Stdout)
+	if o.out != "" {
+		file, err := os.Create(o.out)
+		if err != nil {
+			return err
+		}
+		defer file.Close() //nolint:errcheck // written to the end below
+		to = file
+	}
+	var dear int
+	fmt.Fprintf(to, "Seed %d, %d tries, %d of them admitted, %d nodes.\n\n", s.seed, s.tried, s.admittedCount, len(s.targets))
+	fmt.Fprintln(to, "| machine | mode | node | dearest, ms of CPU | steps | devices looked at | expressions (compiled) | pod |")
+	fmt.Fprintln(to, "|---|---|---|---|---|---|---|---|")
+	for _, t := range s.targets {
+		f := s.best[t]
+		if f == nil {
+			continue
+		}
+		if o.bound > 0 && (f.cost.ended || f.cost.cpu > o.bound) {
+			dear++
+		}
+		fmt.Fprintf(to, "| %s | %s | %s | %s | %d | %d | %d (%d) | %s |\n", t.machine, t.mode, t.state, f.cost.millis(), f.cost.steps,
+			f.cost.devices, f.cost.evaluated, f.cost.compiled, f.candidate)
+	}
+	fmt.Fprintf(to, "\nRefused:\n\n")
+	for i, text := range slices.SortedFunc(maps.Keys(s.refusals), func(a, b string) int { return s.refusals[b] - s.refusals[a] }) {
+		if i < 30 {
+			fmt.Fprintf(to, "- %d: %s\n", s.refusals[text], strings.ReplaceAll(text, "\n", " "))
+		}
+	}
+	fmt.Fprintf(to, "\nThe dearest:\n")
+	top := s.top[:min(len(s.top), 10)]
+	for i, f := range top {
+		fmt.Fprintf(to, "\n%d. On %s: %s; try %d. %s\n\n```yaml\n%s```\n", i+1, f.target, f.cost, f.try, f.candidate,
+			shortened(f.candidate.manifests(fmt.Sprintf("dearest-%d", i+1))))
+	}
+	if o.pods != "" {
+		var all []string
+		for i, f := range top {
+			all = append(all, fmt.Sprintf("# %s: %s\n%s", f.target, f.cost, f.candidate.manifests(fmt.Sprintf("dearest-%d", i+1))))
+		}
+		if err := os.WriteFile(o.pods, []byte(strings.Join(all, "---\n")), 0o644); err != nil {
+			return err
+		}
+	}
+	if dear > 0 {
+		return fmt.Errorf("on %d of %d nodes a pod is admitted that takes the stock allocator more than %s", dear, len(s.targets),
+			o.bound)
+	}
+	return nil
+}
+
+func (c cost) millis() string {
+	if c.ended {
+		return "> 300"
+	}
+	return fmt.Sprintf("%.1f", float64(c.cpu.Microseconds())/1000)
+}
+
+// manifests are the pod and its claims, with names that begin with prefix and in no namespace.
+func (c *candidate) manifests(prefix string) string {
+	var out []string
+	write := func(object runtime.Object) {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			text = []byte("# " + err.Error() + "\n")
+		}
+		out = append(out, string(text))
+	}
+	for i := range c.Claims {
+		if c.refers(i, false) {
+			t := c.template(i)
+			t.Namespace, t.Name = "", prefix+"-"+t.Name
+			write(t)
+		}
+		if c.refers(i, true) {
+			claim := c.claim(i)
+			claim.Namespace, claim.Name = "", prefix+"-"+claim.Name
+			write(claim)
+		}
+	}
+	p := c.pod()
+	p.Namespace, p.Name = "", prefix
+	for i := range p.Spec.ResourceClaims {
+		for _, name := range []*string{p.Spec.ResourceClaims[i].ResourceClaimName, p.Spec.ResourceClaims[i].ResourceClaimTemplateName} {
+			if name != nil {
+				*name = prefix + "-" + *name
+			}
+		}
+	}
+	write(p)
+	return strings.Join(out, "---\n")
+}
+
+// shortened is a text without the rest of its long lines and of what is very long.
+func shortened(text string) string {
+	lines := strings.Split(text, "\n")
+	if len(lines) > 120 {
+		lines = append(lines[:100], fmt.Sprintf("# … %d more lines", len(lines)-100), "")
+	}
+	for i, l := range lines {
+		if len(l) > 160 {
+			lines[i] = l[:150] + "…"
+		}
+	}
+	return strings.Join(lines, "\n")
+}

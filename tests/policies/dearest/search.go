@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
+)
+
+// found is a candidate that is admitted, and what it costs on a node.
+type found struct {
+	candidate *candidate
+	target    *target
+	cost      cost
+	// seed and try say which run found it, and when.
+	seed uint64
+	try  int
+}
+
+// search looks for the dearest pods that a server admits. It is the same for the same seed as long as what
+// it goes by is counted, see cost.less.
+type search struct {
+	server  *server
+	limits  *limits
+	targets []*target
+	kinds   kinds
+	seed    uint64
+	// until is when it ends; tries likewise, if there is no time.
+	until time.Time
+	tries int
+
+	random *rand.Rand
+	made   map[*target]*resources
+	// best is the dearest on each node, top the dearest of all.
+	best map[*target]*found
+	top  []*found
+	// tried is how many there were, admittedCount how many of them were admitted.
+	tried, admittedCount int
+	// refusals counts what the others were refused for.
+	refusals map[string]int
+}
+
+// resources are the names by which containers ask for devices of a target's classes.
+type resources struct {
+	names   []string
+	classes *extendedresourcecache.ExtendedResourceCache
+}
+
+// patience is how many tries in a row may be no dearer before a climb ends, and keep how many of the
+// dearest are kept.
+const (
+	patience = 40
+	keep     = 40
+)
+
+func (s *search) run(report func(*found)) {
+	s.random = rand.New(rand.NewPCG(s.seed, 1))
+	s.best, s.refusals, s.made = map[*target]*found{}, map[string]int{}, map[*target]*resources{}
+	order := s.random.Perm(len(s.targets))
+	for climb := 0; !s.over(); climb++ {
+		s.climb(s.targets[order[climb%len(order)]], report)
+	}
+}
+
+func (s *search) over() bool {
+	if s.tries > 0 && s.tried >= s.tries {
+		return true
+	}
+	return !s.until.IsZero() && time.Now().After(s.until)
+}
+
+// climb begins somewhere and goes to what is dearer, step by step, until it gets no further.
+func (s *search) climb(t *target, report func(*found)) {
+	if s.made[t] == nil {
+		s.made[t] = &resources{names: resourceNames(t.classes), classes: classesByResource(t.classes)}
+	}
+	m := &changer{random: s.random, words: t.words, resources: s.made[t].names, kinds: s.kinds, admin: s.limits.admin}
+	at := &found{candidate: m.start(), target: t}
+	switch of := s.best[t]; {
+	case len(s.top) > 0 && s.random.IntN(3) == 0:
+		at.candidate = s.top[s.random.IntN(len(s.top))].candidate
+	case of != nil && s.random.IntN(3) == 0:
+		at.candidate = of.candidate
+	case len(s.top) > 1 && s.random.IntN(8) == 0:
+		at.candidate = m.join(s.top[s.random.IntN(len(s.top))].candidate, at.candidate)
+	}
+	next := at.candidate
+	for idle := 0; idle < patience && !s.over(); idle++ {
+		if c, ok := s.try(next, t); ok {
+			switch {
+			case c.ended || c.dearer(at.cost):
+				at = &found{candidate: next, target: t, cost: c, seed: s.seed, try: s.tried}
+				s.keep(at, report)
+				idle = 0
+				if c.ended {
+					return
+				}
+			case s.random.IntN(20) == 0: // down a bit, to come up elsewhere
+				at = &found{candidate: next, target: t, cost: c, seed: s.seed, try: s.tried}
+			}
+		}
+		next = m.change(at.candidate)
+	}
+}
+
+// try is what a candidate costs if it is admitted.
+func (s *search) try(c *candidate, t *target) (cost, bool) {
+	s.tried++
+	claims, err := s.server.admitted(c, s.limits, s.made[t].classes)
+	if err != nil {
+		s.refusals[reason(err)]++
+		return cost{}, false
+	}
+	s.admittedCount++
+	if len(claims) == 0 {
+		return cost{}, false
+	}
+	return measure(t, claims), true
+}
+
+func (s *search) keep(f *found, report func(*found)) {
+	if of := s.best[f.target]; of == nil || f.cost.dearer(of.cost) {
+		s.best[f.target] = f
+		report(f)
+	}
+	at, _ := slices.BinarySearchFunc(s.top, f, func(a, b *found) int {
+		if a.cost.dearer(b.cost) {
+			return -1
+		}
+		return 1
+	})
+	key := f.candidate.key()
+	if slices.ContainsFunc(s.top, func(of *found) bool { return of.candidate.key() == key }) {
+		return
+	}
+	s.top = slices.Insert(s.top, at, f)
+	s.top = s.top[:min(len(s.top), keep)]
+}
+
+// dearer says whether it took longer. A millisecond is the noise of the clock: below it, steps and devices count.
+func (c cost) dearer(than cost) bool {
+	if c.ended != than.ended {
+		return c.ended
+	}
+	if diff := c.cpu - than.cpu; diff > time.Millisecond || diff < -time.Millisecond {
+		return diff > 0
+	}
+	return c.steps+c.devices+c.evaluated > than.steps+than.devices+than.evaluated
+}
+
+// reason is the beginning of a refusal.
+func reason(err error) string {
+	text := err.Error()
+	return text[:min(len(text), 150)]
+}
+
+// again is what found pods cost when they are measured three times more: the least of it, so that what
+// else the machine did does not count.
+func (s *search) again(f *found) {
+	claims, err := s.server.admitted(f.candidate, s.limits, s.made[f.target].classes)
+	if err != nil {
+		f.cost.err = err
+		return
+	}
+	for range 3 {
+		if c := measure(f.target, claims); f.cost.ended || c.cpu < f.cost.cpu {
+			f.cost = c
+		}
+	}
+}
+
+// asks says in short what a pod asks for.
+func (c *candidate) asks() (claims, requests, devices, alternativesOf, selectors, containers int) {
+	for _, r := range c.References {
+		claims++
+		for i := range c.Claims[r.Claim].Requests {
+			requests++
+			of := alternatives(&c.Claims[r.Claim].Requests[i])
+			alternativesOf = max(alternativesOf, len(of))
+			most := int64(0)
+			for _, a := range of {
+				most = max(most, a.Count)
+				if a.AllocationMode == resourceapi.DeviceAllocationModeAll {
+					most = resourceapi.AllocationResultsMaxSize
+				}
+				selectors += len(a.Selectors)
+			}
+			devices += int(most)
+		}
+	}
+	return claims, requests, devices, alternativesOf, selectors, len(c.Containers)
+}
