@@ -326,7 +326,7 @@ func (m *changer) changeClaim(claim *resourceapi.DeviceClaim) {
 		capacity := m.amounts()
 		capacities := m.kinds.has("amounts") && m.oneIn(2)
 		for i := range claim.Requests {
-			for _, s := range m.parts(&claim.Requests[i]) {
+			for _, s := range partsOf(&claim.Requests[i]) {
 				if capacities {
 					*s.capacity = capacity.DeepCopy()
 				} else {
@@ -335,7 +335,7 @@ func (m *changer) changeClaim(claim *resourceapi.DeviceClaim) {
 			}
 		}
 	default:
-		parts := m.parts(r)
+		parts := partsOf(r)
 		m.changePart(parts[m.random.IntN(len(parts))])
 	}
 }
@@ -404,7 +404,7 @@ type part struct {
 	admin       **bool
 }
 
-func (m *changer) parts(r *resourceapi.DeviceRequest) []part {
+func partsOf(r *resourceapi.DeviceRequest) []part {
 	if e := r.Exactly; e != nil {
 		return []part{{&e.DeviceClassName, &e.Selectors, &e.AllocationMode, &e.Count, &e.Tolerations, &e.Capacity,
 			&e.AdminAccess}}

@@ -107,11 +107,11 @@ type counter struct {
 	cached []string
 }
 
-func (s *counter) Init(logr.RuntimeInfo)                  {}
-func (s *counter) Enabled(level int) bool                 { return level == 7 }
-func (s *counter) Error(error, string, ...any)            {}
-func (s *counter) WithValues(...any) logr.LogSink         { return s }
-func (s *counter) WithName(string) logr.LogSink           { return s }
+func (s *counter) Init(logr.RuntimeInfo)          {}
+func (s *counter) Enabled(level int) bool         { return level == 7 }
+func (s *counter) Error(error, string, ...any)    {}
+func (s *counter) WithValues(...any) logr.LogSink { return s }
+func (s *counter) WithName(string) logr.LogSink   { return s }
 func (s *counter) Info(_ int, message string, args ...any) {
 	switch message {
 	case "CEL result":

@@ -140,6 +140,9 @@ func (l *limits) expression(text string) error {
 	if known {
 		return err
 	}
+	if len(l.expressions) > 2000 {
+		clear(l.expressions)
+	}
 	if len(text) > resourceapi.CELSelectorExpressionMaxLength {
 		err = errors.New("the expression is too long")
 	} else if r := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(text,

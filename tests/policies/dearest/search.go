@@ -42,6 +42,7 @@ type search struct {
 	tried, admittedCount int
 	// refusals counts what the others were refused for.
 	refusals map[string]int
+	skipped  int
 }
 
 // resources are the names by which containers ask for devices of a target's classes.
@@ -62,7 +63,17 @@ func (s *search) run(report func(*found)) {
 	s.best, s.refusals, s.made = map[*target]*found{}, map[string]int{}, map[*target]*resources{}
 	order := s.random.Perm(len(s.targets))
 	for climb := 0; !s.over(); climb++ {
-		s.climb(s.targets[order[climb%len(order)]], report)
+		t := s.targets[order[climb%len(order)]]
+		// Where everything is lost already there is little to be found.
+		if of := s.best[t]; of != nil && of.cost.ended && s.random.IntN(10) > 0 {
+			s.skipped++
+			if s.skipped > 100*len(order) {
+				return
+			}
+			continue
+		}
+		s.skipped = 0
+		s.climb(t, report)
 	}
 }
 
@@ -119,7 +130,9 @@ func (s *search) try(c *candidate, t *target) (cost, bool) {
 	if len(claims) == 0 {
 		return cost{}, false
 	}
-	return measure(t, claims), true
+	of := measure(t, claims)
+	// An error ends the pod's scheduling at its first node.
+	return of, of.err == nil || of.ended
 }
 
 func (s *search) keep(f *found, report func(*found)) {
@@ -158,19 +171,110 @@ func reason(err error) string {
 	return text[:min(len(text), 150)]
 }
 
-// again is what found pods cost when they are measured three times more: the least of it, so that what
-// else the machine did does not count.
-func (s *search) again(f *found) {
-	claims, err := s.server.admitted(f.candidate, s.limits, s.made[f.target].classes)
-	if err != nil {
-		f.cost.err = err
-		return
+// costOf is what a candidate costs, measured some times: the least of it, so that what else the machine did does not
+// count.
+func (s *search) costOf(c *candidate, t *target, times int) (least cost, ok bool) {
+	claims, err := s.server.admitted(c, s.limits, s.made[t].classes)
+	if err != nil || len(claims) == 0 {
+		return cost{}, false
 	}
-	for range 3 {
-		if c := measure(f.target, claims); f.cost.ended || c.cpu < f.cost.cpu {
-			f.cost = c
+	for i := range times {
+		if now := measure(t, claims); i == 0 || least.dearer(now) {
+			least = now
+		}
+		if !least.ended && least.err != nil {
+			return least, false
 		}
 	}
+	return least, true
+}
+
+// again measures a pod once more, and takes off it what makes it no dearer.
+func (s *search) again(f *found, until time.Time) {
+	least, ok := s.costOf(f.candidate, f.target, 3)
+	if !ok {
+		return
+	}
+	f.cost = least
+	// Those that took too long are to stay so.
+	least.cpu = min(least.cpu, most)
+	for smaller := true; smaller && time.Now().Before(until); {
+		smaller = false
+		for _, c := range f.candidate.smaller() {
+			if now, ok := s.costOf(c, f.target, 1); ok && (now.ended || now.cpu >= f.cost.cpu*9/10 && !f.cost.ended) {
+				f.candidate, smaller = c, true
+				break
+			}
+		}
+	}
+	if least, ok = s.costOf(f.candidate, f.target, 3); ok {
+		f.cost = least
+	}
+}
+
+// smaller are the candidates that are less by one thing, larger things first.
+func (c *candidate) smaller() []*candidate {
+	var out []*candidate
+	less := func(change func(*candidate)) {
+		of := c.clone()
+		change(of)
+		(&changer{}).rename(of)
+		out = append(out, of)
+	}
+	for i := range c.Containers {
+		if len(c.Containers) > 1 {
+			less(func(of *candidate) { of.Containers = slices.Delete(of.Containers, i, i+1) })
+		}
+		if len(c.Containers[i].Limits) > 0 {
+			less(func(of *candidate) { of.Containers[i].Limits = nil })
+		}
+	}
+	for i := range c.References {
+		less(func(of *candidate) { of.References = slices.Delete(of.References, i, i+1) })
+	}
+	for i := range c.Claims {
+		if !c.refers(i, true) && !c.refers(i, false) {
+			less(func(of *candidate) {
+				of.Claims = slices.Delete(of.Claims, i, i+1)
+				for j := range of.References {
+					if of.References[j].Claim > i {
+						of.References[j].Claim--
+					}
+				}
+			})
+			continue
+		}
+		if len(c.Claims[i].Constraints) > 0 {
+			less(func(of *candidate) { of.Claims[i].Constraints = of.Claims[i].Constraints[1:] })
+		}
+		for j, r := range c.Claims[i].Requests {
+			less(func(of *candidate) { of.Claims[i].Requests = slices.Delete(of.Claims[i].Requests, j, j+1) })
+			for k := range r.FirstAvailable {
+				if len(r.FirstAvailable) > 1 {
+					less(func(of *candidate) {
+						of.Claims[i].Requests[j].FirstAvailable = slices.Delete(of.Claims[i].Requests[j].FirstAvailable, k, k+1)
+					})
+				}
+			}
+			for k, p := range partsOf(&r) {
+				for _, change := range []struct {
+					is bool
+					do func(part)
+				}{
+					{len(*p.selectors) > 0, func(p part) { *p.selectors = nil }},
+					{len(*p.selectors) > 1, func(p part) { *p.selectors = (*p.selectors)[1:] }},
+					{len(*p.tolerations) > 0, func(p part) { *p.tolerations = nil }},
+					{*p.capacity != nil, func(p part) { *p.capacity = nil }},
+					{*p.count > 1, func(p part) { *p.count-- }},
+				} {
+					if change.is {
+						less(func(of *candidate) { change.do(partsOf(&of.Claims[i].Requests[j])[k]) })
+					}
+				}
+			}
+		}
+	}
+	return out
 }
 
 // asks says in short what a pod asks for.

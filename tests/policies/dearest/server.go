@@ -57,7 +57,9 @@ type server struct {
 // have; one of claims is empty.
 type withSchemas struct{ *fake.Clientset }
 
-func (c withSchemas) Discovery() discovery.DiscoveryInterfaces { return schemas{c.Clientset.Discovery()} }
+func (c withSchemas) Discovery() discovery.DiscoveryInterfaces {
+	return schemas{c.Clientset.Discovery()}
+}
 
 type schemas struct{ discovery.DiscoveryInterfaces }
 
