@@ -32,6 +32,9 @@ type cost struct {
 	// steps are the calls of the allocator's allocateOne, as allocator.md counts them; devices are those that it
 	// looked at in them, allocated those that it took. All are exact.
 	steps, devices, allocated int64
+	// compared are devices whose capacity was looked at; walked are allocations of shares, of whatever device, that
+	// were looked through.
+	compared, unusable, walked int64
 	// evaluated are expressions and celCost what CEL counts for them; compiled are those that were not in
 	// the cache, and compiledBytes their length.
 	evaluated, celCost, compiled, compiledBytes int64
@@ -58,7 +61,7 @@ func measure(t *target, claims []*resourceapi.ResourceClaim) (c cost) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	begin := cpuTime()
-	sink := &counter{cost: &c, until: begin + most}
+	sink := &counter{cost: &c, target: t, until: begin + most}
 	ctx := klog.NewContext(context.Background(), logr.New(sink))
 	defer func() {
 		c.cpu = cpuTime() - begin
@@ -101,6 +104,7 @@ func cpuTime() time.Duration {
 // counter is a sink of a log that counts what the allocator tells.
 type counter struct {
 	cost   *cost
+	target *target
 	until  time.Duration
 	events int
 	// cached are the expressions in the cache, the last used first.
@@ -127,17 +131,35 @@ func (s *counter) Info(_ int, message string, args ...any) {
 			}
 		}
 		s.events |= 255
-	case "Device in use", "Device in use in same claim", "Device not selectable", "Device capacity not enough",
-		"Device not usable":
+	case "Device in use", "Device in use in same claim", "Device not selectable":
 		s.cost.devices++
+	case "Device not usable":
+		s.cost.devices++
+		s.cost.unusable++
+		s.walk(args[1])
+	case "Device capacity not enough":
+		s.cost.devices++
+		s.cost.compared++
 	case "Device allocated":
 		s.cost.devices++
 		s.cost.allocated++
+	case "Device capacity allocated":
+		s.walk(args[1])
+		return
 	default:
 		return
 	}
 	if s.events++; s.events&255 == 0 && cpuTime() > s.until {
 		panic(errEnded)
+	}
+}
+
+// walk counts the shares, of whatever device, that the allocator goes through to see whether a device that can be
+// shared is in use.
+func (s *counter) walk(device any) {
+	id, is := device.(structured.DeviceID)
+	if _, held := s.target.allocated.AggregatedCapacity[id]; is && !held && s.target.shareable[id] {
+		s.cost.walked += int64(len(s.target.allocated.AllocatedSharedDeviceIDs))
 	}
 }
 

@@ -38,6 +38,9 @@ type target struct {
 	slices               []*resourceapi.ResourceSlice
 	allocated            structured.AllocatedState
 	classes              stockallocator.Classes
+	// shareable are the devices that can be shared, counters the number of the GPUs' counters.
+	shareable map[structured.DeviceID]bool
+	counters  int
 	// words are what pods for it are made of.
 	words words
 }
@@ -181,6 +184,17 @@ func ofMachine(name string, machine *gpu.Machine) ([]*target, error) {
 						ResourceSliceCount: int64(len(pool.Slices))}},
 			})
 		}
+		shareable, counters := map[structured.DeviceID]bool{}, 0
+		for _, s := range published {
+			for _, d := range s.Spec.Devices {
+				if ptr.Deref(d.AllowMultipleAllocations, false) {
+					shareable[structured.MakeDeviceID(v1alpha1.DriverName, s.Spec.Pool.Name, d.Name)] = true
+				}
+			}
+			for _, set := range s.Spec.SharedCounters {
+				counters += len(set.Counters)
+			}
+		}
 		w := wordsOf(published)
 		classes, err := classesFor(w)
 		if err != nil {
@@ -192,7 +206,7 @@ func ofMachine(name string, machine *gpu.Machine) ([]*target, error) {
 		for _, state := range []string{empty, half, fragmented} {
 			for _, suffix := range []string{"", elsewhere} {
 				all = append(all, &target{machine: name, mode: string(m), state: state + suffix, slices: published, classes: classes,
-					words: w, allocated: stateOf(published, state, suffix != "")})
+					words: w, allocated: stateOf(published, state, suffix != ""), shareable: shareable, counters: counters})
 			}
 		}
 	}
