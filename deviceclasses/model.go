@@ -26,10 +26,13 @@ const (
 // there has to say how much compute it takes, which elsewhere is more than there is; and for MIG
 // instances, which are what their profile says and not the model. A
 // GPU that is to be shared and is not shareable any more, because the API server
-// dropped the field, would be handed out whole.
+// dropped the field, would be handed out whole. Of a GPU that is offered in several modes they
+// select the whole one: the scheduler tries each device that a request matches.
 const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
-	` && device.attributes["gpu.aliyun.com"].mode != %q && device.attributes["gpu.aliyun.com"].mode != "mig"` +
-	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].mode in [%s]))`
+	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != %q` +
+	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != "mig"` +
+	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].?mode.orValue("mig") in [%s]))` +
+	` && (device.attributes["gpu.aliyun.com"].?dynamic.orValue(false) != true || device.attributes["gpu.aliyun.com"].mode == "exclusive")`
 
 // ModesWithClass lists the modes that Model makes classes for: those that the
 // driver is installed with a class for, ordered by the class' name.
@@ -90,7 +93,7 @@ func anyModeClass() *resourceapi.DeviceClass {
 			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", v1alpha1.LabelMode: AnyMode},
 			Annotations: map[string]string{
 				v1alpha1.AnnotationDescription: "One NVIDIA GPU or a share of one, in whatever mode its node serves it, but for " +
-					"core_mem, which has a class of its own. " +
+					"core_mem, which has a class of its own; on a node in mode dynamic a whole GPU. " +
 					"What keeps its users apart is the device's attribute isolation."},
 		},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
@@ -118,6 +121,6 @@ func ofModel(class *resourceapi.DeviceClass, name, model string) *resourceapi.De
 	// In one expression with what the class selects: the scheduler evaluates each
 	// for each device.
 	selector := narrowed.Spec.Selectors[0].CEL
-	selector.Expression += ` && device.attributes["gpu.aliyun.com"].model == ` + strconv.Quote(model)
+	selector.Expression += ` && device.attributes["gpu.aliyun.com"].?model.orValue("") == ` + strconv.Quote(model)
 	return narrowed
 }

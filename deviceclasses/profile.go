@@ -46,8 +46,8 @@ func Profile(profile string) *resourceapi.DeviceClass {
 		Spec: resourceapi.DeviceClassSpec{
 			ExtendedResourceName: ptr.To(ProfileResource(profile)),
 			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-				Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "mig"` +
-					` && device.attributes["gpu.aliyun.com"].profile == ` + strconv.Quote(profile),
+				Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?mode.orValue("") == "mig"` +
+					` && device.attributes["gpu.aliyun.com"].?profile.orValue("") == ` + strconv.Quote(profile),
 			}}},
 		},
 	}

@@ -37,6 +37,10 @@ func (a attributes) setInt(name resourceapi.QualifiedName, value int64) {
 	a[name] = resourceapi.DeviceAttribute{IntValue: &value}
 }
 
+func (a attributes) setBool(name resourceapi.QualifiedName, value bool) {
+	a[name] = resourceapi.DeviceAttribute{BoolValue: &value}
+}
+
 func (a attributes) setVersion(name resourceapi.QualifiedName, value string) {
 	v, ok := semanticVersion(value)
 	if !ok {

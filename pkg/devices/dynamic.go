@@ -6,6 +6,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -13,6 +14,9 @@ import (
 // at once, as Build would offer it in each. A device takes its GPU's counter
 // while it is allocated, however many claims share it: so the first claim
 // decides on the GPU's mode, and the last one to go frees the GPU.
+//
+// Each is marked as one of several of its GPU: a DeviceClass of several modes that selected all of them would have the
+// scheduler try each in turn, which multiplies with the other devices of a pod.
 //
 // perMode holds the options of each mode, all with the same pool and order.
 //
@@ -28,6 +32,7 @@ func BuildDynamic(m *gpu.Machine, perMode []Options) resourceslice.DriverResourc
 				continue
 			}
 			d := device(m, g, o)
+			attributes(d.Attributes).setBool(v1alpha1.AttrDynamic, true)
 			d.ConsumesCounters = wholeGPUs(g.Index)
 			devices = append(devices, d)
 		}

@@ -174,7 +174,8 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 		// Who is granted all of a GPU's memory is alone on it. Of a GPU that gives
 		// less than it has, somebody else holds the rest.
 		selectors = append(selectors, selector(fmt.Sprintf(
-			`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 == %[3]d`,
+			`device.capacity[%q].?%s.orValue(quantity("0")).compareTo(quantity("%dGi")) == 0`+
+				` && device.attributes[%[1]q].?%[4]s.orValue(0) / 1024 == %[3]d`,
 			v1alpha1.DriverName, v1alpha1.CapMemory, total, v1alpha1.AttrMemoryMiB)))
 	}
 	return selectors
@@ -184,16 +185,16 @@ func selector(expression string) resourceapi.DeviceSelector {
 	return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}
 }
 
-// indexFrom selects GPUs with an index of at least least. All GPUs of the classes have one.
+// indexFrom selects GPUs with an index of at least least.
 func indexFrom(least int64) string {
-	return fmt.Sprintf(`device.attributes[%q].%s >= %d`, v1alpha1.DriverName, v1alpha1.AttrIndex, least)
+	return fmt.Sprintf(`device.attributes[%q].?%s.orValue(-1) >= %d`, v1alpha1.DriverName, v1alpha1.AttrIndex, least)
 }
 
 // notMPS keeps requests for several GPUs from GPUs with MPS: a process is the client
 // of one MPS daemon, by the one pipe directory in its environment, and a daemon has one
 // GPU.
 func notMPS() string {
-	return fmt.Sprintf(`device.attributes[%q].%s != "mps"`, v1alpha1.DriverName, v1alpha1.AttrIsolation)
+	return fmt.Sprintf(`device.attributes[%q].?%s.orValue("mps") != "mps"`, v1alpha1.DriverName, v1alpha1.AttrIsolation)
 }
 
 // AlsoMPS returns a copy of a claim that would take GPUs with MPS, too; false where

@@ -54,7 +54,7 @@ func onGPU(request object, index int) object {
 	}
 	exactly = maps.Clone(exactly)
 	exactly["selectors"] = []object{{"cel": object{
-		"expression": fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index == %d`, index),
+		"expression": fmt.Sprintf(`device.attributes["gpu.aliyun.com"].?index.orValue(-1) == %d`, index),
 	}}}
 	return object{"name": request["name"], "exactly": exactly}
 }

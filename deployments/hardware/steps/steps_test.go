@@ -182,7 +182,7 @@ func TestRequestOnAGPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(content), `device.attributes[\"gpu.aliyun.com\"].index == 3`) ||
+	if !strings.Contains(string(content), `device.attributes[\"gpu.aliyun.com\"].?index.orValue(-1) == 3`) ||
 		!strings.Contains(string(content), `"memory":"2Gi"`) {
 		t.Errorf("the request is %s", content)
 	}

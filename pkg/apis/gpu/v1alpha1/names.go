@@ -14,7 +14,7 @@ const DriverName = "gpu.aliyun.com"
 func PoolName(node string) string { return node + "/gpu" }
 
 // Attributes of a device. Names without a domain belong to the driver's
-// domain: in CEL, device.attributes["gpu.aliyun.com"].<name>. The comments are the
+// domain: in CEL, device.attributes["gpu.aliyun.com"].?<name>. The comments are the
 // table of docs/reference.md: `make docs` writes it.
 const (
 	// AttrUUID (string): The GPU's UUID, or the MIG instance's, which is new each time that it is made; of a dynamic one
@@ -40,6 +40,8 @@ const (
 	AttrCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
 	// AttrMode (string): The mode (docs/modes.md).
 	AttrMode resourceapi.QualifiedName = "mode"
+	// AttrDynamic (bool): On nodes in mode `dynamic`: true.
+	AttrDynamic resourceapi.QualifiedName = "dynamic"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
 	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`,
