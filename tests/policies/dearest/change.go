@@ -22,7 +22,7 @@ func (k kinds) has(kind string) bool { return len(k) == 0 || slices.Contains(k, 
 
 // allKinds are the kinds that there are.
 var allKinds = kinds{"requests", "claims", "alternatives", "counts", "all", "amounts", "selectors", "compiling", "loops",
-	"strings", "constraints", "containers", "legacy", "tolerations", "admin"}
+	"strings", "constraints", "containers", "legacy", "tolerations", "admin", "writing"}
 
 // changer makes and changes candidates.
 type changer struct {
@@ -30,7 +30,9 @@ type changer struct {
 	words     words
 	resources []string
 	kinds     kinds
-	// bounds are the largest numbers that new candidates begin with: small ones pass where large ones are refused.
+	// labels are those that the policies mention.
+	labels []string
+	// admin says that the namespace allows an administrator's access.
 	admin bool
 }
 
@@ -212,7 +214,7 @@ func (m *changer) change(of *candidate) *candidate {
 }
 
 func (m *changer) once(c *candidate) {
-	switch m.random.IntN(8) {
+	switch m.random.IntN(10) {
 	case 0:
 		if m.kinds.has("claims") {
 			m.changeReferences(c)
@@ -223,6 +225,10 @@ func (m *changer) once(c *candidate) {
 		}
 	case 2:
 		m.failLast(c)
+	case 3:
+		if m.kinds.has("writing") {
+			m.changeWriting(c)
+		}
 	default:
 		if len(c.Claims) == 0 {
 			if m.kinds.has("containers") || m.kinds.has("legacy") {
@@ -231,6 +237,25 @@ func (m *changer) once(c *candidate) {
 			return
 		}
 		m.changeClaim(&c.Claims[m.random.IntN(len(c.Claims))])
+	}
+}
+
+// changeWriting changes what is written when, and with which labels: those that policies know, too.
+func (m *changer) changeWriting(c *candidate) {
+	switch m.random.IntN(3) {
+	case 0:
+		c.PodFirst = !c.PodFirst
+	case 1:
+		c.Relabelled = !c.Relabelled
+	default:
+		if c.Labels == nil {
+			c.Labels = map[string]string{}
+		}
+		if m.oneIn(2) || len(m.labels) == 0 {
+			clear(c.Labels)
+			return
+		}
+		c.Labels[pick(m, m.labels...)] = pick(m, "", "0", "1", "2", "true", "false", "allowed")
 	}
 }
 

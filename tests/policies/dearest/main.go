@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -68,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	s.until = time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))
 	begin := time.Now()
 	s.run(func(f *found) {
-		if f.cost.ended || f.cost.cpu > 20*time.Millisecond {
+		if f.cost.ended || f.cost.took() > 20*time.Millisecond {
 			fmt.Fprintf(os.Stderr, "dearest: %4.0f s, %6d tries: %s: %s; %s\n", time.Since(begin).Seconds(), s.tried, f.target,
 				f.cost, f.candidate)
 		}
@@ -92,17 +93,39 @@ func (o *options) search(ctx context.Context) (*search, error) {
 	if err != nil {
 		return nil, err
 	}
+	mentioned, err := labelsIn(files)
+	if err != nil {
+		return nil, err
+	}
 	if only := listed(o.only); len(only) > 0 {
 		all = slices.DeleteFunc(all, func(t *target) bool { return !hasOne(t.String(), only) })
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no node has a name with %s in it", o.only)
 	}
-	server, err := newServer(ctx, files, labels)
+	server, err := newServer(ctx, files, labels, classesOf(all))
 	if err != nil {
 		return nil, err
 	}
-	return &search{server: server, limits: newLimits(labels), targets: all, kinds: listed(o.kinds), seed: o.seed}, nil
+	return &search{server: server, limits: newLimits(labels), targets: all, kinds: listed(o.kinds),
+		labels: mentioned, seed: o.seed}, nil
+}
+
+// labelIn is a label of this driver.
+var labelIn = regexp.MustCompile(`gpu[.]aliyun[.]com/[a-z-]+`)
+
+// labelsIn are the labels that files mention.
+func labelsIn(files []string) ([]string, error) {
+	var all []string
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, labelIn.FindAllString(string(content), -1)...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 func listed(list string) []string {

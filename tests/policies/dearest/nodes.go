@@ -274,6 +274,17 @@ func classesFor(w words) (stockallocator.Classes, error) {
 	return classes, nil
 }
 
+// classesOf are the classes of all nodes.
+func classesOf(all []*target) []*resourceapi.DeviceClass {
+	byName := map[string]*resourceapi.DeviceClass{}
+	for _, t := range all {
+		for _, c := range t.classes {
+			byName[c.Name] = c
+		}
+	}
+	return slices.Collect(maps.Values(byName))
+}
+
 // stateOf is what is allocated on the node, and on others.
 func stateOf(published []*resourceapi.ResourceSlice, state string, others bool) structured.AllocatedState {
 	allocated := stockallocator.Nothing()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/klog/v2"
@@ -27,7 +30,11 @@ type candidate struct {
 	Claims     []resourceapi.DeviceClaim
 	References []reference
 	Containers []container
-	Labels     map[string]string
+	// Labels are those of the pod and of all that is written with it.
+	Labels map[string]string
+	// PodFirst says that the pod is there before its claims; Relabelled, that its author takes away what labels
+	// policies have added as soon as there is an object.
+	PodFirst, Relabelled bool
 }
 
 // reference is an entry of a pod's list of claims: a claim made of a template, for each entry another one, or
@@ -45,7 +52,8 @@ type container struct {
 }
 
 func (c *candidate) clone() *candidate {
-	out := &candidate{References: slices.Clone(c.References), Labels: maps.Clone(c.Labels)}
+	out := &candidate{References: slices.Clone(c.References), Labels: maps.Clone(c.Labels), PodFirst: c.PodFirst,
+		Relabelled: c.Relabelled}
 	for _, claim := range c.Claims {
 		out.Claims = append(out.Claims, *claim.DeepCopy())
 	}
@@ -113,7 +121,7 @@ func addLimits(to *corev1.Container, limits map[string]int64) {
 func (c *candidate) template(i int) *resourceapi.ResourceClaimTemplate {
 	return &resourceapi.ResourceClaimTemplate{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaimTemplate"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: claimName(i)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: claimName(i), Labels: maps.Clone(c.Labels)},
 		Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: c.Claims[i]}},
 	}
 }
@@ -121,113 +129,153 @@ func (c *candidate) template(i int) *resourceapi.ResourceClaimTemplate {
 func (c *candidate) claim(i int) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: claimName(i)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: claimName(i), Labels: maps.Clone(c.Labels)},
 		Spec:       resourceapi.ResourceClaimSpec{Devices: c.Claims[i]},
 	}
 }
 
-// admitted are the claims that the scheduler allocates for a candidate, or why it is refused.
-func (s *server) admitted(c *candidate, limits *limits, classes *extendedresourcecache.ExtendedResourceCache,
-) ([]*resourceapi.ResourceClaim, error) {
-	if err := limits.check(c); err != nil {
-		return nil, err
+// claims are those that the scheduler allocates for a candidate as it is written; nil where policies make some of
+// them.
+func (c *candidate) claims(classes *extendedresourcecache.ExtendedResourceCache) []*resourceapi.ResourceClaim {
+	var all []*resourceapi.ResourceClaim
+	for _, k := range c.Containers {
+		for name := range k.Limits {
+			if ofACK(name) {
+				return nil
+			}
+		}
 	}
-	object, err := s.admit(tenant, c.pod(), "Pod", "pods")
+	for i, r := range c.References {
+		claim := c.claim(r.Claim)
+		if !r.Named {
+			claim.Name = fmt.Sprintf("%s-%d", claim.Name, i)
+		}
+		claim.UID = types.UID(claim.Name)
+		all = append(all, claim)
+	}
+	if extended := extendedClaim(c.pod(), classes); extended != nil {
+		all = append(all, extended)
+	}
+	return all
+}
+
+// admitted are the claims that the scheduler allocates for a candidate, or why it is refused.
+func (s *server) admitted(c *candidate, classes *extendedresourcecache.ExtendedResourceCache,
+) (all []*resourceapi.ResourceClaim, err error) {
+	defer func() { err = errors.Join(err, s.forget()) }()
+	w := &writing{server: s, candidate: c, templates: map[string]*resourceapi.ResourceClaimTemplate{},
+		named: map[string]*resourceapi.ResourceClaim{}}
+	if !c.PodFirst {
+		if err := w.claims(); err != nil {
+			return nil, err
+		}
+	}
+	pod, err := write[*corev1.Pod](w, tenant, c.pod(), pods)
 	if err != nil {
 		return nil, err
 	}
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return nil, fmt.Errorf("a pod became a %T", object)
-	}
-	templates := map[string]*resourceapi.ResourceClaimTemplate{}
-	named := map[string]*resourceapi.ResourceClaim{}
-	for i := range c.Claims {
-		if c.refers(i, false) {
-			if err := s.addTemplate(templates, tenant, c.template(i)); err != nil {
-				return nil, err
-			}
-		}
-		if c.refers(i, true) {
-			admitted, err := s.admitClaim(tenant, c.claim(i))
-			if err != nil {
-				return nil, err
-			}
-			named[claimName(i)] = admitted
+	if c.PodFirst {
+		if err := w.claims(); err != nil {
+			return nil, err
 		}
 	}
-	var claims []*resourceapi.ResourceClaim
-	copies := map[string]*resourceapi.ResourceClaim{}
 	for i, entry := range pod.Spec.ResourceClaims {
-		if entry.ResourceClaimName != nil {
-			claims = append(claims, named[*entry.ResourceClaimName])
-			continue
+		claim, err := w.claimOf(pod, i, entry)
+		if err != nil {
+			return nil, err
 		}
-		name := ptr.Deref(entry.ResourceClaimTemplateName, "")
-		if templates[name] == nil { // our controller's
-			request, err := legacy.ParseName(name)
-			if err != nil {
-				return nil, err
-			}
-			template := request.Template(namespace)
-			if template.Labels == nil {
-				template.Labels = map[string]string{}
-			}
-			template.Labels["app.kubernetes.io/managed-by"] = "gpu-compat-controller"
-			if err := s.addTemplate(templates, ourController, template); err != nil {
-				return nil, fmt.Errorf("the controller's template: %w", err)
-			}
-		}
-		if copies[name] == nil {
-			t := templates[name]
-			admitted, err := s.admitClaim(claimController, &resourceapi.ResourceClaim{
-				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "pod-" + entry.Name + "-", Labels: t.Spec.Labels,
-					Annotations: map[string]string{"resource.kubernetes.io/pod-claim-name": entry.Name}},
-				Spec: t.Spec.Spec})
-			if err != nil {
-				return nil, err
-			}
-			copies[name] = admitted
-		}
-		own := copies[name].DeepCopy()
-		own.Name = fmt.Sprintf("pod-%s-%d", entry.Name, i)
-		own.UID = types.UID(own.Name)
-		claims = append(claims, own)
+		all = append(all, claim)
 	}
 	if extended := extendedClaim(pod, classes); extended != nil {
-		claims = append(claims, extended)
+		all = append(all, extended)
 	}
-	return claims, nil
+	return all, nil
+}
+
+// writing is what is there while a candidate is written.
+type writing struct {
+	*server
+	*candidate
+	templates map[string]*resourceapi.ResourceClaimTemplate
+	named     map[string]*resourceapi.ResourceClaim
+}
+
+// write is what becomes of an object of type T.
+func write[T runtime.Object](w *writing, who string, object T, resource schema.GroupVersionResource) (T, error) {
+	var none T
+	out, err := w.create(who, object, resource)
+	if err == nil && w.Relabelled && who == tenant {
+		out, err = w.relabel(out, resource)
+	}
+	if err != nil {
+		return none, err
+	}
+	written, ok := out.(T)
+	if !ok {
+		return none, fmt.Errorf("a %T became a %T", object, out)
+	}
+	return written, nil
+}
+
+// claims writes the templates, and the claims that have names.
+func (w *writing) claims() error {
+	var err error
+	for i := range w.Claims {
+		if w.refers(i, false) {
+			if w.templates[claimName(i)], err = write(w, tenant, w.template(i), templates); err != nil {
+				return err
+			}
+		}
+		if w.refers(i, true) {
+			if w.named[claimName(i)], err = write(w, tenant, w.claim(i), claims); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// claimOf is the claim of an entry of the pod's list.
+func (w *writing) claimOf(pod *corev1.Pod, i int, entry corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
+	if entry.ResourceClaimName != nil {
+		return w.named[*entry.ResourceClaimName], nil
+	}
+	name := ptr.Deref(entry.ResourceClaimTemplateName, "")
+	if w.templates[name] == nil { // our controller's
+		request, err := legacy.ParseName(name)
+		if err != nil {
+			return nil, err
+		}
+		template := request.Template(namespace)
+		if template.Labels == nil {
+			template.Labels = map[string]string{}
+		}
+		template.Labels["app.kubernetes.io/managed-by"] = "gpu-compat-controller"
+		if w.templates[name], err = write(w, ourController, template, templates); err != nil {
+			return nil, fmt.Errorf("the controller's template: %w", err)
+		}
+	}
+	t := w.templates[name]
+	annotations := maps.Clone(t.Spec.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations["resource.kubernetes.io/pod-claim-name"] = entry.Name
+	claim, err := write(w, claimController, &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "pod-" + entry.Name + "-", Labels: t.Spec.Labels,
+			Annotations: annotations, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name,
+				UID: pod.UID, Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}}},
+		Spec: t.Spec.Spec}, claims)
+	if err != nil {
+		return nil, err
+	}
+	claim.Name = fmt.Sprintf("pod-%s-%d", entry.Name, i)
+	claim.UID = types.UID(claim.Name)
+	return claim, nil
 }
 
 func (c *candidate) refers(claim int, named bool) bool {
 	return slices.Contains(c.References, reference{Claim: claim, Named: named})
-}
-
-func (s *server) addTemplate(to map[string]*resourceapi.ResourceClaimTemplate, who string,
-	template *resourceapi.ResourceClaimTemplate) error {
-	object, err := s.admit(who, template, "ResourceClaimTemplate", "resourceclaimtemplates")
-	if err != nil {
-		return err
-	}
-	admitted, ok := object.(*resourceapi.ResourceClaimTemplate)
-	if !ok {
-		return fmt.Errorf("a template became a %T", object)
-	}
-	to[template.Name] = admitted
-	return nil
-}
-
-func (s *server) admitClaim(who string, claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, error) {
-	object, err := s.admit(who, claim, "ResourceClaim", "resourceclaims")
-	if err != nil {
-		return nil, err
-	}
-	admitted, ok := object.(*resourceapi.ResourceClaim)
-	if !ok {
-		return nil, fmt.Errorf("a claim became a %T", object)
-	}
-	return admitted, nil
 }
 
 // classesByResource finds the class of an extended resource as the scheduler does.

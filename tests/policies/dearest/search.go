@@ -21,13 +21,14 @@ type found struct {
 	try  int
 }
 
-// search looks for the dearest pods that a server admits. It is the same for the same seed as long as what
-// it goes by is counted, see cost.less.
+// search looks for the dearest pods that a server admits. With the same seed and a number of tries it is the same again,
+// as long as what it finds is counted: see cost.took.
 type search struct {
 	server  *server
 	limits  *limits
 	targets []*target
 	kinds   kinds
+	labels  []string
 	seed    uint64
 	// until is when it ends; tries likewise, if there is no time.
 	until time.Time
@@ -89,7 +90,8 @@ func (s *search) climb(t *target, report func(*found)) {
 	if s.made[t] == nil {
 		s.made[t] = &resources{names: resourceNames(t.classes), classes: classesByResource(t.classes)}
 	}
-	m := &changer{random: s.random, words: t.words, resources: s.made[t].names, kinds: s.kinds, admin: s.limits.admin}
+	m := &changer{random: s.random, words: t.words, resources: s.made[t].names, kinds: s.kinds, labels: s.labels,
+		admin: s.limits.admin}
 	at := &found{candidate: m.start(), target: t}
 	switch of := s.best[t]; {
 	case len(s.top) > 0 && s.random.IntN(3) == 0:
@@ -101,38 +103,57 @@ func (s *search) climb(t *target, report func(*found)) {
 	}
 	next := at.candidate
 	for idle := 0; idle < patience && !s.over(); idle++ {
-		if c, ok := s.try(next, t); ok {
-			switch {
-			case c.ended || c.dearer(at.cost):
-				at = &found{candidate: next, target: t, cost: c, seed: s.seed, try: s.tried}
-				s.keep(at, report)
+		// Now and then down a bit, to come up elsewhere.
+		least := at.cost.took() * 103 / 100
+		if s.random.IntN(20) == 0 {
+			least /= 2
+		}
+		if c, ok := s.try(next, t, least); ok {
+			if c.ended || c.took() > at.cost.took() {
 				idle = 0
-				if c.ended {
-					return
-				}
-			case s.random.IntN(20) == 0: // down a bit, to come up elsewhere
-				at = &found{candidate: next, target: t, cost: c, seed: s.seed, try: s.tried}
+			}
+			at = &found{candidate: next, target: t, cost: c, seed: s.seed, try: s.tried}
+			s.keep(at, report)
+			if c.ended {
+				return
 			}
 		}
 		next = m.change(at.candidate)
 	}
 }
 
-// try is what a candidate costs if it is admitted.
-func (s *search) try(c *candidate, t *target) (cost, bool) {
+// try is what a candidate costs, if that is more than the least and it is admitted. What is cheaper is asked first:
+// whether the allocator is done before twice the least.
+func (s *search) try(c *candidate, t *target, least time.Duration) (cost, bool) {
 	s.tried++
-	claims, err := s.server.admitted(c, s.limits, s.made[t].classes)
+	if err := s.limits.check(c); err != nil {
+		s.refuse(err)
+		return cost{}, false
+	}
+	if claims := c.claims(s.made[t].classes); claims != nil {
+		of := measure(t, claims, 2*least+time.Millisecond)
+		if !of.ended && (of.err != nil || of.took() <= least) {
+			return of, false
+		}
+	}
+	claims, err := s.server.admitted(c, s.made[t].classes)
 	if err != nil {
-		s.refusals[reason(err)]++
+		s.refuse(err)
 		return cost{}, false
 	}
 	s.admittedCount++
 	if len(claims) == 0 {
 		return cost{}, false
 	}
-	of := measure(t, claims)
+	of := measure(t, claims, most)
 	// An error ends the pod's scheduling at its first node.
-	return of, of.err == nil || of.ended
+	return of, of.ended || of.err == nil && of.took() > least
+}
+
+// refuse counts a refusal by its beginning.
+func (s *search) refuse(err error) {
+	text := err.Error()
+	s.refusals[text[:min(len(text), 150)]]++
 }
 
 func (s *search) keep(f *found, report func(*found)) {
@@ -154,32 +175,26 @@ func (s *search) keep(f *found, report func(*found)) {
 	s.top = s.top[:min(len(s.top), keep)]
 }
 
-// dearer says whether it took longer. A millisecond is the noise of the clock: below it, steps and devices count.
+// dearer says whether it took longer.
 func (c cost) dearer(than cost) bool {
 	if c.ended != than.ended {
 		return c.ended
 	}
-	if diff := c.cpu - than.cpu; diff > time.Millisecond || diff < -time.Millisecond {
-		return diff > 0
-	}
-	return c.steps+c.devices+c.evaluated > than.steps+than.devices+than.evaluated
-}
-
-// reason is the beginning of a refusal.
-func reason(err error) string {
-	text := err.Error()
-	return text[:min(len(text), 150)]
+	return c.took() > than.took()
 }
 
 // costOf is what a candidate costs, measured some times: the least of it, so that what else the machine did does not
 // count.
 func (s *search) costOf(c *candidate, t *target, times int) (least cost, ok bool) {
-	claims, err := s.server.admitted(c, s.limits, s.made[t].classes)
+	if s.limits.check(c) != nil {
+		return cost{}, false
+	}
+	claims, err := s.server.admitted(c, s.made[t].classes)
 	if err != nil || len(claims) == 0 {
 		return cost{}, false
 	}
 	for i := range times {
-		if now := measure(t, claims); i == 0 || least.dearer(now) {
+		if now := measure(t, claims, most); i == 0 || least.cpu > now.cpu {
 			least = now
 		}
 		if !least.ended && least.err != nil {
@@ -196,12 +211,10 @@ func (s *search) again(f *found, until time.Time) {
 		return
 	}
 	f.cost = least
-	// Those that took too long are to stay so.
-	least.cpu = min(least.cpu, most)
 	for smaller := true; smaller && time.Now().Before(until); {
 		smaller = false
 		for _, c := range f.candidate.smaller() {
-			if now, ok := s.costOf(c, f.target, 1); ok && (now.ended || now.cpu >= f.cost.cpu*9/10 && !f.cost.ended) {
+			if now, ok := s.costOf(c, f.target, 1); ok && (now.ended || now.took() >= f.cost.took()*95/100 && !f.cost.ended) {
 				f.candidate, smaller = c, true
 				break
 			}

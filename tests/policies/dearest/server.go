@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
@@ -51,6 +52,15 @@ type server struct {
 	mutating   *mutating.Plugin
 	validating *validating.Plugin
 	objects    admission.ObjectInterfaces
+	// informers are what policies read their parameters from; stored is what was put there.
+	informers informers.SharedInformerFactory
+	stored    []stored
+}
+
+// stored is an object that policies can have as a parameter.
+type stored struct {
+	resource schema.GroupVersionResource
+	object   runtime.Object
 }
 
 // withSchemas has the schemas that the mutating plugin wants to know of, which the fake client does not
@@ -103,13 +113,17 @@ func shippedPolicies(deployments string) ([]string, error) {
 }
 
 // newServer is the server with the policies of the files, and a namespace with the labels.
-func newServer(ctx context.Context, files []string, labels map[string]string) (*server, error) {
+func newServer(ctx context.Context, files []string, labels map[string]string, classes []*resourceapi.DeviceClass) (*server,
+	error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace,
 		Labels: map[string]string{corev1.LabelMetadataName: namespace}}}
 	for k, v := range labels {
 		ns.Labels[k] = v
 	}
 	objects := []runtime.Object{ns}
+	for _, c := range classes {
+		objects = append(objects, c)
+	}
 	for _, file := range files {
 		read, err := decode(file)
 		if err != nil {
@@ -130,7 +144,7 @@ func newServer(ctx context.Context, files []string, labels map[string]string) (*
 		mapper.Add(resourceapi.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
-	s := &server{objects: admission.NewObjectInterfacesFromScheme(scheme.Scheme)}
+	s := &server{informers: factory, objects: admission.NewObjectInterfacesFromScheme(scheme.Scheme)}
 	var err error
 	if s.mutating, err = mutating.NewPlugin(nil); err != nil {
 		return nil, fmt.Errorf("make the plugin of mutating policies: %w", err)
@@ -163,6 +177,11 @@ func newServer(ctx context.Context, files []string, labels map[string]string) (*
 			return nil, fmt.Errorf("initialize the plugins of policies: %w", err)
 		}
 	}
+	for resource := range kindOf {
+		if _, err := factory.ForResource(resource); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", resource.Resource, err)
+		}
+	}
 	factory.Start(ctx.Done())
 	return s, s.await(ctx)
 }
@@ -177,7 +196,7 @@ func (s *server) await(ctx context.Context) error {
 		if !s.mutating.WaitForReady() || !s.validating.WaitForReady() {
 			return false, nil
 		}
-		_, last = s.admit(tenant, probe, "Pod", "pods")
+		_, last = s.create(tenant, probe, pods)
 		return last == nil || !strings.Contains(last.Error(), "type converter"), nil
 	})
 	if err != nil {
@@ -186,26 +205,71 @@ func (s *server) await(ctx context.Context) error {
 	return nil
 }
 
-// admit is what becomes of a new object.
-func (s *server) admit(who string, object runtime.Object, kind, resource string) (runtime.Object, error) {
-	gv := resourceapi.SchemeGroupVersion
-	if kind == "Pod" {
-		gv = corev1.SchemeGroupVersion
+// Resources of what is written.
+var (
+	pods      = corev1.SchemeGroupVersion.WithResource("pods")
+	claims    = resourceapi.SchemeGroupVersion.WithResource("resourceclaims")
+	templates = resourceapi.SchemeGroupVersion.WithResource("resourceclaimtemplates")
+	kindOf    = map[schema.GroupVersionResource]string{pods: "Pod", claims: "ResourceClaim", templates: "ResourceClaimTemplate"}
+)
+
+// create is what becomes of a new object. It is there then for policies that look at it.
+func (s *server) create(who string, object runtime.Object, resource schema.GroupVersionResource) (runtime.Object, error) {
+	return s.admit(who, object.DeepCopyObject(), nil, resource, admission.Create)
+}
+
+// relabel is what becomes of an object from which a tenant takes all labels and annotations.
+func (s *server) relabel(object runtime.Object, resource schema.GroupVersionResource) (runtime.Object, error) {
+	without := object.DeepCopyObject()
+	accessor, err := meta.Accessor(without)
+	if err != nil {
+		return nil, err
 	}
+	accessor.SetLabels(nil)
+	accessor.SetAnnotations(nil)
+	return s.admit(tenant, without, object, resource, admission.Update)
+}
+
+func (s *server) admit(who string, object, old runtime.Object, resource schema.GroupVersionResource,
+	operation admission.Operation) (runtime.Object, error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
-	attributes := admission.NewAttributesRecord(object.DeepCopyObject(), nil, gv.WithKind(kind), accessor.GetNamespace(),
-		accessor.GetName(), schema.GroupVersionResource(gv.WithResource(resource)), "", admission.Create, nil, false,
-		&user.DefaultInfo{Name: who})
+	attributes := admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kindOf[resource]),
+		accessor.GetNamespace(), accessor.GetName(), resource, "", operation, nil, false, &user.DefaultInfo{Name: who})
 	if err := s.mutating.Admit(context.Background(), attributes, s.objects); err != nil {
 		return nil, err
 	}
 	if err := s.validating.Validate(context.Background(), attributes, s.objects); err != nil {
 		return nil, err
 	}
-	return attributes.GetObject(), nil
+	object = attributes.GetObject()
+	if accessor, err = meta.Accessor(object); err != nil || accessor.GetName() == "" {
+		return object, err
+	}
+	accessor.SetUID(types.UID("uid-" + accessor.GetName()))
+	informer, err := s.informers.ForResource(resource)
+	if err != nil {
+		return nil, err
+	}
+	s.stored = append(s.stored, stored{resource, object})
+	return object, informer.Informer().GetIndexer().Update(object)
+}
+
+// forget has nothing there any more.
+func (s *server) forget() error {
+	for _, of := range s.stored {
+		informer, err := s.informers.ForResource(of.resource)
+		if err != nil {
+			return err
+		}
+		if err := informer.Informer().GetIndexer().Delete(of.object); err != nil {
+			return err
+		}
+	}
+	s.stored = nil
+	return nil
 }
 
 // decode reads the objects of a file, as they are stored.
