@@ -93,6 +93,7 @@ func targets(ctx context.Context, machinesDir string) ([]*target, error) {
 		if err != nil {
 			return nil, fmt.Errorf("machine %s: %w", name, err)
 		}
+		addInstances(machine, specs[name])
 		ofMachine, err := ofMachine(name, machine)
 		if err != nil {
 			return nil, fmt.Errorf("machine %s: %w", name, err)
@@ -145,8 +146,33 @@ func read(ctx context.Context, spec *sim.Spec) (*gpu.Machine, error) {
 	if err := spec.WriteRoot(root); err != nil {
 		return nil, err
 	}
-	return nvml.Read(ctx, spec.ForNode(nodeName).NVML(), nvml.Options{SysFS: filepath.Join(root, sim.SysDir), Profiles: true,
+	return nvml.Read(ctx, spec.ForNode(nodeName).NVML(), nvml.Options{SysFS: filepath.Join(root, sim.SysDir),
+		ProcFS: filepath.Join(root, sim.ProcDir), Profiles: true,
 		CallTimeout: time.Second})
+}
+
+// addInstances gives GPUs in MIG mode what the library's stand-in within a process does not tell: their
+// instances or, where there are none, what they can be cut into on demand.
+func addInstances(machine *gpu.Machine, spec *sim.Spec) {
+	for i := range machine.Partitioned {
+		p := &machine.Partitioned[i]
+		card := spec.GPUs[p.Index]
+		for _, profile := range sim.MIGTable(spec.Models[card.Model].MIGProfiles) {
+			of := gpu.Profile{Starts: profile.Starts, Count: profile.Most, Kind: gpu.Instance{ProfileID: profile.ID,
+				Profile: profile.Name, Size: profile.Size, MemoryMiB: int64(profile.MemoryMiB), SMCount: profile.SMs,
+				CopyEngines: profile.Copy, Decoders: profile.Decode, Encoders: profile.Encode, JPEGs: profile.JPEG, OFAs: profile.OFA}}
+			if len(card.MIG.Instances) == 0 {
+				p.Profiles = append(p.Profiles, of)
+			}
+			for j, made := range card.MIG.Instances {
+				if made.Profile == profile.Name {
+					instance := of.At(made.Start)
+					instance.UUID = fmt.Sprintf("MIG-%d-%d", p.Index, j)
+					p.Instances = append(p.Instances, instance)
+				}
+			}
+		}
+	}
 }
 
 func ofMachine(name string, machine *gpu.Machine) ([]*target, error) {
