@@ -89,16 +89,14 @@ func (o *options) search(ctx context.Context) (*search, error) {
 		return nil, err
 	}
 	files = slices.DeleteFunc(files, func(f string) bool { return hasOne(f, listed(o.without)) })
-	all, err := targets(ctx, o.machines)
+	only := listed(o.only)
+	all, err := targets(ctx, o.machines, func(name string) bool { return len(only) == 0 || hasOne(name, only) })
 	if err != nil {
 		return nil, err
 	}
 	mentioned, err := labelsIn(files)
 	if err != nil {
 		return nil, err
-	}
-	if only := listed(o.only); len(only) > 0 {
-		all = slices.DeleteFunc(all, func(t *target) bool { return !hasOne(t.String(), only) })
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no node has a name with %s in it", o.only)

@@ -67,9 +67,19 @@ const (
 	onDemand   = "a100x8-mig"
 )
 
-// targets are all nodes: each machine file, one of sixteen GPUs and one whose GPUs are cut on demand, in
-// each mode and state.
-func targets(ctx context.Context, machinesDir string) ([]*target, error) {
+// modes are those of nodes.
+func modes() []mode.Mode {
+	return []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic}
+}
+
+// states are those of nodes.
+func states() []string {
+	return []string{empty, empty + elsewhere, half, half + elsewhere, fragmented, fragmented + elsewhere}
+}
+
+// targets are the nodes that are wanted: each machine file, one of sixteen GPUs and one whose GPUs are cut on
+// demand, in each mode and state.
+func targets(ctx context.Context, machinesDir string, wanted func(name string) bool) ([]*target, error) {
 	files, err := filepath.Glob(filepath.Join(machinesDir, "*.yaml"))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("no machine files in %s (%w)", machinesDir, err)
@@ -89,12 +99,19 @@ func targets(ctx context.Context, machinesDir string) ([]*target, error) {
 	specs[sixteen], specs[onDemand] = doubled(eight), cutOnDemand(eight)
 	var all []*target
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		if !slices.ContainsFunc(modes(), func(m mode.Mode) bool {
+			return slices.ContainsFunc(states(), func(state string) bool {
+				return wanted((&target{machine: name, mode: string(m), state: state}).String())
+			})
+		}) {
+			continue
+		}
 		machine, err := read(ctx, specs[name])
 		if err != nil {
 			return nil, fmt.Errorf("machine %s: %w", name, err)
 		}
 		addInstances(machine, specs[name])
-		ofMachine, err := ofMachine(name, machine)
+		ofMachine, err := ofMachine(name, machine, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("machine %s: %w", name, err)
 		}
@@ -175,11 +192,10 @@ func addInstances(machine *gpu.Machine, spec *sim.Spec) {
 	}
 }
 
-func ofMachine(name string, machine *gpu.Machine) ([]*target, error) {
+func ofMachine(name string, machine *gpu.Machine, wanted func(string) bool) ([]*target, error) {
 	backends := isolation.NewRegistry(isolation.Config{})
 	var all []*target
-	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology,
-		mode.Dynamic} {
+	for _, m := range modes() {
 		if len(machine.GPUs) == 0 && m != mode.Exclusive {
 			continue // the instances are the same in each
 		}
@@ -229,10 +245,12 @@ func ofMachine(name string, machine *gpu.Machine) ([]*target, error) {
 		for _, c := range classes {
 			w.classes = append(w.classes, c.Name)
 		}
-		for _, state := range []string{empty, half, fragmented} {
-			for _, suffix := range []string{"", elsewhere} {
-				all = append(all, &target{machine: name, mode: string(m), state: state + suffix, slices: published, classes: classes,
-					words: w, allocated: stateOf(published, state, suffix != ""), shareable: shareable, counters: counters})
+		for _, state := range states() {
+			t := &target{machine: name, mode: string(m), state: state, slices: published, classes: classes, words: w,
+				shareable: shareable, counters: counters}
+			if wanted(t.String()) {
+				t.allocated = stateOf(published, strings.TrimSuffix(state, elsewhere), strings.HasSuffix(state, elsewhere))
+				all = append(all, t)
 			}
 		}
 	}
