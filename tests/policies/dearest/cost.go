@@ -46,7 +46,7 @@ type cost struct {
 	// were looked through.
 	compared, unusable, walked int64
 	// evaluated are expressions and celCost what CEL counts for them; compiled are those that were not in
-	// the cache, and compiledBytes their length.
+	// the cache, and compiledBytes goes by their length.
 	evaluated, celCost, compiled, compiledBytes int64
 	// ended says that it was ended before it was done.
 	ended, fits bool
@@ -195,7 +195,8 @@ func (s *counter) look(expression string) {
 	}
 	if at == len(s.cached) {
 		s.cost.compiled++
-		s.cost.compiledBytes += int64(len(expression))
+		// It takes longer than in proportion.
+		s.cost.compiledBytes += int64(len(expression) + len(expression)*len(expression)/2500)
 		if s.cached = append(s.cached, expression); at == cacheSize {
 			at, s.cached = at-1, append(s.cached[:at-1], expression)
 		}

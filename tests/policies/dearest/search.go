@@ -33,8 +33,6 @@ type search struct {
 	// until is when it ends; tries likewise, if there is no time.
 	until time.Time
 	tries int
-	// counted says that it goes by what is counted alone, and not by the time that it takes.
-	counted bool
 
 	random *rand.Rand
 	made   map[*target]*resources
@@ -133,7 +131,7 @@ func (s *search) try(c *candidate, t *target, least time.Duration) (cost, bool) 
 		return cost{}, false
 	}
 	if claims := c.claims(s.made[t].classes); claims != nil {
-		of := s.measure(t, claims, 2*least+time.Millisecond)
+		of := measure(t, claims, 2*least+time.Millisecond)
 		if !of.ended && (of.err != nil || of.took() <= least) {
 			return of, false
 		}
@@ -147,17 +145,9 @@ func (s *search) try(c *candidate, t *target, least time.Duration) (cost, bool) 
 	if len(claims) == 0 {
 		return cost{}, false
 	}
-	of := s.measure(t, claims, most)
+	of := measure(t, claims, most)
 	// An error ends the pod's scheduling at its first node.
 	return of, of.ended || of.err == nil && of.took() > least
-}
-
-func (s *search) measure(t *target, claims []*resourceapi.ResourceClaim, limit time.Duration) cost {
-	of := measure(t, claims, limit)
-	if s.counted {
-		of.cpu = of.counted
-	}
-	return of
 }
 
 // refuse counts a refusal by its beginning.

@@ -45,7 +45,7 @@ func selector(random *rand.Rand, w words, kinds kinds) string {
 		`device.driver in ["gpu.aliyun.com"` + strings.Repeat(`, "`+number+`"`, random.IntN(1000)) + `]`,
 		`true` + strings.Repeat(` && device.driver != "`+number+`"`, random.IntN(280)),
 		`false` + strings.Repeat(` || device.driver == "gpu.aliyun.com"`, random.IntN(250)) + ` || "` + number + `" != ""`,
-		strings.Repeat("(", random.IntN(40)) + `device.driver != "` + number + `"`,
+		strings.Repeat("!!", random.IntN(20)) + `(device.driver != "` + number + `")`,
 	}
 	body := func(x string) string {
 		return pick(x+` >= 0`, x+` == `+x, `device.driver != string(`+x+`)`, `string(`+x+`).matches("[0-9]+")`,
