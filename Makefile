@@ -225,6 +225,14 @@ bench-placements: $(BUILD)/bin/cluster
 	@tests/bench/scale.sh $(BUILD) .cluster-scale --placements --nodes 20 $(SCALE_ARGS)
 	@tests/bench/scale.sh $(BUILD) .cluster-scale --placements --nodes 1000 $(SCALE_ARGS)
 
+# The dearest pods for the scheduler that the admission policies let through: fails where one takes the
+# allocator more than 100 ms of CPU on a node. It needs no cluster. DEAREST_ARGS go to tests/policies/dearest
+# (see its --help): --out FILE for the table, --pods FILE for the ten dearest as manifests.
+.PHONY: bench-dearest
+DEAREST_ARGS ?= --minutes 10
+bench-dearest:
+	@go run -C tests/policies ./dearest $(DEAREST_ARGS)
+
 # What a crowd costs gpu-compat-controller: a table, which docs/internals/performance.md explains.
 # It needs no cluster. CONTROLLER_ARGS go to tests/bench/controller (see its --help).
 .PHONY: bench-controller
