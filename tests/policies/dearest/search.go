@@ -104,7 +104,8 @@ func (s *search) climb(t *target, report func(*found)) {
 	next := at.candidate
 	for idle := 0; idle < patience && !s.over(); idle++ {
 		// Now and then down a bit, to come up elsewhere.
-		least := at.cost.took() * 103 / 100
+		// What grows with the number of requests alone is not worth following for long.
+		least := at.cost.took() * 103 / 100 * time.Duration(next.size()) / time.Duration(at.candidate.size())
 		if s.random.IntN(20) == 0 {
 			least /= 2
 		}
@@ -288,6 +289,12 @@ func (c *candidate) smaller() []*candidate {
 		}
 	}
 	return out
+}
+
+// size is the number of requests, and a number that makes the first ones count little.
+func (c *candidate) size() int {
+	_, requests, _, _, _, containers := c.asks()
+	return 64 + requests + containers
 }
 
 // asks says in short what a pod asks for.
