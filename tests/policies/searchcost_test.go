@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -355,6 +356,8 @@ func TestGPUsOfContainers(t *testing.T) {
 		"an administrator's by its class": {resource: byClass + "team", amounts: []string{"2", "2"}, refused: true},
 		"another driver's":                {resource: "example.com/nic", amounts: []string{"8", "8", "8", "8", "8", "8"}},
 		"another driver's by its class":   {resource: byClass + "nic.example.com", amounts: []string{"8", "8", "8", "8"}},
+		"shares before another driver's":  {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}, more: "example.com/nic", refused: true},
+		"two shares before another's":     {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"}, more: "example.com/nic"},
 		"a device plugin's":               {resource: "example.com/fpga", amounts: []string{"8", "8", "8", "8", "8", "8", "8"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -432,5 +435,23 @@ func TestLegacyPodsThatAreSearchedForLong(t *testing.T) {
 				t.Errorf("where costly claims are allowed: %v, %v", got, err)
 			}
 		})
+	}
+}
+
+// A copy of a class of ours is known as an administrator's.
+func TestCopiesOfClassesAreAnAdministrators(t *testing.T) {
+	s := newServer(t)
+	for name, kept := range map[string]bool{"gpu.aliyun.com": true, "share.nvidia-a10.gpu.aliyun.com": true, "team-share": false, "gpu.example.com": false} {
+		class := ownClass(name, "true")
+		class.Labels = map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare"}
+		class.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass"}
+		attributes := admission.NewAttributesRecord(class, nil, resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), "", name,
+			resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), "", admission.Create, nil, false, &user.DefaultInfo{Name: "admin"})
+		if err := s.mutating.Admit(t.Context(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
+			t.Fatal(err)
+		}
+		if _, has := class.Labels["app.kubernetes.io/name"]; has != kept {
+			t.Errorf("%s: labels %v", name, class.Labels)
+		}
 	}
 }
