@@ -232,6 +232,10 @@ const (
 	//
 	// On pods: `binpack`, `spread` or `any`: which node its shares go to (docs/packing.md).
 	LabelNodePlacement = "gpu.aliyun.com/node-placement"
+	// LabelClaims and LabelOwnClass are set by policies (docs/internals/search-cost.md): the number of a pod's claims,
+	// where it has several, and that a claim or template names a DeviceClass of an administrator's own.
+	LabelClaims   = "gpu.aliyun.com/claims"
+	LabelOwnClass = "gpu.aliyun.com/own-class"
 	// LabelCostlyClaims lifts the bounds of what takes the scheduler long.
 	//
 	// On namespaces: `allowed`: pods and claims may cost the scheduler more (docs/security.md#the-schedulers-time).
