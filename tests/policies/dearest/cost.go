@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
 
@@ -29,7 +31,8 @@ const most = 300 * time.Millisecond
 // measured: the least squares of 2154 random pods. Of those above 50 ms nine of ten are within half and 1.6
 // times of it. What is not counted, such as a regular expression, is not in it.
 func (c *cost) work(counters int) time.Duration {
-	return time.Duration(1000 * (160 + 0.57*float64(c.steps) + 0.08*float64(c.devices-c.allocated-c.compared-c.unusable) +
+	return time.Duration(1000 * (160 + 0.57*float64(c.steps) +
+		0.08*float64(c.devices-c.allocated-c.compared-c.unusable) +
 		(2.24+0.07*float64(counters))*float64(c.allocated) + (1.45+0.07*float64(counters))*float64(c.unusable) +
 		1.13*float64(c.compared) + 0.0096*float64(c.walked) +
 		5.9*float64(c.evaluated) + 0.48*float64(c.celCost) + 110*float64(c.compiled) + 0.73*float64(c.compiledBytes)))
@@ -62,11 +65,13 @@ func (c cost) took() time.Duration {
 }
 
 func (c cost) String() string {
-	text := fmt.Sprintf("%.1f ms (%.1f counted)", float64(c.cpu.Microseconds())/1000, float64(c.counted.Microseconds())/1000)
+	text := fmt.Sprintf("%.1f ms (%.1f counted)", float64(c.cpu.Microseconds())/1000,
+		float64(c.counted.Microseconds())/1000)
 	if c.ended {
 		text = "> 300 ms"
 	}
-	return fmt.Sprintf("%s, %d steps, %d devices, %d expressions (%d compiled)", text, c.steps, c.devices, c.evaluated,
+	return fmt.Sprintf("%s, %d steps, %d devices, %d expressions (%d compiled)", text, c.steps, c.devices,
+		c.evaluated,
 		c.compiled)
 }
 
@@ -203,4 +208,10 @@ func (s *counter) look(expression string) {
 	}
 	copy(s.cached[1:at+1], s.cached[:at])
 	s.cached[0] = expression
+}
+
+// theNode is the node of all targets.
+func theNode() *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName,
+		Labels: map[string]string{corev1.LabelHostname: nodeName}}}
 }

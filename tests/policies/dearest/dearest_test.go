@@ -15,7 +15,8 @@ const tooDear = 100 * time.Millisecond
 // searched is a search on the nodes with these names.
 func searched(t *testing.T, files, nodes []string, of kinds, seed uint64, tries int, stop bool) *found {
 	t.Helper()
-	all, err := targets(t.Context(), "../testdata/machines", func(name string) bool { return slices.Contains(nodes, name) })
+	all, err := targets(t.Context(), "../testdata/machines",
+		func(name string) bool { return slices.Contains(nodes, name) })
 	if err != nil || len(all) != len(nodes) {
 		t.Fatalf("nodes %v: %d of them, %v", nodes, len(all), err)
 	}
@@ -27,7 +28,8 @@ func searched(t *testing.T, files, nodes []string, of kinds, seed uint64, tries 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &search{server: server, limits: newLimits(nil), targets: all, kinds: of, labels: labels, seed: seed, tries: tries}
+	s := &search{server: server, limits: newLimits(nil), targets: all, kinds: of, labels: labels, seed: seed,
+		tries: tries}
 	var dearest *found
 	s.run(func(f *found) {
 		if dearest == nil || f.cost.dearer(dearest.cost) {
@@ -86,6 +88,7 @@ func TestNothingDearIsAdmitted(t *testing.T) {
 	}
 	t.Logf("the dearest, on %s: %s; %s", f.target, f.cost, f.candidate)
 	if f.cost.took() > tooDear {
-		t.Errorf("on %s a pod is admitted that takes %s:\n%s", f.target, f.cost, shortened(f.candidate.manifests("dearest")))
+		t.Errorf("on %s a pod is admitted that takes %s:\n%s", f.target, f.cost,
+			shortened(f.candidate.manifests("dearest")))
 	}
 }

@@ -27,7 +27,8 @@ type limits struct {
 }
 
 func newLimits(namespaceLabels map[string]string) *limits {
-	return &limits{admin: namespaceLabels[resourceapi.DRAAdminNamespaceLabelKey] == "true", expressions: map[string]error{}}
+	return &limits{admin: namespaceLabels[resourceapi.DRAAdminNamespaceLabelKey] == "true",
+		expressions: map[string]error{}}
 }
 
 func (l *limits) check(c *candidate) error {
@@ -71,7 +72,8 @@ func (l *limits) checkClaim(claim *resourceapi.DeviceClaim) error {
 	names := map[string]bool{}
 	for i := range claim.Requests {
 		r := &claim.Requests[i]
-		if names[r.Name] || len(validation.IsDNS1123Label(r.Name)) > 0 || (r.Exactly == nil) == (len(r.FirstAvailable) == 0) ||
+		if names[r.Name] || len(validation.IsDNS1123Label(r.Name)) > 0 ||
+			(r.Exactly == nil) == (len(r.FirstAvailable) == 0) ||
 			len(r.FirstAvailable) > resourceapi.FirstAvailableDeviceRequestMaxSize {
 			return fmt.Errorf("request %s", r.Name)
 		}
@@ -92,7 +94,8 @@ func (l *limits) checkClaim(claim *resourceapi.DeviceClaim) error {
 		}
 	}
 	for _, c := range claim.Constraints {
-		if len(c.Requests) > resourceapi.DeviceRequestsMaxSize || (c.MatchAttribute == nil) == (c.DistinctAttribute == nil) {
+		if len(c.Requests) > resourceapi.DeviceRequestsMaxSize ||
+			(c.MatchAttribute == nil) == (c.DistinctAttribute == nil) {
 			return errors.New("constraint")
 		}
 		seen := map[string]bool{}
@@ -109,7 +112,8 @@ func (l *limits) checkClaim(claim *resourceapi.DeviceClaim) error {
 // alternatives are what a request asks for, each as a subrequest, which has all but adminAccess.
 func alternatives(r *resourceapi.DeviceRequest) []*resourceapi.DeviceSubRequest {
 	if e := r.Exactly; e != nil {
-		return []*resourceapi.DeviceSubRequest{{Name: r.Name, DeviceClassName: e.DeviceClassName, Selectors: e.Selectors,
+		return []*resourceapi.DeviceSubRequest{{Name: r.Name, DeviceClassName: e.DeviceClassName,
+			Selectors:      e.Selectors,
 			AllocationMode: e.AllocationMode, Count: e.Count, Tolerations: e.Tolerations, Capacity: e.Capacity}}
 	}
 	var out []*resourceapi.DeviceSubRequest
@@ -123,7 +127,8 @@ func (l *limits) checkRequest(s *resourceapi.DeviceSubRequest) error {
 	if (s.AllocationMode == resourceapi.DeviceAllocationModeAll) != (s.Count == 0) || s.Count < 0 {
 		return fmt.Errorf("count %d in mode %s", s.Count, s.AllocationMode)
 	}
-	if len(s.Selectors) > resourceapi.DeviceSelectorsMaxSize || len(s.Tolerations) > resourceapi.DeviceTolerationsMaxLength {
+	if len(s.Selectors) > resourceapi.DeviceSelectorsMaxSize ||
+		len(s.Tolerations) > resourceapi.DeviceTolerationsMaxLength {
 		return errors.New("too many selectors or tolerations")
 	}
 	for _, selector := range s.Selectors {

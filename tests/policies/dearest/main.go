@@ -70,7 +70,8 @@ func run(ctx context.Context, args []string) error {
 	begin := time.Now()
 	s.run(func(f *found) {
 		if f.cost.ended || f.cost.took() > 20*time.Millisecond {
-			fmt.Fprintf(os.Stderr, "dearest: %4.0f s, %6d tries: %s: %s; %s\n", time.Since(begin).Seconds(), s.tried, f.target,
+			fmt.Fprintf(os.Stderr, "dearest: %4.0f s, %6d tries: %s: %s; %s\n", time.Since(begin).Seconds(), s.tried,
+				f.target,
 				f.cost, f.candidate)
 		}
 	})

@@ -177,7 +177,8 @@ func addInstances(machine *gpu.Machine, spec *sim.Spec) {
 		for _, profile := range sim.MIGTable(spec.Models[card.Model].MIGProfiles) {
 			of := gpu.Profile{Starts: profile.Starts, Count: profile.Most, Kind: gpu.Instance{ProfileID: profile.ID,
 				Profile: profile.Name, Size: profile.Size, MemoryMiB: int64(profile.MemoryMiB), SMCount: profile.SMs,
-				CopyEngines: profile.Copy, Decoders: profile.Decode, Encoders: profile.Encode, JPEGs: profile.JPEG, OFAs: profile.OFA}}
+				CopyEngines: profile.Copy, Decoders: profile.Decode, Encoders: profile.Encode, JPEGs: profile.JPEG,
+				OFAs: profile.OFA}}
 			if len(card.MIG.Instances) == 0 {
 				p.Profiles = append(p.Profiles, of)
 			}
@@ -221,8 +222,10 @@ func ofMachine(name string, machine *gpu.Machine, wanted func(string) bool) ([]*
 		for i, s := range pool.Slices {
 			published = append(published, &resourceapi.ResourceSlice{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s", i, nodeName)},
-				Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To(nodeName), Devices: s.Devices,
-					SharedCounters: s.SharedCounters, Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(nodeName), Generation: 1,
+				Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To(nodeName),
+					Devices:        s.Devices,
+					SharedCounters: s.SharedCounters, Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(nodeName),
+						Generation:         1,
 						ResourceSliceCount: int64(len(pool.Slices))}},
 			})
 		}
@@ -376,7 +379,8 @@ func stateOf(published []*resourceapi.ResourceSlice, state string, others bool) 
 	if others {
 		for i := range shareCount {
 			pool := v1alpha1.PoolName(fmt.Sprintf("other-%04d", i/80))
-			addShare(&allocated, structured.MakeDeviceID(v1alpha1.DriverName, pool, devices.DeviceName(i%80/10, mode.Share)),
+			addShare(&allocated, structured.MakeDeviceID(v1alpha1.DriverName, pool, devices.DeviceName(i%80/10,
+				mode.Share)),
 				map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: resource.MustParse("1Gi"),
 					v1alpha1.CapSlots: resource.MustParse("1")})
 		}
@@ -388,9 +392,4 @@ func addShare(to *structured.AllocatedState, id structured.DeviceID,
 	consumed map[resourceapi.QualifiedName]resource.Quantity) {
 	to.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, ptr.To(types.UID(uuid.NewString()))))
 	to.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, consumed))
-}
-
-// theNode is the node of all targets.
-func theNode() *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{corev1.LabelHostname: nodeName}}}
 }

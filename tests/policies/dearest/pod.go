@@ -78,9 +78,11 @@ func claimName(i int) string { return fmt.Sprintf("claim-%d", i) }
 func (c *candidate) pod() *corev1.Pod {
 	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pod", Labels: maps.Clone(c.Labels)},
-		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, SchedulerName: corev1.DefaultSchedulerName}}
+		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,
+			SchedulerName: corev1.DefaultSchedulerName}}
 	for i, r := range c.References {
-		entry := corev1.PodResourceClaim{Name: fmt.Sprintf("c%d", i), ResourceClaimTemplateName: ptr.To(claimName(r.Claim))}
+		entry := corev1.PodResourceClaim{Name: fmt.Sprintf("c%d", i),
+			ResourceClaimTemplateName: ptr.To(claimName(r.Claim))}
 		if r.Named {
 			entry.ResourceClaimName, entry.ResourceClaimTemplateName = entry.ResourceClaimTemplateName, nil
 		}
@@ -236,7 +238,8 @@ func (w *writing) claims() error {
 }
 
 // claimOf is the claim of an entry of the pod's list.
-func (w *writing) claimOf(pod *corev1.Pod, i int, entry corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
+func (w *writing) claimOf(pod *corev1.Pod, i int,
+	entry corev1.PodResourceClaim) (*resourceapi.ResourceClaim, error) {
 	if entry.ResourceClaimName != nil {
 		return w.named[*entry.ResourceClaimName], nil
 	}
@@ -262,9 +265,11 @@ func (w *writing) claimOf(pod *corev1.Pod, i int, entry corev1.PodResourceClaim)
 	}
 	annotations["resource.kubernetes.io/pod-claim-name"] = entry.Name
 	claim, err := write(w, claimController, &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "pod-" + entry.Name + "-", Labels: t.Spec.Labels,
-			Annotations: annotations, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name,
-				UID: pod.UID, Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "pod-" + entry.Name + "-",
+			Labels:      t.Spec.Labels,
+			Annotations: annotations, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod",
+				Name: pod.Name,
+				UID:  pod.UID, Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}}},
 		Spec: t.Spec.Spec}, claims)
 	if err != nil {
 		return nil, err
@@ -289,7 +294,8 @@ func classesByResource(classes []*resourceapi.DeviceClass) *extendedresourcecach
 
 // extendedClaim is the claim that the scheduler makes of containers' extended resources, and nil where there
 // are none (createRequestsAndMappings of its plugin DynamicResources).
-func extendedClaim(pod *corev1.Pod, classes *extendedresourcecache.ExtendedResourceCache) *resourceapi.ResourceClaim {
+func extendedClaim(pod *corev1.Pod,
+	classes *extendedresourcecache.ExtendedResourceCache) *resourceapi.ResourceClaim {
 	containers := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 	names := map[corev1.ResourceName]bool{}
 	for _, k := range containers {
@@ -299,8 +305,9 @@ func extendedClaim(pod *corev1.Pod, classes *extendedresourcecache.ExtendedResou
 			}
 		}
 	}
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "<extended-resources>",
-		UID: "extended"}}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: "<extended-resources>",
+		UID:  "extended"}}
 	request := func(i int, name corev1.ResourceName, count int64) *resourceapi.DeviceRequest {
 		index := slices.Index(slices.Sorted(maps.Keys(containers[i].Resources.Requests)), name)
 		return &resourceapi.DeviceRequest{Name: fmt.Sprintf("container-%d-request-%d", i, index),
@@ -312,7 +319,8 @@ func extendedClaim(pod *corev1.Pod, classes *extendedresourcecache.ExtendedResou
 		lasting := make([]int64, len(containers))
 		var most *resourceapi.DeviceRequest
 		for i, k := range containers {
-			if i >= len(pod.Spec.InitContainers) || ptr.Deref(k.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			if i >= len(pod.Spec.InitContainers) || ptr.Deref(k.RestartPolicy,
+				"") == corev1.ContainerRestartPolicyAlways {
 				amount := k.Resources.Requests[name]
 				if lasting[i] = amount.Value(); lasting[i] > 0 {
 					claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, *request(i, name, lasting[i]))
@@ -339,6 +347,9 @@ func extendedClaim(pod *corev1.Pod, classes *extendedresourcecache.ExtendedResou
 	if len(claim.Spec.Devices.Requests) == 0 {
 		return nil
 	}
-	slices.SortFunc(claim.Spec.Devices.Requests, func(a, b resourceapi.DeviceRequest) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(claim.Spec.Devices.Requests, func(a,
+		b resourceapi.DeviceRequest) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	return claim
 }

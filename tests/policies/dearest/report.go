@@ -17,7 +17,8 @@ import (
 
 func (c *candidate) String() string {
 	claims, requests, devices, of, selectors, containers := c.asks()
-	text := fmt.Sprintf("%d claims, %d requests, up to %d alternatives, %d devices, %d selectors", claims, requests, of, devices,
+	text := fmt.Sprintf("%d claims, %d requests, up to %d alternatives, %d devices, %d selectors", claims,
+		requests, of, devices,
 		selectors)
 	if containers > 1 || len(c.Containers[0].Limits) > 0 {
 		text += fmt.Sprintf(", %d containers", containers)
@@ -50,8 +51,10 @@ func (o *options) report(s *search) error {
 		to = file
 	}
 	var dear int
-	fmt.Fprintf(to, "Seed %d, %d tries, %d of them admitted, %d nodes.\n\n", s.seed, s.tried, s.admittedCount, len(s.targets))
-	fmt.Fprintln(to, "| machine | mode | node | dearest, ms of CPU | counted, ms | steps | devices looked at | expressions (compiled) | pod |")
+	fmt.Fprintf(to, "Seed %d, %d tries, %d of them admitted, %d nodes.\n\n", s.seed, s.tried, s.admittedCount,
+		len(s.targets))
+	fmt.Fprintln(to, "| machine | mode | node | dearest, ms of CPU | counted, ms | steps | devices looked at |"+
+		" expressions (compiled) | pod |")
 	fmt.Fprintln(to, "|---|---|---|---|---|---|---|---|---|")
 	for _, t := range s.targets {
 		f := s.best[t]
@@ -61,12 +64,16 @@ func (o *options) report(s *search) error {
 		if o.bound > 0 && (f.cost.ended || f.cost.took() > o.bound) {
 			dear++
 		}
-		fmt.Fprintf(to, "| %s | %s | %s | %s | %.1f | %d | %d | %d (%d) | %s |\n", t.machine, t.mode, t.state, f.cost.millis(),
+		fmt.Fprintf(to, "| %s | %s | %s | %s | %.1f | %d | %d | %d (%d) | %s |\n", t.machine, t.mode, t.state,
+			f.cost.millis(),
 			float64(f.cost.counted.Microseconds())/1000, f.cost.steps,
 			f.cost.devices, f.cost.evaluated, f.cost.compiled, f.candidate)
 	}
 	fmt.Fprintf(to, "\nRefused:\n\n")
-	for i, text := range slices.SortedFunc(maps.Keys(s.refusals), func(a, b string) int { return s.refusals[b] - s.refusals[a] }) {
+	for i, text := range slices.SortedFunc(maps.Keys(s.refusals), func(a,
+		b string) int {
+		return s.refusals[b] - s.refusals[a]
+	}) {
 		if i < 30 {
 			fmt.Fprintf(to, "- %d: %s\n", s.refusals[text], strings.ReplaceAll(text, "\n", " "))
 		}
@@ -79,14 +86,16 @@ func (o *options) report(s *search) error {
 	if o.pods != "" {
 		var all []string
 		for i, f := range top {
-			all = append(all, fmt.Sprintf("# %s: %s\n%s", f.target, f.cost, f.candidate.manifests(fmt.Sprintf("dearest-%d", i+1))))
+			all = append(all, fmt.Sprintf("# %s: %s\n%s", f.target, f.cost,
+				f.candidate.manifests(fmt.Sprintf("dearest-%d", i+1))))
 		}
 		if err := os.WriteFile(o.pods, []byte(strings.Join(all, "---\n")), 0o644); err != nil {
 			return err
 		}
 	}
 	if dear > 0 {
-		return fmt.Errorf("on %d of %d nodes a pod is admitted that takes the stock allocator more than %s", dear, len(s.targets),
+		return fmt.Errorf("on %d of %d nodes a pod is admitted that takes the stock allocator more than %s", dear,
+			len(s.targets),
 			o.bound)
 	}
 	return nil
@@ -136,7 +145,8 @@ func (c *candidate) kind() string {
 			}
 		}
 	}
-	return fmt.Sprint(claims > 1, requests > claims, devices > requests, of > 1, selectors > 0, slices.Sorted(maps.Keys(limits)),
+	return fmt.Sprint(claims > 1, requests > claims, devices > requests, of > 1, selectors > 0,
+		slices.Sorted(maps.Keys(limits)),
 		slices.Sorted(maps.Keys(classes)))
 }
 
@@ -172,7 +182,8 @@ func (c *candidate) manifests(prefix string) string {
 	p := c.pod()
 	p.Namespace, p.Name = "", prefix
 	for i := range p.Spec.ResourceClaims {
-		for _, name := range []*string{p.Spec.ResourceClaims[i].ResourceClaimName, p.Spec.ResourceClaims[i].ResourceClaimTemplateName} {
+		for _, name := range []*string{p.Spec.ResourceClaims[i].ResourceClaimName,
+			p.Spec.ResourceClaims[i].ResourceClaimTemplateName} {
 			if name != nil {
 				*name = prefix + "-" + *name
 			}

@@ -21,7 +21,8 @@ type found struct {
 	try  int
 }
 
-// search looks for the dearest pods that a server admits. With the same seed and a number of tries it is the same again,
+// search looks for the dearest pods that a server admits. With the same seed and a number of tries it is the
+// same again,
 // as long as what it finds is counted: see cost.took.
 type search struct {
 	server  *server
@@ -184,7 +185,8 @@ func (c cost) dearer(than cost) bool {
 	return c.took() > than.took()
 }
 
-// costOf is what a candidate costs, measured some times: the least of it, so that what else the machine did does not
+// costOf is what a candidate costs, measured some times: the least of it, so that what else the machine did
+// does not
 // count.
 func (s *search) costOf(c *candidate, t *target, times int) (least cost, ok bool) {
 	if s.limits.check(c) != nil {
@@ -215,7 +217,8 @@ func (s *search) again(f *found, until time.Time) {
 	for smaller := true; smaller && time.Now().Before(until); {
 		smaller = false
 		for _, c := range f.candidate.smaller() {
-			if now, ok := s.costOf(c, f.target, 1); ok && (now.ended || now.took() >= f.cost.took()*95/100 && !f.cost.ended) {
+			if now, ok := s.costOf(c, f.target, 1); ok && (now.ended || now.took() >= f.cost.took()*95/100 &&
+				!f.cost.ended) {
 				f.candidate, smaller = c, true
 				break
 			}

@@ -113,7 +113,8 @@ func shippedPolicies(deployments string) ([]string, error) {
 }
 
 // newServer is the server with the policies of the files, and a namespace with the labels.
-func newServer(ctx context.Context, files []string, labels map[string]string, classes []*resourceapi.DeviceClass) (*server,
+func newServer(ctx context.Context, files []string, labels map[string]string,
+	classes []*resourceapi.DeviceClass) (*server,
 	error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace,
 		Labels: map[string]string{corev1.LabelMetadataName: namespace}}}
@@ -155,7 +156,8 @@ func newServer(ctx context.Context, files []string, labels map[string]string, cl
 	dynamic := dynamicfake.NewSimpleDynamicClient(scheme.Scheme)
 	s.mutating.SetDynamicClient(dynamic)
 	s.validating.SetDynamicClient(dynamic)
-	nobody := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	nobody := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision,
+		string, error) {
 		return authorizer.DecisionNoOpinion, "", nil
 	})
 	s.mutating.SetUnconditionalAuthorizer(nobody)
@@ -192,13 +194,14 @@ func (s *server) await(ctx context.Context) error {
 	probe := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	addLimits(&probe.Spec.Containers[0], map[string]int64{"aliyun.com/gpu-mem": 1})
-	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) {
-		if !s.mutating.WaitForReady() || !s.validating.WaitForReady() {
-			return false, nil
-		}
-		_, last = s.create(tenant, probe, pods)
-		return last == nil || !strings.Contains(last.Error(), "type converter"), nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 5*time.Minute, true,
+		func(context.Context) (bool, error) {
+			if !s.mutating.WaitForReady() || !s.validating.WaitForReady() {
+				return false, nil
+			}
+			_, last = s.create(tenant, probe, pods)
+			return last == nil || !strings.Contains(last.Error(), "type converter"), nil
+		})
 	if err != nil {
 		return fmt.Errorf("the policies cannot be evaluated within five minutes: %w", errors.Join(err, last))
 	}
@@ -210,11 +213,13 @@ var (
 	pods      = corev1.SchemeGroupVersion.WithResource("pods")
 	claims    = resourceapi.SchemeGroupVersion.WithResource("resourceclaims")
 	templates = resourceapi.SchemeGroupVersion.WithResource("resourceclaimtemplates")
-	kindOf    = map[schema.GroupVersionResource]string{pods: "Pod", claims: "ResourceClaim", templates: "ResourceClaimTemplate"}
+	kindOf    = map[schema.GroupVersionResource]string{pods: "Pod", claims: "ResourceClaim",
+		templates: "ResourceClaimTemplate"}
 )
 
 // create is what becomes of a new object. It is there then for policies that look at it.
-func (s *server) create(who string, object runtime.Object, resource schema.GroupVersionResource) (runtime.Object, error) {
+func (s *server) create(who string, object runtime.Object,
+	resource schema.GroupVersionResource) (runtime.Object, error) {
 	return s.admit(who, object.DeepCopyObject(), nil, resource, admission.Create)
 }
 
