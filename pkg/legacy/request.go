@@ -91,7 +91,8 @@ func (r Request) validate() error {
 		return fmt.Errorf("a claim is for 1 to %d GPUs, not %d", mostGPUs, r.Count)
 	}
 	if len(r.Containers) == 0 || len(r.Containers) > resourceapi.DeviceRequestsMaxSize {
-		return fmt.Errorf("a claim is for 1 to %d containers, not %d", resourceapi.DeviceRequestsMaxSize, len(r.Containers))
+		return fmt.Errorf("a claim is for 1 to %d containers, not %d", resourceapi.DeviceRequestsMaxSize,
+			len(r.Containers))
 	}
 	if r.Count > 1 && r.wholeGPUs() {
 		return errors.New("whole GPUs are not spread over GPUs")
@@ -152,7 +153,8 @@ func (c Container) validate(kind Kind, count int64) error {
 		case !amount.asked && amount.value != 0:
 			return fmt.Errorf("%s does not go with a request of kind %q", amount.name, kind)
 		case amount.value%count != 0:
-			return fmt.Errorf("invalid replica for resource %s,because %d / %d = %v", amount.name, amount.value, count,
+			return fmt.Errorf("invalid replica for resource %s,because %d / %d = %v", amount.name, amount.value,
+				count,
 				float64(amount.value)/float64(count))
 		}
 	}
@@ -179,5 +181,6 @@ func (r Request) Searchable() error {
 		return nil
 	}
 	return fmt.Errorf("the pod asks for more GPUs than the scheduler can look for while all pods wait: %s. An administrator "+
-		"allows more by the label %s=%s of the namespace: docs/security.md", may, v1alpha1.LabelCostlyClaims, v1alpha1.CostlyClaimsAllowed)
+		"allows more by the label %s=%s of the namespace: docs/security.md", may, v1alpha1.LabelCostlyClaims,
+		v1alpha1.CostlyClaimsAllowed)
 }

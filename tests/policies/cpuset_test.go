@@ -79,8 +79,9 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 			"gpushare-cpus-0=gpushare.cpu.nginx-numa.4 nginx-numa:gpushare-cpus-0"},
 		"of milli-CPUs": {pinned(pod("p", nil, withCPUs("c", "2000m", ""))),
 			"gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare-cpus-0"},
-		"two of three containers": {pinned(pod("p", nil, withCPUs("a", "4", ""), withCPUs("b", "1500m", ""), withCPUs("c",
-			"1", ""))),
+		"two of three containers": {pinned(pod("p", nil, withCPUs("a", "4", ""), withCPUs("b", "1500m", ""),
+			withCPUs("c",
+				"1", ""))),
 			"gpushare-cpus-0=gpushare.cpu.a.4 gpushare-cpus-2=gpushare.cpu.c.1 a:gpushare-cpus-0 c:gpushare-cpus-2"},
 		"with a share": {pinned(pod("p", nil, withCPUs("c", "8", "mem 3"))),
 			"gpushare=gpushare.mem-cpu8.c.3 c:gpushare/c c:gpushare/cpus"},
@@ -88,7 +89,8 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 			"gpushare=gpushare.core-cpu8.c.3-20 c:gpushare/c c:gpushare/cpus"},
 		"with whole GPUs": {pinned(pod("p", nil, withCPUs("c", "64", "gpu 8"))),
 			"gpushare=gpushare.gpu-cpu64.c.8 c:gpushare/c c:gpushare/cpus"},
-		"with two GPUs of two containers": {pinned(pod("p", count, withCPUs("a", "2", "mem 2"), withCPUs("b", "3", "mem 4"))),
+		"with two GPUs of two containers": {pinned(pod("p", count, withCPUs("a", "2", "mem 2"), withCPUs("b", "3",
+			"mem 4"))),
 			"gpushare=gpushare.mem-x2-cpu2.a.2.b.4 gpushare-cpus-1=gpushare.cpu.b.3 a:gpushare/a-card0 a:gpushare/a-card1 " +
 				"a:gpushare/cpus b:gpushare/b-card0 b:gpushare/b-card1 b:gpushare-cpus-1"},
 		"the first without a whole number": {pinned(pod("p", nil, withCPUs("a", "500m", "mem 2"), withCPUs("b", "3",
@@ -100,20 +102,26 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 			"mem 4"))),
 			"gpushare=gpushare.mem.a.1.cpus.4 gpushare-cpus-0=gpushare.cpu.a.2 gpushare-cpus-1=gpushare.cpu.cpus.3 " +
 				"a:gpushare/a a:gpushare-cpus-0 cpus:gpushare/cpus cpus:gpushare-cpus-1"},
-		"names that leave no room": {pinned(pod("p", nil, withCPUs(long, "2", "mem 1"), withCPUs(long+"b", "1500m", "mem 1"),
+		"names that leave no room": {pinned(pod("p", nil, withCPUs(long, "2", "mem 1"), withCPUs(long+"b", "1500m",
+			"mem 1"),
 			withCPUs(long+"c", "1500m", "mem 1"), withCPUs(strings.Repeat("d", 38), "500m", "mem 1"))),
-			"gpushare=gpushare.mem." + long + ".1." + long + "b.1." + long + "c.1." + strings.Repeat("d", 38) + ".1 " +
+			"gpushare=gpushare.mem." + long + ".1." + long + "b.1." + long + "c.1." + strings.Repeat("d",
+				38) + ".1 " +
 				"gpushare-cpus-0=gpushare.cpu." + long + ".2 " + long + ":gpushare/" + long + " " + long + ":gpushare-cpus-0 " +
-				long + "b:gpushare/" + long + "b " + long + "c:gpushare/" + long + "c " + strings.Repeat("d", 38) + ":gpushare/" +
+				long + "b:gpushare/" + long + "b " + long + "c:gpushare/" + long + "c " + strings.Repeat("d",
+				38) + ":gpushare/" +
 				strings.Repeat("d", 38)},
-		"long names": {pinned(pod("p", nil, withCPUs("0", "500m", ""), withCPUs("cpus", "2", "mem 1"), withCPUs(long+"b", "3",
-			"mem 1"), withCPUs(long+"c", "1500m", "mem 1"), withCPUs(long+"d", "1500m", "mem 1"), withCPUs(long+"e",
-			"1500m", "mem 1"))),
+		"long names": {pinned(pod("p", nil, withCPUs("0", "500m", ""), withCPUs("cpus", "2", "mem 1"),
+			withCPUs(long+"b", "3",
+				"mem 1"), withCPUs(long+"c", "1500m", "mem 1"), withCPUs(long+"d", "1500m", "mem 1"), withCPUs(long+"e",
+				"1500m", "mem 1"))),
 			"gpushare=gpushare.mem-cpu2.0.1.1.1.2.1.3.1.4.1 gpushare-cpus-2=gpushare.cpu." + long + "b.3 " +
 				"cpus:gpushare/0 cpus:gpushare/cpus " + long + "b:gpushare/1 " + long + "b:gpushare-cpus-2 " + long +
 				"c:gpushare/2 " + long + "d:gpushare/3 " + long + "e:gpushare/4"},
-		"more shares than leave room": {changed(pinned(pod("p", map[string]string{ack.PodLabelCount: "32"}, withCPUs("c", "2",
-			"mem 32"))), func(p *corev1.Pod) { p.Namespace = counted }), "gpushare=gpushare.mem-x32.c.32 gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare/c c:gpushare-cpus-0"},
+		"more shares than leave room": {changed(pinned(pod("p", map[string]string{ack.PodLabelCount: "32"},
+			withCPUs("c", "2",
+				"mem 32"))), func(p *corev1.Pod) { p.Namespace = counted }),
+			"gpushare=gpushare.mem-x32.c.32 gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare/c c:gpushare-cpus-0"},
 		"with nvidia.com/gpu": {pinned(pod("p", nil, withCPUs("c", "2", "nvidia.com/gpu 1"))),
 			"gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare-cpus-0"},
 		"beside a claim": {changed(pinned(pod("p", nil, withCPUs("c", "2", ""))), func(p *corev1.Pod) {

@@ -32,7 +32,8 @@ func costly(t *testing.T) *server {
 	return shared("costly", func() *server {
 		return newServerWith(t, []runtime.Object{
 			ownClass("any.example.com", `device.driver == "gpu.aliyun.com"`),
-			ownClass("team-share", `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?mode.orValue("") == "share"`),
+			ownClass("team-share",
+				`device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?mode.orValue("") == "share"`),
 			ownClass("nic.example.com", `device.driver == "nic.example.com"`),
 			namespace("trusted", "gpu.aliyun.com/costly-claims", "allowed"),
 		})
@@ -57,7 +58,8 @@ func all() requestOption {
 func where(expressions ...string) requestOption {
 	return func(r *resourceapi.ExactDeviceRequest) {
 		for _, e := range expressions {
-			r.Selectors = append(r.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+			r.Selectors = append(r.Selectors,
+				resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
 		}
 	}
 }
@@ -109,18 +111,20 @@ func linkedOrSingle(gpus int64) []resourceapi.DeviceRequest {
 func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 	s := costly(t)
 	for name, claim := range map[string]resourceapi.DeviceClaim{
-		"one share":                     claimFor(of(1, "share", memory("3Gi"))),
-		"four shares of one size":       claimFor(of(4, "share", memory("2Gi"))),
-		"four shares, largest first":    claimFor(of(1, "mps", memory("8Gi")), of(2, "mps", memory("4Gi")), of(1, "mps", memory("1Gi"))),
-		"two shares of any size":        claimFor(of(1, "cgpu", memory("1Gi")), of(1, "cgpu", memory("4Gi"))),
-		"a whole GPU and a share":       claimFor(of(1, "exclusive"), of(1, "share", memory("1Gi"))),
-		"eight whole GPUs":              claimFor(of(1, "exclusive", count(8))),
-		"eight of a model":              claimFor(of(1, "exclusive.nvidia-a10", count(8))),
-		"eight of any mode":             claimFor(of(1, "gpu", count(8))),
-		"all GPUs of a node":            claimFor(of(1, "exclusive", all())),
-		"thirteen":                      claimFor(of(1, "share", count(13), memory("1Gi"))),
-		"sixteen on a topology node":    claimFor(of(1, "single.topology", count(16))),
-		"sixteen, in two requests":      claimFor(of(1, "exclusive", count(8), where(`device.attributes["gpu.aliyun.com"].index >= 8`)), of(1, "exclusive", count(8))),
+		"one share":               claimFor(of(1, "share", memory("3Gi"))),
+		"four shares of one size": claimFor(of(4, "share", memory("2Gi"))),
+		"four shares, largest first": claimFor(of(1, "mps", memory("8Gi")), of(2, "mps", memory("4Gi")), of(1,
+			"mps", memory("1Gi"))),
+		"two shares of any size":     claimFor(of(1, "cgpu", memory("1Gi")), of(1, "cgpu", memory("4Gi"))),
+		"a whole GPU and a share":    claimFor(of(1, "exclusive"), of(1, "share", memory("1Gi"))),
+		"eight whole GPUs":           claimFor(of(1, "exclusive", count(8))),
+		"eight of a model":           claimFor(of(1, "exclusive.nvidia-a10", count(8))),
+		"eight of any mode":          claimFor(of(1, "gpu", count(8))),
+		"all GPUs of a node":         claimFor(of(1, "exclusive", all())),
+		"thirteen":                   claimFor(of(1, "share", count(13), memory("1Gi"))),
+		"sixteen on a topology node": claimFor(of(1, "single.topology", count(16))),
+		"sixteen, in two requests": claimFor(of(1, "exclusive", count(8),
+			where(`device.attributes["gpu.aliyun.com"].index >= 8`)), of(1, "exclusive", count(8))),
 		"a share of each of eight GPUs": claimFor(of(1, "share", count(8), memory("1Gi"))),
 		"sixteen shares of one GPU":     together(claimFor(of(16, "share", memory("1Gi")))),
 		"a linked set, or as many":      claimFor(linkedOrSingle(8)),
@@ -134,10 +138,12 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 		"another driver's, with GPUs":   claimFor(of(8, "nic.example.com"), of(1, "exclusive", count(8))),
 		"quota": claimFor([]resourceapi.DeviceRequest{
 			firstOf("a", "share", "gib.quota", "percent.quota"), firstOf("b", "share", "gib.quota", "percent.quota"),
-			firstOf("c", "share", "gib.quota", "percent.quota"), firstOf("d", "share", "gib.quota", "percent.quota")}),
-		"selectors": claimFor(of(1, "share", where(`device.attributes["gpu.aliyun.com"].?model.orValue("") in ["NVIDIA A10 (24GB)", "x"]`,
-			`device.attributes["gpu.aliyun.com"].?productName.orValue("").startsWith("NVIDIA")`,
-			`device.capacity["gpu.aliyun.com"].memory.compareTo(quantity("8Gi")) >= 0`))),
+			firstOf("c", "share", "gib.quota", "percent.quota"), firstOf("d", "share", "gib.quota",
+				"percent.quota")}),
+		"selectors": claimFor(of(1, "share",
+			where(`device.attributes["gpu.aliyun.com"].?model.orValue("") in ["NVIDIA A10 (24GB)", "x"]`,
+				`device.attributes["gpu.aliyun.com"].?productName.orValue("").startsWith("NVIDIA")`,
+				`device.capacity["gpu.aliyun.com"].memory.compareTo(quantity("8Gi")) >= 0`))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: claim}); err != nil {
@@ -157,27 +163,45 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 		claim resourceapi.DeviceClaim
 		says  string
 	}{
-		"fifteen shares, and one that no GPU has":   {claimFor(of(15, "share", memory("1Gi")), of(1, "share", memory("500Gi"))), "the largest first"},
-		"three shares, and one that no GPU has":     {claimFor(of(3, "share", memory("1Gi")), of(1, "share", memory("500Gi"))), "the largest first"},
-		"three shares, and one nowhere":             {claimFor(of(3, "share", memory("1Gi")), of(1, "share", memory("1Gi"), never)), "costly-claims=allowed"},
-		"four whole GPUs, each in a request":        {claimFor(of(3, "exclusive"), of(1, "exclusive", never)), "Put a request with a count last"},
-		"eight GPUs, and a share":                   {claimFor(of(1, "gpu", count(8)), of(1, "share")), "Put a request with a count last"},
-		"four shares, and another driver's":         {claimFor(of(4, "share"), of(1, "nic.example.com")), "independently"},
-		"sixteen GPUs":                              {claimFor(of(1, "exclusive", count(16))), "allocationMode: All"},
-		"seventeen shares":                          {claimFor(of(1, "share", count(17))), "It may ask for 13"},
-		"seven instances":                           {claimFor(of(1, "1g.10gb.mig", count(7))), "It may ask for 4"},
-		"alternatives":                              {claimFor([]resourceapi.DeviceRequest{alternatives, alternatives}, of(1, "share")), "independently"},
-		"alternatives on one GPU":                   {together(claimFor([]resourceapi.DeviceRequest{alternatives, alternatives, alternatives, alternatives, alternatives})), "32, with 128"},
-		"an administrator's class":                  {claimFor(of(2, "any.example.com"), of(1, "any.example.com", never)), "independently"},
-		"topology of any size":                      {claimFor(of(2, "topology"), of(1, "topology", never)), "independently"},
-		"alternatives of all requests":              {together(claimFor([]resourceapi.DeviceRequest{alternatives, alternatives, alternatives, alternatives}, of(1, "share"))), "32, with 128 selectors"},
-		"a loop":                                    {claimFor(of(1, "share", where(`lists.range(9).all(x, x >= 0)`))), "calls range()"},
-		"a loop, spaced":                            {claimFor(of(1, "share", where("[1, 2].all\n\t(x, x > 0)"))), "loops"},
-		"a loop behind a comment":                   {claimFor(of(1, "share", where("[1].all//\n(x, x > 0)"))), "comments"},
-		"a loop in a string that is none":           {claimFor(of(1, "share", where(`"\"" + [1].map(x, "a")[0] + "\"" != ""`))), "backslashes"},
-		"doubling":                                  {claimFor(of(1, "share", where(`optional.of("a").optMap(x, x + x).orValue("") != ""`))), "calls of()"},
-		"many selectors":                            {claimFor(of(1, "share", where("1 == 1", "2 == 2", "3 == 3", "4 == 4", "5 == 5"))), "4 in a request"},
-		"a loop in an administrator's class' claim": {claimFor(of(1, "any.example.com", where(`[1].exists(x, x == 1)`))), "calls exists()"},
+		"fifteen shares, and one that no GPU has": {claimFor(of(15, "share", memory("1Gi")), of(1, "share",
+			memory("500Gi"))), "the largest first"},
+		"three shares, and one that no GPU has": {claimFor(of(3, "share", memory("1Gi")), of(1, "share",
+			memory("500Gi"))), "the largest first"},
+		"three shares, and one nowhere": {claimFor(of(3, "share", memory("1Gi")), of(1, "share",
+			memory("1Gi"), never)), "costly-claims=allowed"},
+		"four whole GPUs, each in a request": {claimFor(of(3, "exclusive"), of(1, "exclusive", never)),
+			"Put a request with a count last"},
+		"eight GPUs, and a share": {claimFor(of(1, "gpu", count(8)), of(1, "share")),
+			"Put a request with a count last"},
+		"four shares, and another driver's": {claimFor(of(4, "share"), of(1, "nic.example.com")),
+			"independently"},
+		"sixteen GPUs":     {claimFor(of(1, "exclusive", count(16))), "allocationMode: All"},
+		"seventeen shares": {claimFor(of(1, "share", count(17))), "It may ask for 13"},
+		"seven instances":  {claimFor(of(1, "1g.10gb.mig", count(7))), "It may ask for 4"},
+		"alternatives": {claimFor([]resourceapi.DeviceRequest{alternatives,
+			alternatives}, of(1, "share")), "independently"},
+		"alternatives on one GPU": {together(claimFor([]resourceapi.DeviceRequest{alternatives,
+			alternatives, alternatives, alternatives, alternatives})), "32, with 128"},
+		"an administrator's class": {claimFor(of(2, "any.example.com"), of(1, "any.example.com",
+			never)), "independently"},
+		"topology of any size": {claimFor(of(2, "topology"), of(1, "topology", never)),
+			"independently"},
+		"alternatives of all requests": {together(claimFor([]resourceapi.DeviceRequest{alternatives,
+			alternatives, alternatives, alternatives}, of(1, "share"))), "32, with 128 selectors"},
+		"a loop": {claimFor(of(1, "share",
+			where(`lists.range(9).all(x, x >= 0)`))), "calls range()"},
+		"a loop, spaced": {claimFor(of(1, "share", where("[1, 2].all\n\t(x, x > 0)"))),
+			"loops"},
+		"a loop behind a comment": {claimFor(of(1, "share", where("[1].all//\n(x, x > 0)"))),
+			"comments"},
+		"a loop in a string that is none": {claimFor(of(1, "share",
+			where(`"\"" + [1].map(x, "a")[0] + "\"" != ""`))), "backslashes"},
+		"doubling": {claimFor(of(1, "share",
+			where(`optional.of("a").optMap(x, x + x).orValue("") != ""`))), "calls of()"},
+		"many selectors": {claimFor(of(1, "share", where("1 == 1", "2 == 2", "3 == 3",
+			"4 == 4", "5 == 5"))), "4 in a request"},
+		"a loop in an administrator's class' claim": {claimFor(of(1, "any.example.com",
+			where(`[1].exists(x, x == 1)`))), "calls exists()"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: tc.claim})
@@ -210,7 +234,8 @@ func claimsPod(name string, claims ...string) *corev1.Pod {
 func withGPUs(p *corev1.Pod, name corev1.ResourceName, amounts ...string) *corev1.Pod {
 	for i, amount := range amounts {
 		list := corev1.ResourceList{name: resource.MustParse(amount)}
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprintf("g%s%d", strings.ToLower(string(name[:2])), i),
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprintf("g%s%d",
+			strings.ToLower(string(name[:2])), i),
 			Resources: corev1.ResourceRequirements{Limits: list, Requests: list}})
 	}
 	return p
@@ -244,16 +269,18 @@ func TestClaimsOfOnePod(t *testing.T) {
 		refused bool
 	}
 	cases := map[string]pods{
-		"one claim for anything":               {claims: []string{"four"}},
-		"two, for a share each":                {claims: []string{"one", "one"}},
-		"two, for two shares each":             {claims: []string{"two", "two"}},
-		"two, for 16 shares of one GPU each":   {claims: []string{"sixteen", "sixteen"}},
-		"GPUs beside other devices":            {claims: []string{"two", "nics"}},
-		"all GPUs beside other devices":        {claims: []string{"nics", "nics", "nics", "nics", "nics", "whole"}},
-		"other devices alone":                  {claims: []string{"nics", "nics", "nics", "nics", "nics", "nics", "nics"}},
-		"three, for a share each":              {claims: []string{"one", "four-tied", "named-one"}},
-		"five of one template":                 {claims: []string{"one", "one", "one", "one", "one"}},
-		"six of one template":                  {claims: []string{"one", "one", "one", "one", "one", "one"}, refused: true},
+		"one claim for anything":             {claims: []string{"four"}},
+		"two, for a share each":              {claims: []string{"one", "one"}},
+		"two, for two shares each":           {claims: []string{"two", "two"}},
+		"two, for 16 shares of one GPU each": {claims: []string{"sixteen", "sixteen"}},
+		"GPUs beside other devices":          {claims: []string{"two", "nics"}},
+		"all GPUs beside other devices":      {claims: []string{"nics", "nics", "nics", "nics", "nics", "whole"}},
+		"other devices alone": {claims: []string{"nics", "nics", "nics", "nics", "nics", "nics",
+			"nics"}},
+		"three, for a share each": {claims: []string{"one", "four-tied", "named-one"}},
+		"five of one template":    {claims: []string{"one", "one", "one", "one", "one"}},
+		"six of one template": {claims: []string{"one", "one", "one", "one", "one", "one"},
+			refused: true},
 		"four, of several":                     {claims: []string{"one", "one", "one", "four-tied"}, refused: true},
 		"two, for four shares":                 {claims: []string{"one", "four"}, refused: true},
 		"two, for eight GPUs":                  {claims: []string{"eight", "eight"}, refused: true},
@@ -268,12 +295,14 @@ func TestClaimsOfOnePod(t *testing.T) {
 		"other devices and GPUs of containers": {claims: []string{"nics"}, gpus: []string{"8"}},
 	}
 	podOf := func(name string, claims, gpus []string) *corev1.Pod {
-		return withGPUs(claimsPod(strings.NewReplacer(" ", "-", ",", "").Replace(strings.ToLower(name)), claims...), "nvidia.com/gpu", gpus...)
+		return withGPUs(claimsPod(strings.NewReplacer(" ", "-", ",", "").Replace(strings.ToLower(name)), claims...),
+			"nvidia.com/gpu", gpus...)
 	}
 	var templates, admitted []runtime.Object
 	for name, spec := range specs {
 		if strings.HasPrefix(name, "named-") {
-			templates = append(templates, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name},
+			templates = append(templates, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team,
+				Name: name},
 				Spec: resourceapi.ResourceClaimSpec{Devices: spec}})
 			continue
 		}
@@ -304,11 +333,14 @@ func TestClaimsOfOnePod(t *testing.T) {
 			}
 			var refusals int
 			for i, c := range tc.claims {
-				claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: c}, Spec: resourceapi.ResourceClaimSpec{Devices: specs[c]}}
+				claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: c},
+					Spec: resourceapi.ResourceClaimSpec{Devices: specs[c]}}
 				if !strings.HasPrefix(c, "named-") {
 					claim.Name = fmt.Sprintf("%s-c%d-x", p.Name, i)
-					claim.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: fmt.Sprintf("c%d", i)}
-					claim.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: p.Name, UID: types.UID("uid-of-" + p.Name)}}
+					claim.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: fmt.Sprintf("c%d",
+						i)}
+					claim.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: p.Name,
+						UID: types.UID("uid-of-" + p.Name)}}
 				}
 				if strings.HasPrefix(c, "own") {
 					claim.Labels = map[string]string{"gpu.aliyun.com/own-class": "true"}
@@ -341,24 +373,35 @@ func TestGPUsOfContainers(t *testing.T) {
 		more     corev1.ResourceName
 		refused  bool
 	}{
-		"eight GPUs":                      {resource: "nvidia.com/gpu", amounts: []string{"8"}},
-		"four containers with two":        {resource: "nvidia.com/gpu", amounts: []string{"2", "2", "2", "2"}},
-		"four containers with a share":    {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}},
-		"five containers":                 {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1"}},
-		"eight containers":                {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1", "1", "1", "1"}, refused: true},
-		"sixteen GPUs":                    {resource: "nvidia.com/gpu", amounts: []string{"16"}, refused: true},
-		"shares and a whole GPU":          {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"}, more: "nvidia.com/gpu"},
-		"four shares and a whole GPU":     {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}, more: "nvidia.com/gpu", refused: true},
-		"MIG instances":                   {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"4"}},
-		"seven MIG instances":             {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"7"}, refused: true},
-		"an administrator's":              {resource: "example.com/gpu", amounts: []string{"1", "1"}},
-		"an administrator's, many":        {resource: "example.com/gpu", amounts: []string{"1", "1", "1", "1"}, refused: true},
+		"eight GPUs":               {resource: "nvidia.com/gpu", amounts: []string{"8"}},
+		"four containers with two": {resource: "nvidia.com/gpu", amounts: []string{"2", "2", "2", "2"}},
+		"four containers with a share": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1",
+			"1", "1"}},
+		"five containers": {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1"}},
+		"eight containers": {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1",
+			"1", "1", "1"}, refused: true},
+		"sixteen GPUs": {resource: "nvidia.com/gpu", amounts: []string{"16"}, refused: true},
+		"shares and a whole GPU": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"},
+			more: "nvidia.com/gpu"},
+		"four shares and a whole GPU": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1",
+			"1", "1"}, more: "nvidia.com/gpu", refused: true},
+		"MIG instances": {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"4"}},
+		"seven MIG instances": {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"7"},
+			refused: true},
+		"an administrator's": {resource: "example.com/gpu", amounts: []string{"1", "1"}},
+		"an administrator's, many": {resource: "example.com/gpu", amounts: []string{"1", "1", "1", "1"},
+			refused: true},
 		"an administrator's by its class": {resource: byClass + "team", amounts: []string{"2", "2"}, refused: true},
-		"another driver's":                {resource: "example.com/nic", amounts: []string{"8", "8", "8", "8", "8", "8"}},
-		"another driver's by its class":   {resource: byClass + "nic.example.com", amounts: []string{"8", "8", "8", "8"}},
-		"shares before another driver's":  {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}, more: "example.com/nic", refused: true},
-		"two shares before another's":     {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"}, more: "example.com/nic"},
-		"a device plugin's":               {resource: "example.com/fpga", amounts: []string{"8", "8", "8", "8", "8", "8", "8"}},
+		"another driver's": {resource: "example.com/nic", amounts: []string{"8", "8", "8", "8", "8",
+			"8"}},
+		"another driver's by its class": {resource: byClass + "nic.example.com", amounts: []string{"8", "8", "8",
+			"8"}},
+		"shares before another driver's": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1",
+			"1", "1"}, more: "example.com/nic", refused: true},
+		"two shares before another's": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"},
+			more: "example.com/nic"},
+		"a device plugin's": {resource: "example.com/fpga", amounts: []string{"8", "8", "8", "8", "8",
+			"8", "8"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := withGPUs(pod("p", nil, limited("c", "")), tc.resource, tc.amounts...)
@@ -396,10 +439,12 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 			names = append(names, fmt.Sprintf("gpushare.mem-x%d.main.%d", gpus, gpus))
 		}
 		if gpus > 1 && gpus <= 8 {
-			names = append(names, fmt.Sprintf("gpushare.mem-x%d.a.%d.b.%[1]d", gpus, gpus), fmt.Sprintf("gpushare.core-x%d.a.%d-%d.b.%[2]d-%[3]d", gpus, gpus, 5*gpus))
+			names = append(names, fmt.Sprintf("gpushare.mem-x%d.a.%d.b.%[1]d", gpus, gpus),
+				fmt.Sprintf("gpushare.core-x%d.a.%d-%d.b.%[2]d-%[3]d", gpus, gpus, 5*gpus))
 		}
 	}
-	for _, each := range [][]int{{1, 1}, {2, 2}, {4, 4}, {8, 8}, {1, 2}, {4, 2, 2}, {2, 2, 2, 2}, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1}, {5, 5, 5}} {
+	for _, each := range [][]int{{1, 1}, {2, 2}, {4, 4}, {8, 8}, {1, 2}, {4, 2, 2}, {2, 2, 2, 2}, {1, 1, 1, 1, 1},
+		{1, 1, 1, 1, 1, 1, 1, 1}, {5, 5, 5}} {
 		gpus, nvidia := "gpushare.gpu", "gpushare.nvidia"
 		for i, n := range each {
 			gpus, nvidia = fmt.Sprintf("%s.c%d.%d", gpus, i, n), fmt.Sprintf("%s.c%d.%d", nvidia, i, n)
@@ -421,9 +466,11 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 func TestLegacyPodsThatAreSearchedForLong(t *testing.T) {
 	s := costly(t)
 	for name, p := range map[string]*corev1.Pod{
-		"seventeen GPUs":             pod("p", nil, limited("c", "gpu 17")),
-		"four containers with three": pod("p", nil, limited("a", "gpu 3"), limited("b", "gpu 3"), limited("c", "gpu 3"), limited("d", "gpu 3")),
-		"shares of fourteen GPUs":    pod("p", map[string]string{"aliyun.com/gpu-count": "14"}, limited("c", "mem 14")),
+		"seventeen GPUs": pod("p", nil, limited("c", "gpu 17")),
+		"four containers with three": pod("p", nil, limited("a", "gpu 3"), limited("b", "gpu 3"), limited("c",
+			"gpu 3"), limited("d", "gpu 3")),
+		"shares of fourteen GPUs": pod("p", map[string]string{"aliyun.com/gpu-count": "14"}, limited("c",
+			"mem 14")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := s.create(p); err == nil || !strings.Contains(err.Error(), "costly-claims=allowed") {
@@ -441,13 +488,17 @@ func TestLegacyPodsThatAreSearchedForLong(t *testing.T) {
 // A copy of a class of ours is known as an administrator's.
 func TestCopiesOfClassesAreAnAdministrators(t *testing.T) {
 	s := newServer(t)
-	for name, kept := range map[string]bool{"gpu.aliyun.com": true, "share.nvidia-a10.gpu.aliyun.com": true, "team-share": false, "gpu.example.com": false} {
+	for name, kept := range map[string]bool{"gpu.aliyun.com": true, "share.nvidia-a10.gpu.aliyun.com": true,
+		"team-share": false, "gpu.example.com": false} {
 		class := ownClass(name, "true")
 		class.Labels = map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare"}
 		class.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass"}
-		attributes := admission.NewAttributesRecord(class, nil, resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), "", name,
-			resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), "", admission.Create, nil, false, &user.DefaultInfo{Name: "admin"})
-		if err := s.mutating.Admit(t.Context(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
+		attributes := admission.NewAttributesRecord(class, nil,
+			resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), "", name,
+			resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), "", admission.Create, nil, false,
+			&user.DefaultInfo{Name: "admin"})
+		if err := s.mutating.Admit(t.Context(), attributes,
+			admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
 			t.Fatal(err)
 		}
 		if _, has := class.Labels["app.kubernetes.io/name"]; has != kept {

@@ -140,7 +140,8 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 		namespace(patient, "gpu.aliyun.com/max-grace-seconds", "7200"),
 		namespace(hasty, "gpu.aliyun.com/max-grace-seconds", "120"),
 		namespace(patientTypo, "gpu.aliyun.com/max-grace-seconds", "2h"),
-		namespace(counted, "gpu.aliyun.com/costly-claims", "allowed"), namespace(countedTwice, "gpu.aliyun.com/costly-claims", "allowed"),
+		namespace(counted, "gpu.aliyun.com/costly-claims", "allowed"), namespace(countedTwice,
+			"gpu.aliyun.com/costly-claims", "allowed"),
 		namespace(countedAsOnACK),
 		quotaFor(counted, "gpu", "gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
 		quotaFor(countedTwice, "gib", "requests.deviceclass.resource.kubernetes.io/gib.quota.gpu.aliyun.com"),
@@ -348,7 +349,8 @@ func (s *server) admit(username string, p, old *corev1.Pod, operation admission.
 }
 
 // validate is what is said of an object that a user writes.
-func (s *server) validate(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource,
+func (s *server) validate(who user.Info, object, old runtime.Object, kind string,
+	resource schema.GroupVersionResource,
 	operation admission.Operation) error {
 	return s.validateSubresource(who, object, old, kind, resource, "", operation)
 }
