@@ -70,7 +70,7 @@ func TestPoliciesReadPodsAlike(t *testing.T) {
 			"members", "amounts", "asks", "kind", "wholeNumbers", "count", "countValid", "cards", "placement",
 			"divisible",
 			"memoryValid", "coresValid", "byCard", "request", "said", "called", "template", "namesFit", "nameTaken",
-			"asksForCount", "convertible",
+			"asksForCount", "searchable", "convertible",
 		},
 	} {
 		slices.Sort(want)

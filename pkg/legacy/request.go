@@ -180,7 +180,7 @@ func (r Request) Searchable() error {
 	if searchable {
 		return nil
 	}
-	return fmt.Errorf("the pod asks for more GPUs than the scheduler can look for while all pods wait: %s. An administrator "+
-		"allows more by the label %s=%s of the namespace: docs/security.md", may, v1alpha1.LabelCostlyClaims,
+	return fmt.Errorf("the pod asks for more GPUs than the scheduler can look for while all pods wait: %s. An "+
+		"administrator allows more by the label %s=%s of the namespace: docs/security.md", may, v1alpha1.LabelCostlyClaims,
 		v1alpha1.CostlyClaimsAllowed)
 }

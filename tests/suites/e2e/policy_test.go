@@ -224,12 +224,12 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 		harness.CheckRefusal(t, "a device without "+string(name), "needs the attributes",
 			create(stolen, "mixed", ours, "mixed/gpu", without))
 	}
-	harness.CheckRefusal(t, "a device with another type", "needs the attributes",
+	harness.CheckRefusal(t, "a device with another type", "has an attribute of another type",
 		create(stolen, "mixed", ours, "mixed/gpu",
 			with(func(d *resourceapi.Device) {
 				d.Attributes["memoryMiB"] = resourceapi.DeviceAttribute{StringValue: ptr.To("1")}
 			})))
-	harness.CheckRefusal(t, "a device with a name twice", "needs the attributes",
+	harness.CheckRefusal(t, "a device with a name twice", "has an attribute of another type",
 		create(stolen, "mixed", ours, "mixed/gpu",
 			with(func(d *resourceapi.Device) {
 				d.Attributes["gpu.aliyun.com/memoryMiB"] = resourceapi.DeviceAttribute{StringValue: ptr.To("1")}

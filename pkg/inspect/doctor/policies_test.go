@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Each policy of the manifests is one that is looked for.
+func TestEachPolicyIsLookedFor(t *testing.T) {
+	s := installed(t)
+	s.Mutating, s.Validating = nil, nil
+	found := told(doctor.Examine(s))
+	for name := range policyNames(t) {
+		if !strings.Contains(found, name) {
+			t.Errorf("policy %s is not looked for", name)
+		}
+	}
+}
+
+// A node that keeps its label's mode for all its GPUs is dynamic.
+func TestDynamicNodeOffersAllModes(t *testing.T) {
+	s := installed(t)
+	s.Nodes[0].Labels["ack.node.gpu.schedule"] = "dynamic"
+	s.Slices = append(s.Slices, sliceOf("n1", mode.Exclusive))
+	s.Slices[0].Spec.Pool.ResourceSliceCount, s.Slices[2].Spec.Pool.ResourceSliceCount = 2, 2
+	if r := doctor.Examine(s); len(r.Findings) > 0 {
+		t.Errorf("found\n%s", told(r))
+	}
+	if ptr.Deref(s.Slices[0].Spec.NodeName, "") != "n1" {
+		t.Fatal("the slice is of another node")
+	}
+}
+
+func TestPrint(t *testing.T) {
+	s := installed(t)
+	s.ServerVersion = "v1.34.0"
+	s.Unread = []string{"events"}
+	var text, data strings.Builder
+	r := doctor.Examine(s)
+	if err := r.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.JSON(&data); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ERROR   the API server is Kubernetes v1.34.0", "WARNING events: you may not list " +
+		"events",
+		"        do: run it as an administrator", "checks: 1 errors, 1 warnings, 0 notes"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("it does not print %q:\n%s", want, text.String())
+		}
+	}
+	for _, want := range []string{`"level": "error"`, `"check": "kubernetes"`, `"do": "`} {
+		if !strings.Contains(data.String(), want) {
+			t.Errorf("it does not print %q:\n%s", want, data.String())
+		}
+	}
+}
