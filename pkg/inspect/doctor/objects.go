@@ -27,7 +27,7 @@ var (
 		"gpushare-search-cost", "gpushare-search-cost-pods", "gpushare-several-claims-claim",
 		"gpushare-several-claims-named", "gpushare-several-claims-template",
 	}
-	searchCostMutating = []string{"gpushare-own-classes", "gpushare-several-claims"}
+	searchCostMutating = []string{"gpushare-own-class-labels", "gpushare-own-classes", "gpushare-several-claims"}
 )
 
 // The names of the driver's other policies (deployments/manifests; a test compares them): guards

@@ -51,13 +51,34 @@ func (l *limits) check(c *candidate) error {
 			return errors.New("no such claim")
 		}
 	}
+	others := 0
 	for i := range c.Claims {
 		if err := l.checkClaim(&c.Claims[i]); err != nil {
 			return err
 		}
+		for _, r := range c.Claims[i].Requests {
+			if r.Exactly != nil && r.Exactly.DeviceClassName == classOfOthers {
+				others++
+			}
+			for _, s := range r.FirstAvailable {
+				if s.DeviceClassName == classOfOthers {
+					others++
+				}
+			}
+		}
+	}
+	if others > mostOfOthers {
+		return errors.New("what other drivers' requests cost is not searched for")
 	}
 	return nil
 }
+
+// mostOfOthers bounds the requests for another driver's devices: by themselves they cost what they cost without this
+// driver, and no policy of it may refuse them. Beside requests for GPUs one is as good as many.
+const (
+	classOfOthers = "nic.example.com"
+	mostOfOthers  = 4
+)
 
 func (l *limits) checkClaim(claim *resourceapi.DeviceClaim) error {
 	if text, err := json.Marshal(claim); err != nil || len(text) > objectSize {

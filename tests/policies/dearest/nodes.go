@@ -307,7 +307,7 @@ func classesFor(w words) (stockallocator.Classes, error) {
 		{"gold.example.com", ofDriver, "", nil},
 		{"labelled.gpu.example.com", ofDriver, "example.com/gpu", mode},
 		{"everything.example.com", "", "", nil},
-		{"nic.example.com", `device.driver == "nic.example.com"`, "", nil},
+		{classOfOthers, `device.driver == "nic.example.com"`, "", nil},
 	} {
 		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: c.name, Labels: c.labels}}
 		if c.selector != "" {
