@@ -108,7 +108,12 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 		if result.Driver != v1alpha1.DriverName || ptr.Deref(result.AdminAccess, false) {
 			continue
 		}
-		i := user(containers, len(pod.Spec.Containers), resourceclaim.BaseRequestRef(result.Request))
+		request := resourceclaim.BaseRequestRef(result.Request)
+		i := user(containers, len(pod.Spec.Containers), request)
+		if i < 0 {
+			// A pod that was not converted may use the whole claim, or call it otherwise.
+			i = slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == request })
+		}
 		if i < 0 {
 			continue
 		}

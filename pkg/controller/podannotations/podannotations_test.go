@@ -337,3 +337,17 @@ func TestFirstVersionComesWithTheGPU(t *testing.T) {
 	})
 	comeToHave(want)
 }
+
+// A pod that was not converted may use the whole claim, or call it by another name.
+func TestContainersOfTheRequestsNames(t *testing.T) {
+	p := pod("a", "b")
+	p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+	p.Spec.Containers[1].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu", Request: "b"}}
+	got, err := For(p, claim(result("a", "gpu-1-share", "4Gi"), result("b", "gpu-1-share", "1Gi")), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"0":{"1":4},"1":{"1":1}}`}, got); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
