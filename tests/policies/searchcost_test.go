@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -166,9 +167,10 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 		"seventeen shares":                          {claimFor(of(1, "share", count(17))), "It may ask for 13"},
 		"seven instances":                           {claimFor(of(1, "1g.10gb.mig", count(7))), "It may ask for 4"},
 		"alternatives":                              {claimFor([]resourceapi.DeviceRequest{alternatives, alternatives}, of(1, "share")), "independently"},
-		"alternatives on one GPU":                   {together(claimFor([]resourceapi.DeviceRequest{alternatives, alternatives, alternatives, alternatives, alternatives})), "independently"},
+		"alternatives on one GPU":                   {together(claimFor([]resourceapi.DeviceRequest{alternatives, alternatives, alternatives, alternatives, alternatives})), "32, with 128"},
 		"an administrator's class":                  {claimFor(of(2, "any.example.com"), of(1, "any.example.com", never)), "independently"},
 		"topology of any size":                      {claimFor(of(2, "topology"), of(1, "topology", never)), "independently"},
+		"alternatives of all requests":              {together(claimFor([]resourceapi.DeviceRequest{alternatives, alternatives, alternatives, alternatives}, of(1, "share"))), "32, with 128 selectors"},
 		"a loop":                                    {claimFor(of(1, "share", where(`lists.range(9).all(x, x >= 0)`))), "calls range()"},
 		"a loop, spaced":                            {claimFor(of(1, "share", where("[1, 2].all\n\t(x, x > 0)"))), "loops"},
 		"a loop behind a comment":                   {claimFor(of(1, "share", where("[1].all//\n(x, x > 0)"))), "comments"},
@@ -230,6 +232,7 @@ func TestClaimsOfOnePod(t *testing.T) {
 		"eight":     claimFor(of(1, "exclusive", count(8))),
 		"whole":     claimFor(of(1, "exclusive", all())),
 		"sixteen":   together(claimFor(of(16, "share", memory("1Gi")))),
+		"four-tied": together(claimFor(of(4, "share", memory("1Gi")))),
 		"nics":      claimFor(of(8, "nic.example.com")),
 		"own":       claimFor(of(1, "any.example.com")),
 		"own-eight": claimFor(of(2, "any.example.com")),
@@ -248,14 +251,15 @@ func TestClaimsOfOnePod(t *testing.T) {
 		"GPUs beside other devices":            {claims: []string{"two", "nics"}},
 		"all GPUs beside other devices":        {claims: []string{"nics", "nics", "nics", "nics", "nics", "whole"}},
 		"other devices alone":                  {claims: []string{"nics", "nics", "nics", "nics", "nics", "nics", "nics"}},
-		"three, for a share each":              {claims: []string{"one", "sixteen", "named-one"}},
+		"three, for a share each":              {claims: []string{"one", "four-tied", "named-one"}},
 		"five of one template":                 {claims: []string{"one", "one", "one", "one", "one"}},
 		"six of one template":                  {claims: []string{"one", "one", "one", "one", "one", "one"}, refused: true},
-		"four, of several":                     {claims: []string{"one", "one", "one", "sixteen"}, refused: true},
+		"four, of several":                     {claims: []string{"one", "one", "one", "four-tied"}, refused: true},
 		"two, for four shares":                 {claims: []string{"one", "four"}, refused: true},
 		"two, for eight GPUs":                  {claims: []string{"eight", "eight"}, refused: true},
 		"two, for unlike devices":              {claims: []string{"unlike", "one"}, refused: true},
 		"two, the smaller first":               {claims: []string{"one", "rising"}, refused: true},
+		"three, for 16 shares of one GPU":      {claims: []string{"sixteen", "sixteen", "one"}, refused: true},
 		"a claim by name":                      {claims: []string{"named-four", "nics"}, refused: true},
 		"an administrator's class":             {claims: []string{"own", "own-eight"}, refused: true},
 		"a claim and GPUs of containers":       {claims: []string{"two"}, gpus: []string{"1"}},
@@ -352,6 +356,8 @@ func TestGPUsOfContainers(t *testing.T) {
 		"an administrator's by its class": {resource: byClass + "team", amounts: []string{"2", "2"}, refused: true},
 		"another driver's":                {resource: "example.com/nic", amounts: []string{"8", "8", "8", "8", "8", "8"}},
 		"another driver's by its class":   {resource: byClass + "nic.example.com", amounts: []string{"8", "8", "8", "8"}},
+		"shares before another driver's":  {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}, more: "example.com/nic", refused: true},
+		"two shares before another's":     {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"}, more: "example.com/nic"},
 		"a device plugin's":               {resource: "example.com/fpga", amounts: []string{"8", "8", "8", "8", "8", "8", "8"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -429,5 +435,23 @@ func TestLegacyPodsThatAreSearchedForLong(t *testing.T) {
 				t.Errorf("where costly claims are allowed: %v, %v", got, err)
 			}
 		})
+	}
+}
+
+// A copy of a class of ours is known as an administrator's.
+func TestCopiesOfClassesAreAnAdministrators(t *testing.T) {
+	s := newServer(t)
+	for name, kept := range map[string]bool{"gpu.aliyun.com": true, "share.nvidia-a10.gpu.aliyun.com": true, "team-share": false, "gpu.example.com": false} {
+		class := ownClass(name, "true")
+		class.Labels = map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare"}
+		class.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass"}
+		attributes := admission.NewAttributesRecord(class, nil, resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), "", name,
+			resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), "", admission.Create, nil, false, &user.DefaultInfo{Name: "admin"})
+		if err := s.mutating.Admit(t.Context(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
+			t.Fatal(err)
+		}
+		if _, has := class.Labels["app.kubernetes.io/name"]; has != kept {
+			t.Errorf("%s: labels %v", name, class.Labels)
+		}
 	}
 }

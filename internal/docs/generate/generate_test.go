@@ -198,8 +198,9 @@ func TestNamesOfTheManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API group of GpuConfig, and the CDI kind.
-	others := []string{v1alpha1.APIVersion, "gpu.aliyun.com/claim"}
+	// The API group of GpuConfig, the CDI kind, and attributes by which constraints tie requests.
+	others := []string{v1alpha1.APIVersion, "gpu.aliyun.com/claim", v1alpha1.DriverName + "/" + string(v1alpha1.AttrUUID),
+		v1alpha1.DriverName + "/" + string(v1alpha1.AttrIndex)}
 	for _, found := range slices.Compact(slices.Sorted(slices.Values(read))) {
 		if !known[found] && !slices.Contains(others, found) {
 			t.Errorf("deployments names %s, which has no constant in pkg/apis/gpu/v1alpha1", found)

@@ -297,15 +297,15 @@ func classesFor(w words) (stockallocator.Classes, error) {
 	for _, profile := range w.profiles {
 		classes = append(classes, deviceclasses.Profile(profile))
 	}
-	ours := map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare",
-		v1alpha1.LabelMode: deviceclasses.AnyMode}
+	// A copy of a class loses the driver's label (policy gpushare-own-class-labels).
+	mode := map[string]string{v1alpha1.LabelMode: deviceclasses.AnyMode}
 	const ofDriver = `device.driver == "` + v1alpha1.DriverName + `"`
 	for _, c := range []struct {
 		name, selector, extended string
 		labels                   map[string]string
 	}{
 		{"gold.example.com", ofDriver, "", nil},
-		{"labelled.gpu.example.com", ofDriver, "example.com/gpu", ours},
+		{"labelled.gpu.example.com", ofDriver, "example.com/gpu", mode},
 		{"everything.example.com", "", "", nil},
 		{"nic.example.com", `device.driver == "nic.example.com"`, "", nil},
 	} {

@@ -205,7 +205,6 @@ func TestSchedulerOfACK(t *testing.T) {
 func TestLegacyPodsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	long := func(c string) corev1.Container { return harness.Limited(strings.Repeat(c, 63), "mem 1") }
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		refused string
@@ -247,8 +246,7 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 			"invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
 		"51 shares": {harness.Labelled(harness.Asking("mem 17", "mem 17", "mem 17"), ack.PodLabelCount, "17"),
 			"32 GPUs or shares at most"},
-		"a name and a GPU": {harness.Changed(harness.Labelled(harness.Asking("mem 2", "mem 2"), ack.PodLabelCount, "2"),
-			func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
+		"seventeen GPUs": {harness.Asking("gpu 17"), "more GPUs than the scheduler can look for while all pods wait"},
 		"another placement": {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelPlacement, "no"), "Invalid value " +
 			"of pod label ack.gpushare.placement:only support [require-whole-device]"},
 		"only init containers": {harness.WithInit(harness.Asking(""), harness.Limited("i", "mem 3")),
@@ -256,9 +254,6 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"33 GPUs": {harness.Asking("gpu 33"), "aliyun.com/gpu 33 of container c0 is not a plain whole " +
 			"number of GPUs, from 1 to 32"},
 		"33 GPUs of two": {harness.Asking("gpu 16", "gpu 17"), "a pod can be given 32 GPUs or shares at most"},
-		"names too long": {harness.Changed(harness.Asking(), func(p *corev1.Pod) {
-			p.Spec.Containers = []corev1.Container{long("a"), long("b"), long("c"), long("d")}
-		}), "the names of the containers that ask for GPUs are too long"},
 		"claim's name taken": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpushare", ResourceClaimName: ptr.To("x")}}
 		}), `the pod has an entry "gpushare"`},

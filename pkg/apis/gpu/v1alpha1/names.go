@@ -180,10 +180,6 @@ const (
 	// LabelCPUClass is on the DeviceClass by which the admission policy knows that the driver
 	// for CPUs is installed: the name of that driver's DeviceClass.
 	LabelCPUClass = "gpu.aliyun.com/cpu-class"
-	// LabelCostlyClaims, with the value CostlyClaimsAllowed, lets a namespace ask for what takes the scheduler long to
-	// look for (docs/security.md). Whoever may label the namespace decides.
-	LabelCostlyClaims   = "gpu.aliyun.com/costly-claims"
-	CostlyClaimsAllowed = "allowed"
 	// LabelLegacy is "true" on pods, templates and claims that stand for a request in
 	// ACK's manner. "false" opts out of it: on a namespace, whoever may change its
 	// labels, for all that its pods could do; on a pod, whoever writes pods, for what
@@ -236,6 +232,16 @@ const (
 	//
 	// On pods: `binpack`, `spread` or `any`: which node its shares go to (docs/packing.md).
 	LabelNodePlacement = "gpu.aliyun.com/node-placement"
+	// LabelClaims and LabelOwnClass are set by policies (docs/internals/search-cost.md): the number of a pod's claims,
+	// where it has several, and that a claim or template names a DeviceClass of an administrator's own.
+	LabelClaims   = "gpu.aliyun.com/claims"
+	LabelOwnClass = "gpu.aliyun.com/own-class"
+	// LabelCostlyClaims lifts the bounds of what takes the scheduler long.
+	//
+	// On namespaces: `allowed`: pods and claims may cost the scheduler more (docs/security.md#the-schedulers-time).
+	LabelCostlyClaims = "gpu.aliyun.com/costly-claims"
+	// CostlyClaimsAllowed is the value of LabelCostlyClaims that lifts them.
+	CostlyClaimsAllowed = "allowed"
 	// LabelLiftLimits bounds what tenants may lift.
 	//
 	// On namespaces: `false`: pods and claims may not switch limits off (docs/isolation.md#lifting-the-limits).
