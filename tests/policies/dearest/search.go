@@ -297,7 +297,7 @@ func (c *candidate) smaller() []*candidate {
 // size is the number of requests, and a number that makes the first ones count little.
 func (c *candidate) size() int {
 	_, requests, _, _, _, containers := c.asks()
-	return 64 + requests + containers
+	return 16 + requests + containers
 }
 
 // asks says in short what a pod asks for.
