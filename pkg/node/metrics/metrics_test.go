@@ -263,6 +263,7 @@ func registry(t *testing.T) *prometheus.Registry {
 	c.TemplateLag(time.Second)
 	c.AnnotationLag(time.Second)
 	c.Reconciled("pending", time.Second, errors.New("no"))
+	c.SetSurplus(func() map[string]int64 { return map[string]int64{"n1": 1} })
 	return r
 }
 
