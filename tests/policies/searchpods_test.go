@@ -100,6 +100,7 @@ func TestClaimsOfOnePod(t *testing.T) {
 		"a claim and GPUs of containers":       {claims: []string{"two"}, gpus: []string{"1"}},
 		"a claim and many GPUs of containers":  {claims: []string{"two"}, gpus: []string{"8"}, refused: true},
 		"two claims and a GPU of a container":  {claims: []string{"two", "one"}, gpus: []string{"1"}, refused: true},
+		"two of one template, and GPUs":        {claims: []string{"sixteen", "sixteen"}, gpus: []string{"8"}, refused: true},
 		"other devices and GPUs of containers": {claims: []string{"nics"}, gpus: []string{"8"}},
 	}
 	podOf := func(name string, claims, gpus []string) *corev1.Pod {
