@@ -93,8 +93,9 @@ func TestNVIDIAGPUsAsClaims(t *testing.T) {
 	if len(grants) != 3 {
 		t.Fatalf("granted %+v, want three GPUs", grants)
 	}
-	ns.SeesItsGPUs(t, "p", "a", grants[:1])
-	ns.SeesItsGPUs(t, "p", "b", grants[1:])
+	// The request for more GPUs comes first.
+	ns.SeesItsGPUs(t, "p", "b", grants[:2])
+	ns.SeesItsGPUs(t, "p", "a", grants[2:])
 	ns.Delete(t, "p")
 
 	// Five pods for four GPUs: as a gang of five they wait, with claims, and hold nothing.
