@@ -315,3 +315,20 @@ func TestCopiesOfClassesAreAnAdministrators(t *testing.T) {
 		}
 	}
 }
+
+// A limit in the manner of ACK, which becomes a claim after the pod was looked at, counts as one.
+func TestClaimsBesideALimitOfACK(t *testing.T) {
+	s := shared("a claim for eight", func() *server {
+		return newServerWith(t, []runtime.Object{claimTemplate("eight", claimFor(of(1, "exclusive", count(8)))),
+			claimTemplate("one", claimFor(of(1, "share")))})
+	})
+	for claim, refused := range map[string]bool{"eight": true, "one": false} {
+		p := claimsPod("p", claim)
+		p.Spec.Containers = append(p.Spec.Containers, requested("legacy", "mem 1"))
+		p.Spec.Containers[1].Resources.Limits = p.Spec.Containers[1].Resources.Requests
+		got, err := s.create(p)
+		if refused != (err != nil) || err == nil && got.Labels["gpu.aliyun.com/claims"] != "2" {
+			t.Errorf("claim %s: %v, %v", claim, got, err)
+		}
+	}
+}
