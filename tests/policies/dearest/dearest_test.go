@@ -87,7 +87,8 @@ func TestNothingDearIsAdmitted(t *testing.T) {
 		t.Fatal("no pod is admitted")
 	}
 	t.Logf("the dearest, on %s: %s; %s", f.target, f.cost, f.candidate)
-	if f.cost.took() > tooDear {
+	// By the count: a loaded machine takes longer.
+	if f.cost.counted > tooDear {
 		t.Errorf("on %s a pod is admitted that takes %s:\n%s", f.target, f.cost,
 			shortened(f.candidate.manifests("dearest")))
 	}
