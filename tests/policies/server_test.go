@@ -9,35 +9,24 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/client-go/discovery"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/openapi"
-	"k8s.io/client-go/openapi/openapitest"
-	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/policies/apiserver"
 )
 
 // Namespaces of the server.
@@ -68,41 +57,6 @@ const (
 type server struct {
 	mutating   *mutating.Plugin
 	validating *validating.Plugin
-}
-
-// withSchemas has the schemas that the mutating plugin wants to know of, which the
-// fake client does not have.
-type withSchemas struct{ *fake.Clientset }
-
-func (c withSchemas) Discovery() discovery.DiscoveryInterfaces {
-	return schemas{c.Clientset.Discovery()}
-}
-
-type schemas struct{ discovery.DiscoveryInterfaces }
-
-func (schemas) OpenAPIV3() openapi.Client { return withClaims{openapitest.NewEmbeddedFileClient()} }
-
-// withClaims has a schema of claims, too, as far as JSON patches need one: there has to be
-// one.
-type withClaims struct{ openapi.Client }
-
-func (c withClaims) Paths() (map[string]openapi.GroupVersion, error) {
-	paths, err := c.Client.Paths()
-	if err != nil {
-		return nil, err
-	}
-	paths["apis/"+resourceapi.SchemeGroupVersion.String()] = claimSchema{}
-	return paths, nil
-}
-
-type claimSchema struct{}
-
-func (claimSchema) ServerRelativeURL() string { return "claims" }
-
-func (claimSchema) Schema(string) ([]byte, error) {
-	return []byte(`{"openapi":"3.0.0","components":{"schemas":{"io.k8s.api.resource.v1.ResourceClaim":{"type":"object",` +
-		`"x-kubernetes-preserve-unknown-fields":true,"x-kubernetes-group-version-kind":[` +
-		`{"group":"resource.k8s.io","kind":"ResourceClaim","version":"v1"}]}}}}`), nil
 }
 
 // servers are those that tests have shared, by what is particular about them.
@@ -160,69 +114,18 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 	}
 	// A shared server outlives the test that asks for it first.
 	never := make(chan struct{})
-	client := withSchemas{fake.NewClientset(objects...)}
-	factory := informers.NewSharedInformerFactory(client, 0)
-	dynamic := dynamicfake.NewSimpleDynamicClient(scheme.Scheme)
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("ResourceQuota"), meta.RESTScopeNamespace)
-	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), meta.RESTScopeNamespace)
-	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"), meta.RESTScopeNamespace)
-	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), meta.RESTScopeRoot)
-	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), meta.RESTScopeRoot)
-	s := &server{}
-	var err error
-	if s.mutating, err = mutating.NewPlugin(nil); err != nil {
-		t.Fatal(err)
-	}
-	if s.validating, err = validating.NewPlugin(nil); err != nil {
-		t.Fatal(err)
-	}
-	for _, plugin := range []interface {
-		SetExternalKubeClientSet(kubernetes.Interface)
-		SetExternalKubeInformerFactory(informers.SharedInformerFactory)
-		SetRESTMapper(meta.RESTMapper)
-		SetDrainedNotification(<-chan struct{})
-		SetEnabled(bool)
-		ValidateInitialization() error
-	}{s.mutating, s.validating} {
-		plugin.SetExternalKubeClientSet(client)
-		plugin.SetExternalKubeInformerFactory(factory)
-		plugin.SetRESTMapper(mapper)
-		plugin.SetDrainedNotification(never)
-		plugin.SetEnabled(true)
-	}
-	s.mutating.SetDynamicClient(dynamic)
-	s.validating.SetDynamicClient(dynamic)
-	s.mutating.SetUnconditionalAuthorizer(authorizer.AuthorizerFunc(authorize))
-	s.validating.SetUnconditionalAuthorizer(authorizer.AuthorizerFunc(authorize))
-	for _, plugin := range []admission.InitializationValidator{s.mutating, s.validating} {
-		if err := plugin.ValidateInitialization(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	factory.Start(never)
-	s.await(t)
-	return s
-}
-
-// await waits until both plugins have compiled the policies and the mutating one has read its
-// schemas, which they do in the background: on a slow machine for longer than a request waits.
-func (s *server) await(t testing.TB) {
-	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 5*time.Minute, true,
-		func(context.Context) (bool, error) {
-			if !s.mutating.WaitForReady() || !s.validating.WaitForReady() {
-				return false, nil
-			}
-			_, last = s.create(pod("probe", nil, limited("c", "mem 1")))
-			return last == nil || !strings.Contains(last.Error(), "type converter"), nil
-		})
+	plugins, err := apiserver.New(never, objects, authorizer.AuthorizerFunc(authorize))
 	if err != nil {
-		t.Fatalf("the policies cannot be evaluated within five minutes: %v", last)
+		t.Fatal(err)
 	}
+	s := &server{mutating: plugins.Mutating, validating: plugins.Validating}
+	if err := plugins.Await(t.Context(), func() error {
+		_, err := s.create(pod("probe", nil, limited("c", "mem 1")))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // policies are the policies and bindings as they are installed. Tests read deployments through a
@@ -262,53 +165,13 @@ func decoded(t testing.TB, files ...string) []runtime.Object {
 		if filepath.Base(file) == "kustomization.yaml" {
 			continue
 		}
-		content, err := os.ReadFile(file)
+		read, err := apiserver.Decode(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, document := range strings.Split(string(content), "\n---\n") {
-			object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
-			if err != nil {
-				t.Fatalf("%s, document %d: %v", file, i, err)
-			}
-			setDefaults(object)
-			objects = append(objects, object)
-		}
+		objects = append(objects, read...)
 	}
 	return objects
-}
-
-// setDefaults does what the API server does when a policy or binding is stored, as far
-// as these leave anything open.
-func setDefaults(object runtime.Object) {
-	var resources *admissionv1.MatchResources
-	switch o := object.(type) {
-	case *admissionv1.MutatingAdmissionPolicy:
-		resources = o.Spec.MatchConstraints
-	case *admissionv1.ValidatingAdmissionPolicy:
-		resources = o.Spec.MatchConstraints
-	case *admissionv1.MutatingAdmissionPolicyBinding:
-		resources = o.Spec.MatchResources
-	case *admissionv1.ValidatingAdmissionPolicyBinding:
-		resources = o.Spec.MatchResources
-	}
-	if resources == nil {
-		return
-	}
-	if resources.NamespaceSelector == nil {
-		resources.NamespaceSelector = &metav1.LabelSelector{}
-	}
-	if resources.ObjectSelector == nil {
-		resources.ObjectSelector = &metav1.LabelSelector{}
-	}
-	if resources.MatchPolicy == nil {
-		resources.MatchPolicy = ptr.To(admissionv1.Equivalent)
-	}
-	for i := range resources.ResourceRules {
-		if resources.ResourceRules[i].Scope == nil {
-			resources.ResourceRules[i].Scope = ptr.To(admissionv1.AllScopes)
-		}
-	}
 }
 
 // create is what becomes of a new pod.
