@@ -4,9 +4,12 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -329,6 +332,39 @@ func TestClaimsBesideALimitOfACK(t *testing.T) {
 		got, err := s.create(p)
 		if refused != (err != nil) || err == nil && got.Labels["gpu.aliyun.com/claims"] != "2" {
 			t.Errorf("claim %s: %v, %v", claim, got, err)
+		}
+	}
+}
+
+// A policy has one kind of parameter, so what a claim may ask for beside others stands three times: for a claim, for a
+// template and for a claim that a pod names.
+func TestPoliciesOfSeveralClaimsAgree(t *testing.T) {
+	type rule struct {
+		Variables  map[string]string
+		Validation string
+	}
+	rules := map[string]rule{}
+	for _, object := range decoded(t, "testdata/deployments/manifests/policy-several-claims.yaml") {
+		policy, is := object.(*admissionv1.ValidatingAdmissionPolicy)
+		if !is {
+			continue
+		}
+		r := rule{map[string]string{}, policy.Spec.Validations[0].Expression}
+		for _, v := range policy.Spec.Variables {
+			// The others say where the pod, its number and the claim are.
+			if slices.Contains([]string{"rows", "free", "picks", "looks", "alike"}, v.Name) {
+				r.Variables[v.Name] = v.Expression
+			}
+		}
+		rules[strings.TrimPrefix(policy.Name, "gpushare-several-claims-")] = r
+	}
+	want := rules["claim"]
+	if len(rules) != 3 || len(want.Variables) != 5 {
+		t.Fatalf("policies %v", rules)
+	}
+	for name, got := range rules {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("claim (-) and %s (+):\n%s", name, diff)
 		}
 	}
 }

@@ -19,11 +19,11 @@ import (
 // A container whose start is refused has failed for good if its pod is not restarted, so its start waits. The kubelet
 // gives a start two minutes (runtimeRequestTimeout), and container runtimes their hooks as long.
 const (
-	// latePatience outlasts a daemon that is killed after it was silent for a minute, and the start of the next one. With
+	// LatePatience outlasts a daemon that is killed after it was silent for a minute, and the start of the next one. With
 	// the 30 s of gpu-memory-limit, which may be another hook of the container, it is less than these two minutes.
-	latePatience = 85 * time.Second
-	// downPatience outlasts the start of a daemon, or of a supervisor, in the place of one that has ended.
-	downPatience = 10 * time.Second
+	LatePatience = 85 * time.Second
+	// DownPatience outlasts the start of a daemon, or of a supervisor, in the place of one that has ended.
+	DownPatience = 10 * time.Second
 	// awaitInterval is how often it is looked, and goneAfter when a note is that of a start that was killed.
 	awaitInterval, goneAfter = 100 * time.Millisecond, 2 * time.Minute
 )
@@ -62,7 +62,7 @@ func (d Dir) Await(ctx context.Context, uuids []string, w Waiting) error {
 			down += now.Sub(looked)
 		}
 		looked = now
-		if waited := now.Sub(w.Since); waited >= latePatience || down >= downPatience {
+		if waited := now.Sub(w.Since); waited >= LatePatience || down >= DownPatience {
 			return fmt.Errorf("nothing would hold it to its share of %s, for which it waited %s: %w", uuid,
 				waited.Round(time.Second), err)
 		}
@@ -87,7 +87,7 @@ func (d Dir) firstClosed(uuids []string) (uuid string, err error) {
 	return "", nil
 }
 
-// alive says whether the GPU's daemon is late, or being started.
+// alive reports whether the GPU's daemon is late, or being started.
 func (d Dir) alive(uuid string) bool {
 	s, err := d.Status(uuid)
 	return err == nil && (s.State == Late || s.State == Starting) && d.checkSupervised() == nil

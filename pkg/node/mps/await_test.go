@@ -22,13 +22,13 @@ func TestAwait(t *testing.T) {
 	}{
 		"it serves":                 {state: Ready},
 		"late, and then it answers": {state: Late, ready: 20 * time.Second, want: 20 * time.Second},
-		"late, killed, and started anew": {state: Late, down: 65 * time.Second, ready: 67 * time.Second,
+		"late, killed, and started again": {state: Late, down: 65 * time.Second, ready: 67 * time.Second,
 			want: 67 * time.Second},
 		"late, and then down for good":      {state: Late, down: 40 * time.Second, refused: "Down", want: 50 * time.Second},
-		"late for longer than it may be":    {state: Late, refused: "Late", want: latePatience},
+		"late for longer than it may be":    {state: Late, refused: "Late", want: LatePatience},
 		"it is being started":               {state: Starting, ready: 30 * time.Second, want: 30 * time.Second},
 		"killed, and served a second later": {state: Down, ready: time.Second, want: time.Second},
-		"down for good":                     {state: Down, refused: "Down", want: downPatience},
+		"down for good":                     {state: Down, refused: "Down", want: DownPatience},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

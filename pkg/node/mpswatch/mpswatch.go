@@ -82,8 +82,8 @@ func (w *Watch) tellWaiting(dir mps.Dir, uuid string) error {
 		if c.UID != "" {
 			w.waiting[c.UID] = true
 			w.Events.Warn(report.Pod(c.Namespace, c.Pod, c.UID), v1alpha1.ReasonContainerWaiting, fmt.Sprintf(
-				"A container waits to start on %s: %s. It starts when the daemon serves; after 85 s, or 10 s where the daemon is "+
-					"down, it is refused", uuid, c.Reason))
+				"A container waits to start on %s: %s. It starts when the daemon serves; after %.0f s, or %.0f s where the "+
+					"daemon is down, it is refused", uuid, c.Reason, mps.LatePatience.Seconds(), mps.DownPatience.Seconds()))
 		}
 	}
 	return err
