@@ -55,7 +55,7 @@ func eachCounter(d resourceapi.Device, see func(c counterOf, n int64)) {
 	}
 }
 
-// allocated says whether the device is known to be: MIG instances that were made for claims are.
+// allocated reports whether the device is known to be: MIG instances that were made for claims are.
 func (o Options) allocated(device string) bool {
 	for _, made := range o.MIG.Made {
 		if made[device] {

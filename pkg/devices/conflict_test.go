@@ -110,7 +110,7 @@ func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
 			if got := n.Devices(t, tc.ask); got != tc.want {
 				t.Errorf("%q is allocated, want %q", got, tc.want)
 			}
-			// What one of them gives back nobody gets before it is published anew.
+			// What one of them gives back nobody gets before it is published again.
 			n = allocatortest.NewNode("n1", v1alpha1.DriverName, built, classes)
 			holds(n, "p", tc.held[1:]...)
 			for range 100 {

@@ -177,8 +177,8 @@ func cpus(name string, count, amount int64) resourceapi.DeviceSubRequest {
 
 // WithoutCPUs returns a copy of a claim without what it asks of dra-driver-cpu, as the
 // claim that a Request without CPUs becomes, but for the order of the GPUs of several
-// containers, and how many CPUs that is; the claim itself if it asks for none. What looks
-// for GPUs alone goes by that. A claim for nothing else has no requests then.
+// containers, and how many CPUs that is; the claim itself if it asks for none. Whoever looks
+// for GPUs alone uses that. A claim for nothing else has no requests then.
 func WithoutCPUs(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, int64) {
 	var amount int64
 	for _, r := range claim.Spec.Devices.Requests {

@@ -34,7 +34,7 @@ type Needed struct {
 	Shares int64 `json:"shares"`
 }
 
-// waitingFor is for how long a node goes by a Waiting: the scheduler looks for GPUs as soon as they are offered.
+// waitingFor is for how long a node heeds a Waiting: the scheduler looks for GPUs as soon as they are offered.
 const waitingFor = 5 * time.Second
 
 // Encode is how a node shows it.

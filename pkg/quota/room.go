@@ -53,7 +53,7 @@ func NewRoom(quotas []corev1.ResourceQuota) *Room {
 	return r
 }
 
-// isOfACK says whether a name is of a quota as on ACK. It counts where the option is installed alone, which is seen by
+// isOfACK reports whether a name is of a quota as on ACK. It counts where the option is installed alone, which shows by
 // that it does.
 func isOfACK(name string) bool { return name == LineMemory || name == LineCores }
 

@@ -104,7 +104,7 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 	return o
 }
 
-// exceeds says whether a device that is allocated consumes a counter of which there is less than is consumed.
+// exceeds reports whether a device that is allocated consumes a counter of which there is less than is consumed.
 func (o *offer) exceeds(d *resourceapi.Device) bool {
 	for _, consumed := range d.ConsumesCounters {
 		for name := range consumed.Counters {
@@ -247,7 +247,7 @@ func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceCl
 	return lack, true
 }
 
-// tooMany says whether a request for all devices is for more devices of the node than a claim can have.
+// tooMany reports whether a request for all devices is for more devices of the node than a claim can have.
 func (l *looker) tooMany(ctx context.Context, node string, claims []*resourceapi.ResourceClaim) bool {
 	for _, claim := range claims {
 		for i := range claim.Spec.Devices.Requests {

@@ -98,7 +98,7 @@ func oldest[T metav1.Object](of []T, wanted func(T) bool) (out []T, more bool) {
 	return out[:min(len(out), triedMost)], len(out) > triedMost
 }
 
-// asksForDevices says whether the scheduler may look for devices for a pod.
+// asksForDevices reports whether the scheduler may look for devices for a pod.
 func asksForDevices(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true

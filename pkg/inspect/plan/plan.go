@@ -175,7 +175,7 @@ type NodeLack struct {
 // Nothing says whether nothing was planned, because all of the manifests was skipped.
 func (p *Plan) Nothing() bool { return p.nothing && len(p.Skipped) > 0 }
 
-// AllFit says whether all pods are known to find room.
+// AllFit reports whether all pods are known to find room.
 func (p *Plan) AllFit() bool { return p.Waits == 0 && p.Unsearched == 0 }
 
 // Of plans. An error is one of the objects, or the context's.

@@ -89,7 +89,7 @@ type Answer struct {
 	Headline string `json:"headline"`
 	// Why is what the headline says of a pod that waits, without who waits.
 	Why string `json:"-"`
-	// Fits says whether there is room now; nil where it was not looked for, or Unsearched: not searched to the end.
+	// Fits reports whether there is room now; nil where it was not looked for, or Unsearched: not searched to the end.
 	Fits       *bool `json:"fits,omitempty"`
 	Unsearched bool  `json:"unsearched,omitempty"`
 	// Asked are the requests, a line for each.

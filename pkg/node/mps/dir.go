@@ -74,7 +74,7 @@ type Status struct {
 	// InForce are the limits that the daemon holds all processes to, and zero where it was
 	// told none.
 	InForce Limits `json:"inForce,omitzero"`
-	// Fault is the last fatal fault of a client, also after the daemon was started anew for it; nil for none.
+	// Fault is the last fatal fault of a client, also after the daemon was started again for it; nil for none.
 	Fault *Fault `json:"fault,omitempty"`
 }
 

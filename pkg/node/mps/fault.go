@@ -30,7 +30,7 @@ func (c Client) String() string {
 // all have ended.
 type Fault struct {
 	Seen time.Time `json:"seen"`
-	// Until is when the daemon is started anew, for clients that do not end; zero where it is not, since it may have
+	// Until is when the daemon is started again, for clients that do not end; zero where it is not, since it may have
 	// clients on other GPUs, which go on.
 	Until time.Time `json:"until,omitzero"`
 	// Over is when the GPU took clients again; zero before.

@@ -23,7 +23,7 @@ type remembered struct {
 type released struct{ stored, record state.Record }
 
 // putReleased writes the record in the place of the one that is stored, or has this process go by it. One that starts
-// before all is taken back goes by what is stored, and the kubelet asks it again.
+// before all is taken back reads what is stored, and the kubelet asks it again.
 func (p *Preparer) putReleased(ctx context.Context, stored, r state.Record) {
 	err := p.options.Store.Put(r)
 	if err == nil {

@@ -55,7 +55,7 @@ func (p *Preparer) noteUsers(r *state.Record, boot string, pods []types.UID) err
 	return p.options.Store.Put(*r)
 }
 
-// hasEnded says whether it is known that a pod runs nothing, and nobody sees it on the node.
+// hasEnded reports whether it is known that a pod runs nothing, and nobody sees it on the node.
 func (p *Preparer) hasEnded(r state.Record, pod types.UID) bool {
 	running, err := p.options.Node.Running(pod)
 	return err == nil && !running && !slices.Contains(p.options.Node.UsersOf(r.Namespace, r.Name), pod)

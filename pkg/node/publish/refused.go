@@ -43,7 +43,7 @@ func (p *Publisher) setRefused(claim types.UID, now refusedClaim) {
 	before := p.refusedClaims[claim]
 	changed := !slices.Equal(before.devices, now.devices)
 	if changed || len(now.devices) > 0 {
-		// A pass that runs goes by what was told before.
+		// A pass that runs keeps what was told before.
 		claims := map[types.UID]refusedClaim{}
 		maps.Copy(claims, p.refusedClaims)
 		claims[claim] = now

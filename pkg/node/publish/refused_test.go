@@ -54,7 +54,7 @@ func TestRefusedClaimClosesItsGPU(t *testing.T) {
 			if counters := b.counters(); counters["gpu-0"] != 2 || counters["gpu-1"] != 1 {
 				t.Errorf("counters %v", counters)
 			}
-			// Asked again and again, it is told anew and changes nothing.
+			// Asked again and again, it is told once more and changes nothing.
 			b.clock.Step(refusedFor - time.Second)
 			b.Refused(allocatedClaim("second", "gpu-0", false))
 			b.clock.Step(refusedFor - time.Second)

@@ -49,7 +49,7 @@ type cost struct {
 	// were looked through.
 	compared, unusable, walked int64
 	// evaluated are expressions and celCost what CEL counts for them; compiled are those that were not in
-	// the cache, and compiledBytes goes by their length.
+	// the cache, and compiledBytes is their length.
 	evaluated, celCost, compiled, compiledBytes int64
 	// ended says that it was ended before it was done.
 	ended, fits bool

@@ -195,5 +195,5 @@ func resourceNames(classes []*resourceapi.DeviceClass) []string {
 	return names
 }
 
-// ofACK says whether a limit is in the manner of ACK.
+// ofACK reports whether a limit is in the manner of ACK.
 func ofACK(name string) bool { return strings.HasPrefix(name, "aliyun.com/") }

@@ -177,7 +177,7 @@ func (s *search) keep(f *found, report func(*found)) {
 	s.top = s.top[:min(len(s.top), keep)]
 }
 
-// dearer says whether it took longer.
+// dearer reports whether it took longer.
 func (c cost) dearer(than cost) bool {
 	if c.ended != than.ended {
 		return c.ended

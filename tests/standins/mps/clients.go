@@ -71,7 +71,7 @@ func (u *users) leave(connection net.Conn) {
 	})
 }
 
-// faulty says whether clients are there that a fault has ended.
+// faulty reports whether clients are there that a fault has ended.
 func (u *users) faulty() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -15,7 +15,7 @@
 //
 // Three words are the stand-in's own, for what stands in for a CUDA program: "client" makes
 // its connection one of a client of the server, "fault" has that client end the programs of
-// all, and "synchronize" says whether it is lost (clients.go).
+// all, and "synchronize" tells whether it is lost (clients.go).
 //
 // Its server has a context on each simulated GPU (tests/standins/sim/contexts) of the daemon, which
 // are those in CUDA_VISIBLE_DEVICES, and does nothing with them. Limits are kept, by server

@@ -38,7 +38,7 @@ type clients struct {
 	fault *mps.Fault
 }
 
-// faulty says whether the GPU takes no clients because of a fault.
+// faulty reports whether the GPU takes no clients because of a fault.
 func (c *clients) faulty() bool { return c.fault != nil && c.fault.Over.IsZero() }
 
 // probe asks for the server's clients, and then for its status, which ends their list.
@@ -64,7 +64,7 @@ func parseProbe(answer string) (pids []int, status string) {
 // clientLine is how servers of several versions name a client that has come: it may be gone when they are asked.
 var clientLine = regexp.MustCompile(`(?i)client \{?(?:PID: )?(\d+)(?:, Context ID: \d+)?\}? connected`)
 
-// logGrew says whether the server has written something, as it does when clients come and go: then it is asked at once.
+// logGrew reports whether the server has written something, as it does when clients come and go: then it is asked now.
 func (k *keeper) logGrew() bool {
 	text := k.newLog()
 	for _, found := range clientLine.FindAllStringSubmatch(text, -1) {
@@ -158,7 +158,7 @@ func (k *keeper) faultOver(ctx context.Context) {
 	klog.FromContext(ctx).Info("MPS takes clients on the GPU again", "after", over.Over.Sub(over.Seen))
 }
 
-// pastFault is why the daemon has to be started anew; nil if it need not.
+// pastFault is why the daemon has to be started again; nil if it need not.
 func (k *keeper) pastFault() error {
 	f := k.clients.fault
 	if !k.clients.faulty() || f.Until.IsZero() || k.Clock.Now().Before(f.Until) {
@@ -187,7 +187,7 @@ func faulter(log string, pids []int) (xid, pid int, name string) {
 // mostRead is how much of a log is read at once: the end counts.
 const mostRead = 64 << 10
 
-// newLog is what the server has written since it was last asked for; nothing at first. It goes by the apparent size,
+// newLog is what the server has written since it was last asked for; nothing at first. It uses the apparent size,
 // also of a log that was emptied: NVIDIA's server goes on where it was.
 func (k *keeper) newLog() string {
 	f, err := os.Open(filepath.Join(k.Dir.LogDir(k.devices), "server.log"))

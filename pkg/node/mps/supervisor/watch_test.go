@@ -288,8 +288,8 @@ func TestDaemonThatHangsAndCannotBeKilled(t *testing.T) {
 	w.pass(func() bool { return w.status("a").State == mps.Ready && len(w.control.started("a")) == 2 }, "another one runs")
 }
 
-// A daemon that is late while its server is started is awaited: it is not killed, nor started anew, for what takes long
-// on a busy node.
+// A daemon that is late while its server is started is awaited: it is not killed, nor started again, for what takes
+// long on a busy node.
 func TestLateWhileItsServerStarts(t *testing.T) {
 	w, _ := guarded(t, gpu.ComputeDefault)
 	w.control.onAsk = func(command string) {
