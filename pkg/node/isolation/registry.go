@@ -181,11 +181,9 @@ func (r *Registry) ofMPS() Backend {
 
 // insisting is MPS where the kernel has to limit memory, too.
 func (r *Registry) insisting() Backend {
-	b := r.byMPS(r.mps)
-	if m, is := b.(mpsBackend); is {
-		return withKernel{m}
-	}
-	return b
+	b := r.mps
+	b.insists = true
+	return r.byMPS(b)
 }
 
 func (r *Registry) byKernel() Backend {
@@ -235,17 +233,6 @@ type misconfigured struct {
 	reason error
 }
 
-// unwrapped is the back end itself, whatever is wrong with its settings.
-func unwrapped(b Backend) Backend {
-	if m, ok := b.(misconfigured); ok {
-		b = m.Backend
-	}
-	if m, ok := b.(withKernel); ok {
-		return m.mpsBackend
-	}
-	return b
-}
-
 // WithNodeDaemon is the back end with one MPS daemon for all GPUs, where it is one with a daemon
 // for each.
 func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
@@ -256,9 +243,10 @@ func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, insists := b.(withKernel)
-	if m, is := ofNode.(mpsBackend); is && insists {
-		return withKernel{m}, nil
+	if m, is := ofNode.(mpsBackend); is {
+		own, _ := b.(mpsBackend)
+		m.insists = own.insists
+		return m, nil
 	}
 	return ofNode, nil
 }

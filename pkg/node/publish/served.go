@@ -129,7 +129,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 				if kind != "" {
 					limits[g.UUID] = string(kind)
 				}
-				switch unlimited := isolation.Unlimited(s.backend, g); {
+				switch unlimited := s.backend.Unlimited(g); {
 				case !devices.Serves(s.mode, g):
 					notIsolated[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole " +
 						"GPUs only"
