@@ -33,6 +33,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/limitwatch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
@@ -150,7 +151,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			MPS:     c.String("isolation-mps"),
 			Share:   c.String("isolation-share"),
 			Kernel: isolation.KernelConfig{Hook: driver.InstalledProgram(limit, pluginDir),
-				CgroupRoot: filepath.Clean(c.String("cgroup-root")), Ledger: driver.MemoryLedger(pluginDir)},
+				CgroupRoot: filepath.Clean(c.String("cgroup-root")), Ledger: limitwatch.Ledger(pluginDir)},
 			MPSDir:          c.String("mps-dir"),
 			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
 			MPSCheck:        driver.InstalledProgram(check, pluginDir),

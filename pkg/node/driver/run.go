@@ -39,6 +39,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/limitwatch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -158,7 +159,7 @@ type agent struct {
 	podEvents record.EventRecorder
 	fail      context.CancelCauseFunc
 	registry  *isolation.Registry
-	limited   *memoryLimits
+	limited   *limitwatch.Watch
 	preparer  *prepare.Preparer
 	publisher *publish.Publisher
 	helper    *kubeletplugin.Helper
@@ -203,6 +204,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	if err := a.follow(ctx); err != nil {
 		return err
 	}
+	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
 	a.limited = a.makeMemoryLimits()
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, CheckpointFile: a.checkpoint(), Clock: clock.RealClock{},
@@ -218,13 +220,11 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
-	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
-	a.limited.rewrite = func() { signaling.Send(a.recovery.again) }
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: gpus, Events: a.events, Machines: usable,
 		// Before anything is prepared, or published.
 		Preparer: inventories(func(inv *prepare.Inventory) {
-			a.limited.look(ctx, inv.Machine)
+			a.limited.Look(ctx, inv.Machine)
 			a.preparer.SetInventory(inv)
 		}),
 		Changed: a.recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval,
