@@ -69,7 +69,7 @@ func (b *bench) run(ctx context.Context) ([]string, error) {
 				go func() {
 					returned <- controller.Run(ctx, controller.Options{
 						Client: b.site.client, Metadata: b.site.metadata, DeviceClasses: true, ClassGrace: time.Hour,
-						TemplateGrace: time.Hour, PodAnnotations: true, EvictConflicting: true, PodSyncs: true,
+						TemplateGrace: time.Hour, PodAnnotations: true, PodSyncs: true,
 					})
 				}()
 				return b.converted("quiet-start", "gpushare.mem.main.2")
