@@ -132,7 +132,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
-				EvictConflicting: c.Bool("evict-refused"), PodSyncs: c.Bool("pod-syncs"), Namespace: c.String("namespace"),
+				PodSyncs:         c.Bool("pod-syncs"), Namespace: c.String("namespace"),
 				Preemption: c.Bool("preemption"),
 				Checks:     checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
 			})

@@ -19,10 +19,6 @@ const (
 	//
 	// To do: Follow the message: docs/legacy.md#cpus-of-a-containers-own.
 	ReasonCPUsNotGiven = "GPUCPUsNotGiven"
-	// ReasonGPUTaken (on: pod): Others hold the GPU that the pod was allocated.
-	//
-	// To do: See docs/troubleshooting.md#a-gpu-that-others-hold.
-	ReasonGPUTaken = "GPUCardTaken"
 	// ReasonGPUsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device plugin has; it counts on
 	// every GPU.
 	//
@@ -268,7 +264,6 @@ func Reasons() []string {
 		ReasonAmountsNotOurs,
 		ReasonAmountsNotShown,
 		ReasonCPUsNotGiven,
-		ReasonGPUTaken,
 		ReasonGPUsOfPodsUnknown,
 		ReasonClaimTemplateNotMade,
 		ReasonClaimTemplateNotOurs,
