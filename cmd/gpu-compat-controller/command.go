@@ -74,7 +74,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
-	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags)
+	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags, nil)
 	if err != nil {
 		return err
 	}

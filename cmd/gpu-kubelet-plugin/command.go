@@ -85,7 +85,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	ctx, err = settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags)
+	refused := make(chan error, 1)
+	ctx, err = settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags, refused)
 	if err != nil {
 		return err
 	}
@@ -183,6 +184,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		WatchPods:     c.String("device-plugin-pods") == flags.WatchPods,
 
 		StatusClient:   statuses,
+		Refused:        refused,
 		Registry:       registry,
 		MetricsAddress: probes.OnNode(c.String("metrics-address"), c.String("node-ip")),
 	})

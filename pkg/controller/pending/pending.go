@@ -118,6 +118,8 @@ func New(cfg Config) *manager.Controller {
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
+	c.StartingPods().On(cache.Handler[*corev1.Pod]{Seen: w.tellStatic,
+		Gone: func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }})
 	changed := func(*cache.Node) { w.changedCluster() }
 	w.nodes.On(cache.Handler[*cache.Node]{Seen: changed, Gone: changed, Changed: w.changedNode})
 	w.slices.On(changes(w, (*view.Slice).Offers))

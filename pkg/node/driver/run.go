@@ -109,6 +109,8 @@ type Config struct {
 	// StatusClient is for writing what claims have into their status, at a rate of its own;
 	// nil for not to.
 	StatusClient kubernetes.Interface
+	// Refused gets why the program goes on with its old settings, nil once it does not; nil for never.
+	Refused <-chan error
 	// Busy is told when the kubelet asks for claims, and done when it was answered; nil for nobody.
 	Busy func() (done func())
 }
@@ -276,6 +278,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	wg.Go(func() { a.orphans.Run(ctx) })
 	wg.Go(func() { a.limited.Run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
+	wg.Go(func() { a.watchSettings(ctx) })
 	wg.Go(func() { a.makeMPSWatch().Run(ctx) })
 	wg.Go(func() { a.watchEvents(ctx, gpus.Watch, monitor, inv.Cut) })
 	if a.statuses != nil {
