@@ -58,9 +58,9 @@ type Explainer struct {
 	expensive *lru.Cache
 }
 
-// New makes an Explainer each of whose explanations keeps to the limits.
-func New(limits Limits) *Explainer {
-	return &Explainer{limits, scheduling.NewSurveyor(), lru.New(toldMost)}
+// New makes an Explainer that asks the engine, and each of whose explanations keeps to the limits.
+func New(engine *scheduling.Engine, limits Limits) *Explainer {
+	return &Explainer{limits, engine.NewSurveyor(), lru.New(toldMost)}
 }
 
 // Cluster is what the nodes offered at one time.
