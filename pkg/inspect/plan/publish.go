@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -21,9 +23,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// publishedAfter are the slices as the driver publishes them when a node's GPUs are used as
-// the claims say: in the order of its placement, with what that holds back. It decides by the
-// same functions (pkg/usage, pkg/placement).
+// publishedAfter are the slices as the driver publishes them when a node's GPUs are used as the claims say: in the order
+// of its placement, with what that holds back (usage.Occupancy).
 func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
 	node string) []*resourceapi.ResourceSlice {
 	pool := v1alpha1.PoolName(node)
@@ -43,24 +44,20 @@ func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceap
 	if !slices.ContainsFunc(all, func(d resourceapi.Device) bool { return ptr.Deref(d.AllowMultipleAllocations, false) }) {
 		return out // whole GPUs stay in the order of their indices
 	}
-	gpus, largest := gpusOf(all, claims, pool)
-	placed := make([]placement.GPU, 0, len(gpus))
-	for index, g := range gpus {
-		placed = append(placed, g.Placed(index, unitsOf(g.devices[0]), !slices.ContainsFunc(g.devices, g.takes)))
-	}
-	order := placement.Packed(placed)
+	used, granted := occupancyOf(all, claims, pool)
+	next := used.Packed()
 	if slices.ContainsFunc(all, scheduling.Spread) {
-		order = placement.Spread(placed)
-		limit(all, gpus, largest)
+		next = used.Spread(usage.Largest(granted), placement.Wanted{})
+		limit(all, next.Limits)
 	}
 	rank := func(d resourceapi.Device) int {
 		switch modeOf(&d) {
 		case mode.MIG:
-			return len(order) // in an order of their own
+			return len(next.Order) // in an order of their own
 		case mode.Monitor:
-			return len(order) + 1
+			return len(next.Order) + 1
 		}
-		return slices.Index(order, indexOf(&d))
+		return slices.Index(next.Order, indexOf(&d))
 	}
 	slices.SortStableFunc(all, func(a, b resourceapi.Device) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, i := range own {
@@ -71,95 +68,74 @@ func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceap
 	return out
 }
 
-// gpuUse is how far claims use a GPU, and the devices that it is offered as, one for each mode.
-type gpuUse struct {
-	usage.GPU
-	devices []*resourceapi.Device
-}
-
-// gpusOf are the GPUs of a pool's devices, by index, as claims use them, and the largest share, in GiB of its GPU.
-// Those in MIG mode are left out.
-func gpusOf(
-	all []resourceapi.Device, claims []*resourceapi.ResourceClaim, pool string,
-) (gpus map[int]*gpuUse, largest int64) {
-	gpus = map[int]*gpuUse{}
+// occupancyOf is how far claims use the GPUs of a pool's devices, and what they were granted of them. Those in MIG mode
+// are left out. Indices stand for UUIDs.
+func occupancyOf(all []resourceapi.Device, claims []*resourceapi.ResourceClaim,
+	pool string) (o usage.Occupancy, granted []usage.Claim) {
+	slots, open := map[mode.Mode]int64{}, map[mode.Mode]map[string]bool{}
+	for i := range all {
+		slots[modeOf(&all[i])] = max(slots[modeOf(&all[i])], roomOf(&all[i]).Shares)
+	}
+	gpus, reserved := map[string]claim.GPU{}, map[string]deviceplugin.GPU{}
 	for i := range all {
 		d := &all[i]
-		if !modeOf(d).OfNode() || indexOf(d) < 0 {
+		m, index := modeOf(d), indexOf(d)
+		if !m.OfNode() || index < 0 {
 			continue
 		}
-		if gpus[indexOf(d)] == nil {
-			gpus[indexOf(d)] = &gpuUse{}
+		of := claim.GPU{Index: index, UUID: keyOf(index),
+			MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0)}
+		if _, known := gpus[of.UUID]; !known {
+			gpus[of.UUID] = of
+			o.GPUs = append(o.GPUs, gpu.GPU{Index: index, UUID: of.UUID, MemoryMiB: of.MemoryMiB})
 		}
-		g := gpus[indexOf(d)]
+		if open[m] == nil {
+			open[m] = map[string]bool{}
+			o.Served = append(o.Served, usage.Serving{Mode: m, Slots: slots[m],
+				Closed: func(uuid string) bool { return !open[m][uuid] }})
+		}
+		_, tainted := scheduling.Request{}.Untolerated(d)
+		open[m][of.UUID] = !tainted
 		units, cores, _ := devices.Reserved(d)
-		g.Reserved.Units, g.Reserved.Cores = max(g.Reserved.Units, units), max(g.Reserved.Cores, cores)
-		g.devices = append(g.devices, d)
+		r := reserved[of.UUID]
+		r.Units, r.Cores, r.Shares = max(r.Units, units), max(r.Cores, cores), max(r.Shares, slots[m]-roomOf(d).Shares)
+		reserved[of.UUID] = r
+	}
+	if o.Mode = mode.Dynamic; len(o.Served) == 1 {
+		o.Mode = o.Served[0].Mode
 	}
 	for _, c := range claims {
-		for index, own := range granted(c, pool) {
-			g := gpus[index]
-			if g == nil {
+		var of usage.Claim
+		for _, r := range claim.Held(c, pool) {
+			indices, m, err := devices.ParseDeviceName(r.Device)
+			if err != nil || !m.OfNode() || gpus[keyOf(indices[0])].UUID == "" {
 				continue
 			}
-			units := unitsOf(g.devices[0])
-			if !own.Mode.Shared() {
-				g.Mode, g.Units = own.Mode, units
-				continue
-			}
-			g.Mode, g.Units, g.Cores, g.Shares = own.Mode, g.Units+own.Units, g.Cores+own.Cores, g.Shares+own.Shares
-			largest = max(largest, own.Units, placement.AsMemory(own.Cores, units))
+			memory, cores := r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]
+			of.Grants = append(of.Grants, claim.Grant{Mode: m, GPU: gpus[keyOf(indices[0])],
+				Units: memory.Value() / devices.GiB, CoresPercent: cores.Value()})
+		}
+		if len(of.Grants) > 0 {
+			granted = append(granted, of)
 		}
 	}
-	return gpus, largest
+	o.Used = usage.Of(granted, func(uuid string) deviceplugin.GPU { return reserved[uuid] })
+	o.Counted = o.Used
+	return o, granted
 }
 
-// granted is what a claim has of the GPUs of a pool, by index.
-func granted(c *resourceapi.ResourceClaim, pool string) map[int]usage.GPU {
-	out := map[int]usage.GPU{}
-	for _, r := range claim.Held(c, pool) {
-		indices, m, err := devices.ParseDeviceName(r.Device)
-		if err != nil || !m.OfNode() {
+// limit holds back of each device what the limits say.
+func limit(all []resourceapi.Device, limits map[mode.Mode]map[string]gpu.Amount) {
+	for i := range all {
+		d := &all[i]
+		most, limited := limits[modeOf(d)][keyOf(indexOf(d))]
+		if !limited || !scheduling.Spread(*d) {
 			continue
 		}
-		has, memory, cores := out[indices[0]], r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]
-		has.Mode, has.Shares = m, has.Shares+1
-		has.Units, has.Cores = has.Units+memory.Value()/devices.GiB, has.Cores+cores.Value()
-		out[indices[0]] = has
-	}
-	return out
-}
-
-// takes says whether a device of the GPU takes a further claim, if only the smallest.
-func (g *gpuUse) takes(d *resourceapi.Device) bool {
-	_, closed := scheduling.Request{}.Untolerated(d)
-	return !closed && g.Takes(modeOf(d), modeOf(d), unitsOf(d), roomOf(d).Shares)
-}
-
-// limit holds back of each device what placement.Limits does.
-func limit(all []resourceapi.Device, gpus map[int]*gpuUse, largest int64) {
-	byMode := map[mode.Mode][]*resourceapi.Device{}
-	for i := range all {
-		if d := &all[i]; scheduling.Spread(*d) {
-			byMode[modeOf(d)] = append(byMode[modeOf(d)], d)
-		}
-	}
-	for m, of := range byMode {
-		shared := make([]placement.Shared, 0, len(of))
-		for _, d := range of {
-			g := gpus[indexOf(d)]
-			one := placement.Shared{GPU: g.Placed(indexOf(d), unitsOf(d), !g.takes(d)), Room: roomOf(d)}
-			if g.Mode == m {
-				one.Granted = gpu.Amount{Units: g.Units, Shares: g.Shares}
-			}
-			shared = append(shared, one)
-		}
-		for i, limit := range placement.Limits(shared, largest, placement.Wanted{}) {
-			room := shared[i].Room
-			of[i].Capacity = maps.Clone(of[i].Capacity)
-			set(of[i], v1alpha1.CapMemory, *resource.NewQuantity(min(room.Units, limit.Units)*devices.GiB, resource.BinarySI))
-			set(of[i], v1alpha1.CapSlots, *resource.NewQuantity(min(room.Shares, limit.Shares), resource.DecimalSI))
-		}
+		room := roomOf(d)
+		d.Capacity = maps.Clone(d.Capacity)
+		set(d, v1alpha1.CapMemory, *resource.NewQuantity(min(room.Units, most.Units)*devices.GiB, resource.BinarySI))
+		set(d, v1alpha1.CapSlots, *resource.NewQuantity(min(room.Shares, most.Shares), resource.DecimalSI))
 	}
 }
 
@@ -181,9 +157,7 @@ func indexOf(d *resourceapi.Device) int {
 	return int(ptr.Deref(d.Attributes[v1alpha1.AttrIndex].IntValue, -1))
 }
 
-func unitsOf(d *resourceapi.Device) int64 {
-	return gpu.GPU{MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0)}.MemoryUnits()
-}
+func keyOf(index int) string { return strconv.Itoa(index) }
 
 func modeOf(d *resourceapi.Device) mode.Mode {
 	return mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, ""))
