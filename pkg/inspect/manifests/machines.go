@@ -93,7 +93,7 @@ func Machines(specs []string) (plan.Input, error) {
 		}
 	}
 	var err error
-	in.Snapshot.Classes, err = plan.Classes(models)
+	in.Snapshot.Classes, err = deviceclasses.With(models)
 	return in, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -78,7 +79,7 @@ func (in *Input) FromACK() error {
 		in.Notes = append(in.Notes, fmt.Sprintf("How the GPUs of %s are linked is not known: single GPUs are planned.",
 			text.List(unlinked, mostNamed)))
 	}
-	classes, err := Classes(models)
+	classes, err := deviceclasses.With(models)
 	if err != nil {
 		return err
 	}
