@@ -185,12 +185,12 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 	}
 	in.engine = scheduling.NewEngine(scheduling.ExpressionsMost)
 	pods := expand(ctx, &in)
-	first, s, err := run(ctx, &in, pods, leastRequested)
+	first, s, err := run(ctx, &in, pods, false)
 	if err != nil {
 		return nil, err
 	}
 	if first.Waits > 0 && len(in.Nodes) > 1 {
-		packed, _, err := run(ctx, &in, pods, fullest)
+		packed, _, err := run(ctx, &in, pods, true)
 		if err != nil {
 			return nil, err
 		}

@@ -8,27 +8,24 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // simulation is the cluster as it would be.
 type simulation struct {
 	*scheduling.Simulation
-	in   *Input
-	rank ranking
+	in *Input
+	// fill is whether one node is filled after the other.
+	fill bool
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
 	// left is how much GPU memory nobody has, in GiB, of the nodes of which it was counted since they changed.
@@ -36,12 +33,12 @@ type simulation struct {
 }
 
 // run places all pods, those of a gang where the first of them is.
-func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, *simulation, error) {
+func run(ctx context.Context, in *Input, pods []*pending, fill bool) (*Plan, *simulation, error) {
 	beside := scheduling.Resources{}
 	if !in.PodsUnknown {
 		beside = scheduling.ResourcesOf(in.Nodes, in.Bound)
 	}
-	s := &simulation{Simulation: in.engine.Simulate(in.Snapshot, beside), in: in, rank: rank,
+	s := &simulation{Simulation: in.engine.Simulate(in.Snapshot, beside), in: in, fill: fill,
 		waiting: map[*Workload]*Pod{}, left: map[string]int64{}}
 	p := &Plan{Pods: []Pod{}}
 	gangs := map[string]bool{}
@@ -223,99 +220,21 @@ func (p *Pod) sayFull(room scheduling.Room, left string) {
 	}
 }
 
-// packs and spreads are what a pod with shares can say of its node (deployments/options/pack-nodes).
-const packs, spreads = string(mode.Binpack), string(mode.Spread)
-
-// ranking says which of two nodes with room a pod lands on that prefers none: the less.
-type ranking func(s *simulation, a, b string) int
-
-// pick is the node with room that a pod lands on: its own if that is one of them; nil is for none. A
-// pod may say which nodes it prefers, by labels of nodes or by the pods with shares that are there:
-// for the scheduler both weigh more than CPU and memory.
+// pick is the node with room that a pod lands on: its own if that is one of them; nil is for none.
 func (s *simulation) pick(p *pending, room scheduling.Room) *scheduling.NodeRoom {
-	if !room.Fits() {
-		return nil
+	stays := slices.IndexFunc(room.Nodes, func(n scheduling.NodeRoom) bool { return n.Name == p.from.On && n.Open() })
+	if stays >= 0 && room.Fits() {
+		return &room.Nodes[stays]
 	}
-	var open []*scheduling.NodeRoom
-	for i := range room.Nodes {
-		switch n := &room.Nodes[i]; {
-		case !n.Open():
-		case n.Name == p.from.On:
-			return n
-		default:
-			open = append(open, n)
-		}
+	rank := s.LeastRequested
+	if s.fill {
+		rank = s.fullest
 	}
-	score := map[string]int64{}
-	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		wanted, err := nodeaffinity.NewPreferredSchedulingTerms(
-			a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-		for _, node := range s.Nodes {
-			if err == nil { // else the API server takes no such pod
-				score[node.Name] = wanted.Score(node)
-			}
-		}
-	}
-	placement := placementOf(p.pod)
-	return slices.MinFunc(open, func(a, b *scheduling.NodeRoom) int {
-		return cmp.Or(cmp.Compare(score[b.Name], score[a.Name]),
-			cmp.Compare(company(s.Resources[b.Name].Pods, placement), company(s.Resources[a.Name].Pods, placement)),
-			s.rank(s, a.Name, b.Name), strings.Compare(a.Name, b.Name))
-	})
+	return s.Best(p.pod, room, rank)
 }
 
-// placementOf is what a pod says of the other pods with shares, where a policy has made a
-// preference of it.
-func placementOf(pod *corev1.Pod) string {
-	a, label := pod.Spec.Affinity, pod.Labels[v1alpha1.LabelNodePlacement]
-	if a != nil && (label == packs && a.PodAffinity != nil || label == spreads && a.PodAntiAffinity != nil) {
-		return label
-	}
-	return ""
-}
-
-// company is how the scheduler counts the pods with shares of a node: as the new pod prefers
-// them, and as they prefer the new one.
-func company(pods []*corev1.Pod, placement string) int {
-	if placement == "" {
-		return 0
-	}
-	packing, spreading := 0, 0
-	for _, pod := range pods {
-		switch pod.Labels[v1alpha1.LabelNodePlacement] {
-		case packs:
-			packing++
-		case spreads:
-			spreading++
-		}
-	}
-	if placement == packs {
-		return 2*packing - spreading
-	}
-	return -packing - 2*spreading
-}
-
-// leastRequested is what weighs most for the default scheduler: the node on which the least
-// CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
-func leastRequested(s *simulation, a, b string) int {
-	x, y := s.Resources[a], s.Resources[b]
-	return cmp.Or(cmp.Compare(part(x), part(y)), cmp.Compare(x.Placed, y.Placed))
-}
-
-// part is which part of CPU and memory is requested.
-func part(of scheduling.NodeResources) float64 {
-	var sum float64
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		all, requested := of.Allocatable[name], of.Requested[name]
-		if total := all.AsApproximateFloat64(); total > 0 {
-			sum += requested.AsApproximateFloat64() / total
-		}
-	}
-	return sum
-}
-
-// fullest is the node of which the least GPU memory is left that has room.
-func fullest(s *simulation, a, b string) int { return cmp.Compare(s.leftOn(a), s.leftOn(b)) }
+// fullest ranks nodes by how little GPU memory is left.
+func (s *simulation) fullest(a, b string) int { return cmp.Compare(s.leftOn(a), s.leftOn(b)) }
 
 // leftOn is how much GPU memory of a node nobody has. What is not counted since it changed is counted as the table
 // does: the places of MIG instances on one GPU have its memory together.
