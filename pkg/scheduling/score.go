@@ -43,8 +43,8 @@ func (s *Simulation) Best(pod *corev1.Pod, room Room, rank func(a, b string) int
 	return best
 }
 
-// companyOf is how the scheduler counts the pods with shares of a node for one with shares: as the new pod prefers them,
-// where a policy has made that of its label (deployments/options/pack-nodes), and as they prefer the new one.
+// companyOf is how the scheduler counts the pods with shares of a node for one with shares: as the new pod prefers
+// them, where a policy has made that of its label (deployments/options/pack-nodes), and as they prefer the new one.
 func companyOf(pod *corev1.Pod) func([]*corev1.Pod) int {
 	const packs, spreads = string(mode.Binpack), string(mode.Spread)
 	a, label := pod.Spec.Affinity, pod.Labels[v1alpha1.LabelNodePlacement]

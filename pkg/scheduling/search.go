@@ -25,8 +25,8 @@ func ofClass(f Found) []int  { return f.OfClass }
 func matching(f Found) []int { return f.Matching }
 func roomy(f Found) []int    { return f.Roomy }
 
-// Search looks for the devices of a request of a pod, which can be where may says; its class there is. What it returns is
-// what all nodes lack: from Taken on, there are such devices, and others use them.
+// Search looks for the devices of a request of a pod, which can be where may says; its class there is. What it returns
+// is what all nodes lack: from Taken on, there are such devices, and others use them.
 func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Pod, may Where) (Lack, error) {
 	classSelectors := conditions(c.classes[r.Class].Spec.Selectors)
 	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.Selectors))

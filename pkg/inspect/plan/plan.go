@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/acknode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -260,7 +261,7 @@ func withProfiles(classes []*resourceapi.DeviceClass, offered []*resourceapi.Res
 		spec := &workloads[i].Created().Spec
 		for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
 			for name := range c.Resources.Limits {
-				if profile, is := profileOf(name); is {
+				if profile, is := acknode.ProfileOf(name); is {
 					wanted[profile] = true
 				}
 			}

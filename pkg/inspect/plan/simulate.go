@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -133,7 +134,7 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 		}
 		if found := s.pick(p, room); found != nil {
 			s.Take(p.pod, claims, found)
-			s.Slices = publishedAfter(s.Slices, s.Claims, found.Name)
+			s.Slices = published.After(s.Slices, s.Claims, found.Name)
 			delete(s.left, found.Name)
 			out.Node, out.Devices = found.Name, found.Devices()
 			return out, nil

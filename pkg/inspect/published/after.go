@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+package published
 
 import (
 	"cmp"
@@ -23,9 +23,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// publishedAfter are the slices as the driver publishes them when a node's GPUs are used as the claims say: in the order
+// After are the slices as the driver publishes them when a node's GPUs are used as the claims say: in the order
 // of its placement, with what that holds back (usage.Occupancy).
-func publishedAfter(published []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
+func After(published []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
 	node string) []*resourceapi.ResourceSlice {
 	pool := v1alpha1.PoolName(node)
 	out := slices.Clone(published)

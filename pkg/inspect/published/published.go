@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+// Package published is what the driver would publish of a node: of one where it does not run yet, and once claims use
+// more of one. It decides by the driver's own functions (pkg/mode, pkg/usage, pkg/devices). It is pure.
+package published
 
 import (
 	"fmt"
@@ -15,10 +17,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Published are the ResourceSlices that the driver would publish of a node with these GPUs and labels, of which nothing
-// is allocated. module is whether Alibaba's module is loaded; what NVIDIA's kernel driver can limit is known on the node
-// alone. An error is why it would publish nothing.
-func Published(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.ResourceSlice, error) {
+// Of are the ResourceSlices that the driver would publish of a node with these GPUs and labels, of which nothing
+// is allocated. module is whether Alibaba's module is loaded; what NVIDIA's kernel driver can limit is known on the
+// node alone. An error is why it would publish nothing.
+func Of(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.ResourceSlice, error) {
 	asked, err := mode.FromLabels(node.Labels, mode.Asked{})
 	if err != nil {
 		return nil, err
@@ -51,8 +53,10 @@ func Published(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.R
 	}
 	var out []*resourceapi.ResourceSlice
 	for i, slice := range resources.Pools[pool].Slices {
-		out = append(out, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05d-%s", i, node.Name)},
-			Spec: devices.SliceSpec(node.Name, pool, resources.Pools[pool], slice)})
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05d-%s", i, node.Name)},
+			Spec:       devices.SliceSpec(node.Name, pool, resources.Pools[pool], slice),
+		})
 	}
-	return publishedAfter(out, nil, node.Name), nil
+	return After(out, nil, node.Name), nil
 }
