@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package acknode is what a node says of its GPUs while device plugins serve them, as on ACK: by its labels and amounts.
-// It is pure.
+// Package acknode is what a node says of its GPUs while device plugins serve them, as on ACK: by its labels and
+// amounts. It is pure.
 package acknode
 
 import (

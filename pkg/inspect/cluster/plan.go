@@ -197,17 +197,17 @@ func (r Reader) fillConverts(ctx context.Context, in *plan.Input) error {
 			in.Notes = append(in.Notes, text+planned)
 		}
 	}
-	binding, err := r.Client.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Get(ctx, plan.BindingConvert,
+	binding, err := r.Client.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Get(ctx, legacy.BindingConvert,
 		metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		note("You may not get mutatingadmissionpolicybindings.admissionregistration.k8s.io " + plan.BindingConvert + ": ")
+		note("You may not get mutatingadmissionpolicybindings.admissionregistration.k8s.io " + legacy.BindingConvert + ": ")
 		return nil
 	case apierrors.IsNotFound(err):
-		note("There is no MutatingAdmissionPolicyBinding " + plan.BindingConvert + ", which the driver is installed with: ")
+		note("There is no MutatingAdmissionPolicyBinding " + legacy.BindingConvert + ", which the driver is installed with: ")
 		return nil
 	case err != nil:
-		return fmt.Errorf("read the MutatingAdmissionPolicyBinding %s: %w", plan.BindingConvert, err)
+		return fmt.Errorf("read the MutatingAdmissionPolicyBinding %s: %w", legacy.BindingConvert, err)
 	}
 	if match := binding.Spec.MatchResources; match != nil {
 		in.Converts = match.NamespaceSelector

@@ -94,10 +94,15 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 	switch {
 	case w.Refused != "" || !legacy.Asks(pod):
 	case w.Admitted != nil:
-		why, _ := in.leftAlone(pod)
+		why, _ := in.policies.LeftAlone(pod, in.labelsOf(pod.Namespace))
 		p.left = notConverted + cmp.Or(why, "the cluster's policies leave it as it is")
 	default:
-		p.convert(in)
+		var left, refused string
+		if p.pod, left, refused = in.policies.Admit(pod, in.labelsOf(pod.Namespace)); left != "" {
+			p.left = notConverted + left
+		} else if refused != "" {
+			p.refused = "it would be refused: " + refused
+		}
 	}
 	for i := range p.pod.Spec.ResourceClaims {
 		asked := &p.pod.Spec.ResourceClaims[i]
@@ -110,7 +115,7 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 				Annotations: t.Spec.Annotations}})
 		}
 	}
-	if p.refused == "" {
+	if p.refused == "" && w.Admitted == nil {
 		p.refused = in.overLimit(p)
 	}
 	if pod.Spec.NodeName != "" && p.refused == "" {

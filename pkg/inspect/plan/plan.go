@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/acknode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -117,10 +118,8 @@ type Input struct {
 	Now                         time.Time
 	Notes                       []string
 
-	// converts is Converts, ready to match, namespaces are the labels of those that are known.
-	converts   labels.Selector
-	namespaces map[string]labels.Set
-	engine     *scheduling.Engine
+	policies legacy.Policies
+	engine   *scheduling.Engine
 	// withoutClaim are those of Bound that may hold GPUs without a claim, where nodes show that some do.
 	withoutClaim []*corev1.Pod
 	// moved are the nodes on which the driver offered GPUs before FromACK.
@@ -230,16 +229,13 @@ func (in *Input) prepare() (err error) {
 		in.withoutClaim = slices.DeleteFunc(slices.Clone(in.Bound),
 			func(pod *corev1.Pod) bool { return !deviceplugin.Holds(pod) })
 	}
-	in.namespaces = map[string]labels.Set{}
-	for _, n := range slices.Backward(slices.Concat(in.Manifests.Namespaces, in.KnownNamespaces)) {
-		in.namespaces[n.Name] = n.Labels
+	in.policies.Converts = labels.Everything()
+	if in.Converts != nil {
+		in.policies.Converts, err = metav1.LabelSelectorAsSelector(in.Converts)
 	}
-	in.converts = labels.Everything()
-	if in.Converts == nil {
-		return nil
-	}
-	if in.converts, err = metav1.LabelSelectorAsSelector(in.Converts); err != nil {
-		return fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", BindingConvert, err)
+	if err != nil {
+		return fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", legacy.BindingConvert,
+			err)
 	}
 	return nil
 }
