@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -86,10 +87,9 @@ func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, 
 	if err != nil {
 		return in, err
 	}
-	if err := in.FromACK(); err != nil {
+	if err := fromack.Move(&in, pods); err != nil {
 		return in, err
 	}
-	in.PlanPods(pods)
 	if err := r.fillNamespaces(ctx, &in); err != nil {
 		return in, err
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/acknode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 )
@@ -183,7 +183,7 @@ func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 		}
 		cut := gpu.Partitioned{GPU: g}
 		for n, i := range c.MIG.Instances {
-			instance, is := acknode.InstanceOf(i.Profile)
+			instance, is := fromack.InstanceOf(i.Profile)
 			if !is {
 				return nil, fmt.Errorf("GPU %d: %q is no MIG profile, as in 1g.10gb", position, i.Profile)
 			}

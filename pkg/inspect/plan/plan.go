@@ -25,7 +25,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/acknode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -122,8 +121,6 @@ type Input struct {
 	engine   *scheduling.Engine
 	// withoutClaim are those of Bound that may hold GPUs without a claim, where nodes show that some do.
 	withoutClaim []*corev1.Pod
-	// moved are the nodes on which the driver offered GPUs before FromACK.
-	moved map[string]bool
 }
 
 // Plan is the answer. Its JSON form is an interface: fields are added, never renamed.
@@ -257,7 +254,7 @@ func withProfiles(classes []*resourceapi.DeviceClass, offered []*resourceapi.Res
 		spec := &workloads[i].Created().Spec
 		for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
 			for name := range c.Resources.Limits {
-				if profile, is := acknode.ProfileOf(name); is {
+				if profile, is := deviceclasses.ProfileOf(name); is {
 					wanted[profile] = true
 				}
 			}

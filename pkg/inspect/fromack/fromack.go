@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+// Package fromack makes of a cluster whose GPUs device plugins serve, as on ACK, what it would be after a migration,
+// for a plan. What is known of the GPUs is what labels and amounts of nodes say. It is pure.
+package fromack
 
 import (
 	"cmp"
@@ -16,33 +18,44 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/acknode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
+// mostNamed is how many nodes a note names.
+const mostNamed = 5
+
 // fromCluster is where pods come from that are there.
 const fromCluster = "the cluster"
 
-// FromACK makes of a cluster what it is when all nodes have moved from ACK's device plugins to
-// the driver, and plans its pods without claims that ask for GPUs: each stays on its node if
-// it has room there. What is known of the GPUs is what labels and amounts of nodes say.
-func (in *Input) FromACK() error {
+// Move makes of a cluster what it is when all nodes have moved from ACK's device plugins to the driver, and plans those
+// of its pods that ask for GPUs and have no claim.
+func Move(in *plan.Input, pods []*corev1.Pod) error {
+	moved, err := moveNodes(in)
+	if err == nil {
+		planPods(in, pods, moved)
+	}
+	return err
+}
+
+// moveNodes has the driver serve all nodes. Where it did so before, they have moved.
+func moveNodes(in *plan.Input) (moved map[string]bool, err error) {
 	var models, unlinked, cut, vague []string
 	nodes := slices.Clone(in.Nodes)
-	in.moved = map[string]bool{}
+	moved = map[string]bool{}
 	note := func(format string, args ...any) { in.Notes = append(in.Notes, fmt.Sprintf(format, args...)) }
 	for i, node := range nodes {
-		if in.moved[node.Name] = in.offers(node.Name); in.moved[node.Name] || !acknode.Has(node) {
+		if moved[node.Name] = offers(in, node.Name); moved[node.Name] || !has(node) {
 			continue
 		}
-		has, err := acknode.Read(node)
+		of, err := read(node)
 		if err != nil {
 			note("Node %s is left out: %v.", node.Name, err)
 			continue
 		}
-		offered, err := published.Of(node, &has.Machine, true)
+		offered, err := published.Of(node, &of.Machine, true)
 		if err != nil {
 			note("Node %s is left out, as the driver would not serve it: %v.", node.Name, err)
 			continue
@@ -50,21 +63,21 @@ func (in *Input) FromACK() error {
 		if node.Labels[ack.NodeLabelSchedule] == "topology" {
 			unlinked = append(unlinked, node.Name)
 		}
-		if len(has.Partitioned) > 0 {
+		if len(of.Partitioned) > 0 {
 			cut = append(cut, node.Name)
 		}
-		if has.Vague {
+		if of.vague {
 			vague = append(vague, node.Name)
 		}
-		if len(has.Others) > 0 {
+		if len(of.others) > 0 {
 			note("Of node %s is left out, as the driver offers whole MIG instances: %s.", node.Name,
-				text.List(has.Others, mostNamed))
+				text.List(of.others, mostNamed))
 		}
 		in.Slices = slices.DeleteFunc(slices.Clone(in.Slices), func(s *resourceapi.ResourceSlice) bool {
 			return s.Spec.Driver == v1alpha1.DriverName && s.Spec.Pool.Name == v1alpha1.PoolName(node.Name)
 		})
-		in.Slices, nodes[i] = append(in.Slices, offered...), acknode.Without(node)
-		for _, g := range has.GPUs {
+		in.Slices, nodes[i] = append(in.Slices, offered...), without(node)
+		for _, g := range of.GPUs {
 			models = append(models, g.Model)
 		}
 	}
@@ -84,22 +97,19 @@ func (in *Input) FromACK() error {
 		}
 	}
 	classes, err := deviceclasses.With(models)
-	if err != nil {
-		return err
-	}
 	for _, class := range classes {
 		if !slices.ContainsFunc(in.Snapshot.Classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name }) {
 			in.Snapshot.Classes = append(slices.Clone(in.Snapshot.Classes), class)
 		}
 	}
-	return nil
+	return moved, err
 }
 
-// PlanPods plans those of the pods of the cluster that ask for GPUs and have no claim, the
-// oldest first. The others count in their gangs alone, those among them that are on nodes which had moved before: what
-// they hold is not offered there, and they keep it.
-func (in *Input) PlanPods(pods []*corev1.Pod) {
-	plans := func(pod *corev1.Pod) bool { return asksPlugin(pod) && !in.moved[pod.Spec.NodeName] }
+// planPods plans the pods, the oldest first, each on its node if it has room there. Those that do not ask count in
+// their gangs alone, and so do those on nodes which had moved before: what they hold is not offered there, and they
+// keep it.
+func planPods(in *plan.Input, pods []*corev1.Pod, moved map[string]bool) {
+	plans := func(pod *corev1.Pod) bool { return asksPlugin(pod) && !moved[pod.Spec.NodeName] }
 	var planned []*corev1.Pod
 	for _, pod := range pods {
 		if plans(pod) {
@@ -110,9 +120,10 @@ func (in *Input) PlanPods(pods []*corev1.Pod) {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
 			strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
-	workloads := make([]Workload, 0, len(planned)+len(in.Workloads))
+	workloads := make([]plan.Workload, 0, len(planned)+len(in.Workloads))
 	for _, pod := range planned {
-		w := Workload{Source: Source{File: fromCluster}, Kind: "pod", Namespace: pod.Namespace, Name: pod.Name, Pods: 1,
+		w := plan.Workload{Source: plan.Source{File: fromCluster},
+			Kind: "pod", Namespace: pod.Namespace, Name: pod.Name, Pods: 1,
 			On: pod.Spec.NodeName, Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: *pod.Spec.DeepCopy()}}
 		w.Template.Spec.NodeName = ""
@@ -128,7 +139,7 @@ func (in *Input) PlanPods(pods []*corev1.Pod) {
 	}
 }
 
-// asksPlugin says whether a pod asks for GPUs that a device plugin gives, and has no claim.
+// asksPlugin reports whether a pod asks for GPUs that a device plugin gives, and has no claim.
 func asksPlugin(pod *corev1.Pod) bool {
 	if pod.Status.ExtendedResourceClaimStatus != nil {
 		return false
@@ -146,8 +157,8 @@ func asksPlugin(pod *corev1.Pod) bool {
 	})
 }
 
-// offers says whether the driver offers GPUs on a node already.
-func (in *Input) offers(node string) bool {
+// offers reports whether the driver offers GPUs on a node already.
+func offers(in *plan.Input, node string) bool {
 	return slices.ContainsFunc(in.Slices, func(s *resourceapi.ResourceSlice) bool {
 		return s.Spec.Driver == v1alpha1.DriverName && s.Spec.Pool.Name == v1alpha1.PoolName(node) && len(s.Spec.Devices) > 0
 	})

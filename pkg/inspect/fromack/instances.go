@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package acknode
+package fromack
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -36,12 +36,6 @@ const mostInstances, mostSlices = 8 * mostGPUs, 7
 // one begins with its own slices, "1c.3g.40gb".
 var wholeInstance = regexp.MustCompile(`^([1-9])g\.([1-9][0-9]{0,3})gb([+-][a-z.]+)?$`)
 
-// ProfileOf is the MIG profile that a device plugin serves as the resource: it writes "+" as ".".
-func ProfileOf(name corev1.ResourceName) (string, bool) {
-	profile, is := strings.CutPrefix(string(name), v1alpha1.MIGResourcePrefix)
-	return strings.Replace(profile, "gb.", "gb+", 1), is
-}
-
 // InstanceOf is an instance of a profile, with the memory in the profile's name; false where that is not one of a
 // whole instance. The place is of one slice, as nobody says how many there are.
 func InstanceOf(profile string) (gpu.Instance, bool) {
@@ -56,7 +50,7 @@ func InstanceOf(profile string) (gpu.Instance, bool) {
 // servesInstances says whether a device plugin serves MIG instances on a node, or parts of some.
 func servesInstances(node *corev1.Node) bool {
 	for name, amount := range node.Status.Capacity {
-		if _, is := ProfileOf(name); is && !amount.IsZero() {
+		if _, is := deviceclasses.ProfileOf(name); is && !amount.IsZero() {
 			return true
 		}
 	}
@@ -66,11 +60,11 @@ func servesInstances(node *corev1.Node) bool {
 // partition reads the GPUs of a node whose instances a device plugin serves, from the index first on: at least so many.
 // Which instance is part of which GPU nobody says. So those of each profile are dealt out, and their places are
 // numbers.
-func (g *GPUs) partition(node *corev1.Node, first, least int64, of gpu.GPU) {
+func (g *gpus) partition(node *corev1.Node, first, least int64, of gpu.GPU) {
 	var instances []gpu.Instance
 	computeSlices := 0
 	for _, name := range slices.Sorted(maps.Keys(node.Status.Capacity)) {
-		profile, is := ProfileOf(name)
+		profile, is := deviceclasses.ProfileOf(name)
 		amount := node.Status.Capacity[name]
 		if !is || amount.IsZero() {
 			continue
@@ -78,13 +72,13 @@ func (g *GPUs) partition(node *corev1.Node, first, least int64, of gpu.GPU) {
 		instance, is := InstanceOf(profile)
 		n := amount.Value()
 		if !is || strings.HasSuffix(profile, "shared") || n > mostInstances-int64(len(instances)) {
-			g.Others = append(g.Others, string(name))
+			g.others = append(g.others, string(name))
 			continue
 		}
 		if memory, err := strconv.ParseInt(node.Labels[string(name)+".memory"], 10, 64); err == nil && memory > 0 {
 			instance.MemoryMiB = memory
 		} else {
-			g.Vague = true
+			g.vague = true
 		}
 		instances = append(instances, slices.Repeat([]gpu.Instance{instance}, int(n))...)
 		computeSlices += int(n) * int(profile[0]-'0')

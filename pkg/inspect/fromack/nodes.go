@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package acknode is what a node says of its GPUs while device plugins serve them, as on ACK: by its labels and
-// amounts. It is pure.
-package acknode
+package fromack
 
 import (
 	"cmp"
@@ -23,13 +21,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// GPUs are those of a node, which are all alike, as far as it says.
-type GPUs struct {
+// gpus are those of a node, which are all alike, as far as it says.
+type gpus struct {
 	gpu.Machine
-	// Vague reports whether the memory of some MIG instances is known by the names of their profiles alone. Others are
+	// vague reports whether the memory of some MIG instances is known by the names of their profiles alone. others are
 	// resources of instances that are none, or too many.
-	Vague  bool
-	Others []string
+	vague  bool
+	others []string
 }
 
 // mostGPUs is how many GPUs a node may say that it has.
@@ -41,8 +39,8 @@ const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
 // counts are the resources that say how many GPUs a node has.
 var counts = []corev1.ResourceName{ack.ResourceCount, resourceGPU, ack.ResourceGPUs}
 
-// Has reports whether a node has any.
-func Has(node *corev1.Node) bool {
+// has reports whether a node has any.
+func has(node *corev1.Node) bool {
 	return node.Labels[ack.NodeLabelCount] != "" || node.Labels[ack.NodeLabelModel] != "" || shown(node) != 0 ||
 		servesInstances(node)
 }
@@ -64,8 +62,8 @@ func shown(node *corev1.Node) int64 {
 	return 0
 }
 
-// Read are the GPUs of a node that Has any. An error says what is not known of them.
-func Read(node *corev1.Node) (out GPUs, err error) {
+// read are the GPUs of a node that has any. An error says what is not known of them.
+func read(node *corev1.Node) (out gpus, err error) {
 	product := node.Labels[labelProduct]
 	switch {
 	case node.Labels[labelStrategy] == "single" && (product == "" || strings.Contains(product, "-MIG-")):
@@ -111,8 +109,8 @@ func Read(node *corev1.Node) (out GPUs, err error) {
 // uuidOf stands for the UUID of a GPU, which no node says.
 func uuidOf(node *corev1.Node, index int) string { return fmt.Sprintf("GPU-%s-%d", node.Name, index) }
 
-// Without is a node of which no device plugin gives GPUs any more.
-func Without(node *corev1.Node) *corev1.Node {
+// without is a node of which no device plugin gives GPUs any more.
+func without(node *corev1.Node) *corev1.Node {
 	node = node.DeepCopy()
 	for _, list := range []corev1.ResourceList{node.Status.Allocatable, node.Status.Capacity} {
 		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool {
