@@ -120,19 +120,18 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 		out.Why, out.Lacks, out.Help, out.Unsearched = alike.Why, alike.Lacks, alike.Help, alike.Unsearched
 		return out, nil
 	}
-	switch {
-	case p.refused != "":
-		out.Why = p.refused
-	case len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0:
+	var room *scheduling.Room
+	if out.Why = p.refused; out.Why == "" && len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0 {
 		var alike any
 		if !p.from.PerNode {
 			alike = p.from
 		}
-		room, err := s.Find(ctx, p.pod, claims, alike)
+		looked, err := s.Find(ctx, p.pod, claims, alike)
 		if err != nil {
 			return out, err
 		}
-		if found := s.pick(p, room); found != nil {
+		room = &looked
+		if found := s.pick(p, looked); found != nil {
 			s.Take(p.pod, claims, found)
 			s.Slices = published.After(s.Slices, s.Claims, found.Name)
 			delete(s.left, found.Name)
@@ -140,11 +139,12 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 			return out, nil
 		}
 		if len(claims) == 0 {
-			out.sayFull(room, p.left)
+			out.sayFull(looked, p.left)
 		}
 	}
-	if out.Why == "" {
-		if err := s.explain(ctx, p, claims, missing, &out); err != nil {
+	// Where nodes are filled one after the other, it counts how many fit.
+	if out.Why == "" && !s.fill {
+		if err := s.explain(ctx, p, claims, missing, room, &out); err != nil {
 			return out, err
 		}
 	}
@@ -191,11 +191,10 @@ func (in *Input) notThere(kind, namespace, name string) string {
 	return fmt.Sprintf("the %s %s does not exist in namespace %s, and the manifests have none", kind, name, namespace)
 }
 
-// explain says why a pod waits, as kubectl inspect cgpu explain would.
+// explain says why a pod waits, as kubectl inspect cgpu explain would of what was found, if anybody looked.
 func (s *simulation) explain(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim, missing []string,
-	out *Pod) error {
-	letGo, _ := s.For(p.pod).LetGo()
-	answer, err := why.Of(ctx, why.Input{Snapshot: letGo, Engine: s.in.engine, Now: s.in.Now, Pod: p.pod,
+	room *scheduling.Room, out *Pod) error {
+	answer, err := why.Of(ctx, why.Input{Snapshot: s.For(p.pod), Engine: s.in.engine, Room: room, Now: s.in.Now, Pod: p.pod,
 		PodClaims: slices.DeleteFunc(claims, scheduling.OfScheduler), Missing: missing,
 		OthersUnknown: s.in.OthersUnknown, NodesUnknown: s.in.NodesUnknown})
 	if err != nil {
@@ -272,13 +271,8 @@ func gangOf(pod *corev1.Pod) (string, int) {
 // there is how many pods of a gang count as placed without being planned: those on nodes, and
 // those that need no GPU.
 func (in *Input) there(gang string) int {
-	n := 0
-	for _, pods := range [][]*corev1.Pod{in.Bound, in.Beside} {
-		for _, pod := range pods {
-			if name, _ := gangOf(pod); name == gang {
-				n++
-			}
-		}
-	}
-	return n
+	return len(slices.DeleteFunc(slices.Concat(in.Bound, in.Beside), func(pod *corev1.Pod) bool {
+		name, _ := gangOf(pod)
+		return name != gang
+	}))
 }

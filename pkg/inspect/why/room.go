@@ -28,9 +28,10 @@ const helpMost = 3
 // room says which nodes were looked at. It adds to the headline where there is room, and of a claim for which no pod
 // waits that the scheduler would give up.
 func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	what string) (scheduling.Room, error) {
-	room, err := in.Engine.FindLacks(ctx, in.Snapshot, pod, claims)
-	if err != nil {
+	what string) (room scheduling.Room, err error) {
+	if in.Room != nil {
+		room = *in.Room
+	} else if room, err = in.Engine.FindLacks(ctx, in.Snapshot, pod, claims); err != nil {
 		return room, err
 	}
 	a.nodes(room)

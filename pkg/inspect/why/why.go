@@ -37,6 +37,8 @@ type Input struct {
 	scheduling.Snapshot
 	// Engine is what answers all questions; nil is a new one.
 	Engine *scheduling.Engine
+	// Room is where the pod finds devices, nil where nobody has looked.
+	Room *scheduling.Room
 	// Now is when that was so.
 	Now time.Time
 	// Pod is the pod; where a claim is asked for, one that uses it, or nil.
