@@ -4,10 +4,10 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
@@ -21,12 +21,8 @@ const notConverted = "it would not be converted: "
 
 // labelsOf are the labels of a namespace, nil where they could not be read.
 func (in *Input) labelsOf(namespace string) labels.Set {
-	for _, of := range [][]*corev1.Namespace{in.Manifests.Namespaces, in.KnownNamespaces} {
-		for _, n := range of {
-			if n.Name == namespace {
-				return labels.Merge(n.Labels, nil)
-			}
-		}
+	if n := named(slices.Concat(in.Manifests.Namespaces, in.KnownNamespaces), "", namespace); n != nil {
+		return labels.Merge(n.Labels, nil)
 	}
 	if _, unread := in.Unread["Namespace/"+namespace]; unread {
 		return nil
@@ -73,10 +69,8 @@ func (in *Input) overLimit(p *pending) string {
 func (in *Input) shares(p *pending) (out []scheduling.Request) {
 	for _, used := range p.pod.Spec.ResourceClaims {
 		c := p.claims[used.Name]
-		for _, named := range in.Manifests.Claims {
-			if named.Namespace == p.pod.Namespace && named.Name == ptr.Deref(used.ResourceClaimName, "") {
-				c = named
-			}
+		if c == nil {
+			c = named(in.Manifests.Claims, p.pod.Namespace, ptr.Deref(used.ResourceClaimName, ""))
 		}
 		if c == nil {
 			continue

@@ -149,10 +149,8 @@ func withDefaults(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 // Template is the one of the name: of the manifests, or of the cluster, or the one that
 // gpu-compat-controller would make for what the policies convert pods to; nil if there is none.
 func (in *Input) Template(namespace, name string) *resourceapi.ResourceClaimTemplate {
-	for _, t := range slices.Concat(in.Manifests.Templates, in.KnownTemplates) {
-		if t.Namespace == namespace && t.Name == name {
-			return t
-		}
+	if t := named(slices.Concat(in.Manifests.Templates, in.KnownTemplates), namespace, name); t != nil {
+		return t
 	}
 	if request, err := legacy.ParseName(name); err == nil {
 		return request.Template(namespace)

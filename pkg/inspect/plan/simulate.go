@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -165,15 +166,13 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 		case asked.ResourceClaimTemplateName != nil:
 			missing = append(missing, s.in.notThere("ResourceClaimTemplate", p.pod.Namespace, *asked.ResourceClaimTemplateName))
 		case asked.ResourceClaimName != nil:
-			if i := slices.IndexFunc(s.Claims, func(c *resourceapi.ResourceClaim) bool {
-				return c.Namespace == p.pod.Namespace && c.Name == *asked.ResourceClaimName
-			}); i < 0 {
+			if c := named(s.Claims, p.pod.Namespace, *asked.ResourceClaimName); c == nil {
 				missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *asked.ResourceClaimName))
-			} else if s.Claims[i].DeletionTimestamp != nil {
+			} else if c.DeletionTimestamp != nil {
 				// The scheduler places no pod with it.
-				missing = append(missing, "claim "+s.Claims[i].Name+" is being deleted")
+				missing = append(missing, "claim "+c.Name+" is being deleted")
 			} else {
-				claims = append(claims, s.Claims[i])
+				claims = append(claims, c)
 			}
 		}
 	}
@@ -181,6 +180,16 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 		claims = append(claims, own)
 	}
 	return claims, missing
+}
+
+// named is the one of the name, nil if there is none.
+func named[O metav1.Object](among []O, namespace, name string) (found O) {
+	for _, o := range among {
+		if o.GetNamespace() == namespace && o.GetName() == name {
+			return o
+		}
+	}
+	return found
 }
 
 // notThere says why something that a pod names cannot be planned with.
@@ -194,8 +203,8 @@ func (in *Input) notThere(kind, namespace, name string) string {
 // explain says why a pod waits, as kubectl inspect cgpu explain would of what was found, if anybody looked.
 func (s *simulation) explain(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim, missing []string,
 	room *scheduling.Room, out *Pod) error {
-	answer, err := why.Of(ctx, why.Input{Snapshot: s.For(p.pod), Engine: s.in.engine, Room: room, Now: s.in.Now, Pod: p.pod,
-		PodClaims: slices.DeleteFunc(claims, scheduling.OfScheduler), Missing: missing,
+	answer, err := why.Of(ctx, why.Input{Snapshot: s.For(p.pod), Engine: s.in.engine, Room: room, Now: s.in.Now,
+		Pod: p.pod, PodClaims: slices.DeleteFunc(claims, scheduling.OfScheduler), Missing: missing,
 		OthersUnknown: s.in.OthersUnknown, NodesUnknown: s.in.NodesUnknown})
 	if err != nil {
 		return err
