@@ -30,8 +30,7 @@ func (in *Input) labelsOf(namespace string) labels.Set {
 	return labels.Set{}
 }
 
-// overLimit is why shares of a pod are refused by the labels of its namespace (deployments/options/share-limit), for
-// whom no API server says so.
+// overLimit is why shares of a pod are refused by the labels of its namespace (deployments/options/share-limit).
 func (in *Input) overLimit(p *pending) string {
 	of := in.labelsOf(p.pod.Namespace)
 	for _, limit := range []struct {

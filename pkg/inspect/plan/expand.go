@@ -115,7 +115,7 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 				Annotations: t.Spec.Annotations}})
 		}
 	}
-	if p.refused == "" && w.Admitted == nil {
+	if p.refused == "" {
 		p.refused = in.overLimit(p)
 	}
 	if pod.Spec.NodeName != "" && p.refused == "" {
