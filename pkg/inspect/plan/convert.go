@@ -10,7 +10,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -30,9 +29,9 @@ func (in *Input) labelsOf(namespace string) labels.Set {
 	return labels.Set{}
 }
 
-// overLimit is why shares of a pod are refused by the labels of its namespace (deployments/options/share-limit).
-func (in *Input) overLimit(p *pending) string {
-	of := in.labelsOf(p.pod.Namespace)
+// overLimit is why claims of a pod would be refused by the labels of their namespace (deployments/options/share-limit).
+func (in *Input) overLimit(namespace string, claims []*resourceapi.ResourceClaim) string {
+	of := in.labelsOf(namespace)
 	for _, limit := range []struct {
 		label, unit, more string
 		of                resourceapi.QualifiedName
@@ -47,7 +46,7 @@ func (in *Input) overLimit(p *pending) string {
 			continue
 		}
 		allowed, err := strconv.ParseInt(text, 10, 64)
-		for _, r := range in.shares(p) {
+		for _, r := range sharesOf(claims) {
 			asked, is := r.Capacity[limit.of]
 			switch {
 			case !is:
@@ -64,19 +63,12 @@ func (in *Input) overLimit(p *pending) string {
 	return ""
 }
 
-// shares are the requests for the driver's classes of the claims that would be created for a pod.
-func (in *Input) shares(p *pending) (out []scheduling.Request) {
-	for _, used := range p.pod.Spec.ResourceClaims {
-		c := p.claims[used.Name]
-		if c == nil {
-			c = named(in.Manifests.Claims, p.pod.Namespace, ptr.Deref(used.ResourceClaimName, ""))
-		}
-		if c == nil {
-			continue
-		}
+// sharesOf are the requests for the driver's classes of those claims that are not there yet.
+func sharesOf(claims []*resourceapi.ResourceClaim) (out []scheduling.Request) {
+	for _, c := range claims {
 		for i := range c.Spec.Devices.Requests {
 			for _, r := range scheduling.Alternatives(&c.Spec.Devices.Requests[i]) {
-				if strings.HasSuffix(r.Class, "."+v1alpha1.DriverName) && !r.Admin {
+				if c.UID == "" && strings.HasSuffix(r.Class, "."+v1alpha1.DriverName) && !r.Admin {
 					out = append(out, r)
 				}
 			}

@@ -20,8 +20,6 @@ import (
 type pending struct {
 	from *Workload
 	pod  *corev1.Pod
-	// claims are those that would be made for it, by what the pod calls them.
-	claims map[string]*resourceapi.ResourceClaim
 	// refused says why there would be no such pod, or none that the scheduler looks at.
 	refused string
 	// left says why it stays as it is, where its pod as on ACK is not converted.
@@ -87,7 +85,7 @@ func (in *Input) newPod(w *Workload, name string) *corev1.Pod {
 
 // pending finds out what would be made of the pod when it is created.
 func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
-	p := &pending{from: w, pod: pod, claims: map[string]*resourceapi.ResourceClaim{}, refused: w.Refused}
+	p := &pending{from: w, pod: pod, refused: w.Refused}
 	if w.Admitted == nil || pod.Spec.SchedulingGroup != nil {
 		p.gang, p.least = gangOf(pod)
 	}
@@ -103,20 +101,6 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 		} else if refused != "" {
 			p.refused = "it would be refused: " + refused
 		}
-	}
-	for i := range p.pod.Spec.ResourceClaims {
-		asked := &p.pod.Spec.ResourceClaims[i]
-		if asked.ResourceClaimTemplateName == nil {
-			continue
-		}
-		if t := in.Template(pod.Namespace, *asked.ResourceClaimTemplateName); t != nil {
-			p.claims[asked.Name] = withDefaults(&resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
-				Namespace: pod.Namespace, Name: pod.Name + "-" + asked.Name, Labels: t.Spec.Labels,
-				Annotations: t.Spec.Annotations}})
-		}
-	}
-	if p.refused == "" {
-		p.refused = in.overLimit(p)
 	}
 	if pod.Spec.NodeName != "" && p.refused == "" {
 		p.refused = "it names its node in spec.nodeName, so that the scheduler, which allocates, does not look at it: " +

@@ -122,7 +122,8 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 		return out, nil
 	}
 	var room *scheduling.Room
-	if out.Why = p.refused; out.Why == "" && len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0 {
+	out.Why = cmp.Or(p.refused, s.in.overLimit(p.pod.Namespace, claims))
+	if out.Why == "" && len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0 {
 		var alike any
 		if !p.from.PerNode {
 			alike = p.from
@@ -158,16 +159,18 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 // claimsOf are the claims of a pod, those of the scheduler's own among them, and why others
 // are not there.
 func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, missing []string) {
-	for i := range p.pod.Spec.ResourceClaims {
-		asked := &p.pod.Spec.ResourceClaims[i]
-		switch {
-		case p.claims[asked.Name] != nil:
-			claims = append(claims, p.claims[asked.Name])
-		case asked.ResourceClaimTemplateName != nil:
-			missing = append(missing, s.in.notThere("ResourceClaimTemplate", p.pod.Namespace, *asked.ResourceClaimTemplateName))
-		case asked.ResourceClaimName != nil:
-			if c := named(s.Claims, p.pod.Namespace, *asked.ResourceClaimName); c == nil {
-				missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *asked.ResourceClaimName))
+	for _, asked := range p.pod.Spec.ResourceClaims {
+		if template := asked.ResourceClaimTemplateName; template != nil {
+			if t := s.in.Template(p.pod.Namespace, *template); t != nil {
+				claims = append(claims, withDefaults(&resourceapi.ResourceClaim{Spec: t.Spec.Spec,
+					ObjectMeta: metav1.ObjectMeta{Namespace: p.pod.Namespace, Name: p.pod.Name + "-" + asked.Name,
+						Labels: t.Spec.Labels, Annotations: t.Spec.Annotations}}))
+			} else {
+				missing = append(missing, s.in.notThere("ResourceClaimTemplate", p.pod.Namespace, *template))
+			}
+		} else if name := asked.ResourceClaimName; name != nil {
+			if c := named(s.Claims, p.pod.Namespace, *name); c == nil {
+				missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *name))
 			} else if c.DeletionTimestamp != nil {
 				// The scheduler places no pod with it.
 				missing = append(missing, "claim "+c.Name+" is being deleted")
