@@ -128,14 +128,12 @@ func (r *Registry) chosen(setting, choice string, m mode.Mode) Backend {
 	}
 }
 
-// auto is, of the back ends that limit all that the mode does, the one that most is held by.
-// Alibaba's module comes first, since somebody has loaded it on purpose, and it limits
-// compute.
+// auto is the one of mode.AutoIsolation, by which plans go, too.
 func (r *Registry) auto(m mode.Mode) Backend {
-	switch {
-	case r.moduleLoaded:
+	switch mode.AutoIsolation(m, r.moduleLoaded, r.autoKernel(m) && r.config.MPSOverheadMiB >= 0).Name {
+	case NameCGPU:
 		return r.cgpu
-	case !m.CountsCores() && r.autoKernel(m) && r.config.MPSOverheadMiB >= 0:
+	case NameKernel:
 		return r.byKernel()
 	default:
 		return r.byMPS(r.mps)
