@@ -181,3 +181,20 @@ func TestPodsOnNodesThatHaveMovedStay(t *testing.T) {
 		t.Errorf("bound are %v", s.Bound)
 	}
 }
+
+// What a node's label asks for beyond what Alibaba's module takes, the driver does not heed.
+func TestSharesBeyondTheModule(t *testing.T) {
+	s := &site{plan.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{Nodes: []*corev1.Node{ackNode("n1",
+		map[string]string{"cgpu": "true", "aliyun.accelerator/nvidia_count": "1", "ack.node.gpu.max-pod": "30",
+			"aliyun.accelerator/nvidia_mem": "40960MiB"}, nil)}}}}
+	if err := fromack.Move(&s.Input, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Slices) != 1 || len(s.Notes) > 0 {
+		t.Fatalf("slices %v, notes %q", s.Slices, s.Notes)
+	}
+	slots := s.Slices[0].Spec.Devices[0].Capacity["slots"]
+	if slots.Value.Value() != 20 {
+		t.Errorf("the GPU takes %s shares, want 20", slots.Value.String())
+	}
+}

@@ -36,9 +36,7 @@ func Of(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.Resource
 		o := devices.Options{Pool: pool, Mode: served, Isolation: by.Name, IsolationLevel: by.Level,
 			MIG: devices.MIGOptions{Isolation: mig.Name, Level: mig.Level}}
 		def, limit := mode.SlotLimits(by.Shares)
-		if o.Slots, err = mode.SlotsFromLabels(node.Labels, def, limit); err != nil && served.Shared() {
-			return nil, err
-		}
+		o.Slots, _ = mode.SlotsFromLabels(node.Labels, def, limit) // the driver takes the default, and tells of it
 		if where == mode.Spread {
 			o.Limits = map[string]gpu.Amount{}
 			for _, g := range m.GPUs {
