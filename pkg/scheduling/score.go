@@ -48,7 +48,7 @@ func (s *Simulation) Best(pod *corev1.Pod, room Room, rank func(a, b string) int
 func companyOf(pod *corev1.Pod) func([]*corev1.Pod) int {
 	const packs, spreads = string(mode.Binpack), string(mode.Spread)
 	a, label := pod.Spec.Affinity, pod.Labels[v1alpha1.LabelNodePlacement]
-	weight := map[string]int{}
+	var weight map[string]int
 	switch {
 	case a == nil:
 	case label == packs && a.PodAffinity != nil:
@@ -57,6 +57,9 @@ func companyOf(pod *corev1.Pod) func([]*corev1.Pod) int {
 		weight = map[string]int{packs: -1, spreads: -2}
 	}
 	return func(there []*corev1.Pod) (sum int) {
+		if weight == nil {
+			return 0
+		}
 		for _, pod := range there {
 			sum += weight[pod.Labels[v1alpha1.LabelNodePlacement]]
 		}
