@@ -110,14 +110,17 @@ type watcher struct {
 // New returns the controller. It is to be run with one worker.
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
+	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
 		nodes:     c.Nodes(),
-		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		engine:    scheduling.NewEngine(scheduling.ExpressionsMost),
+		explainer: explain.New(engine, explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
+		engine:    engine,
 		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
+	c.StartingPods().On(cache.Handler[*corev1.Pod]{Seen: w.tellStatic,
+		Gone: func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }})
 	changed := func(*cache.Node) { w.changedCluster() }
 	w.nodes.On(cache.Handler[*cache.Node]{Seen: changed, Gone: changed, Changed: w.changedNode})
 	w.slices.On(changes(w, (*view.Slice).Offers))
