@@ -180,12 +180,14 @@ func firstOwn(said string) string {
 	return strings.TrimSpace(said)
 }
 
-// result has a failed row also for each test that did not end.
+// result has a failed row also for each test that did not end, after which no other was tried.
 func (r *reader) result() Tests {
 	for _, test := range r.running {
 		table, stepName := place(test)
 		if s := r.steps[test]; s != nil && stepName != "" {
 			r.end(event{Action: "fail"}, table, name(stepName)+": it did not end", s)
+			r.table("what follows").Rows = []Row{{What: "all tables that are not here", Result: NotRun,
+				Observed: "the tests were ended, as when the time of the run is over"}}
 		}
 	}
 	t := Tests{Facts: r.facts}

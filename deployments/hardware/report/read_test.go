@@ -64,6 +64,8 @@ func TestRead(t *testing.T) {
 			{Mode: "topology", Rows: []Row{{What: "who counts", Result: Passed},
 				{What: "all of topology", Observed: "one GPU", Result: NotRun}}},
 			{Mode: "dynamic", Rows: []Row{{What: "it hangs: it did not end", Result: Failed}}},
+			{Mode: "what follows", Rows: []Row{{What: "all tables that are not here", Result: NotRun,
+				Observed: "the tests were ended, as when the time of the run is over"}}},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
