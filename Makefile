@@ -116,7 +116,7 @@ site:
 # and the rest, `make check` the part of `make test` without a cluster. `make lane LANE=gang` runs one
 # lane, or several. RUN is a pattern that chooses tests, and with KEEP=1 the lane's cluster,
 # .cluster-NAME, stays up for the next run: see docs/internals/development.md.
-.PHONY: test test-all check lanes lane ci test-gpu test-gpu-simulated
+.PHONY: test test-all check lanes lane ci test-gpu
 RUN ?=
 KEEP ?=
 # A pattern may end with a $, which make takes for a variable of its own.
@@ -154,17 +154,13 @@ export GOWORK := off
 # then share what Go has compiled.
 export GOFLAGS := -buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags=netgo,osusergo,grpcnotrace,urfave_cli_no_template
 
-# The same reading, publishing and CDI code on a machine with an NVIDIA driver.
+# The tests of real GPUs, on the node of a cluster that is there: KUBECONFIG names it, GPUSHARE_IMAGE the pods' image
+# (.build/gpu-cuda.tar of gpu-bundle, in a registry). TABLES is a pattern that chooses tables of the report.
+TABLES ?= .
 test-gpu:
-	GPUSHARE_REQUIRE_GPU=1 go test -count=1 -v -tags gpu ./tests/suites/gpu/...
-
-# The tests of test-gpu themselves, tried on a simulated node, with stand-ins
-# for MPS and CUDA.
-test-gpu-simulated: nvmllib
-	CGO_ENABLED=0 go build -buildvcs=false -o $(BUILD)/mpsstandin ./tests/standins/mps
-	go run ./tests/standins/sim/simnode --machine demo/machines/h200x8.yaml --root $(BUILD)/gpu-node --node n1 \
-		--nvml $(BUILD)/libnvidia-ml.so --mps-control $(BUILD)/mpsstandin
-	GPUSHARE_REQUIRE_GPU=1 GPUSHARE_MACHINE="$(CURDIR)/$(BUILD)/gpu-node/machine.yaml" go test -count=1 -tags gpu ./tests/suites/gpu/...
+	mkdir -p $(BUILD)
+	go test -count=1 -json -timeout 30m -tags hardware -run '^TestHardware$$/$(TABLES)' ./tests/suites/hardware | \
+		go run ./deployments/hardware report >$(BUILD)/gpu-report.md
 
 # One archive with all that trying the driver on a real GPU takes: a cluster, the driver as
 # it is shipped, CUDA programs. On a machine with an NVIDIA driver, unpack it and start

@@ -39,11 +39,15 @@ while read -r name dir; do
 	cp -a "$dir" "$payload/programs/$name"
 done <"$made/components"
 CGO_ENABLED=0 GOWORK=off go build -C "$checkout/tests/cluster" -buildvcs=false -trimpath -ldflags '-s -w' -o "$payload/bin/cluster" .
+CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags '-s -w' -o "$payload/bin/test2json" cmd/test2json
 # Symbols of NVML are resolved when the library is opened, so the linker must leave them
 # to the first call.
-CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags '-s -w -extldflags -Wl,-z,lazy' \
-	-o "$payload/bin/gpubundle" ./deployments/hardware
-gcc -std=gnu11 -O2 -s -o "$made/cudaprobe" "$checkout/tests/suites/gpu/testdata/cudaprobe.c" -ldl
+nvml='-s -w -extldflags -Wl,-z,lazy'
+CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags "$nvml" -o "$payload/bin/gpubundle" ./deployments/hardware
+# Without what tests/harness leaves out with the tag small: what it is linked with then has all methods of all objects.
+CGO_ENABLED=1 GOWORK=off go test -C "$checkout" -c -vet=off -buildvcs=false -trimpath -ldflags "$nvml" \
+	-tags hardware,small,netgo,osusergo,grpcnotrace,urfave_cli_no_template -o "$payload/bin/hardware.test" ./tests/suites/hardware
+gcc -std=gnu11 -O2 -s -o "$made/cudaprobe" "$checkout/tests/suites/hardware/testdata/cudaprobe.c" -ldl
 
 # What these link to, and what the driver's libraries link to besides, as it lies here: the
 # other machine's C library may be older.
@@ -68,6 +72,8 @@ for path in $loader $libraries; do
 done
 "$cluster" image build --out "$payload/images/cuda.tar" "$@"
 cp "$image" "$payload/images/driver.tar"
+# For the tests on a cluster that is there: it has to be in a registry.
+cp "$payload/images/cuda.tar" "$out/gpu-cuda.tar"
 
 # What `kubectl apply -k deployments/manifests` applies, with the option that keeps
 # bursts of pods from a race of the API server.

@@ -3,19 +3,18 @@
 package main
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
 )
 
 // handedDown are the controllers that the root of a v2 tree hands down, by the file that
@@ -102,58 +101,26 @@ func removeUnpacked(dir string, remove func(path string) error) error {
 	return remove(dir)
 }
 
+// putBackLimit is how long it may take to put MIG mode back. A GPU of seven instances takes some ten seconds.
+const putBackLimit = time.Minute
+
+// putBackMIG is also called when the run's own context has ended, and by ./run down. Tests that ran to their end have
+// put the mode back.
+func (b *bundle) putBackMIG(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackLimit)
+	defer cancel()
+	return migmode.PutBack(ctx, b.toPutBack())
+}
+
 // mark is the file by which ./run knows a directory that it has made.
 const mark = ".unpacked-by-gpu-bundle"
 
-// saveLogs packs the logs of the cluster and of its pods.
-func (b *bundle) saveLogs() (err error) {
-	out, err := os.Create(b.logs)
+// saveLogs packs the logs of the cluster and of its pods, which are written to meanwhile.
+func (b *bundle) saveLogs() error {
+	out, err := exec.Command("tar", "-czf", b.logs, "--warning=no-file-changed", "-C", b.clusterDir(), "logs",
+		filepath.Join("nodes", nodeName, "var/log/pods")).CombinedOutput()
 	if err != nil {
-		return err
+		return fmt.Errorf("tar: %w: %s", err, out)
 	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	zipped := gzip.NewWriter(out)
-	packed := tar.NewWriter(zipped)
-	trees := map[string]string{
-		"cluster": filepath.Join(b.clusterDir(), "logs"),
-		"pods":    filepath.Join(b.clusterDir(), "nodes", nodeName, "var/log/pods"),
-	}
-	for _, name := range slices.Sorted(maps.Keys(trees)) {
-		if err := pack(packed, name, trees[name]); err != nil {
-			return err
-		}
-	}
-	return errors.Join(packed.Close(), zipped.Close())
-}
-
-// maxLog is how much of one file is kept: its end.
-const maxLog = 4 << 20
-
-func pack(packed *tar.Writer, prefix, dir string) error {
-	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			// What has gone meanwhile is no loss.
-			return nil
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return nil
-		}
-		content = content[max(0, len(content)-maxLog):]
-		name, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		header := &tar.Header{
-			Name:    filepath.Join(prefix, name),
-			Mode:    0o644,
-			Size:    int64(len(content)),
-			ModTime: time.Now(),
-		}
-		if err := packed.WriteHeader(header); err != nil {
-			return err
-		}
-		_, err = io.Copy(packed, strings.NewReader(string(content)))
-		return err
-	})
+	return nil
 }

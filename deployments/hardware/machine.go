@@ -3,21 +3,19 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/locate"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/preflight"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -30,34 +28,28 @@ type gpus struct {
 	machine *gpu.Machine
 	// settings are the GPUs' by UUID, as they were found.
 	settings map[string]setting
-	// conditions say how well the GPUs are, by UUID.
-	conditions map[string]gpu.Condition
 }
 
 // setting is what a run must leave as it was.
 type setting struct {
-	device  nvml.Device
-	compute nvml.ComputeMode
-	// mig is 0 or 1, or -1 where the GPU has no MIG.
-	mig int
+	device nvml.Device
+	// compute is -1 where the GPU does not tell it, and mig where it has no MIG; else it is 0 or 1.
+	compute gpu.ComputeMode
+	mig     int
 }
 
 // openGPUs reads the GPUs. sysfs is where a simulated node has its own; empty for the
 // machine's.
-func openGPUs(ctx context.Context, d *locate.Driver, sysfs string) (*gpus, error) {
+func openGPUs(ctx context.Context, d *driver.Driver, sysfs string) (*gpus, error) {
 	lib, err := gpunvml.Open(ctx, gpunvml.OpenOptions{LibraryPath: d.NVML})
 	if err != nil {
 		return nil, err
 	}
-	reader := gpunvml.NewReader(lib, gpunvml.Options{SysFS: sysfs})
-	machine, err := reader.Read(ctx)
+	machine, err := gpunvml.NewReader(lib, gpunvml.Options{SysFS: sysfs}).Read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	g := &gpus{lib: lib, machine: machine, conditions: map[string]gpu.Condition{}}
-	for _, condition := range reader.Check(ctx) {
-		g.conditions[condition.UUID] = condition
-	}
+	g := &gpus{lib: lib, machine: machine}
 	g.settings = g.readSettings()
 	return g, nil
 }
@@ -80,7 +72,7 @@ func (g *gpus) readSettings() map[string]setting {
 		}
 		s := setting{device: device, compute: -1, mig: -1}
 		if mode, ret := device.GetComputeMode(); ret == nvml.SUCCESS {
-			s.compute = mode
+			s.compute = gpu.ComputeMode(mode)
 		}
 		if mode, _, ret := device.GetMigMode(); ret == nvml.SUCCESS {
 			s.mig = mode
@@ -92,6 +84,9 @@ func (g *gpus) readSettings() map[string]setting {
 
 // putBack sets the compute modes that are no longer what they were, and tells of it.
 func (g *gpus) putBack() []string {
+	if ret := g.lib.Init(); ret != nvml.SUCCESS {
+		return []string{"compute and MIG modes cannot be read: " + ret.Error()}
+	}
 	var told []string
 	for uuid, now := range g.readSettings() {
 		before, known := g.settings[uuid]
@@ -99,15 +94,12 @@ func (g *gpus) putBack() []string {
 			continue
 		}
 		if now.compute != before.compute && before.compute >= 0 {
-			ret := now.device.SetComputeMode(before.compute)
+			ret := now.device.SetComputeMode(nvml.ComputeMode(before.compute))
 			told = append(told, fmt.Sprintf("GPU %s was in compute mode %s and is put back to %s: %v",
-				uuid, computeMode(now.compute), computeMode(before.compute), ret))
+				uuid, now.compute, before.compute, ret))
 		}
 		if now.mig != before.mig {
-			told = append(
-				told,
-				fmt.Sprintf("MIG mode of GPU %s was %s and is %s", uuid, migMode(before.mig), migMode(now.mig)),
-			)
+			told = append(told, fmt.Sprintf("MIG mode of GPU %s was %d and is %d", uuid, before.mig, now.mig))
 		}
 	}
 	if len(told) == 0 {
@@ -115,27 +107,6 @@ func (g *gpus) putBack() []string {
 	}
 	slices.Sort(told)
 	return told
-}
-
-func computeMode(mode nvml.ComputeMode) string {
-	names := map[nvml.ComputeMode]string{
-		nvml.COMPUTEMODE_DEFAULT: "Default", nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "Exclusive_Process",
-		nvml.COMPUTEMODE_PROHIBITED: "Prohibited", -1: "unknown",
-	}
-	if name, ok := names[mode]; ok {
-		return name
-	}
-	return fmt.Sprint(mode)
-}
-
-func migMode(mode int) string {
-	switch mode {
-	case nvml.DEVICE_MIG_DISABLE:
-		return "off"
-	case nvml.DEVICE_MIG_ENABLE:
-		return "on"
-	}
-	return "not available"
 }
 
 // inUse are the GPUs with the programs that use them.
@@ -149,11 +120,7 @@ func (g *gpus) inUse() []preflight.GPU {
 				for _, p := range processes {
 					f.Processes = append(
 						f.Processes,
-						preflight.Process{
-							PID:     int(p.Pid),
-							Name:    nameOf(p.Pid),
-							UsedMiB: int64(p.UsedGpuMemory >> 20),
-						},
+						preflight.Process{PID: int(p.Pid), Name: nameOf(p.Pid), UsedMiB: int64(p.UsedGpuMemory >> 20)},
 					)
 				}
 			}
@@ -169,6 +136,14 @@ func nameOf(pid uint32) string {
 		return "(of another PID namespace)"
 	}
 	return strings.TrimSpace(string(comm))
+}
+
+// sysfs is where a simulated node has its own; empty on a real one.
+func (b *bundle) sysfs() string {
+	if b.simulated == "" {
+		return ""
+	}
+	return filepath.Join(b.simulated, "sys")
 }
 
 // inspect finds out all that decides whether a run may begin.
@@ -192,9 +167,8 @@ func (b *bundle) inspect(ctx context.Context) (preflight.Facts, *gpus) {
 		facts.Namespaces = errors.Join(facts.Namespaces, err)
 	}
 	b.cgroups = facts.Cgroups
-	if b.driver, facts.Driver = locate.Find(locate.Search{
-		FS: locate.Machine(), Root: b.driverRoot, Libraries: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")),
-	}); facts.Driver != nil {
+	b.driver, facts.Driver = driver.Find(b.driverRoot, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")))
+	if facts.Driver != nil {
 		return facts, nil
 	}
 	// NVML can hang on a sick GPU.
@@ -213,56 +187,18 @@ func (b *bundle) inspect(ctx context.Context) (preflight.Facts, *gpus) {
 		facts.LeftOut = append(facts.LeftOut, fmt.Sprintf("GPU %d is in MIG mode, switch it off (nvidia-smi -i %s -mig 0)",
 			p.Index, p.UUID))
 	}
-	facts.Cut = b.chooseCut(g)
+	if b.mayChangeMIG != "" {
+		if facts.Cut = migmode.Has(g.lib); facts.Cut == nil {
+			_, facts.Cut = migmode.Choose(b.mayChangeMIG, g.machine)
+		}
+	}
 	return facts, g
 }
 
-// facts are what the report says of the machine.
-func (b *bundle) facts(ctx context.Context, g *gpus) []report.Fact {
-	var kernel unix.Utsname
-	_ = unix.Uname(&kernel)
-	facts := []report.Fact{
-		{Name: "Driver under test", Value: b.version()},
-		{
-			Name:  "NVIDIA driver",
-			Value: fmt.Sprintf("%s, CUDA %s", g.machine.DriverVersion, g.machine.CUDADriverVersion),
-		},
-	}
-	for _, one := range g.machine.GPUs {
-		value := fmt.Sprintf(
-			"%s, %d MiB, compute capability %s, PCI %s",
-			one.ProductName,
-			one.MemoryMiB,
-			one.ComputeCapability,
-			one.PCIBusID,
-		)
-		if s, known := g.settings[one.UUID]; known {
-			value += fmt.Sprintf(", compute mode %s, MIG %s", computeMode(s.compute), migMode(s.mig))
-		}
-		if c := g.conditions[one.UUID]; c.Failure != "" {
-			value += ", does not answer as it should: " + c.Message
-		} else {
-			value += ", recovery action " + cmp.Or(string(c.Recovery), "not told")
-		}
-		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d", one.Index), Value: value})
-	}
-	for _, fault := range g.machine.Faults {
-		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d, left out", fault.Index), Value: fault.Message})
-	}
-	for _, l := range g.machine.Links {
-		facts = append(
-			facts,
-			report.Fact{
-				Name:  fmt.Sprintf("GPU %d to GPU %d", l.A, l.B),
-				Value: fmt.Sprintf("%s %d lanes, %d GB/s", l.Kind, l.Lanes, l.GBps),
-			},
-		)
-	}
-	facts = append(facts,
-		report.Fact{Name: "Driver's files", Value: b.files()},
-		report.Fact{Name: "Machine", Value: fmt.Sprintf("%s, kernel %s, %d processors, control groups %s",
-			osName(), unix.ByteSliceToString(kernel.Release[:]), runtime.NumCPU(), b.cgroups.Version())})
-	return append(facts, b.clusterFacts(ctx)...)
+// facts are what the report says of the run before its tests do.
+func (b *bundle) facts() []report.Fact {
+	return []report.Fact{{Name: "Driver under test", Value: b.version()}, {Name: "Driver's files", Value: b.files()},
+		{Name: "Control groups", Value: b.cgroups.Version()}}
 }
 
 // files says where the driver is; the directory of a simulated one means nothing to a
@@ -280,19 +216,6 @@ func (b *bundle) files() string {
 		where += ", no MPS control program"
 	}
 	return where
-}
-
-func osName() string {
-	content, err := os.ReadFile("/etc/os-release")
-	if err != nil {
-		return "Linux"
-	}
-	for line := range strings.Lines(string(content)) {
-		if name, found := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); found {
-			return strings.Trim(name, `"`)
-		}
-	}
-	return "Linux"
 }
 
 // summary is how the report calls the GPUs.

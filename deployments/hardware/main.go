@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command gpubundle is the program in the archive of `make gpu-bundle`: it brings up a
-// real cluster on a machine with NVIDIA GPUs, installs the driver as it is shipped, tries
-// every mode with CUDA programs in pods, and writes a report. What it has started it
+// real cluster on a machine with NVIDIA GPUs, installs the driver as it is shipped, runs
+// tests/suites/hardware on it, and writes a report. What it has started it
 // ends, and what it has changed on the machine it puts back.
 //
 // It is started by ./run, which unpacks what it needs (run.sh). docs/hardware.md is about
@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 )
 
 // Exit codes, beside 0.
@@ -65,7 +67,7 @@ func command() *cli.Command {
 		Name:  "run",
 		Usage: "try the GPU driver on this machine's GPUs, in a cluster of its own",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "payload", Hidden: true, Required: true, Destination: &o.payload},
+			&cli.StringFlag{Name: "payload", Hidden: true, Destination: &o.payload},
 			&cli.StringFlag{
 				Name:        "report",
 				Usage:       "`FILE` for the report, in Markdown",
@@ -111,10 +113,22 @@ func command() *cli.Command {
 			return o.absolute().run(ctx)
 		},
 		Commands: []*cli.Command{{
+			Name:  "report",
+			Usage: "make a report of what go test -json writes, of tests/suites/hardware on a cluster that is there",
+			Action: func(context.Context, *cli.Command) error {
+				tests, err := report.Read(os.Stdin, progress)
+				r := report.Report{GPUs: "GPUs", Started: time.Now(), Facts: tests.Facts, Tables: tests.Tables}
+				fmt.Print(r.Markdown())
+				if n := r.Count(report.Failed); n > 0 {
+					err = errors.Join(err, fmt.Errorf("%d checks have failed", n))
+				}
+				return err
+			},
+		}, {
 			Name:  "down",
 			Usage: "take down what a run has left that was killed",
 			Action: func(ctx context.Context, _ *cli.Command) error {
-				return newBundle(o.absolute()).takeDown(ctx)
+				return (&bundle{options: o.absolute()}).takeDown(ctx)
 			},
 		}},
 	}

@@ -37,7 +37,7 @@ GOWORK=off go build -buildvcs=false -o "$dir/simnode" ./tests/standins/sim/simno
 	--nvml "$dir/libnvidia-ml.so" --mps-control "$dir/mpsstandin"
 gcc -std=gnu11 -O2 -static -o "$root/usr/bin/nvidia-smi" deployments/hardware/testdata/smistandin.c
 library=$(readlink -f "$root/usr/lib/x86_64-linux-gnu/libcuda.so.1")
-gcc -std=gnu11 -O2 -fPIC -shared -Wl,-soname,libcuda.so.1 -o "$library" tests/suites/gpu/testdata/cudastandin.c
+gcc -std=gnu11 -O2 -fPIC -shared -Wl,-soname,libcuda.so.1 -o "$library" tests/suites/hardware/testdata/cudastandin.c
 
 # As on machines whose driver is in a folder of its own.
 mkdir -p "$root/usr/local/nvidia/bin"

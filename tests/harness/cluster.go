@@ -6,7 +6,8 @@
 //
 // Everything a test waits for is a condition with a deadline. The package has many small
 // files because it has one type, Cluster, whose methods are grouped by what they are
-// about.
+// about. The archive of tests/suites/hardware has to be small: with the tag "small" the package goes without files that
+// are linked with the scheduler's and kubelet's code, or with go-cmp, for which the linker keeps all methods.
 package harness
 
 import (
@@ -32,7 +33,8 @@ const ClusterDirEnv = "E2E_CLUSTER_DIR"
 
 // Cluster is the cluster under test. It is safe for concurrent use.
 type Cluster struct {
-	// Dir holds the cluster; DIR/nodes/NAME is the root directory of a node.
+	// Dir holds the cluster; DIR/nodes/NAME is the root directory of a node. Where it is empty, the node under test is
+	// this machine.
 	Dir    string
 	Client kubernetes.Interface
 	Config *rest.Config
@@ -73,10 +75,16 @@ func Open(ctx context.Context) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the cluster's directory: %w", err)
 	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
+	return OpenIn(ctx, dir, filepath.Join(dir, "kubeconfig"))
+}
+
+// OpenIn is Open for a cluster by its kubeconfig, whose nodes have their root directories below dir. Without a dir
+// the node under test is this machine.
+func OpenIn(ctx context.Context, dir, kubeconfig string) (*Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("no cluster in %s: `make e2e KEEP=1 RUN=PATTERN` leaves one up in .cluster-e2e: %w", dir, err)
+		return nil, fmt.Errorf("no cluster by %s: `make e2e KEEP=1 RUN=PATTERN` leaves one up in .cluster-e2e: %w",
+			kubeconfig, err)
 	}
 	// Parallel tests poll; the default of 5 requests a second would be what is
 	// measured.
@@ -93,7 +101,7 @@ func Open(ctx context.Context) (*Cluster, error) {
 // check makes sure that the cluster is up.
 func (c *Cluster) check(ctx context.Context) error {
 	if _, err := c.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err != nil {
-		return fmt.Errorf("the cluster in %s does not answer: %w", c.Dir, err)
+		return fmt.Errorf("the cluster at %s does not answer: %w", c.Config.Host, err)
 	}
 	return nil
 }

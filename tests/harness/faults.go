@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,7 +72,7 @@ func (c *Cluster) FreshPlugin(t *testing.T, node string) {
 func (c *Cluster) KillPlugin(t *testing.T, node string) (wait func()) {
 	t.Helper()
 	plugin := c.Plugin(t, node)
-	if err := pluginProcess(t, plugin).Kill(); err != nil {
+	if err := c.PluginProcess(t, plugin).Kill(); err != nil {
 		t.Fatalf("kill the plugin of node %s: %v", node, err)
 	}
 	return func() {
@@ -89,7 +90,8 @@ func (c *Cluster) WaitPluginAgain(t *testing.T, before *corev1.Pod) {
 	})
 }
 
-func pluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
+// PluginProcess finds the process of a plugin's pod.
+func (c *Cluster) PluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
 	t.Helper()
 	process, err := findProcess(func(cmdline, environ string) bool {
 		return cmdline == pluginProgram && strings.Contains(environ, "POD_UID="+string(plugin.UID)+"\x00")
@@ -191,12 +193,35 @@ func (c *Cluster) kubelet(t *testing.T, node string) *os.Process {
 		func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })].Address
 	kubelet, err := findProcess(func(cmdline, _ string) bool {
 		program, arguments, _ := strings.Cut(cmdline, "\x00")
-		return filepath.Base(program) == "kubelet" && strings.Contains(arguments, "--node-ip="+address+"\x00")
+		return filepath.Base(program) == "kubelet" &&
+			(c.Dir == "" || strings.Contains(arguments, "--node-ip="+address+"\x00"))
 	})
 	if err != nil {
 		t.Fatalf("the kubelet of node %s: %v", node, err)
 	}
 	return kubelet
+}
+
+// KillKubelet kills the kubelet of a node with SIGKILL, and waits until the one that is started in its place reports.
+func (c *Cluster) KillKubelet(t *testing.T, node string) {
+	t.Helper()
+	killed := time.Now().Truncate(time.Second)
+	if err := c.kubelet(t, node).Kill(); err != nil {
+		t.Fatalf("kill the kubelet of node %s: %v", node, err)
+	}
+	Eventually(t, "another kubelet of node "+node+" to report", func(ctx context.Context) error {
+		object, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range object.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue &&
+				condition.LastHeartbeatTime.After(killed) {
+				return nil
+			}
+		}
+		return errors.New("it has not")
+	})
 }
 
 // ReplacePlugin deletes the plugin's pod of a node and waits until another one

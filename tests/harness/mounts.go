@@ -22,7 +22,7 @@ func init() { runtime.LockOSThread() }
 // Root, who ignores the permissions of a directory, cannot write to it either.
 func (c *Cluster) ReadOnlyInPlugin(t *testing.T, node, dir string) (undo func()) {
 	t.Helper()
-	process := pluginProcess(t, c.Plugin(t, node))
+	process := c.PluginProcess(t, c.Plugin(t, node))
 	if err := remount(process.Pid, dir, unix.MS_RDONLY); err != nil {
 		t.Fatalf("make %s read-only in the plugin of node %s: %v", dir, node, err)
 	}

@@ -116,7 +116,7 @@ func (s *seenClaims) watch(ctx context.Context, client kubernetes.Interface, nam
 
 func (n *Namespace) cleanUp(t *testing.T) {
 	// The test's own context has ended by now.
-	ctx, cancel := context.WithTimeout(context.Background(), 2*Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*Patience)
 	defer cancel()
 	if t.Failed() {
 		t.Log(n.Describe(ctx))
@@ -141,7 +141,7 @@ func (n *Namespace) empty(ctx context.Context) error {
 		metav1.ListOptions{}); err != nil {
 		return fmt.Errorf("delete the pods of %s: %w", n.Name, err)
 	}
-	if err := Poll(ctx, Timeout, n.noPods); err != nil {
+	if err := Poll(ctx, Patience, n.noPods); err != nil {
 		return err
 	}
 	if err := n.Client.ResourceV1().ResourceClaims(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{},
@@ -177,7 +177,7 @@ func (n *Namespace) noPods(ctx context.Context) error {
 // CheckNothingLeft waits until no ResourceClaim is left in the namespace and no
 // node keeps anything of one.
 func (n *Namespace) CheckNothingLeft(ctx context.Context) error {
-	return Poll(ctx, Timeout, func(ctx context.Context) error {
+	return Poll(ctx, Patience, func(ctx context.Context) error {
 		claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

@@ -20,6 +20,9 @@ import (
 // a minute and a half, a DaemonSet's pods are replaced one after the other.
 const Timeout = 10 * time.Minute
 
+// Patience is how long Eventually waits. A suite that has minutes for all of its tests waits less than Timeout.
+var Patience = Timeout
+
 const pollInterval = 100 * time.Millisecond
 
 // Context is the test's or, when that has ended, for what is cleaned up, one that does not: what
@@ -32,10 +35,10 @@ func Context(t *testing.T) context.Context {
 }
 
 // Eventually waits until the condition returns nil, and fails the test with its
-// last error where that takes longer than Timeout.
+// last error where that takes longer than Patience.
 func Eventually(t *testing.T, what string, condition func(ctx context.Context) error) {
 	t.Helper()
-	Within(t, Timeout, what, condition)
+	Within(t, Patience, what, condition)
 }
 
 // Within is Eventually for what may take longer, or has to be there sooner.

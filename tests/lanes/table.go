@@ -134,7 +134,7 @@ status=0
 # The same tags everywhere: they are a part of what go vet keeps its findings by.
 for module in . tests/cluster tests/policies tests/chart tests/tools tests/suites/monitoring/prometheus \
 	deployments/container/cdi-hook deployments/release; do
-	(cd "$module" && GOGC=400 go vet -vettool="$BUILD/bin/lint" -tags e2e,gpu,cluster,` + buildTags + ` ./...) || status=1
+	(cd "$module" && GOGC=400 go vet -vettool="$BUILD/bin/lint" -tags e2e,hardware,cluster,` + buildTags + ` ./...) || status=1
 done
 exit "$status"`}}},
 		{Name: "unit", When: EveryChange, Takes: 9 * time.Minute,

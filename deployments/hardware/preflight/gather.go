@@ -41,7 +41,7 @@ func ReadCgroups() (Cgroups, error) {
 	return c, nil
 }
 
-// crowded says whether the group has processes of its own and may not hand controllers
+// crowded reports whether the group has processes of its own and may not hand controllers
 // down beside them. The machine's root may; it alone has no type.
 func crowded(tree string, handed []string) bool {
 	if _, err := os.Stat(filepath.Join(tree, "cgroup.type")); err != nil {

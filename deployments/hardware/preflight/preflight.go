@@ -50,9 +50,7 @@ type Facts struct {
 func Problems(f Facts) []string {
 	if f.UID != 0 {
 		// All else would only be a consequence.
-		return []string{
-			fmt.Sprintf("uid %d may not make namespaces, mounts and control groups: run it as root", f.UID),
-		}
+		return []string{fmt.Sprintf("uid %d may not make namespaces, mounts and control groups: run it as root", f.UID)}
 	}
 	var problems []string
 	add := func(format string, args ...any) {
@@ -62,10 +60,7 @@ func Problems(f Facts) []string {
 		add("the cluster of an earlier run is still up in %s: end it with ./run down", f.Earlier)
 	}
 	for _, k := range f.Kubelets {
-		add(
-			"a kubelet runs on this machine (process %d), whose pods may use the GPUs at any time: stop it first",
-			k.PID,
-		)
+		add("a kubelet runs on this machine (process %d), whose pods may use the GPUs at any time: stop it first", k.PID)
 	}
 	if f.FreeMiB < f.NeededMiB {
 		add(
@@ -92,12 +87,7 @@ func Problems(f Facts) []string {
 	}
 	for _, g := range f.GPUs {
 		if len(g.Processes) > 0 {
-			add(
-				"GPU %d (%s) is in use by %s: wait until they end, or end them",
-				g.Index,
-				g.Name,
-				enumerate(g.Processes),
-			)
+			add("GPU %d (%s) is in use by %s: wait until they end, or end them", g.Index, g.Name, enumerate(g.Processes))
 		}
 	}
 	return problems
@@ -171,9 +161,7 @@ func (c Cgroups) problems() []string {
 			),
 		}
 	case c.ReadOnly:
-		return []string{
-			"control groups cannot be made: they are mounted read-only, as in a container without privileges",
-		}
+		return []string{"control groups cannot be made: they are mounted read-only, as in a container without privileges"}
 	case c.Crowded:
 		return []string{
 			fmt.Sprintf(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns what a run on a machine's GPUs has shown into a document. Pure.
+// Package report turns what tests on a machine's GPUs have shown into a document. Pure.
 package report
 
 import (

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build hardware
+
+package hardware
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+// session is the cluster under test, and this machine, which is a node of it.
+type session struct {
+	*harness.Cluster
+	node, image string
+	driver      *driver.Driver
+	lib         nvml.Interface
+	machine     *gpu.Machine
+	// simulated is the driver root of a simulated node; empty for a real one.
+	simulated string
+}
+
+var here *session
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	// What usually takes seconds, with MPS daemons to start, or a kubelet that tries a claim again. There are minutes for
+	// all tests.
+	harness.Patience = 100 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var err error
+	if here, err = open(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "hardware tests:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+func open(ctx context.Context) (*session, error) {
+	s := &session{simulated: os.Getenv("GPUSHARE_SIMULATED"),
+		image: cmp.Or(os.Getenv("GPUSHARE_IMAGE"), "localhost/gpu-cuda:latest")}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	s.node = cmp.Or(os.Getenv("GPUSHARE_NODE"), host)
+	if os.Getenv(harness.ClusterDirEnv) != "" {
+		s.Cluster, err = harness.Open(ctx)
+	} else {
+		s.Cluster, err = harness.OpenIn(ctx, "", os.Getenv("KUBECONFIG"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.driver, err = driver.Find(cmp.Or(s.simulated, os.Getenv("GPUSHARE_DRIVER_ROOT")),
+		filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))); err != nil {
+		return nil, err
+	}
+	if s.lib, err = gpunvml.Open(ctx, gpunvml.OpenOptions{LibraryPath: s.driver.NVML}); err != nil {
+		return nil, err
+	}
+	s.machine, err = s.reader().Read(ctx)
+	if err == nil && len(s.machine.GPUs) == 0 {
+		err = fmt.Errorf("the driver lists no GPU that can be used, and left out %v", s.machine.Faults)
+	}
+	return s, err
+}
+
+// reader reads the GPUs as gpu-kubelet-plugin does.
+func (s *session) reader() *gpunvml.Reader {
+	sys := ""
+	if s.simulated != "" {
+		sys = filepath.Join(s.simulated, sim.SysDir)
+	}
+	return gpunvml.NewReader(s.lib, gpunvml.Options{SysFS: sys})
+}
+
+// gpu is the GPU that tests of one GPU are about.
+func (s *session) gpu() gpu.GPU { return s.machine.GPUs[0] }
+
+// mps is the directory that plugin and supervisor of the node share.
+func (s *session) mps() mps.Dir { return s.MPS(s.node) }
+
+// capMiB is the limit of a share of so many GiB.
+func (s *session) capMiB(units int64) int64 {
+	return (s.gpu().MemoryMiB - s.gpu().ReservedMiB) * units / s.gpu().MemoryUnits()
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build hardware
+
+package hardware
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// migGroups read how the GPUs could be cut into MIG instances, and cut the one that may be. That comes last, with none
+// of the driver's programs on the node while the mode is switched: whoever has a GPU open can keep it from changing.
+func migGroups(t *testing.T, label func(string)) []group {
+	t.Helper()
+	groups := []group{{name: "MIG, read only", trials: []trial{{name: "how the GPUs could be cut", run: migRead}}}}
+	asked := os.Getenv("GPUSHARE_MAY_CHANGE_MIG")
+	if asked == "" {
+		return groups
+	}
+	l, err := newLab(asked)
+	if err != nil {
+		return append(groups, group{name: "MIG GPU " + asked, needs: []need{err.Error}})
+	}
+	hide := here.Label(t, here.node, "type")
+	on, mode := []need{l.needsMode}, setting(t, "MIG_INSTANCES")
+	small := func(run func(*step, string)) func(*step) {
+		return l.cleared(func(s *step) { run(s, l.plan.small.Name) })
+	}
+	return append(groups, group{name: fmt.Sprintf("MIG GPU %d", l.Index), trials: []trial{
+		{name: "the driver lets go of the GPUs", run: func(s *step) { label("default"); withdraw(s, hide) }},
+		{name: "the mode", run: l.switchOn},
+		{name: "profiles and placements with MIG on", needs: on, run: l.compareProfiles},
+		{name: "an instance, made twice", needs: on, run: l.cleared(l.twice)},
+		{name: "instances next to each other", needs: on, run: l.cleared(l.beside)},
+		{name: "two profiles of one size", needs: on, run: l.cleared(l.pair)},
+		{name: "an instance of each profile", needs: on, run: l.cleared(l.each)},
+		{name: "the driver makes MIG instances for claims", needs: on, run: func(s *step) {
+			mode(s, "dynamic")
+			hide("")
+			here.Plugin(s.T, here.node)
+		}},
+		{name: "the GPU's places are offered", needs: on, run: small(l.offered)},
+		{name: "pods with a MIG instance", needs: on, run: small(l.twoPods)},
+		{name: "memory of an instance that is made again", needs: on, run: small(l.memoryAgain)},
+		{name: "an instance is destroyed under a CUDA program", needs: []need{l.needsMode, needsGPU},
+			run: small(l.destroyedInUse)},
+		{name: "gpu-kubelet-plugin is killed early on", needs: on, run: small(l.killed(someGI, noCI))},
+		{name: "gpu-kubelet-plugin is killed later", needs: on, run: small(l.killed(someCI, nothing))},
+		{name: "the MIG mode is put back", run: func(s *step) {
+			s.check("instances on the GPU, at the end", "0", fmt.Sprint(len(l.await(s, 0))), true)
+			withdraw(s, hide)
+			if err := migmode.PutBack(s.Context(), l.record); err != nil {
+				s.Fatal(err)
+			}
+			mode(s, "")
+			hide("")
+			here.Plugin(s.T, here.node)
+		}},
+	}})
+}
+
+// readLimit is how long a look at how the GPUs could be cut may take. It takes milliseconds.
+const readLimit = 30 * time.Second
+
+func migRead(s *step) {
+	proc := "/proc"
+	if here.simulated != "" {
+		proc = filepath.Join(here.simulated, "proc")
+	}
+	_, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
+		func() (struct{}, error) {
+			for _, r := range readMIG(here.lib, proc) {
+				row(s.T, r)
+			}
+			return struct{}{}, nil
+		})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// withdraw takes the node's part of the driver away, by the label that its DaemonSets leave nodes out for.
+func withdraw(s *step, hide func(string)) {
+	s.Helper()
+	hide("virtual-kubelet")
+	harness.Eventually(s.T, "the driver's pods to leave the node", func(ctx context.Context) error {
+		pods, err := here.Client.CoreV1().Pods(harness.PluginNamespace).List(ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/component in (gpu-kubelet-plugin, gpu-mps-supervisor)",
+			FieldSelector: "spec.nodeName=" + here.node})
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("%d are there", len(pods.Items))
+		}
+		return err
+	})
+}
+
+// setting changes a setting of gpu-kubelet-plugin, or takes it away; at the end of the tests it is what it was.
+func setting(t *testing.T, key string) func(s *step, value string) {
+	t.Helper()
+	maps := here.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
+	set := func(ctx context.Context, value string) error {
+		m, err := maps.Get(ctx, "gpu-kubelet-plugin", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			m.Name = "gpu-kubelet-plugin"
+			m, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}, metav1.CreateOptions{})
+		}
+		if err != nil {
+			return err
+		}
+		if m.Data == nil {
+			m.Data = map[string]string{}
+		}
+		if m.Data[key] = value; value == "" {
+			delete(m.Data, key)
+		}
+		_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+		return err
+	}
+	before := ""
+	if m, err := maps.Get(t.Context(), "gpu-kubelet-plugin", metav1.GetOptions{}); err == nil {
+		before = m.Data[key]
+	}
+	t.Cleanup(func() {
+		if err := set(harness.Context(t), before); err != nil {
+			t.Error(err)
+		}
+	})
+	return func(s *step, value string) {
+		s.Helper()
+		if value == "" {
+			value = before
+		}
+		if err := set(s.Context(), value); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// offered waits for the GPU's places, and for the class by which pods ask for them.
+func (l *lab) offered(s *step, profile string) {
+	prefix := fmt.Sprintf("gpu-%d-mig-", l.Index)
+	here.Devices(s.T, here.node, "have the GPU's places", func(devices []resourceapi.Device) error {
+		if !slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return strings.HasPrefix(d.Name, prefix) }) {
+			return fmt.Errorf("none of %d devices has a name that begins with %s", len(devices), prefix)
+		}
+		return nil
+	})
+	class := deviceclasses.ProfileClassName(profile)
+	harness.Eventually(s.T, "the DeviceClass "+class, func(ctx context.Context) error {
+		_, err := here.Client.ResourceV1().DeviceClasses().Get(ctx, class, metav1.GetOptions{})
+		return err
+	})
+}
+
+// instance makes the template of a claim for an instance of the profile.
+func (s *step) instance(profile string) {
+	s.Helper()
+	s.template("instance", resourceapi.DeviceRequest{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: deviceclasses.ProfileClassName(profile)}})
+}
+
+// await waits until the GPU has so many instances, and no others.
+func (l *lab) await(s *step, want int) (found []gpu.Instance) {
+	s.Helper()
+	harness.Eventually(s.T, fmt.Sprintf("%d MIG instances on the GPU", want), func(ctx context.Context) error {
+		var err error
+		if found, err = l.partitions.Instances(ctx, l.UUID); err == nil && len(found) != want {
+			err = fmt.Errorf("there are %d: %s", len(found), instances(found))
+		}
+		return err
+	})
+	return found
+}
+
+func instances(all []gpu.Instance) string {
+	var names []string
+	for _, i := range all {
+		names = append(names, strings.TrimSpace(i.Place()+" "+i.UUID))
+	}
+	return strings.Join(names, ", ")
+}
+
+// twoPods has two pods on the GPU at once: one with a claim, one in the words of NVIDIA's device plugin.
+func (l *lab) twoPods(s *step, profile string) {
+	resource := deviceclasses.ProfileResource(profile)
+	s.instance(profile)
+	s.start(fmt.Sprintf("pods with a claim for %s and with %s: 1", profile, resource),
+		pod{name: "claim", template: "instance"}, pod{name: "limit", limits: []string{resource, "1"}})
+	found := l.await(s, 2)
+	first, second := l.look(s, "claim", found), l.look(s, "limit", found)
+	s.check("UUIDs of the two", "different", first+", "+second, first != second)
+	for n, name := range []string{"claim", "limit"} {
+		s.clock()
+		s.ns.Delete(s.T, name)
+		left := fmt.Sprintf("%d left", len(l.await(s, 1-n)))
+		s.check("the pod is deleted, and its instance goes", left, left, true)
+	}
+}
+
+var migNode = regexp.MustCompile(`(?m)^(/dev/nvidia[0-9]+|/dev/nvidia-caps/\S+) `)
+
+// look checks what a pod's container has of its instance, and returns the instance's UUID.
+func (l *lab) look(s *step, pod string, there []gpu.Instance) string {
+	s.Helper()
+	its := l.of(s, pod, there)
+	out, err := s.ns.Exec(s.T, pod, "main", "devices")
+	if err != nil {
+		s.Fatal(err)
+	}
+	var has []string
+	for _, match := range migNode.FindAllStringSubmatch(out, -1) {
+		has = append(has, match[1])
+	}
+	slices.Sort(has)
+	want := l.nodes(s, its)
+	s.check("device nodes of GPUs and instances in the container", strings.Join(want, " "), strings.Join(has, " "),
+		slices.Equal(want, has))
+	count := s.cuda(pod, "count")
+	s.check("CUDA devices in the container", "devices 1", count, count == "devices 1")
+	const what = "the instance, as a CUDA program sees it"
+	v, expected := s.meminfo(pod), fmt.Sprintf("about %d MiB, %d SMs", its.MemoryMiB, its.SMCount)
+	if here.simulated != "" {
+		// The stand-in for CUDA knows of no instances.
+		s.seen(what, expected, v.String())
+	} else {
+		s.check(what, expected, v.String(),
+			v.totalMiB > its.MemoryMiB*9/10 && v.totalMiB <= its.MemoryMiB && v.sms == int64(its.SMCount))
+	}
+	return its.UUID
+}
+
+// of finds the instance that the status of a pod's claim names, which may come after the pod runs.
+func (l *lab) of(s *step, pod string, there []gpu.Instance) (found gpu.Instance) {
+	s.Helper()
+	harness.Eventually(s.T, "the instance in the status of the claim", func(ctx context.Context) error {
+		claim, err := s.claim(ctx, pod)
+		if err != nil {
+			return err
+		}
+		var data v1alpha1.DeviceStatus
+		if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
+			return fmt.Errorf("it tells of %d devices", len(claim.Status.Devices))
+		}
+		if err := json.Unmarshal(claim.Status.Devices[0].Data.Raw, &data); err != nil {
+			return err
+		}
+		at := slices.IndexFunc(there, func(i gpu.Instance) bool {
+			return len(data.GPUs) == 1 && i.UUID == data.GPUs[0].UUID
+		})
+		if at < 0 {
+			return fmt.Errorf("it names %+v, and the driver has %s", data.GPUs, instances(there))
+		}
+		found = there[at]
+		return nil
+	})
+	return found
+}
+
+// memoryAgain looks what is in memory of an instance that was destroyed and made again.
+func (l *lab) memoryAgain(s *step, profile string) {
+	const mib = "2048"
+	s.instance(profile)
+	s.start("pod with a claim for "+profile, pod{name: "first", template: "instance"})
+	first := l.await(s, 1)[0].Place()
+	answer := s.cuda("first", "alloc", mib)
+	s.check(fmt.Sprintf("allocation of %s MiB, filled", mib), granted, answer, answer == granted)
+	s.ns.Delete(s.T, "first")
+	l.await(s, 0)
+	s.start("pod with a claim for "+profile, pod{name: "second", template: "instance"})
+	second := l.await(s, 1)[0].Place()
+	s.seen(fmt.Sprintf("%s MiB that the pod before had filled, on %s and %s", mib, first, second), "0 bytes are not zero",
+		s.cuda("second", "leftover", mib))
+}
+
+// destroyedInUse asks for what must be refused: a program uses the instance.
+func (l *lab) destroyedInUse(s *step, profile string) {
+	s.instance(profile)
+	s.start("pod with a claim for "+profile, pod{name: "busy", template: "instance"})
+	found := l.await(s, 1)
+	// From when it is ready it has a context on the instance.
+	p, err := s.launch("busy", "main", "spin", "10")
+	if err != nil {
+		s.Fatal(err)
+	}
+	p.goOn()
+	err = l.partitions.Destroy(s.Context(), l.UUID, found[0].GI)
+	s.check("its instance is destroyed while a CUDA program runs", gpu.ErrInstanceInUse.Error(), fmt.Sprint(err),
+		errors.Is(err, gpu.ErrInstanceInUse))
+}
+
+// moment is when the plugin is killed: as soon as the GPU's instances are like that.
+type moment struct {
+	what string
+	is   func(instances, computed int) bool
+}
+
+var (
+	someGI  = moment{"as soon as the GPU instance is there", func(n, _ int) bool { return n > 0 }}
+	someCI  = moment{"as soon as the compute instance is there", func(_, n int) bool { return n > 0 }}
+	noCI    = moment{"as soon as the compute instance is gone", func(_, n int) bool { return n == 0 }}
+	nothing = moment{"as soon as the GPU instance is gone", func(n, _ int) bool { return n == 0 }}
+)
+
+// killed kills the plugin while it makes an instance, and again while it destroys it. In the end the pod runs and has
+// the only instance, and then nothing is left.
+func (l *lab) killed(making, destroying moment) func(*step, string) {
+	return func(s *step, profile string) {
+		s.instance(profile)
+		s.clock()
+		l.killWhen(s, making, func() { s.create(pod{name: "killed", template: "instance"}) })
+		s.ns.WaitRunning(s.T, "killed")
+		found := l.await(s, 1)
+		l.of(s, "killed", found)
+		s.check("gpu-kubelet-plugin is killed "+making.what, "the pod runs, with the only instance", instances(found), true)
+		s.clock()
+		l.killWhen(s, destroying, func() {
+			if err := here.Client.CoreV1().Pods(s.ns.Name).Delete(s.Context(), "killed", metav1.DeleteOptions{}); err != nil {
+				s.Fatal(err)
+			}
+		})
+		s.ns.Delete(s.T, "killed")
+		l.await(s, 0)
+		s.check("gpu-kubelet-plugin is killed "+destroying.what, "pod and instance are gone", "they are gone", true)
+	}
+}
+
+// killWhen does something, kills the plugin at a moment of it, and waits until its successor serves.
+func (l *lab) killWhen(s *step, when moment, do func()) {
+	s.Helper()
+	plugin := here.Plugin(s.T, here.node)
+	victim := here.PluginProcess(s.T, plugin)
+	do()
+	// The driver takes a second for an instance, so the moment lasts longer than it is until the next look.
+	const look = 10 * time.Millisecond
+	deadline := time.Now().Add(harness.Patience)
+	for range time.Tick(look) {
+		found, err := l.partitions.Instances(s.Context(), l.UUID)
+		computed := 0
+		for _, i := range found {
+			if i.UUID != "" {
+				computed++
+			}
+		}
+		if err == nil && when.is(len(found), computed) {
+			break
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("waited to kill the plugin %s, and the instances are %q (%v)", when.what, instances(found), err)
+		}
+	}
+	if err := victim.Kill(); err != nil {
+		s.Fatalf("kill gpu-kubelet-plugin: %v", err)
+	}
+	here.WaitPluginAgain(s.T, plugin)
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hardware
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
+	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/nvmllib"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+func results(rows []report.Row) map[report.Result]int {
+	n := map[report.Result]int{}
+	for _, r := range rows {
+		n[r.Result]++
+	}
+	return n
+}
+
+// What tells the same as a table is compared with that one, and is the same; each difference is a row of its own.
+func TestCompareMIG(t *testing.T) {
+	for _, table := range sim.MIGTables() {
+		told := sim.MIGTable(table)
+		for i := range told {
+			told[i].Name = "MIG " + told[i].Name
+		}
+		rows := compareMIG("GPU 0", told)
+		if n := results(rows); n[report.Passed] != len(told) || len(rows) != len(told) {
+			t.Errorf("%s: %+v", table, rows)
+		}
+	}
+	told := sim.MIGTable("h100-80")
+	told[0].SMs++
+	told[1].Starts = []int{0, 2}
+	told = told[:len(told)-1]
+	extra := told[2]
+	extra.Enum = 40
+	rows := compareMIG("GPU 0", append(told, extra))
+	var differ []string
+	for _, r := range rows {
+		if r.Result != report.Passed {
+			differ = append(differ, r.Granted+" → "+r.Observed)
+		}
+		if !strings.Contains(r.What, "h100-80") {
+			t.Errorf("compared with another table: %s", r.What)
+		}
+	}
+	if len(differ) != 4 {
+		t.Errorf("%d differences, want 4: %q", len(differ), differ)
+	}
+}
+
+func TestMinors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mig-minors")
+	if row := minors(path); row.Result != report.Seen || !strings.Contains(row.Observed, "no such file") {
+		t.Errorf("no file: %+v", row)
+	}
+	for content, want := range map[string]report.Result{
+		sim.MIGMinors(): report.Passed,
+		strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1): report.Seen,
+		"config 1\n": report.Seen,
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if row := minors(path); row.Result != want {
+			t.Errorf("%+v, want %s", row, want)
+		}
+	}
+}
+
+// What a library tells, with MIG on and off: the double's own is the double's table. No process can open two
+// libraries, so one machine has all kinds.
+func TestReadMIG(t *testing.T) {
+	library, err := nvmllib.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", "migx4.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Models["none"] = spec.Models["a100-80"]
+	none := spec.Models["none"]
+	none.MIG, none.MIGProfiles = false, ""
+	spec.Models["none"] = none
+	spec.GPUs[3].Model = "none"
+	dir := t.TempDir()
+	path, err := spec.WriteNVML(dir, library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := gpunvml.Open(t.Context(), gpunvml.OpenOptions{LibraryPath: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := readMIG(lib, dir)
+	said := map[string]string{}
+	for _, r := range rows {
+		said[r.What] = r.Observed
+	}
+	for what, want := range map[string]string{
+		"GPU 0 in NVML's order: MIG mode":                                         "on, on after a reset",
+		"GPU 2 in NVML's order: MIG mode":                                         "off, off after a reset",
+		"GPU 3 in NVML's order: MIG mode":                                         "Not Supported",
+		"GPU 2 in NVML's order: MIG mode is switched without a reset (field 184)": "0",
+		"GPU 2 in NVML's order: profiles":                                         "7, NVML numbers them below 18",
+	} {
+		if got := said[what]; !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	// Three GPUs of seven profiles each; there is no mig-minors.
+	if n := results(rows); n[report.Passed] != 21 {
+		t.Errorf("%d rows are the same as the double's, want 21: %+v", n[report.Passed], rows)
+	}
+}

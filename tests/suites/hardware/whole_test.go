@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build hardware
+
+package hardware
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// whole starts a pod with a claim for so many GPUs.
+func (s *step) whole(what string, count int, p pod) {
+	s.Helper()
+	p.template = p.name
+	s.template(p.name, harness.Exclusive("gpu", int64(count)))
+	s.start(what, p)
+}
+
+// wholeGPU also shows first whether CUDA runs in containers at all.
+func wholeGPU(s *step) {
+	s.whole("pod with a claim for a GPU", 1, pod{name: "whole"})
+	s.hasGPUs("whole", 1)
+	// The program says on standard error where it had to look for the library.
+	p, err := s.launch("whole", "main", "meminfo")
+	if err != nil {
+		s.Fatal(err)
+	}
+	found := "by the loader"
+	if _, note, ok := strings.Cut(p.messages.String(), "libcuda.so.1 found by its path"); ok {
+		found = "only by its path" + note
+	}
+	s.check("libcuda.so.1 in the container", "by the loader", found, found == "by the loader")
+	answer, err := p.next()
+	if err != nil {
+		s.Fatal(err)
+	}
+	v, memory := s.view(answer), here.gpu().MemoryMiB
+	s.check("memory, as a CUDA program sees it", fmt.Sprintf("about %d MiB", memory), v.String(),
+		v.totalMiB > memory*9/10 && v.totalMiB <= memory)
+	answer = s.cuda("whole", "alloc", fmt.Sprint(memory*8/10))
+	s.check(fmt.Sprintf("allocation of %d MiB", memory*8/10), granted, answer, answer == granted)
+	v = s.spin(3, "whole")[0]
+	s.check("a kernel runs", "kernels/s", v.String(), v.rate > 0)
+}
+
+var smiLine = regexp.MustCompile(`(?m)^GPU [0-9]+: .*$`)
+
+func smiInContainer(s *step) {
+	s.whole("pod with a claim for a GPU", 1, pod{name: "smi"})
+	out, err := s.exec("smi", "", "nvidia-smi", "-L")
+	if err != nil {
+		s.Fatalf("nvidia-smi: %v: %s", err, out)
+	}
+	lines := smiLine.FindAllString(out, -1)
+	s.check("nvidia-smi -L in the container", "1 GPU", strings.Join(lines, "; "), len(lines) == 1)
+}
+
+// healthShown is what a user sees of a GPU's health. No GPU is broken for it.
+func healthShown(s *step) {
+	s.whole("pod with a claim for a GPU", 1, pod{name: "health"})
+	s.clock()
+	var shown string
+	harness.Eventually(s.T, "the health in the pod's status", func(ctx context.Context) error {
+		p, err := here.Client.CoreV1().Pods(s.ns.Name).Get(ctx, "health", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var all []string
+		for _, container := range p.Status.ContainerStatuses {
+			for _, allocated := range container.AllocatedResourcesStatus {
+				for _, r := range allocated.Resources {
+					all = append(all, string(r.Health))
+				}
+			}
+		}
+		if shown = strings.Join(all, ", "); shown == "" || strings.HasPrefix(shown, "Unknown") {
+			return fmt.Errorf("it shows %q", shown)
+		}
+		return nil
+	})
+	s.check("health in the pod's status", "Healthy", shown, shown == "Healthy")
+}
+
+func otherUser(s *step) {
+	s.whole("pod of uid 1000", 1, pod{name: "user", uid: 1000})
+	s.runs("CUDA program of uid 1000", "user")
+}
+
+func extendedResource(s *step) {
+	s.start("pod with nvidia.com/gpu: 1", pod{name: "limit", limits: []string{"nvidia.com/gpu", "1"}})
+	s.hasGPUs("limit", 1)
+	s.runs("CUDA program", "limit")
+}
+
+func waitsForGPU(s *step) {
+	all := len(here.machine.GPUs)
+	s.whole(fmt.Sprintf("pod with all %d GPUs", all), all, pod{name: "all"})
+	s.hasGPUs("all", all)
+	s.template("next", harness.Exclusive("gpu", 1))
+	s.create(pod{name: "next", template: "next"})
+	s.check("the next pod, while they are in use", "waits", s.ns.WaitUnschedulable(s.T, "next", " "), true)
+	s.clock()
+	s.ns.Delete(s.T, "all")
+	s.ns.WaitRunning(s.T, "next")
+	s.check("the next pod, when they are free", "Running", "Running", true)
+}
+
+// linkedGPUs asks as demo/topology/two-GPUs.yaml does: for the best set, or for any two.
+func linkedGPUs(s *step) {
+	s.template("two", resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "linked", DeviceClassName: "linked-2." + harness.TopologyClass,
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+		{Name: "any", DeviceClassName: "single." + harness.TopologyClass,
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2},
+	}})
+	s.start("pod with two GPUs", pod{name: "two", template: "two"})
+	s.hasGPUs("two", 2)
+	s.seen("devices of the claim", "the best-linked two GPUs", s.devices("two"))
+	s.runs("CUDA program", "two")
+}
