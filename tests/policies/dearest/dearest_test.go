@@ -29,7 +29,7 @@ func searched(t *testing.T, files, nodes []string, of kinds, seed uint64, tries 
 		t.Fatal(err)
 	}
 	s := &search{server: server, limits: newLimits(nil), targets: all, kinds: of, labels: labels, seed: seed,
-		tries: tries}
+		tries: tries, most: most}
 	var dearest *found
 	s.run(func(f *found) {
 		if dearest == nil || f.cost.dearer(dearest.cost) {
