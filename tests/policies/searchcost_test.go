@@ -155,6 +155,7 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 func TestClaimsThatAreSearchedForLong(t *testing.T) {
 	s := costly(t)
 	never := where("false")
+	four := []resourceapi.DeviceRequest{firstOf("a", "share", "share", "share", "share")}
 	alternatives := firstOf("a", "share", "cgpu", "mps", "share", "share", "share", "share", "share")
 	for name, tc := range map[string]struct {
 		claim resourceapi.DeviceClaim
@@ -179,6 +180,8 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			alternatives}, of(1, "share")), "independently"},
 		"alternatives on one GPU": {together(claimFor([]resourceapi.DeviceRequest{alternatives,
 			alternatives, alternatives, alternatives, alternatives})), "it may have 32"},
+		"alternatives among many requests on one GPU": {together(claimFor(of(3, "share"), four, of(3, "share"), four,
+			of(3, "share"), four, of(3, "share"))), "independently"},
 		"an administrator's class": {claimFor(of(2, "any.example.com"), of(1, "any.example.com",
 			never)), "independently"},
 		"topology of any size": {claimFor(of(2, "topology"), of(1, "topology", never)),
