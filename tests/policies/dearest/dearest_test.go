@@ -71,8 +71,8 @@ func TestFindsWhatNothingBounds(t *testing.T) {
 		"containers' resources":              {"a100x8 share empty", "containers", 3},
 		"containers' resources, dynamic":     {"a100x8 dynamic empty", "containers", 3},
 		"loops in selectors":                 {"a100x8 share empty", "loops", 2},
-		"regular expressions":                {"a100x16 share empty", "strings", 1},
-		"selectors that have to be compiled": {"a100x8 dynamic empty", "compiling,alternatives", 1},
+		"regular expressions":                {"a100x16 share empty", "strings", 2},
+		"selectors that have to be compiled": {"a100x8 dynamic empty", "compiling,alternatives", 6},
 		"requests beside shares elsewhere":   {"a100x8 share empty, 2000 shares elsewhere", "requests,amounts", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestNothingDearIsAdmitted(t *testing.T) {
 	}
 	nodes := []string{"a100x8 share empty", "a100x16 share half taken, 2000 shares elsewhere", "a100x8 dynamic empty",
 		"dgx1 topology empty", "a100x8-mig exclusive empty", "a100x16 exclusive fragmented"}
-	f := searched(t, files, nodes, nil, 1, 600, false)
+	f := searched(t, files, nodes, nil, 1, 500, false)
 	if f == nil {
 		t.Fatal("no pod is admitted")
 	}
