@@ -113,8 +113,7 @@ func TestMigrationRefusesNobody(t *testing.T) {
 	for _, document := range strings.Split(build(t, "options/migration"), "\n---\n") {
 		switch {
 		case !strings.Contains(document, "AdmissionPolicyBinding\n"):
-		case strings.Contains(document, "policyName: gpushare-legacy-refuse"),
-			strings.Contains(document, "policyName: gpushare-legacy-node-name"):
+		case strings.Contains(document, "policyName: gpushare-legacy-refuse"):
 			t.Errorf("pods are refused by\n%s", document)
 		case strings.Contains(document, "policyName: gpushare-legacy-convert"),
 			strings.Contains(document, "policyName: gpushare-legacy-cpuset"),
@@ -128,8 +127,8 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			}
 		}
 	}
-	if converts != 8 {
-		t.Errorf("%d bindings convert pods or tell of it, want 8", converts)
+	if converts != 7 {
+		t.Errorf("%d bindings convert pods or tell of it, want 7", converts)
 	}
 }
 

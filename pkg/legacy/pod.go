@@ -70,9 +70,9 @@ func OfSystem(namespace string) bool {
 		namespace == corev1.NamespaceNodeLease
 }
 
-// OfPod is what a pod that Asks is converted to by the policies gpushare-legacy-convert and
-// gpushare-legacy-refuse; an error says, in the words of the latter, why they refuse it. It
-// does not look at who is left alone. CPUs of a container's own are another policy's.
+// OfPod is what a pod that Asks is converted to by the policy gpushare-legacy-convert; an
+// error tells in its words why it cannot be. It does not look at who is left alone. CPUs of
+// a container's own are another policy's.
 func OfPod(pod *corev1.Pod) (Request, error) {
 	all := askedOf(pod)
 	for _, a := range all {

@@ -165,7 +165,7 @@ func (c Container) validate(kind Kind, count int64) error {
 }
 
 // Searchable returns an error for whoever writes the pod if the scheduler cannot look for so many GPUs while all pods
-// wait. The policy gpushare-legacy-refuse says the same, except in namespaces with v1alpha1.LabelCostlyClaims.
+// wait. The policy gpushare-legacy-convert says the same, except in namespaces with v1alpha1.LabelCostlyClaims.
 func (r Request) Searchable() error {
 	var gpus, most int64
 	for _, c := range r.Containers {

@@ -108,14 +108,15 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 		"four shares of one size": claimFor(of(4, "share", memory("2Gi"))),
 		"four shares, largest first": claimFor(of(1, "mps", memory("8Gi")), of(2, "mps", memory("4Gi")), of(1,
 			"mps", memory("1Gi"))),
-		"two shares of any size":     claimFor(of(1, "cgpu", memory("1Gi")), of(1, "cgpu", memory("4Gi"))),
-		"a whole GPU and a share":    claimFor(of(1, "exclusive"), of(1, "share", memory("1Gi"))),
-		"eight whole GPUs":           claimFor(of(1, "exclusive", count(8))),
-		"eight of a model":           claimFor(of(1, "exclusive.nvidia-a10", count(8))),
-		"eight of any mode":          claimFor(of(1, "gpu", count(8))),
-		"all GPUs of a node":         claimFor(of(1, "exclusive", all())),
-		"thirteen":                   claimFor(of(1, "share", count(13), memory("1Gi"))),
-		"sixteen on a topology node": claimFor(of(1, "single.topology", count(16))),
+		"two shares of any size":              claimFor(of(1, "cgpu", memory("1Gi")), of(1, "cgpu", memory("4Gi"))),
+		"a whole GPU and a share":             claimFor(of(1, "exclusive"), of(1, "share", memory("1Gi"))),
+		"seven whole GPUs, each in a request": claimFor(of(7, "exclusive")),
+		"eight whole GPUs":                    claimFor(of(1, "exclusive", count(8))),
+		"eight of a model":                    claimFor(of(1, "exclusive.nvidia-a10", count(8))),
+		"eight of any mode":                   claimFor(of(1, "gpu", count(8))),
+		"all GPUs of a node":                  claimFor(of(1, "exclusive", all())),
+		"thirteen":                            claimFor(of(1, "share", count(13), memory("1Gi"))),
+		"sixteen on a topology node":          claimFor(of(1, "single.topology", count(16))),
 		"sixteen, in two requests": claimFor(of(1, "exclusive", count(8),
 			where(`device.attributes["gpu.aliyun.com"].index >= 8`)), of(1, "exclusive", count(8))),
 		"a share of each of eight GPUs": claimFor(of(1, "share", count(8), memory("1Gi"))),
@@ -138,6 +139,7 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 		"selectors": claimFor(of(1, "share",
 			where(`device.attributes["gpu.aliyun.com"].?model.orValue("") in ["NVIDIA A10 (24GB)", "x"]`,
 				`device.attributes["gpu.aliyun.com"].?productName.orValue("").startsWith("NVIDIA")`,
+				`device.attributes["gpu.aliyun.com"].?productName.orValue("").matches("^NVIDIA (A10|A100|H100|H800|L40S)( |$)")`,
 				`device.capacity["gpu.aliyun.com"].memory.compareTo(quantity("8Gi")) >= 0`))),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,6 +155,7 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 func TestClaimsThatAreSearchedForLong(t *testing.T) {
 	s := costly(t)
 	never := where("false")
+	four := []resourceapi.DeviceRequest{firstOf("a", "share", "share", "share", "share")}
 	alternatives := firstOf("a", "share", "cgpu", "mps", "share", "share", "share", "share", "share")
 	for name, tc := range map[string]struct {
 		claim resourceapi.DeviceClaim
@@ -177,6 +180,8 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			alternatives}, of(1, "share")), "independently"},
 		"alternatives on one GPU": {together(claimFor([]resourceapi.DeviceRequest{alternatives,
 			alternatives, alternatives, alternatives, alternatives})), "it may have 32"},
+		"alternatives among many requests on one GPU": {together(claimFor(of(3, "share"), four, of(3, "share"), four,
+			of(3, "share"), four, of(3, "share"))), "independently"},
 		"an administrator's class": {claimFor(of(2, "any.example.com"), of(1, "any.example.com",
 			never)), "independently"},
 		"topology of any size": {claimFor(of(2, "topology"), of(1, "topology", never)),
@@ -196,6 +201,12 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			where(`optional.of("a").optMap(x, x + x).orValue("") != ""`))), "calls of()"},
 		"many selectors": {claimFor(of(1, "share", where("1 == 1", "2 == 2", "3 == 3",
 			"4 == 4", "5 == 5"))), "4 in a request"},
+		"a regular expression that is written out": {claimFor(of(1, "share",
+			where(`device.driver.matches("((.*)*){107}z")`))), "no repetition such as {2}"},
+		"a long regular expression": {claimFor(of(1, "share",
+			where(`"`+strings.Repeat("a", 60)+`".matches("`+strings.Repeat("a*", 30)+`")`))), "128 characters at most"},
+		"regular expressions of MIG instances": {claimFor(of(1, "1g.10gb.mig", where(`device.driver.matches("a")`,
+			`device.driver.matches("b")`, `device.driver.matches("c")`))), "of which 8 for MIG instances"},
 		"a loop in an administrator's class' claim": {claimFor(of(1, "any.example.com",
 			where(`[1].exists(x, x == 1)`))), "calls exists()"},
 	} {

@@ -55,6 +55,14 @@ func claimTemplate(name string, claim resourceapi.DeviceClaim) *resourceapi.Reso
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: claim}}}
 }
 
+// allOf asks for all devices of each of a request's alternatives.
+func allOf(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+	for i := range r.FirstAvailable {
+		r.FirstAvailable[i].AllocationMode = resourceapi.DeviceAllocationModeAll
+	}
+	return r
+}
+
 // A pod with several claims is refused if its templates are there, and its claims if it is.
 func TestClaimsOfOnePod(t *testing.T) {
 	specs := map[string]resourceapi.DeviceClaim{
@@ -70,6 +78,7 @@ func TestClaimsOfOnePod(t *testing.T) {
 		"four-tied": together(claimFor(of(4, "share", memory("1Gi")))),
 		"nics":      claimFor(of(8, "nic.example.com")),
 		"own":       claimFor(of(1, "any.example.com")),
+		"either":    claimFor([]resourceapi.DeviceRequest{allOf(firstOf("a", "share", "exclusive"))}),
 		"own-eight": claimFor(of(2, "any.example.com")),
 		"named-one": claimFor(of(1, "share")), "named-four": claimFor(of(4, "share")),
 	}
@@ -91,6 +100,9 @@ func TestClaimsOfOnePod(t *testing.T) {
 		"three, for a share each": {claims: []string{"one", "four-tied", "named-one"}},
 		"five of one template":    {claims: []string{"one", "one", "one", "one", "one"}},
 		"six of one template": {claims: []string{"one", "one", "one", "one", "one", "one"},
+			refused: true},
+		"two, for all GPUs in either way": {claims: []string{"either", "either"}},
+		"six, for all GPUs in either way": {claims: []string{"either", "either", "either", "either", "either", "either"},
 			refused: true},
 		"four, of several":                     {claims: []string{"one", "one", "one", "four-tied"}, refused: true},
 		"two, for four shares":                 {claims: []string{"one", "four"}, refused: true},
@@ -189,7 +201,10 @@ func TestGPUsOfContainers(t *testing.T) {
 		"four containers with two": {resource: "nvidia.com/gpu", amounts: []string{"2", "2", "2", "2"}},
 		"four containers with a share": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1",
 			"1", "1"}},
-		"five containers": {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1"}},
+		"five containers":  {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1"}},
+		"seven containers": {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1", "1", "1"}},
+		"seven containers with a share": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1",
+			"1", "1", "1", "1"}, refused: true},
 		"eight containers": {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1",
 			"1", "1", "1"}, refused: true},
 		"sixteen GPUs": {resource: "nvidia.com/gpu", amounts: []string{"16"}, refused: true},

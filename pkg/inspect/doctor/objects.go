@@ -45,12 +45,12 @@ var (
 		"gpushare-legacy-cpuset-claims", "gpushare-legacy-elastic", "gpushare-legacy-gang", "gpushare-legacy-scheduler",
 	}
 	legacyValidating = []string{
-		"gpushare-legacy-elastic-advice", "gpushare-legacy-elastic-refuse", "gpushare-legacy-first-tries",
-		"gpushare-legacy-lost-claims", "gpushare-legacy-node-name", "gpushare-legacy-refuse",
+		"gpushare-legacy-elastic-advice", "gpushare-legacy-first-tries", "gpushare-legacy-lost-claims",
+		"gpushare-legacy-refuse",
 	}
 	// migrationLeavesOut are those that nothing binds while nodes move from device plugins: no pod
 	// is refused then (docs/migrate.md).
-	migrationLeavesOut = []string{"gpushare-legacy-node-name", "gpushare-legacy-refuse"}
+	migrationLeavesOut = []string{"gpushare-legacy-refuse"}
 )
 
 // classes looks for DeviceClasses that are missing or changed.

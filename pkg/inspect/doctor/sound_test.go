@@ -30,7 +30,7 @@ func migrating(s *doctor.Snapshot) {
 		{Name: "REQUIRED_NODE_LABEL", Value: "gpu.aliyun.com/migrated"}}}}
 	var kept []*admissionv1.ValidatingAdmissionPolicyBinding
 	for _, b := range s.ValidatingBindings {
-		if b.Name != "gpushare-legacy-refuse" && b.Name != "gpushare-legacy-node-name" {
+		if b.Name != "gpushare-legacy-refuse" {
 			kept = append(kept, b)
 		}
 	}

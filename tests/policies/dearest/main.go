@@ -106,7 +106,7 @@ func (o *options) search(ctx context.Context) (*search, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &search{server: server, limits: newLimits(labels), targets: all, kinds: listed(o.kinds),
+	return &search{most: most, server: server, limits: newLimits(labels), targets: all, kinds: listed(o.kinds),
 		labels: mentioned, seed: o.seed}, nil
 }
 

@@ -34,6 +34,8 @@ type search struct {
 	// until is when it ends; tries likewise, if there is no time.
 	until time.Time
 	tries int
+	// most is the work after which a try is ended.
+	most time.Duration
 
 	random *rand.Rand
 	made   map[*target]*resources
@@ -147,7 +149,7 @@ func (s *search) try(c *candidate, t *target, least time.Duration) (cost, bool) 
 	if len(claims) == 0 {
 		return cost{}, false
 	}
-	of := measure(t, claims, most)
+	of := measure(t, claims, s.most)
 	// An error ends the pod's scheduling at its first node.
 	return of, of.ended || of.err == nil && of.took() > least
 }
@@ -197,7 +199,7 @@ func (s *search) costOf(c *candidate, t *target, times int) (least cost, ok bool
 		return cost{}, false
 	}
 	for i := range times {
-		if now := measure(t, claims, most); i == 0 || least.cpu > now.cpu {
+		if now := measure(t, claims, s.most); i == 0 || least.cpu > now.cpu {
 			least = now
 		}
 		if !least.ended && least.err != nil {

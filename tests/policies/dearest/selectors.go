@@ -73,6 +73,9 @@ func selector(random *rand.Rand, w words, kinds kinds) string {
 	pattern := pick("(a|aa){%d}b", "(a?){%d}b", "(.*,){%d}b", "((.*)*){%d}z", "(a{1,30}){%d}b", "([a-z]|a.){%d}$",
 		"(x+x+)+y{%d}", "(\\\\w|.|a){%d}z")
 	pattern = fmt.Sprintf(pattern, 1+random.IntN(1000))
+	if random.IntN(2) == 0 {
+		pattern = strings.Repeat(pick("a*", "(a*)*", "a?", "."), 1+random.IntN(1<<random.IntN(10))) + "z"
+	}
 	strange := []string{
 		fmt.Sprintf(`!%q.matches("%s")`, text(5000), pattern),
 		fmt.Sprintf(`%q.find("%s") == ""`, text(5000), pattern),

@@ -46,8 +46,7 @@ files/deployments/options/{{ kebabcase $option }}
 {{- define "gpushare.leftOut" -}}
 {{- $name := .object.metadata.name -}}
 {{- if .values.options.migration -}}
-{{- if and (eq .object.kind "ValidatingAdmissionPolicyBinding")
-      (has $name (list "gpushare-legacy-refuse" "gpushare-legacy-node-name")) }}true{{ end -}}
+{{- if and (eq .object.kind "ValidatingAdmissionPolicyBinding") (eq $name "gpushare-legacy-refuse") }}true{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -104,7 +103,7 @@ files/deployments/options/{{ kebabcase $option }}
 
 {{/* Not empty for the bindings that a migration restricts to namespaces that ask for it. */}}
 {{- define "gpushare.onlyWhereAsked" -}}
-{{- if and (eq .kind "ValidatingAdmissionPolicyBinding") (regexMatch "^gpushare-legacy-elastic-" .metadata.name) -}}
+{{- if and (eq .kind "ValidatingAdmissionPolicyBinding") (eq .metadata.name "gpushare-legacy-elastic-advice") -}}
 true
 {{- else if and (eq .kind "MutatingAdmissionPolicyBinding")
       (regexMatch "^gpushare-legacy-(convert|cpuset(-claims)?|elastic|gang|scheduler)$" .metadata.name) -}}

@@ -193,6 +193,9 @@ const (
 	// AnnotationLegacyRequest holds what the pod's containers asked for, as a JSON
 	// object of resource lists by the container's name.
 	AnnotationLegacyRequest = "gpu.aliyun.com/legacy-request"
+	// AnnotationNotConverted says of a pod that asks in the manner of ACK why it cannot be converted: with these words it
+	// is refused, but during a migration (docs/migrate.md).
+	AnnotationNotConverted = "gpu.aliyun.com/not-converted"
 	// AnnotationNVIDIARequest holds how many GPUs the pod's containers asked for by
 	// nvidia.com/gpu where that became a claim, as a JSON object by the container's name.
 	AnnotationNVIDIARequest = "gpu.aliyun.com/nvidia-request"
