@@ -51,9 +51,6 @@ const (
 	alikeFor = 10 * time.Second
 	// nodesMost is how many nodes are looked at for a pod at one time: the next look goes on with others.
 	nodesMost = 50
-	// effortMost is the effort, in nodes, to look for room for a pod at one time: the allocator's
-	// search is exhaustive, and one pod's claims must not keep all others waiting.
-	effortMost = 20
 	// compiledMost is how many compiled CEL expressions are kept.
 	compiledMost = 100
 )

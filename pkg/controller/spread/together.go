@@ -77,25 +77,13 @@ func groupOf(pod *corev1.Pod) string {
 	return gang.Name
 }
 
-// seeker is a pod that wants room, its claims for GPUs that are not allocated, and where it can be:
-// where it wants to, and where others of its claims have devices.
-type seeker struct {
-	pod    *corev1.Pod
-	claims []*resourceapi.ResourceClaim
-	may    scheduling.Where
-}
-
-// seekers are those of the pods that have claims for GPUs that are not allocated; none where a claim
+// seekers are those of the pods that have claims for GPUs that are not allocated, and their claims; none where a claim
 // is not there yet.
-func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]*seeker, error) {
-	var all []*seeker
+func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]scheduling.Pod, error) {
+	var all []scheduling.Pod
 	for _, pod := range pods {
 		claims, made, err := podstate.Claims(ctx, t.Client, pod)
 		if err != nil || !made {
-			return nil, err
-		}
-		may, err := scheduling.Possible(pod, claims)
-		if err != nil {
 			return nil, err
 		}
 		// Of CPUs, and devices of other drivers, only the scheduler knows how many are free.
@@ -106,10 +94,10 @@ func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]*seeker, er
 			legacy.PruneConstraints(spec)
 		}
 		claims = slices.DeleteFunc(claims, func(c *resourceapi.ResourceClaim) bool {
-			return c.Status.Allocation != nil || len(c.Spec.Devices.Requests) == 0
+			return isWaiting(c) && len(c.Spec.Devices.Requests) == 0
 		})
-		if len(claims) > 0 {
-			all = append(all, &seeker{pod, claims, may})
+		if slices.ContainsFunc(claims, isWaiting) {
+			all = append(all, scheduling.Pod{Pod: pod, Claims: claims})
 		}
 	}
 	return all, nil
