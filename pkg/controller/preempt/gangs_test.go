@@ -67,7 +67,7 @@ func TestGangsAreVictims(t *testing.T) {
 				test.change(s)
 			}
 			s.gang(test.least)
-			node, victims, why := s.victims(1, wishes(podOf("p", 9, on("n1")), "gpu"))
+			node, victims, why := s.victims(wishes(podOf("p", 9, on("n1")), "gpu"))
 			slices.Sort(victims)
 			if got := strings.Join(append([]string{node}, victims...), " "); why != "" || got != test.want {
 				t.Errorf("%s (%s), want %s", got, why, test.want)
@@ -109,7 +109,7 @@ func TestSizeOfGangs(t *testing.T) {
 				s.runs([]string{"n1", "n2"}[i/40], podOf(fmt.Sprint("g", i), 1, inGroup), test.share)
 			}
 			s.gang(test.least)
-			_, victims, _ := s.victims(1, wishes(podOf("p", 9, on("n1")), "7Gi"))
+			_, victims, _ := s.victims(wishes(podOf("p", 9, on("n1")), "7Gi"))
 			if len(victims) != test.want {
 				t.Errorf("victims %v, want %d", victims, test.want)
 			}

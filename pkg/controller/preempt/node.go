@@ -75,6 +75,8 @@ type wish struct {
 	// requests are its resources; byClass says which of them a DeviceClass hands out.
 	requests corev1.ResourceList
 	byClass  func(corev1.ResourceName) bool
+	// where is where it can be, whatever is there; nil where that is not known.
+	where scheduling.Where
 	// keptOff are the pods that keep it off nodes.
 	keptOff keptOff
 }

@@ -84,9 +84,9 @@ var errRoom = errors.New("there is room")
 
 // option finds the victims of a node without which the pod fits there; nil where there are
 // none, or none that cost less than the best of other nodes. leaves says who is about to leave
-// the node, mayCost whether others may be evicted from it.
+// the node.
 func (a allocating) option(
-	ctx context.Context, w wish, n *node, leaves func(types.UID) bool, mayCost bool, best *option,
+	ctx context.Context, w wish, n *node, leaves func(types.UID) bool, best *option,
 ) (*option, error) {
 	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
@@ -113,7 +113,7 @@ func (a allocating) option(
 		return nil, failed
 	case enough && w.resourcesFit(n, soon) && !kept(leaves) && adminFits(leaves):
 		return nil, errRoom
-	case enough || !mayCost:
+	case enough || a.reserved[n.Name]:
 		// Where it lacks other resources than devices, the scheduler evicts pods by itself.
 		return nil, failed
 	}

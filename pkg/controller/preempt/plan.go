@@ -49,11 +49,11 @@ var errPlanning = errors.New("it takes too long to find out who would have to go
 
 // planWithin is plan that gives up after a time: others wait as well.
 func (s situation) planWithin(
-	ctx context.Context, most time.Duration, a allocating, w wish, said string,
+	ctx context.Context, most time.Duration, a allocating, w wish,
 ) (*option, string, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, most, errPlanning)
 	defer cancel()
-	o, why, err := s.plan(limited, a, w, said)
+	o, why, err := s.plan(limited, a, w)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(limited), errPlanning) {
 		return nil, "", errPlanning
 	}
@@ -70,9 +70,9 @@ func (s situation) leaving(n *node) func(types.UID) bool {
 }
 
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.
-func (s situation) plan(ctx context.Context, a allocating, w wish, said string) (*option, string, error) {
-	if needsOthers(w.pod) {
-		return nil, "it has to be beside other pods, which could be the victims", nil
+func (s situation) plan(ctx context.Context, a allocating, w wish) (*option, string, error) {
+	if w.where == nil || unseen(w.pod) {
+		return nil, "it asks for more than is looked at: volumes, ports, or where other pods are", nil
 	}
 	for _, c := range w.claims {
 		if withAdminAccess(c) {
@@ -89,40 +89,15 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 		return nil, "no pod of lower priority asks for devices", nil
 	}
 	a.situation, w.keptOff, a.effort = s, s.keepOff(w.pod), scheduling.NewEffort(effortMost)
-	wanted := scheduling.Wanted(w.pod)
-	// Those in soon have the other resources when the pods have gone that leave.
-	var now, soon, later []*node
-	for _, n := range s.nodes {
-		keepers := w.keptOff.from(n)
-		leaves := s.leaving(n)
-		switch {
-		case scheduling.ClosedTo(ctx, n.Node, w.pod, wanted).By != scheduling.Open:
-		case slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != n.Name }):
-			// Who is there does not go for what is here.
-		case len(keepers) == 0 && w.resourcesFit(n, n.free()):
-			now = append(now, n)
-		case !slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return !leaves(pod.UID) }) &&
-			w.resourcesFit(n, n.soon(leaves)):
-			soon = append(soon, n)
-		default:
-			later = append(later, n)
-		}
-	}
-	// The scheduler looks at a node's devices last. Where it says of fewer nodes that devices
-	// are what they lack, others lack something that is not looked at here.
-	if len(now) != nodesLackingDevices(said) {
-		return nil, "the nodes that lack nothing but devices are others than the scheduler speaks of", nil
-	}
-	mayCost := func(int) bool { return true }
-	if !plain(w.pod) {
-		later, mayCost = nil, func(i int) bool { return i < len(now) }
-	}
 	var best *option
-	for i, n := range slices.Concat(now, soon, later) {
-		if len(n.pool) == 0 {
+	for _, n := range s.nodes {
+		elsewhere := func(pod *corev1.Pod) bool { return pod.Spec.NodeName != n.Name }
+		if len(n.pool) == 0 || scheduling.ClosedTo(ctx, n.Node, w.pod, w.where).By != scheduling.Open ||
+			// Who is there does not go for what is here.
+			slices.ContainsFunc(w.keptOff.from(n), elsewhere) {
 			continue
 		}
-		o, err := a.option(ctx, w, n, s.leaving(n), !s.reserved[n.Name] && mayCost(i), best)
+		o, err := a.option(ctx, w, n, s.leaving(n), best)
 		switch {
 		case errors.Is(err, errRoom):
 			return nil, "there is room on node " + n.Name + ", or is about to be", nil

@@ -72,12 +72,19 @@ type Config struct {
 	// ResourceSlices, claims, DeviceClasses and namespaces.
 	Cache *cache.Reader
 
-	Client   typedcorev1.PodsGetter
+	Client   Client
 	ClaimsOf typedresourcev1.ResourceClaimsGetter
 	Rules    typedresourcev1.DeviceTaintRulesGetter
 	Groups   typedschedulingv1beta1.PodGroupsGetter
 	Events   *report.Reporter
 	Clock    clock.PassiveClock
+}
+
+// Client evicts pods, and reads them and their volumes.
+type Client interface {
+	typedcorev1.PodsGetter
+	typedcorev1.PersistentVolumeClaimsGetter
+	typedcorev1.PersistentVolumesGetter
 }
 
 type preemptor struct {
@@ -179,7 +186,6 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	if pod.UID != cached.UID || !preempts(pod) {
 		return nil
 	}
-	said, _ := podstate.Unschedulable(pod)
 	wished, a, err := p.wish(ctx, pod)
 	if err != nil {
 		return err
@@ -190,7 +196,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case p.evictsForClaim(wished.uids()):
 		why = "others are evicted for a pod that waits for the same claim"
 	case len(wished.claims) > 0:
-		o, why, err = s.planWithin(ctx, w.timeToPlan(), a, wished, said)
+		o, why, err = s.planWithin(ctx, w.timeToPlan(), a, wished)
 		switch {
 		case errors.Is(err, errPlanning):
 			w.tookTooLong()
@@ -237,5 +243,6 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 		claims = append(claims, own)
 	}
 	w.claims = claims
-	return w, a, nil
+	w.where, err = p.where(ctx, pod)
+	return w, a, err
 }

@@ -219,20 +219,16 @@ func (s *stage) allocating() allocating {
 func wishes(pod *corev1.Pod, of ...string) wish {
 	return wish{
 		pod: pod, requests: counted(pod), byClass: func(corev1.ResourceName) bool { return false },
+		where: scheduling.Wanted(pod),
 		claims: []*resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "wished"},
 			Spec: resourceapi.ResourceClaimSpec{Devices: asking(of...)}}},
 	}
 }
 
 // victims are the names of those that are evicted for a pod, with their node, or why nobody
-// is. lacking is on how many nodes the scheduler found everything but devices.
-func (s *stage) victims(lacking int, w wish) (node string, victims []string, why string) {
+// is.
+func (s *stage) victims(w wish) (node string, victims []string, why string) {
 	s.Helper()
-	said := fmt.Sprintf("0/%d nodes are available: %d cannot allocate all claims. preemption: 0/%d nodes are available: "+
-		"%d Preemption is not helpful for scheduling.", len(s.nodes), lacking, len(s.nodes), len(s.nodes))
-	if lacking == 0 {
-		said = fmt.Sprintf("0/%d nodes are available: %d Insufficient cpu.", len(s.nodes), len(s.nodes))
-	}
 	seen := endings{of: map[types.UID]ending{}}
 	for _, pod := range s.pods {
 		if pod.DeletionTimestamp != nil {
@@ -240,7 +236,7 @@ func (s *stage) victims(lacking int, w wish) (node string, victims []string, why
 		}
 	}
 	s.overdue = seen.overdue(s.pods, s.now)
-	o, why, err := s.plan(s.Context(), s.allocating(), w, said)
+	o, why, err := s.plan(s.Context(), s.allocating(), w)
 	if err != nil {
 		s.Fatal(err)
 	}
