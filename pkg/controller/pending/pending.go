@@ -8,17 +8,14 @@ package pending
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -103,8 +100,6 @@ type watcher struct {
 	// memories are by the pods' keys.
 	memories map[string]*memory
 	speakers speakers
-	// under is the pod that sync is about.
-	under underway
 }
 
 // New returns the controller. It is to be run with one worker.
@@ -117,7 +112,7 @@ func New(cfg Config) *manager.Controller {
 		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
-	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
+	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }})
 	changed := func(*cache.Node) { w.changedCluster() }
 	w.nodes.On(cache.Handler[*cache.Node]{Seen: changed, Gone: changed, Changed: w.changedNode})
 	w.slices.On(changes(w, (*view.Slice).Offers))
@@ -170,14 +165,7 @@ func (w *watcher) changedCluster() {
 func (w *watcher) changedPod(pod *corev1.Pod) {
 	if _, waits := podstate.Unschedulable(pod); waits {
 		w.work.EnqueueAfter(cache.Key(pod), patience)
-	} else {
-		w.under.end(pod.UID)
 	}
-}
-
-func (w *watcher) forget(pod *corev1.Pod) {
-	w.under.end(pod.UID)
-	w.Events.Forget(pod.UID)
 }
 
 // sync is a manager.Reconcile; the key is that of a pod, or everyPod.
@@ -200,17 +188,13 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	ctx, done := w.under.begin(ctx, pod.UID)
-	defer done()
 	a, err := w.explain(ctx, pod, said)
-	switch {
-	case errors.Is(context.Cause(ctx), errGone):
+	if now, waits := w.pods.Get(key); !waits || now.UID != pod.UID {
 		delete(w.memories, key)
 		return 0, nil
-	case err != nil:
-		return 0, err
-	case a.stays:
-		return a.again, nil
+	}
+	if err != nil || a.stays {
+		return a.again, err
 	}
 	a.add(". ", advice.Of(pod, advice.Cluster{
 		Served:     func(name corev1.ResourceName) bool { return w.cluster.ClassOf(name) != nil || w.Offered(name) },
@@ -299,37 +283,4 @@ func cut(message string) string {
 		return message
 	}
 	return strings.ToValidUTF8(message[:messageMost-len("…")], "") + "…"
-}
-
-// errGone is why the work on a pod stops that waits no more.
-var errGone = errors.New("the pod waits no more")
-
-// underway is the work on one pod, which stops when the pod is gone.
-type underway struct {
-	mu   sync.Mutex
-	uid  types.UID
-	stop context.CancelCauseFunc
-}
-
-// begin returns a context for the work on a pod; done is to be called after it.
-func (u *underway) begin(ctx context.Context, uid types.UID) (work context.Context, done func()) {
-	work, stop := context.WithCancelCause(ctx)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.uid, u.stop = uid, stop
-	return work, func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.uid, u.stop = "", nil
-		stop(nil)
-	}
-}
-
-// end stops the work, if it is on this pod.
-func (u *underway) end(uid types.UID) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.stop != nil && u.uid == uid {
-		u.stop(errGone)
-	}
 }

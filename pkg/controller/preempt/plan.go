@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -28,7 +29,7 @@ type situation struct {
 	// namespaces are the labels of each.
 	namespaces map[string]map[string]string
 	budgets    *budgets
-	gangs      map[types.NamespacedName]*gang
+	gangs      map[toolscache.ObjectName]*gang
 	now        time.Time
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []*resourceapi.DeviceTaintRule

@@ -7,7 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // podsMost is how many pods are evicted for one, those of gangs included.
@@ -27,14 +30,14 @@ type roster struct {
 // with its kind.
 func (a allocating) rosterOf(n *node, holders map[types.UID]string, than int32) roster {
 	r := roster{allowed: a.budgets.allowed}
-	spare := map[types.NamespacedName]int{}
+	spare := map[toolscache.ObjectName]int{}
 	for _, pod := range n.pods {
 		kind, holds := holders[pod.UID]
 		if !holds || a.evicted[pod.UID] {
 			continue
 		}
 		c, expendable := a.candidate(than, pod)
-		name, _ := gangOf(pod)
+		name, _ := podstate.Gang(pod)
 		g := a.gangs[name]
 		if g == nil || g.least <= 1 || pod.DeletionTimestamp != nil {
 			c.kind = kind
