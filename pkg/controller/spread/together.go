@@ -36,20 +36,16 @@ func keyOf(pod *corev1.Pod) string {
 // together are the pods that the scheduler places together or not at all: those of a gang that
 // wait, in the order of their names, or the one that the key names.
 func (t *teller) together(key string) []*corev1.Pod {
-	parts := strings.Split(key, "/")
-	if len(parts) < 3 {
-		pod, exists := t.pods.Get(key)
-		if !exists {
-			return nil
-		}
-		return []*corev1.Pod{pod}
-	}
 	var pods []*corev1.Pod
-	for _, pod := range t.pods.Gang(toolscache.NewObjectName(parts[0], parts[2])) {
-		if _, waits := podstate.Unschedulable(pod); waits {
-			pods = append(pods, pod)
-		}
+	if parts := strings.Split(key, "/"); len(parts) == 3 {
+		pods = slices.Clone(t.pods.Gang(toolscache.NewObjectName(parts[0], parts[2])))
+	} else if pod, exists := t.pods.Get(key); exists {
+		pods = append(pods, pod)
 	}
+	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
+		_, waits := podstate.Unschedulable(pod)
+		return !waits
+	})
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return pods[:min(len(pods), gangMost)]
 }
