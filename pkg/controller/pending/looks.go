@@ -123,7 +123,7 @@ func (w *watcher) newFinder(ctx context.Context, withUUIDs bool) (*scheduling.Fi
 		}
 		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
 	}
-	return w.engine.NewFinder(ctx, s)
+	return w.Engine.NewFinder(ctx, s)
 }
 
 const (

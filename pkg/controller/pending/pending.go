@@ -63,6 +63,8 @@ type Config struct {
 	Closed func(node string) corev1.NodeSpec
 	// Offered says whether a device plugin of some node serves a resource.
 	Offered func(corev1.ResourceName) bool
+	// Engine finds what is free.
+	Engine *scheduling.Engine
 	// Events should repeat after RepeatAfter.
 	Events *report.Reporter
 }
@@ -94,7 +96,6 @@ type watcher struct {
 	cluster   *explain.Cluster
 	budget    *report.Budget
 	looks     *looks
-	engine    *scheduling.Engine
 	// rulesUnknown says that rules may close devices of which it is not known.
 	rulesUnknown bool
 	// memories are by the pods' keys.
@@ -108,7 +109,6 @@ func New(cfg Config) *manager.Controller {
 	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
 		nodes:     c.Nodes(),
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		engine:    scheduling.NewEngine(scheduling.ExpressionsMost),
 		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)

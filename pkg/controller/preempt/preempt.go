@@ -56,8 +56,6 @@ const (
 	planningMost = 10 * time.Second
 	// effortMost is the effort, in nodes, of looking for victims for one pod.
 	effortMost = 50
-	// compiledMost is how many compiled CEL expressions are kept.
-	compiledMost = 100
 	// everything is the only key of the controller.
 	everything = "*"
 )
@@ -75,8 +73,10 @@ type Config struct {
 	ClaimsOf typedresourcev1.ResourceClaimsGetter
 	Rules    typedresourcev1.DeviceTaintRulesGetter
 	Groups   typedschedulingv1beta1.PodGroupsGetter
-	Events   *report.Reporter
-	Clock    clock.PassiveClock
+	// Engine finds without whom pods fit.
+	Engine *scheduling.Engine
+	Events *report.Reporter
+	Clock  clock.PassiveClock
 }
 
 // Client evicts pods, and reads them and their volumes.
@@ -96,8 +96,7 @@ type preemptor struct {
 	classes    cache.Classes
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
-	work   *manager.Controller
-	engine *scheduling.Engine
+	work *manager.Controller
 	// What follows is the reconciler's. evictions are by node.
 	waits     map[types.UID]*wait
 	evictions map[string]*eviction
@@ -112,7 +111,6 @@ func New(cfg Config) *manager.Controller {
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
 		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(),
 		waits: map[types.UID]*wait{}, evictions: map[string]*eviction{}, failures: failures{}, refused: refusedPods{},
-		engine: scheduling.NewEngine(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
 	p.pods.On(cache.Handler[*corev1.Pod]{
@@ -222,7 +220,7 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 		pod: pod, requests: podstate.Requests(pod),
 		byClass: func(name corev1.ResourceName) bool { return classOf(name) != nil },
 	}
-	a := allocating{classes: classes, engine: p.engine}
+	a := allocating{classes: classes, engine: p.Engine}
 	claims, there, err := podstate.Claims(ctx, p.ClaimsOf, pod)
 	if err != nil || !there || pod.Status.ExtendedResourceClaimStatus != nil {
 		return w, a, err

@@ -141,6 +141,7 @@ func (s *site) start() {
 		ClaimsOf: s.client.ResourceV1(),
 		Rules:    s.client.ResourceV1(),
 		Groups:   s.client.SchedulingV1beta1(),
+		Engine:   engine,
 		Events:   report.New(s.recorder, clock.RealClock{}),
 		Clock:    clock.RealClock{},
 	})

@@ -51,8 +51,6 @@ const (
 	alikeFor = 10 * time.Second
 	// nodesMost is how many nodes are looked at for a pod at one time: the next look goes on with others.
 	nodesMost = 50
-	// compiledMost is how many compiled CEL expressions are kept.
-	compiledMost = 100
 )
 
 // rarer is when a pod is looked at again after so many looks in a row that did not help it, retold
@@ -69,7 +67,7 @@ type Config struct {
 	Client Client
 	Nodes  typedcorev1.NodeInterface
 	Clock  clock.PassiveClock
-	// Engine allocates; nil is the scheduler's own.
+	// Engine finds where pods fit.
 	Engine *scheduling.Engine
 }
 
@@ -125,9 +123,6 @@ func New(cfg Config) *manager.Controller {
 		Config: cfg, pods: c.UnscheduledPods(), gangs: c.PodsOfGangs(), slices: c.Slices(), claims: c.Claims(),
 		classes: c.Classes(), nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[string]*waiter{},
 		none: map[string]none{},
-	}
-	if t.Engine == nil {
-		t.Engine = scheduling.NewEngine(compiledMost)
 	}
 	t.work = manager.NewController("spread", t.reconcile)
 	t.pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Changed: func(before, after *corev1.Pod) {
