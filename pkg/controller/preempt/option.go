@@ -18,29 +18,20 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// allocating is what it takes to allocate as the scheduler does.
-type allocating struct {
-	classes []*resourceapi.DeviceClass
-	engine  *scheduling.Engine
-	situation
-	// effort is what finding victims for one pod may still cost.
-	effort *scheduling.Effort
-}
-
-// fit says whether the claims of a pod fit on the node without what the pods hold that are gone.
-func (a allocating) fit(
+// fit reports whether the claims of a pod fit on the node without what the pods hold that are gone.
+func (s situation) fit(
 	ctx context.Context, n *node, offered []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
 	gone func(types.UID) bool,
 ) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	allocator, err := a.engine.Allocator(ctx,
-		scheduling.Snapshot{Slices: offered, Claims: n.claims, Classes: a.classes}, gone)
+	allocator, err := s.engine.Allocator(ctx,
+		scheduling.Snapshot{Slices: offered, Claims: n.claims, Classes: s.classes}, gone)
 	if err != nil {
 		return false, fmt.Errorf("allocate from node %s: %w", n.Name, err)
 	}
-	_, fits, err := allocator.Fit(ctx, n.Node, claims, a.effort)
+	_, fits, err := allocator.Fit(ctx, n.Node, claims, s.effort)
 	switch {
 	case ctx.Err() != nil:
 		return false, ctx.Err()
@@ -82,17 +73,17 @@ var errRoom = errors.New("there is room")
 // option finds the victims of a node without which the pod fits there; nil where there are
 // none, or none that cost less than the best of other nodes. leaves says who is about to leave
 // the node.
-func (a allocating) option(
+func (s situation) option(
 	ctx context.Context, w wish, n *node, leaves func(types.UID) bool, best *option,
 ) (*option, error) {
 	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
-	offered = scheduling.WithRules(offered, a.rules)
+	offered = scheduling.WithRules(offered, s.rules)
 	fit := func(claims []*resourceapi.ResourceClaim, gone func(types.UID) bool) bool {
 		if failed != nil {
 			return false
 		}
-		ok, err := a.fit(ctx, n, offered, claims, gone)
+		ok, err := s.fit(ctx, n, offered, claims, gone)
 		failed = err
 		return ok
 	}
@@ -110,7 +101,7 @@ func (a allocating) option(
 		return nil, failed
 	case enough && w.resourcesFit(n, soon) && !kept(leaves) && adminFits(leaves):
 		return nil, errRoom
-	case enough || a.reserved[n.Name]:
+	case enough || s.reserved[n.Name]:
 		// Where it lacks other resources than devices, the scheduler evicts pods by itself.
 		return nil, failed
 	}
@@ -125,7 +116,7 @@ func (a allocating) option(
 			holders[pod.UID] = ""
 		}
 	}
-	r := a.rosterOf(n, holders, corev1helpers.PodPriority(w.pod))
+	r := s.rosterOf(n, holders, corev1helpers.PodPriority(w.pod))
 	var most *cost
 	if best != nil {
 		if best.cost.compare(least(r.candidates)) <= 0 {

@@ -34,6 +34,10 @@ type situation struct {
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []*resourceapi.DeviceTaintRule
 	refused refusedPods
+	classes []*resourceapi.DeviceClass
+	engine  *scheduling.Engine
+	// effort is what finding victims for one pod may still cost.
+	effort *scheduling.Effort
 	// reserved are the nodes on which pods are evicted for another pod.
 	reserved map[string]bool
 	// evicted are the pods that were evicted for others, which the cache may not know yet.
@@ -48,11 +52,11 @@ var errPlanning = errors.New("it takes too long to find out who would have to go
 
 // planWithin is plan that gives up after a time: others wait as well.
 func (s situation) planWithin(
-	ctx context.Context, most time.Duration, a allocating, w wish,
+	ctx context.Context, most time.Duration, w wish,
 ) (*option, string, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, most, errPlanning)
 	defer cancel()
-	o, why, err := s.plan(limited, a, w)
+	o, why, err := s.plan(limited, w)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(limited), errPlanning) {
 		return nil, "", errPlanning
 	}
@@ -69,7 +73,7 @@ func (s situation) leaving(n *node) func(types.UID) bool {
 }
 
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.
-func (s situation) plan(ctx context.Context, a allocating, w wish) (*option, string, error) {
+func (s situation) plan(ctx context.Context, w wish) (*option, string, error) {
 	if w.where == nil || unseen(w.pod) {
 		return nil, "it asks for more than is looked at: volumes, ports, or where other pods are", nil
 	}
@@ -87,7 +91,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish) (*option, str
 	}) {
 		return nil, "no pod of lower priority asks for devices", nil
 	}
-	a.situation, w.keptOff, a.effort = s, s.keepOff(w.pod), scheduling.NewEffort(effortMost)
+	w.keptOff, s.effort = s.keepOff(w.pod), scheduling.NewEffort(effortMost)
 	var best *option
 	for _, n := range s.nodes {
 		elsewhere := func(pod *corev1.Pod) bool { return pod.Spec.NodeName != n.Name }
@@ -96,7 +100,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish) (*option, str
 			slices.ContainsFunc(w.keptOff.from(n), elsewhere) {
 			continue
 		}
-		o, err := a.option(ctx, w, n, s.leaving(n), best)
+		o, err := s.option(ctx, w, n, s.leaving(n), best)
 		switch {
 		case errors.Is(err, errRoom):
 			return nil, "there is room on node " + n.Name + ", or is about to be", nil

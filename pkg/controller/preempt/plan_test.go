@@ -341,7 +341,7 @@ func TestPlanIsTheCheapestOfAll(t *testing.T) {
 		s := newStage(t)
 		w := randomly(s, rand.New(rand.NewPCG(seed, 1)))
 		best, room := s.cheapest(t.Context(), w)
-		o, why, err := s.plan(t.Context(), s.allocating(), w)
+		o, why, err := s.plan(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,15 +36,15 @@ func TestPlanningIsBounded(t *testing.T) {
 	s.node("n1", mode.Exclusive)
 	s.runs("n1", podOf("a", 0), "gpu", "gpu")
 	w := wishes(podOf("p", 9), "gpu")
-	if o, why, err := s.planWithin(t.Context(), time.Minute, s.allocating(), w); err != nil || o == nil {
+	if o, why, err := s.planWithin(t.Context(), time.Minute, w); err != nil || o == nil {
 		t.Errorf("within a minute: %v, %s, %v, want a victim", o, why, err)
 	}
-	if o, why, err := s.planWithin(t.Context(), 0, s.allocating(), w); !errors.Is(err, errPlanning) || o != nil {
+	if o, why, err := s.planWithin(t.Context(), 0, w); !errors.Is(err, errPlanning) || o != nil {
 		t.Errorf("within no time: %v, %s, %v, want nobody as it takes too long", o, why, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := s.planWithin(ctx, time.Minute, s.allocating(), w); !errors.Is(err, context.Canceled) {
+	if _, _, err := s.planWithin(ctx, time.Minute, w); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its end: %v, want that it ended", err)
 	}
 }

@@ -178,7 +178,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	if pod.UID != cached.UID || !preempts(pod) {
 		return nil
 	}
-	wished, a, err := p.wish(ctx, pod)
+	wished, err := p.wish(ctx, pod)
 	if err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case p.evictsForClaim(wished.uids()):
 		why = "others are evicted for a pod that waits for the same claim"
 	case len(wished.claims) > 0:
-		o, why, err = s.planWithin(ctx, w.timeToPlan(), a, wished)
+		o, why, err = s.planWithin(ctx, w.timeToPlan(), wished)
 		switch {
 		case errors.Is(err, errPlanning):
 			w.tookTooLong()
@@ -213,22 +213,20 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 }
 
 // wish is what a pod waits for; without claims where that is not known in full.
-func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating, error) {
-	classes := p.classes.List()
-	classOf := scheduling.ClassOf(classes)
+func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, error) {
+	classOf := scheduling.ClassOf(p.classes.List())
 	w := wish{
 		pod: pod, requests: podstate.Requests(pod),
 		byClass: func(name corev1.ResourceName) bool { return classOf(name) != nil },
 	}
-	a := allocating{classes: classes, engine: p.Engine}
 	claims, there, err := podstate.Claims(ctx, p.ClaimsOf, pod)
 	if err != nil || !there || pod.Status.ExtendedResourceClaimStatus != nil {
-		return w, a, err
+		return w, err
 	}
 	for _, claim := range claims {
 		if claim.Status.Allocation != nil {
 			// It has to go where that is, and others hold it.
-			return w, a, nil
+			return w, nil
 		}
 	}
 	if own := scheduling.ClaimForExtended(pod, classOf); own != nil {
@@ -236,5 +234,5 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 	}
 	w.claims = claims
 	w.where, err = p.where(ctx, pod)
-	return w, a, err
+	return w, err
 }

@@ -40,7 +40,6 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 type stage struct {
 	testing.TB
 	situation
-	classes []*resourceapi.DeviceClass
 	offered map[string]*allocatortest.Node
 	// disruptions are what budgets were made of.
 	disruptions []*policyv1.PodDisruptionBudget
@@ -52,8 +51,8 @@ func newStage(t testing.TB) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &stage{TB: t, classes: classes, offered: map[string]*allocatortest.Node{}, situation: situation{now: noon,
-		budgets: newBudgets(nil), namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
+	return &stage{TB: t, offered: map[string]*allocatortest.Node{}, situation: situation{now: noon, classes: classes,
+		engine: engine, budgets: newBudgets(nil), namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
 }
 
 // machine is one of so many GPUs, of which each is linked with one other.
@@ -211,10 +210,6 @@ func (s *stage) budget(app string, allowed int32) {
 	s.budgets = newBudgets(s.disruptions)
 }
 
-func (s *stage) allocating() allocating {
-	return allocating{classes: s.classes, engine: engine, effort: scheduling.NewEffort(effortMost)}
-}
-
 // wishes is what a waiting pod waits for.
 func wishes(pod *corev1.Pod, of ...string) wish {
 	return wish{
@@ -229,7 +224,7 @@ func wishes(pod *corev1.Pod, of ...string) wish {
 // is.
 func (s *stage) victims(w wish) (node string, victims []string, why string) {
 	s.Helper()
-	o, why, err := s.plan(s.Context(), s.allocating(), w)
+	o, why, err := s.plan(s.Context(), w)
 	if err != nil {
 		s.Fatal(err)
 	}
