@@ -76,7 +76,6 @@ var errRoom = errors.New("there is room")
 func (s situation) option(
 	ctx context.Context, w wish, n *node, leaves func(types.UID) bool, best *option,
 ) (*option, error) {
-	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
 	offered = scheduling.WithRules(offered, s.rules)
 	fit := func(claims []*resourceapi.ResourceClaim, gone func(types.UID) bool) bool {
@@ -96,20 +95,17 @@ func (s situation) option(
 	kept := func(gone func(types.UID) bool) bool {
 		return slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return !gone(pod.UID) })
 	}
+	beside := func(gone func(types.UID) bool) bool { return w.resourcesFit(n, n.soon(gone)) && !kept(gone) }
 	switch enough := fits(leaves); {
 	case failed != nil:
 		return nil, failed
-	case enough && w.resourcesFit(n, soon) && !kept(leaves) && adminFits(leaves):
+	case enough && beside(leaves) && adminFits(leaves):
 		return nil, errRoom
 	case enough || s.reserved[n.Name]:
 		// Where it lacks other resources than devices, the scheduler evicts pods by itself.
 		return nil, failed
 	}
-	o := &option{node: n}
-	holders, goes := n.holders(), false
-	for uid := range holders {
-		goes = goes || leaves(uid)
-	}
+	holders := n.holders()
 	for _, pod := range keepers {
 		if _, holds := holders[pod.UID]; holds {
 			// It has to go, whatever those hold that are like it.
@@ -124,37 +120,22 @@ func (s situation) option(
 		}
 		most = &best.cost
 	}
-	with := func(left corev1.ResourceList, victims []*corev1.Pod) corev1.ResourceList {
-		left = left.DeepCopy()
-		for _, pod := range victims {
-			if pod.Spec.NodeName == n.Name {
-				add(left, counted(pod), 1)
-			}
+	without := func(victims []*corev1.Pod) (alone, soon func(types.UID) bool) {
+		alone = func(uid types.UID) bool {
+			return slices.ContainsFunc(victims, func(pod *corev1.Pod) bool { return pod.UID == uid })
 		}
-		return left
-	}
-	without := func(victims []*corev1.Pod) func(types.UID) bool {
-		are := map[types.UID]bool{}
-		for _, pod := range victims {
-			are[pod.UID] = true
-		}
-		return func(uid types.UID) bool { return are[uid] }
+		return alone, func(uid types.UID) bool { return leaves(uid) || alone(uid) }
 	}
 	chosen := choose(r.candidates, r.allowed, triesMost, most, func(candidates []int) bool {
-		victims := r.victims(candidates)
-		are := without(victims)
-		gone := func(uid types.UID) bool { return are(uid) || leaves(uid) }
-		return w.resourcesFit(n, with(soon, victims)) && !kept(gone) && fits(gone)
+		_, gone := without(r.victims(candidates))
+		return beside(gone) && fits(gone)
 	})
-	o.victims = r.victims(chosen)
-	alone := without(o.victims)
-	soonGone := func(uid types.UID) bool { return alone(uid) || leaves(uid) }
-	if failed != nil || chosen == nil || len(o.victims) > podsMost || !adminFits(soonGone) {
+	o := &option{node: n, victims: r.victims(chosen), cost: costOf(r.candidates, chosen)}
+	alone, gone := without(o.victims)
+	if failed != nil || chosen == nil || len(o.victims) > podsMost || !adminFits(gone) {
 		return nil, failed
 	}
-	o.cost = costOf(r.candidates, chosen)
-	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || kept(alone) ||
-		goes && (!fits(alone) || !adminFits(alone))
+	o.leaving = !beside(alone) || !fits(alone) || !adminFits(alone)
 	if failed != nil {
 		return nil, failed
 	}
