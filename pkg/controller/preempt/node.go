@@ -26,44 +26,27 @@ type node struct {
 	pool []*view.Slice
 }
 
-// free is what is left of the node's resources beside its pods.
-func (n *node) free() corev1.ResourceList {
-	free := n.Status.Allocatable.DeepCopy()
-	if free == nil {
-		free = corev1.ResourceList{}
+// without is what is left of the node's resources when some of its pods have gone.
+func (n *node) without(gone func(types.UID) bool) corev1.ResourceList {
+	left := n.Status.Allocatable.DeepCopy()
+	if left == nil {
+		left = corev1.ResourceList{}
+	}
+	takes := func(name corev1.ResourceName, amount resource.Quantity) {
+		rest := left[name].DeepCopy()
+		rest.Sub(amount)
+		left[name] = rest
 	}
 	for _, pod := range n.pods {
-		add(free, counted(pod), -1)
-	}
-	return free
-}
-
-// soon is what is left of them when the pods have gone that leave.
-func (n *node) soon(leaves func(types.UID) bool) corev1.ResourceList {
-	soon := n.free()
-	for _, pod := range n.pods {
-		if leaves(pod.UID) {
-			add(soon, counted(pod), 1)
+		if gone(pod.UID) {
+			continue
 		}
-	}
-	return soon
-}
-
-// add adds what a pod needs, or takes it away.
-func add(to, amounts corev1.ResourceList, sign int) {
-	change := func(name corev1.ResourceName, amount resource.Quantity) {
-		sum := to[name].DeepCopy()
-		if sign < 0 {
-			sum.Sub(amount)
-		} else {
-			sum.Add(amount)
+		for name, amount := range counted(pod) {
+			takes(name, amount)
 		}
-		to[name] = sum
+		takes(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
 	}
-	for name, amount := range amounts {
-		change(name, amount)
-	}
-	change(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
+	return left
 }
 
 // wish is what a pod waits for.

@@ -95,7 +95,7 @@ func (s situation) option(
 	kept := func(gone func(types.UID) bool) bool {
 		return slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return !gone(pod.UID) })
 	}
-	beside := func(gone func(types.UID) bool) bool { return w.resourcesFit(n, n.soon(gone)) && !kept(gone) }
+	beside := func(gone func(types.UID) bool) bool { return w.resourcesFit(n, n.without(gone)) && !kept(gone) }
 	switch enough := fits(leaves); {
 	case failed != nil:
 		return nil, failed
