@@ -34,7 +34,8 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	})
 	s := &situation{
 		pods: pods, namespaces: map[string]map[string]string{}, budgets: newBudgets(disruptions), gangs: gangs, now: now,
-		rules: rules, refused: p.refused, classes: p.classes.List(), engine: p.Engine,
+		overdue: p.endings.overdue(pods, now), rules: rules, refused: p.refused, classes: p.classes.List(),
+		engine: p.Engine,
 	}
 	for _, namespace := range p.namespaces.List() {
 		s.namespaces[namespace.Name] = namespace.Labels

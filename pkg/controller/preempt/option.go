@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -49,10 +48,14 @@ var errUnallocatable = errors.New("the claims cannot be allocated anywhere")
 
 // leaves says of pods whether they are about to leave the node: they are gone, were evicted or,
 // since not too long ago, are terminating.
-func (n *node) leaves(now time.Time, evicted map[types.UID]bool) func(types.UID) bool {
+func (n *node) leaves(overdue, evicted map[types.UID]bool) func(types.UID) bool {
 	stay := map[types.UID]bool{}
 	for _, pod := range n.pods {
-		stay[pod.UID] = overdue(pod, now) || pod.DeletionTimestamp == nil && !evicted[pod.UID]
+		if pod.DeletionTimestamp == nil {
+			stay[pod.UID] = !evicted[pod.UID]
+		} else {
+			stay[pod.UID] = overdue[pod.UID]
+		}
 	}
 	return func(uid types.UID) bool { return !stay[uid] }
 }

@@ -31,6 +31,8 @@ type situation struct {
 	budgets    *budgets
 	gangs      map[toolscache.ObjectName]*gang
 	now        time.Time
+	// overdue are the pods that terminate for longer than others wait for them.
+	overdue map[types.UID]bool
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []*resourceapi.DeviceTaintRule
 	refused refusedPods
@@ -69,7 +71,7 @@ func (s situation) leaving(n *node) func(types.UID) bool {
 	if s.reserved[n.Name] {
 		return func(types.UID) bool { return false }
 	}
-	return n.leaves(s.now, s.evicted)
+	return n.leaves(s.overdue, s.evicted)
 }
 
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.

@@ -6,8 +6,9 @@
 // decide by what they are given. preempt.go looks at the cluster and at one waiting pod after
 // the other, act.go evicts.
 //
-// Nothing is recorded: what leaves a node counts as gone, and who has room, or is about to have,
-// costs no victims. So a new leader goes on where the last one stopped.
+// Nothing is recorded but since when pods terminate: what leaves a node counts as gone, and who
+// has room, or is about to have, costs no victims. So a new leader goes on where the last one
+// stopped.
 package preempt
 
 import (
@@ -96,7 +97,8 @@ type preemptor struct {
 	classes    cache.Classes
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
-	work *manager.Controller
+	work    *manager.Controller
+	endings endings
 	// What follows is the reconciler's. evictions are by node.
 	waits     map[types.UID]*wait
 	evictions map[string]*eviction
@@ -111,15 +113,20 @@ func New(cfg Config) *manager.Controller {
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
 		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(),
 		waits: map[types.UID]*wait{}, evictions: map[string]*eviction{}, failures: failures{}, refused: refusedPods{},
+		endings: endings{of: map[types.UID]ending{}},
 	}
 	p.work = manager.NewController("preempt", p.round)
 	p.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: func(pod *corev1.Pod) {
+			p.endings.saw(pod, p.Clock.Now())
 			if waitsForDevices(pod) {
 				p.work.EnqueueAfter(everything, interval)
 			}
 		},
-		Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) },
+		Gone: func(pod *corev1.Pod) {
+			p.endings.forget(pod)
+			cfg.Events.Forget(pod.UID)
+		},
 	})
 	p.namespaces.On(cache.Handler[*metav1.PartialObjectMetadata]{
 		Seen: func(*metav1.PartialObjectMetadata) { p.work.EnqueueAfter(everything, interval) },

@@ -224,6 +224,13 @@ func wishes(pod *corev1.Pod, of ...string) wish {
 // is.
 func (s *stage) victims(w wish) (node string, victims []string, why string) {
 	s.Helper()
+	seen := endings{of: map[types.UID]ending{}}
+	for _, pod := range s.pods {
+		if pod.DeletionTimestamp != nil {
+			seen.saw(pod, pod.DeletionTimestamp.Add(-seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))))
+		}
+	}
+	s.overdue = seen.overdue(s.pods, s.now)
 	o, why, err := s.plan(s.Context(), w)
 	if err != nil {
 		s.Fatal(err)
