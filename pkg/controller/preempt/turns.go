@@ -30,7 +30,12 @@ func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
 	for _, pod := range waiting {
 		w := p.waits[pod.UID]
 		if w == nil {
-			w = &wait{after: waitsSince(pod).Add(patience)}
+			since := waitsSince(pod)
+			if since.After(now) {
+				// The clock of the scheduler is another.
+				since = now
+			}
+			w = &wait{after: since.Add(patience)}
 			p.waits[pod.UID] = w
 		}
 		if !now.Before(w.after) && !p.evictsFor(pod.UID) && p.failures.over(ownerOf(pod), now) {
