@@ -54,34 +54,14 @@ type eviction struct {
 	until, gone time.Time
 }
 
-func (p *preemptor) evictsFor(pod types.UID) bool {
+// evicting is how many of the evictions are such.
+func (p *preemptor) evicting(such func(*eviction) bool) (n int) {
 	for _, e := range p.evictions {
-		if e.pod == pod {
-			return true
-		}
-	}
-	return false
-}
-
-// evictionsOf is for how many pods of a namespace others are evicted.
-func (p *preemptor) evictionsOf(namespace string) int {
-	n := 0
-	for _, e := range p.evictions {
-		if e.object.Namespace == namespace {
+		if such(e) {
 			n++
 		}
 	}
 	return n
-}
-
-// evictsForClaim says whether others are evicted for a pod that waits for one of these claims.
-func (p *preemptor) evictsForClaim(claims []types.UID) bool {
-	for _, e := range p.evictions {
-		if slices.ContainsFunc(e.claims, func(uid types.UID) bool { return slices.Contains(claims, uid) }) {
-			return true
-		}
-	}
-	return false
 }
 
 // finish ends the evictions whose pods are placed or gone, or had the time for it.

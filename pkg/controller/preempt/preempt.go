@@ -192,7 +192,9 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	var o *option
 	why := "it has no claims that wait to be allocated, or others beside them"
 	switch {
-	case p.evictsForClaim(wished.uids()):
+	case p.evicting(func(e *eviction) bool {
+		return slices.ContainsFunc(e.claims, func(uid types.UID) bool { return slices.Contains(wished.uids(), uid) })
+	}) > 0:
 		why = "others are evicted for a pod that waits for the same claim"
 	case len(wished.claims) > 0:
 		o, why, err = s.planWithin(ctx, w.timeToPlan(), wished)
@@ -208,7 +210,8 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case o == nil:
 		klog.FromContext(ctx).V(4).Info("No pod is evicted for a pod that waits", "pod", klog.KObj(pod), "reason", why)
 		w.miss(s.now)
-	case len(p.evictions) >= nodesMost || p.evictionsOf(pod.Namespace) >= ofNamespaceMost:
+	case len(p.evictions) >= nodesMost ||
+		p.evicting(func(e *eviction) bool { return e.object.Namespace == pod.Namespace }) >= ofNamespaceMost:
 		w.miss(s.now)
 	case w.plan != o.key():
 		w.plan, w.after = o.key(), s.now.Add(steady)

@@ -38,7 +38,8 @@ func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
 			w = &wait{after: since.Add(patience)}
 			p.waits[pod.UID] = w
 		}
-		if !now.Before(w.after) && !p.evictsFor(pod.UID) && p.failures.over(ownerOf(pod), now) {
+		evicts := p.evicting(func(e *eviction) bool { return e.pod == pod.UID }) > 0
+		if !evicts && !now.Before(w.after) && p.failures.over(ownerOf(pod), now) {
 			due = append(due, pod)
 		}
 	}
