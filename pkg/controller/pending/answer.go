@@ -177,7 +177,7 @@ func (w *watcher) free(pod *corev1.Pod, on string, forLong, others bool, cpus in
 		but = mayBeCPUs(cpus)
 	case others:
 		but = orOthers
-	case hasGang && !w.speaks(pod):
+	case hasGang && !w.speaks(pod, gang):
 		return answer{}
 	case hasGang:
 		but = ", but its gang (PodGroup " + gang.Name + ") is placed only when enough of its pods find room at once: " +

@@ -100,7 +100,6 @@ type watcher struct {
 	rulesUnknown bool
 	// memories are by the pods' keys.
 	memories map[string]*memory
-	speakers speakers
 }
 
 // New returns the controller. It is to be run with one worker.
@@ -109,7 +108,7 @@ func New(cfg Config) *manager.Controller {
 	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
 		nodes:     c.Nodes(),
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
+		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}}
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }})
@@ -212,7 +211,6 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 // lookAtAll has all pods that wait looked at again.
 func (w *watcher) lookAtAll() {
 	w.failing.Store(false)
-	w.forgetGangs()
 	for _, pod := range w.pods.List() {
 		if _, waits := podstate.Unschedulable(pod); waits {
 			w.work.Enqueue(cache.Key(pod))
@@ -242,39 +240,13 @@ func (w *watcher) look() error {
 	return nil
 }
 
-// speakers are, by gang, the pod that is told what its gang waits for: the others would be told
-// the same.
-type speakers map[toolscache.ObjectName]string
-
-// speaks says whether a pod is told for its gang: another that was waits no more.
-func (w *watcher) speaks(pod *corev1.Pod) bool {
-	gang, key := gangOf(pod), cache.Key(pod)
-	if told := w.speakers[gang]; told != key && w.inGang(told, gang) {
-		return false
-	}
-	w.speakers[gang] = key
-	return true
-}
-
-// inGang says whether there is such a pod, which waits with a gang.
-func (w *watcher) inGang(key string, gang toolscache.ObjectName) bool {
-	pod, exists := w.pods.Get(key)
-	if !exists || gangOf(pod) != gang {
-		return false
-	}
-	_, waits := podstate.Unschedulable(pod)
-	return waits
-}
-
-// forgetGangs forgets those whose speakers wait no more.
-func (w *watcher) forgetGangs() {
-	maps.DeleteFunc(w.speakers, func(gang toolscache.ObjectName, told string) bool { return !w.inGang(told, gang) })
-}
-
-// gangOf is the gang of a pod, without a name where it has none.
-func gangOf(pod *corev1.Pod) toolscache.ObjectName {
-	gang, _ := podstate.Gang(pod)
-	return gang
+// speaks reports whether a pod is told for its gang, as the first by name of its pods that wait: the others would be
+// told the same.
+func (w *watcher) speaks(pod *corev1.Pod, gang toolscache.ObjectName) bool {
+	return !slices.ContainsFunc(w.pods.Gang(gang), func(other *corev1.Pod) bool {
+		_, waits := podstate.Unschedulable(other)
+		return waits && other.Name < pod.Name
+	})
 }
 
 // cut shortens a message to what the API server takes.
