@@ -61,7 +61,7 @@ type Config struct {
 	Client Client
 	// Closed is what keeps pods from a node: its taints, and whether it takes new pods.
 	Closed func(node string) corev1.NodeSpec
-	// Offered says whether a device plugin of some node serves a resource.
+	// Offered reports whether a device plugin of some node serves a resource.
 	Offered func(corev1.ResourceName) bool
 	// Engine finds what is free.
 	Engine *scheduling.Engine
@@ -121,7 +121,7 @@ func New(cfg Config) *manager.Controller {
 	return w.work
 }
 
-// changes has it noted what the cluster is made of: alike says whether an update, such as a resync,
+// changes has it noted what the cluster is made of: alike reports whether an update, such as a resync,
 // leaves that as it was.
 func changes[T any](w *watcher, alike func(before, after T) bool) cache.Handler[T] {
 	changed := func(T) { w.changedCluster() }
@@ -142,8 +142,8 @@ func (w *watcher) changedNode(before, after *cache.Node) {
 	}
 }
 
-// takesAlike says whether a node takes the pods that it took: a taint that keeps nobody off does not matter, nor does
-// since when one is there.
+// takesAlike reports whether a node takes the pods that it took: a taint that keeps nobody off does not matter, nor
+// does since when one is there.
 func takesAlike(before, after *cache.Node) bool {
 	keepOff := func(taints []corev1.Taint) (out []corev1.Taint) {
 		for _, t := range taints {
@@ -218,7 +218,7 @@ func (w *watcher) lookAtAll() {
 	}
 }
 
-// outdated says whether cluster is not what is in the caches any more.
+// outdated reports whether cluster is not what is in the caches any more.
 func (w *watcher) outdated() bool {
 	return w.cluster == nil || w.changes.Load() != w.seen ||
 		!w.cluster.Until().IsZero() && !time.Now().Before(w.cluster.Until())

@@ -204,7 +204,7 @@ func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, erro
 	return now.UID == pod.UID && preempts(now), nil
 }
 
-// goes says whether a pod that could not be evicted is gone or leaves, as far as can be said.
+// goes reports whether a pod that could not be evicted is gone or leaves, as far as can be said.
 func (p *preemptor) goes(ctx context.Context, pod *corev1.Pod) bool {
 	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err) ||

@@ -57,7 +57,7 @@ func antiAffinityOf(pod *corev1.Pod) []corev1.PodAffinityTerm {
 	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// selectedBy says whether a term of a pod of that namespace selects another pod.
+// selectedBy reports whether a term of a pod of that namespace selects another pod.
 func (s situation) selectedBy(term corev1.PodAffinityTerm, namespace string, pod *corev1.Pod) bool {
 	named := term.Namespaces
 	if len(named) == 0 && term.NamespaceSelector == nil {

@@ -75,14 +75,14 @@ func (w wish) uids() []types.UID {
 	return uids
 }
 
-// withAdminAccess says whether a claim is also for devices that others hold: nobody goes for such a claim.
+// withAdminAccess reports whether a claim is also for devices that others hold: nobody goes for such a claim.
 func withAdminAccess(c *resourceapi.ResourceClaim) bool {
 	return slices.ContainsFunc(c.Spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
 		return r.Exactly != nil && ptr.Deref(r.Exactly.AdminAccess, false)
 	})
 }
 
-// resourcesFit says whether the pod's resources, those that devices are not, fit into what is
+// resourcesFit reports whether the pod's resources, those that devices are not, fit into what is
 // free of the node.
 func (w wish) resourcesFit(n *node, free corev1.ResourceList) bool {
 	has := func(name corev1.ResourceName) resource.Quantity { return free[name] }

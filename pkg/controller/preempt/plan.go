@@ -46,7 +46,7 @@ type situation struct {
 	evicted map[types.UID]bool
 }
 
-// takesPart says whether pods of a namespace are evicted for others.
+// takesPart reports whether pods of a namespace are evicted for others.
 func (s situation) takesPart(namespace string) bool { return takePart(s.namespaces[namespace]) }
 
 // errPlanning is why it is not looked for victims any longer.

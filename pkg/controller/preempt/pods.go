@@ -34,7 +34,7 @@ func startedAt(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// asksForDevices says whether a pod of the cache may wait for devices.
+// asksForDevices reports whether a pod of the cache may wait for devices.
 func asksForDevices(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true
@@ -69,7 +69,7 @@ func inQueueOrder(pods []*corev1.Pod) {
 	})
 }
 
-// expendable says whether a pod may be evicted for one of such a priority.
+// expendable reports whether a pod may be evicted for one of such a priority.
 func (s situation) expendable(pod *corev1.Pod, than int32) bool {
 	priority := corev1helpers.PodPriority(pod)
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]

@@ -127,7 +127,7 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + kind + "/" + name
 }
 
-// over says whether an owner may have others evicted.
+// over reports whether an owner may have others evicted.
 func (f failures) over(owner string, now time.Time) bool {
 	return f[owner] == nil || !now.Before(f[owner].after)
 }

@@ -225,7 +225,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	return retold.After(w.told), nil
 }
 
-// forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not
+// forDevices reports whether a pod may wait for GPUs. What the scheduler says of a gang does not
 // always tell.
 func forDevices(pod *corev1.Pod, said string) bool {
 	return strings.Contains(said, podstate.NoDevices) || groupOf(pod) != "" && !strings.Contains(said, "Insufficient ")

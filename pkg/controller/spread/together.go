@@ -99,7 +99,7 @@ func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]scheduling.
 	return all, nil
 }
 
-// ofOthers says whether no alternative of a request is for devices of this driver.
+// ofOthers reports whether no alternative of a request is for devices of this driver.
 func (t *teller) ofOthers(r resourceapi.DeviceRequest) bool {
 	return !slices.ContainsFunc(scheduling.Served(&r), func(r scheduling.Request) bool {
 		class, _ := t.classes.Get(r.Class)
