@@ -185,7 +185,7 @@ gpu-bundle-simulated:
 # kubernetes-sigs/dra-driver-nvidia-gpu, to measure that driver beside.
 .PHONY: bench bench-claims
 BENCH_ARGS ?=
-bench: bench-claims bench-spread bench-scale
+bench: bench-claims bench-scale
 bench-claims: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)
 
@@ -194,16 +194,6 @@ bench-claims: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 bench-limits: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	MACHINE=t4x2 THEN="--set kubeletPlugin.settings.ISOLATION_SHARE=kernel" THEN_DEVICES="string: device-memory" \
 		tests/bench/run.sh $(BUILD) .cluster-bench-limits --only pods $(BENCH_ARGS)
-
-# How evenly shares come to lie on a node's cards.
-.PHONY: bench-spread
-bench-spread:
-	@tests/bench/spread.sh .cluster-spread
-
-# What it costs that a ResourceQuota counts the GiB of 500 legacy pods.
-.PHONY: bench-quota
-bench-quota:
-	@tests/bench/quota.sh .cluster-bench-quota
 
 # What the policies, with those of all options, add to the creation of a pod.
 .PHONY: bench-admission
@@ -232,13 +222,6 @@ bench-placements: $(BUILD)/bin/cluster
 DEAREST_ARGS ?= --minutes 10
 bench-dearest:
 	@go run -C tests/policies ./dearest $(DEAREST_ARGS)
-
-# What a crowd costs gpu-compat-controller: a table, which docs/internals/performance.md explains.
-# It needs no cluster. CONTROLLER_ARGS go to tests/bench/controller (see its --help).
-.PHONY: bench-controller
-CONTROLLER_ARGS ?=
-bench-controller:
-	@go run ./tests/bench/controller $(CONTROLLER_ARGS)
 
 # How long `kubectl inspect cgpu` takes on a cluster of 1000 nodes with 8000
 # shares. INSPECT_ARGS go to tests/bench/inspect (see its --help).

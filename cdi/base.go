@@ -127,6 +127,7 @@ func newBase(ctx context.Context, machine *gpu.Machine, opts BaseOptions) (*Base
 		return nil, fmt.Errorf("finding the driver's files in %s (%s on the host): %w: "+
 			"point the driver root, or the library search paths, at the driver", opts.DriverRoot, opts.HostDriverRoot, err)
 	}
+	opts.addPrograms(common.ContainerEdits)
 	b := &Base{gpus: make(map[string]gpuBase, len(machine.GPUs)), devRoot: opts.DevRoot, hostDevRoot: opts.HostDevRoot}
 	if b.common, err = opts.finish(*common.ContainerEdits, controlNodes); err != nil {
 		return nil, err
@@ -157,6 +158,7 @@ func (o BaseOptions) nvcdi(ctx context.Context, machine *gpu.Machine) (nvcdi.Int
 		nvcdi.WithDevRoot(o.DevRoot),
 		nvcdi.WithLibrarySearchPaths(driverlib.Dirs(o.DriverRoot, o.LibrarySearchPaths)),
 		nvcdi.WithNVIDIACDIHookPath(o.HostHookPath),
+		nvcdi.WithLdconfigPath(o.ldconfig()),
 		nvcdi.WithDisabledHooks(disabled...),
 		nvcdi.WithDeviceNamers(namer),
 		nvcdi.WithFeatureFlags(

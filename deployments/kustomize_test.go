@@ -46,7 +46,6 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 		"manifests":                  {},
 		"options/device-plugin-pods": {lists: true},
 		"options/migration":          {lists: true},
-		"options/evict-refused":      {evicts: true},
 		"options/audit-evicts":       {evicts: true},
 		"options/preemption":         {evicts: true, budgets: true},
 	} {
@@ -66,7 +65,7 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 		if got := strings.Contains(built, "- name: DEVICE_PLUGIN_PODS\n          value: watch\n"); got != want.lists {
 			t.Errorf("%s: the plugin watches pods: %t", dir, got)
 		}
-		if strings.Contains(built, "PREEMPTION") || strings.Contains(built, "EVICT_REFUSED") {
+		if strings.Contains(built, "PREEMPTION") {
 			t.Errorf("%s has pods evicted", dir)
 		}
 	}
@@ -76,7 +75,8 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 // earlier version had by default goes because its role is there without rules.
 func TestApplyTakesEarlierRightsAway(t *testing.T) {
 	built := build(t, "manifests")
-	for _, name := range []string{"gpushare:gpu-kubelet-plugin-pods", "gpushare:gpu-compat-controller-evictions"} {
+	for _, name := range []string{"gpushare:gpu-kubelet-plugin-pods", "gpushare:gpu-compat-controller-evictions",
+		"gpushare:gpu-compat-controller-evict-refused"} {
 		if role := document(t, built, "ClusterRole", name); !strings.Contains("\n"+role, "\nrules: []\n") {
 			t.Errorf("after an update there are the rules of before in\n%s", role)
 		}

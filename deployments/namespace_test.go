@@ -232,9 +232,8 @@ func TestInstallInAnotherNamespace(t *testing.T) {
 // An option with rights has an overlay of its own there, beside that of the manifests or in it.
 func TestOptionsWithRightsInAnotherNamespace(t *testing.T) {
 	for dir, account := range map[string]string{
-		"options/preemption":    "gpu-compat-controller",
-		"options/evict-refused": "gpu-compat-controller",
-		"options/audit-evicts":  "gpu-kubelet-plugin",
+		"options/preemption":   "gpu-compat-controller",
+		"options/audit-evicts": "gpu-kubelet-plugin",
 	} {
 		for _, with := range [][]string{{dir}, {"manifests", dir}} {
 			found := false

@@ -5,6 +5,7 @@ package deviceclasses
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,6 +48,26 @@ func ModesWithClass() ([]mode.Mode, error) {
 		modes = append(modes, modeOf(class))
 	}
 	return modes, nil
+}
+
+// With are All classes, and those of models in every mode: of an installation on a cluster with such GPUs.
+func With(models []string) ([]*resourceapi.DeviceClass, error) {
+	all, err := All()
+	if err != nil {
+		return nil, err
+	}
+	modes, err := ModesWithClass()
+	if err != nil {
+		return nil, err
+	}
+	for _, model := range slices.Compact(slices.Sorted(slices.Values(models))) {
+		of, err := Model(model, modes)
+		if err != nil {
+			return nil, fmt.Errorf("make the DeviceClasses of model %s: %w", model, err)
+		}
+		all = append(all, of...)
+	}
+	return all, nil
 }
 
 // ModelClassName is the name of the class for a GPU model's GPUs in any mode.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -26,6 +27,12 @@ func profileSuffix(profile string) string { return strings.ReplaceAll(profile, "
 // "mixed", serves MIG instances of the profile (source: k8s-device-plugin).
 func ProfileResource(profile string) string {
 	return v1alpha1.MIGResourcePrefix + profileSuffix(profile)
+}
+
+// ProfileOf is the MIG profile that is served as the resource.
+func ProfileOf(resource corev1.ResourceName) (string, bool) {
+	profile, is := strings.CutPrefix(string(resource), v1alpha1.MIGResourcePrefix)
+	return strings.Replace(profile, "gb.", "gb+", 1), is
 }
 
 // ProfileClassName is the name of the class for a MIG profile.

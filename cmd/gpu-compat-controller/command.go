@@ -74,7 +74,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
-	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags)
+	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags, nil)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
-				EvictConflicting: c.Bool("evict-refused"), PodSyncs: c.Bool("pod-syncs"), Namespace: c.String("namespace"),
+				PodSyncs:         c.Bool("pod-syncs"), Namespace: c.String("namespace"),
 				Preemption: c.Bool("preemption"),
 				Checks:     checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
 			})

@@ -33,6 +33,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/limitwatch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
@@ -84,7 +85,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	ctx, err = settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags)
+	refused := make(chan error, 1)
+	ctx, err = settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags, refused)
 	if err != nil {
 		return err
 	}
@@ -150,7 +152,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			MPS:     c.String("isolation-mps"),
 			Share:   c.String("isolation-share"),
 			Kernel: isolation.KernelConfig{Hook: driver.InstalledProgram(limit, pluginDir),
-				CgroupRoot: filepath.Clean(c.String("cgroup-root")), Ledger: driver.MemoryLedger(pluginDir)},
+				CgroupRoot: filepath.Clean(c.String("cgroup-root")), Ledger: limitwatch.Ledger(pluginDir)},
 			MPSDir:          c.String("mps-dir"),
 			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
 			MPSCheck:        driver.InstalledProgram(check, pluginDir),
@@ -182,6 +184,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		WatchPods:     c.String("device-plugin-pods") == flags.WatchPods,
 
 		StatusClient:   statuses,
+		Refused:        refused,
 		Registry:       registry,
 		MetricsAddress: probes.OnNode(c.String("metrics-address"), c.String("node-ip")),
 	})

@@ -101,7 +101,7 @@ func below(path string, packages ...string) bool {
 var pure = []string{
 	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
-	"pkg/gpu", "pkg/inspect", "pkg/inspect/plan", "pkg/inspect/why",
+	"pkg/gpu", "pkg/inspect", "pkg/inspect/fromack", "pkg/inspect/plan", "pkg/inspect/published", "pkg/inspect/why",
 	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/quota", "pkg/scheduling", "pkg/text",
 	"pkg/topology", "pkg/usage",
 }
@@ -171,7 +171,7 @@ func TestWhoImportsWhat(t *testing.T) {
 // A controller is read without any other: what several need has a package that is none.
 func TestControllersKnowNoOther(t *testing.T) {
 	const floor = "pkg/controller"
-	shared := []string{floor + "/cache", floor + "/manager", floor + "/podstate"}
+	shared := []string{floor + "/cache", floor + "/manager", floor + "/podstate", floor + "/seen"}
 	for _, p := range packages(t) {
 		if p.path == floor || !below(p.path, floor) {
 			continue

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
 // NVML is the name of a library in every driver installation.
@@ -27,22 +29,43 @@ var usual = []string{
 // sees both: the further ones, which are as seen from root, the usual ones and, where none of these has the driver,
 // those that the loader in root is told of (ld.so.conf, see ldconfig(8)).
 //
-// The toolkit would look into the loader's cache. It maps that into memory at each search, and never unmaps it.
+// The toolkit would look into the loader's cache. It maps that into memory at each search, and never unmaps it. Nor
+// does it resolve links in the driver root. So the directories are those that links lead to, and where each library is
+// a link to another directory, as on NixOS, that one too.
 func Dirs(root string, further []string) []string {
 	var dirs []string
+	add := func(dir string) {
+		if !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
 	for _, dir := range slices.Concat(further, usual) {
-		dirs = append(dirs, filepath.Join(root, dir))
+		add(Resolve(root, dir))
+		if of := filepath.Dir(Resolve(root, filepath.Join(dir, NVML))); hasDriver(of) {
+			add(of)
+		}
 	}
 	if slices.ContainsFunc(dirs, hasDriver) {
 		return dirs
 	}
 	// The last two are ldconfig's own.
 	for _, dir := range append(told(root, "/etc/ld.so.conf", maxIncludes), "/lib", "/usr/lib") {
-		if local := filepath.Join(root, dir); !slices.Contains(dirs, local) && hasDriver(local) {
-			dirs = append(dirs, local)
+		if local := filepath.Dir(Resolve(root, filepath.Join(dir, NVML))); hasDriver(local) {
+			add(local)
 		}
 	}
 	return dirs
+}
+
+// Resolve returns where a path in the driver root leads, as this process sees it. To the node's programs absolute links
+// there begin at that root.
+func Resolve(root, path string) string {
+	resolved, err := securejoin.SecureJoin(root, path)
+	if err != nil {
+		// Links that lead in a circle: whoever opens it is told.
+		return filepath.Join(root, path)
+	}
+	return resolved
 }
 
 // hasDriver says whether the driver's libraries for programs of 64 bits are in the directory.

@@ -45,6 +45,26 @@ func library(t *testing.T, class elf.Class) string {
 	return content.String()
 }
 
+// Absolute links are the node's: they begin at its root directory, and none leads out of it.
+func TestResolve(t *testing.T) {
+	root := write(t, map[string]string{"nix/store/a/lib/x": ""})
+	for link, target := range map[string]string{
+		"driver": "/nix/store/a", "up": "../../../../nix/store", "twice": "/driver", "circle": "circle",
+	} {
+		if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{
+		"/driver/lib/x": "/nix/store/a/lib/x", "/up/a": "/nix/store/a", "/twice/lib": "/nix/store/a/lib",
+		"/circle/x": "/circle/x", "/nothing/here": "/nothing/here",
+	} {
+		if got := Resolve(root, path); got != filepath.Join(root, want) {
+			t.Errorf("%s leads to %s, want %s in %s", path, got, want, root)
+		}
+	}
+}
+
 func TestDirs(t *testing.T) {
 	nvml64, nvml32 := library(t, elf.ELFCLASS64), library(t, elf.ELFCLASS32)
 	conf := map[string]string{

@@ -24,7 +24,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cpusets"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/deviceclass"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -87,9 +86,6 @@ type Options struct {
 	// PodAnnotations is whether pods that asked in ACK's manner get the annotations
 	// of ACK's scheduler, PodAnnotationsV1 whether those of its first version, too.
 	PodAnnotations, PodAnnotationsV1 bool
-	// EvictConflicting is whether pods that can never start, because others hold the GPU
-	// that they were allocated, are evicted where something makes them anew.
-	EvictConflicting bool
 	// PodSyncs is whether kubelets are had to sync pods again whose claims they could not
 	// prepare, before they do so by themselves.
 	PodSyncs bool
@@ -142,8 +138,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "evictConflicting", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption",
-		o.Preemption)
+		"podAnnotations", o.PodAnnotations, "podSyncs", o.PodSyncs, "preemption", o.Preemption)
 	var wg sync.WaitGroup
 	wg.Go(func() { known.Run(ctx) })
 	failed := make(chan error, len(tasks))
@@ -210,10 +205,6 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return nodestatus.New(nodestatus.Config{Cache: c, Client: core.Nodes(), Events: events, Policy: o.LegacyPolicy})
-	})
-	add(writers, func(c *cache.Reader) *manager.Controller {
-		return conflict.New(conflict.Config{Cache: c, Claims: o.Client.ResourceV1(), Core: core, Jobs: o.Client.BatchV1(),
-			Events: events, Clock: clock.RealClock{}, Evict: o.EvictConflicting})
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return podgroups.New(podgroups.Config{Cache: c, Client: o.Gangs.SchedulingV1beta1(), Discovery: o.Gangs.Discovery(),

@@ -130,7 +130,11 @@ func instances(m *gpu.Machine, o Options) []resourceapi.Device {
 			at = len(devices)
 			devices = append(devices, instance(m, gpu.Partitioned{GPU: g}, gone.Instance, o))
 		}
-		devices[at].Taints = withTaints(devices[at].Taints, []resourceapi.DeviceTaint{gone.Taint})
+		// That its GPU is unhealthy says less.
+		others := slices.DeleteFunc(devices[at].Taints, func(t resourceapi.DeviceTaint) bool {
+			return t.Key == gone.Taint.Key
+		})
+		devices[at].Taints = append(others, gone.Taint)
 	}
 	return devices
 }

@@ -159,6 +159,27 @@ func TestTaintsOfInstances(t *testing.T) {
 	}
 }
 
+// A GPU that is not well says no more of an instance that is not there.
+func TestInstancesThatAreGoneFromAnUnhealthyGPU(t *testing.T) {
+	o, m := migOptions(mode.Exclusive), migMachine()
+	taint := func(value string) resourceapi.DeviceTaint {
+		return resourceapi.DeviceTaint{Key: "unhealthy", Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	}
+	beside := resourceapi.DeviceTaint{Key: "other", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	o.GPUTaints = map[string][]resourceapi.DeviceTaint{m.Partitioned[0].UUID: {taint("xid-79"), beside}}
+	o.MIG.Gone = []devices.GoneInstance{{Instance: gpu.Instance{Profile: "2g.20gb", Start: 4, Size: 2}, Index: 1,
+		Taint: taint("mig-instance-gone")}}
+	for _, d := range built(m, o) {
+		want := []resourceapi.DeviceTaint{taint("xid-79"), beside}
+		if d.Name == "gpu-1-mig-2g-20gb-4" {
+			want = []resourceapi.DeviceTaint{beside, taint("mig-instance-gone")}
+		}
+		if diff := cmp.Diff(want, d.Taints); strings.Contains(d.Name, "-mig-") && diff != "" {
+			t.Errorf("%s (-want +got):\n%s", d.Name, diff)
+		}
+	}
+}
+
 // What a claim holds that is not there any more stays, closed, and as complete as others.
 func TestInstancesThatAreGoneStayWhileHeld(t *testing.T) {
 	o := migOptions(mode.Exclusive)

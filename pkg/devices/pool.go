@@ -39,6 +39,14 @@ func pool(name string, devices []resourceapi.Device, counters []resourceapi.Coun
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{name: {Slices: out}}}
 }
 
+// SliceSpec is a slice of a node's pool as it is written first.
+func SliceSpec(node, name string, pool resourceslice.Pool, slice resourceslice.Slice) resourceapi.ResourceSliceSpec {
+	return resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: &node, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+		Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+	}
+}
+
 // gpuCounters are the counters of the GPUs with these indices: one of value 1
 // for each GPU, which a device takes with wholeGPUs. There is one set for the
 // GPUs 0 to 31, and another one for each further 32.

@@ -40,7 +40,8 @@ func oneGPU(t *testing.T, limits Limits) *Cluster {
 		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
 			Slots: 20}).Pools[pool].Slices[0].Devices,
 	}}
-	c, err := New(limits).Look(scheduling.Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
+	explainer := New(scheduling.NewEngine(scheduling.ExpressionsMost), limits)
+	c, err := explainer.Look(scheduling.Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
 	if err != nil {
 		t.Fatal(err)
 	}

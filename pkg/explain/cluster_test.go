@@ -21,7 +21,7 @@ import (
 func TestNodeThatStaysAwayIsNotWaitedFor(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSite(t).node("share", "a10x4", mode.Share)
-	explainer, start := explain.New(unlimited), time.Now()
+	explainer, start := explain.New(engine, unlimited), time.Now()
 	never := func(after time.Duration) (bool, time.Time) {
 		t.Helper()
 		p := s.published()
@@ -150,7 +150,7 @@ func TestGPUsAreToldApartByUUID(t *testing.T) {
 // What was found out about GPUs must not outlive a change of them.
 func TestNextLookSeesWhatChanged(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	explainer := explain.New(unlimited)
+	explainer := explain.New(engine, unlimited)
 	for step, test := range []struct {
 		site *site
 		want string
@@ -197,7 +197,7 @@ func BenchmarkThousandNodes(b *testing.B) {
 		built.publish(name, devices.Build(m, devices.Options{Pool: v1alpha1.PoolName(name), Mode: mode.Share, Slots: 20}))
 	}
 	published := built.published()
-	explainer := explain.New(unlimited)
+	explainer := explain.New(engine, unlimited)
 	look := func() *explain.Cluster {
 		cluster, err := explainer.Look(published)
 		if err != nil {

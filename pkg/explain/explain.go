@@ -58,9 +58,9 @@ type Explainer struct {
 	expensive *lru.Cache
 }
 
-// New makes an Explainer each of whose explanations keeps to the limits.
-func New(limits Limits) *Explainer {
-	return &Explainer{limits, scheduling.NewSurveyor(), lru.New(toldMost)}
+// New makes an Explainer that asks the engine, and each of whose explanations keeps to the limits.
+func New(engine *scheduling.Engine, limits Limits) *Explainer {
+	return &Explainer{limits, engine.NewSurveyor(), lru.New(toldMost)}
 }
 
 // Cluster is what the nodes offered at one time.
@@ -168,8 +168,8 @@ func (c *Cluster) explain(ctx context.Context, m *scheduling.Meter, pod *corev1.
 	}
 	if s.known && s.busy() {
 		f := c.Together(ctx, m, unallocated, may, scheduling.NewEffort(c.explainer.limits.Combined))
-		if s.unsearched = f.Unsearched; f.Verdict() != scheduling.Busy {
-			s.found = append(s.found, found{[]string{c.say(f)}, f.Verdict()})
+		if s.unsearched = f.Kind == scheduling.Unsearched; f.Step < scheduling.Taken {
+			s.found = append(s.found, found{[]string{c.say(f)}, f.Step})
 		}
 	}
 	return s.explanation(c.Settled && !s.elsewhere), nil
@@ -178,7 +178,7 @@ func (c *Cluster) explain(ctx context.Context, m *scheduling.Meter, pod *corev1.
 // addRequest adds what is found out about a request.
 func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, claim *resourceapi.ResourceClaim,
 	r *resourceapi.DeviceRequest) error {
-	of := found{best: scheduling.Unoffered}
+	of := found{best: scheduling.OtherClass}
 	var stops []string
 	asked := scheduling.Alternatives(r)
 	foreign := !slices.ContainsFunc(asked, c.IsOurs)
@@ -199,18 +199,18 @@ func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, c
 			continue
 		}
 		if !c.IsOurs(alternative) {
-			s.known, of.best = false, scheduling.Busy
+			s.known, of.best = false, scheduling.Taken
 			continue
 		}
 		f, err := c.Search(ctx, m, alternative, s.pod, s.may)
 		if err != nil {
 			return err
 		}
-		of.texts, of.best = append(of.texts, name+": "+c.say(f)), min(of.best, f.Verdict())
+		of.texts, of.best = append(of.texts, name+": "+c.say(f)), max(of.best, f.Step)
 		s.failing = s.failing || f.Failed != nil
 	}
 	if len(stops) > 0 {
-		of = found{stops, scheduling.Blocked}
+		of = found{stops, scheduling.Excluded}
 	}
 	if len(of.texts) > 0 {
 		s.found = append(s.found, of)
@@ -222,8 +222,8 @@ func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, c
 type found struct {
 	// texts are a sentence for each alternative that stands in the way.
 	texts []string
-	// best is the verdict of the alternative with the best prospects.
-	best scheduling.Verdict
+	// best is how far the alternative comes that comes farthest: others use what comes to Taken or farther.
+	best scheduling.Step
 }
 
 // sum is what was found out about a pod.
@@ -245,7 +245,7 @@ type sum struct {
 
 // busy says that nothing was found that stands in the way whatever is free.
 func (s sum) busy() bool {
-	return !slices.ContainsFunc(s.found, func(f found) bool { return f.best != scheduling.Busy })
+	return !slices.ContainsFunc(s.found, func(f found) bool { return f.best < scheduling.Taken })
 }
 
 // explanation leaves out requests that could be served where another could not.
@@ -253,12 +253,12 @@ func (s sum) explanation(settled bool) Explanation {
 	e := Explanation{Busy: s.busy(), Others: !s.known, Failing: s.failing, Unsearched: s.unsearched}
 	var texts []string
 	for _, f := range s.found {
-		if f.best == scheduling.Busy && !e.Busy {
+		if f.best >= scheduling.Taken && !e.Busy {
 			continue
 		}
-		e.Never = e.Never || settled && f.best >= scheduling.Impossible
-		e.Unoffered = e.Unoffered || f.best == scheduling.Unoffered
-		e.Short = e.Short || f.best == scheduling.Impossible
+		e.Never = e.Never || settled && f.best <= scheduling.TooFew
+		e.Unoffered = e.Unoffered || f.best == scheduling.OtherClass
+		e.Short = e.Short || f.best > scheduling.OtherClass && f.best <= scheduling.TooFew
 		texts = append(texts, f.texts...)
 	}
 	e.Short = e.Short && !e.Unoffered

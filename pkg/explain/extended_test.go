@@ -49,7 +49,7 @@ func TestClaimOfScheduler(t *testing.T) {
 			map[string]int64{"a": 1, "s": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster, err := explain.New(unlimited).Look(newSite(t).node("whole", "a100x8", mode.Exclusive).published())
+			cluster, err := explain.New(engine, unlimited).Look(newSite(t).node("whole", "a100x8", mode.Exclusive).published())
 			if err != nil {
 				t.Fatal(err)
 			}

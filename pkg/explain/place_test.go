@@ -176,7 +176,7 @@ func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.Reso
 	for _, slice := range s.Slices {
 		published.Slices = append(published.Slices, view.Read(slice))
 	}
-	cluster, err := explain.New(unlimited).Look(published)
+	cluster, err := explain.New(engine, unlimited).Look(published)
 	if err != nil {
 		t.Fatal(err)
 	}

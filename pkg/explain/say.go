@@ -33,30 +33,32 @@ const (
 // word is what attributes are named by in an expression.
 var word = regexp.MustCompile(`\w+`)
 
-// say puts into words what a search came to.
-func (c *Cluster) say(f scheduling.Finding) string {
-	switch f.Obstacle {
-	case scheduling.SelectorFails:
-		return sayFailed(f.Failed, f.Node)
-	case scheduling.Elsewhere:
-		return sayExcluded(f.On)
-	case scheduling.AllTainted:
-		return sayClosed(f.Request, f.On)
-	case scheduling.TooFew:
-		return sayFew(f.Request, f.On)
-	case scheduling.NoneLarge:
-		return saySmall(f.Request, f.On)
-	case scheduling.NoneMatches:
-		return sayUnmatched(f.Request, f.On, f.Selector)
-	case scheduling.NotOffered:
-		return fmt.Sprintf("no node offers GPUs of class %s; %s", f.Request.Class, c.offered())
-	case scheduling.Apart:
-		return "no node has all that is asked for at once" + constraints(f.Claims)
-	case scheduling.ApartElsewhere:
+// say puts into words what all nodes lack.
+func (c *Cluster) say(l scheduling.Lack) string {
+	switch {
+	case l.Kind == scheduling.SelectorFails:
+		return sayFailed(l.Failed, l.Node)
+	case l.Kind == scheduling.AtOnce && l.Step == scheduling.TooFew:
+		return "no node has all that is asked for at once" + constraints(l.Claims)
+	case l.Kind == scheduling.AtOnce:
 		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or " +
-			"its other claims exclude: " + list(nodesOf(f.On))
+			"its other claims exclude: " + list(nodesOf(l.On))
+	}
+	switch l.Step {
+	case scheduling.OtherClass:
+		return fmt.Sprintf("no node offers GPUs of class %s; %s", l.Wanted.Class, c.offered())
+	case scheduling.Unmatched:
+		return sayUnmatched(l.Wanted, l.On, l.Selector)
+	case scheduling.TooSmall:
+		return saySmall(l.Wanted, l.On)
+	case scheduling.TooFew:
+		return sayFew(l.Wanted, l.On)
+	case scheduling.Excluded:
+		return sayExcluded(l.On)
+	case scheduling.Tainted:
+		return sayClosed(l.Wanted, l.On)
 	default:
-		return sayBusy(f.On)
+		return sayBusy(l.On)
 	}
 }
 

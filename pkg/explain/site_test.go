@@ -153,7 +153,7 @@ func (s *site) published() scheduling.Published {
 func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) explain.Explanation {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
-	cluster, err := explain.New(unlimited).Look(s.published())
+	cluster, err := explain.New(engine, unlimited).Look(s.published())
 	if err != nil {
 		s.t.Fatal(err)
 	}

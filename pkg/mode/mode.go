@@ -230,6 +230,14 @@ func PlacementFromLabels(labels map[string]string) (Placement, error) {
 	}
 }
 
+// SlotLimits are how many shares a GPU takes by default, and at most, where so many are kept apart, 0 for any number.
+func SlotLimits(apart int64) (def, limit int64) {
+	if apart > 0 {
+		return apart, apart
+	}
+	return DefaultSlots, MaxSlots
+}
+
 // SlotsFromLabels returns how many shares a GPU of the node takes, at most
 // limit. Where MaxPodLabel is absent that is def; where it is not a whole
 // number from 1 to limit, it is def too, with an error that names the value.

@@ -39,11 +39,14 @@ const (
 	// Failed: the allocator failed, as Err says. Unsearched: it was cut off, as Err, an ErrUnsearched, says.
 	Failed
 	Unsearched
+	// SelectorFails: a selector cannot be evaluated for a device, as Failed says.
+	SelectorFails
 )
 
-// Lack is what a node has too little of for a pod.
+// Lack is what a node, or for a Survey all nodes together, have too little of for a pod.
 type Lack struct {
 	Kind LackKind
+	// Node is empty where it is that of a Survey, unless one of its nodes keeps the pod from all.
 	Node string
 	// Claims are those that wait; Claim and Request name what of them the lack is of, empty where
 	// it is that of all.
@@ -64,6 +67,12 @@ type Lack struct {
 	Class  *resourceapi.DeviceClass
 	Seen   []Seen
 	Enough int64
+	// On are the nodes that a Survey's lack is about, with what they have for the request. Selector is the one after which
+	// none of their devices is left, Failed the one that cannot be evaluated for a device: of Node, or without one only of
+	// nodes that take no such pods now.
+	On       []Found
+	Selector string
+	Failed   *SelectorError
 	// Unclear says that a selector cannot be evaluated for some of them, which counts as one that
 	// does not match.
 	Unclear bool
@@ -81,8 +90,11 @@ const (
 	// OtherClass: the class does not select it. Unmatched: a selector of the request does not.
 	OtherClass
 	Unmatched
-	// TooSmall: the whole GPU would not be enough.
+	// TooSmall: the whole GPU would not be enough. TooFew: no node has as many. What comes no farther can never serve it.
 	TooSmall
+	TooFew
+	// Excluded: it is on nodes that the pod cannot be on.
+	Excluded
 	// Tainted: it takes no new claims.
 	Tainted
 	// Taken: others hold it as a whole, or in another mode, or a GPU of the linked set.

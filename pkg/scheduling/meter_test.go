@@ -37,7 +37,8 @@ func oneGPU(t *testing.T) *Survey {
 		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
 			Slots: 20}).Pools[pool].Slices[0].Devices,
 	}}
-	c, err := NewSurveyor().Look(Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
+	c, err := NewEngine(ExpressionsMost).NewSurveyor().Look(Published{Slices: []*view.Slice{view.Read(slice)},
+		Classes: classes})
 	if err != nil {
 		t.Fatal(err)
 	}

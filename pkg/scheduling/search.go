@@ -13,77 +13,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// Verdict is what a search for the devices of one request came to.
-type Verdict int
-
-// The verdicts, those with the best prospects first.
-const (
-	// Busy: there are such devices, so it is others that use them.
-	Busy Verdict = iota
-	// Blocked: something stands in the way that is no matter of how much is free.
-	Blocked
-	// Impossible: no node has as many or as large ones, whatever is free.
-	Impossible
-	// Unoffered: no node has any of the class, which is impossible, too.
-	Unoffered
-)
-
-// Obstacle is what stands between a request and its devices.
-type Obstacle int
-
-// What can stand between a request and its devices.
-const (
-	// InUse: there are such devices, so it is others that use them.
-	InUse Obstacle = iota
-	// SelectorFails: a selector cannot be evaluated for a device.
-	SelectorFails
-	// Elsewhere: the nodes with such devices are those that the pod cannot be on. AllTainted: the
-	// devices take no new claims.
-	Elsewhere
-	AllTainted
-	// TooFew, NoneLarge and NoneMatches: there are not as many, as large ones, or any that match.
-	TooFew
-	NoneLarge
-	NoneMatches
-	// NotOffered: there is none of the class.
-	NotOffered
-	// Apart: no node has all at once that each request finds alone. ApartElsewhere: those that
-	// have are those that the pod cannot be on.
-	Apart
-	ApartElsewhere
-)
-
-// Verdict is what an obstacle comes to.
-func (o Obstacle) Verdict() Verdict {
-	switch o {
-	case InUse:
-		return Busy
-	case SelectorFails, Elsewhere, AllTainted, ApartElsewhere:
-		return Blocked
-	case NotOffered:
-		return Unoffered
-	default:
-		return Impossible
-	}
-}
-
-// Finding is what a search came to.
-type Finding struct {
-	Obstacle
-	Request Request
-	// On are the nodes that it is about, and what they have for the request.
-	On []Found
-	// Claims are those that were looked at together.
-	Claims []*resourceapi.ResourceClaim
-	// Selector is the one after which no device is left, Failed the one that cannot be
-	// evaluated for a device: of Node, or without one only of nodes that take no such pods now.
-	Selector string
-	Failed   *SelectorError
-	Node     string
-	// Unsearched says that it counts as InUse, and was not searched to the end.
-	Unsearched bool
-}
-
 // Found is what some nodes that are alike, its Nodes, have for a request.
 type Found struct {
 	group
@@ -96,12 +25,13 @@ func ofClass(f Found) []int  { return f.OfClass }
 func matching(f Found) []int { return f.Matching }
 func roomy(f Found) []int    { return f.Roomy }
 
-// Search looks for the devices of a request of a pod, which can be where may says; its class there is.
-func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Pod, may Where) (Finding, error) {
+// Search looks for the devices of a request of a pod, which can be where may says; its class there is. What it returns
+// is what all nodes lack: from Taken on, there are such devices, and others use them.
+func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Pod, may Where) (Lack, error) {
 	classSelectors := conditions(c.classes[r.Class].Spec.Selectors)
 	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.Selectors))
 	if err != nil {
-		return Finding{}, err
+		return Lack{}, err
 	}
 	var all []Found
 	var onClosed *SelectorError
@@ -113,13 +43,13 @@ func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Po
 			f.Matching, failed, err = g.choose(ctx, m, c.surveyor.programs, f.OfClass, r.Selectors)
 		}
 		if err != nil {
-			return Finding{}, err
+			return Lack{}, err
 		}
 		if failed != nil {
 			// The scheduler does not come to look at nodes that the pod cannot be on.
 			on := slices.DeleteFunc(slices.Clone(g.Nodes), func(node string) bool { return !may(c.nodes[node]) })
 			if i := slices.IndexFunc(on, func(node string) bool { return c.takes(ctx, node, pod, may) }); i >= 0 {
-				return Finding{Obstacle: SelectorFails, Request: r, Failed: failed, Node: on[i]}, nil
+				return Lack{Kind: SelectorFails, Step: Excluded, Wanted: r, Failed: failed, Node: on[i]}, nil
 			}
 			if len(on) > 0 {
 				onClosed = failed
@@ -147,18 +77,18 @@ func (c *Survey) takes(ctx context.Context, name string, pod *corev1.Pod, may Wh
 // conclude goes from the reasons that hold for the whole cluster to those that are
 // the pod's own and to those that pass.
 func (c *Survey) conclude(ctx context.Context, m *Meter, r Request, all []Found,
-	may Where) (Finding, error) {
-	of := func(o Obstacle, on []Found) Finding { return Finding{Obstacle: o, Request: r, On: on} }
+	may Where) (Lack, error) {
+	of := func(step Step, on []Found) Lack { return Lack{Step: step, Wanted: r, On: on} }
 	switch {
 	case Count(all, ofClass) == 0:
-		return of(NotOffered, nil), nil
+		return of(OtherClass, nil), nil
 	case Count(all, matching) == 0:
-		f := of(NoneMatches, all)
+		f := of(Unmatched, all)
 		var err error
 		f.Selector, err = c.deciding(ctx, m, r, all)
 		return f, err
 	case Count(all, roomy) == 0:
-		return of(NoneLarge, all), nil
+		return of(TooSmall, all), nil
 	}
 	enough := slices.DeleteFunc(slices.Clone(all), func(f Found) bool { return f.GPUs(f.Roomy) < r.Count })
 	if len(enough) == 0 {
@@ -166,13 +96,13 @@ func (c *Survey) conclude(ctx context.Context, m *Meter, r Request, all []Found,
 	}
 	allowed, others := c.divide(enough, may)
 	if len(allowed) == 0 {
-		return of(Elsewhere, others), nil
+		return of(Excluded, others), nil
 	}
 	open, tainted := openOf(r, allowed)
 	if len(open) == 0 {
-		return of(AllTainted, tainted), nil
+		return of(Tainted, tainted), nil
 	}
-	return of(InUse, open), nil
+	return of(Taken, open), nil
 }
 
 // divide parts the nodes of groups into those that a pod can be on and others.
@@ -262,17 +192,18 @@ func (k *kind) GPUs(devices []int) int64 {
 	return n
 }
 
-// Together says whether the scheduler's allocator could serve all requests of the claims, each of
-// which could be served alone, on one node, if all GPUs were free. They are in use where that could
-// be, and where it is not found out within the effort.
+// Together finds out whether the scheduler's allocator could serve all requests of the claims, each of
+// which could be served alone, on one node, if all GPUs were free. They are Taken where that could
+// be, and where it is not found out within the effort, which is Unsearched.
 func (c *Survey) Together(ctx context.Context, m *Meter, claims []*resourceapi.ResourceClaim,
-	may Where, effort *Effort) Finding {
+	may Where, effort *Effort) Lack {
+	inUse := Lack{Kind: AtOnce, Step: Taken, Claims: claims}
 	if trivial(claims) {
-		return Finding{}
+		return inUse
 	}
 	groups, err := c.groupsFor(ctx, m, c.selectorsOf(claims))
 	if err != nil {
-		return Finding{}
+		return inUse
 	}
 	var fit []Found
 	unsearched := false
@@ -281,14 +212,14 @@ func (c *Survey) Together(ctx context.Context, m *Meter, claims []*resourceapi.R
 		allocator, err := c.surveyor.engine.Allocator(ctx,
 			Snapshot{Slices: g.published(node.Name), Classes: c.published}, nil)
 		if err != nil {
-			return Finding{}
+			return inUse
 		}
 		_, fits, err := allocator.Fit(ctx, node, claims, effort)
 		switch {
 		case errors.Is(err, ErrUnsearched):
 			unsearched = true
 		case err != nil:
-			return Finding{}
+			return inUse
 		case fits:
 			fit = append(fit, Found{group: g})
 		}
@@ -296,13 +227,13 @@ func (c *Survey) Together(ctx context.Context, m *Meter, claims []*resourceapi.R
 	allowed, others := c.divide(fit, may)
 	switch {
 	case len(allowed) > 0:
-		return Finding{}
+		return inUse
 	case unsearched:
-		return Finding{Unsearched: true}
+		return Lack{Kind: Unsearched, Step: Taken, Claims: claims}
 	case len(fit) == 0:
-		return Finding{Obstacle: Apart, Claims: claims}
+		return Lack{Kind: AtOnce, Step: TooFew, Claims: claims}
 	default:
-		return Finding{Obstacle: ApartElsewhere, On: others}
+		return Lack{Kind: AtOnce, Step: Excluded, Claims: claims, On: others}
 	}
 }
 

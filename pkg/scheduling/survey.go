@@ -39,9 +39,8 @@ type Surveyor struct {
 }
 
 // NewSurveyor makes one that has seen nothing.
-func NewSurveyor() *Surveyor {
-	engine := NewEngine(ExpressionsMost)
-	return &Surveyor{engine: engine, programs: newPrograms(engine.compiled), ids: map[view.Shape]int{},
+func (e *Engine) NewSurveyor() *Surveyor {
+	return &Surveyor{engine: e, programs: newPrograms(e.compiled), ids: map[view.Shape]int{},
 		kinds: map[string]*kind{}}
 }
 

@@ -188,7 +188,6 @@ func TestWrongValues(t *testing.T) {
 		"kubeletPlugin: {settings: {NVIDIA_DRIVER_ROOT: /x}}":           "set nvidiaDriverRoot instead",
 		"controller: {settings: {LOG_VERBOSITY: 4}}":                    "set logVerbosity instead",
 		"controller: {settings: {PREEMPTION: true}}":                    "set options.preemption instead",
-		"controller: {settings: {EVICT_REFUSED: true}}":                 "set options.evictRefused instead",
 		"controller: {settings: {HEALTH_ADDRESS: ':1'}}":                "do not follow it",
 		"controller: {settings: {LEGACY_POLICY: mine}}":                 "allows gpushare-legacy-refuse",
 		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",
@@ -332,12 +331,10 @@ func TestRightsFollowSettings(t *testing.T) {
 func TestRightsThatComeWithOptions(t *testing.T) {
 	const evicts, lists = "pods/eviction", "ClusterRole <nil>/gpushare:gpu-kubelet-plugin-pods"
 	for values, want := range map[string]struct{ evicts, lists bool }{
-		"": {},
-		"controller: {settings: {EVICT_REFUSED: false}}": {},
-		"options: {evictRefused: true}":                  {evicts: true},
-		"options: {preemption: true}":                    {evicts: true},
-		"options: {devicePluginPods: true}":              {lists: true},
-		"options: {migration: true}":                     {lists: true},
+		"":                                  {},
+		"options: {preemption: true}":       {evicts: true},
+		"options: {devicePluginPods: true}": {lists: true},
+		"options: {migration: true}":        {lists: true},
 		"{options: {auditEvicts: true}, kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}}": {evicts: true},
 	} {
 		all := installed(t, "gpus", values)

@@ -54,7 +54,7 @@ controller:
     # Off by default: so that they are tried.
     POD_ANNOTATIONS_V1: true
 # What tests of both are about.
-options: {devicePluginPods: true, evictRefused: true}
+options: {devicePluginPods: true}
 EOF
 
 "$@" kubectl config view --raw --flatten >"$work/kubeconfig"

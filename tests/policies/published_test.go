@@ -78,7 +78,7 @@ func taken(t *testing.T, s *server, published map[string]resourceslice.DriverRes
 	for name, resources := range published {
 		for pool, content := range resources.Pools {
 			for i, part := range content.Slices {
-				slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)},
+				slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-gpu.aliyun.com-n1", i)},
 					Spec: resourceapi.ResourceSliceSpec{
 						Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: part.Devices, SharedCounters: part.SharedCounters,
 						Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(content.Slices))},
@@ -86,7 +86,7 @@ func taken(t *testing.T, s *server, published map[string]resourceslice.DriverRes
 				err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), slice, nil, "ResourceSlice", slicesResource,
 					admission.Create)
 				if err != nil {
-					t.Errorf("%s: %v", slice.Name, err)
+					t.Errorf("%s, slice %d: %v", name, i, err)
 				}
 			}
 		}

@@ -3,6 +3,7 @@
 package admission
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -16,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 )
 
@@ -40,6 +43,9 @@ func slice(change func(*resourceapi.ResourceSliceSpec)) *resourceapi.ResourceSli
 	}}
 	if change != nil {
 		change(&s.Spec)
+	}
+	if s.Spec.Driver == "gpu.aliyun.com" && s.Spec.NodeName != nil {
+		s.Name = "00000-gpu.aliyun.com-" + *s.Spec.NodeName
 	}
 	return s
 }
@@ -261,4 +267,102 @@ func written(object, old *resourceapi.ResourceSlice) (runtime.Object, runtime.Ob
 		return object, nil, admission.Create
 	}
 	return object, old, admission.Update
+}
+
+// stored is how the API server would store a slice that somebody creates, by the name that the policies give it or, in
+// their absence, by one that it finds itself.
+func (s *server) stored(who user.Info, slice *resourceapi.ResourceSlice, dryRun bool) (*resourceapi.ResourceSlice,
+	error) {
+	attributes := func(of *resourceapi.ResourceSlice) admission.Attributes {
+		return admission.NewAttributesRecord(of, nil, resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), "", of.Name,
+			slicesResource, "", admission.Create, nil, dryRun, who)
+	}
+	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
+	asked := attributes(slice.DeepCopy())
+	if err := s.mutating.Admit(context.Background(), asked, objects); err != nil {
+		return nil, err
+	}
+	mutated, ok := asked.GetObject().(*resourceapi.ResourceSlice)
+	if !ok {
+		return nil, fmt.Errorf("a slice became a %T", asked.GetObject())
+	}
+	if mutated.Name == "" {
+		mutated.Name = mutated.GenerateName + "x7f2q"
+	}
+	return mutated, s.validating.Validate(context.Background(), attributes(mutated), objects)
+}
+
+// A node has no more slices than its pool says, however many its token creates: each has one of so many names, which
+// the API server takes once.
+func TestSlicesOfANodeAreNumbered(t *testing.T) {
+	s := newServer(t)
+	plugin := account("other", "gpu-kubelet-plugin", "n1")
+	const refused = "ResourceSlices, as the pool says, numbered from 00000-gpu.aliyun.com-n1 on: not "
+	for name, test := range map[string]struct {
+		generate, name string
+		of             int64
+		dryRun         bool
+		want, refused  string
+	}{
+		"as the helper library asks": {"00000-gpu.aliyun.com-n1-", "", 1, false, "00000-gpu.aliyun.com-n1", ""},
+		"the last of several":        {"00011-gpu.aliyun.com-n1-", "", 18, false, "00011-gpu.aliyun.com-n1", ""},
+		"the last of the most":       {"00027-gpu.aliyun.com-n1-", "", 40, false, "00027-gpu.aliyun.com-n1", ""},
+		"one more than the pool has": {"00001-gpu.aliyun.com-n1-", "", 1, false, "", refused + "00001-gpu.aliyun.com-n1"},
+		"more than ten": {"00010-gpu.aliyun.com-n1-", "", 16, false, "",
+			"may have 16 " + refused + "00010-gpu.aliyun.com-n1"},
+		"more than the most": {"00028-gpu.aliyun.com-n1-", "", 40, false, "",
+			"may have 40 " + refused + "00028-gpu.aliyun.com-n1"},
+		"of another node":          {"00000-gpu.aliyun.com-n2-", "", 1, false, "", "00000-gpu.aliyun.com-n2"},
+		"of a node of like name":   {"00000-gpu.aliyun.com-n1-x-", "", 1, false, "", "00000-gpu.aliyun.com-n1-x"},
+		"any name":                 {"sec-", "", 1, false, "", refused + "sec-x7f2q"},
+		"the own name with an end": {"", "00000-gpu.aliyun.com-n1-x", 1, false, "", "00000-gpu.aliyun.com-n1-x"},
+		"the own name":             {"", "00000-gpu.aliyun.com-n1", 1, false, "00000-gpu.aliyun.com-n1", ""},
+		"both names":               {"00000-gpu.aliyun.com-n1-", "mine", 1, false, "", refused},
+		"a dry run":                {"preflight-", "", 1, true, "preflight-x7f2q", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			created := slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = test.of })
+			created.Name, created.GenerateName = test.name, test.generate
+			stored, err := s.stored(plugin, created, test.dryRun)
+			checkRefusal(t, test.refused, err)
+			if err == nil && stored.Name != test.want {
+				t.Errorf("it is stored as %s, want %s", stored.Name, test.want)
+			}
+		})
+	}
+	// One that an earlier version made is changed until it is removed; a numbered one stays within its pool.
+	earlier, fewer := slice(nil), slice(nil)
+	earlier.Name, fewer.Name = "00003-gpu.aliyun.com-n1-x7f2q", "00001-gpu.aliyun.com-n1"
+	for refused, of := range map[string]*resourceapi.ResourceSlice{"": earlier, refused: fewer} {
+		checkRefusal(t, refused, s.validate(plugin, of, of, "ResourceSlice", slicesResource, admission.Update))
+	}
+}
+
+// Nor does another account take a node's names, so that its plugin could create no slices.
+func TestNobodyTakesTheNamesOfANodesSlices(t *testing.T) {
+	s := newServer(t)
+	const refused = "ResourceSlice 00000-gpu.aliyun.com-n1 has the name of a slice that gpu-kubelet-plugin creates"
+	kubelet := &user.DefaultInfo{Name: "system:node:n2", Groups: []string{user.NodesGroup, user.AllAuthenticated}}
+	of := func(driver, node string) *resourceapi.ResourceSlice {
+		made := slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver, s.NodeName = driver, ptr.To(node) })
+		made.Name = "00000-gpu.aliyun.com-n1"
+		return made
+	}
+	others := slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver = "gpu.example.com" })
+	for name, test := range map[string]struct {
+		who     user.Info
+		object  *resourceapi.ResourceSlice
+		refused string
+	}{
+		"a kubelet":                   {kubelet, of("gpu.example.com", "n2"), refused},
+		"another driver's plugin":     {account("other", "gpu-example", "n2"), of("gpu.example.com", "n2"), refused},
+		"another driver's as ours":    {account("other", "gpu-example", "n2"), of("gpu.aliyun.com", "n2"), refused},
+		"an administrator for n1":     {&user.DefaultInfo{Name: "admin"}, of("gpu.aliyun.com", "n1"), ""},
+		"another name of a kubelet's": {kubelet, others, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.stored(test.who, test.object, false)
+			checkRefusal(t, test.refused, err)
+		})
+	}
 }

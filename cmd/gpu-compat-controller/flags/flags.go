@@ -49,9 +49,6 @@ func Flags() []cli.Flag {
 			Usage: "write ACK's annotations on legacy pods (docs/migrate.md#tools-made-for-ack)"},
 		&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"),
 			Usage: "write their first version, too: ALIYUN_COM_GPU_MEM_*"},
-		&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"),
-			Usage: "evict pods whose GPU others hold; needs the option evict-refused " +
-				"(docs/troubleshooting.md#a-gpu-that-others-hold)"},
 		&cli.BoolFlag{Name: "pod-syncs", Sources: env("POD_SYNCS"), Value: true,
 			Usage: "have the kubelet retry claims within seconds (docs/reference.md#pod_syncs)"},
 		&cli.BoolFlag{Name: "preemption", Sources: env("PREEMPTION"),

@@ -69,7 +69,7 @@ func hostFlags() []cli.Flag {
 			Usage: "directory on the host in which the container runtime looks for CDI specs; the DaemonSet's mount has " +
 				"to follow"},
 		&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"), DefaultText: "the driver root",
-			Usage: "directory on the host that has dev/nvidia*"},
+			Usage: "host directory with dev/nvidia*"},
 		&cli.DurationFlag{Name: "gpu-read-interval", Sources: env("GPU_READ_INTERVAL"),
 			Value: inventory.DefaultReadInterval, Validator: checkReadInterval,
 			Usage: "how often the GPUs are read, at least 1s; a change of theirs shows this late at most"},

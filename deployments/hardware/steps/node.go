@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/kube"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // modeLabel is the label of nodes that sets their mode.
@@ -50,12 +51,15 @@ func (r *run) awaitMode(ctx context.Context, label string) error {
 	})
 }
 
-// offers says what of the devices is not as it is where so many GPUs are offered in
-// these modes.
+// offers returns an error that names what is missing of so many GPUs in these modes. Devices for monitors
+// alone, which are tainted for everybody else, are left out.
 func offers(devices []kube.Device, modes []string, gpus int) error {
 	var found []string
 	singles := 0
 	for _, d := range devices {
+		if d.Text("mode") == string(mode.Monitor) {
+			continue
+		}
 		if len(d.Taints) > 0 {
 			return fmt.Errorf("device %s has the taint %s", d.Name, d.Taints[0].Key)
 		}

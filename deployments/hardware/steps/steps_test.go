@@ -128,6 +128,7 @@ func TestOffers(t *testing.T) {
 		{"every mode", []kube.Device{
 			device("gpu-0", "exclusive", ""), device("gpu-0-share", "share", ""), device("gpu-0-mps", "mps", ""),
 			device("gpu-0-cgpu", "cgpu", ""), device("gpu-0-core-mem", "core-mem", ""),
+			device("gpu-0-monitor", "monitor", "gpu.aliyun.com/monitor"),
 		}, "dynamic", 1, ""},
 		{"every mode but one", []kube.Device{
 			device("gpu-0", "exclusive", ""), device("gpu-0-share", "share", ""), device("gpu-0-mps", "mps", ""),

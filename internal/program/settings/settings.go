@@ -35,9 +35,10 @@ const Poll = 20 * time.Second
 // that gives a variable what it has already, as one that the kubelet was late to bring,
 // ends nothing. Nor does one that flags, which are made anew for each look, do not take, unless
 // the environment overrides it: the program would not start again, and on no node, so it goes on
-// with what it has. Without a directory, the name being empty, nothing is watched.
+// with what it has, and refused, a channel with room for one unless it is nil, gets why, and nil once the settings are
+// as before. Without a directory, the name being empty, nothing is watched.
 func Watch(ctx context.Context, dir string, poll time.Duration, environment func(name string) string,
-	flags func() []cli.Flag) (context.Context, error) {
+	flags func() []cli.Flag, refused chan error) (context.Context, error) {
 	if dir == "" {
 		return ctx, nil
 	}
@@ -47,7 +48,7 @@ func Watch(ctx context.Context, dir string, poll time.Duration, environment func
 		stop()
 		return nil, fmt.Errorf("read the settings, to notice when they change: %w", err)
 	}
-	w := &watch{dir: dir, environment: environment, flags: flags, before: before}
+	w := &watch{dir: dir, environment: environment, flags: flags, before: before, tells: refused}
 	watched, end := context.WithCancelCause(ctx)
 	go func() {
 		defer stop()
@@ -78,6 +79,19 @@ type watch struct {
 	before map[string]string
 	// refused is what was said of what it has held since, so that it is not said at each look.
 	refused string
+	tells   chan error
+}
+
+// tell replaces what nobody has taken yet: only the last counts.
+func (w *watch) tell(refused error) {
+	if w.tells == nil {
+		return
+	}
+	select {
+	case <-w.tells:
+	default:
+	}
+	w.tells <- refused
 }
 
 // changed looks whether the program has to start anew.
@@ -91,12 +105,16 @@ func (w *watch) changed(ctx context.Context) bool {
 	}
 	changed := differing(w.before, now, w.environment)
 	if len(changed) == 0 {
+		if w.refused != "" {
+			w.tell(nil)
+		}
 		w.before, w.refused = now, ""
 		return false
 	}
 	if err := check(w.flags(), now, slices.DeleteFunc(slices.Clone(changed), w.overridden)); err != nil {
 		if w.refused != err.Error() {
 			w.refused = err.Error()
+			w.tell(err)
 			logger.Error(err, "The settings have changed, and with the new ones this program would not start: going on "+
 				"with the old ones until they are right")
 		}

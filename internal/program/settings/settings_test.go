@@ -90,7 +90,7 @@ func TestWatch(t *testing.T) {
 				v.hold(test.before)
 			}
 			watched, err := settings.Watch(ctx, v.dir, time.Millisecond,
-				func(key string) string { return test.environment[key] }, flags)
+				func(key string) string { return test.environment[key] }, flags, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +120,7 @@ func TestAWrongSettingThatTheDaemonSetOverrides(t *testing.T) {
 	v.hold(map[string]string{"NVIDIA_DRIVER_ROOT": "/a"})
 	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, func(key string) string {
 		return map[string]string{"NVIDIA_DRIVER_ROOT": "/a", "V": "2"}[key]
-	}, flags)
+	}, flags, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,9 +201,9 @@ func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
 			}
 			v := &volume{T: t, dir: t.TempDir()}
 			v.hold(before)
-			looks := make(looks)
+			looks, refused := make(looks), make(chan error, 1)
 			watched, err := settings.Watch(klog.NewContext(t.Context(), logger), v.dir, time.Millisecond,
-				looks.counted(func(key string) string { return before[key] }), flags)
+				looks.counted(func(key string) string { return before[key] }), flags, refused)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,6 +217,9 @@ func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
 			said := strings.Trim(strconv.Quote(test.told), `"`)
 			if watched.Err() != nil || told() != 1 || !strings.Contains(log.GetBuffer().String(), said) {
 				t.Errorf("ended: %v; told %d times: %s", context.Cause(watched), told(), log.GetBuffer().String())
+			}
+			if err := <-refused; err == nil || !strings.Contains(err.Error(), test.told) {
+				t.Errorf("told that it is refused: %v", err)
 			}
 			hold(test.right)
 			<-watched.Done()
@@ -232,10 +235,10 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	v := &volume{T: t, dir: t.TempDir()}
 	v.hold(map[string]string{"V": "2"})
-	looks := make(looks)
+	looks, refused := make(looks), make(chan error, 1)
 	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, looks.counted(func(key string) string {
 		return map[string]string{"V": "2"}[key]
-	}), flags)
+	}), flags, refused)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,6 +246,9 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 		v.hold(map[string]string{"V": value})
 		if value == "loud" {
 			looks.wait(watched)
+		}
+		if err := <-refused; (err != nil) != (value == "loud") {
+			t.Errorf("V=%s: told %v", value, err)
 		}
 		if watched.Err() != nil {
 			t.Fatalf("V=%s: it ended for %v", value, context.Cause(watched))
@@ -254,7 +260,7 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 
 func TestWithoutAVolumeNothingIsWatched(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	watched, err := settings.Watch(ctx, "", time.Millisecond, os.Getenv, flags)
+	watched, err := settings.Watch(ctx, "", time.Millisecond, os.Getenv, flags, nil)
 	if err != nil || watched != ctx {
 		t.Errorf("got %v, %v", watched, err)
 	}

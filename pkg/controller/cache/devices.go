@@ -102,7 +102,6 @@ func slimClaim(object any) (any, error) {
 	if informer.AllocatedFrom(claim) == "" {
 		return kept, nil
 	}
-	kept.OwnerReferences = claim.OwnerReferences
 	if value, is := claim.Labels[v1alpha1.LabelLegacy]; is {
 		kept.Labels = map[string]string{v1alpha1.LabelLegacy: value}
 	}

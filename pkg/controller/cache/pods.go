@@ -198,7 +198,7 @@ func AsksForAmounts(pod *corev1.Pod) bool {
 }
 
 // Starting are the pods that are on a node and of which no container runs yet: what podstate
-// reads of them, which is next to nothing of pods without claims.
+// reads of them, which is next to nothing of pods without claims, and IsStaticAsking.
 type Starting struct{ *Objects[*corev1.Pod] }
 
 // StartingPods asks for the pods that are on a node and have not started.
@@ -209,8 +209,16 @@ func (r *Reader) StartingPods() Starting {
 // OnNode returns those of a node that await their claims.
 func (s Starting) OnNode(node string) []*corev1.Pod { return s.by(byNode, node) }
 
+// IsStaticAsking reports whether a Starting pod is the mirror of a static one that asks for resources of ACK's.
+func IsStaticAsking(pod *corev1.Pod) bool {
+	return pod.Annotations[corev1.MirrorPodAnnotationKey] != ""
+}
+
 func keepStarting(pod, kept *corev1.Pod) {
 	kept.Spec.NodeName = pod.Spec.NodeName
+	if pod.Annotations[corev1.MirrorPodAnnotationKey] != "" && AsksForAmounts(pod) {
+		kept.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "asks"}
+	}
 	if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
 		kept.Spec.ResourceClaims = pod.Spec.ResourceClaims
 		kept.Status = pod.Status

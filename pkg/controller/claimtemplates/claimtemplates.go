@@ -31,6 +31,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -65,9 +66,10 @@ type keeper struct {
 	unbound   cache.Unscheduled
 	templates cache.Templates
 
+	// unused is for how long a template has been seen without pods, by key.
+	unused *seen.Since[string]
+
 	mu sync.Mutex
-	// since is when a template was first seen without pods, by key.
-	since map[string]time.Time
 	// altered are templates that the API server stored otherwise than they were sent,
 	// by key: an admission policy or webhook of the cluster wants them so.
 	altered map[string]types.UID
@@ -94,7 +96,7 @@ func New(cfg Config) *manager.Controller {
 func newKeeper(cfg Config) *keeper {
 	return &keeper{
 		Config: cfg, pods: cfg.Cache.ConvertedPods(), unbound: cfg.Cache.UnscheduledPods(),
-		templates: cfg.Cache.Templates(), since: map[string]time.Time{}, altered: map[string]types.UID{},
+		templates: cfg.Cache.Templates(), unused: seen.NewSince[string](cfg.Clock), altered: map[string]types.UID{},
 		settled: map[string]types.UID{}, live: map[string]listed{},
 	}
 }
@@ -111,7 +113,7 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 	case !exists && unknown != nil:
 		return k.missing(ctx, key, unknown, pods)
 	case !exists:
-		k.usedAgain(key)
+		k.unused.Forget(key)
 		return k.make(ctx, want, pods)
 	case unknown == nil && own(template) && !k.isAsMade(template, want):
 		if err := k.remove(ctx, template, "it is not what its name says"); err != nil || len(pods) == 0 {
@@ -121,10 +123,10 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 	case len(pods) == 0:
 		return k.unneeded(ctx, template)
 	case unknown != nil:
-		k.usedAgain(key)
+		k.unused.Forget(key)
 		return 0, nil
 	default:
-		k.usedAgain(key)
+		k.unused.Forget(key)
 		return k.judge(ctx, template, want, pods)
 	}
 }
@@ -168,10 +170,10 @@ func (k *keeper) unneeded(ctx context.Context, template *resourceapi.ResourceCla
 	key := keyOf(template)
 	k.unsettle(key)
 	if !own(template) {
-		k.usedAgain(key)
+		k.unused.Forget(key)
 		return 0, nil
 	}
-	if left := k.Grace - k.unused(key); left > 0 {
+	if left := k.Grace - k.unused.For(key); left > 0 {
 		return left, nil
 	}
 	needed, err := k.isNeeded(ctx, template)
@@ -179,34 +181,17 @@ func (k *keeper) unneeded(ctx context.Context, template *resourceapi.ResourceCla
 		return 0, err
 	}
 	if needed {
-		k.usedAgain(key)
+		k.unused.Forget(key)
 		return k.Grace, nil
 	}
 	return 0, k.remove(ctx, template, "no pod needs it")
 }
 
-// unused is for how long no pod has needed the template.
-func (k *keeper) unused(key string) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.Clock.Now()
-	if _, known := k.since[key]; !known {
-		k.since[key] = now
-	}
-	return now.Sub(k.since[key])
-}
-
-func (k *keeper) usedAgain(key string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.since, key)
-}
-
 // forget is for a template that is gone and needed by nobody.
 func (k *keeper) forget(key string) {
+	k.unused.Forget(key)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.since, key)
 	delete(k.altered, key)
 	delete(k.settled, key)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -76,6 +77,8 @@ type Config struct {
 type watcher struct {
 	Config
 	pods cache.Unscheduled
+	// waits is for how long pods have been seen without their claims, by UID.
+	waits *seen.Since[types.UID]
 
 	mu sync.Mutex
 	// known are pods without claims, by UID.
@@ -83,10 +86,9 @@ type watcher struct {
 	budget *report.Budget
 }
 
-// known is since when a pod was seen without its claims, by the clock of the controller, when it was told last, and
-// when it may be changed again.
+// known is when a pod was told last, and when it may be changed again.
 type known struct {
-	since, told, next time.Time
+	told, next time.Time
 	// changes is how often it was changed since a quota kept its claims from being created.
 	changes int
 	// short says that a quota has kept its claims from being created.
@@ -95,13 +97,13 @@ type known struct {
 
 // New returns the controller. Its keys are namespaces; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	w := &watcher{Config: cfg, pods: cfg.Cache.UnscheduledPods(), known: map[types.UID]*known{},
-		budget: report.NewBudget(RepeatAfter)}
+	w := &watcher{Config: cfg, pods: cfg.Cache.UnscheduledPods(), waits: seen.NewSince[types.UID](cfg.Clock),
+		known: map[types.UID]*known{}, budget: report.NewBudget(RepeatAfter)}
 	work := manager.NewController("overquota", w.reconcile)
 	w.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: func(pod *corev1.Pod) {
 			if len(podstate.UnmadeClaims(pod)) > 0 {
-				w.waits(pod.UID)
+				w.waits.For(pod.UID)
 				work.EnqueueAfter(pod.Namespace, patience)
 			} else {
 				w.forget(pod.UID)
@@ -195,7 +197,7 @@ func (w *watcher) keptByAQuota(pods []*corev1.Pod) []*corev1.Pod {
 // many others wait.
 func (w *watcher) waiting(namespace string) (pods []*corev1.Pod, younger int) {
 	for _, pod := range w.pods.WithoutClaims(namespace) {
-		if w.waits(pod.UID) >= patience {
+		if w.waits.For(pod.UID) >= patience {
 			pods = append(pods, pod)
 		} else {
 			younger++
@@ -244,22 +246,16 @@ func (w *watcher) inVain(uid types.UID) bool {
 	return k != nil && k.changes >= mostInVain
 }
 
-// waits is how long a pod has been seen to wait.
-func (w *watcher) waits(uid types.UID) time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.Clock.Since(w.of(uid).since)
-}
-
 // of is what is known of a pod; mu is held.
 func (w *watcher) of(uid types.UID) *known {
 	if w.known[uid] == nil {
-		w.known[uid] = &known{since: w.Clock.Now()}
+		w.known[uid] = &known{}
 	}
 	return w.known[uid]
 }
 
 func (w *watcher) forget(uid types.UID) {
+	w.waits.Forget(uid)
 	w.mu.Lock()
 	delete(w.known, uid)
 	w.mu.Unlock()

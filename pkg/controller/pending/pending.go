@@ -107,11 +107,13 @@ func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
 	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
 		nodes:     c.Nodes(),
-		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
+		explainer: explain.New(cfg.Engine, explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
 		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}}
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
-	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }})
+	forget := func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }
+	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: forget})
+	c.StartingPods().On(cache.Handler[*corev1.Pod]{Seen: w.tellStatic, Gone: forget})
 	changed := func(*cache.Node) { w.changedCluster() }
 	w.nodes.On(cache.Handler[*cache.Node]{Seen: changed, Gone: changed, Changed: w.changedNode})
 	w.slices.On(changes(w, (*view.Slice).Offers))

@@ -38,6 +38,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -80,12 +81,12 @@ type keeper struct {
 	pods cache.OfGangs
 
 	enqueue func(key string)
+	// quiet is for how long no pod of a gang has come, by its key.
+	quiet *seen.Since[string]
 
 	mu sync.Mutex
 	// observed is, by the key of its gang, what a PodGroup was last seen to have, and when.
 	observed map[string]observed
-	// came is when the last pod of a gang was seen to come. Its time of creation is by another clock.
-	came map[string]time.Time
 	// served is what the API server said last about PodGroups.
 	served   bool
 	servedAt time.Time
@@ -109,14 +110,13 @@ type observed struct {
 
 // New returns the controller. Its keys are gangs; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), observed: map[string]observed{}, came: map[string]time.Time{}}
+	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), observed: map[string]observed{},
+		quiet: seen.NewSince[string](cfg.Clock)}
 	work := manager.NewController("podgroups", k.reconcile)
 	k.enqueue = work.Enqueue
 	changed := func(pod *corev1.Pod) { work.Enqueue(podstate.NamedGang(pod).String()) }
 	came := func(pod *corev1.Pod) {
-		k.mu.Lock()
-		k.came[podstate.NamedGang(pod).String()] = k.Clock.Now()
-		k.mu.Unlock()
+		k.quiet.Begin(podstate.NamedGang(pod).String())
 		changed(pod)
 	}
 	k.pods.On(cache.Handler[*corev1.Pod]{
@@ -150,7 +150,10 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return 0, fmt.Errorf("%q is no gang: %w", key, err)
 	}
 	pods := k.pods.Gang(name)
-	g, alone := gangOfPods(name.Name, pods, k.quiet(key, len(pods) > 0))
+	g, alone := gangOfPods(name.Name, pods, k.quiet.For(key))
+	if len(pods) == 0 {
+		k.quiet.Forget(key)
+	}
 	k.tell(alone, served)
 	switch {
 	case !served && (g != nil && len(g.waiting) > 0 || slices.ContainsFunc(alone, unplaced)):
@@ -161,17 +164,6 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return k.remove(ctx, name)
 	}
 	return k.keep(ctx, name, g)
-}
-
-// quiet is for how long no pod of a gang has come; one without pods is forgotten.
-func (k *keeper) quiet(key string, there bool) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	since := k.Clock.Since(k.came[key])
-	if !there {
-		delete(k.came, key)
-	}
-	return since
 }
 
 func unplaced(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }

@@ -12,7 +12,7 @@ import (
 // AwaitsClaims says whether a pod is on a node and, as far as it shows, none of its
 // claims has been prepared: it is the kubelet's and the driver's turn.
 func AwaitsClaims(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending || Started(pod) {
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending || started(pod) {
 		return false
 	}
 	for range resourceclaim.PodClaims(pod) {
@@ -21,10 +21,10 @@ func AwaitsClaims(pod *corev1.Pod) bool {
 	return false
 }
 
-// Started says whether the pod's sandbox is there or a container ever was. The kubelet
+// started reports whether the pod's sandbox is there or a container ever was. The kubelet
 // has all claims prepared before it makes the sandbox, and a sandbox that is lost leaves
 // the containers' states.
-func Started(pod *corev1.Pod) bool {
+func started(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodRunning {
 		return true
 	}

@@ -179,6 +179,28 @@ func TestLibraryPathInFurtherDirectory(t *testing.T) {
 	}
 }
 
+// As on NixOS, where the driver's folder is a link, and each library in it another.
+func TestLibraryPathThroughAbsoluteLinks(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeRoot(t, load(t, "t4x1"), dir)
+	links := filepath.Join(dir, "nix/store/graphics-drivers/lib")
+	err = errors.Join(os.MkdirAll(links, 0o755), os.MkdirAll(filepath.Join(dir, "nix/store/nvidia-x11"), 0o755),
+		os.MkdirAll(filepath.Join(dir, "run"), 0o755),
+		os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "nix/store/nvidia-x11/lib")),
+		os.Symlink("/nix/store/graphics-drivers", filepath.Join(dir, "run/opengl-driver")),
+		os.Symlink("/nix/store/nvidia-x11/lib/libnvidia-ml.so.1", filepath.Join(links, "libnvidia-ml.so.1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/run/opengl-driver/lib"}})
+	if want := filepath.Join(dir, "nix/store/nvidia-x11/lib/libnvidia-ml.so.570.124.06"); err != nil || got != want {
+		t.Errorf("found %q, %v, want %s", got, err, want)
+	}
+}
+
 func TestLibraryPathInDriverRoot(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -60,7 +60,7 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read ClusterRole %s, which tells what the API server guards: %w", schedulerRole, err)
+			return fmt.Errorf("list the rules of ClusterRole %s, which tell what the API server guards: %w", schedulerRole, err)
 		}
 		s.SchedulerRole = role
 		return nil

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -86,10 +87,9 @@ func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, 
 	if err != nil {
 		return in, err
 	}
-	if err := in.FromACK(); err != nil {
+	if err := fromack.Move(&in, pods); err != nil {
 		return in, err
 	}
-	in.PlanPods(pods)
 	if err := r.fillNamespaces(ctx, &in); err != nil {
 		return in, err
 	}
@@ -197,17 +197,17 @@ func (r Reader) fillConverts(ctx context.Context, in *plan.Input) error {
 			in.Notes = append(in.Notes, text+planned)
 		}
 	}
-	binding, err := r.Client.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Get(ctx, plan.BindingConvert,
+	binding, err := r.Client.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Get(ctx, legacy.BindingConvert,
 		metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		note("You may not get mutatingadmissionpolicybindings.admissionregistration.k8s.io " + plan.BindingConvert + ": ")
+		note("You may not get mutatingadmissionpolicybindings.admissionregistration.k8s.io " + legacy.BindingConvert + ": ")
 		return nil
 	case apierrors.IsNotFound(err):
-		note("There is no MutatingAdmissionPolicyBinding " + plan.BindingConvert + ", which the driver is installed with: ")
+		note("There is no MutatingAdmissionPolicyBinding " + legacy.BindingConvert + ", which the driver is installed with: ")
 		return nil
 	case err != nil:
-		return fmt.Errorf("read the MutatingAdmissionPolicyBinding %s: %w", plan.BindingConvert, err)
+		return fmt.Errorf("read the MutatingAdmissionPolicyBinding %s: %w", legacy.BindingConvert, err)
 	}
 	if match := binding.Spec.MatchResources; match != nil {
 		in.Converts = match.NamespaceSelector

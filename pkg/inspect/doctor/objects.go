@@ -37,8 +37,9 @@ var (
 	guards = []string{
 		"gpushare-allocated-claims-stay", "gpushare-claim-advice", "gpushare-claim-amounts", "gpushare-controller-templates",
 		"gpushare-controller-writes", "gpushare-keep-limits", "gpushare-plugin-claim-status", "gpushare-plugin-events",
-		"gpushare-quota-advice", "gpushare-slices-of-own-node", "gpushare-supervisor-events",
+		"gpushare-quota-advice", "gpushare-slice-names", "gpushare-slices-of-own-node", "gpushare-supervisor-events",
 	}
+	guardsMutating = []string{"gpushare-numbered-slices"}
 	legacyMutating = []string{
 		"gpushare-legacy-apply-again", "gpushare-legacy-convert", "gpushare-legacy-copies", "gpushare-legacy-cpuset",
 		"gpushare-legacy-cpuset-claims", "gpushare-legacy-elastic", "gpushare-legacy-gang", "gpushare-legacy-scheduler",
@@ -155,6 +156,7 @@ func policies(s *Snapshot) []Finding {
 	}
 	if !s.cannotRead("mutatingadmissionpolicies.admissionregistration.k8s.io",
 		"mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
+		out = append(out, lacking(mutatingKind, guardsMutating, mutating, Error, "nodes create no ResourceSlices")...)
 		out = append(out, lacking(mutatingKind, searchCostMutating, mutating, Warning, unboundedSearch)...)
 		out = append(out, lacking(mutatingKind, legacyMutating, mutating, Warning, "legacy pods are not converted")...)
 	}

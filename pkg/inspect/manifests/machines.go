@@ -18,7 +18,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 )
 
 // machineFile is what a machine file (demo/machines) says of a node's GPUs, as far as it is
@@ -82,18 +84,18 @@ func Machines(specs []string) (plan.Input, error) {
 		if slices.ContainsFunc(in.Nodes, func(n *corev1.Node) bool { return n.Name == node.Name }) {
 			return in, fmt.Errorf("machine %s: there is a node %s already", spec, node.Name)
 		}
-		published, err := plan.Published(node, machine, false)
+		offered, err := published.Of(node, machine, false)
 		if err != nil {
 			return in, fmt.Errorf("machine %s: %w", spec, err)
 		}
-		in.Nodes, in.Slices = append(in.Nodes, node), append(in.Slices, published...)
+		in.Nodes, in.Slices = append(in.Nodes, node), append(in.Slices, offered...)
 		in.Notes = append(in.Notes, notesOf(node.Name, machine)...)
 		for _, g := range machine.GPUs {
 			models = append(models, g.Model)
 		}
 	}
 	var err error
-	in.Snapshot.Classes, err = plan.Classes(models)
+	in.Snapshot.Classes, err = deviceclasses.With(models)
 	return in, err
 }
 
@@ -181,7 +183,7 @@ func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 		}
 		cut := gpu.Partitioned{GPU: g}
 		for n, i := range c.MIG.Instances {
-			instance, is := plan.InstanceOf(i.Profile)
+			instance, is := fromack.InstanceOf(i.Profile)
 			if !is {
 				return nil, fmt.Errorf("GPU %d: %q is no MIG profile, as in 1g.10gb", position, i.Profile)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -74,10 +75,9 @@ func TestFromACK(t *testing.T) {
 		ackPod("web", "n1", 8, map[string]string{"cpu": "1"}),
 	}
 	s.Bound = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return p.Spec.NodeName == "" })
-	if err := s.FromACK(); err != nil {
+	if err := fromack.Move(&s.Input, pods); err != nil {
 		t.Fatal(err)
 	}
-	s.PlanPods(pods)
 	made := s.plan(t)
 	want := []string{"first=n2:gpu-0-cgpu", "second=n1:gpu-0-share", "third=n1:gpu-1-share", "whole=n3:gpu-0",
 		"linked=n5:gpu-0-topology+gpu-1-topology", "waits=-", "odd=-"}
@@ -99,7 +99,7 @@ func TestNodesThatHaveMovedStayAsTheyAre(t *testing.T) {
 	s.Nodes = append(s.Nodes, ackNode("n2", map[string]string{"aliyun.accelerator/nvidia_count": "8"}, nil),
 		ackNode("n3", map[string]string{"aliyun.accelerator/nvidia_count": "many"}, nil))
 	before := len(s.Slices)
-	if err := s.FromACK(); err != nil {
+	if err := fromack.Move(&s.Input, nil); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Slices) != before {
@@ -138,7 +138,7 @@ func TestReplicasAreNoGPUs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &site{plan.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{
 				Nodes: []*corev1.Node{ackNode("n1", test.labels, test.shows)}}}}
-			if err := s.FromACK(); err != nil {
+			if err := fromack.Move(&s.Input, nil); err != nil {
 				t.Fatal(err)
 			}
 			gpus := map[int64]bool{}
@@ -170,10 +170,9 @@ func TestPodsOnNodesThatHaveMovedStay(t *testing.T) {
 	pods := []*corev1.Pod{ofGang(ackPod("there", "n1", 1, asks("9")), "3"),
 		ofGang(ackPod("moves", "n2", 2, asks("15")), "3"), ofGang(ackPod("comes", "", 3, asks("6")), "3")}
 	s.Bound = pods[:2]
-	if err := s.FromACK(); err != nil {
+	if err := fromack.Move(&s.Input, pods); err != nil {
 		t.Fatal(err)
 	}
-	s.PlanPods(pods)
 	made := s.plan(t)
 	if got, want := verdicts(made), []string{"moves=n2:gpu-0-share", "comes=n1:gpu-0-share"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q\n%s", got, want, printed(t, made))

@@ -20,8 +20,6 @@ import (
 type pending struct {
 	from *Workload
 	pod  *corev1.Pod
-	// claims are those that would be made for it, by what the pod calls them.
-	claims map[string]*resourceapi.ResourceClaim
 	// refused says why there would be no such pod, or none that the scheduler looks at.
 	refused string
 	// left says why it stays as it is, where its pod as on ACK is not converted.
@@ -87,31 +85,22 @@ func (in *Input) newPod(w *Workload, name string) *corev1.Pod {
 
 // pending finds out what would be made of the pod when it is created.
 func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
-	p := &pending{from: w, pod: pod, claims: map[string]*resourceapi.ResourceClaim{}, refused: w.Refused}
+	p := &pending{from: w, pod: pod, refused: w.Refused}
 	if w.Admitted == nil || pod.Spec.SchedulingGroup != nil {
 		p.gang, p.least = gangOf(pod)
 	}
 	switch {
 	case w.Refused != "" || !legacy.Asks(pod):
 	case w.Admitted != nil:
-		why, _ := in.leftAlone(pod)
+		why, _ := in.policies.LeftAlone(pod, in.labelsOf(pod.Namespace))
 		p.left = notConverted + cmp.Or(why, "the cluster's policies leave it as it is")
 	default:
-		p.convert(in)
-	}
-	for i := range p.pod.Spec.ResourceClaims {
-		asked := &p.pod.Spec.ResourceClaims[i]
-		if asked.ResourceClaimTemplateName == nil {
-			continue
+		var left, refused string
+		if p.pod, left, refused = in.policies.Admit(pod, in.labelsOf(pod.Namespace)); left != "" {
+			p.left = notConverted + left
+		} else if refused != "" {
+			p.refused = "it would be refused: " + refused
 		}
-		if t := in.Template(pod.Namespace, *asked.ResourceClaimTemplateName); t != nil {
-			p.claims[asked.Name] = withDefaults(&resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
-				Namespace: pod.Namespace, Name: pod.Name + "-" + asked.Name, Labels: t.Spec.Labels,
-				Annotations: t.Spec.Annotations}})
-		}
-	}
-	if p.refused == "" {
-		p.refused = in.overLimit(p)
 	}
 	if pod.Spec.NodeName != "" && p.refused == "" {
 		p.refused = "it names its node in spec.nodeName, so that the scheduler, which allocates, does not look at it: " +
@@ -144,10 +133,8 @@ func withDefaults(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 // Template is the one of the name: of the manifests, or of the cluster, or the one that
 // gpu-compat-controller would make for what the policies convert pods to; nil if there is none.
 func (in *Input) Template(namespace, name string) *resourceapi.ResourceClaimTemplate {
-	for _, t := range slices.Concat(in.Manifests.Templates, in.KnownTemplates) {
-		if t.Namespace == namespace && t.Name == name {
-			return t
-		}
+	if t := named(slices.Concat(in.Manifests.Templates, in.KnownTemplates), namespace, name); t != nil {
+		return t
 	}
 	if request, err := legacy.ParseName(name); err == nil {
 		return request.Template(namespace)

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -52,7 +53,9 @@ func TestMembersWithoutGPUsCount(t *testing.T) {
 	pods := []*corev1.Pod{ofGang(ackPod("launcher", "", 1, nil), "3"), ofGang(ackPod("master", "n1", 1, nil), "3"),
 		ofGang(ackPod("worker", "", 2, map[string]string{"aliyun.com/gpu-mem": "8"}), "3")}
 	s.Bound = pods[1:2]
-	s.PlanPods(pods)
+	if err := fromack.Move(&s.Input, pods); err != nil {
+		t.Fatal(err)
+	}
 	if got, want := verdicts(s.plan(t)), []string{"worker=n1:gpu-0-share"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

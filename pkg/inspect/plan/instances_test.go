@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
 
@@ -83,10 +84,9 @@ func TestInstancesBeforeAMigration(t *testing.T) {
 				pods = append(pods, ackPod(string(rune('a'+i)), "n1", i, limits))
 			}
 			s.Bound = pods
-			if err := s.FromACK(); err != nil {
+			if err := fromack.Move(&s.Input, pods); err != nil {
 				t.Fatal(err)
 			}
-			s.PlanPods(pods)
 			made := s.plan(t)
 			if got := strings.Join(verdicts(made), " "); got != test.want {
 				t.Errorf("got %s, want %s\n%s", got, test.want, printed(t, made))

@@ -15,67 +15,51 @@ import (
 // mostNamed is how many workloads or pods a note names.
 const mostNamed = 5
 
-// notLookedAt says what is not planned of the pods, once.
+// notLookedAt says what is not planned of the pods, once, and what is special about workloads.
 func notLookedAt(in *Input, pods []*pending) []string {
 	seen := map[string][]string{}
-	var order []string
-	note := func(what string, w *Workload) {
-		if seen[what] == nil {
-			order = append(order, what)
-		}
-		if !slices.Contains(seen[what], w.String()) {
-			seen[what] = append(seen[what], w.String())
-		}
-	}
+	var order, out, left []string
 	for _, p := range pods {
-		spec := &p.pod.Spec
-		if in.NodesUnknown && selectsNodes(&p.from.Created().Spec) {
-			note("nodeSelector and node affinity, because you may not read nodes", p.from)
+		spec, admitted, a := &p.pod.Spec, p.from.Admitted != nil, p.from.Template.Spec.Affinity
+		for _, of := range []struct {
+			is   bool
+			what string
+		}{
+			{in.NodesUnknown && selectsNodes(&p.from.Created().Spec),
+				"nodeSelector and node affinity, because you may not read nodes"},
+			{usesHostPorts(spec), "ports of nodes (hostPort, hostNetwork)"},
+			// Policies add preferences alone, and those are looked at.
+			{a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil), "affinity towards other pods"},
+			{slices.ContainsFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+				return c.WhenUnsatisfiable == corev1.DoNotSchedule || c.WhenUnsatisfiable == ""
+			}), "topologySpreadConstraints"},
+			{slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+				return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+			}), "where volumes can be"},
+			{p.pod.Annotations[ack.AnnotationCPUSet] == "true" && !admitted, "CPUs of a container's own"},
+			{p.pod.Annotations[ack.AnnotationBurst] != "" && !admitted,
+				"virtual nodes (annotation " + ack.AnnotationBurst + ")"},
+			{spec.SchedulingGroup != nil && p.gang == "", "how many pods of its PodGroup are needed at once"},
+			{p.gang != "" && in.PodsUnknown, "which pods of its gang run already, because you may not list pods"},
+			{p.gang != "" && !admitted, "whether this cluster serves PodGroups, without which gangs are not held"},
+		} {
+			if !of.is {
+				continue
+			}
+			if seen[of.what] == nil {
+				order = append(order, of.what)
+			}
+			if !slices.Contains(seen[of.what], p.from.String()) {
+				seen[of.what] = append(seen[of.what], p.from.String())
+			}
 		}
-		if usesHostPorts(spec) {
-			note("ports of nodes (hostPort, hostNetwork)", p.from)
-		}
-		// Policies add preferences alone, and those are looked at.
-		if a := p.from.Template.Spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
-			note("affinity towards other pods", p.from)
-		}
-		if slices.ContainsFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
-			return c.WhenUnsatisfiable == corev1.DoNotSchedule || c.WhenUnsatisfiable == ""
-		}) {
-			note("topologySpreadConstraints", p.from)
-		}
-		if slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
-			return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
-		}) {
-			note("where volumes can be", p.from)
-		}
-		admitted := p.from.Admitted != nil
-		if p.pod.Annotations[ack.AnnotationCPUSet] == "true" && !admitted {
-			note("CPUs of a container's own", p.from)
-		}
-		if p.pod.Annotations[ack.AnnotationBurst] != "" && !admitted {
-			note("virtual nodes (annotation "+ack.AnnotationBurst+")", p.from)
-		}
-		if group := spec.SchedulingGroup; group != nil && p.gang == "" {
-			note("how many pods of its PodGroup are needed at once", p.from)
-		}
-		if p.gang != "" && in.PodsUnknown {
-			note("which pods of its gang run already, because you may not list pods", p.from)
-		}
-		if p.gang != "" && !admitted {
-			note("whether this cluster serves PodGroups, without which gangs are not held", p.from)
-		}
-	}
-	var out []string
-	for _, what := range order {
-		out = append(out, fmt.Sprintf("Not looked at: %s (%s).", what, text.List(seen[what], mostNamed)))
-	}
-	var left []string
-	for _, p := range pods {
 		if said := fmt.Sprintf("%s -n %s: %s.", p.from, p.from.Namespace, p.left); p.left != "" &&
 			!slices.Contains(left, said) {
 			left = append(left, said)
 		}
+	}
+	for _, what := range order {
+		out = append(out, fmt.Sprintf("Not looked at: %s (%s).", what, text.List(seen[what], mostNamed)))
 	}
 	out = append(out, left...)
 	for i := range in.Workloads {
@@ -86,14 +70,14 @@ func notLookedAt(in *Input, pods []*pending) []string {
 	return out
 }
 
-// selectsNodes says whether labels of nodes decide where a pod can be.
+// selectsNodes reports whether labels of nodes decide where a pod can be.
 func selectsNodes(spec *corev1.PodSpec) bool {
 	a := spec.Affinity
 	return len(spec.NodeSelector) > 0 || a != nil && a.NodeAffinity != nil &&
 		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
 }
 
-// usesHostPorts says whether a pod takes ports of its node, of which each is there once.
+// usesHostPorts reports whether a pod takes ports of its node, of which each is there once.
 func usesHostPorts(spec *corev1.PodSpec) bool {
 	return slices.ContainsFunc(slices.Concat(spec.Containers, spec.InitContainers), func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 || spec.HostNetwork })

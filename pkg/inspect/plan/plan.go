@@ -10,7 +10,6 @@ package plan
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -18,13 +17,13 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -116,14 +115,10 @@ type Input struct {
 	Now                         time.Time
 	Notes                       []string
 
-	// converts is Converts, ready to match, namespaces are the labels of those that are known.
-	converts   labels.Selector
-	namespaces map[string]labels.Set
-	engine     *scheduling.Engine
+	policies legacy.Policies
+	engine   *scheduling.Engine
 	// withoutClaim are those of Bound that may hold GPUs without a claim, where nodes show that some do.
 	withoutClaim []*corev1.Pod
-	// moved are the nodes on which the driver offered GPUs before FromACK.
-	moved map[string]bool
 }
 
 // Plan is the answer. Its JSON form is an interface: fields are added, never renamed.
@@ -172,7 +167,7 @@ type NodeLack struct {
 	Lacks []string `json:"lacks"`
 }
 
-// Nothing says whether nothing was planned, because all of the manifests was skipped.
+// Nothing reports whether nothing was planned, because all of the manifests was skipped.
 func (p *Plan) Nothing() bool { return p.nothing && len(p.Skipped) > 0 }
 
 // AllFit reports whether all pods are known to find room.
@@ -185,12 +180,12 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 	}
 	in.engine = scheduling.NewEngine(scheduling.ExpressionsMost)
 	pods := expand(ctx, &in)
-	first, s, err := run(ctx, &in, pods, leastRequested)
+	first, s, err := run(ctx, &in, pods, false)
 	if err != nil {
 		return nil, err
 	}
 	if first.Waits > 0 && len(in.Nodes) > 1 {
-		packed, _, err := run(ctx, &in, pods, fullest)
+		packed, _, err := run(ctx, &in, pods, true)
 		if err != nil {
 			return nil, err
 		}
@@ -213,15 +208,12 @@ func (in *Input) prepare() (err error) {
 		classes = slices.DeleteFunc(classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name })
 		classes = append(classes, class)
 	}
-	in.Snapshot.Classes = withProfiles(classes, in.Slices, in.Workloads)
-	known := map[types.NamespacedName]bool{}
-	in.Snapshot.Claims = slices.Clone(in.Snapshot.Claims)
-	for _, claim := range in.Snapshot.Claims {
-		known[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = true
-	}
+	in.Snapshot.Classes = withProfiles(classes, in)
+	there := slices.Clone(in.Snapshot.Claims)
+	in.Snapshot.Claims = slices.Clone(there)
 	for _, claim := range in.Manifests.Claims {
 		// One that is there may be allocated, and cannot be changed.
-		if !known[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] {
+		if named(there, claim.Namespace, claim.Name) == nil {
 			in.Snapshot.Claims = append(in.Snapshot.Claims, withDefaults(claim))
 		}
 	}
@@ -229,44 +221,40 @@ func (in *Input) prepare() (err error) {
 		in.withoutClaim = slices.DeleteFunc(slices.Clone(in.Bound),
 			func(pod *corev1.Pod) bool { return !deviceplugin.Holds(pod) })
 	}
-	in.namespaces = map[string]labels.Set{}
-	for _, n := range slices.Backward(slices.Concat(in.Manifests.Namespaces, in.KnownNamespaces)) {
-		in.namespaces[n.Name] = n.Labels
+	in.policies.Converts = labels.Everything()
+	if in.Converts != nil {
+		in.policies.Converts, err = metav1.LabelSelectorAsSelector(in.Converts)
 	}
-	in.converts = labels.Everything()
-	if in.Converts == nil {
-		return nil
-	}
-	if in.converts, err = metav1.LabelSelectorAsSelector(in.Converts); err != nil {
-		return fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", BindingConvert, err)
+	if err != nil {
+		return fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", legacy.BindingConvert,
+			err)
 	}
 	return nil
 }
 
 // withProfiles are the classes with those of the MIG profiles that nodes offer, which gpu-compat-controller makes, and
 // of those that pods ask for as of a device plugin: so a pod is told what there is instead.
-func withProfiles(classes []*resourceapi.DeviceClass, offered []*resourceapi.ResourceSlice,
-	workloads []Workload) []*resourceapi.DeviceClass {
-	wanted := map[string]bool{}
-	for _, slice := range offered {
+func withProfiles(classes []*resourceapi.DeviceClass, in *Input) []*resourceapi.DeviceClass {
+	var profiles []string
+	for _, slice := range in.Slices {
 		for _, d := range slice.Spec.Devices {
-			if profile := d.Attributes[v1alpha1.AttrProfile].StringValue; slice.Spec.Driver == v1alpha1.DriverName &&
-				profile != nil {
-				wanted[*profile] = true
+			if p := d.Attributes[v1alpha1.AttrProfile].StringValue; p != nil && slice.Spec.Driver == v1alpha1.DriverName {
+				profiles = append(profiles, *p)
 			}
 		}
 	}
-	for i := range workloads {
-		spec := &workloads[i].Created().Spec
+	for i := range in.Workloads {
+		spec := &in.Workloads[i].Created().Spec
 		for _, c := range slices.Concat(spec.Containers, spec.InitContainers) {
 			for name := range c.Resources.Limits {
-				if profile, is := profileOf(name); is {
-					wanted[profile] = true
+				if profile, is := deviceclasses.ProfileOf(name); is {
+					profiles = append(profiles, profile)
 				}
 			}
 		}
 	}
-	for _, profile := range slices.Sorted(maps.Keys(wanted)) {
+	slices.Sort(profiles)
+	for _, profile := range slices.Compact(profiles) {
 		made := deviceclasses.Profile(profile)
 		if !slices.ContainsFunc(classes, func(c *resourceapi.DeviceClass) bool {
 			return c.Name == made.Name || ptr.Deref(c.Spec.ExtendedResourceName, "") == *made.Spec.ExtendedResourceName

@@ -8,27 +8,26 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // simulation is the cluster as it would be.
 type simulation struct {
 	*scheduling.Simulation
-	in   *Input
-	rank ranking
+	in *Input
+	// fill is whether one node is filled after the other.
+	fill bool
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
 	// left is how much GPU memory nobody has, in GiB, of the nodes of which it was counted since they changed.
@@ -36,12 +35,12 @@ type simulation struct {
 }
 
 // run places all pods, those of a gang where the first of them is.
-func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, *simulation, error) {
+func run(ctx context.Context, in *Input, pods []*pending, fill bool) (*Plan, *simulation, error) {
 	beside := scheduling.Resources{}
 	if !in.PodsUnknown {
 		beside = scheduling.ResourcesOf(in.Nodes, in.Bound)
 	}
-	s := &simulation{Simulation: in.engine.Simulate(in.Snapshot, beside), in: in, rank: rank,
+	s := &simulation{Simulation: in.engine.Simulate(in.Snapshot, beside), in: in, fill: fill,
 		waiting: map[*Workload]*Pod{}, left: map[string]int64{}}
 	p := &Plan{Pods: []Pod{}}
 	gangs := map[string]bool{}
@@ -122,31 +121,32 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 		out.Why, out.Lacks, out.Help, out.Unsearched = alike.Why, alike.Lacks, alike.Help, alike.Unsearched
 		return out, nil
 	}
-	switch {
-	case p.refused != "":
-		out.Why = p.refused
-	case len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0:
+	var room *scheduling.Room
+	out.Why = cmp.Or(p.refused, s.in.overLimit(p.pod.Namespace, claims))
+	if out.Why == "" && len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0 {
 		var alike any
 		if !p.from.PerNode {
 			alike = p.from
 		}
-		room, err := s.Find(ctx, p.pod, claims, alike)
+		looked, err := s.Find(ctx, p.pod, claims, alike)
 		if err != nil {
 			return out, err
 		}
-		if found := s.pick(p, room); found != nil {
+		room = &looked
+		if found := s.pick(p, looked); found != nil {
 			s.Take(p.pod, claims, found)
-			s.Slices = publishedAfter(s.Slices, s.Claims, found.Name)
+			s.Slices = published.After(s.Slices, s.Claims, found.Name)
 			delete(s.left, found.Name)
 			out.Node, out.Devices = found.Name, found.Devices()
 			return out, nil
 		}
 		if len(claims) == 0 {
-			out.sayFull(room, p.left)
+			out.sayFull(looked, p.left)
 		}
 	}
-	if out.Why == "" {
-		if err := s.explain(ctx, p, claims, missing, &out); err != nil {
+	// Where nodes are filled one after the other, it counts how many fit.
+	if out.Why == "" && !s.fill {
+		if err := s.explain(ctx, p, claims, missing, room, &out); err != nil {
 			return out, err
 		}
 	}
@@ -159,23 +159,23 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 // claimsOf are the claims of a pod, those of the scheduler's own among them, and why others
 // are not there.
 func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, missing []string) {
-	for i := range p.pod.Spec.ResourceClaims {
-		asked := &p.pod.Spec.ResourceClaims[i]
-		switch {
-		case p.claims[asked.Name] != nil:
-			claims = append(claims, p.claims[asked.Name])
-		case asked.ResourceClaimTemplateName != nil:
-			missing = append(missing, s.in.notThere("ResourceClaimTemplate", p.pod.Namespace, *asked.ResourceClaimTemplateName))
-		case asked.ResourceClaimName != nil:
-			if i := slices.IndexFunc(s.Claims, func(c *resourceapi.ResourceClaim) bool {
-				return c.Namespace == p.pod.Namespace && c.Name == *asked.ResourceClaimName
-			}); i < 0 {
-				missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *asked.ResourceClaimName))
-			} else if s.Claims[i].DeletionTimestamp != nil {
-				// The scheduler places no pod with it.
-				missing = append(missing, "claim "+s.Claims[i].Name+" is being deleted")
+	for _, asked := range p.pod.Spec.ResourceClaims {
+		if template := asked.ResourceClaimTemplateName; template != nil {
+			if t := s.in.Template(p.pod.Namespace, *template); t != nil {
+				claims = append(claims, withDefaults(&resourceapi.ResourceClaim{Spec: t.Spec.Spec,
+					ObjectMeta: metav1.ObjectMeta{Namespace: p.pod.Namespace, Name: p.pod.Name + "-" + asked.Name,
+						Labels: t.Spec.Labels, Annotations: t.Spec.Annotations}}))
 			} else {
-				claims = append(claims, s.Claims[i])
+				missing = append(missing, s.in.notThere("ResourceClaimTemplate", p.pod.Namespace, *template))
+			}
+		} else if name := asked.ResourceClaimName; name != nil {
+			if c := named(s.Claims, p.pod.Namespace, *name); c == nil {
+				missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *name))
+			} else if c.DeletionTimestamp != nil {
+				// The scheduler places no pod with it.
+				missing = append(missing, "claim "+c.Name+" is being deleted")
+			} else {
+				claims = append(claims, c)
 			}
 		}
 	}
@@ -183,6 +183,16 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 		claims = append(claims, own)
 	}
 	return claims, missing
+}
+
+// named is the one of the name, nil if there is none.
+func named[O metav1.Object](among []O, namespace, name string) (found O) {
+	for _, o := range among {
+		if o.GetNamespace() == namespace && o.GetName() == name {
+			return o
+		}
+	}
+	return found
 }
 
 // notThere says why something that a pod names cannot be planned with.
@@ -193,12 +203,11 @@ func (in *Input) notThere(kind, namespace, name string) string {
 	return fmt.Sprintf("the %s %s does not exist in namespace %s, and the manifests have none", kind, name, namespace)
 }
 
-// explain says why a pod waits, as kubectl inspect cgpu explain would.
+// explain says why a pod waits, as kubectl inspect cgpu explain would of what was found, if anybody looked.
 func (s *simulation) explain(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim, missing []string,
-	out *Pod) error {
-	letGo, _ := s.For(p.pod).LetGo()
-	answer, err := why.Of(ctx, why.Input{Snapshot: letGo, Engine: s.in.engine, Now: s.in.Now, Pod: p.pod,
-		PodClaims: slices.DeleteFunc(claims, scheduling.OfScheduler), Missing: missing,
+	room *scheduling.Room, out *Pod) error {
+	answer, err := why.Of(ctx, why.Input{Snapshot: s.For(p.pod), Engine: s.in.engine, Room: room, Now: s.in.Now,
+		Pod: p.pod, PodClaims: slices.DeleteFunc(claims, scheduling.OfScheduler), Missing: missing,
 		OthersUnknown: s.in.OthersUnknown, NodesUnknown: s.in.NodesUnknown})
 	if err != nil {
 		return err
@@ -223,99 +232,21 @@ func (p *Pod) sayFull(room scheduling.Room, left string) {
 	}
 }
 
-// packs and spreads are what a pod with shares can say of its node (deployments/options/pack-nodes).
-const packs, spreads = string(mode.Binpack), string(mode.Spread)
-
-// ranking says which of two nodes with room a pod lands on that prefers none: the less.
-type ranking func(s *simulation, a, b string) int
-
-// pick is the node with room that a pod lands on: its own if that is one of them; nil is for none. A
-// pod may say which nodes it prefers, by labels of nodes or by the pods with shares that are there:
-// for the scheduler both weigh more than CPU and memory.
+// pick is the node with room that a pod lands on: its own if that is one of them; nil is for none.
 func (s *simulation) pick(p *pending, room scheduling.Room) *scheduling.NodeRoom {
-	if !room.Fits() {
-		return nil
+	stays := slices.IndexFunc(room.Nodes, func(n scheduling.NodeRoom) bool { return n.Name == p.from.On && n.Open() })
+	if stays >= 0 && room.Fits() {
+		return &room.Nodes[stays]
 	}
-	var open []*scheduling.NodeRoom
-	for i := range room.Nodes {
-		switch n := &room.Nodes[i]; {
-		case !n.Open():
-		case n.Name == p.from.On:
-			return n
-		default:
-			open = append(open, n)
-		}
+	rank := s.LeastRequested
+	if s.fill {
+		rank = s.fullest
 	}
-	score := map[string]int64{}
-	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		wanted, err := nodeaffinity.NewPreferredSchedulingTerms(
-			a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
-		for _, node := range s.Nodes {
-			if err == nil { // else the API server takes no such pod
-				score[node.Name] = wanted.Score(node)
-			}
-		}
-	}
-	placement := placementOf(p.pod)
-	return slices.MinFunc(open, func(a, b *scheduling.NodeRoom) int {
-		return cmp.Or(cmp.Compare(score[b.Name], score[a.Name]),
-			cmp.Compare(company(s.Resources[b.Name].Pods, placement), company(s.Resources[a.Name].Pods, placement)),
-			s.rank(s, a.Name, b.Name), strings.Compare(a.Name, b.Name))
-	})
+	return s.Best(p.pod, room, rank)
 }
 
-// placementOf is what a pod says of the other pods with shares, where a policy has made a
-// preference of it.
-func placementOf(pod *corev1.Pod) string {
-	a, label := pod.Spec.Affinity, pod.Labels[v1alpha1.LabelNodePlacement]
-	if a != nil && (label == packs && a.PodAffinity != nil || label == spreads && a.PodAntiAffinity != nil) {
-		return label
-	}
-	return ""
-}
-
-// company is how the scheduler counts the pods with shares of a node: as the new pod prefers
-// them, and as they prefer the new one.
-func company(pods []*corev1.Pod, placement string) int {
-	if placement == "" {
-		return 0
-	}
-	packing, spreading := 0, 0
-	for _, pod := range pods {
-		switch pod.Labels[v1alpha1.LabelNodePlacement] {
-		case packs:
-			packing++
-		case spreads:
-			spreading++
-		}
-	}
-	if placement == packs {
-		return 2*packing - spreading
-	}
-	return -packing - 2*spreading
-}
-
-// leastRequested is what weighs most for the default scheduler: the node on which the least
-// CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
-func leastRequested(s *simulation, a, b string) int {
-	x, y := s.Resources[a], s.Resources[b]
-	return cmp.Or(cmp.Compare(part(x), part(y)), cmp.Compare(x.Placed, y.Placed))
-}
-
-// part is which part of CPU and memory is requested.
-func part(of scheduling.NodeResources) float64 {
-	var sum float64
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		all, requested := of.Allocatable[name], of.Requested[name]
-		if total := all.AsApproximateFloat64(); total > 0 {
-			sum += requested.AsApproximateFloat64() / total
-		}
-	}
-	return sum
-}
-
-// fullest is the node of which the least GPU memory is left that has room.
-func fullest(s *simulation, a, b string) int { return cmp.Compare(s.leftOn(a), s.leftOn(b)) }
+// fullest ranks nodes by how little GPU memory is left.
+func (s *simulation) fullest(a, b string) int { return cmp.Compare(s.leftOn(a), s.leftOn(b)) }
 
 // leftOn is how much GPU memory of a node nobody has. What is not counted since it changed is counted as the table
 // does: the places of MIG instances on one GPU have its memory together.
@@ -352,13 +283,8 @@ func gangOf(pod *corev1.Pod) (string, int) {
 // there is how many pods of a gang count as placed without being planned: those on nodes, and
 // those that need no GPU.
 func (in *Input) there(gang string) int {
-	n := 0
-	for _, pods := range [][]*corev1.Pod{in.Bound, in.Beside} {
-		for _, pod := range pods {
-			if name, _ := gangOf(pod); name == gang {
-				n++
-			}
-		}
-	}
-	return n
+	return len(slices.DeleteFunc(slices.Concat(in.Bound, in.Beside), func(pod *corev1.Pod) bool {
+		name, _ := gangOf(pod)
+		return name != gang
+	}))
 }

@@ -28,9 +28,10 @@ const helpMost = 3
 // room says which nodes were looked at. It adds to the headline where there is room, and of a claim for which no pod
 // waits that the scheduler would give up.
 func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	what string) (scheduling.Room, error) {
-	room, err := in.Engine.FindLacks(ctx, in.Snapshot, pod, claims)
-	if err != nil {
+	what string) (room scheduling.Room, err error) {
+	if in.Room != nil {
+		room = *in.Room
+	} else if room, err = in.Engine.FindLacks(ctx, in.Snapshot, pod, claims); err != nil {
 		return room, err
 	}
 	a.nodes(room)
@@ -211,60 +212,11 @@ func (a *Answer) help(in Input, room scheduling.Room) {
 	slices.SortStableFunc(near, scheduling.Nearer)
 	// Who holds what is looked for on the nodes that are named alone: each look is at all claims.
 	for _, n := range near[:min(len(near), helpMost)] {
-		text := wayOn(in, n)
+		text := explain.Help(n, func(devices []string) string { return heldBy(in, n.Name, devices) })
 		if text != "" && n.Nearness() == near[0].Nearness() && !slices.Contains(a.Help, text) {
 			a.Help = append(a.Help, text)
 		}
 	}
-}
-
-// wayOn is what would help on a node: about the request that is farthest from being served.
-func wayOn(in Input, n scheduling.NodeRoom) string {
-	lack := n.Farthest
-	switch lack.Step {
-	case scheduling.Full:
-		if lack.More > 1 {
-			return fmt.Sprintf("room on %d of %s of node %s: %s lacks %s of %s%s", lack.More, some(lack.Nearest), n.Name,
-				lack.Nearest[0], explain.Written(lack.Capacity, lack.Missing), lack.Capacity, heldBy(in, n.Name, lack.Nearest))
-		}
-		return fmt.Sprintf("%s more %s free of %s on node %s%s", explain.Written(lack.Capacity, lack.Missing),
-			lack.Capacity, lack.Nearest[0], n.Name, heldBy(in, n.Name, lack.Nearest[:1]))
-	case scheduling.Taken:
-		which := list(lack.Nearest)
-		if lack.More > 1 {
-			which = fmt.Sprintf("%d of %s", lack.More, some(lack.Nearest))
-		}
-		return fmt.Sprintf("%s of node %s given back%s", which, n.Name, heldBy(in, n.Name, lack.Nearest))
-	case scheduling.HeldBack:
-		return "a moment: node " + n.Name + " lets shares go that it holds back, a few seconds after it sees " +
-			"who waits"
-	case scheduling.Tainted:
-		return "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"
-	case scheduling.TooSmall:
-		return "asking for less, or a node with larger GPUs"
-	case scheduling.Unmatched:
-		return "another selector, or a node with such GPUs"
-	case scheduling.NoStep:
-		if lack.Class == nil {
-			return "" // no other request for GPUs would change it
-		}
-		return "asking for fewer at once, or a node with more such GPUs"
-	case scheduling.OtherClass:
-		if lack.Class != nil && lack.Class.Labels[v1alpha1.LabelProfile] != "" {
-			return "asking for a profile that a node offers, or a GPU that is cut that way: docs/mig.md"
-		}
-		return "asking for a class that a node offers (kubectl get deviceclasses), or a node of that mode: " +
-			"label ack.node.gpu.schedule"
-	default:
-		return "asking for less at once"
-	}
-}
-
-func list(names []string) string {
-	if len(names) <= helpMost {
-		return strings.Join(names, " or ")
-	}
-	return fmt.Sprintf("%s or one of %d more", names[0], len(names)-1)
 }
 
 // heldBy says who holds devices of a node, or others of the same GPUs.

@@ -35,8 +35,10 @@ const messageMost = 1024
 // Input is what is known of a pod or a claim, and of its cluster.
 type Input struct {
 	scheduling.Snapshot
-	// Engine is what answers; nil is a new one.
+	// Engine is what answers all questions; nil is a new one.
 	Engine *scheduling.Engine
+	// Room is where the pod finds devices, nil where nobody has looked.
+	Room *scheduling.Room
 	// Now is when that was so.
 	Now time.Time
 	// Pod is the pod; where a claim is asked for, one that uses it, or nil.
@@ -269,7 +271,7 @@ func (in Input) never(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 			published.Slices = append(published.Slices, view.Read(slice))
 		}
 	}
-	cluster, err := explain.New(limits).Look(published)
+	cluster, err := explain.New(in.Engine, limits).Look(published)
 	if err != nil {
 		return "", err
 	}

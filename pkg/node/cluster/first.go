@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
 // WriteFirst writes the ResourceSlices of a node that has none of this driver, as the controller of
@@ -38,7 +39,7 @@ func WriteFirst(ctx context.Context, client kubernetes.Interface, nodeName strin
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: nodeName, UID: nodeUID,
 						Controller: ptr.To(true)}},
 				},
-				Spec: specOf(nodeName, name, pool, s),
+				Spec: devices.SliceSpec(nodeName, name, pool, s),
 			}
 			if _, err := client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("write the first ResourceSlices of node %s: %w", nodeName, err)
@@ -46,14 +47,4 @@ func WriteFirst(ctx context.Context, client kubernetes.Interface, nodeName strin
 		}
 	}
 	return nil
-}
-
-// specOf is a slice of a pool as it is written first.
-func specOf(
-	nodeName, poolName string, pool resourceslice.Pool, slice resourceslice.Slice,
-) resourceapi.ResourceSliceSpec {
-	return resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: &nodeName, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-		Pool: resourceapi.ResourcePool{Name: poolName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
-	}
 }

@@ -55,7 +55,7 @@ func writes(client *fake.Clientset) (verbs []string) {
 	return verbs
 }
 
-func devices(name string) []resourceapi.Device {
+func devicesOf(name string) []resourceapi.Device {
 	return []resourceapi.Device{{
 		Name: name, AllowMultipleAllocations: ptr.To(true),
 		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"uuid": {StringValue: ptr.To("GPU-1")}},
@@ -72,7 +72,7 @@ func TestControllerAdoptsFirstSlices(t *testing.T) { synctest.Test(t, testAdopti
 
 func testAdoption(t *testing.T) {
 	pool := resourceslice.Pool{Slices: []resourceslice.Slice{
-		{Devices: devices("gpu-0")}, {Devices: devices("gpu-1")},
+		{Devices: devicesOf("gpu-0")}, {Devices: devicesOf("gpu-1")},
 		{SharedCounters: []resourceapi.CounterSet{{Name: "gpu-1", Counters: map[string]resourceapi.Counter{
 			"memory": {Value: resource.MustParse("32510Mi")}}}}},
 	}}
@@ -114,7 +114,7 @@ func TestFirstSlicesAreWrittenOnce(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client := server(t)
 	resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		"n1/gpu": {Slices: []resourceslice.Slice{{Devices: devices("gpu-0")}}}}}
+		"n1/gpu": {Slices: []resourceslice.Slice{{Devices: devicesOf("gpu-0")}}}}}
 	for range 2 {
 		if err := WriteFirst(ctx, client, "n1", "node-uid", resources); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
 // MissingFeatureError says that the API server drops what a mode needs.
@@ -49,7 +51,7 @@ func Preflight(ctx context.Context, client kubernetes.Interface, nodeName string
 		for _, slice := range pool.Slices {
 			desired := &resourceapi.ResourceSlice{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "preflight-"},
-				Spec:       specOf(nodeName, name, pool, slice),
+				Spec:       devices.SliceSpec(nodeName, name, pool, slice),
 			}
 			actual, err := client.ResourceV1().ResourceSlices().Create(ctx, desired,
 				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})

@@ -69,7 +69,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: a.GPUs.Uses(),
 		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
 		Supervisor: func() (int, error) { return supervisorOf(proc, mps.Dir(a.Isolation.MPSDir)) }, OfPlugin: a.ofPlugin,
-		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Audit.Client,
+		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.Counted, Client: a.Audit.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
 		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, ClientSlots: mps.MaxClients, Eviction: a.Audit.Eviction,

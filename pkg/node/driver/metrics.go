@@ -52,7 +52,7 @@ const askedAtOnce = 4
 func (a *agent) serveStatus(ctx context.Context) {
 	source := nodeSource{prepared: a.preparer.Prepared, machine: a.preparer.Machine, pods: a.pods.Reserved,
 		publisher: a.publisher, daemons: mps.Dir(a.Isolation.MPSDir).Status,
-		nodeDaemon: mps.Dir(a.Isolation.MPSDir).OfNode().Status, audit: a.lastUse, memoryLimits: a.limited.kinds,
+		nodeDaemon: mps.Dir(a.Isolation.MPSDir).OfNode().Status, audit: a.lastUse, memoryLimits: a.limited.Kinds,
 		clock: clock.RealClock{},
 		stale: max(auditStale, 3*a.Audit.Interval)}
 	a.Registry.MustRegister(metrics.NewNodeCollector(ctx, source.look))

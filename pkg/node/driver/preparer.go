@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	signals "github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -49,7 +48,7 @@ func (l preparerListener) Changed() {
 	l.agent.publisher.Granted()
 	l.agent.healthChanged.send()
 	if l.agent.limited != nil {
-		signals.Send(l.agent.limited.changed)
+		l.agent.limited.Changed()
 	}
 	if l.agent.statuses != nil {
 		l.agent.statuses.Changed()

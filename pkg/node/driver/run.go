@@ -39,6 +39,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/limitwatch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -108,6 +109,8 @@ type Config struct {
 	// StatusClient is for writing what claims have into their status, at a rate of its own;
 	// nil for not to.
 	StatusClient kubernetes.Interface
+	// Refused gets why the program goes on with its old settings, nil once it does not; nil for never.
+	Refused <-chan error
 	// Busy is told when the kubelet asks for claims, and done when it was answered; nil for nobody.
 	Busy func() (done func())
 }
@@ -158,7 +161,7 @@ type agent struct {
 	podEvents record.EventRecorder
 	fail      context.CancelCauseFunc
 	registry  *isolation.Registry
-	limited   *memoryLimits
+	limited   *limitwatch.Watch
 	preparer  *prepare.Preparer
 	publisher *publish.Publisher
 	helper    *kubeletplugin.Helper
@@ -203,6 +206,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	if err := a.follow(ctx); err != nil {
 		return err
 	}
+	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
 	a.limited = a.makeMemoryLimits()
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, CheckpointFile: a.checkpoint(), Clock: clock.RealClock{},
@@ -218,13 +222,11 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
-	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
-	a.limited.rewrite = func() { signaling.Send(a.recovery.again) }
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: gpus, Events: a.events, Machines: usable,
 		// Before anything is prepared, or published.
 		Preparer: inventories(func(inv *prepare.Inventory) {
-			a.limited.look(ctx, inv.Machine)
+			a.limited.Look(ctx, inv.Machine)
 			a.preparer.SetInventory(inv)
 		}),
 		Changed: a.recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval,
@@ -276,6 +278,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	wg.Go(func() { a.orphans.Run(ctx) })
 	wg.Go(func() { a.limited.Run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
+	wg.Go(func() { a.watchSettings(ctx) })
 	wg.Go(func() { a.makeMPSWatch().Run(ctx) })
 	wg.Go(func() { a.watchEvents(ctx, gpus.Watch, monitor, inv.Cut) })
 	if a.statuses != nil {

@@ -83,8 +83,8 @@ func (c Claim) Check() error {
 				continue
 			}
 			err := container.backend.Check(g.GPU.UUID)
-			if m, is := unwrapped(container.backend).(mpsBackend); err == nil && is && g.KernelMemory {
-				err = m.memory.check(g.GPU.UUID)
+			if err == nil && g.KernelMemory {
+				err = container.backend.CheckMemory(g.GPU.UUID)
 			}
 			if err != nil {
 				return fmt.Errorf("GPU %d: its share could not be limited by %s: %w", g.GPU.Index, container.backend.Name(), err)

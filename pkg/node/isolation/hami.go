@@ -34,7 +34,7 @@ const (
 // Programs that are linked statically, or talk to the driver themselves, never
 // load it.
 type hamiBackend struct {
-	noEffects
+	notMPS
 	// library is the library on the host, localLibrary the same as this process
 	// sees it.
 	library, localLibrary string

@@ -12,7 +12,9 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 // Names of back ends, as the device attribute "isolation" shows them.
@@ -80,9 +82,18 @@ type Backend interface {
 	// MaxShares is how many shares of one GPU it can keep apart; 0 if it sets
 	// no limit.
 	MaxShares() int64
+	// EnforcedByDriver reports whether the GPU's driver lets no program use the GPU but through what limits it.
+	EnforcedByDriver(uuid string) bool
+	// Unlimited is why it limits nothing on such a GPU, whatever is done about it; empty if it does, or if that is
+	// not known.
+	Unlimited(g gpu.GPU) string
 	// Check reports why a container that starts now would not be held to its
 	// share of the GPU, nil if it would be.
 	Check(uuid string) error
+	// CheckMemory reports why the kernel would not limit memory beside it, for a grant that is to have that.
+	CheckMemory(uuid string) error
+	// MPSLimits are the limits that a client of MPS has by the grant; none without MPS.
+	MPSLimits(g claim.Grant) mps.Limits
 	// Validate reports why the grants that a claim has for one container, or one
 	// request, cannot be enforced together.
 	Validate(grants []claim.Grant) error
@@ -97,13 +108,18 @@ type Backend interface {
 	SetUp(ctx context.Context, r Group) error
 }
 
-// noEffects is for back ends that change nothing on the host.
-type noEffects struct{}
+// notMPS is for back ends without MPS: they change nothing on the host that has to be undone, and are the same on
+// every GPU.
+type notMPS struct{}
 
-func (noEffects) Effects(Group) []Effect { return nil }
+func (notMPS) Effects(Group) []Effect           { return nil }
+func (notMPS) EnforcedByDriver(string) bool     { return false }
+func (notMPS) Unlimited(gpu.GPU) string         { return "" }
+func (notMPS) CheckMemory(string) error         { return nil }
+func (notMPS) MPSLimits(claim.Grant) mps.Limits { return mps.Limits{} }
 
 // noSetUp is for back ends whose edits refer to nothing on the host.
-type noSetUp struct{ noEffects }
+type noSetUp struct{ notMPS }
 
 func (noSetUp) SetUp(context.Context, Group) error { return nil }
 
@@ -128,6 +144,15 @@ type wholeGPU struct{ noLimits }
 
 func (wholeGPU) Name() string { return NameWholeGPU }
 func (wholeGPU) Level() Level { return LevelGPU }
+
+// LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
+// serves.
+func LevelOn(b Backend, uuid string) Level {
+	if b.EnforcedByDriver(uuid) {
+		return LevelDriver
+	}
+	return b.Level()
+}
 
 // limited says whether a grant's limits are to be enforced.
 func limited(g claim.Grant) bool {

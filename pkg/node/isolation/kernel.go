@@ -255,12 +255,3 @@ func (r *Registry) choice(m mode.Mode) string {
 		return ""
 	}
 }
-
-// withKernel is MPS where the kernel has to limit memory beside it.
-type withKernel struct {
-	mpsBackend
-}
-
-func (b withKernel) Check(uuid string) error {
-	return errors.Join(b.mpsBackend.Check(uuid), b.memory.check(uuid))
-}

@@ -4,6 +4,7 @@ package isolation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -41,15 +42,26 @@ type mpsBackend struct {
 	containers int
 	// memory has the kernel limit memory beside MPS, for those grants that say so.
 	memory *kernelMemory
+	// insists is whether the kernel has to limit the memory of all grants.
+	insists bool
 }
 
 func (b mpsBackend) Name() string   { return b.name }
 func (mpsBackend) Level() Level     { return LevelCooperative }
 func (mpsBackend) MaxShares() int64 { return mps.MaxClients }
 
+func (b mpsBackend) EnforcedByDriver(uuid string) bool { return b.dir.DriverEnforced(uuid) }
+
 // Check matters most when it fails: a client whose daemon is gone runs without
 // MPS, with all of the GPU, and nobody tells.
-func (b mpsBackend) Check(uuid string) error { return b.dir.Check(uuid) }
+func (b mpsBackend) Check(uuid string) error {
+	if b.insists {
+		return errors.Join(b.dir.Check(uuid), b.memory.check(uuid))
+	}
+	return b.dir.Check(uuid)
+}
+
+func (b mpsBackend) CheckMemory(uuid string) error { return b.memory.check(uuid) }
 
 // Validate: a process can use one pipe directory, and so the GPUs of one daemon. It has one
 // percentage of the multiprocessors of each.
@@ -148,14 +160,14 @@ func (b mpsBackend) memoryLimits(grants []claim.Grant) string {
 			device = g.GPU.UUID
 		}
 		if limited(g) {
-			limits = append(limits, fmt.Sprintf("%s=%dM", device, b.limits(g).MemoryMiB))
+			limits = append(limits, fmt.Sprintf("%s=%dM", device, b.MPSLimits(g).MemoryMiB))
 		}
 	}
 	return strings.Join(limits, ",")
 }
 
-// limits are what MPS holds a process to that has what was granted.
-func (b mpsBackend) limits(g claim.Grant) mps.Limits {
+// MPSLimits are what MPS holds a process to that has what was granted.
+func (b mpsBackend) MPSLimits(g claim.Grant) mps.Limits {
 	l := mps.Limits{MemoryMiB: g.GPU.MemoryMiB, ThreadPercent: wholeCompute}
 	if !limited(g) {
 		return l
@@ -186,7 +198,7 @@ func (b mpsBackend) SetUp(ctx context.Context, r Group) error {
 			// Without limits a program may run without MPS.
 			continue
 		}
-		if err := b.dir.Admit(ctx, g.GPU.UUID, b.limits(g)); err != nil {
+		if err := b.dir.Admit(ctx, g.GPU.UUID, b.MPSLimits(g)); err != nil {
 			return err
 		}
 	}
@@ -203,13 +215,12 @@ func (c Claim) NodeMPSLimits() map[string]mps.Limits { return c.limitsBy(NameMPS
 func (c Claim) limitsBy(name string) map[string]mps.Limits {
 	out := map[string]mps.Limits{}
 	for _, container := range c {
-		b, ok := unwrapped(container.backend).(mpsBackend)
-		if !ok || b.name != name {
+		if container.backend.Name() != name {
 			continue
 		}
 		for _, g := range container.group.Grants {
 			if !g.Admin {
-				out[g.GPU.UUID] = mps.Use{Limits: out[g.GPU.UUID]}.With(b.limits(g)).Limits
+				out[g.GPU.UUID] = mps.Use{Limits: out[g.GPU.UUID]}.With(container.backend.MPSLimits(g)).Limits
 			}
 		}
 	}
@@ -221,7 +232,7 @@ func (c Claim) limitsBy(name string) map[string]mps.Limits {
 func (c Claim) BesideMPS() []string {
 	var out []string
 	for _, container := range c {
-		if _, ok := unwrapped(container.backend).(mpsBackend); ok {
+		if ByMPS(container.backend.Name()) {
 			continue
 		}
 		for _, g := range container.group.Grants {
@@ -233,25 +244,11 @@ func (c Claim) BesideMPS() []string {
 	return out
 }
 
-// LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
-// serves.
-func LevelOn(b Backend, uuid string) Level {
-	if m, ok := unwrapped(b).(mpsBackend); ok && m.dir.DriverEnforced(uuid) {
-		return LevelDriver
-	}
-	return b.Level()
-}
-
 // firstMPSLimits is the first major compute capability, that of Volta, whose MPS limits memory and compute of each
 // client (source: NVIDIA's documentation of MPS).
 const firstMPSLimits = 7
 
-// Unlimited says why the back end limits nothing on such a GPU, whatever is done about it; empty if it does, or if that
-// is not known.
-func Unlimited(b Backend, g gpu.GPU) string {
-	if _, ok := unwrapped(b).(mpsBackend); !ok {
-		return ""
-	}
+func (mpsBackend) Unlimited(g gpu.GPU) string {
 	major, _, _ := strings.Cut(g.ComputeCapability, ".")
 	if n, err := strconv.Atoi(major); err != nil || n >= firstMPSLimits {
 		return ""

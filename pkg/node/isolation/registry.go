@@ -128,14 +128,12 @@ func (r *Registry) chosen(setting, choice string, m mode.Mode) Backend {
 	}
 }
 
-// auto is, of the back ends that limit all that the mode does, the one that most is held by.
-// Alibaba's module comes first, since somebody has loaded it on purpose, and it limits
-// compute.
+// auto is the one of mode.AutoIsolation, by which plans go, too.
 func (r *Registry) auto(m mode.Mode) Backend {
-	switch {
-	case r.moduleLoaded:
+	switch mode.AutoIsolation(m, r.moduleLoaded, r.autoKernel(m) && r.config.MPSOverheadMiB >= 0).Name {
+	case NameCGPU:
 		return r.cgpu
-	case !m.CountsCores() && r.autoKernel(m) && r.config.MPSOverheadMiB >= 0:
+	case NameKernel:
 		return r.byKernel()
 	default:
 		return r.byMPS(r.mps)
@@ -181,11 +179,9 @@ func (r *Registry) ofMPS() Backend {
 
 // insisting is MPS where the kernel has to limit memory, too.
 func (r *Registry) insisting() Backend {
-	b := r.byMPS(r.mps)
-	if m, is := b.(mpsBackend); is {
-		return withKernel{m}
-	}
-	return b
+	b := r.mps
+	b.insists = true
+	return r.byMPS(b)
 }
 
 func (r *Registry) byKernel() Backend {
@@ -235,17 +231,6 @@ type misconfigured struct {
 	reason error
 }
 
-// unwrapped is the back end itself, whatever is wrong with its settings.
-func unwrapped(b Backend) Backend {
-	if m, ok := b.(misconfigured); ok {
-		b = m.Backend
-	}
-	if m, ok := b.(withKernel); ok {
-		return m.mpsBackend
-	}
-	return b
-}
-
 // WithNodeDaemon is the back end with one MPS daemon for all GPUs, where it is one with a daemon
 // for each.
 func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
@@ -256,9 +241,10 @@ func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, insists := b.(withKernel)
-	if m, is := ofNode.(mpsBackend); is && insists {
-		return withKernel{m}, nil
+	if m, is := ofNode.(mpsBackend); is {
+		own, _ := b.(mpsBackend)
+		m.insists = own.insists
+		return m, nil
 	}
 	return ofNode, nil
 }

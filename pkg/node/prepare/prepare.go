@@ -254,8 +254,8 @@ func (p *Preparer) enter(
 		return backend.MaxShares(), nil
 	}
 	if err := usage.CheckOvercommit(others, reserved.GPU, maxShares, w.record.Usage()); err != nil {
-		return held{claimsBeside(others, w.record.Grants),
-			fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
+		return held{claimsBeside(others, w.record.Grants), fmt.Errorf("refused, because a GPU would be promised twice; if "+
+			"others keep it, delete the pods that use the claim: %w", err)}
 	}
 	err := p.options.Store.Put(w.record)
 	w.stored = err == nil

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // plan is what a pass does about what it found.
@@ -33,7 +34,7 @@ type plan struct {
 	resources  resourceslice.DriverResources
 	checkpoint Checkpoint
 	// layout and retained are for the pass after this one.
-	layout   layout
+	layout   usage.Layout
 	retained retainedSets
 	// others are the GPUs that other drivers, or pods without a claim, have any of, by UUID.
 	others map[string]bool
@@ -129,7 +130,7 @@ func (p *plan) offer(s snapshot, w desired, reserved deviceplugin.Reserved) erro
 			return nil
 		}
 	}
-	o := devices.Options{Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed),
+	o := devices.Options{Pool: s.pool, Order: p.layout.Order, Taints: switchingTaints(p.step.Closed),
 		Retained: p.retained.sets, Allocated: s.allocated()}
 	p.again = p.again || o.Allocated != nil // a claim may end without a word
 	if renamed := s.renamed(); len(s.unhealthy)+len(renamed) > 0 {
@@ -140,7 +141,7 @@ func (p *plan) offer(s snapshot, w desired, reserved deviceplugin.Reserved) erro
 			return err
 		}
 	}
-	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.limits, o)
+	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.Limits, o)
 	return nil
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 const (
@@ -169,7 +170,7 @@ type memory struct {
 	reread       backoff
 	// last, layout and retained are as last published.
 	last     *resourceslice.DriverResources
-	layout   layout
+	layout   usage.Layout
 	retained retainedSets
 	// closedSince is when the API server first showed the devices as closed to new claims; zero
 	// while they are open. reopened says that they have been closed before they were published last.
@@ -329,7 +330,7 @@ func (p *Publisher) Run(ctx context.Context) {
 }
 
 func (p *Publisher) orderDelay() time.Duration {
-	if p.layout.limits != nil {
+	if p.layout.Limits != nil {
 		return spreadDelay
 	}
 	return packDelay

@@ -122,7 +122,7 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 	}
 	if changed && ready {
 		klog.FromContext(ctx).Info("Published the node's GPUs", "mode", todo.step.Mode, "closed", todo.step.Closed, "gpus",
-			len(s.machine.GPUs), "order", todo.layout.order)
+			len(s.machine.GPUs), "order", todo.layout.Order)
 		p.tell(todo.published(s))
 	}
 	p.demand.Publishes(mpsdemand.Offered{Machine: s.machine, Offer: p.checkpoint.offer(), Others: todo.others})

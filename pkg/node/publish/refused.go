@@ -3,6 +3,8 @@
 package publish
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -10,12 +12,17 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
-// refusedFor is for how long a claim that was refused counts as allocated: the kubelet asks again within 90 seconds
-// while its pod is there.
-const refusedFor = 5 * time.Minute
+const (
+	// refusedFor is for how long a claim that was refused counts as allocated: the kubelet asks again within 90 seconds
+	// while its pod is there.
+	refusedFor = 5 * time.Minute
+	// restoredFor is for how long a conflict counts that another process has published.
+	restoredFor = 100 * time.Second
+)
 
 // refusedClaim is a claim that is allocated and was not prepared, with its devices.
 type refusedClaim struct {
@@ -56,6 +63,28 @@ func (p *Publisher) setRefused(claim types.UID, now refusedClaim) {
 	if changed {
 		p.Wake()
 	}
+}
+
+// restoreConflicts has the devices that are closed because of a conflict stay so until the kubelet has asked again,
+// which takes up to restoredFor: the process before knew of claims that were refused, and this one does not. Each
+// counts as allocated, for nobody gets any of them meanwhile.
+func (p *Publisher) restoreConflicts(ctx context.Context) error {
+	stored, err := p.stored(ctx)
+	if err != nil {
+		return fmt.Errorf("look up which GPUs were closed because claims have them twice: %w", err)
+	}
+	var closed []string
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintConflict }) {
+				closed = append(closed, d.Name)
+			}
+		}
+	}
+	if len(closed) > 0 {
+		p.setRefused("", refusedClaim{closed, p.Clock.Now().Add(restoredFor)})
+	}
+	return nil
 }
 
 // allocated are the devices that claims are known to have, where one of them was refused: what the others have, that

@@ -68,6 +68,39 @@ func TestRefusedClaimClosesItsGPU(t *testing.T) {
 	}
 }
 
+// A new process publishes no counter lower than the one before did: it knows of no claim that was refused until the
+// kubelet asks again.
+func TestConflictOutlivesARestart(t *testing.T) {
+	for name, asks := range map[string]bool{"the kubelet asks again": true, "nobody asks any longer": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.kubernetes("v1.37.1")
+			defer b.supervised(t)()
+			b.mode("dynamic")
+			b.reconciled(t, true, everyMode)
+			b.share("first")
+			b.Refused(allocatedClaim("second", "gpu-0", false))
+			b.reconciled(t, false, conflictOnGPU0)
+			b.restart()
+			b.mode("dynamic")
+			b.reconciled(t, false, conflictOnGPU0)
+			if counters := b.counters(); counters["gpu-0"] < 2 || counters["gpu-1"] != 1 {
+				t.Errorf("counters %v", counters)
+			}
+			want := everyMode
+			if asks {
+				b.Refused(allocatedClaim("second", "gpu-0", false))
+				want = conflictOnGPU0
+			}
+			b.clock.Step(restoredFor + time.Second)
+			b.reconciled(t, !asks, want)
+			if counters := b.counters(); asks && counters["gpu-0"] != 2 || !asks && counters["gpu-0"] != 1 {
+				t.Errorf("counters %v", counters)
+			}
+		})
+	}
+}
+
 // The scheduler counts neither what is gone nor what administrators look at.
 func TestRefusedClaimsThatCloseNothing(t *testing.T) {
 	b := newBench(t)

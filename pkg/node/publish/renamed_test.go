@@ -126,7 +126,7 @@ func TestRenamedGPUHoldsNothingBack(t *testing.T) {
 	other.Units, other.Slots = 1, 1
 	s.records = []state.Record{{UID: "u", Grants: []claim.Grant{share, other}}}
 	placed, _, err := s.place(mode.Share, mode.Spread, s.asked.served, deviceplugin.Reserved{})
-	if err != nil || placed.limits[mode.Share]["GPU-0"].Units != 15 {
+	if err != nil || placed.Limits[mode.Share]["GPU-0"].Units != 15 {
 		t.Errorf("placed %+v, %v: GPU 0 has 15 units to share", placed, err)
 	}
 }

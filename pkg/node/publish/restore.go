@@ -29,6 +29,9 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 	if err := p.restoreIsolation(ctx, s, &remembered); err != nil {
 		return err
 	}
+	if err := p.restoreConflicts(ctx); err != nil {
+		return err
+	}
 	if !remembered.DevicePlugin && remembered.DevicePluginLeft.IsZero() {
 		remembered.DevicePluginLeft = p.leftNow(s.node)
 	}

@@ -51,7 +51,7 @@ func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error
 		if err != nil {
 			return nil, err
 		}
-		slots, _ := slotLimits(backend)
+		slots, _ := mode.SlotLimits(backend.MaxShares())
 		out = append(out, servedMode{mode: served, backend: backend, slots: slots})
 	}
 	return out, nil
@@ -78,20 +78,12 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isol
 	return nil
 }
 
-// slotLimits are how many shares a GPU takes by default, and at most.
-func slotLimits(b isolation.Backend) (def, limit int64) {
-	if most := b.MaxShares(); most > 0 {
-		return most, most
-	}
-	return mode.DefaultSlots, mode.MaxSlots
-}
-
 // setSlots goes by the node's labels for how many shares a GPU takes. An error
 // names a label that is not understood.
 func setSlots(served []servedMode, labels map[string]string) error {
 	var wrong error
 	for i := range served {
-		def, limit := slotLimits(served[i].backend)
+		def, limit := mode.SlotLimits(served[i].backend.MaxShares())
 		slots, err := mode.SlotsFromLabels(labels, def, limit)
 		served[i].slots = slots
 		// One label, one complaint.
@@ -129,7 +121,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 				if kind != "" {
 					limits[g.UUID] = string(kind)
 				}
-				switch unlimited := isolation.Unlimited(s.backend, g); {
+				switch unlimited := s.backend.Unlimited(g); {
 				case !devices.Serves(s.mode, g):
 					notIsolated[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole " +
 						"GPUs only"

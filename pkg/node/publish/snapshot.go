@@ -73,6 +73,7 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 		if err := p.restore(ctx, s); err != nil {
 			return s, err
 		}
+		s.refusedClaims = p.inputs().refusedClaims
 	}
 	var err error
 	if s.reserved, err = p.Pods.Observe(ctx, s.machine); err != nil {

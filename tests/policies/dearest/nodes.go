@@ -279,20 +279,9 @@ func wordsOf(published []*resourceapi.ResourceSlice) words {
 // classesFor are the classes that the driver is installed with, those that its controller makes for what a
 // node has, and some of an administrator's.
 func classesFor(w words) (stockallocator.Classes, error) {
-	classes, err := deviceclasses.All()
+	classes, err := deviceclasses.With(w.models)
 	if err != nil {
 		return nil, err
-	}
-	modes, err := deviceclasses.ModesWithClass()
-	if err != nil {
-		return nil, err
-	}
-	for _, model := range w.models {
-		of, err := deviceclasses.Model(model, modes)
-		if err != nil {
-			return nil, err
-		}
-		classes = append(classes, of...)
 	}
 	for _, profile := range w.profiles {
 		classes = append(classes, deviceclasses.Profile(profile))

@@ -27,7 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -109,20 +109,23 @@ type burst struct {
 	namespaces []*harness.Namespace
 	// pods are those that the API server told of, one lister per namespace.
 	pods []corelisters.PodNamespaceLister
-	// refused are pods that were allocated a GPU that others hold: what Events say became of
-	// them. told are those of them, bare ones, that are to be made anew: whether they have
-	// been. Others are evicted, and their owners make them anew.
+	// refused are pods that were allocated a GPU that others hold, and are deleted for it. gone says of them whether
+	// they are, and bare ones made again; owners make the others again.
 	refused map[types.UID]string
-	told    map[types.UID]bool
+	gone    map[types.UID]bool
 	// late are pods that their node's container runtime did not start in its time, and that their Jobs made anew.
 	late map[types.UID]string
-	// looked is when such Events were looked for last, toldErr what came of it.
+	// looked is when Events of such pods were looked for last, goneErr what came of it.
 	looked  time.Time
-	toldErr error
+	goneErr error
 }
 
-// lookAgain is how often Events are looked for that tell what to do.
-const lookAgain = 2 * time.Second
+const (
+	// lookAgain is how often Events are looked for of pods that were refused.
+	lookAgain = 2 * time.Second
+	// refusedFor is for how long others may hold a pod's GPU: most end in that time if they are about to.
+	refusedFor = 15 * time.Second
+)
 
 // promisedTwice is what the driver says of a GPU that was allocated although it is
 // taken.
@@ -130,7 +133,7 @@ const promisedTwice = "a GPU would be promised twice"
 
 func newBurst(t *testing.T, part, namespaces int) *burst {
 	t.Helper()
-	b := &burst{part: part, refused: map[types.UID]string{}, told: map[types.UID]bool{}, late: map[types.UID]string{}}
+	b := &burst{part: part, refused: map[types.UID]string{}, gone: map[types.UID]bool{}, late: map[types.UID]string{}}
 	for range namespaces {
 		ns := cluster.Namespace(t)
 		factory := informers.NewSharedInformerFactoryWithOptions(ns.Client, 0, informers.WithNamespace(ns.Name))
@@ -284,8 +287,7 @@ func ranOutOfTime(pod *corev1.Pod) bool {
 	return late && pod.Status.Phase == corev1.PodFailed
 }
 
-// waitFor waits until the condition on what is there and served holds, and does what
-// bare pods are told meanwhile.
+// waitFor waits until the condition on what is there and served holds, and deletes pods that are refused meanwhile.
 func (b *burst) waitFor(t *testing.T, what string, condition func(there, served int) bool) {
 	t.Helper()
 	var failed error
@@ -298,11 +300,11 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 		if condition(there, served) {
 			return nil
 		}
-		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their GPUs", there, served), b.toldErr); time.Since(
+		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their GPUs", there, served), b.goneErr); time.Since(
 			b.looked) < lookAgain {
 			return err
 		}
-		b.toldErr, b.looked = b.doAsTold(ctx), time.Now()
+		b.goneErr, b.looked = b.deleteRefused(ctx), time.Now()
 		return err
 	})
 	if failed != nil {
@@ -310,26 +312,26 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 	}
 }
 
-// doAsTold makes bare pods anew of which Events say so: others hold the GPU that they
-// were allocated. A scheduler whose write the API server took without an answer forgets
-// it for a moment, and may allocate the GPU again: docs/internals/development.md.
-func (b *burst) doAsTold(ctx context.Context) error {
+// deleteRefused deletes pods that the driver refuses because others hold the GPU that they were allocated, as
+// docs/troubleshooting.md says. A scheduler whose write the API server took without an answer forgets it for a moment,
+// and may allocate the GPU again: docs/internals/development.md.
+func (b *burst) deleteRefused(ctx context.Context) error {
 	var errs []error
 	for _, ns := range b.namespaces {
 		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx,
-			metav1.ListOptions{FieldSelector: "reason=" + v1alpha1.ReasonGPUTaken})
+			metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
 		if err != nil {
 			return err
 		}
 		for _, event := range events.Items {
-			uid, of := event.InvolvedObject.UID, ns.Name+"/"+event.InvolvedObject.Name
-			switch {
-			case strings.Contains(event.Message, "It was evicted"):
-				b.refused[uid] = "pod " + of + " was evicted"
-			case strings.Contains(event.Message, "delete the pod and create it again") && !b.told[uid]:
-				b.refused[uid] = "pod " + of + " was told to be made anew"
-				err := b.remake(ctx, ns, event.InvolvedObject)
-				b.told[uid] = err == nil
+			uid := event.InvolvedObject.UID
+			if strings.Contains(event.Message, promisedTwice) && !b.gone[uid] &&
+				time.Since(event.FirstTimestamp.Time) >= refusedFor {
+				deleted, err := b.remake(ctx, ns, event.InvolvedObject)
+				if deleted {
+					b.refused[uid] = "pod " + ns.Name + "/" + event.InvolvedObject.Name + " was refused and deleted"
+				}
+				b.gone[uid] = err == nil
 				errs = append(errs, err)
 			}
 		}
@@ -337,27 +339,29 @@ func (b *burst) doAsTold(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// remake deletes a bare pod that waits and makes it anew. It returns an error until
+// remake deletes a pod that waits and, if it is bare, makes it again. It returns an error until
 // that is done.
-func (b *burst) remake(ctx context.Context, ns *harness.Namespace, told corev1.ObjectReference) error {
+func (b *burst) remake(ctx context.Context, ns *harness.Namespace, refused corev1.ObjectReference) (deleted bool,
+	err error) {
 	pods := ns.Client.CoreV1().Pods(ns.Name)
-	pod, err := pods.Get(ctx, told.Name, metav1.GetOptions{})
+	pod, err := pods.Get(ctx, refused.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		var kind, number int
-		if _, err := fmt.Sscanf(told.Name, bare+"-%d-%d", &kind, &number); err != nil {
-			return fmt.Errorf("pod %s was told to be made anew, and is not bare: %w", told.Name, err)
+		if _, err := fmt.Sscanf(refused.Name, bare+"-%d-%d", &kind, &number); err != nil {
+			return false, nil // its owner makes another
 		}
-		return b.createBare(kind, told.Name)(ctx)
+		return false, b.createBare(kind, refused.Name)(ctx)
 	case err != nil:
-		return err
-	case pod.UID != told.UID:
-		return nil
+		return false, err
+	case pod.UID != refused.UID:
+		return false, nil
 	case pod.DeletionTimestamp != nil:
-	case pod.Status.Phase != corev1.PodPending:
-		return nil // the kubelet tried again, and the GPU was free
+	case !podstate.AwaitsClaims(pod):
+		return false, nil // the kubelet tried again, and the GPU was free
 	default:
 		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+		deleted = err == nil
 	}
-	return errors.Join(fmt.Errorf("pod %s was told to be made anew and is not gone", pod.Name), err)
+	return deleted, errors.Join(fmt.Errorf("pod %s was refused and is not gone", pod.Name), err)
 }

@@ -160,25 +160,23 @@ func (a *allocations) check(t *testing.T, outage ledger.Outage) (explained map[s
 	return explained
 }
 
-// refusedMost is how many pods of the burst may have been evicted, or made anew as they were
-// told, for one loss of the API server. Each is a write that was under way when it was lost.
+// refusedMost is how many pods of the burst may have been refused for so long that they were deleted, for one loss of
+// the API server. Each is a write that was under way when it was lost.
 const refusedMost = 10
 
-// checkRefused checks that pods were evicted, or told to be made anew, only where the loss of
-// the API server explains it.
+// checkRefused checks that pods were refused only where the loss of the API server explains it.
 func (b *burst) checkRefused(t *testing.T, explained map[string]bool) {
 	t.Helper()
-	harness.Eventually(t, "the last Events to be read", b.doAsTold)
+	harness.Eventually(t, "the last Events to be read", b.deleteRefused)
 	for uid, what := range b.refused {
 		if !explained[string(uid)] {
 			t.Errorf("%s, and others were not allocated its GPU while the API server was away or soon after", what)
 		}
 	}
 	if len(b.refused) > refusedMost {
-		t.Errorf("%d pods were evicted or told to be made anew, want %d at most", len(b.refused), refusedMost)
+		t.Errorf("%d pods were refused and deleted, want %d at most", len(b.refused), refusedMost)
 	}
-	t.Logf("of pods that were allocated a GPU that others held, %d were evicted, or bare ones made anew as they were told",
-		len(b.refused))
+	t.Logf("of pods that were allocated a GPU that others held, %d were deleted", len(b.refused))
 }
 
 // checkContainers checks by what the containers have printed that each saw as much as

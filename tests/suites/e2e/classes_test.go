@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -84,15 +85,19 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 				classComes(t, model)
 				classComes(t, "exclusive."+model)
 			}
-			printed, err := ns.Kubectl(t, "exec", "--namespace", harness.PluginNamespace, "deploy/gpu-compat-controller", "--",
-				"gpu-compat-controller", "classes", "--model", kept, "--mode", "exclusive")
+			// In the controller's pod it would take a kubelet, which another test may have ended.
+			command := exec.CommandContext(t.Context(), "go", "run", "../../../cmd/gpu-compat-controller", "classes",
+				"--model", kept, "--mode", "exclusive")
+			var refused strings.Builder
+			command.Stderr = &refused
+			printed, err := command.Output()
 			if err != nil {
-				t.Fatalf("print the classes: %v\n%s", err, printed)
+				t.Fatalf("print the classes: %v\n%s", err, refused.String())
 			}
 			file := filepath.Join(t.TempDir(), "classes.yaml")
 			// What the repository says further, the controller would undo in a class of its own.
 			if err := os.WriteFile(file,
-				[]byte(strings.ReplaceAll(printed, "GPUs of the model", "From the repository, GPUs of the model")),
+				bytes.ReplaceAll(printed, []byte("GPUs of the model"), []byte("From the repository, GPUs of the model")),
 				0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -209,6 +209,16 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 	harness.CheckRefusal(t, "a slice whose devices name their nodes", refused,
 		create(stolen, "mixed", ours, "mixed/gpu", perDevice))
 
+	// Of one number there is one slice, of those that the pool says; a dry run stores none, and may have any name.
+	if own.Name != "00000-gpu.aliyun.com-mixed" {
+		t.Errorf("the node's slice is called %s", own.Name)
+	}
+	for _, name := range []string{"e2e-", "00001-gpu.aliyun.com-mixed-"} {
+		slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: name}, Spec: own.Spec}
+		_, err := slices.Create(ctx, slice, metav1.CreateOptions{})
+		harness.CheckRefusal(t, "a slice more than the pool has", "numbered from 00000-gpu.aliyun.com-mixed on: not ", err)
+	}
+
 	// A device that selectors cannot be evaluated for keeps pods from every node.
 	with := func(change func(*resourceapi.Device)) func(*resourceapi.ResourceSliceSpec) {
 		return func(s *resourceapi.ResourceSliceSpec) {

@@ -8,22 +8,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
 // Two pods are allocated a GPU of which another pod has most, as by a scheduler that
-// has lost its API server. The one that a ReplicaSet makes anew is evicted, and the
-// next runs on another GPU; the other one is told what to do, and runs when that is
-// done.
+// has lost its API server. Both are told what others hold, and wait in the state by which the page
+// has the descheduler find them. The successor of the one that is evicted runs on another GPU, and so
+// does the other one when it is made again.
 func TestPodsWhoseGPUOthersHoldComeRight(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")
@@ -44,24 +45,32 @@ func TestPodsWhoseGPUOthersHoldComeRight(t *testing.T) {
 		ns.Promise(t, name, "bad", taken)
 	}
 	for _, name := range []string{web.Name, "bare"} {
-		ns.WaitPodEvent(t, name, failedPrepare, promisedTwice)
+		ns.WaitPodEvent(t, name, failedPrepare, promisedTwice+"; if others keep it, delete the pods that use the claim: ")
+		ns.WaitPodEvent(t, name, failedPrepare, "7 GiB asked for, but 12 of 15 GiB are already granted")
+		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pod.Status.Phase != corev1.PodPending || !slices.ContainsFunc(pod.Status.Conditions,
+			func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse
+			}) {
+			t.Errorf("pod %s, which was refused, is %s with %v", name, pod.Status.Phase, pod.Status.Conditions)
+		}
 	}
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulerName":%q}}}}`, corev1.DefaultSchedulerName)
 	if _, err := ns.Client.AppsV1().ReplicaSets(ns.Name).Patch(t.Context(), "web", types.StrategicMergePatchType,
 		[]byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-
-	ns.WaitPodEvent(t, web.Name, v1alpha1.ReasonGPUTaken, "It was evicted: ReplicaSet web makes another")
+	if err := ns.Client.CoreV1().Pods(ns.Name).EvictV1(t.Context(), &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: web.Name}}); err != nil {
+		t.Fatal(err)
+	}
 	next := podOf(t, ns, "web", web.UID)
 	ns.WaitRunning(t, next.Name)
 	if got := ns.Granted(t, next.Name)[0].GPU.Index; got == g {
-		t.Errorf("the pod that was made anew is on GPU %d, of which the first has 12 GiB", got)
-	}
-	ns.WaitPodEvent(t, "bare", v1alpha1.ReasonGPUTaken, "delete the pod and create it again; nothing else makes it anew")
-	bare, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "bare", metav1.GetOptions{})
-	if err != nil || bare.DeletionTimestamp != nil {
-		t.Errorf("the pod that nothing makes anew is not there any more, or goes: %v", err)
+		t.Errorf("the pod that was made again is on GPU %d, of which the first has 12 GiB", got)
 	}
 	ns.Delete(t, "bare")
 	ns.Run(t, seven("bare"))

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -180,7 +179,7 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 	}
 	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
 	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/"+claim.Name)
-	ns.WaitPodEvent(t, "next", v1alpha1.ReasonGPUTaken, "12 of 15 GiB are already granted")
+	ns.WaitPodEvent(t, "next", failedPrepare, "12 of 15 GiB are already granted")
 	offered(t, node, 3)
 	if !runs() {
 		t.Fatal("the pod whose claim is gone does not run any more")

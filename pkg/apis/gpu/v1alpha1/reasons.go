@@ -19,10 +19,6 @@ const (
 	//
 	// To do: Follow the message: docs/legacy.md#cpus-of-a-containers-own.
 	ReasonCPUsNotGiven = "GPUCPUsNotGiven"
-	// ReasonGPUTaken (on: pod): Others hold the GPU that the pod was allocated.
-	//
-	// To do: See docs/troubleshooting.md#a-gpu-that-others-hold.
-	ReasonGPUTaken = "GPUCardTaken"
 	// ReasonGPUsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device plugin has; it counts on
 	// every GPU.
 	//
@@ -146,7 +142,7 @@ const (
 	ReasonMPSSupervisorFailed = "GPUMPSSupervisorFailed"
 	// ReasonMemoryLimitMissing (on: node): The kernel did not hold containers to their limits of GPU memory.
 	//
-	// To do: Nothing, if they were set again; see who changes them, or what the driver says: docs/kernel-limits.md.
+	// To do: Nothing, if they were set again: docs/kernel-limits.md.
 	ReasonMemoryLimitMissing = "GPUMemoryLimitMissing"
 	// ReasonMemoryPastLimit (on: pod (plugin)): Its processes hold GPU memory that its limit does not count.
 	//
@@ -177,7 +173,7 @@ const (
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonNVLinkDegraded = "GPUNVLinkDegraded"
-	// ReasonNotEvicted (on: pod (plugin)): The pod is to be evicted for its use of GPUs, and cannot be. Retried.
+	// ReasonNotEvicted (on: pod (plugin)): The pod cannot be evicted for its use of GPUs. Retried.
 	//
 	// To do: Follow the message: docs/audit.md#evicting-pods.
 	ReasonNotEvicted = "GPUNotEvicted"
@@ -210,6 +206,10 @@ const (
 	//
 	// To do: Wait, or raise the quota: docs/quota.md.
 	ReasonQuotaExceeded = "GPUQuotaExceeded"
+	// ReasonSettingsRefused (on: node): New settings are refused; the plugin keeps the old.
+	//
+	// To do: Correct the named setting.
+	ReasonSettingsRefused = "GPUSettingsRefused"
 	// ReasonSeveralInstances (on: pod (plugin)): A container has several MIG instances, of which a program may see
 	// one.
 	//
@@ -268,7 +268,6 @@ func Reasons() []string {
 		ReasonAmountsNotOurs,
 		ReasonAmountsNotShown,
 		ReasonCPUsNotGiven,
-		ReasonGPUTaken,
 		ReasonGPUsOfPodsUnknown,
 		ReasonClaimTemplateNotMade,
 		ReasonClaimTemplateNotOurs,
@@ -314,6 +313,7 @@ func Reasons() []string {
 		ReasonPreempting,
 		ReasonPublishFailed,
 		ReasonQuotaExceeded,
+		ReasonSettingsRefused,
 		ReasonSeveralInstances,
 		ReasonShareExceeded,
 		ReasonStateDamaged,

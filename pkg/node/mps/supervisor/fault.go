@@ -27,8 +27,6 @@ const faultLimit = 30 * time.Second
 
 // clients are what is known of the clients of the daemon's server, and of their faults.
 type clients struct {
-	// listed is the server's process; 0 while there is none.
-	listed int
 	// seen are its clients by the last answer.
 	seen map[int]mps.Client
 	// logged is to where its log was read, -1 for not yet, fatal that it wrote of a fatal fault since the last answer.
@@ -41,9 +39,27 @@ type clients struct {
 // faulty reports whether the GPU takes no clients because of a fault.
 func (c *clients) faulty() bool { return c.fault != nil && c.fault.Over.IsZero() }
 
-// probe asks for the server's clients, and then for its status, which ends their list.
-func (c *clients) probe() string {
-	return fmt.Sprintf("%s %d\n%s %d", commandClients, c.listed, commandServerStatus, c.listed)
+// answer is what the daemon says of its server and that server's clients; server is 0 where it has none.
+type answer struct {
+	server int
+	text   string
+	err    error
+}
+
+// probe asks the daemon for that, with further commands to a server that the supervisor has started: clients may have
+// started another one, where others have some of the GPU. It may be called beside run.
+func (k *keeper) probe(ctx context.Context, server int, more string) answer {
+	if server == 0 {
+		servers, err := k.servers(ctx)
+		if err != nil || len(servers) == 0 {
+			return answer{err: err}
+		}
+		server = servers[0]
+	}
+	// The server's status ends the list.
+	command := fmt.Sprintf("%s %d\n%s %d\n%s", commandClients, server, commandServerStatus, server, more)
+	text, err := k.ask(ctx, strings.TrimSpace(command))
+	return answer{server, text, err}
 }
 
 // parseProbe is the answer to that.
@@ -70,7 +86,7 @@ func (k *keeper) logGrew() bool {
 	for _, found := range clientLine.FindAllStringSubmatch(text, -1) {
 		pid, _ := strconv.Atoi(found[1])
 		if _, known := k.clients.seen[pid]; !known {
-			k.clients.seen[pid] = k.describe(pid)
+			k.clients.seen[pid] = k.Describe(pid)
 		}
 	}
 	k.clients.fatal = k.clients.fatal || strings.Contains(strings.ToLower(text), "fatal")
@@ -78,47 +94,28 @@ func (k *keeper) logGrew() bool {
 }
 
 // sawClients notes what the daemon has answered.
-func (k *keeper) sawClients(ctx context.Context, asked int, answer string) {
+func (k *keeper) sawClients(ctx context.Context, a answer) {
 	c := &k.clients
-	if asked == 0 {
-		// Clients may have started one that the supervisor does not watch.
-		c.listed = 0
-		if pids := numbers(answer); len(pids) > 0 {
-			c.listed = pids[0]
-		}
-		return
-	}
-	pids, status := parseProbe(answer)
+	pids, status := parseProbe(a.text)
 	inFault := strings.Contains(status, "FAULT")
-	known := strings.Contains(status, "ACTIVE") || inFault || strings.Contains(status, "INITIALIZING")
 	before := c.seen
 	c.seen = make(map[int]mps.Client, len(pids))
 	for _, pid := range pids {
 		client, described := before[pid]
 		if !described {
-			client = k.describe(pid)
+			client = k.Describe(pid)
 		}
 		c.seen[pid] = client
 	}
-	switch {
-	case !known && k.server == nil:
-		c.listed = 0
-	case (inFault || c.fatal) && !c.faulty():
+	if (inFault || c.fatal) && !c.faulty() {
 		lost := maps.Clone(c.seen)
 		maps.Copy(lost, before)
-		k.faultSeen(ctx, asked, lost)
+		k.faultSeen(ctx, a.server, lost)
 	}
 	c.fatal = false
 	if !inFault {
 		k.faultOver(ctx)
 	}
-}
-
-func (k *keeper) describe(pid int) mps.Client {
-	if k.Describe == nil {
-		return mps.Client{PID: pid}
-	}
-	return k.Describe(pid)
 }
 
 func (k *keeper) faultSeen(ctx context.Context, server int, lost map[int]mps.Client) {
@@ -129,18 +126,15 @@ func (k *keeper) faultSeen(ctx context.Context, server int, lost map[int]mps.Cli
 	for _, pid := range slices.Sorted(maps.Keys(lost)) {
 		f.Lost = append(f.Lost, lost[pid])
 	}
-	if k.KernelLog != nil {
-		log, err := k.KernelLog()
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Whose fault it was that ended all clients of MPS is not known")
-		}
-		var pid int
-		var name string
-		f.XID, pid, name = faulter(log, append(slices.Collect(maps.Keys(lost)), server))
-		if culprit, known := lost[pid]; known {
-			culprit.Program = cmp.Or(culprit.Program, name)
-			f.Culprit = &culprit
-		}
+	log, err := k.KernelLog()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Whose fault it was that ended all clients of MPS is not known")
+	}
+	xid, pid, name := faulter(log, append(slices.Collect(maps.Keys(lost)), server))
+	f.XID = xid
+	if culprit, known := lost[pid]; known {
+		culprit.Program = cmp.Or(culprit.Program, name)
+		f.Culprit = &culprit
 	}
 	k.clients.fault = f
 	klog.FromContext(ctx).Info("A fatal fault of one program has ended the programs of all clients of MPS on the GPU",

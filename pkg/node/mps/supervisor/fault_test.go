@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,5 +151,32 @@ func TestFaulter(t *testing.T) {
 				t.Errorf("XID %d of process %d, want %d of %d", xid, pid, tc.xid, tc.pid)
 			}
 		})
+	}
+}
+
+// Where others have some of the GPU, clients have the daemon start its server. Their faults are told all the same, also
+// those of the next server.
+func TestFaultOfAServerThatClientsHadStarted(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.clients = "11\n12\n"
+	w.run()
+	w.awaitState("a", mps.Ready)
+	var before mps.Fault
+	for _, server := range []int{50, 51} {
+		w.control.set(func(c *fakeControl) {
+			c.daemons["a"][0].server, c.clients, c.servers[server] = server, "11\n12\n", make(chan struct{})
+		})
+		w.serverLogs("New client")
+		asked := fmt.Sprintf("%s %d", commandClients, server)
+		w.pass(func() bool { return w.control.asked(asked) }, "its clients are asked for")
+		w.control.set(func(c *fakeControl) { c.fault = true })
+		w.serverLogs("Server is handling a fatal GPU error")
+		f := w.awaitFault("the fault is told of", func(f mps.Fault) bool { return !f.Seen.Equal(before.Seen) })
+		if len(f.Lost) != 2 || f.Lost[1].Program != "p12" {
+			t.Errorf("lost were %+v", f.Lost)
+		}
+		w.control.set(func(c *fakeControl) { c.fault, c.clients, c.daemons["a"][0].server = false, "", 0 })
+		before = w.awaitFault("it is over", func(now mps.Fault) bool { return now.Seen.Equal(f.Seen) && !now.Over.IsZero() })
+		w.pass(func() bool { return w.dir.Check("a") == nil }, "the GPU serves again")
 	}
 }

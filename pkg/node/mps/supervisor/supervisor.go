@@ -45,7 +45,7 @@ const (
 	restartGrace = time.Minute
 )
 
-// Options are what a supervisor works with. All fields but NodeControl, Describe and KernelLog are needed.
+// Options are what a supervisor works with. All fields but NodeControl are needed.
 type Options struct {
 	Dir mps.Dir
 	// Read reads the node's GPUs. It may be slow, and it may fail; with ErrStale for as
@@ -56,7 +56,7 @@ type Options struct {
 	Control Control
 	// NodeControl runs the daemon for all GPUs, in Dir.OfNode; nil where there is never one.
 	NodeControl Control
-	// Describe says what is known of a client, and KernelLog is what the kernel has logged; nil where nothing is known.
+	// Describe says what is known of a client, and KernelLog is what the kernel has logged.
 	Describe  func(pid int) mps.Client
 	KernelLog func() (string, error)
 	Clock     clock.Clock

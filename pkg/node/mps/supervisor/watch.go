@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -40,11 +39,6 @@ const (
 func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
-		server int
-		text   string
-		err    error
-	}
 	answers := make(chan answer, 1)
 	asked, pending, news := k.Clock.Now(), false, false
 	k.clients = clients{fault: k.clients.fault, logged: -1, seen: map[int]mps.Client{}}
@@ -89,9 +83,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			pending = false
 			observed.answered(ctx, k.Clock.Now(), a.err)
 			if a.err == nil {
-				k.sawClients(ctx, a.server, a.text)
-				// A server that was found is asked next.
-				news = news || a.server == 0 && k.clients.listed != 0
+				k.sawClients(ctx, a)
 			}
 			if err := k.pastFault(); err != nil {
 				return k.down(ctx, daemon, err)
@@ -118,26 +110,15 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		}
 		k.boundLogs(ctx)
 		asked, pending, news = k.Clock.Now(), true, false
-		command, server := k.probe()
+		var server int
+		var limits string
+		if k.server != nil {
+			// Its clients can change them.
+			server, limits = k.server.pid, limitCommands(k.inForce(), []int{k.server.pid})
+		}
 		// Beside this loop, for an end is told at once.
-		go func() {
-			text, err := k.ask(asking, command)
-			answers <- answer{server, text, err}
-		}()
+		go func() { answers <- k.probe(asking, server, limits) }()
 	}
-}
-
-// probe is what a daemon is asked to see whether it answers: who its server's clients are, 0 for which server, and the
-// limits again, for its clients can change them.
-func (k *keeper) probe() (command string, server int) {
-	switch {
-	case k.server != nil:
-		k.clients.listed = k.server.pid
-		return strings.TrimSpace(k.clients.probe() + "\n" + limitCommands(k.inForce(), []int{k.server.pid})), k.server.pid
-	case k.clients.listed != 0:
-		return k.clients.probe(), k.clients.listed
-	}
-	return commandProbe, 0
 }
 
 func (k *keeper) boundLogs(ctx context.Context) {

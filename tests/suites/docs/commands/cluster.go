@@ -64,8 +64,6 @@ var Pages = map[string]Page{
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},
 	"docs/quota.md": {Before: "kubectl create namespace team-a", After: "kubectl delete namespace team-a\n" +
 		"kubectl delete -k deployments/options/quota; kubectl delete -k deployments/options/share-limit"},
-	"docs/troubleshooting.md": {After: "kubectl delete -k deployments/options/evict-refused\n" +
-		"kubectl -n kube-system delete configmap gpu-compat-controller"},
 }
 
 // Skipped are commands that the cluster of tests/suites/pages cannot run, and why.

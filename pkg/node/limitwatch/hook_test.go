@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driver
+package limitwatch
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
@@ -24,11 +26,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // newLooking is a node whose driver has such limits, as far as is seen without its GPUs. found is what was told last.
-func newLooking(t *testing.T) (l *memoryLimits, found *isolation.KernelLimits) {
+func newLooking(t *testing.T) (l *Watch, found *isolation.KernelLimits) {
 	t.Helper()
 	dir := t.TempDir()
 	library := filepath.Join(dir, "libnvidia-ml.so.1")
@@ -40,21 +41,20 @@ func newLooking(t *testing.T) (l *memoryLimits, found *isolation.KernelLimits) {
 	}
 	found = &isolation.KernelLimits{}
 	const hook = "/plugins/gpu-memory-limit"
-	return &memoryLimits{
-		config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, pods: podcgroup.New(dir, "0aa1-own"),
-		options: nvml.SourceOptions{HostRoot: "/", LibraryPath: library}, calls: limitcalls.New("NVML", limitsCall),
-		hook: newHookCalls(hook), gpus: map[string]*limitedGPU{}, wake: func() {}, rewrite: func() {},
-		open: func(string) (findGPU, error) {
-			return func(string, int) (memlimit.GPU, error) {
-				return &table{limits: map[string]uint64{}, kind: memlimit.Misc}, nil
-			}, nil
-		},
-		try:   func(context.Context, string, string, string) error { return nil },
-		found: func(k isolation.KernelLimits) { *found = k },
-		host:  memlimit.Host{Root: dir, Ledger: filepath.Join(dir, "memory-limits")}, events: saidEvents{},
-		counts:   metrics.NewPlugin(prometheus.NewRegistry()),
-		prepared: func(context.Context) ([]state.Record, error) { return nil, nil },
-	}, found
+	l = New(Options{
+		Config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir, Ledger: filepath.Join(dir, "memory-limits")},
+		Root:   dir, Pods: podcgroup.New(dir, "0aa1-own"), Library: nvml.SourceOptions{HostRoot: "/", LibraryPath: library},
+		Found: func(k isolation.KernelLimits) { *found = k }, Wake: func() {}, Rewrite: func() {},
+		Prepared: func(context.Context) (map[types.UID]string, error) { return nil, nil },
+		Events:   saidEvents{}, Counts: metrics.NewPlugin(prometheus.NewRegistry()), Clock: clock.RealClock{},
+	})
+	l.open = func(string) (findGPU, error) {
+		return func(string, int) (memlimit.GPU, error) {
+			return &table{limits: map[string]uint64{}, kind: memlimit.Misc}, nil
+		}, nil
+	}
+	l.try = func(context.Context, string, string, string) error { return nil }
+	return l, found
 }
 
 // A hook that the kernel does not let end, also when it is killed, holds nobody up for longer than it has to end. It is
@@ -71,7 +71,7 @@ func TestHookThatHangs(t *testing.T) {
 		}
 		for range 3 {
 			begin := time.Now()
-			l.look(t.Context(), &gpu.Machine{})
+			l.Look(t.Context(), &gpu.Machine{})
 			if !errors.Is(found.Err, limitcalls.ErrHung) || !strings.Contains(found.Err.Error(), "/plugins/gpu-memory-limit") {
 				t.Errorf("found %v", found.Err)
 			}
@@ -84,7 +84,7 @@ func TestHookThatHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if l.look(t.Context(), &gpu.Machine{}); found.Err != nil {
+		if l.Look(t.Context(), &gpu.Machine{}); found.Err != nil {
 			t.Errorf("once it ended: %v", found.Err)
 		}
 	})
@@ -98,19 +98,19 @@ func TestWhatWasFoundForGood(t *testing.T) {
 	failing := errors.New("no answer")
 	for name, tc := range map[string]struct {
 		machine *gpu.Machine
-		begin   func(l *memoryLimits)
+		begin   func(l *Watch)
 		settled bool
 		again   time.Duration
 	}{
-		"no GPUs yet":         {&gpu.Machine{}, func(*memoryLimits) {}, false, 0},
+		"no GPUs yet":         {&gpu.Machine{}, func(*Watch) {}, false, 0},
 		"an older driver":     {machine, opens(nvmllimit.ErrUnsupported), true, 0},
-		"no hook":             {machine, func(l *memoryLimits) { l.config.Hook = "" }, true, 0},
-		"no memory on it":     {unified, func(*memoryLimits) {}, true, 0},
+		"no hook":             {machine, func(l *Watch) { l.Config.Hook = "" }, true, 0},
+		"no memory on it":     {unified, func(*Watch) {}, true, 0},
 		"a driver that hangs": {machine, opens(failing), false, limitsRetry},
-		"a hook that fails": {machine, func(l *memoryLimits) {
+		"a hook that fails": {machine, func(l *Watch) {
 			l.try = func(context.Context, string, string, string) error { return failing }
 		}, false, limitsRetry},
-		"a GPU that hangs": {machine, func(l *memoryLimits) {
+		"a GPU that hangs": {machine, func(l *Watch) {
 			calls := limitcalls.New("NVML", limitsCall)
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -123,7 +123,7 @@ func TestWhatWasFoundForGood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, found := newLooking(t)
 			tc.begin(l)
-			l.look(t.Context(), tc.machine)
+			l.Look(t.Context(), tc.machine)
 			if found.Settled != tc.settled {
 				t.Errorf("found for good: %t, want %t: %+v", found.Settled, tc.settled, found)
 			}
@@ -145,6 +145,6 @@ func TestLimitsThatThereCannotBe(t *testing.T) {
 	}
 }
 
-func opens(err error) func(l *memoryLimits) {
-	return func(l *memoryLimits) { l.open = func(string) (findGPU, error) { return nil, err } }
+func opens(err error) func(l *Watch) {
+	return func(l *Watch) { l.open = func(string) (findGPU, error) { return nil, err } }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driver
+package limitwatch
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
@@ -63,7 +65,7 @@ func TestLookBesideGPUsThatHang(t *testing.T) {
 		}
 		for i := range 3 {
 			begin := time.Now()
-			l.look(t.Context(), m)
+			l.Look(t.Context(), m)
 			if took := time.Since(begin); took > limitsCall || i > 0 && took > 0 {
 				t.Errorf("look %d took %s", i, took)
 			}
@@ -80,7 +82,7 @@ func TestLookBesideGPUsThatHang(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if l.look(t.Context(), m); len(found.Kinds) != 4 || l.gpu("GPU-0") == nil {
+		if l.Look(t.Context(), m); len(found.Kinds) != 4 || l.gpu("GPU-0") == nil {
 			t.Errorf("once they answer: %+v", found)
 		}
 	})
@@ -94,14 +96,14 @@ func (bareGPUs) GPU(string) (specs.ContainerEdits, error) { return specs.Contain
 func (bareGPUs) Check(string) error                       { return nil }
 
 // preparerOn has a claim u1 whose memory the kernel limits. It begins as a plugin does.
-func preparerOn(t *testing.T, store *state.Store, dir cdi.Dir, l *memoryLimits, m *gpu.Machine) *prepare.Preparer {
+func preparerOn(t *testing.T, store *state.Store, dir cdi.Dir, l *Watch, m *gpu.Machine) *prepare.Preparer {
 	t.Helper()
-	registry := isolation.NewRegistry(isolation.Config{Kernel: isolation.KernelConfig{Hook: l.config.Hook,
+	registry := isolation.NewRegistry(isolation.Config{Kernel: isolation.KernelConfig{Hook: l.Config.Hook,
 		Ledger: "/ledger"}, CGPUProc: "/proc/no_such_module"})
 	p := prepare.New(prepare.Options{Store: store, Specs: dir, Isolation: registry, Cluster: preparetest.Cluster{},
 		Node: preparetest.Node{}, Listener: preparetest.Listener{}})
-	l.found = registry.SetKernelLimits
-	l.look(t.Context(), m)
+	l.Found = registry.SetKernelLimits
+	l.Look(t.Context(), m)
 	p.SetInventory(&prepare.Inventory{Machine: m, Base: bareGPUs{}})
 	return p
 }
@@ -121,10 +123,10 @@ func TestSpecsAfterALookThatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := cdi.Dir(t.TempDir())
-	tells := func(when string, l *memoryLimits) {
+	tells := func(when string, l *Watch) {
 		t.Helper()
 		spec, err := os.ReadFile(filepath.Join(string(dir), cdi.SpecName("u1")+".json"))
-		if want := `"--library","` + l.options.LibraryPath + `"`; err != nil ||
+		if want := `"--library","` + l.Library.LibraryPath + `"`; err != nil ||
 			!strings.Contains(strings.Join(strings.Fields(string(spec)), ""), want) {
 			t.Errorf("%s: %v, want %s in %s", when, err, want, spec)
 		}
@@ -149,7 +151,7 @@ func TestSpecsAfterALookThatFailed(t *testing.T) {
 	}
 	tells("while the library cannot be opened", before)
 	rewritten := 0
-	l.rewrite = func() {
+	l.Rewrite = func() {
 		rewritten++
 		if err := p.Recover(context.Background()); err != nil {
 			t.Error(err)
@@ -179,11 +181,10 @@ func TestClaimThatIsPreparedWhileLimitsAreChecked(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(n.host.Root, e.Dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	late := state.Record{UID: "c2", Namespace: "ns", Name: "late", Grants: []claim.Grant{{KernelMemory: true}}}
-	n.prepared = func(context.Context) ([]state.Record, error) {
-		read := n.records
+	n.Prepared = func(context.Context) (map[types.UID]string, error) {
+		read := maps.Clone(n.claims)
 		if len(read) == 1 {
-			n.records = append(n.records, late)
+			n.claims["c2"] = "ns/late"
 			if err := n.host.Apply(n.table, g, memlimit.Start{Entry: e, OnlyShare: true}); err != nil {
 				t.Error(err)
 			}
@@ -199,7 +200,7 @@ func TestClaimThatIsPreparedWhileLimitsAreChecked(t *testing.T) {
 		t.Errorf("noted: %+v, %v", used, err)
 	}
 	// Once it is gone, so is its limit.
-	n.records = nil
+	n.claims = nil
 	n.pass(t.Context())
 	if got := n.limits[filepath.Join(n.host.Root, e.PodDir)]; got == 2<<30 {
 		t.Errorf("the pod whose claim is gone has %d bytes", got)

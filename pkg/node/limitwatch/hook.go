@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driver
+package limitwatch
 
 import (
 	"context"
@@ -29,9 +29,9 @@ func newHookCalls(hook string) *limitcalls.Calls {
 }
 
 // hookRuns reports that the hook does not run on the host.
-func (l *memoryLimits) hookRuns(ctx context.Context, library string) error {
+func (l *Watch) hookRuns(ctx context.Context, library string) error {
 	_, err := limitcalls.Try(ctx, l.hook, "trying the program that sets limits", func() (struct{}, error) {
-		return struct{}{}, l.try(ctx, l.options.HostRoot, l.config.Hook, library)
+		return struct{}{}, l.try(ctx, l.Library.HostRoot, l.Config.Hook, library)
 	})
 	if errors.Is(err, limitcalls.ErrHung) {
 		return fmt.Errorf("%w: it is tried again by itself; if this stays, see whether nvidia-smi works on the node", err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driver
+package limitwatch
 
 import (
 	"context"
@@ -13,29 +13,30 @@ import (
 	nvmllimit "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
 
-// inventories tell what there is of GPUs: first whether their memory can be limited.
-type inventories func(*prepare.Inventory)
-
-func (f inventories) SetInventory(inv *prepare.Inventory) { f(inv) }
-
-// look finds out whether memory can be limited on the machine's GPUs, and tells.
-func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) (before isolation.KernelLimits) {
+// Look finds out whether memory can be limited on the machine's GPUs, tells Found, and returns what was known before.
+// It waits for a driver that does not answer for some seconds at most.
+func (l *Watch) Look(ctx context.Context, m *gpu.Machine) (before isolation.KernelLimits) {
+	l.looking.Lock()
+	defer l.looking.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	before = l.last
-	if l.machine = m; l.never {
+	before, l.machine = l.last, m
+	never := l.never
+	l.mu.Unlock()
+	if never {
 		return before
 	}
-	l.last = l.detect(ctx, m)
-	l.never = l.never || errors.Is(l.last.Err, nvmllimit.ErrUnsupported) || errors.Is(l.last.Err, errWithoutHook)
-	l.last.Settled = l.never || len(m.GPUs) > 0 && !failed(l.last)
+	found := l.detect(ctx, m)
+	never = errors.Is(found.Err, nvmllimit.ErrUnsupported) || errors.Is(found.Err, errWithoutHook) ||
+		errors.As(found.Err, &rootError{})
+	found.Settled = never || len(m.GPUs) > 0 && !failed(found)
+	l.mu.Lock()
+	l.last, l.never = found, never
+	l.mu.Unlock()
 	klog.FromContext(ctx).V(1).Info("Looked whether the NVIDIA driver limits memory by control group", "gpus",
-		l.last.Kinds,
-		"not", l.last.Reasons, "err", l.last.Err)
-	l.found(l.last)
+		found.Kinds, "not", found.Reasons, "err", found.Err)
+	l.Found(found)
 	return before
 }
 
@@ -43,6 +44,9 @@ var (
 	errWithoutHook = errors.New("there is no hook for it (setting MEMORY_LIMIT_HOOK)")
 	errHostMemory  = errors.New("the GPU has no memory of its own")
 )
+
+// rootError is about the node's control groups. It stays until the node is started otherwise.
+type rootError struct{ error }
 
 // failed says whether another look may find something else.
 func failed(found isolation.KernelLimits) bool {
@@ -54,7 +58,7 @@ func failed(found isolation.KernelLimits) bool {
 	return found.Err != nil
 }
 
-func (l *memoryLimits) detect(ctx context.Context, m *gpu.Machine) isolation.KernelLimits {
+func (l *Watch) detect(ctx context.Context, m *gpu.Machine) isolation.KernelLimits {
 	out := isolation.KernelLimits{Kinds: map[string]memlimit.Kind{}, Reasons: map[string]error{}}
 	if out.Err = l.detectNode(ctx, &out); out.Err != nil {
 		return out
@@ -66,11 +70,7 @@ func (l *memoryLimits) detect(ctx context.Context, m *gpu.Machine) isolation.Ker
 			out.Reasons[g.UUID] = errHostMemory
 			continue
 		}
-		if l.gpus[g.UUID] == nil {
-			// It is kept also if nothing comes of it: a GPU that hangs is asked once.
-			l.gpus[g.UUID] = &limitedGPU{calls: limitcalls.New("NVML", limitsCall)}
-		}
-		gpus, calls = append(gpus, g), append(calls, l.gpus[g.UUID].calls)
+		gpus, calls = append(gpus, g), append(calls, l.callsOf(g.UUID))
 	}
 	find := l.find
 	found, errs := limitcalls.Each(ctx, calls, limitsCall, func(i int, doing func(string)) (limitedGPU, error) {
@@ -83,19 +83,32 @@ func (l *memoryLimits) detect(ctx context.Context, m *gpu.Machine) isolation.Ker
 			continue
 		}
 		found[i].calls = calls[i]
-		l.gpus[g.UUID], out.Kinds[g.UUID] = &found[i], found[i].Kind
+		l.mu.Lock()
+		l.gpus[g.UUID] = &found[i]
+		l.mu.Unlock()
+		out.Kinds[g.UUID] = found[i].Kind
 	}
 	return out
 }
 
+// callsOf bound what concerns the GPU. They are kept also if nothing comes of it: a GPU that hangs is asked once.
+func (l *Watch) callsOf(uuid string) *limitcalls.Calls {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gpus[uuid] == nil {
+		l.gpus[uuid] = &limitedGPU{calls: limitcalls.New("NVML", limitsCall)}
+	}
+	return l.gpus[uuid].calls
+}
+
 // detectNode finds what all GPUs need.
-func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimits) error {
-	if l.config.Hook == "" {
+func (l *Watch) detectNode(ctx context.Context, out *isolation.KernelLimits) error {
+	if l.Config.Hook == "" {
 		return errWithoutHook
 	}
 	type library struct{ local, onHost string }
 	found, err := limitcalls.Try(ctx, l.calls, "looking for the NVML library", func() (found library, err error) {
-		found.local, found.onHost, err = l.options.Library()
+		found.local, found.onHost, err = l.Library.Library()
 		return found, err
 	})
 	if err != nil {
@@ -109,13 +122,12 @@ func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimi
 			return err
 		}
 	}
-	if l.config.CgroupRoot == memlimit.DefaultRoot {
+	if l.Config.CgroupRoot == memlimit.DefaultRoot {
 		if err := memlimit.CheckRoot(l.host.Root); err != nil {
-			l.never = true // until the node is started otherwise
-			return err
+			return rootError{err}
 		}
 	}
-	if out.Kubelet, err = l.pods.Root(); err != nil {
+	if out.Kubelet, err = l.Pods.Root(); err != nil {
 		return err
 	}
 	out.Library = found.onHost
@@ -134,7 +146,7 @@ func openLimits(path string) (findGPU, error) {
 }
 
 // detectGPU finds out who counts a GPU's memory.
-func (l *memoryLimits) detectGPU(find findGPU, g gpu.GPU, kubelet string) (limitedGPU, error) {
+func (l *Watch) detectGPU(find findGPU, g gpu.GPU, kubelet string) (limitedGPU, error) {
 	handle, err := find(g.UUID, g.Index)
 	if err != nil {
 		return limitedGPU{}, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driver
+package limitwatch
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	nvmllimit "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
@@ -22,7 +21,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // table is a GPU with a limit for each directory.
@@ -67,10 +65,10 @@ func (e saidEvents) Clear(reason string)           { delete(e, reason) }
 
 // limitsNode is a node with a container that has a limit of 3 GiB, of claim c1.
 type limitsNode struct {
-	*memoryLimits
+	*Watch
 	*table
 	said    saidEvents
-	records []state.Record
+	claims  map[types.UID]string
 	unknown error
 	leaf    string
 }
@@ -78,16 +76,17 @@ type limitsNode struct {
 func newLimitsNode(t *testing.T) *limitsNode {
 	t.Helper()
 	n := &limitsNode{table: &table{limits: map[string]uint64{}}, said: saidEvents{}}
-	n.records = []state.Record{{UID: "c1", Namespace: "ns", Name: "c", Grants: []claim.Grant{{KernelMemory: true}}}}
+	n.claims = map[types.UID]string{"c1": "ns/c"}
 	host := memlimit.Host{Root: t.TempDir(), Ledger: filepath.Join(t.TempDir(), "memory-limits")}
 	g := memlimit.Target{UUID: "GPU-a", Kind: memlimit.DMem, MemoryMiB: 15 << 10}
-	n.memoryLimits = &memoryLimits{
-		host: host, events: n.said, counts: metrics.NewPlugin(prometheus.NewRegistry()), clock: clock.RealClock{},
-		machine: &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}, found: func(isolation.KernelLimits) {}, wake: func() {},
-		gpus: map[string]*limitedGPU{"GPU-a": {Target: g, handle: n.table, calls: limitcalls.New("NVML",
-			limitsCall)}},
-		prepared: func(context.Context) ([]state.Record, error) { return n.records, n.unknown },
-	}
+	n.Watch = New(Options{
+		Config: isolation.KernelConfig{Ledger: host.Ledger}, Root: host.Root,
+		Found: func(isolation.KernelLimits) {}, Wake: func() {},
+		Prepared: func(context.Context) (map[types.UID]string, error) { return n.claims, n.unknown },
+		Events:   n.said, Counts: metrics.NewPlugin(prometheus.NewRegistry()), Clock: clock.RealClock{},
+	})
+	n.machine = &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}
+	n.gpus["GPU-a"] = &limitedGPU{Target: g, handle: n.table, calls: limitcalls.New("NVML", limitsCall)}
 	e := memlimit.Entry{Pod: "p1", PodDir: "/kubepods/podp1", Dir: "/kubepods/podp1/a", Container: "a", Claim: "c1",
 		Share: "s1",
 		MiB:   3 << 10}
@@ -131,7 +130,7 @@ func TestLimitThatIsGoneIsSetAgainAndTold(t *testing.T) {
 // What is not known to be prepared is not taken for gone.
 func TestLimitsWhileRecordsAreRestored(t *testing.T) {
 	n := newLimitsNode(t)
-	n.records, n.unknown = nil, errIncomplete
+	n.claims, n.unknown = nil, errors.New("being restored")
 	if after := n.pass(t.Context()); after != limitsInterval {
 		t.Errorf("again after %s", after)
 	}
@@ -143,12 +142,12 @@ func TestLimitsWhileRecordsAreRestored(t *testing.T) {
 // Where no claim has limits, nothing is looked at until one is prepared.
 func TestNothingIsLookedAtWithoutLimits(t *testing.T) {
 	n := newLimitsNode(t)
-	n.records = nil
+	n.claims = nil
 	n.pass(t.Context()) // forgets the container
 	if after := n.pass(t.Context()); after != 0 || n.active {
 		t.Errorf("again after %s", after)
 	}
-	if got := n.counted(t.Context()); got != nil {
+	if got := n.Counted(t.Context()); got != nil {
 		t.Errorf("counted: %v", got)
 	}
 }
@@ -156,7 +155,7 @@ func TestNothingIsLookedAtWithoutLimits(t *testing.T) {
 func TestCounted(t *testing.T) {
 	n := newLimitsNode(t)
 	n.pass(t.Context())
-	counted := n.counted(t.Context())["GPU-a"]
+	counted := n.Counted(t.Context())["GPU-a"]
 	if len(counted) != 1 || counted[0].Pod != types.UID("p1") || counted[0].Container != "a" {
 		t.Errorf("%+v", counted)
 	}
@@ -172,29 +171,28 @@ func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 	for name, hook := range map[string]string{"an older driver": "/plugins/gpu-memory-limit", "no hook": ""} {
 		opened := 0
 		var found []isolation.KernelLimits
-		l := &memoryLimits{
-			config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, options: nvml.SourceOptions{HostRoot: "/",
-				LibraryPath: library},
-			calls: limitcalls.New("NVML", limitsCall), gpus: map[string]*limitedGPU{},
-			open: func(path string) (findGPU, error) {
-				if path != library {
-					t.Errorf("%s: %s is opened", name, path)
-				}
-				opened++
-				return nil, nvmllimit.ErrUnsupported
-			},
-			found: func(k isolation.KernelLimits) { found = append(found, k) },
+		l := New(Options{
+			Config:  isolation.KernelConfig{Hook: hook, CgroupRoot: dir},
+			Library: nvml.SourceOptions{HostRoot: "/", LibraryPath: library},
+			Found:   func(k isolation.KernelLimits) { found = append(found, k) },
+		})
+		l.open = func(path string) (findGPU, error) {
+			if path != library {
+				t.Errorf("%s: %s is opened", name, path)
+			}
+			opened++
+			return nil, nvmllimit.ErrUnsupported
 		}
 		m := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}
-		l.look(t.Context(), m)
-		l.look(t.Context(), m)
+		l.Look(t.Context(), m)
+		l.Look(t.Context(), m)
 		if after := l.pass(t.Context()); after != 0 {
 			t.Errorf("%s: again after %s", name, after)
 		}
 		if len(found) != 1 || found[0].Err == nil || opened != map[string]int{"an older driver": 1}[name] {
 			t.Errorf("%s: found %+v, opened %d times", name, found, opened)
 		}
-		if kinds := l.kinds(); len(kinds) != 1 || kinds["GPU-a"] != "" {
+		if kinds := l.Kinds(); len(kinds) != 1 || kinds["GPU-a"] != "" {
 			t.Errorf("%s: kinds %v", name, kinds)
 		}
 	}

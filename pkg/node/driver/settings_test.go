@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// toldEvents are node Events as they are told.
+type toldEvents chan string
+
+func (e toldEvents) Warn(reason, message string) { e <- "Warning " + reason + ": " + message }
+func (e toldEvents) Normal(reason, _ string)     { e <- "Normal " + reason }
+func (e toldEvents) Clear(reason string)         { e <- "Clear " + reason }
+
+// Who changes a ConfigMap for all nodes sees on each node that it stays as it was, and why.
+func TestRefusedSettingsAreTold(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	refused, events := make(chan error, 1), make(toldEvents)
+	a := &agent{Config: Config{Refused: refused}, events: events}
+	done := make(chan struct{})
+	go func() { defer close(done); a.watchSettings(ctx) }()
+	refused <- errors.New(`GPU_READ_INTERVAL="0": less than a second`)
+	told := <-events
+	for _, part := range []string{"Warning " + v1alpha1.ReasonSettingsRefused, `GPU_READ_INTERVAL="0": less than a second`,
+		"goes on with the settings from before"} {
+		if !strings.Contains(told, part) {
+			t.Errorf("told %q, want %q in it", told, part)
+		}
+	}
+	refused <- nil
+	if told := <-events; told != "Clear "+v1alpha1.ReasonSettingsRefused {
+		t.Errorf("told %q once they are right", told)
+	}
+	cancel()
+	<-done
+}
