@@ -41,6 +41,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // LegacyPolicy is the name of the policy that Options.LegacyPolicy is about, as
@@ -188,6 +189,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	repeating := func(after time.Duration) *report.Reporter {
 		return report.New(recorder, clock.RealClock{}, report.RepeatAfter(after))
 	}
+	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	var tasks []task
 	add := func(workers int, controller func(*cache.Reader) *manager.Controller) {
 		reader := known.Reader()
@@ -195,7 +197,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	}
 	add(1, func(c *cache.Reader) *manager.Controller {
 		return pending.New(pending.Config{Cache: c, Client: o.Waiting.ResourceV1(), Offered: c.Nodes().Serve,
-			Closed: c.Nodes().Closed, Events: repeating(pending.RepeatAfter)})
+			Closed: c.Nodes().Closed, Engine: engine, Events: repeating(pending.RepeatAfter)})
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,
@@ -221,7 +223,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	})
 	add(1, func(c *cache.Reader) *manager.Controller {
 		return spread.New(spread.Config{Cache: c, Client: o.Client.ResourceV1(), Nodes: core.Nodes(),
-			Clock: clock.RealClock{}})
+			Engine: engine, Clock: clock.RealClock{}})
 	})
 	if o.NodeLabels {
 		add(writers, func(c *cache.Reader) *manager.Controller {
@@ -236,7 +238,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	if o.Preemption {
 		add(1, func(c *cache.Reader) *manager.Controller {
 			return preempt.New(preempt.Config{Cache: c, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
-				Rules: o.Waiting.ResourceV1(), Groups: o.Waiting.SchedulingV1beta1(), Events: events,
+				Rules: o.Waiting.ResourceV1(), Groups: o.Waiting.SchedulingV1beta1(), Engine: engine, Events: events,
 				Clock: clock.RealClock{}})
 		})
 	}

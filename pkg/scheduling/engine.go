@@ -42,8 +42,8 @@ type Snapshot struct {
 	Closed map[string]Closed
 }
 
-// byName are the nodes by their names, in the order in which they are looked at.
-func (s Snapshot) byName() []*corev1.Node {
+// ByName are the nodes in the order of their names.
+func (s Snapshot) ByName() []*corev1.Node {
 	return slices.SortedFunc(slices.Values(s.Nodes),
 		func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
 }

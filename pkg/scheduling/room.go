@@ -160,7 +160,7 @@ func (e *Engine) NewFinder(ctx context.Context, s Snapshot) (*Finder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Finder{s.byName(), s.Closed, allocator, newLooker(s, allocator.held, e.compiled)}, nil
+	return &Finder{s.ByName(), s.Closed, allocator, newLooker(s, allocator.held, e.compiled)}, nil
 }
 
 // FindRoom is what a new Finder finds on all nodes.

@@ -155,14 +155,15 @@ type Pod struct {
 	Claims []*resourceapi.ResourceClaim
 }
 
-// Placed is the node on which a pod finds its devices, empty for one that finds none; Unsearched says that it might,
-// on one that was not searched to the end.
+// Placed is the node on which a pod finds its devices, empty for one that finds none, and what its claims that were not
+// allocated would get there; Unsearched says that it might find some, on a node that was not searched to the end.
 type Placed struct {
-	Node       string
-	Unsearched bool
+	Node        string
+	Allocations []resourceapi.AllocationResult
+	Unsearched  bool
 }
 
-// Place places pods one after the other, each on the first node, by name, on which the
+// Place places pods one after the other, each on the first node of the snapshot on which the
 // scheduler's allocator finds its devices beside those of the pods before it. Which nodes the
 // scheduler would choose depends on more than devices; a pod that finds none here might find some
 // if others were elsewhere.
@@ -171,7 +172,7 @@ func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]Placed,
 	if err != nil {
 		return nil, err
 	}
-	nodes, after := s.byName(), e.Simulate(s, Resources{})
+	nodes, after := s.Nodes, e.Simulate(s, Resources{})
 	// from is the first node on which equal pods may find room: those before it are no emptier
 	// than they were.
 	from, unsearched, effort := map[QuestionID]int{}, map[QuestionID]bool{}, NewEffort(everyEffort)
@@ -207,7 +208,7 @@ func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]Placed,
 			if err != nil || !fits {
 				continue
 			}
-			placed[i].Node = node.Name
+			placed[i].Node, placed[i].Allocations = node.Name, results
 			after.Take(w.Pod, claims, &NodeRoom{Name: node.Name, Allocations: results})
 			if err := allocator.hold(ctx, results); err != nil {
 				return failed(err)

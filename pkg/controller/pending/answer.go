@@ -177,7 +177,7 @@ func (w *watcher) free(pod *corev1.Pod, on string, forLong, others bool, cpus in
 		but = mayBeCPUs(cpus)
 	case others:
 		but = orOthers
-	case hasGang && !w.speaks(pod):
+	case hasGang && !w.speaks(pod, gang):
 		return answer{}
 	case hasGang:
 		but = ", but its gang (PodGroup " + gang.Name + ") is placed only when enough of its pods find room at once: " +
@@ -266,7 +266,7 @@ func isLegacy(claim *resourceapi.ResourceClaim) bool {
 	return claim.Labels[v1alpha1.LabelLegacy] == "true"
 }
 
-// withMPS says whether a pod waits because it asks for several GPUs in the manner of
+// withMPS reports whether a pod waits because it asks for several GPUs in the manner of
 // ACK, and MPS limits the shares of those that it could have.
 func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
 	e explain.Explanation) (bool, error) {
@@ -320,7 +320,7 @@ func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string 
 const bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) +
 	") and for whole GPUs: a node that gives it both is in mode dynamic"
 
-// asksForBoth says whether a pod cannot have both because no node that it could go to serves
+// asksForBoth reports whether a pod cannot have both because no node that it could go to serves
 // both.
 func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) bool {
 	share, whole := false, false
@@ -352,7 +352,7 @@ const (
 		ack.AnnotationCPUSet + ")"
 )
 
-// forCPUs says whether a claim asks for any.
+// forCPUs reports whether a claim asks for any.
 func forCPUs(claim *resourceapi.ResourceClaim) bool {
 	_, amount := legacy.WithoutCPUs(claim)
 	return amount > 0

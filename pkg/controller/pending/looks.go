@@ -123,7 +123,7 @@ func (w *watcher) newFinder(ctx context.Context, withUUIDs bool) (*scheduling.Fi
 		}
 		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
 	}
-	return w.engine.NewFinder(ctx, s)
+	return w.Engine.NewFinder(ctx, s)
 }
 
 const (
@@ -160,7 +160,7 @@ func (w *watcher) memoryOf(pod *corev1.Pod) *memory {
 	return w.memories[key]
 }
 
-// answered says whether a look has found something out about the pod lately: others go first.
+// answered reports whether a look has found something out about the pod lately: others go first.
 func (m *memory) answered(now time.Time) bool {
 	return !m.answeredAt.IsZero() && now.Sub(m.answeredAt) < RepeatAfter
 }
@@ -170,7 +170,7 @@ func (m *memory) full(message, about string, now time.Time) {
 	*m = memory{uid: m.uid, answeredAt: now, message: message, about: about}
 }
 
-// free notes that a look has found the GPUs free on a node, and says whether they have been there
+// free notes that a look has found the GPUs free on a node, and reports whether they have been there
 // for so long that the scheduler would have taken them.
 func (m *memory) free(on string, now time.Time) bool {
 	since := now

@@ -8,17 +8,14 @@ package pending
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -64,8 +61,10 @@ type Config struct {
 	Client Client
 	// Closed is what keeps pods from a node: its taints, and whether it takes new pods.
 	Closed func(node string) corev1.NodeSpec
-	// Offered says whether a device plugin of some node serves a resource.
+	// Offered reports whether a device plugin of some node serves a resource.
 	Offered func(corev1.ResourceName) bool
+	// Engine finds what is free.
+	Engine *scheduling.Engine
 	// Events should repeat after RepeatAfter.
 	Events *report.Reporter
 }
@@ -97,30 +96,24 @@ type watcher struct {
 	cluster   *explain.Cluster
 	budget    *report.Budget
 	looks     *looks
-	engine    *scheduling.Engine
 	// rulesUnknown says that rules may close devices of which it is not known.
 	rulesUnknown bool
 	// memories are by the pods' keys.
 	memories map[string]*memory
-	speakers speakers
-	// under is the pod that sync is about.
-	under underway
 }
 
 // New returns the controller. It is to be run with one worker.
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
-	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
 		nodes:     c.Nodes(),
-		explainer: explain.New(engine, explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		engine:    engine,
-		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
+		explainer: explain.New(cfg.Engine, explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
+		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}}
 	w.looks = newLooks(w.newFinder, time.Now)
 	w.work = manager.NewController("pending", w.sync)
-	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
-	c.StartingPods().On(cache.Handler[*corev1.Pod]{Seen: w.tellStatic,
-		Gone: func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }})
+	forget := func(pod *corev1.Pod) { w.Events.Forget(pod.UID) }
+	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: forget})
+	c.StartingPods().On(cache.Handler[*corev1.Pod]{Seen: w.tellStatic, Gone: forget})
 	changed := func(*cache.Node) { w.changedCluster() }
 	w.nodes.On(cache.Handler[*cache.Node]{Seen: changed, Gone: changed, Changed: w.changedNode})
 	w.slices.On(changes(w, (*view.Slice).Offers))
@@ -130,7 +123,7 @@ func New(cfg Config) *manager.Controller {
 	return w.work
 }
 
-// changes has it noted what the cluster is made of: alike says whether an update, such as a resync,
+// changes has it noted what the cluster is made of: alike reports whether an update, such as a resync,
 // leaves that as it was.
 func changes[T any](w *watcher, alike func(before, after T) bool) cache.Handler[T] {
 	changed := func(T) { w.changedCluster() }
@@ -151,8 +144,8 @@ func (w *watcher) changedNode(before, after *cache.Node) {
 	}
 }
 
-// takesAlike says whether a node takes the pods that it took: a taint that keeps nobody off does not matter, nor does
-// since when one is there.
+// takesAlike reports whether a node takes the pods that it took: a taint that keeps nobody off does not matter, nor
+// does since when one is there.
 func takesAlike(before, after *cache.Node) bool {
 	keepOff := func(taints []corev1.Taint) (out []corev1.Taint) {
 		for _, t := range taints {
@@ -173,14 +166,7 @@ func (w *watcher) changedCluster() {
 func (w *watcher) changedPod(pod *corev1.Pod) {
 	if _, waits := podstate.Unschedulable(pod); waits {
 		w.work.EnqueueAfter(cache.Key(pod), patience)
-	} else {
-		w.under.end(pod.UID)
 	}
-}
-
-func (w *watcher) forget(pod *corev1.Pod) {
-	w.under.end(pod.UID)
-	w.Events.Forget(pod.UID)
 }
 
 // sync is a manager.Reconcile; the key is that of a pod, or everyPod.
@@ -203,17 +189,13 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	ctx, done := w.under.begin(ctx, pod.UID)
-	defer done()
 	a, err := w.explain(ctx, pod, said)
-	switch {
-	case errors.Is(context.Cause(ctx), errGone):
+	if now, waits := w.pods.Get(key); !waits || now.UID != pod.UID {
 		delete(w.memories, key)
 		return 0, nil
-	case err != nil:
-		return 0, err
-	case a.stays:
-		return a.again, nil
+	}
+	if err != nil || a.stays {
+		return a.again, err
 	}
 	a.add(". ", advice.Of(pod, advice.Cluster{
 		Served:     func(name corev1.ResourceName) bool { return w.cluster.ClassOf(name) != nil || w.Offered(name) },
@@ -231,7 +213,6 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 // lookAtAll has all pods that wait looked at again.
 func (w *watcher) lookAtAll() {
 	w.failing.Store(false)
-	w.forgetGangs()
 	for _, pod := range w.pods.List() {
 		if _, waits := podstate.Unschedulable(pod); waits {
 			w.work.Enqueue(cache.Key(pod))
@@ -239,7 +220,7 @@ func (w *watcher) lookAtAll() {
 	}
 }
 
-// outdated says whether cluster is not what is in the caches any more.
+// outdated reports whether cluster is not what is in the caches any more.
 func (w *watcher) outdated() bool {
 	return w.cluster == nil || w.changes.Load() != w.seen ||
 		!w.cluster.Until().IsZero() && !time.Now().Before(w.cluster.Until())
@@ -261,39 +242,13 @@ func (w *watcher) look() error {
 	return nil
 }
 
-// speakers are, by gang, the pod that is told what its gang waits for: the others would be told
-// the same.
-type speakers map[toolscache.ObjectName]string
-
-// speaks says whether a pod is told for its gang: another that was waits no more.
-func (w *watcher) speaks(pod *corev1.Pod) bool {
-	gang, key := gangOf(pod), cache.Key(pod)
-	if told := w.speakers[gang]; told != key && w.inGang(told, gang) {
-		return false
-	}
-	w.speakers[gang] = key
-	return true
-}
-
-// inGang says whether there is such a pod, which waits with a gang.
-func (w *watcher) inGang(key string, gang toolscache.ObjectName) bool {
-	pod, exists := w.pods.Get(key)
-	if !exists || gangOf(pod) != gang {
-		return false
-	}
-	_, waits := podstate.Unschedulable(pod)
-	return waits
-}
-
-// forgetGangs forgets those whose speakers wait no more.
-func (w *watcher) forgetGangs() {
-	maps.DeleteFunc(w.speakers, func(gang toolscache.ObjectName, told string) bool { return !w.inGang(told, gang) })
-}
-
-// gangOf is the gang of a pod, without a name where it has none.
-func gangOf(pod *corev1.Pod) toolscache.ObjectName {
-	gang, _ := podstate.Gang(pod)
-	return gang
+// speaks reports whether a pod is told for its gang, as the first by name of its pods that wait: the others would be
+// told the same.
+func (w *watcher) speaks(pod *corev1.Pod, gang toolscache.ObjectName) bool {
+	return !slices.ContainsFunc(w.pods.Gang(gang), func(other *corev1.Pod) bool {
+		_, waits := podstate.Unschedulable(other)
+		return waits && other.Name < pod.Name
+	})
 }
 
 // cut shortens a message to what the API server takes.
@@ -302,37 +257,4 @@ func cut(message string) string {
 		return message
 	}
 	return strings.ToValidUTF8(message[:messageMost-len("…")], "") + "…"
-}
-
-// errGone is why the work on a pod stops that waits no more.
-var errGone = errors.New("the pod waits no more")
-
-// underway is the work on one pod, which stops when the pod is gone.
-type underway struct {
-	mu   sync.Mutex
-	uid  types.UID
-	stop context.CancelCauseFunc
-}
-
-// begin returns a context for the work on a pod; done is to be called after it.
-func (u *underway) begin(ctx context.Context, uid types.UID) (work context.Context, done func()) {
-	work, stop := context.WithCancelCause(ctx)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.uid, u.stop = uid, stop
-	return work, func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.uid, u.stop = "", nil
-		stop(nil)
-	}
-}
-
-// end stops the work, if it is on this pod.
-func (u *underway) end(uid types.UID) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.stop != nil && u.uid == uid {
-		u.stop(errGone)
-	}
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -145,7 +146,8 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	reader := known.Reader()
 	nodes := reader.Nodes()
 	work := pending.New(pending.Config{
-		Cache: reader, Client: s.client.ResourceV1(),
+		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
+		Cache:  reader, Client: s.client.ResourceV1(),
 		Closed: func(name string) corev1.NodeSpec {
 			time.Sleep(time.Duration(s.slow.Load()))
 			return nodes.Closed(name)

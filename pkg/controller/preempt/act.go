@@ -19,7 +19,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -55,34 +54,14 @@ type eviction struct {
 	until, gone time.Time
 }
 
-func (p *preemptor) evictsFor(pod types.UID) bool {
+// evicting is how many of the evictions are such.
+func (p *preemptor) evicting(such func(*eviction) bool) (n int) {
 	for _, e := range p.evictions {
-		if e.pod == pod {
-			return true
-		}
-	}
-	return false
-}
-
-// evictionsOf is for how many pods of a namespace others are evicted.
-func (p *preemptor) evictionsOf(namespace string) int {
-	n := 0
-	for _, e := range p.evictions {
-		if e.object.Namespace == namespace {
+		if such(e) {
 			n++
 		}
 	}
 	return n
-}
-
-// evictsForClaim says whether others are evicted for a pod that waits for one of these claims.
-func (p *preemptor) evictsForClaim(claims []types.UID) bool {
-	for _, e := range p.evictions {
-		if slices.ContainsFunc(e.claims, func(uid types.UID) bool { return slices.Contains(claims, uid) }) {
-			return true
-		}
-	}
-	return false
 }
 
 // finish ends the evictions whose pods are placed or gone, or had the time for it.
@@ -148,7 +127,7 @@ func (p *preemptor) evict(
 			first = fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(victim), err)
 			refused(err)
 		}
-		if !byAdmission(err) {
+		if !decided(err) {
 			return first
 		}
 		p.refused[victim.UID] = now.Add(refusedFor)
@@ -184,7 +163,7 @@ func (p *preemptor) evict(
 				continue
 			}
 			// What of the others is left is looked at anew when those that were evicted are gone.
-			if byAdmission(err) {
+			if decided(err) {
 				p.refused[victim.UID] = now.Add(refusedFor)
 			}
 			e.victims = e.victims[:i]
@@ -213,7 +192,7 @@ func (p *preemptor) evict(
 	return nil
 }
 
-// stillWaits says whether a pod waits as it did, for the reason that it waited for.
+// stillWaits reports whether a pod waits as it did.
 func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -222,12 +201,10 @@ func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("look again at pod %s, which waits for devices: %w", klog.KObj(pod), err)
 	}
-	before, _ := podstate.Unschedulable(pod)
-	said, _ := podstate.Unschedulable(now)
-	return now.UID == pod.UID && preempts(now) && said == before, nil
+	return now.UID == pod.UID && preempts(now), nil
 }
 
-// goes says whether a pod that could not be evicted is gone or leaves, as far as can be said.
+// goes reports whether a pod that could not be evicted is gone or leaves, as far as can be said.
 func (p *preemptor) goes(ctx context.Context, pod *corev1.Pod) bool {
 	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err) ||
@@ -244,13 +221,11 @@ func counting(pods int) string {
 // reasonOf says why an eviction was refused without the names of others' objects.
 func reasonOf(err error) string {
 	switch {
-	case byAdmission(err):
-		return fmt.Sprintf("a webhook or an admission policy refuses it. For %s others are looked for in its place",
-			refusedFor)
+	case decided(err):
+		return fmt.Sprintf("a webhook or an admission policy refuses it, or %s has no permission to evict pods. For %s "+
+			"others are looked for in its place", v1alpha1.ControllerName, refusedFor)
 	case apierrors.IsTooManyRequests(err):
 		return "a PodDisruptionBudget keeps it"
-	case apierrors.IsForbidden(err):
-		return v1alpha1.ControllerName + " has no permission to evict pods"
 	}
 	return cmp.Or(string(apierrors.ReasonForError(err)), "it did not answer, or said that it has to be asked later")
 }

@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // Replicas that name one claim have one place to go to: where it is allocated.
@@ -54,9 +52,6 @@ func TestNobodyGoesForAPodThatWaitsNoMore(t *testing.T) {
 		"it is placed":           func(pod *corev1.Pod) { pod.Spec.NodeName = "n1" },
 		"the scheduler preempts": func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" },
 		"it is another pod":      func(pod *corev1.Pod) { pod.UID = "another" },
-		"the scheduler says something else": func(pod *corev1.Pod) {
-			pod.Status.Conditions[0].Message = "0/2 nodes are available: 2 Insufficient cpu."
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
@@ -116,25 +111,25 @@ func TestConflict(t *testing.T) {
 
 // silent does not answer evictions until nobody waits any longer, and then with says.
 type silent struct {
-	typedcorev1.PodsGetter
+	Client
 	says   error
 	waited *time.Duration
 }
 
 func (s silent) Pods(namespace string) typedcorev1.PodInterface {
-	return silentPods{s.PodsGetter.Pods(namespace), s}
+	return silentPods{s.Client.Pods(namespace), s}
 }
 
 type silentPods struct {
 	typedcorev1.PodInterface
-	silent
+	of silent
 }
 
 func (s silentPods) EvictV1(ctx context.Context, _ *policyv1.Eviction) error {
 	began := time.Now()
 	<-ctx.Done()
-	*s.waited += time.Since(began)
-	return cmp.Or(s.says, ctx.Err())
+	*s.of.waited += time.Since(began)
+	return cmp.Or(s.of.says, ctx.Err())
 }
 
 // However many victims there are, the others that wait have their turn soon.
@@ -173,9 +168,6 @@ func TestCPUsOfAPodThatLeaves(t *testing.T) {
 		s.change("b", cpus("6"))
 		s.change("b", terminating(time.Now().Add(2*time.Minute)))
 		s.waits(podOf("p", 9, cpus("4")), 1)
-		s.change("p", func(pod *corev1.Pod) {
-			pod.Status.Conditions[0].Message = "0/2 nodes are available: 1 Insufficient cpu, 1 " + podstate.NoDevices + "."
-		})
 		s.after(30 * time.Second)
 		s.stop()
 		s.start()

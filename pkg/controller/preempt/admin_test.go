@@ -23,29 +23,28 @@ func TestAdminAccess(t *testing.T) {
 	three := wishes(podOf("p", 9), "any", "any", "any")
 	three.claims = append(three.claims, wishes(three.pod, "look").claims...)
 	for name, test := range map[string]struct {
-		stage   func(*stage)
-		lacking int
-		wish    wish
+		stage func(*stage)
+		wish  wish
 		// want are the node and the victims, or a part of why there are none.
 		want string
 	}{
-		"to linked GPUs":                         {linked, 1, wishes(podOf("p", 9), "monitor"), "adminAccess"},
-		"to linked GPUs, in one claim with some": {linked, 1, wishes(podOf("p", 9), "linked", "monitor"), "adminAccess"},
+		"to linked GPUs":                         {linked, wishes(podOf("p", 9), "monitor"), "adminAccess"},
+		"to linked GPUs, in one claim with some": {linked, wishes(podOf("p", 9), "linked", "monitor"), "adminAccess"},
 		"beside a GPU": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5), "gpu", "gpu")
-		}, 1, beside, "n1 a"},
+		}, beside, "n1 a"},
 		"beside a GPU, where it would have to wait": {func(s *stage) {
 			linked(s)
 			s.node("n2", mode.Exclusive)
 			s.runs("n2", podOf("c", 6), "gpu", "gpu")
-		}, 2, beside, "n2 c"},
+		}, beside, "n2 c"},
 		"beside a GPU, which is free where it would have to wait": {func(s *stage) {
 			s.node("n1", mode.Topology)
 			s.runs("n1", podOf("b", 4), "linked")
 			s.node("n2", mode.Exclusive)
 			s.runs("n2", podOf("c", 6), "gpu", "gpu")
-		}, 2, beside, "n2 c"},
+		}, beside, "n2 c"},
 		"beside GPUs, until one that leaves has ended": {func(s *stage) {
 			s.node("n1", mode.Topology)
 			s.runs("n1", podOf("l", 4, terminating(noon.Add(time.Minute))), "linked")
@@ -53,23 +52,23 @@ func TestAdminAccess(t *testing.T) {
 			s.node("n2", mode.Topology)
 			s.runs("n2", podOf("c", 6), "linked")
 			s.runs("n2", podOf("d", 6), "linked")
-		}, 2, three, "pods are leaving the best node, n1"},
+		}, three, "pods are leaving the best node, n1"},
 		"it holds no GPU, but CPUs": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, cpus("1")), "gpu", "gpu")
 			s.runs("n1", podOf("m", 0, cpus("6")), "monitor")
-		}, 0, wishes(podOf("p", 9, cpus("4")), "gpu"), "would not fit"},
+		}, wishes(podOf("p", 9, cpus("4")), "gpu"), "would not fit"},
 		"a GPU is held beside it": {func(s *stage) {
 			n, m := s.node("n1", mode.Exclusive), podOf("m", 0, cpus("6"))
 			s.runs("n1", podOf("a", 5, cpus("1")), "gpu")
 			s.runs("n1", m, "gpu")
 			s.claimed(n, []string{"monitor"}, m)
-		}, 0, wishes(podOf("p", 9, cpus("4")), "gpu"), "n1 m"},
+		}, wishes(podOf("p", 9, cpus("4")), "gpu"), "n1 m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
 			test.stage(s)
-			node, victims, why := s.victims(test.lacking, test.wish)
+			node, victims, why := s.victims(test.wish)
 			got := strings.Join(append([]string{node}, victims...), " ")
 			if why == "" && got != test.want || why != "" && !strings.Contains(why, test.want) {
 				t.Errorf("%s (%s), want %s", got, why, test.want)

@@ -13,7 +13,7 @@ import (
 // domain are the nodes with a label.
 type domain struct{ key, value string }
 
-// keptOff are the pods that keep a pod off nodes by their required anti-affinity.
+// keptOff are the pods that keep a pod off nodes by their required anti-affinity, or by its own.
 type keptOff map[domain][]*corev1.Pod
 
 // keepOff finds the pods that keep another off nodes.
@@ -21,11 +21,17 @@ func (s situation) keepOff(pod *corev1.Pod) keptOff {
 	kept := keptOff{}
 	for _, n := range s.nodes {
 		for _, other := range n.pods {
-			for _, term := range antiAffinityOf(other) {
+			keeps := func(term corev1.PodAffinityTerm, of, selected *corev1.Pod) {
 				value, has := n.Labels[term.TopologyKey]
-				if at := (domain{term.TopologyKey, value}); has && s.selectedBy(term, other.Namespace, pod) {
+				if at := (domain{term.TopologyKey, value}); has && s.selectedBy(term, of.Namespace, selected) {
 					kept[at] = append(kept[at], other)
 				}
+			}
+			for _, term := range antiAffinityOf(other) {
+				keeps(term, other, pod)
+			}
+			for _, term := range antiAffinityOf(pod) {
+				keeps(term, pod, other)
 			}
 		}
 	}
@@ -51,7 +57,7 @@ func antiAffinityOf(pod *corev1.Pod) []corev1.PodAffinityTerm {
 	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// selectedBy says whether a term of a pod of that namespace selects another pod.
+// selectedBy reports whether a term of a pod of that namespace selects another pod.
 func (s situation) selectedBy(term corev1.PodAffinityTerm, namespace string, pod *corev1.Pod) bool {
 	named := term.Namespaces
 	if len(named) == 0 && term.NamespaceSelector == nil {

@@ -30,21 +30,18 @@ func TestPodsKeepOthersOffTheirOwnNodesOnly(t *testing.T) {
 	tenants := &metav1.LabelSelector{MatchLabels: map[string]string{"of": "a-tenant"}}
 	for name, test := range map[string]struct {
 		pause *corev1.Pod
-		// lacking is on how many nodes the scheduler finds everything but devices.
-		lacking int
-		want    string
+		want  string
 	}{
-		"nobody":                      {podOf("pause", 0), 2, "n1 a"},
-		"of its node":                 {podOf("pause", 0, antiAffinity("p")), 1, "n1 a"},
-		"of its zone":                 {podOf("pause", 0, antiAffinity("p"), within("zone", nil)), 0, "would not fit"},
-		"of nodes that there are not": {podOf("pause", 0, antiAffinity("p"), within("rack", nil)), 2, "n1 a"},
-		"others":                      {podOf("pause", 0, antiAffinity("q")), 2, "n1 a"},
-		"of another namespace": {podOf("pause", 0, namespaced("else"), antiAffinity("p")),
-			2, "n1 a"},
+		"nobody":                      {podOf("pause", 0), "n1 a"},
+		"of its node":                 {podOf("pause", 0, antiAffinity("p")), "n1 a"},
+		"of its zone":                 {podOf("pause", 0, antiAffinity("p"), within("zone", nil)), "would not fit"},
+		"of nodes that there are not": {podOf("pause", 0, antiAffinity("p"), within("rack", nil)), "n1 a"},
+		"others":                      {podOf("pause", 0, antiAffinity("q")), "n1 a"},
+		"of another namespace":        {podOf("pause", 0, namespaced("else"), antiAffinity("p")), "n1 a"},
 		"of all namespaces": {podOf("pause", 0, namespaced("else"), antiAffinity("p"),
-			within(corev1.LabelHostname, everywhere)), 1, "n1 a"},
+			within(corev1.LabelHostname, everywhere)), "n1 a"},
 		"of namespaces that this is not": {podOf("pause", 0, antiAffinity("p"),
-			within(corev1.LabelHostname, tenants)), 2, "n1 a"},
+			within(corev1.LabelHostname, tenants)), "n1 a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -55,7 +52,7 @@ func TestPodsKeepOthersOffTheirOwnNodesOnly(t *testing.T) {
 			for _, n := range s.nodes {
 				n.Labels["zone"] = "z"
 			}
-			node, victims, why := s.victims(test.lacking, wishes(podOf("p", 9), "gpu"))
+			node, victims, why := s.victims(wishes(podOf("p", 9), "gpu"))
 			if got := strings.Join(append([]string{node}, victims...), " "); why == "" && got != test.want ||
 				why != "" && !strings.Contains(why, test.want) {
 				t.Errorf("%s (%s), want %s", got, why, test.want)
@@ -79,7 +76,7 @@ func TestVictimThatKeepsOthersAway(t *testing.T) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", test.other, "gpu")
 			s.runs("n1", podOf("b", 0), "gpu")
-			node, victims, why := s.victims(0, wishes(podOf("p", 9), "gpu"))
+			node, victims, why := s.victims(wishes(podOf("p", 9), "gpu"))
 			if got := strings.Join(append([]string{node}, victims...), " "); why == "" && got != test.want ||
 				why != "" && !strings.Contains(why, test.want) {
 				t.Errorf("%s (%s), want %s", got, why, test.want)
@@ -97,7 +94,7 @@ func TestVictimThatKeepsOthersAwayIsNotLikeOthers(t *testing.T) {
 		s.runs("n1", podOf(fmt.Sprint("plain-", i), 1), "5Gi")
 	}
 	s.runs("n1", podOf("keeper", 1, antiAffinity("p")), "5Gi")
-	if _, victims, why := s.victims(0, wishes(podOf("p", 9), "5Gi")); !slices.Equal(victims, []string{"keeper"}) {
+	if _, victims, why := s.victims(wishes(podOf("p", 9), "5Gi")); !slices.Equal(victims, []string{"keeper"}) {
 		t.Errorf("victims %q (%s), want the one that keeps the pod away", victims, why)
 	}
 }
@@ -106,11 +103,10 @@ func TestVictimThatKeepsOthersAwayIsNotLikeOthers(t *testing.T) {
 func TestNoEvictionBesideOneThatKeepsOthersAwayAndLeaves(t *testing.T) {
 	for name, test := range map[string]struct {
 		change []func(*corev1.Pod)
-		nodes  int
 		want   string
 	}{
-		"it keeps nobody away":  {nil, 1, "n1 plain"},
-		"it keeps the pod away": {[]func(*corev1.Pod){antiAffinity("p")}, 0, ""},
+		"it keeps nobody away":  {nil, "n1 plain"},
+		"it keeps the pod away": {[]func(*corev1.Pod){antiAffinity("p")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -118,9 +114,42 @@ func TestNoEvictionBesideOneThatKeepsOthersAwayAndLeaves(t *testing.T) {
 			s.runs("n1", podOf("high", 9), "20Gi")
 			s.runs("n1", podOf("leaves", 1, append(test.change, terminating(noon.Add(time.Minute)))...), "1Gi")
 			s.runs("n1", podOf("plain", 1), "20Gi")
-			node, victims, why := s.victims(test.nodes, wishes(podOf("p", 9), "20Gi"))
+			node, victims, why := s.victims(wishes(podOf("p", 9), "20Gi"))
 			if got := strings.TrimSpace(strings.Join(append([]string{node}, victims...), " ")); got != test.want {
 				t.Errorf("victims %s (%s), want %q", got, why, test.want)
+			}
+		})
+	}
+}
+
+// Nor does a pod cost others their place where it keeps away itself, unless they are what it keeps away from.
+func TestPodThatKeepsAwayItself(t *testing.T) {
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"from nobody that is there":   {podOf("p", 9, antiAffinity("x")), "n1 a"},
+		"from the victim":             {podOf("p", 9, antiAffinity("a")), "n1 a"},
+		"from one that is no victim":  {podOf("p", 9, antiAffinity("high")), "would not fit"},
+		"from one of its zone":        {podOf("p", 9, antiAffinity("far"), within("zone", nil)), "would not fit"},
+		"from one of other nodes":     {podOf("p", 9, antiAffinity("far")), "n1 a"},
+		"from one that has no device": {podOf("p", 9, antiAffinity("plain")), "would not fit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 1), "gpu")
+			s.runs("n1", podOf("high", 9), "gpu")
+			s.runs("n1", podOf("plain", 1))
+			s.node("n2", mode.Exclusive).pool = nil
+			s.runs("n2", podOf("far", 1))
+			for _, n := range s.nodes {
+				n.Labels["zone"] = "z"
+			}
+			node, victims, why := s.victims(wishes(test.pod, "gpu"))
+			if got := strings.Join(append([]string{node}, victims...), " "); why == "" && got != test.want ||
+				why != "" && !strings.Contains(why, test.want) {
+				t.Errorf("%s (%s), want %s", got, why, test.want)
 			}
 		})
 	}

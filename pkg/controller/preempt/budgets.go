@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// selects says whether a selector selects a pod; one that cannot be read may.
+// selects reports whether a selector selects a pod; one that cannot be read may.
 func selects(selector *metav1.LabelSelector, pod *corev1.Pod) bool {
 	return read(selector).Matches(labels.Set(pod.Labels))
 }

@@ -22,7 +22,7 @@ type gpus struct {
 	group []int
 }
 
-// fits says whether so much is free on so many GPUs without the victims. What several hold
+// fits reports whether so much is free on so many GPUs without the victims. What several hold
 // together is free when none of them is left.
 func (g gpus) fits(victims []int) bool {
 	free := map[int]int{}

@@ -10,8 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // gang are the pods of a PodGroup that have a node and do not leave it.
@@ -21,21 +22,12 @@ type gang struct {
 	least int
 }
 
-// gangOf is the PodGroup of a pod, false where it has none.
-func gangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
-	if pod.Spec.SchedulingGroup == nil {
-		return types.NamespacedName{}, false
-	}
-	return types.NamespacedName{Namespace: pod.Namespace, Name: ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "")},
-		true
-}
-
 // listGangs is what the pods say of gangs, and the PodGroups, which are asked for only where
 // there are such pods.
-func (p *preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[types.NamespacedName]*gang, error) {
-	gangs := map[types.NamespacedName]*gang{}
+func (p *preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[toolscache.ObjectName]*gang, error) {
+	gangs := map[toolscache.ObjectName]*gang{}
 	for _, pod := range pods {
-		name, is := gangOf(pod)
+		name, is := podstate.Gang(pod)
 		if !is || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil {
 			continue
 		}
@@ -61,7 +53,7 @@ func (p *preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[type
 		return nil, fmt.Errorf("list the PodGroups, to know how many pods a gang can do without: %w", err)
 	}
 	for _, group := range list.Items {
-		g := gangs[types.NamespacedName{Namespace: group.Namespace, Name: group.Name}]
+		g := gangs[toolscache.ObjectName{Namespace: group.Namespace, Name: group.Name}]
 		mode := group.Spec.DisruptionMode
 		if g == nil || mode != nil && mode.All != nil {
 			continue

@@ -14,9 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -28,11 +29,11 @@ func inGroup(pod *corev1.Pod) {
 func (s *stage) gang(least int) {
 	g := &gang{least: least}
 	for _, pod := range s.pods {
-		if _, is := gangOf(pod); is {
+		if _, is := podstate.Gang(pod); is {
 			g.pods = append(g.pods, pod)
 		}
 	}
-	s.gangs = map[types.NamespacedName]*gang{{Namespace: "ns", Name: "gang"}: g}
+	s.gangs = map[toolscache.ObjectName]*gang{{Namespace: "ns", Name: "gang"}: g}
 }
 
 // A gang of three has a GPU of n1 and both of n2; pod single, whose priority is higher, has the
@@ -67,7 +68,7 @@ func TestGangsAreVictims(t *testing.T) {
 				test.change(s)
 			}
 			s.gang(test.least)
-			node, victims, why := s.victims(1, wishes(podOf("p", 9, on("n1")), "gpu"))
+			node, victims, why := s.victims(wishes(podOf("p", 9, on("n1")), "gpu"))
 			slices.Sort(victims)
 			if got := strings.Join(append([]string{node}, victims...), " "); why != "" || got != test.want {
 				t.Errorf("%s (%s), want %s", got, why, test.want)
@@ -79,7 +80,7 @@ func TestGangsAreVictims(t *testing.T) {
 // ofGang makes a budget for the gang's pods.
 func (s *stage) ofGang(allowed int32) {
 	for _, pod := range s.pods {
-		if _, is := gangOf(pod); is {
+		if _, is := podstate.Gang(pod); is {
 			pod.Labels["app"] = "gang"
 		}
 	}
@@ -109,7 +110,7 @@ func TestSizeOfGangs(t *testing.T) {
 				s.runs([]string{"n1", "n2"}[i/40], podOf(fmt.Sprint("g", i), 1, inGroup), test.share)
 			}
 			s.gang(test.least)
-			_, victims, _ := s.victims(1, wishes(podOf("p", 9, on("n1")), "7Gi"))
+			_, victims, _ := s.victims(wishes(podOf("p", 9, on("n1")), "7Gi"))
 			if len(victims) != test.want {
 				t.Errorf("victims %v, want %d", victims, test.want)
 			}

@@ -68,7 +68,7 @@ func (e *endings) overdue(pods []*corev1.Pod, now time.Time) map[types.UID]bool 
 	return out
 }
 
-// overstays says whether a pod that terminates stays by a grace longer than others wait: to
+// overstays reports whether a pod that terminates stays by a grace longer than others wait: to
 // evict it makes that shorter.
 func (s situation) overstays(pod *corev1.Pod) bool {
 	return s.overdue[pod.UID] && seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) > graceMost

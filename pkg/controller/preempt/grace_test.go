@@ -77,7 +77,7 @@ func TestBudgetOfAPodThatOverstays(t *testing.T) {
 	s.runs("n1", podOf("a", 1, terminatingFor(noon.Add(-time.Hour), week)), "gpu")
 	s.runs("n1", podOf("b", 2), "gpu")
 	s.budget("a", 0)
-	if _, victims, why := s.victims(1, wishes(podOf("p", 9), "gpu")); len(victims) != 1 || victims[0] != "a" {
+	if _, victims, why := s.victims(wishes(podOf("p", 9), "gpu")); len(victims) != 1 || victims[0] != "a" {
 		t.Errorf("victims %v (%s), want a", victims, why)
 	}
 }

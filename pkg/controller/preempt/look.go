@@ -34,7 +34,8 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	})
 	s := &situation{
 		pods: pods, namespaces: map[string]map[string]string{}, budgets: newBudgets(disruptions), gangs: gangs, now: now,
-		overdue: p.endings.overdue(pods, now), rules: rules, refused: p.refused,
+		overdue: p.endings.overdue(pods, now), rules: rules, refused: p.refused, classes: p.classes.List(),
+		engine: p.Engine,
 	}
 	for _, namespace := range p.namespaces.List() {
 		s.namespaces[namespace.Name] = namespace.Labels
@@ -79,12 +80,12 @@ func (s *situation) without(evictions map[string]*eviction) {
 // byKey is an order of pods: the cache has none.
 func byKey(a, b *corev1.Pod) int { return cmp.Compare(cache.Key(a), cache.Key(b)) }
 
-// takesPart says whether others are evicted for pods of a namespace.
+// takesPart reports whether others are evicted for pods of a namespace.
 func (p *preemptor) takesPart(namespace string) bool {
 	found, there := p.namespaces.Get(namespace)
 	return there && takePart(found.Labels)
 }
 
-// takePart says whether administrators have a namespace with these labels take part: its pods
+// takePart reports whether administrators have a namespace with these labels take part: its pods
 // preempt others, and are preempted.
 func takePart(labels map[string]string) bool { return labels[v1alpha1.LabelPreemption] == "true" }

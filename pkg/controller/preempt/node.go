@@ -26,44 +26,27 @@ type node struct {
 	pool []*view.Slice
 }
 
-// free is what is left of the node's resources beside its pods.
-func (n *node) free() corev1.ResourceList {
-	free := n.Status.Allocatable.DeepCopy()
-	if free == nil {
-		free = corev1.ResourceList{}
+// without is what is left of the node's resources when some of its pods have gone.
+func (n *node) without(gone func(types.UID) bool) corev1.ResourceList {
+	left := n.Status.Allocatable.DeepCopy()
+	if left == nil {
+		left = corev1.ResourceList{}
+	}
+	takes := func(name corev1.ResourceName, amount resource.Quantity) {
+		rest := left[name].DeepCopy()
+		rest.Sub(amount)
+		left[name] = rest
 	}
 	for _, pod := range n.pods {
-		add(free, counted(pod), -1)
-	}
-	return free
-}
-
-// soon is what is left of them when the pods have gone that leave.
-func (n *node) soon(leaves func(types.UID) bool) corev1.ResourceList {
-	soon := n.free()
-	for _, pod := range n.pods {
-		if leaves(pod.UID) {
-			add(soon, counted(pod), 1)
+		if gone(pod.UID) {
+			continue
 		}
-	}
-	return soon
-}
-
-// add adds what a pod needs, or takes it away.
-func add(to, amounts corev1.ResourceList, sign int) {
-	change := func(name corev1.ResourceName, amount resource.Quantity) {
-		sum := to[name].DeepCopy()
-		if sign < 0 {
-			sum.Sub(amount)
-		} else {
-			sum.Add(amount)
+		for name, amount := range counted(pod) {
+			takes(name, amount)
 		}
-		to[name] = sum
+		takes(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
 	}
-	for name, amount := range amounts {
-		change(name, amount)
-	}
-	change(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
+	return left
 }
 
 // wish is what a pod waits for.
@@ -75,6 +58,8 @@ type wish struct {
 	// requests are its resources; byClass says which of them a DeviceClass hands out.
 	requests corev1.ResourceList
 	byClass  func(corev1.ResourceName) bool
+	// where is where it can be, whatever is there; nil where that is not known.
+	where scheduling.Where
 	// keptOff are the pods that keep it off nodes.
 	keptOff keptOff
 }
@@ -90,14 +75,14 @@ func (w wish) uids() []types.UID {
 	return uids
 }
 
-// withAdminAccess says whether a claim is also for devices that others hold: nobody goes for such a claim.
+// withAdminAccess reports whether a claim is also for devices that others hold: nobody goes for such a claim.
 func withAdminAccess(c *resourceapi.ResourceClaim) bool {
 	return slices.ContainsFunc(c.Spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
 		return r.Exactly != nil && ptr.Deref(r.Exactly.AdminAccess, false)
 	})
 }
 
-// resourcesFit says whether the pod's resources, those that devices are not, fit into what is
+// resourcesFit reports whether the pod's resources, those that devices are not, fit into what is
 // free of the node.
 func (w wish) resourcesFit(n *node, free corev1.ResourceList) bool {
 	has := func(name corev1.ResourceName) resource.Quantity { return free[name] }

@@ -17,29 +17,20 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// allocating is what it takes to allocate as the scheduler does.
-type allocating struct {
-	classes []*resourceapi.DeviceClass
-	engine  *scheduling.Engine
-	situation
-	// effort is what finding victims for one pod may still cost.
-	effort *scheduling.Effort
-}
-
-// fit says whether the claims of a pod fit on the node without what the pods hold that are gone.
-func (a allocating) fit(
+// fit reports whether the claims of a pod fit on the node without what the pods hold that are gone.
+func (s situation) fit(
 	ctx context.Context, n *node, offered []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
 	gone func(types.UID) bool,
 ) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	allocator, err := a.engine.Allocator(ctx,
-		scheduling.Snapshot{Slices: offered, Claims: n.claims, Classes: a.classes}, gone)
+	allocator, err := s.engine.Allocator(ctx,
+		scheduling.Snapshot{Slices: offered, Claims: n.claims, Classes: s.classes}, gone)
 	if err != nil {
 		return false, fmt.Errorf("allocate from node %s: %w", n.Name, err)
 	}
-	_, fits, err := allocator.Fit(ctx, n.Node, claims, a.effort)
+	_, fits, err := allocator.Fit(ctx, n.Node, claims, s.effort)
 	switch {
 	case ctx.Err() != nil:
 		return false, ctx.Err()
@@ -84,18 +75,17 @@ var errRoom = errors.New("there is room")
 
 // option finds the victims of a node without which the pod fits there; nil where there are
 // none, or none that cost less than the best of other nodes. leaves says who is about to leave
-// the node, mayCost whether others may be evicted from it.
-func (a allocating) option(
-	ctx context.Context, w wish, n *node, leaves func(types.UID) bool, mayCost bool, best *option,
+// the node.
+func (s situation) option(
+	ctx context.Context, w wish, n *node, leaves func(types.UID) bool, best *option,
 ) (*option, error) {
-	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
-	offered = scheduling.WithRules(offered, a.rules)
+	offered = scheduling.WithRules(offered, s.rules)
 	fit := func(claims []*resourceapi.ResourceClaim, gone func(types.UID) bool) bool {
 		if failed != nil {
 			return false
 		}
-		ok, err := a.fit(ctx, n, offered, claims, gone)
+		ok, err := s.fit(ctx, n, offered, claims, gone)
 		failed = err
 		return ok
 	}
@@ -108,27 +98,24 @@ func (a allocating) option(
 	kept := func(gone func(types.UID) bool) bool {
 		return slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return !gone(pod.UID) })
 	}
+	beside := func(gone func(types.UID) bool) bool { return w.resourcesFit(n, n.without(gone)) && !kept(gone) }
 	switch enough := fits(leaves); {
 	case failed != nil:
 		return nil, failed
-	case enough && w.resourcesFit(n, soon) && !kept(leaves) && adminFits(leaves):
+	case enough && beside(leaves) && adminFits(leaves):
 		return nil, errRoom
-	case enough || !mayCost:
+	case enough || s.reserved[n.Name]:
 		// Where it lacks other resources than devices, the scheduler evicts pods by itself.
 		return nil, failed
 	}
-	o := &option{node: n}
-	holders, goes := n.holders(), false
-	for uid := range holders {
-		goes = goes || leaves(uid)
-	}
+	holders := n.holders()
 	for _, pod := range keepers {
 		if _, holds := holders[pod.UID]; holds {
 			// It has to go, whatever those hold that are like it.
 			holders[pod.UID] = ""
 		}
 	}
-	r := a.rosterOf(n, holders, corev1helpers.PodPriority(w.pod))
+	r := s.rosterOf(n, holders, corev1helpers.PodPriority(w.pod))
 	var most *cost
 	if best != nil {
 		if best.cost.compare(least(r.candidates)) <= 0 {
@@ -136,37 +123,22 @@ func (a allocating) option(
 		}
 		most = &best.cost
 	}
-	with := func(left corev1.ResourceList, victims []*corev1.Pod) corev1.ResourceList {
-		left = left.DeepCopy()
-		for _, pod := range victims {
-			if pod.Spec.NodeName == n.Name {
-				add(left, counted(pod), 1)
-			}
+	without := func(victims []*corev1.Pod) (alone, soon func(types.UID) bool) {
+		alone = func(uid types.UID) bool {
+			return slices.ContainsFunc(victims, func(pod *corev1.Pod) bool { return pod.UID == uid })
 		}
-		return left
-	}
-	without := func(victims []*corev1.Pod) func(types.UID) bool {
-		are := map[types.UID]bool{}
-		for _, pod := range victims {
-			are[pod.UID] = true
-		}
-		return func(uid types.UID) bool { return are[uid] }
+		return alone, func(uid types.UID) bool { return leaves(uid) || alone(uid) }
 	}
 	chosen := choose(r.candidates, r.allowed, triesMost, most, func(candidates []int) bool {
-		victims := r.victims(candidates)
-		are := without(victims)
-		gone := func(uid types.UID) bool { return are(uid) || leaves(uid) }
-		return w.resourcesFit(n, with(soon, victims)) && !kept(gone) && fits(gone)
+		_, gone := without(r.victims(candidates))
+		return beside(gone) && fits(gone)
 	})
-	o.victims = r.victims(chosen)
-	alone := without(o.victims)
-	soonGone := func(uid types.UID) bool { return alone(uid) || leaves(uid) }
-	if failed != nil || chosen == nil || len(o.victims) > podsMost || !adminFits(soonGone) {
+	o := &option{node: n, victims: r.victims(chosen), cost: costOf(r.candidates, chosen)}
+	alone, gone := without(o.victims)
+	if failed != nil || chosen == nil || len(o.victims) > podsMost || !adminFits(gone) {
 		return nil, failed
 	}
-	o.cost = costOf(r.candidates, chosen)
-	o.leaving = !w.resourcesFit(n, with(n.free(), o.victims)) || kept(alone) ||
-		goes && (!fits(alone) || !adminFits(alone))
+	o.leaving = !beside(alone) || !fits(alone) || !adminFits(alone)
 	if failed != nil {
 		return nil, failed
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -28,20 +29,24 @@ type situation struct {
 	// namespaces are the labels of each.
 	namespaces map[string]map[string]string
 	budgets    *budgets
-	gangs      map[types.NamespacedName]*gang
+	gangs      map[toolscache.ObjectName]*gang
 	now        time.Time
 	// overdue are the pods that terminate for longer than others wait for them.
 	overdue map[types.UID]bool
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []*resourceapi.DeviceTaintRule
 	refused refusedPods
+	classes []*resourceapi.DeviceClass
+	engine  *scheduling.Engine
+	// effort is what finding victims for one pod may still cost.
+	effort *scheduling.Effort
 	// reserved are the nodes on which pods are evicted for another pod.
 	reserved map[string]bool
 	// evicted are the pods that were evicted for others, which the cache may not know yet.
 	evicted map[types.UID]bool
 }
 
-// takesPart says whether pods of a namespace are evicted for others.
+// takesPart reports whether pods of a namespace are evicted for others.
 func (s situation) takesPart(namespace string) bool { return takePart(s.namespaces[namespace]) }
 
 // errPlanning is why it is not looked for victims any longer.
@@ -49,11 +54,11 @@ var errPlanning = errors.New("it takes too long to find out who would have to go
 
 // planWithin is plan that gives up after a time: others wait as well.
 func (s situation) planWithin(
-	ctx context.Context, most time.Duration, a allocating, w wish, said string,
+	ctx context.Context, most time.Duration, w wish,
 ) (*option, string, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, most, errPlanning)
 	defer cancel()
-	o, why, err := s.plan(limited, a, w, said)
+	o, why, err := s.plan(limited, w)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(limited), errPlanning) {
 		return nil, "", errPlanning
 	}
@@ -70,9 +75,9 @@ func (s situation) leaving(n *node) func(types.UID) bool {
 }
 
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.
-func (s situation) plan(ctx context.Context, a allocating, w wish, said string) (*option, string, error) {
-	if needsOthers(w.pod) {
-		return nil, "it has to be beside other pods, which could be the victims", nil
+func (s situation) plan(ctx context.Context, w wish) (*option, string, error) {
+	if w.where == nil || unseen(w.pod) {
+		return nil, "it asks for more than is looked at: volumes, ports, or where other pods are", nil
 	}
 	for _, c := range w.claims {
 		if withAdminAccess(c) {
@@ -88,41 +93,16 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 	}) {
 		return nil, "no pod of lower priority asks for devices", nil
 	}
-	a.situation, w.keptOff, a.effort = s, s.keepOff(w.pod), scheduling.NewEffort(effortMost)
-	wanted := scheduling.Wanted(w.pod)
-	// Those in soon have the other resources when the pods have gone that leave.
-	var now, soon, later []*node
-	for _, n := range s.nodes {
-		keepers := w.keptOff.from(n)
-		leaves := s.leaving(n)
-		switch {
-		case scheduling.ClosedTo(ctx, n.Node, w.pod, wanted).By != scheduling.Open:
-		case slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != n.Name }):
-			// Who is there does not go for what is here.
-		case len(keepers) == 0 && w.resourcesFit(n, n.free()):
-			now = append(now, n)
-		case !slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return !leaves(pod.UID) }) &&
-			w.resourcesFit(n, n.soon(leaves)):
-			soon = append(soon, n)
-		default:
-			later = append(later, n)
-		}
-	}
-	// The scheduler looks at a node's devices last. Where it says of fewer nodes that devices
-	// are what they lack, others lack something that is not looked at here.
-	if len(now) != nodesLackingDevices(said) {
-		return nil, "the nodes that lack nothing but devices are others than the scheduler speaks of", nil
-	}
-	mayCost := func(int) bool { return true }
-	if !plain(w.pod) {
-		later, mayCost = nil, func(i int) bool { return i < len(now) }
-	}
+	w.keptOff, s.effort = s.keepOff(w.pod), scheduling.NewEffort(effortMost)
 	var best *option
-	for i, n := range slices.Concat(now, soon, later) {
-		if len(n.pool) == 0 {
+	for _, n := range s.nodes {
+		elsewhere := func(pod *corev1.Pod) bool { return pod.Spec.NodeName != n.Name }
+		if len(n.pool) == 0 || scheduling.ClosedTo(ctx, n.Node, w.pod, w.where).By != scheduling.Open ||
+			// Who is there does not go for what is here.
+			slices.ContainsFunc(w.keptOff.from(n), elsewhere) {
 			continue
 		}
-		o, err := a.option(ctx, w, n, s.leaving(n), !s.reserved[n.Name] && mayCost(i), best)
+		o, err := s.option(ctx, w, n, s.leaving(n), best)
 		switch {
 		case errors.Is(err, errRoom):
 			return nil, "there is room on node " + n.Name + ", or is about to be", nil

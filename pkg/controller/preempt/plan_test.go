@@ -53,97 +53,90 @@ func TestPlan(t *testing.T) {
 		s.runs("n1", podOf("d", 3, change...), "8Gi")
 	}
 	for name, test := range map[string]struct {
-		stage   func(*stage)
-		lacking int
-		wish    wish
+		stage func(*stage)
+		wish  wish
 		// want are the node and the victims, or a part of why there are none.
 		want string
 	}{
-		"a share":               {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "10Gi"), "n1 a"},
-		"two shares of one GPU": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "20Gi"), "n1 a c"},
-		"shares of both GPUs":   {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "12Gi", "12Gi"), "n1 a b"},
-		"there is room": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "2Gi"),
+		"a share":               {func(s *stage) { shares(s) }, wishes(podOf("p", 9), "10Gi"), "n1 a"},
+		"two shares of one GPU": {func(s *stage) { shares(s) }, wishes(podOf("p", 9), "20Gi"), "n1 a c"},
+		"shares of both GPUs":   {func(s *stage) { shares(s) }, wishes(podOf("p", 9), "12Gi", "12Gi"), "n1 a b"},
+		"there is room": {func(s *stage) { shares(s) }, wishes(podOf("p", 9), "2Gi"),
 			"there is room on node n1"},
-		"it never fits": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "40Gi"), "would not fit"},
-		"in too many ways to try": {func(s *stage) { shares(s) }, 1,
+		"it never fits": {func(s *stage) { shares(s) }, wishes(podOf("p", 9), "40Gi"), "would not fit"},
+		"in too many ways to try": {func(s *stage) { shares(s) },
 			wishes(podOf("p", 9), slices.Repeat([]string{"2Gi"}, 24)...), "node n1: not searched to the end"},
-		"of equal priority": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 0), "10Gi"),
+		"of equal priority": {func(s *stage) { shares(s) }, wishes(podOf("p", 0), "10Gi"),
 			"no pod of lower priority"},
-		"lower ones are not enough": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 2), "20Gi"), "would not fit"},
+		"lower ones are not enough": {func(s *stage) { shares(s) }, wishes(podOf("p", 2), "20Gi"), "would not fit"},
 		"whole GPUs": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5), "gpu")
 			s.runs("n1", podOf("b", 4), "gpu")
-		}, 1, wishes(podOf("p", 9), "gpu"), "n1 b"},
+		}, wishes(podOf("p", 9), "gpu"), "n1 b"},
 		"linked GPUs": {func(s *stage) {
 			s.node("n1", mode.Topology)
 			s.runs("n1", podOf("a", 5), "linked")
 			s.runs("n1", podOf("b", 4), "linked")
-		}, 1, wishes(podOf("p", 9), "linked"), "n1 b"},
+		}, wishes(podOf("p", 9), "linked"), "n1 b"},
 		"the node with the lowest victim": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5), "gpu", "gpu")
 			s.node("n2", mode.Exclusive)
 			s.runs("n2", podOf("b", 1), "gpu", "gpu")
-		}, 2, wishes(podOf("p", 9), "gpu"), "n2 b"},
+		}, wishes(podOf("p", 9), "gpu"), "n2 b"},
 		"the node with room": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5), "gpu", "gpu")
 			s.node("n2", mode.Exclusive)
-		}, 2, wishes(podOf("p", 9), "gpu"), "there is room on node n2"},
+		}, wishes(podOf("p", 9), "gpu"), "there is room on node n2"},
 		"only where it may go": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5), "gpu", "gpu")
 			s.node("n2", mode.Exclusive)
-		}, 1, wishes(podOf("p", 9, on("n1")), "gpu"), "n1 a"},
+		}, wishes(podOf("p", 9, on("n1")), "gpu"), "n1 a"},
 		"not on a tainted node": {func(s *stage) {
 			shares(s)
 			s.nodes[0].Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
-		}, 0, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		}, wishes(podOf("p", 9), "10Gi"), "would not fit"},
 		"nor on one that is drained": {func(s *stage) {
 			shares(s)
 			s.nodes[0].Spec.Unschedulable = true
-		}, 0, wishes(podOf("p", 9), "10Gi"), "would not fit"},
-		"the scheduler sees a reason that is not seen here": {func(s *stage) {
-			shares(s)
-			s.node("n2", mode.Share)
-			s.runs("n2", podOf("e", 0), "20Gi")
-			s.runs("n2", podOf("f", 0), "20Gi")
-		}, 1, wishes(podOf("p", 9), "10Gi"), "others than the scheduler speaks of"},
-		"CPUs that the victims have": {func(s *stage) { shares(s, cpus("2")) }, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"),
+		}, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"CPUs that the victims have": {func(s *stage) { shares(s, cpus("2")) }, wishes(podOf("p", 9, cpus("2")), "10Gi"),
 			"n1 a"},
-		"CPUs that more victims have": {func(s *stage) { shares(s, cpus("2")) }, 0, wishes(podOf("p", 9, cpus("4")), "10Gi"),
+		"CPUs that more victims have": {func(s *stage) { shares(s, cpus("2")) }, wishes(podOf("p", 9, cpus("4")), "10Gi"),
 			"n1 a b"},
-		"CPUs alone are the scheduler's affair": {func(s *stage) { shares(s, cpus("2")) }, 0,
+		"CPUs alone are the scheduler's affair": {func(s *stage) { shares(s, cpus("2")) },
 			wishes(podOf("p", 9, cpus("2")), "2Gi"), "would not fit"},
 		"CPUs that others have": {func(s *stage) {
 			shares(s)
 			s.runs("n1", podOf("other", 0, cpus("7")))
-		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
+		}, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
 		"CPUs, and others keep it away": {func(s *stage) {
 			shares(s, cpus("2"))
 			s.runs("n1", podOf("other", 0, antiAffinity("p")))
-		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
-		"CPUs, and it keeps away itself": {func(s *stage) { shares(s, cpus("2")) }, 0,
-			wishes(podOf("p", 9, cpus("2"), antiAffinity("a")), "10Gi"), "would not fit"},
-		"it keeps away, and the scheduler says that the node will do": {func(s *stage) { shares(s) }, 1,
+		}, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
+		"CPUs, and it keeps away from the victim": {func(s *stage) { shares(s, cpus("2")) },
+			wishes(podOf("p", 9, cpus("2"), antiAffinity("a")), "10Gi"), "n1 a"},
+		"it keeps away from others than are there": {func(s *stage) { shares(s) },
 			wishes(podOf("p", 9, antiAffinity("x")), "10Gi"), "n1 a"},
 		"a budget": {func(s *stage) {
 			shares(s)
 			s.budget("a", 0)
-		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		}, wishes(podOf("p", 9), "10Gi"), "n1 b"},
 		"two budgets": {func(s *stage) {
 			shares(s)
 			s.budget("a", 1)
 			s.budget("a", 1)
-		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		}, wishes(podOf("p", 9), "10Gi"), "n1 b"},
 		"a budget that was not looked at yet": {func(s *stage) {
 			shares(s)
 			s.budget("a", 1)
 			s.disruptions[0].Generation = 2
 			s.budgets = newBudgets(s.disruptions)
-		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
-		"nobody of the system's": {func(s *stage) { shares(s, namespaced(metav1.NamespaceSystem)) }, 1,
+		}, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		"nobody of the system's": {func(s *stage) { shares(s, namespaced(metav1.NamespaceSystem)) },
 			wishes(podOf("p", 9), "10Gi"), "no pod of lower priority"},
 		"a claim that others share": {func(s *stage) {
 			n := s.node("n1", mode.Exclusive)
@@ -152,7 +145,7 @@ func TestPlan(t *testing.T) {
 			s.runs("n1", b)
 			s.claimed(n, []string{"gpu"}, a, b)
 			s.runs("n1", c, "gpu")
-		}, 1, wishes(podOf("p", 9), "gpu"), "n1 c"},
+		}, wishes(podOf("p", 9), "gpu"), "n1 c"},
 		"a claim that victims share": {func(s *stage) {
 			n := s.node("n1", mode.Exclusive)
 			a, b := podOf("a", 0), podOf("b", 1)
@@ -160,104 +153,104 @@ func TestPlan(t *testing.T) {
 			s.runs("n1", b)
 			s.claimed(n, []string{"gpu"}, a, b)
 			s.runs("n1", podOf("c", 9), "gpu")
-		}, 1, wishes(podOf("p", 9), "gpu"), "n1 a b"},
+		}, wishes(podOf("p", 9), "gpu"), "n1 a b"},
 		"a claim that something else holds": {func(s *stage) {
 			shares(s)
 			s.nodes[0].claims[0].Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
 				{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "a", UID: "a"}}
-		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		}, wishes(podOf("p", 9), "10Gi"), "n1 b"},
 		"somebody is about to make room": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, terminating(noon.Add(time.Minute))), "gpu")
 			s.runs("n1", podOf("b", 4), "gpu")
-		}, 1, wishes(podOf("p", 9), "gpu"), "about to be"},
+		}, wishes(podOf("p", 9), "gpu"), "about to be"},
 		"of two that made room one is left, as after a restart": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, terminating(noon.Add(time.Minute))), "gpu")
 			s.runs("n1", podOf("b", 4), "gpu")
-		}, 1, wishes(podOf("p", 9), "gpu", "gpu"), "pods are leaving the best node, n1"},
+		}, wishes(podOf("p", 9), "gpu", "gpu"), "pods are leaving the best node, n1"},
 		"one that leaves makes no room, and a victim is enough": {func(s *stage) {
 			shares(s)
 			s.runs("n1", podOf("e", 9), "2Gi")
 			s.runs("n1", podOf("f", 9, terminating(noon.Add(time.Minute))), "2Gi")
-		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 a"},
+		}, wishes(podOf("p", 9), "10Gi"), "n1 a"},
 		"one that leaves has what a victim's share lacks": {func(s *stage) {
 			shares(s)
 			s.pods[2].DeletionTimestamp = &metav1.Time{Time: noon.Add(time.Minute)}
-		}, 1, wishes(podOf("p", 9), "20Gi"), "pods are leaving the best node, n1"},
+		}, wishes(podOf("p", 9), "20Gi"), "pods are leaving the best node, n1"},
 		"one that leaves has CPUs that a victim lacks": {func(s *stage) {
 			shares(s, cpus("2"))
 			s.pods[3].DeletionTimestamp = &metav1.Time{Time: noon.Add(time.Minute)}
-		}, 0, wishes(podOf("p", 9, cpus("4")), "12Gi"), "pods are leaving the best node, n1"},
+		}, wishes(podOf("p", 9, cpus("4")), "12Gi"), "pods are leaving the best node, n1"},
 		"somebody should have gone long ago": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, terminating(noon.Add(-2*time.Minute))), "gpu")
 			s.runs("n1", podOf("b", 4), "gpu")
-		}, 1, wishes(podOf("p", 9), "gpu"), "n1 b"},
+		}, wishes(podOf("p", 9), "gpu"), "n1 b"},
 		"a pod that is gone and whose claim is not": {func(s *stage) {
 			shares(s)
 			s.nodes[0].pods = s.nodes[0].pods[1:]
-		}, 1, wishes(podOf("p", 9), "10Gi"), "about to be"},
+		}, wishes(podOf("p", 9), "10Gi"), "about to be"},
 		"others are evicted from the node for another": {func(s *stage) {
 			shares(s)
 			s.reserved = map[string]bool{"n1": true}
-		}, 1, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		}, wishes(podOf("p", 9), "10Gi"), "would not fit"},
 		"what leaves a reserved node is for another": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, terminating(noon.Add(time.Minute))), "gpu", "gpu")
 			s.node("n2", mode.Exclusive)
 			s.runs("n2", podOf("b", 4), "gpu", "gpu")
 			s.reserved = map[string]bool{"n1": true}
-		}, 2, wishes(podOf("p", 9), "gpu"), "n2 b"},
-		"GPUs and CPUs of one that leaves": {cpusLeaving, 1, wishes(podOf("p", 9, cpus("4")), "gpu"), "about to be"},
-		"GPUs and CPUs of one that leaves, for a pod with other wishes": {cpusLeaving, 1,
+		}, wishes(podOf("p", 9), "gpu"), "n2 b"},
+		"GPUs and CPUs of one that leaves": {cpusLeaving, wishes(podOf("p", 9, cpus("4")), "gpu"), "about to be"},
+		"GPUs and CPUs of one that leaves, for a pod with other wishes": {cpusLeaving,
 			wishes(podOf("p", 9, cpus("4"), antiAffinity("x")), "gpu"), "about to be"},
 		"CPUs of one that leaves a reserved node are for another": {func(s *stage) {
 			cpusLeaving(s)
 			s.reserved = map[string]bool{"n1": true}
-		}, 1, wishes(podOf("p", 9, cpus("4")), "gpu"), "n2 b"},
+		}, wishes(podOf("p", 9, cpus("4")), "gpu"), "n2 b"},
 		"CPUs of one that should have gone long ago": {func(s *stage) {
 			cpusLeaving(s)
 			terminating(noon.Add(-2 * time.Minute))(s.nodes[0].pods[0])
-		}, 1, wishes(podOf("p", 9, cpus("4")), "gpu"), "n2 b"},
-		"CPUs of one that leaves are not enough": {cpusLeaving, 0, wishes(podOf("p", 9, cpus("9")), "gpu"), "would not fit"},
+		}, wishes(podOf("p", 9, cpus("4")), "gpu"), "n2 b"},
+		"CPUs of one that leaves are not enough": {cpusLeaving, wishes(podOf("p", 9, cpus("9")), "gpu"), "would not fit"},
 		"CPUs of one that leaves and a GPU of another": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
 			s.runs("n1", podOf("a", 5, cpus("7"), terminating(noon.Add(time.Minute))))
 			s.runs("n1", podOf("b", 1), "gpu", "gpu")
-		}, 0, wishes(podOf("p", 9, cpus("4")), "gpu"), "pods are leaving the best node, n1"},
+		}, wishes(podOf("p", 9, cpus("4")), "gpu"), "pods are leaving the best node, n1"},
 		"CPUs, and others keep those of their own namespace away": {func(s *stage) {
 			shares(s, cpus("2"))
 			s.runs("n1", podOf("other", 0, namespaced("else"), antiAffinity("p")))
-		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "n1 a"},
+		}, wishes(podOf("p", 9, cpus("2")), "10Gi"), "n1 a"},
 		"CPUs, and others keep those of namespaces away that are named": {func(s *stage) {
 			shares(s, cpus("2"))
 			s.runs("n1", podOf("other", 0, antiAffinity("p"), ofNamespaces("else")))
-		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "n1 a"},
+		}, wishes(podOf("p", 9, cpus("2")), "10Gi"), "n1 a"},
 		"CPUs, and others keep it away whose namespace is named": {func(s *stage) {
 			shares(s, cpus("2"))
 			s.runs("n1", podOf("other", 0, namespaced("else"), antiAffinity("p"), ofNamespaces("x", "ns")))
-		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
+		}, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
 		"CPUs, and others keep it away in all namespaces": {func(s *stage) {
 			shares(s, cpus("2"))
 			s.runs("n1", podOf("other", 0, namespaced("else"), antiAffinity("p"), func(pod *corev1.Pod) {
 				terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 				terms[0].NamespaceSelector = &metav1.LabelSelector{}
 			}))
-		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
+		}, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
 		"a node whose pool is not whole": {func(s *stage) {
 			shares(s)
 			s.nodes[0].pool = nil
-		}, 1, wishes(podOf("p", 9), "10Gi"), "would not fit"},
-		"beside others": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9, func(pod *corev1.Pod) {
+		}, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"beside others": {func(s *stage) { shares(s) }, wishes(podOf("p", 9, func(pod *corev1.Pod) {
 			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{}}}}
-		}), "10Gi"), "beside other pods"},
+		}), "10Gi"), "more than is looked at"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
 			test.stage(s)
-			node, victims, why := s.victims(test.lacking, test.wish)
+			node, victims, why := s.victims(test.wish)
 			got := strings.Join(append([]string{node}, victims...), " ")
 			if why == "" && got != test.want || why != "" && !strings.Contains(why, test.want) {
 				t.Errorf("%s (%s), want %s", got, why, test.want)
@@ -348,7 +341,7 @@ func TestPlanIsTheCheapestOfAll(t *testing.T) {
 		s := newStage(t)
 		w := randomly(s, rand.New(rand.NewPCG(seed, 1)))
 		best, room := s.cheapest(t.Context(), w)
-		o, why, err := s.plan(t.Context(), s.allocating(), w, "0/2 nodes are available: 2 cannot allocate all claims.")
+		o, why, err := s.plan(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +383,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 	w := wishes(podOf("p", 9), "5Gi")
 	for b.Loop() {
-		if _, victims, why := s.victims(1000, w); len(victims) == 0 {
+		if _, victims, why := s.victims(w); len(victims) == 0 {
 			b.Fatal(why)
 		}
 	}

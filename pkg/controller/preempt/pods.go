@@ -4,10 +4,7 @@ package preempt
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +34,7 @@ func startedAt(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// asksForDevices says whether a pod of the cache may wait for devices.
+// asksForDevices reports whether a pod of the cache may wait for devices.
 func asksForDevices(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true
@@ -50,20 +47,14 @@ func asksForDevices(pod *corev1.Pod) bool {
 	return false
 }
 
-// waitsForDevices says whether a pod is one to look at. Its scheduler found no node for it: preempts
-// asks for that.
+// waitsForDevices reports whether a pod is one to look at.
 func waitsForDevices(pod *corev1.Pod) bool { return preempts(pod) && asksForDevices(pod) }
 
-// insufficient is in what the scheduler says of a pod that nodes lack other resources. What its plugins beside those
-// of Kubernetes lack, such as "Insufficient quotas", is no node's.
-var insufficient = regexp.MustCompile(`[:,.] \d+ Insufficient `)
-
-// preempts says whether others may be evicted for a pod: it waits, the scheduler found no
-// devices for it or no room beside them, and nothing else is under way for it.
+// preempts reports whether others may be evicted for a pod: its scheduler found no node for it, and nothing else is
+// under way for it. Whether it is devices that the pod waits for is the engine's to say.
 func preempts(pod *corev1.Pod) bool {
-	said, waits := podstate.Unschedulable(pod)
-	return waits && (strings.Contains(said, podstate.NoDevices) || insufficient.MatchString(said)) &&
-		ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever &&
+	_, waits := podstate.Unschedulable(pod)
+	return waits && ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever &&
 		// The scheduler evicts others for it already.
 		pod.Status.NominatedNodeName == "" &&
 		// It is placed with its group, of which this package does not know how much is missing.
@@ -78,7 +69,7 @@ func inQueueOrder(pods []*corev1.Pod) {
 	})
 }
 
-// expendable says whether a pod may be evicted for one of such a priority.
+// expendable reports whether a pod may be evicted for one of such a priority.
 func (s situation) expendable(pod *corev1.Pod, than int32) bool {
 	priority := corev1helpers.PodPriority(pod)
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
@@ -86,60 +77,16 @@ func (s situation) expendable(pod *corev1.Pod, than int32) bool {
 		(pod.DeletionTimestamp == nil || s.overstays(pod))
 }
 
-// lacking is in what the scheduler says of a pod the number of nodes that have no devices for
-// it.
-var lacking = regexp.MustCompile(`[:,.] (\d+) ` + regexp.QuoteMeta(podstate.NoDevices))
-
-// nodesLackingDevices is how many nodes have all that a pod needs but devices, by what the
-// scheduler said: it looks for devices last.
-func nodesLackingDevices(said string) int {
-	said, _, _ = strings.Cut(said, " preemption: ")
-	found := lacking.FindStringSubmatch(said)
-	if found == nil {
-		return 0
+// unseen reports whether a pod asks for something of a node, or of the pods around it, that is not looked at here, so
+// that it might not fit where its resources, its volumes and its devices do.
+func unseen(pod *corev1.Pod) bool {
+	hasPort := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 })
 	}
-	n, err := strconv.Atoi(found[1])
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// plain says whether a pod asks for nothing of a node that is not looked at here, so that it
-// is certain to fit where its resources and devices do.
-func plain(pod *corev1.Pod) bool {
-	if ownTerms(pod) {
-		return false
-	}
-	for _, v := range pod.Spec.Volumes {
-		if v.ConfigMap == nil && v.Secret == nil && v.EmptyDir == nil && v.DownwardAPI == nil && v.Projected == nil &&
-			v.HostPath == nil && v.Image == nil {
-			return false
-		}
-	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
-			return p.HostPort != 0 ||
-				pod.Spec.HostNetwork
-		}) {
-			return false
-		}
-	}
-	return true
-}
-
-// ownTerms says whether a pod cares where other pods are.
-func ownTerms(pod *corev1.Pod) bool {
-	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
-		return c.WhenUnsatisfiable == corev1.DoNotSchedule
-	}) {
-		return true
-	}
-	return needsOthers(pod) || len(antiAffinityOf(pod)) > 0
-}
-
-// needsOthers says whether a pod has to be beside others: they could be the victims.
-func needsOthers(pod *corev1.Pod) bool {
+	apart := func(c corev1.TopologySpreadConstraint) bool { return c.WhenUnsatisfiable == corev1.DoNotSchedule }
+	// Those that it has to be beside could be the victims.
 	a := pod.Spec.Affinity
-	return a != nil && a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
+	return a != nil && a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
+		slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, apart) ||
+		slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), hasPort)
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -36,16 +35,16 @@ func TestPlanningIsBounded(t *testing.T) {
 	s := newStage(t)
 	s.node("n1", mode.Exclusive)
 	s.runs("n1", podOf("a", 0), "gpu", "gpu")
-	w, said := wishes(podOf("p", 9), "gpu"), "0/1 nodes are available: 1 "+podstate.NoDevices+"."
-	if o, why, err := s.planWithin(t.Context(), time.Minute, s.allocating(), w, said); err != nil || o == nil {
+	w := wishes(podOf("p", 9), "gpu")
+	if o, why, err := s.planWithin(t.Context(), time.Minute, w); err != nil || o == nil {
 		t.Errorf("within a minute: %v, %s, %v, want a victim", o, why, err)
 	}
-	if o, why, err := s.planWithin(t.Context(), 0, s.allocating(), w, said); !errors.Is(err, errPlanning) || o != nil {
+	if o, why, err := s.planWithin(t.Context(), 0, w); !errors.Is(err, errPlanning) || o != nil {
 		t.Errorf("within no time: %v, %s, %v, want nobody as it takes too long", o, why, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := s.planWithin(ctx, time.Minute, s.allocating(), w, said); !errors.Is(err, context.Canceled) {
+	if _, _, err := s.planWithin(ctx, time.Minute, w); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its end: %v, want that it ended", err)
 	}
 }
@@ -83,18 +82,5 @@ func TestEveryPodHasItsTurn(t *testing.T) {
 	few := turns(queue[:1], func(*corev1.Pod) time.Time { return noon }, most)
 	if len(few[0]) != 1 || len(few[1]) != 0 {
 		t.Errorf("of one pod: %d and %d", len(few[0]), len(few[1]))
-	}
-}
-
-func TestWhatTheSchedulerSays(t *testing.T) {
-	for said, want := range map[string]int{
-		"0/1 nodes are available: 1 cannot allocate all claims.":                                                          1,
-		"0/12 nodes are available: 1 Insufficient cpu, 10 cannot allocate all claims, 1 node(s) were unschedulable":       10,
-		"0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 cannot allocate all claims.": 0,
-		"": 0,
-	} {
-		if got := nodesLackingDevices(said); got != want {
-			t.Errorf("%q: %d nodes, want %d", said, got, want)
-		}
 	}
 }

@@ -57,8 +57,6 @@ const (
 	planningMost = 10 * time.Second
 	// effortMost is the effort, in nodes, of looking for victims for one pod.
 	effortMost = 50
-	// compiledMost is how many compiled CEL expressions are kept.
-	compiledMost = 100
 	// everything is the only key of the controller.
 	everything = "*"
 )
@@ -72,12 +70,21 @@ type Config struct {
 	// ResourceSlices, claims, DeviceClasses and namespaces.
 	Cache *cache.Reader
 
-	Client   typedcorev1.PodsGetter
+	Client   Client
 	ClaimsOf typedresourcev1.ResourceClaimsGetter
 	Rules    typedresourcev1.DeviceTaintRulesGetter
 	Groups   typedschedulingv1beta1.PodGroupsGetter
-	Events   *report.Reporter
-	Clock    clock.PassiveClock
+	// Engine finds without whom pods fit.
+	Engine *scheduling.Engine
+	Events *report.Reporter
+	Clock  clock.PassiveClock
+}
+
+// Client evicts pods, and reads them and their volumes.
+type Client interface {
+	typedcorev1.PodsGetter
+	typedcorev1.PersistentVolumeClaimsGetter
+	typedcorev1.PersistentVolumesGetter
 }
 
 type preemptor struct {
@@ -91,7 +98,6 @@ type preemptor struct {
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
 	work    *manager.Controller
-	engine  *scheduling.Engine
 	endings endings
 	// What follows is the reconciler's. evictions are by node.
 	waits     map[types.UID]*wait
@@ -107,7 +113,7 @@ func New(cfg Config) *manager.Controller {
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
 		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(),
 		waits: map[types.UID]*wait{}, evictions: map[string]*eviction{}, failures: failures{}, refused: refusedPods{},
-		engine: scheduling.NewEngine(compiledMost), endings: endings{of: map[types.UID]ending{}},
+		endings: endings{of: map[types.UID]ending{}},
 	}
 	p.work = manager.NewController("preempt", p.round)
 	p.pods.On(cache.Handler[*corev1.Pod]{
@@ -179,18 +185,19 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	if pod.UID != cached.UID || !preempts(pod) {
 		return nil
 	}
-	said, _ := podstate.Unschedulable(pod)
-	wished, a, err := p.wish(ctx, pod)
+	wished, err := p.wish(ctx, pod)
 	if err != nil {
 		return err
 	}
 	var o *option
 	why := "it has no claims that wait to be allocated, or others beside them"
 	switch {
-	case p.evictsForClaim(wished.uids()):
+	case p.evicting(func(e *eviction) bool {
+		return slices.ContainsFunc(e.claims, func(uid types.UID) bool { return slices.Contains(wished.uids(), uid) })
+	}) > 0:
 		why = "others are evicted for a pod that waits for the same claim"
 	case len(wished.claims) > 0:
-		o, why, err = s.planWithin(ctx, w.timeToPlan(), a, wished, said)
+		o, why, err = s.planWithin(ctx, w.timeToPlan(), wished)
 		switch {
 		case errors.Is(err, errPlanning):
 			w.tookTooLong()
@@ -203,7 +210,8 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case o == nil:
 		klog.FromContext(ctx).V(4).Info("No pod is evicted for a pod that waits", "pod", klog.KObj(pod), "reason", why)
 		w.miss(s.now)
-	case len(p.evictions) >= nodesMost || p.evictionsOf(pod.Namespace) >= ofNamespaceMost:
+	case len(p.evictions) >= nodesMost ||
+		p.evicting(func(e *eviction) bool { return e.object.Namespace == pod.Namespace }) >= ofNamespaceMost:
 		w.miss(s.now)
 	case w.plan != o.key():
 		w.plan, w.after = o.key(), s.now.Add(steady)
@@ -215,27 +223,26 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 }
 
 // wish is what a pod waits for; without claims where that is not known in full.
-func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating, error) {
-	classes := p.classes.List()
-	classOf := scheduling.ClassOf(classes)
+func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, error) {
+	classOf := scheduling.ClassOf(p.classes.List())
 	w := wish{
 		pod: pod, requests: podstate.Requests(pod),
 		byClass: func(name corev1.ResourceName) bool { return classOf(name) != nil },
 	}
-	a := allocating{classes: classes, engine: p.engine}
 	claims, there, err := podstate.Claims(ctx, p.ClaimsOf, pod)
 	if err != nil || !there || pod.Status.ExtendedResourceClaimStatus != nil {
-		return w, a, err
+		return w, err
 	}
 	for _, claim := range claims {
 		if claim.Status.Allocation != nil {
 			// It has to go where that is, and others hold it.
-			return w, a, nil
+			return w, nil
 		}
 	}
 	if own := scheduling.ClaimForExtended(pod, classOf); own != nil {
 		claims = append(claims, own)
 	}
 	w.claims = claims
-	return w, a, nil
+	w.where, err = p.where(ctx, pod)
+	return w, err
 }

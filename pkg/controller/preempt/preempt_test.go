@@ -32,6 +32,17 @@ func TestOneGoesForOneOfHigherPriority(t *testing.T) {
 	})
 }
 
+// Nobody waits for the controller's clock to reach that of the scheduler.
+func TestPodThatWaitsByAnotherClock(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9), 1)
+		s.change("p", func(pod *corev1.Pod) {
+			pod.Status.Conditions[0].LastTransitionTime = metav1.Time{Time: time.Now().Add(24 * time.Hour)}
+		})
+		s.after(20*time.Second, "b")
+	})
+}
+
 func TestWhoIsNotHelped(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"preemptionPolicy Never": func(pod *corev1.Pod) { pod.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) },
@@ -46,8 +57,13 @@ func TestWhoIsNotHelped(t *testing.T) {
 			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 		},
 		"it was not tried": func(pod *corev1.Pod) { pod.Status.Conditions = nil },
-		"another reason": func(pod *corev1.Pod) {
-			pod.Status.Conditions[0].Message = "0/1 nodes are available: 1 node(s) had untolerated taint(s)."
+		"another reason":   on("n2"),
+		"a host port": func(pod *corev1.Pod) {
+			pod.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}}}
+		},
+		"a required spread": func(pod *corev1.Pod) {
+			pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+				{MaxSkew: 1, TopologyKey: "zone", WhenUnsatisfiable: corev1.DoNotSchedule}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,22 +77,16 @@ func TestWhoIsNotHelped(t *testing.T) {
 	}
 }
 
-// What a plugin beside those of Kubernetes lacks is nothing that a node has.
-func TestWhatIsInsufficientIsCountedInNodes(t *testing.T) {
-	for said, want := range map[string][]string{
-		"0/1 nodes are available: 1 Insufficient cpu.":                                        {"b"},
-		"0/1 nodes are available: 1 node(s) had untolerated taint(s), 1 Insufficient cpu.":    {"b"},
-		"0/1 nodes are available: Insufficient quotas, quotaName: team, runtime: 1, used: 1.": nil,
-	} {
-		t.Run(said, func(t *testing.T) {
-			run(t, func(s *site) {
-				s.change("b", cpus("6"))
-				s.waits(podOf("p", 9, cpus("4")), 1)
-				s.change("p", func(pod *corev1.Pod) { pod.Status.Conditions[0].Message = said })
-				s.after(30*time.Second, want...)
-			})
+// Where nodes lack CPUs beside GPUs, those go whose CPUs and GPUs are enough, whatever the scheduler says of it.
+func TestCPUsOfAVictim(t *testing.T) {
+	run(t, func(s *site) {
+		s.change("b", cpus("6"))
+		s.waits(podOf("p", 9, cpus("4")), 1)
+		s.change("p", func(pod *corev1.Pod) {
+			pod.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu."
 		})
-	}
+		s.after(30*time.Second, "b")
+	})
 }
 
 // One at a time on a node: what is freed is the first one's, and while it is not placed no

@@ -5,16 +5,15 @@ package preempt
 import (
 	"errors"
 	"maps"
-	"strings"
+	"net/http"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refusedFor is for how long a pod is no victim after a webhook or a policy of the cluster did
-// not let it be evicted: whoever decides about it may change their mind.
+// refusedFor is for how long a pod is no victim after the cluster decided that it is not to be evicted: who decides
+// about it may change their mind.
 const refusedFor = 5 * time.Minute
 
 // refusedPods are those that the cluster did not let be evicted, until when they are no
@@ -26,22 +25,17 @@ func (r refusedPods) forget(now time.Time, there func(types.UID) bool) {
 	maps.DeleteFunc(r, func(uid types.UID, until time.Time) bool { return !now.Before(until) || !there(uid) })
 }
 
-// byAdmission says whether a webhook or an admission policy refused an eviction, and not
-// the API server itself for a reason that passes: a budget, a missing permission, a pod that
-// is gone or another one.
-func byAdmission(err error) bool {
+// decided reports whether the API server refused an eviction by a decision that stands, a webhook's, a policy's or that
+// of the permissions, and not for what passes: a budget, a pod that is gone or another one, or an answer that is late.
+func decided(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
 	}
-	// Policies: "… denied request", webhooks: "… denied the request", whatever the code.
-	said := status.Status().Message
-	if strings.Contains(said, " denied request") || strings.Contains(said, " denied the request") {
-		return true
+	switch code := status.Status().Code; code {
+	case http.StatusNotFound, http.StatusConflict, http.StatusTooManyRequests, http.StatusRequestTimeout:
+		return false
+	default:
+		return code >= 400 && code < 500
 	}
-	switch status.Status().Reason {
-	case metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed:
-		return true
-	}
-	return false
 }

@@ -47,8 +47,8 @@ func TestVictimThatTheClusterKeeps(t *testing.T) {
 		s.waits(podOf("p", 9), 1)
 		s.after(30*time.Second, "a")
 		s.told("Warning GPUNotPreempted The API server does not let a pod of lower priority be evicted from node n1, whose "+
-			"GPUs this pod could have: a webhook or an admission policy refuses it. For 5m0s others are looked for in its "+
-			"place",
+			"GPUs this pod could have: a webhook or an admission policy refuses it, or gpu-compat-controller has no "+
+			"permission to evict pods. For 5m0s others are looked for in its place",
 			"Normal GPUPreempting 1 pod of lower priority is evicted from node n1",
 			"Warning GPUPreempted The pod was evicted to free GPUs of node n1 for pod p, whose priority is 9; this pod's is 5")
 	})
@@ -105,13 +105,13 @@ func TestWhoRefusesAnEviction(t *testing.T) {
 			`admission webhook "x" does not support dry run`), true},
 		"a webhook that does not answer": {apierrors.NewInternalError(errors.New("failed calling webhook x")), false},
 		"a missing permission": {apierrors.NewForbidden(evictionsOfPods, "b", errors.New(
-			`User "u" cannot create resource "pods/eviction"`)), false},
+			`User "u" cannot create resource "pods/eviction"`)), true},
 		"a budget":    {apierrors.NewTooManyRequests("budget", 10), false},
 		"another pod": {apierrors.NewConflict(evictionsOfPods, "b", errors.New("uid")), false},
 		"it is gone":  {apierrors.NewNotFound(evictionsOfPods, "b"), false},
 		"no answer":   {context.DeadlineExceeded, false},
 	} {
-		if got := byAdmission(test.err); got != test.is {
+		if got := decided(test.err); got != test.is {
 			t.Errorf("%s: %t, want %t", text, got, test.is)
 		}
 	}

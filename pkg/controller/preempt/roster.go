@@ -7,7 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // podsMost is how many pods are evicted for one, those of gangs included.
@@ -25,17 +28,17 @@ type roster struct {
 
 // rosterOf finds them for a pod of that priority. holders are the pods that hold devices, each
 // with its kind.
-func (a allocating) rosterOf(n *node, holders map[types.UID]string, than int32) roster {
-	r := roster{allowed: a.budgets.allowed}
-	spare := map[types.NamespacedName]int{}
+func (s situation) rosterOf(n *node, holders map[types.UID]string, than int32) roster {
+	r := roster{allowed: s.budgets.allowed}
+	spare := map[toolscache.ObjectName]int{}
 	for _, pod := range n.pods {
 		kind, holds := holders[pod.UID]
-		if !holds || a.evicted[pod.UID] {
+		if !holds || s.evicted[pod.UID] {
 			continue
 		}
-		c, expendable := a.candidate(than, pod)
-		name, _ := gangOf(pod)
-		g := a.gangs[name]
+		c, expendable := s.candidate(than, pod)
+		name, _ := podstate.Gang(pod)
+		g := s.gangs[name]
 		if g == nil || g.least <= 1 || pod.DeletionTimestamp != nil {
 			c.kind = kind
 			r.add(expendable, c, pod)
@@ -46,7 +49,7 @@ func (a allocating) rosterOf(n *node, holders map[types.UID]string, than int32) 
 			budget = len(r.allowed)
 			spare[name] = budget
 			r.allowed = append(slices.Clip(r.allowed), len(g.pods)-g.least)
-			if all, may := a.candidate(than, g.pods...); len(g.pods) <= podsMost {
+			if all, may := s.candidate(than, g.pods...); len(g.pods) <= podsMost {
 				r.add(may, all, g.pods...)
 			}
 		}
@@ -65,7 +68,7 @@ func (r *roster) add(may bool, c candidate, pods ...*corev1.Pod) {
 }
 
 // candidate is what it costs to evict pods together; false where one of them may not be.
-func (a allocating) candidate(than int32, pods ...*corev1.Pod) (candidate, bool) {
+func (s situation) candidate(than int32, pods ...*corev1.Pod) (candidate, bool) {
 	var each []candidate
 	var all []int
 	var budgets []int
@@ -73,10 +76,10 @@ func (a allocating) candidate(than int32, pods ...*corev1.Pod) (candidate, bool)
 		var of []int
 		if pod.DeletionTimestamp == nil {
 			// The API server lets none keep a pod that terminates.
-			of = a.budgets.of(pod)
+			of = s.budgets.of(pod)
 		}
-		if _, refused := a.refused[pod.UID]; refused || len(of) > 1 || !a.takesPart(pod.Namespace) ||
-			!a.expendable(pod, than) {
+		if _, refused := s.refused[pod.UID]; refused || len(of) > 1 || !s.takesPart(pod.Namespace) ||
+			!s.expendable(pod, than) {
 			return candidate{}, false
 		}
 		each = append(each, candidate{priority: corev1helpers.PodPriority(pod), started: startedAt(pod)})

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
@@ -52,7 +51,7 @@ type site struct {
 	onTry       func()
 	// noRules is why the DeviceTaintRules cannot be listed.
 	noRules error
-	pods    typedcorev1.PodsGetter
+	pods    Client
 	// tried are the pods whose eviction was tried, evicted those that were, kept those in keep.
 	tried, evicted, kept []string
 	// graces are what those were evicted with.
@@ -138,10 +137,11 @@ func (s *site) start() {
 	reader := known.Reader()
 	work := New(Config{
 		Cache:    reader,
-		Client:   gocmp.Or(s.pods, typedcorev1.PodsGetter(s.client.CoreV1())),
+		Client:   gocmp.Or(s.pods, Client(s.client.CoreV1())),
 		ClaimsOf: s.client.ResourceV1(),
 		Rules:    s.client.ResourceV1(),
 		Groups:   s.client.SchedulingV1beta1(),
+		Engine:   engine,
 		Events:   report.New(s.recorder, clock.RealClock{}),
 		Clock:    clock.RealClock{},
 	})

@@ -40,7 +40,6 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 type stage struct {
 	testing.TB
 	situation
-	classes []*resourceapi.DeviceClass
 	offered map[string]*allocatortest.Node
 	// disruptions are what budgets were made of.
 	disruptions []*policyv1.PodDisruptionBudget
@@ -52,8 +51,8 @@ func newStage(t testing.TB) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &stage{TB: t, classes: classes, offered: map[string]*allocatortest.Node{}, situation: situation{now: noon,
-		budgets: newBudgets(nil), namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
+	return &stage{TB: t, offered: map[string]*allocatortest.Node{}, situation: situation{now: noon, classes: classes,
+		engine: engine, budgets: newBudgets(nil), namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
 }
 
 // machine is one of so many GPUs, of which each is linked with one other.
@@ -211,28 +210,20 @@ func (s *stage) budget(app string, allowed int32) {
 	s.budgets = newBudgets(s.disruptions)
 }
 
-func (s *stage) allocating() allocating {
-	return allocating{classes: s.classes, engine: engine, effort: scheduling.NewEffort(effortMost)}
-}
-
 // wishes is what a waiting pod waits for.
 func wishes(pod *corev1.Pod, of ...string) wish {
 	return wish{
 		pod: pod, requests: counted(pod), byClass: func(corev1.ResourceName) bool { return false },
+		where: scheduling.Wanted(pod),
 		claims: []*resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "wished"},
 			Spec: resourceapi.ResourceClaimSpec{Devices: asking(of...)}}},
 	}
 }
 
 // victims are the names of those that are evicted for a pod, with their node, or why nobody
-// is. lacking is on how many nodes the scheduler found everything but devices.
-func (s *stage) victims(lacking int, w wish) (node string, victims []string, why string) {
+// is.
+func (s *stage) victims(w wish) (node string, victims []string, why string) {
 	s.Helper()
-	said := fmt.Sprintf("0/%d nodes are available: %d cannot allocate all claims. preemption: 0/%d nodes are available: "+
-		"%d Preemption is not helpful for scheduling.", len(s.nodes), lacking, len(s.nodes), len(s.nodes))
-	if lacking == 0 {
-		said = fmt.Sprintf("0/%d nodes are available: %d Insufficient cpu.", len(s.nodes), len(s.nodes))
-	}
 	seen := endings{of: map[types.UID]ending{}}
 	for _, pod := range s.pods {
 		if pod.DeletionTimestamp != nil {
@@ -240,7 +231,7 @@ func (s *stage) victims(lacking int, w wish) (node string, victims []string, why
 		}
 	}
 	s.overdue = seen.overdue(s.pods, s.now)
-	o, why, err := s.plan(s.Context(), s.allocating(), w, said)
+	o, why, err := s.plan(s.Context(), w)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TestGPUsThatRulesClose(t *testing.T) {
 			s.runs("n1", podOf("a", 1), "gpu")
 			s.runs("n1", podOf("b", 4), "gpu")
 			test.change(s)
-			node, victims, why := s.victims(1, wishes(podOf("p", 9), "gpu"))
+			node, victims, why := s.victims(wishes(podOf("p", 9), "gpu"))
 			if got := strings.Join(append([]string{node}, victims...), " "); !strings.Contains(got+why, test.want) {
 				t.Errorf("victims %s, %s, want %s", got, why, test.want)
 			}

@@ -30,10 +30,16 @@ func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
 	for _, pod := range waiting {
 		w := p.waits[pod.UID]
 		if w == nil {
-			w = &wait{after: waitsSince(pod).Add(patience)}
+			since := waitsSince(pod)
+			if since.After(now) {
+				// The clock of the scheduler is another.
+				since = now
+			}
+			w = &wait{after: since.Add(patience)}
 			p.waits[pod.UID] = w
 		}
-		if !now.Before(w.after) && !p.evictsFor(pod.UID) && p.failures.over(ownerOf(pod), now) {
+		evicts := p.evicting(func(e *eviction) bool { return e.pod == pod.UID }) > 0
+		if !evicts && !now.Before(w.after) && p.failures.over(ownerOf(pod), now) {
 			due = append(due, pod)
 		}
 	}
@@ -121,7 +127,7 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + kind + "/" + name
 }
 
-// over says whether an owner may have others evicted.
+// over reports whether an owner may have others evicted.
 func (f failures) over(owner string, now time.Time) bool {
 	return f[owner] == nil || !now.Before(f[owner].after)
 }

@@ -5,8 +5,6 @@ package spread
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -14,7 +12,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -26,7 +23,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// share is what a claim takes of one GPU beside what is allocated of it.
+// share is what claims take of one GPU beside what is allocated of it.
 type share struct {
 	index            int
 	allocated, asked gpu.Amount
@@ -51,48 +48,95 @@ type room struct {
 // are needed. It is empty where there is no such room, or none was found with some effort. It looks at the
 // nodes that come after one, and returns after which to begin the next time.
 func (t *teller) room(
-	ctx context.Context, pods []*seeker, needed int, after string,
+	ctx context.Context, pods []scheduling.Pod, needed int, after string,
 ) (rooms []room, next string, err error) {
-	rules, _, err := cache.DeviceTaintRules(ctx, t.Client)
-	if err != nil && !apierrors.IsForbidden(err) {
+	s, err := t.letGo(ctx, pods, after)
+	if err != nil || len(s.Nodes) == 0 {
 		return nil, after, err
 	}
-	left, looked, effort := slices.Clone(pods), 0, scheduling.NewEffort(effortMost)
-	needed, next = min(needed, len(pods)), after
-	for _, name := range t.namesAfter(after) {
-		node := t.node(name)
-		here := openTo(ctx, node, left)
-		if len(here) == 0 {
+	placed, err := t.Engine.Place(ctx, s, pods)
+	if err != nil {
+		return nil, after, err
+	}
+	asked := map[device]gpu.Amount{}
+	for i, p := range placed {
+		if p.Node == "" {
 			continue
 		}
-		if looked++; looked > nodesMost {
-			break
+		needed--
+		for _, allocation := range p.Allocations {
+			add(asked, allocation.Devices.Results)
 		}
-		next = name
-		fit, found, err := t.most(ctx, node, here, rules, effort)
-		if err != nil {
-			return nil, next, err
-		}
-		if fit > 0 {
-			rooms = append(rooms, room{name, found, here[0].claims[0].UID})
-			left = slices.DeleteFunc(left, func(s *seeker) bool { return slices.Contains(here[:fit], s) })
-			needed -= fit
-		}
-		if len(left) == 0 {
-			break
+		if !slices.ContainsFunc(rooms, func(r room) bool { return r.node == p.Node }) {
+			waits := slices.IndexFunc(pods[i].Claims, isWaiting)
+			rooms = append(rooms, room{node: p.Node, claim: pods[i].Claims[waits].UID})
 		}
 	}
 	if needed > 0 {
-		return nil, next, nil
+		return nil, s.Nodes[len(s.Nodes)-1].Name, nil
+	}
+	allocated := allocatedOf(s.Claims)
+	for i := range rooms {
+		r := &rooms[i]
+		for _, d := range slices.SortedFunc(maps.Keys(asked), func(a, b device) int { return cmp.Compare(a.name, b.name) }) {
+			indices, _, err := devices.ParseDeviceName(d.name)
+			if err == nil && len(indices) == 1 && d.pool == v1alpha1.PoolName(r.node) {
+				r.shares = append(r.shares, share{indices[0], allocated[d], asked[d]})
+			}
+		}
 	}
 	return rooms, rooms[len(rooms)-1].node, nil
 }
 
-// openTo are those of the pods that the node takes; nil takes none.
-func openTo(ctx context.Context, node *corev1.Node, pods []*seeker) []*seeker {
-	return slices.DeleteFunc(slices.Clone(pods), func(s *seeker) bool {
-		return node == nil || scheduling.ClosedTo(ctx, node, s.pod, s.may).By != scheduling.Open
-	})
+func isWaiting(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil }
+
+// letGo is the cluster of the nodes that spread shares and take one of the pods, with nothing held back: some of those
+// that come after one, and on each the devices first of which the least is allocated.
+func (t *teller) letGo(ctx context.Context, pods []scheduling.Pod, after string) (scheduling.Snapshot, error) {
+	s := scheduling.Snapshot{Classes: t.classes.List()}
+	rules, _, err := cache.DeviceTaintRules(ctx, t.Client)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return s, err
+	}
+	may := make([]scheduling.Where, len(pods))
+	for i, p := range pods {
+		if may[i], err = scheduling.Possible(p.Pod, p.Claims); err != nil {
+			return s, err
+		}
+	}
+	takesOne := func(node *corev1.Node) bool {
+		for i, p := range pods {
+			if scheduling.ClosedTo(ctx, node, p.Pod, may[i]).By == scheduling.Open {
+				return true
+			}
+		}
+		return false
+	}
+	for _, name := range t.namesAfter(after) {
+		node, exists := t.nodes.Get(name)
+		newest, whole := view.Newest(name, t.slices.OnNode(name))
+		if !exists || !whole || !takesOne(node.Node()) {
+			continue
+		}
+		offered, err := view.ForAllocator(name, newest)
+		if err != nil {
+			return s, err
+		}
+		s.Nodes, s.Slices = append(s.Nodes, node.Node()), append(s.Slices, offered...)
+		s.Claims = append(s.Claims, t.claims.OnNode(name)...)
+		if len(s.Nodes) == nodesMost {
+			break
+		}
+	}
+	allocated := allocatedOf(s.Claims)
+	for _, slice := range s.Slices {
+		slices.SortStableFunc(slice.Spec.Devices, func(a, b resourceapi.Device) int {
+			of := func(d resourceapi.Device) int64 { return allocated[device{slice.Spec.Pool.Name, d.Name}].Units }
+			return cmp.Compare(of(a), of(b))
+		})
+	}
+	s.Slices = scheduling.WithRules(s.Slices, rules)
+	return s, nil
 }
 
 // namesAfter are the nodes whose shares are spread, those first that come after a name. Those on which
@@ -116,109 +160,24 @@ func (t *teller) namesAfter(name string) []string {
 	return slices.Concat(calm, busy)
 }
 
-// most is for how many of the pods, those first that come first, the node has room, and what
-// these take of its GPUs.
-func (t *teller) most(
-	ctx context.Context, node *corev1.Node, pods []*seeker, rules []*resourceapi.DeviceTaintRule,
-	effort *scheduling.Effort,
-) (fit int, found []share, err error) {
-	// All of them first: most gangs fit, or are of one.
-	for low, high, n := 0, len(pods), len(pods); n > low; n = (low + high + 1) / 2 {
-		var claims []*resourceapi.ResourceClaim
-		for _, s := range pods[:n] {
-			claims = append(claims, s.claims...)
-		}
-		shares, err := t.fits(ctx, node, claims, rules, effort)
-		if err != nil {
-			return 0, nil, err
-		}
-		if len(shares) == 0 {
-			high = n - 1
-			continue
-		}
-		low, fit, found = n, n, shares
+// device is one of a node's pool.
+type device struct{ pool, name string }
+
+func allocatedOf(claims []*resourceapi.ResourceClaim) map[device]gpu.Amount {
+	sum := map[device]gpu.Amount{}
+	for _, claim := range claims {
+		add(sum, claim.Status.Allocation.Devices.Results)
 	}
-	return fit, found, nil
+	return sum
 }
 
-func (t *teller) node(name string) *corev1.Node {
-	node, exists := t.nodes.Get(name)
-	if !exists {
-		return nil
-	}
-	return node.Node()
-}
-
-// fits says what claims take of the node's GPUs if nothing is held back, of those first of
-// which the least is allocated; nothing if they do not fit.
-func (t *teller) fits(
-	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, rules []*resourceapi.DeviceTaintRule,
-	effort *scheduling.Effort,
-) ([]share, error) {
-	newest, whole := view.Newest(node.Name, t.slices.OnNode(node.Name))
-	if !whole {
-		return nil, nil
-	}
-	allocated := map[string]gpu.Amount{}
-	others := t.claims.OnNode(node.Name)
-	for _, claim := range others {
-		add(allocated, claim.Status.Allocation.Devices.Results)
-	}
-	offered, err := slicesOf(node.Name, newest, allocated)
-	if err != nil {
-		return nil, err
-	}
-	allocator, err := t.Engine.Allocator(ctx, scheduling.Snapshot{Slices: scheduling.WithRules(offered, rules),
-		Claims: others, Classes: t.classes.List()}, nil)
-	if err != nil {
-		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
-	}
-	found, _, err := allocator.Fit(ctx, node, claims, effort)
-	switch {
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case errors.Is(err, scheduling.ErrUnsearched):
-		klog.FromContext(ctx).Info("Room for a pod on a node that spreads shares was not searched to the end", "node",
-			node.Name, "claim", klog.KObj(claims[0]), "reason", err)
-		return nil, nil
-	case err != nil:
-		// A claim that nobody can allocate is for the scheduler to tell of.
-		return nil, nil
-	}
-	asked := map[string]gpu.Amount{}
-	for _, allocation := range found {
-		add(asked, allocation.Devices.Results)
-	}
-	var shares []share
-	for _, device := range slices.Sorted(maps.Keys(asked)) {
-		if indices, _, err := devices.ParseDeviceName(device); err == nil && len(indices) == 1 {
-			shares = append(shares, share{indices[0], allocated[device], asked[device]})
-		}
-	}
-	return shares, nil
-}
-
-// add adds up the shares that were allocated, by device.
-func add(sum map[string]gpu.Amount, results []resourceapi.DeviceRequestAllocationResult) {
+// add adds up the shares that were allocated.
+func add(sum map[device]gpu.Amount, results []resourceapi.DeviceRequestAllocationResult) {
 	for _, r := range results {
 		if r.Driver != v1alpha1.DriverName || r.ShareID == nil || ptr.Deref(r.AdminAccess, false) {
 			continue
 		}
-		memory, had := r.ConsumedCapacity[v1alpha1.CapMemory], sum[r.Device]
-		sum[r.Device] = gpu.Amount{Units: had.Units + memory.Value()/devices.GiB, Shares: had.Shares + 1}
+		d, memory := device{r.Pool, r.Device}, r.ConsumedCapacity[v1alpha1.CapMemory]
+		sum[d] = gpu.Amount{Units: sum[d].Units + memory.Value()/devices.GiB, Shares: sum[d].Shares + 1}
 	}
-}
-
-// slicesOf are a pool's slices as the allocator wants them, with nothing held back, the
-// devices first of which the least is allocated.
-func slicesOf(
-	node string, pool []*view.Slice, allocated map[string]gpu.Amount,
-) ([]*resourceapi.ResourceSlice, error) {
-	out, err := view.ForAllocator(node, pool)
-	for _, s := range out {
-		slices.SortStableFunc(s.Spec.Devices, func(a, b resourceapi.Device) int {
-			return cmp.Compare(allocated[a.Name].Units, allocated[b.Name].Units)
-		})
-	}
-	return out, err
 }

@@ -51,11 +51,6 @@ const (
 	alikeFor = 10 * time.Second
 	// nodesMost is how many nodes are looked at for a pod at one time: the next look goes on with others.
 	nodesMost = 50
-	// effortMost is the effort, in nodes, to look for room for a pod at one time: the allocator's
-	// search is exhaustive, and one pod's claims must not keep all others waiting.
-	effortMost = 20
-	// compiledMost is how many compiled CEL expressions are kept.
-	compiledMost = 100
 )
 
 // rarer is when a pod is looked at again after so many looks in a row that did not help it, retold
@@ -72,7 +67,7 @@ type Config struct {
 	Client Client
 	Nodes  typedcorev1.NodeInterface
 	Clock  clock.PassiveClock
-	// Engine allocates; nil is the scheduler's own.
+	// Engine finds where pods fit.
 	Engine *scheduling.Engine
 }
 
@@ -82,10 +77,11 @@ type Client interface {
 	typedresourcev1.DeviceTaintRulesGetter
 }
 
-// waiter is a pod that waits, and what the scheduler last said of it.
+// waiter is a pod that waits, or the pods of a gang that do.
 type waiter struct {
+	// first is the first of them that was seen, since is when it was.
+	first types.UID
 	since time.Time
-	said  string
 	// told is how often a node was told of it, missed how often in a row none had room.
 	told, missed int
 	// after is the node after which the next look begins. One that was told may lack for it what is not
@@ -106,11 +102,11 @@ type teller struct {
 	mu sync.Mutex
 	// changed is when a node last offered something else.
 	changed map[string]time.Time
-	waiters map[types.UID]*waiter
 
-	// none are the kinds of pods that are taken to find no room: a crowd of them is one search. It
-	// is the reconciler's.
-	none map[string]none
+	// waiters, by key, and none, the kinds of pods that are taken to find no room, are the reconciler's: a crowd of a
+	// kind is one search.
+	waiters map[string]*waiter
+	none    map[string]none
 }
 
 // none is until when pods of a kind are taken to find no room, and the node after which the next
@@ -125,45 +121,24 @@ func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
 	t := &teller{
 		Config: cfg, pods: c.UnscheduledPods(), gangs: c.PodsOfGangs(), slices: c.Slices(), claims: c.Claims(),
-		classes: c.Classes(), nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{},
+		classes: c.Classes(), nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[string]*waiter{},
 		none: map[string]none{},
 	}
-	if t.Engine == nil {
-		t.Engine = scheduling.NewEngine(compiledMost)
-	}
 	t.work = manager.NewController("spread", t.reconcile)
-	t.pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Gone: t.forget})
+	t.pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Changed: func(before, after *corev1.Pod) {
+		was, waited := podstate.Unschedulable(before)
+		if said, _ := podstate.Unschedulable(after); said != was || !waited {
+			t.sawPod(after)
+		}
+	}})
 	t.slices.On(cache.Handler[*view.Slice]{Seen: t.sawSlice, Gone: t.forgetSlice})
 	return t.work
 }
 
 func (t *teller) sawPod(pod *corev1.Pod) {
-	if len(pod.Spec.ResourceClaims) == 0 {
-		return
-	}
-	said, waits := podstate.Unschedulable(pod)
-	if !waits {
-		t.forget(pod)
-		return
-	}
-	t.mu.Lock()
-	w := t.waiters[pod.UID]
-	if w == nil {
-		w = &waiter{since: t.Clock.Now()}
-		t.waiters[pod.UID] = w
-	}
-	changed := w.said != said
-	w.said = said
-	t.mu.Unlock()
-	if changed {
+	if _, waits := podstate.Unschedulable(pod); waits && len(pod.Spec.ResourceClaims) > 0 {
 		t.work.Enqueue(keyOf(pod))
 	}
-}
-
-func (t *teller) forget(pod *corev1.Pod) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.waiters, pod.UID)
 }
 
 func (t *teller) sawSlice(slice *view.Slice) {
@@ -196,17 +171,18 @@ func (t *teller) forgetUnspread(node string) {
 func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	group := t.together(key)
 	if len(group) == 0 {
+		delete(t.waiters, key)
 		return 0, nil
 	}
-	pod := group[0]
-	said, waits := podstate.Unschedulable(pod)
+	pod, w := group[0], t.waiters[key]
+	if w == nil || !slices.ContainsFunc(group, func(pod *corev1.Pod) bool { return pod.UID == w.first }) {
+		w = &waiter{first: pod.UID, since: t.Clock.Now()}
+		t.waiters[key] = w
+	}
+	said, _ := podstate.Unschedulable(pod)
 	t.mu.Lock()
-	w := t.waiters[pod.UID]
 	spread := len(t.changed) > 0
 	t.mu.Unlock()
-	if !waits || w == nil {
-		return 0, nil
-	}
 	if !spread || !forDevices(pod, said) {
 		return seldom, nil
 	}
@@ -249,7 +225,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	return retold.After(w.told), nil
 }
 
-// forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not
+// forDevices reports whether a pod may wait for GPUs. What the scheduler says of a gang does not
 // always tell.
 func forDevices(pod *corev1.Pod, said string) bool {
 	return strings.Contains(said, podstate.NoDevices) || groupOf(pod) != "" && !strings.Contains(said, "Insufficient ")
@@ -301,31 +277,22 @@ func (t *teller) tellOf(ctx context.Context, w *waiter, r room) (time.Duration, 
 // kindOf is the same for pods that go to the same nodes with claims of the same templates, and of which
 // as many are needed at once; empty where claims are a pod's own.
 func kindOf(group []*corev1.Pod, needed int) string {
-	var kinds []string
+	kinds := []string{strconv.Itoa(needed), group[0].Namespace}
 	for _, pod := range group {
-		kind := kindOfOne(pod)
-		if kind == "" {
+		where, err := scheduling.Question(pod, nil)
+		if err != nil {
 			return ""
+		}
+		kind := string(where[:])
+		for _, c := range pod.Spec.ResourceClaims {
+			if c.ResourceClaimTemplateName == nil {
+				return ""
+			}
+			kind += "/" + *c.ResourceClaimTemplateName
 		}
 		kinds = append(kinds, kind)
 	}
-	return strconv.Itoa(needed) + strings.Join(slices.Compact(kinds), " ")
-}
-
-func kindOfOne(pod *corev1.Pod) string {
-	kind := pod.Namespace
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.ResourceClaimTemplateName == nil {
-			return ""
-		}
-		kind += "/" + *c.ResourceClaimTemplateName
-	}
-	where, err := json.Marshal(corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
-		Tolerations: pod.Spec.Tolerations})
-	if err != nil {
-		return ""
-	}
-	return kind + string(where)
+	return strings.Join(slices.Compact(kinds), " ")
 }
 
 func (t *teller) noneFor(alike, after string) {

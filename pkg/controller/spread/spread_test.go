@@ -168,7 +168,7 @@ func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.R
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"kind": "gpu"}}}
-		s := &site{T: t, client: fake.NewClientset(node, slice)}
+		s := &site{T: t, client: fake.NewClientset(node, slice), engine: scheduling.NewEngine(100)}
 		for _, option := range options {
 			option(s)
 		}

@@ -36,20 +36,16 @@ func keyOf(pod *corev1.Pod) string {
 // together are the pods that the scheduler places together or not at all: those of a gang that
 // wait, in the order of their names, or the one that the key names.
 func (t *teller) together(key string) []*corev1.Pod {
-	parts := strings.Split(key, "/")
-	if len(parts) < 3 {
-		pod, exists := t.pods.Get(key)
-		if !exists {
-			return nil
-		}
-		return []*corev1.Pod{pod}
-	}
 	var pods []*corev1.Pod
-	for _, pod := range t.pods.Gang(toolscache.NewObjectName(parts[0], parts[2])) {
-		if _, waits := podstate.Unschedulable(pod); waits {
-			pods = append(pods, pod)
-		}
+	if parts := strings.Split(key, "/"); len(parts) == 3 {
+		pods = slices.Clone(t.pods.Gang(toolscache.NewObjectName(parts[0], parts[2])))
+	} else if pod, exists := t.pods.Get(key); exists {
+		pods = append(pods, pod)
 	}
+	pods = slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
+		_, waits := podstate.Unschedulable(pod)
+		return !waits
+	})
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return pods[:min(len(pods), gangMost)]
 }
@@ -77,25 +73,13 @@ func groupOf(pod *corev1.Pod) string {
 	return gang.Name
 }
 
-// seeker is a pod that wants room, its claims for GPUs that are not allocated, and where it can be:
-// where it wants to, and where others of its claims have devices.
-type seeker struct {
-	pod    *corev1.Pod
-	claims []*resourceapi.ResourceClaim
-	may    scheduling.Where
-}
-
-// seekers are those of the pods that have claims for GPUs that are not allocated; none where a claim
+// seekers are those of the pods that have claims for GPUs that are not allocated, and their claims; none where a claim
 // is not there yet.
-func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]*seeker, error) {
-	var all []*seeker
+func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]scheduling.Pod, error) {
+	var all []scheduling.Pod
 	for _, pod := range pods {
 		claims, made, err := podstate.Claims(ctx, t.Client, pod)
 		if err != nil || !made {
-			return nil, err
-		}
-		may, err := scheduling.Possible(pod, claims)
-		if err != nil {
 			return nil, err
 		}
 		// Of CPUs, and devices of other drivers, only the scheduler knows how many are free.
@@ -106,16 +90,16 @@ func (t *teller) seekers(ctx context.Context, pods []*corev1.Pod) ([]*seeker, er
 			legacy.PruneConstraints(spec)
 		}
 		claims = slices.DeleteFunc(claims, func(c *resourceapi.ResourceClaim) bool {
-			return c.Status.Allocation != nil || len(c.Spec.Devices.Requests) == 0
+			return isWaiting(c) && len(c.Spec.Devices.Requests) == 0
 		})
-		if len(claims) > 0 {
-			all = append(all, &seeker{pod, claims, may})
+		if slices.ContainsFunc(claims, isWaiting) {
+			all = append(all, scheduling.Pod{Pod: pod, Claims: claims})
 		}
 	}
 	return all, nil
 }
 
-// ofOthers says whether no alternative of a request is for devices of this driver.
+// ofOthers reports whether no alternative of a request is for devices of this driver.
 func (t *teller) ofOthers(r resourceapi.DeviceRequest) bool {
 	return !slices.ContainsFunc(scheduling.Served(&r), func(r scheduling.Request) bool {
 		class, _ := t.classes.Get(r.Class)

@@ -69,6 +69,7 @@ const gangMost = 200
 // gangOf says of the group of a pod that waits, which is known, whether it fits as a whole.
 func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *resourceapi.DeviceClass) (*Gang, error) {
 	g := &Gang{Name: in.Group.Name, Needed: in.Group.Least}
+	in.Nodes = in.ByName()
 	members := slices.SortedFunc(slices.Values(in.Group.Members), func(a, b Member) int {
 		return cmp.Or(cmp.Compare(len(a.Pod.Name), len(b.Pod.Name)), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
