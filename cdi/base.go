@@ -245,7 +245,7 @@ func (b *Base) GPU(uuid string) (specs.ContainerEdits, error) {
 	return c.edits, c.err
 }
 
-// Check says whether a container with that GPU could start now: whether every
+// Check reports whether a container with that GPU could start now: whether every
 // device node of the common edits and of the GPU is there. It costs one stat
 // per node. An error names the nodes and what the user can do.
 func (b *Base) Check(uuid string) error {

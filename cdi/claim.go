@@ -132,7 +132,7 @@ func validateEdits(e *specs.ContainerEdits) error {
 	return (&cdi.ContainerEdits{ContainerEdits: e}).Validate()
 }
 
-// Exists says whether a spec is there.
+// Exists reports whether a spec is there.
 func (d Dir) Exists(name string) (bool, error) {
 	_, err := os.Stat(d.path(name))
 	if errors.Is(err, os.ErrNotExist) {

@@ -94,7 +94,7 @@ type sliceRequest struct {
 	operation, driver string
 }
 
-// holdsFor says whether a match condition about who asks holds for a user, of no group, who makes something.
+// holdsFor reports whether a match condition about who asks holds for a user, of no group, who makes something.
 func holdsFor(t *testing.T, condition, user string) bool {
 	t.Helper()
 	return holds(t, condition, sliceRequest{user: user, operation: "CREATE", driver: "gpu.aliyun.com"})

@@ -44,7 +44,7 @@ var (
 	wrongs   = regexp.MustCompile(`(?m)^  but: .*$`)
 )
 
-// colors says whether what is printed as text has colours.
+// colors reports whether what is printed as text has colours.
 func (o *options) colors() (bool, error) {
 	switch o.color {
 	case always:

@@ -143,7 +143,7 @@ func TestTenantsDoNotReachTheTerminalByABundle(t *testing.T) {
 	}
 }
 
-// acts says whether a terminal does anything with a character but show it.
+// acts reports whether a terminal does anything with a character but show it.
 func acts(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r))
 }

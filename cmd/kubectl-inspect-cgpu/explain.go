@@ -163,7 +163,7 @@ func objects(ctx context.Context, reader cluster.Reader) ([]string, error) {
 	return names, nil
 }
 
-// usesDevices says whether a pod may wait for devices, or have some.
+// usesDevices reports whether a pod may wait for devices, or have some.
 func usesDevices(pod *corev1.Pod) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil ||
 		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
@@ -176,7 +176,7 @@ func usesDevices(pod *corev1.Pod) bool {
 		})
 }
 
-// ownedByPod says whether a claim was made for one pod, which is easier to ask about.
+// ownedByPod reports whether a claim was made for one pod, which is easier to ask about.
 func ownedByPod(claim *resourceapi.ResourceClaim) bool {
 	return slices.ContainsFunc(claim.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" })
 }

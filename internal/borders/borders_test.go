@@ -92,7 +92,7 @@ var listed = sync.OnceValues(func() ([]pkg, error) {
 
 func short(path string) string { return strings.TrimPrefix(path, module+"/") }
 
-// below says whether the path is one of these packages or below one of them.
+// below reports whether the path is one of these packages or below one of them.
 func below(path string, packages ...string) bool {
 	return slices.ContainsFunc(packages, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
 }
@@ -273,7 +273,7 @@ func arrows(all []pkg) []string {
 	return out
 }
 
-// shown says whether the picture shows a room: programs, names, helpers of tests and
+// shown reports whether the picture shows a room: programs, names, helpers of tests and
 // what has to do with text and files only are left out.
 func shown(room string) bool {
 	return !below(room, "cmd", "internal", "pkg/apis", "pkg/text", "pkg/report", "pkg/atomicfile")

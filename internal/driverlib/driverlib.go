@@ -68,7 +68,7 @@ func Resolve(root, path string) string {
 	return resolved
 }
 
-// hasDriver says whether the driver's libraries for programs of 64 bits are in the directory.
+// hasDriver reports whether the driver's libraries for programs of 64 bits are in the directory.
 func hasDriver(dir string) bool {
 	library, err := elf.Open(filepath.Join(dir, NVML))
 	if err != nil {

@@ -11,7 +11,7 @@ type Teller struct {
 	last map[string]string
 }
 
-// Is says whether there is something to say about a thing that was not said last. Nothing to say is the empty
+// Is reports whether there is something to say about a thing that was not said last. Nothing to say is the empty
 // message; after that the same is news again.
 func (t *Teller) Is(about, message string) bool {
 	t.mu.Lock()

@@ -80,7 +80,7 @@ func lock(temp string, perm fs.FileMode) (unlock func(), err error) {
 		lockTries*lockPause, temp)
 }
 
-// isAt says whether a file is the one that is at a path now: another writer may have given
+// isAt reports whether a file is the one that is at a path now: another writer may have given
 // it its name, or removed it.
 func isAt(f *os.File, path string) bool {
 	here, err := f.Stat()

@@ -71,7 +71,7 @@ func extendedUses(pod *corev1.Pod, container string) []Use {
 	return out
 }
 
-// UsesRequest says whether the container uses the request of the claim, which may be
+// UsesRequest reports whether the container uses the request of the claim, which may be
 // named as "request/subrequest".
 func (c PodContainer) UsesRequest(claimName, request string) bool {
 	return slices.ContainsFunc(c.Uses, func(u Use) bool {
@@ -146,7 +146,7 @@ func Join(grants []Grant, claimName string, containers []PodContainer) {
 // GPUs of a container, and their order.
 const cudaDevicesEnv = "CUDA_VISIBLE_DEVICES"
 
-// LeavesOrder says whether the order in which the pod's containers see their
+// LeavesOrder reports whether the order in which the pod's containers see their
 // GPUs can be set by this claim: none of those that use it sets
 // CUDA_VISIBLE_DEVICES itself. others lists the claims that such a container
 // uses beside it: if one of them brings GPUs too, an order that names the

@@ -157,7 +157,7 @@ func gpuOf(machine *gpu.Machine, device string, m mode.Mode, index int) (GPU, er
 	return GPU{Index: g.Index, UUID: g.UUID, Model: g.Model, MemoryMiB: g.MemoryMiB, ReservedMiB: g.ReservedMiB}, nil
 }
 
-// BringsGPUs says whether the claim was allocated devices of this driver.
+// BringsGPUs reports whether the claim was allocated devices of this driver.
 func BringsGPUs(c *resourceapi.ResourceClaim) bool {
 	if c.Status.Allocation == nil {
 		return false

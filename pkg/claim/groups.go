@@ -4,12 +4,12 @@ package claim
 
 import "slices"
 
-// SameResult says whether both grants are of the same allocation result.
+// SameResult reports whether both grants are of the same allocation result.
 func (g Grant) SameResult(other Grant) bool {
 	return g.Request == other.Request && g.Pool == other.Pool && g.Device == other.Device && g.ShareID == other.ShareID
 }
 
-// SameContainer says whether both grants of a claim are for the same container and mean
+// SameContainer reports whether both grants of a claim are for the same container and mean
 // the same there: they are of one request, or their requests' configuration names the
 // same container, and they are of one mode, and both or neither an administrator's.
 func (g Grant) SameContainer(other Grant) bool {

@@ -41,7 +41,7 @@ func ParseLimitsOffBy(s string) (LimitsOffBy, error) {
 	}
 }
 
-// Anyone says whether whoever writes a pod or a claim can switch its limits off.
+// Anyone reports whether whoever writes a pod or a claim can switch its limits off.
 func (l LimitsOffBy) Anyone() bool { return l == "" || l == LimitsOffByClaims }
 
 // SwitchOff switches off the grants' limits where the claim's configuration, or a container that uses them, says so and
@@ -84,7 +84,7 @@ func (l LimitsOffBy) keepLimits(
 	return kept, nil
 }
 
-// offByClass says whether the DeviceClass of a grant's request switches its limits off, and
+// offByClass reports whether the DeviceClass of a grant's request switches its limits off, and
 // may. What the claim itself says wins over its class, where it limits.
 func (l LimitsOffBy) offByClass(c *resourceapi.ResourceClaim, g Grant) (bool, error) {
 	if l != LimitsOffByClasses || !g.Config.IsolationDisabled() {
@@ -103,7 +103,7 @@ func (l LimitsOffBy) offByClass(c *resourceapi.ResourceClaim, g Grant) (bool, er
 	return config.IsolationDisabled(), nil
 }
 
-// switchesLimitsOff says whether the container switches its limits off, by setting CGPU_DISABLE to
+// switchesLimitsOff reports whether the container switches its limits off, by setting CGPU_DISABLE to
 // "true" or "1".
 func (c PodContainer) switchesLimitsOff() bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {

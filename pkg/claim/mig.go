@@ -30,7 +30,7 @@ func (i Instance) PlaceOf() gpu.Place {
 	return gpu.Place{ProfileID: i.ProfileID, Start: i.Start, Size: i.Size}
 }
 
-// Unmade says whether the GPU is a MIG instance that is still to be made.
+// Unmade reports whether the GPU is a MIG instance that is still to be made.
 func (c GPU) Unmade() bool { return c.MIG != nil && c.MIG.Made && c.UUID == "" }
 
 // Key identifies the GPU among those of the node, also while it has no UUID yet.

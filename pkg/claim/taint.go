@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
-// ToleratesSwitch says whether the claim may have been allocated from the pool although
+// ToleratesSwitch reports whether the claim may have been allocated from the pool although
 // its devices were closed to new claims, since the node waits to change its mode: all
 // that it holds there tolerates that. Where anything does not, it was allocated before.
 // MIG instances tell nothing of it: they are never closed for that.

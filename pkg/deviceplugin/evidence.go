@@ -21,7 +21,7 @@ func NativeResources() []corev1.ResourceName {
 	return []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared"}
 }
 
-// Native says whether NVIDIA's device plugin serves GPUs, or MIG instances, as the resource. With its
+// Native reports whether NVIDIA's device plugin serves GPUs, or MIG instances, as the resource. With its
 // strategy "mixed" each profile has a resource of its own, and which there are nobody can list.
 func Native(name corev1.ResourceName) bool {
 	return slices.Contains(NativeResources(), name) || strings.HasPrefix(string(name), v1alpha1.MIGResourcePrefix)
@@ -32,7 +32,7 @@ func Resources() []corev1.ResourceName {
 	return append(NativeResources(), ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs)
 }
 
-// OfPlugin says whether a device plugin serves GPUs, parts of them or MIG instances as the resource.
+// OfPlugin reports whether a device plugin serves GPUs, parts of them or MIG instances as the resource.
 func OfPlugin(name corev1.ResourceName) bool {
 	return Native(name) || slices.Contains(Resources(), name)
 }
@@ -74,7 +74,7 @@ type Node struct {
 	Observed Observations
 }
 
-// Started says whether a container of the pod has ever been started.
+// Started reports whether a container of the pod has ever been started.
 func Started(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning ||
 		slices.ContainsFunc(pod.Status.ContainerStatuses, everStarted) ||
@@ -86,7 +86,7 @@ func everStarted(s corev1.ContainerStatus) bool {
 		s.RestartCount > 0
 }
 
-// possible says whether a device plugin may have given the pod what the kubelet does
+// possible reports whether a device plugin may have given the pod what the kubelet does
 // not tell.
 func (n Node) possible(pod *corev1.Pod) bool {
 	return Started(pod) && (n.Left.IsZero() || pod.Status.StartTime == nil || !pod.Status.StartTime.After(n.Left))
@@ -106,7 +106,7 @@ func containerOf(pod *corev1.Pod, c corev1.Container) Container {
 	return Container{Namespace: pod.Namespace, Pod: pod.Name, Name: c.Name}
 }
 
-// given says whether a container that asks for one of the resources was given devices
+// given reports whether a container that asks for one of the resources was given devices
 // of it, or may have been.
 func (r *reader) given(names ...corev1.ResourceName) bool {
 	return slices.ContainsFunc(r.pod.Spec.Containers, func(c corev1.Container) bool {

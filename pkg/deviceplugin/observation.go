@@ -61,7 +61,7 @@ func (s Observations) Observe(pod *corev1.Pod, now time.Time) {
 	s[pod.UID] = seen
 }
 
-// NeedKubelet says whether the kubelet may have something to tell of the pod that is not known
+// NeedKubelet reports whether the kubelet may have something to tell of the pod that is not known
 // yet, if it is not asked before that time.
 func (s Observations) NeedKubelet(pod *corev1.Pod) (need bool, notBefore time.Time) {
 	seen := s[pod.UID]
@@ -110,7 +110,7 @@ func devicesOf(pod *corev1.Pod, kubelet Kubelet) (devices map[string]Devices, gi
 	return devices, given && (!waits || Started(pod))
 }
 
-// asks says whether the container has a limit that only a device plugin can serve.
+// asks reports whether the container has a limit that only a device plugin can serve.
 func asks(pod *corev1.Pod, c corev1.Container) bool {
 	return native(pod, c) > 0 || asksScheduler(c)
 }

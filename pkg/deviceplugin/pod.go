@@ -15,9 +15,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// Holds says whether a pod may hold GPUs without a claim: it is bound to a node and has
+// Holds reports whether a pod may hold GPUs without a claim: it is bound to a node and has
 // not ended, and a container has a limit that only a device plugin can have served.
-// Whoever writes pods can write such a one; Read says whether it holds any.
+// Whoever writes pods can write such a one; Read reports whether it holds any.
 func Holds(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName == "" || Ended(pod) {
 		return false
@@ -101,7 +101,7 @@ type reader struct {
 	node Node
 	// observed is what the pod was first seen with.
 	observed Observation
-	// possible says whether it may have what the kubelet does not tell.
+	// possible reports whether it may have what the kubelet does not tell.
 	possible bool
 	amounts  map[int]Taken // by the GPU's index
 	unknown  []Unknown
@@ -322,7 +322,7 @@ func (r *reader) nativeGPUs() ([]int, error) {
 	return slices.Compact(indices), nil
 }
 
-// isInit says whether c is an init container of the pod that ends before the others
+// isInit reports whether c is an init container of the pod that ends before the others
 // begin.
 func isInit(pod *corev1.Pod, c corev1.Container) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(init corev1.Container) bool {

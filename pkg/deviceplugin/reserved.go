@@ -76,7 +76,7 @@ type GPU struct {
 	Driver string
 }
 
-// Closes says whether nothing of the GPU may be handed out in this mode of its
+// Closes reports whether nothing of the GPU may be handed out in this mode of its
 // node. Somebody holds all of it; or the mode hands out GPUs as a whole; or whoever
 // holds a share is held to it in another way than the mode's claims: as among claims,
 // those that were promised compute and those that were not do not share a GPU.
@@ -106,7 +106,7 @@ type Reserved struct {
 // known which GPU it has counts in full on every GPU.
 func (t Reserved) GPU(uuid string) GPU { return t.gpus[uuid] }
 
-// IsEmpty says whether nothing is taken of any GPU, as far as that is known.
+// IsEmpty reports whether nothing is taken of any GPU, as far as that is known.
 func (t Reserved) IsEmpty() bool { return len(t.Pods) == 0 && len(t.gpus) == 0 }
 
 // Of returns what is taken of the node's GPUs. pods are those that are bound to it,
@@ -198,7 +198,7 @@ func (c GPU) Left(units, shares int64) gpu.Amount {
 	return gpu.Amount{Units: max(0, units-c.Units), Cores: max(0, wholeCores-c.Cores), Shares: max(0, shares-c.Shares)}
 }
 
-// Ended says whether all containers of the pod have ended for good.
+// Ended reports whether all containers of the pod have ended for good.
 func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

@@ -68,7 +68,7 @@ type Options struct {
 	MIG MIGOptions
 }
 
-// IsFull says whether no share in the mode, however small, fits into what is left of a GPU.
+// IsFull reports whether no share in the mode, however small, fits into what is left of a GPU.
 func IsFull(left gpu.Amount, m mode.Mode) bool {
 	return left.Units < 1 || left.Shares < 1 || m.CountsCores() && left.Cores < coresStep
 }
@@ -89,7 +89,7 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	return withInstances(m, o, devices, nil)
 }
 
-// Serves says whether the GPU can be offered in the mode. One without memory of its
+// Serves reports whether the GPU can be offered in the mode. One without memory of its
 // own is handed out as a whole only: its share of the host's cannot be told, let
 // alone limited.
 func Serves(m mode.Mode, g gpu.GPU) bool { return !m.Shared() || !g.HostMemory }

@@ -153,7 +153,7 @@ func gpuOf(m *gpu.Machine, index int) (gpu.GPU, bool) {
 	return m.GPUs[at], true
 }
 
-// made says whether this driver makes, or has made, the instance.
+// made reports whether this driver makes, or has made, the instance.
 func (o MIGOptions) made(p gpu.Partitioned, i gpu.Instance) bool {
 	return o.Made[p.UUID][InstanceName(p.Index, i.Profile, i.Start)]
 }

@@ -57,7 +57,7 @@ func ParseDeviceName(name string) (indices []int, m mode.Mode, err error) {
 	return []int{index}, m, nil
 }
 
-// hasDevices says whether devices are published in the mode.
+// hasDevices reports whether devices are published in the mode.
 func hasDevices(m mode.Mode) bool {
 	return m == mode.Exclusive || m == mode.Topology || m == mode.Monitor || m.Shared()
 }

@@ -129,7 +129,7 @@ func enginesLeft(p gpu.Partitioned, others []gpu.Instance) map[string]int {
 	return left
 }
 
-// within says whether there are as many engines left as an instance needs.
+// within reports whether there are as many engines left as an instance needs.
 func within(needed, left map[string]int) bool {
 	for name, n := range needed {
 		if n > left[name] {

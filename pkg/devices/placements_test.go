@@ -264,7 +264,7 @@ func sizeOf(profiles []string) int {
 	return n
 }
 
-// placeable says whether there is any way to have them all at once.
+// placeable reports whether there is any way to have them all at once.
 func placeable(pool []resourceapi.Device, counters map[string]int64, profiles []string) bool {
 	if len(profiles) == 0 {
 		return true

@@ -278,8 +278,8 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 	}
 }
 
-// overlap says whether a claim asks for several devices of a class whose devices can be of the same GPUs, so that each
-// may stand in another's way: linked sets, and the modes of a node in mode dynamic.
+// overlap reports whether a claim asks for several devices of a class whose devices can be of the same GPUs, so that
+// each may stand in another's way: linked sets, and the modes of a node in mode dynamic.
 func overlap(c *resourceapi.ResourceClaim) bool {
 	several := func(class string, m resourceapi.DeviceAllocationMode, n int64) bool {
 		return (n > 1 || m == resourceapi.DeviceAllocationModeAll) && (class == topologyClass || class == "gpu.aliyun.com")

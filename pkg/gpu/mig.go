@@ -59,7 +59,7 @@ type Place struct {
 // PlaceOf is the instance's place.
 func (i Instance) PlaceOf() Place { return Place{ProfileID: i.ProfileID, Start: i.Start, Size: i.Size} }
 
-// Overlaps says whether two places have memory slices in common.
+// Overlaps reports whether two places have memory slices in common.
 func (p Place) Overlaps(other Place) bool {
 	return p.Start < other.Start+other.Size && other.Start < p.Start+p.Size
 }

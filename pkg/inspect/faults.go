@@ -86,7 +86,7 @@ func Unread(published []*resourceapi.ResourceSlice, events []corev1.Event) []str
 	return slices.Sorted(maps.Keys(unread))
 }
 
-// WithholdsAll says whether a reason is one for which a node offers no GPUs at all. What is
+// WithholdsAll reports whether a reason is one for which a node offers no GPUs at all. What is
 // told beside it, maybe in the same second, follows from the fault, or is about single GPUs.
 func WithholdsAll(reason string) bool {
 	switch reason {
@@ -98,7 +98,7 @@ func WithholdsAll(reason string) bool {
 	return false
 }
 
-// explainsMore says whether an Event rather than another says why its node offers no GPUs.
+// explainsMore reports whether an Event rather than another says why its node offers no GPUs.
 func explainsMore(event, other *corev1.Event) bool {
 	if a, b := WithholdsAll(event.Reason), WithholdsAll(other.Reason); a != b {
 		return a

@@ -78,7 +78,7 @@ func (n *node) addPlaces() {
 	}
 }
 
-// cutOver says whether somebody has cut an instance where a place is. The driver publishes such a place only while a
+// cutOver reports whether somebody has cut an instance where a place is. The driver publishes such a place only while a
 // claim holds it.
 func (n *node) cutOver(place *Instance) bool {
 	for _, i := range n.instances {

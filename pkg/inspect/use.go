@@ -70,7 +70,7 @@ func (n *node) user(on ClaimOn) *Holder {
 	return found
 }
 
-// hasSome says whether the holder has the GPU, and one of the claims.
+// hasSome reports whether the holder has the GPU, and one of the claims.
 func (h *Holder) hasSome(claims []string, gpu int) bool {
 	return slices.ContainsFunc(h.Shares, func(s Share) bool { return s.GPU == gpu }) &&
 		slices.ContainsFunc(claims, func(claim string) bool { return slices.Contains(h.Claims, claim) })

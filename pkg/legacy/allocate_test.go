@@ -65,7 +65,7 @@ func nodeOf(t *testing.T, gpus int, m mode.Mode, isolation string) *allocatortes
 const mostPerNode = 10 * time.Second
 
 // allocate returns "REQUEST DEVICE MEMORY CORES" of what a template's claim gets, in
-// order; "" if it does not fit. counted says whether a ResourceQuota counts it.
+// order; "" if it does not fit. counted reports whether a ResourceQuota counts it.
 func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool) string {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)

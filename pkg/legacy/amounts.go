@@ -67,7 +67,7 @@ func Pick(list corev1.ResourceList) corev1.ResourceList {
 	return picked
 }
 
-// Equal says whether both lists have the same of each of the resources.
+// Equal reports whether both lists have the same of each of the resources.
 func Equal(a, b corev1.ResourceList) bool {
 	for _, name := range Names() {
 		first, inA := a[name]

@@ -256,7 +256,7 @@ func anyOf(r *resourceapi.DeviceRequest) {
 // had when the policy looked at it. A webhook may have moved the container since.
 const claimCPUs = ClaimName + "-cpus-"
 
-// IsForCPUs says whether the reference of a pod's container to a claim is for CPUs.
+// IsForCPUs reports whether the reference of a pod's container to a claim is for CPUs.
 func IsForCPUs(reference corev1.ResourceClaim) bool {
 	return reference.Name == ClaimName && reference.Request == requestCPUs || strings.HasPrefix(reference.Name, claimCPUs)
 }

@@ -19,7 +19,7 @@ const (
 	cpusMark    = "cpu"
 )
 
-// IsName says whether a template's name is one that Name might make.
+// IsName reports whether a template's name is one that Name might make.
 func IsName(name string) bool { return strings.HasPrefix(name, prefix+".") }
 
 // Name is the name of the request's template: equal requests have equal names,

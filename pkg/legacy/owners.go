@@ -89,7 +89,7 @@ func (o Owners) oursAlone(part string) []corev1.ResourceName {
 	return out
 }
 
-// Others says whether anybody else wrote any of the amounts.
+// Others reports whether anybody else wrote any of the amounts.
 func (o Owners) Others() bool {
 	return slices.ContainsFunc(o.written, func(w written) bool { return isOther(w.manager) })
 }

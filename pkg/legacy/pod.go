@@ -59,12 +59,12 @@ func askedOf(pod *corev1.Pod) []asked {
 	return out
 }
 
-// Asks says whether a pod asks for GPUs by the limits of its containers in the manner of ACK.
+// Asks reports whether a pod asks for GPUs by the limits of its containers in the manner of ACK.
 func Asks(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(askedOf(pod), func(a asked) bool { return a.any() || a.many != "0" })
 }
 
-// OfSystem says whether a namespace is one of those whose pods the policies leave alone.
+// OfSystem reports whether a namespace is one of those whose pods the policies leave alone.
 func OfSystem(namespace string) bool {
 	return namespace == metav1.NamespaceSystem || namespace == metav1.NamespacePublic ||
 		namespace == corev1.NamespaceNodeLease

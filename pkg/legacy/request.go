@@ -123,7 +123,7 @@ func (r Request) validate() error {
 	return nil
 }
 
-// wholeGPUs says whether the request is for GPUs, and not for shares of them.
+// wholeGPUs reports whether the request is for GPUs, and not for shares of them.
 func (r Request) wholeGPUs() bool { return r.Kind == GPUs || r.Kind == NVIDIA }
 
 // nvidiaGPU is the limit of that kind.

@@ -28,7 +28,7 @@ const (
 // hasLinkedClass is for which numbers of GPUs there is a class of linked sets.
 func hasLinkedClass(gpus int64) bool { return gpus == 2 || gpus == 4 || gpus == 8 }
 
-// byGPU says whether each container has a request per GPU. One request for several
+// byGPU reports whether each container has a request per GPU. One request for several
 // GPUs cannot be bound, GPU by GPU, to that of another container.
 func (r Request) byGPU() bool { return r.Count > 1 && len(r.Containers) > 1 }
 
@@ -262,7 +262,7 @@ func (r Request) newGPUs(c Container, selectors []resourceapi.DeviceSelector) re
 	}}
 }
 
-// IsForNVIDIA says whether a claim is one that a pod's limits of nvidia.com/gpu became.
+// IsForNVIDIA reports whether a claim is one that a pod's limits of nvidia.com/gpu became.
 func IsForNVIDIA(claim *resourceapi.ResourceClaim) bool {
 	return claim.Annotations[resourceapi.PodResourceClaimAnnotation] == ClaimNVIDIA
 }

@@ -39,7 +39,7 @@ const (
 // OfNode reports whether devices of the mode are there because of their node's mode.
 func (m Mode) OfNode() bool { return m != MIG && m != Monitor }
 
-// Shared says whether several claims can hold one GPU in this mode.
+// Shared reports whether several claims can hold one GPU in this mode.
 func (m Mode) Shared() bool {
 	switch m {
 	case Share, CGPU, CoreMem, MPS:
@@ -49,7 +49,7 @@ func (m Mode) Shared() bool {
 	}
 }
 
-// CountsCores says whether a share of this mode also takes percent of its GPU's compute.
+// CountsCores reports whether a share of this mode also takes percent of its GPU's compute.
 func (m Mode) CountsCores() bool { return m == CoreMem }
 
 // ServedModes are the modes that a GPU is offered in on a node of this mode:
@@ -62,7 +62,7 @@ func (m Mode) ServedModes() []Mode {
 	return []Mode{m}
 }
 
-// Serves says whether claims of the other mode can be prepared on a node whose
+// Serves reports whether claims of the other mode can be prepared on a node whose
 // devices are published in this one; "", which is that of a node that publishes
 // none, serves no mode.
 //
@@ -99,7 +99,7 @@ const DefaultSlots = 20
 // can be for less than one GiB unit, and no GPU has more of them.
 const MaxSlots = 1024
 
-// IsolationDisabled says whether the node's labels lift the limits of what is
+// IsolationDisabled reports whether the node's labels lift the limits of what is
 // prepared from now on.
 func IsolationDisabled(labels map[string]string) bool {
 	return labels[ack.NodeLabelDisableIsolation] == "true"

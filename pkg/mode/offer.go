@@ -13,7 +13,7 @@ type Offer struct {
 	Isolation map[Mode]string
 }
 
-// Equal says whether claims of the two offers can hold shares of one GPU.
+// Equal reports whether claims of the two offers can hold shares of one GPU.
 func (o Offer) Equal(other Offer) bool {
 	return o.Mode == other.Mode && maps.Equal(o.Isolation, other.Isolation)
 }

@@ -21,7 +21,7 @@ type Node struct {
 	// ClosedFor is how long the published devices have been closed to new
 	// claims; 0 if they are open.
 	ClosedFor time.Duration
-	// Occupied says whether a claim is allocated from the published devices,
+	// Occupied reports whether a claim is allocated from the published devices,
 	// or prepared. It is asked only if the answer matters.
 	Occupied func() (bool, error)
 }

@@ -77,7 +77,7 @@ func (n *node) options() devices.Options {
 
 func (n *node) publish() { n.real.Publish(devices.Build(n.machine, n.options())) }
 
-// allocate has the scheduler look for a share, and says whether it found one.
+// allocate has the scheduler look for a share, and reports whether it found one.
 func (n *node) allocate(units int64) bool {
 	n.Helper()
 	name := n.real.Devices(n, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{

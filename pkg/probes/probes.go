@@ -117,7 +117,7 @@ const (
 	freeAgain = time.Second
 )
 
-// Off says whether the setting of an address means that nothing is served.
+// Off reports whether the setting of an address means that nothing is served.
 func Off(address string) bool { return address == "" || address == "0" }
 
 // OnNode is the address with the node's IP as its host, if it has none and the IP is known.

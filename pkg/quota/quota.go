@@ -34,7 +34,7 @@ const (
 	LineCores  = "requests.aliyun.com/gpu-core.percentage"
 )
 
-// IsClass says whether a DeviceClass is one of those by which amounts are counted.
+// IsClass reports whether a DeviceClass is one of those by which amounts are counted.
 func IsClass(name string) bool { return name == ClassGiB || name == ClassPercent }
 
 // The names of the alternatives that are added.

@@ -61,10 +61,10 @@ func isOfClaims(name string) bool { return name == nameClaims || classOf(name) !
 
 func whole(q resource.Quantity) int64 { return q.Value() }
 
-// Any says whether any of the quotas is about claims.
+// Any reports whether any of the quotas is about claims.
 func (r *Room) Any() bool { return len(r.quotas) > 0 }
 
-// Amounts says whether any counts GiB or percent, so that claims of the namespace are
+// Amounts reports whether any counts GiB or percent, so that claims of the namespace are
 // Counted.
 func (r *Room) Amounts() bool { return r.amount }
 

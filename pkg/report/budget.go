@@ -31,7 +31,7 @@ func NewBudget(length time.Duration) *Budget {
 	return &Budget{length: length, windows: map[string]*window{}}
 }
 
-// Take says whether a pod may be told now. Who was told before, may be told again.
+// Take reports whether a pod may be told now. Who was told before, may be told again.
 func (b *Budget) Take(namespace string, pod types.UID, now time.Time) bool {
 	w := b.windows[namespace]
 	if w == nil || now.Sub(w.since) >= b.length {

@@ -40,7 +40,7 @@ type Closed struct {
 	Short []Shortage
 }
 
-// Where says whether a pod can be on a node as far as the pod itself and its claims say.
+// Where reports whether a pod can be on a node as far as the pod itself and its claims say.
 type Where func(node *corev1.Node) bool
 
 // Wanted is where a pod wants to be.

@@ -18,18 +18,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// IsSet says whether a device is several GPUs.
+// IsSet reports whether a device is several GPUs.
 func IsSet(d *resourceapi.Device) bool {
 	n := d.Attributes[v1alpha1.AttrGPUCount].IntValue
 	return n != nil && *n > 1
 }
 
-// IsInstance says whether a device is a MIG instance.
+// IsInstance reports whether a device is a MIG instance.
 func IsInstance(d *resourceapi.Device) bool {
 	return ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "") == string(mode.MIG)
 }
 
-// IsPlacement says whether a device is a place for a MIG instance that is made when a claim needs it.
+// IsPlacement reports whether a device is a place for a MIG instance that is made when a claim needs it.
 func IsPlacement(d *resourceapi.Device) bool { return IsInstance(d) && len(d.ConsumesCounters) > 0 }
 
 // GPUOf is how a device's GPU is called; that of a linked set is the set, and of a MIG instance the instance.
@@ -147,12 +147,12 @@ func roundedUp(asked resource.Quantity, to resourceapi.CapacityRequestPolicyRang
 	return *resource.NewQuantity(least+steps*step, to.Step.Format)
 }
 
-// Spread says whether something of a device may be held back to spread shares.
+// Spread reports whether something of a device may be held back to spread shares.
 func Spread(d resourceapi.Device) bool {
 	return d.Attributes[v1alpha1.AttrShareableGiB].IntValue != nil
 }
 
-// holdsBack says whether something of it is held back.
+// holdsBack reports whether something of it is held back.
 func holdsBack(d resourceapi.Device) bool {
 	if !Spread(d) {
 		return false

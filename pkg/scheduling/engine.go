@@ -98,7 +98,7 @@ func WithRules(
 	return out
 }
 
-// selects says whether a rule is for a device. A selector that says nothing selects all, none
+// selects reports whether a rule is for a device. A selector that says nothing selects all, none
 // selects nothing.
 func selects(s *resourceapi.DeviceTaintSelector, of resourceapi.ResourceSliceSpec, device string) bool {
 	is := func(wanted *string, value string) bool { return wanted == nil || *wanted == value }
@@ -216,7 +216,7 @@ func heldBy(claims []*resourceapi.ResourceClaim, gone func(types.UID) bool) stru
 	return held
 }
 
-// given says whether a claim is given back when some pods are gone.
+// given reports whether a claim is given back when some pods are gone.
 func given(c *resourceapi.ResourceClaim, gone func(types.UID) bool) bool {
 	pods, others := claim.Pods(c)
 	return len(pods) > 0 && !others && !slices.ContainsFunc(pods,

@@ -340,8 +340,8 @@ func (l *looker) match(ctx context.Context, d *resourceapi.Device, expressions [
 	return "", true, false
 }
 
-// taken says whether others hold a device, or what it consists of: access beside who holds the device itself takes that
-// as well.
+// taken reports whether others hold a device, or what it consists of: access beside who holds the device itself takes
+// that as well.
 func (l *looker) taken(o *offer, d *resourceapi.Device, admin bool) bool {
 	if !admin && l.state.AllocatedDevices.Has(o.id(d)) {
 		return true

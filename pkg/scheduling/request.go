@@ -88,7 +88,7 @@ func amounts(c *resourceapi.CapacityRequirements) map[resourceapi.QualifiedName]
 	return c.Requests
 }
 
-// OfDriver says whether a request is for devices of the driver: by the name of its class, as there may be no such
+// OfDriver reports whether a request is for devices of the driver: by the name of its class, as there may be no such
 // class, which is nil then, or by what the class or the request selects.
 func (r Request) OfDriver(class *resourceapi.DeviceClass) bool {
 	if strings.HasSuffix(r.Class, "."+v1alpha1.DriverName) {
@@ -130,7 +130,7 @@ func (r Request) Short(d *resourceapi.Device) resourceapi.QualifiedName {
 	return ""
 }
 
-// means says whether a request for all devices is also for one that offers so much, which its selectors match: the
+// means reports whether a request for all devices is also for one that offers so much, which its selectors match: the
 // scheduler leaves out those that offer too little, whoever has the rest.
 func (r Request) means(offered map[resourceapi.QualifiedName]resourceapi.DeviceCapacity) bool {
 	for name, capacity := range offered {
@@ -156,7 +156,7 @@ func (r Request) Untolerated(d *resourceapi.Device) (resourceapi.DeviceTaint, bo
 	return resourceapi.DeviceTaint{}, false
 }
 
-// trivial says whether there is nothing that could stand in each other's way.
+// trivial reports whether there is nothing that could stand in each other's way.
 func trivial(claims []*resourceapi.ResourceClaim) bool {
 	if len(claims) != 1 || len(claims[0].Spec.Devices.Constraints) > 0 || len(claims[0].Spec.Devices.Requests) != 1 {
 		return false
@@ -213,7 +213,7 @@ func ClaimForExtended(
 // could pass for that of the scheduler.
 const nameOfScheduler = "of the scheduler's own"
 
-// OfScheduler says whether a claim is that of ClaimForExtended.
+// OfScheduler reports whether a claim is that of ClaimForExtended.
 func OfScheduler(claim *resourceapi.ResourceClaim) bool { return claim.Name == nameOfScheduler }
 
 // ExtendedOf are the extended resources that a pod requests and a DeviceClass hands out, by name.
@@ -270,7 +270,7 @@ func amountsOf(pod *corev1.Pod, name corev1.ResourceName) []amountOfOne {
 	return out
 }
 
-// Extended says whether a resource is one that Kubernetes does not know itself, so that
+// Extended reports whether a resource is one that Kubernetes does not know itself, so that
 // a device plugin or a DeviceClass has to hand it out.
 func Extended(name corev1.ResourceName) bool {
 	domain, _, is := strings.Cut(string(name), "/")

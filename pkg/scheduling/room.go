@@ -52,7 +52,7 @@ type NodeRoom struct {
 	GPUs int
 	// Closed is what keeps the pod from the node, whatever is free.
 	Closed Closed
-	// Fits says whether the scheduler's allocator finds all devices there.
+	// Fits reports whether the scheduler's allocator finds all devices there.
 	Fits bool
 	// Allocations are what the claims that were not allocated would get there, in their order.
 	Allocations []resourceapi.AllocationResult
@@ -61,7 +61,7 @@ type NodeRoom struct {
 	Farthest Lack
 }
 
-// Open says whether the pod would get all its devices on the node.
+// Open reports whether the pod would get all its devices on the node.
 func (n *NodeRoom) Open() bool { return n.Fits && n.Closed.By == Open }
 
 // Devices are those that the claims would get there, by name.
@@ -98,12 +98,12 @@ func (r *Room) Unsearched() (lacks []Lack) {
 	return lacks
 }
 
-// Fits says whether there is a node on which the pod would get all its devices now.
+// Fits reports whether there is a node on which the pod would get all its devices now.
 func (r *Room) Fits() bool {
 	return r.Refused == nil && slices.ContainsFunc(r.Nodes, func(n NodeRoom) bool { return n.Open() })
 }
 
-// InUse says whether it is plain that others' use of devices keeps a pod with one request from
+// InUse reports whether it is plain that others' use of devices keeps a pod with one request from
 // room: a node that the pod can be on has such a device, and on no node anything is unclear. Then
 // it could fit, and there is no need of a Survey to find that out.
 func (r *Room) InUse(claims []*resourceapi.ResourceClaim) bool {

@@ -67,7 +67,7 @@ func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Po
 	return f, err
 }
 
-// takes says whether a node takes a pod now.
+// takes reports whether a node takes a pod now.
 func (c *Survey) takes(ctx context.Context, name string, pod *corev1.Pod, may Where) bool {
 	node := *c.nodes[name]
 	node.Spec = c.closed(name)

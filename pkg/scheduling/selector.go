@@ -69,7 +69,7 @@ func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 	return k, nil
 }
 
-// has says whether any device has a taint of the key.
+// has reports whether any device has a taint of the key.
 func (k *kind) has(taint string) bool {
 	return slices.ContainsFunc(k.Devices, func(d resourceapi.Device) bool {
 		return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint })
@@ -270,7 +270,7 @@ func (p *program) matches(ctx context.Context, m *Meter, device cel.Device) (mat
 	return match, err, m.spend(evaluateCost + cost)
 }
 
-// readsUUID says whether what an expression gives can depend on the UUID of a
+// readsUUID reports whether what an expression gives can depend on the UUID of a
 // GPU. It is false only where the expression reads single attributes of the
 // device, each by a name that stands there and is another one; then GPUs that
 // differ in nothing but their UUID need be looked at once.

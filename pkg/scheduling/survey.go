@@ -270,7 +270,7 @@ func (c *Survey) groupsFor(ctx context.Context, m *Meter, expressions []string) 
 	return c.split, nil
 }
 
-// TellsApart says whether claims ask for GPUs by what nodes that are alike differ in.
+// TellsApart reports whether claims ask for GPUs by what nodes that are alike differ in.
 func (c *Survey) TellsApart(ctx context.Context, m *Meter, claims []*resourceapi.ResourceClaim) bool {
 	for _, expression := range c.selectorsOf(claims) {
 		if compiled, err := c.surveyor.programs.compile(ctx, m, expression); err != nil || compiled.readsUUID {
@@ -280,7 +280,7 @@ func (c *Survey) TellsApart(ctx context.Context, m *Meter, claims []*resourceapi
 	return false
 }
 
-// Ours says whether a claim asks for devices of the driver, and whether for those of others.
+// Ours reports whether a claim asks for devices of the driver, and whether for those of others.
 func (c *Survey) Ours(claim *resourceapi.ResourceClaim) (some, others bool) {
 	for i := range claim.Spec.Devices.Requests {
 		for _, r := range Served(&claim.Spec.Devices.Requests[i]) {
@@ -294,7 +294,7 @@ func (c *Survey) Ours(claim *resourceapi.ResourceClaim) (some, others bool) {
 	return some, others
 }
 
-// IsOurs says whether a request is for devices of the driver.
+// IsOurs reports whether a request is for devices of the driver.
 func (c *Survey) IsOurs(r Request) bool { return r.OfDriver(c.classes[r.Class]) }
 
 // Class is the DeviceClass of the name, nil if there is none.

@@ -58,7 +58,7 @@ func square(n int) [][]int {
 	return rows
 }
 
-// uniform says whether all pairs of GPUs are linked alike.
+// uniform reports whether all pairs of GPUs are linked alike.
 func (g *graph) uniform() bool {
 	for a := range g.gpus {
 		for b := range a {

@@ -204,7 +204,7 @@ func freeGPUsByBest(ranked []candidate, gpus int) [][]uint64 {
 	return out
 }
 
-// missed says whether a claim would get something else than the set i, the best
+// missed reports whether a claim would get something else than the set i, the best
 // of these free GPUs, if it were dropped: a worse set that is not dropped, or
 // single GPUs.
 func missed(ranked []candidate, dropped []bool, i int, free uint64) bool {

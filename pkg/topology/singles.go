@@ -59,7 +59,7 @@ func (g *graph) singles() (order []int, ok bool) {
 	return order, true
 }
 
-// linkedThroughout says whether there is NVLink between all GPUs.
+// linkedThroughout reports whether there is NVLink between all GPUs.
 func (g *graph) linkedThroughout() bool {
 	for a := range g.gpus {
 		for b := range a {

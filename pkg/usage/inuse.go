@@ -21,7 +21,7 @@ type inUseError struct {
 
 func (e *inUseError) Error() string { return e.text }
 
-// IsInUse says whether CheckOvercommit, or CheckMade, refused a claim.
+// IsInUse reports whether CheckOvercommit, or CheckMade, refused a claim.
 func IsInUse(err error) bool {
 	var inUse *inUseError
 	return errors.As(err, &inUse)

@@ -51,7 +51,7 @@ func CheckMade(others []Claim, namespace string, made claim.Grant) error {
 	return Of(others, nothing).gpu(made.GPU.MIG.ParentUUID).fitsInstance(namespace, made)
 }
 
-// fits says whether a grant of a claim in the namespace fits.
+// fits reports whether a grant of a claim in the namespace fits.
 func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
 	reserved, inUse := u.Reserved, u.inUse
 	if u.whole != nil {
@@ -104,7 +104,7 @@ func (u *GPU) inUse(by *Claim, format string, args ...any) error {
 	return &inUseError{text: fmt.Sprintf(format, args...), by: names}
 }
 
-// fitsInstance says whether a MIG instance of the GPU can be granted to a claim in the namespace. That
+// fitsInstance reports whether a MIG instance of the GPU can be granted to a claim in the namespace. That
 // nobody else has the instance is for fits. But an instance that is not there any more may have left
 // its id, and with it its device nodes, to this one: containers that held the other could use it.
 func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {

@@ -134,7 +134,7 @@ func (u GPU) Placed(index int, units int64, full bool) placement.GPU {
 	return placement.GPU{Index: index, Memory: units, Used: used, Full: full}
 }
 
-// Takes says whether the GPU takes a further claim in mode m, if only the smallest. Its
+// Takes reports whether the GPU takes a further claim in mode m, if only the smallest. Its
 // node is in nodeMode, has so many units of memory on it and offers so many shares.
 func (u GPU) Takes(m, nodeMode mode.Mode, units, shares int64) bool {
 	switch {

@@ -189,7 +189,7 @@ func (n *Namespace) describeControllers(ctx context.Context, b *strings.Builder)
 	}
 }
 
-// IsErrorLine says whether a line of the plugin's log reports an error.
+// IsErrorLine reports whether a line of the plugin's log reports an error.
 func IsErrorLine(line string) bool {
 	return strings.HasPrefix(line, "E") || strings.HasPrefix(line, "F") || strings.Contains(line, "panic")
 }

@@ -288,7 +288,7 @@ func (n *Namespace) IsTold(t *testing.T, pod string, texts ...string) {
 	})
 }
 
-// ContainsAll says whether a text has all of the parts.
+// ContainsAll reports whether a text has all of the parts.
 func ContainsAll(text string, parts []string) bool {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

@@ -48,7 +48,7 @@ func (n *Namespace) PlannedPods(t *testing.T, pods ...*corev1.Pod) *plan.Plan {
 	return n.Planned(t, string(manifest), "-f", "-")
 }
 
-// AsPlanned says whether as many pods wait as planned, and the others have the devices.
+// AsPlanned reports whether as many pods wait as planned, and the others have the devices.
 func (n *Namespace) AsPlanned(ctx context.Context, made *plan.Plan) error {
 	pods, err := n.Client.CoreV1().Pods(n.Name).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -155,7 +155,7 @@ func hasEvent(events []corev1.Event, reason, text string) error {
 	return fmt.Errorf("%d Events of that reason: %q", len(messages), messages)
 }
 
-// NotYetAuthorized says whether the Event is that the kubelet itself may not read a claim
+// NotYetAuthorized reports whether the Event is that the kubelet itself may not read a claim
 // yet. The API server's node authorizer follows pods and claims with a delay; the driver is
 // not asked then, and the controller has the kubelet try again (see
 // deployments/options/node-reads-claims).

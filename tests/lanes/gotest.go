@@ -32,7 +32,7 @@ type Test struct {
 	Output []string
 }
 
-// top says whether it is no subtest.
+// top reports whether it is no subtest.
 func (t *Test) top() bool { return t.Name != "" && !strings.Contains(t.Name, "/") }
 
 // digest reads what `go test -json` writes. It shows a line for each package and, if tests is set, for
@@ -165,7 +165,7 @@ var (
 	position = regexp.MustCompile(`^\t.*?([a-z0-9_]+_test\.go:\d+)( \+0x[0-9a-f]+)?$`)
 )
 
-// timedOut says whether the time of a test binary was up, which tests still ran then, and where they were.
+// timedOut reports whether the time of a test binary was up, which tests still ran then, and where they were.
 func (t *Test) timedOut() (still, where []string, is bool) {
 	for _, line := range t.Output {
 		line = strings.TrimRight(line, "\n")

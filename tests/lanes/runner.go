@@ -62,7 +62,7 @@ func (r *Runner) Run(ctx context.Context, lanes []Lane) []Outcome {
 	return outcomes
 }
 
-// needsCluster says whether the lane has a cluster, or takes what is built for one.
+// needsCluster reports whether the lane has a cluster, or takes what is built for one.
 func (l *Lane) needsCluster() bool { return l.Suite != nil || l.Built }
 
 // pace is how long lanes took, and should have taken.

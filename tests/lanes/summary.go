@@ -101,7 +101,7 @@ func summarise(to io.Writer, outcomes []Outcome, took time.Duration) {
 	}
 }
 
-// followed says whether a test or package failed because of a test in it, which says why.
+// followed reports whether a test or package failed because of a test in it, which says why.
 func followed(t *Test, all []*Test) bool {
 	prefix := t.Name + "/"
 	return slices.ContainsFunc(all, func(other *Test) bool {

@@ -124,7 +124,7 @@ func (w *watch) changed(ctx context.Context) bool {
 	return true
 }
 
-// overridden says whether the environment has a value of its own, as of the DaemonSet, in place of the ConfigMap's:
+// overridden reports whether the environment has a value of its own, as of the DaemonSet, in place of the ConfigMap's:
 // the program starts with that, whatever the ConfigMap says.
 func (w *watch) overridden(key string) bool { return w.environment(key) != w.before[key] }
 

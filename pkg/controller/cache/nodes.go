@@ -98,7 +98,7 @@ func (n Nodes) Closed(name string) corev1.NodeSpec {
 	return node.spec()
 }
 
-// Serve says whether a device plugin of some node serves a resource.
+// Serve reports whether a device plugin of some node serves a resource.
 func (n Nodes) Serve(name corev1.ResourceName) bool {
 	ours := slices.Contains(legacy.Names(), name)
 	return slices.ContainsFunc(n.List(), func(node *Node) bool {

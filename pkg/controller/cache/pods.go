@@ -187,7 +187,7 @@ func nodeAffinity(a *corev1.Affinity) *corev1.Affinity {
 	}}
 }
 
-// AsksForAmounts says whether containers of a pod ask for resources of ACK's themselves.
+// AsksForAmounts reports whether containers of a pod ask for resources of ACK's themselves.
 func AsksForAmounts(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
 		return slices.ContainsFunc(legacy.Names(), func(name corev1.ResourceName) bool {

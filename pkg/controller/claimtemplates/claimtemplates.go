@@ -208,7 +208,7 @@ func (k *keeper) unsettle(key string) {
 	delete(k.settled, key)
 }
 
-// isSettled says whether the template that the cache has is as pods need it.
+// isSettled reports whether the template that the cache has is as pods need it.
 func (k *keeper) isSettled(key string) bool {
 	k.mu.Lock()
 	uid, is := k.settled[key]
@@ -220,7 +220,7 @@ func (k *keeper) isSettled(key string) bool {
 	return exists && template.UID == uid
 }
 
-// isAsMade says whether an own template is one that would be made now.
+// isAsMade reports whether an own template is one that would be made now.
 func (k *keeper) isAsMade(template, want *resourceapi.ResourceClaimTemplate) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -16,12 +16,12 @@ func keyOf(template *resourceapi.ResourceClaimTemplate) string {
 	return cache.Key(template)
 }
 
-// own says whether the controller made a template.
+// own reports whether the controller made a template.
 func own(template *resourceapi.ResourceClaimTemplate) bool {
 	return template.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
 }
 
-// same says whether claims of two templates are the same, however amounts and
+// same reports whether claims of two templates are the same, however amounts and
 // parameters are written. What the API server fills in where a template says nothing,
 // legacy.Request.Template says.
 func same(a, b *resourceapi.ResourceClaimTemplate) bool {

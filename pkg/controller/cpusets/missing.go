@@ -42,7 +42,7 @@ func missing(pod *corev1.Pod) string {
 	}
 }
 
-// wholeCPUs says whether a container could have CPUs of its own.
+// wholeCPUs reports whether a container could have CPUs of its own.
 func wholeCPUs(r corev1.ResourceRequirements) bool {
 	limit, limited := r.Limits[corev1.ResourceCPU]
 	request, requested := r.Requests[corev1.ResourceCPU]

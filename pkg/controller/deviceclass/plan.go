@@ -170,7 +170,7 @@ func model(class *resourceapi.DeviceClass) string {
 	return class.Annotations[v1alpha1.AnnotationModel]
 }
 
-// same says whether a class is as wanted. What others have added to its labels and
+// same reports whether a class is as wanted. What others have added to its labels and
 // annotations does not matter.
 func same(have, want *resourceapi.DeviceClass) bool {
 	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && contains(have.Labels, want.Labels) &&

@@ -35,7 +35,7 @@ func Read(node *cache.Node) *Node {
 	}
 }
 
-// same says whether there is nothing in it for the controller that one node became the
+// same reports whether there is nothing in it for the controller that one node became the
 // other.
 func same(before, after *Node) bool {
 	a, b := *before, *after
@@ -43,7 +43,7 @@ func same(before, after *Node) bool {
 	return apiequality.Semantic.DeepEqual(a, b)
 }
 
-// shows says whether the node shows just these amounts.
+// shows reports whether the node shows just these amounts.
 func (n *Node) shows(want corev1.ResourceList) bool {
 	return legacy.Equal(n.Capacity, want) && legacy.Equal(n.Allocatable, want)
 }

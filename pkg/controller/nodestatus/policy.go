@@ -40,7 +40,7 @@ func newInstalled(c *cache.Reader, name string) *installed {
 		pods: c.UnscheduledPods()}
 }
 
-// enforced says whether the policy is installed and enforced on every pod: it fails
+// enforced reports whether the policy is installed and enforced on every pod: it fails
 // closed, and a binding makes it deny, neither of them with selectors that leave pods
 // out.
 func (p *installed) enforced() bool {
@@ -57,7 +57,7 @@ func (p *installed) enforced() bool {
 	})
 }
 
-// leavesOut says whether there may be pods that are not matched, of those that the
+// leavesOut reports whether there may be pods that are not matched, of those that the
 // resource rules are for.
 func leavesOut(match *admissionv1.MatchResources) bool {
 	selects := func(selector *metav1.LabelSelector) bool {

@@ -225,7 +225,7 @@ func (w *watcher) tell(pod *corev1.Pod, short string) {
 	}
 }
 
-// due says whether a pod is to be changed now, and notes that it is.
+// due reports whether a pod is to be changed now, and notes that it is.
 func (w *watcher) due(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -238,7 +238,7 @@ func (w *watcher) due(uid types.UID) bool {
 	return true
 }
 
-// inVain says whether a pod was changed several times since quotas have room for its claims, and has none.
+// inVain reports whether a pod was changed several times since quotas have room for its claims, and has none.
 func (w *watcher) inVain(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -181,7 +181,7 @@ func (w *watcher) free(pod *corev1.Pod, on string, forLong, others bool, cpus in
 		return answer{}
 	case hasGang:
 		but = ", but its gang (PodGroup " + gang.Name + ") is placed only when enough of its pods find room at once: " +
-			"kubectl inspect cgpu explain pod/" + pod.Name + " says whether they do"
+			"kubectl inspect cgpu explain pod/" + pod.Name + " reports whether they do"
 	case !forLong:
 		return answer{again: lookAgain}
 	case w.rulesUnknown:

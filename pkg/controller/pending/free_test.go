@@ -227,12 +227,12 @@ func TestOnePodOfAGangIsTold(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		s.told("after a while", warning+waits+"p says whether they do")
+		s.told("after a while", warning+waits+"p reports whether they do")
 		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
 			s.Fatal(err)
 		}
 		time.Sleep(pending.RepeatAfter)
-		s.told("when the first is gone", warning+waits+"q says whether they do")
+		s.told("when the first is gone", warning+waits+"q reports whether they do")
 		time.Sleep(time.Minute)
 		s.told("later")
 	})
@@ -246,6 +246,7 @@ func TestPodsOfGangsAreToldThatTheOthersLackRoom(t *testing.T) {
 		s.create(claim("22Gi"), p)
 		time.Sleep(time.Minute)
 		s.told("after a while", warning+"the GPUs that the pod asks for are free on node n1, but its gang (PodGroup train) "+
-			"is placed only when enough of its pods find room at once: kubectl inspect cgpu explain pod/p says whether they do")
+			"is placed only when enough of its pods find room at once: kubectl inspect cgpu explain pod/p reports whether "+
+			"they do")
 	})
 }

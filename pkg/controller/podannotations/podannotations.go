@@ -78,7 +78,7 @@ func newAnnotator(cfg Config) *annotator {
 	return &annotator{Config: cfg, claims: cfg.Cache.Claims(), pods: cfg.Cache.ConvertedPods(), slices: cfg.Cache.Slices()}
 }
 
-// concerned says whether a claim stands for a request in ACK's manner, and there is
+// concerned reports whether a claim stands for a request in ACK's manner, and there is
 // something to say of it.
 func concerned(claim *resourceapi.ResourceClaim) bool {
 	return claim.Labels[v1alpha1.LabelLegacy] == "true" && claim.Status.Allocation != nil

@@ -82,7 +82,7 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 	return g, alone
 }
 
-// succeededOf says whether one of the pods of a controller has succeeded: it makes no other in its place.
+// succeededOf reports whether one of the pods of a controller has succeeded: it makes no other in its place.
 func succeededOf(job *metav1.OwnerReference, pods []*corev1.Pod) bool {
 	return job != nil && slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 		of := metav1.GetControllerOfNoCopy(pod)
@@ -107,7 +107,7 @@ func newer(a, b *corev1.Pod) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) > 0
 }
 
-// lookedAt says whether the admission policy was there when the pod was created, and has not
+// lookedAt reports whether the admission policy was there when the pod was created, and has not
 // left it alone.
 func lookedAt(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[v1alpha1.AnnotationGang]

@@ -168,7 +168,7 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 
 func unplaced(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }
 
-// isServed says whether the cluster serves PodGroups, which its administrator may change. It is
+// isServed reports whether the cluster serves PodGroups, which its administrator may change. It is
 // asked again now and then; who comes meanwhile goes by what was said last.
 func (k *keeper) isServed() (bool, error) {
 	k.mu.Lock()

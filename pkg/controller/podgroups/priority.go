@@ -22,7 +22,7 @@ import (
 // use.
 const protection = schedulingapi.GroupName + "/podgroup-protection"
 
-// outlived says whether a PodGroup of that class is left of pods that are gone: a job that was
+// outlived reports whether a PodGroup of that class is left of pods that are gone: a job that was
 // created again under its name may have another priority. While pods have a node, or wait with
 // that class, the PodGroup is theirs.
 func (g *gang) outlived(class string) bool {

@@ -54,8 +54,8 @@ func NamedGang(pod *corev1.Pod) cache.ObjectName {
 // GangAnnotations are those by which pods name a gang of their scheduler: Koordinator's and Volcano's.
 func GangAnnotations() []string { return []string{ack.AnnotationGang, "scheduling.k8s.io/group-name"} }
 
-// InGangOfOthers says whether another scheduler than the default one places the pod with a gang, which it names by one
-// of GangAnnotations, or by the label of ACK or of scheduler-plugins' coscheduling.
+// InGangOfOthers reports whether another scheduler than the default one places the pod with a gang, which it names by
+// one of GangAnnotations, or by the label of ACK or of scheduler-plugins' coscheduling.
 func InGangOfOthers(pod *corev1.Pod) bool {
 	named := func(in map[string]string) func(string) bool {
 		return func(key string) bool { return in[key] != "" }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// AwaitsClaims says whether a pod is on a node and, as far as it shows, none of its
+// AwaitsClaims reports whether a pod is on a node and, as far as it shows, none of its
 // claims has been prepared: it is the kubelet's and the driver's turn.
 func AwaitsClaims(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending || started(pod) {

@@ -109,7 +109,7 @@ func New(cfg Config) *manager.Controller {
 	return work
 }
 
-// ready says whether the kubelet has registered the plugin: that is what its startup probe
+// ready reports whether the kubelet has registered the plugin: that is what its startup probe
 // asks for.
 func ready(plugin *corev1.Pod) bool {
 	notReady := func(c corev1.ContainerStatus) bool { return !c.Ready }
@@ -200,7 +200,7 @@ func (s *syncer) next(p *starting, node string) (time.Duration, bool) {
 	return due.Sub(s.Clock.Now()), true
 }
 
-// concerned says whether a claim of the pod was allocated GPUs of the driver.
+// concerned reports whether a claim of the pod was allocated GPUs of the driver.
 func (s *syncer) concerned(pod *corev1.Pod) bool {
 	for name := range resourceclaim.PodClaims(pod) {
 		if claim, exists := s.claims.Get(pod.Namespace + "/" + name); exists && informer.AllocatedFrom(claim) != "" {

@@ -71,7 +71,7 @@ func Read(slice *resourceapi.ResourceSlice) *Slice {
 	return kept
 }
 
-// Offers says whether the slice offers what the other one does, in whatever order. Where
+// Offers reports whether the slice offers what the other one does, in whatever order. Where
 // a pool has several slices, they have to be of one generation.
 func (s *Slice) Offers(other *Slice) bool {
 	one := s.Pool.ResourceSliceCount == 1

@@ -23,10 +23,10 @@ import (
 
 // Cluster is what there is to go by besides the pod.
 type Cluster struct {
-	// Served says whether a node offers a resource, or Kubernetes hands it out by a
+	// Served reports whether a node offers a resource, or Kubernetes hands it out by a
 	// DeviceClass: a pod that waits for it is none of this package's.
 	Served func(corev1.ResourceName) bool
-	// OnSomeNode says whether any node has a label with the key.
+	// OnSomeNode reports whether any node has a label with the key.
 	OnSomeNode func(key string) bool
 }
 
@@ -67,7 +67,7 @@ func Of(pod *corev1.Pod, c Cluster) string {
 	return strings.Join(sentences, ". ")
 }
 
-// Concerns says whether a pod may be one of which Of has something to say, whatever
+// Concerns reports whether a pod may be one of which Of has something to say, whatever
 // the cluster is like.
 func Concerns(pod *corev1.Pod) bool {
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {

@@ -91,7 +91,7 @@ func (r *round[T]) next() int {
 	return i
 }
 
-// begin says whether the thing is to be asked still.
+// begin reports whether the thing is to be asked still.
 func (r *round[T]) begin(i int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -168,7 +168,7 @@ func hint(ret nvml.Return) string {
 	}
 }
 
-// CountedByDMem says whether a file dmem.capacity, which the kernel has in the root of its control
+// CountedByDMem reports whether a file dmem.capacity, which the kernel has in the root of its control
 // groups, lists the GPU at that PCI address: then the kernel's controller dmem counts the
 // GPU's memory, and limits of a group hold for all groups below it. Else the NVIDIA driver
 // counts by a table of its own, called misc, in which only the nearest group with a limit

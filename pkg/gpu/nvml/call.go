@@ -56,13 +56,13 @@ func result(ret nvml.Return) error {
 	return nil
 }
 
-// unsupported says whether the error only means that this GPU, this driver or
+// unsupported reports whether the error only means that this GPU, this driver or
 // this library does not have what was asked for.
 func unsupported(err error) bool {
 	return errors.Is(err, nvml.ERROR_NOT_SUPPORTED) || errors.Is(err, nvml.ERROR_FUNCTION_NOT_FOUND)
 }
 
-// gone says whether the error means that the GPU answers no more.
+// gone reports whether the error means that the GPU answers no more.
 func gone(err error) bool {
 	return errors.Is(err, nvml.ERROR_GPU_IS_LOST) || errors.Is(err, bounded.ErrHung) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)

@@ -59,7 +59,7 @@ type recovery struct {
 	read   time.Time
 }
 
-// recoveryDue says whether to read the action. That of a GPU which is not well is read each time.
+// recoveryDue reports whether to read the action. That of a GPU which is not well is read each time.
 func (c *cachedGPU) recoveryDue(told *Recoveries) bool {
 	// It has to be asked, whatever else is due: what it was told of is read then.
 	changed := told.due(c.gpu.UUID)

@@ -82,7 +82,7 @@ func (r *Reader) minor(ctx context.Context, c *cachedGPU) (int, error) {
 var errWSL = errors.New("the node runs in Windows Subsystem for Linux (WSL), where GPUs have no device nodes of " +
 	"their own, so that none can be given to a container apart from others: this driver does not support it")
 
-// onWSL says whether the kernel is that of the Windows Subsystem for Linux.
+// onWSL reports whether the kernel is that of the Windows Subsystem for Linux.
 func (r *Reader) onWSL() bool {
 	release, err := os.ReadFile(filepath.Join(r.opts.ProcFS, "sys/kernel/osrelease"))
 	return err == nil && strings.Contains(strings.ToLower(string(release)), "microsoft")

@@ -225,7 +225,7 @@ func profileName(name []int8) string {
 	return strings.TrimPrefix(b.String(), "MIG ")
 }
 
-// vanished says whether the error means that the instance is not there any more. A handle to one that is gone
+// vanished reports whether the error means that the instance is not there any more. A handle to one that is gone
 // is an invalid argument.
 func vanished(err error) bool {
 	return errors.Is(err, nvml.ERROR_INVALID_ARGUMENT) || errors.Is(err, nvml.ERROR_NOT_FOUND)

@@ -46,7 +46,7 @@ type Reader struct {
 	cuda int
 	// GPUs are those of the last reading, in NVML's order.
 	gpus []*cachedGPU
-	// tellsFields says whether the library tells fields; nil until it was asked.
+	// tellsFields reports whether the library tells fields; nil until it was asked.
 	tellsFields *bool
 	// apart are the calls of Devices, by UUID.
 	apart map[string]*bounded.Calls
@@ -122,7 +122,7 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 	return machine, nil
 }
 
-// Hung says whether a call of the last reading, or of an earlier one, has not
+// Hung reports whether a call of the last reading, or of an earlier one, has not
 // returned yet. The library must not be shut down then: who waits for it would
 // wait for what hangs.
 func (r *Reader) Hung() bool {
@@ -182,7 +182,7 @@ func unusable(err error) error {
 	return fmt.Errorf("NVML does not work: %w: see whether nvidia-smi works on the node", err)
 }
 
-// has says whether the library has that function. A call to one that it does
+// has reports whether the library has that function. A call to one that it does
 // not have would end the process.
 func (r *Reader) has(function string) bool {
 	return r.lib.Extensions().LookupSymbol(function) == nil

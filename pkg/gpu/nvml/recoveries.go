@@ -37,7 +37,7 @@ func (r *Recoveries) lost() {
 	clear(r.watched)
 }
 
-// due says whether the GPU has to be asked, which it is then.
+// due reports whether the GPU has to be asked, which it is then.
 func (r *Recoveries) due(uuid string) bool {
 	if r == nil {
 		return true

@@ -139,7 +139,7 @@ func (s *Source) read(ctx context.Context) (*gpu.Machine, error) {
 	return machine, nil
 }
 
-// noneAnswers says whether there are GPUs, and all of them fail.
+// noneAnswers reports whether there are GPUs, and all of them fail.
 func noneAnswers(m *gpu.Machine) bool {
 	return len(m.GPUs)+len(m.Partitioned) == 0 && len(m.Faults) > 0
 }

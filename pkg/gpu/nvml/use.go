@@ -322,7 +322,7 @@ func (u *Uses) readLoad(c *usedGPU, use *gpu.Use, doing func(what string)) error
 	return nil
 }
 
-// untold says whether the error only means that this is not told here, or not to us.
+// untold reports whether the error only means that this is not told here, or not to us.
 func untold(err error) bool { return unsupported(err) || errors.Is(err, nvml.ERROR_NO_PERMISSION) }
 
 // memoryOf is the memory of a process; NVML says "not available" by all bits set.

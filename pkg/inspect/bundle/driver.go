@@ -50,12 +50,12 @@ func privileged(c corev1.Container) bool {
 // Namespaces are those that the driver is in.
 func (d Driver) Namespaces() []string { return slices.Sorted(maps.Keys(d.namespaces)) }
 
-// Owns says whether an object with pods of the spec, or a pod itself, is the driver's.
+// Owns reports whether an object with pods of the spec, or a pod itself, is the driver's.
 func (d Driver) Owns(o metav1.Object, spec *corev1.PodSpec) bool {
 	return ofDriver(o) && d.namespaces[o.GetNamespace()] && slices.Contains(programs, spec.ServiceAccountName)
 }
 
-// ofDriver says whether an object has the label of those that the driver is installed with.
+// ofDriver reports whether an object has the label of those that the driver is installed with.
 func ofDriver(object metav1.Object) bool { return object.GetLabels()[labelName] == driverName }
 
 // redacted stands for a value that is left out.

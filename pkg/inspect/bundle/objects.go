@@ -24,7 +24,7 @@ const (
 	driverName = "dra-driver-gpushare"
 )
 
-// known says whether a label or an annotation is the driver's, or one of ACK's that it goes by.
+// known reports whether a label or an annotation is the driver's, or one of ACK's that it goes by.
 func known(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")
 	return prefix == v1alpha1.DriverName || strings.HasSuffix(prefix, "."+v1alpha1.DriverName) ||
@@ -121,7 +121,7 @@ func templateOf(t *resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaim
 		Spec:       specOf(t.Spec.Spec)}}
 }
 
-// concerns says whether a pod is the driver's, or uses or asks for GPUs.
+// concerns reports whether a pod is the driver's, or uses or asks for GPUs.
 func (d Driver) concerns(p *corev1.Pod) bool {
 	return d.Owns(p, &p.Spec) || len(p.Spec.ResourceClaims) > 0 || p.Status.ExtendedResourceClaimStatus != nil ||
 		legacy.Asks(p) || slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {

@@ -23,7 +23,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
 
-// reviewed says whether the user may create pods.
+// reviewed reports whether the user may create pods.
 func reviewed(client *fake.Clientset, allowed bool) {
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{

@@ -60,7 +60,7 @@ func (r Reader) planInput(ctx context.Context, m plan.Manifests) (plan.Input, er
 	return in, nil
 }
 
-// asksAsOnACK says whether pods of the workloads ask for GPUs in the manner of ACK, also as the
+// asksAsOnACK reports whether pods of the workloads ask for GPUs in the manner of ACK, also as the
 // policies have left them.
 func asksAsOnACK(workloads []plan.Workload) bool {
 	return slices.ContainsFunc(workloads, func(w plan.Workload) bool {

@@ -80,7 +80,7 @@ func (r Reader) Read(ctx context.Context) (inspect.Input, error) {
 	return in, err
 }
 
-// lacksSlices says whether a node has no ResourceSlice whose labels say that it has GPUs.
+// lacksSlices reports whether a node has no ResourceSlice whose labels say that it has GPUs.
 func lacksSlices(in inspect.Input) bool {
 	published := nodesNamed(in.Slices)
 	return slices.ContainsFunc(in.Nodes, func(n *corev1.Node) bool {

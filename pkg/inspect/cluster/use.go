@@ -94,8 +94,8 @@ func (r Reader) use(ctx context.Context, in *why.Input) (map[why.ClaimGPU]why.Us
 	return used, nil
 }
 
-// namesPods says whether series without a pod's name are of others than the pod: of pods that are gone. Else they may
-// be of any pod, as where the plugin cannot read pods.
+// namesPods reports whether series without a pod's name are of others than the pod: of pods that are gone. Else they
+// may be of any pod, as where the plugin cannot read pods.
 func namesPods(metrics map[string]*dto.MetricFamily, pod *corev1.Pod) bool {
 	return gonePods(metrics) || slices.ContainsFunc(metrics[metricUsed].GetMetric(), func(m *dto.Metric) bool {
 		labels := labelsOf(m)
@@ -103,7 +103,7 @@ func namesPods(metrics map[string]*dto.MetricFamily, pod *corev1.Pod) bool {
 	})
 }
 
-// hasAlone says whether one of the claims, by which a container has a GPU, is the pod's and nobody else's.
+// hasAlone reports whether one of the claims, by which a container has a GPU, is the pod's and nobody else's.
 func hasAlone(in *why.Input, claims string) bool {
 	return slices.ContainsFunc(in.PodClaims, func(c *resourceapi.ResourceClaim) bool {
 		pods, others := claim.Pods(c)

@@ -139,7 +139,7 @@ func (r Reader) usedOn(ctx context.Context, node string, plugins []corev1.Pod) (
 	return use, nil
 }
 
-// gonePods says whether the audit found some that had the time to end.
+// gonePods reports whether the audit found some that had the time to end.
 func gonePods(metrics map[string]*dto.MetricFamily) bool {
 	return slices.ContainsFunc(metrics[metricAudit].GetMetric(), func(m *dto.Metric) bool {
 		return labelsOf(m)["kind"] == kindGone && m.GetGauge().GetValue() > 0

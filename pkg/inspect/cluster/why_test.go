@@ -25,7 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
-// podWith is the pod team-a/p with a claim by name, and one of a template; made says whether
+// podWith is the pod team-a/p with a claim by name, and one of a template; made reports whether
 // that one has been made.
 func podWith(made bool) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p"}}

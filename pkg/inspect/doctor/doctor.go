@@ -92,7 +92,7 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Sound says whether nothing has to be done.
+// Sound reports whether nothing has to be done.
 func (r *Report) Sound() bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level != Note })
 }
@@ -153,7 +153,7 @@ func unread(s *Snapshot) []Finding {
 	return out
 }
 
-// cannotRead says whether one of some lists could not be read.
+// cannotRead reports whether one of some lists could not be read.
 func (s *Snapshot) cannotRead(lists ...string) bool {
 	return slices.ContainsFunc(lists, func(what string) bool {
 		return slices.Contains(s.Unread, what) || slices.Contains(s.Unserved, what)

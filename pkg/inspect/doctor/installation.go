@@ -46,7 +46,7 @@ func (s *Snapshot) migration() migration {
 	return m
 }
 
-// leaves says whether a node is, or may be, left to device plugins.
+// leaves reports whether a node is, or may be, left to device plugins.
 func (m migration) leaves(node *corev1.Node) bool {
 	_, has := node.Labels[m.label]
 	return m.unknown || m.label != "" && !has
@@ -84,7 +84,7 @@ func asked(node *corev1.Node) (string, bool) {
 	return value, labelled && value != mode.LabelDisabled && !ofOtherDriver(node)
 }
 
-// ofOtherDriver says whether a node was given to another DRA driver, which the mode's label does not undo.
+// ofOtherDriver reports whether a node was given to another DRA driver, which the mode's label does not undo.
 func ofOtherDriver(node *corev1.Node) bool {
 	driver := node.Labels[v1alpha1.LabelGPUDriver]
 	return driver != "" && driver != v1alpha1.DriverName
@@ -92,7 +92,7 @@ func ofOtherDriver(node *corev1.Node) bool {
 
 // conversion says of which namespaces pods are converted.
 type conversion struct {
-	// known says whether namespaces and bindings could be read.
+	// known reports whether namespaces and bindings could be read.
 	known      bool
 	namespaces map[string]bool
 }

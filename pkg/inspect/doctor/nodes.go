@@ -72,7 +72,7 @@ func registered(s *Snapshot) []Finding {
 	return out
 }
 
-// others says whether a node's GPUs are, or may be, for others to offer.
+// others reports whether a node's GPUs are, or may be, for others to offer.
 func others(node *corev1.Node, moves migration) bool {
 	return moves.leaves(node) || node.Labels[ack.NodeLabelSchedule] == mode.LabelDisabled || ofOtherDriver(node) ||
 		len(ofDevicePlugins(node)) > 0

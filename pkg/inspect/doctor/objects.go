@@ -257,7 +257,7 @@ func dear(s *Snapshot) []Finding {
 	return out
 }
 
-// holdsOurs says whether a claim is allocated devices of the driver.
+// holdsOurs reports whether a claim is allocated devices of the driver.
 func holdsOurs(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
 		func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName })

@@ -124,7 +124,7 @@ func (s *Snapshot) of(component string) []*corev1.Pod {
 // settlesWithin is how long a pod may take to be ready. The clock of its node may be ahead.
 const settlesWithin = time.Minute
 
-// settles says whether a Deployment's pods that are not ready have just come, as in an update.
+// settles reports whether a Deployment's pods that are not ready have just come, as in an update.
 func (s *Snapshot) settles(d *appsv1.Deployment) bool {
 	pod := s.longestUnready(d.Namespace, controller)
 	return d.Status.ObservedGeneration < d.Generation ||

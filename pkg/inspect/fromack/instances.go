@@ -47,7 +47,7 @@ func InstanceOf(profile string) (gpu.Instance, bool) {
 	return gpu.Instance{Profile: profile, Size: 1, MemoryMiB: gib * 1024}, err == nil
 }
 
-// servesInstances says whether a device plugin serves MIG instances on a node, or parts of some.
+// servesInstances reports whether a device plugin serves MIG instances on a node, or parts of some.
 func servesInstances(node *corev1.Node) bool {
 	for name, amount := range node.Status.Capacity {
 		if _, is := deviceclasses.ProfileOf(name); is && !amount.IsZero() {

@@ -36,7 +36,7 @@ type Reader struct {
 	Namespace string
 
 	found plan.Manifests
-	// objects says whether there were any.
+	// objects reports whether there were any.
 	objects bool
 	// named is where each object was read last, by its kind and name.
 	named map[string]plan.Source

@@ -21,8 +21,8 @@ func allOnNodes(claims []*resourceapi.ResourceClaim) bool {
 		!slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation == nil })
 }
 
-// onANode says whether the claim is allocated on a node, which the scheduler names then. Devices that pods can use from
-// many nodes, as those of another driver, are on none: they have no node selector, or one for nodes' labels.
+// onANode reports whether the claim is allocated on a node, which the scheduler names then. Devices that pods can use
+// from many nodes, as those of another driver, are on none: they have no node selector, or one for nodes' labels.
 func onANode(c *resourceapi.ResourceClaim) bool {
 	return c.Status.Allocation != nil && c.Status.Allocation.NodeSelector != nil &&
 		!slices.ContainsFunc(c.Status.Allocation.NodeSelector.NodeSelectorTerms,

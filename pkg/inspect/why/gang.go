@@ -44,7 +44,7 @@ type Gang struct {
 	Placed  int `json:"placed"`
 	Needed  int `json:"needed,omitempty"`
 	Missing int `json:"missing,omitempty"`
-	// Fits says whether so many find their GPUs now, nil where that depends on those not looked
+	// Fits reports whether so many find their GPUs now, nil where that depends on those not looked
 	// at. Of those that wait, FindRoom lists where they do, placed one after the other, NoRoom
 	// those that do not, Incomplete those whose claims are not all there; NotLookedAt counts
 	// those for which nobody tried, or not to the end.
@@ -121,7 +121,7 @@ func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *re
 	return g, err
 }
 
-// heldBack says whether so many pods find room once nodes let go of what they hold back to spread shares.
+// heldBack reports whether so many pods find room once nodes let go of what they hold back to spread shares.
 func (in Input) heldBack(ctx context.Context, wanted []scheduling.Pod, least int) (bool, error) {
 	letGo, from := in.Snapshot.LetGo()
 	if len(from) == 0 {
@@ -163,7 +163,8 @@ func (g *Gang) text() []string {
 	return []string{first, room + "."}
 }
 
-// verdict says whether it fits and, where not, what it waits for: for room only where a pod that is there finds none.
+// verdict reports whether it fits and, where not, what it waits for: for room only where a pod that is there finds
+// none.
 func (g *Gang) verdict() string {
 	lacks := g.Needed - g.Placed - len(g.FindRoom)
 	var waits []string

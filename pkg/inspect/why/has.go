@@ -142,7 +142,7 @@ func unknown(used map[ClaimGPU]Use, claim string, gpu int) bool {
 	return false
 }
 
-// names says whether the claim is that by which the GPU is used, or one of several.
+// names reports whether the claim is that by which the GPU is used, or one of several.
 func (c ClaimGPU) names(claim string) bool {
 	return slices.Contains(strings.Split(c.Claim, ","), claim)
 }

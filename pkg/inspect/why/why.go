@@ -77,7 +77,7 @@ type Use struct {
 	Unknown bool
 }
 
-// HasGPUs says whether the pod has devices of the driver by a claim.
+// HasGPUs reports whether the pod has devices of the driver by a claim.
 func (in *Input) HasGPUs() bool {
 	return slices.ContainsFunc(in.PodClaims, func(c *resourceapi.ResourceClaim) bool {
 		return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results,
@@ -319,7 +319,7 @@ func (in Input) byName() map[string]*corev1.Node {
 	return nodes
 }
 
-// offered says whether a device plugin of some node serves a resource.
+// offered reports whether a device plugin of some node serves a resource.
 func (in Input) offered(name corev1.ResourceName) bool {
 	for _, node := range in.Nodes {
 		if amount := node.Status.Allocatable[name]; !amount.IsZero() {
@@ -329,7 +329,7 @@ func (in Input) offered(name corev1.ResourceName) bool {
 	return false
 }
 
-// onSomeNode says whether any node has a label of the key.
+// onSomeNode reports whether any node has a label of the key.
 func (in Input) onSomeNode(key string) bool {
 	return slices.ContainsFunc(in.Nodes, func(n *corev1.Node) bool {
 		_, has := n.Labels[key]

@@ -78,7 +78,7 @@ type Owner struct {
 // mpsServer is how the kernel cuts the name of nvidia-cuda-mps-server.
 const mpsServer = "nvidia-cuda-mps"
 
-// NamedMPSServer says whether its program has the name of the server of MPS, which every process can give itself.
+// NamedMPSServer reports whether its program has the name of the server of MPS, which every process can give itself.
 func (o Owner) NamedMPSServer() bool { return strings.HasPrefix(o.Program, mpsServer) }
 
 // Place is a pod's control group.

@@ -361,7 +361,7 @@ func grantsOn(uuid string, grants []claim.Grant) []claim.Grant {
 	return out
 }
 
-// limited says whether there is a limit that the container is to keep to: it has no whole
+// limited reports whether there is a limit that the container is to keep to: it has no whole
 // GPU, is no administrator's, and nobody entitled to it has lifted its limits.
 func (g granted) limited() bool {
 	return !slices.ContainsFunc(g.grants, func(g claim.Grant) bool {

@@ -102,5 +102,5 @@ func Kinds() []Kind {
 	return []Kind{BesideMPS, ClientSlots, GonePod, NoGrant, NoPod, OverShare, PastLimit}
 }
 
-// OnNode says whether the kind is told on the node: there is no pod to tell it on.
+// OnNode reports whether the kind is told on the node: there is no pod to tell it on.
 func (k Kind) OnNode() bool { return k == NoPod || k == GonePod }

@@ -13,7 +13,7 @@ import (
 // mostTold is how many findings one Event names.
 const mostTold = 4
 
-// Eviction says whether pods are evicted for findings.
+// Eviction reports whether pods are evicted for findings.
 type Eviction struct {
 	// Kinds are those for which pods are; none by default.
 	Kinds []Kind

@@ -43,7 +43,7 @@ type tracked struct {
 	first, since, seenAt, holds time.Time
 }
 
-// lasts says whether it has been seen for long enough to be a finding.
+// lasts reports whether it has been seen for long enough to be a finding.
 func (t *tracked) lasts() bool {
 	return t.seen >= raiseAfter && (t.Kind != GonePod || t.seenAt.Sub(t.first) >= goneAfter)
 }

@@ -292,7 +292,7 @@ func configuration(e resourceapi.AllocatedDeviceStatus) *applyresourcev1.Allocat
 	return out
 }
 
-// alike says whether entries mean the same, whenever they came to.
+// alike reports whether entries mean the same, whenever they came to.
 func alike(a, b []resourceapi.AllocatedDeviceStatus) bool {
 	if len(a) != len(b) {
 		return false
@@ -314,7 +314,7 @@ func sameContent(a, b resourceapi.AllocatedDeviceStatus) bool {
 	}) && sameData(a.Data, b.Data)
 }
 
-// sameData says whether the data of both say the same, in whatever order.
+// sameData reports whether the data of both say the same, in whatever order.
 func sameData(a, b *runtime.RawExtension) bool {
 	if a == nil || b == nil {
 		return a == b

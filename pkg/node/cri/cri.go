@@ -83,7 +83,7 @@ func read(info map[string]string) (Runtime, error) {
 }
 
 // Finds reports why the runtime would find no CDI specs in a directory; nil where it
-// does, or where it does not say. same says whether two paths lead to one directory.
+// does, or where it does not say. same reports whether two paths lead to one directory.
 func (r Runtime) Finds(dir string, same func(a, b string) bool) error {
 	switch {
 	case r.CDIDisabled:

@@ -82,7 +82,7 @@ func supervisorOf(proc string, dir mps.Dir) (pid int, err error) {
 	return auditwatch.LockHolder(proc, dir.SupervisorLock())
 }
 
-// ofPlugin says whether a device plugin gave the pod GPUs, or may have: whoever writes pods has no part in it.
+// ofPlugin reports whether a device plugin gave the pod GPUs, or may have: whoever writes pods has no part in it.
 func (a *agent) ofPlugin(ctx context.Context, pod audit.Pod) (bool, error) {
 	if a.WatchPods {
 		machine := a.preparer.Machine()
@@ -102,7 +102,7 @@ func (a *agent) ofPlugin(ctx context.Context, pod audit.Pod) (bool, error) {
 	return false, err
 }
 
-// ofDriver says whether another DRA driver gave the pod the GPU, as far as the kubelet has told.
+// ofDriver reports whether another DRA driver gave the pod the GPU, as far as the kubelet has told.
 func (a *agent) ofDriver(pod audit.Pod, uuid string) bool {
 	return a.others.Has(pod.Namespace+"/"+pod.Name, uuid)
 }

@@ -62,7 +62,7 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return resp, err
 }
 
-// aboutClaims says whether a request names claims, in whatever version of the API.
+// aboutClaims reports whether a request names claims, in whatever version of the API.
 func aboutClaims(req any) bool {
 	switch r := req.(type) {
 	case *drapb.NodePrepareResourcesRequest:

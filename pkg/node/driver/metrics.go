@@ -164,7 +164,7 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	return n, nil
 }
 
-// usesMPS says whether devices or claims are isolated by this kind of MPS. Where none is, the daemons of
+// usesMPS reports whether devices or claims are isolated by this kind of MPS. Where none is, the daemons of
 // the GPUs have ended, and that is well.
 func usesMPS(devices []publish.DeviceStatus, claims []metrics.Granted, kind string) bool {
 	return slices.ContainsFunc(devices, func(d publish.DeviceStatus) bool { return d.Isolation == kind }) ||

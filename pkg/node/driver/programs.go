@@ -22,8 +22,8 @@ func InstalledProgram(source, pluginDir string) string {
 	return filepath.Join(pluginDir, filepath.Base(source))
 }
 
-// IsOnHost says whether a program is the host's, as NVIDIA's nvidia-cdi-hook: the image lacks it, and the host has it.
-// It is used where it is.
+// IsOnHost reports whether a program is the host's, as NVIDIA's nvidia-cdi-hook: the image lacks it, and the host has
+// it. It is used where it is.
 func IsOnHost(source, hostRoot string) bool {
 	if _, err := os.Stat(source); source == "" || !errors.Is(err, os.ErrNotExist) {
 		return false
@@ -67,7 +67,7 @@ func installProgram(source, target string) error {
 	return atomicfile.Copy(target, from, 0o755)
 }
 
-// sameProgram says whether the target is an executable file of the same content. One
+// sameProgram reports whether the target is an executable file of the same content. One
 // that cannot be read is not.
 func sameProgram(from *os.File, target string) (bool, error) {
 	to, err := os.Open(target)

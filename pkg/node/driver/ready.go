@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
-// CheckReady says whether the instance that was given this ReadyFile serves: the
+// CheckReady reports whether the instance that was given this ReadyFile serves: the
 // kubelet has registered it. It is for a probe in the instance's container.
 func CheckReady(readyFile string) error {
 	_, err := os.Stat(readyFile)

@@ -102,7 +102,7 @@ type Config struct {
 	UnhealthyEffect resourceapi.DeviceTaintEffect
 	Audit           AuditConfig
 	// Registry has what the program shows to Prometheus; nil for one of its own.
-	// MetricsAddress is where that is served, with what says whether the plugin works; "0"
+	// MetricsAddress is where that is served, with what reports whether the plugin works; "0"
 	// for nowhere.
 	Registry       *prometheus.Registry
 	MetricsAddress string

@@ -40,7 +40,7 @@ type Unhealthy struct {
 	NeedsAction bool `json:"needsAction,omitempty"`
 }
 
-// Equal says whether both mean the same.
+// Equal reports whether both mean the same.
 func (u Unhealthy) Equal(v Unhealthy) bool {
 	return u.Reason == v.Reason && u.Message == v.Message && u.Since.Equal(v.Since) && u.NeedsAction == v.NeedsAction
 }

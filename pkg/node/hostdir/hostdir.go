@@ -17,7 +17,7 @@ import (
 // ErrElsewhere says that the host has no such directory, or another one.
 var ErrElsewhere = errors.New("what is written there nobody else sees")
 
-// Gone says whether an error of Check means that the directory is not the host's any
+// Gone reports whether an error of Check means that the directory is not the host's any
 // more; others may pass.
 func Gone(err error) bool { return errors.Is(err, ErrElsewhere) || errors.Is(err, fs.ErrNotExist) }
 

@@ -4,7 +4,7 @@ package hostdir
 
 import "golang.org/x/sys/unix"
 
-// Same says whether two paths lead to one directory of the host, whose root directory
+// Same reports whether two paths lead to one directory of the host, whose root directory
 // this process sees at hostRoot. What cannot be looked at is no directory.
 func Same(hostRoot, a, b string) bool {
 	var one, other unix.Stat_t

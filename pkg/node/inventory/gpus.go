@@ -36,7 +36,7 @@ const (
 	MIGDynamic = "dynamic"
 )
 
-// CheckMIG says whether the value is one of the two.
+// CheckMIG reports whether the value is one of the two.
 func CheckMIG(value string) error {
 	if value != MIGStatic && value != MIGDynamic {
 		return fmt.Errorf("unknown value %q: want %s or %s", value, MIGStatic, MIGDynamic)

@@ -208,7 +208,7 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 
 func (i *Keeper) retryInterval() time.Duration { return min(i.ReadInterval, retryReadInterval) }
 
-// check tells how the GPUs are, and says whether to read them again: one that was left out
+// check tells how the GPUs are, and reports whether to read them again: one that was left out
 // answers, or none does any more, as after the driver was loaded anew.
 func (i *Keeper) check(ctx context.Context) (again bool) {
 	if i.current == nil {
@@ -241,7 +241,7 @@ func (i *Keeper) check(ctx context.Context) (again bool) {
 	return again
 }
 
-// isCurrent says whether the inventory is what is in force. The machine may be the
+// isCurrent reports whether the inventory is what is in force. The machine may be the
 // same and the driver's files other ones.
 func (i *Keeper) isCurrent(found *prepare.Inventory) bool {
 	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) &&

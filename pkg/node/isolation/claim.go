@@ -22,7 +22,7 @@ type Backends interface {
 	For(m mode.Mode) (Backend, error)
 	// ByName is the back end of that name.
 	ByName(name string) (Backend, error)
-	// KernelMemory says whether the kernel limits the memory of shares of the GPU in a mode that
+	// KernelMemory reports whether the kernel limits the memory of shares of the GPU in a mode that
 	// the back end of that name serves, and who counts it; empty where it cannot now.
 	KernelMemory(m mode.Mode, backend, uuid string) (held bool, kind memlimit.Kind)
 	// Undo takes back an effect of a claim that is no longer prepared, or never was. It is

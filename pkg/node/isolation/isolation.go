@@ -154,22 +154,22 @@ func LevelOn(b Backend, uuid string) Level {
 	return b.Level()
 }
 
-// limited says whether a grant's limits are to be enforced.
+// limited reports whether a grant's limits are to be enforced.
 func limited(g claim.Grant) bool {
 	return !g.Admin && !g.Config.IsolationDisabled()
 }
 
-// Limited says whether a back end holds containers to the grant.
+// Limited reports whether a back end holds containers to the grant.
 func Limited(g claim.Grant) bool { return HasLimits(g) && limited(g) }
 
-// HasLimits says whether a back end holds containers to the grant unless its limits are
+// HasLimits reports whether a back end holds containers to the grant unless its limits are
 // switched off.
 func HasLimits(g claim.Grant) bool { return Capped(g.Mode) || g.Isolation == NameKernel }
 
-// ByMPS says whether the back end of that name has a GPU's users be clients of MPS.
+// ByMPS reports whether the back end of that name has a GPU's users be clients of MPS.
 func ByMPS(name string) bool { return name == NameMPS || name == NameMPSNode }
 
-// Capped says whether claims in the mode have limits that a back end enforces.
+// Capped reports whether claims in the mode have limits that a back end enforces.
 func Capped(m mode.Mode) bool {
 	return m == mode.CGPU || m == mode.CoreMem || m == mode.MPS
 }

@@ -97,7 +97,7 @@ func (k *kernelMemory) limits() *KernelLimits {
 	return k.found.Load()
 }
 
-// everywhere says whether the kernel could limit memory on all of the node's GPUs when that was
+// everywhere reports whether the kernel could limit memory on all of the node's GPUs when that was
 // known first. It is not known as long as looking has failed.
 func (k *kernelMemory) everywhere() (all, known bool) {
 	if k == nil {
@@ -219,7 +219,7 @@ func (r *Registry) SetKernelLimits(found KernelLimits) {
 	r.memory.found.Store(&found)
 }
 
-// KernelMemory says whether the kernel limits the memory of shares of the GPU in a mode that the
+// KernelMemory reports whether the kernel limits the memory of shares of the GPU in a mode that the
 // back end of that name serves, or has to, and who counts it; empty where it cannot now.
 func (r *Registry) KernelMemory(m mode.Mode, backend, uuid string) (held bool, kind memlimit.Kind) {
 	kind = r.memory.kind(uuid)

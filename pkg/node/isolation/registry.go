@@ -140,7 +140,7 @@ func (r *Registry) auto(m mode.Mode) Backend {
 	}
 }
 
-// autoKernel says whether Auto comes to the kernel alone, where there is no module.
+// autoKernel reports whether Auto comes to the kernel alone, where there is no module.
 func (r *Registry) autoKernel(m mode.Mode) bool {
 	if all, known := r.memory.everywhere(); known {
 		return all

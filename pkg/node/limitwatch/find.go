@@ -48,7 +48,7 @@ var (
 // rootError is about the node's control groups. It stays until the node is started otherwise.
 type rootError struct{ error }
 
-// failed says whether another look may find something else.
+// failed reports whether another look may find something else.
 func failed(found isolation.KernelLimits) bool {
 	for _, err := range found.Reasons {
 		if !errors.Is(err, errHostMemory) && !errors.Is(err, nvmllimit.ErrUncounted) && !errors.Is(err, nvmllimit.ErrUnset) {

@@ -162,7 +162,7 @@ func (l *Watch) pass(ctx context.Context) time.Duration {
 	return limitsInterval
 }
 
-// stillPrepared says whether a claim is among those, or is now: it may have been prepared since they were read. For
+// stillPrepared reports whether a claim is among those, or is now: it may have been prepared since they were read. For
 // that they are read once more.
 func (l *Watch) stillPrepared(ctx context.Context, names map[types.UID]string) func(types.UID) (bool, error) {
 	var now map[types.UID]string

@@ -113,7 +113,7 @@ func (h Host) setPod(g GPU, c Target, entries []Entry, e Entry) (held []Entry, e
 	return held, g.Set(h.dir(e.PodDir), memlimit.NoLimit)
 }
 
-// hides says whether a container's control group has a limit of its own, which would hide the one that its pod was
+// hides reports whether a container's control group has a limit of its own, which would hide the one that its pod was
 // given just now. before is how the group read until then.
 func (h Host) hides(g GPU, e Entry, before memlimit.Limit, pod uint64) (bool, error) {
 	got, err := g.Get(h.dir(e.Dir))
@@ -157,7 +157,7 @@ func (h Host) checkContainers(others []Entry, s Start) error {
 	return nil
 }
 
-// wholePod says whether the share is to be its pod's limit: see wanted.
+// wholePod reports whether the share is to be its pod's limit: see wanted.
 func wholePod(others []Entry, s Start) bool {
 	return s.OnlyShare && !s.Lifted && !slices.ContainsFunc(others, func(o Entry) bool {
 		return o.PodDir == s.PodDir && o.Share != s.Share && o.WholePod

@@ -77,7 +77,7 @@ func (d Dir) Write(c Claim) (map[string]*specs.Mount, error) {
 	return mounts, nil
 }
 
-// Exists says whether all of the claim's files are there.
+// Exists reports whether all of the claim's files are there.
 func (d Dir) Exists(c Claim) (bool, error) {
 	if d == "" {
 		return true, nil

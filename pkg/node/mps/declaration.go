@@ -101,7 +101,7 @@ func (d Dir) Declared() (Declaration, error) {
 	return IdleUntilUndeclared, nil
 }
 
-// locked says whether a plugin has locked the directory.
+// locked reports whether a plugin has locked the directory.
 func (d Dir) locked() (bool, error) {
 	f, err := os.Open(string(d))
 	if err != nil {

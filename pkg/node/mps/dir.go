@@ -202,7 +202,7 @@ func (d Dir) checkSupervised() error {
 	return err
 }
 
-// supervised says whether a supervisor runs, which the statuses are of then.
+// supervised reports whether a supervisor runs, which the statuses are of then.
 func (d Dir) supervised() (bool, error) {
 	f, err := os.Open(d.servingFile())
 	if errors.Is(err, os.ErrNotExist) {

@@ -58,7 +58,7 @@ func (d Dir) daemon(uuid string) string {
 
 func (d Dir) wantedFile() string { return filepath.Join(string(d.OfNode()), "wanted") }
 
-// NodeDaemonWanted says whether there is to be a daemon for all of the node's GPUs.
+// NodeDaemonWanted reports whether there is to be a daemon for all of the node's GPUs.
 func (d Dir) NodeDaemonWanted() (bool, error) {
 	_, err := os.Lstat(d.wantedFile())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -39,14 +39,14 @@ type Limits struct {
 	ThreadPercent int64 `json:"threadPercent,omitempty"`
 }
 
-// Covers says whether a process that is held to these limits has what others grant it.
+// Covers reports whether a process that is held to these limits has what others grant it.
 // Without limits it has.
 func (l Limits) Covers(other Limits) bool {
 	return (l.MemoryMiB == 0 || l.MemoryMiB >= other.MemoryMiB) &&
 		(l.ThreadPercent == 0 || l.ThreadPercent >= other.ThreadPercent)
 }
 
-// Guarded says whether nothing but clients of MPS may have contexts on the GPU, unless others are Beside.
+// Guarded reports whether nothing but clients of MPS may have contexts on the GPU, unless others are Beside.
 func (u Use) Guarded() bool { return u.Reserved || u.Claimed }
 
 // With is the use with that of another claim.
@@ -71,7 +71,7 @@ func (d Dir) SetUse(uuid string, u Use) error {
 	return err
 }
 
-// UseIsSet is for the plugin: it says whether SetUse would change nothing. Then it need not see to it that
+// UseIsSet is for the plugin: it reports whether SetUse would change nothing. Then it need not see to it that
 // no claim is prepared meanwhile.
 func (d Dir) UseIsSet(uuid string, u Use) bool {
 	last, err := d.Use(uuid)
@@ -126,7 +126,7 @@ func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
 	}
 }
 
-// admits says whether a claim with such limits may use the GPU. before and now are the GPU's
+// admits reports whether a claim with such limits may use the GPU. before and now are the GPU's
 // use before that claim was added, and now.
 func (s Status) admits(before, now Use, l Limits) bool {
 	switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// Processes says whether a pod has processes on the node; *podcgroup.Tree implements it.
+// Processes reports whether a pod has processes on the node; *podcgroup.Tree implements it.
 type Processes interface {
 	Running(pod types.UID) (bool, error)
 }
@@ -76,7 +76,7 @@ func (u *Users) saw(object any) {
 	}
 }
 
-// lost says whether the pod used a claim.
+// lost reports whether the pod used a claim.
 func (u *Users) lost(pod *corev1.Pod) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -96,7 +96,7 @@ func (u *Users) UsersOf(namespace, name string) []types.UID {
 	return slices.Sorted(maps.Keys(u.byClaim[cache.ObjectName{Namespace: namespace, Name: name}]))
 }
 
-// leftOf says whether a pod that used what the record holds was deleted.
+// leftOf reports whether a pod that used what the record holds was deleted.
 func (u *Users) leftOf(r state.Record) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -47,7 +47,7 @@ const lookAgain = time.Minute
 // that the caller runs in: where its control group is, those of the others are.
 func New(root string, own types.UID) *Tree { return &Tree{root: root, own: own} }
 
-// Running says whether the pod has processes, be it only its sandbox. An error, that
+// Running reports whether the pod has processes, be it only its sandbox. An error, that
 // wraps ErrUnknown where the control groups were not found, means that it is not known.
 func (t *Tree) Running(pod types.UID) (bool, error) {
 	if pod == "" || strings.ContainsAny(string(pod), "/\x00") {
@@ -85,7 +85,7 @@ const sliceSuffix = ".slice"
 
 func escaped(pod types.UID) string { return strings.ReplaceAll(string(pod), "-", "_") }
 
-// populated says whether the control group, or one below it, has processes. One that
+// populated reports whether the control group, or one below it, has processes. One that
 // does not exist has none. cgroup.procs does not tell: it hides processes of other
 // namespaces.
 func populated(dir string) (bool, error) {

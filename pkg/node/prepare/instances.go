@@ -29,7 +29,7 @@ const effectInstance = "mig-instance"
 // seenLimit is how long it may take to read the GPUs after a change. The kubelet waits for 45 s.
 const seenLimit = 20 * time.Second
 
-// endedByReboot says whether the record's claim holds MIG instances of an earlier boot. None survives a
+// endedByReboot reports whether the record's claim holds MIG instances of an earlier boot. None survives a
 // reboot, and neither does a container that had one: the claim gets what is in the same place now, if an
 // instance of the same profile is.
 func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
@@ -37,8 +37,8 @@ func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
 		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Gone(inv.Machine) != "" })
 }
 
-// madeBeforeReboot says whether MIG instances were made for the record's claim in an earlier boot. They have ended also
-// where their UUIDs are there again: somebody else has made those since, whose they stay.
+// madeBeforeReboot reports whether MIG instances were made for the record's claim in an earlier boot. They have ended
+// also where their UUIDs are there again: somebody else has made those since, whose they stay.
 func (p *Preparer) madeBeforeReboot(r state.Record) bool {
 	return p.ofEarlierBoot(r) &&
 		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.MIG != nil && g.GPU.MIG.Made })
@@ -242,15 +242,15 @@ func (p *Preparer) instancesFor(ctx context.Context, r state.Record, e state.Eff
 	return there, nil
 }
 
-// has says whether the machine shows what may be an effect's instance.
+// has reports whether the machine shows what may be an effect's instance.
 func has(m *gpu.Machine, e state.Effect) bool {
 	return slices.ContainsFunc(m.Partitioned, func(p gpu.Partitioned) bool {
 		return p.UUID == e.GPU && slices.ContainsFunc(p.Instances, func(i gpu.Instance) bool { return isOf(i, e) })
 	})
 }
 
-// isOf says whether an instance is, or may be, the one that was made as the effect says. Another one may have come to
-// be in its place. One whose UUID is gone, or cannot be read, would else stay for good.
+// isOf reports whether an instance is, or may be, the one that was made as the effect says. Another one may have come
+// to be in its place. One whose UUID is gone, or cannot be read, would else stay for good.
 func isOf(i gpu.Instance, e state.Effect) bool {
 	return i.PlaceOf() == e.Instance.Place &&
 		(e.Instance.UUID == "" || i.UUID == e.Instance.UUID || i.UUID == "" && !i.Recut)

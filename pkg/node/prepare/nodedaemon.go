@@ -38,7 +38,8 @@ func (w *preparation) checkNodeDaemon(records []state.Record, reserved deviceplu
 		"again", gpus[i].Index, v1alpha1.LabelMPSDaemon)
 }
 
-// usesNodeDaemon says whether the one MPS daemon for all GPUs holds containers of the record's claim to their shares.
+// usesNodeDaemon reports whether the one MPS daemon for all GPUs holds containers of the record's claim to their
+// shares.
 func usesNodeDaemon(r state.Record) bool {
 	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
 		return !g.Admin && g.Isolation == isolation.NameMPSNode

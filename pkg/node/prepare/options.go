@@ -127,7 +127,7 @@ type Node interface {
 	// Reserved is what pods without a claim have of the machine's GPUs. It is asked
 	// before a claim is reserved.
 	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
-	// Running says whether a pod has processes on this node. What it does not know is
+	// Running reports whether a pod has processes on this node. What it does not know is
 	// an error: then the kubelet is believed, and no orphan is released.
 	Running(pod types.UID) (bool, error)
 	// UsersOf are pods that use a claim beside those that it was reserved for when it was

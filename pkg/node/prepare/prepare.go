@@ -148,7 +148,7 @@ type preparation struct {
 	result Result
 }
 
-// makesInstances says whether MIG instances are still to be made for the claim.
+// makesInstances reports whether MIG instances are still to be made for the claim.
 func (w *preparation) makesInstances() bool {
 	return slices.ContainsFunc(w.record.Grants, func(g claim.Grant) bool { return g.GPU.Unmade() })
 }

@@ -106,7 +106,7 @@ func waitKnown(ctx context.Context, check func() error) error {
 	return last
 }
 
-// Complete says whether every claim that is prepared has its record, or had one that was set
+// Complete reports whether every claim that is prepared has its record, or had one that was set
 // aside: see Known.
 func (p *Preparer) Complete() (bool, error) { return p.options.Store.Complete() }
 
@@ -244,7 +244,7 @@ func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
 	return uids
 }
 
-// SameAllocation says whether the record stands for what the claim is
+// SameAllocation reports whether the record stands for what the claim is
 // allocated now. A claim that outlives its pods can be allocated anew.
 func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 	if c.Status.Allocation == nil {

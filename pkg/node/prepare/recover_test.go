@@ -81,7 +81,7 @@ func (s mortalSpecs) Remove(name string) error {
 	return err
 }
 
-// runUntilKilled says whether do was killed.
+// runUntilKilled reports whether do was killed.
 func runUntilKilled(do func()) (dead bool) {
 	defer func() {
 		switch r := recover(); r {

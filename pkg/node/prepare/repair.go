@@ -271,7 +271,7 @@ func (p *Preparer) lostRecord(
 	return r, err
 }
 
-// started says whether a container of the pod was started: not before all its claims
+// started reports whether a container of the pod was started: not before all its claims
 // had been prepared.
 func started(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {

@@ -47,7 +47,7 @@ func (p *Preparer) isolateBy(g *claim.Grant, backend string) {
 	}
 }
 
-// capped says whether some of the grants have limits.
+// capped reports whether some of the grants have limits.
 func capped(grants []claim.Grant) bool {
 	return slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.HasLimits(g) })
 }
@@ -126,7 +126,7 @@ func (p *Preparer) order(
 	return order, nil
 }
 
-// setsOrder says whether the containers that use the claim get their GPUs from it alone
+// setsOrder reports whether the containers that use the claim get their GPUs from it alone
 // and leave their order to the driver.
 func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
 	pods, err := p.options.Cluster.Pods(ctx, c)

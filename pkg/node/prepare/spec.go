@@ -97,7 +97,7 @@ func (p *Preparer) setUp(ctx context.Context, w *preparation) error {
 	return w.isolated.SetUp(ctx)
 }
 
-// written says whether the record's CDI spec is there, and all that it refers to.
+// written reports whether the record's CDI spec is there, and all that it refers to.
 func (p *Preparer) written(r state.Record) (bool, error) {
 	there, err := p.options.Specs.Exists(r.CDISpec)
 	if err != nil || !there {

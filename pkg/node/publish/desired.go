@@ -164,7 +164,7 @@ func (w *desired) offerNothing(reason error) {
 	w.mode, w.served, w.notServed = "", nil, reason
 }
 
-// allClosed says whether no stored device is open to new claims in the midst of
+// allClosed reports whether no stored device is open to new claims in the midst of
 // a change of the mode.
 func allClosed(stored []resourceapi.ResourceSlice) bool {
 	for _, s := range stored {

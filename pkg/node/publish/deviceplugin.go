@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hasDevicePlugin says whether a device plugin serves the node's GPUs, or counts as one that does.
+// hasDevicePlugin reports whether a device plugin serves the node's GPUs, or counts as one that does.
 func (p *Publisher) hasDevicePlugin(node *nodeFacts) bool {
 	return len(node.devicePlugin) > 0 || p.checkpoint.DevicePlugin
 }
@@ -37,7 +37,7 @@ func (p *Publisher) afterDevicePlugin(s snapshot, w *desired) error {
 	return p.saveDevicePlugin(counts, s.node)
 }
 
-// devicePluginCounts says whether a device plugin counts as one that serves the node's GPUs, and
+// devicePluginCounts reports whether a device plugin counts as one that serves the node's GPUs, and
 // since when it has been gone that does so still. One that an earlier process saw last has only
 // just gone: after a reboot both start together.
 func devicePluginCounts(counted, there bool, goneSince, now time.Time) (counts bool, since time.Time) {

@@ -92,7 +92,7 @@ func amountOf(g gpu.GPU, held deviceplugin.GPU) string {
 	}
 }
 
-// mayBecomeKnown says whether looking again may tell which GPUs a pod holds, or that it has ended:
+// mayBecomeKnown reports whether looking again may tell which GPUs a pod holds, or that it has ended:
 // the kubelet does not say when it comes to know that. A pod that is not watched has no UID.
 func mayBecomeKnown(t deviceplugin.Reserved) bool {
 	return t.Outdated ||

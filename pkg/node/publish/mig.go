@@ -28,7 +28,7 @@ const (
 	instanceReplaced = "mig-instance-replaced"
 )
 
-// hasMIG says whether there are GPUs in MIG mode, or claims that hold instances.
+// hasMIG reports whether there are GPUs in MIG mode, or claims that hold instances.
 func (s snapshot) hasMIG() bool {
 	return len(s.machine.Partitioned) > 0 || slices.ContainsFunc(s.records, func(r state.Record) bool {
 		return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return holdsInstance(r, g) })
@@ -41,7 +41,8 @@ type heldInstance struct {
 	by state.Record
 }
 
-// holdsInstance says whether the record's claim holds the grant's instance: not one that is being made, or destroyed.
+// holdsInstance reports whether the record's claim holds the grant's instance: not one that is being made, or
+// destroyed.
 func holdsInstance(r state.Record, g claim.Grant) bool {
 	return g.GPU.MIG != nil && !g.Admin && (!g.GPU.MIG.Made || r.Phase == state.Prepared)
 }
@@ -188,7 +189,7 @@ func (s snapshot) heldBefore(records []state.Record, held []heldInstance) map[st
 	return before
 }
 
-// offersInstance says whether an instance of the device's profile and place is there.
+// offersInstance reports whether an instance of the device's profile and place is there.
 func (s snapshot) offersInstance(device string) bool {
 	_, i, there := instanceNamed(s.machine, device)
 	return there && i.LeftOut == ""
@@ -229,7 +230,7 @@ func countInstances(m *gpu.Machine) int {
 	return count
 }
 
-// onDemand says whether instances of the GPU are made for claims.
+// onDemand reports whether instances of the GPU are made for claims.
 func onDemand(p gpu.Partitioned) bool { return len(p.Profiles) > 0 }
 
 // countOnDemand is of how many GPUs.

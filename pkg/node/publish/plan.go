@@ -182,7 +182,7 @@ func (s snapshot) desired() (w desired, waits bool) {
 // for before it says that they are not there. They take a second.
 const mpsStartLimit = 10 * time.Second
 
-// mpsStarting says whether daemons that were started a moment ago are not there yet; started is
+// mpsStarting reports whether daemons that were started a moment ago are not there yet; started is
 // zero if none were.
 func mpsStarting(served []servedMode, started, now time.Time) bool {
 	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && s.closesGPUs() })

@@ -137,7 +137,7 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 	return !todo.again && !later, nil
 }
 
-// usable says whether the API server keeps all that the pool needs. It fails
+// usable reports whether the API server keeps all that the pool needs. It fails
 // closed: as long as that is not known, nothing is published.
 func (p *Publisher) usable(ctx context.Context, todo plan, dropped int) (bool, error) {
 	needed := cluster.FeaturesOf(todo.resources)
@@ -159,7 +159,8 @@ func (p *Publisher) usable(ctx context.Context, todo plan, dropped int) (bool, e
 	return true, nil
 }
 
-// toWrite says whether the resources are to be published now: because they are others than before, or because the API
+// toWrite reports whether the resources are to be published now: because they are others than before, or because the
+// API
 // server dropped fields of them and keeps them now. The helper goes on to publish what was kept. later says that they
 // are to be published again soon: some servers of a cluster that is being updated may still drop fields.
 func (p *Publisher) toWrite(s snapshot, resources resourceslice.DriverResources, kept bool) (now, later bool) {
@@ -280,7 +281,7 @@ type backoff struct {
 	again time.Time
 }
 
-// isDue says whether it may be asked now.
+// isDue reports whether it may be asked now.
 func (b backoff) isDue(now time.Time) bool { return !now.Before(b.again) }
 
 // after is the backoff once it was asked.
@@ -289,7 +290,7 @@ func (b backoff) after(now time.Time) backoff {
 	return backoff{wait: wait, again: now.Add(wait)}
 }
 
-// holds says whether the stored slices are those of the resources.
+// holds reports whether the stored slices are those of the resources.
 func holds(stored []resourceapi.ResourceSlice, resources resourceslice.DriverResources) bool {
 	want := 0
 	for _, pool := range resources.Pools {

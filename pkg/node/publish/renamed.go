@@ -54,7 +54,7 @@ func withRenamed(taints map[string][]resourceapi.DeviceTaint, renamed map[string
 	return taints
 }
 
-// isRenamed says whether the GPU that was granted has another name now, or another one has its name.
+// isRenamed reports whether the GPU that was granted has another name now, or another one has its name.
 func (in given) isRenamed(granted claim.Grant) bool {
 	return slices.ContainsFunc(in.machine.GPUs, func(g gpu.GPU) bool {
 		return (g.UUID == granted.GPU.UUID) != (g.Index == granted.GPU.Index)

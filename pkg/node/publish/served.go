@@ -188,7 +188,7 @@ func look(m *gpu.Machine, b isolation.Backend) map[string]apart {
 	return seen
 }
 
-// isolationChanged says whether a pass would see the users of GPUs kept apart otherwise than the
+// isolationChanged reports whether a pass would see the users of GPUs kept apart otherwise than the
 // last one did.
 func (p *Publisher) isolationChanged() bool {
 	now, m := slices.Clone(p.watched), p.inputs().machine
@@ -200,7 +200,7 @@ func (s servedMode) keptAs(other servedMode) bool {
 	return maps.Equal(s.notIsolated, other.notIsolated) && maps.Equal(s.levels, other.levels)
 }
 
-// canFail says whether what keeps the users of a GPU apart can go away by itself, without that the
+// canFail reports whether what keeps the users of a GPU apart can go away by itself, without that the
 // machine is read anew.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
@@ -302,8 +302,8 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 // whyClosed says why the GPU is closed to new claims of the mode; empty if it is not.
 func (s servedMode) whyClosed(uuid string) string { return cmp.Or(s.notIsolated[uuid], s.beside) }
 
-// closesGPUs says whether GPUs are closed to new claims of the mode: their users would not be kept apart, or others be
-// kept off.
+// closesGPUs reports whether GPUs are closed to new claims of the mode: their users would not be kept apart, or
+// others be kept off.
 func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.beside != "" }
 
 func (s servedMode) byMPS() bool { return isolation.ByMPS(s.backend.Name()) }

@@ -56,7 +56,7 @@ func (s snapshot) gone(g claim.GPU) string {
 	return g.Gone(s.machine)
 }
 
-// isUnseen says whether the instance is not there and may have been made since the GPUs were read.
+// isUnseen reports whether the instance is not there and may have been made since the GPUs were read.
 func (s snapshot) isUnseen(g claim.GPU) bool {
 	seen, known := s.made[g.UUID]
 	return known && seen.machine == s.machine && s.now.Sub(seen.at) < rereadLimit && g.Gone(s.machine) != ""

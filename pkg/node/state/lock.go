@@ -105,7 +105,7 @@ func (s *Store) openLock() (*os.File, error) {
 	return f, nil
 }
 
-// isLock says whether an open file is the lock file still.
+// isLock reports whether an open file is the lock file still.
 func (s *Store) isLock(f *os.File) bool {
 	mine, err := f.Stat()
 	if err != nil {

@@ -113,7 +113,7 @@ func (r Record) Usage() usage.Claim {
 	return usage.Claim{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Grants: r.Grants}
 }
 
-// encode returns the content of the record's file. sync says whether it has to outlive a power failure.
+// encode returns the content of the record's file. sync reports whether it has to outlive a power failure.
 func (r Record) encode() (data []byte, sync bool, err error) {
 	r.Version = Version
 	if len(claim.Results(r.Grants)) < len(r.Grants) {

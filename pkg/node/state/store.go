@@ -81,7 +81,7 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// Complete says whether the records are all there are. They may not be from when the
+// Complete reports whether the records are all there are. They may not be from when the
 // directory was made until SetComplete: another one may have been there before it, and
 // been lost.
 func (s *Store) Complete() (bool, error) {

@@ -21,7 +21,7 @@ import (
 // scenario is what is allocated in the cluster when the allocator is asked.
 type scenario struct {
 	name string
-	// inMode says whether it makes sense in the contestant's mode.
+	// inMode reports whether it makes sense in the contestant's mode.
 	inMode func(contestant) bool
 	state  func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState
 	// asks says what is asked for.

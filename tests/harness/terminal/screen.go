@@ -68,7 +68,7 @@ func (s *Screen) Resize(columns, rows int) {
 	}
 }
 
-// HasProgram says whether a program has the screen for itself.
+// HasProgram reports whether a program has the screen for itself.
 func (s *Screen) HasProgram() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

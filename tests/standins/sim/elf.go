@@ -74,7 +74,7 @@ func sharedObject(soname string) []byte {
 	return out.Bytes()
 }
 
-// hasSymbols says whether a shared library has any: one that stands there for its name has none.
+// hasSymbols reports whether a shared library has any: one that stands there for its name has none.
 func hasSymbols(library []byte) bool {
 	file, err := elf.NewFile(bytes.NewReader(library))
 	if err != nil {

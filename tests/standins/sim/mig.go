@@ -275,5 +275,5 @@ func (s *Spec) cut(g int, what string) error {
 	return nil
 }
 
-// isOf says whether the process runs in the instance.
+// isOf reports whether the process runs in the instance.
 func (p Process) isOf(i MIGInstance) bool { return p.Instance != nil && *p.Instance == i.Start }

@@ -252,7 +252,7 @@ func (s *Spec) makeComputeInstance(g, gi int) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// inUse says whether a process runs in the instance.
+// inUse reports whether a process runs in the instance.
 func (s *Spec) inUse(g, at int) bool {
 	i := s.GPUs[g].MIG.Instances[at]
 	return slices.ContainsFunc(s.GPUs[g].State.Processes, func(p Process) bool { return p.isOf(i) })

@@ -245,7 +245,7 @@ func mknod(p string, e entry) error {
 	return nil
 }
 
-// isAt says whether the entry is already at that path.
+// isAt reports whether the entry is already at that path.
 func (e entry) isAt(p string) (bool, error) {
 	info, err := os.Lstat(p)
 	if errors.Is(err, fs.ErrNotExist) {

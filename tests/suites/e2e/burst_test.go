@@ -269,8 +269,8 @@ func (b *burst) progress() (there, served int, err error) {
 // lateMost is how many pods a machine that has too much to do may start too late.
 const lateMost = 3
 
-// ranOutOfTime says whether a pod failed because the container runtime, or the kubelet that waited for it, gave up: no
-// program of the pod has ended by itself, and no hook of the driver's has failed.
+// ranOutOfTime reports whether a pod failed because the container runtime, or the kubelet that waited for it, gave
+// up: no program of the pod has ended by itself, and no hook of the driver's has failed.
 func ranOutOfTime(pod *corev1.Pod) bool {
 	late := false
 	for _, status := range pod.Status.ContainerStatuses {

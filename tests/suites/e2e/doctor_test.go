@@ -48,7 +48,7 @@ func TestDoctorFindsWhatIsNotInOrder(t *testing.T) {
 }
 
 // diagnosed waits until the doctor says this, and nothing else, of the mode of a node; nothing
-// where it is to find nothing. Its exit code says whether there is something to do.
+// where it is to find nothing. Its exit code reports whether there is something to do.
 func diagnosed(t *testing.T, node string, level doctor.Level, text string) {
 	t.Helper()
 	harness.Eventually(t, fmt.Sprintf("the doctor to find %q on node %s", text, node), func(context.Context) error {

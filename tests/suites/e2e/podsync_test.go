@@ -48,7 +48,7 @@ func failures(ctx context.Context, ns *harness.Namespace, pod string) (count int
 	return count, last, nil
 }
 
-// syncedAtLeast says whether the kubelet tried so often to prepare the pod's claims.
+// syncedAtLeast reports whether the kubelet tried so often to prepare the pod's claims.
 func syncedAtLeast(ctx context.Context, ns *harness.Namespace, pod string, want int32) error {
 	count, _, err := failures(ctx, ns, pod)
 	if err == nil && count < want {

@@ -121,7 +121,7 @@ func shownBars(screen *terminal.Screen) []bar {
 	return bars
 }
 
-// styled says whether anything on a screen is bold or has a colour.
+// styled reports whether anything on a screen is bold or has a colour.
 func styled(screen *terminal.Screen) bool {
 	return slices.ContainsFunc(screen.Lines(), func(line []terminal.Cell) bool {
 		return slices.ContainsFunc(line, func(cell terminal.Cell) bool { return cell.Style != terminal.Style{} })

@@ -84,7 +84,7 @@ func TestRollingUpdateIsNotNoticed(t *testing.T) {
 }
 
 // startUpdate changes the DaemonSet's pods, as a new version does, and returns a
-// function that says whether all of them are replaced.
+// function that reports whether all of them are replaced.
 func startUpdate(t *testing.T) (done func(t *testing.T) bool) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"e2e-update":"%d"}}}}}`,

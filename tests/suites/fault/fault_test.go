@@ -280,7 +280,7 @@ func (d nodeDir) files(t *testing.T) []string {
 	return files
 }
 
-// halfDone says whether a kill visibly left something for the recovery to do. It
+// halfDone reports whether a kill visibly left something for the recovery to do. It
 // does not read the records, so that some are missed.
 func (d nodeDir) halfDone(t *testing.T) bool {
 	t.Helper()

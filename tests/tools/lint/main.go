@@ -85,7 +85,7 @@ func heedingDirectives(a *analysis.Analyzer) *analysis.Analyzer {
 	return a
 }
 
-// ignored says whether one of the directives is about the check and about the place. A directive about
+// ignored reports whether one of the directives is about the check and about the place. A directive about
 // a line is a comment at the node that it is about.
 func ignored(files *token.FileSet, asked []lint.Directive, check string, pos token.Pos) bool {
 	place := files.Position(pos)

@@ -83,12 +83,12 @@ func (c GpuConfig) Merge(over GpuConfig) GpuConfig {
 	return c
 }
 
-// IsolationDisabled says whether limits are lifted for the request.
+// IsolationDisabled reports whether limits are lifted for the request.
 func (c GpuConfig) IsolationDisabled() bool {
 	return c.DisableIsolation != nil && *c.DisableIsolation
 }
 
-// LegacyEnv says whether the container gets the variables of EnvLegacy.
+// LegacyEnv reports whether the container gets the variables of EnvLegacy.
 func (c GpuConfig) LegacyEnv() bool {
 	return c.Env == nil || *c.Env == EnvLegacy
 }

@@ -92,7 +92,7 @@ func (w *Watch) evictPod(ctx context.Context, pod audit.Pod) error {
 	return nil
 }
 
-// byBudget says whether PodDisruptionBudgets keep a pod from being evicted: one, several, or one
+// byBudget reports whether PodDisruptionBudgets keep a pod from being evicted: one, several, or one
 // that changes all the time, for which client-go waits.
 func byBudget(err error) bool {
 	return apierrors.IsTooManyRequests(err) || errors.Is(err, context.DeadlineExceeded) ||

@@ -49,7 +49,7 @@ type answer struct {
 	until   time.Time
 }
 
-// granted says whether the finding's claims give its GPU to the pod, or a device plugin gave it
+// granted reports whether the finding's claims give its GPU to the pod, or a device plugin gave it
 // any, or whether that is not known.
 func (o *others) granted(ctx context.Context, f audit.Finding, now time.Time) (bool, error) {
 	maps.DeleteFunc(o.known, func(_ question, a answer) bool { return now.After(a.until) })
@@ -85,7 +85,7 @@ func (o *others) granted(ctx context.Context, f audit.Finding, now time.Time) (b
 	return a.granted, a.err
 }
 
-// grants says whether the claim gives the GPU: a device of this driver, of which nothing
+// grants reports whether the claim gives the GPU: a device of this driver, of which nothing
 // more is known, or a device of another one that states the GPU's UUID.
 func (o *others) grants(ctx context.Context, namespace, name, uuid string) (bool, error) {
 	claim, err := o.client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -106,7 +106,8 @@ func (o *others) grants(ctx context.Context, namespace, name, uuid string) (bool
 	return false, nil
 }
 
-// isGPU says whether another driver's device states the GPU's UUID. Where the driver is away, or does not publish the
+// isGPU reports whether another driver's device states the GPU's UUID. Where the driver is away, or does not publish
+// the
 // device any more, that is not known: the kubelet removes a driver's slices of the node after a moment, and pods go on.
 func (o *others) isGPU(ctx context.Context, d resourceapi.DeviceRequestAllocationResult, uuid string) (bool, error) {
 	// Devices of the network are of no node.
@@ -129,7 +130,7 @@ func (o *others) isGPU(ctx context.Context, d resourceapi.DeviceRequestAllocatio
 		"driver is away, or has withdrawn it", d.Device, d.Driver, d.Pool)
 }
 
-// states says whether the GPU's UUID is among the device's attributes.
+// states reports whether the GPU's UUID is among the device's attributes.
 func states(d resourceapi.Device, uuid string) bool {
 	for _, a := range d.Attributes {
 		if a.StringValue != nil && *a.StringValue == uuid {

@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 )
 
-// ofSupervisor says whether the process is in the pod of gpu-mps-supervisor. That is a known one only where the
+// ofSupervisor reports whether the process is in the pod of gpu-mps-supervisor. That is a known one only where the
 // node's pods are watched. A pod that was once found is not looked for again: no other has its UID.
 func (w *Watch) ofSupervisor(ctx context.Context, o audit.Owner) bool {
 	if len(o.Places) == 0 {

@@ -45,10 +45,11 @@ type Options struct {
 	}
 	// Supervisor is gpu-mps-supervisor's process, 0 if there is none.
 	Supervisor func() (pid int, err error)
-	// OfPlugin says whether the kubelet has it that a device plugin gave the pod GPUs. An error means that this cannot
+	// OfPlugin reports whether the kubelet has it that a device plugin gave the pod GPUs. An error means that this cannot
 	// be had.
 	OfPlugin func(ctx context.Context, pod audit.Pod) (bool, error)
-	// OfDriver says whether it is known that another DRA driver gave the pod the GPU; one that is away tells it no more.
+	// OfDriver reports whether it is known that another DRA driver gave the pod the GPU; one that is away tells it no
+	// more.
 	OfDriver func(pod audit.Pod, uuid string) bool
 	Pods     *Pods
 	Granted  func(ctx context.Context) (audit.Granted, error)

@@ -65,7 +65,7 @@ type observations struct {
 	file checkpointFile
 	// locked calls do while no other process of the node writes the file.
 	locked func(ctx context.Context, do func() error) error
-	// running says whether a pod has processes on the node.
+	// running reports whether a pod has processes on the node.
 	running func(pod types.UID) (bool, error)
 
 	mu   sync.Mutex
@@ -150,7 +150,7 @@ func (s *observations) forget(uid types.UID, pod *corev1.Pod) {
 	delete(s.going, uid)
 }
 
-// runs says whether the pod has processes on the node. Those of a static pod run on when its mirror, which is what
+// runs reports whether the pod has processes on the node. Those of a static pod run on when its mirror, which is what
 // the API server has of it, is deleted; the kubelet knows them by the UID in the annotation. Whoever writes pods can
 // write that, so it never hides the pod's own.
 func (s *observations) runs(pod *corev1.Pod) (bool, error) {
@@ -217,7 +217,7 @@ func (s *observations) setLeft(left time.Time) {
 	s.left = left
 }
 
-// needKubelet says whether the kubelet may have something to tell of one of the pods, if it is not
+// needKubelet reports whether the kubelet may have something to tell of one of the pods, if it is not
 // asked before that time.
 func (s *observations) needKubelet(pods []*corev1.Pod) (need bool, notBefore time.Time) {
 	s.mu.Lock()

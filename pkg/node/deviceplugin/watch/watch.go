@@ -51,7 +51,7 @@ type Options struct {
 	Client   kubernetes.Interface
 	NodeName string
 	Kubelet  Kubelet
-	// Running says whether a pod has processes on the node. An error means that it is not known.
+	// Running reports whether a pod has processes on the node. An error means that it is not known.
 	Running func(pod types.UID) (bool, error)
 	// File is where it is kept what pods were first seen with.
 	File string
@@ -169,7 +169,7 @@ func (w *watcher) deleted(object any) {
 	}
 }
 
-// same says whether two versions of a pod are alike in what counts beside annotations.
+// same reports whether two versions of a pod are alike in what counts beside annotations.
 func same(before, after *corev1.Pod) bool {
 	again := *after
 	again.ResourceVersion, again.Annotations = before.ResourceVersion, before.Annotations

@@ -79,7 +79,7 @@ exit 3
 	}
 }
 
-// ended says whether a process has ended, collected or not.
+// ended reports whether a process has ended, collected or not.
 func ended(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err != nil || strings.Contains(string(stat), ") Z ")

@@ -51,10 +51,10 @@ type guard struct {
 // errForeign is that processes use the GPU which are no clients of MPS.
 var errForeign = errors.New("processes use the GPU beside MPS")
 
-// enforces says whether the kernel driver can keep programs from the GPU, and is to.
+// enforces reports whether the kernel driver can keep programs from the GPU, and is to.
 func (g *guard) enforces() bool { return g.probed && g.canHold() }
 
-// canHold says whether the mode can be set, and may be.
+// canHold reports whether the mode can be set, and may be.
 func (g *guard) canHold() bool { return g.fixed == nil && (g.held || !g.beside.Load()) }
 
 // probe finds out once whether the mode can be set, without a change.

@@ -81,33 +81,33 @@ func (s *supervisor) usable() []servedGPU {
 	return usable
 }
 
-// lacks says whether the daemon serves not all of the GPUs.
+// lacks reports whether the daemon serves not all of the GPUs.
 func (k *keeper) lacks(gpus []servedGPU) bool {
 	return slices.ContainsFunc(gpus, func(c servedGPU) bool {
 		return !slices.ContainsFunc(k.gpus, func(own *served) bool { return own.uuid == c.uuid })
 	})
 }
 
-// nodeDaemonHindered says whether the daemon for all GPUs cannot be started, or be used, now.
+// nodeDaemonHindered reports whether the daemon for all GPUs cannot be started, or be used, now.
 func (s *supervisor) nodeDaemonHindered() bool {
 	return s.node.keeper != nil && (s.node.keeper.waits.Load() || s.node.keeper.closed.Load())
 }
 
-// nodeDaemonLost says whether it has a GPU that was in neither of the last two readings: in one alone it may be missing
-// for a moment.
+// nodeDaemonLost reports whether it has a GPU that was in neither of the last two readings: in one alone it may be
+// missing for a moment.
 func (s *supervisor) nodeDaemonLost() bool {
 	return slices.ContainsFunc(s.node.keeper.gpus, func(own *served) bool {
 		return !s.reads(own.uuid) && !has(s.foundBefore, own.uuid)
 	})
 }
 
-// nodeDaemonReplaceable says whether nothing ends with it, since it waits or has no claims: not while it is not known
-// what the GPUs are used for, when they all have to stay closed.
+// nodeDaemonReplaceable reports whether nothing ends with it, since it waits or has no claims: not while it is not
+// known what the GPUs are used for, when they all have to stay closed.
 func (s *supervisor) nodeDaemonReplaceable() bool {
 	return !s.nodeDaemonUsed(func(uses gpuUses) bool { return uses.claimed() && !s.node.keeper.waits.Load() })
 }
 
-// nodeDaemonWanted says whether there is to be such a daemon: where the plugin says so, or
+// nodeDaemonWanted reports whether there is to be such a daemon: where the plugin says so, or
 // where a supervisor that was killed has left GPUs to be put back, which can be read.
 func (s *supervisor) nodeDaemonWanted() (bool, error) {
 	wanted, err := s.Dir.NodeDaemonWanted()
@@ -125,7 +125,7 @@ func (s *supervisor) endNodeDaemon(why error) {
 	s.node = nodeDaemon{}
 }
 
-// nodeDaemonUsed says whether the daemon for all GPUs is used like that, or may be.
+// nodeDaemonUsed reports whether the daemon for all GPUs is used like that, or may be.
 func (s *supervisor) nodeDaemonUsed(like func(gpuUses) bool) bool {
 	uses, err := s.node.keeper.knownUses()
 	return err != nil || like(uses)

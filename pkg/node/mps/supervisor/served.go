@@ -104,12 +104,12 @@ func (all gpus) release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// held says whether the mode of any is the guards'.
+// held reports whether the mode of any is the guards'.
 func (all gpus) held() bool {
 	return slices.ContainsFunc(all, func(gpu *served) bool { return gpu.guard.held })
 }
 
-// canHold says whether the mode of any can be set, and may be.
+// canHold reports whether the mode of any can be set, and may be.
 func (all gpus) canHold() bool {
 	return slices.ContainsFunc(all, func(gpu *served) bool { return gpu.guard.canHold() })
 }

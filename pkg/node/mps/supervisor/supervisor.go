@@ -129,7 +129,7 @@ func (s *supervisor) serves(uuid string) bool {
 	return slices.ContainsFunc(s.gpus, func(c servedGPU) bool { return c.uuid == uuid })
 }
 
-// reads says whether the GPU was there, and could be used, when they were last read.
+// reads reports whether the GPU was there, and could be used, when they were last read.
 func (s *supervisor) reads(uuid string) bool { return has(s.found, uuid) }
 
 func has(gpus []gpu.GPU, uuid string) bool {
@@ -169,7 +169,7 @@ func (s *supervisor) awaitIdleEnd() <-chan error {
 	return s.idleEnds
 }
 
-// needed says whether there are to be daemons. Clients outlive plugins, so there are where no plugin declares
+// needed reports whether there are to be daemons. Clients outlive plugins, so there are where no plugin declares
 // anything. A plugin that ended while the node was idle left no clients, and the next one declares
 // mps.InUse before it prepares a claim: until then there need not be any.
 func (s *supervisor) needed(ctx context.Context, now time.Time) bool {

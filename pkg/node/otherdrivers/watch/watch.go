@@ -181,7 +181,7 @@ func (w *Watch) having() map[string]otherdrivers.GPU {
 	return otherdrivers.Having(w.machine, w.onGPUs(), w.kept, w.held, w.owner)
 }
 
-// undecided says whether only the kubelet's answer, which is awaited, tells whose GPUs are.
+// undecided reports whether only the kubelet's answer, which is awaited, tells whose GPUs are.
 func (w *Watch) undecided() bool {
 	return w.owner == v1alpha1.DriverName && errors.Is(w.held.Err, errNotAsked) && len(w.kept)+len(w.onGPUs()) > 0
 }
@@ -303,7 +303,7 @@ func (w *Watch) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Rese
 	return w.plus(reserved, m), nil
 }
 
-// Has says whether the pod, named as namespace/name, has the GPU from another driver, as far as the kubelet
+// Has reports whether the pod, named as namespace/name, has the GPU from another driver, as far as the kubelet
 // told last.
 func (w *Watch) Has(pod, uuid string) bool {
 	w.mu.Lock()

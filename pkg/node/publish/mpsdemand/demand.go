@@ -32,11 +32,11 @@ const (
 
 // MPS is how gpu-mps-supervisor is told; mps.Dir implements it.
 type MPS interface {
-	// SetUse sets what a GPU is used for by MPS, Use returns it, and UseIsSet says whether that is set.
+	// SetUse sets what a GPU is used for by MPS, Use returns it, and UseIsSet reports whether that is set.
 	SetUse(uuid string, u mps.Use) error
 	Use(uuid string) (mps.Use, error)
 	UseIsSet(uuid string, u mps.Use) bool
-	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon says whether there
+	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon reports whether there
 	// is to be one.
 	OfNode() mps.Dir
 	NodeDaemonWanted() (bool, error)
@@ -241,7 +241,7 @@ func (d *Demand) setUses(ctx context.Context, o Offered, records []state.Record)
 	return set, err
 }
 
-// usesAreSet says whether the supervisor has these uses; not if they cannot be read.
+// usesAreSet reports whether the supervisor has these uses; not if they cannot be read.
 func (d *Demand) usesAreSet(uses map[daemonGPU]mps.Use) bool {
 	for of, use := range uses {
 		if !d.daemonOf(of).UseIsSet(of.uuid, use) {
@@ -295,7 +295,7 @@ func (d *Demand) declareUse(ctx context.Context, records []state.Record) (known 
 	return true, nil
 }
 
-// used says whether what the node asks for, or what it publishes, uses MPS, and nodeUsed the same
+// used reports whether what the node asks for, or what it publishes, uses MPS, and nodeUsed the same
 // of the daemon for all GPUs. The lock is held.
 func (d *Demand) used() bool { return d.wanted || d.offered != nil && d.offered.byMPS() }
 

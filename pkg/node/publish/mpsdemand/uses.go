@@ -24,14 +24,14 @@ type Offered struct {
 	Others map[string]bool
 }
 
-// by says whether GPUs are published with the isolation.
+// by reports whether GPUs are published with the isolation.
 func (o Offered) by(backend string) bool {
 	return slices.Contains(slices.Collect(maps.Values(o.Offer.Isolation)), backend)
 }
 
 func (o Offered) byMPS() bool { return o.by(isolation.NameMPS) || o.by(isolation.NameMPSNode) }
 
-// has says whether the GPU can be handed out.
+// has reports whether the GPU can be handed out.
 func (o Offered) has(uuid string) bool {
 	return slices.ContainsFunc(o.Machine.GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
 }
@@ -116,7 +116,7 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 	return uses, nil
 }
 
-// usesMPS says whether a claim is, or may be, held to its share by MPS: records of older
+// usesMPS reports whether a claim is, or may be, held to its share by MPS: records of older
 // versions do not say by what.
 func usesMPS(r state.Record) bool {
 	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {

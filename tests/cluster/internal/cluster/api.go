@@ -80,13 +80,13 @@ func (c *client) do(ctx context.Context, method, path, contentType string, body 
 	return content, nil
 }
 
-// ready says whether the API server serves all it has to.
+// ready reports whether the API server serves all it has to.
 func (c *client) ready(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodGet, "/readyz", "", nil)
 	return err
 }
 
-// hasDefaultServiceAccount says whether pods can be made in the default namespace.
+// hasDefaultServiceAccount reports whether pods can be made in the default namespace.
 func (c *client) hasDefaultServiceAccount(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodGet, "/api/v1/namespaces/default/serviceaccounts/default", "", nil)
 	return err
@@ -123,7 +123,7 @@ func (c *client) readyCondition(ctx context.Context, node string) (nodeCondition
 	return nodeCondition{}, nil
 }
 
-// kubeletHealthy says whether the kubelet at an address serves.
+// kubeletHealthy reports whether the kubelet at an address serves.
 func kubeletHealthy(ctx context.Context, address netip.Addr) error {
 	url := "http://" + netip.AddrPortFrom(address, kubeletHealthPort).String() + "/healthz"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

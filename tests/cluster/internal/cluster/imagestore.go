@@ -165,7 +165,7 @@ func (c *Cluster) copyImageStore(node *nodeState) error {
 	return nil
 }
 
-// neverWritten says whether a file of containerd's is a layer, or in one.
+// neverWritten reports whether a file of containerd's is a layer, or in one.
 func neverWritten(path string) bool {
 	plugin, rest, _ := strings.Cut(path, string(filepath.Separator))
 	kind, _, inside := strings.Cut(rest, string(filepath.Separator))

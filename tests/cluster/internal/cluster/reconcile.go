@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reconcile makes the cluster's nodes the wanted ones and says whether anything
+// reconcile makes the cluster's nodes the wanted ones and reports whether anything
 // had to be done.
 func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode, images []string,
 	laps *laps) (changed bool, err error) {

@@ -31,7 +31,7 @@ type NodeReport struct {
 	State string
 }
 
-// Healthy says whether all of the cluster works.
+// Healthy reports whether all of the cluster works.
 func (r *Report) Healthy() bool {
 	for _, node := range r.Nodes {
 		if node.State != stateReady {

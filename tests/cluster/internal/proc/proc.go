@@ -41,7 +41,7 @@ func Identify(pid int) (Process, error) {
 	return Process{PID: pid, Start: stat.start, Boot: strings.TrimSpace(string(boot))}, nil
 }
 
-// Alive says whether this very process still runs. A process that ended and
+// Alive reports whether this very process still runs. A process that ended and
 // was not yet collected by its parent does not.
 func (p Process) Alive() bool {
 	if p.PID == 0 {

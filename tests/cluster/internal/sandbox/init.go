@@ -120,7 +120,7 @@ func (r *runner) startLater(s *service, delay time.Duration) {
 	r.startable <- s
 }
 
-// met says whether a condition, as in Service.After, is met.
+// met reports whether a condition, as in Service.After, is met.
 func met(condition string) bool {
 	kind, what, _ := strings.Cut(condition, ":")
 	if kind == "file" {

@@ -242,7 +242,7 @@ func TestRootIsItsOwn(t *testing.T) {
 	}
 }
 
-// running says whether any process has the argument.
+// running reports whether any process has the argument.
 func running(t *testing.T, argument string) bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")

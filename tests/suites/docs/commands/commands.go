@@ -39,10 +39,10 @@ var (
 // languages are those of commands.
 var languages = []string{"bash", "console", "sh", "shell"}
 
-// Are says whether the block is of commands.
+// Are reports whether the block is of commands.
 func (b Block) Are() bool { return slices.Contains(languages, b.Language) }
 
-// OnCluster says whether tests/suites/pages runs the block.
+// OnCluster reports whether tests/suites/pages runs the block.
 func (b Block) OnCluster() bool { return b.Are() && b.NotRun == "" && b.Test == "" }
 
 // Commands are the block's, without what they print: if some lines have a prompt, these.
