@@ -233,6 +233,11 @@ DEAREST_ARGS ?= --minutes 10
 bench-dearest:
 	@go run -C tests/policies ./dearest $(DEAREST_ARGS)
 
+# How long a pod without GPUs waits beside the dearest ones of DEAREST_PODS, a file of bench-dearest --pods.
+.PHONY: bench-beside-dearest
+bench-beside-dearest: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+	@tests/bench/dearest.sh .cluster-dearest "$(DEAREST_PODS)"
+
 # What a crowd costs gpu-compat-controller: a table, which docs/internals/performance.md explains.
 # It needs no cluster. CONTROLLER_ARGS go to tests/bench/controller (see its --help).
 .PHONY: bench-controller
