@@ -219,6 +219,11 @@ DEAREST_ARGS ?= --minutes 10
 bench-dearest:
 	@go run -C tests/policies ./dearest $(DEAREST_ARGS)
 
+# How long a pod without GPUs waits beside the dearest ones of DEAREST_PODS, a file of bench-dearest --pods.
+.PHONY: bench-beside-dearest
+bench-beside-dearest: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+	@tests/bench/dearest.sh .cluster-dearest "$(DEAREST_PODS)"
+
 # How long `kubectl inspect cgpu` takes on a cluster of 1000 nodes with 8000
 # shares. INSPECT_ARGS go to tests/bench/inspect (see its --help).
 .PHONY: bench-inspect
