@@ -186,17 +186,32 @@ func shows(ctx context.Context, t *testing.T, client kubernetes.Interface, want 
 	}
 }
 
+// watches waits until objects of the resource are watched: a fake client tells nobody what changes between list and
+// watch.
+func watches(ctx context.Context, t *testing.T, client *fake.Clientset, resource string) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) {
+			watching := func(a k8stesting.Action) bool { return a.Matches("watch", resource) }
+			return slices.ContainsFunc(client.Actions(), watching), nil
+		})
+	if err != nil {
+		t.Fatalf("nobody watches %s: %v", resource, err)
+	}
+}
+
 func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	client, metadata := site(t)
+	legacyPolicy(t, client)
 	returned := make(chan error, 1)
 	go func() {
 		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: LegacyPolicy, PodAnnotations: true})
 	}()
-	legacyPolicy(t, client)
 	shows(ctx, t, client, "22")
+	watches(ctx, t, client, "validatingadmissionpolicybindings")
 	if err := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, LegacyPolicy,
 		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

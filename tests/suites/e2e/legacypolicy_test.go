@@ -231,7 +231,7 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"a number, in init": {harness.WithInit(harness.Asking("mem 3"), harness.Limited("i", "count 1")),
 			"asks for aliyun.com/gpu-count, which gives it no GPU"},
 		"a number, opted out": {harness.Labelled(harness.Asking("count 1"), v1alpha1.LabelLegacy, "false"),
-			"asks for aliyun.com/gpu-count, which gives it no GPU"},
+			"asks for aliyun.com/gpu-count and was not given a claim instead: it opted out by its label"},
 		"a count that is none": {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "x"), `failed to parse ` +
 			`request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
 		"too large a count": {harness.Labelled(harness.Asking("mem 66"), ack.PodLabelCount, "33"),
@@ -260,7 +260,7 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"opted out": {harness.Labelled(harness.Asking("mem 3"), v1alpha1.LabelLegacy, "false"),
 			"it opted out by its label gpu.aliyun.com/legacy=false. It would run without a GPU"},
 		"opted out, asks wrongly": {harness.Labelled(harness.Asking("gpu 50"), v1alpha1.LabelLegacy, "false"),
-			"aliyun.com/gpu 50"},
+			"asks for aliyun.com/gpu and was not given a claim instead: it opted out by its label"},
 		"requests only": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			r := &p.Spec.Containers[0].Resources
 			r.Requests, r.Limits = r.Limits, nil
