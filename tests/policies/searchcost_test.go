@@ -155,7 +155,9 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 func TestClaimsThatAreSearchedForLong(t *testing.T) {
 	s := costly(t)
 	never := where("false")
+	two := []resourceapi.DeviceRequest{firstOf("a", "share", "share")}
 	four := []resourceapi.DeviceRequest{firstOf("a", "share", "share", "share", "share")}
+	six := []resourceapi.DeviceRequest{firstOf("a", "share", "share", "share", "share", "share", "share")}
 	alternatives := firstOf("a", "share", "cgpu", "mps", "share", "share", "share", "share", "share")
 	for name, tc := range map[string]struct {
 		claim resourceapi.DeviceClaim
@@ -182,6 +184,9 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			alternatives, alternatives, alternatives, alternatives})), "it may have 32"},
 		"alternatives among many requests on one GPU": {together(claimFor(of(3, "share"), four, of(3, "share"), four,
 			of(3, "share"), four, of(3, "share"))), "independently"},
+		"alternatives before many requests on one GPU": {together(claimFor(six, two, of(4, "share"), of(1, "exclusive"))),
+			"independently"},
+		"lists that are compared": {claimFor(of(1, "share", where(`!sets.contains([1, 2, 3], [-1])`))), "calls sets()"},
 		"an administrator's class": {claimFor(of(2, "any.example.com"), of(1, "any.example.com",
 			never)), "independently"},
 		"topology of any size": {claimFor(of(2, "topology"), of(1, "topology", never)),
