@@ -94,6 +94,36 @@ func together(claim resourceapi.DeviceClaim) resourceapi.DeviceClaim {
 	return claim
 }
 
+// onGPUs are requests for shares of as many GPUs, each for so many containers, as the driver writes them for pods in
+// the manner of ACK: each GPU's follow each other, and GPUs are taken in the order of their indices.
+func onGPUs(gpus, containers int, class string) resourceapi.DeviceClaim {
+	var claim resourceapi.DeviceClaim
+	var first []string
+	for g := range gpus {
+		var same []string
+		for range containers {
+			r := of(1, class, memory("1Gi"))
+			if after := gpus - 1 - g; after > 0 && len(same) == 0 {
+				where(fmt.Sprintf(`device.attributes["gpu.aliyun.com"].?index.orValue(-1) >= %d`, after))(r[0].Exactly)
+			}
+			r[0].Name = fmt.Sprintf("r%d", len(claim.Requests))
+			claim.Requests, same = append(claim.Requests, r...), append(same, r[0].Name)
+		}
+		claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: same,
+			MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))})
+		first = append(first, same[0])
+	}
+	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: first,
+		DistinctAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))})
+	return claim
+}
+
+// butFor is the claim with a change.
+func butFor(claim resourceapi.DeviceClaim, change func(*resourceapi.DeviceClaim)) resourceapi.DeviceClaim {
+	change(&claim)
+	return claim
+}
+
 func linkedOrSingle(gpus int64) []resourceapi.DeviceRequest {
 	r := firstOf("gpus", fmt.Sprintf("linked-%d.topology", gpus), "single.topology")
 	r.FirstAvailable[1].Count = gpus
@@ -123,15 +153,18 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 		"sixteen shares of one GPU":     together(claimFor(of(16, "share", memory("1Gi")))),
 		"twenty shares of a GPU by its index": claimFor(of(20, "share", memory("1Gi"),
 			where(`device.attributes["gpu.aliyun.com"].index == 2`))),
-		"a linked set, or as many":    claimFor(linkedOrSingle(8)),
-		"two linked sets, or as many": claimFor(linkedOrSingle(2), linkedOrSingle(2)),
-		"linked sets":                 claimFor(of(1, "linked-2.topology", count(4))),
-		"MIG instances":               claimFor(of(1, "1g.10gb.mig", count(4))),
-		"three MIG instances":         claimFor(of(3, "1g.10gb.mig")),
-		"a share of one's own class":  claimFor(of(4, "team-share", memory("1Gi"))),
-		"one of any":                  claimFor(of(1, "any.example.com")),
-		"another driver's":            claimFor(of(16, "nic.example.com", count(2))),
-		"another driver's, with GPUs": claimFor(of(8, "nic.example.com"), of(1, "exclusive", count(8))),
+		"five GPUs for a container":       onGPUs(5, 1, "share"),
+		"four GPUs for four containers":   onGPUs(4, 4, "share"),
+		"two GPUs for sixteen containers": onGPUs(2, 16, "share"),
+		"a linked set, or as many":        claimFor(linkedOrSingle(8)),
+		"two linked sets, or as many":     claimFor(linkedOrSingle(2), linkedOrSingle(2)),
+		"linked sets":                     claimFor(of(1, "linked-2.topology", count(4))),
+		"MIG instances":                   claimFor(of(1, "1g.10gb.mig", count(4))),
+		"three MIG instances":             claimFor(of(3, "1g.10gb.mig")),
+		"a share of one's own class":      claimFor(of(4, "team-share", memory("1Gi"))),
+		"one of any":                      claimFor(of(1, "any.example.com")),
+		"another driver's":                claimFor(of(16, "nic.example.com", count(2))),
+		"another driver's, with GPUs":     claimFor(of(8, "nic.example.com"), of(1, "exclusive", count(8))),
 		"quota": claimFor([]resourceapi.DeviceRequest{
 			firstOf("a", "share", "gib.quota", "percent.quota"), firstOf("b", "share", "gib.quota", "percent.quota"),
 			firstOf("c", "share", "gib.quota", "percent.quota"), firstOf("d", "share", "gib.quota",
@@ -186,7 +219,26 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			of(3, "share"), four, of(3, "share"))), "independently"},
 		"alternatives before many requests on one GPU": {together(claimFor(six, two, of(4, "share"), of(1, "exclusive"))),
 			"independently"},
-		"lists that are compared": {claimFor(of(1, "share", where(`!sets.contains([1, 2, 3], [-1])`))), "calls sets()"},
+		"seventeen requests on one GPU": {together(claimFor(of(17, "share"))), "sixteen of one mode on one GPU"},
+		"a request that fits nowhere on the GPU of another": {butFor(onGPUs(3, 2, "share"), func(c *resourceapi.DeviceClaim) {
+			memory("500Gi")(c.Requests[5].Exactly)
+		}), "independently"},
+		"one more at the end of several GPUs": {butFor(onGPUs(4, 1, "share"), func(c *resourceapi.DeviceClaim) {
+			c.Requests = append(c.Requests, of(1, "share", memory("500Gi"))...)
+			c.Requests[4].Name = "r4"
+			c.Constraints[3].Requests = append(c.Constraints[3].Requests, "r4")
+		}), "independently"},
+		"several GPUs, of which one has all requests": {butFor(onGPUs(4, 2, "share"), func(c *resourceapi.DeviceClaim) {
+			for i := range 4 {
+				c.Constraints[i].Requests = []string{"r0", c.Constraints[i].Requests[1]}
+			}
+		}), "independently"},
+		"different GPUs that have to be the same": {butFor(onGPUs(4, 2, "share"), func(c *resourceapi.DeviceClaim) {
+			c.Constraints[4].Requests = []string{"r6", "r7"}
+		}), "independently"},
+		"five GPUs for two containers": {onGPUs(5, 2, "share"), "independently"},
+		"six GPUs for a container":     {onGPUs(6, 1, "share"), "independently"},
+		"lists that are compared":      {claimFor(of(1, "share", where(`!sets.contains([1, 2, 3], [-1])`))), "calls sets()"},
 		"an administrator's class": {claimFor(of(2, "any.example.com"), of(1, "any.example.com",
 			never)), "independently"},
 		"topology of any size": {claimFor(of(2, "topology"), of(1, "topology", never)),

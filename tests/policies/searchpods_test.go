@@ -255,7 +255,10 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 		for i := range containers {
 			memory, cores = fmt.Sprintf("%s.c%d.2", memory, i), fmt.Sprintf("%s.c%d.2-5", cores, i)
 		}
-		names = append(names, "gpushare.mem"+memory, "gpushare.core"+cores, "gpushare.mem-cpu4"+memory)
+		names = append(names, "gpushare.mem"+memory, "gpushare.core"+cores)
+		if containers <= 9 { // each is looked for near CPUs, and then anywhere
+			names = append(names, "gpushare.mem-cpu4"+memory)
+		}
 	}
 	for gpus := 1; gpus <= 16; gpus++ {
 		names = append(names, fmt.Sprintf("gpushare.gpu.main.%d", gpus))
@@ -265,7 +268,7 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 		if gpus > 1 && gpus <= 13 {
 			names = append(names, fmt.Sprintf("gpushare.mem-x%d.main.%d", gpus, gpus))
 		}
-		if gpus > 1 && gpus <= 8 {
+		if gpus > 1 && gpus <= 4 {
 			names = append(names, fmt.Sprintf("gpushare.mem-x%d.a.%d.b.%[1]d", gpus, gpus),
 				fmt.Sprintf("gpushare.core-x%d.a.%d-%d.b.%[2]d-%[3]d", gpus, gpus, 5*gpus))
 		}
@@ -296,6 +299,8 @@ func TestLegacyPodsThatAreSearchedForLong(t *testing.T) {
 		"seventeen GPUs": pod("p", nil, limited("c", "gpu 17")),
 		"four containers with three": pod("p", nil, limited("a", "gpu 3"), limited("b", "gpu 3"), limited("c",
 			"gpu 3"), limited("d", "gpu 3")),
+		"shares of five GPUs in two containers": pod("p", map[string]string{"aliyun.com/gpu-count": "5"}, limited("a",
+			"mem 5"), limited("b", "mem 5")),
 		"shares of fourteen GPUs": pod("p", map[string]string{"aliyun.com/gpu-count": "14"}, limited("c",
 			"mem 14")),
 	} {

@@ -56,7 +56,10 @@ const (
 	empty      = "empty"
 	half       = "half taken"
 	fragmented = "fragmented"
-	elsewhere  = ", 2000 shares elsewhere"
+	// All but so many are nearly full. Where one GPU is missing, what is taken in an order is looked for the longest.
+	seven     = "seven free"
+	four      = "four free"
+	elsewhere = ", 2000 shares elsewhere"
 )
 
 const (
@@ -73,7 +76,11 @@ func modes() []mode.Mode {
 
 // states are those of nodes.
 func states() []string {
-	return []string{empty, empty + elsewhere, half, half + elsewhere, fragmented, fragmented + elsewhere}
+	var all []string
+	for _, state := range []string{empty, half, fragmented, seven, four} {
+		all = append(all, state, state+elsewhere)
+	}
+	return all
 }
 
 // targets are the nodes that are wanted: each machine file, one of sixteen GPUs and one whose GPUs are cut on
@@ -352,8 +359,10 @@ func stateOf(published []*resourceapi.ResourceSlice, state string, others bool) 
 		addShare(&allocated, id, consumed)
 	}
 	for i, index := range slices.Sorted(maps.Keys(byGPU)) {
-		of := byGPU[index]
+		of, after := byGPU[index], len(byGPU)-i
 		switch {
+		case state == seven && after > 7 || state == four && after > 4:
+			take(of[min(1, len(of)-1)], 1)
 		case state == half && i < len(byGPU)/2:
 			take(of[len(of)-1], 0)
 		case state == fragmented && len(of) > 5: // places of instances
