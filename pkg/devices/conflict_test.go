@@ -127,8 +127,8 @@ func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
 	}
 }
 
-// Until the plugin knows of a conflict the node is closed, however its counters are published: conflict.go has why. Where
-// one of these fails, the scheduler's allocator has changed, and there is a way.
+// Until the plugin knows of a conflict the node is closed, however its counters are published: conflict.go has why.
+// Where one of these fails, the scheduler's allocator has changed, and there is a way.
 func TestNoWayToPublishBoundsAConflictBeforeItIsKnown(t *testing.T) {
 	classes, err := deviceclasses.Modes()
 	if err != nil {
@@ -142,7 +142,8 @@ func TestNoWayToPublishBoundsAConflictBeforeItIsKnown(t *testing.T) {
 		}
 		return devices.BuildDynamic(m, options).Pools[pool]
 	}
-	whole, share := claimOf(request("r", mode.Exclusive, nil)), claimOf(request("r", mode.Share, amounts{"memory": "1Gi"}))
+	whole := claimOf(request("r", mode.Exclusive, nil))
+	share := claimOf(request("r", mode.Share, amounts{"memory": "1Gi"}))
 
 	t.Run("a counter set for each GPU", func(t *testing.T) {
 		pool := of("p", plainGPUs(3))
