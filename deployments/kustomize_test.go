@@ -169,6 +169,18 @@ func TestNodesOfTheController(t *testing.T) {
 	}
 }
 
+// Who describes a pod that does not start sees why, such as a setting that its program does not take.
+func TestProgramsThatDoNotStartSayWhy(t *testing.T) {
+	built := build(t, "manifests")
+	for _, program := range [][2]string{{"DaemonSet", "gpu-kubelet-plugin"}, {"DaemonSet", "gpu-mps-supervisor"},
+		{"Deployment", "gpu-compat-controller"}} {
+		of := document(t, built, program[0], program[1])
+		if !strings.Contains(of, "        terminationMessagePolicy: FallbackToLogsOnError\n") {
+			t.Errorf("the container of %s keeps its last words to itself", program[1])
+		}
+	}
+}
+
 // A node whose new plugin does not get ready, as one that is away, holds a place of the update. A
 // percentage is rounded up.
 func TestUpdateGoesOnBesideANodeThatDoesNot(t *testing.T) {

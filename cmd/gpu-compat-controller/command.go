@@ -74,7 +74,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
-	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags, nil)
+	refused := make(chan error, 1)
+	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags, refused)
 	if err != nil {
 		return err
 	}
@@ -107,6 +108,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 	}
+	go tellRefused(ctx, events, c.String("namespace"), identity, refused)
 	checks := &probes.Checks{WhenNone: "this replica does not lead"}
 	watchdog := leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
 	if address := c.String("health-address"); !probes.Off(address) {

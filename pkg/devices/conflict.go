@@ -14,8 +14,9 @@ import (
 // counter is published as no lower than what is known to be consumed of it.
 //
 // What is published before the plugin knows of a conflict cannot help: a counter that keeps a second claim off has no
-// room for it. A pool for each GPU would bound that as well, but the scheduler goes through pools by their names, which
-// allocations have: GPUs could not be ordered by how full they are, and linked sets are of several.
+// room for it, and a set of counters for each GPU changes nothing, for those of all sets are compared. A pool for each
+// GPU would bound that as well, but the scheduler goes through pools by their names, which allocations have: GPUs could
+// not be ordered by how full they are, and linked sets are of several.
 
 // counterOf is one counter of a pool.
 type counterOf struct{ set, name string }

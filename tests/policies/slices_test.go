@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
@@ -335,6 +336,35 @@ func TestSlicesOfANodeAreNumbered(t *testing.T) {
 	earlier.Name, fewer.Name = "00003-gpu.aliyun.com-n1-x7f2q", "00001-gpu.aliyun.com-n1"
 	for refused, of := range map[string]*resourceapi.ResourceSlice{"": earlier, refused: fewer} {
 		checkRefusal(t, refused, s.validate(plugin, of, of, "ResourceSlice", slicesResource, admission.Update))
+	}
+}
+
+// A node of any name that a kubelet can register has its slices, however many, and so has one of any name for which
+// the API server takes what the helper library asks for.
+func TestSlicesOfNodesWithLongNames(t *testing.T) {
+	s := newServer(t)
+	for _, length := range []int{63, 232} {
+		node := strings.Repeat("n", length)
+		for number, count := range map[string]int64{"00000": 1, "00027": 40} {
+			created := slice(func(s *resourceapi.ResourceSliceSpec) {
+				s.NodeName, s.Pool.Name, s.Pool.ResourceSliceCount = &node, node+"/gpu", count
+			})
+			created.Name, created.GenerateName = "", number+"-gpu.aliyun.com-"+node+"-"
+			if refused := apivalidation.NameIsDNSSubdomain(created.GenerateName, true); len(refused) > 0 {
+				t.Fatalf("the API server refuses %s: %v", created.GenerateName, refused)
+			}
+			stored, err := s.stored(account("other", "gpu-kubelet-plugin", node), created, false)
+			if err != nil {
+				t.Fatalf("a node's name of %d characters: %v", length, err)
+			}
+			if refused := apivalidation.NameIsDNSSubdomain(stored.Name, false); len(refused) > 0 {
+				t.Errorf("the API server refuses %s: %v", stored.Name, refused)
+			}
+		}
+	}
+	longer := "00000-gpu.aliyun.com-" + strings.Repeat("n", 233) + "-"
+	if len(apivalidation.NameIsDNSSubdomain(longer, true)) == 0 {
+		t.Error("there are longer names of nodes for which the API server takes what the helper library asks for")
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 )
 
 // modesPicture shows a node of four GPUs in each mode; modesMachine is what the node is.
@@ -114,14 +113,11 @@ func isolationOf(slices []*resourceapi.ResourceSlice) string {
 	found := ""
 	for _, s := range slices {
 		for _, d := range s.Spec.Devices {
-			by, level := d.Attributes[v1alpha1.AttrIsolation].StringValue, d.Attributes[v1alpha1.AttrIsolationLevel].StringValue
-			if by == nil || level == nil {
+			by := d.Attributes[v1alpha1.AttrIsolation].StringValue
+			if by == nil {
 				continue
 			}
 			text := "isolation: " + *by
-			if *level == string(isolation.LevelCooperative) {
-				text += ", " + *level
-			}
 			if found != "" && found != text {
 				return "isolation: as claimed"
 			}

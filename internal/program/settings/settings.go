@@ -35,8 +35,8 @@ const Poll = 20 * time.Second
 // that gives a variable what it has already, as one that the kubelet was late to bring,
 // ends nothing. Nor does one that flags, which are made anew for each look, do not take, unless
 // the environment overrides it: the program would not start again, and on no node, so it goes on
-// with what it has, and refused, a channel with room for one unless it is nil, gets why, and nil once the settings are
-// as before. Without a directory, the name being empty, nothing is watched.
+// with what it has, and refused, a channel with room for one unless it is nil, gets why at each look, and nil once the
+// settings are as before. Without a directory, the name being empty, nothing is watched.
 func Watch(ctx context.Context, dir string, poll time.Duration, environment func(name string) string,
 	flags func() []cli.Flag, refused chan error) (context.Context, error) {
 	if dir == "" {
@@ -112,9 +112,9 @@ func (w *watch) changed(ctx context.Context) bool {
 		return false
 	}
 	if err := check(w.flags(), now, slices.DeleteFunc(slices.Clone(changed), w.overridden)); err != nil {
+		w.tell(err)
 		if w.refused != err.Error() {
 			w.refused = err.Error()
-			w.tell(err)
 			logger.Error(err, "The settings have changed, and with the new ones this program would not start: going on "+
 				"with the old ones until they are right")
 		}

@@ -206,7 +206,7 @@ const (
 	//
 	// To do: Wait, or raise the quota: docs/quota.md.
 	ReasonQuotaExceeded = "GPUQuotaExceeded"
-	// ReasonSettingsRefused (on: node): New settings are refused; the plugin keeps the old.
+	// ReasonSettingsRefused (on: node, pod (controller)): New settings are refused; the program keeps the old.
 	//
 	// To do: Correct the named setting.
 	ReasonSettingsRefused = "GPUSettingsRefused"
