@@ -44,13 +44,8 @@ func unpacked(t *testing.T, neededMiB string) string {
 	return dir
 }
 
-// startAs runs ./run as a user and returns its exit status and what it says.
-func startAs(t *testing.T, uid uint32, dir string, args ...string) (int, string) {
-	t.Helper()
-	return start(t, uid, dir, "", args...)
-}
-
-// start is startAs with a directory to unpack into, if it is not empty.
+// start runs ./run as a user, with a directory to unpack into if it is not empty, and returns its exit status and what
+// it says.
 func start(t *testing.T, uid uint32, dir, work string, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "run"), args...)
@@ -99,7 +94,7 @@ func TestRunRefuses(t *testing.T) {
 				}
 			}
 			_, before := os.Stat(filepath.Join(dir, "work"))
-			status, said := startAs(t, tt.uid, dir)
+			status, said := start(t, tt.uid, dir, "")
 			if status != exitRefused || !strings.Contains(said, tt.says) {
 				t.Errorf("status %d, want %d and %q:\n%s", status, exitRefused, tt.says, said)
 			}
@@ -174,6 +169,32 @@ func leave(t *testing.T, dir string, files ...string) {
 		}
 		if err := os.WriteFile(file, nil, 0o644); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// What a removal leaves that was killed, ./run down removes: the mark is there, and nothing says that all is.
+func TestRemovalThatIsKilled(t *testing.T) {
+	killed := errors.New("killed")
+	for most := range 5 {
+		dir := filepath.Join(t.TempDir(), "work")
+		leave(t, dir, mark, "VERSION", "bin/gpubundle", "complete", "lib/ld.so")
+		removed := 0
+		err := removeUnpacked(dir, func(path string) error {
+			if removed == most {
+				return killed
+			}
+			removed++
+			return os.RemoveAll(path)
+		})
+		if !errors.Is(err, killed) {
+			t.Errorf("after %d removals: error %v", most, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, mark)); err != nil {
+			t.Errorf("after %d removals there is no mark: %v", most, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "complete")); (err == nil) != (most == 0) {
+			t.Errorf("after %d removals, complete: %v", most, err)
 		}
 	}
 }

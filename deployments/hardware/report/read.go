@@ -5,20 +5,15 @@ package report
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
 
-// What tests say in their attributes (testing.T.Attr): rows as JSON, the heading of the table that the rows of a test
-// and its subtests are in, and facts of the machine, name and value with a tab between them.
-const (
-	RowKey   = "row"
-	TableKey = "table"
-	FactKey  = "fact"
-)
+// RowKey is the attribute (testing.T.Attr) in which a test says a row, as JSON.
+const RowKey = "row"
 
 // event is what `go doc test2json` describes.
 type event struct {
@@ -26,149 +21,117 @@ type event struct {
 	Elapsed                          float64
 }
 
-// Tests are what a test program has shown.
-type Tests struct {
-	Facts  []Fact
-	Tables []Table
-}
-
-// Read makes tables of what test2json writes of a test program: TEST/TABLE/STEP is a test whose rows are in that table.
-// A step that has no rows has one of its own, and so has one that fails without a row that says why. progress is told
-// what is being done, a line at a time.
-func Read(from io.Reader, progress func(line string)) (Tests, error) {
-	r := reader{tables: map[string]*Table{}, steps: map[string]*step{}, progress: progress}
-	lines := bufio.NewReader(from)
-	for {
-		line, err := lines.ReadString('\n')
+// Read makes tables of what test2json writes: the rows of TEST/TABLE/STEP and of all below it are in that table. A test
+// that ends without a row has one of its own, as has one that fails and has no row that says why. progress is told what
+// is being done, a line at a time.
+func Read(from io.Reader, progress func(line string)) ([]Table, error) {
+	r := reader{steps: map[string]*step{}, failed: map[string]bool{}, progress: progress}
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
 		var e event
-		if json.Unmarshal([]byte(line), &e) == nil {
+		if json.Unmarshal(lines.Bytes(), &e) == nil {
 			r.follow(e)
 		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return r.result(), fmt.Errorf("read what the tests say: %w", err)
-		}
 	}
-	return r.result(), nil
+	if err := lines.Err(); err != nil {
+		return r.end(), fmt.Errorf("read what the tests say: %w", err)
+	}
+	return r.end(), nil
 }
 
 type reader struct {
-	facts    []Fact
-	tables   map[string]*Table
-	order    []*Table
-	steps    map[string]*step
+	tables   []Table
+	steps    map[string]*step // of the tests that run
 	running  []string
-	other    []string // what no test has said
+	failed   map[string]bool // tests with a failed row, their own or of one below them
+	said     strings.Builder // by no test
 	progress func(string)
 }
 
 // step is a test that runs.
 type step struct {
-	rows int
-	// failed are the rows of its table up to its last failed one; 0 for none.
-	failed int
-	said   strings.Builder
+	rows []Row
+	said strings.Builder
 }
 
-// name is a test's, as its author wrote it.
-func name(part string) string { return strings.ReplaceAll(part, "_", " ") }
-
-// stepName is the name of a step, without that of the step which it is a part of.
-func (r *reader) stepName(test, step string) string {
-	for other := range r.steps {
-		if _, is := place(other); is != "" && strings.HasPrefix(test, other+"/") {
-			return name(strings.TrimPrefix(test, other+"/"))
-		}
+// place is the table of a test and what it is called there.
+func place(test string) (table, what string) {
+	parts := append(strings.SplitN(strings.ReplaceAll(test, "_", " "), "/", 3), "", "")
+	if parts[1] == "" {
+		return "tests", "all tests"
 	}
-	return name(step)
-}
-
-// place splits a test's name; step is empty for one that has others below it.
-func place(test string) (table, step string) {
-	parts := append(strings.SplitN(test, "/", 3), "", "")
+	if parts[2] == "" {
+		return parts[1], "all of " + parts[1]
+	}
 	return parts[1], parts[2]
 }
 
-func (r *reader) table(of string) *Table {
-	if r.tables[of] == nil {
-		r.tables[of] = &Table{Mode: name(of)}
-		r.order = append(r.order, r.tables[of])
-	}
-	return r.tables[of]
-}
-
 func (r *reader) follow(e event) {
-	table, stepName := place(e.Test)
 	s := r.steps[e.Test]
-	switch e.Action {
-	case "run":
-		r.steps[e.Test] = &step{}
-		r.running = append(r.running, e.Test)
-		if stepName != "" {
-			r.progress("  " + r.stepName(e.Test, stepName))
-		}
-	case "output":
-		if s == nil {
-			r.other = append(r.other, e.Output)
-		} else if !strings.HasPrefix(strings.TrimSpace(e.Output), "=== ") {
-			s.said.WriteString(e.Output)
-		}
-	case "attr":
-		r.attribute(e, table)
-	case "pass", "fail", "skip":
-		if s != nil && stepName != "" {
-			r.end(e, table, r.stepName(e.Test, stepName), s)
-		}
-		delete(r.steps, e.Test)
-	}
-}
-
-func (r *reader) attribute(e event, table string) {
-	switch e.Key {
-	case FactKey:
-		key, value, _ := strings.Cut(e.Value, "\t")
-		r.facts = append(r.facts, Fact{key, value})
-	case TableKey:
-		r.table(table).Mode = e.Value
-	case RowKey:
-		var row Row
-		if json.Unmarshal([]byte(e.Value), &row) != nil || table == "" {
-			return
-		}
-		t := r.table(table)
-		t.Rows = append(t.Rows, row)
-		if s := r.steps[e.Test]; s != nil {
-			s.rows++
-			if row.Result == Failed {
-				s.failed = len(t.Rows)
-			}
-		}
-	}
-}
-
-func (r *reader) end(e event, table, what string, s *step) {
-	row := Row{What: what, Result: Passed, Took: time.Duration(e.Elapsed * float64(time.Second))}
 	switch {
-	case s.failed > 0:
-		failed := &r.table(table).Rows[s.failed-1]
-		failed.Details = s.said.String()
-		r.progress("    FAILED " + failed.What + ": " + failed.Observed)
-		return
-	case e.Action == "fail":
-		row.Result, row.Details = Failed, s.said.String()
-		row.Observed = firstOwn(row.Details)
-		r.progress("    FAILED " + row.Observed)
-	case e.Action == "skip" && s.rows == 0:
-		row.Result, row.Observed = NotRun, firstOwn(s.said.String())
-	case s.rows > 0:
-		return
+	case e.Action == "run":
+		r.steps[e.Test], r.running = &step{}, append(r.running, e.Test)
+		if _, what := place(e.Test); strings.Count(e.Test, "/") > 1 {
+			r.progress("  " + what)
+		}
+	case e.Action == "output" && s == nil:
+		r.said.WriteString(e.Output)
+	case s == nil:
+	case e.Action == "output" && !strings.HasPrefix(e.Output, "=== "):
+		s.said.WriteString(e.Output)
+	case e.Action == "attr" && e.Key == RowKey:
+		var row Row
+		if json.Unmarshal([]byte(e.Value), &row) == nil {
+			s.rows = append(s.rows, row)
+		}
+	case e.Action == "pass", e.Action == "fail", e.Action == "skip":
+		r.finish(e, s)
+		delete(r.steps, e.Test)
+		r.running = slices.DeleteFunc(r.running, func(test string) bool { return test == e.Test })
 	}
-	r.table(table).Rows = append(r.table(table).Rows, row)
 }
 
-// firstOwn is what a test has said first by its own words: "    file.go:12: words".
+// finish adds the rows of a test that has ended.
+func (r *reader) finish(e event, s *step) {
+	table, what := place(e.Test)
+	own := Row{What: what, Result: Passed, Observed: firstOwn(s.said.String()),
+		Took: time.Duration(e.Elapsed * float64(time.Second))}
+	at := slices.IndexFunc(s.rows, func(row Row) bool { return row.Result == Failed })
+	switch {
+	case e.Action == "fail" && at >= 0:
+		s.rows[at].Details = s.said.String()
+	case e.Action == "fail" && !r.failed[e.Test]:
+		own.Result, own.Details = Failed, s.said.String()
+		s.rows, at = append(s.rows, own), len(s.rows)
+	case e.Action == "skip" && len(s.rows) == 0:
+		own.Result, own.Took = NotRun, 0
+		s.rows = []Row{own}
+	case e.Action == "pass" && len(s.rows) == 0 && strings.Count(e.Test, "/") > 1:
+		own.Observed = ""
+		s.rows = []Row{own}
+	}
+	if at >= 0 {
+		r.progress("    FAILED " + s.rows[at].What + ": " + s.rows[at].Observed)
+		for above := e.Test; above != ""; above = above[:max(0, strings.LastIndex(above, "/"))] {
+			r.failed[above] = true
+		}
+	}
+	r.add(table, s.rows...)
+}
+
+func (r *reader) add(table string, rows ...Row) {
+	if len(rows) == 0 {
+		return
+	}
+	at := slices.IndexFunc(r.tables, func(t Table) bool { return t.Mode == table })
+	if at < 0 {
+		r.tables, at = append(r.tables, Table{Mode: table}), len(r.tables)
+	}
+	r.tables[at].Rows = append(r.tables[at].Rows, rows...)
+}
+
+// firstOwn is what a test has said first in its own words: "    file.go:12: words".
 func firstOwn(said string) string {
 	for line := range strings.Lines(said) {
 		if _, words, found := strings.Cut(line, ".go:"); found {
@@ -180,24 +143,18 @@ func firstOwn(said string) string {
 	return strings.TrimSpace(said)
 }
 
-// result has a failed row also for each test that did not end, after which no other was tried.
-func (r *reader) result() Tests {
-	for _, test := range r.running {
-		table, stepName := place(test)
-		if s := r.steps[test]; s != nil && stepName != "" {
-			r.end(event{Action: "fail"}, table, name(stepName)+": it did not end", s)
-			r.table("what follows").Rows = []Row{{What: "all tables that are not here", Result: NotRun,
-				Observed: "the tests were ended, as when the time of the run is over"}}
-		}
+// end has a failed row also for the test that did not end, after which no other was tried.
+func (r *reader) end() []Table {
+	if n := len(r.running); n > 0 {
+		test := r.running[n-1]
+		r.steps[test].said.WriteString("test.go:0: it did not end\n" + r.said.String())
+		r.finish(event{Action: "fail", Test: test}, r.steps[test])
+		r.add("what follows", Row{What: "all tables that are not here", Result: NotRun,
+			Observed: "the tests were ended, as when the time of the run is over"})
 	}
-	t := Tests{Facts: r.facts}
-	for _, table := range r.order {
-		t.Tables = append(t.Tables, *table)
+	if len(r.tables) == 0 {
+		r.add("tests", Row{What: "the tests", Observed: "none began: " + r.said.String(), Result: Failed,
+			Details: r.said.String()})
 	}
-	if len(t.Tables) == 0 {
-		said := strings.Join(r.other, "")
-		t.Tables = []Table{{Mode: "tests", Rows: []Row{{What: "the tests", Observed: "none began: " + said, Result: Failed,
-			Details: said}}}}
-	}
-	return t
+	return r.tables
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns what tests on a machine's GPUs have shown into a document. Pure.
+// Package report makes a page of what the tests of real GPUs have shown. Pure.
 package report
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -22,7 +21,7 @@ const (
 	Seen Result = "seen"
 )
 
-// Row is one check, a line of its mode's table.
+// Row is one check, a line of its table.
 type Row struct {
 	// What was looked at, what it should be or was granted, and what it was.
 	What, Granted, Observed string
@@ -38,9 +37,6 @@ type Table struct {
 	Rows []Row
 }
 
-// Fact is a property of the machine.
-type Fact struct{ Name, Value string }
-
 // Report is all that a run has shown.
 type Report struct {
 	// Simulated says that no GPU took part.
@@ -48,16 +44,13 @@ type Report struct {
 	// GPUs names them, as in "1 × NVIDIA H200".
 	GPUs    string
 	Started time.Time
-	Took    time.Duration
-	Facts   []Fact
 	Tables  []Table
 	// Afterwards says what became of what the run had changed.
 	Afterwards []string
 }
 
-// Count says how many checks ended so.
-func (r Report) Count(result Result) int {
-	n := 0
+// Count is how many checks ended so.
+func (r Report) Count(result Result) (n int) {
 	for _, table := range r.Tables {
 		for _, row := range table.Rows {
 			if row.Result == result {
@@ -73,82 +66,41 @@ const simulated = `**No GPU took part in this run.** The node was simulated: sta
 NVML, of CUDA and of the MPS control program. The run shows that pods, claims, limits in the environment, mounts and
 users come out as intended, and that the bundle works. It shows nothing about CUDA, about MPS or about a GPU.`
 
-// Markdown is the document. Its headings begin at the second level, so that it can stand
-// in another one.
+// Markdown is the page. Its headings begin at the second level, so that it can stand in another one.
 func (r Report) Markdown() string {
-	var out strings.Builder
-	title := r.GPUs
+	var page, failures strings.Builder
+	title, note := r.GPUs, ""
 	if r.Simulated {
-		title += ", simulated"
+		title, note = title+", simulated", simulated+"\n\n"
 	}
-	fmt.Fprintf(&out, "## %s\n\n", title)
-	if r.Simulated {
-		fmt.Fprintf(&out, "%s\n\n", simulated)
-	}
-	fmt.Fprintf(&out, "%s\n\n", r.summary())
-	facts := append([]Fact{
-		{"Date", r.Started.UTC().Format("2006-01-02 15:04 UTC")},
-		{"Time taken", seconds(r.Took) + " s"},
-	}, r.Facts...)
-	out.WriteString("| | |\n|---|---|\n")
-	for _, fact := range facts {
-		fmt.Fprintf(&out, "| %s | %s |\n", cell(fact.Name), cell(fact.Value))
-	}
+	passed, failed, notRun := r.Count(Passed), r.Count(Failed), r.Count(NotRun)
+	fmt.Fprintf(&page, "## %s\n\n%sOf %d checks %d passed, %d failed and %d were not run. %s.\n", title, note,
+		passed+failed+notRun, passed, failed, notRun, r.Started.UTC().Format("2006-01-02 15:04 UTC"))
 	for _, table := range r.Tables {
-		writeTable(&out, table)
-	}
-	r.writeFailures(&out)
-	if len(r.Afterwards) > 0 {
-		out.WriteString("\n### Afterwards\n\n")
-		for _, line := range r.Afterwards {
-			fmt.Fprintf(&out, "- %s\n", strings.Join(strings.Fields(line), " "))
-		}
-	}
-	return out.String()
-}
-
-func (r Report) summary() string {
-	parts := []string{fmt.Sprintf("%d passed", r.Count(Passed)), fmt.Sprintf("%d failed", r.Count(Failed))}
-	if n := r.Count(NotRun); n > 0 {
-		parts = append(parts, fmt.Sprintf("%d not run", n))
-	}
-	total := r.Count(Passed) + r.Count(Failed) + r.Count(NotRun)
-	return fmt.Sprintf("Of %d checks %s.", total, enumerate(parts))
-}
-
-func enumerate(parts []string) string {
-	last := len(parts) - 1
-	return strings.Join(parts[:last], ", ") + " and " + parts[last]
-}
-
-func writeTable(out *strings.Builder, table Table) {
-	fmt.Fprintf(
-		out,
-		"\n### %s\n\n| Check | Granted, or expected | Observed | Result | s |\n|---|---|---|---|---|\n",
-		table.Mode,
-	)
-	for _, row := range table.Rows {
-		took := ""
-		if row.Took > 0 {
-			took = seconds(row.Took)
-		}
-		columns := []string{cell(row.What), cell(row.Granted), cell(row.Observed), string(row.Result), took}
-		fmt.Fprintf(out, "| %s |\n", strings.Join(columns, " | "))
-	}
-}
-
-// writeFailures has what did not fit into the tables.
-func (r Report) writeFailures(out *strings.Builder) {
-	heading := "\n### Failures\n"
-	for _, table := range r.Tables {
+		fmt.Fprintf(&page, "\n### %s\n\n| Check | Granted, or expected | Observed | Result | s |\n|---|---|---|---|---|\n",
+			table.Mode)
 		for _, row := range table.Rows {
-			if row.Result != Failed || row.Details == "" {
-				continue
+			took := ""
+			if row.Took > 0 {
+				took = fmt.Sprintf("%.1f", row.Took.Seconds())
 			}
-			fmt.Fprintf(out, "%s\n%s: %s\n\n```\n%s\n```\n", heading, table.Mode, row.What, fenced(row.Details))
-			heading = ""
+			fmt.Fprintf(&page, "| %s | %s | %s | %s | %s |\n", cell(row.What), cell(row.Granted), cell(row.Observed),
+				row.Result, took)
+			if row.Result == Failed && row.Details != "" {
+				fmt.Fprintf(&failures, "\n%s: %s\n\n```\n%s\n```\n", table.Mode, row.What, fenced(row.Details))
+			}
 		}
 	}
+	if failures.Len() > 0 {
+		page.WriteString("\n### Failures\n" + failures.String())
+	}
+	if len(r.Afterwards) > 0 {
+		page.WriteString("\n### Afterwards\n\n")
+	}
+	for _, line := range r.Afterwards {
+		fmt.Fprintf(&page, "- %s\n", strings.Join(strings.Fields(line), " "))
+	}
+	return page.String()
 }
 
 // maxCell is the longest text of a cell: a table has to stay one.
@@ -167,13 +119,6 @@ func cell(text string) string {
 const maxDetails = 60
 
 func fenced(text string) string {
-	lines := strings.Split(strings.Trim(text, "\n"), "\n")
-	lines = lines[max(0, len(lines)-maxDetails):]
-	lines = slices.DeleteFunc(
-		lines,
-		func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "```") },
-	)
-	return strings.Join(lines, "\n")
+	lines := strings.Split(strings.ReplaceAll(strings.Trim(text, "\n"), "```", "'''"), "\n")
+	return strings.Join(lines[max(0, len(lines)-maxDetails):], "\n")
 }
-
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }

@@ -72,11 +72,8 @@ func askLeaf(g *ground) (string, error) {
 		return "", err
 	}
 	got, err := g.get(g.leaf)
-	if err != nil {
-		return "", err
-	}
-	filled, _, err := g.fill("asked", "main", "device", 2*limit)
-	return fmt.Sprintf("reads %s; %s", got, filled), err
+	filled, _, fillErr := g.fill("asked", "main", "device", 2*limit)
+	return fmt.Sprintf("reads %s; %s", got, filled), errors.Join(err, fillErr)
 }
 
 func askPod(g *ground) (string, error) {
@@ -89,10 +86,7 @@ func askPod(g *ground) (string, error) {
 	}
 	// Without room for its context the second does not begin.
 	second, _, err := g.fill("asked", "second", "device", 3072)
-	if err != nil {
-		second = err.Error()
-	}
-	return first + "; then " + second, nil
+	return first + "; then " + told(second, err), nil
 }
 
 func askNesting(g *ground) (string, error) {
@@ -107,12 +101,9 @@ func askManaged(g *ground) (string, error) {
 	if err := g.set(g.leaf, 2048); err != nil {
 		return "", err
 	}
-	filled, _, err := g.fill("asked", "main", "managed", 8192)
-	if err != nil {
-		return "", err
-	}
+	filled, _, fillErr := g.fill("asked", "main", "managed", 8192)
 	got, err := g.get(g.leaf)
-	return fmt.Sprintf("%s; %s", filled, got), err
+	return fmt.Sprintf("%s; %s", filled, got), errors.Join(fillErr, err)
 }
 
 // contextMiB is more than a CUDA context was seen to take (560 to 816 MiB).
@@ -200,7 +191,7 @@ func askWrite(g *ground) (string, error) {
 	g.ns.WaitRunning(g.T, "privileged")
 	ordinary, err := g.try("asked", "write", "/sys/fs/cgroup/dmem.max", "nvidia/0 max")
 	privileged, privilegedErr := g.try("privileged", "write",
-		filepath.Join(g.step.leaf(g.root, "privileged", "main"), "dmem.max"), "nvidia/0 max")
+		filepath.Join(g.step.leaf("privileged", "main"), "dmem.max"), "nvidia/0 max")
 	return fmt.Sprintf("an ordinary pod: %s; a privileged one: %s", ordinary, privileged), errors.Join(err, privilegedErr)
 }
 
@@ -225,11 +216,8 @@ func askFull(g *ground) (string, error) {
 	var answers []string
 	for range programs {
 		answer, _, err := g.fill("asked", "main", "device", published/programs)
-		if err != nil {
-			// Nothing is left for another context.
-			answer = err.Error()
-		}
-		answers = append(answers, answer)
+		// An error is that nothing is left for another context.
+		answers = append(answers, told(answer, err))
 	}
 	return fmt.Sprintf("of %d MiB: %s", published, strings.Join(answers, "; ")), nil
 }
@@ -244,26 +232,4 @@ func askSoft(g *ground) (string, error) {
 	g.ns.Delete(g.T, "asked")
 	after, afterErr := g.get(above)
 	return fmt.Sprintf("above: %s, before %s", after, before), errors.Join(beforeErr, afterErr)
-}
-
-// whoPays has a client of MPS hold memory, and looks at whose control group is charged.
-func whoPays(s *step) {
-	s.shared("pod with a share", "mps", limitedUnits, 0, pod{name: "client"})
-	root := unifiedRoot(s)
-	client := s.leaf(root, "client", "main")
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", s.daemon().pid))
-	if err != nil {
-		s.Fatal(err)
-	}
-	daemon := filepath.Join(root, unifiedPath(string(content)))
-	// By the driver's own table nothing is counted before there is a limit.
-	err = errors.Join(s.set(client, here.gpu().MemoryMiB), s.set(daemon, here.gpu().MemoryMiB))
-	filled, _, fillErr := s.fill("client", "main", "device", 1000)
-	pays, clientErr := s.get(client)
-	other, daemonErr := s.get(daemon)
-	answer := fmt.Sprintf("%s; client: %s; daemon: %s", filled, pays, other)
-	if err := errors.Join(err, fillErr, clientErr, daemonErr, s.set(daemon, noLimit)); err != nil {
-		answer = "no answer: " + err.Error()
-	}
-	s.seen("who is charged", "", answer)
 }

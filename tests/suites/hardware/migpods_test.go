@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -71,9 +72,7 @@ func migGroups(t *testing.T, label func(string)) []group {
 		{name: "the MIG mode is put back", run: func(s *step) {
 			s.check("instances on the GPU, at the end", "0", fmt.Sprint(len(l.await(s, 0))), true)
 			withdraw(s, hide)
-			if err := migmode.PutBack(s.Context(), l.record); err != nil {
-				s.Fatal(err)
-			}
+			s.must(migmode.PutBack(s.Context(), l.record))
 			mode(s, "")
 			hide("")
 			here.Plugin(s.T, here.node)
@@ -85,19 +84,11 @@ func migGroups(t *testing.T, label func(string)) []group {
 const readLimit = 30 * time.Second
 
 func migRead(s *step) {
-	proc := "/proc"
-	if here.simulated != "" {
-		proc = filepath.Join(here.simulated, "proc")
-	}
-	_, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
-		func() (struct{}, error) {
-			for _, r := range readMIG(here.lib, proc) {
-				row(s.T, r)
-			}
-			return struct{}{}, nil
-		})
-	if err != nil {
-		s.Fatal(err)
+	rows, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
+		func() ([]report.Row, error) { return readMIG(here.lib, filepath.Join(here.root(), "proc")), nil })
+	s.must(err)
+	for _, r := range rows {
+		row(s.T, r)
 	}
 }
 
@@ -177,8 +168,7 @@ func (l *lab) offered(s *step, profile string) {
 // instance makes the template of a claim for an instance of the profile.
 func (s *step) instance(profile string) {
 	s.Helper()
-	s.template("instance", resourceapi.DeviceRequest{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: deviceclasses.ProfileClassName(profile)}})
+	s.template("instance", harness.OfClass(deviceclasses.ProfileClassName(profile)))
 }
 
 // await waits until the GPU has so many instances, and no others.
@@ -226,19 +216,15 @@ func (l *lab) look(s *step, pod string, there []gpu.Instance) string {
 	s.Helper()
 	its := l.of(s, pod, there)
 	out, err := s.ns.Exec(s.T, pod, "main", "devices")
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	var has []string
 	for _, match := range migNode.FindAllStringSubmatch(out, -1) {
 		has = append(has, match[1])
 	}
 	slices.Sort(has)
 	want := l.nodes(s, its)
-	s.check("device nodes of GPUs and instances in the container", strings.Join(want, " "), strings.Join(has, " "),
-		slices.Equal(want, has))
-	count := s.cuda(pod, "count")
-	s.check("CUDA devices in the container", "devices 1", count, count == "devices 1")
+	s.same("device nodes of GPUs and instances in the container", strings.Join(want, " "), strings.Join(has, " "))
+	s.same("CUDA devices in the container", "devices 1", s.cuda(pod, "count"))
 	const what = "the instance, as a CUDA program sees it"
 	v, expected := s.meminfo(pod), fmt.Sprintf("about %d MiB, %d SMs", its.MemoryMiB, its.SMCount)
 	if here.simulated != "" {
@@ -254,11 +240,8 @@ func (l *lab) look(s *step, pod string, there []gpu.Instance) string {
 // of finds the instance that the status of a pod's claim names, which may come after the pod runs.
 func (l *lab) of(s *step, pod string, there []gpu.Instance) (found gpu.Instance) {
 	s.Helper()
-	harness.Eventually(s.T, "the instance in the status of the claim", func(ctx context.Context) error {
-		claim, err := s.claim(ctx, pod)
-		if err != nil {
-			return err
-		}
+	harness.Eventually(s.T, "the instance in the status of the claim", func(context.Context) error {
+		claim := s.ns.ClaimOf(s.T, pod)
 		var data v1alpha1.DeviceStatus
 		if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
 			return fmt.Errorf("it tells of %d devices", len(claim.Status.Devices))
@@ -280,18 +263,17 @@ func (l *lab) of(s *step, pod string, there []gpu.Instance) (found gpu.Instance)
 
 // memoryAgain looks what is in memory of an instance that was destroyed and made again.
 func (l *lab) memoryAgain(s *step, profile string) {
-	const mib = "2048"
+	const mib = 2048
 	s.instance(profile)
 	s.start("pod with a claim for "+profile, pod{name: "first", template: "instance"})
 	first := l.await(s, 1)[0].Place()
-	answer := s.cuda("first", "alloc", mib)
-	s.check(fmt.Sprintf("allocation of %s MiB, filled", mib), granted, answer, answer == granted)
+	s.allocates("first", mib, granted)
 	s.ns.Delete(s.T, "first")
 	l.await(s, 0)
 	s.start("pod with a claim for "+profile, pod{name: "second", template: "instance"})
 	second := l.await(s, 1)[0].Place()
-	s.seen(fmt.Sprintf("%s MiB that the pod before had filled, on %s and %s", mib, first, second), "0 bytes are not zero",
-		s.cuda("second", "leftover", mib))
+	s.seen(fmt.Sprintf("%d MiB that the pod before had filled, on %s and %s", mib, first, second), "0 bytes are not zero",
+		s.cuda("second", "leftover", fmt.Sprint(mib)))
 }
 
 // destroyedInUse asks for what must be refused: a program uses the instance.
@@ -300,12 +282,8 @@ func (l *lab) destroyedInUse(s *step, profile string) {
 	s.start("pod with a claim for "+profile, pod{name: "busy", template: "instance"})
 	found := l.await(s, 1)
 	// From when it is ready it has a context on the instance.
-	p, err := s.launch("busy", "main", "spin", "10")
-	if err != nil {
-		s.Fatal(err)
-	}
-	p.goOn()
-	err = l.partitions.Destroy(s.Context(), l.UUID, found[0].GI)
+	s.running("busy", "spin", "10").goOn()
+	err := l.partitions.Destroy(s.Context(), l.UUID, found[0].GI)
 	s.check("its instance is destroyed while a CUDA program runs", gpu.ErrInstanceInUse.Error(), fmt.Sprint(err),
 		errors.Is(err, gpu.ErrInstanceInUse))
 }
@@ -336,9 +314,7 @@ func (l *lab) killed(making, destroying moment) func(*step, string) {
 		s.check("gpu-kubelet-plugin is killed "+making.what, "the pod runs, with the only instance", instances(found), true)
 		s.clock()
 		l.killWhen(s, destroying, func() {
-			if err := here.Client.CoreV1().Pods(s.ns.Name).Delete(s.Context(), "killed", metav1.DeleteOptions{}); err != nil {
-				s.Fatal(err)
-			}
+			s.must(here.Client.CoreV1().Pods(s.ns.Name).Delete(s.Context(), "killed", metav1.DeleteOptions{}))
 		})
 		s.ns.Delete(s.T, "killed")
 		l.await(s, 0)
@@ -370,8 +346,6 @@ func (l *lab) killWhen(s *step, when moment, do func()) {
 			s.Fatalf("waited to kill the plugin %s, and the instances are %q (%v)", when.what, instances(found), err)
 		}
 	}
-	if err := victim.Kill(); err != nil {
-		s.Fatalf("kill gpu-kubelet-plugin: %v", err)
-	}
+	s.must(victim.Kill())
 	here.WaitPluginAgain(s.T, plugin)
 }

@@ -8,8 +8,9 @@ package hardware
 func groups(label func(string)) []group {
 	return []group{
 		{name: "GPUs", trials: []trial{
-			{name: "the GPUs, as nvidia-smi tells of them", run: sameAsSMI, needs: []need{needsRealSMI}},
-			{name: "the links, as nvidia-smi tells of them", run: sameLinks, needs: []need{needsRealSMI}},
+			{name: "the machine", run: facts},
+			{name: "the GPUs, as nvidia-smi tells of them", run: sameAsSMI, needs: []need{needsGPU, needsSMI}},
+			{name: "the links, as nvidia-smi tells of them", run: sameLinks, needs: []need{needsGPU, needsSMI}},
 			{name: "the GPUs, read again", run: readAgain},
 		}},
 		{name: "exclusive", label: "default", trials: []trial{
