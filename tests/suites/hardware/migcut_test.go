@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -91,7 +91,7 @@ func (l *lab) switchOn(s *step) {
 	case after.Pending && (activation == nvml.SUCCESS || activation == nvml.ERROR_RESET_REQUIRED):
 		l.why = fmt.Sprintf("reset the GPU while MIG mode is on (nvidia-smi -i %s -mig 1, then --gpu-reset, or a reboot), "+
 			"and run this again", l.UUID)
-		s.row(what, on.String(), observed, report.NotRun)
+		s.part(what, on.String(), observed, func(t *testing.T) { t.SkipNow() })
 	default:
 		s.check(what, on.String(), observed+": end what has the GPU open, such as DCGM, and run this again", false)
 	}
@@ -143,13 +143,10 @@ type cut struct {
 	gi int
 	gpu.Instance
 	times string
-	took  time.Duration
 }
 
 func (c *cut) measured(what string, began time.Time) {
-	took := time.Since(began)
-	c.times += fmt.Sprintf("%s %.2f s ", what, took.Seconds())
-	c.took += took
+	c.times += fmt.Sprintf("%s %.2f s ", what, time.Since(began).Seconds())
 }
 
 // begin makes a GPU instance without a compute instance.
@@ -190,14 +187,15 @@ func (l *lab) unmake(s *step, c *cut) {
 // seenID has the id of a GPU instance, beside that of the double, and how long all took.
 func (l *lab) seenID(s *step, c *cut) {
 	s.Helper()
-	expected, observed := "any id", fmt.Sprintf("id %d", c.gi)
+	expected, observed := "", fmt.Sprintf("id %d", c.gi)
 	for _, p := range l.double {
 		if n := slices.Index(p.Starts, c.at.start); p.Enum == c.at.profile.Enum && n >= 0 {
 			expected = fmt.Sprintf("id %d", p.GIs[n])
 		}
 	}
-	s.began = time.Now().Add(-c.took)
-	s.row("GPU instance "+c.at.String(), expected, observed+"; "+c.times, compared(expected, observed))
+	what := "GPU instance " + c.at.String()
+	s.compare(what, expected, observed)
+	s.seen(what+", times", "", c.times)
 }
 
 // together makes instances next to each other, and destroys them.

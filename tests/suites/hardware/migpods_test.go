@@ -5,6 +5,7 @@
 package hardware
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,13 +18,12 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -84,11 +84,11 @@ func migGroups(t *testing.T, label func(string)) []group {
 const readLimit = 30 * time.Second
 
 func migRead(s *step) {
-	rows, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
-		func() ([]report.Row, error) { return readMIG(here.lib, filepath.Join(here.root(), "proc")), nil })
+	all, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
+		func() ([]finding, error) { return readMIG(here.lib, filepath.Join(here.root(), "proc")), nil })
 	s.must(err)
-	for _, r := range rows {
-		row(s.T, r)
+	for _, f := range all {
+		s.compare(f.what, f.expected, f.observed)
 	}
 }
 
@@ -107,45 +107,29 @@ func withdraw(s *step, hide func(string)) {
 	})
 }
 
-// setting changes a setting of gpu-kubelet-plugin, or takes it away; at the end of the tests it is what it was.
+// setting changes a setting of gpu-kubelet-plugin, or puts it back where the value is empty; so does the tests' end.
 func setting(t *testing.T, key string) func(s *step, value string) {
 	t.Helper()
-	maps := here.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
-	set := func(ctx context.Context, value string) error {
-		m, err := maps.Get(ctx, "gpu-kubelet-plugin", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			m.Name = "gpu-kubelet-plugin"
-			m, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}, metav1.CreateOptions{})
-		}
-		if err != nil {
-			return err
-		}
-		if m.Data == nil {
-			m.Data = map[string]string{}
-		}
-		if m.Data[key] = value; value == "" {
-			delete(m.Data, key)
-		}
-		_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
-		return err
-	}
-	before := ""
+	maps, before := here.Client.CoreV1().ConfigMaps(harness.PluginNamespace), ""
 	if m, err := maps.Get(t.Context(), "gpu-kubelet-plugin", metav1.GetOptions{}); err == nil {
 		before = m.Data[key]
 	}
+	set := func(ctx context.Context, value string) error {
+		settings := applycorev1.ConfigMap("gpu-kubelet-plugin", harness.PluginNamespace)
+		if value = cmp.Or(value, before); value != "" {
+			settings.WithData(map[string]string{key: value})
+		}
+		_, err := maps.Apply(ctx, settings, metav1.ApplyOptions{FieldManager: "hardware-tests", Force: true})
+		return err
+	}
 	t.Cleanup(func() {
-		if err := set(harness.Context(t), before); err != nil {
+		if err := set(harness.Context(t), ""); err != nil {
 			t.Error(err)
 		}
 	})
 	return func(s *step, value string) {
 		s.Helper()
-		if value == "" {
-			value = before
-		}
-		if err := set(s.Context(), value); err != nil {
-			s.Fatal(err)
-		}
+		s.must(set(s.Context(), value))
 	}
 }
 
@@ -204,8 +188,7 @@ func (l *lab) twoPods(s *step, profile string) {
 	for n, name := range []string{"claim", "limit"} {
 		s.clock()
 		s.ns.Delete(s.T, name)
-		left := fmt.Sprintf("%d left", len(l.await(s, 1-n)))
-		s.check("the pod is deleted, and its instance goes", left, left, true)
+		s.came("the pod is deleted, and its instance goes", fmt.Sprintf("%d left", len(l.await(s, 1-n))))
 	}
 }
 
@@ -318,7 +301,7 @@ func (l *lab) killed(making, destroying moment) func(*step, string) {
 		})
 		s.ns.Delete(s.T, "killed")
 		l.await(s, 0)
-		s.check("gpu-kubelet-plugin is killed "+destroying.what, "pod and instance are gone", "they are gone", true)
+		s.came("gpu-kubelet-plugin is killed "+destroying.what, "pod and instance are gone")
 	}
 }
 
@@ -330,21 +313,19 @@ func (l *lab) killWhen(s *step, when moment, do func()) {
 	do()
 	// The driver takes a second for an instance, so the moment lasts longer than it is until the next look.
 	const look = 10 * time.Millisecond
-	deadline := time.Now().Add(harness.Patience)
-	for range time.Tick(look) {
-		found, err := l.partitions.Instances(s.Context(), l.UUID)
-		computed := 0
-		for _, i := range found {
-			if i.UUID != "" {
-				computed++
+	var found []gpu.Instance
+	if err := wait.PollUntilContextTimeout(s.Context(), look, harness.Patience, true,
+		func(ctx context.Context) (is bool, err error) {
+			computed := 0
+			found, err = l.partitions.Instances(ctx, l.UUID)
+			for _, i := range found {
+				if i.UUID != "" {
+					computed++
+				}
 			}
-		}
-		if err == nil && when.is(len(found), computed) {
-			break
-		}
-		if time.Now().After(deadline) {
-			s.Fatalf("waited to kill the plugin %s, and the instances are %q (%v)", when.what, instances(found), err)
-		}
+			return err == nil && when.is(len(found), computed), nil
+		}); err != nil {
+		s.Fatalf("waited to kill the plugin %s, and the instances are %q: %v", when.what, instances(found), err)
 	}
 	s.must(victim.Kill())
 	here.WaitPluginAgain(s.T, plugin)

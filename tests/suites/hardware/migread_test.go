@@ -3,6 +3,7 @@
 package hardware
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -26,12 +26,15 @@ const (
 // maxProfiles ends an enumeration that a driver does not end.
 const maxProfiles = 64
 
+// finding is what the driver tells, beside what the test double tells, where that is known.
+type finding struct{ what, expected, observed string }
+
 // readMIG has what the driver tells of the GPUs' partitions, and each difference from the test double. It changes
 // nothing, and works with MIG off. Calls to NVML may hang.
-func readMIG(lib nvml.Interface, procFS string) (rows []report.Row) {
+func readMIG(lib nvml.Interface, procFS string) (all []finding) {
 	count, ret := lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
-		return []report.Row{{What: "GPUs", Observed: ret.Error(), Result: report.NotRun}}
+		return []finding{{what: "GPUs", observed: ret.Error()}}
 	}
 	capable := false
 	for i := range count {
@@ -41,7 +44,7 @@ func readMIG(lib nvml.Interface, procFS string) (rows []report.Row) {
 		}
 		name := fmt.Sprintf("GPU %d in NVML's order: ", i)
 		seen := func(what, observed string) {
-			rows = append(rows, report.Row{What: name + what, Observed: observed, Result: report.Seen})
+			all = append(all, finding{what: name + what, observed: observed})
 		}
 		if lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") != nil {
 			seen("MIG mode", "the library does not know of it")
@@ -58,12 +61,12 @@ func readMIG(lib nvml.Interface, procFS string) (rows []report.Row) {
 		seen("MIG is told of in any mode (field 199)", field(device, fieldQueries))
 		profiles, remarks := profilesOf(lib, device)
 		seen("profiles", fmt.Sprintf("%d; %s", len(profiles), strings.Join(remarks, "; ")))
-		rows = append(rows, compareMIG(name, profiles)...)
+		all = append(all, compareMIG(name, profiles)...)
 	}
 	if capable {
-		rows = append(rows, minors(filepath.Join(procFS, "driver/nvidia-caps/mig-minors")))
+		all = append(all, minors(filepath.Join(procFS, "driver/nvidia-caps/mig-minors")))
 	}
-	return rows
+	return all
 }
 
 // profilesOf are what the driver tells that a GPU can be cut into, and what is worth to know besides. Where it does not
@@ -129,8 +132,8 @@ func field(device nvml.Device, id uint32) string {
 	return fmt.Sprint(binary.NativeEndian.Uint32(values[0].Value[:4]))
 }
 
-// compareMIG has a row for each profile: that the double says the same of it, or what the two say.
-func compareMIG(name string, profiles []sim.MIGProfile) (rows []report.Row) {
+// compareMIG has what double and driver tell of each profile.
+func compareMIG(name string, profiles []sim.MIGProfile) (all []finding) {
 	table := nearest(profiles)
 	double, driver := map[int]string{}, map[int]string{}
 	var enums []int
@@ -147,17 +150,10 @@ func compareMIG(name string, profiles []sim.MIGProfile) (rows []report.Row) {
 	}
 	slices.Sort(enums)
 	for _, enum := range slices.Compact(enums) {
-		rows = append(rows, report.Row{What: fmt.Sprintf("%sprofile %d, as the double's %s", name, enum, table),
-			Granted: double[enum], Observed: driver[enum], Result: compared(double[enum], driver[enum])})
+		all = append(all, finding{fmt.Sprintf("%sprofile %d, as the double's %s", name, enum, table),
+			cmp.Or(double[enum], "none"), cmp.Or(driver[enum], "none")})
 	}
-	return rows
-}
-
-func compared(expected, observed string) report.Result {
-	if expected == observed {
-		return report.Passed
-	}
-	return report.Seen
+	return all
 }
 
 // describe is a profile in a line.
@@ -190,21 +186,19 @@ func nearest(profiles []sim.MIGProfile) (best string) {
 }
 
 // minors compares the kernel module's table of capabilities with the double's.
-func minors(path string) report.Row {
-	row := report.Row{What: "the kernel module's mig-minors", Granted: "as the double's", Result: report.Seen}
+func minors(path string) finding {
+	f := finding{what: "lines of mig-minors that only the kernel module has, and only the double", expected: "0 and 0"}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		row.Observed = err.Error()
-		return row
+		f.observed = err.Error()
+		return f
 	}
 	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
 	double := strings.Split(strings.TrimSpace(sim.MIGMinors()), "\n")
 	only := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(double, line) })
-	missing := len(double) - (len(lines) - len(only))
-	if len(only) == 0 && missing == 0 {
-		row.Result = report.Passed
+	f.observed = fmt.Sprintf("%d and %d", len(only), len(double)-(len(lines)-len(only)))
+	if len(only) > 0 {
+		f.observed += fmt.Sprintf(", as %q", only[:min(3, len(only))])
 	}
-	row.Observed = fmt.Sprintf("%d lines, of which the double lacks %d, as %q; it has %d others", len(lines), len(only),
-		only[:min(3, len(only))], missing)
-	return row
+	return f
 }

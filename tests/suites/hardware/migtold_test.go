@@ -8,23 +8,22 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/nvmllib"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// differing are the rows that are not as the double's.
-func differing(rows []report.Row) (differ []string) {
-	for _, r := range rows {
-		if r.Result != report.Passed {
-			differ = append(differ, r.Granted+" → "+r.Observed)
+// differing are the findings that are not as the double's.
+func differing(all []finding) (differ []finding) {
+	for _, f := range all {
+		if f.observed != f.expected {
+			differ = append(differ, f)
 		}
 	}
 	return differ
 }
 
-// What tells the same as a table is compared with that one, and is the same; each difference is a row of its own.
+// What tells the same as a table is compared with that one, and is the same; each difference is one finding.
 func TestCompareMIG(t *testing.T) {
 	for _, table := range sim.MIGTables() {
 		profiles := sim.MIGTable(table)
@@ -40,26 +39,26 @@ func TestCompareMIG(t *testing.T) {
 	extra := profiles[2]
 	extra.Enum = 40
 	rows := compareMIG("", append(profiles, extra))
-	if differ := differing(rows); len(differ) != 4 || !strings.Contains(rows[0].What, "h100-80") {
-		t.Errorf("%s: %d differences, want 4 from h100-80: %q", rows[0].What, len(differ), differ)
+	if differ := differing(rows); len(differ) != 4 || !strings.Contains(rows[0].what, "h100-80") {
+		t.Errorf("%s: %d differences, want 4 from h100-80: %q", rows[0].what, len(differ), differ)
 	}
 }
 
 func TestMinors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mig-minors")
-	if row := minors(path); row.Result != report.Seen || !strings.Contains(row.Observed, "no such file") {
-		t.Errorf("no file: %+v", row)
+	if f := minors(path); !strings.Contains(f.observed, "no such file") {
+		t.Errorf("no file: %+v", f)
 	}
-	for content, want := range map[string]report.Result{
-		sim.MIGMinors(): report.Passed,
-		strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1): report.Seen,
-		"config 1\n": report.Seen,
+	for content, same := range map[string]bool{
+		sim.MIGMinors(): true,
+		strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1): false,
+		"config 1\n": false,
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if row := minors(path); row.Result != want {
-			t.Errorf("%+v, want %s", row, want)
+		if f := minors(path); (f.observed == f.expected) != same {
+			t.Errorf("%+v, the same: %t", f, same)
 		}
 	}
 }
@@ -91,7 +90,7 @@ func TestReadMIG(t *testing.T) {
 	rows := readMIG(lib, dir)
 	said := map[string]string{}
 	for _, r := range rows {
-		said[r.What] = r.Observed
+		said[r.what] = r.observed
 	}
 	for what, want := range map[string]string{
 		"GPU 0 in NVML's order: MIG mode":                                         "on, on after a reset",

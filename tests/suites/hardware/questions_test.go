@@ -14,6 +14,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/memory"
 )
 
@@ -62,19 +63,20 @@ func askAll(s *step) {
 			if q.byHand != "" {
 				t.Skip("by hand: " + q.byHand)
 			}
+			t.Attr(report.SeenKey, "")
 			g := g
 			g.step = &step{T: t, ns: s.ns}
 			answer, err := q.ask(&g)
 			if err != nil {
 				answer = "no answer: " + err.Error()
 			}
-			g.seen(q.what, "", answer)
+			t.Log(answer)
 			if _, err := os.Stat(g.leaf); err != nil {
 				return
 			}
 			// Where the driver counts, there may be no limits to take away.
 			if err := errors.Join(g.set(g.leaf, noLimit), g.set(g.second, noLimit), g.set(g.pod, noLimit)); err != nil {
-				g.seen("limits are cleared", "", err.Error())
+				t.Log("limits are not cleared: ", err)
 			}
 		})
 	}

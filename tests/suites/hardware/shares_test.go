@@ -47,14 +47,6 @@ func legacyMemory(s *step) {
 	s.runs("CUDA program", "legacy")
 }
 
-func legacyTooMuch(s *step) {
-	amount := fmt.Sprint(here.gpu().MemoryUnits() + 1)
-	s.clock()
-	s.create(pod{name: "large", limits: []string{"aliyun.com/gpu-mem", amount}})
-	s.ns.WaitPodEvent(s.T, "large", v1alpha1.ReasonClaimWaiting, "")
-	s.came("pod with aliyun.com/gpu-mem: "+amount, "waits, and an Event says why")
-}
-
 func pluginKilled(s *step) {
 	s.shared("pod with a share", "share", 1, 0, pod{name: "before"})
 	s.clock()

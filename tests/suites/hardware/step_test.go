@@ -5,7 +5,6 @@
 package hardware
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,39 +20,38 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// step is one thing that is tried: a test, whose checks are rows of the report, in a namespace of its own.
+// step is one thing that is tried: a test, whose parts are its checks, in a namespace of its own.
 type step struct {
 	*testing.T
 	ns *harness.Namespace
-	// began is when what the next row is about began, if the report is to say how long that took.
+	// began is when what the next check is about began, if it is to tell how long that took.
 	began time.Time
 }
 
-func row(t *testing.T, r report.Row) {
-	t.Helper()
-	text, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Attr(report.RowKey, string(text))
-	if r.Result == report.Failed {
-		t.Errorf("%s: %s, want %s", r.What, r.Observed, r.Granted)
-	}
-}
-
-func (s *step) row(what, granted, observed string, result report.Result) {
+// part is a test of a step's, which tells what was observed and, where it is something else, what was wanted.
+func (s *step) part(what, want, observed string, end func(*testing.T)) {
 	s.Helper()
-	r := report.Row{What: what, Granted: granted, Observed: observed, Result: result}
+	if want != "" && want != observed {
+		observed += ", want " + want
+	}
 	if !s.began.IsZero() {
-		r.Took, s.began = time.Since(s.began), time.Time{}
+		observed += fmt.Sprintf(", after %.1f s", time.Since(s.began).Seconds())
+		s.began = time.Time{}
 	}
-	row(s.T, r)
+	s.Run(what, func(t *testing.T) {
+		t.Log(strings.Join(strings.Fields(observed), " "))
+		end(t)
+	})
 }
 
-// check is a row that is right or wrong.
-func (s *step) check(what, granted, observed string, ok bool) {
+// check is a part that is right or wrong.
+func (s *step) check(what, want, observed string, ok bool) {
 	s.Helper()
-	s.row(what, granted, observed, map[bool]report.Result{true: report.Passed, false: report.Failed}[ok])
+	s.part(what, want, observed, func(t *testing.T) {
+		if !ok {
+			t.Fail()
+		}
+	})
 }
 
 // same is a check of what has to be like that.
@@ -68,19 +66,23 @@ func (s *step) came(what, is string) {
 	s.same(what, is, is)
 }
 
-// seen is a row that is neither right nor wrong.
-func (s *step) seen(what, granted, observed string) {
+// seen is a part that is neither right nor wrong.
+func (s *step) seen(what, expected, observed string) {
 	s.Helper()
-	s.row(what, granted, observed, report.Seen)
+	s.part(what, expected, observed, func(t *testing.T) { t.Attr(report.SeenKey, "") })
 }
 
-// compare is a row of what is documented or assumed: it is right, or worth to know.
+// compare is a part about what is documented or assumed: it is right, or worth to know.
 func (s *step) compare(what, expected, observed string) {
 	s.Helper()
-	s.row(what, expected, observed, compared(expected, observed))
+	if expected == observed {
+		s.came(what, observed)
+	} else {
+		s.seen(what, expected, observed)
+	}
 }
 
-// clock has the next row say how long it took.
+// clock has the next check tell how long it took.
 func (s *step) clock() { s.began = time.Now() }
 
 func (s *step) must(err error) {
@@ -128,7 +130,7 @@ type trial struct {
 	needs []need
 }
 
-// group are the trials on the node in one mode: a table of the report.
+// group are the trials on the node in one mode, a table of the report.
 type group struct {
 	name string
 	// label is the value of the node's label for the mode; empty where it does not matter.

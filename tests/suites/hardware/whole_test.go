@@ -86,19 +86,6 @@ func extendedResource(s *step) {
 	s.runs("CUDA program", "limit")
 }
 
-func waitsForGPU(s *step) {
-	all := len(here.machine.GPUs)
-	s.whole(fmt.Sprintf("pod with all %d GPUs", all), all, pod{name: "all"})
-	s.hasGPUs("all", all)
-	s.template("next", harness.Exclusive("gpu", 1))
-	s.create(pod{name: "next", template: "next"})
-	s.check("the next pod, while they are in use", "waits", s.ns.WaitUnschedulable(s.T, "next", " "), true)
-	s.clock()
-	s.ns.Delete(s.T, "all")
-	s.ns.WaitRunning(s.T, "next")
-	s.came("the next pod, when they are free", "Running")
-}
-
 // linkedGPUs asks as demo/topology/two-GPUs.yaml does: for the best set, or for any two.
 func linkedGPUs(s *step) {
 	s.template("two", resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
