@@ -217,3 +217,8 @@ bench-dearest:
 .PHONY: bench-beside-dearest
 bench-beside-dearest: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	@tests/bench/dearest.sh .cluster-dearest "$(DEAREST_PODS)"
+
+# Lines of Go, by room.
+.PHONY: weight
+weight:
+	@tests/tools/weight.sh

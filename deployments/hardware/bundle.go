@@ -173,7 +173,8 @@ func (b *bundle) program(ctx context.Context, input, name string, args ...string
 
 // system runs kubectl on what is in kube-system.
 func (b *bundle) system(ctx context.Context, input string, args ...string) error {
-	_, err := b.program(ctx, input, "programs/kubernetes/kubectl", append([]string{"--namespace", "kube-system"}, args...)...)
+	_, err := b.program(ctx, input, "programs/kubernetes/kubectl",
+		append([]string{"--namespace", "kube-system"}, args...)...)
 	return err
 }
 
@@ -223,8 +224,8 @@ func (b *bundle) install(ctx context.Context) error {
 // may lack what that takes.
 const hostNetwork = `{"spec":{"replicas":1,"template":{"spec":{"hostNetwork":true}}}}`
 
-// controllerReady waits for the controller. If it does not come up as it is shipped, it is put on the machine's network,
-// so that what needs it is tried all the same.
+// controllerReady waits for the controller. If it does not come up as it is shipped, it is put on the machine's
+// network, so that what needs it is tried all the same.
 func (b *bundle) controllerReady(ctx context.Context) error {
 	const deployment = "deployment/gpu-compat-controller"
 	err := b.system(ctx, "", "rollout", "status", deployment, "--timeout=60s")

@@ -92,7 +92,10 @@ func (c cgroups) version() string {
 }
 
 // needed are the controllers without which the kubelet does not start.
-var needed = map[string][]string{"v1": {"cpu", "cpuacct", "cpuset", "memory"}, "v2": {"cpu", "cpuset", "memory", "pids"}}
+var needed = map[string][]string{
+	"v1": {"cpu", "cpuacct", "cpuset", "memory"},
+	"v2": {"cpu", "cpuset", "memory", "pids"},
+}
 
 func (c cgroups) problem() error {
 	missing := slices.DeleteFunc(slices.Clone(needed[c.version()]),

@@ -55,7 +55,8 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%s: %q, want one line with %q", tt.name, problems, tt.want)
 		}
 	}
-	if problems := (facts{driver: errors.New("no NVIDIA driver"), kubelets: []string{"1"}}).problems(); len(problems) != 3 {
+	f := facts{driver: errors.New("no NVIDIA driver"), kubelets: []string{"1"}}
+	if problems := f.problems(); len(problems) != 3 {
 		t.Errorf("%q, want three lines: all problems are said at once", problems)
 	}
 }

@@ -40,8 +40,8 @@ func Find(root string, further []string) (*Driver, error) {
 			return d, nil
 		}
 	}
-	return nil, fmt.Errorf("no NVIDIA driver: no %s where loaders look, nor below /usr/local and /opt, in %s: install the "+
-		"driver, or name its folder in LD_LIBRARY_PATH", driverlib.NVML, strings.Join(roots, ", "))
+	return nil, fmt.Errorf("no NVIDIA driver: no %s where loaders look, nor below /usr/local and /opt, in %s: install "+
+		"the driver, or name its folder in LD_LIBRARY_PATH", driverlib.NVML, strings.Join(roots, ", "))
 }
 
 func find(root string, further []string) *Driver {

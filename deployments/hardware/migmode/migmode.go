@@ -53,8 +53,8 @@ func Choose(asked string, m *gpu.Machine) (gpu.GPU, error) {
 		switch {
 		case p.UUID != g.UUID:
 			// The driver's setting is for all GPUs of a node: it would cut that one, too.
-			return refuse("can be cut only where no other is in MIG mode, and GPU %d is in MIG mode, too: switch that one's off "+
-				"(nvidia-smi -i %s -mig 0) first", p.Index, p.UUID)
+			return refuse("can be cut only where no other is in MIG mode, and GPU %d is in MIG mode, too: switch that one's "+
+				"off (nvidia-smi -i %s -mig 0) first", p.Index, p.UUID)
 		case len(p.Instances) > 0:
 			return refuse("has MIG instances already (%d), which somebody else has made: destroy them (nvidia-smi mig -i %s "+
 				"-dci; nvidia-smi mig -i %s -dgi), or name another GPU", len(p.Instances), g.UUID, g.UUID)

@@ -74,8 +74,8 @@ type reader struct {
 	progress func(string)
 }
 
-// Read makes tables of what test2json writes: a row for each test without others below it, in the table TEST/TABLE. What
-// it observed is what it has logged first. progress is told what is being done, a line at a time.
+// Read makes tables of what test2json writes: a row for each test without others below it, in the table TEST/TABLE. It
+// observed what it has logged first. progress is told what is being done, a line at a time.
 func Read(from io.Reader, progress func(line string)) ([]Table, error) {
 	r := reader{tests: map[string]*test{}, progress: progress}
 	lines := bufio.NewScanner(from)

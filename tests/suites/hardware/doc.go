@@ -7,8 +7,8 @@
 //	KUBECONFIG=… GPUSHARE_IMAGE=… .build/hardware.test -test.v -test.timeout=20m
 //
 // Each check is a test. What test2json writes of them becomes the report, a table for each mode:
-// deployments/hardware/report. The archive of `make gpu-bundle` brings a cluster up, and runs the same program there. The
-// environment has:
+// deployments/hardware/report. The archive of `make gpu-bundle` brings a cluster up, and runs the same program there.
+// The environment has:
 //
 //	KUBECONFIG              the cluster, which has the driver installed in namespace kube-system
 //	E2E_CLUSTER_DIR         instead: the directory of a cluster of tests/cluster

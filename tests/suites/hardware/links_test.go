@@ -27,8 +27,8 @@ var (
 	isLink  = regexp.MustCompile(`^(NV[0-9]+|PIX|PXB|PHB|NODE|SYS)$`).MatchString
 )
 
-// parseMatrix reads the tool's output. The columns, which tabs separate, are GPUs and what else there is: network cards,
-// affinities.
+// parseMatrix reads the tool's output. The columns, which tabs separate, are GPUs and what else there is: network
+// cards, affinities.
 func parseMatrix(out string) (matrix, error) {
 	m := matrix{}
 	var columns []string

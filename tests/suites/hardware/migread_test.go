@@ -56,7 +56,8 @@ func readMIG(lib nvml.Interface, procFS string) (all []finding) {
 			continue
 		}
 		capable = true
-		seen("MIG mode", migmode.Mode{Now: now == nvml.DEVICE_MIG_ENABLE, Pending: pending == nvml.DEVICE_MIG_ENABLE}.String())
+		mode := migmode.Mode{Now: now == nvml.DEVICE_MIG_ENABLE, Pending: pending == nvml.DEVICE_MIG_ENABLE}
+		seen("MIG mode", mode.String())
 		seen("MIG mode is switched without a reset (field 184)", field(device, fieldResetless))
 		seen("MIG is told of in any mode (field 199)", field(device, fieldQueries))
 		profiles, remarks := profilesOf(lib, device)
@@ -140,7 +141,8 @@ func compareMIG(name string, profiles []sim.MIGProfile) (all []finding) {
 	for _, p := range sim.MIGTable(table) {
 		double[p.Enum], enums = describe(p), append(enums, p.Enum)
 		// With MIG off a driver may tell no names.
-		if at := slices.IndexFunc(profiles, func(q sim.MIGProfile) bool { return q.Enum == p.Enum && q.Name == "" }); at >= 0 {
+		at := slices.IndexFunc(profiles, func(q sim.MIGProfile) bool { return q.Enum == p.Enum && q.Name == "" })
+		if at >= 0 {
 			profiles = slices.Clone(profiles)
 			profiles[at].Name = p.Name
 		}
