@@ -32,7 +32,7 @@ type step struct {
 func (s *step) part(what, want, observed string, end func(*testing.T)) {
 	s.Helper()
 	if want != "" && want != observed {
-		observed += ", want " + want
+		observed += "; wanted: " + want
 	}
 	if !s.began.IsZero() {
 		observed += fmt.Sprintf(", after %.1f s", time.Since(s.began).Seconds())
