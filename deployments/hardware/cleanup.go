@@ -72,7 +72,7 @@ func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) (told 
 // takeDown ends what a run that was killed has left, and puts back what it has changed.
 func (b *bundle) takeDown(ctx context.Context) error {
 	downErr := b.cluster(ctx, "down")
-	if err := b.putBackMIG(ctx); err != nil {
+	if err := b.putBackMIG(context.WithoutCancel(ctx)); err != nil {
 		return errors.Join(downErr, fmt.Errorf("%w; ./run down tries again", err))
 	}
 	return errors.Join(downErr, removeUnpacked(b.payload, os.RemoveAll))
