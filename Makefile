@@ -185,12 +185,6 @@ bench: bench-claims bench-scale
 bench-claims: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)
 
-# What memory limits by control group cost a pod: it is measured without and with them.
-.PHONY: bench-limits
-bench-limits: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
-	MACHINE=t4x2 THEN="--set kubeletPlugin.settings.ISOLATION_SHARE=kernel" THEN_DEVICES="string: device-memory" \
-		tests/bench/run.sh $(BUILD) .cluster-bench-limits --only pods $(BENCH_ARGS)
-
 # What the policies, with those of all options, add to the creation of a pod.
 .PHONY: bench-admission
 bench-admission: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
@@ -228,10 +222,3 @@ bench-beside-dearest: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 .PHONY: weight
 weight:
 	@tests/tools/weight.sh
-
-# How long `kubectl inspect cgpu` takes on a cluster of 1000 nodes with 8000
-# shares. INSPECT_ARGS go to tests/bench/inspect (see its --help).
-.PHONY: bench-inspect
-INSPECT_ARGS ?=
-bench-inspect: $(BUILD)/bin/cluster kubectl-inspect-cgpu
-	@tests/bench/inspect.sh $(BUILD) .cluster-inspect $(INSPECT_ARGS)

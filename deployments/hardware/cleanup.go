@@ -20,10 +20,10 @@ import (
 // handedDown are the controllers that the root of a v2 tree hands down, by the file that
 // says so. A cluster adds to them.
 func (b *bundle) handedDown() map[string][]string {
-	if b.cgroups.V2 == "" {
+	if b.cgroups.v2 == "" {
 		return nil
 	}
-	file := filepath.Join(b.cgroups.V2, "cgroup.subtree_control")
+	file := filepath.Join(b.cgroups.v2, "cgroup.subtree_control")
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return nil
@@ -31,11 +31,10 @@ func (b *bundle) handedDown() map[string][]string {
 	return map[string][]string{file: strings.Fields(string(content))}
 }
 
-// cleanUp ends what the run has started and puts back what it has changed. It is also
-// called when the run's own context has ended. The error is that the GPU's MIG mode could not be put back, which is
-// told, too.
+// cleanUp ends what the run has started and puts back what it has changed. The error is that the GPU's MIG mode could
+// not be put back, which is told, too.
 func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) (told []string, err error) {
-	downCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reserve)
+	downCtx, cancel := context.WithTimeout(ctx, reserve)
 	defer cancel()
 	downErr := b.cluster(downCtx, "down")
 	err = b.putBackMIG(ctx)
@@ -73,7 +72,7 @@ func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) (told 
 // takeDown ends what a run that was killed has left, and puts back what it has changed.
 func (b *bundle) takeDown(ctx context.Context) error {
 	downErr := b.cluster(ctx, "down")
-	if err := b.putBackMIG(ctx); err != nil {
+	if err := b.putBackMIG(context.WithoutCancel(ctx)); err != nil {
 		return errors.Join(downErr, fmt.Errorf("%w; ./run down tries again", err))
 	}
 	return errors.Join(downErr, removeUnpacked(b.payload, os.RemoveAll))
@@ -104,10 +103,9 @@ func removeUnpacked(dir string, remove func(path string) error) error {
 // putBackLimit is how long it may take to put MIG mode back. A GPU of seven instances takes some ten seconds.
 const putBackLimit = time.Minute
 
-// putBackMIG is also called when the run's own context has ended, and by ./run down. Tests that ran to their end have
-// put the mode back.
+// putBackMIG is also called by ./run down. Tests that ran to their end have put the mode back.
 func (b *bundle) putBackMIG(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackLimit)
+	ctx, cancel := context.WithTimeout(ctx, putBackLimit)
 	defer cancel()
 	return migmode.PutBack(ctx, b.toPutBack())
 }

@@ -16,126 +16,33 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/preflight"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 )
 
-// gpus are the machine's GPUs as the driver reads them, and what it leaves to others.
-type gpus struct {
-	lib     nvml.Interface
-	machine *gpu.Machine
-	// settings are the GPUs' by UUID, as they were found.
-	settings map[string]setting
-}
+// readLimit is how long it may take to look at the GPUs: NVML can hang on a sick one.
+const readLimit = time.Minute
 
-// setting is what a run must leave as it was.
-type setting struct {
-	device nvml.Device
-	// compute is -1 where the GPU does not tell it, and mig where it has no MIG; else it is 0 or 1.
-	compute gpu.ComputeMode
-	mig     int
-}
-
-// openGPUs reads the GPUs. sysfs is where a simulated node has its own; empty for the
-// machine's.
-func openGPUs(ctx context.Context, d *driver.Driver, sysfs string) (*gpus, error) {
-	lib, err := gpunvml.Open(ctx, gpunvml.OpenOptions{LibraryPath: d.NVML})
+// look reads the GPUs as the driver does, and has them looked at. NVML is closed then: whoever has a GPU open can keep
+// its MIG mode from changing.
+func (b *bundle) look(ctx context.Context,
+	do func(context.Context, *gpunvml.Reader, nvml.Interface, *gpu.Machine) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	lib, err := gpunvml.Open(ctx, gpunvml.OpenOptions{LibraryPath: b.driver.NVML})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	machine, err := gpunvml.NewReader(lib, gpunvml.Options{SysFS: sysfs}).Read(ctx)
-	if err != nil {
-		return nil, err
+	reader := gpunvml.NewReader(lib, gpunvml.Options{SysFS: b.sysfs()})
+	machine, err := reader.Read(ctx)
+	if err == nil {
+		err = do(ctx, reader, lib, machine)
 	}
-	g := &gpus{lib: lib, machine: machine}
-	g.settings = g.readSettings()
-	return g, nil
-}
-
-// readSettings leaves out what a GPU does not tell: it is not changed either.
-func (g *gpus) readSettings() map[string]setting {
-	settings := map[string]setting{}
-	count, ret := g.lib.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		return settings
+	if ret := lib.Shutdown(); ret != nvml.SUCCESS {
+		err = errors.Join(err, fmt.Errorf("close NVML: %w", ret))
 	}
-	for i := range count {
-		device, ret := g.lib.DeviceGetHandleByIndex(i)
-		if ret != nvml.SUCCESS {
-			continue
-		}
-		uuid, ret := device.GetUUID()
-		if ret != nvml.SUCCESS {
-			continue
-		}
-		s := setting{device: device, compute: -1, mig: -1}
-		if mode, ret := device.GetComputeMode(); ret == nvml.SUCCESS {
-			s.compute = gpu.ComputeMode(mode)
-		}
-		if mode, _, ret := device.GetMigMode(); ret == nvml.SUCCESS {
-			s.mig = mode
-		}
-		settings[uuid] = s
-	}
-	return settings
-}
-
-// putBack sets the compute modes that are no longer what they were, and tells of it.
-func (g *gpus) putBack() []string {
-	if ret := g.lib.Init(); ret != nvml.SUCCESS {
-		return []string{"compute and MIG modes cannot be read: " + ret.Error()}
-	}
-	var told []string
-	for uuid, now := range g.readSettings() {
-		before, known := g.settings[uuid]
-		if !known {
-			continue
-		}
-		if now.compute != before.compute && before.compute >= 0 {
-			ret := now.device.SetComputeMode(nvml.ComputeMode(before.compute))
-			told = append(told, fmt.Sprintf("GPU %s was in compute mode %s and is put back to %s: %v",
-				uuid, now.compute, before.compute, ret))
-		}
-		if now.mig != before.mig {
-			told = append(told, fmt.Sprintf("MIG mode of GPU %s was %d and is %d", uuid, before.mig, now.mig))
-		}
-	}
-	if len(told) == 0 {
-		told = append(told, "compute and MIG modes are as they were found")
-	}
-	slices.Sort(told)
-	return told
-}
-
-// inUse are the GPUs with the programs that use them.
-func (g *gpus) inUse() []preflight.GPU {
-	var found []preflight.GPU
-	for _, one := range g.machine.GPUs {
-		f := preflight.GPU{Index: one.Index, Name: one.ProductName}
-		if s, known := g.settings[one.UUID]; known {
-			processes, ret := s.device.GetComputeRunningProcesses()
-			if ret == nvml.SUCCESS {
-				for _, p := range processes {
-					f.Processes = append(
-						f.Processes,
-						preflight.Process{PID: int(p.Pid), Name: nameOf(p.Pid), UsedMiB: int64(p.UsedGpuMemory >> 20)},
-					)
-				}
-			}
-		}
-		found = append(found, f)
-	}
-	return found
-}
-
-func nameOf(pid uint32) string {
-	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
-		return "(of another PID namespace)"
-	}
-	return strings.TrimSpace(string(comm))
+	return err
 }
 
 // sysfs is where a simulated node has its own; empty on a real one.
@@ -146,87 +53,129 @@ func (b *bundle) sysfs() string {
 	return filepath.Join(b.simulated, "sys")
 }
 
-// inspect finds out all that decides whether a run may begin.
-func (b *bundle) inspect(ctx context.Context) (preflight.Facts, *gpus) {
-	facts := preflight.Facts{UID: os.Geteuid(), Dir: b.payload, NeededMiB: neededMiB}
-	if facts.UID != 0 {
-		return facts, nil
-	}
-	if _, err := os.Stat(filepath.Join(b.clusterDir(), "state.json")); err == nil {
-		facts.Earlier = b.clusterDir()
-	}
+// inspect finds out all that decides whether a run may begin, and what it has to put back.
+func (b *bundle) inspect(ctx context.Context) (f facts) {
 	if b.simulated == "" {
-		facts.Kubelets = preflight.Named("kubelet")
+		f.kubelets = named("kubelet")
 	}
-	var err error
-	if facts.FreeMiB, err = preflight.FreeMiB(b.payload); err != nil {
-		facts.FreeMiB = facts.NeededMiB
+	f.namespaces = namespaces(b.path("bin/cluster"), "--help")
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err == nil {
+		f.cgroups, err = readCgroups(string(mounts))
 	}
-	facts.Namespaces = preflight.Namespaces(b.path("bin/cluster"), "--help")
-	if facts.Cgroups, err = preflight.ReadCgroups(); err != nil {
-		facts.Namespaces = errors.Join(facts.Namespaces, err)
+	f.namespaces = errors.Join(f.namespaces, err)
+	b.cgroups = f.cgroups
+	if b.driver, f.driver = driver.Find(b.driverRoot, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))); f.driver != nil {
+		return f
 	}
-	b.cgroups = facts.Cgroups
-	b.driver, facts.Driver = driver.Find(b.driverRoot, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")))
-	if facts.Driver != nil {
-		return facts, nil
-	}
-	// NVML can hang on a sick GPU.
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	g, err := openGPUs(ctx, b.driver, b.sysfs())
-	if err != nil {
-		facts.Driver = err
-		return facts, nil
-	}
-	facts.GPUs = g.inUse()
-	for _, fault := range g.machine.Faults {
-		facts.LeftOut = append(facts.LeftOut, fault.String())
-	}
-	for _, p := range g.machine.Partitioned {
-		facts.LeftOut = append(facts.LeftOut, fmt.Sprintf("GPU %d is in MIG mode, switch it off (nvidia-smi -i %s -mig 0)",
-			p.Index, p.UUID))
-	}
-	if b.mayChangeMIG != "" {
-		if facts.Cut = migmode.Has(g.lib); facts.Cut == nil {
-			_, facts.Cut = migmode.Choose(b.mayChangeMIG, g.machine)
+	f.driver = b.look(ctx, func(ctx context.Context, r *gpunvml.Reader, lib nvml.Interface, m *gpu.Machine) error {
+		b.machine, b.compute = m, computeModes(ctx, r, m)
+		for _, g := range m.GPUs {
+			used := usedGPU{name: fmt.Sprintf("GPU %d (%s)", g.Index, g.ProductName)}
+			if device, err := r.Device(g.UUID); err == nil {
+				pids, _ := device.Processes(ctx) // A GPU that does not tell is not in the way.
+				for _, pid := range pids {
+					used.processes = append(used.processes, fmt.Sprintf("process %d %s", pid, nameOf(fmt.Sprint(pid))))
+				}
+			}
+			f.gpus = append(f.gpus, used)
+		}
+		for _, fault := range m.Faults {
+			f.leftOut = append(f.leftOut, fault.String())
+		}
+		for _, p := range m.Partitioned {
+			f.leftOut = append(f.leftOut, fmt.Sprintf("GPU %d is in MIG mode, switch it off (nvidia-smi -i %s -mig 0)", p.Index,
+				p.UUID))
+		}
+		if b.mayChangeMIG != "" {
+			if f.cut = migmode.Has(lib); f.cut == nil {
+				_, f.cut = migmode.Choose(b.mayChangeMIG, m)
+			}
+		}
+		return nil
+	})
+	return f
+}
+
+// computeModes are the GPUs' by UUID, of those that tell them: others are not changed either.
+func computeModes(ctx context.Context, r *gpunvml.Reader, m *gpu.Machine) map[string]gpu.ComputeMode {
+	modes := map[string]gpu.ComputeMode{}
+	for _, g := range m.All() {
+		device, err := r.Device(g.UUID)
+		if err != nil {
+			continue
+		}
+		if mode, err := device.ComputeMode(ctx); err == nil {
+			modes[g.UUID] = mode
 		}
 	}
-	return facts, g
+	return modes
 }
 
-// facts are what the report says of the run before its tests do.
-func (b *bundle) facts() []report.Fact {
-	return []report.Fact{{Name: "Driver under test", Value: b.version()}, {Name: "Driver's files", Value: b.files()},
-		{Name: "Control groups", Value: b.cgroups.Version()}}
+// putBackCompute sets the compute modes that are no longer what they were, and tells of it, and of MIG modes that are
+// others.
+func (b *bundle) putBackCompute(ctx context.Context) (told []string) {
+	err := b.look(ctx, func(ctx context.Context, r *gpunvml.Reader, _ nvml.Interface, m *gpu.Machine) error {
+		for uuid, now := range computeModes(ctx, r, m) {
+			before, known := b.compute[uuid]
+			if !known || now == before {
+				continue
+			}
+			device, err := r.Device(uuid)
+			if err == nil {
+				err = device.SetComputeMode(ctx, before)
+			}
+			told = append(told, fmt.Sprintf("GPU %s was in compute mode %s and is put back to %s: error %v", uuid, now, before,
+				err))
+		}
+		for _, g := range m.All() {
+			at := slices.IndexFunc(b.machine.All(), func(before gpu.GPU) bool { return before.UUID == g.UUID })
+			if at >= 0 && b.machine.All()[at].MIG != g.MIG {
+				told = append(told, fmt.Sprintf("MIG mode of GPU %s was %+v and is %+v", g.UUID, b.machine.All()[at].MIG, g.MIG))
+			}
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		told = append(told, "compute and MIG modes cannot be read: "+err.Error())
+	case len(told) == 0:
+		told = []string{"compute and MIG modes are as they were found"}
+	}
+	return told
 }
 
-// files says where the driver is; the directory of a simulated one means nothing to a
-// reader.
-func (b *bundle) files() string {
-	d := b.driver
-	if b.simulated != "" {
-		return "in a driver root of their own (simulated)"
+// facts are what the report says of the machine before its tests do.
+func (b *bundle) facts() report.Table {
+	version, err := os.ReadFile(b.path("VERSION"))
+	if err != nil {
+		version = []byte("unknown")
 	}
-	where := "in root " + d.Root
-	if d.Odd != "" {
-		where += ", libraries in " + d.Odd + ", outside of the loader's path"
+	where := "in a driver root of their own (simulated)"
+	if d := b.driver; b.simulated == "" {
+		where = "in root " + d.Root
+		if d.Odd != "" {
+			where += ", libraries in " + d.Odd + ", outside of the loader's path"
+		}
+		if d.MPSControl == "" {
+			where += ", no MPS control program"
+		}
 	}
-	if d.MPSControl == "" {
-		where += ", no MPS control program"
-	}
-	return where
+	return report.Table{Mode: "set-up", Rows: []report.Row{
+		{What: "driver under test", Observed: string(version), Result: report.Seen},
+		{What: "the NVIDIA driver's files", Observed: where, Result: report.Seen},
+		{What: "control groups", Observed: b.cgroups.version(), Result: report.Seen},
+	}}
 }
 
 // summary is how the report calls the GPUs.
-func summary(machine *gpu.Machine) string {
+func (b *bundle) summary() string {
 	var names []string
 	counts := map[string]int{}
-	for _, g := range machine.GPUs {
-		if counts[g.ProductName] == 0 {
+	for _, g := range b.machine.GPUs {
+		if counts[g.ProductName]++; counts[g.ProductName] == 1 {
 			names = append(names, g.ProductName)
 		}
-		counts[g.ProductName]++
 	}
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%d × %s", counts[name], name)

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpubundle is the program in the archive of `make gpu-bundle`: it brings up a
-// real cluster on a machine with NVIDIA GPUs, installs the driver as it is shipped, runs
-// tests/suites/hardware on it, and writes a report. What it has started it
-// ends, and what it has changed on the machine it puts back.
+// Command gpubundle is the program in the archive of `make gpu-bundle`: it brings up a real cluster on a machine with
+// NVIDIA GPUs, installs the driver as it is shipped, runs tests/suites/hardware on it, and writes a report. What it has
+// started it ends, and what it has changed on the machine it puts back.
 //
-// It is started by ./run, which unpacks what it needs (run.sh). docs/hardware.md is about
-// both.
+// It is started by ./run, which unpacks what it needs (run.sh). docs/hardware.md is about both.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,8 +37,7 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "gpu-bundle:", err)
-	var refused *refusedError
-	if errors.As(err, &refused) {
+	if refused := (refusedError)(nil); errors.As(err, &refused) {
 		os.Exit(exitRefused)
 	}
 	os.Exit(exitFailed)
@@ -48,10 +46,8 @@ func main() {
 // options are what the command line says.
 type options struct {
 	// payload is the directory that ./run has unpacked.
-	payload string
-	report  string
-	logs    string
-	limit   time.Duration
+	payload, report, logs string
+	limit                 time.Duration
 	// driverRoot is where the NVIDIA driver is looked for; empty for everywhere.
 	driverRoot string
 	// simulated is the driver root of a simulated node.
@@ -63,73 +59,44 @@ type options struct {
 
 func command() *cli.Command {
 	var o options
+	path := func(name, usage, value string, to *string) *cli.StringFlag {
+		return &cli.StringFlag{Name: name, Usage: usage, Value: value, Destination: to, Hidden: usage == ""}
+	}
 	return &cli.Command{
 		Name:  "run",
 		Usage: "try the GPU driver on this machine's GPUs, in a cluster of its own",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "payload", Hidden: true, Destination: &o.payload},
-			&cli.StringFlag{
-				Name:        "report",
-				Usage:       "`FILE` for the report, in Markdown",
-				Value:       "gpu-report.md",
-				Destination: &o.report,
-			},
-			&cli.StringFlag{
-				Name:        "logs",
-				Usage:       "`FILE` for the cluster's logs, as a tar.gz; none by default",
-				Destination: &o.logs,
-			},
-			&cli.DurationFlag{
-				Name:        "limit",
-				Usage:       "`TIME` after which nothing new is tried, with half a minute left to clean up",
-				Value:       8 * time.Minute,
-				Destination: &o.limit,
-			},
-			&cli.StringFlag{
-				Name:        "driver-root",
-				Usage:       "`DIRECTORY` that the NVIDIA driver is installed in (default: found)",
-				Destination: &o.driverRoot,
-			},
-			&cli.StringSliceFlag{
-				Name:        "only",
-				Usage:       "try this `MODE` only, as the report calls it; may be repeated",
-				Destination: &o.only,
-			},
-			&cli.StringFlag{
-				Name:        "may-change-mig",
-				Usage:       "cut the `GPU` with this index or UUID into MIG instances, and put its mode back",
-				Destination: &o.mayChangeMIG,
-			},
-			&cli.StringFlag{
-				Name:        "simulated",
-				Usage:       "driver root `DIRECTORY` of a simulated node, to try the bundle without a GPU",
-				Destination: &o.simulated,
-			},
+			path("payload", "", "", &o.payload),
+			path("report", "`FILE` for the report, in Markdown", "gpu-report.md", &o.report),
+			path("logs", "`FILE` for the cluster's logs, as a tar.gz; none by default", "", &o.logs),
+			&cli.DurationFlag{Name: "limit", Value: 8 * time.Minute, Destination: &o.limit,
+				Usage: "`TIME` after which nothing new is tried, with half a minute left to clean up"},
+			path("driver-root", "`DIRECTORY` that the NVIDIA driver is installed in (default: found)", "", &o.driverRoot),
+			&cli.StringSliceFlag{Name: "only", Destination: &o.only,
+				Usage: "try this `MODE` only, as the report calls it; may be repeated"},
+			&cli.StringFlag{Name: "may-change-mig", Destination: &o.mayChangeMIG,
+				Usage: "cut the `GPU` with this index or UUID into MIG instances, and put its mode back"},
+			path("simulated", "driver root `DIRECTORY` of a simulated node, to try the bundle without a GPU", "", &o.simulated),
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return fmt.Errorf("unknown argument %q: see ./run --help", c.Args().First())
 			}
-			return o.absolute().run(ctx)
+			return (&bundle{options: o.absolute()}).run(ctx)
 		},
 		Commands: []*cli.Command{{
 			Name:  "report",
 			Usage: "make a report of what go test -json writes, of tests/suites/hardware on a cluster that is there",
 			Action: func(context.Context, *cli.Command) error {
-				tests, err := report.Read(os.Stdin, progress)
-				r := report.Report{GPUs: "GPUs", Started: time.Now(), Facts: tests.Facts, Tables: tests.Tables}
+				tables, err := report.Read(os.Stdin, progress)
+				r := report.Report{GPUs: "GPUs", Started: time.Now(), Tables: tables}
 				fmt.Print(r.Markdown())
-				if n := r.Count(report.Failed); n > 0 {
-					err = errors.Join(err, fmt.Errorf("%d checks have failed", n))
-				}
-				return err
+				return errors.Join(err, failures(r))
 			},
 		}, {
-			Name:  "down",
-			Usage: "take down what a run has left that was killed",
-			Action: func(ctx context.Context, _ *cli.Command) error {
-				return (&bundle{options: o.absolute()}).takeDown(ctx)
-			},
+			Name:   "down",
+			Usage:  "take down what a run has left that was killed",
+			Action: func(ctx context.Context, _ *cli.Command) error { return (&bundle{options: o.absolute()}).takeDown(ctx) },
 		}},
 	}
 }
@@ -137,25 +104,28 @@ func command() *cli.Command {
 // absolute makes paths independent of the working directory.
 func (o options) absolute() options {
 	for _, path := range []*string{&o.payload, &o.report, &o.logs, &o.driverRoot, &o.simulated} {
-		if *path == "" {
-			continue
-		}
-		if absolute, err := filepath.Abs(*path); err == nil {
+		if absolute, err := filepath.Abs(*path); err == nil && *path != "" {
 			*path = absolute
 		}
 	}
-	if o.simulated != "" {
-		o.driverRoot = o.simulated
-	}
+	o.driverRoot = cmp.Or(o.simulated, o.driverRoot)
 	return o
 }
 
-// refusedError says why the machine cannot be used: a line for each reason.
-type refusedError struct{ problems []string }
+// failures is an error if checks have failed.
+func failures(r report.Report) error {
+	if n := r.Count(report.Failed); n > 0 {
+		return fmt.Errorf("%d checks have failed", n)
+	}
+	return nil
+}
 
-func (e *refusedError) Error() string {
+// refusedError says why the machine cannot be used: a line for each reason.
+type refusedError []string
+
+func (e refusedError) Error() string {
 	text := "this machine cannot be used as it is; nothing was changed"
-	for _, problem := range e.problems {
+	for _, problem := range e {
 		text += "\n- " + problem
 	}
 	return text

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -32,30 +31,20 @@ func unpacked(t *testing.T, neededMiB string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string]string{"run": string(script), "NEEDED-MIB": neededMiB + "\n",
-		"payload.tar.xz": ""} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
+	write(t, filepath.Join(dir, "run"), string(script))
+	write(t, filepath.Join(dir, "NEEDED-MIB"), neededMiB+"\n")
+	write(t, filepath.Join(dir, "payload.tar.xz"), "")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Join(dir, "run"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// startAs runs ./run as a user and returns its exit status and what it says.
-func startAs(t *testing.T, uid uint32, dir string, args ...string) (int, string) {
-	t.Helper()
-	return start(t, uid, dir, "", args...)
-}
-
-// start is startAs with a directory to unpack into, if it is not empty.
+// start runs ./run as a user, with a directory to unpack into if it is not empty, and returns its exit status and what
+// it says.
 func start(t *testing.T, uid uint32, dir, work string, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "run"), args...)
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
 	if work != "" {
 		cmd.Env = append(cmd.Env, "GPU_BUNDLE_WORK="+work)
@@ -63,12 +52,11 @@ func start(t *testing.T, uid uint32, dir, work string, args ...string) (int, str
 	if uid != 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	said, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return cmd.ProcessState.ExitCode(), said.String()
+	return cmd.ProcessState.ExitCode(), string(said)
 }
 
 func TestRunRefuses(t *testing.T) {
@@ -76,7 +64,7 @@ func TestRunRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		name, needed string
 		uid          uint32
-		before       func(dir string) error
+		left         []string // of an earlier run
 		says         string
 	}{
 		{"who is not root", "1", 65534, nil,
@@ -84,30 +72,20 @@ func TestRunRefuses(t *testing.T) {
 		{"too little disk", "999999999", 0, nil,
 			"a run takes 999999999: make room, or name another directory by GPU_BUNDLE_WORK"},
 		{"an archive that is damaged", "1", 0, nil, "- the archive is damaged"},
-		{"a run beside another", "1", 0, func(dir string) error {
-			if err := os.Mkdir(filepath.Join(dir, "work"), 0o755); err != nil {
-				return err
-			}
-			return os.WriteFile(filepath.Join(dir, "work/complete"), nil, 0o644)
-		}, "end it with ./run down"},
+		{"a run beside another", "1", 0, []string{"complete"}, "end it with ./run down"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := unpacked(t, tt.needed)
-			if tt.before != nil {
-				if err := tt.before(dir); err != nil {
-					t.Fatal(err)
-				}
+			if tt.left != nil {
+				leave(t, filepath.Join(dir, "work"), tt.left...)
 			}
-			_, before := os.Stat(filepath.Join(dir, "work"))
-			status, said := startAs(t, tt.uid, dir)
-			if status != exitRefused || !strings.Contains(said, tt.says) {
-				t.Errorf("status %d, want %d and %q:\n%s", status, exitRefused, tt.says, said)
+			status, said := start(t, tt.uid, dir, "")
+			if reasons := strings.Count("\n"+said, "\n- "); status != exitRefused || !strings.Contains(said, tt.says) ||
+				reasons != 1 {
+				t.Errorf("status %d, want %d and one line %q:\n%s", status, exitRefused, tt.says, said)
 			}
-			if reasons := strings.Count("\n"+said, "\n- "); reasons != 1 {
-				t.Errorf("%d reasons, want one line:\n%s", reasons, said)
-			}
-			if _, after := os.Stat(filepath.Join(dir, "work")); (before == nil) != (after == nil) {
-				t.Errorf("the directory to unpack into: before %v, after %v", before, after)
+			if _, err := os.Stat(filepath.Join(dir, "work")); (err == nil) != (tt.left != nil) {
+				t.Errorf("the directory to unpack into: %v", err)
 			}
 		})
 	}
@@ -164,16 +142,38 @@ func TestRunRemovesOnlyItsOwn(t *testing.T) {
 // leave makes a directory with these files.
 func leave(t *testing.T, dir string, files ...string) {
 	t.Helper()
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range files {
-		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	for _, name := range append(files, ".") {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, nil, 0o644); err != nil {
-			t.Fatal(err)
+		if name != "." {
+			write(t, filepath.Join(dir, name), "")
+		}
+	}
+}
+
+// What a removal leaves that was killed, ./run down removes: the mark is there, and nothing says that all is.
+func TestRemovalThatIsKilled(t *testing.T) {
+	killed := errors.New("killed")
+	for most := range 5 {
+		dir := filepath.Join(t.TempDir(), "work")
+		leave(t, dir, mark, "VERSION", "bin/gpubundle", "complete", "lib/ld.so")
+		removed := 0
+		err := removeUnpacked(dir, func(path string) error {
+			if removed == most {
+				return killed
+			}
+			removed++
+			return os.RemoveAll(path)
+		})
+		if !errors.Is(err, killed) {
+			t.Errorf("after %d removals: error %v", most, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, mark)); err != nil {
+			t.Errorf("after %d removals there is no mark: %v", most, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "complete")); (err == nil) != (most == 0) {
+			t.Errorf("after %d removals, complete: %v", most, err)
 		}
 	}
 }

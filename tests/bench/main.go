@@ -48,11 +48,8 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "trivial", Required: true, Usage: "the `PROGRAM` built from tests/bench/trivial"},
 			&cli.StringFlag{Name: "nvidia", Usage: "the `PROGRAM` gpu-kubelet-plugin of NVIDIA's driver, to compare with"},
 			&cli.StringFlag{Name: "machine", Required: true, Usage: "machine `FILE` of the GPUs to simulate"},
-			&cli.StringFlag{Name: "containerd-log", Usage: "`FILE` that the node's containerd logs to, for the section stages"},
 			&cli.StringFlag{Name: "nvml", Required: true, Usage: "NVML `LIBRARY` of simulated nodes"},
 			&cli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY`, on the disk to measure, to work in"},
-			&cli.StringFlag{Name: "install", Usage: "shell `COMMAND` that installs the driver, for the section others"},
-			&cli.StringFlag{Name: "uninstall", Usage: "shell `COMMAND` that uninstalls it"},
 			&cli.StringSliceFlag{Name: "only", Usage: "run only these `SECTIONS` of " + strings.Join(sectionNames(), ", ")},
 			&cli.BoolFlag{Name: "keep", Usage: "leave the directory, with the drivers' logs, behind"},
 		},
@@ -70,10 +67,6 @@ type bench struct {
 	// nvidia is nil where there is nothing of it to compare with.
 	nvidia *contender
 	pods   *pods.Runner
-	// install and uninstall are shell commands.
-	install, uninstall string
-	// containerdLog is the file that the node's containerd logs to.
-	containerdLog string
 }
 
 // section measures one thing and says what came of it.
@@ -85,13 +78,7 @@ type section struct {
 var sections = []section{
 	{"socket", measureSocket},
 	{"start", measureStart},
-	{"kill", measureKills},
-	{"others", measureOthers},
 	{"pods", measurePods},
-	{"stages", measureStages},
-	{"restarts", measureRestarts},
-	{"bursts", measureBursts},
-	{"idle", measureIdle},
 	{"rest", measureRest},
 }
 
@@ -164,8 +151,7 @@ func setUp(ctx context.Context, c *cli.Command) (b *bench, cleanUp func(), err e
 			progress("%v", err)
 		}
 	}
-	b = &bench{client: client, node: c.String("node"), dir: dir, containerdLog: c.String("containerd-log"),
-		install: c.String("install"), uninstall: c.String("uninstall")}
+	b = &bench{client: client, node: c.String("node"), dir: dir}
 	if err := b.fill(ctx, c); err != nil {
 		cleanUp()
 		return nil, nil, err

@@ -32,9 +32,6 @@ const (
 	nvidiaNode = "bench-nvidia"
 	// trivialDriver is the name in tests/bench/trivial.
 	trivialDriver = "trivial.bench.test"
-	// hookedDriver is the trivial driver whose containers get what ours get, by the
-	// ordinary hooks of NVIDIA's toolkit.
-	hookedDriver = "hooked.bench.test"
 	// nvidiaDriver is NVIDIA's, and the name of its DeviceClass.
 	nvidiaDriver = "gpu.nvidia.com"
 	request      = "device"
@@ -48,7 +45,6 @@ const (
 const (
 	gpushareTemplate = "gpushare"
 	trivialTemplate  = "trivial"
-	hookedTemplate   = "hooked"
 	nvidiaTemplate   = "nvidia"
 )
 
@@ -63,15 +59,13 @@ func (b *bench) makeObjects(ctx context.Context) error {
 		}, metav1.CreateOptions{})
 		errs = append(errs, err)
 	}
-	for _, driver := range []string{trivialDriver, hookedDriver} {
-		_, err := b.client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
-			ObjectMeta: metav1.ObjectMeta{Name: driver},
-			Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-				{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", driver)}},
-			}},
-		}, metav1.CreateOptions{})
-		errs = append(errs, err)
-	}
+	_, err := b.client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: trivialDriver},
+		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+			{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", trivialDriver)}},
+		}},
+	}, metav1.CreateOptions{})
+	errs = append(errs, err)
 	// A driver that looks at the pods of its node has some to look at.
 	for i := range podsOnNode {
 		_, err := b.client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
@@ -86,7 +80,6 @@ func (b *bench) makeObjects(ctx context.Context) error {
 	for name, spec := range map[string]resourceapi.ResourceClaimSpec{
 		gpushareTemplate: claimSpec("share."+v1alpha1.DriverName, shareRequest()),
 		trivialTemplate:  claimSpec(trivialDriver, nil),
-		hookedTemplate:   claimSpec(hookedDriver, nil),
 		nvidiaTemplate:   claimSpec(nvidiaDriver, nil),
 	} {
 		_, err := b.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{

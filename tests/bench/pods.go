@@ -24,9 +24,9 @@ type podKind struct {
 // measurePods runs a pod at a time, in turn without a claim and with one of
 // each driver.
 func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
-	plain, ours, floor, hooked := &podKind{name: "plain"}, &podKind{name: "gpushare", template: gpushareTemplate},
-		&podKind{name: "trivial", template: trivialTemplate}, &podKind{name: "hooked", template: hookedTemplate}
-	kinds := []*podKind{plain, ours, floor, hooked}
+	plain, ours, floor := &podKind{name: "plain"}, &podKind{name: "gpushare", template: gpushareTemplate},
+		&podKind{name: "trivial", template: trivialTemplate}
+	kinds := []*podKind{plain, ours, floor}
 	nvidia := &podKind{name: "nvidia", template: nvidiaTemplate}
 	if b.nvidia != nil {
 		kinds = append(kinds, nvidia)
@@ -50,9 +50,9 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 		return stats.Row{
 			Measure: measure + ", p50 / p90 / max", Product: of(ours).Summary(0.5, 0.9, 1),
 			Trivial: of(floor).Summary(0.5, 0.9, 1),
-			Hooked:  of(hooked).Summary(0.5, 0.9, 1), Base: of(plain).Summary(0.5, 0.9, 1),
-			NVIDIA: b.ofNVIDIA(of(nvidia).Summary(0.5, 0.9, 1)),
-			Ratio:  ratios(of(ours), of(floor), 0.5),
+			Base:    of(plain).Summary(0.5, 0.9, 1),
+			NVIDIA:  b.ofNVIDIA(of(nvidia).Summary(0.5, 0.9, 1)),
+			Ratio:   ratios(of(ours), of(floor), 0.5),
 		}
 	}
 	cost := func(of func(*podKind) stats.Sample, target string) stats.Row {
@@ -60,8 +60,8 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 		return stats.Row{
 			Measure: fmt.Sprintf("– what the claim adds, median of %d pairs", podRounds), Product: signed(added(ours)),
 			Trivial: signed(added(floor)),
-			Hooked:  signed(added(hooked)), NVIDIA: b.ofNVIDIA(signed(added(nvidia))),
-			Ratio: signed(added(ours) - added(floor)), Target: target,
+			NVIDIA:  b.ofNVIDIA(signed(added(nvidia))),
+			Ratio:   signed(added(ours) - added(floor)), Target: target,
 		}
 	}
 	scheduled := func(k *podKind) stats.Sample { return k.scheduled }
@@ -71,9 +71,9 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 		row("pod with one claim, create → scheduled", scheduled),
 		cost(scheduled, ""),
 		row("pod with one claim, create → container started", started),
-		cost(started, "≤ 0.6 × with the toolkit's hooks"),
+		cost(started, "≤ 0.6 × NVIDIA's"),
 		row("pod with one claim, create → Running", running),
-		cost(running, "≤ 0.6 × with the toolkit's hooks"),
+		cost(running, "≤ 0.6 × NVIDIA's"),
 	}, nil
 }
 

@@ -74,6 +74,15 @@ func measureRest(ctx context.Context, b *bench) ([]stats.Row, error) {
 	return out, nil
 }
 
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // atRest is what the processes of one program had used when it was looked at first.
 type atRest struct {
 	since time.Time
@@ -115,7 +124,7 @@ func (a *atRest) end() (string, error) {
 	slices.SortFunc(all, func(a, b process) int { return int(b.core*1e6) - int(a.core*1e6) })
 	cells := make([]string, len(all))
 	for i, p := range all {
-		cells[i] = fmt.Sprintf("%s, %.1f MiB", perMinute(p.core), float64(p.rss)/(1<<20))
+		cells[i] = fmt.Sprintf("%.3f s a minute, %.1f MiB", 60*p.core, float64(p.rss)/(1<<20))
 	}
 	return strings.Join(cells, "; "), nil
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -18,11 +17,7 @@ import (
 const starts = 10
 
 // startup is how one driver's starts went.
-type startup struct {
-	times, sockets stats.Sample
-	orders         map[string]bool
-	specs          map[string]bool
-}
+type startup struct{ times, sockets stats.Sample }
 
 // measureStart starts the drivers in turn, each time without a ResourceSlice
 // at the API server, until theirs is there.
@@ -31,7 +26,7 @@ func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 	for range starts {
 		for _, c := range b.contenders() {
 			if results[c] == nil {
-				results[c] = &startup{orders: map[string]bool{}, specs: map[string]bool{}}
+				results[c] = &startup{}
 			}
 			if err := b.startOnce(ctx, c, results[c]); err != nil {
 				return nil, err
@@ -39,7 +34,6 @@ func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 		}
 	}
 	ours, floor := results[b.gpushare], results[b.trivial]
-	orders := func(s *startup) string { return fmt.Sprintf("%d; %d", len(s.orders), len(s.specs)) }
 	rows := []stats.Row{
 		{
 			Measure: "process start → socket, p50 / max", Product: ours.sockets.Summary(0.5, 1),
@@ -51,15 +45,10 @@ func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 			Trivial: floor.times.Summary(0.5, 1),
 			Ratio:   ratios(ours.times, floor.times, 0.5), Target: "≤ 300 ms",
 		},
-		{
-			Measure: fmt.Sprintf("orders of devices in %d starts; different contents", starts),
-			Product: orders(ours), Trivial: orders(floor), Target: "1; 1",
-		},
 	}
 	if b.nvidia != nil {
 		theirs := results[b.nvidia]
-		rows[0].NVIDIA, rows[1].NVIDIA, rows[2].NVIDIA = theirs.sockets.Summary(0.5, 1), theirs.times.Summary(0.5, 1),
-			orders(theirs)
+		rows[0].NVIDIA, rows[1].NVIDIA = theirs.sockets.Summary(0.5, 1), theirs.times.Summary(0.5, 1)
 	}
 	return rows, nil
 }
@@ -93,50 +82,32 @@ func (b *bench) startOnce(ctx context.Context, c *contender, into *startup) erro
 		return err
 	}
 	defer socket.Close()
-	slice, err := published(ctx, changes, process.Exited())
+	err = published(ctx, changes, process.Exited())
 	took := time.Since(process.Started())
 	if err != nil {
 		process.Kill()
 		return fmt.Errorf("%w: see %s", err, c.Log())
 	}
 	into.times, into.sockets = append(into.times, took), append(into.sockets, listening)
-	if err := into.note(slice); err != nil {
-		return err
-	}
 	return process.Stop(ctx)
 }
 
 // published waits for a slice with all GPUs.
-func published(ctx context.Context, changes watch.Interface, exited <-chan struct{}) (*resourceapi.ResourceSlice,
-	error) {
+func published(ctx context.Context, changes watch.Interface, exited <-chan struct{}) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for a ResourceSlice with %d devices: %w", newGPUs, context.Cause(ctx))
+			return fmt.Errorf("wait for a ResourceSlice with %d devices: %w", newGPUs, context.Cause(ctx))
 		case <-exited:
-			return nil, fmt.Errorf("the driver ended before there was a ResourceSlice with %d devices", newGPUs)
+			return fmt.Errorf("the driver ended before there was a ResourceSlice with %d devices", newGPUs)
 		case change, open := <-changes.ResultChan():
 			if !open {
-				return nil, fmt.Errorf("the watch ended before there was a ResourceSlice with %d devices", newGPUs)
+				return fmt.Errorf("the watch ended before there was a ResourceSlice with %d devices", newGPUs)
 			}
 			if slice, ok := change.Object.(*resourceapi.ResourceSlice); ok && change.Type != watch.Deleted &&
 				len(slice.Spec.Devices) == newGPUs {
-				return slice, nil
+				return nil
 			}
 		}
 	}
-}
-
-func (s *startup) note(slice *resourceapi.ResourceSlice) error {
-	var order string
-	for _, d := range slice.Spec.Devices {
-		order += d.Name + " "
-	}
-	s.orders[order] = true
-	spec, err := json.Marshal(slice.Spec.Devices)
-	if err != nil {
-		return fmt.Errorf("encode the devices of a ResourceSlice: %w", err)
-	}
-	s.specs[string(spec)] = true
-	return nil
 }

@@ -29,11 +29,16 @@ func (n *Namespace) ClaimOf(t *testing.T, pod string) *resourceapi.ResourceClaim
 		if err != nil {
 			return err
 		}
-		if len(p.Status.ResourceClaimStatuses) == 0 {
+		name := ""
+		switch extended := p.Status.ExtendedResourceClaimStatus; {
+		case len(p.Status.ResourceClaimStatuses) > 0:
+			name = ptr.Deref(p.Status.ResourceClaimStatuses[0].ResourceClaimName, "")
+		case extended != nil:
+			name = extended.ResourceClaimName
+		default:
 			return errors.New("it is not made")
 		}
-		found, err = n.Client.ResourceV1().ResourceClaims(n.Name).Get(ctx,
-			ptr.Deref(p.Status.ResourceClaimStatuses[0].ResourceClaimName, ""), metav1.GetOptions{})
+		found, err = n.Client.ResourceV1().ResourceClaims(n.Name).Get(ctx, name, metav1.GetOptions{})
 		return err
 	})
 	return found

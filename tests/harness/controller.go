@@ -154,7 +154,7 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 // start in its place, which finds all pods in its queue at once.
 func (c *Cluster) RestartScheduler(t *testing.T, meanwhile func()) {
 	t.Helper()
-	process, err := findProcess(func(cmdline, _ string) bool {
+	process, err := FindProcess(func(cmdline, _ string) bool {
 		program, arguments, _ := strings.Cut(cmdline, "\x00")
 		return filepath.Base(program) == "kube-scheduler" &&
 			strings.Contains(arguments, "--config="+filepath.Join(c.Dir, "scheduler.yaml")+"\x00")

@@ -93,7 +93,7 @@ func (c *Cluster) WaitPluginAgain(t *testing.T, before *corev1.Pod) {
 // PluginProcess finds the process of a plugin's pod.
 func (c *Cluster) PluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
 	t.Helper()
-	process, err := findProcess(func(cmdline, environ string) bool {
+	process, err := FindProcess(func(cmdline, environ string) bool {
 		return cmdline == pluginProgram && strings.Contains(environ, "POD_UID="+string(plugin.UID)+"\x00")
 	})
 	if err != nil {
@@ -191,7 +191,7 @@ func (c *Cluster) kubelet(t *testing.T, node string) *os.Process {
 	// Nodes of several clusters may have one name, but not one address.
 	address := object.Status.Addresses[slices.IndexFunc(object.Status.Addresses,
 		func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })].Address
-	kubelet, err := findProcess(func(cmdline, _ string) bool {
+	kubelet, err := FindProcess(func(cmdline, _ string) bool {
 		program, arguments, _ := strings.Cut(cmdline, "\x00")
 		return filepath.Base(program) == "kubelet" &&
 			(c.Dir == "" || strings.Contains(arguments, "--node-ip="+address+"\x00"))
@@ -239,7 +239,7 @@ func (c *Cluster) ReplacePlugin(t *testing.T, node string) {
 // the returned function is called, or the test ends.
 func (c *Cluster) StopAPIServer(t *testing.T) (start func()) {
 	t.Helper()
-	server, err := findProcess(func(cmdline, _ string) bool {
+	server, err := FindProcess(func(cmdline, _ string) bool {
 		program, arguments, _ := strings.Cut(cmdline, "\x00")
 		return filepath.Base(program) == "kube-apiserver" && strings.Contains(arguments, filepath.Join(c.Dir, "pki")+"/")
 	})
@@ -313,9 +313,9 @@ func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
 	return string(output), err
 }
 
-// findProcess finds the one process of this machine with such a command line and
+// FindProcess finds the one process of this machine with such a command line and
 // environment, in both of which each string ends with a zero byte.
-func findProcess(matches func(cmdline, environ string) bool, and ...func(pid int) bool) (*os.Process, error) {
+func FindProcess(matches func(cmdline, environ string) bool, and ...func(pid int) bool) (*os.Process, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
@@ -347,7 +347,7 @@ func findProcess(matches func(cmdline, environ string) bool, and ...func(pid int
 // Child finds the child of a process with such an environment, in which each
 // string ends with a zero byte.
 func Child(parent *os.Process, matches func(environ string) bool) (*os.Process, error) {
-	return findProcess(func(_, environ string) bool { return matches(environ) }, func(pid int) bool {
+	return FindProcess(func(_, environ string) bool { return matches(environ) }, func(pid int) bool {
 		of, err := parentOf(pid)
 		return err == nil && of.Pid == parent.Pid
 	})

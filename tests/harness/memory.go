@@ -72,7 +72,7 @@ func (n *Namespace) MemoryLimitMiB(t *testing.T, node, pod, container, uuid stri
 func (n *Namespace) LiftMemoryLimit(t *testing.T, node, pod, container, uuid string) error {
 	t.Helper()
 	const sysAdmin = 21
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.containerPID(t, pod, container)))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.ContainerPID(t, pod, container)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,15 +94,15 @@ func (n *Namespace) LiftMemoryLimit(t *testing.T, node, pod, container, uuid str
 
 func (n *Namespace) cgroup(t *testing.T, pod, container string) memory.Cgroup {
 	t.Helper()
-	group, err := memory.Of(n.containerPID(t, pod, container))
+	group, err := memory.Of(n.ContainerPID(t, pod, container))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return group
 }
 
-// containerPID is a process of a container that runs.
-func (n *Namespace) containerPID(t *testing.T, pod, container string) int {
+// ContainerPID is a process of a container that runs.
+func (n *Namespace) ContainerPID(t *testing.T, pod, container string) int {
 	t.Helper()
 	var found int
 	Eventually(t, fmt.Sprintf("a process of container %s of pod %s", container, pod), func(ctx context.Context) error {

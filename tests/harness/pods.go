@@ -215,21 +215,26 @@ func (n *Namespace) claimsFor(t *testing.T, pods []string) map[string]types.UID 
 // Exec runs the probe in a container, as in Exec(t, "a", "main", "stat", "/dev/nvidia0").
 func (n *Namespace) Exec(t *testing.T, pod, container string, arguments ...string) (string, error) {
 	t.Helper()
-	request := n.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(n.Name).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{
-			Container: container, Command: append([]string{"/gpu-probe"}, arguments...), Stdout: true, Stderr: true,
-		}, scheme.ParameterCodec)
-	executor, err := remotecommand.NewSPDYExecutor(n.Config, "POST", request.URL())
-	if err != nil {
-		return "", err
-	}
 	var stdout, stderr bytes.Buffer
-	if err := executor.StreamWithContext(t.Context(),
+	if err := n.Stream(t.Context(), pod, container, append([]string{"/gpu-probe"}, arguments...),
 		remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
 		return "", fmt.Errorf("gpu-probe %s in %s/%s: %w\n%s%s", strings.Join(arguments, " "), pod, container, err,
 			stdout.String(), stderr.String())
 	}
 	return stdout.String(), nil
+}
+
+// Stream runs a program in a container until it ends.
+func (n *Namespace) Stream(ctx context.Context, pod, container string, command []string,
+	streams remotecommand.StreamOptions) error {
+	request := n.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(n.Name).Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdin: streams.Stdin != nil,
+			Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewSPDYExecutor(n.Config, "POST", request.URL())
+	if err != nil {
+		return err
+	}
+	return executor.StreamWithContext(ctx, streams)
 }
 
 // GPUEnv is the part of a container's environment that says what it may use of

@@ -12,9 +12,9 @@ import (
 // tags are build tags of Go as a script or a Makefile has them.
 var tags = regexp.MustCompile(`-tags[ =](netgo,[^"\s]*)`)
 
-// Image, tests and benches are built with the same tags, or most of it is compiled once more.
+// Image and tests are built with the same tags, or most of it is compiled once more.
 func TestTagsAreTheSame(t *testing.T) {
-	for _, file := range []string{"Makefile", "deployments/container/files.sh", "tests/bench/run.sh"} {
+	for _, file := range []string{"Makefile", "deployments/container/files.sh"} {
 		content, err := os.ReadFile(filepath.Join(checkout, file))
 		if err != nil {
 			t.Fatal(err)

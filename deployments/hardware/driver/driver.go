@@ -5,9 +5,7 @@
 package driver
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,59 +27,47 @@ type Driver struct {
 	SMI, MPSControl string
 }
 
-var (
-	// containerRoots are the roots of drivers that a container installs.
-	containerRoots = []string{"/run/nvidia/driver", "/home/kubernetes/bin/nvidia"}
-	// odd are directories that libraries were seen in besides the usual ones, and oddTops are where others may be.
-	odd = []string{"/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/opt/nvidia/lib64",
-		"/opt/nvidia/lib"}
-	oddTops = []string{"/usr/local", "/opt"}
-)
-
-// maxDepth is how far below oddTops to look.
-const maxDepth = 5
-
-// ErrNone is that the machine has no driver where it was looked for.
-var ErrNone = errors.New("no NVIDIA driver")
-
 // Find looks for the driver that is installed in a root, or in any where that is empty. The further directories come
 // from LD_LIBRARY_PATH.
 func Find(root string, further []string) (*Driver, error) {
 	roots := []string{root}
 	if root == "" {
-		roots = append([]string{"/"}, containerRoots...)
+		// Behind the first are drivers that a container installs.
+		roots = []string{"/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"}
 	}
 	for _, r := range roots {
-		if d := find(r, further); d != nil {
+		if d := find(filepath.Clean(r), further); d != nil {
 			return d, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: no %s where loaders look, in %s, nor below %s: install the driver, or name its folder in "+
-		"LD_LIBRARY_PATH", ErrNone, driverlib.NVML, strings.Join(odd[:2], ", "), strings.Join(oddTops, " and "))
+	return nil, fmt.Errorf("no NVIDIA driver: no %s where loaders look, nor below /usr/local and /opt, in %s: install "+
+		"the driver, or name its folder in LD_LIBRARY_PATH", driverlib.NVML, strings.Join(roots, ", "))
 }
 
 func find(root string, further []string) *Driver {
 	usual := driverlib.Dirs(root, nil)
 	dirs := slices.Clone(usual)
-	for _, dir := range slices.Concat(further, odd) {
+	for _, dir := range slices.Concat(further, []string{"/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
+		"/usr/lib/wsl/lib"}) {
 		dirs = append(dirs, filepath.Join(root, dir))
 	}
-	dir := first(dirs, driverlib.NVML)
-	if dir == "" {
-		dir = below(root)
-	}
-	if dir == "" {
+	dirs = append(dirs, below(root)...)
+	nvml := first(dirs, driverlib.NVML)
+	if nvml == "" {
 		return nil
 	}
-	dir = linked(root, dir)
-	in := func(path string) string { return filepath.Join("/", strings.TrimPrefix(path, filepath.Clean(root))) }
-	d := &Driver{Root: root, NVML: filepath.Join(dir, driverlib.NVML)}
-	if !slices.Contains(usual, dir) {
-		d.Odd = in(dir)
+	// Where the usual directory has links alone, the libraries' names with the version are where these lead to.
+	if file, err := filepath.EvalSymlinks(nvml); err == nil && strings.HasPrefix(file, root) {
+		if at := first([]string{filepath.Dir(file)}, driverlib.NVML); at != "" {
+			nvml = at
+		}
 	}
-	const cuda = "libcuda.so.1"
-	if with := first(append([]string{dir}, dirs...), cuda); with != "" {
-		d.CUDA = filepath.Join(with, cuda)
+	dir := filepath.Dir(nvml)
+	in := func(path string) string {
+		if path == "" {
+			return ""
+		}
+		return filepath.Join("/", strings.TrimPrefix(path, root))
 	}
 	// Beside libraries in a folder of their own; what is in the usual ones may be scripts that call these.
 	programs := []string{filepath.Join(filepath.Dir(dir), "bin")}
@@ -89,61 +75,42 @@ func find(root string, further []string) *Driver {
 		programs = append(programs, filepath.Join(root, usual))
 	}
 	programs = append(programs, dir)
-	for name, path := range map[string]*string{"nvidia-smi": &d.SMI, filepath.Base(control.DefaultPath): &d.MPSControl} {
-		if with := first(programs, name); with != "" {
-			*path = in(filepath.Join(with, name))
-		}
+	d := &Driver{Root: root, NVML: nvml, CUDA: first(append([]string{dir}, dirs...), "libcuda.so.1"),
+		SMI:        in(first(programs, "nvidia-smi")),
+		MPSControl: in(first(programs, filepath.Base(control.DefaultPath)))}
+	if !slices.Contains(usual, dir) {
+		d.Odd = in(dir)
 	}
 	return d
 }
 
-// first is the first of the directories that has the file. A link that leads nowhere is no file.
+// first is the file of that name in the first of the directories that has it. A link that leads nowhere is no file.
 func first(dirs []string, name string) string {
 	for _, dir := range dirs {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return dir
+		if file := filepath.Join(dir, name); exists(file) {
+			return file
 		}
 	}
 	return ""
 }
 
-// linked is where the libraries are if the directory has links to them only: their names with the version are not
-// there.
-func linked(root, dir string) string {
-	file, err := filepath.EvalSymlinks(filepath.Join(dir, driverlib.NVML))
-	if err != nil || !strings.HasPrefix(file, filepath.Clean(root)) {
-		return dir
-	}
-	if first([]string{filepath.Dir(file)}, driverlib.NVML) != "" {
-		return filepath.Dir(file)
-	}
-	return dir
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
-// below finds a directory of the library below those where others were seen.
-func below(root string) (found string) {
-	for _, top := range oddTops {
-		start := filepath.Join(root, top)
-		// What cannot be read has no driver for anybody.
-		_ = filepath.WalkDir(start, func(name string, entry fs.DirEntry, err error) error {
-			switch {
-			case err != nil && entry != nil && entry.IsDir():
-				return fs.SkipDir
-			case err != nil:
-				return nil
-			case entry.IsDir() && strings.Count(strings.TrimPrefix(name, start), "/") >= maxDepth:
-				return fs.SkipDir
-			case entry.Name() == driverlib.NVML && first([]string{filepath.Dir(name)}, driverlib.NVML) != "":
-				found = filepath.Dir(name)
-				return fs.SkipAll
+// below are the directories of the library up to five below those where others were seen.
+func below(root string) (dirs []string) {
+	for _, top := range []string{"/usr/local", "/opt"} {
+		for depth := range 5 {
+			pattern := filepath.Join(root, top, strings.Repeat("*/", depth), driverlib.NVML)
+			found, _ := filepath.Glob(pattern) // The pattern is well-formed.
+			for _, file := range found {
+				dirs = append(dirs, filepath.Dir(file))
 			}
-			return nil
-		})
-		if found != "" {
-			break
 		}
 	}
-	return found
+	return dirs
 }
 
 // Settings are those of gpu-kubelet-plugin that tell it where the files are, as docs/reference.md has them.
@@ -158,10 +125,8 @@ func (d *Driver) Settings() map[string]string {
 	return settings
 }
 
-// shared are directories that nodes of the tests' clusters have from the machine as they are.
-var shared = []string{"usr", "bin", "sbin", "lib", "lib64"}
-
-// Mounts are the directories that such a node needs besides for the driver.
+// Mounts are the directories that a node of the tests' clusters needs for the driver, besides those of the machine that
+// all have.
 func (d *Driver) Mounts() []string {
 	if d.Root != "/" {
 		return []string{d.Root}
@@ -169,7 +134,7 @@ func (d *Driver) Mounts() []string {
 	var mounts []string
 	for _, file := range []string{d.NVML, d.CUDA, d.SMI, d.MPSControl} {
 		parts := strings.Split(strings.TrimPrefix(file, "/"), "/")
-		if file == "" || slices.Contains(shared, parts[0]) {
+		if file == "" || slices.Contains([]string{"usr", "bin", "sbin", "lib", "lib64"}, parts[0]) {
 			continue
 		}
 		// As far up as it is the driver's own: /opt/nvidia of /opt/nvidia/lib64/…

@@ -22,12 +22,10 @@ func rooted(t *testing.T, files ...string) string {
 		name, target, link := strings.Cut(file, " → ")
 		path := filepath.Join(root, name)
 		err := os.MkdirAll(filepath.Dir(path), 0o755)
-		switch {
-		case err != nil:
-		case link:
-			err = os.Symlink(target, path)
-		default:
-			err = os.WriteFile(path, nil, 0o755)
+		if link {
+			err = errors.Join(err, os.Symlink(target, path))
+		} else {
+			err = errors.Join(err, os.WriteFile(path, nil, 0o755))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -92,11 +90,8 @@ func TestFind(t *testing.T) {
 			if diff := cmp.Diff(&want, got); diff != "" {
 				t.Error("driver:", diff)
 			}
-			settings := maps.Clone(tt.settings)
-			if settings == nil {
-				settings = map[string]string{}
-			}
-			settings["NVIDIA_DRIVER_ROOT"] = root
+			settings := map[string]string{"NVIDIA_DRIVER_ROOT": root}
+			maps.Copy(settings, tt.settings)
 			if diff := cmp.Diff(settings, got.Settings()); diff != "" {
 				t.Error("settings:", diff)
 			}
@@ -125,7 +120,8 @@ func TestMounts(t *testing.T) {
 func TestFindNone(t *testing.T) {
 	root := rooted(t, "/usr/lib64/libc.so.6", "/opt/a/b/c/d/e/f/g/libnvidia-ml.so.1",
 		"/usr/lib64/libnvidia-ml.so.1 → libnvidia-ml.so.580")
-	if d, err := Find(root, nil); !errors.Is(err, ErrNone) || strings.Contains(err.Error(), "\n") {
+	if d, err := Find(root, nil); err == nil || !strings.HasPrefix(err.Error(), "no NVIDIA driver: ") ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("%+v (%v), want one line that there is no driver", d, err)
 	}
 }

@@ -10,24 +10,87 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 )
 
-// callLimit is how long one call may take.
-const callLimit = 30 * time.Second
+// flag allows it.
+const flag = "--may-change-mig"
+
+// Choose finds the GPU that has this index or UUID, and refuses what must not be cut: above all where somebody else's
+// instances are.
+func Choose(asked string, m *gpu.Machine) (gpu.GPU, error) {
+	all := m.All()
+	at := slices.IndexFunc(all, func(g gpu.GPU) bool { return g.UUID == asked || fmt.Sprint(g.Index) == asked })
+	if at < 0 {
+		var names []string
+		for _, g := range all {
+			names = append(names, fmt.Sprintf("%d (%s, %s)", g.Index, g.ProductName, g.UUID))
+		}
+		return gpu.GPU{}, fmt.Errorf("%s %s: the driver lists no GPU %s that can be used, only %s", flag, asked, asked,
+			strings.Join(names, ", "))
+	}
+	g := all[at]
+	refuse := func(format string, args ...any) (gpu.GPU, error) {
+		return gpu.GPU{}, fmt.Errorf("%s: GPU %d (%s) %s", flag, g.Index, g.ProductName, fmt.Sprintf(format, args...))
+	}
+	switch mode := g.MIG; {
+	case !mode.Capable:
+		return refuse("has no MIG mode: name another GPU, or run without this option")
+	case mode.Enabled != mode.Pending:
+		return refuse("waits for a reset, after which its MIG mode is %s, and now it is %s: reset it (nvidia-smi -i %s "+
+			"--gpu-reset) first", OnOff(mode.Pending), OnOff(mode.Enabled), g.UUID)
+	}
+	for _, p := range m.Partitioned {
+		switch {
+		case p.UUID != g.UUID:
+			// The driver's setting is for all GPUs of a node: it would cut that one, too.
+			return refuse("can be cut only where no other is in MIG mode, and GPU %d is in MIG mode, too: switch that one's "+
+				"off (nvidia-smi -i %s -mig 0) first", p.Index, p.UUID)
+		case len(p.Instances) > 0:
+			return refuse("has MIG instances already (%d), which somebody else has made: destroy them (nvidia-smi mig -i %s "+
+				"-dci; nvidia-smi mig -i %s -dgi), or name another GPU", len(p.Instances), g.UUID, g.UUID)
+		}
+	}
+	return g, nil
+}
+
+// OnOff is how a mode is called.
+func OnOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// Has refuses a driver that is too old: go-nvml ends a program that calls what the library lacks. A library with the
+// newest of the functions that a run calls has the others.
+func Has(lib nvml.Interface) error {
+	const newest = "nvmlDeviceCreateGpuInstanceWithPlacement"
+	if err := lib.Extensions().LookupSymbol(newest); err != nil {
+		return fmt.Errorf("%s: the driver's NVML has no %s: install a newer driver, or run without this option: %w", flag,
+			newest, err)
+	}
+	return nil
+}
 
 // Mode is whether MIG mode is on, and whether it will be after the next reset.
 type Mode struct{ Now, Pending bool }
 
 func (m Mode) String() string {
-	return fmt.Sprintf("%s, %s after a reset", onOff(m.Now), onOff(m.Pending))
+	return fmt.Sprintf("%s, %s after a reset", OnOff(m.Now), OnOff(m.Pending))
 }
+
+// callLimit is how long one call may take.
+const callLimit = 30 * time.Second
 
 // call makes calls about the GPU with the UUID. Handles may not outlive a change of the mode.
 func call[T any](ctx context.Context, lib nvml.Interface, what, uuid string,
@@ -56,12 +119,9 @@ func Read(ctx context.Context, lib nvml.Interface, uuid string) (Mode, error) {
 // active yet.
 func Set(ctx context.Context, lib nvml.Interface, uuid string, on bool) (activation nvml.Return, after Mode,
 	err error) {
-	want := nvml.DEVICE_MIG_DISABLE
-	if on {
-		want = nvml.DEVICE_MIG_ENABLE
-	}
+	want := map[bool]int{true: nvml.DEVICE_MIG_ENABLE, false: nvml.DEVICE_MIG_DISABLE}[on]
 	// go-nvml has the activation status first and the result second, against its other functions.
-	if activation, err = call(ctx, lib, "switching the MIG mode "+onOff(on), uuid,
+	if activation, err = call(ctx, lib, "switching the MIG mode "+OnOff(on), uuid,
 		func(device nvml.Device) (nvml.Return, nvml.Return) { return device.SetMigMode(want) }); err != nil {
 		return activation, Mode{}, err
 	}
@@ -91,34 +151,26 @@ func (r Record) Write(path string) error {
 	return nil
 }
 
-// readRecord reports also whether there is one.
-func readRecord(path string) (r Record, there bool, err error) {
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Record{}, false, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(content, &r)
-	}
-	if err != nil {
-		return Record{}, false, fmt.Errorf("read which GPU's MIG mode is to be put back: %w", err)
-	}
-	return r, true, nil
-}
-
 // switchPatience is for programs that have just ended, and to which the driver still counts the GPU.
 const switchPatience = 15 * time.Second
 
 // PutBack destroys all instances of the GPU that the file is about, switches its MIG mode to what it was, and removes
 // the file. Without a file nothing was changed.
 func PutBack(ctx context.Context, file string) error {
-	r, there, err := readRecord(file)
-	if err != nil || !there {
-		return err
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var r Record
+	if err == nil {
+		err = json.Unmarshal(content, &r)
+	}
+	if err != nil {
+		return fmt.Errorf("read which GPU's MIG mode is to be put back: %w", err)
 	}
 	if err := r.putBack(ctx); err != nil {
 		return fmt.Errorf("MIG mode of GPU %s was %s, and could not be put back: %w: do so by nvidia-smi mig -i %s -dci, "+
-			"nvidia-smi mig -i %s -dgi and nvidia-smi -i %s -mig %d", r.UUID, onOff(r.On), err, r.UUID, r.UUID, r.UUID,
+			"nvidia-smi mig -i %s -dgi and nvidia-smi -i %s -mig %d", r.UUID, OnOff(r.On), err, r.UUID, r.UUID, r.UUID,
 			map[bool]int{true: 1}[r.On])
 	}
 	if err := os.Remove(file); err != nil {
@@ -128,11 +180,12 @@ func PutBack(ctx context.Context, file string) error {
 }
 
 func (r Record) putBack(ctx context.Context) error {
-	lib, err := gpunvml.Open(ctx, gpunvml.OpenOptions{LibraryPath: r.Library})
+	options := gpunvml.OpenOptions{LibraryPath: r.Library}
+	lib, err := gpunvml.Open(ctx, options)
 	if err != nil {
 		return err
 	}
-	partitions := gpunvml.NewPartitions(gpunvml.OpenOptions{LibraryPath: r.Library})
+	partitions := gpunvml.NewPartitions(options)
 	var last error
 	if wait.PollUntilContextTimeout(ctx, time.Second, switchPatience, true, func(ctx context.Context) (bool, error) {
 		last = errors.Join(Clear(ctx, partitions, r.UUID), r.switchBack(ctx, lib))

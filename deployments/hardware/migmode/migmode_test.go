@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -17,7 +18,42 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
+func TestChoose(t *testing.T) {
+	on := func(instances ...gpu.Instance) []gpu.Partitioned {
+		return []gpu.Partitioned{{Instances: instances, GPU: gpu.GPU{Index: 2, UUID: "GPU-on", ProductName: "NVIDIA H200",
+			MIG: gpu.MIGMode{Capable: true, Enabled: true, Pending: true}}}}
+	}
+	for _, tt := range []struct {
+		name, asked string
+		partitioned []gpu.Partitioned
+		pending     bool
+		want        string // the UUID, or a part of the refusal
+	}{
+		{name: "by its index", asked: "0", want: "GPU-off"},
+		{name: "by its UUID", asked: "GPU-off", want: "GPU-off"},
+		{name: "no such GPU", asked: "7",
+			want: "the driver lists no GPU 7 that can be used, only 0 (NVIDIA H200, GPU-off), 1 (Tesla T4, GPU-none)"},
+		{name: "no MIG", asked: "1", want: "GPU 1 (Tesla T4) has no MIG mode"},
+		{name: "in MIG mode already", asked: "2", partitioned: on(), want: "GPU-on"},
+		{name: "cut already", asked: "2", partitioned: on(gpu.Instance{}, gpu.Instance{}),
+			want: "GPU 2 (NVIDIA H200) has MIG instances already (2), which somebody else has made: destroy them " +
+				"(nvidia-smi mig -i GPU-on -dci; nvidia-smi mig -i GPU-on -dgi)"},
+		{name: "waits for a reset", asked: "0", pending: true,
+			want: "GPU 0 (NVIDIA H200) waits for a reset, after which its MIG mode is on, and now it is off"},
+		{name: "another one is in MIG mode", asked: "0", partitioned: on(), want: "GPU 2 is in MIG mode, too"},
+	} {
+		got, err := Choose(tt.asked, &gpu.Machine{Partitioned: tt.partitioned, GPUs: []gpu.GPU{
+			{Index: 0, UUID: "GPU-off", ProductName: "NVIDIA H200", MIG: gpu.MIGMode{Capable: true, Pending: tt.pending}},
+			{Index: 1, UUID: "GPU-none", ProductName: "Tesla T4"}}})
+		if err == nil && got.UUID != tt.want ||
+			err != nil && (strings.HasPrefix(tt.want, "GPU-") || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: chose %q (%v), want %q", tt.name, got.UUID, err, tt.want)
+		}
+	}
+}
+
 // simulated is the driver root of a node with two H200 and an A100, which waits for a reset before it changes its mode.
+// Until the test ends it answers for the kernel module, too.
 func simulated(t *testing.T) (root, library string) {
 	t.Helper()
 	testneeds.DeviceNodes(t)
@@ -41,23 +77,15 @@ func simulated(t *testing.T) (root, library string) {
 			break
 		}
 	}
-	root, err = filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
+	if root, err = filepath.EvalSymlinks(t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
 	if err := spec.WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: content}); err != nil {
 		t.Fatal(err)
 	}
-	library, err = gpunvml.LibraryPath(gpunvml.OpenOptions{DriverRoot: root})
-	if err != nil {
+	if library, err = gpunvml.LibraryPath(gpunvml.OpenOptions{DriverRoot: root}); err != nil {
 		t.Fatal(err)
 	}
-	return root, library
-}
-
-// serve answers for the kernel module until the test ends.
-func serve(t *testing.T, root string) {
-	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- sim.Partitioning{}.ServeMIG(ctx, root) }()
@@ -67,21 +95,12 @@ func serve(t *testing.T, root string) {
 			t.Error(err)
 		}
 	})
-}
-
-func read(t *testing.T, lib nvml.Interface, root string) *gpu.Machine {
-	t.Helper()
-	m, err := gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, "sys")}).Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return root, library
 }
 
 // The whole way on the test double: no process can open two libraries, so one test has all of it.
 func TestOnASimulatedGPU(t *testing.T) {
 	root, library := simulated(t)
-	serve(t, root)
 	lib, err := gpunvml.Open(t.Context(), gpunvml.OpenOptions{LibraryPath: library})
 	if err != nil {
 		t.Fatal(err)
@@ -89,13 +108,20 @@ func TestOnASimulatedGPU(t *testing.T) {
 	if err := Has(lib); err != nil {
 		t.Fatal(err)
 	}
+	choose := func(asked string) (gpu.GPU, error) {
+		m, err := gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, "sys")}).Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Choose(asked, m)
+	}
 	file := filepath.Join(t.TempDir(), "mig.json")
 	for _, tt := range []struct {
 		asked      string
 		activation nvml.Return
 		want       Mode
 	}{{"1", nvml.SUCCESS, Mode{true, true}}, {"2", nvml.ERROR_RESET_REQUIRED, Mode{false, true}}} {
-		chosen, err := Choose(tt.asked, read(t, lib, root))
+		chosen, err := choose(tt.asked)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,9 +133,13 @@ func TestOnASimulatedGPU(t *testing.T) {
 			t.Errorf("GPU %s: activation status %v, mode %s, error %v", tt.asked, activation, mode, err)
 		}
 		if mode.Now {
-			// As after a kill.
-			cut(t, library, chosen.UUID)
-		} else if _, err := Choose(tt.asked, read(t, lib, root)); err == nil {
+			// What is left after a kill.
+			p := sim.MIGTable("h200-141")[0]
+			if _, err := gpunvml.NewPartitions(gpunvml.OpenOptions{LibraryPath: library}).MakeGPUInstance(t.Context(),
+				chosen.UUID, gpu.Place{ProfileID: p.ID, Start: p.Starts[0], Size: p.Size}); err != nil {
+				t.Fatal(err)
+			}
+		} else if _, err := choose(tt.asked); err == nil {
 			t.Error("a GPU that waits for a reset is not refused")
 		}
 		if err := PutBack(t.Context(), file); err != nil {
@@ -122,14 +152,19 @@ func TestOnASimulatedGPU(t *testing.T) {
 			t.Error("what was put back is still to be put back")
 		}
 	}
+	// A run without --may-change-mig has changed nothing.
+	if err := PutBack(t.Context(), file); err != nil {
+		t.Error(err)
+	}
 }
 
-func cut(t *testing.T, library, uuid string) {
-	t.Helper()
-	partitions := gpunvml.NewPartitions(gpunvml.OpenOptions{LibraryPath: library})
-	p := sim.MIGTable("h200-141")[0]
-	if _, err := partitions.MakeGPUInstance(t.Context(), uuid,
-		gpu.Place{ProfileID: p.ID, Start: p.Starts[0], Size: p.Size}); err != nil {
+// Half a record is no record of nothing: the GPU would be left as it is, and nobody told.
+func TestDamagedRecord(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mig.json")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if err := PutBack(t.Context(), file); err == nil {
+		t.Error("half a record is no error")
 	}
 }

@@ -204,7 +204,7 @@ func (r *one) stop() {
 
 func (r *one) look() (err error) {
 	r.at = time.Now()
-	if r.cpu, err = r.process.CPU(); err != nil {
+	if r.cpu, err = driver.CPU(r.pid); err != nil {
 		return err
 	}
 	r.switches, err = switches(r.pid)
@@ -217,7 +217,7 @@ func (r *one) tell() error {
 		return err
 	}
 	took := r.at.Sub(before.at)
-	rss, err := r.process.RSS()
+	rss, err := driver.RSS(r.pid)
 	if err != nil {
 		return err
 	}

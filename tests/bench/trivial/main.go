@@ -3,8 +3,7 @@
 // Command trivial is the least a DRA driver can be on the kubelet plugin helper:
 // it publishes some devices, writes one CDI file for a claim and removes it
 // again. It keeps no state, checks nothing and survives nothing. It is the
-// floor that the benchmark measures the product against. With --edits its containers
-// get what those of a driver for GPUs get.
+// floor that the benchmark measures the product against.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
-const defaultName = "trivial.bench.test"
+const driverName = "trivial.bench.test"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -52,8 +51,6 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "registrar-dir", Value: kubeletplugin.KubeletRegistryDir},
 			&cli.StringFlag{Name: "cdi-dir", Value: "/var/run/cdi"},
 			&cli.IntFlag{Name: "devices", Value: 8},
-			&cli.StringFlag{Name: "driver-name", Value: defaultName},
-			&cli.StringFlag{Name: "edits", Usage: "`FILE` with the CDI edits, in JSON, of every device"},
 		},
 		Action: run,
 	}
@@ -64,22 +61,13 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	d := driver{name: c.String("driver-name"), cdiDir: c.String("cdi-dir")}
-	if file := c.String("edits"); file != "" {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(content, &d.edits); err != nil {
-			return fmt.Errorf("decode the CDI edits in %s: %w", file, err)
-		}
-	}
-	pluginDir := filepath.Join(c.String("plugins-dir"), d.name)
+	d := driver{cdiDir: c.String("cdi-dir")}
+	pluginDir := filepath.Join(c.String("plugins-dir"), driverName)
 	if err := os.MkdirAll(pluginDir, 0o750); err != nil {
 		return err
 	}
 	helper, err := kubeletplugin.Start(ctx, d,
-		kubeletplugin.DriverName(d.name),
+		kubeletplugin.DriverName(driverName),
 		kubeletplugin.KubeClient(client),
 		kubeletplugin.NodeName(c.String("node-name")),
 		kubeletplugin.PluginDataDirectoryPath(pluginDir),
@@ -120,13 +108,9 @@ func resources(node string, count int) resourceslice.DriverResources {
 	}}
 }
 
-type driver struct {
-	name, cdiDir string
-	// edits are of every device.
-	edits specs.ContainerEdits
-}
+type driver struct{ cdiDir string }
 
-func (d driver) kind() string { return d.name + "/claim" }
+const kind = driverName + "/claim"
 
 var _ kubeletplugin.DRAPlugin = driver{}
 
@@ -142,10 +126,10 @@ func (d driver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.R
 }
 
 func (d driver) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	spec := specs.Spec{Version: "0.6.0", Kind: d.kind(), ContainerEdits: d.edits}
+	spec := specs.Spec{Version: "0.6.0", Kind: kind}
 	var devices []kubeletplugin.Device
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		if result.Driver != d.name {
+		if result.Driver != driverName {
 			continue
 		}
 		name := string(claim.UID) + "-" + result.Device
@@ -153,7 +137,7 @@ func (d driver) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devic
 			"DEVICE=" + result.Device}}})
 		devices = append(devices, kubeletplugin.Device{
 			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device,
-			CDIDeviceIDs: []string{d.kind() + "=" + name},
+			CDIDeviceIDs: []string{kind + "=" + name},
 		})
 	}
 	data, err := json.Marshal(spec)
@@ -178,7 +162,7 @@ func (d driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugi
 }
 
 func (d driver) path(uid types.UID) string {
-	return filepath.Join(d.cdiDir, d.name+"-"+string(uid)+".json")
+	return filepath.Join(d.cdiDir, driverName+"-"+string(uid)+".json")
 }
 
 // HandleError implements [kubeletplugin.DRAPlugin].

@@ -20,13 +20,20 @@ import (
 
 // questions are asked one after the other. One more takes a node in mode mps: whoPays.
 func questions() []question {
+	const programs = 4
+	published := here.capMiB(here.gpu().MemoryUnits())
+	quarter := load{"main", "device", published / programs}
 	return []question{
 		{what: "who counts the memory", ask: askCapacity},
 		{what: "which controllers the container's control group has", ask: askControllers},
-		{what: "a hard limit of 4096 MiB on the container: fill 8192", ask: askLeaf},
-		{what: "a hard limit of 4096 MiB on the pod: two containers fill 3072 each", ask: askPod},
-		{what: "2048 MiB on the pod, 4096 on its container: fill 8192", ask: askNesting},
-		{what: "2048 MiB on the container: fill 8192 of managed memory", ask: askManaged},
+		{what: "a hard limit of 4096 MiB on the container: fill 8192",
+			ask: filled(limits{leaf: 4096}, load{"main", "device", 8192})},
+		{what: "a hard limit of 4096 MiB on the pod: two containers fill 3072 each",
+			ask: filled(limits{pod: 4096}, load{"main", "device", 3072}, load{"second", "device", 3072})},
+		{what: "2048 MiB on the pod, 4096 on its container: fill 8192",
+			ask: filled(limits{pod: 2048, leaf: 4096}, load{"main", "device", 8192})},
+		{what: "2048 MiB on the container: fill 8192 of managed memory",
+			ask: filled(limits{leaf: 2048}, load{"main", "managed", 8192})},
 		{what: "1024 MiB, imported by a container with 512", ask: askImport},
 		{what: "a limit of 1024 MiB on a container that holds 4000", ask: askTighter},
 		{what: "a limit meets new control groups after its own has gone", ask: askStale},
@@ -39,8 +46,43 @@ func questions() []question {
 		{what: "whether the plugin can set limits from its pod", ask: askPlugin},
 		{what: "with what rights the hook runs",
 			byHand: "a pod in mode cgpu: what kubectl describe pod says where it does not start"},
-		{what: "all that is published, filled by four programs", ask: askFull},
+		{what: fmt.Sprintf("all that is published, %d MiB, filled by %d programs", published, programs),
+			ask: filled(limits{pod: published}, quarter, quarter, quarter, quarter)},
 		{what: "a soft limit of 1024 MiB, after its pod was deleted", ask: askSoft},
+	}
+}
+
+// limits are hard ones, in MiB; 0 is none.
+type limits struct{ pod, leaf int64 }
+
+// load is what a program in a container takes.
+type load struct {
+	container, kind string
+	mib             int64
+}
+
+// filled has programs fill memory one after the other, below limits.
+func filled(l limits, loads ...load) func(*ground) (string, error) {
+	return func(g *ground) (string, error) {
+		var err error
+		if l.pod > 0 {
+			err = g.set(g.pod, l.pod)
+		}
+		if l.leaf > 0 {
+			err = errors.Join(err, g.set(g.leaf, l.leaf))
+		}
+		if err != nil {
+			return "", err
+		}
+		reads, err := g.get(g.leaf)
+		answers := []string{"reads " + told(reads.String(), err)}
+		for _, one := range loads {
+			answer, _, err := g.fill("asked", one.container, one.kind, one.mib)
+			// An error is that there is no room for another context.
+			answers = append(answers, told(answer, err))
+		}
+		reads, err = g.get(g.leaf)
+		return strings.Join(append(answers, "reads "+told(reads.String(), err)), "; then "), nil
 	}
 }
 
@@ -66,55 +108,6 @@ func askControllers(g *ground) (string, error) {
 		errors.Join(leafErr, rootErr)
 }
 
-func askLeaf(g *ground) (string, error) {
-	const limit = 4096
-	if err := g.set(g.leaf, limit); err != nil {
-		return "", err
-	}
-	got, err := g.get(g.leaf)
-	if err != nil {
-		return "", err
-	}
-	filled, _, err := g.fill("asked", "main", "device", 2*limit)
-	return fmt.Sprintf("reads %s; %s", got, filled), err
-}
-
-func askPod(g *ground) (string, error) {
-	if err := g.set(g.pod, 4096); err != nil {
-		return "", err
-	}
-	first, _, err := g.fill("asked", "main", "device", 3072)
-	if err != nil {
-		return "", err
-	}
-	// Without room for its context the second does not begin.
-	second, _, err := g.fill("asked", "second", "device", 3072)
-	if err != nil {
-		second = err.Error()
-	}
-	return first + "; then " + second, nil
-}
-
-func askNesting(g *ground) (string, error) {
-	if err := errors.Join(g.set(g.pod, 2048), g.set(g.leaf, 4096)); err != nil {
-		return "", err
-	}
-	filled, _, err := g.fill("asked", "main", "device", 8192)
-	return filled, err
-}
-
-func askManaged(g *ground) (string, error) {
-	if err := g.set(g.leaf, 2048); err != nil {
-		return "", err
-	}
-	filled, _, err := g.fill("asked", "main", "managed", 8192)
-	if err != nil {
-		return "", err
-	}
-	got, err := g.get(g.leaf)
-	return fmt.Sprintf("%s; %s", filled, got), err
-}
-
 // contextMiB is more than a CUDA context was seen to take (560 to 816 MiB).
 const contextMiB = 1024
 
@@ -122,11 +115,7 @@ func askImport(g *ground) (string, error) {
 	if err := errors.Join(g.set(g.leaf, 4096), g.set(g.second, 512+contextMiB)); err != nil {
 		return "", err
 	}
-	exporter, err := g.launch("asked", "main", "export", "1024")
-	if err != nil {
-		return "", err
-	}
-	handle, err := exporter.next()
+	handle, err := g.try("asked", "export", "1024")
 	if err != nil {
 		return "", err
 	}
@@ -200,7 +189,7 @@ func askWrite(g *ground) (string, error) {
 	g.ns.WaitRunning(g.T, "privileged")
 	ordinary, err := g.try("asked", "write", "/sys/fs/cgroup/dmem.max", "nvidia/0 max")
 	privileged, privilegedErr := g.try("privileged", "write",
-		filepath.Join(g.step.leaf(g.root, "privileged", "main"), "dmem.max"), "nvidia/0 max")
+		filepath.Join(g.step.leaf("privileged", "main"), "dmem.max"), "nvidia/0 max")
 	return fmt.Sprintf("an ordinary pod: %s; a privileged one: %s", ordinary, privileged), errors.Join(err, privilegedErr)
 }
 
@@ -216,24 +205,6 @@ func askPlugin(g *ground) (string, error) {
 	return said, err
 }
 
-func askFull(g *ground) (string, error) {
-	const programs = 4
-	published := here.capMiB(here.gpu().MemoryUnits())
-	if err := g.set(g.pod, published); err != nil {
-		return "", err
-	}
-	var answers []string
-	for range programs {
-		answer, _, err := g.fill("asked", "main", "device", published/programs)
-		if err != nil {
-			// Nothing is left for another context.
-			answer = err.Error()
-		}
-		answers = append(answers, answer)
-	}
-	return fmt.Sprintf("of %d MiB: %s", published, strings.Join(answers, "; ")), nil
-}
-
 // askSoft deletes a pod with a soft limit, and looks at what those above promise then.
 func askSoft(g *ground) (string, error) {
 	above := filepath.Dir(g.pod)
@@ -244,26 +215,4 @@ func askSoft(g *ground) (string, error) {
 	g.ns.Delete(g.T, "asked")
 	after, afterErr := g.get(above)
 	return fmt.Sprintf("above: %s, before %s", after, before), errors.Join(beforeErr, afterErr)
-}
-
-// whoPays has a client of MPS hold memory, and looks at whose control group is charged.
-func whoPays(s *step) {
-	s.shared("pod with a share", "mps", limitedUnits, 0, pod{name: "client"})
-	root := unifiedRoot(s)
-	client := s.leaf(root, "client", "main")
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", s.daemon().pid))
-	if err != nil {
-		s.Fatal(err)
-	}
-	daemon := filepath.Join(root, unifiedPath(string(content)))
-	// By the driver's own table nothing is counted before there is a limit.
-	err = errors.Join(s.set(client, here.gpu().MemoryMiB), s.set(daemon, here.gpu().MemoryMiB))
-	filled, _, fillErr := s.fill("client", "main", "device", 1000)
-	pays, clientErr := s.get(client)
-	other, daemonErr := s.get(daemon)
-	answer := fmt.Sprintf("%s; client: %s; daemon: %s", filled, pays, other)
-	if err := errors.Join(err, fillErr, clientErr, daemonErr, s.set(daemon, noLimit)); err != nil {
-		answer = "no answer: " + err.Error()
-	}
-	s.seen("who is charged", "", answer)
 }

@@ -6,8 +6,9 @@
 //	go test -c -tags hardware -o .build/hardware.test ./tests/suites/hardware
 //	KUBECONFIG=… GPUSHARE_IMAGE=… .build/hardware.test -test.v -test.timeout=20m
 //
-// Whatever a test says in its attributes "table" and "row" becomes the report: deployments/hardware/report. The archive
-// of `make gpu-bundle` brings a cluster up, and runs the same program there. The environment has:
+// Each check is a test. What test2json writes of them becomes the report, a table for each mode:
+// deployments/hardware/report. The archive of `make gpu-bundle` brings a cluster up, and runs the same program there.
+// The environment has:
 //
 //	KUBECONFIG              the cluster, which has the driver installed in namespace kube-system
 //	E2E_CLUSTER_DIR         instead: the directory of a cluster of tests/cluster

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -17,117 +16,86 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// matrix is what "nvidia-smi topo -m" shows of the GPUs: by row and column, how
-// two of them are linked, as in "NV2" or "PIX".
-type matrix map[[2]int]string
+// matrix is what "nvidia-smi topo -m" shows of the GPUs: by row and column, how two of them are linked, as in "NV2" or
+// "PIX".
+type matrix map[[2]string]string
 
 var (
 	// The tool underlines the headings, also where its output is no terminal.
 	escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
-	newGPU  = regexp.MustCompile(`^GPU([0-9]+)$`)
-	cell    = regexp.MustCompile(`^(NV[0-9]+|PIX|PXB|PHB|NODE|SYS)$`)
-	lanes   = regexp.MustCompile(`^NV([0-9]+)$`)
+	isGPU   = regexp.MustCompile(`^GPU[0-9]+$`).MatchString
+	isLink  = regexp.MustCompile(`^(NV[0-9]+|PIX|PXB|PHB|NODE|SYS)$`).MatchString
 )
 
-// parseMatrix reads the tool's output. The columns, which tabs separate, are GPUs and
-// what else there is: network GPUs, affinities.
+// parseMatrix reads the tool's output. The columns, which tabs separate, are GPUs and what else there is: network
+// cards, affinities.
 func parseMatrix(out string) (matrix, error) {
 	m := matrix{}
 	var columns []string
-	rows := 0
 	for line := range strings.Lines(escapes.ReplaceAllString(out, "")) {
-		fields := strings.Split(strings.TrimRight(line, "\r\n"), "\t")
+		fields := strings.Split(line, "\t")
 		for i := range fields {
 			fields[i] = strings.TrimSpace(fields[i])
 		}
-		if columns == nil {
-			if len(fields) > 1 && fields[0] == "" && newGPU.MatchString(fields[1]) {
-				columns = fields
+		switch {
+		case columns == nil && len(fields) > 1 && fields[0] == "" && isGPU(fields[1]):
+			columns = fields
+		case columns != nil && isGPU(fields[0]):
+			for i, column := range columns {
+				if !isGPU(column) || column == fields[0] {
+					continue
+				}
+				if i >= len(fields) || !isLink(fields[i]) {
+					return nil, fmt.Errorf("row %s has no link in column %s: %q", fields[0], column, line)
+				}
+				m[[2]string{fields[0], column}] = fields[i]
 			}
-			continue
-		}
-		row, ok := gpuIndex(fields[0])
-		if !ok {
-			continue
-		}
-		rows++
-		for i, name := range columns {
-			column, ok := gpuIndex(name)
-			if !ok || column == row {
-				continue
-			}
-			if i >= len(fields) || !cell.MatchString(fields[i]) {
-				return nil, fmt.Errorf("row %s has no link in column %s: %q", fields[0], name, line)
-			}
-			m[[2]int{row, column}] = fields[i]
 		}
 	}
-	if rows == 0 {
+	if columns == nil {
 		return nil, errors.New("no matrix of GPUs in what nvidia-smi topo -m says")
 	}
 	return m, nil
 }
 
-func gpuIndex(name string) (int, bool) {
-	found := newGPU.FindStringSubmatch(name)
-	if found == nil {
-		return 0, false
-	}
-	index, err := strconv.Atoi(found[1])
-	return index, err == nil
-}
-
-// link is how the GPUs a and b are linked. Where the two rows have different
-// numbers of lanes, the smaller one counts, as it does for the driver.
+// link is how two GPUs are linked. Where the two rows have different numbers of lanes, the smaller one counts, as it
+// does for the driver; so does one without lanes.
 func (m matrix) link(a, b int) string {
-	there, back := m[[2]int{a, b}], m[[2]int{b, a}]
-	lanesThere, lanesBack := lanes.FindStringSubmatch(there), lanes.FindStringSubmatch(back)
-	switch {
-	case there == back:
-		return there
-	case lanesThere != nil && lanesBack != nil:
-		// The shorter of two numbers is the smaller.
-		return slices.MinFunc([]string{there, back}, func(a, b string) int {
-			return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
-		})
-	case lanesThere != nil: // and none back
-		return back
-	case lanesBack != nil:
-		return there
+	row, column := fmt.Sprintf("GPU%d", a), fmt.Sprintf("GPU%d", b)
+	there, back := m[[2]string{row, column}], m[[2]string{column, row}]
+	lanes := func(link string) (n int) {
+		_, _ = fmt.Sscanf(link, "NV%d", &n) // Others have none.
+		return n
+	}
+	if there == back || lanes(there)+lanes(back) > 0 {
+		return slices.MinFunc([]string{there, back}, func(a, b string) int { return cmp.Compare(lanes(a), lanes(b)) })
 	}
 	return there + " and " + back
 }
 
-// differences are the pairs of the machine's GPUs whose links the driver has read
-// otherwise.
-func (m matrix) differences(machine *gpu.Machine) []string {
+// differences are the pairs of the machine's GPUs whose links the driver has read otherwise.
+func (m matrix) differences(machine *gpu.Machine) (differ []string) {
 	read := map[[2]int]string{}
 	for _, l := range machine.Links {
-		read[[2]int{l.A, l.B}] = shown(l)
+		shown := string(l.Kind)
+		switch l.Kind {
+		case gpu.LinkNVLink:
+			shown = fmt.Sprintf("NV%d", l.Lanes)
+		case gpu.LinkSameGPU:
+			// The tool has no sign for two GPUs on one board, which meet at the board's PCIe switch.
+			shown = string(gpu.LinkPIX)
+		}
+		read[[2]int{l.A, l.B}] = shown
 	}
-	var out []string
 	for i, b := range machine.GPUs {
 		for _, a := range machine.GPUs[:i] {
-			got, want := read[[2]int{a.Index, b.Index}], m.link(a.Index, b.Index)
-			if got != want {
-				out = append(out, fmt.Sprintf("GPU %d and GPU %d: the driver has read %q, nvidia-smi says %q", a.Index, b.Index,
-					got, want))
+			if got, want := read[[2]int{a.Index, b.Index}], m.link(a.Index, b.Index); got != want {
+				differ = append(differ, fmt.Sprintf("GPU %d and GPU %d: the driver has read %q, nvidia-smi says %q", a.Index,
+					b.Index, got, want))
 			}
 		}
 	}
-	return out
-}
-
-// shown is how the tool shows a link. It has no sign for two GPUs on one board, which
-// meet at the board's PCIe switch.
-func shown(l gpu.Link) string {
-	switch l.Kind {
-	case gpu.LinkNVLink:
-		return fmt.Sprintf("NV%d", l.Lanes)
-	case gpu.LinkSameGPU:
-		return string(gpu.LinkPIX)
-	}
-	return string(l.Kind)
+	return differ
 }
 
 // samples are outputs as the tool writes them, of machines of demo/machines.

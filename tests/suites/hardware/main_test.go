@@ -84,15 +84,14 @@ func open(ctx context.Context) (*session, error) {
 
 // reader reads the GPUs as gpu-kubelet-plugin does.
 func (s *session) reader() *gpunvml.Reader {
-	sys := ""
-	if s.simulated != "" {
-		sys = filepath.Join(s.simulated, sim.SysDir)
-	}
-	return gpunvml.NewReader(s.lib, gpunvml.Options{SysFS: sys})
+	return gpunvml.NewReader(s.lib, gpunvml.Options{SysFS: filepath.Join(s.root(), sim.SysDir)})
 }
 
 // gpu is the GPU that tests of one GPU are about.
 func (s *session) gpu() gpu.GPU { return s.machine.GPUs[0] }
+
+// root has proc, dev and sys, in which the kernel module shows what it has.
+func (s *session) root() string { return cmp.Or(s.simulated, "/") }
 
 // mps is the directory that plugin and supervisor of the node share.
 func (s *session) mps() mps.Dir { return s.MPS(s.node) }

@@ -5,7 +5,6 @@
 package hardware
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,12 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -31,8 +30,6 @@ type lab struct {
 	partitions *gpunvml.Partitions
 	// record is the file that says what is to be put back.
 	record string
-	// root has proc and dev, which the kernel module shows capabilities in.
-	root string
 	// why nothing more can be tried; empty while it can.
 	why string
 	// off is what the driver tells that it can be cut into before its mode is switched, and double what the test double
@@ -43,7 +40,7 @@ type lab struct {
 
 func newLab(asked string) (*lab, error) {
 	l := &lab{partitions: gpunvml.NewPartitions(gpunvml.OpenOptions{LibraryPath: here.driver.NVML}),
-		root: cmp.Or(here.simulated, "/"), record: os.Getenv("GPUSHARE_MIG_RECORD"), why: "MIG mode is not on"}
+		record: os.Getenv("GPUSHARE_MIG_RECORD"), why: "MIG mode is not on"}
 	if l.record == "" {
 		return nil, errors.New("GPUSHARE_MIG_RECORD names no file for what is to be put back")
 	}
@@ -59,35 +56,32 @@ func (l *lab) needsMode() string { return l.why }
 
 func (l *lab) profiles(s *step) []sim.MIGProfile {
 	s.Helper()
-	device, ret := here.lib.DeviceGetHandleByUUID(l.UUID)
+	profiles, _ := profilesOf(here.lib, handle(s, l.UUID))
+	return profiles
+}
+
+// handle is NVML's of a GPU. It may not outlive a change of its MIG mode.
+func handle(s *step, uuid string) nvml.Device {
+	s.Helper()
+	device, ret := here.lib.DeviceGetHandleByUUID(uuid)
 	if ret != nvml.SUCCESS {
 		s.Fatal(ret)
 	}
-	profiles, _, _ := profilesOf(here.lib, device, "")
-	for i := range profiles {
-		profiles[i].Name = strings.TrimPrefix(profiles[i].Name, "MIG ")
-	}
-	return profiles
+	return device
 }
 
 // switchOn has the GPU in MIG mode. What it was in before is written down first.
 func (l *lab) switchOn(s *step) {
 	const what = "MIG mode is switched on"
 	before, err := migmode.Read(s.Context(), here.lib, l.UUID)
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	l.off = l.profiles(s)
-	record := migmode.Record{Library: here.driver.NVML, UUID: l.UUID, On: before.Now}
-	if err := record.Write(l.record); err != nil {
-		s.Fatal(err)
-	}
+	s.must(migmode.Record{Library: here.driver.NVML, UUID: l.UUID, On: before.Now}.Write(l.record))
 	on, observed, after, activation := migmode.Mode{Now: true, Pending: true}, "it was on", before, nvml.SUCCESS
 	s.clock()
 	if !before.Now {
-		if activation, after, err = migmode.Set(s.Context(), here.lib, l.UUID, true); err != nil {
-			s.Fatal(err)
-		}
+		activation, after, err = migmode.Set(s.Context(), here.lib, l.UUID, true)
+		s.must(err)
 		observed = fmt.Sprintf("%s; activation status: %v", after, activation)
 	}
 	switch {
@@ -97,7 +91,7 @@ func (l *lab) switchOn(s *step) {
 	case after.Pending && (activation == nvml.SUCCESS || activation == nvml.ERROR_RESET_REQUIRED):
 		l.why = fmt.Sprintf("reset the GPU while MIG mode is on (nvidia-smi -i %s -mig 1, then --gpu-reset, or a reboot), "+
 			"and run this again", l.UUID)
-		s.row(what, on.String(), observed, report.NotRun)
+		s.part(what, on.String(), observed, func(t *testing.T) { t.SkipNow() })
 	default:
 		s.check(what, on.String(), observed+": end what has the GPU open, such as DCGM, and run this again", false)
 	}
@@ -132,8 +126,7 @@ func (l *lab) compareProfiles(s *step) {
 		}
 		return all
 	}
-	differ := "the same"
-	off := unnamed(l.off)
+	differ, off := "the same", unnamed(l.off)
 	for i, p := range unnamed(on) {
 		if i >= len(off) || off[i] != p {
 			differ = fmt.Sprintf("number %d is %s", i, p)
@@ -150,13 +143,10 @@ type cut struct {
 	gi int
 	gpu.Instance
 	times string
-	took  time.Duration
 }
 
 func (c *cut) measured(what string, began time.Time) {
-	took := time.Since(began)
-	c.times += fmt.Sprintf("%s %.2f s ", what, took.Seconds())
-	c.took += took
+	c.times += fmt.Sprintf("%s %.2f s ", what, time.Since(began).Seconds())
 }
 
 // begin makes a GPU instance without a compute instance.
@@ -174,18 +164,15 @@ func (l *lab) finish(s *step, c *cut) {
 	s.Helper()
 	began := time.Now()
 	var err error
-	if c.Instance, err = l.partitions.MakeComputeInstance(s.Context(), l.UUID, c.gi); err != nil {
-		s.Fatal(err)
-	}
+	c.Instance, err = l.partitions.MakeComputeInstance(s.Context(), l.UUID, c.gi)
+	s.must(err)
 	c.measured("compute instance made", began)
 }
 
 func (l *lab) make(s *step, at place) *cut {
 	s.Helper()
 	c, err := l.begin(s, at)
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	l.finish(s, c)
 	return c
 }
@@ -193,27 +180,22 @@ func (l *lab) make(s *step, at place) *cut {
 func (l *lab) unmake(s *step, c *cut) {
 	s.Helper()
 	began := time.Now()
-	if err := l.partitions.Destroy(s.Context(), l.UUID, c.gi); err != nil {
-		s.Fatal(err)
-	}
+	s.must(l.partitions.Destroy(s.Context(), l.UUID, c.gi))
 	c.measured("destroyed", began)
 }
 
 // seenID has the id of a GPU instance, beside that of the double, and how long all took.
 func (l *lab) seenID(s *step, c *cut) {
 	s.Helper()
-	expected, observed := "any id", fmt.Sprintf("id %d", c.gi)
+	expected, observed := "", fmt.Sprintf("id %d", c.gi)
 	for _, p := range l.double {
 		if n := slices.Index(p.Starts, c.at.start); p.Enum == c.at.profile.Enum && n >= 0 {
 			expected = fmt.Sprintf("id %d", p.GIs[n])
 		}
 	}
-	result := report.Seen
-	if expected == observed {
-		result = report.Passed
-	}
-	s.began = time.Now().Add(-c.took)
-	s.row("GPU instance "+c.at.String(), expected, observed+"; "+c.times, result)
+	what := "GPU instance " + c.at.String()
+	s.compare(what, expected, observed)
+	s.seen(what+", times", "", c.times)
 }
 
 // together makes instances next to each other, and destroys them.
@@ -233,9 +215,7 @@ func (l *lab) together(s *step, places []place, meanwhile func()) {
 // twice follows one instance step by step, and makes it again.
 func (l *lab) twice(s *step) {
 	c, err := l.begin(s, l.plan.alone)
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	l.seenID(s, c)
 	l.listed(s, "MIG devices that NVML lists while it has no compute instance", 0)
 	l.finish(s, c)
@@ -243,19 +223,16 @@ func (l *lab) twice(s *step) {
 		strings.HasPrefix(c.UUID, "MIG-"))
 	l.listed(s, "MIG devices that NVML lists then", 1)
 	l.capabilities(s, c.Instance)
-	device, ret := here.lib.DeviceGetHandleByUUID(l.UUID)
+	instance, ret := handle(s, l.UUID).GetGpuInstanceById(c.gi)
 	if ret == nvml.SUCCESS {
-		var handle nvml.GpuInstance
-		if handle, ret = device.GetGpuInstanceById(c.gi); ret == nvml.SUCCESS {
-			ret = handle.Destroy()
-		}
+		ret = instance.Destroy()
 	}
-	s.check("it is destroyed with its compute instance in it", nvml.ERROR_IN_USE.Error(), ret.Error(),
-		ret == nvml.ERROR_IN_USE)
+	s.same("it is destroyed with its compute instance in it", nvml.ERROR_IN_USE.Error(), ret.Error())
 	l.unmake(s, c)
 	left, err := l.partitions.Instances(s.Context(), l.UUID)
+	s.must(err)
 	s.check("it is destroyed, idle", "no instance is left", fmt.Sprintf("%d are left; %s", len(left), c.times),
-		err == nil && len(left) == 0)
+		len(left) == 0)
 	again := l.make(s, l.plan.alone)
 	s.check("the same place again: UUID", "not "+c.UUID, again.UUID, again.UUID != c.UUID)
 	s.compare("the same place again: ids", c.InstanceID.String(), again.InstanceID.String())
@@ -263,12 +240,8 @@ func (l *lab) twice(s *step) {
 
 func (l *lab) listed(s *step, what string, want int) {
 	s.Helper()
-	device, ret := here.lib.DeviceGetHandleByUUID(l.UUID)
-	if ret != nvml.SUCCESS {
-		s.Fatal(ret)
-	}
+	device, found := handle(s, l.UUID), 0
 	most, ret := device.GetMaxMigDeviceCount()
-	found := 0
 	for at := range most {
 		if _, ret := device.GetMigDeviceHandleByIndex(at); ret == nvml.SUCCESS {
 			found++
@@ -300,24 +273,21 @@ func (l *lab) each(s *step) {
 	}
 }
 
-// capability is the name of an instance's in mig-minors: of the GPU instance where ci is gpu.NoCI.
-func capability(minor, gi, ci int) string {
-	if ci == gpu.NoCI {
-		return fmt.Sprintf("gpu%d/gi%d/access", minor, gi)
+// minor is what the kernel module shows of an instance that is there: the number of the capability of the GPU instance,
+// where ci is gpu.NoCI, or of its compute instance. The line is that of mig-minors.
+func (l *lab) minor(gi, ci int) (n int, line string, err error) {
+	part := fmt.Sprintf("gi%d/access", gi)
+	if ci != gpu.NoCI {
+		part = fmt.Sprintf("gi%d/ci%d/access", gi, ci)
 	}
-	return fmt.Sprintf("gpu%d/gi%d/ci%d/access", minor, gi, ci)
-}
-
-// capabilityMinor is what the kernel module shows of an instance that is there.
-func (l *lab) capabilityMinor(name string) (n int, err error) {
-	of, rest, _ := strings.Cut(name, "/")
-	content, err := os.ReadFile(filepath.Join(l.root, "proc/driver/nvidia/capabilities", of, "mig", rest))
-	for line := range strings.Lines(string(content)) {
-		if _, scanned := fmt.Sscanf(line, "DeviceFileMinor: %d", &n); scanned == nil {
-			return n, nil
+	of := fmt.Sprintf("gpu%d", l.Minor)
+	content, err := os.ReadFile(filepath.Join(here.root(), "proc/driver/nvidia/capabilities", of, "mig", part))
+	for shown := range strings.Lines(string(content)) {
+		if _, scanned := fmt.Sscanf(shown, "DeviceFileMinor: %d", &n); scanned == nil {
+			return n, fmt.Sprintf("%s/%s %d", of, part, n), nil
 		}
 	}
-	return 0, fmt.Errorf("the kernel module shows no minor number of %s: %q: %w", name, content, err)
+	return 0, "", fmt.Errorf("the kernel module shows no minor number of %s/%s: %q: %w", of, part, content, err)
 }
 
 // nodes are the device nodes with which a container can use the instance, and no other: that of the GPU, and those of
@@ -326,10 +296,8 @@ func (l *lab) nodes(s *step, i gpu.Instance) []string {
 	s.Helper()
 	nodes := []string{fmt.Sprintf("/dev/nvidia%d", l.Minor)}
 	for _, ci := range []int{gpu.NoCI, i.CI} {
-		n, err := l.capabilityMinor(capability(l.Minor, i.GI, ci))
-		if err != nil {
-			s.Fatal(err)
-		}
+		n, _, err := l.minor(i.GI, ci)
+		s.must(err)
 		nodes = append(nodes, fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n))
 	}
 	slices.Sort(nodes)
@@ -340,21 +308,15 @@ func (l *lab) nodes(s *step, i gpu.Instance) []string {
 // which nvidia-modprobe makes.
 func (l *lab) capabilities(s *step, i gpu.Instance) {
 	s.Helper()
-	table, err := os.ReadFile(filepath.Join(l.root, "proc/driver/nvidia-caps/mig-minors"))
-	if err != nil {
-		s.Fatal(err)
-	}
+	table, err := os.ReadFile(filepath.Join(here.root(), "proc/driver/nvidia-caps/mig-minors"))
+	s.must(err)
 	for _, ci := range []int{gpu.NoCI, i.CI} {
-		name := capability(l.Minor, i.GI, ci)
-		n, err := l.capabilityMinor(name)
-		observed := fmt.Sprintf("%s %d", name, n)
-		if err != nil {
-			observed = err.Error()
-		}
-		s.check("capability "+name, "a line of mig-minors", observed,
-			slices.Contains(strings.Split(string(table), "\n"), observed))
-		node := fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n)
-		if _, err := os.Stat(filepath.Join(l.root, node)); err != nil {
+		_, line, err := l.minor(i.GI, ci)
+		s.check("capability of "+gpu.InstanceID{GI: i.GI, CI: ci}.String(), "a line of mig-minors", told(line, err),
+			err == nil && slices.Contains(strings.Split(string(table), "\n"), line))
+	}
+	for _, node := range l.nodes(s, i) {
+		if _, err := os.Stat(filepath.Join(here.root(), node)); err != nil {
 			node += " is not there"
 		}
 		s.seen("device node on the machine", "", node)

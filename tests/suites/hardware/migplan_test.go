@@ -43,64 +43,46 @@ type migPlan struct {
 }
 
 // newMIGPlan chooses from the profiles that the driver tells of.
-func newMIGPlan(told []sim.MIGProfile) (migPlan, error) {
-	profiles := slices.DeleteFunc(slices.Clone(told), func(p sim.MIGProfile) bool { return len(p.Starts) == 0 })
+func newMIGPlan(profiles []sim.MIGProfile) (p migPlan, err error) {
+	profiles = slices.DeleteFunc(slices.Clone(profiles), func(p sim.MIGProfile) bool { return len(p.Starts) == 0 })
 	if len(profiles) == 0 {
-		return migPlan{}, errors.New("the driver tells of no profile with a placement")
+		return p, errors.New("the driver tells of no profile with a placement")
 	}
-	var p migPlan
+	last := func(q sim.MIGProfile) place { return place{q, slices.Max(q.Starts)} }
 	p.small = slices.MinFunc(profiles, func(a, b sim.MIGProfile) int {
 		return cmp.Or(cmp.Compare(a.Slices, b.Slices), cmp.Compare(a.Size, b.Size), cmp.Compare(b.Most, a.Most),
 			cmp.Compare(a.Enum, b.Enum))
 	})
-	large := p.small
+	large, wanted := p.small, []sim.MIGProfile{p.small, p.small}
 	for _, q := range profiles {
 		if q.Most > 1 && q.Slices > large.Slices {
 			large = q
 		}
+		if q.Most > 1 && q.Slices == 2 && len(wanted) < 3 {
+			wanted = slices.Insert(wanted, 0, q)
+		}
 		p.each = append(p.each, last(q))
 	}
 	p.alone = last(large)
-	p.beside = fill(profiles, p.small, p.alone)
 	p.overlapping = place{p.small, p.alone.start}
-	p.pair = pair(profiles, p.alone)
-	return p, nil
-}
-
-func last(p sim.MIGProfile) place { return place{p, slices.Max(p.Starts)} }
-
-// fill finds places for a profile of two slices and for two small ones, as far as there is room beside the first.
-func fill(profiles []sim.MIGProfile, small sim.MIGProfile, first place) []place {
-	taken := []place{first}
-	wanted := []sim.MIGProfile{small, small}
-	if at := slices.IndexFunc(profiles, func(p sim.MIGProfile) bool { return p.Slices == 2 && p.Most > 1 }); at >= 0 {
-		wanted = slices.Insert(wanted, 0, profiles[at])
-	}
-	for _, p := range wanted {
-		for _, start := range slices.Sorted(slices.Values(p.Starts)) {
-			at := place{p, start}
-			if !slices.ContainsFunc(taken, at.overlaps) {
+	taken := []place{p.alone}
+	for _, q := range wanted {
+		for _, start := range slices.Sorted(slices.Values(q.Starts)) {
+			if at := (place{q, start}); !slices.ContainsFunc(taken, at.overlaps) {
 				taken = append(taken, at)
 				break
 			}
 		}
 	}
-	return taken[1:]
-}
-
-// pair finds the largest other profile of the same size, and a place for it.
-func pair(profiles []sim.MIGProfile, first place) []place {
-	var other []place
-	for _, p := range profiles {
-		at := place{p, slices.Min(p.Starts)}
-		if p.ID == first.profile.ID || p.Size != first.profile.Size || at.overlaps(first) {
-			continue
-		}
-		if len(other) == 0 || p.Slices > other[0].profile.Slices {
-			other = []place{at, first}
+	p.beside = taken[1:]
+	for _, q := range profiles {
+		at := place{q, slices.Min(q.Starts)}
+		if q.ID != large.ID && q.Size == large.Size && !at.overlaps(p.alone) &&
+			(p.pair == nil || q.Slices > p.pair[0].profile.Slices) {
+			p.pair = []place{at, p.alone}
 		}
 	}
-	return other
+	return p, nil
 }
 
 func TestMIGPlan(t *testing.T) {

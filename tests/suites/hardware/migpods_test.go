@@ -5,6 +5,7 @@
 package hardware
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
@@ -71,9 +72,7 @@ func migGroups(t *testing.T, label func(string)) []group {
 		{name: "the MIG mode is put back", run: func(s *step) {
 			s.check("instances on the GPU, at the end", "0", fmt.Sprint(len(l.await(s, 0))), true)
 			withdraw(s, hide)
-			if err := migmode.PutBack(s.Context(), l.record); err != nil {
-				s.Fatal(err)
-			}
+			s.must(migmode.PutBack(s.Context(), l.record))
 			mode(s, "")
 			hide("")
 			here.Plugin(s.T, here.node)
@@ -85,19 +84,11 @@ func migGroups(t *testing.T, label func(string)) []group {
 const readLimit = 30 * time.Second
 
 func migRead(s *step) {
-	proc := "/proc"
-	if here.simulated != "" {
-		proc = filepath.Join(here.simulated, "proc")
-	}
-	_, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
-		func() (struct{}, error) {
-			for _, r := range readMIG(here.lib, proc) {
-				row(s.T, r)
-			}
-			return struct{}{}, nil
-		})
-	if err != nil {
-		s.Fatal(err)
+	all, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
+		func() ([]finding, error) { return readMIG(here.lib, filepath.Join(here.root(), "proc")), nil })
+	s.must(err)
+	for _, f := range all {
+		s.compare(f.what, f.expected, f.observed)
 	}
 }
 
@@ -116,45 +107,29 @@ func withdraw(s *step, hide func(string)) {
 	})
 }
 
-// setting changes a setting of gpu-kubelet-plugin, or takes it away; at the end of the tests it is what it was.
+// setting changes a setting of gpu-kubelet-plugin, or puts it back where the value is empty; so does the tests' end.
 func setting(t *testing.T, key string) func(s *step, value string) {
 	t.Helper()
-	maps := here.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
-	set := func(ctx context.Context, value string) error {
-		m, err := maps.Get(ctx, "gpu-kubelet-plugin", metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			m.Name = "gpu-kubelet-plugin"
-			m, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}, metav1.CreateOptions{})
-		}
-		if err != nil {
-			return err
-		}
-		if m.Data == nil {
-			m.Data = map[string]string{}
-		}
-		if m.Data[key] = value; value == "" {
-			delete(m.Data, key)
-		}
-		_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
-		return err
-	}
-	before := ""
+	maps, before := here.Client.CoreV1().ConfigMaps(harness.PluginNamespace), ""
 	if m, err := maps.Get(t.Context(), "gpu-kubelet-plugin", metav1.GetOptions{}); err == nil {
 		before = m.Data[key]
 	}
+	set := func(ctx context.Context, value string) error {
+		settings := applycorev1.ConfigMap("gpu-kubelet-plugin", harness.PluginNamespace)
+		if value = cmp.Or(value, before); value != "" {
+			settings.WithData(map[string]string{key: value})
+		}
+		_, err := maps.Apply(ctx, settings, metav1.ApplyOptions{FieldManager: "hardware-tests", Force: true})
+		return err
+	}
 	t.Cleanup(func() {
-		if err := set(harness.Context(t), before); err != nil {
+		if err := set(harness.Context(t), ""); err != nil {
 			t.Error(err)
 		}
 	})
 	return func(s *step, value string) {
 		s.Helper()
-		if value == "" {
-			value = before
-		}
-		if err := set(s.Context(), value); err != nil {
-			s.Fatal(err)
-		}
+		s.must(set(s.Context(), value))
 	}
 }
 
@@ -177,8 +152,7 @@ func (l *lab) offered(s *step, profile string) {
 // instance makes the template of a claim for an instance of the profile.
 func (s *step) instance(profile string) {
 	s.Helper()
-	s.template("instance", resourceapi.DeviceRequest{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: deviceclasses.ProfileClassName(profile)}})
+	s.template("instance", harness.OfClass(deviceclasses.ProfileClassName(profile)))
 }
 
 // await waits until the GPU has so many instances, and no others.
@@ -214,8 +188,7 @@ func (l *lab) twoPods(s *step, profile string) {
 	for n, name := range []string{"claim", "limit"} {
 		s.clock()
 		s.ns.Delete(s.T, name)
-		left := fmt.Sprintf("%d left", len(l.await(s, 1-n)))
-		s.check("the pod is deleted, and its instance goes", left, left, true)
+		s.came("the pod is deleted, and its instance goes", fmt.Sprintf("%d left", len(l.await(s, 1-n))))
 	}
 }
 
@@ -226,19 +199,15 @@ func (l *lab) look(s *step, pod string, there []gpu.Instance) string {
 	s.Helper()
 	its := l.of(s, pod, there)
 	out, err := s.ns.Exec(s.T, pod, "main", "devices")
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	var has []string
 	for _, match := range migNode.FindAllStringSubmatch(out, -1) {
 		has = append(has, match[1])
 	}
 	slices.Sort(has)
 	want := l.nodes(s, its)
-	s.check("device nodes of GPUs and instances in the container", strings.Join(want, " "), strings.Join(has, " "),
-		slices.Equal(want, has))
-	count := s.cuda(pod, "count")
-	s.check("CUDA devices in the container", "devices 1", count, count == "devices 1")
+	s.same("device nodes of GPUs and instances in the container", strings.Join(want, " "), strings.Join(has, " "))
+	s.same("CUDA devices in the container", "devices 1", s.cuda(pod, "count"))
 	const what = "the instance, as a CUDA program sees it"
 	v, expected := s.meminfo(pod), fmt.Sprintf("about %d MiB, %d SMs", its.MemoryMiB, its.SMCount)
 	if here.simulated != "" {
@@ -254,11 +223,8 @@ func (l *lab) look(s *step, pod string, there []gpu.Instance) string {
 // of finds the instance that the status of a pod's claim names, which may come after the pod runs.
 func (l *lab) of(s *step, pod string, there []gpu.Instance) (found gpu.Instance) {
 	s.Helper()
-	harness.Eventually(s.T, "the instance in the status of the claim", func(ctx context.Context) error {
-		claim, err := s.claim(ctx, pod)
-		if err != nil {
-			return err
-		}
+	harness.Eventually(s.T, "the instance in the status of the claim", func(context.Context) error {
+		claim := s.ns.ClaimOf(s.T, pod)
 		var data v1alpha1.DeviceStatus
 		if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
 			return fmt.Errorf("it tells of %d devices", len(claim.Status.Devices))
@@ -280,18 +246,17 @@ func (l *lab) of(s *step, pod string, there []gpu.Instance) (found gpu.Instance)
 
 // memoryAgain looks what is in memory of an instance that was destroyed and made again.
 func (l *lab) memoryAgain(s *step, profile string) {
-	const mib = "2048"
+	const mib = 2048
 	s.instance(profile)
 	s.start("pod with a claim for "+profile, pod{name: "first", template: "instance"})
 	first := l.await(s, 1)[0].Place()
-	answer := s.cuda("first", "alloc", mib)
-	s.check(fmt.Sprintf("allocation of %s MiB, filled", mib), granted, answer, answer == granted)
+	s.allocates("first", mib, granted)
 	s.ns.Delete(s.T, "first")
 	l.await(s, 0)
 	s.start("pod with a claim for "+profile, pod{name: "second", template: "instance"})
 	second := l.await(s, 1)[0].Place()
-	s.seen(fmt.Sprintf("%s MiB that the pod before had filled, on %s and %s", mib, first, second), "0 bytes are not zero",
-		s.cuda("second", "leftover", mib))
+	s.seen(fmt.Sprintf("%d MiB that the pod before had filled, on %s and %s", mib, first, second), "0 bytes are not zero",
+		s.cuda("second", "leftover", fmt.Sprint(mib)))
 }
 
 // destroyedInUse asks for what must be refused: a program uses the instance.
@@ -300,12 +265,8 @@ func (l *lab) destroyedInUse(s *step, profile string) {
 	s.start("pod with a claim for "+profile, pod{name: "busy", template: "instance"})
 	found := l.await(s, 1)
 	// From when it is ready it has a context on the instance.
-	p, err := s.launch("busy", "main", "spin", "10")
-	if err != nil {
-		s.Fatal(err)
-	}
-	p.goOn()
-	err = l.partitions.Destroy(s.Context(), l.UUID, found[0].GI)
+	s.running("busy", "spin", "10").goOn()
+	err := l.partitions.Destroy(s.Context(), l.UUID, found[0].GI)
 	s.check("its instance is destroyed while a CUDA program runs", gpu.ErrInstanceInUse.Error(), fmt.Sprint(err),
 		errors.Is(err, gpu.ErrInstanceInUse))
 }
@@ -336,13 +297,11 @@ func (l *lab) killed(making, destroying moment) func(*step, string) {
 		s.check("gpu-kubelet-plugin is killed "+making.what, "the pod runs, with the only instance", instances(found), true)
 		s.clock()
 		l.killWhen(s, destroying, func() {
-			if err := here.Client.CoreV1().Pods(s.ns.Name).Delete(s.Context(), "killed", metav1.DeleteOptions{}); err != nil {
-				s.Fatal(err)
-			}
+			s.must(here.Client.CoreV1().Pods(s.ns.Name).Delete(s.Context(), "killed", metav1.DeleteOptions{}))
 		})
 		s.ns.Delete(s.T, "killed")
 		l.await(s, 0)
-		s.check("gpu-kubelet-plugin is killed "+destroying.what, "pod and instance are gone", "they are gone", true)
+		s.came("gpu-kubelet-plugin is killed "+destroying.what, "pod and instance are gone")
 	}
 }
 
@@ -354,24 +313,20 @@ func (l *lab) killWhen(s *step, when moment, do func()) {
 	do()
 	// The driver takes a second for an instance, so the moment lasts longer than it is until the next look.
 	const look = 10 * time.Millisecond
-	deadline := time.Now().Add(harness.Patience)
-	for range time.Tick(look) {
-		found, err := l.partitions.Instances(s.Context(), l.UUID)
-		computed := 0
-		for _, i := range found {
-			if i.UUID != "" {
-				computed++
+	var found []gpu.Instance
+	if err := wait.PollUntilContextTimeout(s.Context(), look, harness.Patience, true,
+		func(ctx context.Context) (is bool, err error) {
+			computed := 0
+			found, err = l.partitions.Instances(ctx, l.UUID)
+			for _, i := range found {
+				if i.UUID != "" {
+					computed++
+				}
 			}
-		}
-		if err == nil && when.is(len(found), computed) {
-			break
-		}
-		if time.Now().After(deadline) {
-			s.Fatalf("waited to kill the plugin %s, and the instances are %q (%v)", when.what, instances(found), err)
-		}
+			return err == nil && when.is(len(found), computed), nil
+		}); err != nil {
+		s.Fatalf("waited to kill the plugin %s, and the instances are %q: %v", when.what, instances(found), err)
 	}
-	if err := victim.Kill(); err != nil {
-		s.Fatalf("kill gpu-kubelet-plugin: %v", err)
-	}
+	s.must(victim.Kill())
 	here.WaitPluginAgain(s.T, plugin)
 }

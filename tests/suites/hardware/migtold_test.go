@@ -8,68 +8,57 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/nvmllib"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-func results(rows []report.Row) map[report.Result]int {
-	n := map[report.Result]int{}
-	for _, r := range rows {
-		n[r.Result]++
+// differing are the findings that are not as the double's.
+func differing(all []finding) (differ []finding) {
+	for _, f := range all {
+		if f.observed != f.expected {
+			differ = append(differ, f)
+		}
 	}
-	return n
+	return differ
 }
 
-// What tells the same as a table is compared with that one, and is the same; each difference is a row of its own.
+// What tells the same as a table is compared with that one, and is the same; each difference is one finding.
 func TestCompareMIG(t *testing.T) {
 	for _, table := range sim.MIGTables() {
-		told := sim.MIGTable(table)
-		for i := range told {
-			told[i].Name = "MIG " + told[i].Name
-		}
-		rows := compareMIG("GPU 0", told)
-		if n := results(rows); n[report.Passed] != len(told) || len(rows) != len(told) {
+		profiles := sim.MIGTable(table)
+		if rows := compareMIG("", profiles); len(differing(rows)) > 0 || len(rows) != len(profiles) {
 			t.Errorf("%s: %+v", table, rows)
 		}
 	}
-	told := sim.MIGTable("h100-80")
-	told[0].SMs++
-	told[1].Starts = []int{0, 2}
-	told = told[:len(told)-1]
-	extra := told[2]
+	profiles := sim.MIGTable("h100-80")
+	profiles[0].SMs++
+	profiles[1].Starts = []int{0, 2}
+	profiles[2].Name = "" // Not told with MIG off: no difference.
+	profiles = profiles[:len(profiles)-1]
+	extra := profiles[2]
 	extra.Enum = 40
-	rows := compareMIG("GPU 0", append(told, extra))
-	var differ []string
-	for _, r := range rows {
-		if r.Result != report.Passed {
-			differ = append(differ, r.Granted+" → "+r.Observed)
-		}
-		if !strings.Contains(r.What, "h100-80") {
-			t.Errorf("compared with another table: %s", r.What)
-		}
-	}
-	if len(differ) != 4 {
-		t.Errorf("%d differences, want 4: %q", len(differ), differ)
+	rows := compareMIG("", append(profiles, extra))
+	if differ := differing(rows); len(differ) != 4 || !strings.Contains(rows[0].what, "h100-80") {
+		t.Errorf("%s: %d differences, want 4 from h100-80: %q", rows[0].what, len(differ), differ)
 	}
 }
 
 func TestMinors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mig-minors")
-	if row := minors(path); row.Result != report.Seen || !strings.Contains(row.Observed, "no such file") {
-		t.Errorf("no file: %+v", row)
+	if f := minors(path); !strings.Contains(f.observed, "no such file") {
+		t.Errorf("no file: %+v", f)
 	}
-	for content, want := range map[string]report.Result{
-		sim.MIGMinors(): report.Passed,
-		strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1): report.Seen,
-		"config 1\n": report.Seen,
+	for content, same := range map[string]bool{
+		sim.MIGMinors(): true,
+		strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1): false,
+		"config 1\n": false,
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if row := minors(path); row.Result != want {
-			t.Errorf("%+v, want %s", row, want)
+		if f := minors(path); (f.observed == f.expected) != same {
+			t.Errorf("%+v, the same: %t", f, same)
 		}
 	}
 }
@@ -85,8 +74,7 @@ func TestReadMIG(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.Models["none"] = spec.Models["a100-80"]
-	none := spec.Models["none"]
+	none := spec.Models["a100-80"]
 	none.MIG, none.MIGProfiles = false, ""
 	spec.Models["none"] = none
 	spec.GPUs[3].Model = "none"
@@ -102,21 +90,21 @@ func TestReadMIG(t *testing.T) {
 	rows := readMIG(lib, dir)
 	said := map[string]string{}
 	for _, r := range rows {
-		said[r.What] = r.Observed
+		said[r.what] = r.observed
 	}
 	for what, want := range map[string]string{
 		"GPU 0 in NVML's order: MIG mode":                                         "on, on after a reset",
 		"GPU 2 in NVML's order: MIG mode":                                         "off, off after a reset",
 		"GPU 3 in NVML's order: MIG mode":                                         "Not Supported",
 		"GPU 2 in NVML's order: MIG mode is switched without a reset (field 184)": "0",
-		"GPU 2 in NVML's order: profiles":                                         "7, NVML numbers them below 18",
+		"GPU 2 in NVML's order: profiles":                                         "7; NVML numbers them below 18",
 	} {
 		if got := said[what]; !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
 	// Three GPUs of seven profiles each; there is no mig-minors.
-	if n := results(rows); n[report.Passed] != 21 {
-		t.Errorf("%d rows are the same as the double's, want 21: %+v", n[report.Passed], rows)
+	if same := len(rows) - len(differing(rows)); same != 21 {
+		t.Errorf("%d rows are the same as the double's, want 21: %+v", same, rows)
 	}
 }

@@ -8,8 +8,9 @@ package hardware
 func groups(label func(string)) []group {
 	return []group{
 		{name: "GPUs", trials: []trial{
-			{name: "the GPUs, as nvidia-smi tells of them", run: sameAsSMI, needs: []need{needsRealSMI}},
-			{name: "the links, as nvidia-smi tells of them", run: sameLinks, needs: []need{needsRealSMI}},
+			{name: "the machine", run: facts},
+			{name: "the GPUs, as nvidia-smi tells of them", run: sameAsSMI, needs: []need{needsGPU, needsSMI}},
+			{name: "the links, as nvidia-smi tells of them", run: sameLinks, needs: []need{needsGPU, needsSMI}},
 			{name: "the GPUs, read again", run: readAgain},
 		}},
 		{name: "exclusive", label: "default", trials: []trial{
@@ -18,14 +19,12 @@ func groups(label func(string)) []group {
 			{name: "the GPU's health in the pod's status", run: healthShown},
 			{name: "a container of another user", run: otherUser},
 			{name: "a pod that asks for nvidia.com/gpu", run: extendedResource},
-			{name: "a pod waits for a GPU", run: waitsForGPU},
 		}},
 		{name: "share", label: "share", trials: []trial{
 			{name: "two shares of one GPU", run: twoShares},
 			{name: "a pod over its share is told", run: overItsShare, needs: []need{needsGPU}},
 			{name: "who is on the GPU, without MPS", run: onTheGPU("share"), needs: []need{needsGPU}},
 			{name: "a pod that asks for aliyun.com/gpu-mem", run: legacyMemory},
-			{name: "a pod that asks for more than a GPU has", run: legacyTooMuch},
 			{name: "gpu-kubelet-plugin is killed", run: pluginKilled},
 		}},
 		{name: "mps", label: "mps", needs: []need{needsMPS}, trials: []trial{

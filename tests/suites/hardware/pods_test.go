@@ -6,7 +6,6 @@ package hardware
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,9 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/utils/ptr"
 
@@ -59,10 +55,7 @@ func (p pod) object() *corev1.Pod {
 		c.Env = append(c.Env, corev1.EnvVar{Name: "SIMULATED_STATE", Value: filepath.Join(dir, here.gpu().UUID)})
 	}
 	for i := 0; i+1 < len(p.limits); i += 2 {
-		if c.Resources.Limits == nil {
-			c.Resources.Limits = corev1.ResourceList{}
-		}
-		c.Resources.Limits[corev1.ResourceName(p.limits[i])] = resource.MustParse(p.limits[i+1])
+		harness.Limit(corev1.ResourceName(p.limits[i]), p.limits[i+1])(o)
 	}
 	if p.more {
 		second := c.DeepCopy()
@@ -105,55 +98,42 @@ func (s *step) start(what string, pods ...pod) {
 	for _, p := range pods {
 		s.ns.WaitRunning(s.T, p.name)
 	}
-	s.check(what, "Running", "Running", true)
+	s.came(what, "Running")
 }
 
-// claim is the claim of a pod, which may have been made for its limits.
-func (s *step) claim(ctx context.Context, name string) (*resourceapi.ResourceClaim, error) {
-	p, err := here.Client.CoreV1().Pods(s.ns.Name).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
+// shared starts pods with a share each.
+func (s *step) shared(what, class string, units int64, cores int, pods ...pod) {
+	s.Helper()
+	s.template(pods[0].name, share(class, units, cores))
+	for i := range pods {
+		pods[i].template = pods[0].name
 	}
-	claim := ""
-	for _, status := range p.Status.ResourceClaimStatuses {
-		claim = ptr.Deref(status.ResourceClaimName, "")
-	}
-	if extended := p.Status.ExtendedResourceClaimStatus; extended != nil {
-		claim = extended.ResourceClaimName
-	}
-	return here.Client.ResourceV1().ResourceClaims(s.ns.Name).Get(ctx, claim, metav1.GetOptions{})
+	s.start(what, pods...)
+}
+
+// whole starts a pod with a claim for so many GPUs.
+func (s *step) whole(what string, count int, p pod) {
+	s.Helper()
+	p.template = p.name
+	s.template(p.name, harness.Exclusive("gpu", int64(count)))
+	s.start(what, p)
 }
 
 // devices are the devices that a pod's claim was allocated.
 func (s *step) devices(name string) string {
 	s.Helper()
-	c, err := s.claim(s.Context(), name)
-	if err != nil || c.Status.Allocation == nil {
-		s.Fatalf("the claim of pod %s is not allocated: %v", name, err)
-	}
 	var names []string
-	for _, result := range c.Status.Allocation.Devices.Results {
+	for _, result := range s.ns.ClaimOf(s.T, name).Status.Allocation.Devices.Results {
 		names = append(names, result.Device)
 	}
 	return strings.Join(names, ", ")
 }
 
-// stream runs a program in a container.
-func (s *step) stream(pod, container string, argv []string, in io.Reader, out, messages io.Writer) error {
-	request := here.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(s.ns.Name).Name(pod).
-		SubResource("exec").VersionedParams(&corev1.PodExecOptions{Container: container, Command: argv, Stdin: true,
-		Stdout: true, Stderr: true}, scheme.ParameterCodec)
-	executor, err := remotecommand.NewSPDYExecutor(here.Config, "POST", request.URL())
-	if err != nil {
-		return err
-	}
-	return executor.StreamWithContext(s.Context(), remotecommand.StreamOptions{Stdin: in, Stdout: out, Stderr: messages})
-}
-
 // exec runs a program in a pod with this as its standard input, and returns what it prints, also where it fails.
 func (s *step) exec(pod, input string, argv ...string) (string, error) {
 	var out harness.Output
-	err := s.stream(pod, "main", argv, strings.NewReader(input), &out, &out)
+	err := s.ns.Stream(s.Context(), pod, "main", argv,
+		remotecommand.StreamOptions{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &out})
 	return out.String(), err
 }
 
@@ -174,8 +154,8 @@ func (s *step) launch(pod, container string, args ...string) (*program, error) {
 	p := &program{name: fmt.Sprintf("/cudaprobe %s in pod %s", strings.Join(args, " "), pod), input: input,
 		output: bufio.NewScanner(output), ended: make(chan error, 1)}
 	go func() {
-		err := s.stream(pod, container, append([]string{"/cudaprobe"}, args...), fromTest, toTest, &p.messages)
-		p.ended <- err
+		p.ended <- s.ns.Stream(s.Context(), pod, container, append([]string{"/cudaprobe"}, args...),
+			remotecommand.StreamOptions{Stdin: fromTest, Stdout: toTest, Stderr: &p.messages})
 		_ = errors.Join(toTest.Close(), fromTest.Close())
 	}()
 	// One that waits for a line is let go.
@@ -203,6 +183,14 @@ func (p *program) next() (string, error) {
 	return p.line()
 }
 
+// running is launch for what has to run.
+func (s *step) running(pod string, args ...string) *program {
+	s.Helper()
+	p, err := s.launch(pod, "main", args...)
+	s.must(err)
+	return p
+}
+
 // try runs a CUDA program in a pod to its answer.
 func (s *step) try(pod string, args ...string) (string, error) {
 	p, err := s.launch(pod, "main", args...)
@@ -216,9 +204,7 @@ func (s *step) try(pod string, args ...string) (string, error) {
 func (s *step) cuda(pod string, args ...string) string {
 	s.Helper()
 	answer, err := s.try(pod, args...)
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	return answer
 }
 
@@ -263,25 +249,18 @@ func (s *step) runs(what, pod string) {
 }
 
 // spin has programs in pods busy at the same time, for so many seconds.
-func (s *step) spin(seconds int, pods ...string) []view {
+func (s *step) spin(seconds int, pods ...string) (views []view) {
 	s.Helper()
 	var programs []*program
 	for _, name := range pods {
-		p, err := s.launch(name, "main", "spin", strconv.Itoa(seconds))
-		if err != nil {
-			s.Fatal(err)
-		}
-		programs = append(programs, p)
+		programs = append(programs, s.running(name, "spin", strconv.Itoa(seconds)))
 	}
 	for _, p := range programs {
 		p.goOn()
 	}
-	var views []view
 	for _, p := range programs {
 		answer, err := p.line()
-		if err != nil {
-			s.Fatal(err)
-		}
+		s.must(err)
 		views = append(views, s.view(answer))
 	}
 	return views
@@ -299,18 +278,17 @@ func (s *step) hasGPUs(pod string, want int) {
 // can allocate.
 func (s *step) isLimited(pod string, units int64) {
 	s.Helper()
-	const variable = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 	limit := here.capMiB(units)
-	told, want := s.ns.GPUEnv(s.T, pod, "main")[variable], fmt.Sprintf("0=%dM", limit)
-	s.check("limit in the container's environment", want, told, told == want)
+	s.same("limit in the container's environment", fmt.Sprintf("0=%dM", limit),
+		s.ns.GPUEnv(s.T, pod, "main")[memoryVariable])
 	v := s.meminfo(pod)
 	s.check("free memory, as a CUDA program sees it", fmt.Sprintf("at most %d MiB", limit),
 		fmt.Sprintf("%s: %d MiB below the limit (CUDA context)", v, limit-v.freeMiB), v.freeMiB <= limit)
-	for _, try := range []struct {
-		mib  int64
-		want string
-	}{{limit / 2, granted}, {limit + 1, outOfMemory}} {
-		answer := s.cuda(pod, "alloc", fmt.Sprint(try.mib))
-		s.check(fmt.Sprintf("allocation of %d MiB", try.mib), try.want, answer, answer == try.want)
-	}
+	s.allocates(pod, limit/2, granted)
+	s.allocates(pod, limit+1, outOfMemory)
+}
+
+func (s *step) allocates(pod string, mib int64, want string) {
+	s.Helper()
+	s.same(fmt.Sprintf("allocation of %d MiB", mib), want, s.cuda(pod, "alloc", fmt.Sprint(mib)))
 }

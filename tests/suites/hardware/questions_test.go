@@ -5,7 +5,6 @@
 package hardware
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,10 +13,9 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/memory"
 )
 
 // memoryLimits is the name of the groups about memory limits by control group, which NVIDIA's driver has since release
@@ -55,29 +53,30 @@ type question struct {
 // askAll asks all questions of one pod. What one has set is cleared before the next.
 func askAll(s *step) {
 	s.shared("pod with two containers", "share", 1, 0, pod{name: "asked", more: true})
-	g := ground{step: s, root: unifiedRoot(s)}
-	g.leaf, g.second = s.leaf(g.root, "asked", "main"), s.leaf(g.root, "asked", "second")
+	g := ground{step: s, root: s.tree()}
+	g.leaf, g.second = s.leaf("asked", "main"), s.leaf("asked", "second")
 	g.pod = filepath.Dir(g.leaf)
 	_, err := os.Stat(filepath.Join(g.leaf, "dmem.max"))
 	g.dmem = err == nil
 	for _, q := range questions() {
 		s.Run(q.what, func(t *testing.T) {
 			if q.byHand != "" {
-				notRun(t, q.what, "by hand: "+q.byHand)
+				t.Skip("by hand: " + q.byHand)
 			}
+			t.Attr(report.SeenKey, "")
 			g := g
 			g.step = &step{T: t, ns: s.ns}
 			answer, err := q.ask(&g)
 			if err != nil {
 				answer = "no answer: " + err.Error()
 			}
-			g.seen(q.what, "", answer)
+			t.Log(answer)
 			if _, err := os.Stat(g.leaf); err != nil {
 				return
 			}
 			// Where the driver counts, there may be no limits to take away.
 			if err := errors.Join(g.set(g.leaf, noLimit), g.set(g.second, noLimit), g.set(g.pod, noLimit)); err != nil {
-				g.seen("limits are cleared", "", err.Error())
+				t.Log("limits are not cleared: ", err)
 			}
 		})
 	}
@@ -94,7 +93,7 @@ func (s *step) setBoth(dir string, softMiB, hardMiB int64) error {
 	if hardMiB < 0 {
 		hard = nvml.DEVICE_MEMORY_LIMIT_MAX
 	}
-	if ret := s.device().SetMemoryLimits_v1(dir, uint64(softMiB)<<20, hard); ret != nvml.SUCCESS {
+	if ret := handle(s, here.gpu().UUID).SetMemoryLimits_v1(dir, uint64(softMiB)<<20, hard); ret != nvml.SUCCESS {
 		return ret
 	}
 	return nil
@@ -104,7 +103,7 @@ func (s *step) setBoth(dir string, softMiB, hardMiB int64) error {
 type memoryLimit struct{ softMiB, hardMiB, usedMiB int64 }
 
 func (s *step) get(dir string) (memoryLimit, error) {
-	got, ret := s.device().GetMemoryLimits_v1(dir)
+	got, ret := handle(s, here.gpu().UUID).GetMemoryLimits_v1(dir)
 	if ret != nvml.SUCCESS {
 		return memoryLimit{}, ret
 	}
@@ -123,60 +122,29 @@ func (l memoryLimit) String() string {
 	return fmt.Sprintf("soft %d, hard %s, used %d MiB", l.softMiB, hard, l.usedMiB)
 }
 
-// unifiedRoot is where the machine has its control groups of version 2.
-func unifiedRoot(s *step) string {
+// tree is where the machine has its control groups of version 2, which the driver needs.
+func (s *step) tree() string {
 	s.Helper()
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 2 && fields[2] == "cgroup2" {
-			return fields[1]
-		}
-	}
-	s.Fatalf("the machine has no control groups of version 2, which the driver needs: %v", err)
-	return ""
+	root, err := memory.Tree()
+	s.must(err)
+	return root
 }
 
-// leaf is the control group of a pod's container, which runs.
-func (s *step) leaf(root, name, container string) string {
+// leaf is the control group of a pod's container, which runs, and groupOf that of a process.
+func (s *step) leaf(name, container string) string {
 	s.Helper()
-	id := ""
-	harness.Eventually(s.T, "container "+container+" of pod "+name, func(ctx context.Context) error {
-		p, err := here.Client.CoreV1().Pods(s.ns.Name).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if id = containerID(p, container); id == "" {
-			return errors.New("it does not run")
-		}
-		return nil
-	})
-	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	for _, file := range files {
-		content, _ := os.ReadFile(file)
-		if path := unifiedPath(string(content)); strings.Contains(path, id) {
-			return filepath.Join(root, path)
-		}
-	}
-	s.Fatalf("no process of this machine is in a control group of version 2 of container %s: %v", id, err)
-	return ""
+	return s.groupOf(s.ns.ContainerPID(s.T, name, container))
 }
 
-func containerID(p *corev1.Pod, container string) string {
-	for _, status := range p.Status.ContainerStatuses {
-		if status.Name == container {
-			_, id, _ := strings.Cut(status.ContainerID, "://")
-			return id
-		}
-	}
-	return ""
-}
-
-func unifiedPath(content string) string {
-	for line := range strings.Lines(content) {
+func (s *step) groupOf(pid int) string {
+	s.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	for line := range strings.Lines(string(content)) {
 		if path, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
-			return path
+			return filepath.Join(s.tree(), path)
 		}
 	}
+	s.Fatalf("process %d is in no control group of version 2: %v", pid, err)
 	return ""
 }
 
@@ -187,4 +155,20 @@ func (s *step) fill(pod, container, kind string, mib int64) (answer string, p *p
 	}
 	answer, err = p.next()
 	return answer, p, err
+}
+
+// whoPays has a client of MPS hold memory, and looks at whose control group is charged.
+func whoPays(s *step) {
+	s.shared("pod with a share", "mps", limitedUnits, 0, pod{name: "client"})
+	client, daemon := s.leaf("client", "main"), s.groupOf(s.daemon().Pid)
+	// By the driver's own table nothing is counted before there is a limit.
+	err := errors.Join(s.set(client, here.gpu().MemoryMiB), s.set(daemon, here.gpu().MemoryMiB))
+	filled, _, fillErr := s.fill("client", "main", "device", 1000)
+	pays, clientErr := s.get(client)
+	other, daemonErr := s.get(daemon)
+	answer := fmt.Sprintf("%s; client: %s; daemon: %s", filled, pays, other)
+	if err := errors.Join(err, fillErr, clientErr, daemonErr, s.set(daemon, noLimit)); err != nil {
+		answer = "no answer: " + err.Error()
+	}
+	s.seen("who is charged", "", answer)
 }

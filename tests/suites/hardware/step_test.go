@@ -5,7 +5,6 @@
 package hardware
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,112 +15,113 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// step is one thing that is tried: a test, whose checks are rows of the report, in a namespace of its own.
+// step is one thing that is tried: a test, whose parts are its checks, in a namespace of its own.
 type step struct {
 	*testing.T
 	ns *harness.Namespace
-	// began is when what the next row is about began, if the report is to say how long that took.
+	// began is when what the next check is about began, if it is to tell how long that took.
 	began time.Time
 }
 
-func row(t *testing.T, r report.Row) {
-	t.Helper()
-	text, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Attr(report.RowKey, string(text))
-}
-
-// check is a row that is right or wrong.
-func (s *step) check(what, granted, observed string, ok bool) {
+// part is a test of a step's, which tells what was observed and, where it is something else, what was wanted.
+func (s *step) part(what, want, observed string, end func(*testing.T)) {
 	s.Helper()
-	result := report.Passed
-	if !ok {
-		result = report.Failed
+	if want != "" && want != observed {
+		observed += "; wanted: " + want
 	}
-	s.row(what, granted, observed, result)
-	if !ok {
-		s.Errorf("%s: %s, want %s", what, observed, granted)
+	if !s.began.IsZero() {
+		observed += fmt.Sprintf(", after %.1f s", time.Since(s.began).Seconds())
+		s.began = time.Time{}
 	}
+	s.Run(what, func(t *testing.T) {
+		t.Log(strings.Join(strings.Fields(observed), " "))
+		end(t)
+	})
 }
 
-// seen is a row that is neither.
-func (s *step) seen(what, granted, observed string) {
+// check is a part that is right or wrong.
+func (s *step) check(what, want, observed string, ok bool) {
 	s.Helper()
-	s.row(what, granted, observed, report.Seen)
+	s.part(what, want, observed, func(t *testing.T) {
+		if !ok {
+			t.Fail()
+		}
+	})
 }
 
-// compare is a row of what is documented or assumed: it is right, or worth to know.
+// same is a check of what has to be like that.
+func (s *step) same(what, want, got string) {
+	s.Helper()
+	s.check(what, want, got, got == want)
+}
+
+// came is a check of what was waited for.
+func (s *step) came(what, is string) {
+	s.Helper()
+	s.same(what, is, is)
+}
+
+// seen is a part that is neither right nor wrong.
+func (s *step) seen(what, expected, observed string) {
+	s.Helper()
+	s.part(what, expected, observed, func(t *testing.T) { t.Attr(report.SeenKey, "") })
+}
+
+// compare is a part about what is documented or assumed: it is right, or worth to know.
 func (s *step) compare(what, expected, observed string) {
 	s.Helper()
-	result := report.Seen
 	if expected == observed {
-		result = report.Passed
+		s.came(what, observed)
+	} else {
+		s.seen(what, expected, observed)
 	}
-	s.row(what, expected, observed, result)
 }
 
-// clock has the next row say how long it took.
+// clock has the next check tell how long it took.
 func (s *step) clock() { s.began = time.Now() }
 
-func (s *step) row(what, granted, observed string, result report.Result) {
+func (s *step) must(err error) {
 	s.Helper()
-	r := report.Row{What: what, Granted: granted, Observed: observed, Result: result}
-	if !s.began.IsZero() {
-		r.Took, s.began = time.Since(s.began), time.Time{}
+	if err != nil {
+		s.Fatal(err)
 	}
-	row(s.T, r)
 }
 
-// notRun ends a test that cannot be tried.
-func notRun(t *testing.T, what, why string) {
-	t.Helper()
-	row(t, report.Row{What: what, Observed: why, Result: report.NotRun})
-	t.Skip(why)
+// told is what was answered, or why nothing was.
+func told(answer string, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return answer
 }
 
 // need says why something cannot be tried on this machine; empty if it can.
 type need func() string
 
-func needsMPS() string {
-	if here.driver.MPSControl == "" {
-		return "the driver has no nvidia-cuda-mps-control"
+func needIf(lacks func() bool, why string) need {
+	return func() string {
+		if lacks() {
+			return why
+		}
+		return ""
 	}
-	return ""
 }
 
-func needsTwoGPUs() string {
-	if len(here.machine.GPUs) < 2 {
-		return "the machine has one GPU"
-	}
-	return ""
-}
-
-func needsGPU() string {
-	if here.simulated != "" {
-		return "the simulated driver does not know which programs run"
-	}
-	return ""
-}
-
-func needsRealSMI() string {
-	if here.simulated != "" {
-		return "the stand-in for nvidia-smi tells only which GPUs there are"
-	}
-	return needsSMI()
-}
-
-func needsSMI() string {
-	if here.driver.SMI == "" {
-		return "the driver has no nvidia-smi"
-	}
-	return ""
-}
+var (
+	needsMPS = needIf(func() bool { return here.driver.MPSControl == "" },
+		"the driver has no nvidia-cuda-mps-control")
+	needsTwoGPUs = needIf(func() bool { return len(here.machine.GPUs) < 2 }, "the machine has one GPU")
+	needsGPU     = needIf(func() bool { return here.simulated != "" },
+		"the simulated driver knows no programs, and its nvidia-smi only which GPUs there are")
+	needsSMI      = needIf(func() bool { return here.driver.SMI == "" }, "the driver has no nvidia-smi")
+	needsEnforced = needIf(func() bool { return !here.mps().DriverEnforced(here.gpu().UUID) },
+		"the driver lets nobody here set the compute mode")
+)
 
 // trial is a step before it is tried.
 type trial struct {
@@ -130,7 +130,7 @@ type trial struct {
 	needs []need
 }
 
-// group are the trials on the node in one mode: a table of the report.
+// group are the trials on the node in one mode, a table of the report.
 type group struct {
 	name string
 	// label is the value of the node's label for the mode; empty where it does not matter.
@@ -142,45 +142,33 @@ type group struct {
 // ending is how long before the end of the tests' time nothing new begins.
 const ending = 30 * time.Second
 
-func unmet(t *testing.T, needs []need) string {
+func skipWithout(t *testing.T, needs []need) {
+	t.Helper()
 	if end, ends := t.Deadline(); ends && time.Until(end) < ending {
-		return "the time of the run was over"
+		t.Skip("the time of the run was over")
 	}
 	for _, need := range needs {
 		if why := need(); why != "" {
-			return why
+			t.Skip(why)
 		}
 	}
-	return ""
 }
 
-// try tries one thing, and reports whether what follows can be tried.
+// try tries one thing, and reports whether it has not failed.
 func try(t *testing.T, one trial) bool {
-	ok := false
-	t.Run(one.name, func(t *testing.T) {
-		if why := unmet(t, one.needs); why != "" {
-			notRun(t, one.name, why)
-		}
+	return t.Run(one.name, func(t *testing.T) {
+		skipWithout(t, one.needs)
 		one.run(&step{T: t, ns: here.Namespace(t)})
-		ok = !t.Failed()
 	})
-	return ok
 }
-
-// modeLabel is the label of nodes that sets their mode.
-const modeLabel = "ack.node.gpu.schedule"
 
 // TestHardware tries one mode after the other. What matters most comes first, should the time not be enough. Neither a
 // trial that fails nor one that hangs is the end of the others.
 func TestHardware(t *testing.T) {
-	facts(t)
-	label := here.Label(t, here.node, modeLabel)
+	label := here.Label(t, here.node, ack.NodeLabelSchedule)
 	for _, g := range append(groups(label), migGroups(t, label)...) {
 		t.Run(g.name, func(t *testing.T) {
-			t.Attr(report.TableKey, g.name)
-			if why := unmet(t, g.needs); why != "" {
-				notRun(t, "all of "+g.name, why)
-			}
+			skipWithout(t, g.needs)
 			changed := g.label == "" || try(t, trial{name: "the node changes to this mode", run: func(s *step) {
 				label(g.label)
 				s.awaitMode(g.label)
@@ -210,14 +198,13 @@ func (s *step) awaitMode(label string) {
 			if len(d.Taints) > 0 {
 				return fmt.Errorf("device %s has the taint %s", d.Name, d.Taints[0].Key)
 			}
-			if m := ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, ""); !slices.Contains(found, m) {
-				found = append(found, m)
-			}
+			found = append(found, ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, ""))
 			if strings.HasPrefix(d.Name, "gpu-") {
 				singles++
 			}
 		}
 		slices.Sort(found)
+		found = slices.Compact(found)
 		if want := offered[label]; !slices.Equal(found, want) || singles != len(here.machine.GPUs)*len(want) {
 			return fmt.Errorf("there are %d devices, in the modes %q", len(devices), found)
 		}

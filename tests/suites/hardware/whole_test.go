@@ -16,37 +16,23 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// whole starts a pod with a claim for so many GPUs.
-func (s *step) whole(what string, count int, p pod) {
-	s.Helper()
-	p.template = p.name
-	s.template(p.name, harness.Exclusive("gpu", int64(count)))
-	s.start(what, p)
-}
-
 // wholeGPU also shows first whether CUDA runs in containers at all.
 func wholeGPU(s *step) {
 	s.whole("pod with a claim for a GPU", 1, pod{name: "whole"})
 	s.hasGPUs("whole", 1)
 	// The program says on standard error where it had to look for the library.
-	p, err := s.launch("whole", "main", "meminfo")
-	if err != nil {
-		s.Fatal(err)
-	}
+	p := s.running("whole", "meminfo")
 	found := "by the loader"
 	if _, note, ok := strings.Cut(p.messages.String(), "libcuda.so.1 found by its path"); ok {
 		found = "only by its path" + note
 	}
-	s.check("libcuda.so.1 in the container", "by the loader", found, found == "by the loader")
+	s.same("libcuda.so.1 in the container", "by the loader", found)
 	answer, err := p.next()
-	if err != nil {
-		s.Fatal(err)
-	}
+	s.must(err)
 	v, memory := s.view(answer), here.gpu().MemoryMiB
 	s.check("memory, as a CUDA program sees it", fmt.Sprintf("about %d MiB", memory), v.String(),
 		v.totalMiB > memory*9/10 && v.totalMiB <= memory)
-	answer = s.cuda("whole", "alloc", fmt.Sprint(memory*8/10))
-	s.check(fmt.Sprintf("allocation of %d MiB", memory*8/10), granted, answer, answer == granted)
+	s.allocates("whole", memory*8/10, granted)
 	v = s.spin(3, "whole")[0]
 	s.check("a kernel runs", "kernels/s", v.String(), v.rate > 0)
 }
@@ -67,26 +53,26 @@ func smiInContainer(s *step) {
 func healthShown(s *step) {
 	s.whole("pod with a claim for a GPU", 1, pod{name: "health"})
 	s.clock()
-	var shown string
+	var shown []string
 	harness.Eventually(s.T, "the health in the pod's status", func(ctx context.Context) error {
 		p, err := here.Client.CoreV1().Pods(s.ns.Name).Get(ctx, "health", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		var all []string
+		shown = nil
 		for _, container := range p.Status.ContainerStatuses {
 			for _, allocated := range container.AllocatedResourcesStatus {
 				for _, r := range allocated.Resources {
-					all = append(all, string(r.Health))
+					shown = append(shown, string(r.Health))
 				}
 			}
 		}
-		if shown = strings.Join(all, ", "); shown == "" || strings.HasPrefix(shown, "Unknown") {
+		if len(shown) == 0 || shown[0] == "Unknown" {
 			return fmt.Errorf("it shows %q", shown)
 		}
 		return nil
 	})
-	s.check("health in the pod's status", "Healthy", shown, shown == "Healthy")
+	s.same("health in the pod's status", "Healthy", strings.Join(shown, ", "))
 }
 
 func otherUser(s *step) {
@@ -98,19 +84,6 @@ func extendedResource(s *step) {
 	s.start("pod with nvidia.com/gpu: 1", pod{name: "limit", limits: []string{"nvidia.com/gpu", "1"}})
 	s.hasGPUs("limit", 1)
 	s.runs("CUDA program", "limit")
-}
-
-func waitsForGPU(s *step) {
-	all := len(here.machine.GPUs)
-	s.whole(fmt.Sprintf("pod with all %d GPUs", all), all, pod{name: "all"})
-	s.hasGPUs("all", all)
-	s.template("next", harness.Exclusive("gpu", 1))
-	s.create(pod{name: "next", template: "next"})
-	s.check("the next pod, while they are in use", "waits", s.ns.WaitUnschedulable(s.T, "next", " "), true)
-	s.clock()
-	s.ns.Delete(s.T, "all")
-	s.ns.WaitRunning(s.T, "next")
-	s.check("the next pod, when they are free", "Running", "Running", true)
 }
 
 // linkedGPUs asks as demo/topology/two-GPUs.yaml does: for the best set, or for any two.

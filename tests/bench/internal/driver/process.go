@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,24 +79,6 @@ func (d Driver) Start() (*Process, error) {
 // Log is the file with all that the driver's processes printed.
 func (d Driver) Log() string { return filepath.Join(d.Dir, "log") }
 
-// Files lists the regular files that the driver keeps, for claims and for
-// itself.
-func (d Driver) Files() ([]string, error) {
-	var files []string
-	for _, dir := range []string{d.plugins(), d.cdi()} {
-		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.Type().IsRegular() {
-				files = append(files, path)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("list the files of driver %s: %w", d.Name, err)
-		}
-	}
-	return files, nil
-}
-
 func (d Driver) plugins() string  { return filepath.Join(d.Dir, "plugins") }
 func (d Driver) registry() string { return filepath.Join(d.Dir, "registry") }
 func (d Driver) cdi() string      { return filepath.Join(d.Dir, "cdi") }
@@ -141,12 +122,6 @@ func (p *Process) signalOnly(s syscall.Signal) {
 func (p *Process) gone() error {
 	return fmt.Errorf("driver %s ended: %s: see %s", p.driver.Name, p.cmd.ProcessState, p.driver.Log())
 }
-
-// CPU is the processor time that the process has used so far.
-func (p *Process) CPU() (time.Duration, error) { return CPU(p.PID()) }
-
-// RSS is the process's resident memory in bytes.
-func (p *Process) RSS() (int64, error) { return RSS(p.PID()) }
 
 // CPU is the processor time that a process has used so far, in all its
 // threads, to the nanosecond: /proc has it only in hundredths of a second.

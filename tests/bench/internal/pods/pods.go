@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -23,10 +22,6 @@ import (
 
 // Image is in every node of the test cluster. It stays until it is told to stop.
 const Image = "localhost/gpu-probe:latest"
-
-// reasonPrepareFailed is the kubelet's Event about a claim that it could not
-// prepare.
-const reasonPrepareFailed = "FailedPrepareDynamicResources"
 
 // Runner makes pods in one namespace.
 type Runner struct {
@@ -46,11 +41,6 @@ type Pod struct {
 	// container was started; running: the pod's status says so, which the
 	// kubelet finds out once a second.
 	scheduled, started, running, gone moment
-	// claimed: the claim that was made for the pod exists.
-	claimed moment
-
-	mu       sync.Mutex
-	failures int
 }
 
 // moment is when something was first seen.
@@ -77,17 +67,15 @@ func New(ctx context.Context, client kubernetes.Interface, namespace, node strin
 		UpdateFunc: func(_, obj any) { r.podSeen(obj) },
 		DeleteFunc: r.podGone,
 	})
-	claims := factory.Resource().V1().ResourceClaims().Informer()
-	_, errClaims := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: r.claimSeen})
 	_, errEvents := events.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    r.eventSeen,
 		UpdateFunc: func(_, obj any) { r.eventSeen(obj) },
 	})
-	if err := errors.Join(errPods, errClaims, errEvents); err != nil {
+	if err := errors.Join(errPods, errEvents); err != nil {
 		return nil, fmt.Errorf("watch the pods of namespace %s: %w", namespace, err)
 	}
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), podsInformer.HasSynced, claims.HasSynced, events.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), podsInformer.HasSynced, events.HasSynced) {
 		return nil, fmt.Errorf("watch the pods of namespace %s: %w", namespace, context.Cause(ctx))
 	}
 	return r, nil
@@ -100,9 +88,7 @@ func (r *Runner) Create(ctx context.Context, name, template string) (*Pod, error
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
 			// To this node, but through the scheduler.
-			NodeSelector: map[string]string{corev1.LabelHostname: r.node},
-			// A node that is made for the benchmark alone says nothing of itself.
-			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			NodeSelector:                  map[string]string{corev1.LabelHostname: r.node},
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			TerminationGracePeriodSeconds: ptr.To(int64(2)),
 			AutomountServiceAccountToken:  ptr.To(false),
@@ -114,7 +100,7 @@ func (r *Runner) Create(ctx context.Context, name, template string) (*Pod, error
 		object.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "device"}}
 	}
 	pod := &Pod{Name: name, created: time.Now()}
-	for _, m := range []*moment{&pod.scheduled, &pod.started, &pod.running, &pod.gone, &pod.claimed} {
+	for _, m := range []*moment{&pod.scheduled, &pod.started, &pod.running, &pod.gone} {
 		m.seen = make(chan struct{})
 	}
 	r.mu.Lock()
@@ -151,35 +137,6 @@ func (p *Pod) Running(ctx context.Context) (time.Duration, error) {
 // and says how long after the pod's creation that was.
 func (p *Pod) Started(ctx context.Context) (time.Duration, error) {
 	return p.started.since(ctx, p, "have its container started")
-}
-
-// Created is when the request for the pod was sent.
-func (p *Pod) Created() time.Time { return p.created }
-
-// ClaimSeen is when the claim was seen that was made for the pod; zero if none was.
-func (p *Pod) ClaimSeen() time.Time { return p.claimed.time() }
-
-// ScheduledSeen is when the pod was seen to have a node; zero if it was not.
-func (p *Pod) ScheduledSeen() time.Time { return p.scheduled.time() }
-
-// RunningSeen is when the pod's status was seen to say that it runs; zero if it was not.
-func (p *Pod) RunningSeen() time.Time { return p.running.time() }
-
-// Failures is how many times the kubelet was seen to report that it could not
-// prepare the pod's claim.
-func (p *Pod) Failures() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.failures
-}
-
-func (m *moment) time() time.Time {
-	select {
-	case <-m.seen:
-		return m.at
-	default:
-		return time.Time{}
-	}
 }
 
 func (m *moment) since(ctx context.Context, p *Pod, what string) (time.Duration, error) {
@@ -221,20 +178,6 @@ func (r *Runner) podSeen(obj any) {
 	}
 }
 
-func (r *Runner) claimSeen(obj any) {
-	claim, ok := obj.(*resourceapi.ResourceClaim)
-	if !ok {
-		return
-	}
-	owner := metav1.GetControllerOf(claim)
-	if owner == nil || owner.Kind != "Pod" {
-		return
-	}
-	if pod := r.find(owner.Name); pod != nil {
-		pod.claimed.happened()
-	}
-}
-
 func (r *Runner) podGone(obj any) {
 	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	if err != nil {
@@ -252,16 +195,7 @@ func (r *Runner) eventSeen(obj any) {
 	if !ok || event.InvolvedObject.Kind != "Pod" {
 		return
 	}
-	pod := r.find(event.InvolvedObject.Name)
-	if pod == nil {
-		return
-	}
-	switch event.Reason {
-	case "Started":
+	if pod := r.find(event.InvolvedObject.Name); pod != nil && event.Reason == "Started" {
 		pod.started.happened()
-	case reasonPrepareFailed:
-		pod.mu.Lock()
-		pod.failures++
-		pod.mu.Unlock()
 	}
 }

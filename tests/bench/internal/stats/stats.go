@@ -70,9 +70,6 @@ func Ratio(a, b float64) string {
 // Row is one line of the benchmark's table. An empty cell is written as a dash.
 type Row struct {
 	Measure, Product, Trivial string
-	// Hooked is the trivial driver whose containers get what the product's get, by the
-	// ordinary hooks of NVIDIA's toolkit.
-	Hooked string
 	// NVIDIA is NVIDIA's driver. Its column is left out where no row has it.
 	NVIDIA              string
 	Base, Ratio, Target string
@@ -82,13 +79,13 @@ type Row struct {
 func WriteTable(w io.Writer, rows []Row) error {
 	withNVIDIA := slices.ContainsFunc(rows, func(r Row) bool { return r.NVIDIA != "" })
 	head := Row{Measure: "measure", Product: "gpushare", Trivial: "trivial driver",
-		Hooked: "trivial driver, toolkit's hooks", NVIDIA: "NVIDIA's driver", Base: "without a driver",
+		NVIDIA: "NVIDIA's driver", Base: "without a driver",
 		Ratio: "gpushare : trivial", Target: "target"}
 	var table strings.Builder
 	for i, r := range slices.Concat([]Row{head}, rows) {
-		cells := []string{r.Measure, r.Product, r.Trivial, r.Hooked, r.Base, r.Ratio, r.Target}
+		cells := []string{r.Measure, r.Product, r.Trivial, r.Base, r.Ratio, r.Target}
 		if withNVIDIA {
-			cells = slices.Insert(cells, 4, r.NVIDIA)
+			cells = slices.Insert(cells, 3, r.NVIDIA)
 		}
 		for _, cell := range cells {
 			table.WriteString("| " + cmp.Or(cell, "–") + " ")

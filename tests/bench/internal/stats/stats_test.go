@@ -48,7 +48,7 @@ func TestTable(t *testing.T) {
 		[]Row{{Measure: "m", Product: ms(1, 1000).Summary(0.5, 1), Ratio: Ratio(3, 2)}}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "| m | 1.0 / 1000 ms | – | – | – | 1.50 | – |"; !strings.Contains(out.String(), want) {
+	if want := "| m | 1.0 / 1000 ms | – | – | 1.50 | – |"; !strings.Contains(out.String(), want) {
 		t.Errorf("the table is\n%swithout the row\n%s", out.String(), want)
 	}
 }
