@@ -174,8 +174,10 @@ func (r Request) Searchable() error {
 	searchable, may := gpus <= 8 || len(r.Containers) > 1 && gpus >= 15 || len(r.Containers) <= 3 && most <= 16,
 		"a container may ask for 16, and more than three containers for up to 8 or from 15 on together"
 	if !r.wholeGPUs() {
-		searchable = r.Count <= 8 || len(r.Containers) == 1 && r.Count <= 13
-		may = "aliyun.com/gpu-count may be 13, and 8 where several containers share the GPUs"
+		n := len(r.Containers)
+		searchable = n <= 16 && (r.Count <= 3 || n <= 4 && r.Count <= 4 || n == 1 && r.Count <= 13)
+		may = "aliyun.com/gpu-count may be 13, 4 where up to four containers share the GPUs and 3 where more do, and 16 " +
+			"containers may share one"
 	}
 	if searchable {
 		return nil
