@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -30,12 +31,17 @@ type fgdScore struct {
 
 // typicalOf are the most frequent kinds of a workload that make up so many percent of it.
 func (w *workload) typicalOf(percent int, counts func(k *kind) bool) []typical {
-	number, all := make([]int, len(w.kinds)), 0
+	number, all, first := make([]int, len(w.kinds)), 0, map[string]*kind{}
 	for _, p := range w.pods {
-		if counts(p.kind) {
-			number[p.kind.number]++
-			all++
+		if !counts(p.kind) {
+			continue
 		}
+		key := fmt.Sprint(p.kind.cpu, p.kind.gpus, p.kind.share, p.kind.models) // memory makes no difference
+		if first[key] == nil {
+			first[key] = p.kind
+		}
+		number[first[key].number]++
+		all++
 	}
 	kinds := slices.Clone(w.kinds)
 	slices.SortStableFunc(kinds, func(a, b *kind) int { return number[b.number] - number[a.number] })
@@ -81,17 +87,17 @@ func (f *fgd) node(c *cluster, k *kind) int {
 		scores = make([]fgdScore, len(c.nodes))
 		f.scores[k] = scores
 	}
-	t := newTies(c.random)
+	var first first
 	for i := range c.nodes {
 		if scores[i].version != f.nodes[i] {
 			scores[i] = f.score(&c.nodes[i], k)
 			scores[i].version = f.nodes[i]
 		}
 		if scores[i].score >= 0 {
-			t.see(i, scores[i].score)
+			first.see(i, scores[i].score)
 		}
 	}
-	return t.best
+	return first.node()
 }
 
 // score is how much less fragmented a node is with a pod, from 0 to 100; -1 if it has no room.

@@ -40,6 +40,28 @@ func (packed) gpu(c *cluster, at int, k *kind) int { return c.nodes[at].fullest(
 
 func (packed) changed(*cluster, int) {}
 
+// first keeps the first of the best that it sees, as the paper's simulator does. FGD needs that: with random ties, pods
+// without GPUs take the CPUs of all nodes alike.
+type first struct {
+	seen  bool
+	best  int
+	score float64
+}
+
+func (f *first) see(i int, score float64) {
+	if !f.seen || score > f.score {
+		f.seen, f.best, f.score = true, i, score
+	}
+}
+
+// node is the best, -1 for none.
+func (f *first) node() int {
+	if !f.seen {
+		return -1
+	}
+	return f.best
+}
+
 // bestFit takes the node with the least CPU and GPUs left, which count as a part of the largest node's.
 type bestFit struct {
 	packed
@@ -60,13 +82,13 @@ func (b *bestFit) node(c *cluster, k *kind) int {
 		}
 		b.scores = append(b.scores, s)
 	}
-	t := newTies(c.random)
+	var first first
 	for i, s := range b.scores {
 		if !math.IsNaN(s) {
-			t.see(i, math.Trunc(100*(s-least)/max(1, most-least)))
+			first.see(i, math.Trunc(100*(s-least)/max(1, most-least)))
 		}
 	}
-	return t.best
+	return first.node()
 }
 
 // stock chooses as kube-scheduler does by default: by what is free of CPU and memory, and how even that is, among some
