@@ -60,11 +60,11 @@ func contenders() []contender {
 		{name: "BestFit", paper: "BestFit", make: func(*workload) policy { return &bestFit{} }},
 		{name: "FGD", paper: "FGD", make: func(w *workload) policy { return newFGD(w) }},
 		{name: "stock", make: is(stock{})},
-		{name: "stock, taint", make: is(stock{}), taint: true},
+		{name: "stock + taint", make: is(stock{}), taint: true},
 		{name: "best", make: newly(score.Best)},
-		{name: "best, taint", make: newly(score.Best), taint: true},
-		{name: "binpack, taint", make: newly(score.Binpack), taint: true},
-		{name: "spread, taint", make: newly(score.Spread), taint: true},
+		{name: "best + taint", make: newly(score.Best), taint: true},
+		{name: "binpack + taint", make: newly(score.Binpack), taint: true},
+		{name: "spread + taint", make: newly(score.Spread), taint: true},
 	}
 }
 
