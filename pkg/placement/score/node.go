@@ -47,7 +47,8 @@ type Node struct {
 // Request is for Count GPUs, or for the same part of each of them.
 type Request struct {
 	Count int
-	// Mode is the one in which it has them. Memory and Cores are of each GPU, and 0 for Whole.
+	// Mode is the one in which it has them. Memory and Cores are what it has of each GPU, or for Whole what each has at
+	// least.
 	Mode          Modes
 	Memory, Cores int64
 	// Models are those that it can have, all if there are none.

@@ -46,6 +46,7 @@ func command() *cli.Command {
 				"trace, and the published results"},
 			&cli.StringSliceFlag{Name: "workload", Value: workloads, Usage: "`NAME` of a pod list"},
 			&cli.StringSliceFlag{Name: "only", Usage: "`NAME` of a policy, without others"},
+			&cli.BoolFlag{Name: "departures", Usage: "have the pods come and go by the times of the trace, with the first seed"},
 			&cli.IntFlag{Name: "seeds", Value: 5, Usage: "`NUMBER` of seeds, from 42 on"},
 		},
 		Action: run,
@@ -103,6 +104,9 @@ func run(_ context.Context, c *cli.Command) error {
 		lists = append(lists, w)
 	}
 	fmt.Printf("Taken %s.\n", machine.Describe())
+	if c.Bool("departures") {
+		return departures(nodes, lists, chosen(c.StringSlice("only")))
+	}
 	return inflation(nodes, lists, chosen(c.StringSlice("only")), c.Int("seeds"), paper)
 }
 
@@ -147,6 +151,41 @@ func inflation(nodes []node, lists []*workload, by []contender, seeds int, paper
 		}
 		return row
 	})
+	return nil
+}
+
+// times are when departures looks at the cluster, in percent of the time of the last arrival.
+var times = []int64{82, 88, 92, 96, 98, 100}
+
+// departures prints how things stand at some times while pods come and go.
+func departures(nodes []node, lists []*workload, by []contender) error {
+	for _, w := range lists {
+		results := make([][]moment, len(by))
+		var all errgroup.Group
+		all.SetLimit(runtime.NumCPU())
+		for i := range by {
+			all.Go(func() error {
+				began := time.Now()
+				results[i] = comeAndGo(nodes, w, firstSeed, by[i], times)
+				fmt.Fprintf(os.Stderr, "placement: %s took %s\n", by[i].name, time.Since(began).Round(time.Second))
+				return nil
+			})
+		}
+		if err := all.Wait(); err != nil {
+			return err
+		}
+		head := []string{w.name + ", asked"}
+		for _, m := range results[0] {
+			head = append(head, fmt.Sprintf("%.1f %%", m.asked))
+		}
+		printTable(head, len(by), func(i int) []string {
+			row := []string{by[i].name}
+			for _, m := range results[i] {
+				row = append(row, fmt.Sprintf("%.2f (%.1f), %.0f %%", m.allocated, m.fragments, m.large))
+			}
+			return row
+		})
+	}
 	return nil
 }
 
