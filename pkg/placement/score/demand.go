@@ -177,7 +177,8 @@ func (d *demand) fragments(n Node, free float64, p *places) float64 {
 	return fragments
 }
 
-// room reports whether GPUs have room for a shape, and how much is free of those that have none for any of its requests.
+// room reports whether GPUs have room for a shape, and how much is free of those that have none for any of its
+// requests.
 func (s *shape) room(gpus []GPU, p *places) (small float64, room bool) {
 	fitting := 0
 	for i := range p.groups {

@@ -21,8 +21,8 @@ const (
 )
 
 // A GPU that is stranded counts 1. The others are weights of a GPU of a scarce model that is taken, of one that nobody
-// can have on average, and of one that is left free on the node: without the last, pods that come and go spread over all
-// nodes, and large ones find none. docs/internals/results/2026-11-29-placement.md has what they bring.
+// can have on average, and of one that is left free on the node: without the last, pods that come and go spread over
+// all nodes, and large ones find none. docs/internals/results/2026-11-29-placement.md has what they bring.
 const scarceWeight, fragmentsWeight, freeWeight = 0.5, 0.1, 0.05
 
 // kindsKept is for how many kinds of pods scores are kept: 6 MB with 1,000 nodes.

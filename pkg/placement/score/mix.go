@@ -34,8 +34,8 @@ type weighted struct {
 	number int
 }
 
-// learn remembers one more pod, and reports whether typical is another then: after a quarter as many pods as it was taken
-// of, for whenever it is another, all scores are calculated again.
+// learn remembers one more pod, and reports whether typical is another then: after a quarter as many pods as it was
+// taken of, for whenever it is another, all scores are calculated again.
 func (m *mix) learn(pod learned) bool {
 	if len(m.last) < mixPods {
 		m.last = append(m.last, pod)

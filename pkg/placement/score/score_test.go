@@ -115,8 +115,8 @@ func TestGPUsAreInOneMode(t *testing.T) {
 	}
 }
 
-// Where a case has no mix of its own, pods ask for half a GPU, 4 CPUs and 8 bytes, so that a GPU goes with 8 CPUs and 16
-// bytes. What is expected is calculated by hand.
+// Where a case has no mix of its own, pods ask for half a GPU, 4 CPUs and 8 bytes, so that a GPU goes with 8 CPUs and
+// 16 bytes. What is expected is calculated by hand.
 func TestScoreIsThatOfTheFormula(t *testing.T) {
 	half := Ask{CPU: 4, Memory: 8, Requests: []Request{share(50)}}
 	any1, named := Ask{Requests: []Request{whole(1)}}, Ask{Requests: []Request{whole(1, "x")}}

@@ -36,12 +36,12 @@ func (g *guests) Pop() any {
 	return last
 }
 
-// moment is how things stand at some time, in percent: GPUs that are asked for by pods that have come and not gone, that
-// are allocated and that are fragments, of all GPUs; and pods of 4 and 8 GPUs that run, of those that are there.
+// moment is how things stand at some time, in percent: GPUs that are asked for by pods that have come and not gone,
+// that are allocated and that are fragments, of all GPUs; and pods of 4 and 8 GPUs that run, of those that are there.
 type moment struct{ asked, allocated, fragments, large float64 }
 
-// comeAndGo has the pods of a workload come and go by their own times, and looks at the cluster at some times, in percent
-// of the last one.
+// comeAndGo has the pods of a workload come and go by their own times, and looks at the cluster at some times, in
+// percent of the last one.
 func comeAndGo(nodes []node, w *workload, seed uint64, by contender, at []int64) []moment {
 	arrivals := w.guests(rand.New(rand.NewPCG(seed, 2)))
 	var some []node

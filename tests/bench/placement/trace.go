@@ -24,13 +24,12 @@ type pod struct {
 
 // kind is what pods ask for that are alike: of each of some GPUs so many thousandths.
 type kind struct {
-	number           int
-	cpu, memory      int64
-	gpus             int
-	share            int64
-	models           []string
-	asked            int64
-	multi, unlimited bool
+	number      int
+	cpu, memory int64
+	gpus        int
+	share       int64
+	models      []string
+	asked       int64
 }
 
 // workload is a list of pods of the trace.
