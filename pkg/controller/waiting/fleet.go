@@ -23,14 +23,21 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// node is what is left of a node, beside its pods and those that are promised to it.
-type node struct {
-	*corev1.Node
-	// shapes are what it offers, offered the devices of each, published its slices with the taints of rules.
+// offering is what a node offers.
+type offering struct {
+	// from are the slices that it was read from; shapes are what they offer, offered the devices of each, published are
+	// they as the allocator takes them, with the taints of rules.
+	from      []*view.Slice
 	shapes    []view.Shape
 	offered   [][]resourceapi.Device
 	published []*resourceapi.ResourceSlice
 	offer     offer
+}
+
+// node is what is left of a node, beside its pods and those that are promised to it.
+type node struct {
+	*corev1.Node
+	*offering
 	// claims are those that are allocated some of it, and what is promised.
 	claims    []*resourceapi.ResourceClaim
 	requested corev1.ResourceList
@@ -94,6 +101,7 @@ type fleet struct {
 	classes                classes
 	known                  map[string]*node
 	promises               map[types.UID]promise
+	promised               map[string]map[types.UID]bool // by node
 	rules                  []*resourceapi.DeviceTaintRule
 	pools                  *view.Pools
 	index                  *score.Index
@@ -101,7 +109,8 @@ type fleet struct {
 
 func newFleet(c *cache.Reader) *fleet {
 	return &fleet{nodes: c.NodesWithAllocatable(), slices: c.Slices(), claims: c.Claims(), pods: c.LivePods(),
-		offered: c.Classes(), changes: 1, dirty: map[string]bool{}, known: map[string]*node{}, promises: map[types.UID]promise{},
+		offered: c.Classes(), changes: 1, dirty: map[string]bool{}, known: map[string]*node{},
+		promises: map[types.UID]promise{}, promised: map[string]map[types.UID]bool{},
 		pools: view.NewPools(false), index: score.New()}
 }
 
@@ -181,7 +190,10 @@ func (f *fleet) setRules(rules []*resourceapi.DeviceTaintRule) {
 		return
 	}
 	f.rules = rules
-	for name := range f.known {
+	for name, n := range f.known {
+		again := *n.offering
+		again.from = nil
+		n.offering = &again
 		f.changed(name)
 	}
 }
@@ -197,12 +209,8 @@ func (f *fleet) refresh() error {
 		return nil
 	}
 	f.version++
-	promised := map[string][]promise{}
-	for _, p := range f.promises {
-		promised[p.node] = append(promised[p.node], p)
-	}
 	for name := range dirty {
-		if err := f.read(name, promised[name]); err != nil {
+		if err := f.read(name); err != nil {
 			f.changed(name)
 			return err
 		}
@@ -211,7 +219,7 @@ func (f *fleet) refresh() error {
 }
 
 // read reads a node.
-func (f *fleet) read(name string, promised []promise) error {
+func (f *fleet) read(name string) error {
 	of, there := f.nodes.Get(name)
 	newest, whole := view.Newest(name, f.slices.OnNode(name))
 	if !there || !whole {
@@ -219,22 +227,12 @@ func (f *fleet) read(name string, promised []promise) error {
 		f.index.Delete(name)
 		return nil
 	}
-	if f.reads++; f.reads%poolsMost == 0 {
-		f.pools = view.NewPools(false)
-	}
-	published, err := f.pools.ForAllocator(name, newest)
+	offering, err := f.offering(name, newest)
 	if err != nil {
-		return fmt.Errorf("read what node %s offers: %w", name, err)
+		return err
 	}
-	n := &node{Node: of.Node(), published: scheduling.WithRules(published, f.rules), claims: f.claims.OnNode(name),
-		requested: corev1.ResourceList{}, version: f.version}
-	n.offer = offerOf(n.published)
-	for i, slice := range newest {
-		n.shapes, n.offered = append(n.shapes, slice.Shape), append(n.offered, published[i].Spec.Devices)
-	}
-	if was := f.known[name]; was == nil || !slices.Equal(was.shapes, n.shapes) {
-		f.shaped++
-	}
+	n := &node{Node: of.Node(), offering: offering, claims: f.claims.OnNode(name), requested: corev1.ResourceList{},
+		version: f.version}
 	placed, reserved := f.pods.OnNode(name), map[types.UID]bool{}
 	for _, pod := range placed {
 		n.request(pod.Spec.Resources.Requests)
@@ -244,7 +242,8 @@ func (f *fleet) read(name string, promised []promise) error {
 			reserved[user.UID] = true
 		}
 	}
-	for _, p := range promised {
+	for uid := range f.promised[name] {
+		p := f.promises[uid]
 		if !reserved[p.uid] {
 			for i := range p.allocated {
 				n.claims = append(n.claims, &resourceapi.ResourceClaim{
@@ -259,6 +258,30 @@ func (f *fleet) read(name string, promised []promise) error {
 	cpu, memory := n.left(corev1.ResourceCPU), n.left(corev1.ResourceMemory)
 	f.index.Set(name, score.Node{CPU: cpu.MilliValue(), Memory: memory.Value(), GPUs: n.offer.left(n.claims)})
 	return nil
+}
+
+// offering is what a node offers by its slices, as it was read before where these are the same.
+func (f *fleet) offering(name string, newest []*view.Slice) (*offering, error) {
+	was := f.known[name]
+	if was != nil && slices.Equal(was.from, newest) {
+		return was.offering, nil
+	}
+	if f.reads++; f.reads%poolsMost == 0 {
+		f.pools = view.NewPools(false)
+	}
+	published, err := f.pools.ForAllocator(name, newest)
+	if err != nil {
+		return nil, fmt.Errorf("read what node %s offers: %w", name, err)
+	}
+	o := &offering{from: newest, published: scheduling.WithRules(published, f.rules)}
+	o.offer = offerOf(o.published)
+	for i, slice := range newest {
+		o.shapes, o.offered = append(o.shapes, slice.Shape), append(o.offered, published[i].Spec.Devices)
+	}
+	if was == nil || !slices.Equal(was.shapes, o.shapes) {
+		f.shaped++
+	}
+	return o, nil
 }
 
 // shapes are the devices that nodes offer, those of nodes that are alike once.
@@ -277,13 +300,21 @@ func (f *fleet) shapes() [][]resourceapi.Device {
 
 // promise has a pod counted on a node, or no more where the node is empty.
 func (f *fleet) promise(p promise) {
-	f.changed(f.promises[p.uid].node)
-	f.changed(p.node)
-	if p.node == "" {
+	if was, is := f.promises[p.uid]; is {
+		f.changed(was.node)
 		delete(f.promises, p.uid)
-	} else {
-		f.promises[p.uid] = p
+		if delete(f.promised[was.node], p.uid); len(f.promised[was.node]) == 0 {
+			delete(f.promised, was.node)
+		}
 	}
+	if p.node == "" {
+		return
+	}
+	f.changed(p.node)
+	if f.promised[p.node] == nil {
+		f.promised[p.node] = map[types.UID]bool{}
+	}
+	f.promises[p.uid], f.promised[p.node][p.uid] = p, true
 }
 
 // placed has a pod that has a node count there for as long as the cache may not show its claims, and nowhere else.

@@ -185,15 +185,21 @@ func (s *site) holds(node, pod string, taken ...string) {
 	synctest.Wait()
 }
 
-// nominated checks which node a pod is nominated to, when nothing is under way.
-func (s *site) nominated(when, name, want string) {
+// nominationOf is the node that a pod is nominated to, when nothing is under way.
+func (s *site) nominationOf(name string) string {
 	s.Helper()
 	synctest.Wait()
 	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
-	if got := pod.Status.NominatedNodeName; got != want {
+	return pod.Status.NominatedNodeName
+}
+
+// nominated checks which node a pod is nominated to.
+func (s *site) nominated(when, name, want string) {
+	s.Helper()
+	if got := s.nominationOf(name); got != want {
 		s.Errorf("%s: pod %s is nominated to %q, want %q", when, name, got, want)
 	}
 }
