@@ -43,10 +43,12 @@ func TestControllerWritesTheNominatedNodeAlone(t *testing.T) {
 		change  func(*corev1.Pod)
 		refused string
 	}{
-		"a nomination":       {waiting(), func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }, ""},
-		"another node":       {nominated(), func(p *corev1.Pod) { p.Status.NominatedNodeName = "n2" }, ""},
-		"no node any more":   {nominated(), func(p *corev1.Pod) { p.Status.NominatedNodeName = "" }, ""},
-		"managed fields":     {waiting(), func(p *corev1.Pod) { p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}} }, ""},
+		"a nomination":     {waiting(), func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }, ""},
+		"another node":     {nominated(), func(p *corev1.Pod) { p.Status.NominatedNodeName = "n2" }, ""},
+		"no node any more": {nominated(), func(p *corev1.Pod) { p.Status.NominatedNodeName = "" }, ""},
+		"managed fields": {waiting(), func(p *corev1.Pod) {
+			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+		}, ""},
 		"of a pod on a node": {onNode(), func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }, no},
 		"the phase":          {waiting(), func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, no},
 		"a condition":        {waiting(), func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionTrue }, no},
@@ -57,12 +59,16 @@ func TestControllerWritesTheNominatedNodeAlone(t *testing.T) {
 		"a claim": {waiting(), func(p *corev1.Pod) {
 			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu"}}
 		}, no},
-		"since when it runs": {waiting(), func(p *corev1.Pod) { now := metav1.NewTime(time.Unix(1, 0)); p.Status.StartTime = &now }, no},
-		"a label":            {waiting(), func(p *corev1.Pod) { p.Labels["c"] = "d" }, no},
-		"an annotation":      {waiting(), func(p *corev1.Pod) { p.Annotations["c"] = "d" }, no},
+		"since when it runs": {waiting(), func(p *corev1.Pod) {
+			p.Status.StartTime = &metav1.Time{Time: time.Unix(1, 0)}
+		}, no},
+		"a label":       {waiting(), func(p *corev1.Pod) { p.Labels["c"] = "d" }, no},
+		"an annotation": {waiting(), func(p *corev1.Pod) { p.Annotations["c"] = "d" }, no},
 		// By way of the pod itself the annotation would be the controller's to write.
-		"its own annotation": {waiting(), func(p *corev1.Pod) { p.Annotations["gpu.aliyun.com/sync-requested-at"] = "d" }, no},
-		"no finalizer":       {waiting(), func(p *corev1.Pod) { p.Finalizers = nil }, no},
+		"its own annotation": {waiting(), func(p *corev1.Pod) {
+			p.Annotations["gpu.aliyun.com/sync-requested-at"] = "d"
+		}, no},
+		"no finalizer": {waiting(), func(p *corev1.Pod) { p.Finalizers = nil }, no},
 		"an owner": {waiting(), func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "j"}}
 		}, no},

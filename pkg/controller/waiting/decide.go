@@ -121,13 +121,20 @@ func (n *Nominator) respect(ctx context.Context, pod *corev1.Pod, w *wish) error
 	return nil
 }
 
-// learn has what a pod asks for count among what pods ask for, once.
+// learn has what a pod asks for count among what pods ask for, once. What was learned before a restart is learned again
+// from the pods on nodes.
 func (n *Nominator) learn(ctx context.Context, w *wish, s *state) error {
 	if s.learned {
 		return nil
 	}
 	if err := n.chooser.refresh(); err != nil {
 		return err
+	}
+	if !n.taught {
+		n.taught = true
+		for _, ask := range n.chooser.placedAsks() {
+			n.chooser.index.Learn(ask)
+		}
 	}
 	if k := n.chooser.kindOf(ctx, w); k.ranked {
 		n.chooser.index.Learn(askOf(w.requests, k.requests))

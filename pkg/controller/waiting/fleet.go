@@ -3,6 +3,7 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -296,6 +297,36 @@ func (f *fleet) shapes() [][]resourceapi.Device {
 		}
 	}
 	return out
+}
+
+// placedAsks are what the pods on nodes asked for, the oldest first.
+func (f *fleet) placedAsks() []score.Ask {
+	type placed struct {
+		*corev1.Pod
+		ask score.Ask
+	}
+	var all []placed
+	for name, n := range f.known {
+		results := map[types.UID][]resourceapi.DeviceRequestAllocationResult{}
+		for _, claim := range f.claims.OnNode(name) {
+			for _, user := range claim.Status.ReservedFor {
+				results[user.UID] = append(results[user.UID], claim.Status.Allocation.Devices.Results...)
+			}
+		}
+		for _, pod := range f.pods.OnNode(name) {
+			if requests := n.offer.granted(results[pod.UID]); len(requests) > 0 {
+				all = append(all, placed{pod, askOf(pod.Spec.Resources.Requests, requests)})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b placed) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+	asks := make([]score.Ask, 0, len(all))
+	for _, p := range all {
+		asks = append(asks, p.ask)
+	}
+	return asks
 }
 
 // promise has a pod counted on a node, or no more where the node is empty.

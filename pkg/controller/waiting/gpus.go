@@ -148,3 +148,25 @@ func (o *offer) left(claims []*resourceapi.ResourceClaim) []score.GPU {
 	}
 	return gpus
 }
+
+// granted is what pods with these allocations asked for, as far as the allocations tell: models that they named are not
+// known any more.
+func (o *offer) granted(results []resourceapi.DeviceRequestAllocationResult) []score.Request {
+	var out []score.Request
+	for _, r := range results {
+		p, ours := o.parts[r.Device]
+		if !ours || r.Driver != v1alpha1.DriverName || ptr.Deref(r.AdminAccess, false) {
+			continue
+		}
+		memory, cores := r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]
+		request := score.Request{Mode: p.mode, Memory: max(p.memory, memory.Value()/devices.GiB), Cores: cores.Value()}
+		i := slices.IndexFunc(out, func(other score.Request) bool {
+			return other.Mode == request.Mode && other.Memory == request.Memory && other.Cores == request.Cores
+		})
+		if i < 0 {
+			i, out = len(out), append(out, request)
+		}
+		out[i].Count += len(p.gpus)
+	}
+	return out
+}

@@ -61,6 +61,8 @@ type Nominator struct {
 	chooser *chooser
 	pods    map[types.UID]*state
 	rulesAt time.Time
+	// taught says that the pods that were there before count among what pods ask for.
+	taught bool
 }
 
 // New makes a Nominator.
@@ -97,7 +99,8 @@ func (n *Nominator) Nominate(ctx context.Context, pods []*corev1.Pod) {
 	defer cancel()
 	for _, pod := range pods {
 		if _, err := n.sync(ctx, cache.Key(pod)); err != nil {
-			klog.FromContext(ctx).V(2).Info("A pod goes to the scheduler without a nomination", "pod", klog.KObj(pod), "err", err)
+			klog.FromContext(ctx).V(2).Info("A pod goes to the scheduler without a nomination", "pod", klog.KObj(pod),
+				"err", err)
 		}
 	}
 }
@@ -169,7 +172,7 @@ func (n *Nominator) refresh(ctx context.Context) error {
 	return n.chooser.refresh()
 }
 
-// wishOf is what a pod asks for; without claims where there is nothing to nominate by. That is found out once for a pod.
+// wishOf is what a pod asks for; without claims where there is nothing to nominate by. It is found out once for a pod.
 func (n *Nominator) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) {
 	if n.wishes.allocated(pod) {
 		return &wish{}, nil

@@ -31,6 +31,18 @@ func TestBestNodeIsNominated(t *testing.T) {
 	}, "a", "b", "c")
 }
 
+// After a restart pods that run tell what is asked for: here pods for two GPUs, which a single one leaves their room.
+func TestWhatRunsIsLearned(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.stop()
+		s.holds("a", "two", "gpu-0", "gpu-1")
+		s.holds("b", "one", "gpu-0")
+		s.start()
+		s.waits("p", claimOf(whole, "", 1))
+		s.nominated("beside the single one", "p", "b")
+	}, "a", "b", "c")
+}
+
 // What was nominated counts before the scheduler has placed it.
 func TestNominationsCountAtOnce(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
