@@ -224,6 +224,11 @@ bench-dearest:
 bench-beside-dearest: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	@tests/bench/dearest.sh .cluster-dearest "$(DEAREST_PODS)"
 
+# Lines of Go, by room.
+.PHONY: weight
+weight:
+	@tests/tools/weight.sh
+
 # How long `kubectl inspect cgpu` takes on a cluster of 1000 nodes with 8000
 # shares. INSPECT_ARGS go to tests/bench/inspect (see its --help).
 .PHONY: bench-inspect
