@@ -110,17 +110,36 @@ func (r *Request) gpus(of stock) float64 {
 	return float64(r.Count) * max(part(r.Memory*of.gpus, of.memory), part(r.Cores, wholeCores))
 }
 
-// cost is what is lost of a node's GPUs as it is, in GPUs, and what is free of them; rests and scratch are places for
-// as many GPUs.
-func (d *demand) cost(n Node, rests []float64, scratch []GPU) (cost, free float64) {
+// alike are GPUs of a node of which the same is left: number of them, rest of each, in GPUs.
+type alike struct {
+	gpu    GPU
+	number int
+	rest   float64
+}
+
+// places are for what is calculated of a node, so that nothing is allocated.
+type places struct {
+	groups  []alike
+	scratch []GPU
+}
+
+// cost is what is lost of a node's GPUs as it is, in GPUs, and what is free of them.
+func (d *demand) cost(n Node, p *places) (cost, free float64) {
+	p.groups = p.groups[:0]
 	for i := range n.GPUs {
-		rests[i] = n.GPUs[i].rest()
-		free += rests[i]
+		g := &n.GPUs[i]
+		if last := len(p.groups) - 1; last >= 0 && p.groups[last].gpu == *g {
+			p.groups[last].number++
+			free += p.groups[last].rest
+		} else if rest := g.rest(); rest > 0 {
+			p.groups = append(p.groups, alike{*g, 1, rest})
+			free += rest
+		}
 	}
 	if free == 0 {
 		return 0, 0
 	}
-	return d.stranded(n, free) + fragmentsWeight*d.fragments(n, free, rests, scratch), free
+	return d.stranded(n, free) + fragmentsWeight*d.fragments(n, free, p), free
 }
 
 // stranded are free GPUs for which the node has too little CPU or memory left.
@@ -138,11 +157,11 @@ func (d *demand) stranded(n Node, free float64) float64 {
 }
 
 // fragments are what a pod of those that come cannot have of the free GPUs, on average.
-func (d *demand) fragments(n Node, free float64, rests []float64, scratch []GPU) float64 {
+func (d *demand) fragments(n Node, free float64, p *places) float64 {
 	fragments := 0.0
 	for i := range d.shapes {
 		s := &d.shapes[i]
-		small, room := s.room(n.GPUs, rests, scratch)
+		small, room := s.room(n.GPUs, p)
 		if !room {
 			fragments += s.weight * free
 			continue
@@ -159,23 +178,36 @@ func (d *demand) fragments(n Node, free float64, rests []float64, scratch []GPU)
 }
 
 // room reports whether GPUs have room for a shape, and how much is free of those that have none for any of its requests.
-func (s *shape) room(gpus []GPU, rests []float64, scratch []GPU) (small float64, room bool) {
+func (s *shape) room(gpus []GPU, p *places) (small float64, room bool) {
 	fitting := 0
-	for i := range gpus {
-		if slices.ContainsFunc(s.requests, func(r Request) bool { return r.fits(&gpus[i]) }) {
-			fitting++
+	for i := range p.groups {
+		if of := &p.groups[i]; s.fits(&of.gpu) {
+			fitting += of.number
 		} else {
-			small += rests[i]
+			small += float64(of.number) * of.rest
 		}
 	}
 	if len(s.requests) == 1 {
 		return small, fitting >= s.requests[0].Count
 	}
-	scratch = scratch[:copy(scratch, gpus)]
+	if fitting == 0 {
+		return small, false
+	}
+	p.scratch = append(p.scratch[:0], gpus...)
 	for i := range s.requests {
-		if !s.requests[i].take(scratch) {
+		if !s.requests[i].take(p.scratch) {
 			return 0, false
 		}
 	}
 	return small, true
+}
+
+// fits reports whether a GPU has room for any request of a shape.
+func (s *shape) fits(g *GPU) bool {
+	for i := range s.requests {
+		if s.requests[i].fits(g) {
+			return true
+		}
+	}
+	return false
 }

@@ -42,10 +42,10 @@ type Index struct {
 	version, demanded uint64
 	// questions counts those that were asked.
 	questions uint64
-	// after, rests, scratch and ranks are places for what is calculated, of one question.
-	after        Node
-	rests, ranks []float64
-	scratch      []GPU
+	// after, places and ranks are for what is calculated of one question.
+	after  Node
+	places places
+	ranks  []float64
 }
 
 // entry is a node as it was left by its last change. It costs so much without another pod, as of version measured.
@@ -53,7 +53,7 @@ type entry struct {
 	name              string
 	node              Node
 	changed, measured uint64
-	cost, free        float64
+	cost              float64
 }
 
 // kind are pods that are alike, with the scores of the nodes for them.
@@ -213,19 +213,18 @@ func (x *Index) rank(k *kind, s Setting) []float64 {
 
 // score is that of a node for a pod.
 func (x *Index) score(e *entry, a *Ask, version uint64) scored {
-	gpus := len(e.node.GPUs)
+	if !e.node.mayFit(a) {
+		return scored{version: version, score: math.Inf(-1)}
+	}
 	x.after.GPUs = append(x.after.GPUs[:0], e.node.GPUs...)
 	if !e.node.with(*a, &x.after) {
 		return scored{version: version, score: math.Inf(-1)}
 	}
-	if missing := gpus - len(x.rests); missing > 0 {
-		x.rests, x.scratch = make([]float64, gpus), make([]GPU, gpus)
-	}
 	if e.measured != version {
-		e.cost, e.free = x.demand.cost(e.node, x.rests, x.scratch)
+		e.cost, _ = x.demand.cost(e.node, &x.places)
 		e.measured = version
 	}
-	cost, free := x.demand.cost(x.after, x.rests, x.scratch)
+	cost, free := x.demand.cost(x.after, &x.places)
 	of := scored{version: version, score: e.cost - cost}
 	for i := range e.node.GPUs {
 		before, after := &e.node.GPUs[i], &x.after.GPUs[i]
@@ -233,7 +232,7 @@ func (x *Index) score(e *entry, a *Ask, version uint64) scored {
 			of.score -= scarceWeight * scarce * (before.rest() - after.rest())
 		}
 	}
-	if gpus > 0 {
+	if gpus := len(e.node.GPUs); gpus > 0 {
 		of.taken = 1 - free/float64(gpus)
 	}
 	return of

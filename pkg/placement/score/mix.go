@@ -9,8 +9,6 @@ const (
 	mixPods = 1000
 	// mixKinds is how many kinds of them, the most frequent, count for how GPUs are cut.
 	mixKinds = 256
-	// mixRenewed is how many pods scores may lag behind the mix: whenever they follow it, all of them are made again.
-	mixRenewed = 200
 )
 
 // mix is what the last pods with GPUs asked for.
@@ -36,8 +34,8 @@ type weighted struct {
 	number int
 }
 
-// learn remembers one more pod, and reports whether typical is another then. The first pods count at once, for a mix
-// of few is a poor one.
+// learn remembers one more pod, and reports whether typical is another then: after a quarter as many pods as it was taken
+// of, for whenever it is another, all scores are calculated again.
 func (m *mix) learn(pod learned) bool {
 	if len(m.last) < mixPods {
 		m.last = append(m.last, pod)
@@ -46,7 +44,7 @@ func (m *mix) learn(pod learned) bool {
 		m.next = (m.next + 1) % mixPods
 	}
 	m.since++
-	if m.since < min(mixRenewed, (len(m.last)+3)/4) {
+	if 4*m.since < len(m.last) {
 		return false
 	}
 	m.since, m.typical = 0, nil

@@ -47,7 +47,8 @@ type Node struct {
 // Request is for Count GPUs, or for the same part of each of them.
 type Request struct {
 	Count int
-	// Mode is the one in which it has them. Memory and Cores are of each GPU, and mean nothing for Whole.
+	// Mode is the one in which it has them. Memory and Cores are what it has of each GPU, or for Whole what each has at
+	// least.
 	Mode          Modes
 	Memory, Cores int64
 	// Models are those that it can have, all if there are none.
@@ -82,9 +83,31 @@ func (n Node) with(a Ask, after *Node) bool {
 	return true
 }
 
+// mayFit reports whether each request by itself has room: most nodes of a full cluster need no closer look.
+func (n *Node) mayFit(a *Ask) bool {
+	if a.CPU > n.CPU || a.Memory > n.Memory {
+		return false
+	}
+	for i := range a.Requests {
+		fitting := 0
+		for j := 0; j < len(n.GPUs) && fitting < a.Requests[i].Count; j++ {
+			if a.Requests[i].fits(&n.GPUs[j]) {
+				fitting++
+			}
+		}
+		if fitting < a.Requests[i].Count {
+			return false
+		}
+	}
+	return true
+}
+
+// mostGPUs is how many of a node's GPUs count.
+const mostGPUs = 64
+
 // take takes the fullest GPUs with room for the request, each of them once. The first of equal ones is taken.
 func (r *Request) take(gpus []GPU) bool {
-	var taken [32]bool
+	var taken [mostGPUs]bool
 	for range r.Count {
 		best, least := -1, 0.0
 		for i := range min(len(gpus), len(taken)) {
@@ -112,14 +135,13 @@ func (r *Request) take(gpus []GPU) bool {
 
 // fits reports whether a GPU has room for the request.
 func (r *Request) fits(g *GPU) bool {
-	switch {
-	case g.Modes&r.Mode == 0, len(r.Models) > 0 && !slices.Contains(r.Models, g.Model):
+	if g.Modes&r.Mode == 0 || g.Free < r.Memory || g.Cores < r.Cores {
 		return false
-	case r.Mode == Whole:
-		return g.Free == g.Memory && g.Cores == wholeCores
-	default:
-		return g.Free >= r.Memory && g.Cores >= r.Cores
 	}
+	if r.Mode == Whole && (g.Free < g.Memory || g.Cores < wholeCores) {
+		return false
+	}
+	return len(r.Models) == 0 || slices.Contains(r.Models, g.Model)
 }
 
 // wholeCores is the compute of a GPU, in percent.

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"math/rand/v2"
+	"slices"
+)
+
+// cluster are the nodes of the trace, with the pods that a policy placed.
+type cluster struct {
+	nodes  []node
+	random *rand.Rand
+	policy policy
+	gpus   int64
+	taint  bool
+	// next is the node with which the stock scheduler begins.
+	next int
+}
+
+// policy chooses nodes for pods, and GPUs for shares.
+type policy interface {
+	// node is one that has room for a pod, -1 for none.
+	node(c *cluster, k *kind) int
+	// gpu is one of a node's that have room for a share.
+	gpu(c *cluster, at int, k *kind) int
+	// changed hears of a node of which something was taken or given back.
+	changed(c *cluster, at int)
+}
+
+// placed is where a pod is: GPUs by their bits.
+type placed struct {
+	node int
+	gpus uint64
+}
+
+func newCluster(nodes []node, seed uint64, taint bool, p policy) *cluster {
+	c := &cluster{random: rand.New(rand.NewPCG(seed, 1)), policy: p, taint: taint}
+	for i := range nodes {
+		n := nodes[i]
+		n.rests = slices.Clone(n.rests)
+		c.nodes = append(c.nodes, n)
+		c.gpus += n.free
+	}
+	for i := range c.nodes {
+		p.changed(c, i)
+	}
+	return c
+}
+
+// fits reports whether a node has room for a pod.
+func (n *node) fits(k *kind) bool {
+	return n.freeCPU >= k.cpu && n.freeMemory >= k.memory && n.hasGPUs(k)
+}
+
+// hasGPUs reports whether a node has GPUs for a pod.
+func (n *node) hasGPUs(k *kind) bool {
+	if k.gpus == 0 {
+		return true
+	}
+	if n.free < k.asked || len(k.models) > 0 && !slices.Contains(k.models, n.model) {
+		return false
+	}
+	fitting := 0
+	for _, rest := range n.rests {
+		if rest >= k.share {
+			fitting++
+		}
+	}
+	return fitting >= k.gpus
+}
+
+// place places a pod, and reports whether it found room.
+func (c *cluster) place(k *kind) (placed, bool) {
+	at := c.policy.node(c, k)
+	if at < 0 {
+		return placed{}, false
+	}
+	n, p := &c.nodes[at], placed{node: at}
+	switch {
+	case k.gpus == 1 && k.share < milli:
+		p.gpus = 1 << c.policy.gpu(c, at, k)
+	default:
+		for i, left := 0, k.gpus; left > 0; i++ {
+			if n.rests[i] >= k.share {
+				p.gpus |= 1 << i
+				left--
+			}
+		}
+	}
+	c.take(p, k, 1)
+	return p, true
+}
+
+// take has a pod take what it asks for, times 1, or give it back, times -1.
+func (c *cluster) take(p placed, k *kind, times int64) {
+	n := &c.nodes[p.node]
+	n.freeCPU -= times * k.cpu
+	n.freeMemory -= times * k.memory
+	for i := range n.rests {
+		if p.gpus&(1<<i) != 0 {
+			n.rests[i] -= times * k.share
+			n.free -= times * k.share
+		}
+	}
+	c.policy.changed(c, p.node)
+}
+
+// fullest is the fullest GPU with room for a share.
+func (n *node) fullest(k *kind) int {
+	best := -1
+	for i, rest := range n.rests {
+		if rest >= k.share && (best < 0 || rest < n.rests[best]) {
+			best = i
+		}
+	}
+	return best
+}
+
+// ties keeps the best of what it sees, each of equal ones with the same chance.
+type ties struct {
+	random *rand.Rand
+	best   int
+	score  float64
+	equal  int
+}
+
+func newTies(random *rand.Rand) ties { return ties{random: random, best: -1} }
+
+func (t *ties) see(i int, score float64) {
+	switch {
+	case t.best < 0 || score > t.score:
+		t.best, t.score, t.equal = i, score, 1
+	case score == t.score:
+		if t.equal++; t.random.IntN(t.equal) == 0 {
+			t.best = i
+		}
+	}
+}
