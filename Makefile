@@ -204,12 +204,13 @@ SCALE_ARGS ?=
 bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)
 
-# Which nodes shares go to with deployments/options/pack-nodes and without, and what that
-# costs: a table for 20 nodes, and one for 1000.
-.PHONY: bench-placements
-bench-placements: $(BUILD)/bin/cluster
-	@tests/bench/scale.sh $(BUILD) .cluster-scale --placements --nodes 20 $(SCALE_ARGS)
-	@tests/bench/scale.sh $(BUILD) .cluster-scale --placements --nodes 1000 $(SCALE_ARGS)
+# How many GPUs pods get of Alibaba's published trace, by the driver's score of nodes, by the stock scheduler and by the
+# policies of the paper on it: a table for arrivals alone, and one for pods that come and go. It needs no cluster.
+# PLACEMENT_ARGS go to tests/bench/placement (see its --help); --trace DIRECTORY says where the trace is.
+.PHONY: bench-placement
+bench-placement:
+	@go run ./tests/bench/placement $(PLACEMENT_ARGS)
+	@go run ./tests/bench/placement --departures --workload default $(PLACEMENT_ARGS)
 
 # The dearest pods for the scheduler that the admission policies let through: fails where one takes the
 # allocator more than 100 ms of CPU on a node. It needs no cluster. DEAREST_ARGS go to tests/policies/dearest

@@ -6,8 +6,7 @@
 #   scale.sh BUILD CLUSTER_DIR [ARGUMENT…]
 #
 # BUILD is where the program `cluster` lies; the arguments go to tests/bench/scale
-# (see its --help). With --placements among them, the option pack-nodes is applied.
-# With KEEP=1 the cluster stays, for a look at it.
+# (see its --help). With KEEP=1 the cluster stays, for a look at it.
 set -eu
 cd "$(dirname "$0")/../.."
 build=$1 dir=$2
@@ -30,9 +29,6 @@ go build -buildvcs=false -o "$build/bench/scale" ./tests/bench/scale
 # The cluster tool wants one node; it takes no pods.
 cluster up --nodes n1 >&2
 cluster kubectl cordon n1 >&2
-case " $* " in
-*" --placements "*) cluster kubectl apply -k deployments/options/pack-nodes >&2 ;;
-esac
 # The control plane of a cluster with network K, but for its API server, is at
 # 127.88.K.1: tests/cluster/internal/cluster/network.go.
 network=$(sed -n 's|^ *"index": *\([0-9]*\).*|\1|p' "$dir/state.json")

@@ -20,9 +20,10 @@ const (
 	Spread
 )
 
-// scarceWeight and fragmentsWeight are those of docs/internals/results/2026-11-29-placement.md, for which GPUs that are
-// stranded have 1.
-const scarceWeight, fragmentsWeight = 0.5, 0.1
+// A GPU that is stranded counts 1. The others are weights of a GPU of a scarce model that is taken, of one that nobody
+// can have on average, and of one that is left free on the node: without the last, pods that come and go spread over all
+// nodes, and large ones find none. docs/internals/results/2026-11-29-placement.md has what they bring.
+const scarceWeight, fragmentsWeight, freeWeight = 0.5, 0.1, 0.05
 
 // kindsKept is for how many kinds of pods scores are kept: 6 MB with 1,000 nodes.
 const kindsKept = 256
@@ -225,7 +226,7 @@ func (x *Index) score(e *entry, a *Ask, version uint64) scored {
 		e.measured = version
 	}
 	cost, free := x.demand.cost(x.after, &x.places)
-	of := scored{version: version, score: e.cost - cost}
+	of := scored{version: version, score: e.cost - cost - freeWeight*free}
 	for i := range e.node.GPUs {
 		before, after := &e.node.GPUs[i], &x.after.GPUs[i]
 		if scarce := x.demand.scarce[before.Model]; scarce > 0 {

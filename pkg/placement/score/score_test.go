@@ -126,59 +126,61 @@ func TestScoreIsThatOfTheFormula(t *testing.T) {
 		node   Node
 		others []Node
 		ask    Ask
-		want   float64
+		// free are the GPUs that are left, want is the score without them.
+		free, want float64
 	}{
-		{name: "nothing is lost", node: Node{16, 64, gpus("x", 100, 100)}, ask: half, want: 0},
+		{name: "nothing is lost", node: Node{16, 64, gpus("x", 100, 100)}, ask: half, free: 1.5, want: 0},
 		{
 			// Before 2 GPUs with 16 CPUs. After 1.5 with 4, which are enough for half a GPU.
 			name: "CPU is missing for a GPU then", node: Node{16, 64, gpus("x", 100, 100)},
-			ask: Ask{CPU: 12, Memory: 8, Requests: []Request{share(50)}}, want: -1,
+			ask: Ask{CPU: 12, Memory: 8, Requests: []Request{share(50)}}, free: 1.5, want: -1,
 		},
 		{
 			// After 1.5 GPUs with 8 bytes, which are enough for half a GPU. CPU: 12 for 1.5.
 			name: "memory is", node: Node{16, 64, gpus("x", 100, 100)},
-			ask: Ask{CPU: 4, Memory: 56, Requests: []Request{share(50)}}, want: -1,
+			ask: Ask{CPU: 4, Memory: 56, Requests: []Request{share(50)}}, free: 1.5, want: -1,
 		},
 		{
 			// Before 2 GPUs with 8 CPUs, 1 too many. After 1 with 7, 0.125 too many; typical pods fit before and after.
 			name: "a GPU goes that had no CPU", node: Node{8, 64, gpus("x", 100, 100)},
-			ask: Ask{CPU: 1, Memory: 1, Requests: []Request{whole(1)}}, want: 0.875,
+			ask: Ask{CPU: 1, Memory: 1, Requests: []Request{whole(1)}}, free: 1, want: 0.875,
 		},
 		{
 			// After 0.3 and 1 are free, of which a typical pod cannot have 0.3.
 			name: "a rest is left that nobody asks for", node: Node{16, 64, gpus("x", 100, 100)},
-			ask: Ask{CPU: 0, Memory: 0, Requests: []Request{share(70)}}, want: -0.1 * 0.3,
+			ask: Ask{CPU: 0, Memory: 0, Requests: []Request{share(70)}}, free: 1.3, want: -0.1 * 0.3,
 		},
 		{
 			// Before, 0.4 of 1.4 are too small. After, 1.
 			name: "a rest goes that nobody else asks for", node: Node{16, 64, gpus("x", 40, 100)},
-			ask: Ask{Requests: []Request{share(40)}}, want: 0.1 * 0.4,
+			ask: Ask{Requests: []Request{share(40)}}, free: 1, want: 0.1 * 0.4,
 		},
 		{
 			// After 0.4 GPUs with 8 CPUs, in which no typical pod fits.
 			name: "no room is left", node: Node{8, 64, gpus("x", 100)},
-			ask: Ask{Requests: []Request{share(60)}}, want: -0.1 * 0.4,
+			ask: Ask{Requests: []Request{share(60)}}, free: 0.4, want: -0.1 * 0.4,
 		},
 		{
 			// After 1.5 GPUs with 2 CPUs: 1.25 too many, and no typical pod has CPU enough.
 			name: "no CPU is left for a typical pod", node: Node{16, 64, gpus("x", 100, 100)},
-			ask: Ask{CPU: 14, Requests: []Request{share(50)}}, want: -1.25 - 0.1*1.5,
+			ask: Ask{CPU: 14, Requests: []Request{share(50)}}, free: 1.5, want: -1.25 - 0.1*1.5,
 		},
 		{
 			// Of 4 GPUs that are asked for one is to be x, of which there are 2 of 4: 1/2 to 4/4.
 			name: "others name the model", mix: []Ask{any1, named, any1, any1}, node: Node{1, 1, gpus("x", 100, 100)},
-			others: []Node{{1, 1, gpus("y", 100, 100)}}, ask: any1, want: -0.5 * 0.5,
+			others: []Node{{1, 1, gpus("y", 100, 100)}}, ask: any1, free: 1, want: -0.5 * 0.5,
 		},
 		{
 			name: "others name another model", mix: []Ask{any1, named, any1, any1}, node: Node{1, 1, gpus("y", 100, 100)},
 			others: []Node{{1, 1, gpus("x", 100, 100)}}, ask: any1,
 			// A quarter of the pods can have nothing of 2 GPUs before, of 1 after.
-			want: 0.1 * 0.25,
+			free: 1, want: 0.1 * 0.25,
 		},
 		{
 			// The named pods ask for 3/2 of x, all for 4/4.
 			name: "a model is never scarcer than all", mix: []Ask{named, named, named, any1},
-			node: Node{1, 1, gpus("x", 100, 100)}, others: []Node{{1, 1, gpus("y", 100, 100)}}, ask: any1, want: -0.5,
+			node: Node{1, 1, gpus("x", 100, 100)}, others: []Node{{1, 1, gpus("y", 100, 100)}}, ask: any1,
+			free: 1, want: -0.5,
 		},
 		{name: "it has no room", node: Node{16, 64, gpus("x", 40)}, ask: half, want: math.Inf(-1)},
 	} {
@@ -195,8 +197,9 @@ func TestScoreIsThatOfTheFormula(t *testing.T) {
 			for _, a := range mix {
 				x.Learn(a)
 			}
-			if got := scores(x, tc.ask)["n"]; math.Abs(got-tc.want) > 1e-12 && got != tc.want {
-				t.Errorf("the score is %v, want %v", got, tc.want)
+			want := tc.want - 0.05*tc.free
+			if got := scores(x, tc.ask)["n"]; math.Abs(got-want) > 1e-12 && got != want {
+				t.Errorf("the score is %v, want %v", got, want)
 			}
 		})
 	}
@@ -239,8 +242,8 @@ func TestBestNamesNodesInTheirOrder(t *testing.T) {
 		setting Setting
 		want    []string
 	}{
-		// Nothing is lost on the first two. A rest of 0.3 is left on the next, and 1.5 GPUs without CPU on the last.
-		{Best, []string{"fitting", "empty", "cuts", "poor"}},
+		// Nothing is left on the first, a rest of 0.3 on the next, then 1.5 GPUs, and as many without CPU on the last.
+		{Best, []string{"fitting", "cuts", "empty", "poor"}},
 		{Binpack, []string{"fitting", "cuts", "empty", "poor"}},
 		{Spread, []string{"empty", "poor", "cuts", "fitting"}},
 	} {

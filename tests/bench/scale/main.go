@@ -2,11 +2,8 @@
 
 // Command scale measures what the driver's devices cost the scheduler of a
 // cluster of 1000 nodes: in the allocator alone, and in a real scheduler, with
-// Nodes that have no kubelet. With --placements it measures instead what it takes
-// that shares go to the fuller nodes, or to the emptier ones. tests/bench/scale.sh
-// makes the cluster; what each line of the tables means is in
-// docs/internals/performance.md. Both are here, in more than 12 files, because they
-// have the cluster, its nodes and their pods in common.
+// Nodes that have no kubelet. tests/bench/scale.sh makes the cluster; what each line
+// of the table means is in docs/internals/performance.md.
 package main
 
 import (
@@ -52,8 +49,6 @@ func command() *cli.Command {
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes"},
 			&cli.IntFlag{Name: "shares", Value: 10000, Usage: "`NUMBER` of shares that are allocated elsewhere"},
 			&cli.StringSliceFlag{Name: "only", Usage: "measure only these `MODES`"},
-			&cli.BoolFlag{Name: "placements",
-				Usage: "measure instead which nodes shares go to, where deployments/options/pack-nodes is applied"},
 			&cli.StringFlag{Name: "profiles",
 				Usage: "`DIRECTORY` for CPU profiles: of the allocator, and of the scheduler while it works on bursts"},
 		},
@@ -75,11 +70,6 @@ func run(ctx context.Context, c *cli.Command) error {
 	installed, err := deviceclasses.All()
 	if err != nil {
 		return err
-	}
-	if c.Bool("placements") {
-		p := &placements{only: c.StringSlice("only"), fleet: newFleet(c.Int("nodes"), c.String("machines"), dir),
-			classes: installed}
-		return p.run(ctx, c.String("kubeconfig"), c.String("scheduler"), c.String("controller-manager"), described)
 	}
 	b := &bench{
 		contestants: named(contestants(), c.StringSlice("only")),

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// The figures of one seed: the paper's policies have what it published, and the driver's score has more. The order of a
+// seed is not the paper's, in which seeds differ by up to 1.
+func TestDefaultOfTheTrace(t *testing.T) {
+	dir := filepath.Join("..", "..", "..", traceDir)
+	nodes, err := readNodes(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("the trace is no part of the repository, and not at %s: %v", traceDir, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := readWorkload(dir, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	paper, err := readPublished(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range chosen([]string{"Random", "BestFit", "FGD", "best + taint"}) {
+		t.Run(by.name, func(t *testing.T) {
+			t.Parallel()
+			got := inflate(nodes, w, firstSeed, by)
+			published, is := paper[published(w.name, by.paper, strconv.Itoa(firstSeed))]
+			switch {
+			case by.paper == "":
+				if got.allocated < 95.5 || got.large < 65 {
+					t.Errorf("%.2f %% of the GPUs are allocated, and %.0f %% of the large pods placed, want 95.5 and 65",
+						got.allocated, got.large)
+				}
+			case !is:
+				t.Error("the paper's result is not there")
+			case math.Abs(got.allocated-published) > 1:
+				t.Errorf("%.2f %% of the GPUs are allocated, %.2f in the paper", got.allocated, published)
+			}
+		})
+	}
+}
+
+// twoNodes have two GPUs each, 10 CPUs and 4.
+func twoNodes() []node {
+	return []node{
+		{name: "a", model: "x", cpu: 10, memory: 10, freeCPU: 10, freeMemory: 10, rests: []int64{1000, 400}, free: 1400},
+		{name: "b", model: "y", cpu: 4, memory: 10, freeCPU: 4, freeMemory: 10, rests: []int64{1000, 1000}, free: 2000},
+	}
+}
+
+func TestFragments(t *testing.T) {
+	half, big := &kind{cpu: 2, gpus: 1, share: 500, asked: 500}, &kind{cpu: 8, gpus: 2, share: 1000, asked: 2000}
+	for _, tc := range []struct {
+		name string
+		pods []typical
+		want [2]float64
+	}{
+		{"rests smaller than the share", []typical{{half, 1}}, [2]float64{400, 0}},
+		{"all where GPUs or CPU are lacking", []typical{{big, 1}}, [2]float64{1400, 2000}},
+		{"pods without GPUs can have nothing", []typical{{&kind{cpu: 1}, 1}}, [2]float64{1400, 2000}},
+		{"a model that is not there", []typical{{&kind{gpus: 1, share: 500, asked: 500, models: []string{"y"}}, 1}},
+			[2]float64{1400, 0}},
+		{"by weight", []typical{{half, 0.75}, {big, 0.25}}, [2]float64{650, 500}},
+	} {
+		for i, n := range twoNodes() {
+			if got := n.fragments(tc.pods); got != tc.want[i] {
+				t.Errorf("%s: node %s has fragments of %v, want %v", tc.name, n.name, got, tc.want[i])
+			}
+		}
+	}
+}
+
+// What a pod takes it gives back when it goes, and what it cannot have at once it has then.
+func TestPodsComeAndGo(t *testing.T) {
+	whole := &kind{cpu: 1, memory: 1, gpus: 2, share: milli, asked: 2 * milli}
+	nodes := []node{{name: "a", cpu: 10, memory: 10, freeCPU: 10, freeMemory: 10, rests: []int64{milli, milli},
+		free: 2 * milli}}
+	c := newCluster(nodes, 1, false, stock{})
+	first, second := &guest{pod: pod{kind: whole}}, &guest{pod: pod{kind: whole, deleted: 10}}
+	first.placed, first.is = c.place(whole)
+	if _, fits := c.place(whole); !first.is || fits || c.allocated() != 100 {
+		t.Fatalf("one pod is placed: %v, another: %v; allocated are %v %%", first.is, fits, c.allocated())
+	}
+	c.leave(first)
+	if still := c.retry([]*guest{second}, 5); len(still) != 0 || !second.is || c.allocated() != 100 {
+		t.Errorf("%d pods wait, the second is placed: %v; allocated are %v %%", len(still), second.is, c.allocated())
+	}
+	if still := c.retry([]*guest{{pod: pod{kind: whole, deleted: 10}}}, 10); len(still) != 0 {
+		t.Error("a pod waits that has gone")
+	}
+}
+
+func TestArrivalsAreDrawnUntilSoMuchIsAskedFor(t *testing.T) {
+	w := &workload{pods: []pod{{kind: &kind{asked: 300}}, {kind: &kind{}}}}
+	for percent, want := range map[int64]int64{20: 300, 130: 1500} {
+		var sum int64
+		for _, k := range w.arrivals(rand.New(rand.NewPCG(1, 1)), percent, 1000) {
+			sum += k.asked
+		}
+		if sum != want {
+			t.Errorf("%d are asked for at %d %% of 1000, want %d", sum, percent, want)
+		}
+	}
+}
