@@ -42,15 +42,17 @@ func TestEverythingCanBeInstalled(t *testing.T) {
 
 // What could do most harm in wrong hands comes only with the option that needs it.
 func TestRightsThatComeWithOptions(t *testing.T) {
-	for dir, want := range map[string]struct{ lists, evicts, budgets bool }{
+	for dir, want := range map[string]struct{ lists, evicts, budgets, nominates bool }{
 		"manifests":                  {},
 		"options/device-plugin-pods": {lists: true},
 		"options/migration":          {lists: true},
 		"options/audit-evicts":       {evicts: true},
 		"options/preemption":         {evicts: true, budgets: true},
+		"options/best-node":          {nominates: true},
 	} {
 		built := build(t, dir)
-		for right, is := range map[string]bool{"pods/eviction\n": want.evicts, "poddisruptionbudgets\n": want.budgets} {
+		for right, is := range map[string]bool{"pods/eviction\n": want.evicts, "poddisruptionbudgets\n": want.budgets,
+			"  - pods/status\n  verbs:\n": want.nominates} {
 			if got := strings.Contains(built, right); got != is {
 				t.Errorf("%s: there is %q: %t, want %t", dir, right, got, is)
 			}

@@ -30,7 +30,8 @@ import (
 // Requests to the API server per second, and in a burst: enough to label a large
 // cluster's nodes within a minute. What may be much at once, and what must not wait for
 // it, has a client of its own: annotations of pods, what has kubelets sync pods, Events,
-// the claims of pods that wait, and the lease, whose renewal must not be late.
+// the claims of pods that wait, nominations, which the scheduler does not wait for, and the lease,
+// whose renewal must not be late.
 const (
 	apiQPS           = 50
 	apiBurst         = 100
@@ -44,6 +45,8 @@ const (
 	waitingBurst     = 40
 	gangsQPS         = 20
 	gangsBurst       = 40
+	nominationsQPS   = 200
+	nominationsBurst = 400
 	leaseQPS         = 5
 	leaseBurst       = 10
 )
@@ -94,7 +97,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return fmt.Errorf("make the API client for metadata: %w", err)
 	}
-	var client, lease, annotations, events, syncs, waiting, gangs kubernetes.Interface
+	var client, lease, annotations, events, syncs, waiting, gangs, nominations kubernetes.Interface
 	for _, c := range []struct {
 		is    *kubernetes.Interface
 		qps   float32
@@ -102,7 +105,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	}{
 		{&client, apiQPS, apiBurst}, {&lease, leaseQPS, leaseBurst}, {&annotations, annotationsQPS, annotationsBurst},
 		{&events, eventsQPS, eventsBurst}, {&syncs, syncsQPS, syncsBurst}, {&waiting, waitingQPS, waitingBurst},
-		{&gangs, gangsQPS, gangsBurst},
+		{&gangs, gangsQPS, gangsBurst}, {&nominations, nominationsQPS, nominationsBurst},
 	} {
 		if *c.is, err = newClient(withRate(config, c.qps, c.burst)); err != nil {
 			return err
@@ -129,14 +132,14 @@ func run(ctx context.Context, c *cli.Command) error {
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events, Syncs: syncs, Waiting: waiting,
-				Gangs:      gangs,
+				Gangs: gangs, Nominations: nominations,
 				NodeLabels: c.Bool("node-labels"), DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
 				PodSyncs:         c.Bool("pod-syncs"), Namespace: c.String("namespace"),
-				Preemption: c.Bool("preemption"),
-				Checks:     checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
+				Preemption: c.Bool("preemption"), BestNode: c.Bool("best-node"),
+				Checks: checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
 			})
 		})
 	if errors.Is(context.Cause(ctx), settings.ErrChanged) {

@@ -36,6 +36,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
@@ -68,8 +69,8 @@ type Options struct {
 	// for having pods looked at again, Waiting for reading the claims of pods that wait, and Gangs for
 	// the PodGroups of gangs:
 	// clients with rates of their own, so that a crowd of any keeps nothing else waiting.
-	// Nil is Client.
-	Annotations, Events, Syncs, Waiting, Gangs kubernetes.Interface
+	// Nominations is for nodes that are nominated, before the scheduler looks at their pods. Nil is Client.
+	Annotations, Events, Syncs, Waiting, Gangs, Nominations kubernetes.Interface
 	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
 	NodeLabels bool
 	// DeviceClasses is whether it keeps the DeviceClasses of GPU models.
@@ -91,6 +92,8 @@ type Options struct {
 	PodSyncs bool
 	// Preemption is whether pods are evicted for pods of higher priority that wait for devices.
 	Preemption bool
+	// BestNode is whether the best node is nominated for pods that wait for GPUs.
+	BestNode bool
 	// Namespace is the driver's, where its node agents are.
 	Namespace string
 	// Checks are told what keeps the controllers from their work; nil for nobody.
@@ -114,7 +117,8 @@ type task struct {
 // controller begins when it knows what it has to; one that does not get to know it keeps no
 // other from its work, until the deadline. That is returned as an error.
 func Run(ctx context.Context, o Options) error {
-	for _, client := range []*kubernetes.Interface{&o.Annotations, &o.Events, &o.Syncs, &o.Waiting, &o.Gangs} {
+	for _, client := range []*kubernetes.Interface{&o.Annotations, &o.Events, &o.Syncs, &o.Waiting, &o.Gangs,
+		&o.Nominations} {
 		if *client == nil {
 			*client = o.Client
 		}
@@ -138,7 +142,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "podSyncs", o.PodSyncs, "preemption", o.Preemption)
+		"podAnnotations", o.PodAnnotations, "podSyncs", o.PodSyncs, "preemption", o.Preemption, "bestNode", o.BestNode)
 	var wg sync.WaitGroup
 	wg.Go(func() { known.Run(ctx) })
 	failed := make(chan error, len(tasks))
@@ -195,13 +199,23 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		reader := known.Reader()
 		tasks = append(tasks, task{controller(reader), workers, reader})
 	}
+	// Legacy pods wait for their templates, and are nominated before these are made.
+	beforehand := func(context.Context, []*corev1.Pod) {}
+	if o.BestNode {
+		add(writers, func(c *cache.Reader) *manager.Controller {
+			nominator := waiting.New(waiting.Config{Cache: c, Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
+				Engine: engine, Clock: clock.RealClock{}})
+			beforehand = nominator.Nominate
+			return nominator.Controller()
+		})
+	}
 	add(1, func(c *cache.Reader) *manager.Controller {
 		return pending.New(pending.Config{Cache: c, Client: o.Waiting.ResourceV1(), Offered: c.Nodes().Serve,
 			Closed: c.Nodes().Closed, Engine: engine, Events: repeating(pending.RepeatAfter)})
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,
-			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag()})
+			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag(), Beforehand: beforehand})
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return nodestatus.New(nodestatus.Config{Cache: c, Client: core.Nodes(), Events: events, Policy: o.LegacyPolicy})

@@ -160,7 +160,7 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 	for _, name := range optionDirs(t) {
 		// Those that come with a setting have tests of their own below.
 		switch name {
-		case "migration", "device-plugin-pods", "audit-evicts", "preemption":
+		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node":
 		default:
 			of["options: {"+valueOf(name)+": true}"] = []string{"manifests", "options/" + name}
 		}
@@ -221,6 +221,7 @@ data: {AUDIT_EVICT: over-share}
 // These options are the right and the setting that makes use of it.
 func TestOptionsOfTheController(t *testing.T) {
 	for option, of := range map[string]struct{ dir, setting string }{
+		"bestNode":   {"best-node", "BEST_NODE"},
 		"preemption": {"preemption", "PREEMPTION"},
 	} {
 		want := kustomized(t, checkout+"/deployments/manifests", checkout+"/deployments/options/"+of.dir)

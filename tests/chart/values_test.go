@@ -188,6 +188,7 @@ func TestWrongValues(t *testing.T) {
 		"kubeletPlugin: {settings: {NVIDIA_DRIVER_ROOT: /x}}":           "set nvidiaDriverRoot instead",
 		"controller: {settings: {LOG_VERBOSITY: 4}}":                    "set logVerbosity instead",
 		"controller: {settings: {PREEMPTION: true}}":                    "set options.preemption instead",
+		"controller: {settings: {BEST_NODE: true}}":                     "set options.bestNode instead",
 		"controller: {settings: {HEALTH_ADDRESS: ':1'}}":                "do not follow it",
 		"controller: {settings: {LEGACY_POLICY: mine}}":                 "allows gpushare-legacy-refuse",
 		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",

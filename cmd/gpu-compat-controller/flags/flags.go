@@ -53,6 +53,8 @@ func Flags() []cli.Flag {
 			Usage: "have the kubelet retry claims within seconds (docs/reference.md#pod_syncs)"},
 		&cli.BoolFlag{Name: "preemption", Sources: env("PREEMPTION"),
 			Usage: "evict pods for waiting ones of higher priority; needs the option preemption (docs/preemption.md)"},
+		&cli.BoolFlag{Name: "best-node", Sources: env("BEST_NODE"),
+			Usage: "nominate the best node for pods with GPUs; needs the option best-node (docs/packing.md#best-node)"},
 		program.SettingsDirFlag(),
 		&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
 			Validator: checkTime,

@@ -43,9 +43,9 @@ type Options struct {
 type Cache struct {
 	Options
 	parts []*watched
-	// allocatable is whether somebody reads all that nodes have.
-	allocatable bool
-	errs        []error
+	// allocatable is whether somebody reads all that nodes have, nominations whether somebody names nodes for pods.
+	allocatable, nominations bool
+	errs                     []error
 }
 
 // New returns a cache that nobody has asked for anything.

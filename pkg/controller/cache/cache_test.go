@@ -207,7 +207,7 @@ func TestWhatIsKeptOfContainers(t *testing.T) {
 	}}}
 	kept := func() []corev1.Container {
 		slim := &corev1.Pod{}
-		keepPending(whole, slim)
+		new(Cache).keepPending(whole, slim)
 		return slim.Spec.Containers
 	}
 	want := []corev1.Container{{Name: "b", Resources: corev1.ResourceRequirements{Requests: gpus}}}

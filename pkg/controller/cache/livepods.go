@@ -6,21 +6,33 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
+// onNode is the index of pods by their node.
+const onNode = "node"
+
+// Live are the pods that have not ended.
+type Live struct{ *Objects[*corev1.Pod] }
+
 // LivePods asks for all pods that have not ended: what decides who is evicted for whom. Of what
 // its containers ask for, a pod has the sum as the scheduler counts it, as the resources of the
 // pod itself.
-func (r *Reader) LivePods() *Objects[*corev1.Pod] {
+func (r *Reader) LivePods() Live {
 	selector := fields.AndSelectors(
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 	).String()
-	return objects[*corev1.Pod](r, r.need(r.cache.pods("pods", metav1.NamespaceAll, withFields(selector),
-		slimPod(keepLive), nil)), nil)
+	return Live{objects[*corev1.Pod](r, r.need(r.cache.pods("pods", metav1.NamespaceAll, withFields(selector),
+		slimPod(keepLive), toolscache.Indexers{onNode: index(func(pod *corev1.Pod) []string {
+			return some(pod.Spec.NodeName, !unscheduled(pod))
+		})})), nil)}
 }
+
+// OnNode returns those that are on a node.
+func (l Live) OnNode(node string) []*corev1.Pod { return l.by(onNode, node) }
 
 // keepLive copies what is kept of such a pod.
 func keepLive(pod, kept *corev1.Pod) {

@@ -34,7 +34,7 @@ const (
 func (r *Reader) pending() *watched {
 	selector := fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)).String()
 	return r.need(r.cache.pods("pods that have not started", metav1.NamespaceAll, withFields(selector),
-		slimPod(keepPending), toolscache.Indexers{
+		slimPod(r.cache.keepPending), toolscache.Indexers{
 			byAmounts: index(func(pod *corev1.Pod) []string {
 				return some(byAmounts, unscheduled(pod) && AsksForAmounts(pod))
 			}),
@@ -66,9 +66,12 @@ func some(value string, is bool) []string {
 
 func unscheduled(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }
 
-func keepPending(pod, kept *corev1.Pod) {
+func (c *Cache) keepPending(pod, kept *corev1.Pod) {
 	if unscheduled(pod) {
 		keepUnscheduled(pod, kept)
+		if c.nominations {
+			keepNomination(pod, kept)
+		}
 	} else {
 		keepStarting(pod, kept)
 	}

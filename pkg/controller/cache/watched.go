@@ -5,6 +5,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -90,6 +91,11 @@ func (r *Reader) Problem() error {
 		return nil
 	}
 	return found
+}
+
+// Synced reports whether all that the reader asked for is listed.
+func (r *Reader) Synced() bool {
+	return !slices.ContainsFunc(r.needs, func(w *watched) bool { return !w.HasSynced() })
 }
 
 // WaitForSync waits until all that the reader asked for is listed, and logs now and then, for the

@@ -58,6 +58,9 @@ type Config struct {
 	// Lag, if set, is told, of a template that was made for pods, how long the oldest of
 	// them has existed.
 	Lag func(time.Duration)
+	// Beforehand, if set, is called with the pods for which a template is about to be made: none of them comes to the
+	// scheduler before.
+	Beforehand func(context.Context, []*corev1.Pod)
 }
 
 type keeper struct {
@@ -236,6 +239,9 @@ func (k *keeper) isAltered(template *resourceapi.ResourceClaimTemplate) {
 // make makes the template.
 func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration,
 	error) {
+	if k.Beforehand != nil {
+		k.Beforehand(ctx, pods)
+	}
 	ref, templates := klog.KObj(want), k.Client.ResourceClaimTemplates(want.Namespace)
 	made, err := templates.Create(ctx, want, metav1.CreateOptions{FieldManager: v1alpha1.ControllerName})
 	switch {

@@ -89,7 +89,7 @@ type Client interface {
 
 type preemptor struct {
 	Config
-	pods       *cache.Objects[*corev1.Pod]
+	pods       cache.Live
 	nodes      cache.Nodes
 	budgets    *cache.Objects[*policyv1.PodDisruptionBudget]
 	slices     cache.Slices

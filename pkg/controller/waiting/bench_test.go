@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// What one nomination takes in a cluster of 1000 nodes with 8 GPUs, each beside those before it, from an empty cluster
+// to a full one and again.
+func BenchmarkNominate(b *testing.B) {
+	linked := claimOf("topology.gpu.aliyun.com", "", 1)
+	linked.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.attributes["gpu.aliyun.com"].gpuCount == 4`}}}
+	for _, of := range []struct {
+		mode  mode.Mode
+		claim resourceapi.ResourceClaimSpec
+	}{
+		{mode.Exclusive, claimOf(whole, "", 1)},
+		{mode.Share, claimOf(share, "6Gi", 1)},
+		{mode.Topology, linked},
+	} {
+		b.Run(string(of.mode), func(b *testing.B) {
+			ctx, cancel := context.WithCancel(b.Context())
+			defer cancel()
+			n := clusterOf(ctx, b, of.mode)
+			w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: of.claim}},
+				requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
+			question, err := scheduling.Question(&corev1.Pod{}, w.claims)
+			if err != nil {
+				b.Fatal(err)
+			}
+			w.kind = kindID{question: question, cpu: 1000}
+			i, none := 0, 0
+			for b.Loop() {
+				i++
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i))}}
+				if err := n.learn(ctx, w, &state{}); err != nil {
+					b.Fatal(err)
+				}
+				p, err := n.chooser.best(ctx, pod, w)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if p.node == "" {
+					if none++; none > 10 {
+						b.Fatal("no node has room")
+					}
+					for _, uid := range slices.Collect(maps.Keys(n.chooser.promises)) {
+						n.chooser.promise(promise{uid: uid})
+					}
+					continue
+				}
+				none = 0
+				n.chooser.promise(p)
+			}
+		})
+	}
+}
+
+func clusterOf(ctx context.Context, b *testing.B, m mode.Mode) *Nominator {
+	b.Helper()
+	machine := &gpu.Machine{}
+	for i := range 8 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10",
+			MemoryMiB: 23028})
+	}
+	for i := range 8 {
+		for j := i / 4 * 4; j < i; j++ {
+			machine.Links = append(machine.Links, gpu.Link{A: j, B: i, Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50})
+		}
+	}
+	classes, err := deviceclasses.All()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var objects []runtime.Object
+	for _, class := range classes {
+		objects = append(objects, class)
+	}
+	for i := range 1000 {
+		name := fmt.Sprintf("node-%d", i)
+		pool := v1alpha1.PoolName(name)
+		built := devices.Build(machine, devices.Options{Pool: pool, Mode: m, Slots: 20}).Pools[pool]
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NodeStatus{Allocatable: amounts("64", "256Gi", "110")}})
+		for j, slice := range built.Slices {
+			objects = append(objects, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(name, j)},
+				Spec: devices.SliceSpec(name, pool, built, slice)})
+		}
+	}
+	client := fake.NewClientset(objects...)
+	known := cache.New(cache.Options{Client: client})
+	reader := known.Reader()
+	n := New(Config{Cache: reader, Client: client.ResourceV1(), Pods: client.CoreV1(),
+		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{}})
+	go known.Run(ctx)
+	if synced, err := reader.WaitForSync(ctx, "waiting", 0); !synced || err != nil {
+		b.Fatal("not synced", err)
+	}
+	if err := n.refresh(ctx); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/lru"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+const (
+	// kindsMost is for how many kinds of pods it is remembered which nodes have no room.
+	kindsMost = 256
+	// triesMost is on how many nodes the allocator is asked for one pod: the best of them are the likeliest to have room,
+	// and the scheduler finds the others.
+	triesMost = 8
+)
+
+// kindID identifies a kind.
+type kindID struct {
+	question    scheduling.QuestionID
+	cpu, memory int64
+}
+
+// kind is what pods that ask for the same have in common.
+type kind struct {
+	requests []score.Request
+	ranked   bool
+	// shaped is fleet.shaped when requests were found out.
+	shaped uint64
+	// misses are the nodes without room, at their versions; none is fleet.version when no node had any.
+	misses map[string]uint64
+	none   uint64
+}
+
+// chooser finds the best node for pods, one after the other.
+type chooser struct {
+	*fleet
+	engine *scheduling.Engine
+	kinds  *lru.Cache
+}
+
+func newChooser(f *fleet, e *scheduling.Engine) *chooser { return &chooser{f, e, lru.New(kindsMost)} }
+
+// kindOf is the kind of a pod. What it asks for is found out again when nodes offer something else.
+func (c *chooser) kindOf(ctx context.Context, w *wish) *kind {
+	known, _ := c.kinds.Get(w.kind)
+	k, _ := known.(*kind)
+	if k == nil {
+		k = &kind{misses: map[string]uint64{}}
+		c.kinds.Add(w.kind, k)
+	}
+	if k.shaped != c.shaped {
+		k.requests, k.ranked = asked(ctx, w.claims, c.shapes(),
+			func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
+				return c.engine.Suitable(ctx, c.classes.all, of, r)
+			})
+		k.shaped = c.shaped
+	}
+	return k
+}
+
+// best is the node that a pod should be on, and what it would be allocated there; without a node where none of the best
+// has room.
+func (c *chooser) best(ctx context.Context, pod *corev1.Pod, w *wish) (promise, error) {
+	if err := c.refresh(); err != nil {
+		return promise{}, err
+	}
+	k := c.kindOf(ctx, w)
+	if !k.ranked || k.none == c.version {
+		return promise{}, nil
+	}
+	may, err := scheduling.Possible(pod, w.claims)
+	if err != nil {
+		return promise{}, err
+	}
+	effort, tries := scheduling.NewEffort(1), 0
+	for name := range c.index.Best(askOf(w.requests, k.requests), score.Best, rand.IntN) {
+		n := c.known[name]
+		if k.misses[name] == n.version || c.closed(ctx, n, pod, may, w.requests) {
+			continue
+		}
+		if tries++; tries > triesMost {
+			return promise{}, nil
+		}
+		allocated, fits, err := c.fit(ctx, n, w.claims, effort)
+		switch {
+		case err != nil:
+			return promise{}, err
+		case fits:
+			return promise{uid: pod.UID, node: name, allocated: allocated, requests: w.requests}, nil
+		}
+		k.misses[name] = n.version
+	}
+	k.none = c.version
+	return promise{}, nil
+}
+
+// on is what a pod would be allocated on a node, whatever other nodes have; without a node where it has no room there.
+func (c *chooser) on(ctx context.Context, name string, pod *corev1.Pod, w *wish) (promise, error) {
+	if err := c.refresh(); err != nil {
+		return promise{}, err
+	}
+	n := c.known[name]
+	may, err := scheduling.Possible(pod, w.claims)
+	if n == nil || err != nil {
+		return promise{}, err
+	}
+	if c.closed(ctx, n, pod, may, w.requests) {
+		return promise{}, nil
+	}
+	allocated, fits, err := c.fit(ctx, n, w.claims, scheduling.NewEffort(1))
+	if err != nil || !fits {
+		return promise{}, err
+	}
+	return promise{uid: pod.UID, node: name, allocated: allocated, requests: w.requests}, nil
+}
+
+// fit is what the scheduler's allocator finds on a node. A node that it gives up on, or cannot be searched to the end,
+// has no room as far as nominations go.
+func (c *chooser) fit(ctx context.Context, n *node, claims []*resourceapi.ResourceClaim, effort *scheduling.Effort) (
+	[]resourceapi.AllocationResult, bool, error) {
+	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.published, Claims: n.claims,
+		Classes: c.classes.all}, nil)
+	if err != nil {
+		return nil, false, fmt.Errorf("look for devices on node %s: %w", n.Name, err)
+	}
+	allocated, fits, err := allocator.Fit(ctx, n.Node, claims, effort)
+	if err != nil && ctx.Err() != nil {
+		return nil, false, fmt.Errorf("look for devices on node %s: %w", n.Name, errors.Join(context.Cause(ctx), err))
+	}
+	return allocated, fits && err == nil, nil
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+)
+
+// fruitless is when a node is nominated again for a pod whose nominations came to nothing: the pod needs something that
+// is not looked at here.
+var fruitless = manager.Backoff{Least: 2 * time.Second, Most: 5 * time.Minute}
+
+// state is what is known of a pod that waits.
+type state struct {
+	wish *wish
+	// classes is the version of the DeviceClasses that wish was found out by.
+	classes uint64
+	// nominated is the node that this controller wrote last, empty for none, at is when it did; shown says that the cache
+	// has had it since, and version is that of the fleet when the node was seen to have room.
+	nominated string
+	at        time.Time
+	shown     bool
+	version   uint64
+	// learned says that what the pod asks for counts among what pods ask for.
+	learned bool
+	// failures counts the nominations that came to nothing. There is none before after.
+	failures int
+	after    time.Time
+}
+
+// decision is what to do for a pod: to write the node, none where it is empty, or to look again after some time.
+type decision struct {
+	write bool
+	node  string
+	again time.Duration
+}
+
+// decide chooses the node of a pod, which counts there from now on.
+func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decision, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, now, named := n.pods[pod.UID], n.Clock.Now(), pod.Status.NominatedNodeName
+	if live, there := n.chooser.fleet.pods.Get(cache.Key(pod)); s == nil || there && live.Spec.NodeName != "" {
+		return decision{}, nil
+	}
+	if named != "" && !cache.NominatedByController(pod) {
+		return decision{}, n.respect(ctx, pod, w)
+	}
+	switch {
+	case named == s.nominated:
+		s.shown = true
+	case !s.shown && !s.at.IsZero() && now.Sub(s.at) < underway:
+		return decision{again: underway}, nil
+	case named == "":
+		// The scheduler found no room there, or on no node.
+		n.chooser.promise(promise{uid: pod.UID})
+		s.failures++
+		s.nominated, s.after = "", now.Add(fruitless.After(s.failures))
+	default:
+		// An earlier leader wrote it.
+		s.nominated, s.shown, s.at = named, true, now
+	}
+	if wait := s.after.Sub(now); named == "" && wait > 0 {
+		return decision{again: wait}, nil
+	}
+	if named != "" {
+		if right, err := n.isRight(ctx, pod, w, s); right || err != nil {
+			return decision{}, err
+		}
+	}
+	if err := n.learn(ctx, w, s); err != nil {
+		return decision{}, err
+	}
+	p, err := n.chooser.best(ctx, pod, w)
+	if err != nil || p.node == named {
+		return decision{}, err
+	}
+	if p.node != "" {
+		n.chooser.promise(p)
+	}
+	s.nominated, s.at, s.shown, s.version = p.node, now, false, n.chooser.version
+	return decision{write: true, node: p.node}, nil
+}
+
+// isRight reports whether the nomination that a pod has stays: the scheduler has not refused it, or the node has room.
+func (n *Nominator) isRight(ctx context.Context, pod *corev1.Pod, w *wish, s *state) (bool, error) {
+	has, counted := n.chooser.promises[pod.UID]
+	if _, refused := podstate.Unschedulable(pod); counted && (!refused || !n.chooser.changedSince(has.node, s.version)) {
+		return true, nil
+	}
+	n.chooser.promise(promise{uid: pod.UID})
+	p, err := n.chooser.on(ctx, s.nominated, pod, w)
+	if err != nil || p.node == "" {
+		return false, err
+	}
+	n.chooser.promise(p)
+	s.version = n.chooser.version + 1 // of when the promise is read
+	return true, nil
+}
+
+// respect counts a pod on the node that somebody else nominated.
+func (n *Nominator) respect(ctx context.Context, pod *corev1.Pod, w *wish) error {
+	named := pod.Status.NominatedNodeName
+	if n.chooser.promises[pod.UID].node == named {
+		return nil
+	}
+	n.chooser.promise(promise{uid: pod.UID})
+	p, err := n.chooser.on(ctx, named, pod, w)
+	if err != nil {
+		return err
+	}
+	n.chooser.promise(promise{uid: pod.UID, node: named, allocated: p.allocated, requests: w.requests})
+	return nil
+}
+
+// learn has what a pod asks for count among what pods ask for, once. What was learned before a restart is learned again
+// from the pods on nodes.
+func (n *Nominator) learn(ctx context.Context, w *wish, s *state) error {
+	if s.learned {
+		return nil
+	}
+	if err := n.chooser.refresh(); err != nil {
+		return err
+	}
+	if !n.taught {
+		n.taught = true
+		for _, ask := range n.chooser.placedAsks() {
+			n.chooser.index.Learn(ask)
+		}
+	}
+	if k := n.chooser.kindOf(ctx, w); k.ranked {
+		n.chooser.index.Learn(askOf(w.requests, k.requests))
+		s.learned = true
+	}
+	return nil
+}
+
+// takeBack has a pod count no more on the node that could not be written.
+func (n *Nominator) takeBack(uid types.UID, node string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s := n.pods[uid]; s != nil && s.nominated == node {
+		s.nominated, s.at = "", time.Time{}
+	}
+	if n.chooser.promises[uid].node == node {
+		n.chooser.promise(promise{uid: uid})
+	}
+}

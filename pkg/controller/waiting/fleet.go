@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// offering is what a node offers.
+type offering struct {
+	// from are the slices that it was read from; shapes are what they offer, offered the devices of each, published are
+	// they as the allocator takes them, with the taints of rules.
+	from      []*view.Slice
+	shapes    []view.Shape
+	offered   [][]resourceapi.Device
+	published []*resourceapi.ResourceSlice
+	offer     offer
+}
+
+// node is what is left of a node, beside its pods and those that are promised to it.
+type node struct {
+	*corev1.Node
+	*offering
+	// claims are those that are allocated some of it, and what is promised.
+	claims    []*resourceapi.ResourceClaim
+	requested corev1.ResourceList
+	// version is that of the fleet when the node was read last.
+	version uint64
+}
+
+// left is how much of a resource nobody has requested.
+func (n *node) left(name corev1.ResourceName) resource.Quantity {
+	left := n.Status.Allocatable[name].DeepCopy()
+	left.Sub(n.requested[name])
+	return left
+}
+
+// request counts what one pod more requests.
+func (n *node) request(of corev1.ResourceList) {
+	add := func(name corev1.ResourceName, amount resource.Quantity) {
+		sum := n.requested[name]
+		sum.Add(amount)
+		n.requested[name] = sum
+	}
+	for name, amount := range of {
+		add(name, amount)
+	}
+	add(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
+}
+
+// promise is a pod that is to be on a node: it counts there before the scheduler has placed it.
+type promise struct {
+	uid       types.UID
+	node      string
+	allocated []resourceapi.AllocationResult
+	requests  corev1.ResourceList
+	// until is when it is forgotten, once the pod is on the node; the cache shows its claims by then.
+	until time.Time
+}
+
+// classes are the DeviceClasses, at a version.
+type classes struct {
+	all     []*resourceapi.DeviceClass
+	of      func(corev1.ResourceName) *resourceapi.DeviceClass
+	version uint64
+}
+
+// fleet is the cluster's nodes, each of which is read again when something of it has changed.
+type fleet struct {
+	nodes   cache.Nodes
+	slices  cache.Slices
+	claims  cache.Claims
+	pods    cache.Live
+	offered cache.Classes
+
+	mu    sync.Mutex
+	dirty map[string]bool
+	// changes counts those of the DeviceClasses.
+	changes uint64
+
+	// What follows is for one goroutine at a time. version counts the changes, shaped those of what is offered, by which
+	// classes, and reads the nodes that were read.
+	version, shaped, reads uint64
+	classes                classes
+	known                  map[string]*node
+	promises               map[types.UID]promise
+	promised               map[string]map[types.UID]bool // by node
+	rules                  []*resourceapi.DeviceTaintRule
+	pools                  *view.Pools
+	index                  *score.Index
+}
+
+func newFleet(c *cache.Reader) *fleet {
+	return &fleet{nodes: c.NodesWithAllocatable(), slices: c.Slices(), claims: c.Claims(), pods: c.LivePods(),
+		offered: c.Classes(), changes: 1, dirty: map[string]bool{}, known: map[string]*node{},
+		promises: map[types.UID]promise{}, promised: map[string]map[types.UID]bool{},
+		pools: view.NewPools(false), index: score.New()}
+}
+
+// watch has noted which nodes change, and calls changed for each.
+func (f *fleet) watch(changed func()) {
+	note := func(names ...string) {
+		for _, name := range names {
+			f.changed(name)
+		}
+		changed()
+	}
+	f.nodes.On(cache.Handler[*cache.Node]{Seen: func(n *cache.Node) { note(n.Name) },
+		Gone: func(n *cache.Node) { note(n.Name) }})
+	f.slices.OnChange(func(name string) { note(name) })
+	of := informer.AllocatedFrom
+	f.claims.On(cache.Handler[*resourceapi.ResourceClaim]{
+		Seen: func(c *resourceapi.ResourceClaim) { note(of(c)) }, Gone: func(c *resourceapi.ResourceClaim) { note(of(c)) },
+		Changed: func(before, after *resourceapi.ResourceClaim) {
+			if before.ResourceVersion != after.ResourceVersion {
+				note(of(before), of(after))
+			}
+		}})
+	onNode := func(pod *corev1.Pod) { note(pod.Spec.NodeName) }
+	f.pods.On(cache.Handler[*corev1.Pod]{Seen: onNode, Gone: onNode, Changed: func(before, after *corev1.Pod) {
+		if before.Spec.NodeName != after.Spec.NodeName ||
+			!equality.Semantic.DeepEqual(before.Spec.Resources, after.Spec.Resources) {
+			onNode(after)
+		}
+	}})
+	onClass := func(*resourceapi.DeviceClass) {
+		f.mu.Lock()
+		f.changes++
+		f.mu.Unlock()
+		changed()
+	}
+	f.offered.On(cache.Handler[*resourceapi.DeviceClass]{Seen: onClass, Gone: onClass,
+		Changed: func(before, after *resourceapi.DeviceClass) {
+			if before.ResourceVersion != after.ResourceVersion {
+				onClass(after)
+			}
+		}})
+}
+
+// classesOf are the DeviceClasses as they are now.
+func (f *fleet) classesOf() classes {
+	f.mu.Lock()
+	changes := f.changes
+	f.mu.Unlock()
+	if f.classes.version != changes {
+		all := f.offered.List()
+		f.classes = classes{all, scheduling.ClassOf(all), changes}
+		f.version++
+		f.shaped++
+	}
+	return f.classes
+}
+
+// poolsMost is how many nodes' slices are decoded until what they share is forgotten: shapes that are published no
+// more would be kept.
+const poolsMost = 10_000
+
+// changed notes that a node is to be read again.
+func (f *fleet) changed(name string) {
+	if name == "" {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dirty[name] = true
+}
+
+// setRules has the nodes read with other DeviceTaintRules, if these are others.
+func (f *fleet) setRules(rules []*resourceapi.DeviceTaintRule) {
+	if slices.EqualFunc(f.rules, rules, func(a, b *resourceapi.DeviceTaintRule) bool {
+		return a.UID == b.UID && a.ResourceVersion == b.ResourceVersion
+	}) {
+		return
+	}
+	f.rules = rules
+	for name, n := range f.known {
+		again := *n.offering
+		again.from = nil
+		n.offering = &again
+		f.changed(name)
+	}
+}
+
+// refresh reads the nodes that have changed.
+func (f *fleet) refresh() error {
+	f.classesOf()
+	f.mu.Lock()
+	dirty := f.dirty
+	f.dirty = map[string]bool{}
+	f.mu.Unlock()
+	if len(dirty) == 0 {
+		return nil
+	}
+	f.version++
+	for name := range dirty {
+		if err := f.read(name); err != nil {
+			f.changed(name)
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads a node.
+func (f *fleet) read(name string) error {
+	of, there := f.nodes.Get(name)
+	newest, whole := view.Newest(name, f.slices.OnNode(name))
+	if !there || !whole {
+		delete(f.known, name)
+		f.index.Delete(name)
+		return nil
+	}
+	offering, err := f.offering(name, newest)
+	if err != nil {
+		return err
+	}
+	n := &node{Node: of.Node(), offering: offering, claims: f.claims.OnNode(name), requested: corev1.ResourceList{},
+		version: f.version}
+	placed, reserved := f.pods.OnNode(name), map[types.UID]bool{}
+	for _, pod := range placed {
+		n.request(pod.Spec.Resources.Requests)
+	}
+	for _, claim := range n.claims {
+		for _, user := range claim.Status.ReservedFor {
+			reserved[user.UID] = true
+		}
+	}
+	for uid := range f.promised[name] {
+		p := f.promises[uid]
+		if !reserved[p.uid] {
+			for i := range p.allocated {
+				n.claims = append(n.claims, &resourceapi.ResourceClaim{
+					Status: resourceapi.ResourceClaimStatus{Allocation: &p.allocated[i]}})
+			}
+		}
+		if !slices.ContainsFunc(placed, func(pod *corev1.Pod) bool { return pod.UID == p.uid }) {
+			n.request(p.requests)
+		}
+	}
+	f.known[name] = n
+	cpu, memory := n.left(corev1.ResourceCPU), n.left(corev1.ResourceMemory)
+	f.index.Set(name, score.Node{CPU: cpu.MilliValue(), Memory: memory.Value(), GPUs: n.offer.left(n.claims)})
+	return nil
+}
+
+// offering is what a node offers by its slices, as it was read before where these are the same.
+func (f *fleet) offering(name string, newest []*view.Slice) (*offering, error) {
+	was := f.known[name]
+	if was != nil && slices.Equal(was.from, newest) {
+		return was.offering, nil
+	}
+	if f.reads++; f.reads%poolsMost == 0 {
+		f.pools = view.NewPools(false)
+	}
+	published, err := f.pools.ForAllocator(name, newest)
+	if err != nil {
+		return nil, fmt.Errorf("read what node %s offers: %w", name, err)
+	}
+	o := &offering{from: newest, published: scheduling.WithRules(published, f.rules)}
+	o.offer = offerOf(o.published)
+	for i, slice := range newest {
+		o.shapes, o.offered = append(o.shapes, slice.Shape), append(o.offered, published[i].Spec.Devices)
+	}
+	if was == nil || !slices.Equal(was.shapes, o.shapes) {
+		f.shaped++
+	}
+	return o, nil
+}
+
+// shapes are the devices that nodes offer, those of nodes that are alike once.
+func (f *fleet) shapes() [][]resourceapi.Device {
+	var out [][]resourceapi.Device
+	seen := map[view.Shape]bool{}
+	for _, name := range slices.Sorted(maps.Keys(f.known)) {
+		for i, shape := range f.known[name].shapes {
+			if !seen[shape] {
+				seen[shape], out = true, append(out, f.known[name].offered[i])
+			}
+		}
+	}
+	return out
+}
+
+// placedAsks are what the pods on nodes asked for, the oldest first.
+func (f *fleet) placedAsks() []score.Ask {
+	type placed struct {
+		*corev1.Pod
+		ask score.Ask
+	}
+	var all []placed
+	for name, n := range f.known {
+		results := map[types.UID][]resourceapi.DeviceRequestAllocationResult{}
+		for _, claim := range f.claims.OnNode(name) {
+			for _, user := range claim.Status.ReservedFor {
+				results[user.UID] = append(results[user.UID], claim.Status.Allocation.Devices.Results...)
+			}
+		}
+		for _, pod := range f.pods.OnNode(name) {
+			if requests := n.offer.granted(results[pod.UID]); len(requests) > 0 {
+				all = append(all, placed{pod, askOf(pod.Spec.Resources.Requests, requests)})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b placed) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+	asks := make([]score.Ask, 0, len(all))
+	for _, p := range all {
+		asks = append(asks, p.ask)
+	}
+	return asks
+}
+
+// promise has a pod counted on a node, or no more where the node is empty.
+func (f *fleet) promise(p promise) {
+	if was, is := f.promises[p.uid]; is {
+		f.changed(was.node)
+		delete(f.promises, p.uid)
+		if delete(f.promised[was.node], p.uid); len(f.promised[was.node]) == 0 {
+			delete(f.promised, was.node)
+		}
+	}
+	if p.node == "" {
+		return
+	}
+	f.changed(p.node)
+	if f.promised[p.node] == nil {
+		f.promised[p.node] = map[types.UID]bool{}
+	}
+	f.promises[p.uid], f.promised[p.node][p.uid] = p, true
+}
+
+// placed has a pod that has a node count there for as long as the cache may not show its claims, and nowhere else.
+func (f *fleet) placed(pod *corev1.Pod, until time.Time) {
+	p, is := f.promises[pod.UID]
+	switch {
+	case !is:
+	case p.node != pod.Spec.NodeName:
+		f.promise(promise{uid: pod.UID})
+	case p.until.IsZero():
+		p.until = until
+		f.promises[pod.UID] = p
+	}
+}
+
+// settle forgets what was promised to pods that are on their nodes.
+func (f *fleet) settle(now time.Time) {
+	for uid, p := range f.promises {
+		if !p.until.IsZero() && now.After(p.until) {
+			f.promise(promise{uid: uid})
+		}
+	}
+}
+
+// changedSince reports whether a node has changed since a version of the fleet.
+func (f *fleet) changedSince(name string, version uint64) bool {
+	n := f.known[name]
+	return n == nil || n.version > version
+}
+
+// closed reports whether a node takes no such pod, whatever is left of its GPUs.
+func (f *fleet) closed(ctx context.Context, n *node, pod *corev1.Pod, may scheduling.Where,
+	requests corev1.ResourceList) bool {
+	byDevices := func(name corev1.ResourceName) bool { return f.classes.of(name) != nil }
+	pods := n.left(corev1.ResourcePods)
+	return pods.Sign() <= 0 || scheduling.ClosedTo(ctx, n.Node, pod, may).By != scheduling.Open ||
+		len(scheduling.Short(requests, n.left, byDevices)) > 0
+}

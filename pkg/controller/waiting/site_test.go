@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// site is an API server with nodes of two A10 each, and the controller, in a synctest bubble.
+type site struct {
+	*testing.T
+	client    *fake.Clientset
+	nominator *Nominator
+	stop      func()
+}
+
+func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{T: t, client: fake.NewClientset()}
+		classes, err := deviceclasses.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, class := range classes {
+			must(s, class, s.client.ResourceV1().DeviceClasses().Create)
+		}
+		for _, name := range nodes {
+			s.node(name, m)
+		}
+		s.start()
+		test(s)
+		s.stop()
+	})
+}
+
+// must writes an object.
+func must[T, O any](s *site, object T, write func(context.Context, T, O) (T, error)) {
+	s.Helper()
+	var options O
+	if _, err := write(s.Context(), object, options); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *site) node(name string, m mode.Mode) {
+	s.Helper()
+	machine := &gpu.Machine{}
+	for i := range 2 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10",
+			MemoryMiB: 23028})
+	}
+	pool := v1alpha1.PoolName(name)
+	must(s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"on": name}},
+		Status: corev1.NodeStatus{Allocatable: amounts("16", "64Gi", "110")}}, s.client.CoreV1().Nodes().Create)
+	must(s, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: v1alpha1.DriverName, NodeName: &name,
+			Pool:    resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+			Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: m, Slots: 20}).Pools[pool].Slices[0].Devices,
+		}}, s.client.ResourceV1().ResourceSlices().Create)
+}
+
+func amounts(cpu, memory, pods string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse(pods)}
+}
+
+// start starts a controller, as a new leader does.
+func (s *site) start() {
+	s.Helper()
+	_, ctx := ktesting.NewTestContext(s.T)
+	ctx, cancel := context.WithCancel(ctx)
+	known := cache.New(cache.Options{Client: s.client})
+	reader := known.Reader()
+	s.nominator = New(Config{Cache: reader, Client: s.client.ResourceV1(), Pods: s.client.CoreV1(),
+		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{}})
+	var running sync.WaitGroup
+	running.Go(func() { known.Run(ctx) })
+	running.Go(func() {
+		if _, err := reader.WaitForSync(ctx, "waiting", 0); err != nil {
+			s.Error(err)
+		}
+		s.nominator.Controller().Run(ctx, 2)
+	})
+	s.stop = func() {
+		cancel()
+		running.Wait()
+	}
+	// The controller begins when it has seen that the caches are filled.
+	time.Sleep(time.Minute)
+	synctest.Wait()
+}
+
+// claimOf is a claim for GPUs of a class, shares of so much memory or, without, whole ones.
+func claimOf(class, memory string, count int64) resourceapi.ResourceClaimSpec {
+	r := &resourceapi.ExactDeviceRequest{DeviceClassName: class, Count: count,
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount}
+	if memory != "" {
+		r.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			v1alpha1.CapMemory: resource.MustParse(memory)}}
+	}
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: r}}}}
+}
+
+// waits makes a pod with a claim that asks for so many whole GPUs, or one share.
+func (s *site) waits(name string, spec resourceapi.ResourceClaimSpec, change ...func(*corev1.Pod)) {
+	s.Helper()
+	must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: spec},
+		s.client.ResourceV1().ResourceClaims("ns").Create)
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(name)}},
+			Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending}}
+	for _, c := range change {
+		c(p)
+	}
+	must(s, p, s.client.CoreV1().Pods("ns").Create)
+}
+
+// change changes a pod as others do.
+func (s *site) change(name string, change func(*corev1.Pod)) {
+	s.Helper()
+	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	change(pod)
+	pod.ResourceVersion += "+"
+	must(s, pod, s.client.CoreV1().Pods("ns").Update)
+}
+
+// takes allocates devices of a node to a claim of a pod.
+func (s *site) takes(claim, node, pod string, taken ...string) {
+	s.Helper()
+	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), claim, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	allocation := &resourceapi.AllocationResult{}
+	for _, device := range taken {
+		allocation.Devices.Results = append(allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
+			Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(node), Device: device})
+	}
+	c.Status.Allocation = allocation
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod,
+		UID: types.UID("uid-" + pod)}}
+	c.ResourceVersion += "+"
+	must(s, c, s.client.ResourceV1().ResourceClaims("ns").Update)
+}
+
+// holds has a pod run on a node that holds some of its devices.
+func (s *site) holds(node, pod string, taken ...string) {
+	s.Helper()
+	s.waits(pod, claimOf("exclusive.gpu.aliyun.com", "", int64(len(taken))), func(p *corev1.Pod) {
+		p.Spec.NodeName, p.Status.Phase = node, corev1.PodRunning
+	})
+	s.takes(pod, node, pod, taken...)
+	synctest.Wait()
+}
+
+// nominationOf is the node that a pod is nominated to, when nothing is under way.
+func (s *site) nominationOf(name string) string {
+	s.Helper()
+	synctest.Wait()
+	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return pod.Status.NominatedNodeName
+}
+
+// nominated checks which node a pod is nominated to.
+func (s *site) nominated(when, name, want string) {
+	s.Helper()
+	if got := s.nominationOf(name); got != want {
+		s.Errorf("%s: pod %s is nominated to %q, want %q", when, name, got, want)
+	}
+}
+
+// refused is what the scheduler writes when it finds no node.
+func refused(pod *corev1.Pod) {
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable}}
+}

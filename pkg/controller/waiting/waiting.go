@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package waiting nominates, for pods that wait for GPUs, the node on which they leave the most room for the pods after
+// them. The scheduler tries that node first, and all others as ever where it has no room: a nomination that is wrong,
+// late or missing keeps no pod from a node.
+package waiting
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+const (
+	// everyPod is the key under which the pods that wait are looked at again. No pod has it.
+	everyPod = "*"
+	// settling is how long what is free may change before that.
+	settling = 2 * time.Second
+	// underway is how long a nomination may take until the cache shows it.
+	underway = 5 * time.Second
+	// beforehand is how long pods may be kept waiting for their nominations.
+	beforehand = 200 * time.Millisecond
+	// rulesAge is how old the DeviceTaintRules may be by which nodes are chosen.
+	rulesAge = 5 * time.Second
+)
+
+// Config is what the controller needs.
+type Config struct {
+	// Cache is asked for pods, nodes, ResourceSlices, DeviceClasses and claims.
+	Cache *cache.Reader
+	// Client reads claims and rules, Pods writes the status of pods.
+	Client Client
+	Pods   typedcorev1.PodsGetter
+	Engine *scheduling.Engine
+	Clock  clock.PassiveClock
+}
+
+// Nominator nominates nodes.
+type Nominator struct {
+	Config
+	work    *manager.Controller
+	waiting cache.Unscheduled
+	wishes  wishes
+
+	// mu has one pod looked at at a time, beside what others were promised.
+	mu      sync.Mutex
+	chooser *chooser
+	pods    map[types.UID]*state
+	rulesAt time.Time
+	// taught says that the pods that were there before count among what pods ask for.
+	taught bool
+}
+
+// New makes a Nominator.
+func New(cfg Config) *Nominator {
+	f := newFleet(cfg.Cache)
+	n := &Nominator{Config: cfg, waiting: cfg.Cache.NominablePods(), chooser: newChooser(f, cfg.Engine),
+		pods: map[types.UID]*state{}}
+	n.wishes = wishes{client: cfg.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
+	n.work = manager.NewController("waiting", n.sync)
+	n.waiting.On(cache.Handler[*corev1.Pod]{Gone: n.gone, Seen: func(pod *corev1.Pod) {
+		if nominable(pod) {
+			n.work.Enqueue(cache.Key(pod))
+		}
+	}})
+	f.watch(func() { n.work.EnqueueAfter(everyPod, settling) })
+	f.pods.On(cache.Handler[*corev1.Pod]{Gone: n.ended, Seen: func(pod *corev1.Pod) {
+		if pod.Spec.NodeName != "" {
+			n.placed(pod)
+		}
+	}})
+	return n
+}
+
+// Controller is what is to be run. It can have several workers.
+func (n *Nominator) Controller() *manager.Controller { return n.work }
+
+// Nominate nominates nodes for pods before something happens that has the scheduler look at them. Where that takes
+// long, or this Nominator does not know the cluster yet, it is left.
+func (n *Nominator) Nominate(ctx context.Context, pods []*corev1.Pod) {
+	if !n.Cache.Synced() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, beforehand)
+	defer cancel()
+	for _, pod := range pods {
+		if _, err := n.sync(ctx, cache.Key(pod)); err != nil {
+			klog.FromContext(ctx).V(2).Info("A pod goes to the scheduler without a nomination", "pod", klog.KObj(pod),
+				"err", err)
+		}
+	}
+}
+
+// sync is a manager.Reconcile; the key is that of a pod, or everyPod.
+func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error) {
+	if key == everyPod {
+		return 0, n.lookAtAll(ctx)
+	}
+	pod, waits := n.waiting.Get(key)
+	if !waits || !nominable(pod) {
+		return 0, nil
+	}
+	w, err := n.wishOf(ctx, pod)
+	if err != nil || len(w.claims) == 0 {
+		return 0, err
+	}
+	d, err := n.decide(ctx, pod, w)
+	if err != nil || !d.write {
+		return d.again, err
+	}
+	written, err := nominate(ctx, n.Pods, pod, d.node)
+	if !written {
+		n.takeBack(pod.UID, d.node)
+	}
+	klog.FromContext(ctx).V(4).Info("Nominated a node", "pod", klog.KObj(pod), "node", d.node, "written", written)
+	return 0, err
+}
+
+// lookAtAll has the pods looked at again that wait without a nomination, or where the scheduler found no room.
+func (n *Nominator) lookAtAll(ctx context.Context) error {
+	if err := n.refresh(ctx); err != nil {
+		return err
+	}
+	waiting := map[types.UID]bool{}
+	for _, pod := range n.waiting.List() {
+		waiting[pod.UID] = true
+		_, refused := podstate.Unschedulable(pod)
+		if nominable(pod) && (refused || pod.Status.NominatedNodeName == "") {
+			n.work.Enqueue(cache.Key(pod))
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.pods, func(uid types.UID, _ *state) bool { return !waiting[uid] })
+	return nil
+}
+
+// refresh reads what has changed of the nodes.
+func (n *Nominator) refresh(ctx context.Context) error {
+	now := n.Clock.Now()
+	n.mu.Lock()
+	old := now.Sub(n.rulesAt) >= rulesAge
+	n.mu.Unlock()
+	var rules []*resourceapi.DeviceTaintRule
+	var err error
+	if old {
+		if rules, _, err = cache.DeviceTaintRules(ctx, n.Client); err != nil {
+			klog.FromContext(ctx).V(2).Info("Nodes are chosen by the DeviceTaintRules of before", "err", err)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if old && err == nil {
+		n.rulesAt = now
+		n.chooser.setRules(rules)
+	}
+	n.chooser.settle(now)
+	return n.chooser.refresh()
+}
+
+// wishOf is what a pod asks for; without claims where there is nothing to nominate by. It is found out once for a pod.
+func (n *Nominator) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) {
+	if n.wishes.allocated(pod) {
+		return &wish{}, nil
+	}
+	n.mu.Lock()
+	s, classes := n.pods[pod.UID], n.chooser.classesOf()
+	n.mu.Unlock()
+	if s != nil && s.classes == classes.version {
+		return s.wish, nil
+	}
+	w, err := n.wishes.of(ctx, pod, scheduling.ClaimForExtended(pod, classes.of))
+	if err != nil || len(w.claims) == 0 {
+		return w, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s = n.pods[pod.UID]; s == nil {
+		s = &state{}
+		n.pods[pod.UID] = s
+	}
+	s.wish, s.classes = w, classes.version
+	return w, nil
+}
+
+// gone is called for a pod that waits no more: it has a node, or is gone.
+func (n *Nominator) gone(pod *corev1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.pods, pod.UID)
+	if live, there := n.chooser.fleet.pods.Get(cache.Key(pod)); !there || live.UID != pod.UID {
+		n.chooser.promise(promise{uid: pod.UID})
+	}
+}
+
+// placed is called for a pod that has a node: what it was promised there counts until the cache shows its claims.
+func (n *Nominator) placed(pod *corev1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.chooser.placed(pod, n.Clock.Now().Add(underway))
+}
+
+// ended is called for a pod that is gone or has ended.
+func (n *Nominator) ended(pod *corev1.Pod) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.chooser.promise(promise{uid: pod.UID})
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+const (
+	whole = "exclusive.gpu.aliyun.com"
+	share = "share.gpu.aliyun.com"
+)
+
+// A single GPU goes to the node that has one left, so that pods for two find some.
+func TestBestNodeIsNominated(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.holds("b", "old", "gpu-0")
+		s.waits("two", claimOf(whole, "", 2))
+		synctest.Wait()
+		s.waits("one", claimOf(whole, "", 1))
+		s.nominated("with one GPU left on b", "one", "b")
+	}, "a", "b", "c")
+}
+
+// After a restart pods that run tell what is asked for: here pods for two GPUs, which a single one leaves their room.
+func TestWhatRunsIsLearned(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.stop()
+		s.holds("a", "two", "gpu-0", "gpu-1")
+		s.holds("b", "one", "gpu-0")
+		s.start()
+		s.waits("p", claimOf(whole, "", 1))
+		s.nominated("beside the single one", "p", "b")
+	}, "a", "b", "c")
+}
+
+// What was nominated counts before the scheduler has placed it.
+func TestNominationsCountAtOnce(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.holds("a", "old", "gpu-0")
+		counts := map[string]int{}
+		for _, pod := range []string{"p", "q", "r", "none"} {
+			s.waits(pod, claimOf(whole, "", 1))
+			counts[s.nominationOf(pod)]++
+		}
+		if counts["a"] != 1 || counts["b"] != 2 || counts[""] != 1 {
+			t.Fatalf("pods by node %v, with one GPU left on a and two on b", counts)
+		}
+		// The first pod ends: its GPU is free again.
+		was := s.nominationOf("p")
+		if err := s.client.CoreV1().Pods("ns").Delete(t.Context(), "p", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		s.nominated("when one is gone", "none", was)
+	}, "a", "b")
+}
+
+// A share is nominated as a whole GPU is, by templates as by claims.
+func TestSharesOfTemplates(t *testing.T) {
+	run(t, mode.Share, func(s *site) {
+		must(s, &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"},
+			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claimOf(share, "20Gi", 1)}},
+			s.client.ResourceV1().ResourceClaimTemplates("ns").Create)
+		byTemplate := func(name string) func(*corev1.Pod) {
+			return func(p *corev1.Pod) {
+				p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To(name)}}
+			}
+		}
+		s.waits("p", claimOf(share, "1Gi", 1), byTemplate("t"), func(p *corev1.Pod) {
+			p.Spec.NodeSelector = map[string]string{"on": "b"}
+		})
+		s.nominated("where its nodeSelector has it", "p", "b")
+		// A legacy pod's template says what it asks for before it is there.
+		s.waits("old", claimOf(share, "1Gi", 1), byTemplate("gpushare.mem.main.2"))
+		s.nominated("before the template is made", "old", "b")
+	}, "a", "b")
+}
+
+func TestPodsThatAreLeftAlone(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"at a gate":             func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} },
+		"of another scheduler":  func(p *corev1.Pod) { p.Spec.SchedulerName = "volcano" },
+		"on a node":             func(p *corev1.Pod) { p.Spec.NodeName = "a" },
+		"without GPUs":          func(p *corev1.Pod) { p.Spec.ResourceClaims = nil },
+		"whose claim is absent": func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("other") },
+		"whose node is chosen": func(p *corev1.Pod) {
+			p.Spec.NodeSelector = map[string]string{"on": "nowhere"}
+		},
+		"of a gang": func(p *corev1.Pod) {
+			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
+		},
+		"being deleted": func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) },
+		"that prefers a node": func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}}}}
+		},
+		"that is spread": func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: corev1.LabelHostname}}
+		},
+		"with too much CPU": func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = amounts("17", "1Gi", "1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, mode.Exclusive, func(s *site) {
+				s.waits("p", claimOf(whole, "", 1), change)
+				time.Sleep(time.Minute)
+				s.nominated("in a minute", "p", "")
+			}, "a")
+		})
+	}
+}
+
+// Who was nominated by somebody else stays so, and counts there.
+func TestNominationsOfOthers(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.waits("theirs", claimOf(whole, "", 2), func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" })
+		synctest.Wait()
+		s.waits("p", claimOf(whole, "", 1))
+		s.nominated("beside theirs", "p", "b")
+		s.nominated("afterwards", "theirs", "a")
+	}, "a", "b")
+}
+
+// A node that was taken by somebody else is nominated no more: the autoscaler would believe it.
+func TestWrongNominationsAreTakenBack(t *testing.T) {
+	for _, other := range []string{"", "b"} {
+		nodes := []string{"a"}
+		if other != "" {
+			nodes = append(nodes, other)
+		}
+		run(t, mode.Exclusive, func(s *site) {
+			if other != "" {
+				s.holds(other, "for-a-while", "gpu-0", "gpu-1")
+			}
+			s.waits("p", claimOf(whole, "", 2))
+			s.nominated("at first", "p", "a")
+			s.holds("a", "thief", "gpu-1")
+			s.nominated("before the scheduler looked", "p", "a")
+			if other != "" {
+				if err := s.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), "for-a-while",
+					metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.change("p", refused)
+			time.Sleep(3 * time.Second)
+			s.nominated("when the scheduler refused it", "p", other)
+		}, nodes...)
+	}
+}
+
+// The scheduler clears a nomination where it finds no room for something that is not looked at here.
+func TestNominationsThatTheSchedulerClears(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.waits("p", claimOf(whole, "", 1))
+		s.nominated("at first", "p", "a")
+		s.change("p", func(p *corev1.Pod) { refused(p); p.Status.NominatedNodeName = "" })
+		s.nominated("at once", "p", "")
+		time.Sleep(5 * time.Second)
+		s.nominated("after a while", "p", "a")
+		s.change("p", func(p *corev1.Pod) { p.Status.NominatedNodeName = "" })
+		time.Sleep(3 * time.Second)
+		s.nominated("the next time not so soon", "p", "")
+	}, "a")
+}
+
+// The next leader goes on where the last one ended.
+func TestNextLeader(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.waits("p", claimOf(whole, "", 2))
+		s.nominated("by the first", "p", "a")
+		s.stop()
+		s.start()
+		time.Sleep(time.Minute)
+		s.waits("q", claimOf(whole, "", 1))
+		s.nominated("beside what is promised", "q", "")
+		s.change("p", refused)
+		s.holds("a", "thief", "gpu-1")
+		time.Sleep(3 * time.Second)
+		s.nominated("when it is wrong", "p", "")
+	}, "a")
+}

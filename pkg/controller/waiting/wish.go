@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// nominable reports whether the controller may nominate a node for a pod: the default scheduler places it, by itself,
+// and the pod leaves the choice to it.
+func nominable(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && pod.Spec.NodeName == "" && len(pod.Spec.SchedulingGates) == 0 &&
+		pod.Spec.SchedulingGroup == nil &&
+		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName &&
+		!cache.PrefersNodes(pod)
+}
+
+// wish is what a pod asks for. Its claims have the specs of those that it has or will have, and are none where there is
+// nothing to nominate by.
+type wish struct {
+	claims   []*resourceapi.ResourceClaim
+	requests corev1.ResourceList
+	kind     kindID
+}
+
+const (
+	// templatesMost is how many templates are remembered, and templateAge for how long: one that is made again under its
+	// name may be another.
+	templatesMost = 1000
+	templateAge   = time.Minute
+)
+
+// wishes finds out what pods ask for.
+type wishes struct {
+	client    Client
+	claims    cache.Claims
+	templates *utilcache.LRUExpireCache
+}
+
+// Client reads what pods ask for.
+type Client interface {
+	typedresourcev1.ResourceClaimsGetter
+	typedresourcev1.ResourceClaimTemplatesGetter
+	typedresourcev1.DeviceTaintRulesGetter
+}
+
+// allocated reports whether the cache has an allocation of one of a pod's claims: the pod has to go where that is.
+func (w *wishes) allocated(pod *corev1.Pod) bool {
+	has := func(name *string) bool {
+		if name == nil {
+			return false
+		}
+		claim, there := w.claims.Get(pod.Namespace + "/" + *name)
+		return there && claim.Status.Allocation != nil
+	}
+	return slices.ContainsFunc(pod.Spec.ResourceClaims,
+		func(c corev1.PodResourceClaim) bool { return has(c.ResourceClaimName) }) ||
+		slices.ContainsFunc(pod.Status.ResourceClaimStatuses,
+			func(c corev1.PodResourceClaimStatus) bool { return has(c.ResourceClaimName) })
+}
+
+// of is what a pod asks for. It is without claims where one of them is not there, or allocated. extended is the claim
+// that the scheduler makes, or nil.
+func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.ResourceClaim) (*wish, error) {
+	out := &wish{}
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		spec, err := w.spec(ctx, pod, ref)
+		if apierrors.IsNotFound(err) || err == nil && spec == nil {
+			return &wish{}, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what claim %s of pod %s/%s asks for: %w", ref.Name, pod.Namespace, pod.Name, err)
+		}
+		out.claims = append(out.claims, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: ref.Name}, Spec: *spec})
+	}
+	if extended != nil {
+		out.claims = append(out.claims, extended)
+	}
+	if pod.Spec.Resources != nil {
+		out.requests = pod.Spec.Resources.Requests
+	}
+	question, err := scheduling.Question(pod, out.claims)
+	out.kind = kindID{question, out.requests.Cpu().MilliValue(), out.requests.Memory().Value()}
+	return out, err
+}
+
+// spec is that of a claim, nil for one that is allocated.
+func (w *wishes) spec(ctx context.Context, pod *corev1.Pod, ref *corev1.PodResourceClaim) (
+	*resourceapi.ResourceClaimSpec, error) {
+	if ref.ResourceClaimTemplateName != nil {
+		return w.template(ctx, pod.Namespace, *ref.ResourceClaimTemplateName)
+	}
+	if ref.ResourceClaimName == nil {
+		return nil, nil
+	}
+	claim, err := w.client.ResourceClaims(pod.Namespace).Get(ctx, *ref.ResourceClaimName, metav1.GetOptions{})
+	if err != nil || claim.Status.Allocation != nil {
+		return nil, err
+	}
+	return &claim.Spec, nil
+}
+
+// template is the spec of the claims of a template. That of a legacy pod is in the template's name, so it is known
+// before the template is there.
+func (w *wishes) template(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaimSpec, error) {
+	if legacy.IsName(name) {
+		request, err := legacy.ParseName(name)
+		if err != nil {
+			return nil, nil // pkg/controller/claimtemplates tells the pod
+		}
+		return &request.Template(namespace).Spec.Spec, nil
+	}
+	key := namespace + "/" + name
+	if known, ok := w.templates.Get(key); ok {
+		spec, _ := known.(*resourceapi.ResourceClaimSpec)
+		return spec, nil
+	}
+	template, err := w.client.ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	w.templates.Add(key, &template.Spec.Spec, templateAge)
+	return &template.Spec.Spec, nil
+}
