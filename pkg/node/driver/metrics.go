@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	common "github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
@@ -103,7 +103,7 @@ func (a *agent) lastUse() (audit.Snapshot, bool) {
 type nodeSource struct {
 	prepared  func(context.Context) ([]state.Record, error)
 	machine   func() *gpu.Machine
-	pods      func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error)
+	pods      func(context.Context, *gpu.Machine) (held.Reserved, error)
 	publisher publisherStatus
 	// daemons are those of single GPUs, nodeDaemon is the one for all where there is one.
 	daemons, nodeDaemon func(uuid string) (mps.Status, error)
@@ -132,7 +132,7 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	}
 	if h.Machine != nil {
 		reserved, err := s.pods(ctx, h.Machine)
-		if !errors.Is(err, deviceplugin.ErrPodsUnread) {
+		if !errors.Is(err, held.ErrPodsUnread) {
 			errs = append(errs, err)
 		}
 		h.Reserved = reserved.GPU

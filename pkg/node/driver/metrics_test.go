@@ -13,8 +13,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
@@ -38,8 +38,8 @@ func nodeWith(records []state.Record, status publish.Status, used audit.Snapshot
 		machine: func() *gpu.Machine {
 			return &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: "T4", MemoryMiB: 15360}}}
 		},
-		pods: func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
-			return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+		pods: func(context.Context, *gpu.Machine) (held.Reserved, error) {
+			return held.Reserved{}, held.ErrPodsUnread
 		},
 		publisher: publisherSays(status),
 		daemons:   func(string) (mps.Status, error) { return mps.Status{State: mps.Down, Restarts: 2}, nil },

@@ -14,9 +14,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -258,7 +258,7 @@ func problems(served []servedMode, m *gpu.Machine) error {
 // left is what pods without a claim leave of the GPUs to this serving of a node in
 // the mode: the room on each GPU that they have some of, and the GPUs, in the
 // machine's order, that are closed because of them.
-func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]gpu.Amount,
+func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t held.Reserved) (room map[string]gpu.Amount,
 	closed []string) {
 	room = map[string]gpu.Amount{}
 	free := usage.Of(nil, t.GPU)
@@ -276,7 +276,7 @@ func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Rese
 }
 
 // buildPool puts the devices together that a node of this mode publishes.
-func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved,
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t held.Reserved,
 	limits map[mode.Mode]map[string]gpu.Amount, common devices.Options) resourceslice.DriverResources {
 	options := make([]devices.Options, 0, len(served))
 	for _, s := range served {
