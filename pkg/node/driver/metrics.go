@@ -17,9 +17,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	common "github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
@@ -148,10 +148,10 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	if status.GPUsUnread {
 		errs = append(errs, errUnreadGPUs)
 	}
-	if usesMPS(status.Devices, h.Claims, isolation.NameMPS) {
+	if usesMPS(status.Devices, h.Claims, mode.IsolationMPS) {
 		n.Daemons = ofMPS(n, s.daemons)
 	}
-	if usesMPS(status.Devices, h.Claims, isolation.NameMPSNode) {
+	if usesMPS(status.Devices, h.Claims, mode.IsolationMPSNode) {
 		n.Daemons = ofMPS(n, s.nodeDaemon)
 	}
 	n.Behind, n.SwitchWaiting = status.Behind.Seconds(), status.SwitchWaiting.Seconds()

@@ -44,7 +44,7 @@ type preparerListener struct{ agent *agent }
 
 func (l preparerListener) Changed() {
 	l.agent.publisher.Granted()
-	l.agent.healthChanged.send()
+	l.agent.healthChanged.Send()
 	if l.agent.limited != nil {
 		l.agent.limited.Changed()
 	}

@@ -27,7 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -186,7 +186,7 @@ type agent struct {
 	// rescan is sent to have the GPUs read at once.
 	rescan chan struct{}
 	// healthChanged is sent when the health of devices may be another one.
-	healthChanged signal
+	healthChanged signal.Broadcast
 	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
 	// does.
 	counts *metrics.Plugin
@@ -215,9 +215,9 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		Isolation: a.registry,
 		Publish:   a.publish,
 		Claims:    a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
-		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
+		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.Send, Metrics: a.counts,
 		ClaimEvents: report.New(a.podEvents, clock.RealClock{}),
-		Rescan:      func() { signaling.Send(a.rescan) },
+		Rescan:      func() { signal.Send(a.rescan) },
 	})
 	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Users: a.users, BootID: bootID,
 		OnOrphans: a.publisher.SetOrphans, Clock: clock.RealClock{}})
@@ -362,7 +362,7 @@ func (a *agent) makePreparer(bootID string) {
 		BootID:    bootID,
 		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), LimitsOffBy: a.LimitsOffBy,
 		Partitions:         a.GPUs.Partitions(),
-		Rescan:             func() { signaling.Send(a.rescan) },
+		Rescan:             func() { signal.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),
 		Node:               preparerNode{a.users, a},

@@ -90,9 +90,6 @@ func (d Dir) LogDir(uuid string) string { return filepath.Join(d.daemon(uuid), "
 // SpareLink is where the supervisor makes a link before it takes the place of another.
 func (d Dir) SpareLink(uuid string) string { return filepath.Join(d.daemon(uuid), "link") }
 
-// EarlierLinks is where earlier versions of the supervisor had links of their own.
-func (d Dir) EarlierLinks(uuid string) string { return filepath.Join(d.daemon(uuid), "kept") }
-
 // Files is the directory with what plugin and supervisor say of the GPU.
 func (d Dir) Files(uuid string) string { return d.gpu(uuid) }
 

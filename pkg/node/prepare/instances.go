@@ -293,14 +293,12 @@ func (p *Preparer) awaitMachine(ctx context.Context, shows func(*gpu.Machine) bo
 	ctx, cancel := context.WithTimeoutCause(ctx, seenLimit, errStillShown)
 	defer cancel()
 	for {
-		p.mu.Lock()
-		news := p.news
-		p.mu.Unlock()
+		read := p.read.Next()
 		if p.showsNow(ctx, shows) == nil {
 			return nil
 		}
 		select {
-		case <-news:
+		case <-read:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: the kubelet tries again by itself; if this stays, see the node's Events", context.Cause(ctx))
 		}

@@ -65,7 +65,7 @@ func oneDaemonNode(
 ) (*node, mps.Dir) {
 	t.Helper()
 	n := limitedNode(t, claims, uses...)
-	n.isolated = map[mode.Mode]string{mode.MPS: isolation.NameMPSNode}
+	n.isolated = map[mode.Mode]string{mode.MPS: mode.IsolationMPSNode}
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
 	if err != nil {

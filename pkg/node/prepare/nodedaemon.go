@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -42,6 +42,6 @@ func (w *preparation) checkNodeDaemon(records []state.Record, reserved held.Rese
 // shares.
 func usesNodeDaemon(r state.Record) bool {
 	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
-		return !g.Admin && g.Isolation == isolation.NameMPSNode
+		return !g.Admin && g.Isolation == mode.IsolationMPSNode
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -35,9 +36,9 @@ type Preparer struct {
 	options           Options
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
-	// news is closed when there is another inventory.
+	// read is sent when there is another inventory.
+	read signal.Broadcast
 	mu   sync.Mutex
-	news chan struct{}
 	remembered
 	// unenterable are the claims with a CDI spec of which Repair could make no record.
 	unenterable atomic.Pointer[[]types.UID]
@@ -48,7 +49,7 @@ func New(o Options) *Preparer {
 	if o.MPS == nil {
 		o.MPS = noMPS{}
 	}
-	return &Preparer{options: o, news: make(chan struct{})}
+	return &Preparer{options: o}
 }
 
 // Machine is what the node has to hand out; nil where it has not been read.
@@ -62,10 +63,7 @@ func (p *Preparer) Machine() *gpu.Machine {
 // SetInventory replaces what the node has to hand out.
 func (p *Preparer) SetInventory(inv *Inventory) {
 	p.inventory.Store(inv)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	close(p.news)
-	p.news = make(chan struct{})
+	p.read.Send()
 }
 
 // SetIsolationDisabled sets whether the limits of everything that is prepared

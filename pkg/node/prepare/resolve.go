@@ -41,7 +41,7 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 func (p *Preparer) isolateBy(g *claim.Grant, backend string) {
 	byKernel, _ := p.options.Isolation.KernelMemory(g.Mode, backend, g.GPU.UUID)
 	g.Isolation, g.KernelMemory = backend, byKernel && !g.Admin
-	if backend == isolation.NameCGPU {
+	if backend == mode.IsolationCGPU {
 		// The module works its limits out by itself, as parts of all of the memory.
 		g.GPU.ReservedMiB = 0
 	}

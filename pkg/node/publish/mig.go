@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
@@ -124,7 +124,7 @@ func (s snapshot) instances(reserved held.Reserved, common map[string][]resource
 			closeReserved(i.UUID, reserved, closeTo)
 		}
 	}
-	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel),
+	options := devices.MIGOptions{Isolation: mode.IsolationMIG, Level: string(mode.LevelKernel),
 		Made: madeInstances(records), Held: heldByOrphans(records, s.orphans)}
 	for _, h := range held {
 		if s.gone(h.GPU) == "" {

@@ -97,7 +97,7 @@ func setSlots(served []servedMode, labels map[string]string) error {
 // apart is how a back end keeps the users of a GPU apart: at which level, and why not; empty if it
 // does.
 type apart struct {
-	level  isolation.Level
+	level  mode.Level
 	whyNot string
 }
 
@@ -168,7 +168,7 @@ func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) [
 // withoutKernel says why the kernel does not limit memory now on a GPU where claims are to have that, and would be
 // refused.
 func withoutKernel(backends isolation.Backends, uuid string) error {
-	kernel, err := backends.ByName(isolation.NameKernel)
+	kernel, err := backends.ByName(mode.IsolationKernel)
 	if err != nil {
 		return err
 	}
@@ -204,8 +204,8 @@ func (s servedMode) keptAs(other servedMode) bool {
 // machine is read anew.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
-		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelGPU &&
-			level != isolation.LevelDeviceMemory {
+		if level := s.backend.Level(); level != mode.LevelNone && level != mode.LevelGPU &&
+			level != mode.LevelDeviceMemory {
 			return true
 		}
 	}
@@ -306,6 +306,6 @@ func (s servedMode) whyClosed(uuid string) string { return cmp.Or(s.notIsolated[
 // others be kept off.
 func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.beside != "" }
 
-func (s servedMode) byMPS() bool { return isolation.ByMPS(s.backend.Name()) }
+func (s servedMode) byMPS() bool { return mode.ByMPS(s.backend.Name()) }
 
-func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == isolation.NameMPSNode }
+func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == mode.IsolationMPSNode }
