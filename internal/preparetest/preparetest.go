@@ -13,11 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -40,27 +38,23 @@ func (Cluster) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, e
 	return nil, nil
 }
 
-// Node publishes its GPUs in every mode, and no pod has some without a claim. Which pods
-// run is not known.
+// PublishedIsolation returns none.
+func (Cluster) PublishedIsolation(context.Context) (map[mode.Mode]string, error) {
+	return nil, nil
+}
+
+// Store is that of a node that publishes its GPUs in every mode.
+type Store struct{ *state.Store }
+
+// Node is a dynamic node's offer.
+func (Store) Node() (state.Node, bool, error) { return state.Node{Published: mode.Dynamic}, true, nil }
+
+// Node has no pod with GPUs without a claim. Which pods run is not known.
 type Node struct{}
 
-// Published is a dynamic node's offer.
-func (Node) Published(context.Context) prepare.Published {
-	return prepare.Published{Offer: mode.Offer{Mode: mode.Dynamic}}
-}
-
-// PublishedIsolation returns that of the default back end.
-func (Node) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
-	backend, err := (&isolation.Registry{}).For(m)
-	if err != nil {
-		return "", err
-	}
-	return backend.Name(), nil
-}
-
 // Reserved returns nothing.
-func (Node) Reserved(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
-	return deviceplugin.Reserved{}, nil
+func (Node) Reserved(context.Context, *gpu.Machine) (held.Reserved, error) {
+	return held.Reserved{}, nil
 }
 
 // Running returns an error.

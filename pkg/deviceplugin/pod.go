@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
 
 // Holds reports whether a pod may hold GPUs without a claim: it is bound to a node and has
@@ -76,11 +77,11 @@ func native(pod *corev1.Pod, c corev1.Container) int64 {
 
 // Read returns what the pod holds; false where that is nothing, as for a pod to which
 // no device plugin has given anything, whatever it says of itself.
-func Read(pod *corev1.Pod, n Node) (Pod, bool) {
+func Read(pod *corev1.Pod, n Node) (held.Pod, bool) {
 	if !Holds(pod) {
-		return Pod{}, false
+		return held.Pod{}, false
 	}
-	r := &reader{pod: pod, node: n, possible: n.possible(pod), amounts: map[int]Taken{}}
+	r := &reader{pod: pod, node: n, possible: n.possible(pod), amounts: map[int]held.Taken{}}
 	var seen bool
 	if r.observed, seen = n.Observed[pod.UID]; !seen {
 		r.observed.Annotations = annotationsOf(pod)
@@ -88,9 +89,9 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	r.readShares()
 	r.readLinked()
 	r.readNative()
-	out := Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Unknown: r.unknown}
+	out := held.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Unknown: r.unknown}
 	for _, index := range slices.Sorted(maps.Keys(r.amounts)) {
-		out.Shares = append(out.Shares, Share{GPU: index, Taken: r.amounts[index]})
+		out.Shares = append(out.Shares, held.Share{GPU: index, Taken: r.amounts[index]})
 	}
 	return out, len(out.Shares)+len(out.Unknown) > 0
 }
@@ -103,8 +104,8 @@ type reader struct {
 	observed Observation
 	// possible reports whether it may have what the kubelet does not tell.
 	possible bool
-	amounts  map[int]Taken // by the GPU's index
-	unknown  []Unknown
+	amounts  map[int]held.Taken // by the GPU's index
+	unknown  []held.Unknown
 }
 
 // part is an amount that a container has of the GPU with the index.
@@ -143,13 +144,13 @@ func (r *reader) limits(name corev1.ResourceName) []int64 {
 // known, those of both are not.
 func (r *reader) readShares() {
 	memory, cores := r.limits(ack.ResourceMemory), r.limits(ack.ResourceCores)
-	total := Taken{Amount: gpu.Amount{Units: sum(memory), Cores: sum(cores)}}
+	total := held.Taken{Amount: gpu.Amount{Units: sum(memory), Cores: sum(cores)}}
 	for i := range memory {
 		if memory[i]+cores[i] > 0 {
 			total.Shares++
 		}
 	}
-	if total == (Taken{}) || !r.given(ack.ResourceMemory, ack.ResourceCores) {
+	if total == (held.Taken{}) || !r.given(ack.ResourceMemory, ack.ResourceCores) {
 		return
 	}
 	memoryParts, err := r.memory(memory)
@@ -158,16 +159,16 @@ func (r *reader) readShares() {
 		coreParts, err = r.cores(cores, memoryParts)
 	}
 	if err != nil {
-		r.unknown = append(r.unknown, Unknown{Taken: total, Reason: err.Error()})
+		r.unknown = append(r.unknown, held.Unknown{Taken: total, Reason: err.Error()})
 		return
 	}
 	for _, p := range memoryParts {
-		r.add(p.gpu, Taken{Amount: gpu.Amount{Units: p.amount, Shares: 1}})
+		r.add(p.gpu, held.Taken{Amount: gpu.Amount{Units: p.amount, Shares: 1}})
 	}
 	for _, p := range coreParts {
 		counted := slices.ContainsFunc(memoryParts,
 			func(m part) bool { return m.container == p.container && m.gpu == p.gpu })
-		r.add(p.gpu, Taken{Amount: gpu.Amount{Cores: p.amount, Shares: shares(!counted)}})
+		r.add(p.gpu, held.Taken{Amount: gpu.Amount{Cores: p.amount, Shares: shares(!counted)}})
 	}
 }
 
@@ -178,7 +179,7 @@ func shares(one bool) int64 {
 	return 0
 }
 
-func (r *reader) add(g int, t Taken) { r.amounts[g] = r.amounts[g].plus(t) }
+func (r *reader) add(g int, t held.Taken) { r.amounts[g] = r.amounts[g].Plus(t) }
 
 func (r *reader) memory(limits []int64) ([]part, error) {
 	name, text, err := r.annotation(ack.AnnotationMemory, ack.AnnotationV1Index)
@@ -248,11 +249,12 @@ func (r *reader) readLinked() {
 // whole notes whole GPUs, or that they are not known.
 func (r *reader) whole(indices []int, err error) {
 	if err != nil {
-		r.unknown = append(r.unknown, Unknown{Taken: Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Reason: err.Error()})
+		r.unknown = append(r.unknown, held.Unknown{Taken: held.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true},
+			Reason: err.Error()})
 		return
 	}
 	for _, index := range indices {
-		r.add(index, Taken{Amount: gpu.Amount{Shares: 1}, Whole: true})
+		r.add(index, held.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true})
 	}
 }
 

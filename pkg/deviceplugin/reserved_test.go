@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
 
 const (
@@ -66,11 +66,11 @@ func pod(name string, containers []corev1.Container, annotations ...string) *cor
 
 func containers(c ...corev1.Container) []corev1.Container { return c }
 
-// held writes what a pod holds: "GPU:units/cores/shares", with "whole" for whole
+// amounts writes what a pod holds: "GPU:units/cores/shares", with "whole" for whole
 // GPUs, and "?" for what is not known.
-func amounts(p Pod) string {
+func amounts(p held.Pod) string {
 	var out []string
-	write := func(g string, a Taken) {
+	write := func(g string, a held.Taken) {
 		if a.Whole {
 			out = append(out, g+":whole")
 		} else {
@@ -234,12 +234,13 @@ func TestWhatIsTakenOfEachGPU(t *testing.T) {
 		pod("whole", containers(container("c0", linked, "1")), wholesOld, "2"),
 	}
 	got := Of(pods, Node{GPUs: fourGPUs()})
-	for i, want := range []GPU{
-		{Taken: Taken{Amount: gpu.Amount{Units: 2, Shares: 1}}, MemoryOnly: true, Pods: []string{"ns/lost"}},
-		{Taken: Taken{Amount: gpu.Amount{Units: 10, Shares: 3}}, MemoryOnly: true, Pods: []string{"ns/a", "ns/b", "ns/lost"}},
-		{Taken: Taken{Amount: gpu.Amount{Units: 2, Shares: 2}, Whole: true}, MemoryOnly: true,
+	for i, want := range []held.GPU{
+		{Taken: held.Taken{Amount: gpu.Amount{Units: 2, Shares: 1}}, MemoryOnly: true, Pods: []string{"ns/lost"}},
+		{Taken: held.Taken{Amount: gpu.Amount{Units: 10, Shares: 3}}, MemoryOnly: true,
+			Pods: []string{"ns/a", "ns/b", "ns/lost"}},
+		{Taken: held.Taken{Amount: gpu.Amount{Units: 2, Shares: 2}, Whole: true}, MemoryOnly: true,
 			Pods: []string{"ns/lost", "ns/whole"}},
-		{Taken: Taken{Amount: gpu.Amount{Units: 2, Shares: 1}}, MemoryOnly: true, Pods: []string{"ns/lost"}},
+		{Taken: held.Taken{Amount: gpu.Amount{Units: 2, Shares: 1}}, MemoryOnly: true, Pods: []string{"ns/lost"}},
 	} {
 		if diff := cmp.Diff(want, got.GPU(fmt.Sprintf("GPU-%d", i))); diff != "" {
 			t.Errorf("GPU %d (-want +got):\n%s", i, diff)
@@ -251,48 +252,6 @@ func TestWhatIsTakenOfEachGPU(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a", "b", "lost", "whole"}, names); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
-	}
-}
-
-func TestWhatIsLeftOfAGPU(t *testing.T) {
-	for name, test := range map[string]struct {
-		taken Taken
-		want  gpu.Amount
-	}{
-		"nothing taken": {Taken{}, gpu.Amount{Units: 15, Cores: 100, Shares: 20}},
-		"some": {
-			Taken{Amount: gpu.Amount{Units: 4, Cores: 30, Shares: 2}},
-			gpu.Amount{Units: 11, Cores: 70, Shares: 18},
-		},
-		"too much": {Taken{Amount: gpu.Amount{Units: 3000, Cores: 200, Shares: 30}}, gpu.Amount{}},
-		"all":      {Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, gpu.Amount{}},
-	} {
-		if got := (GPU{Taken: test.taken}).Left(15, 20); got != test.want {
-			t.Errorf("%s: %+v, want %+v", name, got, test.want)
-		}
-	}
-}
-
-func TestModesThatAGPUIsClosedIn(t *testing.T) {
-	memory := GPU{Taken: Taken{Amount: gpu.Amount{Units: 3, Shares: 1}}, MemoryOnly: true}
-	compute := GPU{Taken: Taken{Amount: gpu.Amount{Units: 3, Cores: 20, Shares: 1}}}
-	whole := GPU{Taken: Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}}
-	for m, want := range map[mode.Mode]string{
-		mode.Share: "compute whole", mode.CGPU: "compute whole", mode.MPS: "compute whole", mode.CoreMem: "memory whole",
-		mode.Exclusive: "memory compute whole", mode.Topology: "memory compute whole", mode.Dynamic: "memory compute whole",
-	} {
-		var closed []string
-		for _, c := range []struct {
-			name string
-			gpu  GPU
-		}{{"free", GPU{}}, {"memory", memory}, {"compute", compute}, {"whole", whole}} {
-			if c.gpu.Closes(m) {
-				closed = append(closed, c.name)
-			}
-		}
-		if got := strings.Join(closed, " "); got != want {
-			t.Errorf("in mode %s these are closed: %q, want %q", m, got, want)
-		}
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	claims "github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
@@ -86,7 +86,7 @@ func compareAccounts(
 		}
 		accounts = append(accounts, usage.Claim{Namespace: c.Namespace, Name: c.Name, Grants: grants})
 	}
-	used := usage.Of(accounts, func(string) deviceplugin.GPU { return deviceplugin.GPU{} })
+	used := usage.Of(accounts, func(string) held.GPU { return held.GPU{} })
 	table := inspect.New(inspect.Input{Slices: slices, Claims: allocated})
 	if len(table.Nodes) != 1 || len(table.Nodes[0].GPUs) != gpus {
 		t.Fatalf("the table shows %+v", table.Nodes)

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
 
 // WithoutClaimKey says, in a form to compare, what devices show to be taken of their GPUs
@@ -117,7 +118,7 @@ func someOf(pods []string) string {
 	return text
 }
 
-func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
+func (n *node) chargePod(pod *corev1.Pod, holds held.Pod) {
 	h := &Holder{Namespace: holds.Namespace, Pods: []string{holds.Name}, Claims: []string{}, Origin: OriginDevicePlugin}
 	n.holders["without a claim/"+holds.FullName()] = h
 	for _, s := range holds.Shares {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
 
 // inUseError says that others use what a claim was allocated. Its text is for whoever
@@ -53,7 +53,7 @@ const mostNamed = 5
 
 // podsFor is what users of a namespace are told of the pods that have some of a GPU
 // without a claim.
-func podsFor(namespace string, reserved deviceplugin.GPU) string {
+func podsFor(namespace string, reserved held.GPU) string {
 	var own []string
 	for _, pod := range reserved.Pods {
 		if strings.HasPrefix(pod, namespace+"/") {

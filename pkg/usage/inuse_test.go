@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -23,20 +23,20 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: g}
 	share := claim.Grant{Request: "r", Mode: mode.Share, GPU: g, Units: 15}
 	other := claim.Grant{Request: "r", Mode: mode.MPS, GPU: g, Units: 15}
-	old := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 1, Shares: 1}}, MemoryOnly: true,
+	old := held.GPU{Taken: held.Taken{Amount: gpu.Amount{Units: 1, Shares: 1}}, MemoryOnly: true,
 		Pods: []string{"secret-team/secret-a", "team/own"}}
 	for name, test := range map[string]struct {
 		granted, wanted claim.Grant
-		reserved        deviceplugin.GPU
+		reserved        held.GPU
 		own, others     string
 	}{
-		"whole beside whole": {whole, whole, deviceplugin.GPU{}, "held as a whole by claim team/c", "held as a whole by " +
+		"whole beside whole": {whole, whole, held.GPU{}, "held as a whole by claim team/c", "held as a whole by " +
 			"another namespace's claim"},
-		"whole beside share": {share, whole, deviceplugin.GPU{}, "but claim team/c holds a share",
+		"whole beside share": {share, whole, held.GPU{}, "but claim team/c holds a share",
 			"but another namespace's claim holds a share"},
-		"another mode": {other, share, deviceplugin.GPU{}, "but claim team/c holds a share",
+		"another mode": {other, share, held.GPU{}, "but claim team/c holds a share",
 			"but another namespace's claim holds a share"},
-		"too much": {share, share, deviceplugin.GPU{}, "15 of 15 GiB are already granted",
+		"too much": {share, share, held.GPU{}, "15 of 15 GiB are already granted",
 			"15 of 15 GiB are already granted"},
 		"without a claim": {share, share, old, "started: team/own, 1 of other namespaces", "started: team/own, 1 of " +
 			"other namespaces"},
@@ -48,7 +48,7 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 					claimName = "secret"
 				}
 				err := CheckOvercommit([]Claim{{Namespace: namespace, Name: claimName, Grants: []claim.Grant{test.granted}}},
-					func(string) deviceplugin.GPU { return test.reserved }, noLimit,
+					func(string) held.GPU { return test.reserved }, noLimit,
 					Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("error %v, want %q", err, want)

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -32,37 +32,37 @@ func TestInstancesFit(t *testing.T) {
 	elsewhere.GPU.MIG.Made, elsewhere.GPU.MIG.Start = true, 1
 	for name, tc := range map[string]struct {
 		held, wanted claim.Grant
-		reserved     deviceplugin.GPU
+		reserved     held.GPU
 		want         string
 	}{
-		"another instance": {instance("MIG-a", 7), instance("MIG-b", 8), deviceplugin.GPU{}, ""},
-		"the same": {instance("MIG-a", 7), instance("MIG-a", 7), deviceplugin.GPU{},
+		"another instance": {instance("MIG-a", 7), instance("MIG-b", 8), held.GPU{}, ""},
+		"the same": {instance("MIG-a", 7), instance("MIG-a", 7), held.GPU{},
 			"already held as a whole by claim team/other"},
-		"the same, an administrator": {instance("MIG-a", 7), admin, deviceplugin.GPU{}, ""},
-		"of another GPU":             {other, instance("MIG-b", 7), deviceplugin.GPU{}, ""},
-		"made anew with the id": {instance("MIG-a", 7), instance("MIG-b", 7), deviceplugin.GPU{},
+		"the same, an administrator": {instance("MIG-a", 7), admin, held.GPU{}, ""},
+		"of another GPU":             {other, instance("MIG-b", 7), held.GPU{}, ""},
+		"made anew with the id": {instance("MIG-a", 7), instance("MIG-b", 7), held.GPU{},
 			"GPU 1's 1g.10gb at slice 0 (MIG-b): claim team/other holds the instance that was there before (MIG-a)"},
-		"one that is there, where one is being made": {unmade, instance("MIG-a", 7), deviceplugin.GPU{},
+		"one that is there, where one is being made": {unmade, instance("MIG-a", 7), held.GPU{},
 			"GPU 1's 1g.10gb at slice 0 (MIG-a): claim team/other has it made, or destroyed, just now"},
-		"one that is there, beside one that is being made": {elsewhere, instance("MIG-a", 7), deviceplugin.GPU{}, ""},
-		"the GPU, not in MIG mode any more": {instance("MIG-a", 7), whole, deviceplugin.GPU{},
+		"one that is there, beside one that is being made": {elsewhere, instance("MIG-a", 7), held.GPU{}, ""},
+		"the GPU, not in MIG mode any more": {instance("MIG-a", 7), whole, held.GPU{},
 			"it was in MIG mode, and claim team/other still holds an instance of it"},
-		"a share of it": {instance("MIG-a", 7), share, deviceplugin.GPU{}, "still holds an instance"},
-		"of a GPU that was whole": {whole, instance("MIG-a", 7), deviceplugin.GPU{},
+		"a share of it": {instance("MIG-a", 7), share, held.GPU{}, "still holds an instance"},
+		"of a GPU that was whole": {whole, instance("MIG-a", 7), held.GPU{},
 			"claim team/other holds the GPU as it was before it was in MIG mode"},
-		"of a GPU that was shared": {share, instance("MIG-a", 7), deviceplugin.GPU{}, "before it was in MIG mode"},
+		"of a GPU that was shared": {share, instance("MIG-a", 7), held.GPU{}, "before it was in MIG mode"},
 		"of a GPU of pods without a claim": {admin, instance("MIG-a", 7),
-			deviceplugin.GPU{Taken: deviceplugin.Taken{Whole: true}, Pods: []string{"team/old"}},
+			held.GPU{Taken: held.Taken{Whole: true}, Pods: []string{"team/old"}},
 			"without a claim: team/old"},
-		"of a GPU of another driver": {admin, instance("MIG-a", 7), deviceplugin.GPU{Driver: "gpu.nvidia.com"},
+		"of a GPU of another driver": {admin, instance("MIG-a", 7), held.GPU{Driver: "gpu.nvidia.com"},
 			"driver gpu.nvidia.com publishes the GPU"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reserved := func(uuid string) deviceplugin.GPU {
+			reserved := func(uuid string) held.GPU {
 				if uuid == "GPU-p" {
 					return tc.reserved
 				}
-				return deviceplugin.GPU{}
+				return held.GPU{}
 			}
 			err := CheckOvercommit([]Claim{{Namespace: "team", Name: "other", Grants: []claim.Grant{tc.held}}}, reserved,
 				noLimit,

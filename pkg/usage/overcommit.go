@@ -8,8 +8,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
 
 // MaxShares is how many shares of a GPU what isolates the grant can keep apart,
@@ -116,7 +116,7 @@ func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
 	case u.Reserved.Driver != "":
 		return u.inUse(nil, "driver %s publishes the GPU on this node, too, or has given it to pods: the node's Event %s "+
 			"says more", u.Reserved.Driver, v1alpha1.ReasonOtherDriver)
-	case u.Reserved.Taken != deviceplugin.Taken{}:
+	case u.Reserved.Taken != held.Taken{}:
 		return u.inUse(nil, "pods that a device plugin started hold some of the GPU without a claim: %s",
 			podsFor(namespace, u.Reserved))
 	case by != nil:
@@ -139,7 +139,7 @@ func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
 }
 
 // partOf says what pods without a claim have of a GPU that they close.
-func partOf(reserved deviceplugin.GPU) string {
+func partOf(reserved held.GPU) string {
 	if reserved.Whole {
 		return "all of it"
 	}
@@ -147,7 +147,7 @@ func partOf(reserved deviceplugin.GPU) string {
 }
 
 // withoutClaim says which of it pods without a claim have.
-func withoutClaim(namespace string, reserved deviceplugin.GPU) string {
+func withoutClaim(namespace string, reserved held.GPU) string {
 	if len(reserved.Pods) == 0 {
 		return ""
 	}

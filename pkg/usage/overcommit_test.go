@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -45,8 +45,8 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 			for range tc.granted {
 				others = append(others, Claim{Namespace: "team", Name: "other", Grants: []claim.Grant{share(tc.slots)}})
 			}
-			reserved := func(string) deviceplugin.GPU {
-				c := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Shares: tc.reserved}}}
+			reserved := func(string) held.GPU {
+				c := held.GPU{Taken: held.Taken{Amount: gpu.Amount{Shares: tc.reserved}}}
 				if tc.reserved > 0 {
 					c.Pods = []string{"old/a"}
 				}
@@ -65,7 +65,7 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 }
 
 // nothingReserved: no pod holds a GPU without a claim.
-func nothingReserved(string) deviceplugin.GPU { return deviceplugin.GPU{} }
+func nothingReserved(string) held.GPU { return held.GPU{} }
 
 func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 	g := claim.GPU{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
@@ -73,14 +73,14 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 		return claim.Grant{Request: "r", Mode: m, GPU: g, Units: units, CoresPercent: cores}
 	}
 	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, GPU: g}
-	memory := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 6, Shares: 1}}, MemoryOnly: true,
+	memory := held.GPU{Taken: held.Taken{Amount: gpu.Amount{Units: 6, Shares: 1}}, MemoryOnly: true,
 		Pods: []string{"old/a", "old/b"}}
-	compute := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 6, Cores: 60, Shares: 1}},
+	compute := held.GPU{Taken: held.Taken{Amount: gpu.Amount{Units: 6, Cores: 60, Shares: 1}},
 		Pods: []string{"old/a"}}
-	all := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Pods: []string{"old/a"}}
-	nvidias := deviceplugin.GPU{Taken: deviceplugin.Taken{Whole: true}, Driver: "gpu.nvidia.com"}
+	all := held.GPU{Taken: held.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Pods: []string{"old/a"}}
+	nvidias := held.GPU{Taken: held.Taken{Whole: true}, Driver: "gpu.nvidia.com"}
 	for name, tc := range map[string]struct {
-		reserved deviceplugin.GPU
+		reserved held.GPU
 		granted  int64
 		wanted   claim.Grant
 		want     string
@@ -104,9 +104,9 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 			if tc.granted > 0 {
 				others = []Claim{{Namespace: "team", Name: "first", Grants: []claim.Grant{share(mode.Share, tc.granted, 0)}}}
 			}
-			err := CheckOvercommit(others, func(uuid string) deviceplugin.GPU {
+			err := CheckOvercommit(others, func(uuid string) held.GPU {
 				if uuid != g.UUID {
-					return deviceplugin.GPU{}
+					return held.GPU{}
 				}
 				return tc.reserved
 			}, noLimit, Claim{Namespace: "team", Name: "second", Grants: []claim.Grant{tc.wanted}})

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
@@ -25,8 +25,8 @@ type Claim struct {
 }
 
 // Reserved is what pods without a claim have of the GPU with the UUID;
-// deviceplugin.Reserved.GPU is one.
-type Reserved func(uuid string) deviceplugin.GPU
+// held.Reserved.GPU is one.
+type Reserved func(uuid string) held.GPU
 
 // GPU is what is used of one GPU.
 type GPU struct {
@@ -36,7 +36,7 @@ type GPU struct {
 	// What claims were granted.
 	gpu.Amount
 	// Reserved is what pods without a claim have of it.
-	Reserved deviceplugin.GPU
+	Reserved held.GPU
 
 	// whole is the claim that was granted all of it, shared one that has a share.
 	whole, shared *Claim
@@ -101,22 +101,22 @@ func (n Node) grant(c *Claim, g claim.Grant) {
 
 // AsReserved is what the claim was granted of each GPU, by UUID, as if pods had it without
 // a claim. On a dynamic node it closes the GPU: others may be in another mode.
-func AsReserved(c Claim, nodeMode mode.Mode) map[string]deviceplugin.Taken {
-	amounts := map[string]deviceplugin.Taken{}
+func AsReserved(c Claim, nodeMode mode.Mode) map[string]held.Taken {
+	amounts := map[string]held.Taken{}
 	for uuid, u := range Of([]Claim{c}, nothing).gpus {
 		if u.Mode == "" {
 			continue // of which it has a MIG instance
 		}
 		if u.whole != nil || nodeMode == mode.Dynamic {
-			amounts[uuid] = deviceplugin.Taken{Whole: true}
+			amounts[uuid] = held.Taken{Whole: true}
 		} else {
-			amounts[uuid] = deviceplugin.Taken{Amount: u.Amount}
+			amounts[uuid] = held.Taken{Amount: u.Amount}
 		}
 	}
 	return amounts
 }
 
-func nothing(string) deviceplugin.GPU { return deviceplugin.GPU{} }
+func nothing(string) held.GPU { return held.GPU{} }
 
 // Used is how much of the memory of a GPU with so many units is granted or reserved, in
 // GiB units.

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -20,12 +20,12 @@ func TestGPU(t *testing.T) {
 	}
 	whole := claim.Grant{Mode: mode.Exclusive, GPU: g}
 	admin := claim.Grant{Mode: mode.Exclusive, GPU: g, Admin: true}
-	some := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 4, Shares: 2}},
+	some := held.GPU{Taken: held.Taken{Amount: gpu.Amount{Units: 4, Shares: 2}},
 		MemoryOnly: true, Pods: []string{"old/a"}}
-	all := deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Pods: []string{"old/a"}}
+	all := held.GPU{Taken: held.Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, Pods: []string{"old/a"}}
 	for name, tc := range map[string]struct {
 		grants   []claim.Grant
-		reserved deviceplugin.GPU
+		reserved held.GPU
 		used     int64
 		free     gpu.Amount
 		// share, core and whole say whether a GPU of a dynamic node takes another claim
@@ -33,19 +33,19 @@ func TestGPU(t *testing.T) {
 		// share does of that mode.
 		share, core, whole, inShare bool
 	}{
-		"free": {nil, deviceplugin.GPU{}, 0, gpu.Amount{Units: 15, Cores: 100, Shares: 8}, true, true, true,
+		"free": {nil, held.GPU{}, 0, gpu.Amount{Units: 15, Cores: 100, Shares: 8}, true, true, true,
 			true},
-		"administrator": {[]claim.Grant{admin}, deviceplugin.GPU{}, 0, gpu.Amount{Units: 15, Cores: 100, Shares: 8},
+		"administrator": {[]claim.Grant{admin}, held.GPU{}, 0, gpu.Amount{Units: 15, Cores: 100, Shares: 8},
 			true, true, true, true},
-		"whole": {[]claim.Grant{whole}, deviceplugin.GPU{}, 15, gpu.Amount{Cores: 100, Shares: 7}, false,
+		"whole": {[]claim.Grant{whole}, held.GPU{}, 15, gpu.Amount{Cores: 100, Shares: 7}, false,
 			false, false, false},
-		"shares": {[]claim.Grant{share(mode.Share, 3, 0, 1), share(mode.Share, 4, 0, 0)}, deviceplugin.GPU{}, 7,
+		"shares": {[]claim.Grant{share(mode.Share, 3, 0, 1), share(mode.Share, 4, 0, 0)}, held.GPU{}, 7,
 			gpu.Amount{Units: 8, Cores: 100, Shares: 6}, true, false, false, true},
-		"counts as several": {[]claim.Grant{share(mode.Share, 3, 0, 8)}, deviceplugin.GPU{}, 3,
+		"counts as several": {[]claim.Grant{share(mode.Share, 3, 0, 8)}, held.GPU{}, 3,
 			gpu.Amount{Units: 12, Cores: 100}, false, false, false, false},
-		"no memory left": {[]claim.Grant{share(mode.Share, 15, 0, 1)}, deviceplugin.GPU{}, 15,
+		"no memory left": {[]claim.Grant{share(mode.Share, 15, 0, 1)}, held.GPU{}, 15,
 			gpu.Amount{Cores: 100, Shares: 7}, false, false, false, false},
-		"no compute left": {[]claim.Grant{share(mode.CoreMem, 3, 100, 1)}, deviceplugin.GPU{}, 3,
+		"no compute left": {[]claim.Grant{share(mode.CoreMem, 3, 100, 1)}, held.GPU{}, 3,
 			gpu.Amount{Units: 12, Shares: 7}, false, false, false, false},
 		"reserved": {[]claim.Grant{share(mode.Share, 3, 0, 1)}, some, 7,
 			gpu.Amount{Units: 8, Cores: 100, Shares: 5}, false, false, false, true},
@@ -53,7 +53,7 @@ func TestGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := Of([]Claim{{Namespace: "team", Name: "c", Grants: tc.grants}},
-				func(string) deviceplugin.GPU { return tc.reserved }).GPU("GPU-a")
+				func(string) held.GPU { return tc.reserved }).GPU("GPU-a")
 			if used := u.Used(15); used != tc.used {
 				t.Errorf("%d units are used, want %d", used, tc.used)
 			}

@@ -59,7 +59,7 @@ func TestPodsWithLongNames(t *testing.T) {
 }
 
 // Whatever can be had has a name: as many containers as a claim can serve, all with the longest
-// names and amounts.
+// names and amounts. Those that are looked for long are so where costly claims are allowed.
 func TestAsManyLongNamesAsCanBe(t *testing.T) {
 	s := newServer(t)
 	for name, test := range map[string]struct {
@@ -68,10 +68,10 @@ func TestAsManyLongNamesAsCanBe(t *testing.T) {
 		labels     map[string]string
 		refused    string
 	}{
-		"memory":           {32, "mem 999", nil, ""},
-		"compute":          {20, "mem 999 core 100", nil, ""},
+		"memory":           {16, "mem 999", nil, ""},
+		"compute":          {16, "mem 999 core 100", nil, ""},
 		"of two GPUs":      {16, "mem 1998 core 200", map[string]string{ack.PodLabelCount: "2"}, ""},
-		"whole":            {32, "mem 999", map[string]string{ack.PodLabelPlacement: ack.RequireWholeDevice}, ""},
+		"whole":            {16, "mem 999", map[string]string{ack.PodLabelPlacement: ack.RequireWholeDevice}, ""},
 		"GPUs":             {32, "gpu 1", nil, ""},
 		"more than can be": {32, "mem 999 core 100", nil, "more compute together than a GPU has"},
 	} {

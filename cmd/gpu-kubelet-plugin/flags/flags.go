@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/gpuflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
@@ -102,7 +103,7 @@ func limitFlags() []cli.Flag {
 			Usage: "isolation of mode core_mem: auto, kernel, cgpu, mps or hami (docs/isolation.md)"},
 		&cli.StringFlag{Name: "isolation-mps", Sources: env("ISOLATION_MPS"), Value: isolation.Auto,
 			Usage: "memory limits of mode mps: auto, kernel or mps (docs/kernel-limits.md)"},
-		&cli.StringFlag{Name: "isolation-share", Sources: env("ISOLATION_SHARE"), Value: isolation.NameNone,
+		&cli.StringFlag{Name: "isolation-share", Sources: env("ISOLATION_SHARE"), Value: mode.IsolationNone,
 			Usage: "memory limits of mode share: none or kernel (docs/kernel-limits.md)"},
 		&cli.StringFlag{Name: "cgroup-root", Sources: env("CGROUP_ROOT"), Value: memlimit.DefaultRoot,
 			Usage: "where the host's control groups of version 2 are mounted (docs/kernel-limits.md)"},

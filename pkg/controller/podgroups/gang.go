@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 )
 
 // gang is what the pods of a gang ask for together.
@@ -43,7 +44,7 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 	var waiting []*corev1.Pod
 	placed, left := false, 0
 	for _, pod := range pods {
-		if ended(pod) {
+		if deviceplugin.Ended(pod) {
 			continue
 		}
 		waits := pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil
@@ -112,10 +113,6 @@ func newer(a, b *corev1.Pod) bool {
 func lookedAt(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[v1alpha1.AnnotationGang]
 	return ok
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // mostPods is the largest gang: as many pods as the admission policy takes a number for.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
@@ -38,7 +39,8 @@ func (r Reader) fillGroup(ctx context.Context, in *why.Input) error {
 	found := &why.Group{Name: name}
 	known := claimsIn(in.Claims, namespace)
 	for _, pod := range pods {
-		if ended(pod) || pod.Spec.SchedulingGroup == nil || ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "") != name {
+		if deviceplugin.Ended(pod) || pod.Spec.SchedulingGroup == nil ||
+			ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "") != name {
 			continue
 		}
 		member := why.Member{Pod: pod}
@@ -61,8 +63,4 @@ func (r Reader) fillGroup(ctx context.Context, in *why.Input) error {
 		found.Least = int(object.Spec.SchedulingPolicy.Gang.MinCount)
 	}
 	return nil
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

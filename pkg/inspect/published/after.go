@@ -14,9 +14,9 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -76,7 +76,7 @@ func occupancyOf(all []resourceapi.Device, claims []*resourceapi.ResourceClaim,
 	for i := range all {
 		slots[modeOf(&all[i])] = max(slots[modeOf(&all[i])], roomOf(&all[i]).Shares)
 	}
-	gpus, reserved := map[string]claim.GPU{}, map[string]deviceplugin.GPU{}
+	gpus, reserved := map[string]claim.GPU{}, map[string]held.GPU{}
 	for i := range all {
 		d := &all[i]
 		m, index := modeOf(d), indexOf(d)
@@ -119,7 +119,7 @@ func occupancyOf(all []resourceapi.Device, claims []*resourceapi.ResourceClaim,
 			granted = append(granted, of)
 		}
 	}
-	o.Used = usage.Of(granted, func(uuid string) deviceplugin.GPU { return reserved[uuid] })
+	o.Used = usage.Of(granted, func(uuid string) held.GPU { return reserved[uuid] })
 	o.Counted = o.Used
 	return o, granted
 }

@@ -33,8 +33,8 @@ func Of(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.Resource
 	var all []devices.Options
 	for _, served := range asked.Mode.ServedModes() {
 		by, mig := mode.AutoIsolation(served, module, false), mode.AutoIsolation(mode.MIG, module, false)
-		o := devices.Options{Pool: pool, Mode: served, Isolation: by.Name, IsolationLevel: by.Level,
-			MIG: devices.MIGOptions{Isolation: mig.Name, Level: mig.Level}}
+		o := devices.Options{Pool: pool, Mode: served, Isolation: by.Name, IsolationLevel: string(by.Level),
+			MIG: devices.MIGOptions{Isolation: mig.Name, Level: string(mig.Level)}}
 		def, limit := mode.SlotLimits(by.Shares)
 		o.Slots, _ = mode.SlotsFromLabels(node.Labels, def, limit) // the driver takes the default, and tells of it
 		if where == mode.Spread {

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -257,18 +258,8 @@ func (u Use) text(whose string, index, of int, with []string) string {
 	return text
 }
 
-// levels say what an isolation level is worth, as in docs/isolation.md.
-var levels = map[string]string{
-	"card":          "nobody else is on the GPU",
-	"kernel":        "a kernel module enforces the share",
-	"driver":        "NVIDIA's kernel driver keeps programs in MPS",
-	"device-memory": "NVIDIA's kernel driver holds what a container allocates on the GPU, and nothing else",
-	"cooperative":   "a program is held to its share unless it sets out not to be",
-	"none":          "nothing holds a program to its share",
-}
-
 func isolation(by, level string) string {
-	switch said := levels[level]; {
+	switch said := mode.Level(level).Meaning(); {
 	case by == "":
 		return ""
 	case said != "":

@@ -4,10 +4,6 @@ package why_test
 
 import (
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -21,6 +17,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // prepared has the claim hold a share of gpu-1 of node n2 for each request, and the driver say so in its status.
@@ -159,36 +156,13 @@ func TestUseOfAClaim(t *testing.T) {
 
 // Each level that a device can have is told in words.
 func TestEachLevelHasWords(t *testing.T) {
-	levels := 0
-	file, err := parser.ParseFile(token.NewFileSet(), "../../node/isolation/isolation.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, ok := n.(*ast.ValueSpec)
-		if !ok || !isLevel(spec.Type) {
-			return true
-		}
-		level, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		levels++
+	for _, i := range append(mode.Isolations(), mode.Isolation{Level: mode.LevelDriver}) {
 		in := stage(t)
 		in.Claim = hold(&in, "team-a", "train", "n2", "gpu-1-share", "8Gi")
-		for i := range in.Slices[1].Spec.Devices {
-			in.Slices[1].Spec.Devices[i].Attributes[v1alpha1.AttrIsolationLevel] = resourceapi.DeviceAttribute{
-				StringValue: &level}
+		for d := range in.Slices[1].Spec.Devices {
+			in.Slices[1].Spec.Devices[d].Attributes[v1alpha1.AttrIsolationLevel] = resourceapi.DeviceAttribute{
+				StringValue: ptr.To(string(i.Level))}
 		}
-		checkSays(t, printed(t, in), []string{"(level " + level + ": "}, nil)
-		return true
-	})
-	if levels < 6 {
-		t.Errorf("package isolation has %d levels only", levels)
+		checkSays(t, printed(t, in), []string{"(level " + string(i.Level) + ": "}, nil)
 	}
-}
-
-func isLevel(of ast.Expr) bool {
-	name, ok := of.(*ast.Ident)
-	return ok && name.Name == "Level"
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
@@ -146,7 +147,7 @@ func Of(ctx context.Context, in Input) (*Answer, error) {
 	case in.Claim != nil && in.Claim.Status.Allocation != nil:
 		a.Headline = what + " is allocated" + reserved(in.Claim)
 		a.has(in, []*resourceapi.ResourceClaim{in.Claim})
-	case ended(in.Pod):
+	case deviceplugin.Ended(in.Pod):
 		a.Headline = fmt.Sprintf("%s has ended (%s): it holds no GPUs", what, in.Pod.Status.Phase)
 	case in.Claim != nil && in.Pod.Spec.NodeName != "":
 		a.Headline = fmt.Sprintf("%s is not allocated, though pod %s, which uses it, is on node %s: a claim is allocated "+
@@ -166,10 +167,6 @@ func nameOf(in Input) string {
 		return "Claim " + in.Claim.Namespace + "/" + in.Claim.Name
 	}
 	return "Pod " + in.Pod.Namespace + "/" + in.Pod.Name
-}
-
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // waits answers for a pod that is on no node.

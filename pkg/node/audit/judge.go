@@ -14,16 +14,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-const (
-	// byMPS and byNodeMPS are the isolation of grants that MPS limits (isolation.ByMPS).
-	byMPS, byNodeMPS = "mps", "mps-node"
-	// slackMiB is how much more than its grant a container may hold before it is said, for
-	// each of its processes and at least twice: what NVML counts for a process is by some
-	// MiB more than what limits count (12 MiB beyond a CUDA context, as measured).
-	slackMiB = 32
-)
+// slackMiB is how much more than its grant a container may hold before it is said, for
+// each of its processes and at least twice: what NVML counts for a process is by some
+// MiB more than what limits count (12 MiB beyond a CUDA context, as measured).
+const slackMiB = 32
 
 // Judgement is what follows from an Input.
 type Judgement struct {
@@ -370,10 +367,7 @@ func (g granted) limited() bool {
 }
 
 func (g granted) byMPS() bool {
-	return slices.ContainsFunc(g.grants, func(g claim.Grant) bool {
-		return g.Isolation == byMPS ||
-			g.Isolation == byNodeMPS
-	})
+	return slices.ContainsFunc(g.grants, func(g claim.Grant) bool { return mode.ByMPS(g.Isolation) })
 }
 
 // mib is the memory that was granted. Units are rounded once, as they are for limits.

@@ -5,6 +5,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -14,9 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // EachClaim goes through all claims of the cluster, page by page: which node they are
@@ -51,6 +54,18 @@ func StoredSlices(ctx context.Context, client kubernetes.Interface, nodeName str
 		return nil, err
 	}
 	return list.Items, nil
+}
+
+// IsolationOf is by what the users of GPUs are kept apart, by mode, as stored devices show it.
+func IsolationOf(stored []resourceapi.ResourceSlice) map[mode.Mode]string {
+	by := map[mode.Mode]string{}
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			m := mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, ""))
+			by[m] = cmp.Or(by[m], ptr.Deref(d.Attributes[v1alpha1.AttrIsolation].StringValue, ""))
+		}
+	}
+	return by
 }
 
 // PodsOf are references to the pods that use the claim.

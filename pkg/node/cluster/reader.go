@@ -4,19 +4,30 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Reader asks the API server about the claims of one pool and their pods; it is what a
-// prepare.Preparer asks.
+// Reader asks the API server about the claims of a node's pool and their pods, and what the node publishes; it is what
+// a prepare.Preparer asks.
 type Reader struct {
-	Client kubernetes.Interface
-	Pool   string
+	Client   kubernetes.Interface
+	NodeName string
+}
+
+// PublishedIsolation returns by what the users of the node's GPUs are kept apart, by mode, as the API server shows it.
+func (r Reader) PublishedIsolation(ctx context.Context) (map[mode.Mode]string, error) {
+	stored, err := StoredSlices(ctx, r.Client, r.NodeName)
+	if err != nil {
+		return nil, fmt.Errorf("look up how the published GPUs are isolated: %w", err)
+	}
+	return IsolationOf(stored), nil
 }
 
 // Claim reads the claim of that name. That there is none is the API server's NotFound.
@@ -28,8 +39,9 @@ func (r Reader) Claim(ctx context.Context, namespace, name string) (*resourceapi
 // those with administrator access too.
 func (r Reader) AllocatedClaims(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {
 	var out []*resourceapi.ResourceClaim
+	pool := v1alpha1.PoolName(r.NodeName)
 	err := EachClaim(ctx, r.Client, func(c *resourceapi.ResourceClaim) {
-		if allocatedFrom(c, r.Pool) {
+		if allocatedFrom(c, pool) {
 			out = append(out, c)
 		}
 	})

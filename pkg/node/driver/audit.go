@@ -16,8 +16,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
@@ -87,10 +87,10 @@ func (a *agent) ofPlugin(ctx context.Context, pod audit.Pod) (bool, error) {
 	if a.WatchPods {
 		machine := a.preparer.Machine()
 		if machine == nil {
-			return false, deviceplugin.ErrPodsUnread
+			return false, held.ErrPodsUnread
 		}
 		reserved, err := a.pods.Reserved(ctx, machine)
-		return slices.ContainsFunc(reserved.Pods, func(p deviceplugin.Pod) bool { return p.UID == pod.UID }), err
+		return slices.ContainsFunc(reserved.Pods, func(p held.Pod) bool { return p.UID == pod.UID }), err
 	}
 	// Other than what the kubelet said last, that it does not answer is told apart.
 	devices, err := a.PodResources.Devices(ctx)

@@ -33,6 +33,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
@@ -160,7 +161,7 @@ type followed struct {
 	kubelet deviceplugin.Kubelet
 }
 
-func (f followed) Reserved(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+func (f followed) Reserved(context.Context, *gpu.Machine) (held.Reserved, error) {
 	return deviceplugin.Of(f.pods, deviceplugin.Node{Instances: map[string]int{"MIG-1": 0}, Kubelet: f.kubelet,
 		Left: time.Unix(1000, 0)}), nil
 }

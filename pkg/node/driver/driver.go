@@ -16,7 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
@@ -181,10 +181,10 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 func (a *agent) registered() {
 	a.registration.done()
 	// The instance before may have prepared claims since: their CDI specs are as its version writes them.
-	signaling.Send(a.recovery.again)
+	signal.Send(a.recovery.again)
 	if m := a.preparer.Machine(); m != nil && len(m.Partitioned) > 0 {
 		// It may also have made and destroyed MIG instances.
-		signaling.Send(a.rescan)
+		signal.Send(a.rescan)
 	}
 	if err := makeReadyFile(a.ReadyFile); err != nil {
 		a.fail(err)

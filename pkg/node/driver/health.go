@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/news"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
@@ -79,31 +80,6 @@ func (a *agent) healthReports() *healthReports {
 		prepared: a.preparer.Prepared, devices: a.publisher.Health}
 }
 
-// signal wakes everybody who waits for it. The zero value is ready for use.
-type signal struct {
-	mu sync.Mutex
-	c  chan struct{}
-}
-
-// next is closed by the next send.
-func (s *signal) next() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.c == nil {
-		s.c = make(chan struct{})
-	}
-	return s.c
-}
-
-func (s *signal) send() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.c != nil {
-		close(s.c)
-		s.c = nil
-	}
-}
-
 // healthReports tells the kubelet, which shows it in the status of the pods, how the
 // devices are.
 type healthReports struct {
@@ -113,7 +89,7 @@ type healthReports struct {
 	prepared func(ctx context.Context) ([]state.Record, error)
 	devices  func(prepared []state.Record) []publish.DeviceHealth
 	// changed is sent when either may have changed.
-	changed *signal
+	changed *signal.Broadcast
 	clock   clock.Clock
 
 	mu sync.Mutex
@@ -128,7 +104,7 @@ func (h *healthReports) watch(ctx context.Context, reports chan<- kubeletplugin.
 	var sent time.Time
 	for {
 		// What changes from here on is looked at again.
-		changed := h.changed.next()
+		changed := h.changed.Next()
 		if now := h.look(ctx); !slices.Equal(now, last) || h.clock.Since(sent) >= healthResend {
 			select {
 			case reports <- h.report(now):

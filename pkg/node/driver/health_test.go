@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -26,7 +27,7 @@ import (
 // kubeletSees is a stream of health, and what it is made of.
 type kubeletSees struct {
 	reports chan kubeletplugin.DeviceHealthReport
-	changed signal
+	changed signal.Broadcast
 
 	mu      sync.Mutex
 	devices []publish.DeviceHealth
@@ -65,7 +66,7 @@ func (k *kubeletSees) change(do func()) {
 	k.mu.Lock()
 	do()
 	k.mu.Unlock()
-	k.changed.send()
+	k.changed.Send()
 }
 
 // drain returns what was reported until now.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/limitwatch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
@@ -27,7 +27,7 @@ func (a *agent) makeMemoryLimits() *limitwatch.Watch {
 	return limitwatch.New(limitwatch.Options{
 		Config: a.Isolation.Kernel, Library: a.GPUs.SourceOptions, Root: root, Pods: podcgroup.New(root, a.PodUID),
 		Found: a.registry.SetKernelLimits, Wake: func() { a.publisher.Wake() },
-		Rewrite:  func() { signaling.Send(a.recovery.again) },
+		Rewrite:  func() { signal.Send(a.recovery.again) },
 		Prepared: a.heldByKernel,
 		Events:   a.events, Counts: a.counts, Clock: clock.RealClock{},
 	})

@@ -14,12 +14,12 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	common "github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
@@ -103,7 +103,7 @@ func (a *agent) lastUse() (audit.Snapshot, bool) {
 type nodeSource struct {
 	prepared  func(context.Context) ([]state.Record, error)
 	machine   func() *gpu.Machine
-	pods      func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error)
+	pods      func(context.Context, *gpu.Machine) (held.Reserved, error)
 	publisher publisherStatus
 	// daemons are those of single GPUs, nodeDaemon is the one for all where there is one.
 	daemons, nodeDaemon func(uuid string) (mps.Status, error)
@@ -132,7 +132,7 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	}
 	if h.Machine != nil {
 		reserved, err := s.pods(ctx, h.Machine)
-		if !errors.Is(err, deviceplugin.ErrPodsUnread) {
+		if !errors.Is(err, held.ErrPodsUnread) {
 			errs = append(errs, err)
 		}
 		h.Reserved = reserved.GPU
@@ -148,10 +148,10 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	if status.GPUsUnread {
 		errs = append(errs, errUnreadGPUs)
 	}
-	if usesMPS(status.Devices, h.Claims, isolation.NameMPS) {
+	if usesMPS(status.Devices, h.Claims, mode.IsolationMPS) {
 		n.Daemons = ofMPS(n, s.daemons)
 	}
-	if usesMPS(status.Devices, h.Claims, isolation.NameMPSNode) {
+	if usesMPS(status.Devices, h.Claims, mode.IsolationMPSNode) {
 		n.Daemons = ofMPS(n, s.nodeDaemon)
 	}
 	n.Behind, n.SwitchWaiting = status.Behind.Seconds(), status.SwitchWaiting.Seconds()

@@ -13,12 +13,11 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
@@ -38,8 +37,8 @@ func nodeWith(records []state.Record, status publish.Status, used audit.Snapshot
 		machine: func() *gpu.Machine {
 			return &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: "T4", MemoryMiB: 15360}}}
 		},
-		pods: func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
-			return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+		pods: func(context.Context, *gpu.Machine) (held.Reserved, error) {
+			return held.Reserved{}, held.ErrPodsUnread
 		},
 		publisher: publisherSays(status),
 		daemons:   func(string) (mps.Status, error) { return mps.Status{State: mps.Down, Restarts: 2}, nil },
@@ -59,11 +58,11 @@ func recordOf(phase state.Phase, name, backend string, pods ...string) state.Rec
 
 // A claim counts from when it is prepared, and is a pod's as long as no other uses it.
 func TestClaimsOfTheMetrics(t *testing.T) {
-	joined := recordOf(state.Prepared, "joined", isolation.NameNone, "first")
+	joined := recordOf(state.Prepared, "joined", mode.IsolationNone, "first")
 	joined.Pods = append(joined.Pods, "second")
 	n, err := nodeWith([]state.Record{
-		recordOf(state.Prepared, "one", isolation.NameNone, "pod"),
-		recordOf(state.Preparing, "cut-off", isolation.NameNone, "pod"), joined,
+		recordOf(state.Prepared, "one", mode.IsolationNone, "pod"),
+		recordOf(state.Preparing, "cut-off", mode.IsolationNone, "pod"), joined,
 	}, publish.Status{}, audit.Snapshot{}).look(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -84,9 +83,9 @@ func TestClaimsOfTheMetrics(t *testing.T) {
 func TestDaemonsOfTheMetrics(t *testing.T) {
 	want := []metrics.Daemon{{ID: metrics.ID{UUID: "GPU-a"}, Restarts: 2}}
 	for name, source := range map[string]nodeSource{
-		"a claim": nodeWith([]state.Record{recordOf(state.Prepared, "one", isolation.NameMPS)}, publish.Status{},
+		"a claim": nodeWith([]state.Record{recordOf(state.Prepared, "one", mode.IsolationMPS)}, publish.Status{},
 			audit.Snapshot{}),
-		"a device": nodeWith(nil, publish.Status{Devices: []publish.DeviceStatus{{Isolation: isolation.NameMPS}}},
+		"a device": nodeWith(nil, publish.Status{Devices: []publish.DeviceStatus{{Isolation: mode.IsolationMPS}}},
 			audit.Snapshot{}),
 	} {
 		n, err := source.look(t.Context())

@@ -14,12 +14,11 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -30,14 +29,13 @@ var (
 	_ prepare.Listener = preparerListener{}
 )
 
-// preparerNode goes by what the publisher stored last, and by what is seen of the node's pods.
+// preparerNode is what is seen of the node's pods.
 type preparerNode struct {
-	publish.Observed
 	*orphans.Users
 	agent *agent
 }
 
-func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	return n.agent.pods.Reserved(ctx, m)
 }
 
@@ -46,7 +44,7 @@ type preparerListener struct{ agent *agent }
 
 func (l preparerListener) Changed() {
 	l.agent.publisher.Granted()
-	l.agent.healthChanged.send()
+	l.agent.healthChanged.Send()
 	if l.agent.limited != nil {
 		l.agent.limited.Changed()
 	}

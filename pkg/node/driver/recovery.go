@@ -5,7 +5,7 @@ package driver
 import (
 	"context"
 
-	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 )
 
 // recovery recovers what is prepared when the GPUs have changed: the first time before anything else, later beside
@@ -20,7 +20,7 @@ type recovery struct {
 // changed is called by the one goroutine that reads the GPUs.
 func (r *recovery) changed(ctx context.Context) {
 	if r.begun {
-		signaling.Send(r.again)
+		signal.Send(r.again)
 		return
 	}
 	r.begun = true

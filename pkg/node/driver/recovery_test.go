@@ -44,8 +44,8 @@ func TestClaimThatTheInstanceBeforePreparedLate(t *testing.T) {
 		if err := store.SetComplete(); err != nil {
 			t.Fatal(err)
 		}
-		p := prepare.New(prepare.Options{Pool: "n1/gpu", Store: store, Specs: specDir, BootID: "boot-1",
-			Isolation: &isolation.Registry{}, Cluster: preparetest.Cluster{}, Node: preparetest.Node{},
+		p := prepare.New(prepare.Options{Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specDir,
+			BootID: "boot-1", Isolation: &isolation.Registry{}, Cluster: preparetest.Cluster{}, Node: preparetest.Node{},
 			Listener: preparetest.Listener{}})
 		p.SetInventory(&prepare.Inventory{Base: baseOf(name),
 			Machine: &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", MemoryMiB: 16130}}}})

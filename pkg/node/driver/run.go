@@ -27,7 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	signaling "github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -140,7 +140,10 @@ func Run(ctx context.Context, cfg Config) error {
 	a := &agent{Config: cfg, users: orphans.NewUsers(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
 		events: report.NewNodeEvents(recorder, node, cfg.GPUs.HostRoot), podEvents: recorder,
 		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1)}
-	last, _ := a.checkpoint().Load(ctx)
+	if a.state, err = state.Open(cfg.PluginDir); err != nil {
+		return err
+	}
+	last, _, _ := a.state.Node() // the publisher says what is wrong with it
 	a.Isolation.Offered = last.Isolation
 	a.registry = isolation.NewRegistry(a.Isolation)
 	return a.run(ctx, node, gpus)
@@ -160,6 +163,7 @@ type agent struct {
 	events    report.NodeEvents
 	podEvents record.EventRecorder
 	fail      context.CancelCauseFunc
+	state     *state.Store
 	registry  *isolation.Registry
 	limited   *limitwatch.Watch
 	preparer  *prepare.Preparer
@@ -182,7 +186,7 @@ type agent struct {
 	// rescan is sent to have the GPUs read at once.
 	rescan chan struct{}
 	// healthChanged is sent when the health of devices may be another one.
-	healthChanged signal
+	healthChanged signal.Broadcast
 	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
 	// does.
 	counts *metrics.Plugin
@@ -200,22 +204,20 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		return fmt.Errorf("read the boot ID: %w", err)
 	}
 	bootID := strings.TrimSpace(string(boot))
-	if err := a.makePreparer(bootID); err != nil {
-		return err
-	}
+	a.makePreparer(bootID)
 	if err := a.follow(ctx); err != nil {
 		return err
 	}
 	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
 	a.limited = a.makeMemoryLimits()
 	a.publisher = publish.New(publish.Options{
-		Client: a.Client, NodeName: a.NodeName, Events: a.events, CheckpointFile: a.checkpoint(), Clock: clock.RealClock{},
+		Client: a.Client, NodeName: a.NodeName, Events: a.events, State: a.state, Clock: clock.RealClock{},
 		Isolation: a.registry,
 		Publish:   a.publish,
 		Claims:    a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
-		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
+		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.Send, Metrics: a.counts,
 		ClaimEvents: report.New(a.podEvents, clock.RealClock{}),
-		Rescan:      func() { signaling.Send(a.rescan) },
+		Rescan:      func() { signal.Send(a.rescan) },
 	})
 	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Users: a.users, BootID: bootID,
 		OnOrphans: a.publisher.SetOrphans, Clock: clock.RealClock{}})
@@ -304,11 +306,6 @@ func (a *agent) recover(ctx context.Context) {
 	a.events.Clear(v1alpha1.ReasonStateNotRecovered)
 }
 
-// checkpoint is where the publisher keeps what has to outlive the process.
-func (a *agent) checkpoint() publish.CheckpointFile {
-	return publish.CheckpointFile(filepath.Join(a.PluginDir, "node.json"))
-}
-
 // follow watches who has GPUs without a claim of this driver.
 func (a *agent) follow(ctx context.Context) error {
 	pods, err := a.followPods(ctx)
@@ -338,7 +335,7 @@ func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 	if !a.WatchPods {
 		return watch.KubeletOnly(a.PodResources), nil
 	}
-	kept, _ := a.checkpoint().Load(ctx)
+	kept, _, _ := a.state.Node()
 	return watch.New(watch.Options{
 		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Running: a.users.Running,
 		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
@@ -358,33 +355,24 @@ func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 	})
 }
 
-func (a *agent) makePreparer(bootID string) error {
-	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
-	if err != nil {
-		return err
-	}
+func (a *agent) makePreparer(bootID string) {
 	a.preparer = prepare.New(prepare.Options{
-		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir),
+		Pool: v1alpha1.PoolName(a.NodeName), Store: a.state, Specs: cdi.Dir(a.CDIDir),
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
 		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), LimitsOffBy: a.LimitsOffBy,
 		Partitions:         a.GPUs.Partitions(),
-		Rescan:             func() { signaling.Send(a.rescan) },
+		Rescan:             func() { signal.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),
-		Node: preparerNode{
-			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName,
-				Backends: a.registry},
-			Users: a.users, agent: a,
-		},
-		Listener: preparerListener{a},
+		Node:               preparerNode{a.users, a},
+		Listener:           preparerListener{a},
 	})
-	return nil
 }
 
 // reader asks the API server about claims.
 func (a *agent) reader() cluster.Reader {
-	return cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)}
+	return cluster.Reader{Client: a.Client, NodeName: a.NodeName}
 }
 
 // tellPodsUnread says on the node that its pods cannot be read.

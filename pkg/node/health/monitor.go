@@ -4,12 +4,8 @@ package health
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,8 +14,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -168,36 +164,30 @@ type stored struct {
 
 const version = 1
 
+func storedIn(path string) statefile.File[stored] {
+	return statefile.File[stored]{Path: path, Check: func(s stored) error {
+		if s.Version != version {
+			return fmt.Errorf("it is of version %d, this plugin knows %d", s.Version, version)
+		}
+		return nil
+	}}
+}
+
 // load reads the file. What was before the last boot does not matter: each GPU was
 // initialised anew.
-func load(file, bootID string) (map[string]Unhealthy, error) {
-	data, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read which GPUs are unhealthy: %w", err)
-	}
-	var s stored
-	if err := json.Unmarshal(data, &s); err != nil {
-		return nil, fmt.Errorf("read which GPUs are unhealthy: %s: %w: the GPUs are asked again", file, err)
-	}
-	if s.Version != version {
-		return nil, fmt.Errorf("read which GPUs are unhealthy: %s is of version %d, this plugin knows %d: the GPUs are "+
-			"asked again", file, s.Version, version)
-	}
-	if s.BootID != bootID {
+func load(path, bootID string) (map[string]Unhealthy, error) {
+	s, _, err := storedIn(path).Load()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read which GPUs are unhealthy: %w: the GPUs are asked again", err)
+	case s.BootID != bootID:
 		return nil, nil
 	}
 	return s.GPUs, nil
 }
 
-func save(file, bootID string, unhealthy map[string]Unhealthy) error {
-	data, err := json.Marshal(stored{Version: version, BootID: bootID, GPUs: unhealthy})
-	if err != nil {
-		return fmt.Errorf("write which GPUs are unhealthy: %w", err)
-	}
-	if err := atomicfile.Write(file, data, 0o600, false); err != nil {
+func save(path, bootID string, unhealthy map[string]Unhealthy) error {
+	if err := storedIn(path).Store(stored{Version: version, BootID: bootID, GPUs: unhealthy}); err != nil {
 		return fmt.Errorf("write which GPUs are unhealthy: %w", err)
 	}
 	return nil

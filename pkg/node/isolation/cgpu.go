@@ -11,10 +11,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
-
-// cgpuMaxShares is how many containers ACK documents for one GPU.
-const cgpuMaxShares = 20
 
 // cgpuBackend leaves the enforcement to Alibaba Cloud's kernel module, which
 // reads a container's environment when it starts. It exists on ECS instances
@@ -27,9 +25,9 @@ type cgpuBackend struct {
 	keep bool
 }
 
-func (cgpuBackend) Name() string                 { return NameCGPU }
-func (cgpuBackend) Level() Level                 { return LevelKernel }
-func (cgpuBackend) MaxShares() int64             { return cgpuMaxShares }
+func (cgpuBackend) Name() string                 { return mode.IsolationCGPU }
+func (cgpuBackend) Level() mode.Level            { return mode.LevelKernel }
+func (cgpuBackend) MaxShares() int64             { return mode.IsolationNamed(mode.IsolationCGPU).Shares }
 func (cgpuBackend) Validate([]claim.Grant) error { return nil }
 
 func (b cgpuBackend) Check(string) error {

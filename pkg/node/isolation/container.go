@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // Part is what a container gets by one of its claims that has limits of its own, or none.
@@ -65,9 +66,9 @@ func (p Part) limited() bool { return Limited(p.grants[0]) }
 // empty if it does not.
 func (p Part) excludes() string {
 	switch {
-	case p.grants[0].Isolation == NameMPS:
+	case p.grants[0].Isolation == mode.IsolationMPS:
 		return "with MPS a process can use one GPU"
-	case p.grants[0].Isolation == NameHAMi && p.limited():
+	case p.grants[0].Isolation == mode.IsolationHAMi && p.limited():
 		return "HAMi-core tells GPUs by their number in the container, and would take one for another"
 	default:
 		return ""

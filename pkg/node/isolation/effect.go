@@ -2,7 +2,11 @@
 
 package isolation
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
 
 // Effect is something that a back end changes on the host for a claim, and that is not a file
 // of the plugin's own. Records name it (state.Effect): a name keeps its meaning for good.
@@ -21,7 +25,7 @@ const clientEffect = "-client"
 // that this version does not know is an error.
 func (r *Registry) Undo(e Effect) error {
 	switch e.Name {
-	case NameMPS + clientEffect, NameMPSNode + clientEffect:
+	case mode.IsolationMPS + clientEffect, mode.IsolationMPSNode + clientEffect:
 		// What a GPU is used for is the most of all its claims. Who knows the others, and that they are all there
 		// are, says what is left: the publisher, which is told of each change.
 		return nil

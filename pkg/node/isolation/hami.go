@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // Where a container finds HAMi-core's files.
@@ -43,8 +44,8 @@ type hamiBackend struct {
 	mu  *sync.Mutex
 }
 
-func (hamiBackend) Name() string                 { return NameHAMi }
-func (hamiBackend) Level() Level                 { return LevelCooperative }
+func (hamiBackend) Name() string                 { return mode.IsolationHAMi }
+func (hamiBackend) Level() mode.Level            { return mode.LevelCooperative }
 func (hamiBackend) MaxShares() int64             { return 0 }
 func (hamiBackend) Validate([]claim.Grant) error { return nil }
 

@@ -17,44 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-// Names of back ends, as the device attribute "isolation" shows them.
-const (
-	NameWholeGPU = "whole-card" // nobody else is given the GPU
-	NameNone     = "none"       // nothing keeps a container to its share
-	NameMPS      = "mps"        // NVIDIA's Multi-Process Service, with a daemon for each GPU
-	NameMPSNode  = "mps-node"   // the same, with one daemon for all of the node's GPUs
-	NameCGPU     = "cgpu"       // Alibaba Cloud's kernel module
-	NameHAMi     = "hami"       // HAMi-core, a library in the container
-	NameKernel   = "kernel"     // NVIDIA's kernel driver, by limits on control groups
-	NameMIG      = "mig"        // the GPU itself, which an administrator cut into instances
-)
-
-// Level says what it takes to get around the isolation; it is the device
-// attribute "isolationLevel".
-type Level string
-
-// The levels, from none to the strictest. docs/isolation.md says what was seen
-// to get around each.
-const (
-	// LevelNone: any program can take more than its share.
-	LevelNone Level = "none"
-	// LevelCooperative: a program is held to its share unless it sets out not
-	// to be.
-	LevelCooperative Level = "cooperative"
-	// LevelDriver: the GPU's driver lets no program use the GPU but through what limits
-	// it, and that gives no program more than the largest share of the GPU.
-	LevelDriver Level = "driver"
-	// LevelDeviceMemory: the GPU's kernel driver refuses a container the memory beyond its
-	// share that it allocates on the device, whatever its programs do. It holds neither managed
-	// memory, nor what other processes share with it, nor containers with CAP_SYS_ADMIN, nor
-	// compute (limits.md §7, §10.12).
-	LevelDeviceMemory Level = "device-memory"
-	// LevelKernel: a module of the host's kernel enforces the share.
-	LevelKernel Level = "kernel"
-	// LevelGPU: the GPU has one user, who is not given any other GPU.
-	LevelGPU Level = "card"
-)
-
 // Group is what one request of a claim was granted, or all those that are for one
 // container.
 type Group struct {
@@ -78,7 +40,7 @@ type Backend interface {
 	Name() string
 	// Level is the value of the device attribute "isolationLevel", unless the GPU has a
 	// stricter one: see LevelOn.
-	Level() Level
+	Level() mode.Level
 	// MaxShares is how many shares of one GPU it can keep apart; 0 if it sets
 	// no limit.
 	MaxShares() int64
@@ -136,20 +98,20 @@ func (noLimits) Edits(Group) (*specs.ContainerEdits, error) {
 // none isolates nothing: grants are counted, and that is all.
 type none struct{ noLimits }
 
-func (none) Name() string { return NameNone }
-func (none) Level() Level { return LevelNone }
+func (none) Name() string      { return mode.IsolationNone }
+func (none) Level() mode.Level { return mode.LevelNone }
 
 // wholeGPU needs no enforcement: the GPU has one user.
 type wholeGPU struct{ noLimits }
 
-func (wholeGPU) Name() string { return NameWholeGPU }
-func (wholeGPU) Level() Level { return LevelGPU }
+func (wholeGPU) Name() string      { return mode.IsolationWholeGPU }
+func (wholeGPU) Level() mode.Level { return mode.LevelGPU }
 
 // LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
 // serves.
-func LevelOn(b Backend, uuid string) Level {
+func LevelOn(b Backend, uuid string) mode.Level {
 	if b.EnforcedByDriver(uuid) {
-		return LevelDriver
+		return mode.LevelDriver
 	}
 	return b.Level()
 }
@@ -164,10 +126,7 @@ func Limited(g claim.Grant) bool { return HasLimits(g) && limited(g) }
 
 // HasLimits reports whether a back end holds containers to the grant unless its limits are
 // switched off.
-func HasLimits(g claim.Grant) bool { return Capped(g.Mode) || g.Isolation == NameKernel }
-
-// ByMPS reports whether the back end of that name has a GPU's users be clients of MPS.
-func ByMPS(name string) bool { return name == NameMPS || name == NameMPSNode }
+func HasLimits(g claim.Grant) bool { return Capped(g.Mode) || g.Isolation == mode.IsolationKernel }
 
 // Capped reports whether claims in the mode have limits that a back end enforces.
 func Capped(m mode.Mode) bool {

@@ -272,7 +272,7 @@ func TestRegistry(t *testing.T) {
 	if b, err := r.For(mode.Dynamic); err == nil {
 		t.Errorf("dynamic is served by %s", b.Name())
 	}
-	if b, err := r.For(mode.Topology); err != nil || b.Level() != LevelGPU {
+	if b, err := r.For(mode.Topology); err != nil || b.Level() != mode.LevelGPU {
 		t.Errorf("topology is served by %v, %v", b, err)
 	}
 }

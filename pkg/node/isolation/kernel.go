@@ -195,8 +195,8 @@ type kernelBackend struct {
 	memory *kernelMemory
 }
 
-func (kernelBackend) Name() string                 { return NameKernel }
-func (kernelBackend) Level() Level                 { return LevelDeviceMemory }
+func (kernelBackend) Name() string                 { return mode.IsolationKernel }
+func (kernelBackend) Level() mode.Level            { return mode.LevelDeviceMemory }
 func (kernelBackend) MaxShares() int64             { return 0 }
 func (kernelBackend) Validate([]claim.Grant) error { return nil }
 
@@ -224,11 +224,11 @@ func (r *Registry) SetKernelLimits(found KernelLimits) {
 func (r *Registry) KernelMemory(m mode.Mode, backend, uuid string) (held bool, kind memlimit.Kind) {
 	kind = r.memory.kind(uuid)
 	switch {
-	case backend == NameKernel:
+	case backend == mode.IsolationKernel:
 		held = true
-	case ByMPS(backend):
+	case mode.ByMPS(backend):
 		switch r.choice(m) {
-		case NameKernel:
+		case mode.IsolationKernel:
 			held = true
 		case "", Auto:
 			held = kind != "" || r.memory.missed(uuid)

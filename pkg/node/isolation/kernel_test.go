@@ -48,28 +48,28 @@ func TestChoiceOfTheKernel(t *testing.T) {
 		limited []string
 		reason  string
 	}{
-		"share": {mode.Share, Config{}, both, NameNone, nil, ""},
-		"share, asked for": {mode.Share, Config{Share: "kernel"}, both, NameKernel, []string{"GPU-a",
+		"share": {mode.Share, Config{}, both, mode.IsolationNone, nil, ""},
+		"share, asked for": {mode.Share, Config{Share: "kernel"}, both, mode.IsolationKernel, []string{"GPU-a",
 			"GPU-b"}, ""},
-		"share, and it is not there": {mode.Share, Config{Share: "kernel"}, older, NameKernel, []string{"GPU-a",
+		"share, and it is not there": {mode.Share, Config{Share: "kernel"}, older, mode.IsolationKernel, []string{"GPU-a",
 			"GPU-b"}, "the driver is older"},
-		"share, a typo":        {mode.Share, Config{Share: "kernal"}, both, NameNone, nil, "ISOLATION_SHARE"},
-		"cgpu":                 {mode.CGPU, Config{}, both, NameKernel, []string{"GPU-a", "GPU-b"}, ""},
-		"cgpu, one GPU has it": {mode.CGPU, Config{}, one, NameMPS, []string{"GPU-a"}, ""},
-		"cgpu, no GPU has it":  {mode.CGPU, Config{}, older, NameMPS, nil, ""},
-		"cgpu, asked for": {mode.CGPU, Config{CGPU: "kernel"}, older, NameKernel, []string{"GPU-a",
+		"share, a typo":        {mode.Share, Config{Share: "kernal"}, both, mode.IsolationNone, nil, "ISOLATION_SHARE"},
+		"cgpu":                 {mode.CGPU, Config{}, both, mode.IsolationKernel, []string{"GPU-a", "GPU-b"}, ""},
+		"cgpu, one GPU has it": {mode.CGPU, Config{}, one, mode.IsolationMPS, []string{"GPU-a"}, ""},
+		"cgpu, no GPU has it":  {mode.CGPU, Config{}, older, mode.IsolationMPS, nil, ""},
+		"cgpu, asked for": {mode.CGPU, Config{CGPU: "kernel"}, older, mode.IsolationKernel, []string{"GPU-a",
 			"GPU-b"}, "the driver is older"},
-		"cgpu, MPS asked for": {mode.CGPU, Config{CGPU: "mps"}, both, NameMPS, nil, ""},
-		"core_mem":            {mode.CoreMem, Config{}, both, NameMPS, []string{"GPU-a", "GPU-b"}, ""},
-		"core_mem, asked for": {mode.CoreMem, Config{CoreMem: "kernel"}, one, NameMPS, []string{"GPU-a",
+		"cgpu, MPS asked for": {mode.CGPU, Config{CGPU: "mps"}, both, mode.IsolationMPS, nil, ""},
+		"core_mem":            {mode.CoreMem, Config{}, both, mode.IsolationMPS, []string{"GPU-a", "GPU-b"}, ""},
+		"core_mem, asked for": {mode.CoreMem, Config{CoreMem: "kernel"}, one, mode.IsolationMPS, []string{"GPU-a",
 			"GPU-b"}, "Not Supported"},
-		"core_mem, MPS asked for": {mode.CoreMem, Config{CoreMem: "mps"}, both, NameMPS, nil, ""},
-		"mps":                     {mode.MPS, Config{}, one, NameMPS, []string{"GPU-a"}, ""},
-		"mps, asked for": {mode.MPS, Config{MPS: "kernel"}, older, NameMPS, []string{"GPU-a", "GPU-b"},
+		"core_mem, MPS asked for": {mode.CoreMem, Config{CoreMem: "mps"}, both, mode.IsolationMPS, nil, ""},
+		"mps":                     {mode.MPS, Config{}, one, mode.IsolationMPS, []string{"GPU-a"}, ""},
+		"mps, asked for": {mode.MPS, Config{MPS: "kernel"}, older, mode.IsolationMPS, []string{"GPU-a", "GPU-b"},
 			"the driver is older"},
-		"mps alone":   {mode.MPS, Config{MPS: "mps"}, both, NameMPS, nil, ""},
-		"mps, a typo": {mode.MPS, Config{MPS: "none"}, both, NameMPS, nil, "ISOLATION_MPS"},
-		"whole GPUs":  {mode.Exclusive, Config{}, both, NameWholeGPU, nil, ""},
+		"mps alone":   {mode.MPS, Config{MPS: "mps"}, both, mode.IsolationMPS, nil, ""},
+		"mps, a typo": {mode.MPS, Config{MPS: "none"}, both, mode.IsolationMPS, nil, "ISOLATION_MPS"},
+		"whole GPUs":  {mode.Exclusive, Config{}, both, mode.IsolationWholeGPU, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := registryWith(tc.config, tc.found)
@@ -106,12 +106,12 @@ func TestChoiceStays(t *testing.T) {
 	r := registryWith(Config{}, both)
 	r.SetKernelLimits(older)
 	b, err := r.For(mode.CGPU)
-	if err != nil || b.Name() != NameKernel || b.Check("GPU-a") == nil {
+	if err != nil || b.Name() != mode.IsolationKernel || b.Check("GPU-a") == nil {
 		t.Errorf("after it went away: %v, %v, %v", b, err, b.Check("GPU-a"))
 	}
 	r = registryWith(Config{}, older)
 	r.SetKernelLimits(both)
-	if b, err := r.For(mode.CGPU); err != nil || b.Name() != NameMPS {
+	if b, err := r.For(mode.CGPU); err != nil || b.Name() != mode.IsolationMPS {
 		t.Errorf("after it came: %v, %v", b, err)
 	}
 }
@@ -123,12 +123,12 @@ func TestChoiceUntilItIsKnown(t *testing.T) {
 	for name, found := range map[string][]KernelLimits{
 		"not looked yet": nil, "no answer": {{Err: errors.New("no answer in time")}}, "a GPU without answer": {unread},
 	} {
-		for offered, want := range map[string]string{"": NameMPS, NameMPS: NameMPS, NameMPSNode: NameMPS,
-			NameKernel: NameKernel} {
+		for offered, want := range map[string]string{"": mode.IsolationMPS, mode.IsolationMPS: mode.IsolationMPS,
+			mode.IsolationMPSNode: mode.IsolationMPS, mode.IsolationKernel: mode.IsolationKernel} {
 			for _, then := range []struct {
 				KernelLimits
 				want string
-			}{{both, NameKernel}, {one, NameMPS}, {older, NameMPS}} {
+			}{{both, mode.IsolationKernel}, {one, mode.IsolationMPS}, {older, mode.IsolationMPS}} {
 				r := NewRegistry(Config{CGPUProc: "/proc/no_such_module", Offered: map[mode.Mode]string{mode.CGPU: offered}})
 				for _, limits := range found {
 					r.SetKernelLimits(limits)
@@ -175,7 +175,7 @@ func TestKernelBesideMPSWhileNothingAnswers(t *testing.T) {
 			for _, found := range tc.found {
 				r.SetKernelLimits(found)
 			}
-			if held, kind := r.KernelMemory(mode.CoreMem, NameMPS, "GPU-a"); held != tc.held || kind != "" {
+			if held, kind := r.KernelMemory(mode.CoreMem, mode.IsolationMPS, "GPU-a"); held != tc.held || kind != "" {
 				t.Errorf("held: %t, by %q; want %t", held, kind, tc.held)
 			}
 			if err := r.memory.check("GPU-a"); tc.held && (err == nil || !strings.Contains(err.Error(), tc.says)) {
@@ -185,16 +185,16 @@ func TestKernelBesideMPSWhileNothingAnswers(t *testing.T) {
 	}
 	// By a GPU beside one that hangs it is known.
 	r := registryWith(Config{}, silent)
-	if held, kind := r.KernelMemory(mode.MPS, NameMPS, "GPU-b"); !held || kind != memlimit.Misc {
+	if held, kind := r.KernelMemory(mode.MPS, mode.IsolationMPS, "GPU-b"); !held || kind != memlimit.Misc {
 		t.Errorf("beside it: %t, by %q", held, kind)
 	}
 	silent.Kinds, silent.Reasons["GPU-b"] = nil, errors.New("nobody counts")
 	r = registryWith(Config{}, silent)
-	if held, _ := r.KernelMemory(mode.MPS, NameMPS, "GPU-b"); held {
+	if held, _ := r.KernelMemory(mode.MPS, mode.IsolationMPS, "GPU-b"); held {
 		t.Error("a GPU that has none waits for one that hangs")
 	}
 	// Where there is no hook there is nothing to wait for.
-	if held, _ := NewRegistry(Config{}).KernelMemory(mode.MPS, NameMPS, "GPU-a"); held {
+	if held, _ := NewRegistry(Config{}).KernelMemory(mode.MPS, mode.IsolationMPS, "GPU-a"); held {
 		t.Error("held without a hook")
 	}
 }
@@ -209,7 +209,7 @@ func TestClaimBesideMPSWhileNothingAnswers(t *testing.T) {
 	r.SetKernelLimits(both)
 	r.SetKernelLimits(KernelLimits{Reasons: map[string]error{"GPU-a": bounded.ErrHung}})
 	g := grant(mode.CoreMem, 0, 3, 25)
-	g.Isolation, g.ShareID = NameMPS, "s1"
+	g.Isolation, g.ShareID = mode.IsolationMPS, "s1"
 	g.KernelMemory, _ = r.KernelMemory(g.Mode, g.Isolation, g.GPU.UUID)
 	c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
 	if err != nil {
@@ -226,7 +226,7 @@ func TestLevelOfTheKernel(t *testing.T) {
 		t.Errorf("level %s", got)
 	}
 	b, err := registryWith(Config{MPS: "kernel", MPSDir: t.TempDir()}, both).For(mode.MPS)
-	if err != nil || LevelOn(b, "GPU-a") != LevelCooperative {
+	if err != nil || LevelOn(b, "GPU-a") != mode.LevelCooperative {
 		t.Errorf("level beside MPS: %s, %v", LevelOn(b, "GPU-a"), err)
 	}
 }
@@ -234,9 +234,9 @@ func TestLevelOfTheKernel(t *testing.T) {
 func held(g claim.Grant) claim.Grant {
 	g.KernelMemory, g.ShareID = true, "s1"
 	if g.Mode == mode.Share || g.Mode == mode.CGPU {
-		g.Isolation = NameKernel
+		g.Isolation = mode.IsolationKernel
 	} else {
-		g.Isolation = NameMPS
+		g.Isolation = mode.IsolationMPS
 	}
 	return g
 }
@@ -291,7 +291,7 @@ func TestHookOfTheKernel(t *testing.T) {
 func TestKernelBesideMPS(t *testing.T) {
 	r := registryWith(Config{MPSDir: "/run/gpushare/mps", MPSCheck: "/plugins/gpu-mps-check"}, both)
 	without := grant(mode.CoreMem, 0, 3, 25)
-	without.Isolation, without.ShareID = NameMPS, "s1"
+	without.Isolation, without.ShareID = mode.IsolationMPS, "s1"
 	for _, g := range []claim.Grant{held(grant(mode.CoreMem, 0, 3, 25)), without} {
 		c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
 		if err != nil {
@@ -349,7 +349,7 @@ func TestOneDaemonThatInsists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err = WithNodeDaemon(r, b); err != nil || b.Name() != NameMPSNode ||
+	if b, err = WithNodeDaemon(r, b); err != nil || b.Name() != mode.IsolationMPSNode ||
 		!strings.Contains(b.Check("GPU-a").Error(), "the driver is older") {
 		t.Errorf("%s: %v, %v", b.Name(), err, b.Check("GPU-a"))
 	}

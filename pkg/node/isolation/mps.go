@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -28,7 +29,7 @@ const containerPipeDir = "/run/gpushare/mps"
 // the client's environment and hold per process: what gets around them is in
 // docs/isolation.md.
 type mpsBackend struct {
-	// name is NameMPS, where each GPU has a daemon of its own, or NameMPSNode.
+	// name is mode.IsolationMPS, where each GPU has a daemon of its own, or mode.IsolationMPSNode.
 	name string
 	// dir is the directory shared with gpu-mps-supervisor, under the same path on
 	// the host.
@@ -46,9 +47,9 @@ type mpsBackend struct {
 	insists bool
 }
 
-func (b mpsBackend) Name() string   { return b.name }
-func (mpsBackend) Level() Level     { return LevelCooperative }
-func (mpsBackend) MaxShares() int64 { return mps.MaxClients }
+func (b mpsBackend) Name() string    { return b.name }
+func (mpsBackend) Level() mode.Level { return mode.LevelCooperative }
+func (mpsBackend) MaxShares() int64  { return mps.MaxClients }
 
 func (b mpsBackend) EnforcedByDriver(uuid string) bool { return b.dir.DriverEnforced(uuid) }
 
@@ -66,7 +67,7 @@ func (b mpsBackend) CheckMemory(uuid string) error { return b.memory.check(uuid)
 // Validate: a process can use one pipe directory, and so the GPUs of one daemon. It has one
 // percentage of the multiprocessors of each.
 func (b mpsBackend) Validate(grants []claim.Grant) error {
-	if b.name == NameMPSNode {
+	if b.name == mode.IsolationMPSNode {
 		return samePercent(claim.PerGPU(grants))
 	}
 	for _, g := range grants {
@@ -108,7 +109,7 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 			Options:       pipeDirOptions(),
 		}},
 	}
-	if b.name == NameMPSNode {
+	if b.name == mode.IsolationMPSNode {
 		// The server has all of the node's GPUs, and numbers them for its clients.
 		edits.Env = append(edits.Env, envCUDADevices+"="+strings.Join(uuids(r.Grants), ","))
 	}
@@ -156,7 +157,7 @@ func (b mpsBackend) memoryLimits(grants []claim.Grant) string {
 		// A daemon that serves one GPU has it as its device 0. Which number a GPU has among
 		// those of a container depends on what else it sees.
 		device := "0"
-		if b.name == NameMPSNode {
+		if b.name == mode.IsolationMPSNode {
 			device = g.GPU.UUID
 		}
 		if limited(g) {
@@ -207,10 +208,10 @@ func (b mpsBackend) SetUp(ctx context.Context, r Group) error {
 
 // MPSLimits are the largest limits of the claim's containers on each GPU that they use by
 // MPS with a daemon of its own, by UUID.
-func (c Claim) MPSLimits() map[string]mps.Limits { return c.limitsBy(NameMPS) }
+func (c Claim) MPSLimits() map[string]mps.Limits { return c.limitsBy(mode.IsolationMPS) }
 
 // NodeMPSLimits are those on each GPU that they use by the node's one daemon.
-func (c Claim) NodeMPSLimits() map[string]mps.Limits { return c.limitsBy(NameMPSNode) }
+func (c Claim) NodeMPSLimits() map[string]mps.Limits { return c.limitsBy(mode.IsolationMPSNode) }
 
 func (c Claim) limitsBy(name string) map[string]mps.Limits {
 	out := map[string]mps.Limits{}
@@ -232,7 +233,7 @@ func (c Claim) limitsBy(name string) map[string]mps.Limits {
 func (c Claim) BesideMPS() []string {
 	var out []string
 	for _, container := range c {
-		if ByMPS(container.backend.Name()) {
+		if mode.ByMPS(container.backend.Name()) {
 			continue
 		}
 		for _, g := range container.group.Grants {

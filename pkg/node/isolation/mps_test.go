@@ -71,16 +71,16 @@ func TestLevelOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := LevelOn(b, "GPU-a"); got != LevelCooperative {
+	if got := LevelOn(b, "GPU-a"); got != mode.LevelCooperative {
 		t.Errorf("level %s", got)
 	}
 	if err := dir.SetStatus("GPU-a", mps.Status{DriverEnforced: true}); err != nil {
 		t.Fatal(err)
 	}
-	if got := LevelOn(b, "GPU-a"); got != LevelDriver {
+	if got := LevelOn(b, "GPU-a"); got != mode.LevelDriver {
 		t.Errorf("level %s", got)
 	}
-	if got := LevelOn(none{}, "GPU-a"); got != LevelNone {
+	if got := LevelOn(none{}, "GPU-a"); got != mode.LevelNone {
 		t.Errorf("level %s", got)
 	}
 }
@@ -94,7 +94,7 @@ func byNodeMPS(t *testing.T) (*Registry, mps.Dir) {
 
 func ofNode(grants ...claim.Grant) []claim.Grant {
 	for i := range grants {
-		grants[i].Isolation = NameMPSNode
+		grants[i].Isolation = mode.IsolationMPSNode
 	}
 	return grants
 }
@@ -155,7 +155,7 @@ func TestTheCheckOfAContainerIsForAllItsGPUs(t *testing.T) {
 		"one":   {grants[:1], nil},
 	} {
 		tc.grants[0].ShareID = "s1"
-		b := mpsBackend{name: NameMPSNode, dir: "/run/mps", check: "/gpu-mps-check", containers: 4}
+		b := mpsBackend{name: mode.IsolationMPSNode, dir: "/run/mps", check: "/gpu-mps-check", containers: 4}
 		edits, err := b.Edits(request(tc.grants...))
 		if err != nil || len(edits.Hooks) != 1 {
 			t.Fatalf("%s: hooks %v, %v", name, edits.Hooks, err)

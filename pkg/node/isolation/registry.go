@@ -23,9 +23,9 @@ type Config struct {
 	// name. Auto of CGPU is Alibaba's module where it is loaded, the kernel where it can limit
 	// memory on all GPUs, and MPS elsewhere. Auto of CoreMem is that module or MPS, with memory
 	// limited by the kernel, too, on GPUs where it can; so is that of MPS, without the module.
-	// NameKernel takes MPS there for compute, and insists on the kernel for memory.
+	// mode.IsolationKernel takes MPS there for compute, and insists on the kernel for memory.
 	CGPU, CoreMem, MPS string
-	// Share is NameNone, or empty, or NameKernel.
+	// Share is mode.IsolationNone, or empty, or mode.IsolationKernel.
 	Share string
 	// Kernel is how the kernel limits memory.
 	Kernel KernelConfig
@@ -75,9 +75,9 @@ func NewRegistry(c Config) *Registry {
 		memory: memory,
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
-		mps: mpsBackend{name: NameMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck,
+		mps: mpsBackend{name: mode.IsolationMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck,
 			containers: c.ContainersPerShare, memory: memory},
-		mpsNode: mpsBackend{name: NameMPSNode, dir: mps.Dir(c.MPSDir).OfNode(), overheadMiB: c.MPSOverheadMiB,
+		mpsNode: mpsBackend{name: mode.IsolationMPSNode, dir: mps.Dir(c.MPSDir).OfNode(), overheadMiB: c.MPSOverheadMiB,
 			check: c.MPSCheck, containers: c.ContainersPerShare, memory: memory},
 		hami: hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
@@ -111,29 +111,29 @@ func (r *Registry) chosen(setting, choice string, m mode.Mode) Backend {
 	switch choice {
 	case "", Auto:
 		return r.auto(m)
-	case NameKernel:
+	case mode.IsolationKernel:
 		if m.CountsCores() {
 			return r.insisting()
 		}
 		return r.byKernel()
-	case NameCGPU:
+	case mode.IsolationCGPU:
 		return r.cgpu
-	case NameMPS:
+	case mode.IsolationMPS:
 		return r.byMPS(r.mps)
-	case NameHAMi:
+	case mode.IsolationHAMi:
 		return r.byHAMi()
 	default:
 		return misconfigured{r.auto(m), fmt.Errorf("the setting %s is %q: use %s, %s, %s, %s or %s",
-			setting, choice, Auto, NameKernel, NameCGPU, NameMPS, NameHAMi)}
+			setting, choice, Auto, mode.IsolationKernel, mode.IsolationCGPU, mode.IsolationMPS, mode.IsolationHAMi)}
 	}
 }
 
 // auto is the one of mode.AutoIsolation, by which plans go, too.
 func (r *Registry) auto(m mode.Mode) Backend {
 	switch mode.AutoIsolation(m, r.moduleLoaded, r.autoKernel(m) && r.config.MPSOverheadMiB >= 0).Name {
-	case NameCGPU:
+	case mode.IsolationCGPU:
 		return r.cgpu
-	case NameKernel:
+	case mode.IsolationKernel:
 		return r.byKernel()
 	default:
 		return r.byMPS(r.mps)
@@ -145,35 +145,35 @@ func (r *Registry) autoKernel(m mode.Mode) bool {
 	if all, known := r.memory.everywhere(); known {
 		return all
 	}
-	return r.config.Offered[m] == NameKernel
+	return r.config.Offered[m] == mode.IsolationKernel
 }
 
 // ofShare is the back end of mode share, which limits nothing unless it is told to: programs
 // that take more than they asked for, as they may on ACK, would end.
 func (r *Registry) ofShare() Backend {
 	switch r.config.Share {
-	case "", NameNone:
+	case "", mode.IsolationNone:
 		return none{}
-	case NameKernel:
+	case mode.IsolationKernel:
 		return r.byKernel()
 	default:
 		return misconfigured{none{}, fmt.Errorf("the setting ISOLATION_SHARE is %q: use %s or %s", r.config.Share,
-			NameNone,
-			NameKernel)}
+			mode.IsolationNone,
+			mode.IsolationKernel)}
 	}
 }
 
 // ofMPS is the back end of mode mps.
 func (r *Registry) ofMPS() Backend {
 	switch r.config.MPS {
-	case "", Auto, NameMPS:
+	case "", Auto, mode.IsolationMPS:
 		return r.byMPS(r.mps)
-	case NameKernel:
+	case mode.IsolationKernel:
 		return r.insisting()
 	default:
 		return misconfigured{r.byMPS(r.mps), fmt.Errorf("the setting ISOLATION_MPS is %q: use %s, %s or %s",
 			r.config.MPS, Auto,
-			NameKernel, NameMPS)}
+			mode.IsolationKernel, mode.IsolationMPS)}
 	}
 }
 
@@ -234,10 +234,10 @@ type misconfigured struct {
 // WithNodeDaemon is the back end with one MPS daemon for all GPUs, where it is one with a daemon
 // for each.
 func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
-	if b.Name() != NameMPS {
+	if b.Name() != mode.IsolationMPS {
 		return b, nil
 	}
-	ofNode, err := backends.ByName(NameMPSNode)
+	ofNode, err := backends.ByName(mode.IsolationMPSNode)
 	if err != nil {
 		return nil, err
 	}

@@ -117,7 +117,7 @@ func TestSpecsAfterALookThatFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := claim.Grant{Request: "r", Device: "gpu-0-cgpu", Mode: mode.CGPU, Units: 3, Config: v1alpha1.Default(),
-		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Isolation: isolation.NameKernel, KernelMemory: true, ShareID: "s1"}
+		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Isolation: mode.IsolationKernel, KernelMemory: true, ShareID: "s1"}
 	if err := store.Put(state.Record{Phase: state.Prepared, UID: "u1", Namespace: "team", Name: "c",
 		CDISpec: cdi.SpecName("u1"), Grants: []claim.Grant{g}}); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@
 package memlimit
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 )
 
 // The ledger has a file for each GPU, and a lock beside it.
@@ -43,10 +42,12 @@ func (h Host) locked(c Target, do func(entries []Entry, keep func([]Entry) error
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock a GPU's memory limits: %w", err)
 	}
-	written, err := read(path)
-	if err != nil {
-		return err
+	file := statefile.File[[]Entry]{Path: path}
+	written, damaged, err := file.Load()
+	if err != nil && !damaged {
+		return fmt.Errorf("read a GPU's memory limits: %w", err)
 	}
+	written = slices.DeleteFunc(written, namesNoGroup)
 	entries := h.current(written)
 	for i := range entries {
 		// Another kind counts where the driver was loaded anew.
@@ -56,54 +57,27 @@ func (h Host) locked(c Target, do func(entries []Entry, keep func([]Entry) error
 		if slices.Equal(entries, written) {
 			return nil
 		}
-		if err := write(path, entries); err != nil {
-			return err
+		if err := keep(file, entries); err != nil {
+			return fmt.Errorf("write a GPU's memory limits: %w", err)
 		}
 		written = entries
 		return nil
 	})
 }
 
-func read(path string) ([]Entry, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a GPU's memory limits: %w", err)
-	}
-	return decode(data), nil
-}
-
-// decode leaves out what names no control group: it would be the root's.
-func decode(data []byte) []Entry {
-	var entries []Entry
-	if json.Unmarshal(data, &entries) != nil {
-		return nil
-	}
-	return slices.DeleteFunc(entries, func(e Entry) bool { return !below(e.PodDir) || !below(e.Dir) })
-}
+// namesNoGroup reports whether an entry names no control group: it would be the root's.
+func namesNoGroup(e Entry) bool { return !below(e.PodDir) || !below(e.Dir) }
 
 func below(group string) bool {
 	return strings.HasPrefix(group, "/") && filepath.Clean(group) == group && group != "/"
 }
 
-// write keeps the entries. The file is not synced: control groups do not survive a reboot.
-func write(path string, entries []Entry) error {
+// keep is not synced: control groups do not survive a reboot.
+func keep(file statefile.File[[]Entry], entries []Entry) error {
 	if len(entries) == 0 {
-		if err := atomicfile.Remove(path); err != nil {
-			return fmt.Errorf("remove a GPU's memory limits: %w", err)
-		}
-		return nil
+		return file.Remove()
 	}
-	data, err := json.Marshal(entries)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(path, data, 0o600, false); err != nil {
-		return fmt.Errorf("write a GPU's memory limits: %w", err)
-	}
-	return nil
+	return file.Store(entries)
 }
 
 // current are the entries of pods that are there. A share counts for its pod until the pod

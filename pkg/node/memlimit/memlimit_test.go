@@ -3,10 +3,12 @@
 package memlimit
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -339,7 +341,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`[{"podDir":"/kubepods/pod1","dir":"/kubepods/pod1/a","mib":3}]`))
 	f.Add([]byte(`[{"podDir":"/","dir":"/../a"}]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, e := range decode(data) {
+		var entries []Entry
+		if json.Unmarshal(data, &entries) != nil {
+			return
+		}
+		for _, e := range slices.DeleteFunc(entries, namesNoGroup) {
 			if filepath.Clean("/x"+e.Dir) != "/x"+e.Dir || e.Dir == "/" || e.PodDir == "/" {
 				t.Errorf("%+v", e)
 			}

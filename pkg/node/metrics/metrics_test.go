@@ -21,8 +21,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -62,11 +62,11 @@ func holdings() Holdings {
 			{usage.Claim{Namespace: "b", Name: "two", Grants: []claim.Grant{whole}}, []string{"x", "y"}},
 			{usage.Claim{Namespace: "c", Name: "watch", Grants: []claim.Grant{admin}}, nil},
 		},
-		Reserved: func(uuid string) deviceplugin.GPU {
+		Reserved: func(uuid string) held.GPU {
 			if uuid != "GPU-a" {
-				return deviceplugin.GPU{}
+				return held.GPU{}
 			}
-			return deviceplugin.GPU{Taken: deviceplugin.Taken{Amount: gpu.Amount{Units: 5}}}
+			return held.GPU{Taken: held.Taken{Amount: gpu.Amount{Units: 5}}}
 		},
 		Unhealthy: map[string]health.Unhealthy{"GPU-b": {Reason: "xid-79"}},
 		Audit: &audit.Snapshot{

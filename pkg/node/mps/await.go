@@ -68,7 +68,7 @@ func (d Dir) Await(ctx context.Context, uuids []string, w Waiting) error {
 		}
 		if noted == "" && w.ID != "" {
 			w.Reason, noted = err.Error(), d.waitingFile(uuid, w.ID)
-			_ = writeJSON(noted, "note that a container waits", w)
+			_ = write(noted, "note that a container waits", w)
 		}
 		select {
 		case <-ctx.Done():
@@ -98,8 +98,7 @@ func (d Dir) Waiting(uuid string) ([]Waiting, error) {
 	files, err := filepath.Glob(d.waitingFile(uuid, "*"))
 	var all []Waiting
 	for _, path := range files {
-		var w Waiting
-		there, readErr := readJSON(path, "read which container waits", &w)
+		w, there, readErr := read[Waiting](path, "read which container waits")
 		switch {
 		case time.Since(w.Since) > goneAfter && there:
 			err = errors.Join(err, os.Remove(path))

@@ -18,8 +18,7 @@ type computeMode struct {
 // FoundMode is the compute mode that the GPU had before a supervisor changed it. It is known
 // from then until it is put back.
 func (d Dir) FoundMode(uuid string) (mode gpu.ComputeMode, known bool, err error) {
-	var m computeMode
-	there, err := readJSON(d.foundFile(uuid), "read the compute mode that the GPU had before", &m)
+	m, there, err := read[computeMode](d.foundFile(uuid), "read the compute mode that the GPU had before")
 	if there && err != nil {
 		err = fmt.Errorf(`%w: write {"found":"DEFAULT"} to it`, err)
 	}
@@ -28,7 +27,7 @@ func (d Dir) FoundMode(uuid string) (mode gpu.ComputeMode, known bool, err error
 
 // KeepFoundMode is for the supervisor, before it changes the GPU's compute mode.
 func (d Dir) KeepFoundMode(uuid string, mode gpu.ComputeMode) error {
-	return writeJSON(d.foundFile(uuid), "remember the GPU's compute mode", computeMode{Found: mode})
+	return write(d.foundFile(uuid), "remember the GPU's compute mode", computeMode{Found: mode})
 }
 
 // ForgetFoundMode is for the supervisor, after it has put the GPU's compute mode back.

@@ -43,9 +43,9 @@ func (d Dir) AddContainer(uuid string, c Container, maxContainers int, runs func
 		return fmt.Errorf(what+": %w", err)
 	}
 	defer func() { err = errors.Join(err, locked.Close()) }()
-	var all []Container
 	// A damaged file is replaced: it would keep every container from starting.
-	if there, err := readJSON(path, what, &all); err != nil && !there {
+	all, there, err := read[[]Container](path, what)
+	if err != nil && !there {
 		return err
 	}
 	all = slices.DeleteFunc(all, func(o Container) bool { return o.ID == c.ID || !runs(o) })
@@ -59,5 +59,5 @@ func (d Dir) AddContainer(uuid string, c Container, maxContainers int, runs func
 		return fmt.Errorf("%d containers have its share already, each with all of the share's memory, and no more may "+
 			"(setting CONTAINERS_PER_SHARE of the plugin): give it a claim of its own", others)
 	}
-	return writeJSON(path, what, append(all, c))
+	return write(path, what, append(all, c))
 }

@@ -90,9 +90,6 @@ func (d Dir) LogDir(uuid string) string { return filepath.Join(d.daemon(uuid), "
 // SpareLink is where the supervisor makes a link before it takes the place of another.
 func (d Dir) SpareLink(uuid string) string { return filepath.Join(d.daemon(uuid), "link") }
 
-// EarlierLinks is where earlier versions of the supervisor had links of their own.
-func (d Dir) EarlierLinks(uuid string) string { return filepath.Join(d.daemon(uuid), "kept") }
-
 // Files is the directory with what plugin and supervisor say of the GPU.
 func (d Dir) Files(uuid string) string { return d.gpu(uuid) }
 
@@ -134,8 +131,7 @@ func (d Dir) DriverEnforced(uuid string) bool {
 
 // Status is what the supervisor last wrote about the GPU's daemon.
 func (d Dir) Status(uuid string) (Status, error) {
-	var s Status
-	there, err := readJSON(d.statusFile(uuid), "read the status of the GPU's MPS control daemon", &s)
+	s, there, err := read[Status](d.statusFile(uuid), "read the status of the GPU's MPS control daemon")
 	if err == nil && !there {
 		err = errors.New("gpu-mps-supervisor serves no MPS control daemon for this GPU: see its log")
 	}
@@ -150,7 +146,7 @@ func (d Dir) Served() ([]string, error) { return gpusWith(d.statusFile("*")) }
 
 // SetStatus is for the supervisor: it writes what Status reads.
 func (d Dir) SetStatus(uuid string, s Status) error {
-	return writeJSON(d.statusFile(uuid), "tell the status of the GPU's MPS control daemon", s)
+	return write(d.statusFile(uuid), "tell the status of the GPU's MPS control daemon", s)
 }
 
 // Hold is for the supervisor: it makes the process the directory's only supervisor until

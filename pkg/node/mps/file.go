@@ -3,30 +3,23 @@
 package mps
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 )
 
-// readJSON reads a file of a GPU. what begins its errors. there is true for a file that is
+// read reads a file of a GPU. what begins its errors. there is true for a file that is
 // damaged, which is an error, too.
-func readJSON(path, what string, v any) (there bool, err error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
+func read[T any](path, what string) (v T, there bool, err error) {
+	v, there, err = statefile.File[T]{Path: path}.Load()
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", what, err)
+		err = fmt.Errorf("%s: %w", what, err)
 	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return true, fmt.Errorf("%s from %s: %w", what, path, err)
-	}
-	return true, nil
+	return v, there, err
 }
 
 // gpusWith lists the GPUs with such a file.
@@ -42,18 +35,15 @@ func gpusWith(pattern string) ([]string, error) {
 	return uuids, nil
 }
 
-// writeJSON writes a file of a GPU, and makes the GPU's directory first where there is none.
-func writeJSON(path, what string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	err = atomicfile.Write(path, data, 0o644, false)
+// write writes a file of a GPU, and makes the GPU's directory first where there is none.
+func write[T any](path, what string, v T) error {
+	file := statefile.File[T]{Path: path, Perm: 0o644}
+	err := file.Store(v)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return fmt.Errorf("make the GPU's directory: %w", err)
 		}
-		err = atomicfile.Write(path, data, 0o644, false)
+		err = file.Store(v)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)

@@ -58,11 +58,8 @@ func (u Use) With(l Limits) Use {
 
 // Use is what the plugin last wrote of the GPU; the zero Use if it wrote nothing.
 func (d Dir) Use(uuid string) (Use, error) {
-	var u Use
-	if _, err := readJSON(d.useFile(uuid), "read what MPS is used for on the GPU", &u); err != nil {
-		return Use{}, err
-	}
-	return u, nil
+	u, _, err := read[Use](d.useFile(uuid), "read what MPS is used for on the GPU")
+	return u, err
 }
 
 // SetUse is for the plugin: it writes what Use reads.
@@ -176,7 +173,7 @@ func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error
 		return before, nil
 	}
 	after.Seq++
-	return before, writeJSON(d.useFile(uuid), writeUse, after)
+	return before, write(d.useFile(uuid), writeUse, after)
 }
 
 func (d Dir) useFile(uuid string) string { return filepath.Join(d.gpu(uuid), UseFile) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +72,8 @@ func (s *sweeps) UsersOf(_, name string) []types.UID { return s.users[name] }
 
 func newSweeps(t *testing.T) *sweeps {
 	t.Helper()
-	s := &sweeps{stateDir: t.TempDir(), cdiDir: t.TempDir(), clock: testingclock.NewFakeClock(time.Unix(0, 0)),
+	s := &sweeps{stateDir: filepath.Join(t.TempDir(), "claims"), cdiDir: t.TempDir(),
+		clock:   testingclock.NewFakeClock(time.Unix(0, 0)),
 		running: map[types.UID]bool{}}
 	store := s.start(t, "boot-1")
 	if err := store.SetComplete(); err != nil {
@@ -83,7 +85,7 @@ func newSweeps(t *testing.T) *sweeps {
 // start is that of a plugin, which knows of orphans what the one before did.
 func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 	t.Helper()
-	store, err := state.Open(s.stateDir)
+	store, err := state.Open(filepath.Dir(s.stateDir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +94,7 @@ func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 		specs = s.specs(cdi.Dir(s.cdiDir))
 	}
 	s.Preparer = prepare.New(prepare.Options{
-		Pool: "n1/gpu", Store: store, Specs: specs, BootID: boot, Isolation: &isolation.Registry{},
+		Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specs, BootID: boot, Isolation: &isolation.Registry{},
 		Cluster: &s.api, Node: s,
 		Listener: preparetest.Listener{OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) }},
 	})

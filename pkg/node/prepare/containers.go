@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 )
 
@@ -62,8 +63,8 @@ func checkTogether(c claim.PodContainer, claimName string, grants []claim.Grant)
 		all, g := claim.PerGPU(group), group[0]
 		same := func(a, b claim.Grant) bool { return a.GPU.UUID == b.GPU.UUID }
 		switch {
-		case !g.Admin && g.Isolation == isolation.NameMPSNode:
-		case !g.Admin && g.Isolation == isolation.NameHAMi && isolation.Limited(g):
+		case !g.Admin && g.Isolation == mode.IsolationMPSNode:
+		case !g.Admin && g.Isolation == mode.IsolationHAMi && isolation.Limited(g):
 			slices.SortFunc(all, func(a, b claim.Grant) int { return cmp.Compare(a.GPU.Index, b.GPU.Index) })
 			same = func(a, b claim.Grant) bool { return a.CapMiB() == b.CapMiB() }
 		default:

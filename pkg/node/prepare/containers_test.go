@@ -43,7 +43,7 @@ func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...core
 		}
 	}
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{
-		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: isolation.NameHAMi, HostHAMiLibrary: "/dev/null",
+		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: mode.IsolationHAMi, HostHAMiLibrary: "/dev/null",
 		HAMiLibrary: "/dev/null", HAMiDir: t.TempDir(),
 	})
 	pod := &corev1.Pod{
@@ -297,9 +297,9 @@ func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 		`together for container "a"`
 	whole := []corev1.ResourceClaim{{Name: "u1"}}
 	both := []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}
-	byMPS := map[string]bool{isolation.NameMPSNode: true}
-	byHAMi := map[string]bool{isolation.NameHAMi: true}
-	byBoth := map[string]bool{isolation.NameHAMi: true, isolation.NameMPSNode: true}
+	byMPS := map[string]bool{mode.IsolationMPSNode: true}
+	byHAMi := map[string]bool{mode.IsolationHAMi: true}
+	byBoth := map[string]bool{mode.IsolationHAMi: true, mode.IsolationMPSNode: true}
 	for name, tc := range map[string]struct {
 		gpus [2]int
 		gib  [2]int64
@@ -319,7 +319,7 @@ func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 		"the second, of equal limits":    {[2]int{0, 1}, [2]int64{7, 7}, whole, both[1:], false, byMPS},
 		"the second, that is told first": {[2]int{1, 0}, [2]int64{1, 7}, whole, both[:1], false, byHAMi},
 	} {
-		for backend, m := range map[string]mode.Mode{isolation.NameHAMi: mode.CGPU, isolation.NameMPSNode: mode.MPS} {
+		for backend, m := range map[string]mode.Mode{mode.IsolationHAMi: mode.CGPU, mode.IsolationMPSNode: mode.MPS} {
 			t.Run(name+" "+backend, func(t *testing.T) {
 				_, ctx := ktesting.NewTestContext(t)
 				c := on(sharesOf("u1", 0, tc.gib[:]...), fmt.Sprintf("gpu-%d-%s", tc.gpus[0], m),
@@ -338,7 +338,7 @@ func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 				if got := err != nil && strings.Contains(err.Error(), refused); got != tc.refused[backend] {
 					t.Errorf("refused %t: %v", got, err)
 				}
-				if backend == isolation.NameHAMi && err != nil && !tc.refused[backend] {
+				if backend == mode.IsolationHAMi && err != nil && !tc.refused[backend] {
 					t.Error(err)
 				}
 			})

@@ -112,7 +112,7 @@ func TestEffectsOfAKilledPreparationAreUndone(t *testing.T) {
 					}
 				}
 				h.killer = &killer{countdown: step}
-				n.options.Store = mortalStore{n.options.Store.(*state.Store), n.stateDir, h.killer}
+				n.options.Store = mortalStore{n.options.Store.(nodeStore), n.stateDir, h.killer}
 				n.options.Specs = mortalSpecs{cdi.Dir(n.cdiDir), h.killer}
 				var err error
 				if dead = runUntilKilled(func() { err = operation(ctx, n) }); err != nil {

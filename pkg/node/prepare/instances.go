@@ -90,7 +90,7 @@ func (p *Preparer) checkPlaces(ctx context.Context, w *preparation) error {
 				err := fmt.Errorf("%s cannot be made: %s is in the way, which this claim has not made: the kubelet tries again by "+
 					"itself; if it stays, delete the pod to have it placed again", g.GPU, i.Place())
 				return withReason(ReasonNotStartable,
-					held{claimsBeside(othersOf(records, w.claim.UID), w.record.Grants), errors.Join(err, unread)})
+					heldBy{claimsBeside(othersOf(records, w.claim.UID), w.record.Grants), errors.Join(err, unread)})
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (p *Preparer) checkMade(ctx context.Context, w *preparation, made claim.Gra
 		return r.Phase != state.Prepared || p.ofEarlierBoot(r)
 	}), w.record.UID)
 	if err := usage.CheckMade(others, w.record.Namespace, made); err != nil {
-		return held{claimsBeside(others, []claim.Grant{made}), err}
+		return heldBy{claimsBeside(others, []claim.Grant{made}), err}
 	}
 	return nil
 }
@@ -293,14 +293,12 @@ func (p *Preparer) awaitMachine(ctx context.Context, shows func(*gpu.Machine) bo
 	ctx, cancel := context.WithTimeoutCause(ctx, seenLimit, errStillShown)
 	defer cancel()
 	for {
-		p.mu.Lock()
-		news := p.news
-		p.mu.Unlock()
+		read := p.read.Next()
 		if p.showsNow(ctx, shows) == nil {
 			return nil
 		}
 		select {
-		case <-news:
+		case <-read:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: the kubelet tries again by itself; if this stays, see the node's Events", context.Cause(ctx))
 		}

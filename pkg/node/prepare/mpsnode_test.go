@@ -13,8 +13,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -26,10 +26,10 @@ func TestOneMPSDaemonGetsNoFirstClaimBesideOthers(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	first, second := on(sharesOf("u1", 1, 1), "gpu-1-mps"), on(sharesOf("u2", 1, 1), "gpu-1-mps")
 	n, dir := oneDaemonNode(t, []*resourceapi.ResourceClaim{first, second})
-	var reserved deviceplugin.Reserved
-	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) { return reserved, nil }
-	for name, by := range map[string]deviceplugin.Reserved{
-		"a pod":          reserved.Plus("GPU-0", "old/a", deviceplugin.Taken{Amount: gpu.Amount{Units: 4}}),
+	var reserved held.Reserved
+	n.reserved = func(context.Context, *gpu.Machine) (held.Reserved, error) { return reserved, nil }
+	for name, by := range map[string]held.Reserved{
+		"a pod":          reserved.Plus("GPU-0", "old/a", held.Taken{Amount: gpu.Amount{Units: 4}}),
 		"another driver": reserved.OfDriver("GPU-0", "gpu.nvidia.com", nil),
 	} {
 		reserved = by
@@ -47,11 +47,11 @@ func TestOneMPSDaemonGetsNoFirstClaimBesideOthers(t *testing.T) {
 	if left := n.files(t); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	reserved = deviceplugin.Reserved{}
+	reserved = held.Reserved{}
 	if _, err := n.Prepare(ctx, first); err != nil {
 		t.Fatal(err)
 	}
-	reserved = reserved.Plus("GPU-0", "old/a", deviceplugin.Taken{Amount: gpu.Amount{Units: 4}})
+	reserved = reserved.Plus("GPU-0", "old/a", held.Taken{Amount: gpu.Amount{Units: 4}})
 	for name, c := range map[string]*resourceapi.ResourceClaim{"again": first, "a second one": second} {
 		if _, err := n.Prepare(ctx, c); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -65,7 +65,7 @@ func oneDaemonNode(
 ) (*node, mps.Dir) {
 	t.Helper()
 	n := limitedNode(t, claims, uses...)
-	n.isolated = map[mode.Mode]string{mode.MPS: isolation.NameMPSNode}
+	n.isolated = map[mode.Mode]string{mode.MPS: mode.IsolationMPSNode}
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -24,8 +25,8 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -54,7 +55,7 @@ type node struct {
 	api api
 	// reserved is what pods without a claim have, nothing where it is nil; draining, that
 	// the node changes its mode; users, who uses a claim by its name.
-	reserved func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error)
+	reserved func(context.Context, *gpu.Machine) (held.Reserved, error)
 	draining bool
 	users    map[string][]types.UID
 }
@@ -62,24 +63,19 @@ type node struct {
 // fakeNode is the node as its Preparer sees it.
 type fakeNode struct{ *node }
 
-func (f fakeNode) Published(context.Context) Published {
-	return Published{Offer: mode.Offer{Mode: f.published, Isolation: f.isolated}, Draining: f.draining}
+// nodeStore is a node's records, and what it publishes.
+type nodeStore struct {
+	*state.Store
+	node *node
 }
 
-func (f fakeNode) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
-	if name := f.isolated[m]; name != "" {
-		return name, nil
-	}
-	backend, err := f.options.Isolation.For(m)
-	if err != nil {
-		return "", err
-	}
-	return backend.Name(), nil
+func (s nodeStore) Node() (state.Node, bool, error) {
+	return state.Node{Published: s.node.published, Isolation: s.node.isolated, Closed: s.node.draining}, true, nil
 }
 
-func (f fakeNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (f fakeNode) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	if f.reserved == nil {
-		return deviceplugin.Reserved{}, nil
+		return held.Reserved{}, nil
 	}
 	return f.reserved(ctx, m)
 }
@@ -128,10 +124,16 @@ type api struct {
 	pods   []*corev1.Pod
 	err    error
 	lists  int
+	// shown is by what the node's GPUs are isolated, as its ResourceSlices show it.
+	shown map[mode.Mode]string
 	// user is a pod that uses every claim.
 	user *corev1.Pod
 	// away are the claims that cannot be read, by their names.
 	away map[string]bool
+}
+
+func (a *api) PublishedIsolation(context.Context) (map[mode.Mode]string, error) {
+	return a.shown, a.err
 }
 
 func (a *api) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, error) {
@@ -198,7 +200,7 @@ func machine() *gpu.Machine {
 
 func newNode(t testing.TB) *node {
 	t.Helper()
-	n := &node{stateDir: t.TempDir(), cdiDir: t.TempDir(), published: mode.Dynamic}
+	n := &node{stateDir: filepath.Join(t.TempDir(), "claims"), cdiDir: t.TempDir(), published: mode.Dynamic}
 	n.restart(t)
 	if err := n.options.Store.SetComplete(); err != nil {
 		t.Fatal(err)
@@ -209,12 +211,12 @@ func newNode(t testing.TB) *node {
 // restart replaces the Preparer, as a new process would.
 func (n *node) restart(t testing.TB) {
 	t.Helper()
-	store, err := state.Open(n.stateDir)
+	store, err := state.Open(filepath.Dir(n.stateDir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{},
+		Pool: pool, Store: nodeStore{store, n}, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{},
 		Cluster: &n.api, Node: fakeNode{n}, Listener: listener{n},
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})

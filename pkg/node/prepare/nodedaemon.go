@@ -8,16 +8,16 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // checkNodeDaemon reports that the claim would have the one MPS daemon for all GPUs take those of others: the daemon
 // keeps every program but its clients from each of them. A taint keeps new claims off, but some tolerate it, or were
 // allocated before. Where other claims, of the records, use the daemon, it has the GPUs already.
-func (w *preparation) checkNodeDaemon(records []state.Record, reserved deviceplugin.Reserved) error {
+func (w *preparation) checkNodeDaemon(records []state.Record, reserved held.Reserved) error {
 	if !usesNodeDaemon(w.record) || slices.ContainsFunc(records, usesNodeDaemon) {
 		return nil
 	}
@@ -42,6 +42,6 @@ func (w *preparation) checkNodeDaemon(records []state.Record, reserved deviceplu
 // shares.
 func usesNodeDaemon(r state.Record) bool {
 	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
-		return !g.Admin && g.Isolation == isolation.NameMPSNode
+		return !g.Admin && g.Isolation == mode.IsolationMPSNode
 	})
 }

@@ -11,16 +11,21 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// Store keeps the records; *state.Store implements it.
+// Store keeps the records, and what the node published; *state.Store implements it.
 type Store interface {
+	// Node is what the node's devices are published as. A claim that is not
+	// prepared yet is refused if the mode does not serve it, and isolated as offered. It
+	// is also read with the node locked, so that what changes it under LockNode
+	// changes it for all claims at once.
+	Node() (state.Node, bool, error)
 	LockClaim(ctx context.Context, uid types.UID) (unlock func(), err error)
 	LockNode(ctx context.Context) (unlock func(), err error)
 	Get(uid types.UID) (state.Record, bool, error)
@@ -99,34 +104,19 @@ type Cluster interface {
 	// Claim is the claim of that name, as it is now. That there is none is the API
 	// server's NotFound.
 	Claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
+	// PublishedIsolation is by what the users of the node's GPUs are kept apart, by mode, as the API server shows it. It
+	// is asked when what was prepared is not known, and what was published neither.
+	PublishedIsolation(ctx context.Context) (map[mode.Mode]string, error)
 	// AllocatedClaims are the claims of the cluster that are allocated devices of the
 	// pool. They are listed when what was prepared is not known (see Repairer).
 	AllocatedClaims(ctx context.Context) ([]*resourceapi.ResourceClaim, error)
 }
 
-// Published is what a node's devices are published as.
-type Published struct {
-	// Offer is the zero Offer if there are none, or it is not known.
-	mode.Offer
-	// Draining says that the node waits to change it, and has for long enough that claims
-	// which were allocated before are prepared: one that is not is refused if it tolerates
-	// the taint, for it may have been allocated since.
-	Draining bool
-}
-
-// Node is what the node publishes, and what runs on it.
+// Node is what runs on the node.
 type Node interface {
-	// Published is what the node's devices are published as. A claim that is not
-	// prepared yet is refused if the mode does not serve it, and isolated as offered. It
-	// is also asked with the node locked, so that what changes it under WithNodeLocked
-	// changes it for all claims at once.
-	Published(ctx context.Context) Published
-	// PublishedIsolation names the back end that a GPU which was published in the mode
-	// is isolated by. It is asked for claims that are prepared already.
-	PublishedIsolation(ctx context.Context, m mode.Mode) (string, error)
 	// Reserved is what pods without a claim have of the machine's GPUs. It is asked
 	// before a claim is reserved.
-	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
+	Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error)
 	// Running reports whether a pod has processes on this node. What it does not know is
 	// an error: then the kubelet is believed, and no orphan is released.
 	Running(pod types.UID) (bool, error)

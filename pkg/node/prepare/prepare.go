@@ -20,9 +20,11 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
@@ -34,9 +36,9 @@ type Preparer struct {
 	options           Options
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
-	// news is closed when there is another inventory.
+	// read is sent when there is another inventory.
+	read signal.Broadcast
 	mu   sync.Mutex
-	news chan struct{}
 	remembered
 	// unenterable are the claims with a CDI spec of which Repair could make no record.
 	unenterable atomic.Pointer[[]types.UID]
@@ -47,7 +49,7 @@ func New(o Options) *Preparer {
 	if o.MPS == nil {
 		o.MPS = noMPS{}
 	}
-	return &Preparer{options: o, news: make(chan struct{})}
+	return &Preparer{options: o}
 }
 
 // Machine is what the node has to hand out; nil where it has not been read.
@@ -61,10 +63,7 @@ func (p *Preparer) Machine() *gpu.Machine {
 // SetInventory replaces what the node has to hand out.
 func (p *Preparer) SetInventory(inv *Inventory) {
 	p.inventory.Store(inv)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	close(p.news)
-	p.news = make(chan struct{})
+	p.read.Send()
 }
 
 // SetIsolationDisabled sets whether the limits of everything that is prepared
@@ -136,7 +135,7 @@ type preparation struct {
 	claim     *resourceapi.ResourceClaim
 	inventory *Inventory
 	// published is what the node offered when the claim was resolved.
-	published Published
+	published mode.Offer
 	// record is what is to be prepared, from resolve on; it is stored from reserve on.
 	record state.Record
 	stored bool
@@ -163,7 +162,11 @@ func (p *Preparer) preparationOf(inv *Inventory, r state.Record) (*preparation, 
 // resolve finds out what the claim was allocated, with all decided that a later
 // preparation of the same claim has to repeat. It has no effects, and no undo.
 func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
-	w.published = p.options.Node.Published(ctx)
+	node, _, err := p.options.Store.Node()
+	if err != nil {
+		return withReason(ReasonNotServed, err)
+	}
+	w.published = node.Offer()
 	grants, err := p.grants(w, w.claim)
 	if err != nil {
 		return withReason(ReasonInvalid, err)
@@ -222,42 +225,36 @@ func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
 		if err != nil {
 			return err
 		}
-		return p.WithNodeLocked(ctx, func(records []state.Record) error { return p.enter(ctx, w, records, reserved) })
+		return p.WithNodeLocked(ctx, func(records []state.Record) error { return p.enter(w, records, reserved) })
 	})
 }
 
 // enter puts the claim's record beside those of all others, with the node locked. reserved is what pods without a claim
 // have.
-func (p *Preparer) enter(
-	ctx context.Context, w *preparation, records []state.Record, reserved deviceplugin.Reserved,
-) error {
+func (p *Preparer) enter(w *preparation, records []state.Record, reserved held.Reserved) error {
 	// It may have changed since the claim was resolved, and cannot while the node is locked.
-	now := p.options.Node.Published(ctx)
-	if err := served(now.Offer, w.record.Grants); err != nil {
+	now, _, err := p.options.Store.Node()
+	if err != nil {
+		return withReason(ReasonNotServed, err)
+	}
+	if err := served(now.Offer(), w.record.Grants); err != nil {
 		return withReason(ReasonNotServed, err)
 	}
 	if err := p.knownBeside(records, w.claim.UID); err != nil {
 		return err
 	}
-	if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
+	if now.Closed && claim.ToleratesSwitch(w.claim, p.options.Pool) {
 		return withReason(ReasonNotServed, errDraining)
 	}
 	if err := w.checkNodeDaemon(records, reserved); err != nil {
 		return withReason(ReasonInUse, err)
 	}
 	others := othersOf(records, w.claim.UID)
-	maxShares := func(g claim.Grant) (int64, error) {
-		backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
-		if err != nil {
-			return 0, err
-		}
-		return backend.MaxShares(), nil
-	}
-	if err := usage.CheckOvercommit(others, reserved.GPU, maxShares, w.record.Usage()); err != nil {
-		return held{claimsBeside(others, w.record.Grants), fmt.Errorf("refused, because a GPU would be promised twice; if "+
+	if err := usage.CheckOvercommit(others, reserved.GPU, p.maxShares, w.record.Usage()); err != nil {
+		return heldBy{claimsBeside(others, w.record.Grants), fmt.Errorf("refused, because a GPU would be promised twice; if "+
 			"others keep it, delete the pods that use the claim: %w", err)}
 	}
-	err := p.options.Store.Put(w.record)
+	err = p.options.Store.Put(w.record)
 	w.stored = err == nil
 	return err
 }

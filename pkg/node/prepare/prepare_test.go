@@ -24,6 +24,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -88,7 +89,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 			}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
-	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+	n.reserved = func(_ context.Context, m *gpu.Machine) (held.Reserved, error) {
 		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{GPUs: m.GPUs}), nil
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
@@ -102,8 +103,8 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	unread := errors.New("not read yet")
-	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
-		return deviceplugin.Reserved{}, unread
+	n.reserved = func(context.Context, *gpu.Machine) (held.Reserved, error) {
+		return held.Reserved{}, unread
 	}
 	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
 		t.Errorf("while the pods are not known: %v", err)

@@ -43,19 +43,19 @@ type because struct {
 	error
 }
 
-// held is an error because of what others hold.
-type held struct {
+// heldBy is an error because of what others hold.
+type heldBy struct {
 	by []types.UID
 	error
 }
 
 // Unwrap is for errors.Is.
-func (h held) Unwrap() error { return h.error }
+func (h heldBy) Unwrap() error { return h.error }
 
 // HeldBy are the claims whose release an error of Prepare or Unprepare waits for: others
 // were allocated what they have, or the kubelet asked for it while their pods still run.
 func HeldBy(err error) []types.UID {
-	var h held
+	var h heldBy
 	_ = errors.As(err, &h)
 	return h.by
 }

@@ -33,7 +33,7 @@ func (k *killer) point() {
 }
 
 type mortalStore struct {
-	*state.Store
+	nodeStore
 	dir string
 	*killer
 }
@@ -121,7 +121,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 					}
 				}
 				k := &killer{countdown: step}
-				n.options.Store = mortalStore{n.options.Store.(*state.Store), n.stateDir, k}
+				n.options.Store = mortalStore{n.options.Store.(nodeStore), n.stateDir, k}
 				n.options.Specs = mortalSpecs{cdi.Dir(n.cdiDir), k}
 				var err error
 				dead = runUntilKilled(func() { err = operation(ctx, n) })

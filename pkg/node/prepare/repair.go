@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -252,12 +254,8 @@ func (p *Preparer) lostRecord(
 	if err != nil {
 		return state.Record{}, err
 	}
-	for i, g := range grants {
-		backend, err := p.options.Node.PublishedIsolation(ctx, g.Mode)
-		if err != nil {
-			return state.Record{}, err
-		}
-		p.isolateBy(&grants[i], backend)
+	if err := p.isolateAsPublished(ctx, grants); err != nil {
+		return state.Record{}, err
 	}
 	if capped(grants) {
 		if _, err := p.use(grants, c, pods...); err != nil {
@@ -269,6 +267,31 @@ func (p *Preparer) lostRecord(
 		r.Order, err = p.order(ctx, inv, c, grants)
 	}
 	return r, err
+}
+
+// isolateAsPublished has the grants isolated as the node's GPUs are published: as the node's state says, failing that
+// as the API server shows it, failing that as they would be now.
+func (p *Preparer) isolateAsPublished(ctx context.Context, grants []claim.Grant) error {
+	node, _, _ := p.options.Store.Node() // one that cannot be read says as little as none
+	var shown map[mode.Mode]string
+	if slices.ContainsFunc(grants, func(g claim.Grant) bool { return node.Isolation[g.Mode] == "" }) {
+		var err error
+		if shown, err = p.options.Cluster.PublishedIsolation(ctx); err != nil {
+			return err
+		}
+	}
+	for i, g := range grants {
+		name := cmp.Or(node.Isolation[g.Mode], shown[g.Mode])
+		if name == "" {
+			backend, err := p.options.Isolation.For(g.Mode)
+			if err != nil {
+				return err
+			}
+			name = backend.Name()
+		}
+		p.isolateBy(&grants[i], name)
+	}
+	return nil
 }
 
 // started reports whether a container of the pod was started: not before all its claims

@@ -23,7 +23,7 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 	if err != nil {
 		return nil, err
 	}
-	if err := served(w.published.Offer, grants); err != nil {
+	if err := served(w.published, grants); err != nil {
 		return nil, withReason(ReasonNotServed, err)
 	}
 	for i := range grants {
@@ -41,10 +41,19 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 func (p *Preparer) isolateBy(g *claim.Grant, backend string) {
 	byKernel, _ := p.options.Isolation.KernelMemory(g.Mode, backend, g.GPU.UUID)
 	g.Isolation, g.KernelMemory = backend, byKernel && !g.Admin
-	if backend == isolation.NameCGPU {
+	if backend == mode.IsolationCGPU {
 		// The module works its limits out by itself, as parts of all of the memory.
 		g.GPU.ReservedMiB = 0
 	}
+}
+
+// maxShares is how many shares of a GPU what isolates the grant keeps apart.
+func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
+	backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
+	if err != nil {
+		return 0, err
+	}
+	return backend.MaxShares(), nil
 }
 
 // capped reports whether some of the grants have limits.

@@ -103,7 +103,7 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	}
 	still := fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays "+
 		"held until they have ended, and the kubelet tries again by itself", user, r.Namespace, r.Name)
-	return withReason(ReasonInUse, held{[]types.UID{r.UID}, still})
+	return withReason(ReasonInUse, heldBy{[]types.UID{r.UID}, still})
 }
 
 // EnterUsers enters pods that have come to use the claim into its record, if that is still there and stands for the

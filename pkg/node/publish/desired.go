@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
@@ -207,7 +208,7 @@ const besideValue = "others-hold-gpus"
 // enforced at the moment, and of those that pods without a claim, or other drivers, leave
 // nothing of.
 func (s servedMode) gpuTaints(
-	m *gpu.Machine, common map[string][]resourceapi.DeviceTaint, full []string, t deviceplugin.Reserved,
+	m *gpu.Machine, common map[string][]resourceapi.DeviceTaint, full []string, t held.Reserved,
 ) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid, t := range common {

@@ -66,7 +66,7 @@ func (p *Publisher) saveDevicePlugin(there bool, node *nodeFacts) error {
 	if !there {
 		m.DevicePluginLeft = p.leftNow(node)
 	}
-	if err := p.CheckpointFile.store(m); err != nil {
+	if err := p.State.PutNode(m); err != nil {
 		return err
 	}
 	p.checkpoint = m

@@ -152,7 +152,7 @@ func TestCapacityOfADevicePluginThatTheRequiredLabelKeepsAway(t *testing.T) {
 
 func TestDevicePluginThatMayHaveBeenForgotten(t *testing.T) {
 	b := newBench(t)
-	if err := os.WriteFile(string(b.checkpointFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(b.nodeFile(), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.serves("0")

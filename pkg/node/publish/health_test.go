@@ -11,9 +11,9 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -35,7 +35,7 @@ func TestHealthOfDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.noteHealth(buildPool(machine, mode.Topology, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
+	p.noteHealth(buildPool(machine, mode.Topology, served, held.Reserved{}, nil, devices.Options{Pool: p.pool()}))
 	prepared := []state.Record{{Grants: []claim.Grant{
 		{Device: "gpu-2-topology", GPU: claim.GPU{Index: 2, UUID: "GPU-c"}},
 		{Device: "gpu-7-share", GPU: claim.GPU{Index: 7, UUID: "GPU-h"}},
@@ -66,7 +66,7 @@ func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
 		t.Helper()
 		served[0].notIsolated = unhealthy
 		before := told
-		p.noteHealth(buildPool(machine, mode.Share, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
+		p.noteHealth(buildPool(machine, mode.Share, served, held.Reserved{}, nil, devices.Options{Pool: p.pool()}))
 		if told == before {
 			t.Error("it is not said that the health may be another one")
 		}
@@ -96,7 +96,7 @@ func TestUnhealthyTaints(t *testing.T) {
 		common := unhealthyTaints(unhealthy, effect)
 		served := servedMode{notIsolated: map[string]string{"GPU-a": "no daemon", "GPU-b": "no daemon"}}
 		machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
-		got := served.gpuTaints(machine, common, nil, deviceplugin.Reserved{})
+		got := served.gpuTaints(machine, common, nil, held.Reserved{})
 		notIsolated := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
 			Effect: resourceapi.DeviceTaintEffectNoSchedule}
 		wanted := map[string][]resourceapi.DeviceTaint{

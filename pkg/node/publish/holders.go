@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -18,7 +18,7 @@ import (
 // that are left out: programs may run on them. What is told of them is told also where it is not
 // known what orphans hold. Nothing is told, nor taken back, while the GPUs are unread: nobody could
 // be found on them.
-func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]bool, told []event, err error) {
+func (s snapshot) holders() (reserved held.Reserved, others map[string]bool, told []event, err error) {
 	if s.unread {
 		return s.reserved, nil, nil, nil
 	}
@@ -54,7 +54,7 @@ func usableOrLeftOut(m *gpu.Machine) []gpu.GPU {
 
 // podsWithoutClaim says which pods hold GPUs without a claim, and of which it is not known what
 // they hold.
-func podsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) []event {
+func podsWithoutClaim(m *gpu.Machine, t held.Reserved) []event {
 	held, unsure := event{reason: v1alpha1.ReasonHeldWithoutClaim, good: true},
 		event{reason: v1alpha1.ReasonGPUsOfPodsUnknown}
 	var perGPU []string
@@ -81,7 +81,7 @@ func podsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) []event {
 }
 
 // amountOf is what is taken of a GPU, in words.
-func amountOf(g gpu.GPU, held deviceplugin.GPU) string {
+func amountOf(g gpu.GPU, held held.GPU) string {
 	switch {
 	case held.Whole:
 		return "all of it"
@@ -94,13 +94,13 @@ func amountOf(g gpu.GPU, held deviceplugin.GPU) string {
 
 // mayBecomeKnown reports whether looking again may tell which GPUs a pod holds, or that it has ended:
 // the kubelet does not say when it comes to know that. A pod that is not watched has no UID.
-func mayBecomeKnown(t deviceplugin.Reserved) bool {
+func mayBecomeKnown(t held.Reserved) bool {
 	return t.Outdated ||
-		slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return p.UID == "" || len(p.Unknown) > 0 })
+		slices.ContainsFunc(t.Pods, func(p held.Pod) bool { return p.UID == "" || len(p.Unknown) > 0 })
 }
 
 // otherDrivers says which GPUs other DRA drivers have.
-func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) event {
+func otherDrivers(m *gpu.Machine, t held.Reserved) event {
 	told := event{reason: v1alpha1.ReasonOtherDriver}
 	var perGPU []string
 	for _, g := range m.GPUs {

@@ -39,7 +39,7 @@ func (b *bench) loadModule(t *testing.T) {
 // write replaces what the node's memory keeps.
 func (b *bench) write(t *testing.T, content string) {
 	t.Helper()
-	if err := os.WriteFile(string(b.checkpointFile), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(b.nodeFile(), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -161,7 +161,7 @@ func TestKernelIsolationThatIsNotKnownYet(t *testing.T) {
 	b := newBench(t)
 	t.Cleanup(b.supervised(t))
 	start := func(found isolation.KernelLimits) {
-		last, _ := b.checkpointFile.Load(t.Context())
+		last := b.promised(t)
 		b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module",
 			Offered: last.Isolation})
 		b.registry.SetKernelLimits(found)

@@ -52,7 +52,7 @@ func TestWhenTheDevicePluginLeft(t *testing.T) {
 // device plugin.
 func TestWhenTheDevicePluginLeftIsNotRemembered(t *testing.T) {
 	b := newBench(t)
-	if err := os.WriteFile(string(b.checkpointFile),
+	if err := os.WriteFile(b.nodeFile(),
 		[]byte(`{"wanted":"share","published":"share","isolation":{"share":"none"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}

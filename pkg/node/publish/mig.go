@@ -14,10 +14,10 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
@@ -96,7 +96,7 @@ func heldByOrphans(records []state.Record, orphans map[types.UID]string) map[str
 
 // instances is how the machine's instances are offered, with the taints that this takes, by UUID of an
 // instance or a GPU, beside those that are common.
-func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]resourceapi.DeviceTaint,
+func (s snapshot) instances(reserved held.Reserved, common map[string][]resourceapi.DeviceTaint,
 ) (devices.MIGOptions, map[string][]resourceapi.DeviceTaint, error) {
 	// Whoever held what was there before may still get at what is there now.
 	records, err := s.prepared()
@@ -124,7 +124,7 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 			closeReserved(i.UUID, reserved, closeTo)
 		}
 	}
-	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel),
+	options := devices.MIGOptions{Isolation: mode.IsolationMIG, Level: string(mode.LevelKernel),
 		Made: madeInstances(records), Held: heldByOrphans(records, s.orphans)}
 	for _, h := range held {
 		if s.gone(h.GPU) == "" {
@@ -145,12 +145,12 @@ func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]
 }
 
 // closeReserved closes a GPU, or an instance, of which pods without a claim or other drivers have any.
-func closeReserved(uuid string, reserved deviceplugin.Reserved, closeTo func(uuid, key, value string)) {
+func closeReserved(uuid string, reserved held.Reserved, closeTo func(uuid, key, value string)) {
 	switch g := reserved.GPU(uuid); {
 	case uuid == "":
 	case g.Driver != "":
 		closeTo(uuid, v1alpha1.TaintOtherDriver, g.Driver)
-	case g.Taken != deviceplugin.Taken{}:
+	case g.Taken != held.Taken{}:
 		closeTo(uuid, v1alpha1.TaintHeld, "")
 	}
 }

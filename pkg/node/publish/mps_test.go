@@ -13,7 +13,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -147,9 +146,9 @@ func TestClaimsNeedDaemons(t *testing.T) {
 		grant  claim.Grant
 		needed bool
 	}{
-		"by MPS":                    {claim.Grant{Mode: mode.CGPU, Isolation: isolation.NameMPS}, true},
+		"by MPS":                    {claim.Grant{Mode: mode.CGPU, Isolation: mode.IsolationMPS}, true},
 		"of an earlier version":     {claim.Grant{Mode: mode.CoreMem}, true},
-		"by another":                {claim.Grant{Mode: mode.CGPU, Isolation: isolation.NameCGPU}, false},
+		"by another":                {claim.Grant{Mode: mode.CGPU, Isolation: mode.IsolationCGPU}, false},
 		"whole, an earlier version": {claim.Grant{Mode: mode.Exclusive}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -91,7 +90,7 @@ func TestOneMPSDaemonForAllGPUs(t *testing.T) {
 
 	// Its claims are told to it.
 	held := share(mode.MPS, 2, 0)
-	held.Grants[0].Isolation = isolation.NameMPSNode
+	held.Grants[0].Isolation = mode.IsolationMPSNode
 	b.records = []state.Record{held}
 	b.reconciled(t, true, byMPS)
 	b.uses(t, none, none)
@@ -203,7 +202,7 @@ func TestClaimsOfTheOneMPSDaemonAreHealthyBesideOthers(t *testing.T) {
 	b.oneDaemon("mps")
 	b.reconciled(t, true, byMPS)
 	held := share(mode.MPS, 2, 0)
-	held.Grants[0].Device, held.Grants[0].Isolation = "gpu-1-mps", isolation.NameMPSNode
+	held.Grants[0].Device, held.Grants[0].Isolation = "gpu-1-mps", mode.IsolationMPSNode
 	held.Grants[0].GPU = claim.GPU{Index: 1, UUID: "GPU-1", MemoryMiB: 16130}
 	b.records = []state.Record{held}
 	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}

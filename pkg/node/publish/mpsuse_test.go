@@ -24,7 +24,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -49,7 +48,7 @@ func (b *bench) uses(t *testing.T, want ...mps.Use) {
 
 // share is a claim for a share of GPU-0 by MPS.
 func share(m mode.Mode, units, cores int64) state.Record {
-	return state.Record{Namespace: "team", Name: "share", Grants: []claim.Grant{{Mode: m, Isolation: isolation.NameMPS,
+	return state.Record{Namespace: "team", Name: "share", Grants: []claim.Grant{{Mode: m, Isolation: mode.IsolationMPS,
 		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Units: units, CoresPercent: cores, Config: v1alpha1.Default()}}}
 }
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -50,7 +50,7 @@ func whyInUse(c orphans.Orphan) string {
 }
 
 // withOrphans adds, to what pods without a claim hold, what orphans do.
-func (s snapshot) withOrphans() (reserved deviceplugin.Reserved, told event, err error) {
+func (s snapshot) withOrphans() (reserved held.Reserved, told event, err error) {
 	reserved, told = s.reserved, event{reason: v1alpha1.ReasonHeldByGoneClaim}
 	if len(s.orphans) == 0 {
 		return reserved, told, nil

@@ -11,9 +11,9 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
@@ -28,7 +28,7 @@ func (s snapshot) place(
 	m mode.Mode,
 	wanted mode.Placement,
 	served []servedMode,
-	reserved deviceplugin.Reserved,
+	reserved held.Reserved,
 ) (next usage.Layout, heeds bool, err error) {
 	if !m.Shared() && m != mode.Dynamic {
 		return usage.Layout{Order: devices.IndexOrder(s.machine)}, false, nil

@@ -12,9 +12,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -32,7 +33,7 @@ type plan struct {
 	step mode.Step
 	// resources are what is published, checkpoint what has to be known of it before.
 	resources  resourceslice.DriverResources
-	checkpoint Checkpoint
+	checkpoint state.Node
 	// layout and retained are for the pass after this one.
 	layout   usage.Layout
 	retained retainedSets
@@ -103,7 +104,7 @@ func (s snapshot) plan() (p plan, err error) {
 }
 
 // offer plans what is published of the GPUs in the step's mode.
-func (p *plan) offer(s snapshot, w desired, reserved deviceplugin.Reserved) error {
+func (p *plan) offer(s snapshot, w desired, reserved held.Reserved) error {
 	p.again = p.again || mayBecomeKnown(s.reserved)
 	served := w.served
 	if !p.step.Equal(w.offer()) {
@@ -148,12 +149,12 @@ func (p *plan) offer(s snapshot, w desired, reserved deviceplugin.Reserved) erro
 // withheld is the plan where the API server would not keep all that the pool needs: nothing is
 // published.
 func (p plan) withheld(s snapshot) plan {
-	before := s.checkpoint.offer()
+	before := s.checkpoint.Offer()
 	if !p.step.Equal(before) {
 		// The offer before was left, and this one cannot be published.
 		before = mode.Offer{}
 	}
-	p.checkpoint.offers(before)
+	p.checkpoint.Offers(before)
 	p.resources, p.again = devices.Empty(s.pool), true
 	return p
 }
@@ -163,7 +164,7 @@ func (p plan) withheld(s snapshot) plan {
 // claims. waits says that it depends on daemons that are being started.
 func (s snapshot) desired() (w desired, waits bool) {
 	w = s.asked
-	if !s.checkpoint.offer().Equal(w.offer()) {
+	if !s.checkpoint.Offer().Equal(w.offer()) {
 		if mpsStarting(w.served, s.daemonsStarted, s.now) {
 			return w, true
 		}
@@ -192,7 +193,7 @@ func mpsStarting(served []servedMode, started, now time.Time) bool {
 // next decides on the mode to publish.
 func (s snapshot) next(w desired) (step mode.Step, lacks lack, err error) {
 	step, err = mode.Next(mode.Node{
-		Wanted: w.offer(), Published: s.checkpoint.offer(), ClosedFor: s.closedFor(),
+		Wanted: w.offer(), Published: s.checkpoint.Offer(), ClosedFor: s.closedFor(),
 		Occupied: func() (bool, error) {
 			if s.occupants == nil {
 				lacks = lacksOccupants
@@ -215,12 +216,12 @@ func (s snapshot) switchWaiting(w desired, step mode.Step) []event {
 }
 
 // checkpointOf is what has to be known of what the step publishes, and of what was asked for.
-func (s snapshot) checkpointOf(w desired, step mode.Step) Checkpoint {
+func (s snapshot) checkpointOf(w desired, step mode.Step) state.Node {
 	c := s.checkpoint
 	if w.asked.Mode != "" {
-		c.asks(w.asked)
+		c.Asks(w.asked)
 	}
-	c.offers(step.Offer)
+	c.Offers(step.Offer)
 	c.Closed = step.Closed && (c.Closed || s.closedFor() >= mode.Settle)
 	return c
 }

@@ -38,7 +38,7 @@ func found(t *testing.T, label string, published mode.Mode) snapshot {
 			t.Fatal(err)
 		}
 		before := desired{mode: published, served: s.served}
-		s.checkpoint.offers(before.offer())
+		s.checkpoint.Offers(before.offer())
 	}
 	checkIsolation(machine, backends, s.asked.served, s.served)
 	return s

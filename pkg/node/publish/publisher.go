@@ -22,8 +22,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -62,12 +62,12 @@ type PublishFunc func(ctx context.Context, resources resourceslice.DriverResourc
 
 // Options are what a Publisher works with.
 type Options struct {
-	Client         kubernetes.Interface
-	NodeName       string
-	Events         report.NodeEvents
-	Publish        PublishFunc
-	CheckpointFile CheckpointFile
-	Clock          clock.Clock
+	Client   kubernetes.Interface
+	NodeName string
+	Events   report.NodeEvents
+	Publish  PublishFunc
+	State    NodeState
+	Clock    clock.Clock
 	// Isolation finds the back end of each mode.
 	Isolation isolation.Backends
 	Claims    mpsdemand.Claims
@@ -89,6 +89,12 @@ type Options struct {
 	Rescan func()
 }
 
+// NodeState keeps what the node promised; *state.Store implements it.
+type NodeState interface {
+	Node() (state.Node, bool, error)
+	PutNode(n state.Node) error
+}
+
 // Metrics count what becomes of changes; *metrics.Plugin implements it.
 type Metrics interface {
 	// Published is told how long the oldest change waited to be published.
@@ -106,8 +112,8 @@ func (noMetrics) PublishFailed()          {}
 // deviceplugin/watch implement it.
 type Pods interface {
 	// Observe returns what they hold of the machine's GPUs. Its error is
-	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
-	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
+	// held.ErrPodsUnread until that is known; Wake tells that it changed.
+	Observe(ctx context.Context, m *gpu.Machine) (held.Reserved, error)
 	// SetLeft is told when the last device plugin left: pods that the kubelet took later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)
@@ -158,8 +164,8 @@ type given struct {
 
 // memory is what one pass leaves to the next. Nobody but the passes knows it.
 type memory struct {
-	restored   bool // the checkpoint is the file's
-	checkpoint Checkpoint
+	restored   bool // the checkpoint is the NodeState's
+	checkpoint state.Node
 	// lastDropped is the value of dropped when last was published, rewrite when the same may be published again
 	// because of it.
 	lastDropped int

@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -44,14 +45,15 @@ func (e *loggedEvents) Clear(reason string) { delete(e.current, reason) }
 // bench is a publisher whose publications are caught and whose clock stands.
 type bench struct {
 	*Publisher
-	client         *fake.Clientset
-	clock          *clocktesting.FakeClock
-	events         *loggedEvents
-	checkpointFile CheckpointFile
-	mps            mps.Dir
-	registry       *isolation.Registry
-	published      []resourceslice.DriverResources
-	records        []state.Record
+	client *fake.Clientset
+	clock  *clocktesting.FakeClock
+	events *loggedEvents
+	// pluginDir is where what the node promised is kept.
+	pluginDir string
+	mps       mps.Dir
+	registry  *isolation.Registry
+	published []resourceslice.DriverResources
+	records   []state.Record
 	// unlisted is why they cannot be listed.
 	unlisted error
 	// notKnown is why there may be more of them.
@@ -72,7 +74,7 @@ type bench struct {
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	b := &bench{
 		client: fake.NewClientset(objects...), clock: clocktesting.NewFakeClock(time.Unix(0, 0)),
-		checkpointFile: CheckpointFile(filepath.Join(t.TempDir(), "node.json")), mps: mps.Dir(t.TempDir()),
+		pluginDir: t.TempDir(), mps: mps.Dir(t.TempDir()),
 		beforeLock: func() {},
 	}
 	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
@@ -89,7 +91,7 @@ func (b *bench) restart() {
 	b.events = &loggedEvents{current: map[string]string{}}
 	b.published = nil
 	b.Publisher = New(Options{
-		Client: b.client, NodeName: "n1", Events: b.events, CheckpointFile: b.checkpointFile, Clock: b.clock,
+		Client: b.client, NodeName: "n1", Events: b.events, State: b.state(), Clock: b.clock,
 		Isolation: b.registry,
 		Publish: func(_ context.Context, r resourceslice.DriverResources) error {
 			b.published = append(b.published, r)
@@ -100,6 +102,28 @@ func (b *bench) restart() {
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
 		MemoryMiB: 16130}}})
 }
+
+// state is the node's, as any process sees it.
+func (b *bench) state() *state.Store {
+	store, err := state.Open(b.pluginDir)
+	if err != nil {
+		panic(err)
+	}
+	return store
+}
+
+// promised is what it has of the node.
+func (b *bench) promised(t *testing.T) state.Node {
+	t.Helper()
+	n, _, err := b.state().Node()
+	if err != nil {
+		t.Error(err)
+	}
+	return n
+}
+
+// nodeFile is where it lies.
+func (b *bench) nodeFile() string { return filepath.Join(b.pluginDir, "node.json") }
 
 // Prepared, Known and WithNodeLocked implement Claims.
 func (b *bench) Prepared(context.Context) ([]state.Record, error) {
@@ -117,9 +141,9 @@ func (b *bench) WithNodeLocked(_ context.Context, do func([]state.Record) error)
 }
 
 // Observe and SetLeft implement Pods.
-func (b *bench) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (b *bench) Observe(_ context.Context, m *gpu.Machine) (held.Reserved, error) {
 	if b.unread {
-		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+		return held.Reserved{}, held.ErrPodsUnread
 	}
 	gpus := slices.Clone(m.GPUs)
 	for _, f := range m.Faults {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -29,7 +29,7 @@ import (
 // false if it has to look again although nothing may change in the meantime.
 func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	s, err := p.observe(ctx)
-	if errors.Is(err, deviceplugin.ErrPodsUnread) {
+	if errors.Is(err, held.ErrPodsUnread) {
 		return true, nil // the end of the wait wakes the publisher
 	}
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 			len(s.machine.GPUs), "order", todo.layout.Order)
 		p.tell(todo.published(s))
 	}
-	p.demand.Publishes(mpsdemand.Offered{Machine: s.machine, Offer: p.checkpoint.offer(), Others: todo.others})
+	p.demand.Publishes(mpsdemand.Offered{Machine: s.machine, Offer: p.checkpoint.Offer(), Others: todo.others})
 	err = p.demand.Failure()
 	if s.refusals != p.refusalsSeen {
 		err = errors.Join(err, p.refusal(ctx, s))
@@ -181,16 +181,16 @@ func (p *Publisher) toWrite(s snapshot, resources resourceslice.DriverResources,
 }
 
 // save keeps what is about to be published, and what was asked for.
-func (p *Publisher) save(ctx context.Context, c Checkpoint) error {
-	// Without the file claims are refused, so it must not stay lost.
-	if _, kept := p.CheckpointFile.Load(ctx); kept && reflect.DeepEqual(c, p.checkpoint) {
+func (p *Publisher) save(ctx context.Context, c state.Node) error {
+	// Without what is kept claims are refused, so it must not stay lost.
+	if _, kept, _ := p.State.Node(); kept && reflect.DeepEqual(c, p.checkpoint) {
 		return nil
 	}
-	if !c.offer().Equal(p.checkpoint.offer()) && p.checkpoint.Published != "" {
+	if !c.Offer().Equal(p.checkpoint.Offer()) && p.checkpoint.Published != "" {
 		if err := p.saveOtherOffer(ctx, c); err != nil {
 			return err
 		}
-	} else if err := p.CheckpointFile.store(c); err != nil {
+	} else if err := p.State.PutNode(c); err != nil {
 		return err
 	}
 	p.checkpoint = c
@@ -200,17 +200,17 @@ func (p *Publisher) save(ctx context.Context, c Checkpoint) error {
 // saveOtherOffer stores that something else is published than before. From then on claims
 // of the mode before are refused; one that was prepared since the last look keeps
 // the offer before instead.
-func (p *Publisher) saveOtherOffer(ctx context.Context, c Checkpoint) error {
+func (p *Publisher) saveOtherOffer(ctx context.Context, c state.Node) error {
 	return p.Claims.WithNodeLocked(ctx, func(prepared []state.Record) error {
 		for _, r := range prepared {
 			if firstAllocated(r.Grants) >= 0 {
-				before := describe(p.checkpoint.offer(), c.offer())
+				before := describe(p.checkpoint.Offer(), c.Offer())
 				return fmt.Errorf("claim %s/%s was prepared in the moment before the GPUs changed from %s to %s: they stay in "+
 					"%s until it ends",
-					r.Namespace, r.Name, before, describe(c.offer(), p.checkpoint.offer()), before)
+					r.Namespace, r.Name, before, describe(c.Offer(), p.checkpoint.Offer()), before)
 			}
 		}
-		return p.CheckpointFile.store(c)
+		return p.State.PutNode(c)
 	})
 }
 

@@ -309,7 +309,7 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 // offered before is closed. The other modes are served.
 func TestWrongIsolationSetting(t *testing.T) {
 	b := newBench(t)
-	wrong := isolation.NewRegistry(isolation.Config{CGPU: isolation.NameHAMi, MPSDir: string(b.mps),
+	wrong := isolation.NewRegistry(isolation.Config{CGPU: mode.IsolationHAMi, MPSDir: string(b.mps),
 		CGPUProc: "/proc/no_such_module"})
 	right := b.registry
 	defer b.supervised(t)()

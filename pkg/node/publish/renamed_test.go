@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -125,7 +125,7 @@ func TestRenamedGPUHoldsNothingBack(t *testing.T) {
 	other := grantOf(mode.Share, "gpu-2-share", 2, "GPU-1")
 	other.Units, other.Slots = 1, 1
 	s.records = []state.Record{{UID: "u", Grants: []claim.Grant{share, other}}}
-	placed, _, err := s.place(mode.Share, mode.Spread, s.asked.served, deviceplugin.Reserved{})
+	placed, _, err := s.place(mode.Share, mode.Spread, s.asked.served, held.Reserved{})
 	if err != nil || placed.Limits[mode.Share]["GPU-0"].Units != 15 {
 		t.Errorf("placed %+v, %v: GPU 0 has 15 units to share", placed, err)
 	}
@@ -145,7 +145,7 @@ func TestHealthOfRenamedGPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.noteHealth(buildPool(machine, mode.Share, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
+	p.noteHealth(buildPool(machine, mode.Share, served, held.Reserved{}, nil, devices.Options{Pool: p.pool()}))
 	granted := func(grants ...claim.Grant) state.Record { return state.Record{Grants: grants} }
 	const gone = "the GPU is not there any more"
 	for name, test := range map[string]struct {

@@ -3,19 +3,30 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
 	"strings"
 
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2"
+
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // restore finds out, once, what devices were last published as. Without a checkpoint
 // the claims that are allocated tell the mode: each names its devices in its own
 // way.
 func (p *Publisher) restore(ctx context.Context, s snapshot) error {
-	kept, ok := p.CheckpointFile.Load(ctx)
+	kept, ok, unread := p.State.Node()
+	if unread != nil {
+		klog.FromContext(ctx).Error(unread, "Going by the node's labels and claims")
+		kept.DevicePlugin = true // what cannot be read may have said so
+	}
 	remembered := kept
 	if !ok {
 		found, err := p.allAllocations(ctx, s)
@@ -36,7 +47,7 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 		remembered.DevicePluginLeft = p.leftNow(s.node)
 	}
 	if !ok || !reflect.DeepEqual(remembered, kept) {
-		if err := p.CheckpointFile.store(remembered); err != nil {
+		if err := p.State.PutNode(remembered); err != nil {
 			return err
 		}
 	}
@@ -47,7 +58,7 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 
 // restoreIsolation completes a checkpoint that does not say, for each mode, how the
 // devices were isolated.
-func (p *Publisher) restoreIsolation(ctx context.Context, s snapshot, m *Checkpoint) error {
+func (p *Publisher) restoreIsolation(ctx context.Context, s snapshot, m *state.Node) error {
 	modes := m.Published.ServedModes()
 	if m.Published == "" || len(m.Isolation) == len(modes) {
 		return nil
@@ -62,6 +73,31 @@ func (p *Publisher) restoreIsolation(ctx context.Context, s snapshot, m *Checkpo
 	}
 	m.Isolation, err = isolationOf(modes, records, stored, p.Isolation)
 	return err
+}
+
+// isolationOf is by what the users of GPUs are kept apart in the modes: as claims
+// were prepared, failing that as the stored devices show it, failing that as they would be now.
+func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceapi.ResourceSlice,
+	backends isolation.Backends) (map[mode.Mode]string, error) {
+	told := map[mode.Mode]string{}
+	for _, r := range prepared {
+		for _, g := range r.Grants {
+			told[g.Mode] = cmp.Or(told[g.Mode], g.Isolation)
+		}
+	}
+	shown := cluster.IsolationOf(stored)
+	out := map[mode.Mode]string{}
+	for _, m := range modes {
+		if out[m] = cmp.Or(told[m], shown[m]); out[m] != "" {
+			continue
+		}
+		backend, err := backends.For(m)
+		if err != nil {
+			return nil, err
+		}
+		out[m] = backend.Name()
+	}
+	return out, nil
 }
 
 // describe says what an offer is, with what tells it from another one.

@@ -14,9 +14,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -97,7 +97,7 @@ func setSlots(served []servedMode, labels map[string]string) error {
 // apart is how a back end keeps the users of a GPU apart: at which level, and why not; empty if it
 // does.
 type apart struct {
-	level  isolation.Level
+	level  mode.Level
 	whyNot string
 }
 
@@ -168,7 +168,7 @@ func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) [
 // withoutKernel says why the kernel does not limit memory now on a GPU where claims are to have that, and would be
 // refused.
 func withoutKernel(backends isolation.Backends, uuid string) error {
-	kernel, err := backends.ByName(isolation.NameKernel)
+	kernel, err := backends.ByName(mode.IsolationKernel)
 	if err != nil {
 		return err
 	}
@@ -204,8 +204,8 @@ func (s servedMode) keptAs(other servedMode) bool {
 // machine is read anew.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
-		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelGPU &&
-			level != isolation.LevelDeviceMemory {
+		if level := s.backend.Level(); level != mode.LevelNone && level != mode.LevelGPU &&
+			level != mode.LevelDeviceMemory {
 			return true
 		}
 	}
@@ -258,7 +258,7 @@ func problems(served []servedMode, m *gpu.Machine) error {
 // left is what pods without a claim leave of the GPUs to this serving of a node in
 // the mode: the room on each GPU that they have some of, and the GPUs, in the
 // machine's order, that are closed because of them.
-func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]gpu.Amount,
+func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t held.Reserved) (room map[string]gpu.Amount,
 	closed []string) {
 	room = map[string]gpu.Amount{}
 	free := usage.Of(nil, t.GPU)
@@ -276,7 +276,7 @@ func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Rese
 }
 
 // buildPool puts the devices together that a node of this mode publishes.
-func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved,
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t held.Reserved,
 	limits map[mode.Mode]map[string]gpu.Amount, common devices.Options) resourceslice.DriverResources {
 	options := make([]devices.Options, 0, len(served))
 	for _, s := range served {
@@ -306,6 +306,6 @@ func (s servedMode) whyClosed(uuid string) string { return cmp.Or(s.notIsolated[
 // others be kept off.
 func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.beside != "" }
 
-func (s servedMode) byMPS() bool { return isolation.ByMPS(s.backend.Name()) }
+func (s servedMode) byMPS() bool { return mode.ByMPS(s.backend.Name()) }
 
-func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == isolation.NameMPSNode }
+func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == mode.IsolationMPSNode }

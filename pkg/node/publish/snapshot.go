@@ -12,7 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -31,7 +31,7 @@ type snapshot struct {
 	records  []state.Record
 	unlisted error
 	// reserved is what pods without a claim hold, and other drivers.
-	reserved deviceplugin.Reserved
+	reserved held.Reserved
 	// failed is why what follows could not be read.
 	failed error
 	// asked is what the node asks for, and served how what was last published is, unless
@@ -58,7 +58,7 @@ const (
 	lacksRetained  lack = "which sets of GPUs may be allocated that the machine has no more"
 )
 
-// observe reads what there is. Its error is deviceplugin.ErrPodsUnread where nothing can be
+// observe reads what there is. Its error is held.ErrPodsUnread where nothing can be
 // decided yet.
 func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	s := snapshot{given: p.inputs(), pool: p.pool(), now: p.Clock.Now(), unhealthyEffect: p.UnhealthyEffect}
@@ -92,7 +92,7 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 
 // observeModes reads what the node asks for, and how the modes are served that this is about.
 func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
-	w := s.node.desired(p.checkpoint.asked(), p.Isolation)
+	w := s.node.desired(p.checkpoint.Asked(), p.Isolation)
 	if p.hasDevicePlugin(s.node) {
 		if err := p.afterDevicePlugin(*s, &w); err != nil {
 			return err
@@ -108,7 +108,7 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 		slices.ContainsFunc(w.served, servedMode.byNodeDaemon)); err != nil {
 		return err
 	}
-	offer := p.checkpoint.offer()
+	offer := p.checkpoint.Offer()
 	s.served, s.notServed = servedModes(offer, p.Isolation)
 	checkIsolation(s.machine, p.Isolation, w.served, s.served)
 	s.asked, p.watched = w, w.served

@@ -123,7 +123,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 		!strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
 		t.Errorf("error %v", err)
 	}
-	if got := (Observed{CheckpointFile: b.checkpointFile}).Published(ctx).Mode; got != mode.Share {
+	if got := b.promised(t).Published; got != mode.Share {
 		t.Errorf("claims are prepared in mode %q, want share", got)
 	}
 	b.beforeLock = func() {}
@@ -132,7 +132,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	b.records = nil
 	publish := b.Publish
 	b.Publish = func(ctx context.Context, r resourceslice.DriverResources) error {
-		if got := (Observed{CheckpointFile: b.checkpointFile}).Published(ctx).Mode; got != mode.Exclusive {
+		if got := b.promised(t).Published; got != mode.Exclusive {
 			t.Errorf("claims are prepared in mode %q while whole GPUs are published", got)
 		}
 		return publish(ctx, r)
@@ -145,12 +145,11 @@ func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")
 	b.reconciled(t, true, shares)
-	if err := os.Remove(string(b.checkpointFile)); err != nil {
+	if err := os.Remove(b.nodeFile()); err != nil {
 		t.Fatal(err)
 	}
 	b.reconciled(t, true, shares)
-	_, ctx := ktesting.NewTestContext(t)
-	if got := (Observed{CheckpointFile: b.checkpointFile}).Published(ctx).Mode; got != mode.Share {
+	if got := b.promised(t).Published; got != mode.Share {
 		t.Errorf("published mode %q", got)
 	}
 }
@@ -235,12 +234,8 @@ func TestFlappingLabel(t *testing.T) {
 // for long enough, and what is not prepared does not count. One that tolerates nothing
 // was allocated before, and is waited for.
 func TestClaimThatToleratesTheSwitch(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	b := newBench(t)
-	closed := func() bool {
-		c, _ := b.checkpointFile.Load(ctx)
-		return c.Closed
-	}
+	closed := func() bool { return b.promised(t).Closed }
 	b.mode("share")
 	b.reconciled(t, true, shares)
 	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share,

@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -187,7 +188,7 @@ type listed struct {
 	containers map[deviceplugin.Container]deviceplugin.Devices
 }
 
-func (l listed) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (l listed) Observe(_ context.Context, m *gpu.Machine) (held.Reserved, error) {
 	return deviceplugin.Listed(deviceplugin.Node{GPUs: m.GPUs,
 		Kubelet: deviceplugin.Kubelet{Containers: l.containers}}), nil
 }

@@ -23,10 +23,7 @@ func lockers(s *Store) map[string]func(context.Context) (func(), error) {
 // not stay, be it behind a goroutine or behind another instance.
 func TestWaitingForALockEndsWithItsContext(t *testing.T) {
 	s, dir := open(t)
-	elsewhere, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	elsewhere := openAgain(t, dir)
 	for where, holder := range map[string]*Store{"in this process": s, "in another process": elsewhere} {
 		for what, lock := range lockers(s) {
 			t.Run(what+" locked "+where, func(t *testing.T) {

@@ -21,15 +21,8 @@ func TestRecent(t *testing.T) {
 // recent changes records whose last change was so long ago: less than nothing, where the clock was set back since.
 func recent(t *testing.T, ago time.Duration) {
 	t.Helper()
-	dir := t.TempDir()
-	ours, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, dir := open(t)
+	theirs := openAgain(t, dir)
 	// As if the last change was long ago.
 	rest := func() {
 		t.Helper()

@@ -6,10 +6,8 @@
 package state
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -113,41 +111,40 @@ func (r Record) Usage() usage.Claim {
 	return usage.Claim{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Grants: r.Grants}
 }
 
-// encode returns the content of the record's file. sync reports whether it has to outlive a power failure.
-func (r Record) encode() (data []byte, sync bool, err error) {
-	r.Version = Version
+// version is the lowest that can hold the record.
+func (r Record) version() int {
+	version := Version
 	if len(claim.Results(r.Grants)) < len(r.Grants) {
-		r.Version = VersionSets
+		version = VersionSets
 	}
-	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.MIG != nil }) {
-		r.Version = VersionMIG
+	for _, g := range r.Grants {
+		switch {
+		case g.GPU.MIG == nil:
+		case g.GPU.MIG.Made:
+			return VersionMadeMIG
+		default:
+			version = VersionMIG
+		}
 	}
-	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.MIG != nil && g.GPU.MIG.Made }) {
-		r.Version = VersionMadeMIG
-	}
-	data, err = json.Marshal(r)
-	return data, r.Phase == Prepared, err
+	return version
 }
 
-func decode(data []byte, uid types.UID) (Record, error) {
-	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return Record{}, err
-	}
+// check reports what is wrong with a record that was read as the claim's.
+func (r Record) check(uid types.UID) error {
 	switch {
 	case r.Version < Version || r.Version > VersionMadeMIG:
-		return Record{}, fmt.Errorf("it has format version %d, this plugin reads versions %d to %d",
-			r.Version, Version, VersionMadeMIG)
+		return fmt.Errorf("it has format version %d, this plugin reads versions %d to %d", r.Version, Version,
+			VersionMadeMIG)
 	case r.Phase != Preparing && r.Phase != Prepared:
-		return Record{}, fmt.Errorf("it has the unknown phase %q", r.Phase)
+		return fmt.Errorf("it has the unknown phase %q", r.Phase)
 	case r.UID != uid:
-		return Record{}, fmt.Errorf("it describes claim %q", r.UID)
+		return fmt.Errorf("it describes claim %q", r.UID)
 	case r.Name == "" || r.Namespace == "":
-		return Record{}, errors.New("it does not say which claim it describes")
+		return errors.New("it does not say which claim it describes")
 	case r.CDISpec == "":
-		return Record{}, errors.New("it does not say which CDI spec it stands for")
+		return errors.New("it does not say which CDI spec it stands for")
 	case len(r.Grants) == 0:
-		return Record{}, errors.New("it holds no grants")
+		return errors.New("it holds no grants")
 	}
-	return r, nil
+	return nil
 }

@@ -15,10 +15,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
 const (
+	// claimsDir and nodeFile lie beside each other.
+	claimsDir     = "claims"
+	nodeFile      = "node.json"
 	recordSuffix  = ".json"
 	quarantineDir = "quarantine"
 	// incompleteFile stands in a directory of which it is not known yet whether
@@ -28,10 +32,11 @@ const (
 	dirPerm        = 0o700
 )
 
-// Store is a directory of records. Several processes may use one directory at
+// Store is a directory of records, and what the node promised. Several processes may use one directory at
 // once, as they do during a rolling update; LockClaim and LockNode order them.
 type Store struct {
 	dir    string
+	node   statefile.File[Node]
 	queues queues
 
 	mu     sync.Mutex
@@ -46,9 +51,10 @@ type cached struct {
 	record Record
 }
 
-// Open returns the store in dir, which is made if need be (see Complete).
-func Open(dir string) (*Store, error) {
-	s := &Store{dir: dir, cache: map[types.UID]cached{}}
+// Open returns the store in the plugin's directory, which is made if need be (see Complete).
+func Open(pluginDir string) (*Store, error) {
+	s := &Store{dir: filepath.Join(pluginDir, claimsDir), cache: map[types.UID]cached{},
+		node: statefile.File[Node]{Path: filepath.Join(pluginDir, nodeFile), Synced: true}}
 	return s, s.EnsureDir()
 }
 
@@ -134,30 +140,24 @@ func (s *Store) Get(uid types.UID) (Record, bool, error) {
 	if r, ok := s.remembered(uid, info); ok {
 		return r, true, nil
 	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Record{}, false, nil
-	}
-	if err != nil {
-		return Record{}, false, fmt.Errorf("read the state of claim %s: %w", uid, err)
-	}
-	r, err := decode(data, uid)
-	if err != nil {
+	r, found, err := s.file(uid, "").Load()
+	switch {
+	case err != nil && found:
 		return Record{}, false, s.setAside(uid, err)
+	case err != nil:
+		return Record{}, false, fmt.Errorf("read the state of claim %s: %w", uid, err)
+	case found:
+		s.remember(uid, info, r)
 	}
-	s.remember(uid, info, r)
-	return r, true, nil
+	return r, found, nil
 }
 
 // Put writes the claim's record; that of a prepared claim is on disk when Put
 // returns. Any other outlives the process and not a power failure: nor does
 // what it stands for, since no container has it yet. Hold LockClaim.
 func (s *Store) Put(r Record) error {
-	data, sync, err := r.encode()
-	if err != nil {
-		return fmt.Errorf("encode the state of claim %s: %w", r.UID, err)
-	}
-	if err := atomicfile.Write(s.path(r.UID), data, filePerm, sync); err != nil {
+	r.Version = r.version()
+	if err := s.file(r.UID, r.Phase).Store(r); err != nil {
 		return fmt.Errorf("write the state of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil
@@ -230,6 +230,12 @@ func (s *Store) setAside(uid types.UID, reason error) error {
 		return fmt.Errorf("the state of claim %s cannot be read (%w) and cannot be set aside: %w", uid, reason, err)
 	}
 	return Damaged{UID: uid, Kept: kept, Reason: reason}
+}
+
+// file is the claim's, for a record in the phase.
+func (s *Store) file(uid types.UID, phase Phase) statefile.File[Record] {
+	return statefile.File[Record]{Path: s.path(uid), Synced: phase == Prepared,
+		Check: func(r Record) error { return r.check(uid) }}
 }
 
 func (s *Store) path(uid types.UID) string {

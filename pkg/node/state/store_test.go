@@ -3,6 +3,7 @@
 package state
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -30,14 +31,39 @@ func record(uid types.UID) Record {
 	}
 }
 
+// open opens a store, and returns the directory of its records.
 func open(t *testing.T) (*Store, string) {
 	t.Helper()
-	dir := t.TempDir()
-	s, err := Open(dir)
+	dir := filepath.Join(t.TempDir(), claimsDir)
+	return openAgain(t, dir), dir
+}
+
+// openAgain is for another process.
+func openAgain(t *testing.T, records string) *Store {
+	t.Helper()
+	s, err := Open(filepath.Dir(records))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, dir
+	return s
+}
+
+// encode and decode are what becomes of a record in its file.
+func encode(t testing.TB, r Record) []byte {
+	t.Helper()
+	r.Version = r.version()
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func decode(data []byte, uid types.UID) (r Record, err error) {
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Record{}, err
+	}
+	return r, r.check(uid)
 }
 
 func TestRoundTrip(t *testing.T) {
@@ -47,10 +73,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	another, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	another := openAgain(t, dir)
 	got, err := another.List()
 	if err != nil {
 		t.Fatal(err)
@@ -90,10 +113,7 @@ func survives(t *testing.T, s *Store, dir string, r Record) {
 	if err := s.Put(r); err != nil {
 		t.Fatal(err)
 	}
-	another, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	another := openAgain(t, dir)
 	got, _, err := another.Get(r.UID)
 	if err != nil {
 		t.Fatal(err)
@@ -136,10 +156,7 @@ func TestRecordOfTheFirstVersion(t *testing.T) {
 
 func TestChangeByAnotherProcessIsSeen(t *testing.T) {
 	s, dir := open(t)
-	other, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := openAgain(t, dir)
 	r := record("a")
 	r.Phase = Preparing
 	if err := s.Put(r); err != nil {
@@ -158,10 +175,7 @@ func TestChangeByAnotherProcessIsSeen(t *testing.T) {
 }
 
 func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
-	good, _, err := record("a").encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := encode(t, record("a"))
 	for name, content := range map[string]string{
 		"truncated":      string(good[:len(good)/2]),
 		"empty":          "",
@@ -201,10 +215,7 @@ func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
 
 func TestUnknownFieldsAreIgnored(t *testing.T) {
 	s, dir := open(t)
-	data, _, err := record("a").encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := encode(t, record("a"))
 	newer := strings.Replace(string(data), `"version":1`, `"version":1,"addedLater":{"x":1}`, 1)
 	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(newer), 0o600); err != nil {
 		t.Fatal(err)
@@ -236,10 +247,7 @@ func TestUnfinished(t *testing.T) {
 
 func TestLocksExclude(t *testing.T) {
 	s, dir := open(t)
-	other, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := openAgain(t, dir)
 	var wg sync.WaitGroup
 	stores := []*Store{s, other}
 	// The counter's reading and writing are two steps on purpose; it is atomic
@@ -272,10 +280,7 @@ func TestLocksExclude(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	good, _, err := record("a").encode()
-	if err != nil {
-		f.Fatal(err)
-	}
+	good := encode(f, record("a"))
 	f.Add(good)
 	f.Add(good[:20])
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -283,11 +288,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, _, err := r.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := decode(again, "a")
+		second, err := decode(encode(t, r), "a")
 		if err != nil {
 			t.Fatalf("what was read cannot be read again: %v", err)
 		}
@@ -300,11 +301,10 @@ func FuzzDecode(f *testing.F) {
 // What a container may have outlives a power failure. Until a claim is prepared none has it, and each
 // write that waits for the disk costs the start of a pod as long as all the rest.
 func TestOnlyRecordsOfPreparedClaimsWaitForTheDisk(t *testing.T) {
+	s, _ := open(t)
 	for phase, want := range map[Phase]bool{Preparing: false, Prepared: true} {
-		r := record("a")
-		r.Phase = phase
-		if _, sync, err := r.encode(); err != nil || sync != want {
-			t.Errorf("the write of a record in phase %q is synced: %v, want %v; error %v", phase, sync, want, err)
+		if got := s.file("a", phase).Synced; got != want {
+			t.Errorf("the write of a record in phase %q is synced: %v, want %v", phase, got, want)
 		}
 	}
 }

@@ -17,8 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -134,10 +135,11 @@ func TestToleratingClaimsDoNotHoldAModeSwitchUp(t *testing.T) {
 	began := time.Now()
 	setMode("default")
 	cluster.WaitNodeEvent(t, node, began, "GPUModeSwitchWaiting", "before")
-	checkpoint := publish.CheckpointFile(cluster.NodeFile(node, "var/lib/kubelet/plugins/gpu.aliyun.com/node.json"))
+	checkpoint := statefile.File[state.Node]{
+		Path: cluster.NodeFile(node, "var/lib/kubelet/plugins/gpu.aliyun.com/node.json")}
 	harness.Eventually(t, "the node to have been closed for long enough", func(ctx context.Context) error {
-		if kept, _ := checkpoint.Load(ctx); !kept.Closed {
-			return errors.New("it takes claims yet")
+		if kept, _, err := checkpoint.Load(); err != nil || !kept.Closed {
+			return errors.Join(errors.New("it takes claims yet"), err)
 		}
 		return nil
 	})

@@ -204,7 +204,7 @@ func newNodeDir(t *testing.T) nodeDir {
 // file was there all at once, or less.
 func (d nodeDir) checkPromises(t *testing.T) []state.Record {
 	t.Helper()
-	store, err := state.Open(d.state())
+	store, err := state.Open(string(d))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func (d nodeDir) cdi() string   { return filepath.Join(string(d), "cdi") }
 
 // preparer is what the plugin makes at its start.
 func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prepare.Preparer, error) {
-	store, err := state.Open(d.state())
+	store, err := state.Open(string(d))
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +67,9 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		return nil, err
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{},
-		Cluster: preparetest.Cluster{}, Node: preparetest.Node{}, Listener: preparetest.Listener{OnDamaged: onDamaged},
+		Pool: pool, Store: preparetest.Store{Store: store}, Specs: cdi.Dir(d.cdi()), BootID: "boot",
+		Isolation: &isolation.Registry{},
+		Cluster:   preparetest.Cluster{}, Node: preparetest.Node{}, Listener: preparetest.Listener{OnDamaged: onDamaged},
 	})
 	machine := &gpu.Machine{}
 	for i := range newGPUs {

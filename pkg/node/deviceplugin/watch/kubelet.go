@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
 
 // Kubelet tells which containers have which devices of device plugins; podresources.Client is one.
@@ -39,7 +40,7 @@ func (k *kubeletOnly) SetLeft(time.Time) {}
 
 // Observe asks the kubelet. Where it has never answered, nothing is kept back; what it said stays so
 // until it says otherwise.
-func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	answer := k.kubelet.ask(ctx, time.Time{})
 	if ctx.Err() == nil && k.told.IsError(answer.Err) {
 		klog.FromContext(ctx).Error(answer.Err, "The kubelet does not say which pods have GPUs of a device plugin: what it "+
@@ -51,7 +52,7 @@ func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin
 }
 
 // Reserved goes by what the kubelet said last: claims do not wait for it.
-func (k *kubeletOnly) Reserved(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (k *kubeletOnly) Reserved(_ context.Context, m *gpu.Machine) (held.Reserved, error) {
 	return deviceplugin.Listed(nodeOf(m, k.kubelet.last())), nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 )
 
@@ -46,7 +47,7 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	pods := KubeletOnly(podresources.Client{Socket: filepath.Join(t.TempDir(), "none.sock")})
 	m := &gpu.Machine{GPUs: gpusOfNode}
-	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error){
+	for name, ask := range map[string]func(context.Context, *gpu.Machine) (held.Reserved, error){
 		"publisher": pods.Observe, "claim": pods.Reserved} {
 		got, err := ask(ctx, m)
 		if err != nil {
@@ -103,7 +104,7 @@ func TestKubeletThatDoesNotAnswerAnyMore(t *testing.T) {
 		closed := func(when string, want bool) {
 			t.Helper()
 			time.Sleep(goodFor)
-			for _, ask := range []func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error){
+			for _, ask := range []func(context.Context, *gpu.Machine) (held.Reserved, error){
 				pods.Observe, pods.Reserved} {
 				got, err := ask(t.Context(), m)
 				if err != nil || got.GPU("GPU-0").Whole != want || got.GPU("GPU-1").Whole != want {

@@ -5,10 +5,8 @@ package watch
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"reflect"
 	"slices"
@@ -18,46 +16,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
 
-// checkpointFile keeps what pods that a device plugin gave devices to were first seen with.
-type checkpointFile string
+// checkpointFile keeps what pods that a device plugin gave devices to were first seen with. As long as a damaged one is
+// set aside and there is none in its place, what it said is lost.
+type checkpointFile = statefile.File[checkpointContent]
 
-// checkpointContent is what the file holds.
 type checkpointContent struct {
 	Pods deviceplugin.Observations `json:"pods"`
 }
 
-// damaged is where a file lies that could not be read. As long as there is none in its
-// place, what it said is lost.
-func (f checkpointFile) damaged() string { return string(f) + ".damaged" }
-
-func (f checkpointFile) load() (deviceplugin.Observations, error) {
-	data, err := os.ReadFile(string(f))
-	if err != nil {
-		return nil, err
-	}
-	var content checkpointContent
-	if err := json.Unmarshal(data, &content); err != nil {
-		return nil, fmt.Errorf("decode %s: %w", string(f), err)
-	}
-	if content.Pods == nil {
-		return nil, fmt.Errorf("decode %s: it lacks the list of pods", string(f))
-	}
-	return content.Pods, nil
-}
-
-func (f checkpointFile) store(s deviceplugin.Observations) error {
-	data, err := json.Marshal(checkpointContent{Pods: s})
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(string(f), data, 0o600, true); err != nil {
-		return fmt.Errorf("remember what pods without a claim were first seen with: %w", err)
-	}
-	return nil
+func newCheckpointFile(path string) checkpointFile {
+	return checkpointFile{Path: path, Synced: true, Check: func(c checkpointContent) error {
+		if c.Pods == nil {
+			return errors.New("it lacks the list of pods")
+		}
+		return nil
+	}}
 }
 
 // observations know what the node's pods were first seen with, also by earlier processes.
@@ -86,25 +64,26 @@ func openObservations(file checkpointFile, left time.Time, locked func(context.C
 	running func(types.UID) (bool, error)) (s *observations, damage, err error) {
 	s = &observations{file: file, locked: locked, running: running, seen: deviceplugin.Observations{},
 		going: map[types.UID]*corev1.Pod{}, left: left}
-	kept, err := file.load()
+	kept, found, err := file.Load()
 	switch {
-	case err == nil:
-		s.seen = kept
+	case err != nil:
+		if err := file.SetAside(); err != nil {
+			return nil, nil, err
+		}
+	case found:
+		s.seen = kept.Pods
 		return s, nil, nil
-	case errors.Is(err, fs.ErrNotExist):
-		if _, statErr := os.Stat(file.damaged()); statErr != nil {
+	default:
+		if _, err := os.Stat(file.DamagedPath()); err != nil {
 			return s, nil, nil
 		}
-	default:
-		if err := os.Rename(string(file), file.damaged()); err != nil {
-			return nil, nil, fmt.Errorf("set the damaged file aside: %w", err)
-		}
+		err = errors.New("it was set aside before")
 	}
 	s.lost = true
 	return s, fmt.Errorf("what pods of device plugins were first seen with cannot be read, and lies in %s now: shares "+
-			"and linked GPUs of those that run "+
-			"count on every GPU until they end, for their annotations may have been changed meanwhile: %w", file.damaged(), err),
-		nil
+		"and linked GPUs of those that run "+
+		"count on every GPU until they end, for their annotations may have been changed meanwhile: %w",
+		file.DamagedPath(), err), nil
 }
 
 // observe notes a pod as the API server has it. It returns whether that is another observation of
@@ -234,7 +213,7 @@ func (s *observations) needKubelet(pods []*corev1.Pod) (need bool, notBefore tim
 
 // reserved is what the pods hold of the GPUs, and those that were deleted and still run. What the kubelet
 // says of them is noted.
-func (s *observations) reserved(pods []*corev1.Pod, n deviceplugin.Node) deviceplugin.Reserved {
+func (s *observations) reserved(pods []*corev1.Pod, n deviceplugin.Node) held.Reserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news := s.seen.AddDevices(pods, n.Kubelet)
@@ -259,15 +238,12 @@ func (s *observations) store(ctx context.Context) error {
 		return nil
 	}
 	return s.locked(ctx, func() error {
-		earlier, err := s.file.load()
-		if err != nil {
-			earlier = nil // it is about to be there
-		}
+		earlier, _, _ := s.file.Load() // one that is not understood is replaced
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		kept := deviceplugin.Observations{}
 		for uid, observed := range s.seen {
-			if first, ok := earlier[uid]; ok {
+			if first, ok := earlier.Pods[uid]; ok {
 				// Files of before have no pods.
 				first.Pod = cmp.Or(first.Pod, observed.Pod)
 				s.seen[uid], observed = first, first
@@ -276,8 +252,8 @@ func (s *observations) store(ctx context.Context) error {
 				kept[uid] = observed
 			}
 		}
-		if err := s.file.store(kept); err != nil {
-			return err
+		if err := s.file.Store(checkpointContent{kept}); err != nil {
+			return fmt.Errorf("remember what pods without a claim were first seen with: %w", err)
 		}
 		s.changed, s.lost = false, false
 		return nil

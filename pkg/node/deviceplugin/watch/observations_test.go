@@ -28,7 +28,8 @@ func ended(types.UID) (bool, error) { return false, nil }
 // opened are the observations of a process on a node whose state is in dir.
 func opened(t *testing.T, dir string) *observations {
 	t.Helper()
-	s, damage, err := openObservations(checkpointFile(filepath.Join(dir, "unclaimed.json")), time.Time{}, unlocked, ended)
+	file := newCheckpointFile(filepath.Join(dir, "unclaimed.json"))
+	s, damage, err := openObservations(file, time.Time{}, unlocked, ended)
 	if err != nil || damage != nil {
 		t.Fatal(err, damage)
 	}
@@ -86,8 +87,8 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	again.UID = "a2"
 	is("0 8", gives(again, share("b", "")), again, share("b", "1"))
 	is("0 4", gives(), share("b", "0"))
-	kept, err := checkpointFile(filepath.Join(dir, "unclaimed.json")).load()
-	if err != nil || len(kept) != 1 || kept["b"].Annotations["ALIYUN_COM_GPU_MEM_IDX"] != "1" {
+	kept, _, err := newCheckpointFile(filepath.Join(dir, "unclaimed.json")).Load()
+	if err != nil || len(kept.Pods) != 1 || kept.Pods["b"].Annotations["ALIYUN_COM_GPU_MEM_IDX"] != "1" {
 		t.Errorf("kept are %+v, %v: those that are gone have to go", kept, err)
 	}
 }
@@ -166,7 +167,7 @@ func TestPodsOfAnEarlierVersionAreKept(t *testing.T) {
 		seen.Pod = nil
 		before.seen[uid] = seen
 	}
-	if err := before.file.store(before.seen); err != nil {
+	if err := before.file.Store(checkpointContent{before.seen}); err != nil {
 		t.Fatal(err)
 	}
 	first(t, opened(t, dir), gives(a), a)
@@ -236,8 +237,8 @@ func TestDamagedObservations(t *testing.T) {
 		"null": "null"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			file := checkpointFile(filepath.Join(dir, "unclaimed.json"))
-			if err := os.WriteFile(string(file), []byte(content), 0o600); err != nil {
+			file := newCheckpointFile(filepath.Join(dir, "unclaimed.json"))
+			if err := os.WriteFile(file.Path, []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			// It stays lost, however often the process is killed, until it has been written anew.
@@ -245,7 +246,7 @@ func TestDamagedObservations(t *testing.T) {
 			for range 2 {
 				var damage, err error
 				s, damage, err = openObservations(file, time.Time{}, unlocked, ended)
-				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.damaged()) {
+				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.DamagedPath()) {
 					t.Fatalf("damage %v, %v", damage, err)
 				}
 				if got := first(t, s, deviceplugin.Kubelet{Err: errors.New("no socket")}, share("a", "0")); got != "4 4" {
@@ -255,7 +256,7 @@ func TestDamagedObservations(t *testing.T) {
 			if got := first(t, s, gives(share("a", "")), share("a", "0")); got != "4 4" {
 				t.Errorf("taken are %s units, want those of a pod on any GPU", got)
 			}
-			if kept, err := os.ReadFile(file.damaged()); err != nil || string(kept) != content {
+			if kept, err := os.ReadFile(file.DamagedPath()); err != nil || string(kept) != content {
 				t.Errorf("set aside is %q, %v", kept, err)
 			}
 			// A pod that comes later is seen as it comes; the other one counts everywhere until it ends.

@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
@@ -38,9 +39,9 @@ type Pods interface {
 	Run(ctx context.Context)
 	// Observe returns what is reserved of the machine's GPUs, for the publisher, and keeps
 	// what pods are seen with for the first time; Reserved does the former for a claim. Both
-	// return deviceplugin.ErrPodsUnread while it is not known.
-	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
-	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
+	// return held.ErrPodsUnread while it is not known.
+	Observe(ctx context.Context, m *gpu.Machine) (held.Reserved, error)
+	Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error)
 	// SetLeft is told when the last device plugin left: pods that the kubelet took later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)
@@ -69,7 +70,7 @@ type Options struct {
 
 // New returns a watch of the node's pods.
 func New(o Options) (Pods, error) {
-	observed, damage, err := openObservations(checkpointFile(o.File), o.Left, o.Locked, o.Running)
+	observed, damage, err := openObservations(newCheckpointFile(o.File), o.Left, o.Locked, o.Running)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +231,7 @@ func (w *watcher) isRead() bool {
 
 // Reserved is now, after a moment's wait for the node's pods, if need be: a claim that is
 // refused is not tried again by the kubelet for ten seconds and more.
-func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	limit, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	select {
@@ -241,19 +242,19 @@ func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Re
 }
 
 // Observe is now, and keeps what pods were first seen with.
-func (w *watcher) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (w *watcher) Observe(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	t, err := w.now(ctx, m)
 	if err != nil {
-		return deviceplugin.Reserved{}, err
+		return held.Reserved{}, err
 	}
 	return t, w.observed.store(ctx)
 }
 
-// now returns what is reserved of the machine's GPUs; deviceplugin.ErrPodsUnread before the
+// now returns what is reserved of the machine's GPUs; held.ErrPodsUnread before the
 // node's pods are known. The kubelet is asked while it may have something to tell.
-func (w *watcher) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (w *watcher) now(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	if !w.isRead() {
-		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+		return held.Reserved{}, held.ErrPodsUnread
 	}
 	var pods []*corev1.Pod
 	for _, pod := range informer.List[*corev1.Pod](w.pods) {

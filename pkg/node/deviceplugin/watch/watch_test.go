@@ -24,8 +24,8 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 )
 
@@ -81,7 +81,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 	}
 	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}},
 		Faults: []gpu.Fault{{Index: 1, UUID: "GPU-1"}}}
-	if _, err := u.now(ctx, m); err != deviceplugin.ErrPodsUnread {
+	if _, err := u.now(ctx, m); err != held.ErrPodsUnread {
 		t.Errorf("before the watch: %v", err)
 	}
 	start(ctx, t, u)

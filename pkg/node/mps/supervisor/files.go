@@ -29,7 +29,7 @@ const maxLogBytes = 4 << 20
 // a dead daemon's they would find no end.
 func prepareDirs(ctx context.Context, dir mps.Dir, uuid string) error {
 	own, pipes, logs := dir.DaemonDir(uuid), dir.PipeDir(uuid), dir.LogDir(uuid)
-	for _, left := range []string{own, dir.SpareLink(uuid), dir.EarlierLinks(uuid), filepath.Join(pipes, mps.SocketName)} {
+	for _, left := range []string{own, dir.SpareLink(uuid), filepath.Join(pipes, mps.SocketName)} {
 		if err := os.RemoveAll(left); err != nil {
 			return fmt.Errorf("remove what a dead MPS control daemon left: %w", err)
 		}

@@ -4,19 +4,16 @@ package watch
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers"
 )
 
-// keptFile is where it is kept, as JSON, on which GPUs devices of other drivers are.
-type keptFile string
+// keptFile is where it is kept on which GPUs devices of other drivers are.
+type keptFile statefile.File[[]keptDevice]
 
 // keptDevice is one of them.
 type keptDevice struct {
@@ -27,39 +24,33 @@ type keptDevice struct {
 	UUID string `json:"uuid"`
 }
 
+func newKeptFile(path string) keptFile {
+	return keptFile{Path: path, Synced: true, Check: func(kept []keptDevice) error {
+		if kept == nil {
+			return errors.New("it lacks the list of devices")
+		}
+		return nil
+	}}
+}
+
 // open returns what was kept, nothing if there is none. A file that cannot be read is set aside, and
 // damage says so: what is published is seen again, and of what NVIDIA's driver published the kubelet tells.
 func (f keptFile) open() (on map[otherdrivers.Device]string, damage, err error) {
-	on, damage = f.load()
-	if damage == nil || errors.Is(damage, fs.ErrNotExist) {
-		return on, nil, nil
+	file := statefile.File[[]keptDevice](f)
+	kept, found, damage := file.Load()
+	if damage != nil {
+		return nil, fmt.Errorf("which GPUs pods have of DRA drivers that were removed cannot be read, and lies in %s now: "+
+			"pods with claims of gpu.nvidia.com count on every GPU until they end, where that driver is not back; pods with "+
+			"GPUs of another removed driver are not seen, so end them: %w", file.DamagedPath(), damage), file.SetAside()
 	}
-	aside := string(f) + ".damaged"
-	if err := os.Rename(string(f), aside); err != nil {
-		return nil, nil, fmt.Errorf("set the damaged file aside: %w", err)
+	if !found {
+		return nil, nil, nil
 	}
-	return nil, fmt.Errorf("which GPUs pods have of DRA drivers that were removed cannot be read, and lies in %s now: "+
-		"pods with claims of gpu.nvidia.com count on every GPU until they end, where that driver is not back; pods with "+
-		"GPUs of another removed driver are not seen, so end them: %w", aside, damage), nil
-}
-
-func (f keptFile) load() (map[otherdrivers.Device]string, error) {
-	data, err := os.ReadFile(string(f))
-	if err != nil {
-		return nil, err
-	}
-	var kept []keptDevice
-	if err := json.Unmarshal(data, &kept); err != nil {
-		return nil, fmt.Errorf("decode %s: %w", string(f), err)
-	}
-	if kept == nil {
-		return nil, fmt.Errorf("decode %s: it lacks the list of devices", string(f))
-	}
-	on := map[otherdrivers.Device]string{}
+	on = map[otherdrivers.Device]string{}
 	for _, d := range kept {
 		on[otherdrivers.Device{Driver: d.Driver, Pool: d.Pool, Name: d.Name}] = d.UUID
 	}
-	return on, nil
+	return on, nil, nil
 }
 
 func (f keptFile) store(on map[otherdrivers.Device]string) error {
@@ -70,11 +61,7 @@ func (f keptFile) store(on map[otherdrivers.Device]string) error {
 	slices.SortFunc(kept, func(a, b keptDevice) int {
 		return cmp.Or(cmp.Compare(a.Driver, b.Driver), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Name, b.Name))
 	})
-	data, err := json.Marshal(kept)
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(string(f), data, 0o600, true); err != nil {
+	if err := statefile.File[[]keptDevice](f).Store(kept); err != nil {
 		return fmt.Errorf("remember which GPUs other drivers have: %w", err)
 	}
 	return nil

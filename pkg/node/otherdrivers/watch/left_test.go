@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 )
 
@@ -24,7 +24,7 @@ func TestPodsOfADriverThatLeftBeforeThisOneCame(t *testing.T) {
 		b.kubelet.before = func() { <-answers }
 		b.start(t)
 		synctest.Wait()
-		if reserved, err := b.Observe(t.Context(), b.machine); !errors.Is(err, deviceplugin.ErrPodsUnread) {
+		if reserved, err := b.Observe(t.Context(), b.machine); !errors.Is(err, held.ErrPodsUnread) {
 			t.Errorf("before the kubelet answers: %+v, %v, want GPUs to be offered only after it", reserved, err)
 		}
 		close(answers)

@@ -29,8 +29,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 	pods "github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
@@ -93,7 +93,7 @@ var errNotAsked = errors.New("the kubelet has not been asked yet")
 
 // New returns a Watch, which has to Run.
 func New(ctx context.Context, o Options) (*Watch, error) {
-	stored, damage, err := keptFile(o.File).open()
+	stored, damage, err := newKeptFile(o.File).open()
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func (w *Watch) ask(ctx context.Context) bool {
 	if maps.Equal(keep, w.stored) {
 		return true
 	}
-	if err := keptFile(w.File).store(keep); err != nil {
+	if err := newKeptFile(w.File).store(keep); err != nil {
 		logger.Error(err, "A plugin that starts anew would not know which GPUs other DRA drivers have, will try again")
 		return true
 	}
@@ -270,26 +270,26 @@ func (w *Watch) ask(ctx context.Context) bool {
 }
 
 // Observe implements [pods.Pods].
-func (w *Watch) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (w *Watch) Observe(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	reserved, err := w.Pods.Observe(ctx, m)
 	if err != nil {
 		return reserved, err
 	}
 	if !w.isRead() {
-		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+		return held.Reserved{}, held.ErrPodsUnread
 	}
 	reserved = w.plus(reserved, m)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.undecided() {
-		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+		return held.Reserved{}, held.ErrPodsUnread
 	}
 	return reserved, nil
 }
 
 // Reserved implements [pods.Pods]. Where the slices cannot be read in time it goes by what is
 // known from before: the API server, which granted the claim, has kept nothing from it.
-func (w *Watch) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+func (w *Watch) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	reserved, err := w.Pods.Reserved(ctx, m)
 	if err != nil {
 		return reserved, err
@@ -312,7 +312,7 @@ func (w *Watch) Has(pod, uuid string) bool {
 }
 
 // plus adds the GPUs of other drivers to what is reserved.
-func (w *Watch) plus(reserved deviceplugin.Reserved, m *gpu.Machine) deviceplugin.Reserved {
+func (w *Watch) plus(reserved held.Reserved, m *gpu.Machine) held.Reserved {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m != nil && m != w.machine {

@@ -22,8 +22,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 )
 
@@ -34,11 +34,11 @@ type noPods struct{}
 
 func (noPods) Run(ctx context.Context) { <-ctx.Done() }
 func (noPods) SetLeft(time.Time)       {}
-func (noPods) Observe(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
-	return deviceplugin.Reserved{}, nil
+func (noPods) Observe(context.Context, *gpu.Machine) (held.Reserved, error) {
+	return held.Reserved{}, nil
 }
-func (noPods) Reserved(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
-	return deviceplugin.Reserved{}, nil
+func (noPods) Reserved(context.Context, *gpu.Machine) (held.Reserved, error) {
+	return held.Reserved{}, nil
 }
 
 // kubelet answers what it is set to, and counts how often.
@@ -117,7 +117,7 @@ func (b *bench) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Observe(ctx, b.machine); !errors.Is(err, deviceplugin.ErrPodsUnread) {
+	if _, err := b.Observe(ctx, b.machine); !errors.Is(err, held.ErrPodsUnread) {
 		t.Errorf("before the slices are read: %v, want GPUs to be offered only after it", err)
 	}
 	stopped := make(chan struct{})
@@ -138,7 +138,7 @@ func (b *bench) shows(t *testing.T, want string) {
 	t.Helper()
 	synctest.Wait()
 	// It has the machine only now, and may have to ask.
-	if _, err := b.Observe(t.Context(), b.machine); err != nil && !errors.Is(err, deviceplugin.ErrPodsUnread) {
+	if _, err := b.Observe(t.Context(), b.machine); err != nil && !errors.Is(err, held.ErrPodsUnread) {
 		t.Fatal(err)
 	}
 	synctest.Wait()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -300,5 +301,5 @@ func (d *Demand) declareUse(ctx context.Context, records []state.Record) (known 
 func (d *Demand) used() bool { return d.wanted || d.offered != nil && d.offered.byMPS() }
 
 func (d *Demand) nodeUsed() bool {
-	return d.nodeWanted || d.offered != nil && d.offered.by(isolation.NameMPSNode)
+	return d.nodeWanted || d.offered != nil && d.offered.by(mode.IsolationMPSNode)
 }

@@ -38,11 +38,11 @@ func share(backend string) state.Record {
 
 func TestUses(t *testing.T) {
 	alone, largest := mps.Use{Reserved: true}, mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}
-	others := offers(mode.MPS, isolation.NameMPS)
+	others := offers(mode.MPS, mode.IsolationMPS)
 	others.Others = map[string]bool{"GPU-1": true}
-	besideNode := offers(mode.MPS, isolation.NameMPSNode)
+	besideNode := offers(mode.MPS, mode.IsolationMPSNode)
 	besideNode.Others = others.Others
-	besideDynamic := offers(mode.Dynamic, isolation.NameMPS)
+	besideDynamic := offers(mode.Dynamic, mode.IsolationMPS)
 	besideDynamic.Others = map[string]bool{"GPU-0": true}
 	for name, test := range map[string]struct {
 		offered Offered
@@ -50,22 +50,22 @@ func TestUses(t *testing.T) {
 		// own are the uses of the GPUs' own daemons, node those of the one for all.
 		own, node [2]mps.Use
 	}{
-		"another mode":              {offered: offers(mode.Share, isolation.NameNone)},
-		"MPS":                       {offered: offers(mode.MPS, isolation.NameMPS), own: [2]mps.Use{alone, alone}},
-		"one daemon":                {offered: offers(mode.MPS, isolation.NameMPSNode), node: [2]mps.Use{alone, alone}},
+		"another mode":              {offered: offers(mode.Share, mode.IsolationNone)},
+		"MPS":                       {offered: offers(mode.MPS, mode.IsolationMPS), own: [2]mps.Use{alone, alone}},
+		"one daemon":                {offered: offers(mode.MPS, mode.IsolationMPSNode), node: [2]mps.Use{alone, alone}},
 		"a GPU of another driver's": {offered: others, own: [2]mps.Use{alone, {Beside: true}}},
 		"one daemon, and a GPU of another driver's": {offered: besideNode},
-		"dynamic": {offered: offers(mode.Dynamic, isolation.NameMPS)},
-		"dynamic, with a claim": {offered: offers(mode.Dynamic, isolation.NameMPS),
-			records: []state.Record{share(isolation.NameMPS)}, own: [2]mps.Use{{Claimed: true, Limits: largest}}},
+		"dynamic": {offered: offers(mode.Dynamic, mode.IsolationMPS)},
+		"dynamic, with a claim": {offered: offers(mode.Dynamic, mode.IsolationMPS),
+			records: []state.Record{share(mode.IsolationMPS)}, own: [2]mps.Use{{Claimed: true, Limits: largest}}},
 		"dynamic, with a claim, and another driver's": {offered: besideDynamic,
-			records: []state.Record{share(isolation.NameMPS)},
+			records: []state.Record{share(mode.IsolationMPS)},
 			own:     [2]mps.Use{{Claimed: true, Beside: true, Limits: largest}}},
-		"a claim by the other daemon": {offered: offers(mode.MPS, isolation.NameMPS),
-			records: []state.Record{share(isolation.NameMPSNode)}, own: [2]mps.Use{alone, alone},
+		"a claim by the other daemon": {offered: offers(mode.MPS, mode.IsolationMPS),
+			records: []state.Record{share(mode.IsolationMPSNode)}, own: [2]mps.Use{alone, alone},
 			node: [2]mps.Use{{Claimed: true, Limits: largest}}},
-		"a claim without limits": {offered: offers(mode.Share, isolation.NameNone),
-			records: []state.Record{share(isolation.NameNone)}},
+		"a claim without limits": {offered: offers(mode.Share, mode.IsolationNone),
+			records: []state.Record{share(mode.IsolationNone)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			backends := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
@@ -86,8 +86,8 @@ func TestUses(t *testing.T) {
 func TestUseThatWasRemoved(t *testing.T) {
 	dir := mps.Dir(t.TempDir())
 	d := plugin(dir, nil)
-	other := offers(mode.Share, isolation.NameNone)
-	d.passes(t, offers(mode.MPS, isolation.NameMPS))
+	other := offers(mode.Share, mode.IsolationNone)
+	d.passes(t, offers(mode.MPS, mode.IsolationMPS))
 	d.passes(t, other)
 	use := filepath.Join(dir.Files("GPU-0"), mps.UseFile)
 	if err := os.Remove(use); err != nil {
@@ -120,14 +120,14 @@ func TestUseOfAGPUThatIsLost(t *testing.T) {
 	if err := errors.Join(node.SetStatus("lost", mps.Status{}), node.SetUse("lost", lost)); err != nil {
 		t.Fatal(err)
 	}
-	d.passes(t, offers(mode.MPS, isolation.NameMPSNode))
+	d.passes(t, offers(mode.MPS, mode.IsolationMPSNode))
 	told(lost)
 	if _, err := d.Want(false, false); err != nil {
 		t.Fatal(err)
 	}
-	d.passes(t, offers(mode.MPS, isolation.NameMPSNode))
+	d.passes(t, offers(mode.MPS, mode.IsolationMPSNode))
 	told(lost)
-	d.passes(t, offers(mode.Share, isolation.NameNone))
+	d.passes(t, offers(mode.Share, mode.IsolationNone))
 	told(mps.Use{Seq: 2})
 	if wanted, err := dir.NodeDaemonWanted(); err != nil || wanted {
 		t.Errorf("the daemon is wanted: %t, %v", wanted, err)
@@ -197,7 +197,7 @@ func TestDaemonsThatAreWantedMeanwhile(t *testing.T) {
 			return err
 		}, want: mps.Undeclared, node: true},
 		"published": {meanwhile: func(d *Demand) error {
-			d.Publishes(offers(mode.MPS, isolation.NameMPSNode))
+			d.Publishes(offers(mode.MPS, mode.IsolationMPSNode))
 			return nil
 		}, want: mps.Undeclared, node: true},
 		"not known": {meanwhile: func(*Demand) error { return errors.New("lost") }, want: mps.Undeclared, node: true},
@@ -213,7 +213,7 @@ func TestDaemonsThatAreWantedMeanwhile(t *testing.T) {
 			if err := dir.WantNodeDaemon(true); err != nil {
 				t.Fatal(err)
 			}
-			d.Publishes(offers(mode.Share, isolation.NameNone))
+			d.Publishes(offers(mode.Share, mode.IsolationNone))
 			if _, err := d.Pass(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestDaemonsThatAreWantedMeanwhile(t *testing.T) {
 // A plugin on a node that its predecessor had declared idle declares what it knows, and as it knows it:
 // the supervisor waits for that.
 func TestPluginAfterOneThatDeclaredTheNodeIdle(t *testing.T) {
-	other, byMPS := offers(mode.Share, isolation.NameNone), offers(mode.MPS, isolation.NameMPS)
+	other, byMPS := offers(mode.Share, mode.IsolationNone), offers(mode.MPS, mode.IsolationMPS)
 	for name, test := range map[string]struct {
 		prepared []state.Record
 		knows    func(t *testing.T, d *Demand)
@@ -247,7 +247,7 @@ func TestPluginAfterOneThatDeclaredTheNodeIdle(t *testing.T) {
 			}
 		}, want: mps.InUse, started: true},
 		"MPS is published": {knows: func(t *testing.T, d *Demand) { d.passes(t, byMPS) }, want: mps.InUse},
-		"a claim is held by it": {prepared: []state.Record{share(isolation.NameMPS)}, want: mps.InUse,
+		"a claim is held by it": {prepared: []state.Record{share(mode.IsolationMPS)}, want: mps.InUse,
 			knows: func(t *testing.T, d *Demand) { d.passes(t, other) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -274,13 +274,13 @@ func TestDemandChanges(t *testing.T) {
 	dir := &recordingDir{Dir: mps.Dir(t.TempDir())}
 	d := plugin(dir.Dir, nil)
 	d.MPS = dir
-	other := offers(mode.Share, isolation.NameNone)
+	other := offers(mode.Share, mode.IsolationNone)
 	d.passes(t, other)
 	for range 2 {
 		if started, err := d.Want(true, false); err != nil || started.IsZero() {
 			t.Errorf("daemons were started at %v, %v", started, err)
 		}
-		d.passes(t, offers(mode.MPS, isolation.NameMPS))
+		d.passes(t, offers(mode.MPS, mode.IsolationMPS))
 		declares(t, dir.Dir, mps.InUse)
 		if started, err := d.Want(false, false); err != nil || started.IsZero() {
 			t.Errorf("daemons were started at %v, %v", started, err)
@@ -314,10 +314,10 @@ func (r *recordingDir) Declare(what mps.Declaration) (func() error, error) {
 func TestClaimByMPSOnAnIdleNode(t *testing.T) {
 	dir := mps.Dir(t.TempDir())
 	d := plugin(dir, nil)
-	d.passes(t, offers(mode.Share, isolation.NameNone))
+	d.passes(t, offers(mode.Share, mode.IsolationNone))
 	declares(t, dir, mps.Idle)
-	d.Claims.(*claims).prepared = []state.Record{share(isolation.NameMPS)}
-	d.passes(t, offers(mode.Share, isolation.NameNone))
+	d.Claims.(*claims).prepared = []state.Record{share(mode.IsolationMPS)}
+	d.passes(t, offers(mode.Share, mode.IsolationNone))
 	declares(t, dir, mps.InUse)
 	d.kill(t)
 }

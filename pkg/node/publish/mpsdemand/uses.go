@@ -29,7 +29,7 @@ func (o Offered) by(backend string) bool {
 	return slices.Contains(slices.Collect(maps.Values(o.Offer.Isolation)), backend)
 }
 
-func (o Offered) byMPS() bool { return o.by(isolation.NameMPS) || o.by(isolation.NameMPSNode) }
+func (o Offered) byMPS() bool { return o.by(mode.IsolationMPS) || o.by(mode.IsolationMPSNode) }
 
 // has reports whether the GPU can be handed out.
 func (o Offered) has(uuid string) bool {
@@ -89,10 +89,10 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 	uses := map[daemonGPU]mps.Use{}
 	for _, g := range o.Machine.GPUs {
 		// Programs of another driver's pods, or of a device plugin's, are not to be kept off the GPU.
-		byMPS, others := o.by(isolation.NameMPS) && o.Offer.Mode != mode.Dynamic, o.Others[g.UUID]
+		byMPS, others := o.by(mode.IsolationMPS) && o.Offer.Mode != mode.Dynamic, o.Others[g.UUID]
 		uses[daemonGPU{g.UUID, false}] = mps.Use{Reserved: byMPS && !others, Beside: byMPS && others}
 		// The one daemon takes all GPUs, or none.
-		uses[daemonGPU{g.UUID, true}] = mps.Use{Reserved: o.by(isolation.NameMPSNode) && len(o.Others) == 0}
+		uses[daemonGPU{g.UUID, true}] = mps.Use{Reserved: o.by(mode.IsolationMPSNode) && len(o.Others) == 0}
 	}
 	for _, r := range records {
 		if !usesMPS(r) {
@@ -120,10 +120,10 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 // versions do not say by what.
 func usesMPS(r state.Record) bool {
 	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
-		return isolation.ByMPS(g.Isolation) || g.Isolation == "" && isolation.Capped(g.Mode)
+		return mode.ByMPS(g.Isolation) || g.Isolation == "" && isolation.Capped(g.Mode)
 	})
 }
 
 func usesNodeDaemon(r state.Record) bool {
-	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Isolation == isolation.NameMPSNode })
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Isolation == mode.IsolationMPSNode })
 }
