@@ -86,7 +86,11 @@ func PerRequest(requests ...string) func(*corev1.Pod) {
 // Limit gives a pod's first container a limit on a plain resource.
 func Limit(name corev1.ResourceName, amount string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{name: resource.MustParse(amount)}
+		of := &pod.Spec.Containers[0].Resources
+		if of.Limits == nil {
+			of.Limits = corev1.ResourceList{}
+		}
+		of.Limits[name] = resource.MustParse(amount)
 	}
 }
 
