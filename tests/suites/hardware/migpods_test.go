@@ -152,7 +152,8 @@ func (l *lab) offered(s *step, profile string) {
 // instance makes the template of a claim for an instance of the profile.
 func (s *step) instance(profile string) {
 	s.Helper()
-	s.template("instance", harness.OfClass(deviceclasses.ProfileClassName(profile)))
+	s.template("instance", harness.Exactly(&resourceapi.ExactDeviceRequest{
+		DeviceClassName: deviceclasses.ProfileClassName(profile)}))
 }
 
 // await waits until the GPU has so many instances, and no others.
