@@ -23,9 +23,6 @@ const GiB int64 = 1 << 30
 // aliyun.com/gpu-core.percentage has the same.
 const coresStep = 5
 
-// wholeCores is all of a GPU's compute, in percent.
-const wholeCores = 100
-
 // Options says how a machine's GPUs are served.
 type Options struct {
 	// Pool is the pool's name, see PoolName.
@@ -116,7 +113,7 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 		d.AllowMultipleAllocations = &shared
 		room, less := o.Room[g.UUID]
 		if !less {
-			room = gpu.Amount{Units: g.MemoryUnits(), Cores: wholeCores, Shares: o.Slots}
+			room = gpu.Amount{Units: g.MemoryUnits(), Cores: gpu.WholeCores, Shares: o.Slots}
 		}
 		if limit, limited := o.Limits[g.UUID]; limited {
 			a.setInt(v1alpha1.AttrShareableGiB, room.Units)
@@ -134,7 +131,7 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 		v1alpha1.CapMemory: {Value: *resource.NewQuantity(g.MemoryMiB<<20, resource.BinarySI)},
-		v1alpha1.CapCores:  {Value: *resource.NewQuantity(wholeCores, resource.DecimalSI)},
+		v1alpha1.CapCores:  {Value: *resource.NewQuantity(gpu.WholeCores, resource.DecimalSI)},
 	}
 }
 
@@ -149,7 +146,7 @@ func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 // device there. In core-mem a claim has to state both, so nothing is given by
 // default; that it does is checked when it is written and when it is prepared.
 func sharedCapacity(room gpu.Amount, m mode.Mode) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
-	memoryDefault, cores, coresMost := GiB, int64(wholeCores), resource.NewQuantity(0, resource.DecimalSI)
+	memoryDefault, cores, coresMost := GiB, int64(gpu.WholeCores), resource.NewQuantity(0, resource.DecimalSI)
 	if m.CountsCores() {
 		memoryDefault, cores, coresMost = 0, room.Cores-room.Cores%coresStep, nil
 	}

@@ -32,7 +32,7 @@ func Reserved(d *resourceapi.Device) (units, cores int64, closed bool) {
 		units = max(0, gpu.GPU{MemoryMiB: *total}.MemoryUnits()-memory.Value.Value()/GiB)
 	}
 	if capacity, ok := d.Capacity[v1alpha1.CapCores]; ok {
-		cores = max(0, wholeCores-capacity.Value.Value())
+		cores = max(0, gpu.WholeCores-capacity.Value.Value())
 	}
 	return units, cores, closed
 }

@@ -2,6 +2,9 @@
 
 package gpu
 
+// WholeCores is all of a GPU's compute, in percent.
+const WholeCores = 100
+
 // Amount is a part of one GPU: what there is of it, what is taken, what is left.
 type Amount struct {
 	// Units is memory in GiB units, Cores compute in percent of the GPU.

@@ -20,9 +20,6 @@ import (
 var ErrPodsUnread = errors.New("the node's pods, some of which may hold GPUs without a claim, have not been read " +
 	"from the API server yet: see the node's Events; the kubelet tries again by itself")
 
-// wholeCores is all of a GPU's compute, in percent.
-const wholeCores = 100
-
 // Taken is what is held of a GPU.
 type Taken struct {
 	// Shares are the containers that have it.
@@ -150,7 +147,7 @@ func (c GPU) Left(units, shares int64) gpu.Amount {
 	if c.Whole {
 		return gpu.Amount{}
 	}
-	return gpu.Amount{Units: max(0, units-c.Units), Cores: max(0, wholeCores-c.Cores), Shares: max(0, shares-c.Shares)}
+	return gpu.Amount{Units: max(0, units-c.Units), Cores: max(0, gpu.WholeCores-c.Cores), Shares: max(0, shares-c.Shares)}
 }
 
 // Plus returns what is taken with what holder holds of the GPU with the UUID beside

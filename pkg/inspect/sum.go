@@ -9,11 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
-
-// wholeCores is all of a GPU's compute, in percent.
-const wholeCores = 100
 
 // table puts all in order and adds it up.
 func (b *builder) table() *Table {
@@ -73,7 +71,7 @@ func (c *unfinishedGPU) finish() GPU {
 	done := c.GPU
 	done.Mode = cmp.Or(c.holds, offeredIn(c.offered))
 	if done.Mode.CountsCores() {
-		done.CoresPercent.Total = wholeCores
+		done.CoresPercent.Total = gpu.WholeCores
 	}
 	return done
 }

@@ -102,7 +102,7 @@ func restore(d *resourceapi.Device) {
 	memory.Value = *resource.NewQuantity(units*devices.GiB, resource.BinarySI)
 	d.Capacity[v1alpha1.CapMemory] = memory
 	if cores, ok := d.Capacity[v1alpha1.CapCores]; ok {
-		cores.Value = *resource.NewQuantity(wholeCores, resource.DecimalSI)
+		cores.Value = *resource.NewQuantity(gpu.WholeCores, resource.DecimalSI)
 		d.Capacity[v1alpha1.CapCores] = cores
 	}
 	if slots, ok := d.Capacity[v1alpha1.CapSlots]; ok && slots.Value.IsZero() {
@@ -110,9 +110,6 @@ func restore(d *resourceapi.Device) {
 		d.Capacity[v1alpha1.CapSlots] = slots
 	}
 }
-
-// wholeCores is all of a GPU's compute, in percent.
-const wholeCores = 100
 
 // needed is what a request takes of a capacity: the scheduler fills in what is not asked for,
 // and rounds up what is.

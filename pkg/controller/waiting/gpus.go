@@ -16,9 +16,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// wholeCores is the compute of a GPU, in percent.
-const wholeCores = 100
-
 // modeOf is the bit of a mode in score.Modes; none for one whose devices are no part of GPUs that pods use.
 func modeOf(m mode.Mode) score.Modes {
 	switch m {
@@ -56,14 +53,14 @@ func offerOf(published []*resourceapi.ResourceSlice) offer {
 		i, is := at[index]
 		if !is {
 			i = len(o.gpus)
-			at[index], o.gpus = i, append(o.gpus, score.GPU{Cores: wholeCores})
+			at[index], o.gpus = i, append(o.gpus, score.GPU{Cores: gpu.WholeCores})
 		}
 		return i
 	}
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
 			d := &slice.Spec.Devices[i]
-			p := part{mode: modeOf(mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "")))}
+			p := part{mode: deviceMode(d)}
 			if p.mode == 0 {
 				continue
 			}

@@ -2,7 +2,11 @@
 
 package score
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
 
 // stock is how many GPUs there are of a model, and how much memory they have together.
 type stock struct{ gpus, memory int64 }
@@ -107,7 +111,7 @@ func (r *Request) gpus(of stock) float64 {
 	if r.Mode == Whole {
 		return float64(r.Count)
 	}
-	return float64(r.Count) * max(part(r.Memory*of.gpus, of.memory), part(r.Cores, wholeCores))
+	return float64(r.Count) * max(part(r.Memory*of.gpus, of.memory), part(r.Cores, gpu.WholeCores))
 }
 
 // alike are GPUs of a node of which the same is left: number of them, rest of each, in GPUs.

@@ -13,6 +13,8 @@ package score
 
 import (
 	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // Modes are those in which claims can have a GPU, one bit for each. Whole is one of them, the other bits are the
@@ -138,21 +140,18 @@ func (r *Request) fits(g *GPU) bool {
 	if g.Modes&r.Mode == 0 || g.Free < r.Memory || g.Cores < r.Cores {
 		return false
 	}
-	if r.Mode == Whole && (g.Free < g.Memory || g.Cores < wholeCores) {
+	if r.Mode == Whole && (g.Free < g.Memory || g.Cores < gpu.WholeCores) {
 		return false
 	}
 	return len(r.Models) == 0 || slices.Contains(r.Models, g.Model)
 }
-
-// wholeCores is the compute of a GPU, in percent.
-const wholeCores = 100
 
 // rest is how much of a GPU claims can have, in GPUs.
 func (g *GPU) rest() float64 {
 	if g.Modes == 0 {
 		return 0
 	}
-	return min(part(g.Free, g.Memory), part(g.Cores, wholeCores))
+	return min(part(g.Free, g.Memory), part(g.Cores, gpu.WholeCores))
 }
 
 // part is how much of all an amount is, nothing where there is nothing.
