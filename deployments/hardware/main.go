@@ -37,7 +37,8 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "gpu-bundle:", err)
-	if refused := (refusedError)(nil); errors.As(err, &refused) {
+	var refused refusedError
+	if errors.As(err, &refused) {
 		os.Exit(exitRefused)
 	}
 	os.Exit(exitFailed)
@@ -60,13 +61,13 @@ type options struct {
 func command() *cli.Command {
 	var o options
 	path := func(name, usage, value string, to *string) *cli.StringFlag {
-		return &cli.StringFlag{Name: name, Usage: usage, Value: value, Destination: to, Hidden: usage == ""}
+		return &cli.StringFlag{Name: name, Usage: usage, Value: value, Destination: to}
 	}
 	return &cli.Command{
 		Name:  "run",
 		Usage: "try the GPU driver on this machine's GPUs, in a cluster of its own",
 		Flags: []cli.Flag{
-			path("payload", "", "", &o.payload),
+			&cli.StringFlag{Name: "payload", Hidden: true, Destination: &o.payload},
 			path("report", "`FILE` for the report, in Markdown", "gpu-report.md", &o.report),
 			path("logs", "`FILE` for the cluster's logs, as a tar.gz; none by default", "", &o.logs),
 			&cli.DurationFlag{Name: "limit", Value: 8 * time.Minute, Destination: &o.limit,
