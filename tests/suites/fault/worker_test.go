@@ -53,8 +53,7 @@ const (
 // nodeDir is a node's disk as the plugin sees it.
 type nodeDir string
 
-func (d nodeDir) state() string { return filepath.Join(string(d), "claims") }
-func (d nodeDir) cdi() string   { return filepath.Join(string(d), "cdi") }
+func (d nodeDir) cdi() string { return filepath.Join(string(d), "cdi") }
 
 // preparer is what the plugin makes at its start.
 func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prepare.Preparer, error) {
