@@ -63,7 +63,7 @@ type Config struct {
 type kind struct {
 	// pod is the first of them, which nodes are told of.
 	pod *corev1.Pod
-	// next is when nodes are told of it again, after the one after which they are; times is how often all were, at when
+	// next is when nodes are told of it, after the node after which they are. times is how often all of them were, at when
 	// they last were.
 	next  time.Time
 	after string
@@ -78,7 +78,8 @@ type teller struct {
 	claims  cache.Claims
 	classes cache.Classes
 	nodes   cache.Nodes
-	// kinds are those of the pods that wait, told is when nodes were told within the last turn. Only the reconciler uses them.
+	// kinds are those of the pods that wait, told is when nodes were told within the last turn. Only the reconciler uses
+	// them.
 	kinds map[string]*kind
 	told  map[string]time.Time
 }
@@ -119,7 +120,7 @@ func waits(pod *corev1.Pod) bool {
 // reconcile is a manager.Reconcile: one turn of the nodes.
 func (t *teller) reconcile(ctx context.Context, _ string) (time.Duration, error) {
 	nodes := t.spreadNodes()
-	t.sort(nodes)
+	t.group(nodes)
 	now := t.Clock.Now()
 	maps.DeleteFunc(t.told, func(_ string, at time.Time) bool { return now.Sub(at) >= turn })
 	kinds := slices.SortedFunc(maps.Values(t.kinds), func(a, b *kind) int {
@@ -150,9 +151,9 @@ func (t *teller) spreadNodes() []string {
 	return slices.Compact(names)
 }
 
-// sort sorts the pods that wait into kinds, if there are nodes. Where the first of a kind waits no more, what it was
-// told for may help the next: that one is told of as often as a new one.
-func (t *teller) sort(nodes []string) {
+// group groups the pods that wait into kinds, if there are nodes. When the first of a kind waits no more, the next is
+// new to the nodes.
+func (t *teller) group(nodes []string) {
 	first := map[string]*corev1.Pod{}
 	if len(nodes) > 0 {
 		for _, pod := range t.pods.List() {
