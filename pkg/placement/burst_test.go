@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -91,30 +90,39 @@ func (n *node) allocate(units int64) bool {
 	return true
 }
 
-// allocateOf is allocate of several shares at once, of GPUs that the selectors match, however even that leaves the GPUs.
+// allocateOf is allocate of several shares or none, of GPUs that the selectors match, whether that is even or not.
 func (n *node) allocateOf(shares int, units int64, selectors ...resourceapi.DeviceSelector) bool {
 	n.Helper()
-	var claim resourceapi.DeviceClaim
-	for i := range shares {
-		claim.Requests = append(claim.Requests, resourceapi.DeviceRequest{
-			Name: fmt.Sprintf("gpu%d", i), Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-				Selectors: selectors,
-				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
-					v1alpha1.CapMemory: *resource.NewQuantity(units<<30, resource.BinarySI),
-				}},
-			}})
+	claim := resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			Selectors: selectors,
+			Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+				v1alpha1.CapMemory: *resource.NewQuantity(units<<30, resource.BinarySI),
+			}},
+		},
+	}}}
+	var results []resourceapi.DeviceRequestAllocationResult
+	for range shares {
+		one, err := n.real.Allocate(n.Context(), claim)
+		if err != nil {
+			n.Fatal(err)
+		}
+		if one == nil {
+			n.real.Release(results)
+			return false
+		}
+		results = append(results, one...)
 	}
-	names := strings.Fields(n.real.Devices(n, claim))
-	for _, name := range names {
-		indices, _, err := devices.ParseDeviceName(name)
+	for _, r := range results {
+		indices, _, err := devices.ParseDeviceName(r.Device)
 		if err != nil {
 			n.Fatal(err)
 		}
 		n.allocated[indices[0]] = append(n.allocated[indices[0]], units)
 		n.late = append(n.late, late{indices[0], units})
 	}
-	return len(names) > 0
+	return true
 }
 
 // grant prepares some of what is allocated, in any order.

@@ -196,7 +196,8 @@ func TestPodsThatWaitInVainAreLookedAtSeldom(t *testing.T) {
 			run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{test.claim}, []*corev1.Pod{waitingPod(refused)},
 				func(s *site) {
 					time.Sleep(10 * time.Minute)
-					if looks, tells := s.did("get", "resourceclaims"), s.did("patch", "nodes"); looks > test.looks || tells > test.tells {
+					looks, tells := s.did("get", "resourceclaims"), s.did("patch", "nodes")
+					if looks > test.looks || tells > test.tells {
 						t.Errorf("%d looks in ten minutes, and nodes told %d times; want %d and %d at most", looks, tells,
 							test.looks, test.tells)
 					}
@@ -217,12 +218,13 @@ func (s *site) did(verb, resource string) (n int) {
 	return n
 }
 
-// A crowd of pods of a template is looked at as one, and the next is told of soon when the first has what it waited for.
+// A crowd of pods of a template is looked at as one. Nodes are told of the next soon when the first waits no more.
 func TestACrowd(t *testing.T) {
 	var crowd []*corev1.Pod
 	var claims []*resourceapi.ResourceClaim
 	for i := range 100 {
-		crowd, claims = append(crowd, fromTemplate(fmt.Sprintf("p%02d", i))), append(claims, ofTemplate(fmt.Sprintf("p%02d", i)))
+		name := fmt.Sprintf("p%02d", i)
+		crowd, claims = append(crowd, fromTemplate(name)), append(claims, ofTemplate(name))
 	}
 	run(t, published("1", behind, behind), claims, crowd, func(s *site) {
 		s.told("at once", &placement.Waiting{Claim: "of-p00", GiB: 3, Shares: 2})

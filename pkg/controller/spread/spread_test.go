@@ -255,7 +255,8 @@ func TestNobodyIsToldInVain(t *testing.T) {
 		claims []*resourceapi.ResourceClaim
 		pod    *corev1.Pod
 	}{
-		"no room at all":       {published("1", ahead, behind), only(claim(0, 12), holding("gpu-0-share", 4)), waitingPod(refused)},
+		"no room at all": {published("1", ahead, behind), only(claim(0, 12), holding("gpu-0-share", 4)),
+			waitingPod(refused)},
 		"too much of one GPU":  {published("1", behind, behind), only(claim(-1, 8, 8)), waitingPod(refused)},
 		"another model":        {published("1", behind, behind), only(model), waitingPod(refused)},
 		"nothing is held back": {published("1"), only(claim(-1, 2, 1)), waitingPod(refused)},

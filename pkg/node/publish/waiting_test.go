@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -69,13 +70,13 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 		}
 		return text
 	}
-	grant := func(uid types.UID, gpu string, units int64) {
+	grant := func(uid types.UID, index int, units int64) {
 		b.records = append(b.records, state.Record{UID: uid, Grants: []claim.Grant{{
-			Mode: mode.Share, GPU: claim.GPU{UUID: gpu, MemoryMiB: 16130}, Units: units,
+			Mode: mode.Share, GPU: claim.GPU{Index: index, UUID: fmt.Sprint("GPU-", index), MemoryMiB: 16130}, Units: units,
 		}}})
 	}
 	b.told(t, waiting(3, 1, 0))
-	grant("first", "GPU-0", 4)
+	grant("first", 0, 4)
 	b.offers(t, "told before the plugin started", false, even)
 	b.told(t, "")
 	b.offers(t, "one GPU ahead", false, even)
@@ -93,7 +94,7 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 
 	b.told(t, waiting(3, 1, 0))
 	b.offers(t, "somebody waits again", true, both(of(15, 20), of(15, 20)))
-	grant("another", "GPU-1", 4)
+	grant("another", 1, 4)
 	b.offers(t, "a claim came", true, both(of(15, 2), of(15, 2)))
 	b.clock.Step(4 * time.Second)
 	b.told(t, waiting(3, 1, 0))
@@ -102,7 +103,7 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 	b.offers(t, "it does not", true, both(of(15, 3), of(15, 3)))
 
 	b.told(t, waiting(6, 2, 0))
-	grant("third", "GPU-0", 4)
+	grant("third", 0, 4)
 	b.offers(t, "two shares of one GPU, at once", true, both(of(10, 4), of(10, 3)))
 	b.clock.Step(10 * time.Second)
 	b.told(t, "")
