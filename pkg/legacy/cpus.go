@@ -195,13 +195,13 @@ func WithoutCPUs(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, 
 			anyOf(&spec.Requests[i])
 		}
 	}
-	PruneConstraints(spec)
+	pruneConstraints(spec)
 	return without, amount
 }
 
-// PruneConstraints takes from the constraints of a claim the requests that it does not have any more, and those
+// pruneConstraints takes from the constraints of a claim the requests that it does not have any more, and those
 // constraints that are of no others.
-func PruneConstraints(spec *resourceapi.DeviceClaim) {
+func pruneConstraints(spec *resourceapi.DeviceClaim) {
 	left := map[string]bool{}
 	for _, r := range spec.Requests {
 		left[r.Name] = true

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -30,6 +31,8 @@ type node struct {
 	allocated, granted [][]int64
 	// late are shares that are allocated and not granted yet, by GPU.
 	late []late
+	// wanted is what the node was told of.
+	wanted placement.Wanted
 }
 
 type late struct {
@@ -69,7 +72,7 @@ func (n *node) options() devices.Options {
 		largest = max(largest, slices.Max(append([]int64{0}, n.granted[i]...)))
 	}
 	limits := map[string]gpu.Amount{}
-	for i, limit := range placement.Limits(all, largest, placement.Wanted{}) {
+	for i, limit := range placement.Limits(all, largest, n.wanted) {
 		limits[n.machine.GPUs[i].UUID] = limit
 	}
 	return devices.Options{Pool: "n/gpu", Mode: mode.Share, Slots: 20, Order: placement.Spread(plain), Limits: limits}
@@ -80,24 +83,45 @@ func (n *node) publish() { n.real.Publish(devices.Build(n.machine, n.options()))
 // allocate has the scheduler look for a share, and reports whether it found one.
 func (n *node) allocate(units int64) bool {
 	n.Helper()
-	name := n.real.Devices(n, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+	if !n.allocateOf(1, units) {
+		return false
+	}
+	n.even()
+	return true
+}
+
+// allocateOf is allocate of several shares or none, of GPUs that the selectors match, whether that is even or not.
+func (n *node) allocateOf(shares int, units int64, selectors ...resourceapi.DeviceSelector) bool {
+	n.Helper()
+	claim := resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 			DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			Selectors: selectors,
 			Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
 				v1alpha1.CapMemory: *resource.NewQuantity(units<<30, resource.BinarySI),
 			}},
 		},
-	}}})
-	if name == "" {
-		return false
+	}}}
+	var results []resourceapi.DeviceRequestAllocationResult
+	for range shares {
+		one, err := n.real.Allocate(n.Context(), claim)
+		if err != nil {
+			n.Fatal(err)
+		}
+		if one == nil {
+			n.real.Release(results)
+			return false
+		}
+		results = append(results, one...)
 	}
-	indices, _, err := devices.ParseDeviceName(name)
-	if err != nil {
-		n.Fatal(err)
+	for _, r := range results {
+		indices, _, err := devices.ParseDeviceName(r.Device)
+		if err != nil {
+			n.Fatal(err)
+		}
+		n.allocated[indices[0]] = append(n.allocated[indices[0]], units)
+		n.late = append(n.late, late{indices[0], units})
 	}
-	n.allocated[indices[0]] = append(n.allocated[indices[0]], units)
-	n.late = append(n.late, late{indices[0], units})
-	n.even()
 	return true
 }
 
@@ -199,5 +223,62 @@ func TestRounds(t *testing.T) {
 	}
 	if writes != 2 {
 		t.Errorf("%d writes, want 2", writes)
+	}
+}
+
+// What evenness keeps from those that wait is lifted for them within half a minute: beside shares that are never
+// prepared, on a GPU that is ahead, for a gang that needs several at once. The GPUs stay as even as that allows, and
+// those that come later make them even again.
+func TestLiftsServeWhoWaits(t *testing.T) {
+	first := []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.attributes["gpu.aliyun.com"].?index.orValue(-1) == 0`}}}
+	for name, test := range map[string]struct {
+		// stuck are shares of 2 GiB that are allocated before and never prepared.
+		stuck int
+		// waiting are shares of 2 GiB, gang of them at once.
+		waiting, gang int
+		selectors     []resourceapi.DeviceSelector
+		want          []int64
+	}{
+		"beside one that never starts": {1, 7, 1, nil, []int64{4, 4, 4, 4}},
+		"where none ever starts":       {4, 4, 1, nil, []int64{4, 4, 4, 4}},
+		"on the first GPU":             {0, 3, 1, first, []int64{6, 0, 0, 0}},
+		"a gang":                       {0, 8, 8, nil, []int64{4, 4, 4, 4}},
+		"a large gang":                 {0, 20, 20, nil, []int64{10, 10, 10, 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, random := newNode(t, 4, 15), rand.New(rand.NewPCG(1, 1))
+			for range test.stuck {
+				n.allocateOf(1, 2)
+			}
+			stuck := n.late
+			n.late = nil
+			var lifts placement.Lifts
+			for left, second, changed := test.waiting, 0, 0; left > 0; second++ {
+				lifts = lifts.Next(true, at(changed), at(second))
+				n.wanted = placement.Wanted{One: gpu.Amount{Units: 2, Shares: 1}, Lifted: lifts.Shares(at(second))}
+				n.publish()
+				for left > 0 && n.allocateOf(test.gang, 2, test.selectors...) {
+					left -= test.gang
+					changed = second
+				}
+				n.grant(random, len(n.late))
+				if second-changed > 30 {
+					t.Fatalf("%d wait in vain for half a minute; %v GiB are taken", left, n.taken())
+				}
+			}
+			if diff := cmp.Diff(test.want, n.taken()); diff != "" {
+				t.Errorf("GiB taken (-want +got):\n%s", diff)
+			}
+			n.late, n.wanted = stuck, placement.Wanted{}
+			for range 100 {
+				n.grant(random, len(n.late))
+				n.publish()
+				n.allocateOf(1, 1)
+			}
+			if diff := cmp.Diff([]int64{15, 15, 15, 15}, n.taken()); diff != "" {
+				t.Errorf("GiB taken in the end (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -21,8 +21,9 @@ type Wanted struct {
 	// One is the most that one of them asks for of one GPU: where several containers share
 	// it, several shares. Zero is one share, of any size.
 	One gpu.Amount
-	// GPUs is, by index, what has to be had of some together.
-	GPUs map[int]gpu.Amount
+	// Lifted is how often each GPU with room for it offers One beside its limit, of any size and whether it is ahead
+	// or not.
+	Lifted int64
 }
 
 // Limits returns how much claims may have together of each GPU, in the order of the GPUs,
@@ -60,22 +61,31 @@ func limit(g Shared, least GPU, largest int64, w Wanted) gpu.Amount {
 	more := gpu.Amount{Units: g.Room.Units, Shares: max(1, w.One.Shares)}
 	if w.One.Shares > 1 {
 		// Several claims could take that many shares, too.
-		more.Units = max(largest, w.One.Units)
+		largest = max(largest, w.One.Units)
+		more.Units = largest
 	}
 	ahead := int64(0)
 	if least.Memory > 0 {
 		ahead = max(0, g.Used-least.Used*g.Memory/least.Memory)
 	}
 	if ahead > 0 {
-		more.Units = max(largest, w.One.Units) - ahead
+		more.Units = largest - ahead
 	}
-	if g.Full || more.Units <= 0 {
+	if more.Units <= 0 {
 		more = gpu.Amount{}
 	}
-	needed := w.GPUs[g.Index]
+	if w.Lifted > 0 && g.Room.Units-g.Granted.Units >= w.One.Units {
+		if ahead > 0 {
+			more.Shares = 0
+		}
+		more = gpu.Amount{Units: g.Room.Units, Shares: more.Shares + w.Lifted*max(1, w.One.Shares)}
+	}
+	if g.Full {
+		more = gpu.Amount{}
+	}
 	out := gpu.Amount{
-		Units:  min(g.Room.Units, max(needed.Units, g.Granted.Units+more.Units)),
-		Shares: min(g.Room.Shares, max(needed.Shares, g.Granted.Shares+more.Shares)),
+		Units:  min(g.Room.Units, g.Granted.Units+more.Units),
+		Shares: min(g.Room.Shares, g.Granted.Shares+more.Shares),
 	}
 	// The scheduler takes a capacity of nothing for one that it need not look at.
 	return gpu.Amount{Units: max(1, out.Units), Shares: max(1, out.Shares)}

@@ -83,9 +83,10 @@ func TestLimits(t *testing.T) {
 	}
 	of := func(units, shares int64) gpu.Amount { return gpu.Amount{Units: units, Shares: shares} }
 	none, twoShares := placement.Wanted{}, placement.Wanted{One: gpu.Amount{Units: 6, Shares: 2}}
-	onFirst := func(units int64) placement.Wanted {
-		return placement.Wanted{GPUs: map[int]gpu.Amount{0: {Units: units, Shares: 2}}}
+	lifted := func(times, units int64) placement.Wanted {
+		return placement.Wanted{One: of(units, 1), Lifted: times}
 	}
+	twoLifted := placement.Wanted{One: of(6, 2), Lifted: 1}
 	for name, test := range map[string]struct {
 		gpus    []placement.Shared
 		largest int64
@@ -93,20 +94,24 @@ func TestLimits(t *testing.T) {
 		// want is what each GPU takes beside what it has.
 		want []gpu.Amount
 	}{
-		"nothing taken: a share of any size": {shared(0, 0), 0, none, []gpu.Amount{of(15, 1), of(15, 1)}},
-		"one is ahead: not that one":         {shared(4, 0, 0), 4, none, []gpu.Amount{{}, of(15, 1), of(15, 1)}},
-		"all are even":                       {shared(4, 4), 4, none, []gpu.Amount{of(11, 1), of(11, 1)}},
-		"ahead by less than a share":         {shared(5, 2, 3), 5, none, []gpu.Amount{of(2, 1), of(13, 1), of(4, 1)}},
-		"a full one is not behind":           {shared(-1, 4, 6), 6, none, []gpu.Amount{{}, of(11, 1), of(4, 1)}},
-		"all full":                           {shared(-15, -15), 15, none, []gpu.Amount{{}, {}}},
-		"by the part of each":                {unlike, 20, none, []gpu.Amount{of(30, 1), of(16, 1)}},
-		"reserved without a claim":           {reserved, 0, none, []gpu.Amount{of(1, 1), of(15, 1)}},
-		"counted by its name":                {counted(0), 10, none, []gpu.Amount{of(15, 1), of(5, 1)}},
-		"nobody waits for it":                {counted(9), 2, none, []gpu.Amount{of(6, 1), of(5, 1)}},
-		"but up to it":                       {counted(11), 2, none, []gpu.Amount{of(1, 1), of(5, 1)}},
-		"two containers wait":                {shared(0, 0, 4), 4, twoShares, []gpu.Amount{of(6, 2), of(6, 2), of(2, 2)}},
-		"one that names a GPU":               {shared(4, 0), 4, onFirst(7), []gpu.Amount{of(3, 1), of(15, 1)}},
-		"one beside another that never came": {shared(0, 4), 4, onFirst(19), []gpu.Amount{of(15, 2), {}}},
+		"nothing taken: a share of any size":  {shared(0, 0), 0, none, []gpu.Amount{of(15, 1), of(15, 1)}},
+		"one is ahead: not that one":          {shared(4, 0, 0), 4, none, []gpu.Amount{{}, of(15, 1), of(15, 1)}},
+		"all are even":                        {shared(4, 4), 4, none, []gpu.Amount{of(11, 1), of(11, 1)}},
+		"ahead by less than a share":          {shared(5, 2, 3), 5, none, []gpu.Amount{of(2, 1), of(13, 1), of(4, 1)}},
+		"a full one is not behind":            {shared(-1, 4, 6), 6, none, []gpu.Amount{{}, of(11, 1), of(4, 1)}},
+		"all full":                            {shared(-15, -15), 15, none, []gpu.Amount{{}, {}}},
+		"by the part of each":                 {unlike, 20, none, []gpu.Amount{of(30, 1), of(16, 1)}},
+		"reserved without a claim":            {reserved, 0, none, []gpu.Amount{of(1, 1), of(15, 1)}},
+		"counted by its name":                 {counted(0), 10, none, []gpu.Amount{of(15, 1), of(5, 1)}},
+		"nobody waits for it":                 {counted(9), 2, none, []gpu.Amount{of(6, 1), of(5, 1)}},
+		"but up to it":                        {counted(11), 2, none, []gpu.Amount{of(1, 1), of(5, 1)}},
+		"two containers wait":                 {shared(0, 0, 4), 4, twoShares, []gpu.Amount{of(6, 2), of(6, 2), of(2, 2)}},
+		"one that names a GPU":                {shared(4, 0), 4, lifted(1, 3), []gpu.Amount{of(11, 1), of(15, 2)}},
+		"one beside another that never came":  {shared(0, 4), 4, lifted(1, 4), []gpu.Amount{of(15, 2), of(11, 1)}},
+		"many at once":                        {shared(0, 4), 4, lifted(4, 4), []gpu.Amount{of(15, 5), of(11, 4)}},
+		"two containers that name a GPU":      {shared(4, 0), 4, twoLifted, []gpu.Amount{of(11, 2), of(15, 4)}},
+		"one that is too large for it":        {shared(4, 0), 4, lifted(4, 12), []gpu.Amount{{}, of(15, 5)}},
+		"a GPU that takes none is not lifted": {shared(-4, 0), 4, lifted(1, 1), []gpu.Amount{{}, of(15, 2)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []gpu.Amount

@@ -80,6 +80,14 @@ func (r *Reporter) WarnOf(object corev1.ObjectReference, reason, about, message 
 	}
 }
 
+// Told reports whether the object was told something under the reason that was not cleared.
+func (r *Reporter) Told(uid types.UID, reason string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, told := r.said[uid][reason]
+	return told
+}
+
 // Clear says that what was told of the object under the reason does not hold any
 // more.
 func (r *Reporter) Clear(uid types.UID, reason string) {

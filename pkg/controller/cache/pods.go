@@ -129,9 +129,6 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 		return
 	}
 	kept.Spec = spec
-	if least, ok := pod.Labels[ack.LabelMinAvailable]; ok && spec.SchedulingGroup != nil {
-		kept.Labels = map[string]string{ack.LabelMinAvailable: least}
-	}
 	kept.Status.Phase, kept.Status.ResourceClaimStatuses = pod.Status.Phase, pod.Status.ResourceClaimStatuses
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled {

@@ -127,9 +127,12 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		a.add("", orOthers+mayBeCPUs(cpus))
 		return a, nil
 	}
-	m, now := w.memoryOf(pod), w.looks.now()
+	m, now, told := w.memoryOf(pod), w.looks.now(), w.Events.Told(pod.UID, v1alpha1.ReasonClaimWaiting)
 	apart := w.cluster.TellsApart(ctx, scheduling.NewMeter(explainCost), ours)
-	room, known, err := w.looks.room(ctx, pod, ours, apart, m.answered(now))
+	room, known, err := w.looks.room(ctx, pod, ours, apart, told)
+	if known && !room.Fits() {
+		*m = memory{uid: pod.UID}
+	}
 	switch {
 	case err != nil:
 		return answer{}, err
@@ -140,15 +143,13 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		if e.Unsearched {
 			a = says(unsearched)
 		}
-		if a = m.unknown(a, now); a.stays {
+		if a = m.unknown(a, told, now); a.stays {
 			return a, nil
 		}
 	case room.Refused != nil:
-		m.full(e.Message, a.about, now)
 	case len(room.Unsearched()) > 0:
 		text, helps := explain.Unsearched(room)
 		a = answer{text: text + ". What would help: " + helps, about: unsearched}
-		m.full(e.Message, a.about, now)
 	default:
 		if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
 			return n.Fits && n.Closed.By != scheduling.ByPod
@@ -162,7 +163,6 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 			a.text += ". " + nearest
 			a.about += withNearest
 		}
-		m.full(e.Message, a.about, now)
 	}
 	a.add("", mayBeCPUs(cpus))
 	return a, nil

@@ -24,7 +24,7 @@ const (
 	fresh = 5 * time.Second
 	// lookPart is the part of the time that looking may take, 1/lookPart, lookBurst how much of
 	// it may be saved up, lookMost how long one look may take. The last lookFirst of what is left
-	// is for pods of which nothing was found out yet.
+	// is for pods that were not told anything yet.
 	lookPart  = 10
 	lookBurst = 2 * time.Second
 	lookMost  = time.Second
@@ -50,10 +50,10 @@ func newLooks(newFinder func(ctx context.Context, withUUIDs bool) (*scheduling.F
 	return &looks{newFinder: newFinder, now: now, left: lookBurst, at: now()}
 }
 
-// room is where a pod finds devices. It is false where looking would take too long. answered is
-// whether that was found out for the pod before.
+// room is where a pod finds devices. It is false where looking would take too long. told is
+// whether the pod was told why it waits: others go first.
 func (l *looks) room(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	withUUIDs, answered bool) (scheduling.Room, bool, error) {
+	withUUIDs, told bool) (scheduling.Room, bool, error) {
 	question, err := scheduling.Question(pod, claims)
 	if err != nil {
 		return scheduling.Room{}, false, err
@@ -66,7 +66,7 @@ func (l *looks) room(ctx context.Context, pod *corev1.Pod, claims []*resourceapi
 		return room, true, nil
 	}
 	l.left, l.at = min(lookBurst, l.left+now.Sub(l.at)/lookPart), now
-	if l.left <= 0 || answered && l.left <= lookFirst {
+	if l.left <= 0 || told && l.left <= lookFirst {
 		return scheduling.Room{}, false, nil
 	}
 	defer func() { l.left -= l.now().Sub(now) }()
@@ -144,10 +144,6 @@ type memory struct {
 	freeSince time.Time
 	// unknownSince is since when there is no time to look; zero where there was.
 	unknownSince time.Time
-	// answeredAt is when it was last found out what is free. Of message there was then about to
-	// say, both empty where its GPUs were free.
-	answeredAt     time.Time
-	message, about string
 }
 
 // memoryOf is what is remembered of a pod. Only sync may use it, which is called again as long
@@ -160,42 +156,23 @@ func (w *watcher) memoryOf(pod *corev1.Pod) *memory {
 	return w.memories[key]
 }
 
-// answered reports whether a look has found something out about the pod lately: others go first.
-func (m *memory) answered(now time.Time) bool {
-	return !m.answeredAt.IsZero() && now.Sub(m.answeredAt) < RepeatAfter
-}
-
-// full notes that a look has found too little, and what of a message there was to say.
-func (m *memory) full(message, about string, now time.Time) {
-	*m = memory{uid: m.uid, answeredAt: now, message: message, about: about}
-}
-
 // free notes that a look has found the GPUs free on a node, and reports whether they have been there
 // for so long that the scheduler would have taken them.
 func (m *memory) free(on string, now time.Time) bool {
-	since := now
-	if on == m.freeOn {
-		since = m.freeSince
+	if on != m.freeOn {
+		m.freeOn, m.freeSince = on, now
 	}
-	*m = memory{uid: m.uid, answeredAt: now, freeOn: on, freeSince: since}
-	return now.Sub(since) >= lookAgain
+	m.unknownSince = time.Time{}
+	return now.Sub(m.freeSince) >= lookAgain
 }
 
-// unknown is what there is to say while there is no time to look: nothing at first, then the
-// message alone. It counts as told where the pod was told more; where its GPUs were free, the
-// message may be wrong.
-func (m *memory) unknown(a answer, now time.Time) answer {
+// unknown is what there is to say while there is no time to look: nothing at first, then the message alone. What the
+// pod was told stays; where its GPUs were free, the message may be wrong.
+func (m *memory) unknown(a answer, told bool, now time.Time) answer {
 	if m.unknownSince.IsZero() {
 		m.unknownSince = now
 	}
 	since := now.Sub(m.unknownSince)
-	again := min(max(fresh, since), RepeatAfter)
-	if since < withoutNearest || m.freeOn != "" {
-		return answer{stays: true, again: again}
-	}
-	if a.about == m.message {
-		a.about = m.about
-	}
-	a.again = again
+	a.again, a.stays = min(max(fresh, since), RepeatAfter), told || since < withoutNearest || m.freeOn != ""
 	return a
 }

@@ -20,8 +20,8 @@ type clocked struct {
 	*looks
 	time  time.Time
 	reads int
-	// answered is whether those who ask were answered before.
-	answered bool
+	// told is whether those who ask were told before.
+	told bool
 }
 
 func newClocked(takes time.Duration) *clocked {
@@ -42,7 +42,7 @@ func (c *clocked) ask(t *testing.T, class string) bool {
 	claim := &resourceapi.ResourceClaim{}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu",
 		Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}}
-	room, known, err := c.room(t.Context(), &corev1.Pod{}, []*resourceapi.ResourceClaim{claim}, false, c.answered)
+	room, known, err := c.room(t.Context(), &corev1.Pod{}, []*resourceapi.ResourceClaim{claim}, false, c.told)
 	if err != nil || known && len(room.Nodes) != 1 {
 		t.Fatalf("%+v, %v", room, err)
 	}
@@ -88,16 +88,16 @@ func TestLookingTakesAPartOfTheTime(t *testing.T) {
 }
 
 // Under load, pods that were told before leave the time to those that were not.
-func TestLooksAreFirstForWhoWasNotAnswered(t *testing.T) {
+func TestLooksAreFirstForWhoWasNotTold(t *testing.T) {
 	c := newClocked(lookBurst - lookFirst + 200*time.Millisecond)
-	if c.answered = true; !c.ask(t, "a") {
+	if c.told = true; !c.ask(t, "a") {
 		t.Fatal("with all of the time left it is not looked")
 	}
 	c.made = time.Time{}
 	if c.ask(t, "b") {
-		t.Error("of the time for the others it is looked for a pod that was answered before")
+		t.Error("of the time for the others it is looked for a pod that was told before")
 	}
-	if c.answered = false; !c.ask(t, "c") {
+	if c.told = false; !c.ask(t, "c") {
 		t.Error("it is not looked for one that was not")
 	}
 }

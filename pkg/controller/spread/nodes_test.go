@@ -4,8 +4,8 @@ package spread_test
 
 import (
 	"fmt"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,100 +94,6 @@ func TestANodeThatIsClosedIsNotTold(t *testing.T) {
 				}, beside("n2", 15), changed(test.change))
 		})
 	}
-}
-
-// Whether a node has CPUs for a pod is not seen here: the others have their turn.
-func TestTheNextNodeHasItsTurn(t *testing.T) {
-	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)},
-		[]*corev1.Pod{waitingPod(refused)}, func(s *site) {
-			s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2})
-			time.Sleep(10 * time.Second)
-			if got := s.waitingOn("n2"); got == nil {
-				t.Error("the other node is told nothing")
-			}
-		}, beside("n2", 15))
-}
-
-// A node on which something goes on all the time keeps a pod from no other.
-func TestABusyNodeKeepsAPodFromNoOther(t *testing.T) {
-	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2)},
-		[]*corev1.Pod{waitingPod(refused)}, func(s *site) {
-			s.busy("n", 15)
-			s.told("though it is busy", nil)
-			if s.waitingOn("n2") == nil {
-				t.Error("the quiet node is told nothing")
-			}
-		}, beside("n2", 15))
-}
-
-// busy has the slice of a node change each second for so long.
-func (s *site) busy(node string, seconds int) {
-	s.Helper()
-	for i := range seconds {
-		time.Sleep(time.Second)
-		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
-			publishedBy(node, 15, fmt.Sprint(i+2), behind, behind), metav1.UpdateOptions{}); err != nil {
-			s.Errorf("the slice of node %s does not change: %v", node, err)
-			return
-		}
-	}
-}
-
-// The pods of a gang have room for one of them on each node.
-func TestBusyNodesKeepAGangFromNoOthers(t *testing.T) {
-	// Each has both GPUs of a node.
-	claims := []*resourceapi.ResourceClaim{claimOf("a", 15, 15), claimOf("b", 15, 15)}
-	for _, c := range claims {
-		c.Spec.Devices.Constraints = nil
-	}
-	pods := []*corev1.Pod{member("a", "2"), member("b", "2")}
-	for name, test := range map[string]struct {
-		others      []string
-		busy, quiet []string
-	}{
-		"the first of three":       {[]string{"n2", "n3"}, []string{"n"}, []string{"n2", "n3"}},
-		"the one between":          {[]string{"n2", "n3"}, []string{"n2"}, []string{"n", "n3"}},
-		"each other one of four":   {[]string{"n2", "n3", "n4"}, []string{"n", "n3"}, []string{"n2", "n4"}},
-		"one of two that it needs": {[]string{"n2"}, []string{"n2"}, []string{"n"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var options []func(*site)
-			for _, other := range test.others {
-				options = append(options, beside(other, 15))
-			}
-			run(t, published("1", behind, behind), claims, pods, func(s *site) {
-				var running sync.WaitGroup
-				for _, node := range test.busy {
-					running.Go(func() { s.busy(node, 300) })
-				}
-				time.Sleep(15*time.Second + time.Second/2)
-				for _, node := range test.quiet {
-					if s.waitingOn(node) == nil {
-						t.Errorf("node %s, which is quiet, is told nothing within 15 s", node)
-					}
-				}
-				running.Wait()
-				for _, node := range test.busy {
-					if got := s.waitingOn(node); got != nil {
-						t.Errorf("node %s, which is busy, is told %+v", node, got)
-					}
-				}
-				if n := s.patches(); n > 12*len(test.quiet) {
-					t.Errorf("%d patches of nodes in five minutes", n)
-				}
-			}, options...)
-		})
-	}
-}
-
-// patches counts how often nodes were told.
-func (s *site) patches() (n int) {
-	for _, action := range s.client.Actions() {
-		if action.Matches("patch", "nodes") {
-			n++
-		}
-	}
-	return n
 }
 
 // A pod can only go where another claim of it is allocated.
@@ -279,23 +185,84 @@ func TestPodsThatWaitInVainAreLookedAtSeldom(t *testing.T) {
 	cpus.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "cpus",
 		FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "near", DeviceClassName: legacy.ClassCPUs, Count: 8}}}}
 	for name, test := range map[string]struct {
-		claim *resourceapi.ResourceClaim
-		most  int64
+		claim        *resourceapi.ResourceClaim
+		looks, tells int
 	}{
 		// Others may have taken what the node let go.
-		"a node was told": {claim(-1, 2, 1), 70},
-		"for CPUs only":   {cpus, 30},
+		"a node was told": {claim(-1, 2, 1), 15, 15},
+		"for CPUs only":   {cpus, 15, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{test.claim}, []*corev1.Pod{waitingPod(refused)},
 				func(s *site) {
 					time.Sleep(10 * time.Minute)
-					if looks := s.looks.Load(); int64(looks) > test.most {
-						t.Errorf("%d looks in ten minutes, want %d at most", looks, test.most)
+					looks, tells := s.did("get", "resourceclaims"), s.did("patch", "nodes")
+					if looks > test.looks || tells > test.tells {
+						t.Errorf("%d looks in ten minutes, and nodes told %d times; want %d and %d at most", looks, tells,
+							test.looks, test.tells)
 					}
 				})
 		})
 	}
+}
+
+// did counts what was done at the API server.
+func (s *site) did(verb, resource string) (n int) {
+	s.Helper()
+	synctest.Wait()
+	for _, action := range s.client.Actions() {
+		if action.Matches(verb, resource) {
+			n++
+		}
+	}
+	return n
+}
+
+// A crowd of pods of a template is looked at as one. Nodes are told of the next soon when the first waits no more.
+func TestACrowd(t *testing.T) {
+	var crowd []*corev1.Pod
+	var claims []*resourceapi.ResourceClaim
+	for i := range 100 {
+		name := fmt.Sprintf("p%02d", i)
+		crowd, claims = append(crowd, fromTemplate(name)), append(claims, ofTemplate(name))
+	}
+	run(t, published("1", behind, behind), claims, crowd, func(s *site) {
+		s.told("at once", &placement.Waiting{Claim: "of-p00", GiB: 3, Shares: 2})
+		time.Sleep(5 * time.Minute)
+		if looks := s.did("get", "resourceclaims"); looks > 10 {
+			t.Errorf("%d looks at a crowd in five minutes", looks)
+		}
+		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p00", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		s.told("soon", &placement.Waiting{Claim: "of-p01", GiB: 3, Shares: 2})
+	})
+}
+
+// Pods that wait for different things have their turns at a node.
+func TestPodsHaveTheirTurns(t *testing.T) {
+	const pods = 4
+	var claims []*resourceapi.ResourceClaim
+	var waiting []*corev1.Pod
+	for i := range pods {
+		c, pod := claim(-1, 2, 1+i), waitingPod(refused)
+		c.Name, c.UID = fmt.Sprint("c", i), types.UID(fmt.Sprint("claim", i))
+		pod.Name, pod.UID = fmt.Sprint("p", i), types.UID(fmt.Sprint("pod", i))
+		pod.Spec.ResourceClaims[0].ResourceClaimName = &c.Name
+		claims, waiting = append(claims, c), append(waiting, pod)
+	}
+	run(t, published("1", behind, behind), claims, waiting, func(s *site) {
+		seen := map[string]bool{}
+		for range 5 * pods {
+			time.Sleep(time.Second)
+			if told := s.waiting(); told != nil {
+				seen[told.Claim] = true
+			}
+		}
+		if len(seen) != pods {
+			t.Errorf("the node was told of %v, want all %d", seen, pods)
+		}
+	})
 }
 
 // A node can have several slices: those of shares, and others, as of whole GPUs or of instances of one in MIG mode.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,7 +59,7 @@ func publishedBy(node string, gib int64, version string, limits ...gpu.Amount) *
 	}
 }
 
-// one is what a GPU with a share offers that is ahead, or behind.
+// What a GPU offers that is ahead, or behind.
 var ahead, behind = gpu.Amount{Units: 4, Shares: 1}, gpu.Amount{Units: 15, Shares: 1}
 
 // claim asks for shares, all of one GPU; on one of an index, where that is not negative.
@@ -125,8 +124,6 @@ type site struct {
 	*testing.T
 	client *fake.Clientset
 	engine *scheduling.Engine
-	// looks is how often pods were looked at.
-	looks atomic.Int64
 }
 
 // waiting is what node n is told.
@@ -154,8 +151,10 @@ func (s *site) waitingOn(name string) *placement.Waiting {
 	return &w
 }
 
+// told checks what node n is told soon.
 func (s *site) told(when string, want *placement.Waiting) {
 	s.Helper()
+	time.Sleep(time.Second)
 	if diff := cmp.Diff(want, s.waiting()); diff != "" {
 		s.Errorf("%s the node is told (-want +got):\n%s", when, diff)
 	}
@@ -204,7 +203,6 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	reader := known.Reader()
 	work := spread.New(spread.Config{Cache: reader, Client: s.client.ResourceV1(), Nodes: s.client.CoreV1().Nodes(),
 		Clock: clock.RealClock{}, Engine: s.engine})
-	work.SetObserve(func(string, time.Duration, error) { s.looks.Add(1) })
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	if synced, err := reader.WaitForSync(ctx, "spread", 0); err != nil || !synced {
@@ -214,59 +212,57 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	return &running
 }
 
-// Several shares of one GPU are offered at once; should that not help, everything is.
-func TestSeveralSharesOfAGPU(t *testing.T) {
-	run(
-		t,
-		published("1", behind, behind),
-		[]*resourceapi.ResourceClaim{claim(-1, 2, 1)},
-		[]*corev1.Pod{waitingPod(refused)},
-		func(s *site) {
-			s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2})
-			time.Sleep(10 * time.Second)
-			s.told(
-				"later",
-				&placement.Waiting{Claim: "claim", GiB: 3, Shares: 2, GPUs: []placement.Needed{{Index: 0, GiB: 3, Shares: 2}}},
-			)
-		},
-	)
-}
-
-// A share that fits on a GPU which is ahead gets it when it has waited, and nothing goes on.
-func TestAGPUThatIsAhead(t *testing.T) {
-	claims := []*resourceapi.ResourceClaim{claim(0, 4), holding("gpu-0-share", 4)}
-	run(t, published("1", ahead, behind), claims, []*corev1.Pod{waitingPod(refused)}, func(s *site) {
-		time.Sleep(2 * time.Second)
-		s.told("at first", nil)
-		// The round of the GPUs goes on.
-		if _, err := s.client.ResourceV1().ResourceSlices().Update(
-			s.Context(), published("2", ahead, behind), metav1.UpdateOptions{}); err != nil {
-			s.Fatal(err)
-		}
-		time.Sleep(1500 * time.Millisecond)
-		s.told("while it goes on", nil)
-		time.Sleep(time.Second)
-		s.told(
-			"then",
-			&placement.Waiting{Claim: "claim", GiB: 4, Shares: 1, GPUs: []placement.Needed{{Index: 0, GiB: 8, Shares: 2}}},
-		)
-	})
+// A node is told what a pod needs of one GPU, and of no more than that.
+func TestWhatANodeIsTold(t *testing.T) {
+	cpus := claim(-1, 2, 1)
+	cpus.Spec.Devices.Requests = append(cpus.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "cpus",
+		FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "near", DeviceClassName: legacy.ClassCPUs, Count: 8}}})
+	apart := claim(-1, 4, 3)
+	apart.Spec.Devices.Constraints[0].MatchAttribute, apart.Spec.Devices.Constraints[0].DistinctAttribute = nil,
+		apart.Spec.Devices.Constraints[0].MatchAttribute
+	some := claim(-1, 4, 3, 1)
+	some.Spec.Devices.Constraints[0].Requests = []string{"r0", "r2"}
+	for name, test := range map[string]struct {
+		claims []*resourceapi.ResourceClaim
+		want   *placement.Waiting
+	}{
+		"several shares of a GPU": {[]*resourceapi.ResourceClaim{claim(-1, 2, 1)},
+			&placement.Waiting{Claim: "claim", GiB: 3, Shares: 2}},
+		"a GPU that is ahead": {[]*resourceapi.ResourceClaim{claim(0, 4), holding("gpu-0-share", 4)},
+			&placement.Waiting{Claim: "claim", GiB: 4, Shares: 1}},
+		"several GPUs": {[]*resourceapi.ResourceClaim{apart}, &placement.Waiting{Claim: "claim", GiB: 4, Shares: 1}},
+		"several shares of one GPU of several": {[]*resourceapi.ResourceClaim{some},
+			&placement.Waiting{Claim: "claim", GiB: 5, Shares: 2}},
+		// Whether there are CPUs beside them, only the scheduler knows.
+		"shares with CPUs": {[]*resourceapi.ResourceClaim{cpus}, &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, published("1", ahead, behind), test.claims, []*corev1.Pod{waitingPod(refused)},
+				func(s *site) { s.told("at once", test.want) })
+		})
+	}
 }
 
 func TestNobodyIsToldInVain(t *testing.T) {
 	elsewhere := waitingPod(refused)
 	elsewhere.Spec.NodeSelector = map[string]string{"kind": "other"}
+	model := claim(-1, 4)
+	model.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.attributes["gpu.aliyun.com"].model == "NVIDIA-A10"`}}}
+	only := func(claims ...*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim { return claims }
 	for name, test := range map[string]struct {
 		slice  *resourceapi.ResourceSlice
 		claims []*resourceapi.ResourceClaim
 		pod    *corev1.Pod
 	}{
-		"no room at all": {published("1", ahead, behind),
-			[]*resourceapi.ResourceClaim{claim(0, 12), holding("gpu-0-share", 4)}, waitingPod(refused)},
-		"nothing is held back": {published("1"), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, waitingPod(refused)},
-		"another node":         {published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, elsewhere},
+		"no room at all": {published("1", ahead, behind), only(claim(0, 12), holding("gpu-0-share", 4)),
+			waitingPod(refused)},
+		"too much of one GPU":  {published("1", behind, behind), only(claim(-1, 8, 8)), waitingPod(refused)},
+		"another model":        {published("1", behind, behind), only(model), waitingPod(refused)},
+		"nothing is held back": {published("1"), only(claim(-1, 2, 1)), waitingPod(refused)},
+		"another node":         {published("1", behind, behind), only(claim(-1, 2, 1)), elsewhere},
 		"no claim yet":         {published("1", behind, behind), nil, waitingPod(refused)},
-		"waits for something else": {published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)},
+		"waits for something else": {published("1", behind, behind), only(claim(-1, 2, 1)),
 			waitingPod("0/1 nodes are available: 1 Insufficient cpu.")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,11 +274,10 @@ func TestNobodyIsToldInVain(t *testing.T) {
 	}
 }
 
-// Whether there are CPUs beside them, only the scheduler knows.
-func TestSharesWithCPUs(t *testing.T) {
-	both := claim(-1, 2, 1)
-	both.Spec.Devices.Requests = append(both.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "cpus",
-		FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "near", DeviceClassName: legacy.ClassCPUs, Count: 8}}})
-	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{both}, []*corev1.Pod{waitingPod(refused)},
-		func(s *site) { s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2}) })
+// What the scheduler says of a pod of a gang does not name GPUs.
+func TestAGang(t *testing.T) {
+	pod := waitingPod("pod group is unschedulable, minCount (3) cannot be satisfied")
+	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
+	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 7)}, []*corev1.Pod{pod},
+		func(s *site) { s.told("at once", &placement.Waiting{Claim: "claim", GiB: 7, Shares: 1}) })
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -22,7 +23,7 @@ import (
 
 // place decides on the order of the GPUs in mode m, and on what is held back of them. What
 // was published stays as long as that makes no difference, for each write makes the
-// scheduler look at all waiting pods again. heeds says that it goes by what a claim waits for,
+// scheduler look at all waiting pods again. heeds is whether it depends on a claim that waits,
 // which is so for a while.
 func (s snapshot) place(
 	m mode.Mode,
@@ -51,7 +52,7 @@ func (s snapshot) place(
 	if wanted != mode.Spread {
 		return o.Kept(s.layout, o.Packed()), false, nil
 	}
-	waiting, heeds := s.annotation.wanted(s.now, records)
+	waiting, heeds := s.wanted()
 	return o.Kept(s.layout, o.Spread(usage.Largest(claims), waiting)), heeds, nil
 }
 
@@ -109,7 +110,7 @@ type annotation struct {
 }
 
 // noteAnnotation notes what the node's annotation says now. What it says when it is first looked for may be of long
-// ago, and the clock of who wrote it is another: who still waits is told of again within seconds.
+// ago, and the clock of who wrote it is another: the node is told again of a pod that still waits.
 func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Time) {
 	first := !p.annotation.read
 	p.annotation = annotation{read: true, text: text, since: now}
@@ -122,12 +123,41 @@ func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Ti
 	}
 }
 
-// wanted is what claims wait for that spreading shares would keep from them; it is false where
-// there is nothing to go by, or not any more.
-func (h annotation) wanted(now time.Time, records []state.Record) (placement.Wanted, bool) {
-	granted := make([]string, 0, len(records))
+// heeded is for how long the node heeds what it was told.
+const heeded = 10 * time.Second
+
+// waits reports whether the node was told just now of a claim that waits.
+func (a annotation) waits(now time.Time) bool {
+	return a.waiting.Claim != "" && now.Sub(a.since) < heeded
+}
+
+// lifting is when the claims of a node whose shares are spread last changed, and what it lifted for those that wait.
+type lifting struct {
+	claims  []types.UID
+	changed time.Time
+	placement.Lifts
+}
+
+// next is the lifting of a node with these claims now.
+func (l lifting) next(waits bool, records []state.Record, now time.Time) lifting {
+	claims := make([]types.UID, 0, len(records))
 	for _, r := range records {
-		granted = append(granted, string(r.UID))
+		claims = append(claims, r.UID)
 	}
-	return h.waiting.Wanted(h.since, now, granted)
+	if l.changed.IsZero() || !slices.Equal(l.claims, claims) {
+		l.claims, l.changed = claims, now
+	}
+	l.Lifts = l.Next(waits, l.changed, now)
+	return l
+}
+
+// wanted is what claims wait for that spreading shares would keep from them; it is false where
+// the node was told of none, or that is long ago.
+func (s snapshot) wanted() (placement.Wanted, bool) {
+	w := placement.Wanted{Lifted: s.lifting.Shares(s.now)}
+	waits := s.annotation.waits(s.now)
+	if waits || w.Lifted > 0 {
+		w.One = gpu.Amount{Units: s.annotation.waiting.GiB, Shares: s.annotation.waiting.Shares}
+	}
+	return w, waits || w.Lifted > 0
 }

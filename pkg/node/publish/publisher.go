@@ -186,6 +186,7 @@ type memory struct {
 	// watched are the modes last asked for, as their isolation was then.
 	watched    []servedMode
 	annotation annotation
+	lifting    lifting
 	// devicePluginGoneSince is when the node was first seen without the resources of a device
 	// plugin that the checkpoint names.
 	devicePluginGoneSince time.Time

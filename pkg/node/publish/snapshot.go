@@ -82,6 +82,9 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	if !p.annotation.read || s.node.waiting != p.annotation.text {
 		p.noteAnnotation(ctx, s.node.waiting, s.now)
 	}
+	if p.layout.Limits != nil {
+		p.lifting = p.lifting.next(p.annotation.waits(s.now), s.records, s.now)
+	}
 	s.failed = p.observeModes(ctx, &s)
 	if s.hasMIG() || len(p.made) > 0 {
 		p.noteMade(&s)

@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -56,45 +57,55 @@ func (b *bench) offers(t *testing.T, when string, again bool, want map[string]gp
 }
 
 func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
-	even := map[string]gpu.Amount{"gpu-0-share": {Units: 4, Shares: 1}, "gpu-1-share": {Units: 15, Shares: 1}}
-	waiting := func(w placement.Waiting, at time.Time) string {
-		w.Claim, w.At = "waits", at
-		text, err := w.Encode()
+	of := func(units, shares int64) gpu.Amount { return gpu.Amount{Units: units, Shares: shares} }
+	both := func(first, second gpu.Amount) map[string]gpu.Amount {
+		return map[string]gpu.Amount{"gpu-0-share": first, "gpu-1-share": second}
+	}
+	even := both(of(4, 1), of(15, 1))
+	b := newBench(t)
+	waiting := func(gib, shares int64, apart time.Duration) string {
+		text, err := placement.Waiting{Claim: "waits", At: b.clock.Now().Add(apart), GiB: gib, Shares: shares}.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return text
 	}
-	onFirst := placement.Waiting{GiB: 3, Shares: 1, GPUs: []placement.Needed{{Index: 0, GiB: 7, Shares: 2}}}
-	twoOfOne := placement.Waiting{GiB: 6, Shares: 2}
-	b := newBench(t)
-	grant := func(uid types.UID, gpu string, units int64) {
+	grant := func(uid types.UID, index int, units int64) {
 		b.records = append(b.records, state.Record{UID: uid, Grants: []claim.Grant{{
-			Mode: mode.Share, GPU: claim.GPU{UUID: gpu, MemoryMiB: 16130}, Units: units,
+			Mode: mode.Share, GPU: claim.GPU{Index: index, UUID: fmt.Sprint("GPU-", index), MemoryMiB: 16130}, Units: units,
 		}}})
 	}
-	b.told(t, waiting(onFirst, b.clock.Now()))
-	grant("first", "GPU-0", 4)
+	b.told(t, waiting(3, 1, 0))
+	grant("first", 0, 4)
 	b.offers(t, "told before the plugin started", false, even)
 	b.told(t, "")
 	b.offers(t, "one GPU ahead", false, even)
+	b.clock.Step(10 * time.Second)
 	b.told(t, "not understood")
 	b.offers(t, "told nonsense", false, even)
 	// Whatever the clock of the controller says.
-	for _, apart := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute, 24 * time.Hour, -24 * time.Hour} {
-		b.told(t, waiting(onFirst, b.clock.Now().Add(apart)))
-		b.offers(t, "a claim needs the first, its clock apart by "+apart.String(), true,
-			map[string]gpu.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
+	for i, apart := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute, 24 * time.Hour, -24 * time.Hour} {
+		b.told(t, waiting(3, 1, apart))
+		b.offers(t, "somebody waits, its clock apart by "+apart.String(), true, both(of(15, 1+1<<i), of(15, 1+1<<i)))
 		b.clock.Step(5 * time.Second)
-		b.offers(t, "after a while", false, even)
+		b.told(t, "")
+		b.offers(t, "nobody waits any more", false, even)
 	}
 
-	b.told(t, waiting(twoOfOne, b.clock.Now()))
-	b.offers(t, "one needs two shares", true,
-		map[string]gpu.Amount{"gpu-0-share": {Units: 6, Shares: 3}, "gpu-1-share": {Units: 6, Shares: 2}})
+	b.told(t, waiting(3, 1, 0))
+	b.offers(t, "somebody waits again", true, both(of(15, 20), of(15, 20)))
+	grant("another", 1, 4)
+	b.offers(t, "a claim came", true, both(of(15, 2), of(15, 2)))
+	b.clock.Step(4 * time.Second)
+	b.told(t, waiting(3, 1, 0))
+	b.offers(t, "the round of the GPUs goes on", true, both(of(15, 2), of(15, 2)))
+	b.clock.Step(time.Second)
+	b.offers(t, "it does not", true, both(of(15, 3), of(15, 3)))
 
-	b.told(t, waiting(onFirst, b.clock.Now()))
-	grant("waits", "GPU-0", 3)
-	b.offers(t, "it has it", false,
-		map[string]gpu.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
+	b.told(t, waiting(6, 2, 0))
+	grant("third", 0, 4)
+	b.offers(t, "two shares of one GPU, at once", true, both(of(10, 4), of(10, 3)))
+	b.clock.Step(10 * time.Second)
+	b.told(t, "")
+	b.offers(t, "told of it no more", false, both(of(8, 2), of(15, 2)))
 }

@@ -202,8 +202,7 @@ const (
 )
 
 // AnnotationWaiting is what gpu-compat-controller writes on a node whose shares are spread,
-// for its plugin: a claim waits for what the node holds back for the moment. It is a
-// placement.Waiting.
+// for its plugin: a claim waits that may need what the node holds back. It is a placement.Waiting.
 const AnnotationWaiting = "gpu.aliyun.com/waiting-share"
 
 // EnvUUID is, with a GPU's index on the node behind it, a variable with the UUID of a GPU that a container has, or has

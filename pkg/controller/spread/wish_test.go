@@ -4,55 +4,14 @@ package spread_test
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
-
-// A GPU that an administrator has closed has no room, however little is allocated of it.
-func TestAGPUThatARuleCloses(t *testing.T) {
-	rule := func(s *site) {
-		s.Helper()
-		r := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: resourceapi.DeviceTaintRuleSpec{
-			DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(v1alpha1.DriverName),
-				Pool: ptr.To(v1alpha1.PoolName("n")), Device: ptr.To("gpu-0-share")},
-			Taint: resourceapi.DeviceTaint{Key: "example.com/closed", Effect: resourceapi.DeviceTaintEffectNoSchedule},
-		}}
-		if _, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), r, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
-	}
-	forbidden := func(s *site) {
-		s.client.PrependReactor("list", "devicetaintrules", func(k8stesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "devicetaintrules"}, "", nil)
-		})
-	}
-	for name, test := range map[string]struct {
-		options []func(*site)
-		want    placement.Needed
-	}{
-		"closed":              {[]func(*site){rule}, placement.Needed{Index: 1, GiB: 8, Shares: 2}},
-		"rules are not shown": {[]func(*site){rule, forbidden}, placement.Needed{Index: 0, GiB: 4, Shares: 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			claims := []*resourceapi.ResourceClaim{claim(-1, 4), holding("gpu-1-share", 4)}
-			run(t, published("1", behind, ahead), claims, []*corev1.Pod{waitingPod(refused)}, func(s *site) {
-				time.Sleep(10 * time.Second)
-				s.told("then", &placement.Waiting{Claim: "claim", GiB: 4, Shares: 1, GPUs: []placement.Needed{test.want}})
-			}, test.options...)
-		})
-	}
-}
 
 // What the devices of other drivers have left, only the scheduler knows.
 func TestSharesBesideDevicesOfOthers(t *testing.T) {
