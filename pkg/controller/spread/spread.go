@@ -28,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -56,8 +57,8 @@ const (
 // rarer is when a pod is looked at again after so many looks in a row that did not help it, retold
 // when a single one for which so many nodes were told: others may have taken what they let go.
 var (
-	rarer  = manager.Backoff{Least: again, Most: seldom}
-	retold = manager.Backoff{Least: again, Most: alikeFor}
+	rarer  = backoff.Doubling{Least: again, Most: seldom}
+	retold = backoff.Doubling{Least: again, Most: alikeFor}
 )
 
 // Config is what the controller works with.

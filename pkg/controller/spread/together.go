@@ -6,14 +6,12 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -54,8 +52,8 @@ func (t *teller) together(key string) []*corev1.Pod {
 // have a node count.
 func (t *teller) least(group []*corev1.Pod) int {
 	gang, is := podstate.Gang(group[0])
-	n, err := strconv.Atoi(group[0].Labels[ack.LabelMinAvailable])
-	if !is || err != nil || n < 1 {
+	n, err := legacy.MinAvailable(group[0])
+	if !is || err != nil {
 		return len(group)
 	}
 	for _, pod := range t.gangs.Gang(gang) {
@@ -64,7 +62,7 @@ func (t *teller) least(group []*corev1.Pod) int {
 			n--
 		}
 	}
-	return min(max(n, 1), len(group))
+	return min(max(int(n), 1), len(group))
 }
 
 // groupOf is the name of the gang that a pod is placed with; empty where it has none.

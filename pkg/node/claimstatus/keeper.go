@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
@@ -251,11 +252,7 @@ func (k *Keeper) failed(c *kept, err error) error {
 		return nil
 	}
 	c.failures++
-	delay := retryAfter
-	for i := 1; i < c.failures && delay < retryMost; i++ {
-		delay *= 2
-	}
-	c.next = k.Clock.Now().Add(min(delay, retryMost))
+	c.next = k.Clock.Now().Add(backoff.Doubling{Least: retryAfter, Most: retryMost}.After(c.failures))
 	return fmt.Errorf("write status.devices of claim %s/%s: %w", c.Namespace, c.Name, err)
 }
 

@@ -341,7 +341,7 @@ func (p *Preparer) prepareAgain(
 		return Result{}, withReason(ReasonNotStartable, err)
 	}
 	// From here on containers of this boot may have what the record holds.
-	if err := p.noteUsers(&r, p.options.BootID, PodsOf(c)); err != nil {
+	if err := p.noteUsers(&r, p.options.BootID, podsOf(c)); err != nil {
 		return Result{}, err
 	}
 	if err := p.setUp(ctx, w); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// listInterval is the longest wait of a backoff, as of a node that waits to change its mode and looks whether the
+// listInterval is the longest wait between two tries, as of a node that waits to change its mode and looks whether the
 // claims that it found at the API server are still allocated.
 const listInterval = time.Minute
 
@@ -47,7 +47,7 @@ func (o *allocations) add(m mode.Mode, names ...string) {
 type drainCheck struct {
 	// found holds what the API server had, asked again when that is due.
 	found allocations
-	retry backoff
+	retry tries
 	// prepared are the claims that were prepared, and names who used them.
 	prepared []types.UID
 	names    []string

@@ -169,11 +169,11 @@ type memory struct {
 	// lastDropped is the value of dropped when last was published, rewrite when the same may be published again
 	// because of it.
 	lastDropped int
-	rewrite     backoff
+	rewrite     tries
 	// refusalsSeen are those after which the API server had what was published, reread when it may be asked again
 	// what it has.
 	refusalsSeen int
-	reread       backoff
+	reread       tries
 	// last, layout and retained are as last published.
 	last     *resourceslice.DriverResources
 	layout   usage.Layout

@@ -18,6 +18,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
@@ -166,7 +167,7 @@ func (p *Publisher) usable(ctx context.Context, todo plan, dropped int) (bool, e
 func (p *Publisher) toWrite(s snapshot, resources resourceslice.DriverResources, kept bool) (now, later bool) {
 	// Quantities of the same amount can differ in how they are kept.
 	if p.last == nil || !apiequality.Semantic.DeepEqual(*p.last, resources) {
-		p.rewrite = backoff{}
+		p.rewrite = tries{}
 		return true, false
 	}
 	// Of a pool that needs nothing nobody asks what would be kept.
@@ -270,24 +271,24 @@ func (p *Publisher) refusal(ctx context.Context, s snapshot) error {
 			return s.refused
 		}
 	}
-	p.refusalsSeen, p.reread = s.refusals, backoff{}
+	p.refusalsSeen, p.reread = s.refusals, tries{}
 	return nil
 }
 
-// backoff is for what is asked of an API server again and again: at first at once, and then after waits that grow from
-// retryInterval to listInterval.
-type backoff struct {
-	wait  time.Duration
-	again time.Time
+// tries count how often an API server was asked: at first at once, and then after waits that grow from retryInterval to
+// listInterval.
+type tries struct {
+	made int
+	next time.Time
 }
 
 // isDue reports whether it may be asked now.
-func (b backoff) isDue(now time.Time) bool { return !now.Before(b.again) }
+func (t tries) isDue(now time.Time) bool { return !now.Before(t.next) }
 
-// after is the backoff once it was asked.
-func (b backoff) after(now time.Time) backoff {
-	wait := min(max(retryInterval, 2*b.wait), listInterval)
-	return backoff{wait: wait, again: now.Add(wait)}
+// after are the tries once it was asked.
+func (t tries) after(now time.Time) tries {
+	made := t.made + 1
+	return tries{made, now.Add(backoff.Doubling{Least: retryInterval, Most: listInterval}.After(made))}
 }
 
 // holds reports whether the stored slices are those of the resources.
