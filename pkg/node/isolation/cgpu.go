@@ -42,6 +42,9 @@ func (b cgpuBackend) present() bool {
 	return err == nil
 }
 
+// Adjust: the module works its limits out by itself, as parts of all of the memory.
+func (cgpuBackend) Adjust(g *claim.Grant) { g.GPU.ReservedMiB = 0 }
+
 // Edits sets what the module goes by, also where the user wants none of the
 // legacy environment: without it nothing is limited.
 func (b cgpuBackend) Edits(r Group) (*specs.ContainerEdits, error) {

@@ -56,6 +56,15 @@ type Backend interface {
 	CheckMemory(uuid string) error
 	// MPSLimits are the limits that a client of MPS has by the grant; none without MPS.
 	MPSLimits(g claim.Grant) mps.Limits
+	// NodeDaemon is the same by one MPS daemon for all of the node's GPUs; false where there is none, or it is that.
+	NodeDaemon() (Backend, bool)
+	// Adjust changes of a grant what the back end counts otherwise.
+	Adjust(g *claim.Grant)
+	// Alone is why a container with the grant can be given no GPUs but those of the grant's group; empty if it can.
+	Alone(g claim.Grant) string
+	// Counted is what containers with all of the grants are told of each GPU, in the order in which programs count
+	// the GPUs; none where they are told nothing of all.
+	Counted(grants []claim.Grant) []string
 	// Validate reports why the grants that a claim has for one container, or one
 	// request, cannot be enforced together.
 	Validate(grants []claim.Grant) error
@@ -70,15 +79,23 @@ type Backend interface {
 	SetUp(ctx context.Context, r Group) error
 }
 
+// plain is what most back ends answer: they count grants as they are, each container by itself.
+type plain struct{}
+
+func (plain) Adjust(*claim.Grant)            {}
+func (plain) Alone(claim.Grant) string       { return "" }
+func (plain) Counted([]claim.Grant) []string { return nil }
+
 // notMPS is for back ends without MPS: they change nothing on the host that has to be undone, and are the same on
 // every GPU.
-type notMPS struct{}
+type notMPS struct{ plain }
 
 func (notMPS) Effects(Group) []Effect           { return nil }
 func (notMPS) EnforcedByDriver(string) bool     { return false }
 func (notMPS) Unlimited(gpu.GPU) string         { return "" }
 func (notMPS) CheckMemory(string) error         { return nil }
 func (notMPS) MPSLimits(claim.Grant) mps.Limits { return mps.Limits{} }
+func (notMPS) NodeDaemon() (Backend, bool)      { return nil, false }
 
 // noSetUp is for back ends whose edits refer to nothing on the host.
 type noSetUp struct{ notMPS }

@@ -62,7 +62,7 @@ type Registry struct {
 	// the module go away, GPUs are closed.
 	moduleLoaded bool
 	cgpu         cgpuBackend
-	mps, mpsNode mpsBackend
+	mps          mpsBackend
 	hami         hamiBackend
 	memory       *kernelMemory
 }
@@ -77,8 +77,6 @@ func NewRegistry(c Config) *Registry {
 		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
 		mps: mpsBackend{name: mode.IsolationMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck,
 			containers: c.ContainersPerShare, memory: memory},
-		mpsNode: mpsBackend{name: mode.IsolationMPSNode, dir: mps.Dir(c.MPSDir).OfNode(), overheadMiB: c.MPSOverheadMiB,
-			check: c.MPSCheck, containers: c.ContainersPerShare, memory: memory},
 		hami: hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
@@ -214,8 +212,9 @@ func (r *Registry) byHAMi() Backend {
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	for _, b := range []Backend{wholeGPU{}, none{}, migInstance{}, r.byMPS(r.mps), r.byMPS(r.mpsNode), r.cgpu,
-		r.byHAMi(), r.byKernel()} {
+	byMPS := r.byMPS(r.mps)
+	ofNode, _ := byMPS.NodeDaemon()
+	for _, b := range []Backend{wholeGPU{}, none{}, migInstance{}, byMPS, ofNode, r.cgpu, r.byHAMi(), r.byKernel()} {
 		if b.Name() == name {
 			return b, nil
 		}
@@ -231,22 +230,10 @@ type misconfigured struct {
 	reason error
 }
 
-// WithNodeDaemon is the back end with one MPS daemon for all GPUs, where it is one with a daemon
-// for each.
-func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
-	if b.Name() != mode.IsolationMPS {
-		return b, nil
-	}
-	ofNode, err := backends.ByName(mode.IsolationMPSNode)
-	if err != nil {
-		return nil, err
-	}
-	if m, is := ofNode.(mpsBackend); is {
-		own, _ := b.(mpsBackend)
-		m.insists = own.insists
-		return m, nil
-	}
-	return ofNode, nil
+// NodeDaemon limits nothing either.
+func (b misconfigured) NodeDaemon() (Backend, bool) {
+	ofNode, is := b.Backend.NodeDaemon()
+	return misconfigured{ofNode, b.reason}, is
 }
 
 func (b misconfigured) Check(string) error { return b.reason }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -281,15 +282,11 @@ func (p *Preparer) isolateAsPublished(ctx context.Context, grants []claim.Grant)
 		}
 	}
 	for i, g := range grants {
-		name := cmp.Or(node.Isolation[g.Mode], shown[g.Mode])
-		if name == "" {
-			backend, err := p.options.Isolation.For(g.Mode)
-			if err != nil {
-				return err
-			}
-			name = backend.Name()
+		backend, err := isolation.Find(p.options.Isolation, cmp.Or(node.Isolation[g.Mode], shown[g.Mode]), g.Mode)
+		if err != nil {
+			return err
 		}
-		p.isolateBy(&grants[i], name)
+		p.isolateBy(&grants[i], backend)
 	}
 	return nil
 }

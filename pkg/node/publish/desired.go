@@ -140,7 +140,7 @@ func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desire
 	}
 	w.mode = m
 	if label := f.labels[v1alpha1.LabelMPSDaemon]; label != "" {
-		ignore(useNodeDaemon(w.served, m, label, backends))
+		ignore(useNodeDaemon(w.served, m, label))
 	}
 	if _, set := f.labels[ack.NodeLabelMaxPod]; set {
 		ignore(setSlots(w.served, f.labels))

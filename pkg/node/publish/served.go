@@ -59,7 +59,7 @@ func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error
 
 // useNodeDaemon has one MPS daemon serve all GPUs, as the node's label asks for, instead
 // of one for each. An error says why the label does not come to that.
-func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isolation.Backends) error {
+func useNodeDaemon(served []servedMode, m mode.Mode, label string) error {
 	switch {
 	case label != v1alpha1.MPSDaemonNode:
 		return fmt.Errorf("label %s=%s is not understood: use %s, or remove it", v1alpha1.LabelMPSDaemon, label,
@@ -69,11 +69,9 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isol
 			v1alpha1.LabelMPSDaemon, m)
 	}
 	for i := range served {
-		backend, err := isolation.WithNodeDaemon(backends, served[i].backend)
-		if err != nil {
-			return err
+		if backend, is := served[i].backend.NodeDaemon(); is {
+			served[i].backend = backend
 		}
-		served[i].backend = backend
 	}
 	return nil
 }
@@ -130,7 +128,8 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 				case now.whyNot != "":
 					notIsolated[g.UUID] = now.whyNot
 				case byKernel && kind == "":
-					if err := withoutKernel(backends, g.UUID); err != nil {
+					// A claim is to have that, and would be refused.
+					if err := s.backend.CheckMemory(g.UUID); err != nil {
 						notIsolated[g.UUID] = err.Error()
 					}
 				}
@@ -163,16 +162,6 @@ func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) [
 		}
 	}
 	return out
-}
-
-// withoutKernel says why the kernel does not limit memory now on a GPU where claims are to have that, and would be
-// refused.
-func withoutKernel(backends isolation.Backends, uuid string) error {
-	kernel, err := backends.ByName(mode.IsolationKernel)
-	if err != nil {
-		return err
-	}
-	return kernel.Check(uuid)
 }
 
 // look sees how the back end keeps the users of GPUs apart now, by UUID.
