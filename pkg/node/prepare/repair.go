@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -35,10 +36,10 @@ type Repairer struct {
 	Preparer *Preparer
 	Now      func() time.Time
 
-	// failed is why records could not be repaired, tried again from again on.
+	// failed is why records could not be repaired, tried again from again on; tries is how often in a row.
 	failed error
 	again  time.Time
-	wait   time.Duration
+	tries  int
 }
 
 // Repair looks once. CDI specs, which every start of a container needs, are written
@@ -57,11 +58,11 @@ func (r *Repairer) Repair(ctx context.Context) error {
 		return errors.Join(append(errs, err, r.failed)...)
 	}
 	if r.failed = p.repairRecords(ctx); r.failed == nil {
-		r.wait = 0
+		r.tries, r.again = 0, r.Now()
 	} else {
-		r.wait = min(max(listFirst, 2*r.wait), listMost)
+		r.tries++
+		r.again = r.Now().Add(backoff.Doubling{Least: listFirst, Most: listMost}.After(r.tries))
 	}
-	r.again = r.Now().Add(r.wait)
 	return errors.Join(append(errs, r.failed)...)
 }
 
