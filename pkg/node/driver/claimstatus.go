@@ -22,7 +22,7 @@ func (a *agent) makeStatuses() *claimstatus.Keeper {
 		return nil
 	}
 	return claimstatus.New(claimstatus.Options{Client: a.StatusClient.ResourceV1(), Prepared: a.claimStatuses,
-		Clock: clock.RealClock{}, Written: a.counts.StatusWritten})
+		Changed: &a.changed, Releases: a.releases, Clock: clock.RealClock{}, Written: a.counts.StatusWritten})
 }
 
 // claimStatuses are what the status of each prepared claim is to be.

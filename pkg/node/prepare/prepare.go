@@ -298,7 +298,7 @@ func (p *Preparer) done(_ context.Context, w *preparation) error {
 		w.record.Phase = state.Preparing
 		return err
 	}
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return nil
 }
 
@@ -308,7 +308,7 @@ func (p *Preparer) rollBack(ctx context.Context, w *preparation) error {
 		return nil
 	}
 	// Isolation was set up for it, too.
-	defer p.options.Listener.Changed()
+	defer p.options.Changed.Send()
 	// Also where the kubelet has given the call up.
 	return p.undo(context.WithoutCancel(ctx), w.record, p.awaitMachine)
 }
@@ -392,6 +392,6 @@ func (p *Preparer) release(ctx context.Context, r state.Record) error {
 	if err := p.undo(ctx, r, p.awaitMachine); err != nil {
 		return err
 	}
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return nil
 }

@@ -130,7 +130,7 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 		return errors.Join(append(errs, err)...)
 	}
 	// Who has waited for it (see Known) looks again.
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return errors.Join(errs...)
 }
 
@@ -243,7 +243,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	if err := p.options.Store.Put(r); err != nil {
 		return err
 	}
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return nil
 }
 

@@ -31,13 +31,7 @@ func (p *Publisher) noteHealth(resources resourceslice.DriverResources) {
 	p.mu.Lock()
 	p.published = published
 	p.mu.Unlock()
-	p.tellHealth()
-}
-
-func (p *Publisher) tellHealth() {
-	if p.HealthChanged != nil {
-		p.HealthChanged()
-	}
+	p.HealthChanged.Send()
 }
 
 // Health says how all devices are that are published, or that prepared claims were

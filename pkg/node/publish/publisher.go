@@ -57,15 +57,11 @@ const (
 	spreadDelay = 50 * time.Millisecond
 )
 
-// PublishFunc publishes the node's pool (kubeletplugin.Helper.PublishResources).
-type PublishFunc func(ctx context.Context, resources resourceslice.DriverResources) error
-
 // Options are what a Publisher works with.
 type Options struct {
 	Client   kubernetes.Interface
 	NodeName string
 	Events   report.NodeEvents
-	Publish  PublishFunc
 	State    NodeState
 	Clock    clock.Clock
 	// Isolation finds the back end of each mode.
@@ -78,15 +74,15 @@ type Options struct {
 	// UnhealthyEffect is the effect of the taint of GPUs that are unhealthy; NoSchedule if
 	// empty.
 	UnhealthyEffect resourceapi.DeviceTaintEffect
-	// HealthChanged, if set, is called when Health may answer otherwise than before. It must
-	// not block.
-	HealthChanged func()
+	// Granted is sent when claims were prepared or unprepared, Held when what pods without a claim hold may have
+	// changed. HealthChanged is sent when Health may answer otherwise than before.
+	Granted, Held, HealthChanged *signal.Broadcast
 	// Metrics count what becomes of changes; nil for nobody.
 	Metrics Metrics
 	// ClaimEvents tell claims what became of what they hold; nil tells nothing.
 	ClaimEvents *report.Reporter
-	// Rescan has the GPUs read again, soon; nil where no MIG instances are made for claims. It must not block.
-	Rescan func()
+	// Rescan has the GPUs read again, soon: it is signalled, and has room for one signal.
+	Rescan chan<- struct{}
 }
 
 // NodeState keeps what the node promised; *state.Store implements it.
@@ -119,10 +115,15 @@ type Pods interface {
 	SetLeft(left time.Time)
 }
 
+// PublishFunc publishes the node's pool (kubeletplugin.Helper.PublishResources).
+type PublishFunc func(ctx context.Context, resources resourceslice.DriverResources) error
+
 // Publisher keeps the node's ResourceSlice in line with its GPUs, its labels
 // and, where shares are spread, with what is granted.
 type Publisher struct {
 	Options
+	// publish is Run's.
+	publish PublishFunc
 
 	// wake is signalled when something changed, regrant when only the grants
 	// did.
@@ -210,9 +211,6 @@ func New(o Options) *Publisher {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	if o.Rescan == nil {
-		o.Rescan = func() {}
-	}
 	p := &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
 	// What fails is reported as a publication that does.
 	p.demand = mpsdemand.New(mpsdemand.Options{MPS: o.MPS, Claims: o.Claims, Isolation: o.Isolation, Clock: o.Clock,
@@ -223,7 +221,7 @@ func New(o Options) *Publisher {
 // SetMachine tells the publisher what GPUs there are.
 func (p *Publisher) SetMachine(m *gpu.Machine) {
 	p.update(func() { p.machine = m })
-	p.tellHealth()
+	p.HealthChanged.Send()
 }
 
 // SetNode tells the publisher about the node.
@@ -268,7 +266,7 @@ func (p *Publisher) SetUnusable(why error) {
 // SetHealth tells the publisher which GPUs are unhealthy, by UUID.
 func (p *Publisher) SetHealth(unhealthy map[string]health.Unhealthy) {
 	p.update(func() { p.unhealthy = unhealthy })
-	p.tellHealth()
+	p.HealthChanged.Send()
 }
 
 // Wake tells the publisher that what pods without a claim hold may have changed.
@@ -277,8 +275,8 @@ func (p *Publisher) Wake() {
 	signal.Send(p.wake)
 }
 
-// Granted tells the publisher that a claim was prepared or unprepared.
-func (p *Publisher) Granted() {
+// granted notes that a claim was prepared or unprepared.
+func (p *Publisher) granted() {
 	p.noteChange()
 	signal.Send(p.regrant)
 }
@@ -290,11 +288,20 @@ func (p *Publisher) update(change func()) {
 	p.Wake()
 }
 
-// Run publishes until the context ends.
-func (p *Publisher) Run(ctx context.Context) {
-	var demand sync.WaitGroup
-	demand.Go(func() { p.demand.Run(ctx) })
-	defer demand.Wait()
+// Run publishes by publish until the context ends.
+func (p *Publisher) Run(ctx context.Context, publish PublishFunc) {
+	p.publish = publish
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	// Also what is sent while a pass runs counts from then on as not published.
+	for _, told := range []struct {
+		by *signal.Broadcast
+		do func()
+	}{{p.Granted, p.granted}, {p.Held, p.Wake}} {
+		sent := told.by.Next()
+		beside.Go(func() { follow(ctx, told.by, sent, told.do) })
+	}
+	beside.Go(func() { p.demand.Run(ctx) })
 	var retry, order, recheck <-chan time.Time
 	for {
 		select {
@@ -331,6 +338,19 @@ func (p *Publisher) Run(ctx context.Context) {
 		}
 		if err != nil || !settled {
 			retry = p.Clock.After(retryInterval)
+		}
+	}
+}
+
+// follow calls do each time that the broadcast is sent, until the context ends; sent is closed by the first time.
+func follow(ctx context.Context, by *signal.Broadcast, sent <-chan struct{}, do func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sent:
+			sent = by.Next()
+			do()
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 		if err := p.awaitOpen(ctx, todo.step.Closed); err != nil {
 			return false, err
 		}
-		if err := p.Publish(ctx, resources); err != nil {
+		if err := p.publish(ctx, resources); err != nil {
 			return false, fmt.Errorf("publish the node's ResourceSlice: %w", err)
 		}
 		p.last, p.lastDropped = &resources, s.dropped

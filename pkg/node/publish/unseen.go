@@ -5,6 +5,7 @@ package publish
 import (
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -43,7 +44,7 @@ func (p *Publisher) noteMade(s *snapshot) {
 		}
 	}
 	if reread {
-		p.Rescan()
+		signal.Send(p.Rescan)
 	}
 }
 
