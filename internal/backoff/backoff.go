@@ -24,3 +24,17 @@ func (d Doubling) After(times int) time.Duration {
 	}
 	return min(wait, d.Most)
 }
+
+// Tries are those of what is asked again and again: at first at once, and then after waits.
+type Tries struct {
+	made int
+	next time.Time
+}
+
+// IsDue reports whether it may be tried now.
+func (t Tries) IsDue(now time.Time) bool { return !now.Before(t.next) }
+
+// Plus are the tries after one more, with the waits of d.
+func (t Tries) Plus(d Doubling, now time.Time) Tries {
+	return Tries{t.made + 1, now.Add(d.After(t.made + 1))}
+}

@@ -18,3 +18,17 @@ func TestDoublingDoublesUpToItsMost(t *testing.T) {
 		}
 	}
 }
+
+func TestTriesWaitLongerEachTime(t *testing.T) {
+	var tries Tries
+	now, waits := time.Unix(1000, 0), Doubling{Least: time.Second, Most: 2 * time.Second}
+	for i, wait := range []time.Duration{0, time.Second, 2 * time.Second, 2 * time.Second} {
+		if wait > 0 && tries.IsDue(now.Add(wait-1)) {
+			t.Errorf("try %d is due before %s have passed", i, wait)
+		}
+		if now = now.Add(wait); !tries.IsDue(now) {
+			t.Errorf("try %d is not due after %s", i, wait)
+		}
+		tries = tries.Plus(waits, now)
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
@@ -21,7 +20,11 @@ import (
 // restore finds out, once, what devices were last published as. Without a checkpoint
 // the claims that are allocated tell the mode: each names its devices in its own
 // way.
-func (p *Publisher) restore(ctx context.Context, s snapshot) error {
+func (p *Publisher) restore(ctx context.Context) error {
+	s, err := p.known(ctx)
+	if err != nil {
+		return err
+	}
 	kept, ok, unread := p.State.Node()
 	if unread != nil {
 		klog.FromContext(ctx).Error(unread, "Going by the node's labels and claims")
@@ -44,7 +47,7 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 		return err
 	}
 	if !remembered.DevicePlugin && remembered.DevicePluginLeft.IsZero() {
-		remembered.DevicePluginLeft = p.leftNow(s.node)
+		remembered.DevicePluginLeft = s.leftNow()
 	}
 	if !ok || !reflect.DeepEqual(remembered, kept) {
 		if err := p.State.PutNode(remembered); err != nil {
@@ -98,21 +101,4 @@ func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceap
 		out[m] = backend.Name()
 	}
 	return out, nil
-}
-
-// describe says what an offer is, with what tells it from another one.
-func describe(o, from mode.Offer) string {
-	switch {
-	case o.Mode == "":
-		return "offering none"
-	case o.Mode != from.Mode || o.Equal(from):
-		return "mode " + string(o.Mode)
-	}
-	var by []string
-	for _, m := range o.Mode.ServedModes() {
-		if o.Isolation[m] != from.Isolation[m] {
-			by = append(by, fmt.Sprintf("%s by %s", m, o.Isolation[m]))
-		}
-	}
-	return fmt.Sprintf("mode %s with isolation of %s", o.Mode, strings.Join(by, ", "))
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -164,6 +165,16 @@ func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) [
 	return out
 }
 
+// usableOrLeftOut are the GPUs that MPS may have: but for those in MIG mode. Of those that are left out only the index
+// and the UUID are known, if that is.
+func usableOrLeftOut(m *gpu.Machine) []gpu.GPU {
+	gpus := slices.Clone(m.GPUs)
+	for _, f := range m.Faults {
+		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
+	}
+	return gpus
+}
+
 // look sees how the back end keeps the users of GPUs apart now, by UUID.
 func look(m *gpu.Machine, b isolation.Backend) map[string]apart {
 	seen := map[string]apart{}
@@ -298,3 +309,38 @@ func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.besid
 func (s servedMode) byMPS() bool { return mode.ByMPS(s.backend.Name()) }
 
 func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == mode.IsolationMPSNode }
+
+// besideValue is the value of the taint TaintNotIsolated on GPUs that take no claims because others hold some. The
+// users that they have are kept apart.
+const besideValue = "others-hold-gpus"
+
+// gpuTaints adds to the taints by UUID those of the GPUs on which shares could not be
+// enforced at the moment, and of those that pods without a claim, or other drivers, leave
+// nothing of.
+func (s servedMode) gpuTaints(
+	m *gpu.Machine, common map[string][]resourceapi.DeviceTaint, full []string, t held.Reserved,
+) map[string][]resourceapi.DeviceTaint {
+	taints := map[string][]resourceapi.DeviceTaint{}
+	for uuid, t := range common {
+		taints[uuid] = slices.Clone(t)
+	}
+	for _, g := range m.GPUs {
+		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		switch {
+		case s.notIsolated[g.UUID] != "":
+		case s.beside != "":
+			taint.Value = besideValue
+		default:
+			continue
+		}
+		taints[g.UUID] = append(taints[g.UUID], taint)
+	}
+	for _, uuid := range full {
+		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		if driver := t.GPU(uuid).Driver; driver != "" {
+			taint.Key, taint.Value = v1alpha1.TaintOtherDriver, driver
+		}
+		taints[uuid] = append(taints[uuid], taint)
+	}
+	return taints
+}

@@ -3,18 +3,18 @@
 package publish
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // snapshot is all that a pass goes by, read once: what is decided in it is decided on one state
@@ -58,82 +58,6 @@ const (
 	lacksRetained  lack = "which sets of GPUs may be allocated that the machine has no more"
 )
 
-// observe reads what there is. Its error is held.ErrPodsUnread where nothing can be
-// decided yet.
-func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
-	s := snapshot{given: p.inputs(), pool: p.pool(), now: p.Clock.Now(), unhealthyEffect: p.UnhealthyEffect}
-	if s.node == nil {
-		return s, errNoNode
-	}
-	if s.records, s.unlisted = p.Claims.Prepared(ctx); s.unlisted == nil {
-		p.listed = s.records
-	}
-	// What pods hold depends on when the last device plugin left.
-	if !p.restored {
-		if err := p.restore(ctx, s); err != nil {
-			return s, err
-		}
-		s.refusedClaims = p.inputs().refusedClaims
-	}
-	var err error
-	if s.reserved, err = p.Pods.Observe(ctx, s.machine); err != nil {
-		return s, err
-	}
-	if !p.annotation.read || s.node.waiting != p.annotation.text {
-		p.noteAnnotation(ctx, s.node.waiting, s.now)
-	}
-	s.failed = p.observeModes(ctx, &s)
-	if s.hasMIG() || len(p.made) > 0 {
-		p.noteMade(&s)
-	}
-	s.memory = p.memory
-	return s, nil
-}
-
-// observeModes reads what the node asks for, and how the modes are served that this is about.
-func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
-	w := s.node.desired(p.checkpoint.Asked(), p.Isolation)
-	if p.hasDevicePlugin(s.node) {
-		if err := p.afterDevicePlugin(*s, &w); err != nil {
-			return err
-		}
-	}
-	if s.unusable != nil && w.notServed == nil {
-		w.offerNothing(s.unusable)
-		w.again = true
-	}
-	// Before it is looked whether they are there.
-	var err error
-	if s.daemonsStarted, err = p.demand.Want(slices.ContainsFunc(w.served, servedMode.byMPS),
-		slices.ContainsFunc(w.served, servedMode.byNodeDaemon)); err != nil {
-		return err
-	}
-	offer := p.checkpoint.Offer()
-	s.served, s.notServed = servedModes(offer, p.Isolation)
-	checkIsolation(s.machine, p.Isolation, w.served, s.served)
-	s.asked, p.watched = w, w.served
-	if w.mode == mode.Dynamic {
-		s.tooOld, err = p.version.TooOldForDynamic(ctx, p.Client.Discovery())
-	}
-	return err
-}
-
-// lookUp completes the snapshot with what a plan lacks.
-func (p *Publisher) lookUp(ctx context.Context, s *snapshot, l lack) error {
-	switch l {
-	case lacksOccupants:
-		found, err := p.occupants(ctx, *s)
-		s.occupants = &found
-		return err
-	case lacksRetained:
-		sets, err := p.setsToRetain(ctx, *s)
-		s.retained = retainedSets{machine: s.machine, sets: sets}
-		return err
-	default:
-		return fmt.Errorf("the plan lacks %q", l)
-	}
-}
-
 // closedFor is for how long the API server has shown the devices as closed to new claims.
 func (s snapshot) closedFor() time.Duration {
 	if s.closedSince.IsZero() {
@@ -150,7 +74,42 @@ func (s snapshot) prepared() ([]state.Record, error) {
 	return s.records, nil
 }
 
-// errNoNode cannot happen once the agent runs: it reads the node first.
-var errNoNode = errors.New("the node has not been read yet")
-
-func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
+// memory is what one pass leaves to the next. Nobody but the passes knows it.
+type memory struct {
+	restored   bool // the checkpoint is the NodeState's
+	checkpoint state.Node
+	// lastDropped is the value of dropped when last was published, rewrite when the same may be published again
+	// because of it.
+	lastDropped int
+	rewrite     backoff.Tries
+	// refusalsSeen are those after which the API server had what was published, reread when it may be asked again
+	// what it has.
+	refusalsSeen int
+	reread       backoff.Tries
+	// last, layout and retained are as last published.
+	last     *resourceslice.DriverResources
+	layout   usage.Layout
+	retained retainedSets
+	// closedSince is when the API server first showed the devices as closed to new claims; zero
+	// while they are open. reopened says that they have been closed before they were published last.
+	closedSince time.Time
+	reopened    bool
+	drainCheck  drainCheck
+	// watched are the modes last asked for, as their isolation was then.
+	watched    []servedMode
+	annotation annotation
+	// devicePluginGoneSince is when the node was first seen without the resources of a device
+	// plugin that the checkpoint names.
+	devicePluginGoneSince time.Time
+	// preflighted is what the last preflight that succeeded asked for, droppedSeen the value of
+	// dropped that it knew.
+	preflighted cluster.Features
+	droppedSeen int
+	version     cluster.Version
+	// listed are the records as they could last be listed.
+	listed []state.Record
+	// goneClaims are those that were told that their MIG instances are gone.
+	goneClaims map[types.UID]goneClaim
+	// made are the MIG instances that were made for claims, by UUID.
+	made map[string]firstSeen
+}
