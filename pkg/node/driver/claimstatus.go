@@ -68,6 +68,6 @@ func (a *agent) isolationLevel() func(claim.Grant) string {
 		if err != nil {
 			return ""
 		}
-		return string(backend.Level())
+		return string(mode.IsolationNamed(backend.Name()).Level)
 	}
 }

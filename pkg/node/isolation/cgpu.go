@@ -26,8 +26,6 @@ type cgpuBackend struct {
 }
 
 func (cgpuBackend) Name() string                 { return mode.IsolationCGPU }
-func (cgpuBackend) Level() mode.Level            { return mode.LevelKernel }
-func (cgpuBackend) MaxShares() int64             { return mode.IsolationNamed(mode.IsolationCGPU).Shares }
 func (cgpuBackend) Validate([]claim.Grant) error { return nil }
 
 func (b cgpuBackend) Check(string) error {

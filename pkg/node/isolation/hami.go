@@ -45,8 +45,6 @@ type hamiBackend struct {
 }
 
 func (hamiBackend) Name() string                 { return mode.IsolationHAMi }
-func (hamiBackend) Level() mode.Level            { return mode.LevelCooperative }
-func (hamiBackend) MaxShares() int64             { return 0 }
 func (hamiBackend) Validate([]claim.Grant) error { return nil }
 
 func (b hamiBackend) Check(string) error {

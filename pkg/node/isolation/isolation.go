@@ -36,14 +36,9 @@ type Group struct {
 // Backend makes containers keep to their grants. Its methods may be called
 // concurrently.
 type Backend interface {
-	// Name is the value of the device attribute "isolation".
+	// Name is the value of the device attribute "isolation": mode.IsolationNamed has the level, and how many shares of
+	// one GPU it keeps apart.
 	Name() string
-	// Level is the value of the device attribute "isolationLevel", unless the GPU has a
-	// stricter one: see LevelOn.
-	Level() mode.Level
-	// MaxShares is how many shares of one GPU it can keep apart; 0 if it sets
-	// no limit.
-	MaxShares() int64
 	// EnforcedByDriver reports whether the GPU's driver lets no program use the GPU but through what limits it.
 	EnforcedByDriver(uuid string) bool
 	// Unlimited is why it limits nothing on such a GPU, whatever is done about it; empty if it does, or if that is
@@ -105,7 +100,6 @@ func (noSetUp) SetUp(context.Context, Group) error { return nil }
 // noLimits is for back ends to which all grants are alike.
 type noLimits struct{ noSetUp }
 
-func (noLimits) MaxShares() int64             { return 0 }
 func (noLimits) Check(string) error           { return nil }
 func (noLimits) Validate([]claim.Grant) error { return nil }
 func (noLimits) Edits(Group) (*specs.ContainerEdits, error) {
@@ -115,14 +109,12 @@ func (noLimits) Edits(Group) (*specs.ContainerEdits, error) {
 // none isolates nothing: grants are counted, and that is all.
 type none struct{ noLimits }
 
-func (none) Name() string      { return mode.IsolationNone }
-func (none) Level() mode.Level { return mode.LevelNone }
+func (none) Name() string { return mode.IsolationNone }
 
 // wholeGPU needs no enforcement: the GPU has one user.
 type wholeGPU struct{ noLimits }
 
-func (wholeGPU) Name() string      { return mode.IsolationWholeGPU }
-func (wholeGPU) Level() mode.Level { return mode.LevelGPU }
+func (wholeGPU) Name() string { return mode.IsolationWholeGPU }
 
 // LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
 // serves.
@@ -130,7 +122,7 @@ func LevelOn(b Backend, uuid string) mode.Level {
 	if b.EnforcedByDriver(uuid) {
 		return mode.LevelDriver
 	}
-	return b.Level()
+	return mode.IsolationNamed(b.Name()).Level
 }
 
 // limited reports whether a grant's limits are to be enforced.

@@ -196,8 +196,6 @@ type kernelBackend struct {
 }
 
 func (kernelBackend) Name() string                 { return mode.IsolationKernel }
-func (kernelBackend) Level() mode.Level            { return mode.LevelDeviceMemory }
-func (kernelBackend) MaxShares() int64             { return 0 }
 func (kernelBackend) Validate([]claim.Grant) error { return nil }
 
 func (b kernelBackend) Check(uuid string) error { return b.memory.check(uuid) }

@@ -48,9 +48,7 @@ type mpsBackend struct {
 	insists bool
 }
 
-func (b mpsBackend) Name() string    { return b.name }
-func (mpsBackend) Level() mode.Level { return mode.LevelCooperative }
-func (mpsBackend) MaxShares() int64  { return mps.MaxClients }
+func (b mpsBackend) Name() string { return b.name }
 
 func (b mpsBackend) EnforcedByDriver(uuid string) bool { return b.dir.DriverEnforced(uuid) }
 

@@ -250,7 +250,7 @@ func (p *Preparer) enter(w *preparation, records []state.Record, reserved held.R
 		return withReason(ReasonInUse, err)
 	}
 	others := othersOf(records, w.claim.UID)
-	if err := usage.CheckOvercommit(others, reserved.GPU, p.maxShares, w.record.Usage()); err != nil {
+	if err := usage.CheckOvercommit(others, reserved.GPU, w.record.Usage()); err != nil {
 		return heldBy{claimsBeside(others, w.record.Grants), fmt.Errorf("refused, because a GPU would be promised twice; if "+
 			"others keep it, delete the pods that use the claim: %w", err)}
 	}

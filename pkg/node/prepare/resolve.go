@@ -44,15 +44,6 @@ func (p *Preparer) isolateBy(g *claim.Grant, backend isolation.Backend) {
 	backend.Adjust(g)
 }
 
-// maxShares is how many shares of a GPU what isolates the grant keeps apart.
-func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
-	backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
-	if err != nil {
-		return 0, err
-	}
-	return backend.MaxShares(), nil
-}
-
 // capped reports whether some of the grants have limits.
 func capped(grants []claim.Grant) bool {
 	return slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.HasLimits(g) })

@@ -52,7 +52,7 @@ func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error
 		if err != nil {
 			return nil, err
 		}
-		slots, _ := mode.SlotLimits(backend.MaxShares())
+		slots, _ := mode.SlotLimits(mode.IsolationNamed(backend.Name()).Shares)
 		out = append(out, servedMode{mode: served, backend: backend, slots: slots})
 	}
 	return out, nil
@@ -82,7 +82,7 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string) error {
 func setSlots(served []servedMode, labels map[string]string) error {
 	var wrong error
 	for i := range served {
-		def, limit := mode.SlotLimits(served[i].backend.MaxShares())
+		def, limit := mode.SlotLimits(served[i].isolation().Shares)
 		slots, err := mode.SlotsFromLabels(labels, def, limit)
 		served[i].slots = slots
 		// One label, one complaint.
@@ -113,7 +113,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 			notIsolated, levels, limits := map[string]string{}, map[string]string{}, map[string]string{}
 			for _, g := range m.GPUs {
 				now := seen[name][g.UUID]
-				if now.level != s.backend.Level() {
+				if now.level != s.isolation().Level {
 					levels[g.UUID] = string(now.level)
 				}
 				byKernel, kind := backends.KernelMemory(s.mode, name, g.UUID)
@@ -204,7 +204,7 @@ func (s servedMode) keptAs(other servedMode) bool {
 // machine is read anew.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
-		if level := s.backend.Level(); level != mode.LevelNone && level != mode.LevelGPU &&
+		if level := s.isolation().Level; level != mode.LevelNone && level != mode.LevelGPU &&
 			level != mode.LevelDeviceMemory {
 			return true
 		}
@@ -282,7 +282,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t held.R
 	for _, s := range served {
 		o := common
 		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
-		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
+		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.isolation().Level)
 		o.GPULevels, o.MemoryLimits = s.levels, s.limits
 		var full []string
 		if !t.IsEmpty() {
@@ -305,6 +305,8 @@ func (s servedMode) whyClosed(uuid string) string { return cmp.Or(s.notIsolated[
 // closesGPUs reports whether GPUs are closed to new claims of the mode: their users would not be kept apart, or
 // others be kept off.
 func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.beside != "" }
+
+func (s servedMode) isolation() mode.Isolation { return mode.IsolationNamed(s.backend.Name()) }
 
 func (s servedMode) byMPS() bool { return mode.ByMPS(s.backend.Name()) }
 

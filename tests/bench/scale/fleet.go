@@ -119,13 +119,14 @@ func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []in
 		if err != nil {
 			return resourceslice.DriverResources{}, err
 		}
-		slots := backend.MaxShares()
+		by := mode.IsolationNamed(backend.Name())
+		slots := by.Shares
 		if slots == 0 {
 			slots = mode.DefaultSlots
 		}
 		options = append(options, devices.Options{
 			Pool: v1alpha1.PoolName(node), Mode: served, Slots: slots, Order: order,
-			Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
+			Isolation: by.Name, IsolationLevel: string(by.Level),
 		})
 	}
 	if m == mode.Dynamic {
