@@ -5,8 +5,10 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // reconcile is one pass: it publishes what the labels ask for as far as it can be. It returns
@@ -45,5 +47,41 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 		if err := p.lookUp(ctx, &s, todo.lacks); err != nil {
 			return false, err
 		}
+	}
+}
+
+// observe reads what there is, and does nothing else. Its error is held.ErrPodsUnread where nothing can be
+// decided yet.
+func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
+	s, err := p.known(ctx)
+	if err == nil {
+		s.reserved, err = p.Pods.Observe(ctx, s.machine)
+	}
+	return s, err
+}
+
+// observeModes reads how the modes are served that the pass is about.
+func (p *Publisher) observeModes(ctx context.Context, s *snapshot) (err error) {
+	s.served, s.notServed = servedModes(s.checkpoint.Offer(), p.Isolation)
+	checkIsolation(s.machine, p.Isolation, s.asked.served, s.served)
+	if s.asked.mode == mode.Dynamic {
+		s.tooOld, err = s.version.TooOldForDynamic(ctx, p.Client.Discovery())
+	}
+	return err
+}
+
+// lookUp completes the snapshot with what a plan lacks.
+func (p *Publisher) lookUp(ctx context.Context, s *snapshot, l lack) error {
+	switch l {
+	case lacksOccupants:
+		found, check, err := p.occupants(ctx, *s)
+		s.occupants, s.drainCheck = &found, check
+		return err
+	case lacksRetained:
+		sets, err := p.setsToRetain(ctx, *s)
+		s.retained = retainedSets{machine: s.machine, sets: sets}
+		return err
+	default:
+		return fmt.Errorf("the plan lacks %q", l)
 	}
 }
