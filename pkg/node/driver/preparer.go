@@ -14,8 +14,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
@@ -35,11 +33,7 @@ var (
 // preparerNode is what is seen of the node's pods.
 type preparerNode struct {
 	*orphans.Users
-	pods watch.Pods
-}
-
-func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
-	return n.pods.Reserved(ctx, m)
+	watch.Pods
 }
 
 // preparerListener passes on what happens to claims.
