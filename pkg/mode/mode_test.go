@@ -3,7 +3,6 @@
 package mode
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"

@@ -207,7 +207,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		return fmt.Errorf("read the boot ID: %w", err)
 	}
 	bootID := strings.TrimSpace(string(boot))
-	// In the order of what each goes by; what comes later listens.
+	// Each part is made after those that it uses. The later ones listen to the earlier ones.
 	if err := a.follow(ctx); err != nil {
 		return err
 	}

@@ -51,14 +51,16 @@ type Backend interface {
 	CheckMemory(uuid string) error
 	// MPSLimits are the limits that a client of MPS has by the grant; none without MPS.
 	MPSLimits(g claim.Grant) mps.Limits
-	// NodeDaemon is the same by one MPS daemon for all of the node's GPUs; false where there is none, or it is that.
+	// NodeDaemon returns the back end with one MPS daemon for all of the node's GPUs instead of one for each; false if
+	// there is none.
 	NodeDaemon() (Backend, bool)
-	// Adjust changes of a grant what the back end counts otherwise.
+	// Adjust changes what the back end counts differently in a grant.
 	Adjust(g *claim.Grant)
-	// Alone is why a container with the grant can be given no GPUs but those of the grant's group; empty if it can.
+	// Alone returns why a container with the grant can be given no GPUs but those of the grant's group; empty if it can
+	// be given others.
 	Alone(g claim.Grant) string
-	// Counted is what containers with all of the grants are told of each GPU, in the order in which programs count
-	// the GPUs; none where they are told nothing of all.
+	// Counted returns what a container with the grants is told of each GPU, in the order in which programs count the
+	// GPUs; none if it is told nothing of that kind.
 	Counted(grants []claim.Grant) []string
 	// Validate reports why the grants that a claim has for one container, or one
 	// request, cannot be enforced together.

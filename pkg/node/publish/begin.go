@@ -54,7 +54,7 @@ func (s snapshot) begin(backends isolation.Backends) beginning {
 	return b
 }
 
-// enter does what a pass begins with, and has the snapshot know it. What it does twice is as if it did it once.
+// enter does what a pass begins with, and enters it into the snapshot. It is idempotent.
 func (p *Publisher) enter(ctx context.Context, s *snapshot, b beginning) error {
 	if b.misread != nil {
 		klog.FromContext(ctx).Error(b.misread, "The node's annotation is not understood", "annotation",
