@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -86,10 +87,12 @@ func (p *Preparer) checkTogether(c claim.PodContainer, claimName string, grants 
 	return nil
 }
 
-// gpusOf names the GPUs of grants.
+// gpusOf names the GPUs of grants, by their indices.
 func gpusOf(grants []claim.Grant) string {
 	var names []string
-	for _, g := range grants {
+	for _, g := range slices.SortedFunc(slices.Values(grants), func(a, b claim.Grant) int {
+		return cmp.Compare(a.GPU.Index, b.GPU.Index)
+	}) {
 		names = append(names, g.GPU.String())
 	}
 	return strings.Join(names, ", ")

@@ -14,13 +14,14 @@ import (
 // reconcile is one pass: it publishes what the labels ask for as far as it can be. It returns
 // false if it has to look again although nothing may change in the meantime.
 func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
-	// What pods hold depends on when the last device plugin left.
-	if !p.restored {
-		if err := p.restore(ctx); err != nil {
-			return false, err
-		}
-	}
 	s, err := p.observe(ctx)
+	// What pods hold depends on when the last device plugin left.
+	if err == nil && !p.restored {
+		err = p.restore(ctx, &s)
+	}
+	if err == nil {
+		s.reserved, err = p.Pods.Observe(ctx, s.machine)
+	}
 	if errors.Is(err, held.ErrPodsUnread) {
 		return true, nil // the end of the wait wakes the publisher
 	}
@@ -48,16 +49,6 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 			return false, err
 		}
 	}
-}
-
-// observe reads what there is, and does nothing else. Its error is held.ErrPodsUnread where nothing can be
-// decided yet.
-func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
-	s, err := p.known(ctx)
-	if err == nil {
-		s.reserved, err = p.Pods.Observe(ctx, s.machine)
-	}
-	return s, err
 }
 
 // observeModes reads how the modes are served that the pass is about.

@@ -163,8 +163,8 @@ func holds(stored []resourceapi.ResourceSlice, resources resourceslice.DriverRes
 // errNoNode cannot happen once the agent runs: it reads the node first.
 var errNoNode = errors.New("the node has not been read yet")
 
-// known is what of a snapshot was told, or is prepared.
-func (p *Publisher) known(ctx context.Context) (snapshot, error) {
+// observe reads what was told, and what is prepared, and does nothing else.
+func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	s := snapshot{given: p.inputs(), memory: p.memory, pool: p.pool(), now: p.Clock.Now(),
 		unhealthyEffect: p.UnhealthyEffect}
 	if s.node == nil {
