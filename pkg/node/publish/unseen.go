@@ -18,8 +18,8 @@ type firstSeen struct {
 }
 
 // madeNow are the instances that were made for claims. During an update the process before makes some after this one
-// has read the GPUs: these are to be read again before one counts as gone. unseen says that one is not there, and may be
-// when they are read next.
+// has read the GPUs: these are to be read again before one counts as gone. unseen says that one is not there, and may
+// be when they are read next.
 func (s snapshot) madeNow() (made map[string]firstSeen, unseen, reread bool) {
 	if s.unread || s.unlisted != nil {
 		return s.made, false, false
