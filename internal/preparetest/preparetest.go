@@ -70,9 +70,6 @@ type Listener struct {
 	OnDamaged func(ctx context.Context, d state.Damaged)
 }
 
-// Changed does nothing.
-func (Listener) Changed() {}
-
 // Released does nothing.
 func (Listener) Released(types.UID) {}
 

@@ -4,7 +4,7 @@ package signal
 
 import "sync"
 
-// Broadcast wakes everybody who waits for it. The zero value is ready for use.
+// Broadcast wakes everybody who waits for it. The zero value is ready for use, and nil never wakes anybody.
 type Broadcast struct {
 	mu sync.Mutex
 	c  chan struct{}
@@ -12,6 +12,9 @@ type Broadcast struct {
 
 // Next is closed by the next Send.
 func (b *Broadcast) Next() <-chan struct{} {
+	if b == nil {
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.c == nil {
@@ -22,6 +25,9 @@ func (b *Broadcast) Next() <-chan struct{} {
 
 // Send wakes all who wait. It does not block.
 func (b *Broadcast) Send() {
+	if b == nil {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.c != nil {

@@ -21,9 +21,9 @@ type Node struct {
 	// ClosedFor is how long the published devices have been closed to new
 	// claims; 0 if they are open.
 	ClosedFor time.Duration
-	// Occupied reports whether a claim is allocated from the published devices,
-	// or prepared. It is asked only if the answer matters.
-	Occupied func() (bool, error)
+	// Occupied is whether a claim is allocated from the published devices, or
+	// prepared; nil where that is not known.
+	Occupied *bool
 }
 
 // Step is what to publish next.
@@ -41,16 +41,17 @@ type Step struct {
 // GPU, nor the reverse, so that with claims of both a GPU would be promised
 // twice. Of two kinds of isolation, neither holds what it limits against the
 // other's users. Wishing the published offer back opens it again at any time.
-func Next(n Node) (Step, error) {
+// It is not decided where that takes Occupied, and that is not known: then the
+// published offer stays closed.
+func Next(n Node) (step Step, decided bool) {
 	switch {
 	case n.Published.Mode == "" || n.Published.Equal(n.Wanted):
-		return Step{Offer: n.Wanted}, nil
+		return Step{Offer: n.Wanted}, true
 	case n.ClosedFor < Settle:
-		return Step{Offer: n.Published, Closed: true}, nil
+		return Step{Offer: n.Published, Closed: true}, true
+	case n.Occupied == nil || *n.Occupied:
+		return Step{Offer: n.Published, Closed: true}, n.Occupied != nil
+	default:
+		return Step{Offer: n.Wanted}, true
 	}
-	occupied, err := n.Occupied()
-	if err != nil || occupied {
-		return Step{Offer: n.Published, Closed: true}, err
-	}
-	return Step{Offer: n.Wanted}, nil
 }

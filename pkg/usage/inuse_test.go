@@ -48,7 +48,7 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 					claimName = "secret"
 				}
 				err := CheckOvercommit([]Claim{{Namespace: namespace, Name: claimName, Grants: []claim.Grant{test.granted}}},
-					func(string) held.GPU { return test.reserved }, noLimit,
+					func(string) held.GPU { return test.reserved },
 					Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("error %v, want %q", err, want)

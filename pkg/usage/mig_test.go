@@ -65,7 +65,6 @@ func TestInstancesFit(t *testing.T) {
 				return held.GPU{}
 			}
 			err := CheckOvercommit([]Claim{{Namespace: "team", Name: "other", Grants: []claim.Grant{tc.held}}}, reserved,
-				noLimit,
 				Claim{Namespace: "team", Name: "new", Grants: []claim.Grant{tc.wanted}})
 			switch {
 			case tc.want == "" && err != nil:

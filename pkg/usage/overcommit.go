@@ -10,11 +10,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
-
-// MaxShares is how many shares of a GPU what isolates the grant can keep apart,
-// 0 if it sets no limit; isolation.Backend.MaxShares is it.
-type MaxShares func(g claim.Grant) (int64, error)
 
 // CheckOvercommit reports whether the wanted grants fit beside those of other claims, and
 // beside what pods without a claim have reserved. The scheduler has checked this already;
@@ -22,18 +19,15 @@ type MaxShares func(g claim.Grant) (int64, error)
 // twice, and nobody after the driver would notice. The error names the GPU and whose it
 // is, unless that is in another namespace; InUseBy does.
 // A lower number of shares that the node's label sets is left to the scheduler:
-// claims that were allocated before it was lowered stay good.
-func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted Claim) error {
+// claims that were allocated before it was lowered stay good; what isolates the grant may
+// keep fewer apart.
+func CheckOvercommit(others []Claim, reserved Reserved, wanted Claim) error {
 	used := Of(others, reserved)
 	for _, g := range wanted.Grants {
 		if g.Admin {
 			continue
 		}
-		limit, err := most(g)
-		if err != nil {
-			return err
-		}
-		err = used.gpu(g.GPU.Key()).fits(wanted.Namespace, g, limit)
+		err := used.gpu(g.GPU.Key()).fits(wanted.Namespace, g)
 		if i := g.GPU.MIG; i != nil && err == nil {
 			err = used.gpu(i.ParentUUID).fitsInstance(wanted.Namespace, g)
 		}
@@ -52,7 +46,7 @@ func CheckMade(others []Claim, namespace string, made claim.Grant) error {
 }
 
 // fits reports whether a grant of a claim in the namespace fits.
-func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
+func (u *GPU) fits(namespace string, g claim.Grant) error {
 	reserved, inUse := u.Reserved, u.inUse
 	if u.whole != nil {
 		return inUse(u.whole, "already held as a whole by %s", u.whole.nameFor(namespace))
@@ -88,9 +82,10 @@ func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
 		return inUse(u.shared, "%d %% of its compute asked for, but %d %% are already granted%s",
 			g.CoresPercent, u.Cores+reserved.Cores, without)
 	}
-	if shares := u.Shares + reserved.Shares; maxShares > 0 && shares+g.CountsAs() > maxShares {
+	shares, most := u.Shares+reserved.Shares, mode.IsolationNamed(g.Isolation).Shares
+	if most > 0 && shares+g.CountsAs() > most {
 		return inUse(u.shared, "%d of its shares asked for, but %d of the %d that %s keeps apart are already granted%s",
-			g.CountsAs(), shares, maxShares, g.Isolation, without)
+			g.CountsAs(), shares, most, g.Isolation, without)
 	}
 	return nil
 }

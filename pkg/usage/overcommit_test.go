@@ -12,9 +12,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// noLimit: any number of shares of a GPU can be kept apart.
-func noLimit(claim.Grant) (int64, error) { return 0, nil }
-
 // A GPU can have memory left for more shares than can be kept apart.
 func TestCheckOvercommitCountsShares(t *testing.T) {
 	g := claim.GPU{Index: 0, UUID: "GPU-a", MemoryMiB: 81920}
@@ -52,8 +49,7 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 				}
 				return c
 			}
-			most := func(claim.Grant) (int64, error) { return 48, nil }
-			err := CheckOvercommit(others, reserved, most, Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
+			err := CheckOvercommit(others, reserved, Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
@@ -109,7 +105,7 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 					return held.GPU{}
 				}
 				return tc.reserved
-			}, noLimit, Claim{Namespace: "team", Name: "second", Grants: []claim.Grant{tc.wanted}})
+			}, Claim{Namespace: "team", Name: "second", Grants: []claim.Grant{tc.wanted}})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
@@ -162,7 +158,7 @@ func TestCheckOvercommit(t *testing.T) {
 		"more than the whole GPU": {nil, []claim.Grant{shareOf(16, 0)}, "16 GiB asked for, but 0 of 15"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := CheckOvercommit(tc.others, nothingReserved, noLimit,
+			err := CheckOvercommit(tc.others, nothingReserved,
 				Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
 			switch {
 			case tc.want == "" && err != nil:

@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -53,7 +54,7 @@ const (
 
 // apart is how long there is between two changes of a pod: what it waits for may be something
 // else.
-var apart = manager.Backoff{Least: 10 * time.Second, Most: 160 * time.Second}
+var apart = backoff.Doubling{Least: 10 * time.Second, Most: 160 * time.Second}
 
 // RepeatAfter is after how long a pod that still waits is told again, with the numbers of
 // then.

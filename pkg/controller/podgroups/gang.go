@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // gang is what the pods of a gang ask for together.
@@ -61,14 +61,14 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 		}
 		placed = placed || pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil
 		// Labels can be changed after the policy has read them.
-		if _, err := minAvailable(pod); err == nil && (newest == nil || newer(pod, newest)) {
+		if _, err := legacy.MinAvailable(pod); err == nil && (newest == nil || newer(pod, newest)) {
 			newest = pod
 		}
 	}
 	if newest == nil {
 		return nil, alone
 	}
-	n, err := minAvailable(newest)
+	n, err := legacy.MinAvailable(newest)
 	if err != nil {
 		return nil, alone
 	}
@@ -115,24 +115,11 @@ func lookedAt(pod *corev1.Pod) bool {
 	return ok
 }
 
-// mostPods is the largest gang: as many pods as the admission policy takes a number for.
-const mostPods = 99999
-
-// minAvailable is how many pods of its gang a pod says are needed at least.
-func minAvailable(pod *corev1.Pod) (int32, error) {
-	text := pod.Labels[ack.LabelMinAvailable]
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 1 || n > mostPods {
-		return 0, fmt.Errorf("its label %s is %q, which is not a number from 1 to %d", ack.LabelMinAvailable, text, mostPods)
-	}
-	return int32(n), nil
-}
-
 // whyAlone says why a pod that names a gang does not belong to it, where the cluster has
 // gangs, in words for its author.
 func whyAlone(pod *corev1.Pod) string {
 	name := pod.Labels[ack.LabelPodGroup]
-	if _, err := minAvailable(pod); err != nil {
+	if _, err := legacy.MinAvailable(pod); err != nil {
 		return err.Error()
 	}
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 )
 
 // AwaitsClaims reports whether a pod is on a node and, as far as it shows, none of its
@@ -25,16 +27,7 @@ func AwaitsClaims(pod *corev1.Pod) bool {
 // has all claims prepared before it makes the sandbox, and a sandbox that is lost leaves
 // the containers' states.
 func started(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodRunning {
-		return true
-	}
-	if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+	return deviceplugin.Started(pod) || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
-	}) {
-		return true
-	}
-	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
-	return slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
-		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 	})
 }

@@ -17,8 +17,8 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -37,7 +37,7 @@ const (
 
 // notPlaced is when pods are evicted again for the pods of an owner that were not placed though
 // others went for them.
-var notPlaced = manager.Backoff{Least: time.Minute, Most: 15 * time.Minute}
+var notPlaced = backoff.Doubling{Least: time.Minute, Most: 15 * time.Minute}
 
 // eviction is a pod for which others are evicted from a node. No others are evicted from it
 // until the pod is placed, or has had the time for it.

@@ -29,6 +29,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
@@ -62,7 +63,7 @@ const (
 )
 
 // missed is when a pod is looked at again that finds no victims.
-var missed = manager.Backoff{Least: interval, Most: 30 * time.Second}
+var missed = backoff.Doubling{Least: interval, Most: 30 * time.Second}
 
 // Config is what the controller works with.
 type Config struct {

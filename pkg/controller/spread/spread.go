@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -46,7 +47,7 @@ const (
 )
 
 // rarer is when nodes are told again of a pod that still waits: it may be for something else.
-var rarer = manager.Backoff{Least: turn, Most: time.Minute}
+var rarer = backoff.Doubling{Least: turn, Most: time.Minute}
 
 // Config is what the controller works with.
 type Config struct {

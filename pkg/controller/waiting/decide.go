@@ -9,14 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // fruitless is when a node is nominated again for a pod whose nominations came to nothing: the pod needs something that
 // is not looked at here.
-var fruitless = manager.Backoff{Least: 2 * time.Second, Most: 5 * time.Minute}
+var fruitless = backoff.Doubling{Least: 2 * time.Second, Most: 5 * time.Minute}
 
 // state is what is known of a pod that waits.
 type state struct {

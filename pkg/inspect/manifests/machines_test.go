@@ -82,12 +82,13 @@ func TestIsolationIsTheDrivers(t *testing.T) {
 		}
 		d := in.Slices[0].Spec.Devices[0]
 		level, name := *d.Attributes["isolationLevel"].StringValue, *d.Attributes["isolation"].StringValue
-		if name != backend.Name() || level != string(backend.Level()) {
-			t.Errorf("%s: isolation %s (%s), want %s (%s)", label, name, level, backend.Name(), backend.Level())
+		want := mode.IsolationNamed(backend.Name())
+		if name != want.Name || level != string(want.Level) {
+			t.Errorf("%s: isolation %s (%s), want %s (%s)", label, name, level, want.Name, want.Level)
 		}
 		slots := d.Capacity["slots"]
-		if want := backend.MaxShares(); m.Shared() && want > 0 && slots.Value.Value() != want {
-			t.Errorf("%s: %s slots, want %d", label, slots.Value.String(), want)
+		if m.Shared() && want.Shares > 0 && slots.Value.Value() != want.Shares {
+			t.Errorf("%s: %s slots, want %d", label, slots.Value.String(), want.Shares)
 		}
 	}
 }

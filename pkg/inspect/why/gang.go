@@ -66,8 +66,8 @@ type Placement struct {
 // gangMost is for how many pods it is found out where they fit.
 const gangMost = 200
 
-// gangOf says of the group of a pod that waits, which is known, whether it fits as a whole.
-func gangOf(ctx context.Context, in Input, classOf func(corev1.ResourceName) *resourceapi.DeviceClass) (*Gang, error) {
+// fitGang says of the group of a pod that waits, which is known, whether it fits as a whole.
+func fitGang(ctx context.Context, in Input, classOf func(corev1.ResourceName) *resourceapi.DeviceClass) (*Gang, error) {
 	g := &Gang{Name: in.Group.Name, Needed: in.Group.Least}
 	in.Nodes = in.ByName()
 	members := slices.SortedFunc(slices.Values(in.Group.Members), func(a, b Member) int {

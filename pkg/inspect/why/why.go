@@ -209,7 +209,7 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		return nil
 	}
 	if in.Group != nil {
-		gang, err := gangOf(ctx, in, classOf)
+		gang, err := fitGang(ctx, in, classOf)
 		if err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/internal/news"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
@@ -66,6 +67,10 @@ type Options struct {
 	Client typedresourcev1.ResourceClaimsGetter
 	// Prepared lists the prepared claims.
 	Prepared func(ctx context.Context) ([]Claim, error)
+	// Changed is sent when claims were prepared or unprepared.
+	Changed *signal.Broadcast
+	// Releases are the claims that were unprepared; nil for none.
+	Releases *Releases
 	Clock    clock.Clock
 	// Written is told of each write and of its error; nil for nobody.
 	Written func(err error)
@@ -74,16 +79,34 @@ type Options struct {
 // Keeper keeps the entries of the driver in line with what is prepared.
 type Keeper struct {
 	Options
-	wake chan struct{}
 	// claims are those that are prepared, or were, by UID.
 	claims map[types.UID]*kept
 	// begun says that the claims are known that were prepared when the process began.
 	begun bool
 	news  news.Teller
+}
 
-	mu sync.Mutex
-	// released are the claims that were unprepared since the last look.
-	released []types.UID
+// Releases are the claims that were unprepared since the last look. The zero value has none.
+type Releases struct {
+	mu     sync.Mutex
+	claims []types.UID
+}
+
+// Released says that a claim was unprepared. Its deallocation takes away what it shows, also where it is prepared again
+// before anybody looks.
+func (r *Releases) Released(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.claims = append(r.claims, uid)
+}
+
+// take returns them, and has none from then on.
+func (r *Releases) take() []types.UID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	claims := r.claims
+	r.claims = nil
+	return claims
 }
 
 // kept is what is known of a claim's status.
@@ -103,23 +126,17 @@ func New(o Options) *Keeper {
 	if o.Written == nil {
 		o.Written = func(error) {}
 	}
-	return &Keeper{Options: o, wake: make(chan struct{}, 1), claims: map[types.UID]*kept{}}
-}
-
-// Changed says that claims were prepared or unprepared. It does not block.
-func (k *Keeper) Changed() { signal.Send(k.wake) }
-
-// Released says that a claim was unprepared. Its deallocation takes away what it shows, also where it is prepared again
-// before anybody looks.
-func (k *Keeper) Released(uid types.UID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.released = append(k.released, uid)
+	if o.Releases == nil {
+		o.Releases = &Releases{}
+	}
+	return &Keeper{Options: o, claims: map[types.UID]*kept{}}
 }
 
 // Run works until the context ends.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
+		// What changes from here on is looked at again.
+		changed := k.Changed.Next()
 		if err := k.sync(ctx); k.news.IsError(err) && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "What claims have cannot be shown in their status, will try again")
 		}
@@ -127,16 +144,11 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-beat.After(k.Clock, k.interval()):
-		case <-k.wake:
+		case <-changed:
 			select {
 			case <-ctx.Done():
 				return
 			case <-k.Clock.After(collect):
-			}
-			// All that was told until now is seen by the next look.
-			select {
-			case <-k.wake:
-			default:
 			}
 		}
 	}
@@ -191,14 +203,11 @@ func (k *Keeper) sync(ctx context.Context) error {
 
 // noteReleased has the claims that were released count as gone until they are seen to be prepared.
 func (k *Keeper) noteReleased(now time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, uid := range k.released {
+	for _, uid := range k.Releases.take() {
 		if c := k.claims[uid]; c != nil && c.gone.IsZero() {
 			c.end(now)
 		}
 	}
-	k.released = nil
 }
 
 // end notes that the claim is not prepared any more.
@@ -251,11 +260,7 @@ func (k *Keeper) failed(c *kept, err error) error {
 		return nil
 	}
 	c.failures++
-	delay := retryAfter
-	for i := 1; i < c.failures && delay < retryMost; i++ {
-		delay *= 2
-	}
-	c.next = k.Clock.Now().Add(min(delay, retryMost))
+	c.next = k.Clock.Now().Add(backoff.Doubling{Least: retryAfter, Most: retryMost}.After(c.failures))
 	return fmt.Errorf("write status.devices of claim %s/%s: %w", c.Namespace, c.Name, err)
 }
 

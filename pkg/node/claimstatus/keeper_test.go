@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -261,7 +262,8 @@ func TestStatusThatCannotBeWritten(t *testing.T) {
 func TestRunCollectsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int32
-		k := New(Options{Clock: clock.RealClock{}, Prepared: func(context.Context) ([]Claim, error) {
+		var changed signal.Broadcast
+		k := New(Options{Clock: clock.RealClock{}, Changed: &changed, Prepared: func(context.Context) ([]Claim, error) {
 			looks.Add(1)
 			return nil, nil
 		}})
@@ -276,7 +278,7 @@ func TestRunCollectsChanges(t *testing.T) {
 		}
 		after(0, 1)
 		for range 100 {
-			k.Changed()
+			changed.Send()
 		}
 		after(collect-time.Millisecond, 1)
 		after(time.Millisecond, 2)
@@ -293,7 +295,7 @@ func TestStatusOfAClaimThatIsPreparedAgain(t *testing.T) {
 			s.prepared = false
 			s.synced()
 		},
-		"nobody looked meanwhile": func(s *site) { s.Released("uid") },
+		"nobody looked meanwhile": func(s *site) { s.Releases.Released("uid") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)

@@ -42,24 +42,24 @@ var errIncomplete = errors.New("the records of prepared claims are being restore
 // auditedPods are the node's pods as the audit sees them. Where pods are not watched, it is the first to see one that
 // has joined a prepared claim.
 func (a *agent) auditedPods() *auditwatch.Pods {
-	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
-	if !a.WatchPods {
-		reader := cluster.Reader{Client: a.Audit.Client}
-		pods.Fetch = func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
-			c, err := reader.Claim(ctx, namespace, name)
-			if apierrors.IsNotFound(err) {
-				return nil, nil
-			}
-			if err != nil {
-				return nil, fmt.Errorf("read claim %s/%s: %w", namespace, name, err)
-			}
-			if err := a.preparer.EnterReserved(ctx, c); err != nil {
-				klog.FromContext(ctx).Error(err, "It is not noted who uses a claim, will try again", "claim", klog.KObj(c))
-			}
-			return reader.Pods(ctx, c)
-		}
+	if a.watched != nil {
+		return a.watched
 	}
-	return pods
+	reader := cluster.Reader{Client: a.Audit.Client}
+	fetch := func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
+		c, err := reader.Claim(ctx, namespace, name)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read claim %s/%s: %w", namespace, name, err)
+		}
+		if err := a.preparer.EnterReserved(ctx, c); err != nil {
+			klog.FromContext(ctx).Error(err, "It is not noted who uses a claim, will try again", "claim", klog.KObj(c))
+		}
+		return reader.Pods(ctx, c)
+	}
+	return &auditwatch.Pods{Clock: clock.RealClock{}, Fetch: fetch}
 }
 
 // makeAudit makes what compares what processes hold with what was granted.
@@ -69,7 +69,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: a.GPUs.Uses(),
 		Processes:  podcgroup.Remember(podcgroup.Processes(proc), clock.RealClock{}),
 		Supervisor: func() (int, error) { return supervisorOf(proc, mps.Dir(a.Isolation.MPSDir)) }, OfPlugin: a.ofPlugin,
-		OfDriver: a.ofDriver, Pods: a.audited, Granted: a.granted, Counted: a.limited.Counted, Client: a.Audit.Client,
+		OfDriver: a.ofDriver, Pods: a.auditedPods(), Granted: a.granted, Counted: a.limited.Counted, Client: a.Audit.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
 		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, ClientSlots: mps.MaxClients, Eviction: a.Audit.Eviction,

@@ -14,6 +14,8 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 )
 
 const (
@@ -33,8 +35,8 @@ type calls struct {
 	// onRegistered is told when the kubelet has registered this instance, from
 	// when on it can be asked to prepare claims.
 	onRegistered func()
-	// onCall, if set, is told of each call that is about claims.
-	onCall func(method string, took time.Duration, err error)
+	// counts, if set, count the calls that are about claims.
+	counts *metrics.Plugin
 	// busy, if set, is told before each such call, and done after it.
 	busy func() (done func())
 
@@ -53,8 +55,8 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	}
 	start := time.Now()
 	resp, err := handler(ctx, req)
-	if c.onCall != nil && info != nil && aboutClaims(req) {
-		c.onCall(path.Base(info.FullMethod), time.Since(start), err)
+	if c.counts != nil && info != nil && aboutClaims(req) {
+		c.counts.Called(path.Base(info.FullMethod), time.Since(start), err)
 	}
 	if status, ok := req.(*registerapi.RegistrationStatus); ok && err == nil && status.PluginRegistered {
 		c.onRegistered()

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -22,7 +23,7 @@ func (a *agent) makeStatuses() *claimstatus.Keeper {
 		return nil
 	}
 	return claimstatus.New(claimstatus.Options{Client: a.StatusClient.ResourceV1(), Prepared: a.claimStatuses,
-		Clock: clock.RealClock{}, Written: a.counts.StatusWritten})
+		Changed: &a.changed, Releases: a.releases, Clock: clock.RealClock{}, Written: a.counts.StatusWritten})
 }
 
 // claimStatuses are what the status of each prepared claim is to be.
@@ -68,6 +69,6 @@ func (a *agent) isolationLevel() func(claim.Grant) string {
 		if err != nil {
 			return ""
 		}
-		return string(backend.Level())
+		return string(mode.IsolationNamed(backend.Name()).Level)
 	}
 }

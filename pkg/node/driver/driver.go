@@ -152,8 +152,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	if err := removeReadyFile(a.ReadyFile); err != nil {
 		return err
 	}
-	a.calls.busy = a.Busy
-	a.calls.onRegistered = a.registered
+	a.calls = &calls{onRegistered: a.registered, counts: a.counts, busy: a.Busy}
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),

@@ -77,7 +77,7 @@ func (a *agent) watchEvents(ctx context.Context, watch func(context.Context, fun
 
 func (a *agent) healthReports() *healthReports {
 	return &healthReports{pool: v1alpha1.PoolName(a.NodeName), clock: clock.RealClock{}, changed: &a.healthChanged,
-		prepared: a.preparer.Prepared, devices: a.publisher.Health}
+		granted: &a.changed, prepared: a.preparer.Prepared, devices: a.publisher.Health}
 }
 
 // healthReports tells the kubelet, which shows it in the status of the pods, how the
@@ -88,9 +88,9 @@ type healthReports struct {
 	// published, devices how all of these are.
 	prepared func(ctx context.Context) ([]state.Record, error)
 	devices  func(prepared []state.Record) []publish.DeviceHealth
-	// changed is sent when either may have changed.
-	changed *signal.Broadcast
-	clock   clock.Clock
+	// granted is sent when the former may have changed, changed when the latter may.
+	granted, changed *signal.Broadcast
+	clock            clock.Clock
 
 	mu sync.Mutex
 	// since is when a device was first seen as it is.
@@ -104,7 +104,7 @@ func (h *healthReports) watch(ctx context.Context, reports chan<- kubeletplugin.
 	var sent time.Time
 	for {
 		// What changes from here on is looked at again.
-		changed := h.changed.Next()
+		granted, changed := h.granted.Next(), h.changed.Next()
 		if now := h.look(ctx); !slices.Equal(now, last) || h.clock.Since(sent) >= healthResend {
 			select {
 			case reports <- h.report(now):
@@ -121,6 +121,7 @@ func (h *healthReports) watch(ctx context.Context, reports chan<- kubeletplugin.
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-granted:
 		case <-changed:
 		case <-h.clock.After(healthResend - h.clock.Since(sent)):
 		}

@@ -26,10 +26,10 @@ func (a *agent) makeMemoryLimits() *limitwatch.Watch {
 	root := a.GPUs.Local(a.Isolation.Kernel.CgroupRoot)
 	return limitwatch.New(limitwatch.Options{
 		Config: a.Isolation.Kernel, Library: a.GPUs.SourceOptions, Root: root, Pods: podcgroup.New(root, a.PodUID),
-		Found: a.registry.SetKernelLimits, Wake: func() { a.publisher.Wake() },
+		Found: a.registry.SetKernelLimits, Wake: a.held.Send,
 		Rewrite:  func() { signal.Send(a.recovery.again) },
-		Prepared: a.heldByKernel,
-		Events:   a.events, Counts: a.counts, Clock: clock.RealClock{},
+		Prepared: a.heldByKernel, Changed: &a.changed,
+		Events: a.events, Counts: a.counts, Clock: clock.RealClock{},
 	})
 }
 

@@ -41,7 +41,6 @@ func (a *agent) makeMetrics() {
 		a.Registry = prometheus.NewRegistry()
 	}
 	a.counts = metrics.NewPlugin(a.Registry)
-	a.calls.onCall = a.counts.Called
 }
 
 // askedAtOnce is how many requests the plugin answers at one time.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mpswatch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -36,9 +37,9 @@ func (a *agent) namesOf(ctx context.Context, uids map[types.UID]bool) (map[types
 			err = errors.Join(err, readErr)
 			continue
 		}
-		for _, user := range c.Status.ReservedFor {
-			if uids[user.UID] {
-				names[user.UID] = types.NamespacedName{Namespace: r.Namespace, Name: user.Name}
+		for _, pod := range cluster.PodsOf(c) {
+			if uids[pod.UID] {
+				names[pod.UID] = types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 			}
 		}
 	}

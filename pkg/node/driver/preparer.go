@@ -14,12 +14,13 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/held"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // What a Preparer works with, as the agent has it.
@@ -32,30 +33,19 @@ var (
 // preparerNode is what is seen of the node's pods.
 type preparerNode struct {
 	*orphans.Users
-	agent *agent
+	watch.Pods
 }
 
-func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
-	return n.agent.pods.Reserved(ctx, m)
-}
-
-// preparerListener passes on what happens to claims to those who go by what is prepared.
-type preparerListener struct{ agent *agent }
-
-func (l preparerListener) Changed() {
-	l.agent.publisher.Granted()
-	l.agent.healthChanged.Send()
-	if l.agent.limited != nil {
-		l.agent.limited.Changed()
-	}
-	if l.agent.statuses != nil {
-		l.agent.statuses.Changed()
-	}
+// preparerListener passes on what happens to claims.
+type preparerListener struct {
+	events report.NodeEvents
+	// releases is nil where nobody takes them.
+	releases *claimstatus.Releases
 }
 
 func (l preparerListener) Released(uid types.UID) {
-	if l.agent.statuses != nil {
-		l.agent.statuses.Released(uid)
+	if l.releases != nil {
+		l.releases.Released(uid)
 	}
 }
 
@@ -92,5 +82,5 @@ func (l limits) tell(c *resourceapi.ResourceClaim, p prepare.Result) {
 
 func (l preparerListener) RecordDamaged(ctx context.Context, d state.Damaged) {
 	klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)
-	l.agent.events.Warn(v1alpha1.ReasonStateDamaged, d.Error())
+	l.events.Warn(v1alpha1.ReasonStateDamaged, d.Error())
 }

@@ -170,13 +170,15 @@ type agent struct {
 	publisher *publish.Publisher
 	helper    *kubeletplugin.Helper
 	// first is for the node's first ResourceSlices.
-	first   sync.Once
-	calls   calls
+	first sync.Once
+	calls *calls
+	// pods, which are others, know what is held without a claim of this driver; watched are the node's pods, if they
+	// are watched.
 	pods    watch.Pods
 	others  *otherwatch.Watch
+	watched *auditwatch.Pods
 	users   *orphans.Users
 	orphans *orphans.Sweeper
-	audited *auditwatch.Pods
 	// runtimeName is the node's container runtime, as the kubelet names it.
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
@@ -185,40 +187,41 @@ type agent struct {
 	recovery *recovery
 	// rescan is sent to have the GPUs read at once.
 	rescan chan struct{}
-	// healthChanged is sent when the health of devices may be another one.
-	healthChanged signal.Broadcast
+	// changed is sent when claims were prepared or unprepared, held when what others hold may have changed,
+	// healthChanged when the health of devices may be another one.
+	changed, held, healthChanged signal.Broadcast
 	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
 	// does.
 	counts *metrics.Plugin
 	used   audit.Source
-	// statuses shows in the status of claims what they have; nil if nobody does.
+	// statuses shows in the status of claims what they have, and takes the releases; nil if nobody does.
 	statuses *claimstatus.Keeper
+	releases *claimstatus.Releases
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Reader) error {
 	a.nodeUID = node.UID
 	a.makeMetrics()
-	a.statuses = a.makeStatuses()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return fmt.Errorf("read the boot ID: %w", err)
 	}
 	bootID := strings.TrimSpace(string(boot))
-	a.makePreparer(bootID)
+	// Each part is made after those that it uses. The later ones listen to the earlier ones.
 	if err := a.follow(ctx); err != nil {
 		return err
 	}
+	a.makePreparer(bootID)
 	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
 	a.limited = a.makeMemoryLimits()
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, State: a.state, Clock: clock.RealClock{},
-		Isolation: a.registry,
-		Publish:   a.publish,
-		Claims:    a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
-		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.Send, Metrics: a.counts,
-		ClaimEvents: report.New(a.podEvents, clock.RealClock{}),
-		Rescan:      func() { signal.Send(a.rescan) },
+		Isolation: a.registry, Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir),
+		RequiredLabel: a.RequiredLabel, UnhealthyEffect: a.UnhealthyEffect, Metrics: a.counts,
+		ClaimEvents: report.New(a.podEvents, clock.RealClock{}), Rescan: a.rescan,
+		Granted: &a.changed, Held: &a.held, HealthChanged: &a.healthChanged,
 	})
+	a.statuses = a.makeStatuses()
 	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Users: a.users, BootID: bootID,
 		OnOrphans: a.publisher.SetOrphans, Clock: clock.RealClock{}})
 	monitor := a.makeMonitor(ctx, bootID)
@@ -276,7 +279,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	wg.Go(func() { a.recovery.run(ctx) })
 	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
 	wg.Go(func() { a.watchRuntime(ctx, usable) })
-	wg.Go(func() { a.publisher.Run(ctx) })
+	wg.Go(func() { a.publisher.Run(ctx, a.publish) })
 	wg.Go(func() { a.orphans.Run(ctx) })
 	wg.Go(func() { a.limited.Run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
@@ -314,11 +317,8 @@ func (a *agent) follow(ctx context.Context) error {
 	}
 	a.others, err = otherwatch.New(ctx, otherwatch.Options{
 		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Pods: pods,
-		File: filepath.Join(a.PluginDir, "otherdrivers.json"),
-		OnChange: func() {
-			a.events.Clear(v1alpha1.ReasonPodsUnread)
-			a.publisher.Wake()
-		},
+		File:     filepath.Join(a.PluginDir, "otherdrivers.json"),
+		OnChange: a.noteHeld,
 		OnUnread: func(err error) {
 			a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
 				"of them other DRA drivers publish: "+err.Error())
@@ -329,33 +329,43 @@ func (a *agent) follow(ctx context.Context) error {
 	return err
 }
 
+// noteHeld says that what others hold may have changed, and so could be read.
+func (a *agent) noteHeld() {
+	a.events.Clear(v1alpha1.ReasonPodsUnread)
+	a.held.Send()
+}
+
 // followPods watches the node's pods, unless none is of a device plugin.
 func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
-	a.audited = a.auditedPods()
 	if !a.WatchPods {
 		return watch.KubeletOnly(a.PodResources), nil
 	}
+	a.watched = &auditwatch.Pods{Clock: clock.RealClock{}}
 	kept, _, _ := a.state.Node()
 	return watch.New(watch.Options{
 		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Running: a.users.Running,
 		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
 		Locked: func(ctx context.Context, do func() error) error {
-			return a.preparer.WithNodeLocked(ctx, func([]state.Record) error { return do() })
+			unlock, err := a.state.LockNode(ctx)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			return do()
 		},
-		OnChange: func() {
-			a.events.Clear(v1alpha1.ReasonPodsUnread)
-			a.publisher.Wake()
-		},
-		OnUnread: a.tellPodsUnread,
+		OnChange: a.noteHeld, OnUnread: a.tellPodsUnread,
 		OnDamaged: func(err error) {
 			klog.FromContext(ctx).Error(err, "A state file was damaged")
 			a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
 		},
-		Handlers: []cache.ResourceEventHandler{a.users.Handler(), a.audited.Handler()},
+		Handlers: []cache.ResourceEventHandler{a.users.Handler(), a.watched.Handler()},
 	})
 }
 
 func (a *agent) makePreparer(bootID string) {
+	if a.StatusClient != nil {
+		a.releases = &claimstatus.Releases{}
+	}
 	a.preparer = prepare.New(prepare.Options{
 		Pool: v1alpha1.PoolName(a.NodeName), Store: a.state, Specs: cdi.Dir(a.CDIDir),
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
@@ -365,8 +375,9 @@ func (a *agent) makePreparer(bootID string) {
 		Rescan:             func() { signal.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),
-		Node:               preparerNode{a.users, a},
-		Listener:           preparerListener{a},
+		Node:               preparerNode{a.users, a.pods},
+		Listener:           preparerListener{a.events, a.releases},
+		Changed:            &a.changed,
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -242,11 +243,5 @@ func (g *tracked) answered(now time.Time) {
 
 // hold is how long the GPU has to have been well before it is healthy.
 func (g *tracked) hold() time.Duration {
-	hold := holdAtLeast
-	for range g.relapses {
-		if hold *= 2; hold >= holdAtMost {
-			return holdAtMost
-		}
-	}
-	return hold
+	return backoff.Doubling{Least: holdAtLeast, Most: holdAtMost}.After(g.relapses + 1)
 }

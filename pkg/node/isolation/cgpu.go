@@ -26,8 +26,6 @@ type cgpuBackend struct {
 }
 
 func (cgpuBackend) Name() string                 { return mode.IsolationCGPU }
-func (cgpuBackend) Level() mode.Level            { return mode.LevelKernel }
-func (cgpuBackend) MaxShares() int64             { return mode.IsolationNamed(mode.IsolationCGPU).Shares }
 func (cgpuBackend) Validate([]claim.Grant) error { return nil }
 
 func (b cgpuBackend) Check(string) error {
@@ -41,6 +39,9 @@ func (b cgpuBackend) present() bool {
 	_, err := os.Stat(b.proc)
 	return err == nil
 }
+
+// Adjust: the module works its limits out by itself, as parts of all of the memory.
+func (cgpuBackend) Adjust(g *claim.Grant) { g.GPU.ReservedMiB = 0 }
 
 // Edits sets what the module goes by, also where the user wants none of the
 // legacy environment: without it nothing is limited.

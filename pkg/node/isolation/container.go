@@ -7,25 +7,30 @@ import (
 	"slices"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // Part is what a container gets by one of its claims that has limits of its own, or none.
 type Part struct {
-	claim  string
-	grants []claim.Grant
+	claim   string
+	grants  []claim.Grant
+	backend Backend
 }
 
 // Parts are what a container gets by the claim of that name. What an administrator sees
 // beside is none.
-func Parts(claimName string, grants []claim.Grant) []Part {
+func Parts(b Backends, claimName string, grants []claim.Grant) ([]Part, error) {
 	var out []Part
 	for _, own := range claim.ContainerGroups(grants) {
-		if !own[0].Admin {
-			out = append(out, Part{claimName, own})
+		if own[0].Admin {
+			continue
 		}
+		backend, err := Find(b, own[0].Isolation, own[0].Mode)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Part{claimName, own, backend})
 	}
-	return out
+	return out, nil
 }
 
 // CheckContainer reports why one container could not be held to all of its parts.
@@ -35,7 +40,7 @@ func CheckContainer(parts []Part) error {
 		if p.limited() {
 			limited = append(limited, p)
 		}
-		reason := p.excludes()
+		reason := p.backend.Alone(p.grants[0])
 		if reason == "" {
 			continue
 		}
@@ -61,19 +66,6 @@ func (p Part) String() string {
 }
 
 func (p Part) limited() bool { return Limited(p.grants[0]) }
-
-// excludes says why the part's isolation leaves a container no GPUs but its own;
-// empty if it does not.
-func (p Part) excludes() string {
-	switch {
-	case p.grants[0].Isolation == mode.IsolationMPS:
-		return "with MPS a process can use one GPU"
-	case p.grants[0].Isolation == mode.IsolationHAMi && p.limited():
-		return "HAMi-core tells GPUs by their number in the container, and would take one for another"
-	default:
-		return ""
-	}
-}
 
 // lacks is a GPU of the other part that this one does not have.
 func (p Part) lacks(other Part) (claim.GPU, bool) {

@@ -2,11 +2,7 @@
 
 package isolation
 
-import (
-	"fmt"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-)
+import "fmt"
 
 // Effect is something that a back end changes on the host for a claim, and that is not a file
 // of the plugin's own. Records name it (state.Effect): a name keeps its meaning for good.
@@ -17,20 +13,14 @@ type Effect struct {
 	GPU string
 }
 
-// clientEffect ends the name of the effect that a claim's containers are clients of MPS on the
-// GPU: of the back end whose name it starts with.
-const clientEffect = "-client"
-
 // Undo takes back an effect of a claim that is no longer prepared, or never was. An effect
 // that this version does not know is an error.
 func (r *Registry) Undo(e Effect) error {
-	switch e.Name {
-	case mode.IsolationMPS + clientEffect, mode.IsolationMPSNode + clientEffect:
+	if isClientEffect(e.Name) {
 		// What a GPU is used for is the most of all its claims. Who knows the others, and that they are all there
 		// are, says what is left: the publisher, which is told of each change.
 		return nil
-	default:
-		return fmt.Errorf("what was prepared changed GPU %s by %q, which this version of the driver cannot undo: the claim "+
-			"stays held until a version that can has unprepared it", e.GPU, e.Name)
 	}
+	return fmt.Errorf("what was prepared changed GPU %s by %q, which this version of the driver cannot undo: the claim "+
+		"stays held until a version that can has unprepared it", e.GPU, e.Name)
 }

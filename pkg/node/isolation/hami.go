@@ -45,8 +45,6 @@ type hamiBackend struct {
 }
 
 func (hamiBackend) Name() string                 { return mode.IsolationHAMi }
-func (hamiBackend) Level() mode.Level            { return mode.LevelCooperative }
-func (hamiBackend) MaxShares() int64             { return 0 }
 func (hamiBackend) Validate([]claim.Grant) error { return nil }
 
 func (b hamiBackend) Check(string) error {
@@ -54,6 +52,28 @@ func (b hamiBackend) Check(string) error {
 		return fmt.Errorf("the HAMi-core library that was configured is not on the node: %s: %w", b.library, err)
 	}
 	return nil
+}
+
+// Alone: the library tells GPUs by their number in the container.
+func (hamiBackend) Alone(g claim.Grant) string {
+	if !limited(g) {
+		return ""
+	}
+	return "HAMi-core tells GPUs by their number in the container, and would take one for another"
+}
+
+// Counted is the limit of each GPU.
+func (hamiBackend) Counted(grants []claim.Grant) []string {
+	if !limited(grants[0]) {
+		return nil
+	}
+	grants = slices.SortedFunc(slices.Values(grants),
+		func(a, b claim.Grant) int { return cmp.Compare(a.GPU.Index, b.GPU.Index) })
+	var limits []string
+	for _, g := range grants {
+		limits = append(limits, fmt.Sprintf("%dm", g.CapMiB()))
+	}
+	return limits
 }
 
 func (b hamiBackend) Edits(r Group) (*specs.ContainerEdits, error) {
@@ -72,10 +92,8 @@ func (b hamiBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	// The library counts GPUs as CUDA does, and is told to do it in the order of their
 	// bus addresses: without that the fastest comes first.
 	edits.Env = append(edits.Env, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
-	grants := slices.SortedFunc(slices.Values(r.Grants),
-		func(a, b claim.Grant) int { return cmp.Compare(a.GPU.Index, b.GPU.Index) })
-	for i, g := range grants {
-		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%dm", i, g.CapMiB()))
+	for i, limit := range b.Counted(r.Grants) {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%s", i, limit))
 	}
 	if cores := r.Grants[0].CoresPercent; cores > 0 {
 		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_SM_LIMIT=%d", cores))

@@ -36,14 +36,9 @@ type Group struct {
 // Backend makes containers keep to their grants. Its methods may be called
 // concurrently.
 type Backend interface {
-	// Name is the value of the device attribute "isolation".
+	// Name is the value of the device attribute "isolation": mode.IsolationNamed has the level, and how many shares of
+	// one GPU it keeps apart.
 	Name() string
-	// Level is the value of the device attribute "isolationLevel", unless the GPU has a
-	// stricter one: see LevelOn.
-	Level() mode.Level
-	// MaxShares is how many shares of one GPU it can keep apart; 0 if it sets
-	// no limit.
-	MaxShares() int64
 	// EnforcedByDriver reports whether the GPU's driver lets no program use the GPU but through what limits it.
 	EnforcedByDriver(uuid string) bool
 	// Unlimited is why it limits nothing on such a GPU, whatever is done about it; empty if it does, or if that is
@@ -56,6 +51,17 @@ type Backend interface {
 	CheckMemory(uuid string) error
 	// MPSLimits are the limits that a client of MPS has by the grant; none without MPS.
 	MPSLimits(g claim.Grant) mps.Limits
+	// NodeDaemon returns the back end with one MPS daemon for all of the node's GPUs instead of one for each; false if
+	// there is none.
+	NodeDaemon() (Backend, bool)
+	// Adjust changes what the back end counts differently in a grant.
+	Adjust(g *claim.Grant)
+	// Alone returns why a container with the grant can be given no GPUs but those of the grant's group; empty if it can
+	// be given others.
+	Alone(g claim.Grant) string
+	// Counted returns what a container with the grants is told of each GPU, in the order in which programs count the
+	// GPUs; none if it is told nothing of that kind.
+	Counted(grants []claim.Grant) []string
 	// Validate reports why the grants that a claim has for one container, or one
 	// request, cannot be enforced together.
 	Validate(grants []claim.Grant) error
@@ -70,15 +76,23 @@ type Backend interface {
 	SetUp(ctx context.Context, r Group) error
 }
 
+// plain is what most back ends answer: they count grants as they are, each container by itself.
+type plain struct{}
+
+func (plain) Adjust(*claim.Grant)            {}
+func (plain) Alone(claim.Grant) string       { return "" }
+func (plain) Counted([]claim.Grant) []string { return nil }
+
 // notMPS is for back ends without MPS: they change nothing on the host that has to be undone, and are the same on
 // every GPU.
-type notMPS struct{}
+type notMPS struct{ plain }
 
 func (notMPS) Effects(Group) []Effect           { return nil }
 func (notMPS) EnforcedByDriver(string) bool     { return false }
 func (notMPS) Unlimited(gpu.GPU) string         { return "" }
 func (notMPS) CheckMemory(string) error         { return nil }
 func (notMPS) MPSLimits(claim.Grant) mps.Limits { return mps.Limits{} }
+func (notMPS) NodeDaemon() (Backend, bool)      { return nil, false }
 
 // noSetUp is for back ends whose edits refer to nothing on the host.
 type noSetUp struct{ notMPS }
@@ -88,7 +102,6 @@ func (noSetUp) SetUp(context.Context, Group) error { return nil }
 // noLimits is for back ends to which all grants are alike.
 type noLimits struct{ noSetUp }
 
-func (noLimits) MaxShares() int64             { return 0 }
 func (noLimits) Check(string) error           { return nil }
 func (noLimits) Validate([]claim.Grant) error { return nil }
 func (noLimits) Edits(Group) (*specs.ContainerEdits, error) {
@@ -98,14 +111,12 @@ func (noLimits) Edits(Group) (*specs.ContainerEdits, error) {
 // none isolates nothing: grants are counted, and that is all.
 type none struct{ noLimits }
 
-func (none) Name() string      { return mode.IsolationNone }
-func (none) Level() mode.Level { return mode.LevelNone }
+func (none) Name() string { return mode.IsolationNone }
 
 // wholeGPU needs no enforcement: the GPU has one user.
 type wholeGPU struct{ noLimits }
 
-func (wholeGPU) Name() string      { return mode.IsolationWholeGPU }
-func (wholeGPU) Level() mode.Level { return mode.LevelGPU }
+func (wholeGPU) Name() string { return mode.IsolationWholeGPU }
 
 // LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
 // serves.
@@ -113,7 +124,7 @@ func LevelOn(b Backend, uuid string) mode.Level {
 	if b.EnforcedByDriver(uuid) {
 		return mode.LevelDriver
 	}
-	return b.Level()
+	return mode.IsolationNamed(b.Name()).Level
 }
 
 // limited reports whether a grant's limits are to be enforced.

@@ -259,7 +259,7 @@ func TestRegistry(t *testing.T) {
 					t.Error(err)
 					continue
 				}
-				if got := b.Name() + " " + string(b.Level()); got != want {
+				if got := b.Name() + " " + string(LevelOn(b, "GPU-a")); got != want {
 					t.Errorf("%s is isolated by %s, want %s", m, got, want)
 				}
 				if again, err := r.ByName(b.Name()); err != nil || again.Name() != b.Name() {
@@ -272,7 +272,7 @@ func TestRegistry(t *testing.T) {
 	if b, err := r.For(mode.Dynamic); err == nil {
 		t.Errorf("dynamic is served by %s", b.Name())
 	}
-	if b, err := r.For(mode.Topology); err != nil || b.Level() != mode.LevelGPU {
+	if b, err := r.For(mode.Topology); err != nil || b.Name() != mode.IsolationWholeGPU {
 		t.Errorf("topology is served by %v, %v", b, err)
 	}
 }

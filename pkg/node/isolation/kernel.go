@@ -196,8 +196,6 @@ type kernelBackend struct {
 }
 
 func (kernelBackend) Name() string                 { return mode.IsolationKernel }
-func (kernelBackend) Level() mode.Level            { return mode.LevelDeviceMemory }
-func (kernelBackend) MaxShares() int64             { return 0 }
 func (kernelBackend) Validate([]claim.Grant) error { return nil }
 
 func (b kernelBackend) Check(uuid string) error { return b.memory.check(uuid) }
@@ -227,7 +225,7 @@ func (r *Registry) KernelMemory(m mode.Mode, backend, uuid string) (held bool, k
 	case backend == mode.IsolationKernel:
 		held = true
 	case mode.ByMPS(backend):
-		switch r.choice(m) {
+		switch r.settingOf(m).value {
 		case mode.IsolationKernel:
 			held = true
 		case "", Auto:
@@ -238,20 +236,4 @@ func (r *Registry) KernelMemory(m mode.Mode, backend, uuid string) (held bool, k
 		kind = ""
 	}
 	return held, kind
-}
-
-// choice is the setting of the mode.
-func (r *Registry) choice(m mode.Mode) string {
-	switch m {
-	case mode.Share:
-		return r.config.Share
-	case mode.CGPU:
-		return r.config.CGPU
-	case mode.CoreMem:
-		return r.config.CoreMem
-	case mode.MPS:
-		return r.config.MPS
-	default:
-		return ""
-	}
 }

@@ -9,5 +9,4 @@ import "github.com/gpushare/dra-driver-gpushare/pkg/mode"
 // container gets those of its own (source: NVIDIA's MIG user guide; not tried on a GPU).
 type migInstance struct{ noLimits }
 
-func (migInstance) Name() string      { return mode.IsolationMIG }
-func (migInstance) Level() mode.Level { return mode.LevelKernel }
+func (migInstance) Name() string { return mode.IsolationMIG }

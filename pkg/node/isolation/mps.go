@@ -29,6 +29,7 @@ const containerPipeDir = "/run/gpushare/mps"
 // the client's environment and hold per process: what gets around them is in
 // docs/isolation.md.
 type mpsBackend struct {
+	plain
 	// name is mode.IsolationMPS, where each GPU has a daemon of its own, or mode.IsolationMPSNode.
 	name string
 	// dir is the directory shared with gpu-mps-supervisor, under the same path on
@@ -47,9 +48,7 @@ type mpsBackend struct {
 	insists bool
 }
 
-func (b mpsBackend) Name() string    { return b.name }
-func (mpsBackend) Level() mode.Level { return mode.LevelCooperative }
-func (mpsBackend) MaxShares() int64  { return mps.MaxClients }
+func (b mpsBackend) Name() string { return b.name }
 
 func (b mpsBackend) EnforcedByDriver(uuid string) bool { return b.dir.DriverEnforced(uuid) }
 
@@ -63,6 +62,32 @@ func (b mpsBackend) Check(uuid string) error {
 }
 
 func (b mpsBackend) CheckMemory(uuid string) error { return b.memory.check(uuid) }
+
+// NodeDaemon has no daemon for each GPU, and keeps all else.
+func (b mpsBackend) NodeDaemon() (Backend, bool) {
+	if b.name == mode.IsolationMPSNode {
+		return nil, false
+	}
+	b.name, b.dir = mode.IsolationMPSNode, b.dir.OfNode()
+	return b, true
+}
+
+// Alone: a process is the client of one daemon.
+func (b mpsBackend) Alone(claim.Grant) string {
+	if b.name == mode.IsolationMPSNode {
+		return ""
+	}
+	return "with MPS a process can use one GPU"
+}
+
+// Counted: where one daemon has all GPUs, CUDA is given a list of them, of which it takes none behind one that is not
+// there.
+func (b mpsBackend) Counted(grants []claim.Grant) []string {
+	if b.name != mode.IsolationMPSNode {
+		return nil
+	}
+	return uuids(grants)
+}
 
 // Validate: a process can use one pipe directory, and so the GPUs of one daemon. It has one
 // percentage of the multiprocessors of each.
@@ -111,7 +136,7 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	}
 	if b.name == mode.IsolationMPSNode {
 		// The server has all of the node's GPUs, and numbers them for its clients.
-		edits.Env = append(edits.Env, envCUDADevices+"="+strings.Join(uuids(r.Grants), ","))
+		edits.Env = append(edits.Env, envCUDADevices+"="+strings.Join(b.Counted(r.Grants), ","))
 	}
 	var err error
 	if edits.Hooks, err = b.memory.edits(r); err != nil {
@@ -180,6 +205,16 @@ func (b mpsBackend) MPSLimits(g claim.Grant) mps.Limits {
 	return l
 }
 
+// clientEffect ends the name of the effect that a claim's containers are clients of MPS on the GPU: of the back end
+// whose name it starts with.
+const clientEffect = "-client"
+
+// isClientEffect reports whether that is the effect of the name.
+func isClientEffect(name string) bool {
+	backend, is := strings.CutSuffix(name, clientEffect)
+	return is && mode.ByMPS(backend)
+}
+
 // Effects are the claim's part of what the supervisor is told that each GPU is used for.
 func (b mpsBackend) Effects(r Group) []Effect {
 	var out []Effect
@@ -243,6 +278,14 @@ func (c Claim) BesideMPS() []string {
 		}
 	}
 	return out
+}
+
+// UsesNodeDaemon reports whether the one MPS daemon for all GPUs holds containers with any of the grants to their
+// shares.
+func UsesNodeDaemon(grants []claim.Grant) bool {
+	return slices.ContainsFunc(grants, func(g claim.Grant) bool {
+		return !g.Admin && g.Isolation == mode.IsolationMPSNode
+	})
 }
 
 // firstMPSLimits is the first major compute capability, that of Volta, whose MPS limits memory and compute of each

@@ -112,7 +112,8 @@ func TestContainerWithSeveralGPUsByOneDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(c.Check(), c.SetUp(t.Context()), CheckContainer(Parts("claim", grants))); err != nil {
+	parts, err := Parts(backends, "claim", grants)
+	if err := errors.Join(err, c.Check(), c.SetUp(t.Context()), CheckContainer(parts)); err != nil {
 		t.Fatal(err)
 	}
 	_, edits, err := c[0].Edits()

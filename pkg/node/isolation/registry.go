@@ -5,6 +5,8 @@ package isolation
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
@@ -62,7 +64,7 @@ type Registry struct {
 	// the module go away, GPUs are closed.
 	moduleLoaded bool
 	cgpu         cgpuBackend
-	mps, mpsNode mpsBackend
+	mps          mpsBackend
 	hami         hamiBackend
 	memory       *kernelMemory
 }
@@ -77,8 +79,6 @@ func NewRegistry(c Config) *Registry {
 		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
 		mps: mpsBackend{name: mode.IsolationMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck,
 			containers: c.ContainersPerShare, memory: memory},
-		mpsNode: mpsBackend{name: mode.IsolationMPSNode, dir: mps.Dir(c.MPSDir).OfNode(), overheadMiB: c.MPSOverheadMiB,
-			check: c.MPSCheck, containers: c.ContainersPerShare, memory: memory},
 		hami: hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
@@ -89,55 +89,58 @@ func NewRegistry(c Config) *Registry {
 // version does not serve is an error.
 func (r *Registry) For(m mode.Mode) (Backend, error) {
 	switch m {
-	case mode.Exclusive, mode.Topology:
-		return wholeGPU{}, nil
-	case mode.Share:
-		return r.ofShare(), nil
-	case mode.MIG:
-		return migInstance{}, nil
-	case mode.CGPU:
-		return r.chosen("ISOLATION_CGPU", r.config.CGPU, m), nil
-	case mode.CoreMem:
-		return r.chosen("ISOLATION_CORE_MEM", r.config.CoreMem, m), nil
-	case mode.MPS:
-		return r.ofMPS(), nil
+	case mode.Exclusive, mode.Topology, mode.MIG, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS:
+		return r.chosen(m)
 	default:
 		return nil, fmt.Errorf("mode %q is not served by this version of the driver", m)
 	}
 }
 
-// chosen is the back end that the setting chooses.
-func (r *Registry) chosen(setting, choice string, m mode.Mode) Backend {
-	switch choice {
-	case "", Auto:
-		return r.auto(m)
-	case mode.IsolationKernel:
-		if m.CountsCores() {
-			return r.insisting()
-		}
-		return r.byKernel()
-	case mode.IsolationCGPU:
-		return r.cgpu
-	case mode.IsolationMPS:
-		return r.byMPS(r.mps)
-	case mode.IsolationHAMi:
-		return r.byHAMi()
+// setting is one that chooses the back end of a mode, and what it may be: first what it is by default.
+type setting struct {
+	name, value string
+	may         []string
+}
+
+// settingOf is that of the mode; empty for modes in which there is no choice. Mode share limits nothing unless it is
+// told to: programs that take more than they asked for, as they may on ACK, would end.
+func (r *Registry) settingOf(m mode.Mode) setting {
+	limiting := []string{Auto, mode.IsolationKernel, mode.IsolationCGPU, mode.IsolationMPS, mode.IsolationHAMi}
+	switch m {
+	case mode.Share:
+		return setting{"ISOLATION_SHARE", r.config.Share, []string{mode.IsolationNone, mode.IsolationKernel}}
+	case mode.CGPU:
+		return setting{"ISOLATION_CGPU", r.config.CGPU, limiting}
+	case mode.CoreMem:
+		return setting{"ISOLATION_CORE_MEM", r.config.CoreMem, limiting}
+	case mode.MPS:
+		return setting{"ISOLATION_MPS", r.config.MPS, []string{Auto, mode.IsolationKernel, mode.IsolationMPS}}
 	default:
-		return misconfigured{r.auto(m), fmt.Errorf("the setting %s is %q: use %s, %s, %s, %s or %s",
-			setting, choice, Auto, mode.IsolationKernel, mode.IsolationCGPU, mode.IsolationMPS, mode.IsolationHAMi)}
+		return setting{}
+	}
+}
+
+// chosen is the back end that the mode's setting chooses.
+func (r *Registry) chosen(m mode.Mode) (Backend, error) {
+	s := r.settingOf(m)
+	switch {
+	case s.value == "" || s.value == s.may[0]:
+		return r.auto(m)
+	case !slices.Contains(s.may, s.value):
+		b, err := r.auto(m)
+		last := len(s.may) - 1
+		return misconfigured{b, fmt.Errorf("the setting %s is %q: use %s or %s", s.name, s.value,
+			strings.Join(s.may[:last], ", "), s.may[last])}, err
+	case s.value == mode.IsolationKernel && (m.CountsCores() || m == mode.MPS):
+		return r.insisting(), nil
+	default:
+		return r.ByName(s.value)
 	}
 }
 
 // auto is the one of mode.AutoIsolation, by which plans go, too.
-func (r *Registry) auto(m mode.Mode) Backend {
-	switch mode.AutoIsolation(m, r.moduleLoaded, r.autoKernel(m) && r.config.MPSOverheadMiB >= 0).Name {
-	case mode.IsolationCGPU:
-		return r.cgpu
-	case mode.IsolationKernel:
-		return r.byKernel()
-	default:
-		return r.byMPS(r.mps)
-	}
+func (r *Registry) auto(m mode.Mode) (Backend, error) {
+	return r.ByName(mode.AutoIsolation(m, r.moduleLoaded, r.autoKernel(m) && r.config.MPSOverheadMiB >= 0).Name)
 }
 
 // autoKernel reports whether Auto comes to the kernel alone, where there is no module.
@@ -146,35 +149,6 @@ func (r *Registry) autoKernel(m mode.Mode) bool {
 		return all
 	}
 	return r.config.Offered[m] == mode.IsolationKernel
-}
-
-// ofShare is the back end of mode share, which limits nothing unless it is told to: programs
-// that take more than they asked for, as they may on ACK, would end.
-func (r *Registry) ofShare() Backend {
-	switch r.config.Share {
-	case "", mode.IsolationNone:
-		return none{}
-	case mode.IsolationKernel:
-		return r.byKernel()
-	default:
-		return misconfigured{none{}, fmt.Errorf("the setting ISOLATION_SHARE is %q: use %s or %s", r.config.Share,
-			mode.IsolationNone,
-			mode.IsolationKernel)}
-	}
-}
-
-// ofMPS is the back end of mode mps.
-func (r *Registry) ofMPS() Backend {
-	switch r.config.MPS {
-	case "", Auto, mode.IsolationMPS:
-		return r.byMPS(r.mps)
-	case mode.IsolationKernel:
-		return r.insisting()
-	default:
-		return misconfigured{r.byMPS(r.mps), fmt.Errorf("the setting ISOLATION_MPS is %q: use %s, %s or %s",
-			r.config.MPS, Auto,
-			mode.IsolationKernel, mode.IsolationMPS)}
-	}
 }
 
 // insisting is MPS where the kernel has to limit memory, too.
@@ -214,8 +188,9 @@ func (r *Registry) byHAMi() Backend {
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	for _, b := range []Backend{wholeGPU{}, none{}, migInstance{}, r.byMPS(r.mps), r.byMPS(r.mpsNode), r.cgpu,
-		r.byHAMi(), r.byKernel()} {
+	byMPS := r.byMPS(r.mps)
+	ofNode, _ := byMPS.NodeDaemon()
+	for _, b := range []Backend{wholeGPU{}, none{}, migInstance{}, byMPS, ofNode, r.cgpu, r.byHAMi(), r.byKernel()} {
 		if b.Name() == name {
 			return b, nil
 		}
@@ -231,22 +206,10 @@ type misconfigured struct {
 	reason error
 }
 
-// WithNodeDaemon is the back end with one MPS daemon for all GPUs, where it is one with a daemon
-// for each.
-func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
-	if b.Name() != mode.IsolationMPS {
-		return b, nil
-	}
-	ofNode, err := backends.ByName(mode.IsolationMPSNode)
-	if err != nil {
-		return nil, err
-	}
-	if m, is := ofNode.(mpsBackend); is {
-		own, _ := b.(mpsBackend)
-		m.insists = own.insists
-		return m, nil
-	}
-	return ofNode, nil
+// NodeDaemon limits nothing either.
+func (b misconfigured) NodeDaemon() (Backend, bool) {
+	ofNode, is := b.Backend.NodeDaemon()
+	return misconfigured{ofNode, b.reason}, is
 }
 
 func (b misconfigured) Check(string) error { return b.reason }

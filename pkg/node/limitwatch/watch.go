@@ -42,7 +42,7 @@ const (
 	mostMissing = 4
 )
 
-// Options are what a Watch needs. All are required.
+// Options are what a Watch needs. All but Changed are required.
 type Options struct {
 	Config  isolation.KernelConfig
 	Library nvml.SourceOptions
@@ -58,9 +58,11 @@ type Options struct {
 	// Prepared are the prepared claims whose memory the kernel limits, as people know them; an error where not all are
 	// known.
 	Prepared func(context.Context) (map[types.UID]string, error)
-	Events   report.NodeEvents
-	Counts   *metrics.Plugin
-	Clock    clock.Clock
+	// Changed is sent when claims were prepared or unprepared.
+	Changed *signal.Broadcast
+	Events  report.NodeEvents
+	Counts  *metrics.Plugin
+	Clock   clock.Clock
 }
 
 // Watch knows whether NVIDIA's kernel driver can limit GPU memory on this node, and looks
@@ -68,8 +70,7 @@ type Options struct {
 // which an upgrade of the driver is, too.
 type Watch struct {
 	Options
-	host    memlimit.Host
-	changed chan struct{}
+	host memlimit.Host
 	// open and try are openLimits and tryHook.
 	open func(path string) (findGPU, error)
 	try  func(ctx context.Context, hostRoot, program, library string) error
@@ -102,24 +103,22 @@ type limitedGPU struct {
 // New returns a Watch that has looked at nothing yet.
 func New(o Options) *Watch {
 	return &Watch{
-		Options: o, host: memlimit.Host{Root: o.Root, Ledger: o.Config.Ledger}, changed: make(chan struct{}, 1),
+		Options: o, host: memlimit.Host{Root: o.Root, Ledger: o.Config.Ledger},
 		open: openLimits, try: tryHook, calls: limitcalls.New("NVML", limitsCall), hook: newHookCalls(o.Config.Hook),
 		gpus: map[string]*limitedGPU{},
 	}
 }
 
-// Changed tells the Watch that claims were prepared or unprepared.
-func (l *Watch) Changed() { signal.Send(l.changed) }
-
 // Run looks at running containers while some have limits, until the context ends.
 func (l *Watch) Run(ctx context.Context) {
 	for {
+		// What changes from here on is looked at again.
+		changed := l.Changed.Next()
 		var again <-chan time.Time
 		if after := l.pass(ctx); after > 0 {
 			again = l.Clock.After(after)
 		}
 		// While there is something to look at, it is looked at its times.
-		changed := l.changed
 		if again != nil {
 			changed = nil
 		}

@@ -16,7 +16,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 )
 
@@ -29,10 +28,14 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 	var others []string
 	for _, pod := range w.pods {
 		for _, c := range claim.Containers(pod) {
-			if parts := isolation.Parts(name, c.Used(name, grants)); len(parts) > 0 {
-				if err := checkTogether(c, name, grants); err != nil {
-					return fmt.Errorf("container %q of pod %s: %w", c.Name, pod.Name, err)
-				}
+			parts, err := isolation.Parts(p.options.Isolation, name, c.Used(name, grants))
+			if err == nil && len(parts) > 0 {
+				err = p.checkTogether(c, name, grants)
+			}
+			if err != nil {
+				return fmt.Errorf("container %q of pod %s: %w", c.Name, pod.Name, err)
+			}
+			if len(parts) > 0 {
 				using = append(using, container{c, pod, parts})
 				others = append(others, c.OtherClaims(name)...)
 			}
@@ -41,11 +44,15 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 	read := p.readClaims(ctx, w.claim.Namespace, others)
 	for _, c := range using {
 		for _, other := range c.OtherClaims(name) {
+			var parts []isolation.Part
 			beside, err := p.grantsBeside(w, read[other], c.pod)
+			if err == nil {
+				parts, err = isolation.Parts(p.options.Isolation, other, c.Used(other, beside))
+			}
 			if err != nil {
 				return fmt.Errorf("claim %s, which container %q of pod %s uses beside this one: %w", other, c.Name, c.pod.Name, err)
 			}
-			c.parts = append(c.parts, isolation.Parts(other, c.Used(other, beside))...)
+			c.parts = append(c.parts, parts...)
 		}
 		if err := isolation.CheckContainer(c.parts); err != nil {
 			return fmt.Errorf("container %q of pod %s: %w", c.Name, c.pod.Name, err)
@@ -55,26 +62,22 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 }
 
 // checkTogether reports a container that has only some of the GPUs of a container group, and would not be held to its
-// limits on them. All that use any of the group are told the same: HAMi-core the limit of each GPU by its number in the
-// container, and CUDA, where one MPS daemon serves all GPUs, a list of them, of which it takes none behind one that is
-// not there.
-func checkTogether(c claim.PodContainer, claimName string, grants []claim.Grant) error {
+// limits on them: all that use any of the group are told the same.
+func (p *Preparer) checkTogether(c claim.PodContainer, claimName string, grants []claim.Grant) error {
 	for _, group := range claim.ContainerGroups(grants) {
 		all, g := claim.PerGPU(group), group[0]
-		same := func(a, b claim.Grant) bool { return a.GPU.UUID == b.GPU.UUID }
-		switch {
-		case !g.Admin && g.Isolation == mode.IsolationMPSNode:
-		case !g.Admin && g.Isolation == mode.IsolationHAMi && isolation.Limited(g):
-			slices.SortFunc(all, func(a, b claim.Grant) int { return cmp.Compare(a.GPU.Index, b.GPU.Index) })
-			same = func(a, b claim.Grant) bool { return a.CapMiB() == b.CapMiB() }
-		default:
-			continue
-		}
 		used := c.Used(claimName, group)
 		own := slices.DeleteFunc(slices.Clone(all), func(g claim.Grant) bool {
 			return !slices.ContainsFunc(used, func(u claim.Grant) bool { return u.GPU.UUID == g.GPU.UUID })
 		})
-		if slices.EqualFunc(own, all[:len(own)], same) {
+		if g.Admin || len(own) == 0 {
+			continue
+		}
+		backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
+		if err != nil {
+			return err
+		}
+		if some := backend.Counted(own); slices.Equal(some, backend.Counted(all)[:len(some)]) {
 			continue
 		}
 		return fmt.Errorf("it would have %s alone of %s, which claim %s has together for container %q, and isolation %s "+
@@ -84,10 +87,12 @@ func checkTogether(c claim.PodContainer, claimName string, grants []claim.Grant)
 	return nil
 }
 
-// gpusOf names the GPUs of grants.
+// gpusOf names the GPUs of grants, by their indices.
 func gpusOf(grants []claim.Grant) string {
 	var names []string
-	for _, g := range grants {
+	for _, g := range slices.SortedFunc(slices.Values(grants), func(a, b claim.Grant) int {
+		return cmp.Compare(a.GPU.Index, b.GPU.Index)
+	}) {
 		names = append(names, g.GPU.String())
 	}
 	return strings.Join(names, ", ")

@@ -87,8 +87,6 @@ func (f fakeNode) UsersOf(_, name string) []types.UID { return f.users[name] }
 // listener notes what it is told.
 type listener struct{ *node }
 
-func (l listener) Changed() {}
-
 func (l listener) Released(uid types.UID) {
 	l.noting.Lock()
 	defer l.noting.Unlock()

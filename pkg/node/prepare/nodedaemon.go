@@ -7,10 +7,9 @@ import (
 	"slices"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -18,7 +17,8 @@ import (
 // keeps every program but its clients from each of them. A taint keeps new claims off, but some tolerate it, or were
 // allocated before. Where other claims, of the records, use the daemon, it has the GPUs already.
 func (w *preparation) checkNodeDaemon(records []state.Record, reserved held.Reserved) error {
-	if !usesNodeDaemon(w.record) || slices.ContainsFunc(records, usesNodeDaemon) {
+	others := slices.ContainsFunc(records, func(r state.Record) bool { return isolation.UsesNodeDaemon(r.Grants) })
+	if others || !isolation.UsesNodeDaemon(w.record.Grants) {
 		return nil
 	}
 	gpus := slices.Clone(w.inventory.Machine.GPUs)
@@ -36,12 +36,4 @@ func (w *preparation) checkNodeDaemon(records []state.Record, reserved held.Rese
 		"node, and GPU %d is held by pods of a device plugin, or by another DRA driver, whose programs it would keep off: "+
 		"the kubelet tries again until they have ended; or remove the node's label %s and delete the pod to have it placed "+
 		"again", gpus[i].Index, v1alpha1.LabelMPSDaemon)
-}
-
-// usesNodeDaemon reports whether the one MPS daemon for all GPUs holds containers of the record's claim to their
-// shares.
-func usesNodeDaemon(r state.Record) bool {
-	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
-		return !g.Admin && g.Isolation == mode.IsolationMPSNode
-	})
 }

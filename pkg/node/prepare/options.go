@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -127,8 +128,6 @@ type Node interface {
 
 // Listener is told what happens to claims. Its methods must not block.
 type Listener interface {
-	// Changed is called after each change of what is prepared, or of whether that is Known.
-	Changed()
 	// Released is called when a claim's devices were taken back, before it can be prepared again.
 	Released(uid types.UID)
 	// RecordDamaged is told of every record that had to be set aside.
@@ -157,6 +156,8 @@ type Options struct {
 	Cluster    Cluster
 	Node       Node
 	Listener   Listener
+	// Changed is sent after each change of what is prepared, or of whether that is Known; nil for nobody.
+	Changed *signal.Broadcast
 	// LimitsOffBy is what can switch limits off; the zero value is whoever writes a claim.
 	LimitsOffBy claim.LimitsOffBy
 	// ContainersPerShare is how many containers may have the limits of one share at the same

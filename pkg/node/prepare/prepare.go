@@ -250,7 +250,7 @@ func (p *Preparer) enter(w *preparation, records []state.Record, reserved held.R
 		return withReason(ReasonInUse, err)
 	}
 	others := othersOf(records, w.claim.UID)
-	if err := usage.CheckOvercommit(others, reserved.GPU, p.maxShares, w.record.Usage()); err != nil {
+	if err := usage.CheckOvercommit(others, reserved.GPU, w.record.Usage()); err != nil {
 		return heldBy{claimsBeside(others, w.record.Grants), fmt.Errorf("refused, because a GPU would be promised twice; if "+
 			"others keep it, delete the pods that use the claim: %w", err)}
 	}
@@ -298,7 +298,7 @@ func (p *Preparer) done(_ context.Context, w *preparation) error {
 		w.record.Phase = state.Preparing
 		return err
 	}
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return nil
 }
 
@@ -308,7 +308,7 @@ func (p *Preparer) rollBack(ctx context.Context, w *preparation) error {
 		return nil
 	}
 	// Isolation was set up for it, too.
-	defer p.options.Listener.Changed()
+	defer p.options.Changed.Send()
 	// Also where the kubelet has given the call up.
 	return p.undo(context.WithoutCancel(ctx), w.record, p.awaitMachine)
 }
@@ -341,7 +341,7 @@ func (p *Preparer) prepareAgain(
 		return Result{}, withReason(ReasonNotStartable, err)
 	}
 	// From here on containers of this boot may have what the record holds.
-	if err := p.noteUsers(&r, p.options.BootID, PodsOf(c)); err != nil {
+	if err := p.noteUsers(&r, p.options.BootID, podsOf(c)); err != nil {
 		return Result{}, err
 	}
 	if err := p.setUp(ctx, w); err != nil {
@@ -392,6 +392,6 @@ func (p *Preparer) release(ctx context.Context, r state.Record) error {
 	if err := p.undo(ctx, r, p.awaitMachine); err != nil {
 		return err
 	}
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return nil
 }

@@ -184,7 +184,7 @@ func (p *Preparer) Known(ctx context.Context) error {
 // recordOf is the record of a claim.
 func (p *Preparer) recordOf(c *resourceapi.ResourceClaim, phase state.Phase, grants []claim.Grant) state.Record {
 	r := state.Record{Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.options.BootID,
-		Pods: PodsOf(c), Grants: grants, CDISpec: cdi.SpecName(c.UID)}
+		Pods: podsOf(c), Grants: grants, CDISpec: cdi.SpecName(c.UID)}
 	pods, _ := claim.Pods(c)
 	for _, pod := range pods {
 		r.PodNames = append(r.PodNames, pod.Name)
@@ -199,8 +199,8 @@ func (p *Preparer) recordOf(c *resourceapi.ResourceClaim, phase state.Phase, gra
 	return r
 }
 
-// PodsOf are the pods that the claim is reserved for, in order.
-func PodsOf(c *resourceapi.ResourceClaim) []types.UID {
+// podsOf are the pods that the claim is reserved for, in order.
+func podsOf(c *resourceapi.ResourceClaim) []types.UID {
 	var uids []types.UID
 	pods, _ := claim.Pods(c)
 	for _, pod := range pods {

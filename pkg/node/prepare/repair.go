@@ -16,8 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -34,10 +36,10 @@ type Repairer struct {
 	Preparer *Preparer
 	Now      func() time.Time
 
-	// failed is why records could not be repaired, tried again from again on.
+	// failed is why records could not be repaired, tried again from again on; tries is how often in a row.
 	failed error
 	again  time.Time
-	wait   time.Duration
+	tries  int
 }
 
 // Repair looks once. CDI specs, which every start of a container needs, are written
@@ -56,11 +58,11 @@ func (r *Repairer) Repair(ctx context.Context) error {
 		return errors.Join(append(errs, err, r.failed)...)
 	}
 	if r.failed = p.repairRecords(ctx); r.failed == nil {
-		r.wait = 0
+		r.tries, r.again = 0, r.Now()
 	} else {
-		r.wait = min(max(listFirst, 2*r.wait), listMost)
+		r.tries++
+		r.again = r.Now().Add(backoff.Doubling{Least: listFirst, Most: listMost}.After(r.tries))
 	}
-	r.again = r.Now().Add(r.wait)
 	return errors.Join(append(errs, r.failed)...)
 }
 
@@ -128,7 +130,7 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 		return errors.Join(append(errs, err)...)
 	}
 	// Who has waited for it (see Known) looks again.
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return errors.Join(errs...)
 }
 
@@ -241,7 +243,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	if err := p.options.Store.Put(r); err != nil {
 		return err
 	}
-	p.options.Listener.Changed()
+	p.options.Changed.Send()
 	return nil
 }
 
@@ -281,15 +283,11 @@ func (p *Preparer) isolateAsPublished(ctx context.Context, grants []claim.Grant)
 		}
 	}
 	for i, g := range grants {
-		name := cmp.Or(node.Isolation[g.Mode], shown[g.Mode])
-		if name == "" {
-			backend, err := p.options.Isolation.For(g.Mode)
-			if err != nil {
-				return err
-			}
-			name = backend.Name()
+		backend, err := isolation.Find(p.options.Isolation, cmp.Or(node.Isolation[g.Mode], shown[g.Mode]), g.Mode)
+		if err != nil {
+			return err
 		}
-		p.isolateBy(&grants[i], name)
+		p.isolateBy(&grants[i], backend)
 	}
 	return nil
 }

@@ -32,28 +32,16 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 		if err != nil {
 			return nil, err
 		}
-		p.isolateBy(&grants[i], backend.Name())
+		p.isolateBy(&grants[i], backend)
 	}
 	return grants, nil
 }
 
-// isolateBy has the back end of that name hold the grant to its share.
-func (p *Preparer) isolateBy(g *claim.Grant, backend string) {
-	byKernel, _ := p.options.Isolation.KernelMemory(g.Mode, backend, g.GPU.UUID)
-	g.Isolation, g.KernelMemory = backend, byKernel && !g.Admin
-	if backend == mode.IsolationCGPU {
-		// The module works its limits out by itself, as parts of all of the memory.
-		g.GPU.ReservedMiB = 0
-	}
-}
-
-// maxShares is how many shares of a GPU what isolates the grant keeps apart.
-func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
-	backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
-	if err != nil {
-		return 0, err
-	}
-	return backend.MaxShares(), nil
+// isolateBy has the back end hold the grant to its share.
+func (p *Preparer) isolateBy(g *claim.Grant, backend isolation.Backend) {
+	byKernel, _ := p.options.Isolation.KernelMemory(g.Mode, backend.Name(), g.GPU.UUID)
+	g.Isolation, g.KernelMemory = backend.Name(), byKernel && !g.Admin
+	backend.Adjust(g)
 }
 
 // capped reports whether some of the grants have limits.

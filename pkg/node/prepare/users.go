@@ -116,7 +116,7 @@ func (p *Preparer) EnterUsers(
 	var pods []types.UID
 	same := c != nil && c.UID == r.UID
 	if same {
-		pods = PodsOf(c)
+		pods = podsOf(c)
 	}
 	seen := slices.DeleteFunc(p.seenUsers(r, r.Pods), func(pod types.UID) bool { return !same && !p.runs(pod) })
 	if len(seen) > 0 {
@@ -150,7 +150,7 @@ func (p *Preparer) ofAnother(ctx context.Context, r state.Record, c *resourceapi
 		}
 		pods = append(pods, other.Pods...)
 		if c != nil && c.UID == other.UID {
-			pods = append(pods, PodsOf(c)...)
+			pods = append(pods, podsOf(c)...)
 		}
 	}
 	return pods, nil

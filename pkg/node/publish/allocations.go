@@ -6,23 +6,19 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
-
-// listInterval is the longest wait of a backoff, as of a node that waits to change its mode and looks whether the
-// claims that it found at the API server are still allocated.
-const listInterval = time.Minute
 
 // allocations are the claims that have devices of the pool, by what is to be
 // told about them: the pods that use a claim, or the claim itself if none does.
@@ -47,7 +43,7 @@ func (o *allocations) add(m mode.Mode, names ...string) {
 type drainCheck struct {
 	// found holds what the API server had, asked again when that is due.
 	found allocations
-	retry backoff
+	retry backoff.Tries
 	// prepared are the claims that were prepared, and names who used them.
 	prepared []types.UID
 	names    []string
@@ -56,10 +52,11 @@ type drainCheck struct {
 // occupants are the claims that keep the node in its mode: those that are prepared
 // here, which costs nothing to know; without any, those that are allocated from the
 // pool. While there is any it names some, not always all, and maybe one that is gone.
-func (p *Publisher) occupants(ctx context.Context, s snapshot) (allocations, error) {
+func (p *Publisher) occupants(ctx context.Context, s snapshot) (allocations, drainCheck, error) {
+	check := s.drainCheck
 	records, err := s.prepared()
 	if err != nil {
-		return allocations{}, err
+		return allocations{}, check, err
 	}
 	var uids []types.UID
 	var inUse []state.Record
@@ -71,28 +68,27 @@ func (p *Publisher) occupants(ctx context.Context, s snapshot) (allocations, err
 		}
 	}
 	if len(inUse) > 0 {
-		if !slices.Equal(uids, p.drainCheck.prepared) {
+		if !slices.Equal(uids, check.prepared) {
 			names, err := p.users(ctx, inUse)
 			if err != nil {
-				return allocations{}, err
+				return allocations{}, check, err
 			}
-			p.drainCheck = drainCheck{prepared: uids, names: names}
+			check = drainCheck{prepared: uids, names: names}
 		}
-		found.names = p.drainCheck.names
-		return found, nil
+		found.names = check.names
+		return found, check, nil
 	}
-	p.drainCheck.prepared, p.drainCheck.names = nil, nil
-	if !p.drainCheck.retry.isDue(s.now) {
-		return p.drainCheck.found, nil
+	check.prepared, check.names = nil, nil
+	if !check.retry.IsDue(s.now) {
+		return check.found, check, nil
 	}
 	// What tolerates that the devices are closed is not prepared any more: it would keep
 	// the node from ever changing its mode.
 	found, err = p.allocatedTo(ctx, func(c *resourceapi.ResourceClaim) bool { return !claim.ToleratesSwitch(c, p.pool()) })
 	if err != nil || len(found.names) == 0 {
-		return found, err
+		return found, check, err
 	}
-	p.drainCheck = drainCheck{found: found, retry: p.drainCheck.retry.after(p.Clock.Now())}
-	return found, nil
+	return found, drainCheck{found: found, retry: check.retry.Plus(askAgain, p.Clock.Now())}, nil
 }
 
 // allAllocations are all claims that hold something of the pool.

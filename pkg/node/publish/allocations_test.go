@@ -93,11 +93,11 @@ func TestClaimsAreListedMoreAndMoreRarely(t *testing.T) {
 		b.reconciled(t, false, shareClosed)
 		b.clock.Step(retryInterval)
 	}
-	if lists := b.asked("list"); lists < int(waited/listInterval) || lists > int(waited/listInterval)+4 {
+	if lists := b.asked("list"); lists < int(waited/askAgain.Most) || lists > int(waited/askAgain.Most)+4 {
 		t.Errorf("claims were listed %d times in %s", lists, waited)
 	}
 	b.release(t)
-	b.clock.Step(listInterval)
+	b.clock.Step(askAgain.Most)
 	b.reconciled(t, true, whole)
 	// The next change does not pay for this one.
 	b.mode("share")

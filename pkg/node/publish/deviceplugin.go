@@ -6,20 +6,17 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// hasDevicePlugin reports whether a device plugin serves the node's GPUs, or counts as one that does.
-func (p *Publisher) hasDevicePlugin(node *nodeFacts) bool {
-	return len(node.devicePlugin) > 0 || p.checkpoint.DevicePlugin
-}
-
-// afterDevicePlugin remembers whether a device plugin is here, and offers nothing while one that
-// was has been gone for less than devicePluginGrace. One without healthy devices is here: they may recover.
-func (p *Publisher) afterDevicePlugin(s snapshot, w *desired) error {
+// afterDevicePlugin is the checkpoint with whether a device plugin is here, and since when one has been gone that
+// counts still. It offers nothing while one that was has been gone for less than devicePluginGrace. One without healthy
+// devices is here: they may recover.
+func (s snapshot) afterDevicePlugin(w *desired) (checkpoint state.Node, goneSince time.Time) {
 	there := len(s.node.devicePlugin) > 0
-	unhealthy := !there && len(s.node.withDevices) > 0 && p.checkpoint.DevicePlugin
-	counts, goneSince := devicePluginCounts(p.checkpoint.DevicePlugin, there || unhealthy, p.devicePluginGoneSince, s.now)
-	p.devicePluginGoneSince = goneSince
+	unhealthy := !there && len(s.node.withDevices) > 0 && s.checkpoint.DevicePlugin
+	counts, goneSince := devicePluginCounts(s.checkpoint.DevicePlugin, there || unhealthy, s.devicePluginGoneSince, s.now)
 	switch {
 	case unhealthy:
 		if w.notServed == nil {
@@ -34,7 +31,14 @@ func (p *Publisher) afterDevicePlugin(s snapshot, w *desired) error {
 		}
 		w.again = true
 	}
-	return p.saveDevicePlugin(counts, s.node)
+	checkpoint = s.checkpoint
+	if checkpoint.DevicePlugin != counts {
+		checkpoint.DevicePlugin, checkpoint.DevicePluginLeft = counts, time.Time{}
+		if !counts {
+			checkpoint.DevicePluginLeft = s.leftNow()
+		}
+	}
+	return checkpoint, goneSince
 }
 
 // devicePluginCounts reports whether a device plugin counts as one that serves the node's GPUs, and
@@ -55,31 +59,12 @@ func devicePluginCounts(counted, there bool, goneSince, now time.Time) (counts b
 	}
 }
 
-// saveDevicePlugin remembers whether a device plugin is here, and if none is, since
-// when it cannot have given anything to a pod.
-func (p *Publisher) saveDevicePlugin(there bool, node *nodeFacts) error {
-	if p.checkpoint.DevicePlugin == there {
-		return nil
-	}
-	m := p.checkpoint
-	m.DevicePlugin, m.DevicePluginLeft = there, time.Time{}
-	if !there {
-		m.DevicePluginLeft = p.leftNow(node)
-	}
-	if err := p.State.PutNode(m); err != nil {
-		return err
-	}
-	p.checkpoint = m
-	p.Pods.SetLeft(m.DevicePluginLeft)
-	return nil
-}
-
 // leftNow is when the last device plugin left of a node that is found without one: by now, as the checkpoint has the
 // time; long ago where the node has never had any, so that no pod can have been given anything,
 // whenever it was started.
-func (p *Publisher) leftNow(node *nodeFacts) time.Time {
-	if node.hadDevicePlugin {
-		return p.Clock.Now().UTC().Truncate(time.Second)
+func (s snapshot) leftNow() time.Time {
+	if s.node.hadDevicePlugin {
+		return s.now.UTC().Truncate(time.Second)
 	}
 	return time.Unix(0, 0).UTC()
 }

@@ -20,7 +20,7 @@ import (
 func (b *bench) late(t *testing.T, looks int) {
 	var pending []resourceslice.DriverResources
 	left := 0
-	b.Publish = func(_ context.Context, r resourceslice.DriverResources) error {
+	b.publish = func(_ context.Context, r resourceslice.DriverResources) error {
 		if len(pending) > 0 {
 			t.Error("published while the change before is on its way")
 		}

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -21,24 +20,6 @@ import (
 // DeviceHealth is a device of the node, and what is wrong with it; nothing if Message is
 // empty.
 type DeviceHealth struct{ Device, Message string }
-
-// noteHealth keeps what is published for Health.
-func (p *Publisher) noteHealth(resources resourceslice.DriverResources) {
-	var published []resourceapi.Device
-	for _, s := range resources.Pools[p.pool()].Slices {
-		published = append(published, s.Devices...)
-	}
-	p.mu.Lock()
-	p.published = published
-	p.mu.Unlock()
-	p.tellHealth()
-}
-
-func (p *Publisher) tellHealth() {
-	if p.HealthChanged != nil {
-		p.HealthChanged()
-	}
-}
 
 // Health says how all devices are that are published, or that prepared claims were
 // allocated, in the order of their names.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -53,8 +54,8 @@ func TestHealthOfDevices(t *testing.T) {
 
 // A GPU whose MPS daemon is down is told to the pods that have it.
 func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
-	told := 0
-	p := New(Options{NodeName: "n1", HealthChanged: func() { told++ }})
+	var changed signal.Broadcast
+	p := New(Options{NodeName: "n1", HealthChanged: &changed})
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", MemoryMiB: 16130},
 		{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}}
 	p.SetMachine(machine)
@@ -65,9 +66,11 @@ func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
 	publish := func(unhealthy map[string]string, want ...string) {
 		t.Helper()
 		served[0].notIsolated = unhealthy
-		before := told
+		told := changed.Next()
 		p.noteHealth(buildPool(machine, mode.Share, served, held.Reserved{}, nil, devices.Options{Pool: p.pool()}))
-		if told == before {
+		select {
+		case <-told:
+		default:
 			t.Error("it is not said that the health may be another one")
 		}
 		var got []string

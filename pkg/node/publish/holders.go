@@ -42,16 +42,6 @@ func (s snapshot) holders() (reserved held.Reserved, others map[string]bool, tol
 	return reserved, others, append(told, ofOrphans), nil
 }
 
-// usableOrLeftOut are the GPUs that MPS may have: but for those in MIG mode. Of those that are left out only the index
-// and the UUID are known, if that is.
-func usableOrLeftOut(m *gpu.Machine) []gpu.GPU {
-	gpus := slices.Clone(m.GPUs)
-	for _, f := range m.Faults {
-		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
-	}
-	return gpus
-}
-
 // podsWithoutClaim says which pods hold GPUs without a claim, and of which it is not known what
 // they hold.
 func podsWithoutClaim(m *gpu.Machine, t held.Reserved) []event {

@@ -312,3 +312,18 @@ func (in given) instanceHealth(device, uuid string) string {
 		return cmp.Or(in.unhealthy[i.UUID].Message, in.unhealthy[p.UUID].Message)
 	}
 }
+
+// gone says why an instance that a claim holds is not what it was when it was granted; empty if it is, or that is not
+// known yet.
+func (s snapshot) gone(g claim.GPU) string {
+	if s.isUnseen(g) {
+		return ""
+	}
+	return g.Gone(s.machine)
+}
+
+// isUnseen reports whether the instance is not there and may have been made since the GPUs were read.
+func (s snapshot) isUnseen(g claim.GPU) bool {
+	seen, known := s.made[g.UUID]
+	return known && seen.machine == s.machine && s.now.Sub(seen.at) < rereadLimit && g.Gone(s.machine) != ""
+}

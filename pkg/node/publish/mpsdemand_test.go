@@ -41,7 +41,7 @@ func TestSupervisorThatCannotBeTold(t *testing.T) {
 		b.demand.MPS, b.demand.Clock = disk, b.Clock
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { b.Run(ctx) })
+		running.Go(func() { b.Run(ctx, b.publish) })
 		defer running.Wait()
 		defer stop()
 		b.mode("mps")

@@ -131,7 +131,7 @@ func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
 		b.mode("mps")
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { b.Run(ctx) })
+		running.Go(func() { b.Run(ctx, b.publish) })
 		defer running.Wait()
 		defer stop()
 		holds := func(mib int64) {

@@ -3,14 +3,11 @@
 package publish
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -109,18 +106,14 @@ type annotation struct {
 	waiting placement.Waiting
 }
 
-// noteAnnotation notes what the node's annotation says now. What it says when it is first looked for may be of long
+// next is what the node's annotation says now. What it says when it is first looked for may be of long
 // ago, and the clock of who wrote it is another: the node is told again of a pod that still waits.
-func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Time) {
-	first := !p.annotation.read
-	p.annotation = annotation{read: true, text: text, since: now}
-	if text == "" || first {
-		return
+func (a annotation) next(text string, now time.Time) (_ annotation, err error) {
+	said := annotation{read: true, text: text, since: now}
+	if text != "" && a.read {
+		said.waiting, err = placement.DecodeWaiting(text)
 	}
-	var err error
-	if p.annotation.waiting, err = placement.DecodeWaiting(text); err != nil {
-		klog.FromContext(ctx).Error(err, "The node's annotation is not understood", "annotation", v1alpha1.AnnotationWaiting)
-	}
+	return said, err
 }
 
 // heeded is for how long the node heeds what it was told.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -17,7 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
-	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // plan is what a pass does about what it found.
@@ -34,13 +33,10 @@ type plan struct {
 	// resources are what is published, checkpoint what has to be known of it before.
 	resources  resourceslice.DriverResources
 	checkpoint state.Node
-	// layout and retained are for the pass after this one.
-	layout   usage.Layout
-	retained retainedSets
+	// memory is that of the next pass, once this one is applied.
+	memory
 	// others are the GPUs that other drivers, or pods without a claim, have any of, by UUID.
 	others map[string]bool
-	// goneClaims are those whose MIG instances are gone, by UID.
-	goneClaims map[types.UID]goneClaim
 	// again says that it has to be looked again although nothing may change in the meantime.
 	again bool
 }
@@ -64,12 +60,14 @@ func (p *plan) tell(events ...event) { p.events = append(p.events, events...) }
 
 // plan decides what to publish, and all that goes with it. It is a function of the snapshot alone.
 func (s snapshot) plan() (p plan, err error) {
+	p.memory = s.memory
 	reserved, others, held, err := s.holders()
 	p.others = others
 	p.tell(held...)
 	if err != nil {
 		return p, err
 	}
+	p.goneClaims = nil
 	leftOut, gone := event{reason: v1alpha1.ReasonInstancesLeftOut}, event{reason: v1alpha1.ReasonInstanceGone}
 	if s.hasMIG() {
 		leftOut = notOffered(s.machine, madeInstances(s.records))
@@ -86,16 +84,17 @@ func (s snapshot) plan() (p plan, err error) {
 	}
 	p.tell(warning(v1alpha1.ReasonModeNotServed, w.notServed, "No GPUs are offered on this node: "),
 		warning(v1alpha1.ReasonInvalidLabel, errors.Join(w.ignored...), ""))
-	if p.step, p.lacks, err = s.next(w); err != nil || p.lacks != lacksNothing {
-		return p, err
+	if p.step, p.lacks = s.next(w); p.lacks != lacksNothing {
+		return p, nil
 	}
 	if p.step.Closed {
 		p.tell(s.switchWaiting(w, p.step)...)
 	} else {
 		p.tell(event{reason: v1alpha1.ReasonModeSwitchWaiting})
+		p.drainCheck = drainCheck{}
 	}
 	p.checkpoint = s.checkpointOf(w, p.step)
-	p.layout, p.retained, p.resources = s.layout, s.retained, devices.Empty(s.pool)
+	p.resources = devices.Empty(s.pool)
 	p.again = p.step.Closed || w.again
 	if p.step.Mode != "" {
 		err = p.offer(s, w, reserved)
@@ -146,19 +145,6 @@ func (p *plan) offer(s snapshot, w desired, reserved held.Reserved) error {
 	return nil
 }
 
-// withheld is the plan where the API server would not keep all that the pool needs: nothing is
-// published.
-func (p plan) withheld(s snapshot) plan {
-	before := s.checkpoint.Offer()
-	if !p.step.Equal(before) {
-		// The offer before was left, and this one cannot be published.
-		before = mode.Offer{}
-	}
-	p.checkpoint.Offers(before)
-	p.resources, p.again = devices.Empty(s.pool), true
-	return p
-}
-
 // desired is what the node asks for, as far as it can be served. A mode is entered only where at
 // least one GPU's shares can be enforced; once entered, a GPU where they cannot is closed to new
 // claims. waits says that it depends on daemons that are being started.
@@ -191,18 +177,16 @@ func mpsStarting(served []servedMode, started, now time.Time) bool {
 }
 
 // next decides on the mode to publish.
-func (s snapshot) next(w desired) (step mode.Step, lacks lack, err error) {
-	step, err = mode.Next(mode.Node{
-		Wanted: w.offer(), Published: s.checkpoint.Offer(), ClosedFor: s.closedFor(),
-		Occupied: func() (bool, error) {
-			if s.occupants == nil {
-				lacks = lacksOccupants
-				return true, nil
-			}
-			return len(s.occupants.names) > 0, nil
-		},
-	})
-	return step, lacks, err
+func (s snapshot) next(w desired) (mode.Step, lack) {
+	n := mode.Node{Wanted: w.offer(), Published: s.checkpoint.Offer(), ClosedFor: s.closedFor()}
+	if s.occupants != nil {
+		n.Occupied = ptr.To(len(s.occupants.names) > 0)
+	}
+	step, decided := mode.Next(n)
+	if !decided {
+		return step, lacksOccupants
+	}
+	return step, lacksNothing
 }
 
 // switchWaiting tells what a change of the mode waits for, as far as that is known.
@@ -224,28 +208,4 @@ func (s snapshot) checkpointOf(w desired, step mode.Step) state.Node {
 	c.Offers(step.Offer)
 	c.Closed = step.Closed && (c.Closed || s.closedFor() >= mode.Settle)
 	return c
-}
-
-// published is what is told of it once it is.
-func (p plan) published(s snapshot) []event {
-	gpus := len(s.machine.GPUs)
-	switch {
-	case p.step.Closed:
-		return []event{{reason: v1alpha1.ReasonModeServed}}
-	case p.step.Mode != "" && len(s.machine.Partitioned) > 0:
-		message := fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)
-		dynamic := countOnDemand(s.machine)
-		if static := len(s.machine.Partitioned) - dynamic; static > 0 {
-			message += fmt.Sprintf(", and %d MIG instances of %d GPUs", countInstances(s.machine), static)
-		}
-		if dynamic > 0 {
-			message += fmt.Sprintf(", and %d GPUs whose MIG instances are made when claims need them", dynamic)
-		}
-		return []event{{reason: v1alpha1.ReasonModeServed, good: true, message: message}}
-	case p.step.Mode != "" && gpus > 0:
-		return []event{{reason: v1alpha1.ReasonModeServed, good: true,
-			message: fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)}}
-	default:
-		return nil
-	}
 }

@@ -31,7 +31,7 @@ func found(t *testing.T, label string, published mode.Mode) snapshot {
 		MemoryMiB: 16130}}}
 	node := &nodeFacts{labels: map[string]string{ack.NodeLabelSchedule: label}}
 	s := snapshot{given: given{machine: machine, node: node}, pool: "n1/gpu", now: time.Unix(1000, 0),
-		asked: node.desired(mode.Asked{}, backends)}
+		asked: node.asks(mode.Asked{}, backends)}
 	if published != "" {
 		var err error
 		if s.served, err = servedModes(mode.Offer{Mode: published}, backends); err != nil {

@@ -93,12 +93,12 @@ func (b *bench) restart() {
 	b.Publisher = New(Options{
 		Client: b.client, NodeName: "n1", Events: b.events, State: b.state(), Clock: b.clock,
 		Isolation: b.registry,
-		Publish: func(_ context.Context, r resourceslice.DriverResources) error {
-			b.published = append(b.published, r)
-			return b.storeSlice(r)
-		},
-		Claims: b, Pods: b, MPS: b.mps, RequiredLabel: b.requiredLabel,
+		Claims:    b, Pods: b, MPS: b.mps, RequiredLabel: b.requiredLabel,
 	})
+	b.publish = func(_ context.Context, r resourceslice.DriverResources) error {
+		b.published = append(b.published, r)
+		return b.storeSlice(r)
+	}
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
 		MemoryMiB: 16130}}})
 }

@@ -24,12 +24,6 @@ const (
 	restoredFor = 100 * time.Second
 )
 
-// refusedClaim is a claim that is allocated and was not prepared, with its devices.
-type refusedClaim struct {
-	devices []string
-	until   time.Time
-}
-
 // Refused tells the publisher of a claim that the kubelet asked for and that was not prepared: the scheduler counts it
 // all the same.
 func (p *Publisher) Refused(c *resourceapi.ResourceClaim) {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
@@ -21,7 +20,7 @@ import (
 // restore finds out, once, what devices were last published as. Without a checkpoint
 // the claims that are allocated tell the mode: each names its devices in its own
 // way.
-func (p *Publisher) restore(ctx context.Context, s snapshot) error {
+func (p *Publisher) restore(ctx context.Context, s *snapshot) error {
 	kept, ok, unread := p.State.Node()
 	if unread != nil {
 		klog.FromContext(ctx).Error(unread, "Going by the node's labels and claims")
@@ -29,7 +28,7 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 	}
 	remembered := kept
 	if !ok {
-		found, err := p.allAllocations(ctx, s)
+		found, err := p.allAllocations(ctx, *s)
 		if err != nil {
 			return err
 		}
@@ -37,14 +36,14 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 		// It may have served the GPUs before all its devices became unhealthy.
 		remembered.DevicePlugin = kept.DevicePlugin || len(s.node.withDevices) > 0
 	}
-	if err := p.restoreIsolation(ctx, s, &remembered); err != nil {
+	if err := p.restoreIsolation(ctx, *s, &remembered); err != nil {
 		return err
 	}
 	if err := p.restoreConflicts(ctx); err != nil {
 		return err
 	}
 	if !remembered.DevicePlugin && remembered.DevicePluginLeft.IsZero() {
-		remembered.DevicePluginLeft = p.leftNow(s.node)
+		remembered.DevicePluginLeft = s.leftNow()
 	}
 	if !ok || !reflect.DeepEqual(remembered, kept) {
 		if err := p.State.PutNode(remembered); err != nil {
@@ -53,6 +52,7 @@ func (p *Publisher) restore(ctx context.Context, s snapshot) error {
 	}
 	p.checkpoint, p.restored = remembered, true
 	p.Pods.SetLeft(remembered.DevicePluginLeft)
+	s.memory, s.refusedClaims = p.memory, p.inputs().refusedClaims
 	return nil
 }
 
@@ -98,21 +98,4 @@ func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceap
 		out[m] = backend.Name()
 	}
 	return out, nil
-}
-
-// describe says what an offer is, with what tells it from another one.
-func describe(o, from mode.Offer) string {
-	switch {
-	case o.Mode == "":
-		return "offering none"
-	case o.Mode != from.Mode || o.Equal(from):
-		return "mode " + string(o.Mode)
-	}
-	var by []string
-	for _, m := range o.Mode.ServedModes() {
-		if o.Isolation[m] != from.Isolation[m] {
-			by = append(by, fmt.Sprintf("%s by %s", m, o.Isolation[m]))
-		}
-	}
-	return fmt.Sprintf("mode %s with isolation of %s", o.Mode, strings.Join(by, ", "))
 }

@@ -93,8 +93,3 @@ func (p *Publisher) allocatedDevices(ctx context.Context, s snapshot) ([]string,
 	}
 	return names, nil
 }
-
-// stored lists the node's slices as the API server has them.
-func (p *Publisher) stored(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
-	return cluster.StoredSlices(ctx, p.Client, p.NodeName)
-}

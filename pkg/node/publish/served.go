@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -51,7 +52,7 @@ func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error
 		if err != nil {
 			return nil, err
 		}
-		slots, _ := mode.SlotLimits(backend.MaxShares())
+		slots, _ := mode.SlotLimits(mode.IsolationNamed(backend.Name()).Shares)
 		out = append(out, servedMode{mode: served, backend: backend, slots: slots})
 	}
 	return out, nil
@@ -59,7 +60,7 @@ func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error
 
 // useNodeDaemon has one MPS daemon serve all GPUs, as the node's label asks for, instead
 // of one for each. An error says why the label does not come to that.
-func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isolation.Backends) error {
+func useNodeDaemon(served []servedMode, m mode.Mode, label string) error {
 	switch {
 	case label != v1alpha1.MPSDaemonNode:
 		return fmt.Errorf("label %s=%s is not understood: use %s, or remove it", v1alpha1.LabelMPSDaemon, label,
@@ -69,11 +70,9 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isol
 			v1alpha1.LabelMPSDaemon, m)
 	}
 	for i := range served {
-		backend, err := isolation.WithNodeDaemon(backends, served[i].backend)
-		if err != nil {
-			return err
+		if backend, is := served[i].backend.NodeDaemon(); is {
+			served[i].backend = backend
 		}
-		served[i].backend = backend
 	}
 	return nil
 }
@@ -83,7 +82,7 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isol
 func setSlots(served []servedMode, labels map[string]string) error {
 	var wrong error
 	for i := range served {
-		def, limit := mode.SlotLimits(served[i].backend.MaxShares())
+		def, limit := mode.SlotLimits(served[i].isolation().Shares)
 		slots, err := mode.SlotsFromLabels(labels, def, limit)
 		served[i].slots = slots
 		// One label, one complaint.
@@ -114,7 +113,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 			notIsolated, levels, limits := map[string]string{}, map[string]string{}, map[string]string{}
 			for _, g := range m.GPUs {
 				now := seen[name][g.UUID]
-				if now.level != s.backend.Level() {
+				if now.level != s.isolation().Level {
 					levels[g.UUID] = string(now.level)
 				}
 				byKernel, kind := backends.KernelMemory(s.mode, name, g.UUID)
@@ -130,7 +129,8 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 				case now.whyNot != "":
 					notIsolated[g.UUID] = now.whyNot
 				case byKernel && kind == "":
-					if err := withoutKernel(backends, g.UUID); err != nil {
+					// A claim is to have that, and would be refused.
+					if err := s.backend.CheckMemory(g.UUID); err != nil {
 						notIsolated[g.UUID] = err.Error()
 					}
 				}
@@ -165,14 +165,14 @@ func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) [
 	return out
 }
 
-// withoutKernel says why the kernel does not limit memory now on a GPU where claims are to have that, and would be
-// refused.
-func withoutKernel(backends isolation.Backends, uuid string) error {
-	kernel, err := backends.ByName(mode.IsolationKernel)
-	if err != nil {
-		return err
+// usableOrLeftOut are the GPUs that MPS may have: but for those in MIG mode. Of those that are left out only the index
+// and the UUID are known, if that is.
+func usableOrLeftOut(m *gpu.Machine) []gpu.GPU {
+	gpus := slices.Clone(m.GPUs)
+	for _, f := range m.Faults {
+		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
 	}
-	return kernel.Check(uuid)
+	return gpus
 }
 
 // look sees how the back end keeps the users of GPUs apart now, by UUID.
@@ -204,7 +204,7 @@ func (s servedMode) keptAs(other servedMode) bool {
 // machine is read anew.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
-		if level := s.backend.Level(); level != mode.LevelNone && level != mode.LevelGPU &&
+		if level := s.isolation().Level; level != mode.LevelNone && level != mode.LevelGPU &&
 			level != mode.LevelDeviceMemory {
 			return true
 		}
@@ -282,7 +282,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t held.R
 	for _, s := range served {
 		o := common
 		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
-		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
+		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.isolation().Level)
 		o.GPULevels, o.MemoryLimits = s.levels, s.limits
 		var full []string
 		if !t.IsEmpty() {
@@ -306,6 +306,43 @@ func (s servedMode) whyClosed(uuid string) string { return cmp.Or(s.notIsolated[
 // others be kept off.
 func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.beside != "" }
 
+func (s servedMode) isolation() mode.Isolation { return mode.IsolationNamed(s.backend.Name()) }
+
 func (s servedMode) byMPS() bool { return mode.ByMPS(s.backend.Name()) }
 
 func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == mode.IsolationMPSNode }
+
+// besideValue is the value of the taint TaintNotIsolated on GPUs that take no claims because others hold some. The
+// users that they have are kept apart.
+const besideValue = "others-hold-gpus"
+
+// gpuTaints adds to the taints by UUID those of the GPUs on which shares could not be
+// enforced at the moment, and of those that pods without a claim, or other drivers, leave
+// nothing of.
+func (s servedMode) gpuTaints(
+	m *gpu.Machine, common map[string][]resourceapi.DeviceTaint, full []string, t held.Reserved,
+) map[string][]resourceapi.DeviceTaint {
+	taints := map[string][]resourceapi.DeviceTaint{}
+	for uuid, t := range common {
+		taints[uuid] = slices.Clone(t)
+	}
+	for _, g := range m.GPUs {
+		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		switch {
+		case s.notIsolated[g.UUID] != "":
+		case s.beside != "":
+			taint.Value = besideValue
+		default:
+			continue
+		}
+		taints[g.UUID] = append(taints[g.UUID], taint)
+	}
+	for _, uuid := range full {
+		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		if driver := t.GPU(uuid).Driver; driver != "" {
+			taint.Key, taint.Value = v1alpha1.TaintOtherDriver, driver
+		}
+		taints[uuid] = append(taints[uuid], taint)
+	}
+	return taints
+}

@@ -10,11 +10,17 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // snapshot is all that a pass goes by, read once: what is decided in it is decided on one state
@@ -58,85 +64,6 @@ const (
 	lacksRetained  lack = "which sets of GPUs may be allocated that the machine has no more"
 )
 
-// observe reads what there is. Its error is held.ErrPodsUnread where nothing can be
-// decided yet.
-func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
-	s := snapshot{given: p.inputs(), pool: p.pool(), now: p.Clock.Now(), unhealthyEffect: p.UnhealthyEffect}
-	if s.node == nil {
-		return s, errNoNode
-	}
-	if s.records, s.unlisted = p.Claims.Prepared(ctx); s.unlisted == nil {
-		p.listed = s.records
-	}
-	// What pods hold depends on when the last device plugin left.
-	if !p.restored {
-		if err := p.restore(ctx, s); err != nil {
-			return s, err
-		}
-		s.refusedClaims = p.inputs().refusedClaims
-	}
-	var err error
-	if s.reserved, err = p.Pods.Observe(ctx, s.machine); err != nil {
-		return s, err
-	}
-	if !p.annotation.read || s.node.waiting != p.annotation.text {
-		p.noteAnnotation(ctx, s.node.waiting, s.now)
-	}
-	if p.layout.Limits != nil {
-		p.lifting = p.lifting.next(p.annotation.waits(s.now), s.records, s.now)
-	}
-	s.failed = p.observeModes(ctx, &s)
-	if s.hasMIG() || len(p.made) > 0 {
-		p.noteMade(&s)
-	}
-	s.memory = p.memory
-	return s, nil
-}
-
-// observeModes reads what the node asks for, and how the modes are served that this is about.
-func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
-	w := s.node.desired(p.checkpoint.Asked(), p.Isolation)
-	if p.hasDevicePlugin(s.node) {
-		if err := p.afterDevicePlugin(*s, &w); err != nil {
-			return err
-		}
-	}
-	if s.unusable != nil && w.notServed == nil {
-		w.offerNothing(s.unusable)
-		w.again = true
-	}
-	// Before it is looked whether they are there.
-	var err error
-	if s.daemonsStarted, err = p.demand.Want(slices.ContainsFunc(w.served, servedMode.byMPS),
-		slices.ContainsFunc(w.served, servedMode.byNodeDaemon)); err != nil {
-		return err
-	}
-	offer := p.checkpoint.Offer()
-	s.served, s.notServed = servedModes(offer, p.Isolation)
-	checkIsolation(s.machine, p.Isolation, w.served, s.served)
-	s.asked, p.watched = w, w.served
-	if w.mode == mode.Dynamic {
-		s.tooOld, err = p.version.TooOldForDynamic(ctx, p.Client.Discovery())
-	}
-	return err
-}
-
-// lookUp completes the snapshot with what a plan lacks.
-func (p *Publisher) lookUp(ctx context.Context, s *snapshot, l lack) error {
-	switch l {
-	case lacksOccupants:
-		found, err := p.occupants(ctx, *s)
-		s.occupants = &found
-		return err
-	case lacksRetained:
-		sets, err := p.setsToRetain(ctx, *s)
-		s.retained = retainedSets{machine: s.machine, sets: sets}
-		return err
-	default:
-		return fmt.Errorf("the plan lacks %q", l)
-	}
-}
-
 // closedFor is for how long the API server has shown the devices as closed to new claims.
 func (s snapshot) closedFor() time.Duration {
 	if s.closedSince.IsZero() {
@@ -153,7 +80,97 @@ func (s snapshot) prepared() ([]state.Record, error) {
 	return s.records, nil
 }
 
+// memory is what one pass leaves to the next. Nobody but the passes knows it.
+type memory struct {
+	restored   bool // the checkpoint is the NodeState's
+	checkpoint state.Node
+	// lastDropped is the value of dropped when last was published, rewrite when the same may be published again
+	// because of it.
+	lastDropped int
+	rewrite     backoff.Tries
+	// refusalsSeen are those after which the API server had what was published, reread when it may be asked again
+	// what it has.
+	refusalsSeen int
+	reread       backoff.Tries
+	// last, layout and retained are as last published.
+	last     *resourceslice.DriverResources
+	layout   usage.Layout
+	retained retainedSets
+	// closedSince is when the API server first showed the devices as closed to new claims; zero
+	// while they are open. reopened says that they have been closed before they were published last.
+	closedSince time.Time
+	reopened    bool
+	drainCheck  drainCheck
+	// watched are the modes last asked for, as their isolation was then.
+	watched    []servedMode
+	annotation annotation
+	lifting    lifting
+	// devicePluginGoneSince is when the node was first seen without the resources of a device
+	// plugin that the checkpoint names.
+	devicePluginGoneSince time.Time
+	// preflighted is what the last preflight that succeeded asked for, droppedSeen the value of
+	// dropped that it knew.
+	preflighted cluster.Features
+	droppedSeen int
+	version     cluster.Version
+	// listed are the records as they could last be listed.
+	listed []state.Record
+	// goneClaims are those that were told that their MIG instances are gone.
+	goneClaims map[types.UID]goneClaim
+	// made are the MIG instances that were made for claims, by UUID.
+	made map[string]firstSeen
+}
+
+func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
+
+// stored lists the node's slices as the API server has them.
+func (p *Publisher) stored(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+	return cluster.StoredSlices(ctx, p.Client, p.NodeName)
+}
+
+// allClosed reports whether no stored device is open to new claims in the midst of
+// a change of the mode.
+func allClosed(stored []resourceapi.ResourceSlice) bool {
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			if _, m, err := devices.ParseDeviceName(d.Name); err == nil && !m.OfNode() {
+				continue // in the way of no mode
+			}
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintSwitching }) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// holds reports whether the stored slices are those of the resources.
+func holds(stored []resourceapi.ResourceSlice, resources resourceslice.DriverResources) bool {
+	want := 0
+	for _, pool := range resources.Pools {
+		want += len(pool.Slices)
+		for _, slice := range pool.Slices {
+			if !slices.ContainsFunc(stored, func(s resourceapi.ResourceSlice) bool {
+				return resourceslice.DevicesDeepEqual(s.Spec.Devices, slice.Devices) &&
+					apiequality.Semantic.DeepEqual(s.Spec.SharedCounters, slice.SharedCounters)
+			}) {
+				return false
+			}
+		}
+	}
+	return len(stored) == want
+}
+
 // errNoNode cannot happen once the agent runs: it reads the node first.
 var errNoNode = errors.New("the node has not been read yet")
 
-func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
+// observe reads what was told, and what is prepared, and does nothing else.
+func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
+	s := snapshot{given: p.inputs(), memory: p.memory, pool: p.pool(), now: p.Clock.Now(),
+		unhealthyEffect: p.UnhealthyEffect}
+	if s.node == nil {
+		return s, errNoNode
+	}
+	s.records, s.unlisted = p.Claims.Prepared(ctx)
+	return s, nil
+}

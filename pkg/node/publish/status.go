@@ -47,28 +47,6 @@ type DeviceStatus struct {
 // errUnpublished is for the time before the first publication.
 var errUnpublished = errors.New("the node's GPUs have not been published yet")
 
-// progress is what Status tells. The Publisher's lock is for it, too.
-type progress struct {
-	// changed is when the oldest change was told that no reconciliation has begun for,
-	// working that of the reconciliation that runs, or failed, or had to wait; zero for none.
-	changed, working time.Time
-	// switching is since when the node has been closed; zero while it is open.
-	switching time.Time
-	// err is that of the last reconciliation, or what the API server refused since; published says that
-	// one has published.
-	err       error
-	published bool
-}
-
-// noteChange notes that there is something to be published.
-func (p *Publisher) noteChange() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.progress.changed.IsZero() {
-		p.progress.changed = p.Clock.Now()
-	}
-}
-
 // reconcileNoted is reconcile, with Status told. It is for all changes until it begins.
 func (p *Publisher) reconcileNoted(ctx context.Context) (settled bool, err error) {
 	p.mu.Lock()
@@ -84,38 +62,6 @@ func (p *Publisher) reconcileNoted(ctx context.Context) (settled bool, err error
 		p.Metrics.PublishFailed()
 	}
 	return settled, err
-}
-
-// noteApplied notes that what was planned is published. A reconciliation that waits for something has nothing
-// planned.
-func (p *Publisher) noteApplied() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.progress.published = true
-	if !p.progress.working.IsZero() {
-		p.Metrics.Published(p.Clock.Since(p.progress.working))
-	}
-	p.progress.working = time.Time{}
-}
-
-// noteSwitch notes whether the node is closed to change its mode. Once it is open, nothing is known any more of who
-// kept it in its mode.
-func (p *Publisher) noteSwitch(closed bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case !closed:
-		p.progress.switching, p.drainCheck = time.Time{}, drainCheck{}
-	case p.progress.switching.IsZero():
-		p.progress.switching = p.Clock.Now()
-	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // Status says how far what is published is what the node asks for.

@@ -64,7 +64,7 @@ func TestHowFarBehind(t *testing.T) {
 		t.Errorf("while it fails: %v", err)
 	}
 	failing = false
-	b.Granted()
+	b.granted()
 	b.clock.Step(time.Second)
 	reconcile(nil)
 	behind(0)
@@ -141,7 +141,7 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 	}
 	pass(refused, 2*time.Minute)
 	b.clock.Step(time.Minute)
-	b.Granted()
+	b.granted()
 	pass(refused, 3*time.Minute)
 	if err := b.storeSlice(taken); err != nil {
 		t.Fatal(err)

@@ -130,8 +130,8 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	b.reconciled(t, false, shareClosed)
 	b.release(t)
 	b.records = nil
-	publish := b.Publish
-	b.Publish = func(ctx context.Context, r resourceslice.DriverResources) error {
+	publish := b.publish
+	b.publish = func(ctx context.Context, r resourceslice.DriverResources) error {
 		if got := b.promised(t).Published; got != mode.Exclusive {
 			t.Errorf("claims are prepared in mode %q while whole GPUs are published", got)
 		}

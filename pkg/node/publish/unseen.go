@@ -5,7 +5,6 @@ package publish
 import (
 	"time"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -18,15 +17,15 @@ type firstSeen struct {
 	machine *gpu.Machine
 }
 
-// noteMade notes the instances that were made for claims. During an update the process before makes some after this one
-// has read the GPUs: these are read again before one counts as gone.
-func (p *Publisher) noteMade(s *snapshot) {
+// madeNow are the instances that were made for claims. During an update the process before makes some after this one
+// has read the GPUs: these are to be read again before one counts as gone. unseen says that one is not there, and may
+// be when they are read next.
+func (s snapshot) madeNow() (made map[string]firstSeen, unseen, reread bool) {
 	if s.unread || s.unlisted != nil {
-		return
+		return s.made, false, false
 	}
-	before, reread := p.made, false
-	p.made = map[string]firstSeen{}
-	s.made = p.made
+	before := s.made
+	s.made = map[string]firstSeen{}
 	for _, h := range heldInstances(s.records) {
 		uuid := h.GPU.UUID
 		if !h.GPU.MIG.Made {
@@ -36,28 +35,11 @@ func (p *Publisher) noteMade(s *snapshot) {
 		if !known {
 			seen = firstSeen{s.now, s.machine}
 		}
-		p.made[uuid] = seen
+		s.made[uuid] = seen
 		if s.isUnseen(h.GPU) {
-			s.asked.again = true
+			unseen = true
 			reread = reread || !known
 		}
 	}
-	if reread {
-		p.Rescan()
-	}
-}
-
-// gone says why an instance that a claim holds is not what it was when it was granted; empty if it is, or that is not
-// known yet.
-func (s snapshot) gone(g claim.GPU) string {
-	if s.isUnseen(g) {
-		return ""
-	}
-	return g.Gone(s.machine)
-}
-
-// isUnseen reports whether the instance is not there and may have been made since the GPUs were read.
-func (s snapshot) isUnseen(g claim.GPU) bool {
-	seen, known := s.made[g.UUID]
-	return known && seen.machine == s.machine && s.now.Sub(seen.at) < rereadLimit && g.Gone(s.machine) != ""
+	return s.made, unseen, reread
 }

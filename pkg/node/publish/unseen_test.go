@@ -38,8 +38,8 @@ func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			rescans := 0
-			b.Rescan = func() { rescans++ }
+			rescans := make(chan struct{}, 10)
+			b.Rescan = rescans
 			b.SetMachine(machine())
 			b.mode("mig")
 			b.reconciled(t, true, there)
@@ -49,13 +49,13 @@ func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
 			for range 2 {
 				b.reconciled(t, false, there)
 			}
-			if told := b.events.current[v1alpha1.ReasonInstanceGone]; told != "" || rescans != 1 {
-				t.Errorf("told %q, the GPUs are read again %d times, want once", told, rescans)
+			if told := b.events.current[v1alpha1.ReasonInstanceGone]; told != "" || len(rescans) != 1 {
+				t.Errorf("told %q, the GPUs are read again %d times, want once", told, len(rescans))
 			}
 			test.next(b)
 			b.reconciled(t, true, test.want)
-			if told := b.events.current[v1alpha1.ReasonInstanceGone]; (told != "") != (test.want == gone) || rescans != 1 {
-				t.Errorf("told %q, the GPUs are read again %d times, want once", told, rescans)
+			if told := b.events.current[v1alpha1.ReasonInstanceGone]; (told != "") != (test.want == gone) || len(rescans) != 1 {
+				t.Errorf("told %q, the GPUs are read again %d times, want once", told, len(rescans))
 			}
 		})
 	}
@@ -66,8 +66,8 @@ func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
 func TestInstanceOfAClaimThatHasEndedIsForgotten(t *testing.T) {
 	b := newBench(t)
 	recorder := record.NewFakeRecorder(10)
-	rescans := 0
-	b.ClaimEvents, b.Rescan = report.New(recorder, b.clock), func() { rescans++ }
+	rescans := make(chan struct{}, 10)
+	b.ClaimEvents, b.Rescan = report.New(recorder, b.clock), rescans
 	b.mode("mig")
 	r := holding(instanceAt(0, "MIG-a"))
 	r.Phase, r.Grants[0].GPU.MIG.Made = state.Prepared, true
@@ -76,8 +76,8 @@ func TestInstanceOfAClaimThatHasEndedIsForgotten(t *testing.T) {
 		b.reconciled(t, false, "gpu-0 gpu-1")
 		b.clock.Step(rereadLimit)
 		b.reconciled(t, true, "gpu-0 gpu-1")
-		if rescans != before+1 || len(recorder.Events) != before+1 {
-			t.Errorf("the GPUs are read again %d times, the claim is told %d times, want %d", rescans, len(recorder.Events),
+		if len(rescans) != before+1 || len(recorder.Events) != before+1 {
+			t.Errorf("the GPUs are read again %d times, the claim is told %d times, want %d", len(rescans), len(recorder.Events),
 				before+1)
 		}
 		b.records = nil

@@ -212,12 +212,13 @@ func ofMachine(name string, machine *gpu.Machine, wanted func(string) bool) ([]*
 			if err != nil {
 				return nil, err
 			}
-			slots := backend.MaxShares()
+			by := mode.IsolationNamed(backend.Name())
+			slots := by.Shares
 			if slots == 0 {
 				slots = mode.DefaultSlots
 			}
 			options = append(options, devices.Options{Pool: v1alpha1.PoolName(nodeName), Mode: served, Slots: slots,
-				Isolation: backend.Name(), IsolationLevel: string(backend.Level())})
+				Isolation: by.Name, IsolationLevel: string(by.Level)})
 		}
 		resources := devices.Build(machine, options[0])
 		if m == mode.Dynamic {

@@ -124,6 +124,4 @@ func usesMPS(r state.Record) bool {
 	})
 }
 
-func usesNodeDaemon(r state.Record) bool {
-	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Isolation == mode.IsolationMPSNode })
-}
+func usesNodeDaemon(r state.Record) bool { return isolation.UsesNodeDaemon(r.Grants) }

@@ -49,13 +49,14 @@ func (p *Publisher) Slices(node *corev1.Node, machine *gpu.Machine, m mode.Mode,
 		if err != nil {
 			return nil, err
 		}
-		slots := backend.MaxShares()
+		by := mode.IsolationNamed(backend.Name())
+		slots := by.Shares
 		if slots == 0 {
 			slots = mode.DefaultSlots
 		}
 		options = append(options, devices.Options{
 			Pool: v1alpha1.PoolName(node.Name), Mode: served, Slots: slots, Order: order,
-			Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
+			Isolation: by.Name, IsolationLevel: string(by.Level),
 		})
 	}
 	resources := devices.Build(machine, options[0])
