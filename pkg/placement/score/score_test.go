@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -198,17 +199,17 @@ func TestScoreIsThatOfTheFormula(t *testing.T) {
 				x.Learn(a)
 			}
 			want := tc.want - 0.05*tc.free
-			if got := scores(x, tc.ask)["n"]; math.Abs(got-want) > 1e-12 && got != want {
+			if got := scores(x, &Kind{Ask: tc.ask})["n"]; math.Abs(got-want) > 1e-12 && got != want {
 				t.Errorf("the score is %v, want %v", got, want)
 			}
 		})
 	}
 }
 
-// scores are those of all nodes for a pod.
-func scores(x *Index, a Ask) map[string]float64 {
+// scores are those of all nodes for pods of a kind.
+func scores(x *Index, k *Kind) map[string]float64 {
 	out := map[string]float64{}
-	for i, rank := range x.rank(x.kindOf(a), Best) {
+	for i, rank := range x.rank(k, Best) {
 		out[x.nodes[i].name] = rank
 	}
 	return out
@@ -223,7 +224,7 @@ func TestMixCountsGPUsAsTheyAreOnAverage(t *testing.T) {
 	x.Set("a", Node{100, 100, append(sized("small", 10), sized("large", 40)...)})
 	x.Set("b", Node{100, 100, sized("huge", 1000)})
 	x.Learn(Ask{CPU: 4, Memory: 2, Requests: []Request{share(10, "small", "large")}})
-	scores(x, Ask{})
+	scores(x, &Kind{})
 	if x.demand.cpu != 10 || x.demand.memory != 5 {
 		t.Errorf("a GPU goes with %v CPUs and %v bytes, want 10 and 5", x.demand.cpu, x.demand.memory)
 	}
@@ -247,9 +248,58 @@ func TestBestNamesNodesInTheirOrder(t *testing.T) {
 		{Binpack, []string{"fitting", "cuts", "empty", "poor"}},
 		{Spread, []string{"empty", "poor", "cuts", "fitting"}},
 	} {
-		if diff := cmp.Diff(tc.want, slices.Collect(x.Best(half, tc.setting, first))); diff != "" {
-			t.Errorf("setting %d (-want +got):\n%s", tc.setting, diff)
+		if diff := cmp.Diff(tc.want, slices.Collect(x.Best(&Kind{Ask: half}, tc.setting, first))); diff != "" {
+			t.Errorf("setting %s (-want +got):\n%s", tc.setting, diff)
 		}
+	}
+}
+
+// Where pods go one after the other, as users of the settings expect it.
+func TestSettingsChooseNodes(t *testing.T) {
+	half := Ask{CPU: 4, Memory: 1, Requests: []Request{share(50)}}
+	one := Ask{CPU: 4, Memory: 1, Requests: []Request{whole(1)}}
+	much := Ask{CPU: 8, Memory: 1, Requests: []Request{share(50)}}
+	node := func(left ...int64) Node { return Node{64, 64, gpus("", left...)} }
+	empty := []Node{node(100, 100), node(100, 100), node(100, 100)}
+	for _, tc := range []struct {
+		name    string
+		setting Setting
+		nodes   []Node
+		pods    []Ask
+		want    string
+	}{
+		{"binpack fills one node after the other", Binpack, empty, []Ask{half, half, half, half, half}, "0 0 0 0 1"},
+		{"spread has as much on each", Spread, empty, []Ask{half, half, half, half, half, half}, "0 1 2 0 1 2"},
+		{"binpack counts whole GPUs and shares", Binpack, empty, []Ask{half, one, half, one}, "0 0 0 1"},
+		{"spread does", Spread, empty, []Ask{one, half, half, half, half}, "0 1 2 1 2"},
+		{"binpack keeps empty nodes for pods that need all of one", Binpack, []Node{node(100, 100), node(100, 50)},
+			[]Ask{one, {CPU: 4, Requests: []Request{whole(2)}}}, "1 0"},
+		{"spread counts what is taken, not pods", Spread, []Node{node(20, 100), node(50, 100)}, []Ask{half}, "1"},
+		{"where the fullest has no room, the next one is taken", Binpack, []Node{node(100, 100), node(40, 0), node(50, 100)},
+			[]Ask{half}, "2"},
+		{"spread loads nodes by their size", Spread, []Node{node(100, 100), node(100, 100, 100, 100)},
+			[]Ask{one, one, one, one, one, one}, "1 0 1 1 0 1"},
+		{"binpack takes a node without CPU for its other GPUs", Binpack, []Node{node(100, 100), {8, 64, gpus("", 100, 0)}},
+			[]Ask{much}, "1"},
+		{"best does not", Best, []Node{node(100, 100), {8, 64, gpus("", 100, 0)}}, []Ask{much}, "0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			x, nodes, got := New(), map[string]Node{}, []string{}
+			x.Learn(half)
+			for i, n := range tc.nodes {
+				nodes[fmt.Sprint(i)] = n
+				x.Set(fmt.Sprint(i), n)
+			}
+			for _, pod := range tc.pods {
+				name := slices.Collect(x.Best(&Kind{Ask: pod}, tc.setting, first))[0]
+				nodes[name], _ = nodes[name].With(pod)
+				x.Set(name, nodes[name])
+				got = append(got, name)
+			}
+			if strings.Join(got, " ") != tc.want {
+				t.Errorf("pods go to nodes %v, want %s", got, tc.want)
+			}
+		})
 	}
 }
 
@@ -260,7 +310,7 @@ func TestTiesAreDecidedByTheCaller(t *testing.T) {
 	}
 	x.Set("4", Node{0, 64, gpus("", 100)})
 	var asked []int
-	got := slices.Collect(x.Best(Ask{CPU: 1, Requests: []Request{share(1)}}, Best, func(n int) int {
+	got := slices.Collect(x.Best(&Kind{Ask: Ask{CPU: 1, Requests: []Request{share(1)}}}, Best, func(n int) int {
 		asked = append(asked, n)
 		return n - 1
 	}))
@@ -303,9 +353,10 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 	for seed := range uint64(10) {
 		r := randomly{rand.New(rand.NewPCG(seed, 0))}
 		x, nodes := New(), map[string]Node{}
-		var learned, asks []Ask
+		var learned []Ask
+		var kinds []*Kind
 		for range 12 {
-			asks = append(asks, r.ask())
+			kinds = append(kinds, &Kind{Ask: r.ask()})
 		}
 		same := func() {
 			t.Helper()
@@ -318,9 +369,9 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 			for _, name := range names {
 				fresh.Set(name, nodes[name])
 			}
-			for _, a := range asks {
-				if diff := cmp.Diff(scores(fresh, a), scores(x, a)); diff != "" {
-					t.Fatalf("seed %d, %+v (-fresh +kept):\n%s", seed, a, diff)
+			for _, k := range kinds {
+				if diff := cmp.Diff(scores(fresh, &Kind{Ask: k.Ask}), scores(x, k)); diff != "" {
+					t.Fatalf("seed %d, %+v (-fresh +kept):\n%s", seed, k.Ask, diff)
 				}
 			}
 		}
@@ -334,16 +385,16 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 				nodes[name] = r.node()
 				x.Set(name, nodes[name])
 			case 3, 4:
-				if after, fits := nodes[name].With(asks[r.IntN(len(asks))]); fits && len(after.GPUs) > 0 {
+				if after, fits := nodes[name].With(kinds[r.IntN(len(kinds))].Ask); fits && len(after.GPUs) > 0 {
 					nodes[name] = after
 					x.Set(name, after)
 				}
 			case 5:
-				a := asks[r.IntN(len(asks))]
+				a := kinds[r.IntN(len(kinds))].Ask
 				learned = append(learned, a)
 				x.Learn(a)
 			default:
-				scores(x, asks[r.IntN(len(asks))])
+				scores(x, kinds[r.IntN(len(kinds))])
 			}
 			if event%60 == 0 {
 				same()
@@ -353,29 +404,12 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 	}
 }
 
-// Kinds that were not asked about for long are forgotten, and asked about again like new ones.
-func TestKindsAreForgotten(t *testing.T) {
-	x := New()
-	x.Set("n", Node{1 << 20, 1 << 20, gpus("", 100)})
-	for i := range int64(kindsKept + 10) {
-		scores(x, Ask{CPU: i, Requests: []Request{share(1)}})
-		scores(x, Ask{Requests: []Request{share(2)}})
-	}
-	if len(x.kinds) != kindsKept {
-		t.Errorf("%d kinds are kept, want %d", len(x.kinds), kindsKept)
-	}
-	often := Ask{Requests: []Request{share(2)}}
-	if x.kinds[askKey(&often)] == nil {
-		t.Error("the kind that was asked about each time is forgotten")
-	}
-}
-
 // The mix follows what comes, and is that of the last pods.
 func TestMixIsOfTheLastPods(t *testing.T) {
 	x := New()
 	x.Set("n", Node{64, 64, gpus("", 100)})
 	cpu := func() float64 {
-		scores(x, Ask{})
+		scores(x, &Kind{})
 		return x.demand.cpu
 	}
 	x.Learn(Ask{CPU: 4, Requests: []Request{whole(1)}})
