@@ -127,8 +127,8 @@ func (x *Index) Learn(a Ask) {
 	}
 }
 
-// Best yields the nodes that have room for a pod of a kind, in the order of their scores; which of equal ones comes next,
-// tie(how many) decides. The Index must not be used before the sequence has ended.
+// Best yields the nodes that have room for a pod of a kind, in the order of their scores; which of equal ones comes
+// next, tie(how many) decides. The Index must not be used before the sequence has ended.
 func (x *Index) Best(k *Kind, s Setting, tie func(n int) int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		ranks := x.rank(k, s)
