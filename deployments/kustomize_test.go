@@ -98,16 +98,6 @@ func document(t *testing.T, built, kind, name string) string {
 	return ""
 }
 
-// The two options are one policy, which says where pods go that say nothing themselves.
-func TestNodePlacementOfTheCluster(t *testing.T) {
-	for dir, want := range map[string]string{"options/pack-nodes": "binpack", "options/spread-nodes": "spread"} {
-		setting := "- expression: '''" + want + "'''\n    name: cluster\n"
-		if built := build(t, dir); !strings.Contains(built, setting) {
-			t.Errorf("%s does not place pods by %s:\n%s", dir, want, built)
-		}
-	}
-}
-
 // While nodes move, pods are converted only where somebody asked for it, and none are
 // refused.
 func TestMigrationRefusesNobody(t *testing.T) {

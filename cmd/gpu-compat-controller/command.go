@@ -24,6 +24,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
@@ -139,7 +140,8 @@ func run(ctx context.Context, c *cli.Command) error {
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
 				PodSyncs:         c.Bool("pod-syncs"), Namespace: c.String("namespace"),
 				Preemption: c.Bool("preemption"), BestNode: c.Bool("best-node"),
-				Checks: checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
+				NodePlacement: score.Setting(c.String("node-placement")), Checks: checks,
+				SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
 			})
 		})
 	if errors.Is(context.Cause(ctx), settings.ErrChanged) {

@@ -40,6 +40,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -92,8 +93,9 @@ type Options struct {
 	PodSyncs bool
 	// Preemption is whether pods are evicted for pods of higher priority that wait for devices.
 	Preemption bool
-	// BestNode is whether the best node is nominated for pods that wait for GPUs.
-	BestNode bool
+	// BestNode is whether the best node is nominated for pods that wait for GPUs, NodePlacement which one is the best.
+	BestNode      bool
+	NodePlacement score.Setting
 	// Namespace is the driver's, where its node agents are.
 	Namespace string
 	// Checks are told what keeps the controllers from their work; nil for nobody.
@@ -142,7 +144,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "podSyncs", o.PodSyncs, "preemption", o.Preemption, "bestNode", o.BestNode)
+		"podAnnotations", o.PodAnnotations, "podSyncs", o.PodSyncs, "preemption", o.Preemption, "bestNode", o.BestNode,
+		"nodePlacement", o.NodePlacement)
 	var wg sync.WaitGroup
 	wg.Go(func() { known.Run(ctx) })
 	failed := make(chan error, len(tasks))
@@ -204,7 +207,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	if o.BestNode {
 		add(writers, func(c *cache.Reader) *manager.Controller {
 			nominator := waiting.New(waiting.Config{Cache: c, Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
-				Engine: engine, Clock: clock.RealClock{}})
+				Engine: engine, Clock: clock.RealClock{}, Placement: o.NodePlacement})
 			beforehand = nominator.Nominate
 			return nominator.Controller()
 		})

@@ -8,14 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // Best is the node with room that a pod lands on, nil where there is none. A pod may say which nodes it prefers, by
-// labels of nodes or by the pods with shares that are there: for the scheduler both weigh more than what rank compares,
-// by which the lesser of two nodes comes first.
+// their labels: for the scheduler that weighs more than what rank compares, by which the lesser of two nodes comes
+// first.
 func (s *Simulation) Best(pod *corev1.Pod, room Room, rank func(a, b string) int) *NodeRoom {
 	if !room.Fits() {
 		return nil
@@ -31,40 +28,14 @@ func (s *Simulation) Best(pod *corev1.Pod, room Room, rank func(a, b string) int
 		}
 	}
 	var best *NodeRoom
-	company := companyOf(pod)
 	for i := range room.Nodes {
 		n := &room.Nodes[i]
 		if n.Open() && (best == nil || cmp.Or(cmp.Compare(score[best.Name], score[n.Name]),
-			cmp.Compare(company(s.Resources[best.Name].Pods), company(s.Resources[n.Name].Pods)),
 			rank(n.Name, best.Name), strings.Compare(n.Name, best.Name)) < 0) {
 			best = n
 		}
 	}
 	return best
-}
-
-// companyOf is how the scheduler counts the pods with shares of a node for one with shares: as the new pod prefers
-// them, where a policy has made that of its label (deployments/options/pack-nodes), and as they prefer the new one.
-func companyOf(pod *corev1.Pod) func([]*corev1.Pod) int {
-	const packs, spreads = string(mode.Binpack), string(mode.Spread)
-	a, label := pod.Spec.Affinity, pod.Labels[v1alpha1.LabelNodePlacement]
-	var weight map[string]int
-	switch {
-	case a == nil:
-	case label == packs && a.PodAffinity != nil:
-		weight = map[string]int{packs: 2, spreads: -1}
-	case label == spreads && a.PodAntiAffinity != nil:
-		weight = map[string]int{packs: -1, spreads: -2}
-	}
-	return func(there []*corev1.Pod) (sum int) {
-		if weight == nil {
-			return 0
-		}
-		for _, pod := range there {
-			sum += weight[pod.Labels[v1alpha1.LabelNodePlacement]]
-		}
-		return sum
-	}
 }
 
 // LeastRequested ranks nodes by what weighs most for the default scheduler: the one on which the least CPU and memory

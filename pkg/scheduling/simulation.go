@@ -239,8 +239,7 @@ type Resources map[string]NodeResources
 // NodeResources are those of a node; Allocatable is nil where it is not known what it has.
 type NodeResources struct {
 	Allocatable, Requested corev1.ResourceList
-	// Pods are those that request them, Placed is how many of them a Simulation placed.
-	Pods   []*corev1.Pod
+	// Placed is how many pods a Simulation placed there.
 	Placed int
 }
 
@@ -271,7 +270,7 @@ func (r NodeResources) with(pod *corev1.Pod) NodeResources {
 		sum.Add(amount)
 		requested[name] = sum
 	}
-	r.Requested, r.Pods = requested, append(slices.Clip(r.Pods), pod)
+	r.Requested = requested
 	return r
 }
 

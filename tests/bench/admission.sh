@@ -10,7 +10,7 @@ dir=$1
 trap 'make --no-print-directory cluster-down CLUSTER_DIR="$dir" >&2' EXIT
 make --no-print-directory cluster CLUSTER_DIR="$dir" NODES=n1=t4x1:share >&2
 export KUBECONFIG="$dir/kubeconfig"
-for option in ${OPTIONS-pack-nodes quota share-limit visible-devices}; do
+for option in ${OPTIONS-quota share-limit visible-devices}; do
 	.build/bin/cluster --dir "$dir" kubectl apply -k "deployments/options/$option" >&2
 done
 go run ./tests/bench/admission

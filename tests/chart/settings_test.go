@@ -92,6 +92,17 @@ func TestSettingsWithFewValues(t *testing.T) {
 	}
 }
 
+// The controller ranks nodes in three ways.
+func TestNodePlacements(t *testing.T) {
+	c := load(t)
+	for _, value := range []string{"best", "binpack", "spread"} {
+		setting(t, c, "controller", "NODE_PLACEMENT", value, true)
+	}
+	for _, value := range []string{"any", "''", "true"} {
+		setting(t, c, "controller", "NODE_PLACEMENT", value, false)
+	}
+}
+
 // From five seconds to three minutes, without fractions, as gpu-compat-controller takes it.
 func TestLeaseDurations(t *testing.T) {
 	c := load(t)

@@ -178,8 +178,8 @@ func TestWrongValues(t *testing.T) {
 		"kubeletPlugin: {settings: {CLASS_GRACE: 1m}}":         "CLASS_GRACE",
 		"controller: {settings: {AUDIT_INTERVAL: 1s}}":         "AUDIT_INTERVAL",
 		"options: {auditEvicts: true}":                         "evicts nothing without",
-		"options: {packNodes: true, spreadNodes: true}":        "contradict each other",
-		"options: {migration: true, spreadNodes: true}":        "when options.migration is off again",
+		"options: {packNodes: true}":                           "controller.settings.NODE_PLACEMENT=binpack instead",
+		"options: {spreadNodes: true}":                         "controller.settings.NODE_PLACEMENT=spread instead",
 		"options: {migration: true, nvidiaGpuClaims: true}":    "from nodes that have not moved",
 		"kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}": "needs options.auditEvicts",
 		"{options: {auditEvicts: true}, kubeletPlugin: {settings: {AUDIT_EVICT: 'over-share,no-grant'}}}": "no-grant needs " +
@@ -189,6 +189,7 @@ func TestWrongValues(t *testing.T) {
 		"controller: {settings: {LOG_VERBOSITY: 4}}":                    "set logVerbosity instead",
 		"controller: {settings: {PREEMPTION: true}}":                    "set options.preemption instead",
 		"controller: {settings: {BEST_NODE: true}}":                     "set options.bestNode instead",
+		"controller: {settings: {NODE_PLACEMENT: spread}}":              "needs options.bestNode",
 		"controller: {settings: {HEALTH_ADDRESS: ':1'}}":                "do not follow it",
 		"controller: {settings: {LEGACY_POLICY: mine}}":                 "allows gpushare-legacy-refuse",
 		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",

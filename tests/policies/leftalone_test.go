@@ -19,8 +19,7 @@ import (
 // Pods of namespaces that opted out, and of the system's, are neither changed nor refused nor
 // warned of, whatever they ask for; but for what asks as on ACK and would run without a GPU.
 func TestNamespacesThatAreLeftAlone(t *testing.T) {
-	objects := append(decoded(t, "testdata/deployments/options/pack-nodes/policy.yaml",
-		"testdata/deployments/options/nvidia-gpu-claims/policy.yaml"),
+	objects := append(decoded(t, "testdata/deployments/options/nvidia-gpu-claims/policy.yaml"),
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespacePublic)},
 		&corev1.Namespace{ObjectMeta: named(corev1.NamespaceNodeLease)},
 		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
@@ -35,8 +34,6 @@ func TestNamespacesThatAreLeftAlone(t *testing.T) {
 		"CPUs":          pinned(pod("p", nil, withCPUs("c", "4", ""))),
 		"virtual nodes": bursting("eci_only", limited("c", "")),
 		"no such value": bursting("ecs", limited("c", "")),
-		"no such place": labelled("pack", limited("c", "")),
-		"a place":       labelled("binpack", limited("c", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1")),
 		"a gang":        pod("p", gangOf("a", "2"), limited("c", "")),
 		"Koordinator's gang": changed(pod("p", nil, limited("c", "")), func(p *corev1.Pod) {
 			p.Annotations = map[string]string{ack.AnnotationGang: "a", ack.AnnotationGangMin: "2"}

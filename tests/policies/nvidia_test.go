@@ -78,7 +78,9 @@ func TestOptionClaimsForGPUs(t *testing.T) {
 			limited("b", "nvidia.com/gpu 2")), limited("i", "nvidia.com/gpu 2")), "gpushare.nvidia.a.1.b.2 a:a b:b i:b"},
 		"of ACK's scheduler": {changed(one(), func(p *corev1.Pod) { p.Spec.SchedulerName = "ack-co-scheduler" }),
 			"gpushare.nvidia.c.1 c:c"},
-		"a claim of its own beside": {changed(one(), holdsClaim), "gpushare.nvidia.c.1 c:c"},
+		"a claim of its own beside": {changed(one(), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x", ResourceClaimTemplateName: ptr.To("mine")}}
+		}), "gpushare.nvidia.c.1 c:c"},
 		"in a gang": {changed(one(), func(p *corev1.Pod) { p.Labels = gangOf("g", "2") }),
 			"gpushare.nvidia.c.1 c:c"},
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
@@ -54,7 +55,11 @@ func Flags() []cli.Flag {
 		&cli.BoolFlag{Name: "preemption", Sources: env("PREEMPTION"),
 			Usage: "evict pods for waiting ones of higher priority; needs the option preemption (docs/preemption.md)"},
 		&cli.BoolFlag{Name: "best-node", Sources: env("BEST_NODE"),
-			Usage: "nominate the best node for pods with GPUs; needs the option best-node (docs/packing.md#best-node)"},
+			Usage: "nominate the best node for pods with GPUs; needs the option best-node (docs/packing.md)"},
+		&cli.StringFlag{Name: "node-placement", Sources: env("NODE_PLACEMENT"), Value: string(score.Best),
+			Validator: checkPlacement,
+			Usage: "which node is the best for pods whose label says nothing: best, binpack or spread " +
+				"(docs/packing.md)"},
 		program.SettingsDirFlag(),
 		&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
 			Validator: checkTime,
@@ -73,6 +78,14 @@ func Flags() []cli.Flag {
 func checkTime(d time.Duration) error {
 	if d < 0 {
 		return errors.New("a time cannot be negative")
+	}
+	return nil
+}
+
+// checkPlacement refuses what the controller cannot rank nodes by.
+func checkPlacement(setting string) error {
+	if !score.Setting(setting).Known() {
+		return fmt.Errorf("unknown value %q: want %s, %s or %s", setting, score.Best, score.Binpack, score.Spread)
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func TestNamesOfTheManifests(t *testing.T) {
 			t.Errorf("deployments names %s, which has no constant in pkg/apis/gpu/v1alpha1", found)
 		}
 	}
-	for _, label := range []string{v1alpha1.LabelMigrated, v1alpha1.LabelNodePlacement, v1alpha1.LabelLiftLimits,
+	for _, label := range []string{v1alpha1.LabelMigrated, v1alpha1.LabelLiftLimits,
 		v1alpha1.LabelMaxShareGiB, v1alpha1.LabelMaxShareCores, v1alpha1.LabelMaxGraceSeconds,
 		v1alpha1.LabelVisibleDevices} {
 		if !slices.Contains(read, label) {

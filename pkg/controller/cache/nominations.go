@@ -20,7 +20,8 @@ const (
 )
 
 // NominablePods asks for the pods without a node with what a controller that nominates nodes needs: their scheduler,
-// the node that is nominated, and what the scheduler counts of their containers, as the resources of the pod itself.
+// the label of their placement, the node that is nominated, and what the scheduler counts of their containers, as the
+// resources of the pod itself.
 func (r *Reader) NominablePods() Unscheduled {
 	r.cache.nominations = true
 	return r.UnscheduledPods()
@@ -40,6 +41,9 @@ func keepNomination(pod, kept *corev1.Pod) {
 	kept.Spec.SchedulerName = pod.Spec.SchedulerName
 	kept.Spec.Resources = &corev1.ResourceRequirements{Requests: podstate.Requests(pod)}
 	kept.Status.NominatedNodeName = pod.Status.NominatedNodeName
+	if placement, says := pod.Labels[v1alpha1.LabelNodePlacement]; says {
+		metav1.SetMetaDataLabel(&kept.ObjectMeta, v1alpha1.LabelNodePlacement, placement)
+	}
 	if choosesNodes(&pod.Spec) {
 		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, prefersNodes, "true")
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -59,7 +60,7 @@ func BenchmarkNominate(b *testing.B) {
 				if err := n.learn(ctx, w, &state{}); err != nil {
 					b.Fatal(err)
 				}
-				p, err := n.chooser.best(ctx, pod, w)
+				p, err := n.chooser.best(ctx, pod, w, score.Best)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -114,7 +115,8 @@ func clusterOf(ctx context.Context, b *testing.B, m mode.Mode) *Nominator {
 	known := cache.New(cache.Options{Client: client})
 	reader := known.Reader()
 	n := New(Config{Cache: reader, Client: client.ResourceV1(), Pods: client.CoreV1(),
-		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{}})
+		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{},
+		Placement: score.Best})
 	go known.Run(ctx)
 	if synced, err := reader.WaitForSync(ctx, "waiting", 0); !synced || err != nil {
 		b.Fatal("not synced", err)

@@ -79,7 +79,7 @@ func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decis
 	if err := n.learn(ctx, w, s); err != nil {
 		return decision{}, err
 	}
-	p, err := n.chooser.best(ctx, pod, w)
+	p, err := n.chooser.best(ctx, pod, w, n.settingFor(pod))
 	if err != nil || p.node == named {
 		return decision{}, err
 	}
@@ -136,8 +136,8 @@ func (n *Nominator) learn(ctx context.Context, w *wish, s *state) error {
 			n.chooser.index.Learn(ask)
 		}
 	}
-	if k := n.chooser.kindOf(ctx, w); k.ranked {
-		n.chooser.index.Learn(askOf(w.requests, k.requests))
+	if asks := n.chooser.kindOf(ctx, w).asks; asks != nil {
+		n.chooser.index.Learn(asks.Ask)
 		s.learned = true
 	}
 	return nil

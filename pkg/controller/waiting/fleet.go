@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -117,23 +118,14 @@ func newFleet(c *cache.Reader) *fleet {
 
 // watch has noted which nodes change, and calls changed for each.
 func (f *fleet) watch(changed func()) {
-	note := func(names ...string) {
-		for _, name := range names {
-			f.changed(name)
-		}
+	note := func(name string) {
+		f.changed(name)
 		changed()
 	}
 	f.nodes.On(cache.Handler[*cache.Node]{Seen: func(n *cache.Node) { note(n.Name) },
 		Gone: func(n *cache.Node) { note(n.Name) }})
-	f.slices.OnChange(func(name string) { note(name) })
-	of := informer.AllocatedFrom
-	f.claims.On(cache.Handler[*resourceapi.ResourceClaim]{
-		Seen: func(c *resourceapi.ResourceClaim) { note(of(c)) }, Gone: func(c *resourceapi.ResourceClaim) { note(of(c)) },
-		Changed: func(before, after *resourceapi.ResourceClaim) {
-			if before.ResourceVersion != after.ResourceVersion {
-				note(of(before), of(after))
-			}
-		}})
+	f.slices.OnChange(note)
+	f.claims.On(changes(func(c *resourceapi.ResourceClaim) { note(informer.AllocatedFrom(c)) }))
 	onNode := func(pod *corev1.Pod) { note(pod.Spec.NodeName) }
 	f.pods.On(cache.Handler[*corev1.Pod]{Seen: onNode, Gone: onNode, Changed: func(before, after *corev1.Pod) {
 		if before.Spec.NodeName != after.Spec.NodeName ||
@@ -141,18 +133,22 @@ func (f *fleet) watch(changed func()) {
 			onNode(after)
 		}
 	}})
-	onClass := func(*resourceapi.DeviceClass) {
+	f.offered.On(changes(func(*resourceapi.DeviceClass) {
 		f.mu.Lock()
 		f.changes++
 		f.mu.Unlock()
 		changed()
-	}
-	f.offered.On(cache.Handler[*resourceapi.DeviceClass]{Seen: onClass, Gone: onClass,
-		Changed: func(before, after *resourceapi.DeviceClass) {
-			if before.ResourceVersion != after.ResourceVersion {
-				onClass(after)
-			}
-		}})
+	}))
+}
+
+// changes has an object noted that comes or goes, and one that changes as it was and as it is.
+func changes[T metav1.Object](note func(T)) cache.Handler[T] {
+	return cache.Handler[T]{Seen: note, Gone: note, Changed: func(before, after T) {
+		if before.GetResourceVersion() != after.GetResourceVersion() {
+			note(before)
+			note(after)
+		}
+	}}
 }
 
 // classesOf are the DeviceClasses as they are now.

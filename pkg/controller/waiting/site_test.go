@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -33,6 +34,7 @@ import (
 type site struct {
 	*testing.T
 	client    *fake.Clientset
+	placement score.Setting
 	nominator *Nominator
 	stop      func()
 }
@@ -40,7 +42,7 @@ type site struct {
 func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{T: t, client: fake.NewClientset()}
+		s := &site{T: t, client: fake.NewClientset(), placement: score.Best}
 		classes, err := deviceclasses.All()
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +99,8 @@ func (s *site) start() {
 	known := cache.New(cache.Options{Client: s.client})
 	reader := known.Reader()
 	s.nominator = New(Config{Cache: reader, Client: s.client.ResourceV1(), Pods: s.client.CoreV1(),
-		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{}})
+		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{},
+		Placement: s.placement})
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package waiting nominates, for pods that wait for GPUs, the node on which they leave the most room for the pods after
-// them. The scheduler tries that node first, and all others as ever where it has no room: a nomination that is wrong,
-// late or missing keeps no pod from a node.
+// them; or the fullest or the emptiest node, by a setting or by the pod's label. The scheduler tries that node first,
+// and all others as ever where it has no room: a nomination that is wrong, late or missing keeps no pod from a node.
 package waiting
 
 import (
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -22,6 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -34,8 +34,6 @@ const (
 	underway = 5 * time.Second
 	// beforehand is how long pods may be kept waiting for their nominations.
 	beforehand = 200 * time.Millisecond
-	// rulesAge is how old the DeviceTaintRules may be by which nodes are chosen.
-	rulesAge = 5 * time.Second
 )
 
 // Config is what the controller needs.
@@ -47,6 +45,8 @@ type Config struct {
 	Pods   typedcorev1.PodsGetter
 	Engine *scheduling.Engine
 	Clock  clock.PassiveClock
+	// Placement is how nodes are ranked for pods whose label says nothing.
+	Placement score.Setting
 }
 
 // Nominator nominates nodes.
@@ -60,7 +60,6 @@ type Nominator struct {
 	mu      sync.Mutex
 	chooser *chooser
 	pods    map[types.UID]*state
-	rulesAt time.Time
 	// taught says that the pods that were there before count among what pods ask for.
 	taught bool
 }
@@ -73,7 +72,7 @@ func New(cfg Config) *Nominator {
 	n.wishes = wishes{client: cfg.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
 	n.work = manager.NewController("waiting", n.sync)
 	n.waiting.On(cache.Handler[*corev1.Pod]{Gone: n.gone, Seen: func(pod *corev1.Pod) {
-		if nominable(pod) {
+		if n.nominable(pod) {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}})
@@ -111,7 +110,7 @@ func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error)
 		return 0, n.lookAtAll(ctx)
 	}
 	pod, waits := n.waiting.Get(key)
-	if !waits || !nominable(pod) {
+	if !waits || !n.nominable(pod) {
 		return 0, nil
 	}
 	w, err := n.wishOf(ctx, pod)
@@ -139,7 +138,7 @@ func (n *Nominator) lookAtAll(ctx context.Context) error {
 	for _, pod := range n.waiting.List() {
 		waiting[pod.UID] = true
 		_, refused := podstate.Unschedulable(pod)
-		if nominable(pod) && (refused || pod.Status.NominatedNodeName == "") {
+		if n.nominable(pod) && (refused || pod.Status.NominatedNodeName == "") {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}
@@ -151,24 +150,15 @@ func (n *Nominator) lookAtAll(ctx context.Context) error {
 
 // refresh reads what has changed of the nodes.
 func (n *Nominator) refresh(ctx context.Context) error {
-	now := n.Clock.Now()
-	n.mu.Lock()
-	old := now.Sub(n.rulesAt) >= rulesAge
-	n.mu.Unlock()
-	var rules []*resourceapi.DeviceTaintRule
-	var err error
-	if old {
-		if rules, _, err = cache.DeviceTaintRules(ctx, n.Client); err != nil {
-			klog.FromContext(ctx).V(2).Info("Nodes are chosen by the DeviceTaintRules of before", "err", err)
-		}
-	}
+	rules, _, err := cache.DeviceTaintRules(ctx, n.Client)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if old && err == nil {
-		n.rulesAt = now
+	if err == nil {
 		n.chooser.setRules(rules)
+	} else {
+		klog.FromContext(ctx).V(2).Info("Nodes are chosen by the DeviceTaintRules of before", "err", err)
 	}
-	n.chooser.settle(now)
+	n.chooser.settle(n.Clock.Now())
 	return n.chooser.refresh()
 }
 

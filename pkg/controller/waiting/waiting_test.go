@@ -12,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 )
 
 const (
@@ -29,6 +31,39 @@ func TestBestNodeIsNominated(t *testing.T) {
 		s.waits("one", claimOf(whole, "", 1))
 		s.nominated("with one GPU left on b", "one", "b")
 	}, "a", "b", "c")
+}
+
+// A pod's label chooses its node before the setting does.
+func TestNodePlacement(t *testing.T) {
+	for _, tc := range []struct {
+		setting     score.Setting
+		label, want string
+	}{
+		{score.Best, "", "fuller"},
+		{score.Best, "spread", "empty"},
+		{score.Binpack, "", "fuller"},
+		{score.Binpack, "spread", "empty"},
+		{score.Spread, "", "empty"},
+		{score.Spread, "binpack", "fuller"},
+		{score.Spread, "best", "fuller"},
+		{score.Spread, "any", ""},
+		{score.Binpack, "pack", ""},
+	} {
+		t.Run(string(tc.setting)+" and "+tc.label, func(t *testing.T) {
+			run(t, mode.Exclusive, func(s *site) {
+				s.stop()
+				s.placement = tc.setting
+				s.holds("fuller", "old", "gpu-0")
+				s.start()
+				s.waits("p", claimOf(whole, "", 1), func(p *corev1.Pod) {
+					if tc.label != "" {
+						p.Labels = map[string]string{v1alpha1.LabelNodePlacement: tc.label}
+					}
+				})
+				s.nominated("in a cluster with a fuller and an empty node", "p", tc.want)
+			}, "empty", "fuller")
+		})
+	}
 }
 
 // After a restart pods that run tell what is asked for: here pods for two GPUs, which a single one leaves their room.

@@ -15,19 +15,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // nominable reports whether the controller may nominate a node for a pod: the default scheduler places it, by itself,
-// and the pod leaves the choice to it.
-func nominable(pod *corev1.Pod) bool {
+// and the pod leaves the choice to the controller.
+func (n *Nominator) nominable(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Spec.NodeName == "" && len(pod.Spec.SchedulingGates) == 0 &&
 		pod.Spec.SchedulingGroup == nil &&
 		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName &&
-		!cache.PrefersNodes(pod)
+		!cache.PrefersNodes(pod) && n.settingFor(pod).Known()
+}
+
+// settingFor is how nodes are ranked for a pod.
+func (n *Nominator) settingFor(pod *corev1.Pod) score.Setting {
+	return cmp.Or(score.Setting(pod.Labels[v1alpha1.LabelNodePlacement]), n.Placement)
 }
 
 // wish is what a pod asks for. Its claims have the specs of those that it has or will have, and are none where there is
@@ -61,17 +69,14 @@ type Client interface {
 
 // allocated reports whether the cache has an allocation of one of a pod's claims: the pod has to go where that is.
 func (w *wishes) allocated(pod *corev1.Pod) bool {
-	has := func(name *string) bool {
-		if name == nil {
+	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(ref corev1.PodResourceClaim) bool {
+		name, _, err := resourceclaim.Name(pod, &ref)
+		if err != nil || name == nil {
 			return false
 		}
 		claim, there := w.claims.Get(pod.Namespace + "/" + *name)
 		return there && claim.Status.Allocation != nil
-	}
-	return slices.ContainsFunc(pod.Spec.ResourceClaims,
-		func(c corev1.PodResourceClaim) bool { return has(c.ResourceClaimName) }) ||
-		slices.ContainsFunc(pod.Status.ResourceClaimStatuses,
-			func(c corev1.PodResourceClaimStatus) bool { return has(c.ResourceClaimName) })
+	})
 }
 
 // of is what a pod asks for. It is without claims where one of them is not there, or allocated. extended is the claim

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -102,53 +101,32 @@ func TestGangsAreHeldAsAdmitted(t *testing.T) {
 		"Not looked at: how many pods of its PodGroup are needed at once (deployment/train).")
 }
 
-// Of the nodes with room a pod takes those that it prefers, as policies or its author say.
+// Of the nodes with room a pod takes those that its author prefers.
 func TestPodsGoWhereTheyPrefer(t *testing.T) {
-	placed := func(label string, own *corev1.Affinity) func(*corev1.PodTemplateSpec) {
-		return func(of *corev1.PodTemplateSpec) {
-			withClaim("gpushare.mem.main.3")(of)
-			if label != "" {
-				of.Labels["gpu.aliyun.com/node-placement"] = label
-			}
-			of.Spec.Affinity = own
-		}
-	}
-	of := func(effect corev1.NodeSelectorOperator) *corev1.Affinity {
+	prefers := func(effect corev1.NodeSelectorOperator) *corev1.Affinity {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1,
 				Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
 					Key: "kubernetes.io/hostname", Operator: effect, Values: []string{"n1"}}}}}}}}
 	}
-	packs, spreads := &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}, &corev1.Affinity{
-		PodAntiAffinity: &corev1.PodAntiAffinity{}}
 	for name, test := range map[string]struct {
-		change func(*corev1.PodTemplateSpec)
-		there  string
-		want   string
+		own  *corev1.Affinity
+		want string
 	}{
-		"nothing":              {placed("", nil), "", "n1 n2 n1"},
-		"packs":                {placed("binpack", packs), "", "n1 n1 n1"},
-		"packs with others":    {placed("binpack", packs), "binpack", "n2 n2 n2"},
-		"keeps from others":    {placed("binpack", packs), "spread", "n1 n1 n1"},
-		"spreads":              {placed("spread", spreads), "", "n1 n2 n1"},
-		"spreads beside":       {placed("spread", spreads), "spread", "n1 n1 n2"},
-		"a label alone":        {placed("binpack", nil), "", "n1 n2 n1"},
-		"prefers a node":       {placed("", of(corev1.NodeSelectorOpIn)), "", "n1 n1 n1"},
-		"prefers another node": {placed("", of(corev1.NodeSelectorOpNotIn)), "", "n2 n2 n2"},
-		"cannot be read":       {placed("", of("odd")), "", "n1 n2 n1"},
+		"nothing":              {nil, "n1 n2 n1"},
+		"prefers a node":       {prefers(corev1.NodeSelectorOpIn), "n1 n1 n1"},
+		"prefers another node": {prefers(corev1.NodeSelectorOpNotIn), "n2 n2 n2"},
+		"cannot be read":       {prefers("odd"), "n1 n2 n1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			for _, node := range []string{"n1", "n2"} {
 				s.node(node, 1, mode.Share, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
 			}
-			if test.there != "" {
-				for range 2 {
-					s.Bound = append(s.Bound, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n2"}, ObjectMeta: metav1.ObjectMeta{
-						Labels: map[string]string{"gpu.aliyun.com/node-placement": test.there}}})
-				}
-			}
-			s.admitted(t, workload("Deployment", 3, "aliyun.com/gpu-mem: 3"), test.change)
+			s.admitted(t, workload("Deployment", 3, "aliyun.com/gpu-mem: 3"), func(of *corev1.PodTemplateSpec) {
+				withClaim("gpushare.mem.main.3")(of)
+				of.Spec.Affinity = test.own
+			})
 			var got []string
 			made := s.plan(t)
 			for _, pod := range made.Pods {

@@ -20,7 +20,7 @@ func notLookedAt(in *Input, pods []*pending) []string {
 	seen := map[string][]string{}
 	var order, out, left []string
 	for _, p := range pods {
-		spec, admitted, a := &p.pod.Spec, p.from.Admitted != nil, p.from.Template.Spec.Affinity
+		spec, admitted, a := &p.pod.Spec, p.from.Admitted != nil, p.pod.Spec.Affinity
 		for _, of := range []struct {
 			is   bool
 			what string
@@ -28,7 +28,6 @@ func notLookedAt(in *Input, pods []*pending) []string {
 			{in.NodesUnknown && selectsNodes(&p.from.Created().Spec),
 				"nodeSelector and node affinity, because you may not read nodes"},
 			{usesHostPorts(spec), "ports of nodes (hostPort, hostNetwork)"},
-			// Policies add preferences alone, and those are looked at.
 			{a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil), "affinity towards other pods"},
 			{slices.ContainsFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
 				return c.WhenUnsatisfiable == corev1.DoNotSchedule || c.WhenUnsatisfiable == ""

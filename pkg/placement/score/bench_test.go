@@ -20,27 +20,27 @@ func BenchmarkDecision(b *testing.B) {
 		nodes[name] = Node{96000, 384 << 10, gpus("G2", 100, 100, 100, 100, 100, 100, 100, 100)}
 		x.Set(name, nodes[name])
 	}
-	var kinds []Ask
+	var kinds []*Kind
 	for range 126 {
 		a := Ask{CPU: 1000 * (2 + r.Int64N(10)), Memory: 1 << 10 * (8 + r.Int64N(32)),
 			Requests: []Request{share(10 * (1 + r.Int64N(9)))}}
 		if r.IntN(3) == 0 {
 			a.Requests = []Request{whole(1 << r.IntN(4))}
 		}
-		kinds = append(kinds, a)
+		kinds = append(kinds, &Kind{Ask: a})
 	}
 	type pod struct {
 		node   string
 		before Node
 	}
 	// The first kinds are the most frequent ones.
-	next := func() Ask { return kinds[int(float64(len(kinds))*r.Float64()*r.Float64()*r.Float64())] }
+	next := func() *Kind { return kinds[int(float64(len(kinds))*r.Float64()*r.Float64()*r.Float64())] }
 	var placed []pod
 	place := func() bool {
-		a := next()
-		x.Learn(a)
-		for name := range x.Best(a, Best, r.IntN) {
-			after, _ := nodes[name].With(a)
+		k := next()
+		x.Learn(k.Ask)
+		for name := range x.Best(k, Best, r.IntN) {
+			after, _ := nodes[name].With(k.Ask)
 			placed = append(placed, pod{name, nodes[name]})
 			nodes[name] = after
 			x.Set(name, after)

@@ -8,32 +8,31 @@ import (
 	"slices"
 )
 
-// Setting is how nodes are ranked for a pod.
-type Setting int
+// Setting is how nodes are ranked for a pod, by the names that users know.
+type Setting string
 
 const (
 	// Best leaves the most room for the pods that come after.
-	Best Setting = iota
+	Best Setting = "best"
 	// Binpack takes the node of whose GPUs the largest part is taken then, the best of equal ones.
-	Binpack
+	Binpack Setting = "binpack"
 	// Spread takes the one of whose GPUs the smallest part is.
-	Spread
+	Spread Setting = "spread"
 )
+
+// Known reports whether there is such a setting.
+func (s Setting) Known() bool { return s == Best || s == Binpack || s == Spread }
 
 // A GPU that is stranded counts 1. The others are weights of a GPU of a scarce model that is taken, of one that nobody
 // can have on average, and of one that is left free on the node: without the last, pods that come and go spread over
 // all nodes, and large ones find none. docs/internals/results/2026-11-29-placement.md has what they bring.
 const scarceWeight, fragmentsWeight, freeWeight = 0.5, 0.1, 0.05
 
-// kindsKept is for how many kinds of pods scores are kept: 6 MB with 1,000 nodes.
-const kindsKept = 256
-
 // Index keeps the scores of a cluster's nodes. It is for one goroutine at a time. What it answers depends on the nodes,
 // and on the pods that it learned in their order, not on the order in which nodes came.
 type Index struct {
 	nodes  []entry
 	at     map[string]int
-	kinds  map[string]*kind
 	mix    mix
 	stocks stocks
 	demand demand
@@ -41,8 +40,6 @@ type Index struct {
 	stale bool
 	// version counts changes, demanded is that of the last change of demand, which is one of all nodes.
 	version, demanded uint64
-	// questions counts those that were asked.
-	questions uint64
 	// after, places and ranks are for what is calculated of one question.
 	after  Node
 	places places
@@ -57,10 +54,10 @@ type entry struct {
 	cost              float64
 }
 
-// kind are pods that are alike, with the scores of the nodes for them.
-type kind struct {
-	ask    Ask
-	asked  uint64
+// Kind are pods that ask for the same, with the scores of an Index's nodes for them: 24 KB with 1,000 nodes. It is for
+// one Index.
+type Kind struct {
+	Ask
 	scores []scored
 }
 
@@ -71,7 +68,7 @@ type scored struct {
 }
 
 // New makes an Index of no nodes that has learned nothing.
-func New() *Index { return &Index{at: map[string]int{}, kinds: map[string]*kind{}, stocks: stocks{}} }
+func New() *Index { return &Index{at: map[string]int{}, stocks: stocks{}} }
 
 // Set is what is left of a node now. A caller that has given something away by itself counts that in (With).
 func (x *Index) Set(name string, n Node) {
@@ -130,11 +127,11 @@ func (x *Index) Learn(a Ask) {
 	}
 }
 
-// Best yields the nodes that have room for a pod, in the order of their scores; which of equal ones comes next,
-// tie(how many) decides. The Index must not be used before the sequence has ended.
-func (x *Index) Best(a Ask, s Setting, tie func(n int) int) iter.Seq[string] {
+// Best yields the nodes that have room for a pod of a kind, in the order of their scores; which of equal ones comes
+// next, tie(how many) decides. The Index must not be used before the sequence has ended.
+func (x *Index) Best(k *Kind, s Setting, tie func(n int) int) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		ranks := x.rank(x.kindOf(a), s)
+		ranks := x.rank(k, s)
 		for {
 			most, equal := math.Inf(-1), 0
 			for _, rank := range ranks {
@@ -160,33 +157,11 @@ func (x *Index) Best(a Ask, s Setting, tie func(n int) int) iter.Seq[string] {
 	}
 }
 
-// kindOf is the kind of a pod. The one that was not asked about for the longest time makes room for a new one.
-func (x *Index) kindOf(a Ask) *kind {
-	key := askKey(&a)
-	k := x.kinds[key]
-	if k == nil {
-		if len(x.kinds) >= kindsKept {
-			oldest, asked := "", uint64(math.MaxUint64)
-			for key, k := range x.kinds {
-				if k.asked < asked {
-					oldest, asked = key, k.asked
-				}
-			}
-			delete(x.kinds, oldest)
-		}
-		k = &kind{ask: a}
-		x.kinds[key] = k
-	}
-	x.questions++
-	k.asked = x.questions
-	return k
-}
-
 // takenWeight has the part of a node's GPUs that is taken decide, and the score among equal ones alone.
 const takenWeight = 1e6
 
 // rank is how nodes rank for pods of a kind, the highest first.
-func (x *Index) rank(k *kind, s Setting) []float64 {
+func (x *Index) rank(k *Kind, s Setting) []float64 {
 	if x.stale {
 		x.version++
 		x.demand, x.demanded, x.stale = demandOf(x.mix.typical, x.stocks), x.version, false
@@ -198,7 +173,7 @@ func (x *Index) rank(k *kind, s Setting) []float64 {
 	for i := range x.nodes {
 		e, of := &x.nodes[i], &k.scores[i]
 		if version := max(e.changed, x.demanded); of.version != version {
-			*of = x.score(e, &k.ask, version)
+			*of = x.score(e, &k.Ask, version)
 		}
 		rank := of.score
 		switch s {

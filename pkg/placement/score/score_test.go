@@ -198,17 +198,17 @@ func TestScoreIsThatOfTheFormula(t *testing.T) {
 				x.Learn(a)
 			}
 			want := tc.want - 0.05*tc.free
-			if got := scores(x, tc.ask)["n"]; math.Abs(got-want) > 1e-12 && got != want {
+			if got := scores(x, &Kind{Ask: tc.ask})["n"]; math.Abs(got-want) > 1e-12 && got != want {
 				t.Errorf("the score is %v, want %v", got, want)
 			}
 		})
 	}
 }
 
-// scores are those of all nodes for a pod.
-func scores(x *Index, a Ask) map[string]float64 {
+// scores are those of all nodes for pods of a kind.
+func scores(x *Index, k *Kind) map[string]float64 {
 	out := map[string]float64{}
-	for i, rank := range x.rank(x.kindOf(a), Best) {
+	for i, rank := range x.rank(k, Best) {
 		out[x.nodes[i].name] = rank
 	}
 	return out
@@ -223,7 +223,7 @@ func TestMixCountsGPUsAsTheyAreOnAverage(t *testing.T) {
 	x.Set("a", Node{100, 100, append(sized("small", 10), sized("large", 40)...)})
 	x.Set("b", Node{100, 100, sized("huge", 1000)})
 	x.Learn(Ask{CPU: 4, Memory: 2, Requests: []Request{share(10, "small", "large")}})
-	scores(x, Ask{})
+	scores(x, &Kind{})
 	if x.demand.cpu != 10 || x.demand.memory != 5 {
 		t.Errorf("a GPU goes with %v CPUs and %v bytes, want 10 and 5", x.demand.cpu, x.demand.memory)
 	}
@@ -247,8 +247,8 @@ func TestBestNamesNodesInTheirOrder(t *testing.T) {
 		{Binpack, []string{"fitting", "cuts", "empty", "poor"}},
 		{Spread, []string{"empty", "poor", "cuts", "fitting"}},
 	} {
-		if diff := cmp.Diff(tc.want, slices.Collect(x.Best(half, tc.setting, first))); diff != "" {
-			t.Errorf("setting %d (-want +got):\n%s", tc.setting, diff)
+		if diff := cmp.Diff(tc.want, slices.Collect(x.Best(&Kind{Ask: half}, tc.setting, first))); diff != "" {
+			t.Errorf("setting %s (-want +got):\n%s", tc.setting, diff)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func TestTiesAreDecidedByTheCaller(t *testing.T) {
 	}
 	x.Set("4", Node{0, 64, gpus("", 100)})
 	var asked []int
-	got := slices.Collect(x.Best(Ask{CPU: 1, Requests: []Request{share(1)}}, Best, func(n int) int {
+	got := slices.Collect(x.Best(&Kind{Ask: Ask{CPU: 1, Requests: []Request{share(1)}}}, Best, func(n int) int {
 		asked = append(asked, n)
 		return n - 1
 	}))
@@ -303,9 +303,10 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 	for seed := range uint64(10) {
 		r := randomly{rand.New(rand.NewPCG(seed, 0))}
 		x, nodes := New(), map[string]Node{}
-		var learned, asks []Ask
+		var learned []Ask
+		var kinds []*Kind
 		for range 12 {
-			asks = append(asks, r.ask())
+			kinds = append(kinds, &Kind{Ask: r.ask()})
 		}
 		same := func() {
 			t.Helper()
@@ -318,9 +319,9 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 			for _, name := range names {
 				fresh.Set(name, nodes[name])
 			}
-			for _, a := range asks {
-				if diff := cmp.Diff(scores(fresh, a), scores(x, a)); diff != "" {
-					t.Fatalf("seed %d, %+v (-fresh +kept):\n%s", seed, a, diff)
+			for _, k := range kinds {
+				if diff := cmp.Diff(scores(fresh, &Kind{Ask: k.Ask}), scores(x, k)); diff != "" {
+					t.Fatalf("seed %d, %+v (-fresh +kept):\n%s", seed, k.Ask, diff)
 				}
 			}
 		}
@@ -334,16 +335,16 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 				nodes[name] = r.node()
 				x.Set(name, nodes[name])
 			case 3, 4:
-				if after, fits := nodes[name].With(asks[r.IntN(len(asks))]); fits && len(after.GPUs) > 0 {
+				if after, fits := nodes[name].With(kinds[r.IntN(len(kinds))].Ask); fits && len(after.GPUs) > 0 {
 					nodes[name] = after
 					x.Set(name, after)
 				}
 			case 5:
-				a := asks[r.IntN(len(asks))]
+				a := kinds[r.IntN(len(kinds))].Ask
 				learned = append(learned, a)
 				x.Learn(a)
 			default:
-				scores(x, asks[r.IntN(len(asks))])
+				scores(x, kinds[r.IntN(len(kinds))])
 			}
 			if event%60 == 0 {
 				same()
@@ -353,29 +354,12 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 	}
 }
 
-// Kinds that were not asked about for long are forgotten, and asked about again like new ones.
-func TestKindsAreForgotten(t *testing.T) {
-	x := New()
-	x.Set("n", Node{1 << 20, 1 << 20, gpus("", 100)})
-	for i := range int64(kindsKept + 10) {
-		scores(x, Ask{CPU: i, Requests: []Request{share(1)}})
-		scores(x, Ask{Requests: []Request{share(2)}})
-	}
-	if len(x.kinds) != kindsKept {
-		t.Errorf("%d kinds are kept, want %d", len(x.kinds), kindsKept)
-	}
-	often := Ask{Requests: []Request{share(2)}}
-	if x.kinds[askKey(&often)] == nil {
-		t.Error("the kind that was asked about each time is forgotten")
-	}
-}
-
 // The mix follows what comes, and is that of the last pods.
 func TestMixIsOfTheLastPods(t *testing.T) {
 	x := New()
 	x.Set("n", Node{64, 64, gpus("", 100)})
 	cpu := func() float64 {
-		scores(x, Ask{})
+		scores(x, &Kind{})
 		return x.demand.cpu
 	}
 	x.Learn(Ask{CPU: 4, Requests: []Request{whole(1)}})

@@ -138,31 +138,32 @@ type best struct {
 	index   *score.Index
 	setting score.Setting
 	numbers map[string]int
-	asks    map[*kind]score.Ask
+	kinds   map[*kind]*score.Kind
 }
 
 // shared is the mode of shares.
 const shared = score.Whole << 1
 
 func newBest(setting score.Setting) *best {
-	return &best{index: score.New(), setting: setting, numbers: map[string]int{}, asks: map[*kind]score.Ask{}}
+	return &best{index: score.New(), setting: setting, numbers: map[string]int{}, kinds: map[*kind]*score.Kind{}}
 }
 
 func (b *best) node(c *cluster, k *kind) int {
 	if k.gpus == 0 {
 		return b.stock.node(c, k)
 	}
-	ask, is := b.asks[k]
-	if !is {
-		ask = score.Ask{CPU: k.cpu, Memory: k.memory, Requests: []score.Request{{Count: k.gpus, Mode: score.Whole,
+	of := b.kinds[k]
+	if of == nil {
+		ask := score.Ask{CPU: k.cpu, Memory: k.memory, Requests: []score.Request{{Count: k.gpus, Mode: score.Whole,
 			Models: k.models}}}
 		if k.share < milli {
 			ask.Requests[0].Mode, ask.Requests[0].Memory = shared, k.share
 		}
-		b.asks[k] = ask
+		of = &score.Kind{Ask: ask}
+		b.kinds[k] = of
 	}
-	b.index.Learn(ask)
-	for name := range b.index.Best(ask, b.setting, c.random.IntN) {
+	b.index.Learn(of.Ask)
+	for name := range b.index.Best(of, b.setting, c.random.IntN) {
 		return b.numbers[name]
 	}
 	return -1

@@ -16,30 +16,31 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// nominateBest has the controller nominate nodes until the test ends.
-func nominateBest(t *testing.T, ns *harness.Namespace) {
+// nominateBest has the controller nominate nodes by a setting until the test ends.
+func nominateBest(t *testing.T, ns *harness.Namespace, placement score.Setting) {
 	t.Helper()
 	const option = "../../../deployments/options/best-node"
 	if output, err := ns.Kubectl(t, "apply", "-k", option); err != nil {
 		t.Fatalf("apply option best-node: %v: %s", err, output)
 	}
 	maps := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
-	set := func(ctx context.Context, value string) error {
-		_, err := maps.Patch(ctx, v1alpha1.ControllerName, types.MergePatchType,
-			[]byte(`{"data":{"BEST_NODE":`+value+`}}`), metav1.PatchOptions{})
+	set := func(ctx context.Context, data string) error {
+		_, err := maps.Patch(ctx, v1alpha1.ControllerName, types.MergePatchType, []byte(`{"data":`+data+`}`),
+			metav1.PatchOptions{})
 		return err
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
 		defer cancel()
-		if err := set(ctx, "null"); err != nil {
+		if err := set(ctx, `{"BEST_NODE":null,"NODE_PLACEMENT":null}`); err != nil {
 			t.Errorf("have no nodes nominated again: %v", err)
 		}
 	})
-	if err := set(t.Context(), `"true"`); err != nil {
+	if err := set(t.Context(), fmt.Sprintf(`{"BEST_NODE":"true","NODE_PLACEMENT":%q}`, placement)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -80,7 +81,7 @@ func TestBestNode(t *testing.T) {
 	setMode("share")
 	ns := cluster.Namespace(t)
 	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-	nominateBest(t, ns)
+	nominateBest(t, ns, score.Best)
 	large := harness.Share("gpu", "9Gi")
 	ns.Template(t, "large", harness.Requests(large))
 	ns.Template(t, "small", harness.Requests(harness.Share("gpu", "6Gi")))

@@ -6,8 +6,6 @@ package gang
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,84 +17,58 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-const placementLabel = "gpu.aliyun.com/node-placement"
-
-// placeNodes applies an option of deployments/options that says which nodes shares go to,
-// and waits until a pod has its preference.
-func placeNodes(t *testing.T, ns *harness.Namespace, option string, prefers func(*corev1.Affinity) bool) {
+// deploy makes a Deployment of four pods with these labels, all of which are nominated before the scheduler looks at
+// them, and returns how many of them run on each node that has any, fewest first.
+func deploy(t *testing.T, ns *harness.Namespace, name string, labels map[string]string) []int {
 	t.Helper()
-	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/"+option); err != nil {
-		t.Fatalf("apply option %s: %v: %s", option, err, output)
-	}
-	harness.Eventually(t, "option "+option+" to give pods its preference", func(ctx context.Context) error {
-		pod, err := ns.Admitted(ctx, harness.Asking("mem 3"))
-		if err == nil && (pod.Spec.Affinity == nil || !prefers(pod.Spec.Affinity)) {
-			err = fmt.Errorf("it has the affinity %v", pod.Spec.Affinity)
-		}
-		return err
-	})
-}
-
-// stopPlacing takes the options away, which are the same objects.
-func stopPlacing(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-	defer cancel()
-	api, options := cluster.Client.AdmissionregistrationV1(), metav1.DeleteOptions{}
-	const placement, advice = "gpushare-node-placement", "gpushare-node-placement-advice"
-	if err := errors.Join(api.MutatingAdmissionPolicyBindings().Delete(ctx, placement, options),
-		api.MutatingAdmissionPolicies().Delete(ctx, placement, options),
-		api.ValidatingAdmissionPolicyBindings().Delete(ctx, advice, options),
-		api.ValidatingAdmissionPolicies().Delete(ctx, advice, options)); err != nil {
-		t.Errorf("take the options away again: %v", err)
-	}
-}
-
-// deploy makes a Deployment of four pods and returns how many of them run on each node that
-// has any, fewest first. As many were planned.
-func deploy(t *testing.T, ns *harness.Namespace, name string) (counts []int, nodes map[string]int) {
-	t.Helper()
+	const replicas = 4
 	pod := harness.Asking("mem 3")
 	pod.Spec.RestartPolicy, pod.Spec.TerminationGracePeriodSeconds = corev1.RestartPolicyAlways, ptr.To(int64(0))
-	labels := map[string]string{"app": name}
-	const replicas = 4
-	deployment := &appsv1.Deployment{
-		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
-		},
-	}
-	manifest, err := json.Marshal(deployment)
-	if err != nil {
-		t.Fatal(err)
-	}
-	planned := map[string]int{}
-	for _, pod := range ns.Planned(t, string(manifest), "-f", "-").Pods {
-		planned[pod.Node]++
-	}
-	if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), deployment,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	waitRuns(t, ns, name+"-", replicas)
-	pods, err := ns.Client.CoreV1().Pods(ns.Name).List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes = map[string]int{}
-	for i := range pods.Items {
-		if pods.Items[i].Status.Phase == corev1.PodRunning {
-			nodes[pods.Items[i].Spec.NodeName]++
+	selected := map[string]string{"app": name}
+	labels = maps.Clone(labels)
+	maps.Copy(labels, selected)
+	pods := func(ctx context.Context) ([]corev1.Pod, error) {
+		list, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		if err != nil {
+			return nil, err
 		}
+		return list.Items, nil
 	}
-	counts = slices.Sorted(maps.Values(nodes))
-	if want := slices.Sorted(maps.Values(planned)); !slices.Equal(counts, want) {
-		t.Errorf("replicas are on %v, planned were %v", nodes, planned)
+	cluster.RestartScheduler(t, func() {
+		if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: appsv1.DeploymentSpec{
+				Replicas: ptr.To(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: selected},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
+			},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		harness.Eventually(t, "all replicas to be nominated", func(ctx context.Context) error {
+			all, err := pods(ctx)
+			all = slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.NominatedNodeName == "" })
+			if err == nil && len(all) != replicas {
+				err = fmt.Errorf("%d are", len(all))
+			}
+			return err
+		})
+	})
+	waitRuns(t, ns, name+"-", replicas)
+	all, err := pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return counts, nodes
+	nodes := map[string]int{}
+	for i := range all {
+		nodes[all[i].Spec.NodeName]++
+	}
+	t.Logf("replicas %s are on %v", name, nodes)
+	return slices.Sorted(maps.Values(nodes))
 }
 
 // remove deletes a Deployment, and waits until no pod of the namespace is left: one that ends
@@ -116,36 +88,29 @@ func remove(t *testing.T, ns *harness.Namespace, deployment string) {
 	})
 }
 
-// Replicas go to one node, or round the nodes, as the cluster is set, and a pod that is
-// labelled differs.
+// Replicas go to one node, or round the nodes, as the cluster is set, and those that are labelled differ.
 func TestNodePlacement(t *testing.T) {
 	setMode := cluster.Label(t, "whole", ack.NodeLabelSchedule)
 	setMode("share")
 	ns := cluster.Namespace(t)
 	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-	t.Cleanup(func() { stopPlacing(t) })
-
-	placeNodes(t, ns, "pack-nodes", func(a *corev1.Affinity) bool { return a.PodAffinity != nil })
-	counts, nodes := deploy(t, ns, "packs")
-	if !slices.Equal(counts, []int{4}) {
-		t.Errorf("replicas that pack are on %v", nodes)
+	// A controller that started before would go by the settings of before for a while.
+	start := cluster.StopController(t)
+	nominateBest(t, ns, score.Spread)
+	start()
+	for _, of := range []struct {
+		name   string
+		labels map[string]string
+		want   []int
+	}{
+		{"spreads", map[string]string{}, []int{2, 2}},
+		{"packs", map[string]string{v1alpha1.LabelNodePlacement: "binpack"}, []int{4}},
+	} {
+		if counts := deploy(t, ns, of.name, of.labels); !slices.Equal(counts, of.want) {
+			t.Errorf("nodes have %v of the replicas %s, want %v", counts, of.name, of.want)
+		}
+		remove(t, ns, of.name)
 	}
-	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
-	apart := harness.Labelled(harness.Pod("apart", "", harness.FromTemplate("share")), placementLabel, "spread")
-	apart.Spec.NodeSelector = nil
-	ns.Run(t, apart)
-	got, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "apart", metav1.GetOptions{})
-	if err != nil || nodes[got.Spec.NodeName] > 0 {
-		t.Errorf("error %v: a pod that spreads is on %s, those that pack on %v", err, got.Spec.NodeName, nodes)
-	}
-	ns.Delete(t, "apart")
-	remove(t, ns, "packs")
-
-	placeNodes(t, ns, "spread-nodes", func(a *corev1.Affinity) bool { return a.PodAntiAffinity != nil })
-	if counts, nodes := deploy(t, ns, "spreads"); !slices.Equal(counts, []int{2, 2}) {
-		t.Errorf("replicas that spread are on %v", nodes)
-	}
-	remove(t, ns, "spreads")
 	// Without the label a node keeps its mode.
 	setMode("default")
 	cluster.Publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3")

@@ -35,7 +35,7 @@ all would be installed, or an installation be removed, without an error.
 deployments/manifests has instead: see gpushare.adapt. */}}
 {{- define "gpushare.directories" -}}
 files/deployments/manifests
-{{- range $option, $on := omit .Values.options "devicePluginPods" "migration" }}
+{{- range $option, $on := omit .Values.options "devicePluginPods" "migration" "packNodes" "spreadNodes" }}
 {{- if $on }}
 files/deployments/options/{{ kebabcase $option }}
 {{- end }}
@@ -91,10 +91,6 @@ files/deployments/options/{{ kebabcase $option }}
 {{- if and .root.Values.options.migration (include "gpushare.onlyWhereAsked" $object) -}}
 {{- $asked := dict "matchLabels" (dict "gpu.aliyun.com/legacy" "true") -}}
 {{- $_ := set $object.spec "matchResources" (dict "namespaceSelector" $asked) -}}
-{{- end -}}
-{{- if and .root.Values.options.spreadNodes (eq $object.kind "MutatingAdmissionPolicy")
-      (eq $object.metadata.name "gpushare-node-placement") -}}
-{{- $_ := set (index $object.spec.variables 0) "expression" "'spread'" -}}
 {{- end -}}
 {{- if and (eq $object.kind "MutatingAdmissionPolicy") (eq $object.metadata.name "gpushare-quota") -}}
 {{- $_ := set (index $object.spec.variables 0) "expression" (toRawJson .root.Values.quota.schedulers) -}}

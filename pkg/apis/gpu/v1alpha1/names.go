@@ -224,16 +224,18 @@ const (
 // (docs/install.md#beside-another-dra-driver).
 const LabelGPUDriver = "gpu.aliyun.com/gpu-driver"
 
+// LabelNodePlacement overrides the setting NODE_PLACEMENT. With a value that is no setting, no node is nominated.
+//
+// On pods: `best`, `binpack` or `spread`: which node it goes to; another value, such as `any`: the scheduler's choice
+// (docs/packing.md).
+const LabelNodePlacement = "gpu.aliyun.com/node-placement"
+
 // Labels that policies and kustomizations of deployments read, and no program.
 const (
 	// LabelMigrated is the key that deployments/options/migration requires.
 	//
 	// On nodes, set by you: the node has moved from a device plugin (docs/migrate.md).
 	LabelMigrated = "gpu.aliyun.com/migrated"
-	// LabelNodePlacement chooses the nodes of a pod with shares.
-	//
-	// On pods: `binpack`, `spread` or `any`: which node its shares go to (docs/packing.md).
-	LabelNodePlacement = "gpu.aliyun.com/node-placement"
 	// LabelClaims and LabelOwnClass are set by policies (docs/internals/search-cost.md): the number of a pod's claims,
 	// where it has several, and that a claim or template names a DeviceClass of an administrator's own.
 	LabelClaims   = "gpu.aliyun.com/claims"
