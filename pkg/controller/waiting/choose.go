@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
 )
 
 const (
@@ -83,7 +84,7 @@ func (c *chooser) best(ctx context.Context, pod *corev1.Pod, w *wish) (promise, 
 		return promise{}, err
 	}
 	effort, tries := scheduling.NewEffort(1), 0
-	for name := range c.index.Best(askOf(w.requests, k.requests), score.Best, rand.IntN) {
+	for name := range c.index.Best(offer.Ask(w.requests, k.requests), score.Best, rand.IntN) {
 		n := c.known[name]
 		if k.misses[name] == n.version || c.closed(ctx, n, pod, may, w.requests) {
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
 )
 
 // fruitless is when a node is nominated again for a pod whose nominations came to nothing: the pod needs something that
@@ -121,24 +122,29 @@ func (n *Nominator) respect(ctx context.Context, pod *corev1.Pod, w *wish) error
 	return nil
 }
 
-// learn has what a pod asks for count among what pods ask for, once. What was learned before a restart is learned again
-// from the pods on nodes.
+// learn has what a pod asks for count among what pods ask for, once.
 func (n *Nominator) learn(ctx context.Context, w *wish, s *state) error {
 	if s.learned {
 		return nil
 	}
-	if err := n.chooser.refresh(); err != nil {
+	if err := n.teach(); err != nil {
 		return err
 	}
-	if !n.taught {
-		n.taught = true
-		for _, ask := range n.chooser.placedAsks() {
-			n.chooser.index.Learn(ask)
-		}
-	}
 	if k := n.chooser.kindOf(ctx, w); k.ranked {
-		n.chooser.index.Learn(askOf(w.requests, k.requests))
+		n.chooser.index.Learn(offer.Ask(w.requests, k.requests))
 		s.learned = true
+	}
+	return nil
+}
+
+// teach has the pods on nodes tell, once, what was learned before a restart.
+func (n *Nominator) teach() error {
+	if err := n.chooser.refresh(); err != nil || n.taught {
+		return err
+	}
+	n.taught = true
+	for _, ask := range n.chooser.placedAsks() {
+		n.chooser.index.Learn(ask)
 	}
 	return nil
 }
