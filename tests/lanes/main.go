@@ -113,8 +113,8 @@ func inTurn(all []Lane, now time.Time) (today, tomorrow Lane) {
 	return all[day%len(all)], all[(day+1)%len(all)]
 }
 
-// insert adds a lane behind those of EveryChange, unless it is among the chosen. Behind all of them there would never be
-// time for a long one.
+// insert adds a lane behind those of EveryChange, unless it is among the chosen. Behind all of them there would never
+// be time for a long one.
 func insert(chosen []Lane, lane Lane) []Lane {
 	if slices.ContainsFunc(chosen, func(l Lane) bool { return l.Name == lane.Name }) {
 		return chosen

@@ -40,8 +40,8 @@ func TestStrandedGPUs(t *testing.T) {
 		s.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "gpu.aliyun.com/few-cpus",
 			Effect: corev1.TaintEffectPreferNoSchedule}}
 	}
-	const found = "2.0 free GPUs are stranded: beside them nodes have too little CPU or memory left for pods with GPUs as " +
-		"they run now: n1 (2.0)"
+	const found = "2.0 free GPUs are stranded: beside them nodes have too little CPU or memory left for pods with GPUs " +
+		"as they run now: n1 (2.0)"
 	for name, test := range map[string]struct {
 		changes  []func(s *doctor.Snapshot)
 		text, do string
