@@ -201,7 +201,6 @@ func TestAlerts(t *testing.T) {
 		name, text, _ := strings.Cut(section, "\n")
 		entries[name] = text
 	}
-	var rows []string
 	for _, a := range alerts(t) {
 		unknown, by := unknownOf(a.Expr, metrics)
 		if len(unknown) > 0 {
@@ -226,29 +225,21 @@ func TestAlerts(t *testing.T) {
 		}
 		entry := entries[a.Alert]
 		delete(entries, a.Alert)
-		for _, part := range []string{"**Meaning.** ", "**Impact.** ", "**What to do.** ", "```console\n"} {
-			if !strings.Contains(entry, part) {
-				t.Errorf("the entry of %s in docs/alerts.md has no %q", a.Alert, part)
-			}
-		}
 		wait := a.For
 		if wait == "" {
 			wait = "at once"
 		}
-		rows = append(rows, fmt.Sprintf("| [%s](#%s) | %s | %s |", a.Alert, strings.ToLower(a.Alert), a.Labels["severity"],
-			wait))
+		for _, part := range []string{fmt.Sprintf("**Meaning** (%s, %s). ", a.Labels["severity"], wait), "**Impact.** ",
+			"**Action.** ", "```console\n"} {
+			if !strings.Contains(entry, part) {
+				t.Errorf("the entry of %s in docs/alerts.md has no %q", a.Alert, part)
+			}
+		}
 	}
 	for name := range entries {
 		if strings.HasPrefix(name, "GPU") {
 			t.Errorf("docs/alerts.md has %s, which is no alert", name)
 		}
-	}
-	var got []string
-	for _, found := range regexp.MustCompile(`(?m)^(\| \[GPU[^|]*\|[^|]*\|[^|]*\|)`).FindAllStringSubmatch(page, -1) {
-		got = append(got, found[1])
-	}
-	if diff := cmp.Diff(rows, got); diff != "" {
-		t.Errorf("the table of docs/alerts.md (-alerts.yaml +page):\n%s", diff)
 	}
 }
 

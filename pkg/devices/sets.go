@@ -49,7 +49,11 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	}
 	for i := range devices {
 		devices[i].ConsumesCounters = wholeGPUs(gpus[i]...)
-		attributes(devices[i].Attributes).setBool(v1alpha1.AttrMonitor, false)
+		// What shows that it is several GPUs needs no further attribute: a fifteenth, and each evaluation of a selector by
+		// the scheduler allocates twice as much.
+		if len(gpus[i]) == 1 {
+			attributes(devices[i].Attributes).setBool(v1alpha1.AttrMonitor, false)
+		}
 	}
 	counted := slices.Concat(gpus...)
 	slices.Sort(counted)

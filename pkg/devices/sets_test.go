@@ -39,7 +39,7 @@ func TestSetsShowWhatTheirGPUsHaveInCommon(t *testing.T) {
 		}
 	}
 	slices.Sort(lacks)
-	want := []string{"index", "minor", "nvlinkPeers", "resource.kubernetes.io/pciBusID", "uuid"}
+	want := []string{"index", "minor", "monitor", "nvlinkPeers", "resource.kubernetes.io/pciBusID", "uuid"}
 	if diff := cmp.Diff(want, lacks); diff != "" {
 		t.Errorf("attributes of a single GPU that a set lacks (-want +got):\n%s", diff)
 	}

@@ -41,7 +41,7 @@ func Flags() []cli.Flag {
 			Usage:     "how long a DeviceClass of a GPU model stays without such GPUs"},
 		&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute,
 			Validator: checkTime,
-			Usage:     "how long a claim template stays without its legacy pods (docs/legacy.md#what-becomes-of-the-pod)"},
+			Usage:     "how long a claim template stays without its legacy pods (docs/legacy.md#converted-pods)"},
 		&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy,
 			Usage: "policy that refuses unconverted legacy pods: nodes show amounts only while it is enforced for every " +
 				"pod; empty for never (docs/migrate.md#tools-made-for-ack)"},

@@ -129,16 +129,16 @@ func watchFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "health-ignored-xids", Sources: env("HEALTH_IGNORED_XIDS"),
 			Value: health.FormatXIDs(health.DefaultIgnored()), Validator: checkXIDs,
-			Usage: "XIDs that leave a GPU healthy, comma-separated (docs/health.md#what-makes-a-gpu-unhealthy)"},
+			Usage: "XIDs that leave a GPU healthy, comma-separated (docs/health.md#causes)"},
 		&cli.StringFlag{Name: "unhealthy-taint-effect", Sources: env("UNHEALTHY_TAINT_EFFECT"),
 			Value: string(resourceapi.DeviceTaintEffectNoSchedule), Validator: checkTaintEffect,
-			Usage: "taint of unhealthy GPUs: NoSchedule, or NoExecute, which also evicts (docs/health.md#what-happens)"},
+			Usage: "taint of unhealthy GPUs: NoSchedule, or NoExecute, which also evicts (docs/health.md#effects)"},
 		&cli.DurationFlag{Name: "audit-interval", Sources: env("AUDIT_INTERVAL"), Value: watch.DefaultInterval,
 			Validator: checkAuditInterval,
 			Usage:     "how often the audit looks, at least 1s; 0 for never (docs/audit.md)"},
 		&cli.StringSliceFlag{Name: "audit-exempt-namespaces", Sources: env("AUDIT_EXEMPT_NAMESPACES"),
 			Usage: "namespaces whose pods may use any GPU, comma-separated; without a claim only where " +
-				"DEVICE_PLUGIN_PODS is watch (docs/audit.md#what-is-not-a-finding)"},
+				"DEVICE_PLUGIN_PODS is watch (docs/audit.md#exceptions)"},
 		&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"), Validator: checkFindings,
 			Usage: "findings for which pods are evicted, comma-separated: over-share, no-grant, beside-mps, client-slots " +
 				"(docs/audit.md#evicting-pods)"},
@@ -150,7 +150,7 @@ func watchFlags() []cli.Flag {
 			Validator: checkPods,
 			Usage:     "whether pods of a device plugin are watched: watch or none (docs/reference.md#device_plugin_pods)"},
 		&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Validator: checkLabelKey,
-			Usage: "label key without which a node offers no GPUs (docs/migrate.md#what-keeps-the-two-apart)"},
+			Usage: "label key without which a node offers no GPUs (docs/migrate.md#migration-label)"},
 		program.SettingsDirFlag(),
 	}
 }

@@ -144,7 +144,6 @@ func tables(root string) (map[string]table, error) {
 	var failed []error
 	for name, content := range map[string]func() (table, error){
 		"settings":          settings,
-		"flags":             otherFlags,
 		"labels-nodes":      func() (table, error) { return labels(names, "nodes") },
 		"labels-pods":       func() (table, error) { return labels(names, "pods") },
 		"labels-namespaces": func() (table, error) { return labels(names, "namespaces") },

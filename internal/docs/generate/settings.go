@@ -93,16 +93,3 @@ func defaultOf(f cli.DocGenerationFlag) string {
 	value := strings.Trim(strings.Trim(f.GetValue(), "[]"), `"`)
 	return code(noSeconds.ReplaceAllString(value, "$1"))
 }
-
-// otherFlags is the table of the flags that are not called as their variables.
-func otherFlags() (table, error) {
-	all, err := allSettings()
-	t := table{head: []string{"Variable", "Flag"}}
-	for _, variable := range slices.Sorted(maps.Keys(all)) {
-		flag, usual := all[variable].flags[0].(cli.Flag).Names()[0], strings.ToLower(strings.ReplaceAll(variable, "_", "-"))
-		if flag != usual {
-			t.rows = append(t.rows, []string{code(variable), code("--" + flag)})
-		}
-	}
-	return t, err
-}

@@ -22,12 +22,12 @@ const ResourceCount = "aliyun.com/gpu-count"
 const (
 	// PodLabelCount is on how many GPUs the containers' amounts are spread.
 	//
-	// On pods: on how many GPUs its containers' amounts are spread (docs/legacy.md#what-is-understood).
+	// On pods: on how many GPUs its containers' amounts are spread (docs/legacy.md#supported-requests).
 	PodLabelCount = "aliyun.com/gpu-count"
 	// PodLabelPlacement, with the value RequireWholeDevice, asks for GPUs that nobody
 	// else uses.
 	//
-	// On pods: `require-whole-device`: GPUs that nobody else uses (docs/legacy.md#what-is-understood).
+	// On pods: `require-whole-device`: GPUs that nobody else uses (docs/legacy.md#supported-requests).
 	PodLabelPlacement  = "ack.gpushare.placement"
 	RequireWholeDevice = "require-whole-device"
 )

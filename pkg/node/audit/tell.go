@@ -100,7 +100,7 @@ var advice = map[Kind]string{
 	NoGrant:   "It is to have a claim of its own, and privileged containers are to keep to theirs.",
 	BesideMPS: "It changed CUDA_MPS_PIPE_DIRECTORY, or started while the GPU's MPS daemon was down: start it again.",
 	PastLimit: "Its limit does not hold managed memory, nor what other processes share with it " +
-		"(docs/kernel-limits.md#what-it-does-not-hold): have the program allocate on the device.",
+		"(docs/kernel-limits.md#unlimited-memory): have the program allocate on the device.",
 	GonePod: "What they hold stays allocated until they end. The kubelet hangs, or the kernel cannot end them: restart " +
 		"the node's kubelet, or else the node: docs/audit.md#pods-that-are-gone.",
 	NoPod: "What such processes hold is missing to the pods that were granted the GPU: see who starts them.",

@@ -75,7 +75,7 @@ func (k *kernelMemory) kind(uuid string) memlimit.Kind {
 
 // check reports why the memory of a container that starts now could not be limited on the GPU.
 func (k *kernelMemory) check(uuid string) error {
-	const prefix = "NVIDIA's driver offers no memory limits by control group (docs/kernel-limits.md#what-it-takes): "
+	const prefix = "NVIDIA's driver offers no memory limits by control group (docs/kernel-limits.md#requirements): "
 	switch found := k.limits(); {
 	case found == nil:
 		return errors.New(prefix + errNotLooked.Error())

@@ -126,7 +126,7 @@ func gpuFamilies() []family {
 		ofGPU("gpu_healthy", "1 if the GPU's health lets it take claims, else 0 (docs/health.md).",
 			func(g GPU) (float64, bool) { return metrics.Bool(g.Unhealthy == ""), true }),
 		{metrics.Desc("gpu_unhealthy_info", "1 for a GPU that is unhealthy "+
-			"(docs/health.md#what-makes-a-gpu-unhealthy) or left out: Lost, Unreadable.",
+			"(docs/health.md#causes) or left out: Lost, Unreadable.",
 			"gpu", "uuid", "reason"), prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, g := range n.GPUs {

@@ -140,7 +140,7 @@ gpushare_gpu_cores_granted_ratio{gpu="1",uuid="GPU-b"} 1
 gpushare_gpu_healthy{gpu="0",uuid="GPU-a"} 1
 gpushare_gpu_healthy{gpu="1",uuid="GPU-b"} 0
 gpushare_gpu_healthy{gpu="2",uuid="GPU-c"} 0
-# HELP gpushare_gpu_unhealthy_info 1 for a GPU that is unhealthy (docs/health.md#what-makes-a-gpu-unhealthy) or left out: Lost, Unreadable.
+# HELP gpushare_gpu_unhealthy_info 1 for a GPU that is unhealthy (docs/health.md#causes) or left out: Lost, Unreadable.
 # TYPE gpushare_gpu_unhealthy_info gauge
 gpushare_gpu_unhealthy_info{gpu="1",reason="xid-79",uuid="GPU-b"} 1
 gpushare_gpu_unhealthy_info{gpu="2",reason="Lost",uuid="GPU-c"} 1

@@ -24,7 +24,7 @@ func useFamilies() []family {
 			func(u audit.ClaimUse) (float64, bool) { return ratio(u.SMPercent) }),
 		usedByClaim("claim_processes", "Processes of the container that compute on the GPU.",
 			func(u audit.ClaimUse) (float64, bool) { return float64(u.Processes), true }),
-		findings("audit_findings", "Findings of the audit now, by kind (docs/audit.md#what-is-found).", prometheus.GaugeValue,
+		findings("audit_findings", "Findings of the audit now, by kind (docs/audit.md#findings).", prometheus.GaugeValue,
 			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Holding[k]) }),
 		findings("audit_findings_total", "Findings of the audit since the plugin started, by kind.",
 			prometheus.CounterValue,

@@ -108,7 +108,7 @@ func (w *Watch) tellFault(ctx context.Context, daemon, uuid string, f mps.Fault)
 	}
 	message := func(namespace string) string {
 		return fmt.Sprintf("On %s %s. Restart what does not start again by itself: "+
-			"docs/isolation.md#a-fault-of-one-program-ends-all", uuid, f.Tell(func(c mps.Client) string {
+			"docs/isolation.md#fault-propagation", uuid, f.Tell(func(c mps.Client) string {
 			pod, named := pods[c.Pod]
 			switch {
 			case !named:

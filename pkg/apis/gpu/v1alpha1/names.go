@@ -58,7 +58,7 @@ const (
 	// AttrNVLinkPeers (string): The GPUs that it is linked with by NVLink, as in `1,2`.
 	AttrNVLinkPeers resourceapi.QualifiedName = "nvlinkPeers"
 	// AttrNVLinkGBps (int): The bandwidth to its best-linked neighbour; of a linked set the smallest inside
-	// (docs/topology.md#what-is-published).
+	// (docs/topology.md#published-devices).
 	AttrNVLinkGBps resourceapi.QualifiedName = "nvlinkGBps"
 	// AttrGPUCount (int): In mode `topology`: the number of GPUs.
 	AttrGPUCount resourceapi.QualifiedName = "gpuCount"
@@ -127,9 +127,9 @@ const (
 	// TaintOtherDriver: Another DRA driver, the value, publishes the GPU, too
 	// (docs/install.md#beside-another-dra-driver).
 	TaintOtherDriver = DriverName + "/other-driver"
-	// TaintWithdrawn: The linked set is published only for the claims that hold it (docs/topology.md#a-sick-gpu), or
+	// TaintWithdrawn: The linked set is published only for the claims that hold it (docs/topology.md#unhealthy-gpus), or
 	// claims hold a GPU under another index, or a MIG instance that was there before
-	// (docs/mig.md#when-you-cut-a-gpu-anew).
+	// (docs/mig.md#changed-instances).
 	TaintWithdrawn = DriverName + "/withdrawn"
 	// TaintConflict: Claims were allocated more of the GPU than it has
 	// (docs/troubleshooting.md#a-gpu-that-others-hold).
@@ -189,9 +189,9 @@ const (
 	// labels, for all that its pods could do; on a pod, whoever writes pods, for what
 	// becomes of that pod alone.
 	//
-	// On pods: `false`: the pod is not converted (docs/legacy.md#who-is-left-alone).
+	// On pods: `false`: the pod is not converted (docs/legacy.md#exempt-pods).
 	//
-	// On namespaces: `false`: pods are not converted (docs/legacy.md#who-is-left-alone); `true`: they are during a
+	// On namespaces: `false`: pods are not converted (docs/legacy.md#exempt-pods); `true`: they are during a
 	// migration (docs/migrate.md).
 	LabelLegacy = "gpu.aliyun.com/legacy"
 	// AnnotationLegacyRequest holds what the pod's containers asked for, as a JSON
@@ -272,6 +272,6 @@ const (
 	LabelVisibleDevices = "gpu.aliyun.com/visible-devices"
 	// LabelPreemption has a namespace take part.
 	//
-	// On namespaces: `true`: its pods preempt and are preempted (docs/preemption.md#who-takes-part).
+	// On namespaces: `true`: its pods preempt and are preempted (docs/preemption.md#participants).
 	LabelPreemption = "gpu.aliyun.com/preemption"
 )

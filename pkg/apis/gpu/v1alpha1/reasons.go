@@ -46,7 +46,7 @@ const (
 	ReasonClientSlots = "GPUClientSlotsExceeded"
 	// ReasonContainerWaiting (on: pod (plugin)): A container's start waits for MPS.
 	//
-	// To do: Wait: docs/isolation.md#when-a-daemon-is-down.
+	// To do: Wait: docs/isolation.md#daemon-failure.
 	ReasonContainerWaiting = "GPUContainerWaiting"
 	// ReasonDeviceClassNotOurs (on: DeviceClass (controller)): A class has a name of the catalogue and selects
 	// something else.
@@ -87,7 +87,7 @@ const (
 	ReasonHealthy = "GPUHealthy"
 	// ReasonHeldByGoneClaim (on: node): GPUs are in use although their claims are gone.
 	//
-	// To do: See docs/troubleshooting.md#what-is-in-use-stays-allocated.
+	// To do: See docs/troubleshooting.md#gpus-still-in-use.
 	ReasonHeldByGoneClaim = "GPUHeldByGoneClaim"
 	// ReasonHeldWithoutClaim (on: node): Pods of a device plugin hold these parts of GPUs.
 	//
@@ -95,11 +95,11 @@ const (
 	ReasonHeldWithoutClaim = "GPUHeldWithoutClaim"
 	// ReasonInstanceGone (on: node, claim): Claims hold MIG instances that are not there any more.
 	//
-	// To do: Delete the pods of the claims: docs/mig.md#when-you-cut-a-gpu-anew.
+	// To do: Delete the pods of the claims: docs/mig.md#changed-instances.
 	ReasonInstanceGone = "GPUInstanceGone"
 	// ReasonInstancesLeftOut (on: node): A GPU in MIG mode is not cut, or instances of it cannot be handed out.
 	//
-	// To do: Nothing, if intended: docs/mig.md#what-is-offered.
+	// To do: Nothing, if intended: docs/mig.md#offered-instances.
 	ReasonInstancesLeftOut = "GPUInstancesLeftOut"
 	// ReasonInvalidLabel (on: node): A node label has an unknown value.
 	//
@@ -133,7 +133,7 @@ const (
 	ReasonLinksInconsistent = "GPULinksInconsistent"
 	// ReasonMPSFault (on: pod (plugin), node): One program's fault ended all under MPS on a GPU.
 	//
-	// To do: Restart them: docs/isolation.md#a-fault-of-one-program-ends-all.
+	// To do: Restart them: docs/isolation.md#fault-propagation.
 	ReasonMPSFault = "GPUMPSFault"
 	// ReasonMPSSupervisorFailed (on: node (supervisor)): `gpu-mps-supervisor` cannot run; modes that need it
 	// offer nothing.
@@ -146,7 +146,7 @@ const (
 	ReasonMemoryLimitMissing = "GPUMemoryLimitMissing"
 	// ReasonMemoryPastLimit (on: pod (plugin)): Its processes hold GPU memory that its limit does not count.
 	//
-	// To do: Have the program allocate on the device: docs/kernel-limits.md#what-it-does-not-hold.
+	// To do: Have the program allocate on the device: docs/kernel-limits.md#unlimited-memory.
 	ReasonMemoryPastLimit = "GPUMemoryPastLimit"
 	// ReasonModeNotServed (on: node): The node does not serve the mode of its label.
 	//
@@ -258,7 +258,7 @@ const (
 	ReasonUsedByNoPod = "GPUUsedByNoPod"
 	// ReasonUsedWithoutGrant (on: pod (plugin)): A container is on a GPU of which it was granted nothing.
 	//
-	// To do: Give it a claim, or exempt it: docs/audit.md#what-is-not-a-finding.
+	// To do: Give it a claim, or exempt it: docs/audit.md#exceptions.
 	ReasonUsedWithoutGrant = "GPUUsedWithoutGrant"
 )
 
