@@ -196,15 +196,20 @@ bench-admission: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 .PHONY: bench-scale
 SCALE_ARGS ?=
 bench-scale: $(BUILD)/bin/cluster
-	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)
+	@tests/bench/nodes.sh $(BUILD) .cluster-scale scale $(SCALE_ARGS)
 
 # How many GPUs pods get of Alibaba's published trace, by the driver's score of nodes, by the stock scheduler and by the
-# policies of the paper on it: a table for arrivals alone, and one for pods that come and go. It needs no cluster.
+# policies of the paper on it: a table for arrivals alone, and one for pods that come and go. bench-placement needs no
+# cluster. bench-placement-scheduler has the stock scheduler of one place them, without and with the option best-node.
 # PLACEMENT_ARGS go to tests/bench/placement (see its --help); --trace DIRECTORY says where the trace is.
-.PHONY: bench-placement
+.PHONY: bench-placement bench-placement-scheduler
 bench-placement:
 	@go run ./tests/bench/placement $(PLACEMENT_ARGS)
 	@go run ./tests/bench/placement --departures --workload default $(PLACEMENT_ARGS)
+
+bench-placement-scheduler: $(BUILD)/bin/cluster
+	@for policy in stock "best + taint"; do \
+		tests/bench/nodes.sh $(BUILD) .cluster-placement placement --only "$$policy" $(PLACEMENT_ARGS) || exit; done
 
 # The dearest pods for the scheduler that the admission policies let through: fails where one takes the
 # allocator more than 100 ms of CPU on a node. It needs no cluster. DEAREST_ARGS go to tests/policies/dearest

@@ -44,11 +44,7 @@ type moment struct{ asked, allocated, fragments, large float64 }
 // percent of the last one.
 func comeAndGo(nodes []node, w *workload, seed uint64, by contender, at []int64) []moment {
 	arrivals := w.guests(rand.New(rand.NewPCG(seed, 2)))
-	var some []node
-	for i := 0; i < len(nodes); i += everyNode {
-		some = append(some, nodes[i])
-	}
-	c := newCluster(some, seed, by.taint, by.make(w))
+	c := newCluster(every(nodes, everyNode), seed, by.taint, by.make(w))
 	withGPUs := w.typicalOf(100, func(k *kind) bool { return k.gpus > 0 })
 	var last int64
 	for _, p := range w.pods {

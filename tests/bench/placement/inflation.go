@@ -19,7 +19,9 @@ type result struct{ allocated, fragments, large float64 }
 type contender struct {
 	name  string
 	taint bool
-	make  func(w *workload) policy
+	// option is whether the stock scheduler does it by the option best-node.
+	option bool
+	make   func(w *workload) policy
 	// paper is the name of the policy in the published results.
 	paper string
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command placement places the pods of Alibaba's published GPU trace on its nodes, by the policies of the paper on it
-// (FGD, USENIX ATC '23), by those of the stock scheduler, and by the driver's score of nodes. It takes no cluster.
+// (FGD, USENIX ATC '23), by those of the stock scheduler, and by the driver's score of nodes. It takes no cluster, but
+// to have the stock scheduler itself place them: tests/bench/nodes.sh makes one.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/machine"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/nodes"
 )
 
 func main() {
@@ -47,6 +49,12 @@ func command() *cli.Command {
 			&cli.StringSliceFlag{Name: "workload", Value: workloads, Usage: "`NAME` of a pod list"},
 			&cli.StringSliceFlag{Name: "only", Usage: "`NAME` of a policy, without others"},
 			&cli.BoolFlag{Name: "departures", Usage: "have the pods come and go by the times of the trace, with the first seed"},
+			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` of a cluster, whose scheduler places the pods of the " +
+				"first workload and seed, as the one policy of --only"},
+			&cli.StringFlag{Name: "scheduler", Usage: "`URL` of the scheduler's own server; needed with --kubeconfig"},
+			&cli.StringFlag{Name: "controller-manager", Usage: "`URL` of the controller manager's own server, likewise"},
+			&cli.StringFlag{Name: "controller", Usage: "gpu-compat-controller, a `FILE`; likewise"},
+			&cli.IntFlag{Name: "every", Value: 1, Usage: "take every `NUMBER`th node of the trace"},
 			&cli.IntFlag{Name: "seeds", Value: 5, Usage: "`NUMBER` of seeds, from 42 on"},
 		},
 		Action: run,
@@ -62,8 +70,8 @@ func contenders() []contender {
 		{name: "FGD", paper: "FGD", make: func(w *workload) policy { return newFGD(w) }},
 		{name: "stock", make: is(stock{})},
 		{name: "stock + taint", make: is(stock{}), taint: true},
-		{name: "best", make: newly(score.Best)},
-		{name: "best + taint", make: newly(score.Best), taint: true},
+		{name: "best", make: newly(score.Best), option: true},
+		{name: "best + taint", make: newly(score.Best), taint: true, option: true},
 		{name: "binpack + taint", make: newly(score.Binpack), taint: true},
 		{name: "spread + taint", make: newly(score.Spread), taint: true},
 	}
@@ -85,12 +93,13 @@ func chosen(names []string) []contender {
 	return out
 }
 
-func run(_ context.Context, c *cli.Command) error {
+func run(ctx context.Context, c *cli.Command) error {
 	dir := c.String("trace")
-	nodes, err := readNodes(dir)
+	of, err := readNodes(dir)
 	if err != nil {
 		return err
 	}
+	of = every(of, c.Int("every"))
 	paper, err := readPublished(dir)
 	if err != nil {
 		return err
@@ -104,14 +113,30 @@ func run(_ context.Context, c *cli.Command) error {
 		lists = append(lists, w)
 	}
 	fmt.Printf("Taken %s.\n", machine.Describe())
-	if c.Bool("departures") {
-		return departures(nodes, lists, chosen(c.StringSlice("only")))
+	if kubeconfig := c.String("kubeconfig"); kubeconfig != "" {
+		cluster, err := nodes.Connect(kubeconfig, c.String("scheduler"), c.String("controller-manager"))
+		if err != nil {
+			return err
+		}
+		return throughScheduler(ctx, cluster, kubeconfig, c.String("controller"), of, lists[0], chosen(c.StringSlice("only"))[0])
 	}
-	return inflation(nodes, lists, chosen(c.StringSlice("only")), c.Int("seeds"), paper)
+	if c.Bool("departures") {
+		return departures(of, lists, chosen(c.StringSlice("only")))
+	}
+	return inflation(of, lists, chosen(c.StringSlice("only")), c.Int("seeds"), paper)
+}
+
+// every takes every nth of nodes.
+func every(of []node, nth int) []node {
+	var out []node
+	for i := 0; i < len(of); i += nth {
+		out = append(out, of[i])
+	}
+	return out
 }
 
 // inflation prints what becomes of arrivals without departures.
-func inflation(nodes []node, lists []*workload, by []contender, seeds int, paper map[string]float64) error {
+func inflation(of []node, lists []*workload, by []contender, seeds int, paper map[string]float64) error {
 	results := make([][][]result, len(by))
 	took := make([]time.Duration, len(by))
 	for i := range by {
@@ -123,7 +148,7 @@ func inflation(nodes []node, lists []*workload, by []contender, seeds int, paper
 			results[i][j] = make([]result, seeds)
 			for s := range seeds {
 				all.Go(func() error {
-					results[i][j][s] = inflate(nodes, lists[j], firstSeed+uint64(s), by[i])
+					results[i][j][s] = inflate(of, lists[j], firstSeed+uint64(s), by[i])
 					return nil
 				})
 			}
@@ -154,11 +179,37 @@ func inflation(nodes []node, lists []*workload, by []contender, seeds int, paper
 	return nil
 }
 
+// throughScheduler prints what the scheduler of a cluster makes of a workload.
+func throughScheduler(ctx context.Context, c *nodes.Cluster, kubeconfig, controller string, of []node, w *workload,
+	by contender) error {
+	args := []string{"--legacy-policy="}
+	if by.option {
+		args = append(args, "--best-node")
+	}
+	running, err := c.StartController(ctx, controller, kubeconfig, controller+".log", args...)
+	if err != nil {
+		return err
+	}
+	defer running.Stop()
+	r, f, err := schedule(ctx, c, running.Component, of, w, firstSeed, by.taint)
+	if err != nil {
+		return err
+	}
+	printTable([]string{"scheduler, " + w.name, "allocated (fragments), of 4 and 8 GPUs", "bound, refused", "pods a second",
+		"processor time a pod: scheduler, controller", "nominations: right, wrong, none"}, 1, func(int) []string {
+		return []string{by.name, fmt.Sprintf("%.2f (%.1f), %.0f %%", r.allocated, r.fragments, r.large),
+			fmt.Sprintf("%d, %d", f.bound, f.refused), fmt.Sprintf("%.0f", f.perSecond),
+			fmt.Sprintf("%.1f, %.1f ms", f.scheduler.Seconds()*1000, f.controller.Seconds()*1000),
+			fmt.Sprintf("%d, %d, %d", f.right, f.wrong, f.none)}
+	})
+	return nil
+}
+
 // times are when departures looks at the cluster, in percent of the time of the last arrival.
 var times = []int64{82, 88, 92, 96, 98, 100}
 
 // departures prints how things stand at some times while pods come and go.
-func departures(nodes []node, lists []*workload, by []contender) error {
+func departures(of []node, lists []*workload, by []contender) error {
 	for _, w := range lists {
 		results := make([][]moment, len(by))
 		var all errgroup.Group
@@ -166,7 +217,7 @@ func departures(nodes []node, lists []*workload, by []contender) error {
 		for i := range by {
 			all.Go(func() error {
 				began := time.Now()
-				results[i] = comeAndGo(nodes, w, firstSeed, by[i], times)
+				results[i] = comeAndGo(of, w, firstSeed, by[i], times)
 				fmt.Fprintf(os.Stderr, "placement: %s took %s\n", by[i].name, time.Since(began).Round(time.Second))
 				return nil
 			})

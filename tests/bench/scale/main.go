@@ -2,7 +2,7 @@
 
 // Command scale measures what the driver's devices cost the scheduler of a
 // cluster of 1000 nodes: in the allocator alone, and in a real scheduler, with
-// Nodes that have no kubelet. tests/bench/scale.sh makes the cluster; what each line
+// Nodes that have no kubelet. tests/bench/nodes.sh makes the cluster; what each line
 // of the table means is in docs/internals/performance.md.
 package main
 
@@ -38,13 +38,15 @@ func main() {
 func command() *cli.Command {
 	return &cli.Command{
 		Name:  "scale",
-		Usage: "measure scheduling on many nodes, on a cluster made by tests/bench/scale.sh",
+		Usage: "measure scheduling on many nodes, on a cluster made by tests/bench/nodes.sh",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig",
 				Usage: "kubeconfig `FILE` of the cluster's administrator; without it only what needs no cluster is measured"},
 			&cli.StringFlag{Name: "scheduler",
 				Usage: "`URL` of the scheduler's own server, for its metrics; needed with --kubeconfig"},
 			&cli.StringFlag{Name: "controller-manager", Usage: "`URL` of the controller manager's own server, likewise"},
+			&cli.StringFlag{Name: "controller",
+				Usage: "gpu-compat-controller, a `FILE`: modes are measured with its option best-node, too"},
 			&cli.StringFlag{Name: "machines", Value: "demo/machines", Usage: "`DIRECTORY` of the machine files"},
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes"},
 			&cli.IntFlag{Name: "shares", Value: 10000, Usage: "`NUMBER` of shares that are allocated elsewhere"},
@@ -74,10 +76,13 @@ func run(ctx context.Context, c *cli.Command) error {
 	b := &bench{
 		contestants: named(contestants(), c.StringSlice("only")),
 		fleet:       newFleet(c.Int("nodes"), c.String("machines"), dir), classes: installed, shares: c.Int("shares"),
-		profiles: c.String("profiles"),
+		profiles: c.String("profiles"), kubeconfig: c.String("kubeconfig"), controller: c.String("controller"),
 	}
 	for _, contestant := range b.contestants {
 		b.table.columns = append(b.table.columns, string(contestant.mode))
+		if b.controller != "" && contestant.scheduled {
+			b.table.columns = append(b.table.columns, contestant.withBestNode())
+		}
 	}
 	b.table.columns = append(b.table.columns, noClaim)
 	var notes []string
@@ -101,7 +106,10 @@ type bench struct {
 	classes     []*resourceapi.DeviceClass
 	shares      int
 	profiles    string
-	table       table
+	kubeconfig  string
+	// controller is the program, empty for without.
+	controller string
+	table      table
 }
 
 // allocator fills the lines about the allocator.

@@ -12,7 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/nodes"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -21,47 +21,45 @@ const (
 	rounds = 3
 	// burstLength is how long a burst should take: long enough to tell, and short
 	// enough for many modes.
-	burstLength          = 3 * time.Second
-	fewPods, manyPods    = 20, 400
-	podsOneAfterOther    = 20
-	modelLabel           = "aliyun.accelerator/nvidia_name"
-	rateLimiterMetric    = "rest_client_rate_limiter_duration_seconds"
-	lineSlices           = "ResourceSlices, devices per node"
-	lineBytes            = "bytes per node, JSON / protobuf"
-	linePublish          = "all nodes publish, s"
-	lineRepublish        = "one node publishes in another order: requests, bytes of them"
-	lineRequeuedLabelled = "– the same, pods with a nodeSelector for the GPU model"
-	lineBurst            = "burst, pods bound per second, median"
-	lineBurstLatency     = "burst, create → bound, p50 / p90"
-	lineSingleLatency    = "one pod after the other, create → bound, p50 / p90"
-	lineSchedulerBurst   = "burst, processor time of the scheduler per pod"
+	burstLength         = 3 * time.Second
+	fewPods, manyPods   = 20, 400
+	podsOneAfterOther   = 20
+	rateLimiterMetric   = "rest_client_rate_limiter_duration_seconds"
+	lineSlices          = "ResourceSlices, devices per node"
+	lineBytes           = "bytes per node, JSON / protobuf"
+	linePublish         = "all nodes publish, s"
+	lineBurst           = "burst, pods bound per second, median"
+	lineBurstLatency    = "burst, create → bound, p50 / p90"
+	lineSingleLatency   = "one pod after the other, create → bound, p50 / p90"
+	lineSchedulerBurst  = "burst, processor time of the scheduler per pod"
+	lineControllerBurst = "burst, processor time of the controller per pod"
 )
 
 // onCluster fills the lines that need a cluster, and returns what the reader has
 // to know about it.
 func (b *bench) onCluster(ctx context.Context, kubeconfig, scheduler, controllers string) ([]string, error) {
-	c, err := connect(kubeconfig, scheduler, controllers)
+	c, err := nodes.Connect(kubeconfig, scheduler, controllers)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.make(ctx, b.classes, b.contestants); err != nil {
+	if err := install(ctx, c.Client, b.classes, b.contestants); err != nil {
 		return nil, err
 	}
-	if err := step("nodes", func() error { return c.register(ctx, b.fleet.nodes) }); err != nil {
+	if err := step("nodes", func() error { return c.Register(ctx, b.fleet.nodes) }); err != nil {
 		return nil, err
 	}
 	// The UIDs of the nodes are known now.
-	b.fleet.nodes = c.nodes
+	b.fleet.nodes = c.Nodes
 	ctx, stop := context.WithCancel(ctx)
 	var up sync.WaitGroup
-	up.Go(func() { c.keepUp(ctx) })
+	up.Go(func() { c.KeepUp(ctx) })
 	defer up.Wait()
 	defer stop()
-	pods, err := newBinder(ctx, c.client)
+	pods, err := newBinder(ctx, c.Client)
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.limited(ctx)
+	before, err := limited(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +70,7 @@ func (b *bench) onCluster(ctx context.Context, kubeconfig, scheduler, controller
 		}
 	}
 	plain.write(&b.table, noClaim)
-	after, err := c.limited(ctx)
+	after, err := limited(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -84,22 +82,22 @@ func (b *bench) onCluster(ctx context.Context, kubeconfig, scheduler, controller
 
 // limited is how long the scheduler and the controller manager have waited for
 // their own clients' rate limits, in seconds.
-func (c *cluster) limited(ctx context.Context) (seconds [2]float64, err error) {
-	for i, component := range []*component{c.scheduler, c.controllers} {
-		m, err := component.metrics(ctx)
+func limited(ctx context.Context, c *nodes.Cluster) (seconds [2]float64, err error) {
+	for i, component := range []*nodes.Component{c.Scheduler, c.ControllerManager} {
+		m, err := component.Metrics(ctx)
 		if err != nil {
 			return seconds, err
 		}
 		if m[rateLimiterMetric] == nil {
-			return seconds, fmt.Errorf("the metrics of %s lack %s", component.url, rateLimiterMetric)
+			return seconds, fmt.Errorf("the metrics of %s lack %s", component.URL, rateLimiterMetric)
 		}
-		seconds[i] = m.sum(rateLimiterMetric, "", "")
+		seconds[i] = m.Sum(rateLimiterMetric, "", "")
 	}
 	return seconds, nil
 }
 
 // contestantOn measures one mode.
-func (b *bench) contestantOn(ctx context.Context, c *cluster, pods *binder, k contestant, plain *series) error {
+func (b *bench) contestantOn(ctx context.Context, c *nodes.Cluster, pods *binder, k contestant, plain *series) error {
 	published, err := b.fleet.published(ctx, k)
 	if err != nil {
 		return err
@@ -107,7 +105,7 @@ func (b *bench) contestantOn(ctx context.Context, c *cluster, pods *binder, k co
 	if !k.scheduled {
 		published = published[:1]
 	}
-	took, err := c.publish(ctx, published)
+	took, err := c.Publish(ctx, published)
 	if err != nil {
 		return err
 	}
@@ -115,48 +113,29 @@ func (b *bench) contestantOn(ctx context.Context, c *cluster, pods *binder, k co
 		return err
 	}
 	b.table.set(linePublish, string(k.mode), fmt.Sprintf("%.1f", took.Seconds()))
-	if err := b.republications(ctx, c, pods, k); err != nil {
-		return err
-	}
 	own := &series{}
-	if err := b.bursts(ctx, c, pods, k, own, plain); err != nil {
+	if err := b.bursts(ctx, c, pods, k, nil, own, plain); err != nil {
 		return err
 	}
 	own.write(&b.table, string(k.mode))
+	if b.controller == "" {
+		return nil
+	}
+	controller, err := c.StartController(ctx, b.controller, b.kubeconfig, b.controller+".log", "--best-node")
+	if err != nil {
+		return err
+	}
+	defer controller.Stop()
+	nominated := &series{}
+	if err := b.bursts(ctx, c, pods, k, controller, nominated, plain); err != nil {
+		return err
+	}
+	nominated.write(&b.table, k.withBestNode())
 	return nil
 }
 
-// republications fills the lines about a node that publishes its GPUs anew.
-func (b *bench) republications(ctx context.Context, c *cluster, pods *binder, k contestant) error {
-	if k.mode == mode.Topology {
-		return nil // The order of its devices is that of the links.
-	}
-	machines, err := b.fleet.machines(ctx, k.machine)
-	if err != nil {
-		return err
-	}
-	var reversed []int
-	for _, g := range slices.Backward(machines[0].GPUs) {
-		reversed = append(reversed, g.Index)
-	}
-	again, err := b.republish(ctx, c, pods, k, reversed, nil)
-	if err != nil {
-		return err
-	}
-	labelled, err := b.republish(ctx, c, pods, k, nil, map[string]string{modelLabel: "none"})
-	if err != nil {
-		return err
-	}
-	cell := func(r republication) string { return fmt.Sprintf("%d; %.1f s", r.requeued, r.busy.Seconds()) }
-	b.table.set(lineRepublish, string(k.mode), fmt.Sprintf("%d, %d", again.requests, again.bytes))
-	b.table.set(fmt.Sprintf("– pods looked at again, of %d that wait for a model that no node has; processor time of "+
-		"the scheduler", waiting), string(k.mode), cell(again))
-	b.table.set(lineRequeuedLabelled, string(k.mode), cell(labelled))
-	return nil
-}
-
-func (b *bench) objects(ctx context.Context, c *cluster, k contestant, published [][]*resourceapi.ResourceSlice) error {
-	s, err := c.sizes(ctx, *published[0][0].Spec.NodeName)
+func (b *bench) objects(ctx context.Context, c *nodes.Cluster, k contestant, published [][]*resourceapi.ResourceSlice) error {
+	s, err := sizesOf(ctx, c.Client, *published[0][0].Spec.NodeName)
 	if err != nil {
 		return err
 	}
@@ -170,6 +149,8 @@ type series struct {
 	perSecond       []float64
 	burst, one      stats.Sample
 	schedulerPerPod stats.Sample
+	// controllerPerPod is empty without the controller.
+	controllerPerPod stats.Sample
 }
 
 func (s *series) write(t *table, column string) {
@@ -180,12 +161,16 @@ func (s *series) write(t *table, column string) {
 	t.set(lineBurst, column, fmt.Sprintf("%.0f", perSecond[(len(perSecond)-1)/2]))
 	t.set(lineBurstLatency, column, s.burst.Summary(0.5, 0.9))
 	t.set(lineSchedulerBurst, column, s.schedulerPerPod.Summary(0.5))
+	if len(s.controllerPerPod) > 0 {
+		t.set(lineControllerBurst, column, s.controllerPerPod.Summary(0.5))
+	}
 	t.set(lineSingleLatency, column, s.one.Summary(0.5, 0.9))
 }
 
 // bursts has bursts of pods with the contestant's claim and of pods without one,
-// in turn, and then pods of both kinds one after the other.
-func (b *bench) bursts(ctx context.Context, c *cluster, pods *binder, k contestant, own, plain *series) error {
+// in turn, and then pods of both kinds one after the other. controller is the one that is there, nil for none.
+func (b *bench) bursts(ctx context.Context, c *nodes.Cluster, pods *binder, k contestant, controller *nodes.Controller,
+	own, plain *series) error {
 	kinds := []struct {
 		kind
 		to    *series
@@ -207,9 +192,9 @@ func (b *bench) bursts(ctx context.Context, c *cluster, pods *binder, k contesta
 		for _, kind := range kinds {
 			stop := func() error { return nil }
 			if b.profiles != "" && round == 0 && kind.template != "" {
-				stop = c.scheduler.startProfile(ctx, filepath.Join(b.profiles, "scheduler-"+string(k.mode)+".pprof"), burstLength)
+				stop = c.Scheduler.StartProfile(ctx, filepath.Join(b.profiles, "scheduler-"+string(k.mode)+".pprof"), burstLength)
 			}
-			if err := c.measured(ctx, pods, kind.count, kind.to, kind.kind); err != nil {
+			if err := measured(ctx, c, controller, pods, kind.count, kind.to, kind.kind); err != nil {
 				return err
 			}
 			if err := stop(); err != nil {
@@ -231,21 +216,31 @@ func (b *bench) bursts(ctx context.Context, c *cluster, pods *binder, k contesta
 }
 
 // measured adds one burst to a series.
-func (c *cluster) measured(ctx context.Context, pods *binder, count int, to *series, kinds ...kind) error {
-	before, err := c.scheduler.cpu(ctx)
-	if err != nil {
-		return err
+func measured(ctx context.Context, c *nodes.Cluster, controller *nodes.Controller, pods *binder, count int, to *series,
+	kinds ...kind) error {
+	components, perPod := []*nodes.Component{c.Scheduler}, []*stats.Sample{&to.schedulerPerPod}
+	if controller != nil {
+		components, perPod = append(components, controller.Component), append(perPod, &to.controllerPerPod)
+	}
+	before := make([]time.Duration, len(components))
+	for i := range components {
+		var err error
+		if before[i], err = components[i].CPU(ctx); err != nil {
+			return err
+		}
 	}
 	result, err := pods.burst(ctx, count, kinds...)
 	if err != nil {
 		return err
 	}
-	after, err := c.scheduler.cpu(ctx)
-	if err != nil {
-		return err
+	for i := range components {
+		after, err := components[i].CPU(ctx)
+		if err != nil {
+			return err
+		}
+		*perPod[i] = append(*perPod[i], (after-before[i])/time.Duration(count))
 	}
 	to.perSecond = append(to.perSecond, result.perSecond)
 	to.burst = append(to.burst, result.latency...)
-	to.schedulerPerPod = append(to.schedulerPerPod, (after-before)/time.Duration(count))
 	return nil
 }

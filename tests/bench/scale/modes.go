@@ -46,6 +46,9 @@ func contestants() []contestant {
 	}
 }
 
+// withBestNode is the column of the mode with the option best-node.
+func (c contestant) withBestNode() string { return string(c.mode) + ", best-node" }
+
 type amounts map[resourceapi.QualifiedName]string
 
 // one is a request for one device of the class <class>.gpu.aliyun.com.

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/nodes"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -132,7 +133,7 @@ var errNotBound = errors.New("not bound in time: see the scheduler's log")
 
 // burst makes that many pods at once, of these kinds in turn.
 func (b *binder) burst(ctx context.Context, count int, kinds ...kind) (burst, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, settled, errNotBound)
+	ctx, cancel := context.WithTimeoutCause(ctx, nodes.Settled, errNotBound)
 	defer cancel()
 	names := b.names(count)
 	latency := make(stats.Sample, count)
@@ -155,7 +156,7 @@ func (b *binder) burst(ctx context.Context, count int, kinds ...kind) (burst, er
 
 // oneByOne makes pods, each when the one before is bound, of these kinds in turn.
 func (b *binder) oneByOne(ctx context.Context, count int, kinds ...kind) (stats.Sample, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, settled, errNotBound)
+	ctx, cancel := context.WithTimeoutCause(ctx, nodes.Settled, errNotBound)
 	defer cancel()
 	var latency stats.Sample
 	for i, name := range b.names(count) {
@@ -175,7 +176,7 @@ func (b *binder) clear(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("delete the pods: %w", err)
 	}
-	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, settled, true, func(context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, nodes.Settled, true, func(context.Context) (bool, error) {
 		return len(b.pods.GetStore().ListKeys()) == 0 && len(b.claims.GetStore().ListKeys()) == 0, nil
 	})
 	if err != nil {

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
@@ -40,37 +38,6 @@ func TestEveryContestantInEveryScenario(t *testing.T) {
 			if got := len(figures.perNode); got != len(f.nodes)*len(figures.perPod) {
 				t.Errorf("mode %s, %s: %d times for %d nodes in %d rounds", c.mode, s.name, got, len(f.nodes), len(figures.perPod))
 			}
-		}
-	}
-}
-
-func TestSumOfMetrics(t *testing.T) {
-	const text = `# TYPE pods counter
-pods{event="ResourceSliceUpdate",queue="active"} 2
-pods{event="ResourceSliceAdd",queue="backoff"} 3
-pods{event="NodeAdd",queue="active"} 5
-# TYPE waited histogram
-waited_bucket{verb="GET",le="+Inf"} 4
-waited_sum{verb="GET"} 1.5
-waited_count{verb="GET"} 4
-`
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := metrics(families)
-	for _, test := range []struct {
-		name, label, part string
-		want              float64
-	}{
-		{"pods", "event", "ResourceSlice", 5},
-		{"pods", "", "", 10},
-		{"waited", "", "", 1.5},
-		{"absent", "", "", 0},
-	} {
-		if got := m.sum(test.name, test.label, test.part); got != test.want {
-			t.Errorf("the sum of %s with %q in %q is %v, want %v", test.name, test.part, test.label, got, test.want)
 		}
 	}
 }

@@ -1,16 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Brings a cluster up, measures scheduling on 1000 nodes without kubelets, prints
-# the table, and takes the cluster down again:
+# Brings a cluster up, has a benchmark of nodes without kubelets run on it, and takes the cluster down again:
 #
-#   scale.sh BUILD CLUSTER_DIR [ARGUMENT…]
+#   nodes.sh BUILD CLUSTER_DIR BENCHMARK [ARGUMENT…]
 #
-# BUILD is where the program `cluster` lies; the arguments go to tests/bench/scale
-# (see its --help). With KEEP=1 the cluster stays, for a look at it.
+# BUILD is where the program `cluster` lies; BENCHMARK is a directory here, whose program the arguments go to (see its
+# --help). With KEEP=1 the cluster stays, for a look at it.
 set -eu
 cd "$(dirname "$0")/../.."
-build=$1 dir=$2
-shift 2
+build=$1 dir=$2 benchmark=$3
+shift 3
 
 cluster() { "$build/bin/cluster" --dir "$dir" "$@"; }
 
@@ -25,12 +24,12 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 mkdir -p "$build/bench"
-go build -buildvcs=false -o "$build/bench/scale" ./tests/bench/scale
+go build -o "$build/bench/" "./tests/bench/$benchmark" ./cmd/gpu-compat-controller
 # The cluster tool wants one node; it takes no pods.
 cluster up --nodes n1 >&2
 cluster kubectl cordon n1 >&2
 # The control plane of a cluster with network K, but for its API server, is at
 # 127.88.K.1: tests/cluster/internal/cluster/network.go.
 network=$(sed -n 's|^ *"index": *\([0-9]*\).*|\1|p' "$dir/state.json")
-"$build/bench/scale" --kubeconfig "$dir/kubeconfig" \
+"$build/bench/$benchmark" --kubeconfig "$dir/kubeconfig" --controller "$build/bench/gpu-compat-controller" \
 	--scheduler "https://127.88.$network.1:10259" --controller-manager "https://127.88.$network.1:10257" "$@"

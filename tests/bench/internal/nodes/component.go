@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package nodes
 
 import (
 	"context"
@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// component is a part of the control plane with a server of its own.
-type component struct {
-	url    string
+// Component is a part of the control plane with a server of its own.
+type Component struct {
+	URL    string
 	client *http.Client
 }
 
-func newComponent(config *rest.Config, url string) (*component, error) {
+func newComponent(config *rest.Config, url string) (*Component, error) {
 	config = rest.CopyConfig(config)
 	// It has a certificate that it made itself.
 	config.TLSClientConfig.CAData, config.TLSClientConfig.CAFile, config.Insecure = nil, "", true
@@ -31,11 +31,11 @@ func newComponent(config *rest.Config, url string) (*component, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client of %s: %w", url, err)
 	}
-	return &component{url: url, client: client}, nil
+	return &Component{URL: url, client: client}, nil
 }
 
-func (c *component) get(ctx context.Context, path string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+path, nil)
+func (c *Component) get(ctx context.Context, path string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -45,15 +45,16 @@ func (c *component) get(ctx context.Context, path string) (io.ReadCloser, error)
 	}
 	if response.StatusCode != http.StatusOK {
 		response.Body.Close()
-		return nil, fmt.Errorf("GET %s%s: %s", c.url, path, response.Status)
+		return nil, fmt.Errorf("GET %s%s: %s", c.URL, path, response.Status)
 	}
 	return response.Body, nil
 }
 
-// metrics are a component's, by name.
-type metrics map[string]*dto.MetricFamily
+// Metrics are those of a component, by name.
+type Metrics map[string]*dto.MetricFamily
 
-func (c *component) metrics(ctx context.Context) (metrics, error) {
+// Metrics reads those of now.
+func (c *Component) Metrics(ctx context.Context) (Metrics, error) {
 	body, err := c.get(ctx, "/metrics")
 	if err != nil {
 		return nil, err
@@ -62,14 +63,14 @@ func (c *component) metrics(ctx context.Context) (metrics, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(body)
 	if err != nil {
-		return nil, fmt.Errorf("read the metrics of %s: %w", c.url, err)
+		return nil, fmt.Errorf("read the metrics of %s: %w", c.URL, err)
 	}
 	return families, nil
 }
 
-// sum adds up the values – of a histogram, the sums – of all series of which a
+// Sum adds up the values – of a histogram, the sums – of all series of which a
 // label has a value that contains part. An empty label is any series.
-func (m metrics) sum(name, label, part string) float64 {
+func (m Metrics) Sum(name, label, part string) float64 {
 	total := 0.0
 	for _, metric := range m[name].GetMetric() {
 		matches := label == ""
@@ -85,10 +86,10 @@ func (m metrics) sum(name, label, part string) float64 {
 }
 
 // profile saves what the component's processor time goes to.
-func (c *component) profile(ctx context.Context, path string, length time.Duration) error {
+func (c *Component) profile(ctx context.Context, path string, length time.Duration) error {
 	body, err := c.get(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", length.Seconds()))
 	if err != nil {
-		return fmt.Errorf("profile %s: %w", c.url, err)
+		return fmt.Errorf("profile %s: %w", c.URL, err)
 	}
 	defer body.Close()
 	file, err := os.Create(path)
@@ -102,23 +103,18 @@ func (c *component) profile(ctx context.Context, path string, length time.Durati
 	return file.Close()
 }
 
-// startProfile starts profile in the background; finish waits for it.
-func (c *component) startProfile(ctx context.Context, path string, length time.Duration) (finish func() error) {
+// StartProfile saves what the processor time goes to for so long, in the background; finish waits for it.
+func (c *Component) StartProfile(ctx context.Context, path string, length time.Duration) (finish func() error) {
 	done := make(chan error, 1)
 	go func() { done <- c.profile(ctx, path, length) }()
 	return func() error { return <-done }
 }
 
-// cpu is the processor time that the component has used so far.
-func (c *component) cpu(ctx context.Context) (time.Duration, error) {
-	m, err := c.metrics(ctx)
+// CPU is the processor time that the component has used so far.
+func (c *Component) CPU(ctx context.Context) (time.Duration, error) {
+	m, err := c.Metrics(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return m.cpu(), nil
-}
-
-// cpu is the processor time that the component had used.
-func (m metrics) cpu() time.Duration {
-	return time.Duration(m.sum("process_cpu_seconds_total", "", "") * float64(time.Second))
+	return time.Duration(m.Sum("process_cpu_seconds_total", "", "") * float64(time.Second)), nil
 }

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodes has a cluster of nodes without kubelets: a real API server and scheduler, and objects alone for all else.
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+)
+
+// writers is how many requests Each has under way at once.
+const writers = 16
+
+// leaseEvery is how often each node is said to be up. The controller manager
+// gives a node up that it has not heard of for 50 s.
+const leaseEvery = 25 * time.Second
+
+// Settled is how long a benchmark waits for the cluster to do something.
+const Settled = 3 * time.Minute
+
+// Cluster is the one that the nodes are registered with.
+type Cluster struct {
+	Client kubernetes.Interface
+	// Scheduler and ControllerManager are those of the control plane.
+	Scheduler, ControllerManager *Component
+	// Nodes are those that Register made, as the API server has them.
+	Nodes []*corev1.Node
+}
+
+// Connect makes the clients of a cluster: kubeconfig is a file, scheduler and controllerManager are the URLs of these
+// programs' own servers.
+func Connect(kubeconfig, scheduler, controllerManager string) (*Cluster, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("configure the API client: %w", err)
+	}
+	config.QPS = -1 // none of its limits
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the API client: %w", err)
+	}
+	c := &Cluster{Client: client}
+	if c.Scheduler, err = newComponent(config, scheduler); err != nil {
+		return nil, err
+	}
+	if c.ControllerManager, err = newComponent(config, controllerManager); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Each runs f for 0 to n-1, some at once, until one fails.
+func Each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(writers)
+	for i := range n {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return f(ctx, i)
+		})
+	}
+	return group.Wait()
+}
+
+// Register makes the nodes and waits until the cluster takes them for Ready.
+func (c *Cluster) Register(ctx context.Context, nodes []*corev1.Node) error {
+	c.Nodes = make([]*corev1.Node, len(nodes))
+	err := Each(ctx, len(nodes), func(ctx context.Context, i int) error {
+		var err error
+		if c.Nodes[i], err = c.Client.CoreV1().Nodes().Create(ctx, nodes[i], metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("make node %s: %w", nodes[i].Name, err)
+		}
+		return c.renew(ctx, nodes[i].Name)
+	})
+	if err != nil {
+		return err
+	}
+	err = wait.PollUntilContextTimeout(ctx, time.Second, Settled, true, func(ctx context.Context) (bool, error) {
+		list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		ready := 0
+		for _, n := range list.Items {
+			if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+				return t.Effect != corev1.TaintEffectPreferNoSchedule
+			}) {
+				ready++
+			}
+		}
+		return ready >= len(nodes), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until no node has a taint that keeps pods off: %w", err)
+	}
+	return nil
+}
+
+// renew says that a node is up.
+func (c *Cluster) renew(ctx context.Context, node string) error {
+	now := metav1.NowMicro()
+	leases := c.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, now.UTC().Format(metav1.RFC3339Micro))
+	_, err := leases.Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = leases.Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: node},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: ptr.To(int32(40)),
+				RenewTime: &now},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("renew the lease of node %s: %w", node, err)
+	}
+	return nil
+}
+
+// KeepUp renews the leases of all nodes, evenly over time and some at once, until ctx ends:
+// where the API server is slow, one after the other would be too late for the last.
+func (c *Cluster) KeepUp(ctx context.Context) {
+	turns := int(leaseEvery / time.Second)
+	perTurn, next := (len(c.Nodes)+turns-1)/turns, 0
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		first := next
+		next = (next + perTurn) % len(c.Nodes)
+		err := Each(ctx, perTurn, func(ctx context.Context, i int) error {
+			return c.renew(ctx, c.Nodes[(first+i)%len(c.Nodes)].Name)
+		})
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Will try again")
+		}
+	}, time.Second)
+}
+
+// Publish replaces all slices of the nodes and says how long it took to write
+// them.
+func (c *Cluster) Publish(ctx context.Context, published [][]*resourceapi.ResourceSlice) (time.Duration, error) {
+	api := c.Client.ResourceV1().ResourceSlices()
+	if err := api.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return 0, fmt.Errorf("remove the slices of the last mode: %w", err)
+	}
+	start := time.Now()
+	err := Each(ctx, len(published), func(ctx context.Context, i int) error {
+		for _, slice := range published[i] {
+			if _, err := api.Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+				return fmt.Errorf("write slice %s: %w", slice.Name, err)
+			}
+		}
+		return nil
+	})
+	return time.Since(start), err
+}
