@@ -134,6 +134,7 @@ func (o *options) run(ctx context.Context) error {
 	if o.watch {
 		return o.follow(ctx, reader, usage, p)
 	}
+	reader.Bound = o.showsLost()
 	in, err := reader.Read(ctx)
 	if err != nil {
 		return err
@@ -165,6 +166,11 @@ func (o *options) usage(reader cluster.Reader) (*cluster.Usage, error) {
 	}
 }
 
+// showsLost reports whether the table shows what is lost of free GPUs: not where it is, byte by byte, the known tool's.
+func (o *options) showsLost() bool {
+	return o.output == outputJSON || o.output == outputYAML || !o.lists() && (o.terminal.is || o.output == "wide")
+}
+
 func (o *options) reader() (cluster.Reader, error) {
 	config, err := o.config.ToRESTConfig()
 	if err != nil {
@@ -189,6 +195,9 @@ func (o *options) reader() (cluster.Reader, error) {
 	}
 	return cluster.Reader{Client: client, Clock: clock, Node: o.node, Namespace: namespace}, nil
 }
+
+// lists reports whether pods are listed: whoever names a namespace wants to see its pods.
+func (o *options) lists() bool { return o.details || o.allNamespaces || o.namespace() != "" }
 
 // namespace is the one whose pods are listed, metav1.NamespaceAll for all.
 func (o *options) namespace() string {

@@ -119,6 +119,27 @@ func TestFormats(t *testing.T) {
 	}
 }
 
+// The known tool's table needs no pods, and they are many: they are read only where what is lost is shown.
+func TestWhereWhatIsLostIsShown(t *testing.T) {
+	for _, test := range []struct {
+		arguments []string
+		terminal  bool
+		want      bool
+	}{
+		{nil, false, false}, {nil, true, true}, {[]string{"-d"}, true, false}, {[]string{"-n", "a"}, true, false},
+		{[]string{"-o", "wide"}, false, true}, {[]string{"-d", "-o", "wide"}, false, false},
+		{[]string{"-o", "json"}, false, true}, {[]string{"-o", "yaml", "-A"}, false, true},
+	} {
+		c, o := newCommand(genericiooptions.NewTestIOStreamsDiscard(), terminal{is: test.terminal})
+		if err := c.ParseFlags(test.arguments); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.showsLost(); got != test.want {
+			t.Errorf("%q, in a terminal %v: shown is %v, want %v", test.arguments, test.terminal, got, test.want)
+		}
+	}
+}
+
 func TestFlagsThatCannotBe(t *testing.T) {
 	for argument, want := range map[string]string{
 		"--output=xml": "--output xml: not one of wide, json, yaml",

@@ -77,8 +77,7 @@ func (o *options) printer() (*printer, error) {
 			p.screen = &screen{out: o.streams.Out, size: o.terminal.size}
 		}
 		table := inspect.Summary
-		// Whoever names a namespace wants to see its pods.
-		if o.details || o.allNamespaces || p.namespace != "" {
+		if o.lists() {
 			table = inspect.Details
 		}
 		p.format = func(out io.Writer, t *inspect.Table) error {

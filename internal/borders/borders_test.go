@@ -102,9 +102,9 @@ var pure = []string{
 	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/held", "pkg/inspect", "pkg/inspect/fromack", "pkg/inspect/plan", "pkg/inspect/published",
-	"pkg/inspect/why",
+	"pkg/inspect/stranded", "pkg/inspect/why",
 	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/placement/score", "pkg/quota",
-	"pkg/scheduling", "pkg/text", "pkg/topology", "pkg/usage",
+	"pkg/scheduling", "pkg/scheduling/offer", "pkg/text", "pkg/topology", "pkg/usage",
 }
 
 // A package that decides can be understood, and tested, without a cluster.

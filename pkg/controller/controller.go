@@ -209,6 +209,9 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 			nominator := waiting.New(waiting.Config{Cache: c, Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
 				Engine: engine, Clock: clock.RealClock{}, Placement: o.NodePlacement})
 			beforehand = nominator.Nominate
+			if o.Metrics != nil {
+				o.Metrics.SetStranded(nominator.Stranded)
+			}
 			return nominator.Controller()
 		})
 	}

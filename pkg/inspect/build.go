@@ -34,7 +34,10 @@ type Input struct {
 	Pods []*corev1.Pod
 	// PodsUnknown says that they could not be read.
 	PodsUnknown bool
-	// Nodes are only asked for their addresses.
+	// Bound are all pods that are on nodes and have not ended, with what they request; nil where they are not known, or
+	// not all nodes and claims are.
+	Bound []*corev1.Pod
+	// Nodes are asked for their addresses, and beside Bound for what they have.
 	Nodes []*corev1.Node
 	// Node, if it is not empty, is the one node that the slices are of.
 	Node string
@@ -56,7 +59,9 @@ func New(in Input) *Table {
 	b.noteSwitches()
 	b.noteOtherDrivers()
 	b.noteFaults()
-	return b.table()
+	t := b.table()
+	b.addLost(t)
+	return t
 }
 
 type builder struct {

@@ -64,7 +64,7 @@ func (s *summary) sums() string {
 	if s.cores {
 		text += fmt.Sprintf("Allocated/Total GPU Core In Cluster:\n%s (%s)\t\n", t.CoresPercent, t.CoresPercent.percent())
 	}
-	return text
+	return text + s.table.Lost.String()
 }
 
 type summary struct {

@@ -23,6 +23,8 @@ type Table struct {
 	// on GPUs in mode core-mem only.
 	MemoryGiB    Amount `json:"memoryGiB"`
 	CoresPercent Amount `json:"coresPercent"`
+	// Lost is nil where it is not known.
+	Lost *Lost `json:"lost,omitempty"`
 	// Nodes are those that publish GPUs, ordered by name.
 	Nodes []Node `json:"nodes"`
 	// Notes say what the table lacks, each in a sentence.
@@ -46,6 +48,8 @@ type Node struct {
 	// PendingGiB is how much of MemoryGiB is held by pods without a claim of which
 	// it is not known on which GPUs they are.
 	PendingGiB int64 `json:"pendingGiB,omitempty"`
+	// StrandedGPUs are its part of Lost.
+	StrandedGPUs float64 `json:"strandedGPUs,omitempty"`
 	// GPUs are ordered by index. Indices may have gaps: a GPU that cannot be
 	// used keeps its own.
 	GPUs []GPU `json:"cards"`

@@ -13,7 +13,8 @@ import (
 type Controller struct {
 	templateLag, annotationLag prometheus.Histogram
 	reconciles                 *prometheus.HistogramVec
-	pools                      pools
+	surplus                    byNode[int64]
+	stranded                   byNode[float64]
 }
 
 // NewController registers what the controller counts. each goes through its loops, with what
@@ -33,12 +34,19 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 			Name: "controller_reconcile_duration_seconds", Help: "How long a part of the controller worked on one object.",
 			Buckets: Durations()}, []string{"loop", "result"}),
 	}
-	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each}, &c.pools)
+	c.surplus.desc = Desc("pool_surplus_slices", "How many ResourceSlices a node has beyond what its pool says; below 0, "+
+		"lacks. Only the leader, and where it is not 0.", "node")
+	c.stranded.desc = Desc("stranded_gpus", "Free GPUs that lack CPU or memory (docs/packing.md#best-node). Only the "+
+		"leader, and where it is not 0.", "node")
+	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each}, &c.surplus, &c.stranded)
 	return c
 }
 
 // SetSurplus says how many slices there are, by node, beyond what pools say: it is asked at each scrape.
-func (c *Controller) SetSurplus(surplus func() map[string]int64) { c.pools.surplus.Store(&surplus) }
+func (c *Controller) SetSurplus(surplus func() map[string]int64) { c.surplus.of.Store(&surplus) }
+
+// SetStranded says how many GPUs are stranded, by node: it is asked at each scrape.
+func (c *Controller) SetStranded(stranded func() map[string]float64) { c.stranded.of.Store(&stranded) }
 
 // TemplateLag counts a template that a pod has waited for.
 func (c *Controller) TemplateLag(lag time.Duration) { c.templateLag.Observe(lag.Seconds()) }
@@ -69,25 +77,22 @@ func (l loops) Collect(out chan<- prometheus.Metric) {
 	})
 }
 
-// pools shows which pools are not whole.
-type pools struct {
-	surplus atomic.Pointer[func() map[string]int64]
+// byNode shows a number of some nodes.
+type byNode[N int64 | float64] struct {
+	desc *prometheus.Desc
+	of   atomic.Pointer[func() map[string]N]
 }
 
-var poolSurplus = Desc("pool_surplus_slices",
-	"How many ResourceSlices a node has beyond what its pool says; below 0, lacks. Only the leader, and where it is "+
-		"not 0.", "node")
-
 // Describe implements prometheus.Collector.
-func (*pools) Describe(out chan<- *prometheus.Desc) { out <- poolSurplus }
+func (b *byNode[N]) Describe(out chan<- *prometheus.Desc) { out <- b.desc }
 
 // Collect implements prometheus.Collector.
-func (p *pools) Collect(out chan<- prometheus.Metric) {
-	surplus := p.surplus.Load()
-	if surplus == nil {
+func (b *byNode[N]) Collect(out chan<- prometheus.Metric) {
+	of := b.of.Load()
+	if of == nil {
 		return
 	}
-	for node, n := range (*surplus)() {
-		out <- prometheus.MustNewConstMetric(poolSurplus, prometheus.GaugeValue, float64(n), node)
+	for node, n := range (*of)() {
+		out <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, float64(n), node)
 	}
 }

@@ -265,7 +265,7 @@ func (r NodeResources) with(pod *corev1.Pod) NodeResources {
 	if requested == nil {
 		requested = corev1.ResourceList{}
 	}
-	for name, amount := range requestsOf(pod) {
+	for name, amount := range RequestsOf(pod) {
 		sum := requested[name].DeepCopy()
 		sum.Add(amount)
 		requested[name] = sum
@@ -274,8 +274,8 @@ func (r NodeResources) with(pod *corev1.Pod) NodeResources {
 	return r
 }
 
-// requestsOf is what the scheduler counts of a pod.
-func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+// RequestsOf is what the scheduler counts of a pod.
+func RequestsOf(pod *corev1.Pod) corev1.ResourceList {
 	requests := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{UseStatusResources: true})
 	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return requests
@@ -286,7 +286,7 @@ func requestsOf(pod *corev1.Pod) corev1.ResourceList {
 // nodes of which it is not known what they have are closed.
 func (r Resources) closed(nodes []*corev1.Node, pod *corev1.Pod,
 	classOf func(corev1.ResourceName) *resourceapi.DeviceClass) map[string]Closed {
-	requests := requestsOf(pod)
+	requests := RequestsOf(pod)
 	// Only a device plugin could serve what is asked for as on ACK: a node has what it says.
 	needsPlugin := slices.ContainsFunc(legacy.Names(), func(name corev1.ResourceName) bool {
 		_, is := requests[name]

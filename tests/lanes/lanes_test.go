@@ -170,6 +170,38 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// Each lane of release-checks is in turn within two weeks, and comes behind the lanes that every change runs.
+func TestLanesInTurn(t *testing.T) {
+	noon := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	turns := map[string]bool{}
+	_, next := inTurn(lanes(), noon.AddDate(0, 0, -1))
+	for day := range 14 {
+		today, tomorrow := inTurn(lanes(), noon.AddDate(0, 0, day))
+		if today.When != Release || today.Name != next.Name {
+			t.Errorf("on day %d lane %s is in turn, and %s was to be", day, today.Name, next.Name)
+		}
+		turns[today.Name], next = true, tomorrow
+	}
+	for _, lane := range lanes() {
+		if lane.When == Release && !turns[lane.Name] {
+			t.Errorf("lane %s is not in turn within two weeks", lane.Name)
+		}
+	}
+	chosen := []Lane{{Name: "a", When: EveryChange}, {Name: "b", When: EveryChange}, {Name: "c", When: Complete}}
+	names := func(of []Lane) (names string) {
+		for _, lane := range of {
+			names += lane.Name
+		}
+		return names
+	}
+	if got := names(insert(chosen, Lane{Name: "r"})); got != "abrc" {
+		t.Errorf("the lanes are run as %s, want abrc", got)
+	}
+	if got := names(insert(chosen, Lane{Name: "c"})); got != "abc" {
+		t.Errorf("a lane that is run anyway makes it %s, want abc", got)
+	}
+}
+
 func TestDigestAndSummary(t *testing.T) {
 	const written = `{"Action":"run","Package":"p","Test":"TestGood"}
 {"Action":"attr","Package":"p","Test":"TestGood","Key":"waited","Value":"2s for a pod"}

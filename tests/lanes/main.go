@@ -39,6 +39,7 @@ func run(ctx context.Context, arguments []string, out, complaints io.Writer) int
 	flags.StringVar(&runner.Only, "run", "", "run the tests that this `pattern` matches, as with go test")
 	flags.BoolVar(&runner.Keep, "keep", false, "leave clusters up, and start on those that are")
 	flags.DurationVar(&runner.Within, "within", 0, "do not run lanes that would make the whole take longer")
+	turns := flags.Bool("in-turn", false, "also run the lane of release-checks that is in turn today, after those of test")
 	if flags.Parse(arguments) != nil {
 		return 2
 	}
@@ -47,6 +48,11 @@ func run(ctx context.Context, arguments []string, out, complaints io.Writer) int
 		return 0
 	}
 	chosen, err := choose(lanes(), flags.Args())
+	if *turns {
+		today, tomorrow := inTurn(lanes(), time.Now())
+		fmt.Fprintf(out, "Of %s, lane %s is in turn today, %s tomorrow.\n", Release, today.Name, tomorrow.Name)
+		chosen = insert(chosen, today)
+	}
 	if err == nil {
 		runner.Checkout, err = os.Getwd()
 	}
@@ -97,6 +103,29 @@ func choose(all []Lane, names []string) ([]Lane, error) {
 		}
 	}
 	return chosen, nil
+}
+
+// inTurn are the lanes of Release that are in turn on the day of a time, and on the next: all of them within as many
+// days as there are.
+func inTurn(all []Lane, now time.Time) (today, tomorrow Lane) {
+	all = slices.DeleteFunc(slices.Clone(all), func(l Lane) bool { return l.When != Release })
+	day := int(now.Unix() / int64(24*time.Hour/time.Second))
+	return all[day%len(all)], all[(day+1)%len(all)]
+}
+
+// insert adds a lane behind those of EveryChange, unless it is among the chosen. Behind all of them there would never
+// be time for a long one.
+func insert(chosen []Lane, lane Lane) []Lane {
+	if slices.ContainsFunc(chosen, func(l Lane) bool { return l.Name == lane.Name }) {
+		return chosen
+	}
+	at := 0
+	for i := range chosen {
+		if chosen[i].When == EveryChange {
+			at = i + 1
+		}
+	}
+	return slices.Insert(chosen, at, lane)
 }
 
 // list prints the table, in Markdown.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -16,15 +17,27 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// Pods of namespaces that opted out, and of the system's, are neither changed nor refused nor
-// warned of, whatever they ask for; but for what asks as on ACK and would run without a GPU.
-func TestNamespacesThatAreLeftAlone(t *testing.T) {
-	objects := append(decoded(t, "testdata/deployments/options/nvidia-gpu-claims/policy.yaml"),
+// changing are the options that change pods, and what else does.
+func changing(t *testing.T) []runtime.Object {
+	t.Helper()
+	return append(decoded(t, "testdata/deployments/options/nvidia-gpu-claims/policy.yaml",
+		"testdata/deployments/options/best-node/policy.yaml"),
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespacePublic)},
 		&corev1.Namespace{ObjectMeta: named(corev1.NamespaceNodeLease)},
 		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
 			Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}})
-	s, withoutRefusal := newServerWith(t, objects), newServerWith(t, objects, "gpushare-legacy-refuse")
+}
+
+// withOptions is a server with all that changes pods.
+func withOptions(t *testing.T) *server {
+	t.Helper()
+	return shared("with options", func() *server { return newServerWith(t, changing(t)) })
+}
+
+// Pods of namespaces that opted out, and of the system's, are neither changed nor refused nor
+// warned of, whatever they ask for; but for what asks as on ACK and would run without a GPU.
+func TestNamespacesThatAreLeftAlone(t *testing.T) {
+	s, withoutRefusal := withOptions(t), newServerWith(t, changing(t), "gpushare-legacy-refuse")
 	changes := func(before, after *corev1.Pod) string {
 		return cmp.Diff(before.ObjectMeta, after.ObjectMeta) + cmp.Diff(before.Spec, after.Spec)
 	}

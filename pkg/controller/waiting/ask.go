@@ -7,16 +7,15 @@ import (
 	"maps"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
 )
 
 // suitable finds, of devices, those that a request would be given if nobody had any: scheduling.Engine.Suitable.
@@ -57,7 +56,7 @@ func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.D
 	for _, shape := range shapes {
 		for _, i := range suits(ctx, shape, r) {
 			d := &shape[i]
-			out.Mode |= deviceMode(d)
+			out.Mode |= offer.ModeOf(d)
 			named[ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, "")] = true
 			if n := ptr.Deref(d.Attributes[v1alpha1.AttrGPUCount].IntValue, 1); each == 0 || n < each {
 				each = n
@@ -83,20 +82,11 @@ func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.D
 	for _, shape := range shapes {
 		for i := range shape {
 			model := ptr.Deref(shape[i].Attributes[v1alpha1.AttrModel].StringValue, "")
-			if deviceMode(&shape[i])&out.Mode != 0 && !named[model] {
+			if offer.ModeOf(&shape[i])&out.Mode != 0 && !named[model] {
 				out.Models = slices.Sorted(maps.Keys(named))
 				return out, true
 			}
 		}
 	}
 	return out, true
-}
-
-func deviceMode(d *resourceapi.Device) score.Modes {
-	return modeOf(mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "")))
-}
-
-// askOf is a pod as the score counts it.
-func askOf(requests corev1.ResourceList, of []score.Request) score.Ask {
-	return score.Ask{CPU: requests.Cpu().MilliValue(), Memory: requests.Memory().Value(), Requests: of}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
 )
 
 const (
@@ -64,7 +65,7 @@ func (c *chooser) kindOf(ctx context.Context, w *wish) *kind {
 			func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
 				return c.engine.Suitable(ctx, c.classes.all, of, r)
 			}); ranked {
-			k.asks = &score.Kind{Ask: askOf(w.requests, requests)}
+			k.asks = &score.Kind{Ask: offer.Ask(w.requests, requests)}
 		}
 	}
 	return k

@@ -121,24 +121,29 @@ func (n *Nominator) respect(ctx context.Context, pod *corev1.Pod, w *wish) error
 	return nil
 }
 
-// learn has what a pod asks for count among what pods ask for, once. What was learned before a restart is learned again
-// from the pods on nodes.
+// learn has what a pod asks for count among what pods ask for, once.
 func (n *Nominator) learn(ctx context.Context, w *wish, s *state) error {
 	if s.learned {
 		return nil
 	}
-	if err := n.chooser.refresh(); err != nil {
+	if err := n.teach(); err != nil {
 		return err
-	}
-	if !n.taught {
-		n.taught = true
-		for _, ask := range n.chooser.placedAsks() {
-			n.chooser.index.Learn(ask)
-		}
 	}
 	if asks := n.chooser.kindOf(ctx, w).asks; asks != nil {
 		n.chooser.index.Learn(asks.Ask)
 		s.learned = true
+	}
+	return nil
+}
+
+// teach has the pods on nodes tell, once, what was learned before a restart.
+func (n *Nominator) teach() error {
+	if err := n.chooser.refresh(); err != nil || n.taught {
+		return err
+	}
+	n.taught = true
+	for _, ask := range n.chooser.placedAsks() {
+		n.chooser.index.Learn(ask)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@
 package waiting
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -23,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
 )
 
 // offering is what a node offers.
@@ -33,7 +33,7 @@ type offering struct {
 	shapes    []view.Shape
 	offered   [][]resourceapi.Device
 	published []*resourceapi.ResourceSlice
-	offer     offer
+	offer     offer.GPUs
 }
 
 // node is what is left of a node, beside its pods and those that are promised to it.
@@ -253,7 +253,7 @@ func (f *fleet) read(name string) error {
 	}
 	f.known[name] = n
 	cpu, memory := n.left(corev1.ResourceCPU), n.left(corev1.ResourceMemory)
-	f.index.Set(name, score.Node{CPU: cpu.MilliValue(), Memory: memory.Value(), GPUs: n.offer.left(n.claims)})
+	f.index.Set(name, score.Node{CPU: cpu.MilliValue(), Memory: memory.Value(), GPUs: n.offer.Left(n.claims)})
 	return nil
 }
 
@@ -271,7 +271,7 @@ func (f *fleet) offering(name string, newest []*view.Slice) (*offering, error) {
 		return nil, fmt.Errorf("read what node %s offers: %w", name, err)
 	}
 	o := &offering{from: newest, published: scheduling.WithRules(published, f.rules)}
-	o.offer = offerOf(o.published)
+	o.offer = offer.Of(o.published)
 	for i, slice := range newest {
 		o.shapes, o.offered = append(o.shapes, slice.Shape), append(o.offered, published[i].Spec.Devices)
 	}
@@ -297,32 +297,11 @@ func (f *fleet) shapes() [][]resourceapi.Device {
 
 // placedAsks are what the pods on nodes asked for, the oldest first.
 func (f *fleet) placedAsks() []score.Ask {
-	type placed struct {
-		*corev1.Pod
-		ask score.Ask
-	}
-	var all []placed
+	var all []offer.Placed
 	for name, n := range f.known {
-		results := map[types.UID][]resourceapi.DeviceRequestAllocationResult{}
-		for _, claim := range f.claims.OnNode(name) {
-			for _, user := range claim.Status.ReservedFor {
-				results[user.UID] = append(results[user.UID], claim.Status.Allocation.Devices.Results...)
-			}
-		}
-		for _, pod := range f.pods.OnNode(name) {
-			if requests := n.offer.granted(results[pod.UID]); len(requests) > 0 {
-				all = append(all, placed{pod, askOf(pod.Spec.Resources.Requests, requests)})
-			}
-		}
+		all = append(all, n.offer.Placed(f.pods.OnNode(name), f.claims.OnNode(name))...)
 	}
-	slices.SortFunc(all, func(a, b placed) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
-	})
-	asks := make([]score.Ask, 0, len(all))
-	for _, p := range all {
-		asks = append(asks, p.ask)
-	}
-	return asks
+	return offer.Asks(all)
 }
 
 // promise has a pod counted on a node, or no more where the node is empty.

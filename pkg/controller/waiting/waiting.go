@@ -187,6 +187,20 @@ func (n *Nominator) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) 
 	return w, nil
 }
 
+// Stranded are the GPUs, by node, that are free and have too little CPU or memory left beside them for the pods that
+// come; nil while this Nominator does not know the cluster.
+func (n *Nominator) Stranded() map[string]float64 {
+	if !n.Cache.Synced() {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.teach(); err != nil {
+		return nil // sync says why
+	}
+	return n.chooser.index.Lost().Stranded
+}
+
 // gone is called for a pod that waits no more: it has a node, or is gone.
 func (n *Nominator) gone(pod *corev1.Pod) {
 	n.mu.Lock()

@@ -7,8 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -97,6 +100,22 @@ func TestNominationsCountAtOnce(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		s.nominated("when one is gone", "none", was)
+	}, "a", "b")
+}
+
+// A pod has one GPU with 12 CPUs: 4 more are left beside the other GPU of its node, 16 beside the two of b.
+func TestStrandedGPUsAreTold(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.waits("p", claimOf(whole, "", 1), func(p *corev1.Pod) {
+			p.Spec.NodeName, p.Status.Phase = "a", corev1.PodRunning
+			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("12")
+		})
+		s.takes("p", "a", "p", "gpu-0")
+		synctest.Wait()
+		want := map[string]float64{"a": 2.0 / 3, "b": 2.0 / 3}
+		if diff := cmp.Diff(want, s.nominator.Stranded(), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+			t.Errorf("stranded are (-want +got):\n%s", diff)
+		}
 	}, "a", "b")
 }
 

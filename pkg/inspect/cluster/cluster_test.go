@@ -159,6 +159,47 @@ func TestOneListForEachKind(t *testing.T) {
 	}
 }
 
+// What is lost of free GPUs follows from all nodes, claims and pods: where some may not be read, no pods count.
+func TestPodsOnNodesAreReadForWhatTheyRequest(t *testing.T) {
+	const requested = "2"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n1",
+		Containers: []corev1.Container{{Image: "large", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(requested)}}}}}}
+	for name, test := range map[string]struct {
+		forbidden []string
+		reader    cluster.Reader
+		want      bool
+	}{
+		"where they are asked for":  {nil, cluster.Reader{Bound: true}, true},
+		"nowhere else":              {nil, cluster.Reader{}, false},
+		"not of one node":           {nil, cluster.Reader{Bound: true, Node: "n1"}, false},
+		"not without permission":    {[]string{"list pods"}, cluster.Reader{Bound: true}, false},
+		"not beside unknown nodes":  {[]string{"list nodes"}, cluster.Reader{Bound: true}, false},
+		"not beside unknown claims": {[]string{"list resourceclaims"}, cluster.Reader{Bound: true}, false},
+		"not beside some claims": {[]string{"list resourceclaims"}, cluster.Reader{Bound: true, Namespace: "team-a"},
+			false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(append(objects(), pod.DeepCopy())...)
+			forbid(client, test.forbidden...)
+			test.reader.Client = client
+			in, err := test.reader.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (len(in.Bound) == 1) != test.want {
+				t.Fatalf("read are %v", in.Bound)
+			}
+			for _, p := range in.Bound {
+				c := p.Spec.Containers[0]
+				if cpu := c.Resources.Requests[corev1.ResourceCPU]; cpu.String() != requested || c.Image != "" {
+					t.Errorf("kept is %+v, want what it requests alone", c)
+				}
+			}
+		})
+	}
+}
+
 // slice is what a node publishes of one GPU of 16130 MiB, of which so much is left.
 func slice(name, node string, gib int64) *resourceapi.ResourceSlice {
 	device := resourceapi.Device{

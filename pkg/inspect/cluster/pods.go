@@ -69,6 +69,19 @@ func (p *podReader) read(ctx context.Context, key string) ([]*corev1.Pod, error)
 	return found, err
 }
 
+// readBound reads the pods that are on nodes, with what they request: none where they are not asked for, or the user
+// may not.
+func (r Reader) readBound(ctx context.Context) ([]*corev1.Pod, error) {
+	if !r.Bound || r.Node != "" {
+		return nil, nil
+	}
+	bound, err := r.pods(ctx, r.podFields())
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	return bound, err
+}
+
 // podFields selects the pods that are on nodes and have not ended.
 func (r Reader) podFields() string {
 	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")

@@ -37,6 +37,8 @@ type Reader struct {
 	// Namespace is the one whose claims are read where those of all namespaces
 	// may not be.
 	Namespace string
+	// Bound has all pods read that are on nodes, if the user may. A cluster has many.
+	Bound bool
 	// Every, if it is not 0, is how often Watch shows what there is though nothing has changed.
 	Every time.Duration
 }
@@ -144,8 +146,15 @@ func (r Reader) read(ctx context.Context) (inspect.Input, scope, error) {
 		in.Nodes, allowed.noNodes, err = r.readNodes(ctx)
 		return err
 	})
+	group.Go(func() (err error) {
+		in.Bound, err = r.readBound(ctx)
+		return err
+	})
 	err := group.Wait()
 	in.ClaimsUnknown, in.Notes = allowed.noClaims, allowed.notes()
+	if in.ClaimsUnknown || allowed.noNodes || allowed.claims != metav1.NamespaceAll {
+		in.Bound = nil
+	}
 	return in, allowed, err
 }
 

@@ -121,6 +121,7 @@ var checks = []check{
 	{"search-cost", dear},
 	{"legacy-pods", legacyPods},
 	{"quotas", quotas},
+	{"stranded", strandedGPUs},
 }
 
 // Examine makes all checks. Its findings are ordered by their level, the worst first.

@@ -264,6 +264,7 @@ func registry(t *testing.T) *prometheus.Registry {
 	c.AnnotationLag(time.Second)
 	c.Reconciled("pending", time.Second, errors.New("no"))
 	c.SetSurplus(func() map[string]int64 { return map[string]int64{"n1": 1} })
+	c.SetStranded(func() map[string]float64 { return map[string]float64{"n1": 0.5} })
 	return r
 }
 

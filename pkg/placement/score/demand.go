@@ -127,11 +127,11 @@ type places struct {
 	scratch []GPU
 }
 
-// cost is what is lost of a node's GPUs as it is, in GPUs, and what is free of them.
-func (d *demand) cost(n Node, p *places) (cost, free float64) {
+// read notes what is free of GPUs.
+func (p *places) read(gpus []GPU) (free float64) {
 	p.groups = p.groups[:0]
-	for i := range n.GPUs {
-		g := &n.GPUs[i]
+	for i := range gpus {
+		g := &gpus[i]
 		if last := len(p.groups) - 1; last >= 0 && p.groups[last].gpu == *g {
 			p.groups[last].number++
 			free += p.groups[last].rest
@@ -140,7 +140,12 @@ func (d *demand) cost(n Node, p *places) (cost, free float64) {
 			free += rest
 		}
 	}
-	if free == 0 {
+	return free
+}
+
+// cost is what is lost of a node's GPUs as it is, in GPUs, and what is free of them.
+func (d *demand) cost(n Node, p *places) (cost, free float64) {
+	if free = p.read(n.GPUs); free == 0 {
 		return 0, 0
 	}
 	return d.stranded(n, free) + fragmentsWeight*d.fragments(n, free, p), free

@@ -162,10 +162,7 @@ const takenWeight = 1e6
 
 // rank is how nodes rank for pods of a kind, the highest first.
 func (x *Index) rank(k *Kind, s Setting) []float64 {
-	if x.stale {
-		x.version++
-		x.demand, x.demanded, x.stale = demandOf(x.mix.typical, x.stocks), x.version, false
-	}
+	x.renew()
 	if missing := len(x.nodes) - len(k.scores); missing > 0 {
 		k.scores = append(k.scores, make([]scored, missing)...)
 	}
@@ -185,6 +182,14 @@ func (x *Index) rank(k *Kind, s Setting) []float64 {
 		x.ranks = append(x.ranks, rank)
 	}
 	return x.ranks
+}
+
+// renew has demand be that of mix and stocks.
+func (x *Index) renew() {
+	if x.stale {
+		x.version++
+		x.demand, x.demanded, x.stale = demandOf(x.mix.typical, x.stocks), x.version, false
+	}
 }
 
 // score is that of a node for a pod.

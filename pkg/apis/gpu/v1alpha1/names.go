@@ -138,6 +138,10 @@ const (
 	TaintMonitor = DriverName + "/monitor"
 )
 
+// NodeTaintFewCPUs is the key of the taint that administrators give nodes with few CPUs per GPU, so that pods without
+// GPUs prefer others.
+const NodeTaintFewCPUs = DriverName + "/few-cpus"
+
 // MIGResourcePrefix begins the names of the extended resources of MIG profiles, which are those of NVIDIA's
 // device plugin with the strategy "mixed": "nvidia.com/mig-1g.10gb" (source: k8s-device-plugin).
 const MIGResourcePrefix = "nvidia.com/mig-"

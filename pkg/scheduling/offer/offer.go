@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package waiting
+// Package offer reads what a node offers from its ResourceSlices, and what claims leave of it, as package score counts
+// both.
+package offer
 
 import (
+	"cmp"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -16,8 +21,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// modeOf is the bit of a mode in score.Modes; none for one whose devices are no part of GPUs that pods use.
-func modeOf(m mode.Mode) score.Modes {
+// ModeOf is the bit of a device's mode in score.Modes; none for one that is no part of GPUs that pods use.
+func ModeOf(d *resourceapi.Device) score.Modes {
+	m := mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, ""))
 	switch m {
 	case mode.Exclusive, mode.Topology:
 		return score.Whole
@@ -34,33 +40,33 @@ func modeOf(m mode.Mode) score.Modes {
 
 // part is what a device is of its node's GPUs.
 type part struct {
-	gpus   []int // places in offer.gpus
+	gpus   []int // places in GPUs.all
 	mode   score.Modes
 	memory int64 // of a MIG instance, in GiB
 }
 
-// offer is what a node publishes, as the score counts it: the GPUs as they are while no claim has any of them.
-type offer struct {
-	gpus  []score.GPU
+// GPUs are those that a node publishes, as they are while no claim has any of them.
+type GPUs struct {
+	all   []score.GPU
 	parts map[string]part
 }
 
-// offerOf reads an offer from a node's slices.
-func offerOf(published []*resourceapi.ResourceSlice) offer {
-	o := offer{parts: map[string]part{}}
+// Of reads the GPUs from a node's slices, which are of one generation.
+func Of(published []*resourceapi.ResourceSlice) GPUs {
+	o := GPUs{parts: map[string]part{}}
 	at := map[int64]int{}
 	place := func(index int64) int {
 		i, is := at[index]
 		if !is {
-			i = len(o.gpus)
-			at[index], o.gpus = i, append(o.gpus, score.GPU{Cores: gpu.WholeCores})
+			i = len(o.all)
+			at[index], o.all = i, append(o.all, score.GPU{Cores: gpu.WholeCores})
 		}
 		return i
 	}
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
 			d := &slice.Spec.Devices[i]
-			p := part{mode: deviceMode(d)}
+			p := part{mode: ModeOf(d)}
 			if p.mode == 0 {
 				continue
 			}
@@ -86,8 +92,8 @@ func offerOf(published []*resourceapi.ResourceSlice) offer {
 }
 
 // read notes what a device that is one GPU, or a part of one, says of it.
-func (o *offer) read(d *resourceapi.Device, p *part) {
-	g := &o.gpus[p.gpus[0]]
+func (o *GPUs) read(d *resourceapi.Device, p *part) {
+	g := &o.all[p.gpus[0]]
 	g.Model = ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, "")
 	units := gpu.GPU{MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0)}.MemoryUnits()
 	switch {
@@ -119,9 +125,12 @@ func closes(t resourceapi.DeviceTaint) bool {
 	return t.Effect == resourceapi.DeviceTaintEffectNoSchedule || t.Effect == resourceapi.DeviceTaintEffectNoExecute
 }
 
-// left is what is left of the GPUs beside what claims have.
-func (o *offer) left(claims []*resourceapi.ResourceClaim) []score.GPU {
-	gpus := slices.Clone(o.gpus)
+// Number is how many GPUs there are.
+func (o *GPUs) Number() int { return len(o.all) }
+
+// Left is what is left of the GPUs beside what claims have, which are allocated.
+func (o *GPUs) Left(claims []*resourceapi.ResourceClaim) []score.GPU {
+	gpus := slices.Clone(o.all)
 	for _, claim := range claims {
 		for _, r := range claim.Status.Allocation.Devices.Results {
 			p, ours := o.parts[r.Device]
@@ -148,7 +157,7 @@ func (o *offer) left(claims []*resourceapi.ResourceClaim) []score.GPU {
 
 // granted is what pods with these allocations asked for, as far as the allocations tell: models that they named are not
 // known any more.
-func (o *offer) granted(results []resourceapi.DeviceRequestAllocationResult) []score.Request {
+func (o *GPUs) granted(results []resourceapi.DeviceRequestAllocationResult) []score.Request {
 	var out []score.Request
 	for _, r := range results {
 		p, ours := o.parts[r.Device]
@@ -166,4 +175,44 @@ func (o *offer) granted(results []resourceapi.DeviceRequestAllocationResult) []s
 		out[i].Count += len(p.gpus)
 	}
 	return out
+}
+
+// Ask is what a pod that requests so much beside GPUs asks for.
+func Ask(requests corev1.ResourceList, of []score.Request) score.Ask {
+	return score.Ask{CPU: requests.Cpu().MilliValue(), Memory: requests.Memory().Value(), Requests: of}
+}
+
+// Placed is a pod on a node, with what it asked for.
+type Placed struct {
+	pod *corev1.Pod
+	ask score.Ask
+}
+
+// Placed are those of the node's pods that have some of its GPUs by claims.
+func (o *GPUs) Placed(pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) []Placed {
+	results := map[types.UID][]resourceapi.DeviceRequestAllocationResult{}
+	for _, claim := range claims {
+		for _, user := range claim.Status.ReservedFor {
+			results[user.UID] = append(results[user.UID], claim.Status.Allocation.Devices.Results...)
+		}
+	}
+	var out []Placed
+	for _, pod := range pods {
+		if requests := o.granted(results[pod.UID]); len(requests) > 0 {
+			out = append(out, Placed{pod, Ask(scheduling.RequestsOf(pod), requests)})
+		}
+	}
+	return out
+}
+
+// Asks are what pods asked for, the oldest first, as an Index learns them.
+func Asks(placed []Placed) []score.Ask {
+	placed = slices.SortedFunc(slices.Values(placed), func(a, b Placed) int {
+		return cmp.Or(a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time), cmp.Compare(a.pod.UID, b.pod.UID))
+	})
+	asks := make([]score.Ask, 0, len(placed))
+	for _, p := range placed {
+		asks = append(asks, p.ask)
+	}
+	return asks
 }
