@@ -49,8 +49,8 @@ func command() *cli.Command {
 			&cli.StringSliceFlag{Name: "workload", Value: workloads, Usage: "`NAME` of a pod list"},
 			&cli.StringSliceFlag{Name: "only", Usage: "`NAME` of a policy, without others"},
 			&cli.BoolFlag{Name: "departures", Usage: "have the pods come and go by the times of the trace, with the first seed"},
-			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` of a cluster, whose scheduler places the pods of the " +
-				"first workload and seed, as the one policy of --only"},
+			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` of a cluster, whose scheduler places the pods of " +
+				"the first workload and seed, as the one policy of --only"},
 			&cli.StringFlag{Name: "scheduler", Usage: "`URL` of the scheduler's own server; needed with --kubeconfig"},
 			&cli.StringFlag{Name: "controller-manager", Usage: "`URL` of the controller manager's own server, likewise"},
 			&cli.StringFlag{Name: "controller", Usage: "gpu-compat-controller, a `FILE`; likewise"},
@@ -118,7 +118,8 @@ func run(ctx context.Context, c *cli.Command) error {
 		if err != nil {
 			return err
 		}
-		return throughScheduler(ctx, cluster, kubeconfig, c.String("controller"), of, lists[0], chosen(c.StringSlice("only"))[0])
+		return throughScheduler(ctx, cluster, kubeconfig, c.String("controller"), of, lists[0],
+			chosen(c.StringSlice("only"))[0])
 	}
 	if c.Bool("departures") {
 		return departures(of, lists, chosen(c.StringSlice("only")))
@@ -195,8 +196,9 @@ func throughScheduler(ctx context.Context, c *nodes.Cluster, kubeconfig, control
 	if err != nil {
 		return err
 	}
-	printTable([]string{"scheduler, " + w.name, "allocated (fragments), of 4 and 8 GPUs", "bound, refused", "pods a second",
-		"processor time a pod: scheduler, controller", "nominations: right, wrong, none"}, 1, func(int) []string {
+	head := []string{"scheduler, " + w.name, "allocated (fragments), of 4 and 8 GPUs", "bound, refused", "pods a second",
+		"processor time a pod: scheduler, controller", "nominations: right, wrong, none"}
+	printTable(head, 1, func(int) []string {
 		return []string{by.name, fmt.Sprintf("%.2f (%.1f), %.0f %%", r.allocated, r.fragments, r.large),
 			fmt.Sprintf("%d, %d", f.bound, f.refused), fmt.Sprintf("%.0f", f.perSecond),
 			fmt.Sprintf("%.1f, %.1f ms", f.scheduler.Seconds()*1000, f.controller.Seconds()*1000),

@@ -253,12 +253,12 @@ func (s *scheduled) see(ctx context.Context, pod *corev1.Pod) error {
 func byController(pod *corev1.Pod) bool {
 	return pod.Status.NominatedNodeName != "" &&
 		slices.ContainsFunc(pod.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
-			return f.Manager == v1alpha1.ControllerName && strings.Contains(string(f.FieldsV1.Raw), "nominatedNodeName")
+			return f.Manager == v1alpha1.ControllerName && strings.Contains(f.FieldsV1.GetRawString(), "nominatedNodeName")
 		})
 }
 
-// allocated counts what a pod has that has a node, and publishes the GPUs there in their new order, as the node's plugin
-// does.
+// allocated counts what a pod has that has a node, and publishes the GPUs there in their new order, as the node's
+// plugin does.
 func (s *scheduled) allocated(ctx context.Context, pod *corev1.Pod, a *arrival) error {
 	s.bound++
 	p := placed{node: s.at[pod.Spec.NodeName]}

@@ -134,7 +134,8 @@ func (b *bench) contestantOn(ctx context.Context, c *nodes.Cluster, pods *binder
 	return nil
 }
 
-func (b *bench) objects(ctx context.Context, c *nodes.Cluster, k contestant, published [][]*resourceapi.ResourceSlice) error {
+func (b *bench) objects(ctx context.Context, c *nodes.Cluster, k contestant,
+	published [][]*resourceapi.ResourceSlice) error {
 	s, err := sizesOf(ctx, c.Client, *published[0][0].Spec.NodeName)
 	if err != nil {
 		return err

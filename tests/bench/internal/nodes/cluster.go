@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodes has a cluster of nodes without kubelets: a real API server and scheduler, and objects alone for all else.
+// Package nodes has a cluster of nodes without kubelets: a real API server and scheduler, and objects for all else.
 package nodes
 
 import (

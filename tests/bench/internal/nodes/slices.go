@@ -39,8 +39,8 @@ type Publisher struct{ backends *isolation.Registry }
 // NewPublisher makes a Publisher, with the driver's default settings.
 func NewPublisher() *Publisher { return &Publisher{isolation.NewRegistry(isolation.Config{})} }
 
-// Slices are those of a node in a mode, with its GPUs in this order, as the library's controller makes them, but for the
-// random end of their names. The node's UID is that of their owner.
+// Slices are those of a node in a mode, with its GPUs in this order, as the library's controller makes them, but for
+// the random end of their names. The node's UID is that of their owner.
 func (p *Publisher) Slices(node *corev1.Node, machine *gpu.Machine, m mode.Mode, order []int) (
 	[]*resourceapi.ResourceSlice, error) {
 	var options []devices.Options
