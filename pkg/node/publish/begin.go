@@ -24,7 +24,7 @@ type beginning struct {
 	memory
 	// asked is what the node asks for.
 	asked desired
-	// checkpoint says whether a device plugin is here.
+	// checkpoint has whether a device plugin is here.
 	checkpoint state.Node
 	// rescan says that the GPUs are to be read again.
 	rescan bool
