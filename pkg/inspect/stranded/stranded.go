@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -30,7 +31,9 @@ type Cluster struct {
 func Find(c Cluster) score.Lost {
 	index, pools, claims := score.New(), devices.Pools(c.Slices), claimsByNode(c.Claims)
 	var placed []offer.Placed
-	live, byNode := running(c.Pods), map[string][]*corev1.Pod{}
+	// Pods that have ended request nothing.
+	live := slices.DeleteFunc(slices.Clone(c.Pods), deviceplugin.Ended)
+	byNode := map[string][]*corev1.Pod{}
 	for _, pod := range live {
 		byNode[pod.Spec.NodeName] = append(byNode[pod.Spec.NodeName], pod)
 	}
@@ -75,13 +78,6 @@ func FewCPUs(c Cluster) (few []string, mean float64) {
 		}
 	}
 	return few, mean
-}
-
-// running are the pods that have not ended: others request nothing.
-func running(pods []*corev1.Pod) []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
-		return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	})
 }
 
 // claimsByNode are the claims that were allocated some of a node's GPUs.

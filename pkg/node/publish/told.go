@@ -200,7 +200,7 @@ func (p *Publisher) noteHealth(resources resourceslice.DriverResources) {
 	p.HealthChanged.Send()
 }
 
-// nodeFacts is what the publisher goes by of a Node object.
+// nodeFacts is what the publisher uses of a Node object.
 type nodeFacts struct {
 	labels map[string]string
 	// devicePlugin lists the resources of GPU device plugins that the node

@@ -94,7 +94,7 @@ func TestNodePlacement(t *testing.T) {
 	setMode("share")
 	ns := cluster.Namespace(t)
 	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-	// A controller that started before would go by the settings of before for a while.
+	// A controller that started before would use the settings of before for a while.
 	start := cluster.StopController(t)
 	nominateBest(t, ns, score.Spread)
 	start()
