@@ -13,8 +13,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
 // ofNode is the index of what a node publishes, and of what is allocated of that.
@@ -81,7 +81,7 @@ func (r *Reader) Claims() Claims {
 	p := c.part("ResourceClaims", func() toolscache.SharedIndexInformer {
 		return resourceinformers.NewResourceClaimInformer(c.Client, metav1.NamespaceAll, c.Resync, toolscache.Indexers{})
 	}, slimClaim, toolscache.Indexers{ofNode: index(func(claim *resourceapi.ResourceClaim) []string {
-		node := informer.AllocatedFrom(claim)
+		node := gpuclaim.AllocatedFrom(claim)
 		return some(node, node != "")
 	})})
 	return Claims{objects[*resourceapi.ResourceClaim](r, r.need(p), nil)}
@@ -99,7 +99,7 @@ func slimClaim(object any) (any, error) {
 	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
 	}}
-	if informer.AllocatedFrom(claim) == "" {
+	if gpuclaim.AllocatedFrom(claim) == "" {
 		return kept, nil
 	}
 	if value, is := claim.Labels[v1alpha1.LabelLegacy]; is {

@@ -32,7 +32,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
 // Config is what the controller needs.
@@ -112,7 +111,7 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	if pod == nil || err != nil {
 		return err
 	}
-	want, err := For(pod, claim, a.units(informer.AllocatedFrom(claim)))
+	want, err := For(pod, claim, a.units(gpuclaim.AllocatedFrom(claim)))
 	if err != nil {
 		return err
 	}

@@ -32,10 +32,10 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
 // schedule says how long after it was first seen a pod is synced for the first, second, …
@@ -203,7 +203,7 @@ func (s *syncer) next(p *starting, node string) (time.Duration, bool) {
 // concerned reports whether a claim of the pod was allocated GPUs of the driver.
 func (s *syncer) concerned(pod *corev1.Pod) bool {
 	for name := range resourceclaim.PodClaims(pod) {
-		if claim, exists := s.claims.Get(pod.Namespace + "/" + name); exists && informer.AllocatedFrom(claim) != "" {
+		if claim, exists := s.claims.Get(pod.Namespace + "/" + name); exists && gpuclaim.AllocatedFrom(claim) != "" {
 			return true
 		}
 	}

@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
@@ -125,7 +125,7 @@ func (f *fleet) watch(changed func()) {
 	f.nodes.On(cache.Handler[*cache.Node]{Seen: func(n *cache.Node) { note(n.Name) },
 		Gone: func(n *cache.Node) { note(n.Name) }})
 	f.slices.OnChange(note)
-	f.claims.On(changes(func(c *resourceapi.ResourceClaim) { note(informer.AllocatedFrom(c)) }))
+	f.claims.On(changes(func(c *resourceapi.ResourceClaim) { note(gpuclaim.AllocatedFrom(c)) }))
 	onNode := func(pod *corev1.Pod) { note(pod.Spec.NodeName) }
 	f.pods.On(cache.Handler[*corev1.Pod]{Seen: onNode, Gone: onNode, Changed: func(before, after *corev1.Pod) {
 		if before.Spec.NodeName != after.Spec.NodeName ||

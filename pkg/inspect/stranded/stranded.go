@@ -6,12 +6,11 @@ package stranded
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
@@ -83,16 +82,9 @@ func FewCPUs(c Cluster) (few []string, mean float64) {
 // claimsByNode are the claims that were allocated some of a node's GPUs.
 func claimsByNode(claims []*resourceapi.ResourceClaim) map[string][]*resourceapi.ResourceClaim {
 	out := map[string][]*resourceapi.ResourceClaim{}
-	for _, claim := range claims {
-		if claim.Status.Allocation == nil {
-			continue
-		}
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			node, ours := strings.CutSuffix(result.Pool, v1alpha1.PoolName(""))
-			if ours && result.Driver == v1alpha1.DriverName {
-				out[node] = append(out[node], claim)
-				break // its devices are of one node
-			}
+	for _, c := range claims {
+		if node := claim.AllocatedFrom(c); node != "" {
+			out[node] = append(out[node], c)
 		}
 	}
 	return out

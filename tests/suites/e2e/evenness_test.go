@@ -23,8 +23,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -203,7 +203,7 @@ func spreadNode(t *testing.T, node string, gpus int) {
 			return err
 		}
 		for _, claim := range list.Items {
-			if informer.AllocatedFrom(&claim) == node {
+			if gpuclaim.AllocatedFrom(&claim) == node {
 				return fmt.Errorf("claim %s/%s is there", claim.Namespace, claim.Name)
 			}
 		}
