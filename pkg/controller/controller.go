@@ -191,6 +191,15 @@ func (o Options) annotationLag() func(time.Duration) {
 	return o.Metrics.AnnotationLag
 }
 
+// nominated counts what came of nominations.
+func (o Options) nominated() func(waiting.Outcome) {
+	return func(outcome waiting.Outcome) {
+		if o.Metrics != nil {
+			o.Metrics.Nominated(string(outcome))
+		}
+	}
+}
+
 func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorder) []task {
 	events, core := report.New(recorder, clock.RealClock{}), o.Client.CoreV1()
 	repeating := func(after time.Duration) *report.Reporter {
@@ -207,13 +216,15 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	if o.BestNode {
 		add(writers, func(c *cache.Reader) *manager.Controller {
 			nominator := waiting.New(waiting.Config{Cache: c, Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
-				Engine: engine, Clock: clock.RealClock{}, Placement: o.NodePlacement})
+				Engine: engine, Clock: clock.RealClock{}, Placement: o.NodePlacement, Outcome: o.nominated()})
 			beforehand = nominator.Nominate
 			if o.Metrics != nil {
 				o.Metrics.SetStranded(nominator.Stranded)
 			}
 			return nominator.Controller()
 		})
+	} else {
+		add(writers, func(c *cache.Reader) *manager.Controller { return waiting.NewOpener(c, core) })
 	}
 	add(1, func(c *cache.Reader) *manager.Controller {
 		return pending.New(pending.Config{Cache: c, Client: o.Waiting.ResourceV1(), Offered: c.Nodes().Serve,

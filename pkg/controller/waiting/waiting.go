@@ -47,14 +47,18 @@ type Config struct {
 	Clock  clock.PassiveClock
 	// Placement is how nodes are ranked for pods whose label says nothing.
 	Placement score.Setting
+	// Outcome is told what came of a nomination.
+	Outcome func(Outcome)
 }
 
 // Nominator nominates nodes.
 type Nominator struct {
 	Config
-	work    *manager.Controller
-	waiting cache.Unscheduled
-	wishes  wishes
+	work     *manager.Controller
+	waiting  cache.Unscheduled
+	starting cache.Starting
+	wishes   wishes
+	gates    gates
 
 	// mu has one pod looked at at a time, beside what others were promised.
 	mu      sync.Mutex
@@ -67,15 +71,20 @@ type Nominator struct {
 // New makes a Nominator.
 func New(cfg Config) *Nominator {
 	f := newFleet(cfg.Cache)
-	n := &Nominator{Config: cfg, waiting: cfg.Cache.NominablePods(), chooser: newChooser(f, cfg.Engine),
-		pods: map[types.UID]*state{}}
+	n := &Nominator{Config: cfg, waiting: cfg.Cache.NominablePods(), starting: cfg.Cache.StartingPods(),
+		gates: gates{held: map[types.UID]held{}}, chooser: newChooser(f, cfg.Engine), pods: map[types.UID]*state{}}
 	n.wishes = wishes{client: cfg.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
 	n.work = manager.NewController("waiting", n.sync)
 	n.waiting.On(cache.Handler[*corev1.Pod]{Gone: n.gone, Seen: func(pod *corev1.Pod) {
+		n.gates.see(pod, n.Clock.Now())
 		if n.nominable(pod) {
+			n.note(pod)
+		}
+		if n.nominable(pod) || atGate(pod) {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}})
+	n.starting.On(cache.Handler[*corev1.Pod]{Seen: n.bound, Changed: func(_, _ *corev1.Pod) {}})
 	f.watch(func() { n.work.EnqueueAfter(everyPod, settling) })
 	f.pods.On(cache.Handler[*corev1.Pod]{Gone: n.ended, Seen: func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" {
@@ -110,9 +119,17 @@ func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error)
 		return 0, n.lookAtAll(ctx)
 	}
 	pod, waits := n.waiting.Get(key)
-	if !waits || !n.nominable(pod) {
+	switch {
+	case waits && atGate(pod):
+		return n.pass(ctx, pod)
+	case !waits || !n.nominable(pod):
 		return 0, nil
 	}
+	return n.look(ctx, pod)
+}
+
+// look nominates a node for a pod, if it should have another than it has.
+func (n *Nominator) look(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
 	w, err := n.wishOf(ctx, pod)
 	if err != nil || len(w.claims) == 0 {
 		return 0, err
@@ -122,7 +139,9 @@ func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error)
 		return d.again, err
 	}
 	written, err := nominate(ctx, n.Pods, pod, d.node)
-	if !written {
+	if written {
+		n.wrote(pod.UID, d.node)
+	} else {
 		n.takeBack(pod.UID, d.node)
 	}
 	klog.FromContext(ctx).V(4).Info("Nominated a node", "pod", klog.KObj(pod), "node", d.node, "written", written)
@@ -205,7 +224,10 @@ func (n *Nominator) Stranded() map[string]float64 {
 func (n *Nominator) gone(pod *corev1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.pods, pod.UID)
+	n.gates.forget(pod.UID)
+	if !n.started(pod) {
+		delete(n.pods, pod.UID) // else bound has it
+	}
 	if live, there := n.chooser.fleet.pods.Get(cache.Key(pod)); !there || live.UID != pod.UID {
 		n.chooser.promise(promise{uid: pod.UID})
 	}
