@@ -32,9 +32,6 @@ const (
 
 func isOurs(gate corev1.PodSchedulingGate) bool { return gate.Name == v1alpha1.GateBestNode }
 
-// atGate reports whether a pod is at the gate of the option best-node-gate.
-func atGate(pod *corev1.Pod) bool { return slices.ContainsFunc(pod.Spec.SchedulingGates, isOurs) }
-
 // heldByOthers reports whether a pod is at the gate of somebody else, such as Kueue.
 func heldByOthers(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return !isOurs(g) })
@@ -53,7 +50,7 @@ type gates struct {
 func (g *gates) see(pod *corev1.Pod, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !atGate(pod) || heldByOthers(pod) {
+	if !cache.AtGate(pod) || heldByOthers(pod) {
 		delete(g.held, pod.UID)
 	} else if _, is := g.held[pod.UID]; !is {
 		g.held[pod.UID] = held{since: now}
@@ -140,13 +137,13 @@ func NewOpener(c *cache.Reader, client typedcorev1.PodsGetter) *manager.Controll
 	pods := c.UnscheduledPods()
 	opener := manager.NewController("gates", func(ctx context.Context, key string) (time.Duration, error) {
 		pod, waits := pods.Get(key)
-		if !waits || !atGate(pod) {
+		if !waits || !cache.AtGate(pod) {
 			return 0, nil
 		}
 		return 0, open(ctx, client, pod)
 	})
 	pods.On(cache.Handler[*corev1.Pod]{Seen: func(pod *corev1.Pod) {
-		if atGate(pod) {
+		if cache.AtGate(pod) {
 			opener.Enqueue(cache.Key(pod))
 		}
 	}})

@@ -37,12 +37,14 @@ type site struct {
 	placement score.Setting
 	nominator *Nominator
 	stop      func()
+	mu        sync.Mutex
+	outcomes  map[Outcome]int
 }
 
 func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{T: t, client: fake.NewClientset(), placement: score.Best}
+		s := &site{T: t, client: fake.NewClientset(), placement: score.Best, outcomes: map[Outcome]int{}}
 		classes, err := deviceclasses.All()
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +102,11 @@ func (s *site) start() {
 	reader := known.Reader()
 	s.nominator = New(Config{Cache: reader, Client: s.client.ResourceV1(), Pods: s.client.CoreV1(),
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{},
-		Placement: s.placement})
+		Placement: s.placement, Outcome: func(o Outcome) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.outcomes[o]++
+		}})
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() {

@@ -80,7 +80,7 @@ func New(cfg Config) *Nominator {
 		if n.nominable(pod) {
 			n.note(pod)
 		}
-		if n.nominable(pod) || atGate(pod) {
+		if n.nominable(pod) || cache.AtGate(pod) {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}})
@@ -120,7 +120,7 @@ func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error)
 	}
 	pod, waits := n.waiting.Get(key)
 	switch {
-	case waits && atGate(pod):
+	case waits && cache.AtGate(pod):
 		return n.pass(ctx, pod)
 	case !waits || !n.nominable(pod):
 		return 0, nil
