@@ -81,8 +81,8 @@ func BenchmarkNominate(b *testing.B) {
 	}
 }
 
-// What one nomination takes where each pod before has had its node publish its GPUs in another order, as plugins do, and
-// pods ask for many things.
+// What one nomination takes where each pod before has had its node publish its GPUs in another order, as plugins do,
+// and pods ask for many things.
 func BenchmarkNominateReordered(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
@@ -90,7 +90,8 @@ func BenchmarkNominateReordered(b *testing.B) {
 	var wishes []*wish
 	for i := range 100 {
 		w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: claimOf(whole, "", int64(1+i%4))}},
-			requests: corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(int64(100+i), resource.DecimalSI)}}
+			requests: corev1.ResourceList{
+				corev1.ResourceCPU: *resource.NewMilliQuantity(int64(100+i), resource.DecimalSI)}}
 		question, err := scheduling.Question(&corev1.Pod{}, w.claims)
 		if err != nil {
 			b.Fatal(err)
