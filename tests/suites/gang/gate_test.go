@@ -118,7 +118,10 @@ func TestBestNodeGate(t *testing.T) {
 	setMode("share")
 	ns := cluster.Namespace(t)
 	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	// A controller that started before would take gates off without nominations for a while.
+	start := cluster.StopController(t)
 	nominateBest(t, ns, score.Binpack)
+	start()
 	ns.Template(t, "small", harness.Requests(harness.Share("gpu", "3Gi")))
 	gate(t, ns)
 
