@@ -46,7 +46,7 @@ func BenchmarkNominate(b *testing.B) {
 		b.Run(string(of.mode), func(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
-			n := clusterOf(ctx, b, of.mode)
+			n := clusterOf(ctx, b, of.mode, 1000)
 			w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: of.claim}},
 				requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
 			question, err := scheduling.Question(&corev1.Pod{}, w.claims)
@@ -86,7 +86,7 @@ func BenchmarkNominate(b *testing.B) {
 func BenchmarkNominateReordered(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	n := clusterOf(ctx, b, mode.Exclusive)
+	n := clusterOf(ctx, b, mode.Exclusive, 1000)
 	var wishes []*wish
 	for i := range 100 {
 		w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: claimOf(whole, "", int64(1+i%4))}},
@@ -133,7 +133,7 @@ func machineOf8() *gpu.Machine {
 	return machine
 }
 
-func clusterOf(ctx context.Context, b *testing.B, m mode.Mode) *Nominator {
+func clusterOf(ctx context.Context, b testing.TB, m mode.Mode, nodes int) *Nominator {
 	b.Helper()
 	machine := machineOf8()
 	classes, err := deviceclasses.All()
@@ -144,7 +144,7 @@ func clusterOf(ctx context.Context, b *testing.B, m mode.Mode) *Nominator {
 	for _, class := range classes {
 		objects = append(objects, class)
 	}
-	for i := range 1000 {
+	for i := range nodes {
 		name := fmt.Sprintf("node-%d", i)
 		pool := v1alpha1.PoolName(name)
 		built := devices.Build(machine, devices.Options{Pool: pool, Mode: m, Slots: 20}).Pools[pool]

@@ -3,6 +3,7 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -222,6 +223,8 @@ func (f *fleet) read(name string) error {
 		f.index.Delete(name)
 		return nil
 	}
+	// The index has them in any order, and a node is read again when its slices are others.
+	slices.SortFunc(newest, func(a, b *view.Slice) int { return cmp.Compare(a.Name, b.Name) })
 	offering, err := f.offering(name, newest)
 	if err != nil {
 		return err
