@@ -202,6 +202,16 @@ func monitoring() Suite {
 		Env: []string{"PROMETHEUS=$BUILD/bin/prometheus", "HELM=$HELM"}}
 }
 
+// workloads has for each manifest an image that has the name of the program's.
+func workloads() *Suite {
+	images := []string{"$BUILD/driver-image.tar"}
+	for _, manifest := range []string{"jupyter", "pytorch", "triton", "vllm"} {
+		images = append(images, "$BUILD/workloads/"+manifest+".tar")
+	}
+	return &Suite{Package: "./tests/suites/workloads", Nodes: "whole=t4x2 mps=v100x4:mps", Images: images,
+		Prepare: `tests/suites/workloads/images.sh "$BUILD/workloads" "$BUILD/bin/cluster"`, Install: installDriver}
+}
+
 func elsewhere(kubernetes string) *Suite {
 	return &Suite{Package: "./tests/suites/elsewhere", Nodes: "n1=v100x4:mps", Kubernetes: kubernetes,
 		Env: []string{"HELM=$HELM"},
@@ -263,6 +273,9 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			// n1 to n3 are those of docs/gpu-models.md.
 			Suite: &Suite{Package: "./tests/suites/pages", Nodes: "n1=mixed n2=t4x1:share n3=a10x4 n4=dgx1",
 				Prepare: needsJQ}},
+		{Name: "workloads", When: Release, Takes: 2 * time.Minute,
+			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs",
+			Suite:  workloads()},
 		{Name: "e2e-1.36", When: Release, Takes: 25 * time.Minute, Proves: "both lanes e2e, on Kubernetes 1.36",
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
