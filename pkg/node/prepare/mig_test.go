@@ -88,8 +88,8 @@ func TestAnotherInstanceInThePlaceIsRefused(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	for name, m := range map[string]*gpu.Machine{"created again": cut(at(1, "MIG-new")), "another place": cut(at(0, "MIG-b2")),
-		"not cut": cut(), "MIG mode off": machine()} {
+	for name, m := range map[string]*gpu.Machine{"created again": cut(at(1, "MIG-new")),
+		"another place": cut(at(0, "MIG-b2")), "not cut": cut(), "MIG mode off": machine()} {
 		n.has(m)
 		_, err := n.Prepare(t.Context(), c)
 		fails(t, err, "GPU 4's 1g.10gb at slice 1 (MIG-b) is not there any more: somebody cut the GPU again")
