@@ -29,7 +29,7 @@ type Lane struct {
 	Proves string
 	When   When
 	// Takes is about how long it takes on 2 cores with nothing else to do and warm build caches. A run
-	// that has to end in time goes by it; nothing is asserted of it.
+	// that has to end in time uses it; nothing is asserted of it.
 	Takes time.Duration
 	// Commands are run one after the other, before Suite if there is one.
 	Commands []Command
@@ -99,7 +99,7 @@ func lanes() []Lane {
 	return slices.Concat(withoutCluster(), onClusters(), forReleases(), pictures())
 }
 
-// pictures make those of the documents anew.
+// pictures make those of the documents again.
 func pictures() []Lane {
 	dashboard := monitoring()
 	dashboard.Env = append(dashboard.Env, "DASHBOARD=$BUILD/dashboard.vl.json")
@@ -113,12 +113,12 @@ func pictures() []Lane {
 	"$BUILD/vega/node_modules/.bin/svgo" --multipass --input - --output docs/pictures/dashboard.svg`
 	return []Lane{
 		{Name: "picture", When: OnRequest,
-			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/inspect.svg anew, with Debian's npm",
+			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/inspect.svg again, with Debian's npm",
 			Suite: &Suite{Package: "./tests/suites/picture", Nodes: "n1=v100x4:share n2=a10x4:share", Install: installDriver,
 				Then: `npx --yes svg-term-cli@2.1.1 --in "$BUILD/inspect.cast" --out docs/pictures/inspect.svg \
 	--at 200 --no-cursor`}},
 		{Name: "picture-dashboard", When: OnRequest,
-			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/dashboard.svg anew, as lane picture",
+			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/dashboard.svg again, as lane picture",
 			Commands: []Command{{Shell: buildPrometheus}}, Suite: &dashboard},
 	}
 }

@@ -127,5 +127,5 @@ func whyAlone(pod *corev1.Pod) string {
 			strings.Join(problems, "; "))
 	}
 	return "the cluster did not serve PodGroups when it was created, and it cannot be given to one afterwards: create " +
-		"it anew"
+		"it again"
 }

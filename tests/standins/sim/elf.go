@@ -14,7 +14,7 @@ import (
 // and ldconfig look for in a driver library. It has no code and no symbols.
 //
 // The file is one loaded segment: header, program headers, string table,
-// dynamic section, then the section headers that nvcdi's reader goes by.
+// dynamic section, then the section headers that nvcdi's reader uses.
 func sharedObject(soname string) []byte {
 	const (
 		headerSize  = 64

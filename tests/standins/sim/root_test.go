@@ -121,7 +121,7 @@ func TestWriteRootOfAnotherMachine(t *testing.T) {
 	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// What is damaged is made anew.
+	// What is damaged is created again.
 	if err := os.Remove(filepath.Join(dir, "dev/nvidiactl")); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@
 #
 # BUILD has the image of build.sh. The engine is Debian's buildah, which needs no daemon. No
 # registry is asked: in place of Go's image the build has this machine's Go, compiler and caches.
-# The programs are linked anew.
+# The programs are linked again.
 set -eu
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1")

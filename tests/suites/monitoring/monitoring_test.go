@@ -127,7 +127,7 @@ func use(t *testing.T, p prometheus) *harness.Namespace {
 	return ns
 }
 
-// Every query of the dashboard has an answer, and every alert knows what it goes by: those fire
+// Every query of the dashboard has an answer, and every alert knows what it uses: those fire
 // that should, and no others.
 func TestPrometheusScrapesTheDriver(t *testing.T) {
 	began, p := time.Now(), start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
