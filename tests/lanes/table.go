@@ -177,6 +177,8 @@ func onClusters() []Lane {
 			Proves: "the commands of docs/migrate.md, in its order"},
 		{Name: "elsewhere", When: Complete, Takes: time.Minute, Suite: elsewhere(""),
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
+		{Name: "workloads", When: Complete, Takes: time.Minute, Suite: workloads(),
+			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs"},
 		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
@@ -273,9 +275,6 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			// n1 to n3 are those of docs/gpu-models.md.
 			Suite: &Suite{Package: "./tests/suites/pages", Nodes: "n1=mixed n2=t4x1:share n3=a10x4 n4=dgx1",
 				Prepare: needsJQ}},
-		{Name: "workloads", When: Release, Takes: 2 * time.Minute,
-			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs",
-			Suite:  workloads()},
 		{Name: "e2e-1.36", When: Release, Takes: 25 * time.Minute, Proves: "both lanes e2e, on Kubernetes 1.36",
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
