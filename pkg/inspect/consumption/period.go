@@ -49,10 +49,10 @@ type User struct {
 // unseenMost is of how much of its time it may be unknown what somebody used.
 const unseenMost = 0.05
 
-// Unseen reports whether too little is known of what it used.
-func (u User) Unseen() bool {
+// Unseen reports whether too little is known of what was used of grants.
+func Unseen(granted []Granted) bool {
 	var present, seen time.Duration
-	for _, g := range u.Granted {
+	for _, g := range granted {
 		present, seen = present+g.Present, seen+g.Seen
 	}
 	return float64(present-seen) > unseenMost*float64(present)
@@ -108,7 +108,7 @@ func Shares(users []User) []Share {
 		}
 		share := Share{Workload: user.Workload, Pod: user.Pod,
 			Amounts: Amounts{GrantedGiBHours: &hours, PodGrantedGiB: &most}}
-		if !user.Unseen() {
+		if !Unseen(user.Granted) {
 			share.UsedGiBHours, share.PodP99GiB, share.PodPeakGiB = &used, &p99, &peak
 		}
 		out = append(out, share)

@@ -6,6 +6,7 @@ package consumption
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -78,16 +79,13 @@ type Workloads struct {
 
 // NewWorkloads finds the workloads of pods.
 func NewWorkloads(pods []*corev1.Pod) Workloads {
-	found := Workloads{pods: map[[2]string]Workload{}}
+	found, all := Workloads{pods: map[[2]string]Workload{}}, map[Workload]bool{}
 	for _, pod := range pods {
 		w := Of(pod)
-		found.pods[[2]string{pod.Namespace, pod.Name}] = w
-		if !slices.Contains(found.all, w) {
-			found.all = append(found.all, w)
-		}
+		found.pods[[2]string{pod.Namespace, pod.Name}], all[w] = w, true
 	}
 	// The longest name that fits is the nearest.
-	slices.SortFunc(found.all, func(a, b Workload) int {
+	found.all = slices.SortedFunc(maps.Keys(all), func(a, b Workload) int {
 		return cmp.Or(cmp.Compare(len(b.Name), len(a.Name)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
 	return found
