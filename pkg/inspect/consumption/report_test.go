@@ -109,7 +109,8 @@ func TestWhatWasUsed(t *testing.T) {
 	_, workloads := cluster()
 	r := consumption.Sum(consumption.Shares(period.Users(workloads)), consumption.ByWorkload)
 	r.Since = "1d"
-	want := `NAMESPACE  WORKLOAD              PODS  GRANTED(GiB·h)  USED(GiB·h)  POD GRANTED(GiB)  POD P99(GiB)  POD PEAK(GiB)
+	want := `NAMESPACE  WORKLOAD              PODS  GRANTED(GiB·h)  USED(GiB·h)  ` +
+		`POD GRANTED(GiB)  POD P99(GiB)  POD PEAK(GiB)
 team       deployment/infer      2     96.0            9.0          8.0               2.5           7.0
 team       resourceclaim/shared  0     24.0            6.0          1.0               1.0           1.0
 team       pod/blind             1     20.0            -            2.0               -             -

@@ -37,9 +37,11 @@ func (s *scene) pod(name, controller, template string, results ...string) {
 		pod.Labels = map[string]string{"pod-template-hash": "7d9f"}
 	}
 	pod.Spec.Containers = []corev1.Container{{Name: "main"}, {Name: "other"}}
-	pod.Spec.InitContainers = []corev1.Container{{Name: "side", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
+	pod.Spec.InitContainers = []corev1.Container{{Name: "side",
+		RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}}
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &template}}
-	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: ptr.To(name + "-gpu")}}
+	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{
+		{Name: "gpu", ResourceClaimName: ptr.To(name + "-gpu")}}
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name + "-gpu"}}
 	if strings.HasPrefix(template, "gpushare.") {
 		claim.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}

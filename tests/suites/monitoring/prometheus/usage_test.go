@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prometheus
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"go.yaml.in/yaml/v3"
+)
+
+const usageQueries = "../../../../pkg/inspect/series/queries.yaml"
+
+// scripted is a day of pods, in bytes: p has 8 for all of it, and holds 2 but for a moment at noon, when it holds 7, of
+// which the plugin told afterwards; twice a plugin took over from another for some minutes. q has 4 for the last six
+// hours, and never uses them. r has 3 for two hours in the night, while nobody looks at what its GPU is used for.
+const scripted = `load 1m
+  gpushare_claim_memory_granted_bytes{instance="old",node="n1",namespace="a",pod="p",claim="p-gpu",gpu="0",uuid="GPU-0"} 8x605
+  gpushare_claim_memory_granted_bytes{instance="new",node="n1",namespace="a",pod="p",claim="p-gpu",gpu="0",uuid="GPU-0"} _x600 8x840
+  gpushare_claim_memory_used_bytes{instance="old",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} 2x605
+  gpushare_claim_memory_used_bytes{instance="new",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} _x600 2x840
+  gpushare_claim_memory_peak_bytes{instance="new",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} _x600 2x119 7x720
+  gpushare_gpu_memory_used_bytes{node="n1",gpu="0",uuid="GPU-0"} 3x1440
+  gpushare_claim_memory_granted_bytes{node="n1",namespace="a",pod="q",claim="q-gpu",gpu="0",uuid="GPU-0"} _x1081 4x359
+  gpushare_claim_memory_granted_bytes{node="n2",namespace="b",pod="r",claim="r-gpu",gpu="0",uuid="GPU-1"} _x61 3x119 stale
+`
+
+// What `kubectl inspect cgpu usage` asks has the answers that the script has.
+func TestQueriesOfUsage(t *testing.T) {
+	const p, q, r = `{namespace="a",pod="p",claim="p-gpu",uuid="GPU-0"} `, `{namespace="a",pod="q",claim="q-gpu",uuid="GPU-0"} `,
+		`{namespace="b",pod="r",claim="r-gpu",uuid="GPU-1"} `
+	const main = `{namespace="a",pod="p",container="main",claim="p-gpu",uuid="GPU-0"} `
+	content, err := os.ReadFile(usageQueries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var queries map[string]string
+	if err := yaml.Unmarshal(content, &queries); err != nil {
+		t.Fatal(err)
+	}
+	wants := map[string][]string{
+		"grantedMost":  {p + "8", q + "4", r + "3"},
+		"grantedSum":   {p + "11520", q + "1440", r + "360"},
+		"grantedTimes": {p + "1440", q + "360", r + "120"},
+		"grantedAge":   {p + "86340", q + "21540", r + "82740"},
+		"seenTimes":    {p + "1440", q + "360"},
+		"usedMost":     {main + "2"},
+		"usedPeak":     {main + "7"},
+		"usedP99":      {main + "2"},
+		"usedSum":      {main + "2880"},
+	}
+	for name, query := range queries {
+		t.Run(name, func(t *testing.T) {
+			if wants[name] == nil {
+				t.Fatal("nothing is scripted for it")
+			}
+			for where, pods := range map[string]string{"": "", `namespace="a"`: `namespace="a"`} {
+				var want []string
+				for _, line := range wants[name] {
+					if strings.Contains(line, pods) {
+						want = append(want, line)
+					}
+				}
+				asked := strings.NewReplacer("$where", where, "$since", "1d", "$step", "1m", "\n", " ").Replace(query)
+				promqltest.RunTest(t, scripted+"\neval instant at 1440m "+asked+"\n  "+strings.Join(want, "\n  ")+"\n",
+					promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery))
+			}
+		})
+	}
+}
