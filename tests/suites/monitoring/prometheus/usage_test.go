@@ -16,15 +16,17 @@ const usageQueries = "../../../../pkg/inspect/series/queries.yaml"
 // scripted is a day of pods, in bytes: p has 8 for all of it, and holds 2 but for a moment at noon, when it holds 7, of
 // which the plugin told afterwards; twice a plugin took over from another for some minutes. q has 4 for the last six
 // hours, and never uses them. r has 3 for two hours in the night, while nobody looks at what its GPU is used for.
+// All have a sample at the beginning, which the day does not include: the engine's storage takes none that is older than
+// the first.
 const scripted = `load 1m
   gpushare_claim_memory_granted_bytes{instance="old",node="n1",namespace="a",pod="p",claim="p-gpu",gpu="0",uuid="GPU-0"} 8x605
-  gpushare_claim_memory_granted_bytes{instance="new",node="n1",namespace="a",pod="p",claim="p-gpu",gpu="0",uuid="GPU-0"} _x600 8x840
+  gpushare_claim_memory_granted_bytes{instance="new",node="n1",namespace="a",pod="p",claim="p-gpu",gpu="0",uuid="GPU-0"} 8 stale _x599 8x839
   gpushare_claim_memory_used_bytes{instance="old",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} 2x605
-  gpushare_claim_memory_used_bytes{instance="new",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} _x600 2x840
-  gpushare_claim_memory_peak_bytes{instance="new",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} _x600 2x119 7x720
+  gpushare_claim_memory_used_bytes{instance="new",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} 2 stale _x599 2x839
+  gpushare_claim_memory_peak_bytes{instance="new",node="n1",namespace="a",pod="p",container="main",claim="p-gpu",gpu="0",uuid="GPU-0"} 2 stale _x599 2x118 7x720
   gpushare_gpu_memory_used_bytes{node="n1",gpu="0",uuid="GPU-0"} 3x1440
-  gpushare_claim_memory_granted_bytes{node="n1",namespace="a",pod="q",claim="q-gpu",gpu="0",uuid="GPU-0"} _x1081 4x359
-  gpushare_claim_memory_granted_bytes{node="n2",namespace="b",pod="r",claim="r-gpu",gpu="0",uuid="GPU-1"} _x61 3x119 stale
+  gpushare_claim_memory_granted_bytes{node="n1",namespace="a",pod="q",claim="q-gpu",gpu="0",uuid="GPU-0"} 4 stale _x1079 4x359
+  gpushare_claim_memory_granted_bytes{node="n2",namespace="b",pod="r",claim="r-gpu",gpu="0",uuid="GPU-1"} 3 stale _x59 3x119 stale
 `
 
 // What `kubectl inspect cgpu usage` asks has the answers that the script has.
