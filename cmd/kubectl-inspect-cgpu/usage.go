@@ -229,7 +229,7 @@ func (o *options) rightsize(ctx context.Context, headroom string, p periodOption
 // decide advises on the workloads of a namespace, or of all if it is empty.
 func (read users) decide(headroom float64, namespace string) *rightsize.Report {
 	settings := slices.DeleteFunc(rightsize.Settings(read.pods, read.in.Claims), func(s rightsize.Setting) bool {
-		return namespace != "" && s.Namespace != namespace
+		return namespace != "" && s.Namespace() != namespace
 	})
 	in := rightsize.Input{Settings: settings, Users: read.users, Headroom: headroom}
 	for _, node := range read.table.Nodes {

@@ -50,8 +50,8 @@ NAMESPACE  WORKLOAD  PODS  SEEN  HAS(GiB)  PEAK(GiB)  NEEDS(GiB)  ADVICE
 a          pod/p     1     1w    3         1.2        2           shrink: it never used more than 1.2 GiB
 
 shrink pod/p -n a, resourceclaimtemplate/three request gpu, from 3 to 2 GiB:
-  templates do not change: write 2Gi for the capacity memory of request gpu into the manifest of ` +
-		`resourceclaimtemplate/three, ` + "`kubectl replace --force -n a -f`" + ` it, and have pod/p make its pods again
+  write 2Gi for the capacity memory of request gpu into the manifest of resourceclaimtemplate/three, which does not ` +
+		"change: `kubectl replace --force -n a -f`" + ` it, and have its pods made again
 
 All of it gives 1 GiB back.
 `

@@ -55,8 +55,8 @@ type Report struct {
 
 // Advice is what is advised for a setting.
 type Advice struct {
-	Namespace string `json:"namespace"`
-	Workload  string `json:"workload"`
+	Namespace string   `json:"namespace"`
+	Workloads []string `json:"workloads"`
 	// Of is what has the amounts, such as "container main".
 	Of string `json:"of,omitempty"`
 	// The amounts are of each of its GPUs.
@@ -78,22 +78,22 @@ type Advice struct {
 func Decide(in Input) *Report {
 	report := &Report{Headroom: in.Headroom, Advice: []Advice{}}
 	for _, s := range in.Settings {
-		report.Advice = append(report.Advice, in.advise(s))
-	}
-	agree(in.Settings, report.Advice)
-	for i, s := range in.Settings {
-		a := &report.Advice[i]
+		a := in.advise(s)
 		if a.Verdict == Shrink || a.Verdict == Grow {
-			report.FreesGiB += (a.GrantedGiB - a.NeedsGiB) * s.gpus * int64(s.pods)
+			shares := int64(s.pods)
+			if s.in == inClaim {
+				shares = 1 // whoever uses it
+			}
+			report.FreesGiB += (a.GrantedGiB - a.NeedsGiB) * s.gpus * shares
 			a.Command, a.Write = s.write(a.NeedsGiB)
 		}
+		report.Advice = append(report.Advice, a)
 	}
 	return report
 }
 
 func (in Input) advise(s Setting) Advice {
-	a := Advice{Namespace: s.Namespace, Workload: s.Workload.String(), Of: s.of(), GrantedGiB: s.gib, GPUs: s.gpus,
-		Pods: s.pods}
+	a := Advice{Namespace: s.namespace, Workloads: s.users(), Of: s.of(), GrantedGiB: s.gib, GPUs: s.gpus, Pods: s.pods}
 	if s.skip != "" {
 		a.Verdict, a.Why = Skip, s.skip
 		return a
@@ -143,77 +143,56 @@ type seen struct {
 
 func (in Input) seen(s Setting) seen {
 	var out seen
-	var oldest, together time.Duration
 	var granted []consumption.Granted
-	// Where only one setting is the workload's, init containers and sidecars use what it grants.
-	alone := !slices.ContainsFunc(in.Settings, func(o Setting) bool { return o.Workload == s.Workload && o != s })
-	for _, u := range in.Users {
-		if !s.has(u) {
-			continue
-		}
-		var long time.Duration
-		for _, g := range u.Granted {
-			long, oldest = max(long, g.Seen), max(oldest, g.Age)
-		}
-		together, granted = together+long, append(granted, u.Granted...)
-		peaks := map[string]float64{}
-		for _, used := range u.Used {
-			if alone || s.container == "" || used.Container == s.container {
-				peaks[used.UUID] += used.MostGiB
+	// Where only one container has limits, the pod's init containers and sidecars use what it has.
+	alone := !slices.ContainsFunc(in.Settings, func(o Setting) bool {
+		return o.in == inLimits && o.workload == s.workload && o.key != s.key
+	})
+	for i, w := range s.workloads {
+		var oldest, together time.Duration
+		for _, u := range in.Users {
+			if !s.has(u, w) {
+				continue
 			}
-		}
-		for _, peak := range peaks {
-			if u.Gone {
-				out.gone = max(out.gone, peak)
-			} else {
-				out.living = max(out.living, peak)
+			var long time.Duration
+			for _, g := range u.Granted {
+				long, oldest = max(long, g.Seen), max(oldest, g.Age)
 			}
+			together, granted = together+long, append(granted, u.Granted...)
+			out.add(u, func(of consumption.Used) bool { return alone || s.container == "" || of.Container == s.container })
+		}
+		// Pods beside each other are not seen for longer, and one that came now and then not for the time between.
+		if long := min(oldest, together); i == 0 || long < out.long {
+			out.long = long
 		}
 	}
-	// Pods beside each other are not seen for longer, and one that came now and then not for the time between.
-	out.long, out.unknown = min(oldest, together), consumption.Unseen(granted)
+	out.unknown = consumption.Unseen(granted)
 	return out
 }
 
-// has reports whether the setting is a user's.
-func (s Setting) has(u consumption.User) bool {
-	if s.in == inClaim {
-		return s.Namespace == u.Namespace && slices.ContainsFunc(u.Granted, func(g consumption.Granted) bool {
-			return g.Claim == s.object
-		})
+// add takes in the peaks of a user. Containers that share a GPU may have had theirs at the same time.
+func (s *seen) add(u consumption.User, is func(consumption.Used) bool) {
+	peaks := map[string]float64{}
+	for _, used := range u.Used {
+		if is(used) {
+			peaks[used.UUID] += used.MostGiB
+		}
 	}
-	return s.Workload == u.Workload
+	for _, peak := range peaks {
+		if u.Gone {
+			s.gone = max(s.gone, peak)
+		} else {
+			s.living = max(s.living, peak)
+		}
+	}
 }
 
-// agree has all workloads with one template or claim be advised the same: it has one amount.
-func agree(settings []Setting, advice []Advice) {
-	type object struct{ namespace, in, name, request string }
-	byObject := map[object][]int{}
-	for i, s := range settings {
-		if s.in != inLimits {
-			of := object{s.Namespace, s.in, s.object, s.request}
-			byObject[of] = append(byObject[of], i)
-		}
+// has reports whether a user is one of the setting's, as one of a workload.
+func (s Setting) has(u consumption.User, w consumption.Workload) bool {
+	if s.in != inClaim {
+		return u.Workload == w
 	}
-	for _, users := range byObject {
-		if len(users) < 2 {
-			continue
-		}
-		most := slices.MaxFunc(users, func(i, j int) int { return int(advice[i].NeedsGiB - advice[j].NeedsGiB) })
-		young := slices.IndexFunc(users, func(i int) bool {
-			return advice[i].Verdict == Wait || advice[i].Verdict == Skip
-		})
-		for _, i := range users {
-			a := &advice[i]
-			switch {
-			case a.Verdict == Wait || a.Verdict == Skip:
-			case young >= 0:
-				a.Verdict, a.NeedsGiB, a.Why = Wait, 0, "its "+settings[i].in+" is also used by "+
-					advice[users[young]].Workload+": "+advice[users[young]].Why
-			case a.NeedsGiB < advice[most].NeedsGiB:
-				a.NeedsGiB, a.Verdict, a.Why = advice[most].NeedsGiB, advice[most].Verdict, "its "+settings[i].in+
-					" is also used by "+advice[most].Workload+", which needs more"
-			}
-		}
-	}
+	return s.namespace == u.Namespace && slices.ContainsFunc(u.Granted, func(g consumption.Granted) bool {
+		return g.Claim == s.object
+	})
 }

@@ -26,13 +26,11 @@ const (
 	inClaim    = "resourceclaim"
 )
 
-// Setting is an amount of GPU memory that a workload's author has written.
+// Setting is an amount of GPU memory that somebody has written.
 type Setting struct {
-	consumption.Workload
-	// in is one of the above, object the template's or claim's name there, request the request's.
-	in, object, request string
-	// container is whose limits they are, sidecar whether it is among the init containers.
-	container string
+	key
+	// workloads are whose it is: those of a template or a claim may be several.
+	workloads []consumption.Workload
 	sidecar   bool
 	// gib is how much of each GPU, gpus of how many.
 	gib, gpus int64
@@ -43,11 +41,13 @@ type Setting struct {
 
 // key tells settings apart, whatever their amounts: while a workload is rolled out its pods have two.
 type key struct {
-	consumption.Workload
-	in, object, request, container string
+	namespace string
+	// in is one of the above, object the template's or claim's name there, request the request's.
+	in, object, request string
+	// container is whose limits they are, of this workload.
+	container string
+	workload  consumption.Workload
 }
-
-func (s Setting) key() key { return key{s.Workload, s.in, s.object, s.request, s.container} }
 
 // Settings are those that living pods were made with, by the claims that they have; of several of one kind the
 // youngest pod's. They are in order.
@@ -76,19 +76,25 @@ func Settings(pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) []Setting
 		}
 		if status := pod.Status.ExtendedResourceClaimStatus; status != nil {
 			if c := known[name{pod.Namespace, status.ResourceClaimName}]; c != nil && len(held(c)) > 0 {
-				all = append(all, Setting{skip: "it has GPUs by an extended resource"})
+				all = append(all, Setting{key: key{in: inLimits}, skip: "it has GPUs by an extended resource"})
 			}
 		}
 		for _, s := range all {
-			s.Workload = consumption.Of(pod)
+			workload := consumption.Of(pod)
+			s.namespace = pod.Namespace
+			if s.in == inLimits {
+				s.workload = workload
+			}
 			if len(all) > 1 && s.in != inLimits {
 				s.skip = cmp.Or(s.skip, "its pods have several claims, and which of them memory is used by is not known")
 			}
-			if before := found[s.key()]; before != nil {
-				s.pods = before.pods
+			if before := found[s.key]; before != nil {
+				s.pods, s.workloads = before.pods, before.workloads
 			}
-			s.pods++
-			found[s.key()] = &s
+			if s.pods++; !slices.Contains(s.workloads, workload) {
+				s.workloads = append(s.workloads, workload)
+			}
+			found[s.key] = &s
 		}
 	}
 	var out []Setting
@@ -96,10 +102,23 @@ func Settings(pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) []Setting
 		out = append(out, *s)
 	}
 	slices.SortFunc(out, func(a, b Setting) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Workload.String(), b.Workload.String()),
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), slices.Compare(a.users(), b.users()),
 			cmp.Compare(a.container, b.container), cmp.Compare(a.object, b.object), cmp.Compare(a.request, b.request))
 	})
 	return out
+}
+
+// Namespace is that of its workloads.
+func (s Setting) Namespace() string { return s.namespace }
+
+// users are the names of its workloads.
+func (s Setting) users() []string {
+	var names []string
+	for _, w := range s.workloads {
+		names = append(names, w.String())
+	}
+	slices.Sort(names)
+	return names
 }
 
 // held are the devices of this driver that a claim has.
@@ -113,7 +132,7 @@ func settingsOf(pod *corev1.Pod, ref *corev1.PodResourceClaim, c *resourceapi.Re
 	if len(results) == 0 {
 		return nil
 	}
-	s := Setting{in: inTemplate, object: ptr.Deref(ref.ResourceClaimTemplateName, "")}
+	s := Setting{key: key{in: inTemplate, object: ptr.Deref(ref.ResourceClaimTemplateName, "")}}
 	if s.object == "" {
 		s.in, s.object = inClaim, c.Name
 	}
@@ -145,11 +164,11 @@ func settingsOf(pod *corev1.Pod, ref *corev1.PodResourceClaim, c *resourceapi.Re
 func limitsOf(pod *corev1.Pod, template string) []Setting {
 	request, err := legacy.ParseName(template)
 	if err != nil || request.Whole {
-		return []Setting{{in: inLimits, skip: "its pods ask for all of a GPU's memory"}}
+		return []Setting{{key: key{in: inLimits}, skip: "its pods ask for all of a GPU's memory"}}
 	}
 	var out []Setting
 	for _, c := range request.Containers {
-		s := Setting{in: inLimits, container: c.Name, gib: c.MemoryGiB / request.Count, gpus: request.Count}
+		s := Setting{key: key{in: inLimits, container: c.Name}, gib: c.MemoryGiB / request.Count, gpus: request.Count}
 		called := func(o corev1.Container) bool { return o.Name == c.Name }
 		if s.sidecar = slices.ContainsFunc(pod.Spec.InitContainers, called); !s.sidecar &&
 			!slices.ContainsFunc(pod.Spec.Containers, called) {

@@ -3,6 +3,7 @@
 package rightsize
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,20 +31,17 @@ func (s Setting) of() string {
 
 // write is the command that sets so many GiB of each GPU, or where there is none, what to do.
 func (s Setting) write(gib int64) (command, write string) {
-	amount := strconv.FormatInt(gib*s.gpus, 10)
-	switch {
-	case s.in == inTemplate:
-		return "", fmt.Sprintf("templates do not change: write %dGi for the capacity memory of request %s into the manifest "+
-			"of %s/%s, `kubectl replace --force -n %s -f` it, and have %s make its pods again", gib, s.request, s.in,
-			s.object, s.Namespace, s.Workload)
-	case s.in == inClaim:
-		return "", fmt.Sprintf("claims do not change: write %dGi for the capacity memory of request %s into the manifest of "+
-			"%s/%s, and make it and its pods again", gib, s.request, s.in, s.object)
-	case !slices.Contains([]string{"deployment", "statefulset", "daemonset", "cronjob"}, s.Kind):
-		return "", fmt.Sprintf("write %s: %q for container %s into the manifest of %s, and make it again", ack.ResourceMemory,
-			amount, s.container, s.Workload)
+	if s.in != inLimits {
+		return "", fmt.Sprintf("write %dGi for the capacity memory of request %s into the manifest of %s/%s, which does not "+
+			"change: `kubectl replace --force -n %s -f` it, and have its pods made again", gib, s.request, s.in, s.object,
+			s.namespace)
 	}
-	return fmt.Sprintf("kubectl patch %s -n %s -p '%s'", s.Workload, s.Namespace, s.patch(amount)), ""
+	amount := strconv.FormatInt(gib*s.gpus, 10)
+	if !slices.Contains([]string{"deployment", "statefulset", "daemonset", "cronjob"}, s.workload.Kind) {
+		return "", fmt.Sprintf("write %s: %q for container %s into the manifest of %s, and make it again", ack.ResourceMemory,
+			amount, s.container, s.workload)
+	}
+	return fmt.Sprintf("kubectl patch %s -n %s -p '%s'", s.workload, s.namespace, s.patch(amount)), ""
 }
 
 // patch is the change of the pods' template. The API server wants requests of such a resource to be its limits.
@@ -56,7 +54,7 @@ func (s Setting) patch(amount string) string {
 	type object = map[string]any
 	template := object{"spec": object{"template": object{"spec": object{containers: []object{
 		{"name": s.container, "resources": object{"limits": amounts, "requests": amounts}}}}}}}
-	if s.Kind == "cronjob" {
+	if s.workload.Kind == "cronjob" {
 		template = object{"spec": object{"jobTemplate": template}}
 	}
 	patch, _ := json.Marshal(template) //nolint:errcheck // Texts and maps of them have a form in JSON.
@@ -79,14 +77,14 @@ func (r *Report) Print(out io.Writer) error {
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAMESPACE\tWORKLOAD\tPODS\tSEEN\tHAS(GiB)\tPEAK(GiB)\tNEEDS(GiB)\tADVICE")
 	for _, a := range r.Advice {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s: %s\n", a.Namespace, a.Workload, a.Pods, orDash(a.Seen),
-			number(a.GrantedGiB), a.peak(), number(a.NeedsGiB), a.Verdict, a.Why)
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s: %s\n", a.Namespace, strings.Join(a.Workloads, ","),
+			a.Pods, cmp.Or(a.Seen, "-"), number(a.GrantedGiB), a.peak(), number(a.NeedsGiB), a.Verdict, a.Why)
 	}
 	table.Flush() //nolint:errcheck // A strings.Builder takes everything.
 	for _, a := range r.Advice {
 		if a.Command+a.Write != "" {
-			fmt.Fprintf(&text, "\n%s %s -n %s, %s, from %d to %d GiB:\n  %s%s\n", a.Verdict, a.Workload, a.Namespace, a.Of,
-				a.GrantedGiB, a.NeedsGiB, a.Command, a.Write)
+			fmt.Fprintf(&text, "\n%s %s -n %s, %s, from %d to %d GiB:\n  %s%s\n", a.Verdict, strings.Join(a.Workloads, ","),
+				a.Namespace, a.Of, a.GrantedGiB, a.NeedsGiB, a.Command, a.Write)
 		}
 	}
 	fmt.Fprintf(&text, "\nAll of it gives %d GiB back.\n", r.FreesGiB)
@@ -108,11 +106,4 @@ func number(n int64) string {
 		return "-"
 	}
 	return strconv.FormatInt(n, 10)
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

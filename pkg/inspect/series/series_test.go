@@ -83,7 +83,7 @@ func TestPeriod(t *testing.T) {
 // A longer period is looked at as often, and one namespace is asked for alone.
 func TestQueriesOfALongPeriod(t *testing.T) {
 	server := httptest.NewServer(answers{
-		byAll + `max_over_time(gpushare_claim_memory_granted_bytes{namespace="a"}[1w])`: gib,
+		byAll + `max_over_time(gpushare_claim_memory_granted_bytes{namespace="a"}[1w])`:              gib,
 		"count_over_time(" + byAll + ` gpushare_claim_memory_granted_bytes{namespace="a"} )[1w:7m])`: 1440})
 	defer server.Close()
 	got, err := period(t, server.URL, 7*24*time.Hour, "a")
@@ -133,7 +133,8 @@ func TestErrors(t *testing.T) {
 		"too much": {answer(422, "application/json", `{"status":"error","errorType":"execution","error":"too many samples"}`),
 			[]string{"too many samples", "a shorter --since or one --namespace asks for less"}},
 		"a refused query": {answer(400, "application/json",
-			`{"status":"error","errorType":"bad_data","error":"parse error"}`), []string{"ask Prometheus at http", "parse error"}},
+			`{"status":"error","errorType":"bad_data","error":"parse error"}`), []string{"ask Prometheus at",
+			"parse error"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(test.handler)
