@@ -214,8 +214,8 @@ func TestAdvice(t *testing.T) {
 					test.frees)
 			}
 			for i, a := range got.Advice {
-				if text := fmt.Sprintf("%s %d %s %s", strings.Join(a.Workloads, ","), a.NeedsGiB, a.Verdict, a.Why); !strings.HasPrefix(text,
-					test.want[i]) {
+				text := fmt.Sprintf("%s %d %s %s", strings.Join(a.Workloads, ","), a.NeedsGiB, a.Verdict, a.Why)
+				if !strings.HasPrefix(text, test.want[i]) {
 					t.Errorf("got %q, want %q", text, test.want[i])
 				}
 				if a.NeedsGiB > 0 && float64(a.NeedsGiB) < a.PeakGiB {
@@ -249,8 +249,8 @@ func TestHowToWriteIt(t *testing.T) {
 		"a pod": {"", "gpushare.mem.main.8", "main gpu-0-share 8",
 			`write aliyun.com/gpu-mem: "2" for container main into the manifest of pod/p, and make it again`},
 		"a template": {"ReplicaSet/infer-7d9f", "eight", "gpu gpu-0-share 8",
-			"write 2Gi for the capacity memory of request gpu into the manifest of resourceclaimtemplate/eight, which does not " +
-				"change: `kubectl replace --force -n team -f` it, and have its pods made again"},
+			"write 2Gi for the capacity memory of request gpu into the manifest of resourceclaimtemplate/eight, which does " +
+				"not change: `kubectl replace --force -n team -f` it, and have its pods made again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s scene

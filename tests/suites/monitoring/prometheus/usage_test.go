@@ -13,8 +13,8 @@ import (
 
 const usageQueries = "../../../../pkg/inspect/series/queries.yaml"
 
-// scripted is a day of pods, in bytes. p has 8 for all of it, of two plugins for some minutes, and holds 2; from noon on
-// the plugin tells of a moment when it held 7, which was in no scrape. q has 4 for the last six hours, and never uses
+// scripted is a day of pods, in bytes. p has 8 for all of it, of two plugins for some minutes, and holds 2; from noon
+// on the plugin tells of a moment when it held 7, which was in no scrape. q has 4 for the last six hours, and never uses
 // them. r has 3 for two hours in the night, while nobody looks at what its GPU is used for. All have a sample at the
 // beginning, which the day does not include: the engine's storage takes none that is older than its first.
 const scripted = `load 1m
