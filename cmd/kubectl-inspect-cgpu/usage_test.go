@@ -44,7 +44,7 @@ func TestRightsizeOfWhatWasRead(t *testing.T) {
 	if err := o.printUsage(report.Print, report.JSON, report.Notes); err != nil {
 		t.Fatal(err)
 	}
-	want := `Looked 7d back. What a workload needs is its peak and 20 % more, in whole GiB of each GPU.
+	want := `Looked 7d back. Needs are peaks and 20 % more, in whole GiB of each GPU.
 
 NAMESPACE  WORKLOAD  PODS  SEEN  HAS(GiB)  PEAK(GiB)  NEEDS(GiB)  ADVICE
 a          pod/p     1     1w    3         1.2        2           shrink: it never used more than 1.2 GiB

@@ -58,8 +58,7 @@ func Unseen(granted []Granted) bool {
 	return float64(present-seen) > unseenMost*float64(present)
 }
 
-// Users are those who had GPUs, in order. What was used is theirs who have the claim, whatever pod or container a
-// series names.
+// Users are those who had GPUs, in order. Series of use are theirs who have the claim, whatever pod they name.
 func (p Period) Users(workloads Workloads) []User {
 	type name struct{ namespace, pod, claim string }
 	found, ofClaim := map[name]*User{}, map[name]name{}
@@ -95,7 +94,7 @@ func (p Period) Users(workloads Workloads) []User {
 	return out
 }
 
-// Shares are what the users had. What they used is not known where too little was seen.
+// Shares are what the users had, and used where enough of that was seen.
 func Shares(users []User) []Share {
 	var out []Share
 	for _, user := range users {

@@ -17,7 +17,7 @@ import (
 // By is what amounts are added up by.
 type By string
 
-// What they may be added up by.
+// The ways.
 const (
 	ByNamespace By = "namespace"
 	ByWorkload  By = "workload"
@@ -123,7 +123,7 @@ func (a *Amounts) add(b Amounts) {
 		{&a.PodGrantedGiB, b.PodGrantedGiB, larger}, {&a.PodP99GiB, b.PodP99GiB, larger},
 		{&a.PodPeakGiB, b.PodPeakGiB, larger},
 	} {
-		// What is not known of one is not known of all.
+		// One that is not known leaves the sum unknown.
 		if *each.into == nil || each.from == nil {
 			*each.into = nil
 			continue

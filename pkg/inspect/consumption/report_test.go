@@ -90,7 +90,7 @@ func had(s consumption.Series, gib, hours float64) consumption.Granted {
 	return consumption.Granted{Series: s, MostGiB: gib, GiBHours: gib * hours, Present: long, Seen: long, Age: long}
 }
 
-// What pods had that followed each other adds up by time; what one needs is the largest of any.
+// Pods that follow each other add up by time; the largest of them says what one needs.
 func TestWhatWasUsed(t *testing.T) {
 	unseen := had(of("blind", "", "blind-gpu"), 2, 10)
 	unseen.Seen = 9 * time.Hour

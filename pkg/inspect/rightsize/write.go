@@ -72,8 +72,8 @@ func (r *Report) JSON(out io.Writer) error {
 // Print writes the report as text.
 func (r *Report) Print(out io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "Looked %s back. What a workload needs is its peak and %.0f %% more, in whole GiB of each GPU.\n\n",
-		r.Since, 100*r.Headroom)
+	fmt.Fprintf(&text, "Looked %s back. Needs are peaks and %.0f %% more, in whole GiB of each GPU.\n\n", r.Since,
+		100*r.Headroom)
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAMESPACE\tWORKLOAD\tPODS\tSEEN\tHAS(GiB)\tPEAK(GiB)\tNEEDS(GiB)\tADVICE")
 	for _, a := range r.Advice {

@@ -162,7 +162,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Where an answer lacks something, that is told. Who wants a token gets it; who takes no POST is asked by GET.
+// An answer that lacks something says so. A token is sent, and a server that takes no POST is asked by GET.
 func TestPartialAnswersAndTokens(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")

@@ -17,8 +17,8 @@ type ClaimPeak struct {
 	MiB                              int64
 }
 
-// Peaks keeps the most that containers used. Who reads metrics now and then misses what lasts for seconds only.
-// It is not safe for concurrent use.
+// Peaks keeps the most that containers used: a scrape now and then misses what lasts for seconds. It is not safe for
+// concurrent use.
 type Peaks struct{ most map[ClaimPeak]int64 }
 
 // Observe takes in what containers use, and forgets what was used by claims that are none of these; nil claims are

@@ -14,9 +14,9 @@ import (
 const usageQueries = "../../../../pkg/inspect/series/queries.yaml"
 
 // scripted is a day of pods, in bytes. p has 8 for all of it, of two plugins for some minutes, and holds 2; from noon
-// on the plugin tells of a moment when it held 7, which was in no scrape. q has 4 for the last six hours, and never uses
-// them. r has 3 for two hours in the night, while nobody looks at what its GPU is used for. All have a sample at the
-// beginning, which the day does not include: the engine's storage takes none that is older than its first.
+// on the plugin tells of a moment when it held 7, which was in no scrape. q has 4 for the last six hours, and never
+// uses them. r has 3 for two hours in the night, while nobody looks at what its GPU is used for. All have a sample at
+// the beginning, which the day does not include: the engine's storage takes none that is older than its first.
 const scripted = `load 1m
   gpushare_claim_memory_granted_bytes{instance="old",node="n1",namespace="a",pod="p",claim="p-gpu",gpu="0",uuid="GPU-0"} 8x605
   gpushare_claim_memory_granted_bytes{instance="new",node="n1",namespace="a",pod="p",claim="p-gpu",gpu="0",uuid="GPU-0"} 8 stale _x599 8x839
@@ -28,7 +28,7 @@ const scripted = `load 1m
   gpushare_claim_memory_granted_bytes{node="n2",namespace="b",pod="r",claim="r-gpu",gpu="0",uuid="GPU-1"} 3 stale _x59 3x119 stale
 `
 
-// What `kubectl inspect cgpu usage` asks has the answers that the script has.
+// The queries of `kubectl inspect cgpu usage` have the answers that the script has.
 func TestQueriesOfUsage(t *testing.T) {
 	const (
 		p    = `{namespace="a",pod="p",claim="p-gpu",uuid="GPU-0"} `
