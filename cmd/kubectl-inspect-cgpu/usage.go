@@ -21,18 +21,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/rightsize"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/series"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // periodOptions are where the series of a period are, and how long it is.
 type periodOptions struct{ prometheus, tokenFile, since string }
-
-func (p *periodOptions) register(c *cobra.Command, since string) {
-	flags := c.Flags()
-	flags.StringVar(&p.prometheus, "prometheus", "", "the URL of a Prometheus that scrapes the driver, such as "+
-		"http://localhost:9090")
-	flags.StringVar(&p.tokenFile, "prometheus-token-file", "", "a file with the bearer token that it wants")
-	flags.StringVar(&p.since, "since", since, "how far back to look, such as 24h or 7d; needs --prometheus")
-}
 
 // length is how long the period is.
 func (p *periodOptions) length() (time.Duration, error) {
@@ -57,10 +50,6 @@ func newUsage(o *options) *cobra.Command {
 		Example: "  kubectl inspect cgpu usage\n" +
 			"  kubectl inspect cgpu usage --by namespace\n" +
 			"  kubectl inspect cgpu usage --prometheus http://localhost:9090 --since 7d -o json",
-		Args:              cobra.NoArgs,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if p.prometheus == "" && (c.Flags().Changed("since") || p.tokenFile != "") {
 				return errors.New("nodes know of now alone: name a Prometheus with --prometheus")
@@ -68,16 +57,20 @@ func newUsage(o *options) *cobra.Command {
 			return o.showUsage(c.Context(), consumption.By(by), p)
 		},
 	}
-	o.addFlags(c)
-	p.register(c, "24h")
+	o.readsUsers(c, &p, "24h")
 	c.Flags().StringVar(&by, "by", string(consumption.ByWorkload), "add up by "+strings.Join(consumption.Ways(), ", "))
 	register(c, "by", cobra.FixedCompletions(consumption.Ways(), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
-// addFlags adds the flags of both commands.
-func (o *options) addFlags(c *cobra.Command) {
+// readsUsers gives a command what both have.
+func (o *options) readsUsers(c *cobra.Command, p *periodOptions, since string) {
+	c.Args, c.ValidArgsFunction, c.SilenceUsage, c.SilenceErrors = cobra.NoArgs, cobra.NoFileCompletions, true, true
 	flags := c.Flags()
+	flags.StringVar(&p.prometheus, "prometheus", "", "the URL of a Prometheus that scrapes the driver, such as "+
+		"http://localhost:9090")
+	flags.StringVar(&p.tokenFile, "prometheus-token-file", "", "a file with the bearer token that it wants")
+	flags.StringVar(&p.since, "since", since, "how far back to look, such as 24h or 7d; needs --prometheus")
 	o.config.AddFlags(flags)
 	flags.Lookup("namespace").Usage = "show this namespace alone"
 	flags.StringVarP(&o.output, "output", "o", "", "json")
@@ -99,7 +92,7 @@ func (o *options) showUsage(ctx context.Context, by consumption.By, p periodOpti
 	}
 	report := consumption.Sum(shares, by)
 	report.Since, report.Notes = read.since, read.notes
-	return o.printUsage(report.Print, report.JSON, report.Notes)
+	return o.printUsage(report, report.Print, report.Notes)
 }
 
 // users are who has GPUs, and who had some.
@@ -166,13 +159,14 @@ func usersOf(in inspect.Input, period consumption.Period, past bool, since strin
 	return read
 }
 
-func (o *options) printUsage(text, json func(io.Writer) error, notes []string) error {
-	print := o.colored(text)
+// printUsage prints a report as text or as JSON, and beside it what it lacks.
+func (o *options) printUsage(report any, table func(io.Writer) error, notes []string) error {
+	print := o.colored(table)
 	if o.output == outputJSON {
-		print = printable(json)
+		print = printable(func(out io.Writer) error { return text.JSON(out, report) })
 	}
 	if err := print(o.streams.Out); err != nil {
-		return err
+		return fmt.Errorf("print the report: %w", err)
 	}
 	for _, note := range notes {
 		fmt.Fprintln(o.streams.ErrOut, note)
@@ -190,15 +184,10 @@ func newRightsize(o *options) *cobra.Command {
 		Long: "Compare the GPU memory that each workload has with the most that its pods used, say whether to shrink, grow " +
 			"or keep it, and print the patch that does. It changes nothing. It does not advise on workloads that were seen " +
 			"for less than a day, and does not size whole GPUs and MIG instances.",
-		Example:           "  kubectl inspect cgpu rightsize --prometheus http://localhost:9090 --since 7d --headroom 30%",
-		Args:              cobra.NoArgs,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.rightsize(c.Context(), headroom, p) },
+		Example: "  kubectl inspect cgpu rightsize --prometheus http://localhost:9090 --since 7d --headroom 30%",
+		RunE:    func(c *cobra.Command, _ []string) error { return o.rightsize(c.Context(), headroom, p) },
 	}
-	o.addFlags(c)
-	p.register(c, "7d")
+	o.readsUsers(c, &p, "7d")
 	c.Flags().StringVar(&headroom, "headroom", "20%", "the part of its peak that a workload is to have more")
 	return c
 }
@@ -223,7 +212,7 @@ func (o *options) rightsize(ctx context.Context, headroom string, p periodOption
 		return err
 	}
 	report := read.decide(float64(more)/100, o.namespace())
-	return o.printUsage(report.Print, report.JSON, report.Notes)
+	return o.printUsage(report, report.Print, report.Notes)
 }
 
 // decide advises on the workloads of a namespace, or of all if it is empty.

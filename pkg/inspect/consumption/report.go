@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // By is what amounts are added up by.
@@ -131,14 +129,6 @@ func (a *Amounts) add(b Amounts) {
 		amount := each.by(**each.into, *each.from)
 		*each.into = &amount
 	}
-}
-
-// JSON writes the report for programs.
-func (r *Report) JSON(out io.Writer) error {
-	if err := text.JSON(out, r); err != nil {
-		return fmt.Errorf("print the report as JSON: %w", err)
-	}
-	return nil
 }
 
 // Print writes the report as a table.

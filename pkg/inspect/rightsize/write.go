@@ -13,7 +13,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // of is what has the amounts.
@@ -59,14 +58,6 @@ func (s Setting) patch(amount string) string {
 	}
 	patch, _ := json.Marshal(template) //nolint:errcheck // Texts and maps of them have a form in JSON.
 	return string(patch)
-}
-
-// JSON writes the report for programs.
-func (r *Report) JSON(out io.Writer) error {
-	if err := text.JSON(out, r); err != nil {
-		return fmt.Errorf("print the advice as JSON: %w", err)
-	}
-	return nil
 }
 
 // Print writes the report as text.
