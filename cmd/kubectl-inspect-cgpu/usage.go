@@ -181,9 +181,9 @@ func newRightsize(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rightsize --prometheus URL",
 		Short: "Say how much GPU memory each workload needs, by its peak, and how to write that",
-		Long: "Compare the GPU memory that each workload has with the most that its pods used, say whether to shrink, grow " +
-			"or keep it, and print the patch that does. It changes nothing. It does not advise on workloads that were seen " +
-			"for less than a day, and does not size whole GPUs and MIG instances.",
+		Long: "Compare the GPU memory of each workload that has pods with the most that they used, say whether to shrink, " +
+			"grow or keep it, and print the patch that does. It changes nothing. It does not advise on workloads that were " +
+			"seen for less than a day, and does not size whole GPUs and MIG instances.",
 		Example: "  kubectl inspect cgpu rightsize --prometheus http://localhost:9090 --since 7d --headroom 30%",
 		RunE:    func(c *cobra.Command, _ []string) error { return o.rightsize(c.Context(), headroom, p) },
 	}

@@ -20,6 +20,9 @@ import (
 // labelTemplateHash is what a Deployment adds to the names and the labels of its ReplicaSets and their pods.
 const labelTemplateHash = "pod-template-hash"
 
+// KindPod is the kind of a Workload that is a pod of nobody's.
+const KindPod = "pod"
+
 // Workload is what makes pods, or a pod that nothing makes.
 type Workload struct {
 	Namespace string
@@ -35,7 +38,7 @@ func (w Workload) String() string { return w.Kind + "/" + w.Name }
 func Of(pod *corev1.Pod) Workload {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return Workload{pod.Namespace, "pod", pod.Name}
+		return Workload{pod.Namespace, KindPod, pod.Name}
 	}
 	made := Workload{pod.Namespace, strings.ToLower(owner.Kind), owner.Name}
 	if hash := pod.Labels[labelTemplateHash]; made.Kind == "replicaset" && hash != "" {
@@ -103,7 +106,7 @@ func (w Workloads) Pod(namespace, name string) Workload {
 	if found, known := w.pods[[2]string{namespace, name}]; known {
 		return found
 	}
-	return w.named(Workload{namespace, "pod", name})
+	return w.named(Workload{namespace, KindPod, name})
 }
 
 // Claim is the workload of a claim that no single pod uses, which is named after it or its pods.

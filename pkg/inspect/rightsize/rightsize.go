@@ -166,6 +166,11 @@ func (in Input) seen(s Setting) seen {
 			out.long = long
 		}
 	}
+	for _, u := range in.Users {
+		if s.mayHaveHad(u) {
+			out.add(u, func(consumption.Used) bool { return true })
+		}
+	}
 	out.unknown = consumption.Unseen(granted)
 	return out
 }
@@ -185,6 +190,13 @@ func (s *seen) add(u consumption.User, is func(consumption.Used) bool) {
 			s.living = max(s.living, peak)
 		}
 	}
+}
+
+// mayHaveHad reports whether a pod that is gone, as of a CronJob that does not run now, may have been made with the
+// template: it had as much of a GPU, and nobody knows its workload.
+func (s Setting) mayHaveHad(u consumption.User) bool {
+	return s.in == inTemplate && u.Gone && u.Kind == consumption.KindPod && s.namespace == u.Namespace &&
+		slices.ContainsFunc(u.Granted, func(g consumption.Granted) bool { return int64(g.MostGiB) == s.gib })
 }
 
 // has reports whether a user is one of the setting's, as one of a workload.

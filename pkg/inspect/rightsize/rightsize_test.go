@@ -176,6 +176,12 @@ func TestAdvice(t *testing.T) {
 			s.used("infer-7d9f-a", week, "main GPU-0 1")
 			s.used("db-0", 2, "main GPU-0 1")
 		}, []string{"deployment/infer,statefulset/db 0 wait it was seen for less than a day"}, 0},
+		"a template of pods that do not run now": {func(s *scene) {
+			s.pod("infer-7d9f-a", infer, "eight", "gpu gpu-0-share 8")
+			s.used("infer-7d9f-a", week, "main GPU-0 1")
+			s.used("nightly-29834000-x", 2, "main GPU-0 6").Granted[0].MostGiB = 8.4
+			s.used("small-29834000-x", 2, "main GPU-0 15").Granted[0].MostGiB = 4.2
+		}, []string{"deployment/infer 8 keep its peak needs what it has"}, 0},
 		"a claim of two pods": {func(s *scene) {
 			s.pod("infer-7d9f-a", infer, "", "gpu gpu-0-share 8")
 			s.pod("db-0", "StatefulSet/db", "", "gpu gpu-0-share 8")
