@@ -111,7 +111,7 @@ func (r *Reader) Period(ctx context.Context, since time.Duration, namespace stri
 	for s, bytes := range answers["grantedMost"] {
 		period.Granted = append(period.Granted, consumption.Granted{Series: s, MostGiB: bytes / gib,
 			GiBHours: hours(answers["grantedSum"][s]), Present: times(answers["grantedTimes"][s]),
-			Seen: times(answers["seenTimes"][s]), Age: time.Duration(answers["grantedAge"][s]) * time.Second})
+			Seen: times(answers["seenTimes"][s]), Age: step + time.Duration(answers["grantedAge"][s])*time.Second})
 	}
 	// A use may have been too short to be in a scrape, and a plugin too old to tell peaks.
 	used := maps.Clone(answers["usedMost"])

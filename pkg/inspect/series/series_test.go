@@ -46,7 +46,7 @@ var day = answers{
 	"sum_over_time(" + byAll + " gpushare_claim_memory_granted_bytes{} )[1d:1m])":                     4 * gib * 720,
 	"count_over_time(" + byAll + " gpushare_claim_memory_granted_bytes{} )[1d:1m])":                   720,
 	"count_over_time(( " + byAll + "gpushare_claim_memory_granted_bytes{}) and on (uuid)":             660,
-	"time() - min_over_time(timestamp(" + byAll + " gpushare_claim_memory_granted_bytes{} ))[1d:1m])": 43200,
+	"time() - min_over_time(timestamp(" + byAll + " gpushare_claim_memory_granted_bytes{} ))[1d:1m])": 43140,
 	byAll + "max_over_time(gpushare_claim_memory_used_bytes{}[1d])":                                   2 * gib,
 	byAll + "max_over_time(gpushare_claim_memory_peak_bytes{}[1d])":                                   3 * gib,
 	byAll + " quantile_over_time(0.99, gpushare_claim_memory_used_bytes{}[1d])":                       1.5 * gib,
