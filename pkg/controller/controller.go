@@ -30,7 +30,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/overquota"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
@@ -203,21 +202,20 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		tasks = append(tasks, task{controller(reader), workers, reader})
 	}
 	// Legacy pods wait for their templates, and are nominated before these are made.
-	beforehand := func(context.Context, []*corev1.Pod) {}
-	if o.BestNode {
-		add(writers, func(c *cache.Reader) *manager.Controller {
-			nominator := waiting.New(waiting.Config{Cache: c, Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
-				Engine: engine, Clock: clock.RealClock{}, Placement: o.NodePlacement})
-			beforehand = nominator.Nominate
-			if o.Metrics != nil {
-				o.Metrics.SetStranded(nominator.Stranded)
-			}
-			return nominator.Controller()
-		})
-	}
-	add(1, func(c *cache.Reader) *manager.Controller {
-		return pending.New(pending.Config{Cache: c, Client: o.Waiting.ResourceV1(), Offered: c.Nodes().Serve,
-			Closed: c.Nodes().Closed, Engine: engine, Events: repeating(pending.RepeatAfter)})
+	var beforehand func(context.Context, []*corev1.Pod)
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		cfg := waiting.Config{Cache: c, Client: o.Waiting.ResourceV1(), Engine: engine,
+			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}}
+		if o.BestNode {
+			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
+				Placement: o.NodePlacement}
+		}
+		r := waiting.New(cfg)
+		beforehand = r.Nominate
+		if o.BestNode && o.Metrics != nil {
+			o.Metrics.SetStranded(r.Stranded)
+		}
+		return r.Controller()
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,

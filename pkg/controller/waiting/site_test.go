@@ -3,6 +3,7 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -27,6 +29,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -35,6 +38,8 @@ type site struct {
 	*testing.T
 	client    *fake.Clientset
 	placement score.Setting
+	// reads is the client by which pods are explained, where that is another.
+	reads     ClaimsAndRules
 	nominator *Nominator
 	stop      func()
 }
@@ -98,16 +103,18 @@ func (s *site) start() {
 	ctx, cancel := context.WithCancel(ctx)
 	known := cache.New(cache.Options{Client: s.client})
 	reader := known.Reader()
-	s.nominator = New(Config{Cache: reader, Client: s.client.ResourceV1(), Pods: s.client.CoreV1(),
-		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{},
-		Placement: s.placement})
+	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, ClaimsAndRules(s.client.ResourceV1())),
+		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
+		Events: report.New(record.NewFakeRecorder(1000), clock.RealClock{}), Clock: clock.RealClock{},
+		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement}})
+	s.nominator = r.nominator
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() {
 		if _, err := reader.WaitForSync(ctx, "waiting", 0); err != nil {
 			s.Error(err)
 		}
-		s.nominator.Controller().Run(ctx, 2)
+		r.Controller().Run(ctx, 2)
 	})
 	s.stop = func() {
 		cancel()

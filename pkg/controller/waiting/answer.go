@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pending
+package waiting
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -24,9 +23,8 @@ import (
 const (
 	// nearestMost is how many nodes a message names that come nearest to room.
 	nearestMost = 2
-	// lookAgain is when a pod is looked at again whose GPUs are free: the scheduler is about to
-	// place it, or others take them.
-	lookAgain = time.Minute
+	// withNearest makes the message with these another one than that without: who was told the one is told the other.
+	withNearest = ". Nearest"
 )
 
 // answer is what there is to say to a pod.
@@ -55,12 +53,12 @@ func (a *answer) add(separator, text string) {
 // explain is what there is to say to a pod of which the scheduler said something: of its claims,
 // and of the one that the scheduler makes for its extended resources; nothing where these are not
 // what it waits for.
-func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
-	claims, there, err := podstate.Claims(ctx, w.Client, pod)
+func (e *explainer) explain(ctx context.Context, pod *corev1.Pod, said string, m *memory, told bool) (answer, error) {
+	claims, there, err := podstate.Claims(ctx, e.client, pod)
 	if err != nil || !there {
 		return answer{}, err
 	}
-	if own := scheduling.ClaimForExtended(pod, w.cluster.ClassOf); own != nil {
+	if own := scheduling.ClaimForExtended(pod, e.cluster.ClassOf); own != nil {
 		claims = append(claims, own)
 	}
 	var cpus int64
@@ -70,29 +68,29 @@ func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (an
 	if len(claims) == 0 {
 		return says(noCPUs(cpus, said)), nil
 	}
-	e, err := w.cluster.Explain(ctx, pod, claims)
+	why, err := e.cluster.Explain(ctx, pod, claims)
 	if err != nil {
 		return answer{}, err
 	}
-	if e.Failing {
-		w.failing.Store(true)
+	if why.Failing {
+		e.failing.Store(true)
 	}
 	onACK := slices.ContainsFunc(claims, isLegacy)
-	if e.Busy && e.Message != "" && strings.Contains(said, podstate.NoDevices) {
-		a, err := w.busy(ctx, pod, claims, e, cpus)
+	if why.Busy && why.Message != "" && strings.Contains(said, podstate.NoDevices) {
+		a, err := e.busy(ctx, pod, claims, why, cpus, m, told)
 		if err == nil && a.full && onACK {
-			a.add("", asOnACK(e, claims))
+			a.add("", asOnACK(why, claims))
 		}
 		return a, err
 	}
-	delete(w.memories, cache.Key(pod))
+	m.found = found{}
 	switch {
-	case e.Busy:
+	case why.Busy:
 		return answer{}, nil
 	case onACK:
-		return w.ofLegacy(ctx, pod, claims, e)
+		return e.ofLegacy(ctx, pod, claims, why)
 	default:
-		return says(e.Message), nil
+		return says(why.Message), nil
 	}
 }
 
@@ -116,31 +114,31 @@ const (
 
 // busy is what there is to say to a pod for which there are devices: whether some are free is
 // found out by the scheduler's allocator.
-func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	e explain.Explanation, cpus int64) (answer, error) {
-	a := answer{text: e.Message, about: e.Message, full: true}
+func (e *explainer) busy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	why explain.Explanation, cpus int64, m *memory, told bool) (answer, error) {
+	a := answer{text: why.Message, about: why.Message, full: true}
 	ours, looks := claims, true
-	if e.Others {
-		ours, looks = w.lookedAt(claims)
+	if why.Others {
+		ours, looks = e.lookedAt(claims)
 	}
 	if !looks {
 		a.add("", orOthers+mayBeCPUs(cpus))
 		return a, nil
 	}
-	m, now, told := w.memoryOf(pod), w.looks.now(), w.Events.Told(pod.UID, v1alpha1.ReasonClaimWaiting)
-	apart := w.cluster.TellsApart(ctx, scheduling.NewMeter(explainCost), ours)
-	room, known, err := w.looks.room(ctx, pod, ours, apart, told)
+	now := e.rooms.now()
+	apart := e.cluster.TellsApart(ctx, scheduling.NewMeter(explainCost), ours)
+	room, known, err := e.rooms.of(ctx, pod, ours, apart, told)
 	if known && !room.Fits() {
-		*m = memory{uid: pod.UID}
+		m.found = found{}
 	}
 	switch {
 	case err != nil:
 		return answer{}, err
 	case room.Fits():
 		on := room.Nodes[len(room.Nodes)-1].Name
-		return w.free(pod, on, m.free(on, now), len(ours) < len(claims), cpus), nil
+		return e.free(pod, on, m.free(on, now), len(ours) < len(claims), cpus), nil
 	case !known:
-		if e.Unsearched {
+		if why.Unsearched {
 			a = says(unsearched)
 		}
 		if a = m.unknown(a, told, now); a.stays {
@@ -170,21 +168,21 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 
 // free is what there is to say to a pod whose GPUs are free on a node, forLong if they have been for a while. It may
 // also wait for devices of others, or for CPUs.
-func (w *watcher) free(pod *corev1.Pod, on string, forLong, others bool, cpus int64) answer {
+func (e *explainer) free(pod *corev1.Pod, on string, forLong, others bool, cpus int64) answer {
 	but, again := "", time.Duration(0)
 	switch gang, hasGang := podstate.Gang(pod); {
 	case cpus > 0:
 		but = mayBeCPUs(cpus)
 	case others:
 		but = orOthers
-	case hasGang && !w.speaks(pod, gang):
+	case hasGang && !e.speaks(pod, gang):
 		return answer{}
 	case hasGang:
 		but = ", but its gang (PodGroup " + gang.Name + ") is placed only when enough of its pods find room at once: " +
 			"kubectl inspect cgpu explain pod/" + pod.Name + " reports whether they do"
 	case !forLong:
 		return answer{again: lookAgain}
-	case w.rulesUnknown:
+	case e.rulesUnknown:
 		but, again = fmt.Sprintf(yetWaitsRules, pod.Name), lookAgain
 	default:
 		but, again = yetWaits, lookAgain
@@ -195,9 +193,9 @@ func (w *watcher) free(pod *corev1.Pod, on string, forLong, others bool, cpus in
 // lookedAt are the claims without those for devices of others, of which it is not known what is
 // free. It is false where looking would find out nothing: a claim may ask for GPUs and for
 // devices of others, such as NICs, at once, and without it GPUs would count as free that are not.
-func (w *watcher) lookedAt(claims []*resourceapi.ResourceClaim) (ours []*resourceapi.ResourceClaim, looks bool) {
+func (e *explainer) lookedAt(claims []*resourceapi.ResourceClaim) (ours []*resourceapi.ResourceClaim, looks bool) {
 	for _, claim := range claims {
-		some, others := w.cluster.Ours(claim)
+		some, others := e.cluster.Ours(claim)
 		switch waits := claim.Status.Allocation == nil; {
 		case waits && some && others:
 			return nil, false
@@ -247,18 +245,18 @@ const oneGPUEach = ". The pod asks for shares of several GPUs (label " + ack.Pod
 	"one whose GPUs have one MPS daemon (label " + v1alpha1.LabelMPSDaemon + "=" + v1alpha1.MPSDaemonNode + ")"
 
 // ofLegacy is what there is to say to a pod that asks in the manner of ACK for what there is not.
-func (w *watcher) ofLegacy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	e explain.Explanation) (answer, error) {
-	several, err := w.withMPS(ctx, pod, claims, e)
+func (e *explainer) ofLegacy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	why explain.Explanation) (answer, error) {
+	several, err := e.withMPS(ctx, pod, claims, why)
 	switch {
 	case err != nil:
 		return answer{}, err
 	case several:
-		return says(e.Message + oneGPUEach), nil
-	case asksForBoth(e, claims):
-		return says(e.Message + bothOfDynamic + asOnACK(e, claims)), nil
+		return says(why.Message + oneGPUEach), nil
+	case asksForBoth(why, claims):
+		return says(why.Message + bothOfDynamic + asOnACK(why, claims)), nil
 	default:
-		return says(e.Message + asOnACK(e, claims)), nil
+		return says(why.Message + asOnACK(why, claims)), nil
 	}
 }
 
@@ -268,9 +266,9 @@ func isLegacy(claim *resourceapi.ResourceClaim) bool {
 
 // withMPS reports whether a pod waits because it asks for several GPUs in the manner of
 // ACK, and MPS limits the shares of those that it could have.
-func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	e explain.Explanation) (bool, error) {
-	if !e.Short {
+func (e *explainer) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	why explain.Explanation) (bool, error) {
+	if !why.Short {
 		return false, nil
 	}
 	several := false
@@ -285,7 +283,7 @@ func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resour
 	if !several {
 		return false, nil
 	}
-	also, err := w.cluster.Explain(ctx, pod, others)
+	also, err := e.cluster.Explain(ctx, pod, others)
 	return also.Busy, err
 }
 
