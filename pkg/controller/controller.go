@@ -33,7 +33,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -107,11 +106,12 @@ type Options struct {
 }
 
 // task is a controller, how many of its Reconciles may run at once, and what it knows of the
-// cluster.
+// cluster. One without a controller is a part of another's that has to know more than that.
 type task struct {
-	*manager.Controller
-	workers int
-	known   *cache.Reader
+	name       string
+	controller *manager.Controller
+	workers    int
+	known      *cache.Reader
 }
 
 // Run works until the context ends. There must be one such Run in the cluster. Each
@@ -150,19 +150,19 @@ func Run(ctx context.Context, o Options) error {
 	failed := make(chan error, len(tasks))
 	for _, t := range tasks {
 		if o.Checks != nil {
-			o.Checks.Add(t.Name(), t.known.Problem)
+			o.Checks.Add(t.name, t.known.Problem)
 		}
-		if o.Metrics != nil {
-			t.SetObserve(o.Metrics.Reconciled)
+		if o.Metrics != nil && t.controller != nil {
+			t.controller.SetObserve(o.Metrics.Reconciled)
 		}
 		wg.Go(func() {
-			synced, err := t.known.WaitForSync(ctx, t.Name(), o.SyncDeadline)
+			synced, err := t.known.WaitForSync(ctx, t.name, o.SyncDeadline)
 			if err != nil {
 				failed <- err
 				fail(err)
 			}
-			if synced {
-				t.Run(ctx, t.workers)
+			if synced && t.controller != nil {
+				t.controller.Run(ctx, t.workers)
 			}
 		})
 	}
@@ -199,7 +199,8 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	var tasks []task
 	add := func(workers int, controller func(*cache.Reader) *manager.Controller) {
 		reader := known.Reader()
-		tasks = append(tasks, task{controller(reader), workers, reader})
+		c := controller(reader)
+		tasks = append(tasks, task{c.Name(), c, workers, reader})
 	}
 	// Legacy pods wait for their templates, and are nominated before these are made.
 	var beforehand func(context.Context, []*corev1.Pod)
@@ -209,6 +210,12 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		if o.BestNode {
 			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
 				Placement: o.NodePlacement}
+		}
+		if o.Preemption {
+			known := known.Reader()
+			cfg.Preemptions = &waiting.Preemptions{Cache: known, Client: o.Waiting.CoreV1(),
+				Groups: o.Waiting.SchedulingV1beta1(), Events: events}
+			tasks = append(tasks, task{name: "preempt", known: known})
 		}
 		r := waiting.New(cfg)
 		beforehand = r.Nominate
@@ -251,13 +258,6 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	if o.PodSyncs {
 		add(writers, func(c *cache.Reader) *manager.Controller {
 			return podsync.New(podsync.Config{Cache: c, Client: o.Syncs.CoreV1(), Clock: clock.RealClock{}})
-		})
-	}
-	if o.Preemption {
-		add(1, func(c *cache.Reader) *manager.Controller {
-			return preempt.New(preempt.Config{Cache: c, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
-				Rules: o.Waiting.ResourceV1(), Groups: o.Waiting.SchedulingV1beta1(), Engine: engine, Events: events,
-				Clock: clock.RealClock{}})
 		})
 	}
 	if o.PodAnnotations {

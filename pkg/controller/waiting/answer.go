@@ -50,47 +50,62 @@ func (a *answer) add(separator, text string) {
 	a.text, a.about = a.text+text, a.about+text
 }
 
-// explain is what there is to say to a pod of which the scheduler said something: of its claims,
-// and of the one that the scheduler makes for its extended resources; nothing where these are not
-// what it waits for.
-func (e *explainer) explain(ctx context.Context, pod *corev1.Pod, said string, m *memory, told bool) (answer, error) {
-	claims, there, err := podstate.Claims(ctx, e.client, pod)
+// look is one at a pod that the scheduler refused.
+type look struct {
+	pod *corev1.Pod
+	// said is what the scheduler said of it; told says that it was told why it waits.
+	said string
+	told bool
+	*memory
+	// claims are those of the pod and the one that the scheduler makes for its extended resources, without the CPUs that
+	// they ask for; why is what keeps them from the GPUs whatever is free.
+	claims []*resourceapi.ResourceClaim
+	cpus   int64
+	why    explain.Explanation
+}
+
+// othersHold reports whether it might help the pod if others went.
+func (l *look) othersHold() bool {
+	return l.cpus == 0 && (l.why.TooExpensive || l.why.Busy && l.why.Message != "" && !l.why.Others)
+}
+
+// explain is what there is to say of the pod's claims; nothing where these are not what it waits for.
+func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
+	claims, there, err := podstate.Claims(ctx, e.client, l.pod)
 	if err != nil || !there {
 		return answer{}, err
 	}
-	if own := scheduling.ClaimForExtended(pod, e.cluster.ClassOf); own != nil {
+	if own := scheduling.ClaimForExtended(l.pod, e.cluster.ClassOf); own != nil {
 		claims = append(claims, own)
 	}
-	var cpus int64
-	if slices.ContainsFunc(claims, forCPUs) {
-		claims, cpus = withoutCPUs(claims)
+	if l.claims = claims; slices.ContainsFunc(claims, forCPUs) {
+		l.claims, l.cpus = withoutCPUs(claims)
 	}
-	if len(claims) == 0 {
-		return says(noCPUs(cpus, said)), nil
+	if len(l.claims) == 0 {
+		return says(noCPUs(l.cpus, l.said)), nil
 	}
-	why, err := e.cluster.Explain(ctx, pod, claims)
-	if err != nil {
+	if l.why, err = e.cluster.Explain(ctx, l.pod, l.claims); err != nil {
 		return answer{}, err
 	}
-	if why.Failing {
+	if l.why.Failing {
 		e.failing.Store(true)
 	}
-	onACK := slices.ContainsFunc(claims, isLegacy)
-	if why.Busy && why.Message != "" && strings.Contains(said, podstate.NoDevices) {
-		a, err := e.busy(ctx, pod, claims, why, cpus, m, told)
+	onACK := slices.ContainsFunc(l.claims, isLegacy)
+	if l.why.Busy && l.why.Message != "" && strings.Contains(l.said, podstate.NoDevices) {
+		a, err := e.busy(ctx, l)
 		if err == nil && a.full && onACK {
-			a.add("", asOnACK(why, claims))
+			a.add("", asOnACK(l.why, l.claims))
 		}
 		return a, err
 	}
-	m.found = found{}
+	l.found = found{}
 	switch {
-	case why.Busy:
+	case l.why.Busy:
 		return answer{}, nil
 	case onACK:
-		return e.ofLegacy(ctx, pod, claims, why)
+		return e.ofLegacy(ctx, l)
 	default:
-		return says(why.Message), nil
+		return says(l.why.Message), nil
 	}
 }
 
@@ -114,34 +129,33 @@ const (
 
 // busy is what there is to say to a pod for which there are devices: whether some are free is
 // found out by the scheduler's allocator.
-func (e *explainer) busy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	why explain.Explanation, cpus int64, m *memory, told bool) (answer, error) {
-	a := answer{text: why.Message, about: why.Message, full: true}
-	ours, looks := claims, true
-	if why.Others {
-		ours, looks = e.lookedAt(claims)
+func (e *explainer) busy(ctx context.Context, l *look) (answer, error) {
+	a := answer{text: l.why.Message, about: l.why.Message, full: true}
+	ours, looks := l.claims, true
+	if l.why.Others {
+		ours, looks = e.lookedAt(l.claims)
 	}
 	if !looks {
-		a.add("", orOthers+mayBeCPUs(cpus))
+		a.add("", orOthers+mayBeCPUs(l.cpus))
 		return a, nil
 	}
 	now := e.rooms.now()
 	apart := e.cluster.TellsApart(ctx, scheduling.NewMeter(explainCost), ours)
-	room, known, err := e.rooms.of(ctx, pod, ours, apart, told)
+	room, known, err := e.rooms.of(ctx, l.pod, ours, apart, l.told)
 	if known && !room.Fits() {
-		m.found = found{}
+		l.found = found{}
 	}
 	switch {
 	case err != nil:
 		return answer{}, err
 	case room.Fits():
 		on := room.Nodes[len(room.Nodes)-1].Name
-		return e.free(pod, on, m.free(on, now), len(ours) < len(claims), cpus), nil
+		return e.free(l, on, l.free(on, now), len(ours) < len(l.claims)), nil
 	case !known:
-		if why.Unsearched {
+		if l.why.Unsearched {
 			a = says(unsearched)
 		}
-		if a = m.unknown(a, told, now); a.stays {
+		if a = l.unknown(a, l.told, now); a.stays {
 			return a, nil
 		}
 	case room.Refused != nil:
@@ -162,28 +176,28 @@ func (e *explainer) busy(ctx context.Context, pod *corev1.Pod, claims []*resourc
 			a.about += withNearest
 		}
 	}
-	a.add("", mayBeCPUs(cpus))
+	a.add("", mayBeCPUs(l.cpus))
 	return a, nil
 }
 
 // free is what there is to say to a pod whose GPUs are free on a node, forLong if they have been for a while. It may
 // also wait for devices of others, or for CPUs.
-func (e *explainer) free(pod *corev1.Pod, on string, forLong, others bool, cpus int64) answer {
+func (e *explainer) free(l *look, on string, forLong, others bool) answer {
 	but, again := "", time.Duration(0)
-	switch gang, hasGang := podstate.Gang(pod); {
-	case cpus > 0:
-		but = mayBeCPUs(cpus)
+	switch gang, hasGang := podstate.Gang(l.pod); {
+	case l.cpus > 0:
+		but = mayBeCPUs(l.cpus)
 	case others:
 		but = orOthers
-	case hasGang && !e.speaks(pod, gang):
+	case hasGang && !e.speaks(l.pod, gang):
 		return answer{}
 	case hasGang:
 		but = ", but its gang (PodGroup " + gang.Name + ") is placed only when enough of its pods find room at once: " +
-			"kubectl inspect cgpu explain pod/" + pod.Name + " reports whether they do"
+			"kubectl inspect cgpu explain pod/" + l.pod.Name + " reports whether they do"
 	case !forLong:
 		return answer{again: lookAgain}
 	case e.rulesUnknown:
-		but, again = fmt.Sprintf(yetWaitsRules, pod.Name), lookAgain
+		but, again = fmt.Sprintf(yetWaitsRules, l.pod.Name), lookAgain
 	default:
 		but, again = yetWaits, lookAgain
 	}
@@ -245,18 +259,17 @@ const oneGPUEach = ". The pod asks for shares of several GPUs (label " + ack.Pod
 	"one whose GPUs have one MPS daemon (label " + v1alpha1.LabelMPSDaemon + "=" + v1alpha1.MPSDaemonNode + ")"
 
 // ofLegacy is what there is to say to a pod that asks in the manner of ACK for what there is not.
-func (e *explainer) ofLegacy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	why explain.Explanation) (answer, error) {
-	several, err := e.withMPS(ctx, pod, claims, why)
+func (e *explainer) ofLegacy(ctx context.Context, l *look) (answer, error) {
+	several, err := e.withMPS(ctx, l)
 	switch {
 	case err != nil:
 		return answer{}, err
 	case several:
-		return says(why.Message + oneGPUEach), nil
-	case asksForBoth(why, claims):
-		return says(why.Message + bothOfDynamic + asOnACK(why, claims)), nil
+		return says(l.why.Message + oneGPUEach), nil
+	case asksForBoth(l.why, l.claims):
+		return says(l.why.Message + bothOfDynamic + asOnACK(l.why, l.claims)), nil
 	default:
-		return says(why.Message + asOnACK(why, claims)), nil
+		return says(l.why.Message + asOnACK(l.why, l.claims)), nil
 	}
 }
 
@@ -266,14 +279,13 @@ func isLegacy(claim *resourceapi.ResourceClaim) bool {
 
 // withMPS reports whether a pod waits because it asks for several GPUs in the manner of
 // ACK, and MPS limits the shares of those that it could have.
-func (e *explainer) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	why explain.Explanation) (bool, error) {
-	if !why.Short {
+func (e *explainer) withMPS(ctx context.Context, l *look) (bool, error) {
+	if !l.why.Short {
 		return false, nil
 	}
 	several := false
-	others := slices.Clone(claims)
-	for i, claim := range claims {
+	others := slices.Clone(l.claims)
+	for i, claim := range l.claims {
 		if !isLegacy(claim) {
 			continue
 		}
@@ -283,7 +295,7 @@ func (e *explainer) withMPS(ctx context.Context, pod *corev1.Pod, claims []*reso
 	if !several {
 		return false, nil
 	}
-	also, err := e.cluster.Explain(ctx, pod, others)
+	also, err := e.cluster.Explain(ctx, l.pod, others)
 	return also.Busy, err
 }
 

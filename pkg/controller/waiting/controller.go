@@ -11,13 +11,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -31,6 +34,9 @@ const (
 	// offersSettle is how long what the nodes offer may change before that: a rollout of the plugin changes each node in
 	// turn.
 	offersSettle = 10 * time.Second
+	// preemptions is the key of Preemptor.Round. No pod has it: who is evicted is decided over the whole cluster, in the
+	// order of the scheduler's queue.
+	preemptions = "* preemptions"
 )
 
 // messageMost is the longest message, in bytes, that an Event may have in the API
@@ -51,6 +57,17 @@ type Config struct {
 	Clock  clock.PassiveClock
 	// Nominations says how nodes are nominated; nil where none are.
 	Nominations *Nominations
+	// Preemptions says how pods are evicted for others; nil where none are.
+	Preemptions *Preemptions
+}
+
+// Preemptions is how pods are evicted.
+type Preemptions struct {
+	// Cache is asked for what is read for that alone, so that a permission that is missing keeps only that from working.
+	Cache  *cache.Reader
+	Client preempt.Client
+	Groups typedschedulingv1beta1.PodGroupsGetter
+	Events *report.Reporter
 }
 
 // ClaimsAndRules reads claims and DeviceTaintRules.
@@ -65,6 +82,7 @@ type Reconciler struct {
 	work      *manager.Controller
 	pods      cache.Unscheduled
 	nominator *Nominator
+	preemptor *preempt.Preemptor
 
 	// settled counts how often all pods were to be looked at again.
 	settled atomic.Int64
@@ -85,6 +103,10 @@ func New(cfg Config) *Reconciler {
 	r.work = manager.NewController("waiting", r.sync)
 	if cfg.Nominations != nil {
 		r.nominator = newNominator(cfg, r.work)
+	}
+	if p := cfg.Preemptions; p != nil {
+		r.preemptor = preempt.New(preempt.Config{Cache: p.Cache, Client: p.Client, ClaimsOf: cfg.Client, Rules: cfg.Client,
+			Groups: p.Groups, Engine: cfg.Engine, Events: p.Events, Clock: cfg.Clock, Waits: r.waits}, r.preempt)
 	}
 	forget := func(pod *corev1.Pod) { r.Events.Forget(pod.UID) }
 	r.pods.On(cache.Handler[*corev1.Pod]{Gone: forget, Seen: func(pod *corev1.Pod) {
@@ -115,7 +137,7 @@ func (r *Reconciler) Stranded() map[string]float64 {
 	return r.nominator.Stranded()
 }
 
-// sync is a manager.Reconcile; the key is that of a pod, refusedPods or everyPod.
+// sync is a manager.Reconcile; the key is that of a pod, or one of all.
 func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error) {
 	switch key {
 	case refusedPods:
@@ -123,6 +145,8 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 		return 0, nil
 	case everyPod:
 		return 0, r.nominator.lookAtAll(ctx)
+	case preemptions:
+		return r.preemptor.Round(ctx)
 	}
 	var nominated time.Duration
 	var failed error
@@ -170,6 +194,32 @@ func (r *Reconciler) forget(key string) {
 	delete(r.memories, key)
 }
 
+// preempt has others evicted soon for pods that this may help.
+func (r *Reconciler) preempt() { r.work.EnqueueAfter(preemptions, preempt.Interval) }
+
+// waits are the pods that this may help.
+func (r *Reconciler) waits() map[types.UID]*preempt.Wait {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	waits := map[types.UID]*preempt.Wait{}
+	for _, m := range r.memories {
+		if m.othersHold {
+			waits[m.uid] = &m.preemption
+		}
+	}
+	return waits
+}
+
+// note notes what a look has found, and has others evicted where that may help.
+func (r *Reconciler) note(l *look, due time.Time) {
+	r.mu.Lock()
+	l.due, l.memory.othersHold = due, l.othersHold()
+	r.mu.Unlock()
+	if r.preemptor != nil && l.othersHold() {
+		r.preempt()
+	}
+}
+
 // refused is a pod that waits because the scheduler found no node for it, and what that said.
 func (r *Reconciler) refused(key string) (pod *corev1.Pod, said string, is bool) {
 	if pod, is = r.pods.Get(key); is {
@@ -194,8 +244,8 @@ func (r *Reconciler) tell(ctx context.Context, key string) (time.Duration, error
 		return lookMost, nil
 	}
 	defer r.explaining.Unlock()
-	told := r.Events.Told(pod.UID, v1alpha1.ReasonClaimWaiting)
-	a, err := r.explainer.answer(ctx, pod, said, m, told)
+	l := &look{pod: pod, said: said, told: r.Events.Told(pod.UID, v1alpha1.ReasonClaimWaiting), memory: m}
+	a, err := r.explainer.answer(ctx, l)
 	if current, _, is := r.refused(key); !is || current.UID != pod.UID {
 		r.forget(key)
 		return 0, nil
@@ -203,7 +253,7 @@ func (r *Reconciler) tell(ctx context.Context, key string) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
-	m.due = now.Add(a.again)
+	r.note(l, now.Add(a.again))
 	switch {
 	case a.stays:
 	case a.text == "":

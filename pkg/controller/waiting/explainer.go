@@ -108,17 +108,16 @@ func takesAlike(before, after *cache.Node) bool {
 	return before.Unschedulable == after.Unschedulable && slices.Equal(keepOff(before.Taints), keepOff(after.Taints))
 }
 
-// answer is what there is to say to a pod of which the scheduler said something. told is whether the pod was told why
-// it waits.
-func (e *explainer) answer(ctx context.Context, pod *corev1.Pod, said string, m *memory, told bool) (answer, error) {
-	if err := e.look(); err != nil {
+// answer is what there is to say to a pod.
+func (e *explainer) answer(ctx context.Context, l *look) (answer, error) {
+	if err := e.refresh(); err != nil {
 		return answer{}, err
 	}
-	a, err := e.explain(ctx, pod, said, m, told)
+	a, err := e.explain(ctx, l)
 	if err != nil || a.stays {
 		return a, err
 	}
-	a.add(". ", advice.Of(pod, advice.Cluster{
+	a.add(". ", advice.Of(l.pod, advice.Cluster{
 		Served:     func(name corev1.ResourceName) bool { return e.cluster.ClassOf(name) != nil || e.nodes.Serve(name) },
 		OnSomeNode: func(key string) bool { return e.cluster.Labels[key] },
 	}))
@@ -126,8 +125,8 @@ func (e *explainer) answer(ctx context.Context, pod *corev1.Pod, said string, m 
 	return a, nil
 }
 
-// look has cluster be what is in the caches.
-func (e *explainer) look() error {
+// refresh has cluster be what is in the caches.
+func (e *explainer) refresh() error {
 	changes, now := e.changes.Load(), time.Now()
 	if e.cluster != nil && changes == e.seen && (e.cluster.Until().IsZero() || now.Before(e.cluster.Until())) {
 		return nil

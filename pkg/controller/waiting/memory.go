@@ -7,10 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 )
 
 const (
-	// patience is how long a pod waits before it is told why. Most pods that the
+	// patience is how long a pod waits before it is told why, or others are evicted for it. Most pods that the
 	// scheduler refuses at first are placed within moments, when others end or
 	// what was applied together with them is there.
 	patience = 5 * time.Second
@@ -30,6 +32,10 @@ type memory struct {
 	settled int64
 	due     time.Time
 	found
+	// othersHold is look.othersHold of the last look, preemption what is remembered of whom the pod may preempt. They are
+	// guarded by Reconciler.mu and by the round of preemptions.
+	othersHold bool
+	preemption preempt.Wait
 }
 
 // found is what was found of a pod's GPUs.

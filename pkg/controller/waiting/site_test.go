@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -41,7 +42,10 @@ type site struct {
 	// reads is the client by which pods are explained, where that is another.
 	reads     ClaimsAndRules
 	nominator *Nominator
-	stop      func()
+	// preemptions says how pods are evicted, where they are; metadata is of namespaces.
+	preemptions func(*cache.Cache) *Preemptions
+	metadata    metadata.Interface
+	stop        func()
 }
 
 func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
@@ -101,12 +105,17 @@ func (s *site) start() {
 	s.Helper()
 	_, ctx := ktesting.NewTestContext(s.T)
 	ctx, cancel := context.WithCancel(ctx)
-	known := cache.New(cache.Options{Client: s.client})
+	known := cache.New(cache.Options{Client: s.client, Metadata: s.metadata})
 	reader := known.Reader()
+	var preemptions *Preemptions
+	if s.preemptions != nil {
+		preemptions = s.preemptions(known)
+	}
 	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, ClaimsAndRules(s.client.ResourceV1())),
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		Events: report.New(record.NewFakeRecorder(1000), clock.RealClock{}), Clock: clock.RealClock{},
-		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement}})
+		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement},
+		Preemptions: preemptions})
 	s.nominator = r.nominator
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
