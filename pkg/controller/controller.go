@@ -35,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
@@ -213,8 +214,9 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		}
 		if o.Preemption {
 			known := known.Reader()
-			cfg.Preemptions = &waiting.Preemptions{Cache: known, Client: o.Waiting.CoreV1(),
-				Groups: o.Waiting.SchedulingV1beta1(), Events: events}
+			cfg.Preemptions = &preempt.Config{Cache: known, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
+				Rules: o.Waiting.ResourceV1(), Groups: o.Waiting.SchedulingV1beta1(), Engine: engine, Events: events,
+				Clock: clock.RealClock{}}
 			tasks = append(tasks, task{name: "preempt", known: known})
 		}
 		r := waiting.New(cfg)

@@ -78,10 +78,7 @@ func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 	if own := scheduling.ClaimForExtended(l.pod, e.cluster.ClassOf); own != nil {
 		claims = append(claims, own)
 	}
-	if l.claims = claims; slices.ContainsFunc(claims, forCPUs) {
-		l.claims, l.cpus = withoutCPUs(claims)
-	}
-	if len(l.claims) == 0 {
+	if l.claims, l.cpus = withoutCPUs(claims); len(l.claims) == 0 {
 		return says(noCPUs(l.cpus, l.said)), nil
 	}
 	if l.why, err = e.cluster.Explain(ctx, l.pod, l.claims); err != nil {
@@ -90,23 +87,19 @@ func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 	if l.why.Failing {
 		e.failing.Store(true)
 	}
-	onACK := slices.ContainsFunc(l.claims, isLegacy)
 	if l.why.Busy && l.why.Message != "" && strings.Contains(l.said, podstate.NoDevices) {
 		a, err := e.busy(ctx, l)
-		if err == nil && a.full && onACK {
-			a.add("", asOnACK(l.why, l.claims))
+		if err == nil && a.full {
+			a.add("", l.why.OnACK(l.claims))
 		}
 		return a, err
 	}
 	l.found = found{}
-	switch {
-	case l.why.Busy:
+	if l.why.Busy {
 		return answer{}, nil
-	case onACK:
-		return e.ofLegacy(ctx, l)
-	default:
-		return says(l.why.Message), nil
 	}
+	more, err := e.cluster.More(ctx, l.pod, l.claims, l.why)
+	return says(l.why.Message + more), err
 }
 
 // What is added to the message for a pod for which there are devices.
@@ -244,113 +237,6 @@ func closed(room scheduling.Room) string {
 	return text
 }
 
-// What ACK's scheduler says where it finds no GPUs (source: its plugins for shares
-// and for topology). People search for these words.
-const (
-	ackUnmatched = "node(s) owns gpu resources are not matched that pod requests"
-	ackShort     = "node(s) didn't have enough device resources to allocate"
-	ackFewGPUs   = "not enough gpus with topology on the node"
-)
-
-// oneGPUEach is added to the message for a pod that waits for several GPUs where MPS
-// is what limits shares. ACK's scheduler says nothing of the kind.
-const oneGPUEach = ". The pod asks for shares of several GPUs (label " + ack.PodLabelCount + "), and with MPS a " +
-	"process can use one GPU: the pod needs a node in mode share, one whose shares something else than MPS limits, or " +
-	"one whose GPUs have one MPS daemon (label " + v1alpha1.LabelMPSDaemon + "=" + v1alpha1.MPSDaemonNode + ")"
-
-// ofLegacy is what there is to say to a pod that asks in the manner of ACK for what there is not.
-func (e *explainer) ofLegacy(ctx context.Context, l *look) (answer, error) {
-	several, err := e.withMPS(ctx, l)
-	switch {
-	case err != nil:
-		return answer{}, err
-	case several:
-		return says(l.why.Message + oneGPUEach), nil
-	case asksForBoth(l.why, l.claims):
-		return says(l.why.Message + bothOfDynamic + asOnACK(l.why, l.claims)), nil
-	default:
-		return says(l.why.Message + asOnACK(l.why, l.claims)), nil
-	}
-}
-
-func isLegacy(claim *resourceapi.ResourceClaim) bool {
-	return claim.Labels[v1alpha1.LabelLegacy] == "true"
-}
-
-// withMPS reports whether a pod waits because it asks for several GPUs in the manner of
-// ACK, and MPS limits the shares of those that it could have.
-func (e *explainer) withMPS(ctx context.Context, l *look) (bool, error) {
-	if !l.why.Short {
-		return false, nil
-	}
-	several := false
-	others := slices.Clone(l.claims)
-	for i, claim := range l.claims {
-		if !isLegacy(claim) {
-			continue
-		}
-		other, is := legacy.AlsoMPS(claim)
-		others[i], several = other, several || is
-	}
-	if !several {
-		return false, nil
-	}
-	also, err := e.cluster.Explain(ctx, l.pod, others)
-	return also.Busy, err
-}
-
-// asOnACK adds to the message for a pod that asked in the manner of ACK what it was
-// told there; nothing where ACK's scheduler has no words of its own.
-func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string {
-	var asked []resourceapi.DeviceRequest
-	for _, claim := range claims {
-		if isLegacy(claim) {
-			asked = append(asked, claim.Spec.Devices.Requests...)
-		}
-	}
-	text := ""
-	switch {
-	case len(asked) == 0 || e.Message == "":
-	case e.Unoffered:
-		text = ackUnmatched
-	case e.Busy || e.Short:
-		text = ackShort
-		if slices.ContainsFunc(asked, forWholeGPUs) {
-			text = ackFewGPUs
-		}
-	}
-	if text == "" {
-		return ""
-	}
-	return ". On ACK: " + text
-}
-
-// bothOfDynamic is added to the message for a pod that asks for a share in the manner of ACK
-// and for whole GPUs by nvidia.com/gpu, or another extended resource.
-const bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) +
-	") and for whole GPUs: a node that gives it both is in mode dynamic"
-
-// asksForBoth reports whether a pod cannot have both because no node that it could go to serves
-// both.
-func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) bool {
-	share, whole := false, false
-	for _, claim := range claims {
-		requests := claim.Spec.Devices.Requests
-		share = share || isLegacy(claim) && !slices.ContainsFunc(requests, forWholeGPUs)
-		whole = whole || scheduling.OfScheduler(claim) ||
-			legacy.IsForNVIDIA(claim)
-	}
-	return share && whole && !e.Busy && e.Message != ""
-}
-
-func forWholeGPUs(r resourceapi.DeviceRequest) bool {
-	const ofTopology = ".topology.gpu.aliyun.com"
-	return r.Exactly != nil && strings.HasSuffix(r.Exactly.DeviceClassName, ofTopology) ||
-		slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool {
-			return strings.HasSuffix(s.DeviceClassName, ofTopology)
-		})
-}
-
 // CPUs of a container's own are published by another driver, whose devices are not known
 // here.
 const (
@@ -361,12 +247,6 @@ const (
 		legacy.ClassCPUs + ": those of a claim have to be of one NUMA node, or half of them each of two (annotation " +
 		ack.AnnotationCPUSet + ")"
 )
-
-// forCPUs reports whether a claim asks for any.
-func forCPUs(claim *resourceapi.ResourceClaim) bool {
-	_, amount := legacy.WithoutCPUs(claim)
-	return amount > 0
-}
 
 // withoutCPUs returns the claims without what they ask of the driver for CPUs, those that
 // ask for nothing else left out, and how many CPUs that is.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -57,17 +56,9 @@ type Config struct {
 	Clock  clock.PassiveClock
 	// Nominations says how nodes are nominated; nil where none are.
 	Nominations *Nominations
-	// Preemptions says how pods are evicted for others; nil where none are.
-	Preemptions *Preemptions
-}
-
-// Preemptions is how pods are evicted.
-type Preemptions struct {
-	// Cache is asked for what is read for that alone, so that a permission that is missing keeps only that from working.
-	Cache  *cache.Reader
-	Client preempt.Client
-	Groups typedschedulingv1beta1.PodGroupsGetter
-	Events *report.Reporter
+	// Preemptions says how pods are evicted for others; nil where none are. Its Waits are the Reconciler's. Its Cache is
+	// another than that above: a permission that is missing for this alone keeps nothing else from working.
+	Preemptions *preempt.Config
 }
 
 // ClaimsAndRules reads claims and DeviceTaintRules.
@@ -104,9 +95,10 @@ func New(cfg Config) *Reconciler {
 	if cfg.Nominations != nil {
 		r.nominator = newNominator(cfg, r.work)
 	}
-	if p := cfg.Preemptions; p != nil {
-		r.preemptor = preempt.New(preempt.Config{Cache: p.Cache, Client: p.Client, ClaimsOf: cfg.Client, Rules: cfg.Client,
-			Groups: p.Groups, Engine: cfg.Engine, Events: p.Events, Clock: cfg.Clock, Waits: r.waits}, r.preempt)
+	if cfg.Preemptions != nil {
+		preemptions := *cfg.Preemptions
+		preemptions.Waits = r.waits
+		r.preemptor = preempt.New(preemptions, r.preempt)
 	}
 	forget := func(pod *corev1.Pod) { r.Events.Forget(pod.UID) }
 	r.pods.On(cache.Handler[*corev1.Pod]{Gone: forget, Seen: func(pod *corev1.Pod) {

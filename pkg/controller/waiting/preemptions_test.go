@@ -20,8 +20,10 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // preempts has pods evicted in namespace ns, and returns whose evictions were tried.
@@ -34,9 +36,10 @@ func (s *site) preempts() *[]string {
 	s.metadata = metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{v1alpha1.LabelPreemption: "true"}}})
-	s.preemptions = func(c *cache.Cache) *Preemptions {
-		return &Preemptions{Cache: c.Reader(), Client: s.client.CoreV1(), Groups: s.client.SchedulingV1beta1(),
-			Events: report.New(record.NewFakeRecorder(1000), clock.RealClock{})}
+	s.preemptions = func(c *cache.Cache) *preempt.Config {
+		return &preempt.Config{Cache: c.Reader(), Client: s.client.CoreV1(), ClaimsOf: s.client.ResourceV1(),
+			Rules: s.client.ResourceV1(), Groups: s.client.SchedulingV1beta1(), Engine: scheduling.NewEngine(100),
+			Events: report.New(record.NewFakeRecorder(1000), clock.RealClock{}), Clock: clock.RealClock{}}
 	}
 	var evicted []string
 	s.client.PrependReactor("create", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {

@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -43,7 +44,7 @@ type site struct {
 	reads     ClaimsAndRules
 	nominator *Nominator
 	// preemptions says how pods are evicted, where they are; metadata is of namespaces.
-	preemptions func(*cache.Cache) *Preemptions
+	preemptions func(*cache.Cache) *preempt.Config
 	metadata    metadata.Interface
 	stop        func()
 }
@@ -107,7 +108,7 @@ func (s *site) start() {
 	ctx, cancel := context.WithCancel(ctx)
 	known := cache.New(cache.Options{Client: s.client, Metadata: s.metadata})
 	reader := known.Reader()
-	var preemptions *Preemptions
+	var preemptions *preempt.Config
 	if s.preemptions != nil {
 		preemptions = s.preemptions(known)
 	}
