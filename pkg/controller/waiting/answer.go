@@ -66,7 +66,7 @@ type look struct {
 
 // othersHold reports whether it might help the pod if others went.
 func (l *look) othersHold() bool {
-	return l.cpus == 0 && (l.why.TooExpensive || l.why.Busy && l.why.Message != "" && !l.why.Others)
+	return l.why.TooExpensive || l.why.Busy && l.why.Message != ""
 }
 
 // explain is what there is to say of the pod's claims; nothing where these are not what it waits for.
