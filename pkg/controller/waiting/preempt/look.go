@@ -37,7 +37,7 @@ func (p *Preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	})
 	s := &situation{
 		pods: pods, namespaces: map[string]map[string]string{}, budgets: newBudgets(disruptions), gangs: gangs, now: now,
-		overdue: p.endings.overdue(pods, now), rules: rules, refused: p.refused, classes: p.classes.List(),
+		overdue: overdue(pods, p.endings.For), rules: rules, refused: p.refused, classes: p.classes.List(),
 		engine: p.Engine,
 	}
 	for _, namespace := range p.namespaces.List() {

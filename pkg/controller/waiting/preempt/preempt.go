@@ -33,6 +33,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -97,7 +98,7 @@ type Preemptor struct {
 	classes    cache.Classes
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
-	endings endings
+	endings *seen.Since[ending]
 	// What follows is Round's. evictions are by node.
 	evictions map[string]*eviction
 	failures  failures
@@ -110,17 +111,35 @@ func New(cfg Config, wake func()) *Preemptor {
 	p := &Preemptor{
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
 		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(), evictions: map[string]*eviction{},
-		failures: failures{}, refused: refusedPods{}, endings: endings{of: map[types.UID]ending{}},
+		failures: failures{}, refused: refusedPods{}, endings: seen.NewSince[ending](cfg.Clock),
 	}
 	p.pods.On(cache.Handler[*corev1.Pod]{
-		Seen: func(pod *corev1.Pod) { p.endings.saw(pod, p.Clock.Now()) },
+		Seen: p.sawEnding,
+		Changed: func(before, after *corev1.Pod) {
+			p.sawEnding(after)
+			if !before.DeletionTimestamp.Equal(after.DeletionTimestamp) {
+				p.forgetEnding(before)
+			}
+		},
 		Gone: func(pod *corev1.Pod) {
-			p.endings.forget(pod)
+			p.forgetEnding(pod)
 			cfg.Events.Forget(pod.UID)
 		},
 	})
 	p.namespaces.On(cache.Handler[*metav1.PartialObjectMetadata]{Seen: func(*metav1.PartialObjectMetadata) { wake() }})
 	return p
+}
+
+func (p *Preemptor) sawEnding(pod *corev1.Pod) {
+	if pod.DeletionTimestamp != nil {
+		p.endings.For(endingOf(pod))
+	}
+}
+
+func (p *Preemptor) forgetEnding(pod *corev1.Pod) {
+	if pod.DeletionTimestamp != nil {
+		p.endings.Forget(endingOf(pod))
+	}
 }
 
 // Round looks at pods that wait, and returns when it is to be called again; zero for when there is something to do.
