@@ -84,9 +84,6 @@ func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 	if l.why, err = e.cluster.Explain(ctx, l.pod, l.claims); err != nil {
 		return answer{}, err
 	}
-	if l.why.Failing {
-		e.failing.Store(true)
-	}
 	if l.why.Busy && l.why.Message != "" && strings.Contains(l.said, podstate.NoDevices) {
 		a, err := e.busy(ctx, l)
 		if err == nil && a.full {
@@ -99,7 +96,12 @@ func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 		return answer{}, nil
 	}
 	more, err := e.cluster.More(ctx, l.pod, l.claims, l.why)
-	return says(l.why.Message + more), err
+	a := says(l.why.Message + more)
+	if l.why.Failing {
+		// Nodes open and close to the pod all the time.
+		a.again = lookAgain
+	}
+	return a, err
 }
 
 // What is added to the message for a pod for which there are devices.

@@ -159,7 +159,6 @@ func earlier(a, b time.Duration) time.Duration {
 
 // lookAtRefused has all pods looked at again that the scheduler refused.
 func (r *Reconciler) lookAtRefused() {
-	r.explainer.failing.Store(false)
 	r.settled.Add(1)
 	for _, pod := range r.pods.List() {
 		if _, refused := podstate.Unschedulable(pod); refused {

@@ -41,10 +41,8 @@ type explainer struct {
 	nodes   cache.Nodes
 
 	// changes counts what the cluster is made of; seen is the count that cluster was made at.
-	changes atomic.Int64
-	seen    int64
-	// failing says that some pod's Explanation is Failing.
-	failing   atomic.Bool
+	changes   atomic.Int64
+	seen      int64
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
 	rooms     *rooms
@@ -68,16 +66,8 @@ func (e *explainer) watch(changed func()) {
 		e.changes.Add(1)
 		changed()
 	}
-	onNode := func(*cache.Node) { count() }
-	e.nodes.On(cache.Handler[*cache.Node]{Seen: onNode, Gone: onNode, Changed: func(before, after *cache.Node) {
-		switch {
-		case !maps.Equal(before.Labels, after.Labels):
-			count()
-		case e.failing.Load() && !takesAlike(before, after):
-			// What keeps pods off a node is looked up when it is asked for.
-			changed()
-		}
-	}})
+	// What keeps pods off a node is looked up when it is asked for.
+	e.nodes.On(unlike(func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }, count))
 	e.slices.On(unlike((*view.Slice).Offers, count))
 	e.classes.On(unlike(func(before, after *resourceapi.DeviceClass) bool {
 		return before.ResourceVersion == after.ResourceVersion
@@ -92,20 +82,6 @@ func unlike[T any](alike func(before, after T) bool, changed func()) cache.Handl
 			changed()
 		}
 	}}
-}
-
-// takesAlike reports whether a node takes the pods that it took: a taint that keeps nobody off does not matter, nor
-// does since when one is there.
-func takesAlike(before, after *cache.Node) bool {
-	keepOff := func(taints []corev1.Taint) (out []corev1.Taint) {
-		for _, t := range taints {
-			if t.Effect != corev1.TaintEffectPreferNoSchedule {
-				out = append(out, corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
-			}
-		}
-		return out
-	}
-	return before.Unschedulable == after.Unschedulable && slices.Equal(keepOff(before.Taints), keepOff(after.Taints))
 }
 
 // answer is what there is to say to a pod.

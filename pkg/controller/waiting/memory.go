@@ -16,8 +16,8 @@ const (
 	// scheduler refuses at first are placed within moments, when others end or
 	// what was applied together with them is there.
 	patience = 5 * time.Second
-	// lookAgain is when a pod is looked at again whose GPUs are free: the scheduler is about to
-	// place it, or others take them.
+	// lookAgain is when a pod is looked at again of which what holds soon changes: whose GPUs are free, so that the
+	// scheduler is about to place it, or others take them.
 	lookAgain = time.Minute
 	// withoutNearest is how long a pod waits for a look at what is free before it is told without
 	// what a look finds.
