@@ -16,8 +16,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// What ACK's scheduler says where it finds no GPUs (source: its plugins for shares
-// and for topology). People search for these words.
+// The words of ACK's scheduler where it finds no GPUs (source: its plugins for shares
+// and for topology). People search for them.
 const (
 	ackUnmatched = "node(s) owns gpu resources are not matched that pod requests"
 	ackShort     = "node(s) didn't have enough device resources to allocate"
@@ -36,7 +36,7 @@ const (
 		") and for whole GPUs: a node that gives it both is in mode dynamic"
 )
 
-// OnACK is what is added to the message for a pod that asked in the manner of ACK: what it was
+// OnACK returns what is added to the message for a pod that asked in the manner of ACK: what it was
 // told there; nothing for others, and where ACK's scheduler has no words of its own.
 func (e Explanation) OnACK(claims []*resourceapi.ResourceClaim) string {
 	var asked []resourceapi.DeviceRequest
@@ -60,7 +60,7 @@ func (e Explanation) OnACK(claims []*resourceapi.ResourceClaim) string {
 	}
 }
 
-// More is what is added to the Explanation of a pod that is not Busy, for a pod that asked in the manner of ACK.
+// More returns what is added to the message for a pod that asked in the manner of ACK, where it is not Busy.
 func (c *Cluster) More(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, e Explanation) (string,
 	error) {
 	several, err := c.withMPS(ctx, pod, claims, e)

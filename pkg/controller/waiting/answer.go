@@ -69,7 +69,7 @@ func (l *look) othersHold() bool {
 	return l.why.TooExpensive || l.why.Busy && l.why.Message != ""
 }
 
-// explain is what there is to say of the pod's claims; nothing where these are not what it waits for.
+// explain finds what there is to say of the pod's claims; nothing where these are not what it waits for.
 func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 	claims, there, err := podstate.Claims(ctx, e.client, l.pod)
 	if err != nil || !there {
@@ -122,7 +122,7 @@ const (
 	closedNow = "the GPUs that the pod asks for take no new claims at the moment"
 )
 
-// busy is what there is to say to a pod for which there are devices: whether some are free is
+// busy finds what there is to say to a pod for which there are devices: whether some are free is
 // found out by the scheduler's allocator.
 func (e *explainer) busy(ctx context.Context, l *look) (answer, error) {
 	a := answer{text: l.why.Message, about: l.why.Message, full: true}
@@ -175,7 +175,7 @@ func (e *explainer) busy(ctx context.Context, l *look) (answer, error) {
 	return a, nil
 }
 
-// free is what there is to say to a pod whose GPUs are free on a node, forLong if they have been for a while. It may
+// free finds what there is to say to a pod whose GPUs are free on a node, forLong if they have been for a while. It may
 // also wait for devices of others, or for CPUs.
 func (e *explainer) free(l *look, on string, forLong, others bool) answer {
 	but, again := "", time.Duration(0)

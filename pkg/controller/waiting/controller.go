@@ -77,7 +77,7 @@ type Reconciler struct {
 
 	// settled counts how often all pods were to be looked at again.
 	settled atomic.Int64
-	// mu is for memories, which are by the pods' keys. Who has a key may use its memory.
+	// mu is for memories, which are by the pods' keys. The worker that has a key uses its memory.
 	mu       sync.Mutex
 	memories map[string]*memory
 	// explaining has one pod explained at a time.
@@ -149,7 +149,7 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 	return earlier(nominated, told), errors.Join(failed, err)
 }
 
-// earlier is the shorter of two waits, of which zero is none.
+// earlier returns the shorter of two waits, of which zero is none.
 func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -167,7 +167,7 @@ func (r *Reconciler) lookAtRefused() {
 	}
 }
 
-// memoryOf is what is remembered of a pod, which sync is called for as long as there is something.
+// memoryOf returns what is remembered of a pod. As long as there is something, sync is called for the pod.
 func (r *Reconciler) memoryOf(key string, pod *corev1.Pod) *memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,7 +188,7 @@ func (r *Reconciler) forget(key string) {
 // preempt has others evicted soon for pods that this may help.
 func (r *Reconciler) preempt() { r.work.EnqueueAfter(preemptions, preempt.Interval) }
 
-// waits are the pods that this may help.
+// waits returns what is remembered of the pods that this may help, by UID.
 func (r *Reconciler) waits() map[types.UID]*preempt.Wait {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,7 +201,7 @@ func (r *Reconciler) waits() map[types.UID]*preempt.Wait {
 	return waits
 }
 
-// note notes what a look has found, and has others evicted where that may help.
+// note notes what a look has found, and has others evicted where that may help the pod.
 func (r *Reconciler) note(l *look, due time.Time) {
 	r.mu.Lock()
 	l.due, l.memory.othersHold = due, l.othersHold()
@@ -211,7 +211,7 @@ func (r *Reconciler) note(l *look, due time.Time) {
 	}
 }
 
-// refused is a pod that waits because the scheduler found no node for it, and what that said.
+// refused returns a pod that waits because the scheduler found no node for it, and what the scheduler said.
 func (r *Reconciler) refused(key string) (pod *corev1.Pod, said string, is bool) {
 	if pod, is = r.pods.Get(key); is {
 		said, is = podstate.Unschedulable(pod)

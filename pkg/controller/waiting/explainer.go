@@ -66,7 +66,7 @@ func (e *explainer) watch(changed func()) {
 		e.changes.Add(1)
 		changed()
 	}
-	// What keeps pods off a node is looked up when it is asked for.
+	// Taints and cordons are looked up when they are asked for.
 	e.nodes.On(unlike(func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }, count))
 	e.slices.On(unlike((*view.Slice).Offers, count))
 	e.classes.On(unlike(func(before, after *resourceapi.DeviceClass) bool {
@@ -84,7 +84,7 @@ func unlike[T any](alike func(before, after T) bool, changed func()) cache.Handl
 	}}
 }
 
-// answer is what there is to say to a pod.
+// answer finds what there is to say to a pod.
 func (e *explainer) answer(ctx context.Context, l *look) (answer, error) {
 	if err := e.refresh(); err != nil {
 		return answer{}, err

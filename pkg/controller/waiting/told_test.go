@@ -188,7 +188,7 @@ func TestSelectorThatFailsOnAClosedNodeIsNotToBlame(t *testing.T) {
 	}
 }
 
-// What keeps pods from nodes changes all the time, and matters only where a selector fails: no pod is looked at for it.
+// Nodes open and close to pods all the time, which matters only where a selector fails: no pod is looked at for it.
 func TestNodesThatOpenAndCloseHaveNoPodLookedAt(t *testing.T) {
 	for name, change := range map[string]func(*corev1.NodeSpec){
 		"a cordon": func(spec *corev1.NodeSpec) { spec.Unschedulable = true },
