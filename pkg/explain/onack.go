@@ -61,8 +61,8 @@ func (e Explanation) OnACK(claims []*resourceapi.ResourceClaim) string {
 }
 
 // More returns what is added to the message for a pod that asked in the manner of ACK, where it is not Busy.
-func (c *Cluster) More(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, e Explanation) (string,
-	error) {
+func (c *Cluster) More(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, e Explanation) (
+	string, error) {
 	several, err := c.withMPS(ctx, pod, claims, e)
 	switch {
 	case err != nil:

@@ -185,8 +185,8 @@ func (r *Reconciler) forget(key string) {
 	delete(r.memories, key)
 }
 
-// preempt has others evicted soon for pods that this may help.
-func (r *Reconciler) preempt() { r.work.EnqueueAfter(preemptions, preempt.Interval) }
+// preempt has others evicted for pods that this may help.
+func (r *Reconciler) preempt() { r.work.Enqueue(preemptions) }
 
 // waits returns what is remembered of the pods that this may help, by UID.
 func (r *Reconciler) waits() map[types.UID]*preempt.Wait {

@@ -63,7 +63,7 @@ func TestEveryPodHasItsTurn(t *testing.T) {
 	looked := map[types.UID]int{}
 	now := noon
 	for range pods / (most / 2) {
-		now = now.Add(Interval)
+		now = now.Add(interval)
 		halves := turns(queue, func(pod *corev1.Pod) time.Time { return since[pod.UID] }, most)
 		if halves[0][0].Name != "p00" {
 			t.Errorf("the first of the queue is %s", halves[0][0].Name)

@@ -39,8 +39,8 @@ import (
 )
 
 const (
-	// Interval is how often pods that wait have a round, while there are any.
-	Interval = 2 * time.Second
+	// interval is how often pods that wait have a round, while there are any.
+	interval = 2 * time.Second
 	// steady is how long the decision has to hold: most of what changes in a cluster does so in moments.
 	steady = 3 * time.Second
 	// lookedMost is at how many pods is looked at one time, nodesMost on how many nodes pods
@@ -60,7 +60,7 @@ const (
 )
 
 // missed is when a pod is looked at again that finds no victims.
-var missed = backoff.Doubling{Least: Interval, Most: 30 * time.Second}
+var missed = backoff.Doubling{Least: interval, Most: 30 * time.Second}
 
 // Config is what the controller works with.
 type Config struct {
@@ -99,7 +99,8 @@ type Preemptor struct {
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
 	endings *seen.Since[ending]
-	// What follows is Round's. evictions are by node.
+	// next, and all that follows, is Round's: when the next one may be. evictions are by node.
+	next      time.Time
 	evictions map[string]*eviction
 	failures  failures
 	refused   refusedPods
@@ -145,10 +146,14 @@ func (p *Preemptor) forgetEnding(pod *corev1.Pod) {
 // Round looks at pods that wait, and returns when it is to be called again; zero for when there is something to do.
 // One goroutine at a time may call it.
 func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
-	if !p.Cache.Synced() {
-		return Interval, nil
-	}
 	now := p.Clock.Now()
+	if wait := p.next.Sub(now); wait > 0 {
+		return wait, nil
+	}
+	p.next = now.Add(interval)
+	if !p.Cache.Synced() {
+		return interval, nil
+	}
 	pods, waits := p.pods.List(), p.Waits()
 	p.finish(ctx, pods, now)
 	p.forget(pods, now)
@@ -161,7 +166,7 @@ func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
 	inQueueOrder(waiting)
 	due := p.due(waiting, waits, now)
 	if len(due) == 0 {
-		return Interval, nil
+		return interval, nil
 	}
 	s, err := p.look(ctx, pods, now)
 	if err != nil {
@@ -181,7 +186,7 @@ func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
 			}
 		}
 	}
-	return Interval, nil
+	return interval, nil
 }
 
 // consider evicts others for a pod if that helps it.

@@ -171,7 +171,7 @@ func (s *site) start() {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(Interval):
+			case <-time.After(interval):
 			}
 		}
 	}()
