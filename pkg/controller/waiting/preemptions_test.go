@@ -3,6 +3,7 @@
 package waiting
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	metadatafake "k8s.io/client-go/metadata/fake"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -80,4 +83,24 @@ func TestPreemption(t *testing.T) {
 			}, "a")
 		})
 	}
+}
+
+// Without the permissions of the option nobody is evicted, and pods are told why they wait all the same.
+func TestPreemptionWithoutItsPermissions(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.stop()
+		evicted := s.preempts()
+		s.client.PrependReactor("list", "poddisruptionbudgets", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(policyv1.Resource("poddisruptionbudgets"), "", errors.New("no"))
+		})
+		s.holds("a", "old", "gpu-0", "gpu-1")
+		s.start()
+		s.waits("p", claimOf(whole, "", 1), refused, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](9) })
+		s.change("p", func(p *corev1.Pod) { p.Status.Conditions[0].Message = podstate.NoDevices })
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if len(*evicted) > 0 || len(s.recorder.Events) != 1 {
+			t.Errorf("evicted %q, with %d Events of pods that wait, want none, with one", *evicted, len(s.recorder.Events))
+		}
+	}, "a")
 }

@@ -39,6 +39,7 @@ import (
 type site struct {
 	*testing.T
 	client    *fake.Clientset
+	recorder  *record.FakeRecorder
 	placement score.Setting
 	// reads is the client by which pods are explained, where that is another.
 	reads     ClaimsAndRules
@@ -52,7 +53,7 @@ type site struct {
 func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{T: t, client: fake.NewClientset(), placement: score.Best}
+		s := &site{T: t, client: fake.NewClientset(), recorder: record.NewFakeRecorder(1000), placement: score.Best}
 		classes, err := deviceclasses.All()
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +115,7 @@ func (s *site) start() {
 	}
 	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, ClaimsAndRules(s.client.ResourceV1())),
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
-		Events: report.New(record.NewFakeRecorder(1000), clock.RealClock{}), Clock: clock.RealClock{},
+		Events: report.New(s.recorder, clock.RealClock{}), Clock: clock.RealClock{},
 		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement},
 		Preemptions: preemptions})
 	s.nominator = r.nominator
