@@ -247,19 +247,19 @@ func TestNextLeader(t *testing.T) {
 	}, "a")
 }
 
-// held are claims that nobody can read for a minute.
-type held struct{ ClaimsAndRules }
+// slowClaims are claims that nobody can read for a minute.
+type slowClaims struct{ ClaimsAndRules }
 
-func (h held) ResourceClaims(namespace string) typedresourcev1.ResourceClaimInterface {
+func (c slowClaims) ResourceClaims(namespace string) typedresourcev1.ResourceClaimInterface {
 	time.Sleep(time.Minute)
-	return h.ClaimsAndRules.ResourceClaims(namespace)
+	return c.ClaimsAndRules.ResourceClaims(namespace)
 }
 
 // A pod is nominated at once however long it takes to explain to others why they wait.
 func TestNominationsDoNotWaitForExplanations(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
 		s.stop()
-		s.reads = held{s.client.ResourceV1()}
+		s.reads = slowClaims{s.client.ResourceV1()}
 		s.start()
 		for _, name := range []string{"x", "y", "z"} {
 			s.waits(name, claimOf(whole, "", 9), refused)
