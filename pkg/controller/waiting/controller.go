@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -48,7 +47,7 @@ type Config struct {
 	// also for live pods and for all that nodes have.
 	Cache *cache.Reader
 	// Client reads claims, and the rules by which administrators taint devices.
-	Client ClaimsAndRules
+	Client Client
 	// Engine finds what is free.
 	Engine *scheduling.Engine
 	// Events should repeat after RepeatAfter.
@@ -59,12 +58,6 @@ type Config struct {
 	// Preemptions says how pods are evicted for others; nil where none are. Its Waits are the Reconciler's. Its Cache is
 	// another than that above: a permission that is missing for this alone keeps nothing else from working.
 	Preemptions *preempt.Config
-}
-
-// ClaimsAndRules reads claims and DeviceTaintRules.
-type ClaimsAndRules interface {
-	typedresourcev1.ResourceClaimsGetter
-	typedresourcev1.DeviceTaintRulesGetter
 }
 
 // Reconciler looks at pods that wait for GPUs.

@@ -104,13 +104,13 @@ type site struct {
 
 // slowRules are read after some ns.
 type slowRules struct {
-	waiting.ClaimsAndRules
+	waiting.Client
 	after *atomic.Int64
 }
 
 func (r slowRules) DeviceTaintRules() typedresourcev1.DeviceTaintRuleInterface {
 	time.Sleep(time.Duration(r.after.Load()))
-	return r.ClaimsAndRules.DeviceTaintRules()
+	return r.Client.DeviceTaintRules()
 }
 
 // run calls the test with a site on which the controller runs.

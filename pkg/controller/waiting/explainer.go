@@ -33,7 +33,7 @@ const (
 
 // explainer finds what there is to say to pods that the scheduler refused. It is for one goroutine at a time.
 type explainer struct {
-	client  ClaimsAndRules
+	client  Client
 	pods    cache.Unscheduled
 	slices  cache.Slices
 	classes cache.Classes

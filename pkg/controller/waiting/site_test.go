@@ -42,7 +42,7 @@ type site struct {
 	recorder  *record.FakeRecorder
 	placement score.Setting
 	// reads is the client by which pods are explained, where that is another.
-	reads     ClaimsAndRules
+	reads     Client
 	nominator *Nominator
 	// preemptions says how pods are evicted, where they are; metadata is of namespaces.
 	preemptions func(*cache.Cache) *preempt.Config
@@ -113,7 +113,7 @@ func (s *site) start() {
 	if s.preemptions != nil {
 		preemptions = s.preemptions(known)
 	}
-	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, ClaimsAndRules(s.client.ResourceV1())),
+	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, Client(s.client.ResourceV1())),
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		Events: report.New(s.recorder, clock.RealClock{}), Clock: clock.RealClock{},
 		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement},

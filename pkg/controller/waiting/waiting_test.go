@@ -248,11 +248,11 @@ func TestNextLeader(t *testing.T) {
 }
 
 // slowClaims are claims that nobody can read for a minute.
-type slowClaims struct{ ClaimsAndRules }
+type slowClaims struct{ Client }
 
 func (c slowClaims) ResourceClaims(namespace string) typedresourcev1.ResourceClaimInterface {
 	time.Sleep(time.Minute)
-	return c.ClaimsAndRules.ResourceClaims(namespace)
+	return c.Client.ResourceClaims(namespace)
 }
 
 // A pod is nominated at once however long it takes to explain to others why they wait.
