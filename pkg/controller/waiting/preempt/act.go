@@ -55,7 +55,7 @@ type eviction struct {
 }
 
 // evicting is how many of the evictions are such.
-func (p *preemptor) evicting(such func(*eviction) bool) (n int) {
+func (p *Preemptor) evicting(such func(*eviction) bool) (n int) {
 	for _, e := range p.evictions {
 		if such(e) {
 			n++
@@ -65,7 +65,7 @@ func (p *preemptor) evicting(such func(*eviction) bool) (n int) {
 }
 
 // finish ends the evictions whose pods are placed or gone, or had the time for it.
-func (p *preemptor) finish(ctx context.Context, pods []*corev1.Pod, now time.Time) {
+func (p *Preemptor) finish(ctx context.Context, pods []*corev1.Pod, now time.Time) {
 	there := map[types.UID]*corev1.Pod{}
 	for _, pod := range pods {
 		there[pod.UID] = pod
@@ -103,8 +103,8 @@ func (p *preemptor) finish(ctx context.Context, pods []*corev1.Pod, now time.Tim
 
 // evict evicts the victims for a pod: none where one of them may not be evicted, as far as
 // that can be tried before, or where the pod has not waited in the same way until then.
-func (p *preemptor) evict(
-	ctx context.Context, pod *corev1.Pod, claims []types.UID, o *option, w *wait, now time.Time,
+func (p *Preemptor) evict(
+	ctx context.Context, pod *corev1.Pod, claims []types.UID, o *option, w *Wait, now time.Time,
 ) error {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod), "node", o.node.Name)
 	object := report.Pod(pod.Namespace, pod.Name, pod.UID)
@@ -193,7 +193,7 @@ func (p *preemptor) evict(
 }
 
 // stillWaits reports whether a pod waits as it did.
-func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, error) {
+func (p *Preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -205,7 +205,7 @@ func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, erro
 }
 
 // goes reports whether a pod that could not be evicted is gone or leaves, as far as can be said.
-func (p *preemptor) goes(ctx context.Context, pod *corev1.Pod) bool {
+func (p *Preemptor) goes(ctx context.Context, pod *corev1.Pod) bool {
 	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err) ||
 		err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil && pod.DeletionTimestamp == nil)
@@ -231,7 +231,7 @@ func reasonOf(err error) string {
 }
 
 // evictOne evicts a pod, and no other of that name. It does not wait for long.
-func (p *preemptor) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
+func (p *Preemptor) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, evictionMost)
 	defer cancel()
 	return p.Client.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// wait is what is known of a pod that waits.
-type wait struct {
+// Wait is what is known of a pod that waits. That of a new one is empty.
+type Wait struct {
 	// after is when it is looked at again, missed how often in a row nobody was to be evicted.
 	after  time.Time
 	missed int
@@ -25,25 +25,11 @@ type wait struct {
 }
 
 // due are those of the pods that are to be looked at now.
-func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
-	var due []*corev1.Pod
-	for _, pod := range waiting {
-		w := p.waits[pod.UID]
-		if w == nil {
-			since := waitsSince(pod)
-			if since.After(now) {
-				// The clock of the scheduler is another.
-				since = now
-			}
-			w = &wait{after: since.Add(patience)}
-			p.waits[pod.UID] = w
-		}
-		evicts := p.evicting(func(e *eviction) bool { return e.pod == pod.UID }) > 0
-		if !evicts && !now.Before(w.after) && p.failures.over(ownerOf(pod), now) {
-			due = append(due, pod)
-		}
-	}
-	return due
+func (p *Preemptor) due(waiting []*corev1.Pod, waits map[types.UID]*Wait, now time.Time) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(waiting), func(pod *corev1.Pod) bool {
+		return p.evicting(func(e *eviction) bool { return e.pod == pod.UID }) > 0 || now.Before(waits[pod.UID].after) ||
+			!p.failures.over(ownerOf(pod), now)
+	})
 }
 
 // turns are the pods to look at now, of those that are due, which come in the order of the
@@ -70,42 +56,28 @@ func inTurns(pods []*corev1.Pod) []*corev1.Pod {
 	})
 }
 
-// waitsSince is since when the scheduler has found no node for a pod.
-func waitsSince(pod *corev1.Pod) time.Time {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled {
-			return condition.LastTransitionTime.Time
-		}
-	}
-	return pod.CreationTimestamp.Time
-}
-
-// forget forgets the pods that wait no more.
-func (p *preemptor) forget(pods []*corev1.Pod) {
-	unbound := map[types.UID]bool{}
+// forget forgets the failures that are long ago, and the pods that may be evicted again or are gone.
+func (p *Preemptor) forget(pods []*corev1.Pod, now time.Time) {
+	there := map[types.UID]bool{}
 	for _, pod := range pods {
-		unbound[pod.UID] = pod.Spec.NodeName == ""
+		there[pod.UID] = true
 	}
-	maps.DeleteFunc(p.waits, func(uid types.UID, _ *wait) bool { return !unbound[uid] })
-	p.failures.forget(p.Clock.Now())
-	p.refused.forget(p.Clock.Now(), func(uid types.UID) bool {
-		_, there := unbound[uid]
-		return there
-	})
+	p.failures.forget(now)
+	p.refused.forget(now, func(uid types.UID) bool { return there[uid] })
 }
 
 // miss is for a pod for which nobody is to be evicted now.
-func (w *wait) miss(now time.Time) {
+func (w *Wait) miss(now time.Time) {
 	w.plan = ""
 	w.missed++
 	w.after = now.Add(missed.After(w.missed))
 }
 
 // timeToPlan is for how long it is looked for victims: a part of a round.
-func (w *wait) timeToPlan() time.Duration { return cmp.Or(w.planning, roundMost/2) }
+func (w *Wait) timeToPlan() time.Duration { return cmp.Or(w.planning, roundMost/2) }
 
 // tookTooLong gives a pod more time for its next turns, which come the more seldom.
-func (w *wait) tookTooLong() { w.planning = min(2*w.timeToPlan(), planningMost) }
+func (w *Wait) tookTooLong() { w.planning = min(2*w.timeToPlan(), planningMost) }
 
 // failures are those whose pods were not placed though others were evicted for them, by
 // ownerOf.

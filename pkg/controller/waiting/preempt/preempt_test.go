@@ -32,17 +32,6 @@ func TestOneGoesForOneOfHigherPriority(t *testing.T) {
 	})
 }
 
-// Nobody waits for the controller's clock to reach that of the scheduler.
-func TestPodThatWaitsByAnotherClock(t *testing.T) {
-	run(t, func(s *site) {
-		s.waits(podOf("p", 9), 1)
-		s.change("p", func(pod *corev1.Pod) {
-			pod.Status.Conditions[0].LastTransitionTime = metav1.Time{Time: time.Now().Add(24 * time.Hour)}
-		})
-		s.after(20*time.Second, "b")
-	})
-}
-
 func TestWhoIsNotHelped(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"preemptionPolicy Never": func(pod *corev1.Pod) { pod.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) },

@@ -34,7 +34,7 @@ func startedAt(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// asksForDevices reports whether a pod of the cache may wait for devices.
+// asksForDevices reports whether a pod of the cache may have devices.
 func asksForDevices(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true
@@ -47,11 +47,8 @@ func asksForDevices(pod *corev1.Pod) bool {
 	return false
 }
 
-// waitsForDevices reports whether a pod is one to look at.
-func waitsForDevices(pod *corev1.Pod) bool { return preempts(pod) && asksForDevices(pod) }
-
 // preempts reports whether others may be evicted for a pod: its scheduler found no node for it, and nothing else is
-// under way for it. Whether it is devices that the pod waits for is the engine's to say.
+// under way for it.
 func preempts(pod *corev1.Pod) bool {
 	_, waits := podstate.Unschedulable(pod)
 	return waits && ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever &&

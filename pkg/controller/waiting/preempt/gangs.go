@@ -24,7 +24,7 @@ type gang struct {
 
 // listGangs is what the pods say of gangs, and the PodGroups, which are asked for only where
 // there are such pods.
-func (p *preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[toolscache.ObjectName]*gang, error) {
+func (p *Preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[toolscache.ObjectName]*gang, error) {
 	gangs := map[toolscache.ObjectName]*gang{}
 	for _, pod := range pods {
 		name, is := podstate.Gang(pod)

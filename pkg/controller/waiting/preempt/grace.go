@@ -3,11 +3,9 @@
 package preempt
 
 import (
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
@@ -23,45 +21,22 @@ const (
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
-// endings are the pods that terminate, and since when, as it was seen: the time of deletion that they have is by the
-// clock of the API server.
-type endings struct {
-	mu sync.Mutex
-	of map[types.UID]ending
-}
-
-// ending is since when a pod has been seen to terminate by a time, at which its grace is over.
+// ending is a pod that terminates, by a time, in seconds, at which its grace is over. That time is by the clock of the
+// API server, so it is noted since when it is seen.
 type ending struct {
-	by    metav1.Time
-	since time.Time
+	uid types.UID
+	by  int64
 }
 
-// saw notes whether a pod terminates.
-func (e *endings) saw(pod *corev1.Pod, now time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if by := pod.DeletionTimestamp; by == nil {
-		delete(e.of, pod.UID)
-	} else if known, is := e.of[pod.UID]; !is || !known.by.Equal(by) {
-		e.of[pod.UID] = ending{*by, now}
-	}
-}
-
-func (e *endings) forget(pod *corev1.Pod) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.of, pod.UID)
-}
+func endingOf(pod *corev1.Pod) ending { return ending{pod.UID, pod.DeletionTimestamp.Unix()} }
 
 // overdue are those of the pods that terminate and are not about to go: they have had their grace, or as much of it as
-// others wait for.
-func (e *endings) overdue(pods []*corev1.Pod, now time.Time) map[types.UID]bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// others wait for. since is for how long one has been seen to end.
+func overdue(pods []*corev1.Pod, since func(ending) time.Duration) map[types.UID]bool {
 	out := map[types.UID]bool{}
 	for _, pod := range pods {
 		grace := seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
-		if known, is := e.of[pod.UID]; is && now.After(known.since.Add(min(grace, graceMost)+lateMost)) {
+		if pod.DeletionTimestamp != nil && since(endingOf(pod)) > min(grace, graceMost)+lateMost {
 			out[pod.UID] = true
 		}
 	}

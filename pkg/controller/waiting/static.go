@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pending
+package waiting
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -12,11 +12,11 @@ import (
 
 // tellStatic tells a static pod that asks for GPUs as on ACK, on a node that offers some of this driver's. It waits for
 // nothing: the kubelet starts it, so it is told at once.
-func (w *watcher) tellStatic(pod *corev1.Pod) {
-	if !cache.IsStaticAsking(pod) || len(w.slices.OnNode(pod.Spec.NodeName)) == 0 {
+func (r *Reconciler) tellStatic(pod *corev1.Pod) {
+	if !cache.IsStaticAsking(pod) || len(r.explainer.slices.OnNode(pod.Spec.NodeName)) == 0 {
 		return
 	}
-	w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimTemplateNotMade,
+	r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimTemplateNotMade,
 		"A static pod runs without a GPU of this driver: the kubelet starts it without the scheduler, and it cannot have "+
 			"claims. Have a DaemonSet or a Deployment start the pod: docs/legacy.md")
 }

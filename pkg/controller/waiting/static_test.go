@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pending_test
+package waiting_test
 
 import (
 	"testing"

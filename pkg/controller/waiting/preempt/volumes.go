@@ -19,7 +19,7 @@ import (
 
 // where is where a pod can be by its own wishes and those of its volumes; nil where the scheduler has yet to choose
 // among volumes, or they are of a kind that is not looked at here.
-func (p *preemptor) where(ctx context.Context, pod *corev1.Pod) (scheduling.Where, error) {
+func (p *Preemptor) where(ctx context.Context, pod *corev1.Pod) (scheduling.Where, error) {
 	var bound []*corev1.PersistentVolume
 	for i := range pod.Spec.Volumes {
 		v, name := &pod.Spec.Volumes[i], ""
@@ -54,7 +54,7 @@ func (p *preemptor) where(ctx context.Context, pod *corev1.Pod) (scheduling.Wher
 }
 
 // volume is the one that a claim is bound to; nil where it is bound to none, or where one pod alone may use it.
-func (p *preemptor) volume(ctx context.Context, namespace, name string) (*corev1.PersistentVolume, error) {
+func (p *Preemptor) volume(ctx context.Context, namespace, name string) (*corev1.PersistentVolume, error) {
 	claim, err := p.Client.PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil || claim.Status.Phase != corev1.ClaimBound ||
 		slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod) {

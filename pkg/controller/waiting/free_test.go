@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pending_test
+package waiting_test
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 )
 
 // hold has a claim that has all of the GPUs of a slice.
@@ -231,7 +231,7 @@ func TestOnePodOfAGangIsTold(t *testing.T) {
 		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
 			s.Fatal(err)
 		}
-		time.Sleep(pending.RepeatAfter)
+		time.Sleep(waiting.RepeatAfter)
 		s.told("when the first is gone", warning+waits+"q reports whether they do")
 		time.Sleep(time.Minute)
 		s.told("later")

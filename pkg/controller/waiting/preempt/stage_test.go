@@ -224,13 +224,14 @@ func wishes(pod *corev1.Pod, of ...string) wish {
 // is.
 func (s *stage) victims(w wish) (node string, victims []string, why string) {
 	s.Helper()
-	seen := endings{of: map[types.UID]ending{}}
+	since := map[ending]time.Duration{}
 	for _, pod := range s.pods {
 		if pod.DeletionTimestamp != nil {
-			seen.saw(pod, pod.DeletionTimestamp.Add(-seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0))))
+			began := pod.DeletionTimestamp.Add(-seconds(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
+			since[endingOf(pod)] = s.now.Sub(began)
 		}
 	}
-	s.overdue = seen.overdue(s.pods, s.now)
+	s.overdue = overdue(s.pods, func(e ending) time.Duration { return since[e] })
 	o, why, err := s.plan(s.Context(), w)
 	if err != nil {
 		s.Fatal(err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pending_test
+package waiting_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
@@ -26,7 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -97,8 +98,19 @@ type site struct {
 	recorder *record.FakeRecorder
 	// nodes are those beside n1.
 	nodes []*corev1.Node
-	// slow is how long, in ns, it takes to read what is free of a node.
+	// slow is how long, in ns, it takes to read what is free.
 	slow atomic.Int64
+}
+
+// slowRules are read after some ns.
+type slowRules struct {
+	waiting.Client
+	after *atomic.Int64
+}
+
+func (r slowRules) DeviceTaintRules() typedresourcev1.DeviceTaintRuleInterface {
+	time.Sleep(time.Duration(r.after.Load()))
+	return r.Client.DeviceTaintRules()
 }
 
 // run calls the test with a site on which the controller runs.
@@ -132,7 +144,8 @@ func (s *site) answer(verb, resource string, how k8stesting.ReactionFunc) {
 }
 
 func nodeOf(name string, labels map[string]string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Status: corev1.NodeStatus{
+		Allocatable: corev1.ResourceList{"example.com/plugged": resource.MustParse("1")}}}
 }
 
 func (s *site) start(ctx context.Context) *sync.WaitGroup {
@@ -143,18 +156,12 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		}
 	}
 	known := cache.New(cache.Options{Client: s.client})
-	reader := known.Reader()
-	nodes := reader.Nodes()
-	work := pending.New(pending.Config{
+	work := waiting.New(waiting.Config{
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
-		Cache:  reader, Client: s.client.ResourceV1(),
-		Closed: func(name string) corev1.NodeSpec {
-			time.Sleep(time.Duration(s.slow.Load()))
-			return nodes.Closed(name)
-		},
-		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },
-		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
-	})
+		Cache:  known.Reader(), Client: slowRules{s.client.ResourceV1(), &s.slow},
+		Events: report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(waiting.RepeatAfter)),
+		Clock:  clock.RealClock{},
+	}).Controller()
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() { work.Run(ctx, 1) })

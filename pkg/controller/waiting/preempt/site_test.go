@@ -18,6 +18,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -128,6 +129,9 @@ func (s *site) onEviction(action k8stesting.Action) (bool, runtime.Object, error
 	return true, nil, nil
 }
 
+// patience is after how long it is known that a pod waits.
+const patience = 5 * time.Second
+
 // start starts a controller, as a new leader does.
 func (s *site) start() {
 	s.Helper()
@@ -135,7 +139,8 @@ func (s *site) start() {
 	ctx, cancel := context.WithCancel(ctx)
 	known := cache.New(cache.Options{Client: s.client, Metadata: s.metadata})
 	reader := known.Reader()
-	work := New(Config{
+	waits := map[types.UID]*Wait{}
+	p := New(Config{
 		Cache:    reader,
 		Client:   gocmp.Or(s.pods, Client(s.client.CoreV1())),
 		ClaimsOf: s.client.ResourceV1(),
@@ -144,7 +149,15 @@ func (s *site) start() {
 		Engine:   engine,
 		Events:   report.New(s.recorder, clock.RealClock{}),
 		Clock:    clock.RealClock{},
-	})
+		Waits: func() map[types.UID]*Wait {
+			for _, pod := range reader.LivePods().List() {
+				if waits[pod.UID] == nil && time.Since(pod.CreationTimestamp.Time) >= patience {
+					waits[pod.UID] = &Wait{}
+				}
+			}
+			return waits
+		},
+	}, func() {})
 	done := make(chan struct{})
 	go known.Run(ctx)
 	go func() {
@@ -152,7 +165,15 @@ func (s *site) start() {
 		if _, err := reader.WaitForSync(ctx, "preempt", 0); err != nil {
 			s.Error(err)
 		}
-		work.Run(ctx, 1)
+		for ctx.Err() == nil {
+			if _, err := p.Round(ctx); err != nil {
+				s.Log(err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(interval):
+			}
+		}
 	}()
 	s.stop = func() {
 		cancel()

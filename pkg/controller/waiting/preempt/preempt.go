@@ -4,7 +4,8 @@
 // scheduler of Kubernetes does not do: option.go finds with the scheduler's allocator without
 // whom the pod would fit on a node, choose.go the least of them, plan.go the node. These
 // decide by what they are given. preempt.go looks at the cluster and at one waiting pod after
-// the other, act.go evicts.
+// the other, act.go evicts. It is a part of pkg/controller/waiting, which knows for whom it may
+// help that others go.
 //
 // Nothing is recorded but since when pods terminate: what leaves a node counts as gone, and who
 // has room, or is about to have, costs no victims. So a new leader goes on where the last one
@@ -31,19 +32,17 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
-	// interval is how often it is looked for pods that wait, while there are any.
+	// interval is how often pods that wait have a round, while there are any.
 	interval = 2 * time.Second
-	// patience is how long a pod waits before others are evicted for it, and steady how long
-	// the decision has to hold: most of what changes in a cluster does so in moments.
-	patience = 5 * time.Second
-	steady   = 3 * time.Second
+	// steady is how long the decision has to hold: most of what changes in a cluster does so in moments.
+	steady = 3 * time.Second
 	// lookedMost is at how many pods is looked at one time, nodesMost on how many nodes pods
 	// are evicted at the same time, ofNamespaceMost on how many for those of one namespace.
 	lookedMost      = 20
@@ -58,8 +57,6 @@ const (
 	planningMost = 10 * time.Second
 	// effortMost is the effort, in nodes, of looking for victims for one pod.
 	effortMost = 50
-	// everything is the only key of the controller.
-	everything = "*"
 )
 
 // missed is when a pod is looked at again that finds no victims.
@@ -79,6 +76,8 @@ type Config struct {
 	Engine *scheduling.Engine
 	Events *report.Reporter
 	Clock  clock.PassiveClock
+	// Waits are the pods that wait for devices that others have, by UID, as far as that is known.
+	Waits func() map[types.UID]*Wait
 }
 
 // Client evicts pods, and reads them and their volumes.
@@ -88,7 +87,8 @@ type Client interface {
 	typedcorev1.PersistentVolumesGetter
 }
 
-type preemptor struct {
+// Preemptor has pods evicted.
+type Preemptor struct {
 	Config
 	pods       cache.Live
 	nodes      cache.Nodes
@@ -98,57 +98,73 @@ type preemptor struct {
 	classes    cache.Classes
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
-	work    *manager.Controller
-	endings endings
-	// What follows is the reconciler's. evictions are by node.
-	waits     map[types.UID]*wait
+	endings *seen.Since[ending]
+	// next, and all that follows, is Round's: when the next one may be. evictions are by node.
+	next      time.Time
 	evictions map[string]*eviction
 	failures  failures
 	refused   refusedPods
 }
 
-// New makes the controller. It is to be run with one worker.
-func New(cfg Config) *manager.Controller {
+// New makes a Preemptor. wake is called when there may be something to do.
+func New(cfg Config, wake func()) *Preemptor {
 	c := cfg.Cache
-	p := &preemptor{
+	p := &Preemptor{
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
-		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(),
-		waits: map[types.UID]*wait{}, evictions: map[string]*eviction{}, failures: failures{}, refused: refusedPods{},
-		endings: endings{of: map[types.UID]ending{}},
+		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(), evictions: map[string]*eviction{},
+		failures: failures{}, refused: refusedPods{}, endings: seen.NewSince[ending](cfg.Clock),
 	}
-	p.work = manager.NewController("preempt", p.round)
 	p.pods.On(cache.Handler[*corev1.Pod]{
-		Seen: func(pod *corev1.Pod) {
-			p.endings.saw(pod, p.Clock.Now())
-			if waitsForDevices(pod) {
-				p.work.EnqueueAfter(everything, interval)
+		Seen: p.sawEnding,
+		Changed: func(before, after *corev1.Pod) {
+			p.sawEnding(after)
+			if !before.DeletionTimestamp.Equal(after.DeletionTimestamp) {
+				p.forgetEnding(before)
 			}
 		},
 		Gone: func(pod *corev1.Pod) {
-			p.endings.forget(pod)
+			p.forgetEnding(pod)
 			cfg.Events.Forget(pod.UID)
 		},
 	})
-	p.namespaces.On(cache.Handler[*metav1.PartialObjectMetadata]{
-		Seen: func(*metav1.PartialObjectMetadata) { p.work.EnqueueAfter(everything, interval) },
-	})
-	return p.work
+	p.namespaces.On(cache.Handler[*metav1.PartialObjectMetadata]{Seen: func(*metav1.PartialObjectMetadata) { wake() }})
+	return p
 }
 
-// round is a manager.Reconcile. It looks at pods that wait.
-func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) {
+func (p *Preemptor) sawEnding(pod *corev1.Pod) {
+	if pod.DeletionTimestamp != nil {
+		p.endings.For(endingOf(pod))
+	}
+}
+
+func (p *Preemptor) forgetEnding(pod *corev1.Pod) {
+	if pod.DeletionTimestamp != nil {
+		p.endings.Forget(endingOf(pod))
+	}
+}
+
+// Round looks at pods that wait, and returns when it is to be called again; zero for when there is something to do.
+// One goroutine at a time may call it.
+func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
 	now := p.Clock.Now()
-	pods := p.pods.List()
+	if wait := p.next.Sub(now); wait > 0 {
+		return wait, nil
+	}
+	p.next = now.Add(interval)
+	if !p.Cache.Synced() {
+		return interval, nil
+	}
+	pods, waits := p.pods.List(), p.Waits()
 	p.finish(ctx, pods, now)
+	p.forget(pods, now)
 	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
-		return !waitsForDevices(pod) || !p.takesPart(pod.Namespace)
+		return waits[pod.UID] == nil || !preempts(pod) || !p.takesPart(pod.Namespace)
 	})
-	p.forget(pods)
 	if len(waiting)+len(p.evictions) == 0 {
 		return 0, nil
 	}
 	inQueueOrder(waiting)
-	due := p.due(waiting, now)
+	due := p.due(waiting, waits, now)
 	if len(due) == 0 {
 		return interval, nil
 	}
@@ -156,13 +172,13 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 	if err != nil {
 		return 0, err
 	}
-	for _, half := range turns(due, func(pod *corev1.Pod) time.Time { return p.waits[pod.UID].after }, lookedMost) {
+	for _, half := range turns(due, func(pod *corev1.Pod) time.Time { return waits[pod.UID].after }, lookedMost) {
 		began := p.Clock.Now()
 		for i, pod := range half {
 			if i > 0 && p.Clock.Since(began) > roundMost/2 {
 				break
 			}
-			w := p.waits[pod.UID]
+			w := waits[pod.UID]
 			if err := p.consider(ctx, s, pod, w); err != nil {
 				// The others do not wait for it.
 				klog.FromContext(ctx).Error(err, "Will try again", "pod", klog.KObj(pod))
@@ -174,7 +190,7 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 }
 
 // consider evicts others for a pod if that helps it.
-func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *wait) error {
+func (p *Preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *Wait) error {
 	s.without(p.evictions)
 	pod, err := p.Client.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -224,7 +240,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 }
 
 // wish is what a pod waits for; without claims where that is not known in full.
-func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, error) {
+func (p *Preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, error) {
 	classOf := scheduling.ClassOf(p.classes.List())
 	w := wish{
 		pod: pod, requests: podstate.Requests(pod),

@@ -40,7 +40,7 @@ func TestNamespacesHaveTurns(t *testing.T) {
 
 // A pod that is hard to find victims for takes no more of the first rounds than others.
 func TestTimeToFindVictims(t *testing.T) {
-	var w wait
+	var w Wait
 	var got []time.Duration
 	for range 7 {
 		got = append(got, w.timeToPlan())

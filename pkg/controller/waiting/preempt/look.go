@@ -5,12 +5,15 @@ package preempt
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -19,7 +22,7 @@ import (
 )
 
 // look is what the caches know of the cluster.
-func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time) (*situation, error) {
+func (p *Preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time) (*situation, error) {
 	rules, err := p.listRules(ctx)
 	if err != nil {
 		return nil, err
@@ -34,7 +37,7 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	})
 	s := &situation{
 		pods: pods, namespaces: map[string]map[string]string{}, budgets: newBudgets(disruptions), gangs: gangs, now: now,
-		overdue: p.endings.overdue(pods, now), rules: rules, refused: p.refused, classes: p.classes.List(),
+		overdue: overdue(pods, p.endings.For), rules: rules, refused: p.refused, classes: p.classes.List(),
 		engine: p.Engine,
 	}
 	for _, namespace := range p.namespaces.List() {
@@ -81,7 +84,7 @@ func (s *situation) without(evictions map[string]*eviction) {
 func byKey(a, b *corev1.Pod) int { return cmp.Compare(cache.Key(a), cache.Key(b)) }
 
 // takesPart reports whether others are evicted for pods of a namespace.
-func (p *preemptor) takesPart(namespace string) bool {
+func (p *Preemptor) takesPart(namespace string) bool {
 	found, there := p.namespaces.Get(namespace)
 	return there && takePart(found.Labels)
 }
@@ -89,3 +92,16 @@ func (p *preemptor) takesPart(namespace string) bool {
 // takePart reports whether administrators have a namespace with these labels take part: its pods
 // preempt others, and are preempted.
 func takePart(labels map[string]string) bool { return labels[v1alpha1.LabelPreemption] == "true" }
+
+// listRules lists the DeviceTaintRules; none where the API server does not know them.
+func (p *Preemptor) listRules(ctx context.Context) ([]*resourceapi.DeviceTaintRule, error) {
+	rules, _, err := cache.DeviceTaintRules(ctx, p.Rules)
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("pods may be evicted in vain without the DeviceTaintRules; apply the manifests of "+
+			"gpu-compat-controller, which allow it to list them: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("pods may be evicted in vain without the DeviceTaintRules: %w", err)
+	}
+	return rules, nil
+}

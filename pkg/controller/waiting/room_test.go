@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pending
+package waiting
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// clocked are looks each of whose situations takes some time to read.
+// clocked are rooms each of whose situations takes some time to read.
 type clocked struct {
-	*looks
+	*rooms
 	time  time.Time
 	reads int
 	// told is whether those who ask were told before.
@@ -27,7 +27,7 @@ type clocked struct {
 func newClocked(takes time.Duration) *clocked {
 	c := &clocked{time: time.Unix(1000, 0)}
 	engine := scheduling.NewEngine(1)
-	c.looks = newLooks(func(ctx context.Context, _ bool) (*scheduling.Finder, error) {
+	c.rooms = newRooms(func(ctx context.Context, _ bool) (*scheduling.Finder, error) {
 		c.reads++
 		c.time = c.time.Add(takes)
 		return engine.NewFinder(ctx, scheduling.Snapshot{Nodes: []*corev1.Node{{
@@ -42,7 +42,7 @@ func (c *clocked) ask(t *testing.T, class string) bool {
 	claim := &resourceapi.ResourceClaim{}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu",
 		Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}}
-	room, known, err := c.room(t.Context(), &corev1.Pod{}, []*resourceapi.ResourceClaim{claim}, false, c.told)
+	room, known, err := c.of(t.Context(), &corev1.Pod{}, []*resourceapi.ResourceClaim{claim}, false, c.told)
 	if err != nil || known && len(room.Nodes) != 1 {
 		t.Fatalf("%+v, %v", room, err)
 	}
@@ -56,16 +56,16 @@ func TestEqualRequestsShareALook(t *testing.T) {
 			t.Fatal("it is not told")
 		}
 	}
-	if len(c.rooms) != 1 || c.reads != 1 {
-		t.Errorf("%d looks at %d situations, want 1", len(c.rooms), c.reads)
+	if len(c.known) != 1 || c.reads != 1 {
+		t.Errorf("%d looks at %d situations, want 1", len(c.known), c.reads)
 	}
 	// Others are answered of the same moment, until that is long ago.
-	if !c.ask(t, "b") || len(c.rooms) != 2 || c.reads != 1 {
-		t.Errorf("%d looks at %d situations, want 2 at 1", len(c.rooms), c.reads)
+	if !c.ask(t, "b") || len(c.known) != 2 || c.reads != 1 {
+		t.Errorf("%d looks at %d situations, want 2 at 1", len(c.known), c.reads)
 	}
 	c.time = c.time.Add(fresh)
-	if !c.ask(t, "a") || len(c.rooms) != 1 || c.reads != 2 {
-		t.Errorf("later %d looks at %d situations, want 1 at the second", len(c.rooms), c.reads)
+	if !c.ask(t, "a") || len(c.known) != 1 || c.reads != 2 {
+		t.Errorf("later %d looks at %d situations, want 1 at the second", len(c.known), c.reads)
 	}
 }
 

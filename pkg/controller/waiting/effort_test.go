@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pending_test
+package waiting_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -40,7 +40,7 @@ func TestPodsAreToldThatTheirNodesWereNotSearchedToTheEnd(t *testing.T) {
 		s.asksInTooManyWays()
 		time.Sleep(time.Minute)
 		s.told("after a while", told)
-		time.Sleep(pending.RepeatAfter)
+		time.Sleep(waiting.RepeatAfter)
 		s.told("again", told)
 	})
 }
