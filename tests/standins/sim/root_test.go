@@ -167,7 +167,8 @@ func TestSharedObject(t *testing.T) {
 			t.Errorf("soname %v, want %s: %v", names, soname, err)
 		}
 		// A library for another architecture is none to the node's loader, nor to nvidia-container-toolkit.
-		if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]; f.Machine != want {
+		want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
+		if f.Machine != want {
 			t.Errorf("%s is for %v, want %v", soname, f.Machine, want)
 		}
 	}
