@@ -236,13 +236,15 @@ func forReleases() []Lane {
 			Proves:   "README's three commands, with the files of a release",
 			Commands: []Command{{Shell: `tests/suites/install/run.sh "$BUILD" .cluster-install "${RELEASE:-v0.0.0-dev}"`}}},
 		{Name: "dockerfile", Built: true, When: Release, Takes: time.Minute,
-			Proves:   "the image of the Dockerfile is that of `make image`",
+			Proves:   "the image of the Dockerfile is that of `make image`; likewise that of simulated GPUs",
 			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"`}}},
 		{Name: "arm64", Built: true, When: Release, Takes: time.Minute,
-			Proves: "the programs of the image for arm64 start under qemu",
+			Proves: "the programs of the images for arm64 start under qemu, and simulated GPUs answer there",
 			Commands: []Command{{Shell: `deployments/release/tools.sh
 deployments/container/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
-deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64`}}},
+deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64
+tests/standins/image/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
+tests/standins/image/try.sh "$BUILD"`}}},
 		{Name: "chart-upgrade", When: Release, Takes: 4 * time.Minute,
 			Proves: "upgrade, rollback and uninstallation by the chart, with pods that run and start",
 			Suite: &Suite{Package: "./tests/suites/chartupgrade", Nodes: "share=v100x4:share mps=v100x4:mps",
@@ -279,6 +281,9 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
 				Kubernetes: "1.36", Install: installDriver, Parallel: atOnce, LeftOut: "tests/suites/e2e/LEFTOUT-1.36"}},
+		{Name: "kind", Built: true, When: Release, Takes: 2 * time.Minute,
+			Proves:   "demo/kind.sh, with stand-ins for docker and kind: a DaemonSet gives a node its simulated GPUs",
+			Commands: []Command{{Shell: `tests/suites/kind/run.sh "$BUILD" .cluster-kind`}}},
 		{Name: "migration-1.36", When: Release, Takes: 5 * time.Minute, Suite: migration("1.36"),
 			Proves: "lane migration, on Kubernetes 1.36"},
 		{Name: "elsewhere-1.36", When: Release, Takes: 2 * time.Minute, Suite: elsewhere("1.36"),
