@@ -215,7 +215,7 @@ func TestNodesThatOpenAndCloseHaveNoPodLookedAt(t *testing.T) {
 	}
 }
 
-// Nothing else happens in the cluster that would have the pod looked at anew.
+// Nothing else happens in the cluster that would have the pod looked at again.
 func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
 	run(t, func(s *site) {
 		s.create(claim("90Gi"), pod(refused))

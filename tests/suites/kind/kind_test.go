@@ -153,7 +153,7 @@ func TestOwnKubeconfig(t *testing.T) {
 	got := run(t, answers, "KUBECONFIG=/readers/own")
 	if got.status != 0 || len(got.kubeconfigs) != 1 || strings.Contains(got.kubeconfigs[0], "/readers/own") ||
 		!strings.Contains(got.said, "export KUBECONFIG="+got.kubeconfigs[0]+"\n") {
-		t.Errorf("exit status %d, the programs go by %q, and it said\n%s", got.status, got.kubeconfigs, got.said)
+		t.Errorf("exit status %d, the programs use %q, and it said\n%s", got.status, got.kubeconfigs, got.said)
 	}
 }
 

@@ -162,7 +162,7 @@ func (p *Preemptor) evict(
 			if p.goes(ctx, victim) {
 				continue
 			}
-			// What of the others is left is looked at anew when those that were evicted are gone.
+			// What of the others is left is looked at again when those that were evicted are gone.
 			if decided(err) {
 				p.refused[victim.UID] = now.Add(refusedFor)
 			}

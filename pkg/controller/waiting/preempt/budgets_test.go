@@ -10,7 +10,7 @@ import (
 )
 
 // To ask of each pod which budgets count it, again for each pod that waits, costs little more
-// than to read the budgets once: their selectors are not read anew for each pod.
+// than to read the budgets once: their selectors are not read again for each pod.
 func TestManyBudgets(t *testing.T) {
 	cost := func(n int) float64 {
 		s := newStage(t)

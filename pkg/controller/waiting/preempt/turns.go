@@ -89,7 +89,7 @@ type failure struct {
 	after time.Time
 }
 
-// ownerOf is who makes pods such as this one. It goes by names: a pod or a Job that is made anew
+// ownerOf is who makes pods such as this one. It uses names: a pod or a Job that is created again
 // is the same to those who are evicted for it.
 func ownerOf(pod *corev1.Pod) string {
 	kind, name := "Pod", pod.Name

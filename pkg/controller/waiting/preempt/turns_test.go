@@ -70,7 +70,7 @@ func TestPodThatIsMadeAnewWaitsForTheNextTry(t *testing.T) {
 				// The scheduler places it nowhere.
 				s.after(32*time.Second, "b")
 				s.gone(test.first.Name)
-				test.again.UID = "anew"
+				test.again.UID = "again"
 				s.waits(test.again, 2)
 				if test.waits {
 					s.after(40*time.Second, "b")
