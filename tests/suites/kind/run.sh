@@ -5,7 +5,7 @@
 #
 #   run.sh BUILD CLUSTER_DIR
 #
-# BUILD has the cluster tool and Helm.
+# BUILD has the cluster tool, Helm and what is in the driver's image.
 set -eu
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1")
@@ -48,6 +48,9 @@ printf '#!/bin/sh\nexec "%s" --dir "%s" kubectl "$@"\n' "$cluster" "$dir" >"$wor
 chmod +x "$work/kubectl"
 PATH=$PWD/tests/suites/kind/bin:$work:$build/bin:$PATH
 export PATH STANDIN_DIR="$work" STANDIN_PACKER="$cluster" STANDIN_CLUSTER="$dir"
+# What was built is not linked again.
+mkdir "$work/container"
+cp -a "$build/image" "$work/container/"
 "$cluster" --dir "$dir" down
 
 demo/kind.sh | tee "$work/said"
