@@ -200,7 +200,8 @@ bench-scale: $(BUILD)/bin/cluster
 
 # How many GPUs pods get of Alibaba's published trace, by the driver's score of nodes, by the stock scheduler and by the
 # policies of the paper on it: a table for arrivals alone, and one for pods that come and go. bench-placement needs no
-# cluster. bench-placement-scheduler has the stock scheduler of one place them, without and with the option best-node.
+# cluster. bench-placement-scheduler has the stock scheduler of one place them, without and with the options best-node
+# and best-node-gate.
 # PLACEMENT_ARGS go to tests/bench/placement (see its --help); --trace DIRECTORY says where the trace is.
 .PHONY: bench-placement bench-placement-scheduler
 bench-placement:
@@ -208,7 +209,7 @@ bench-placement:
 	@go run ./tests/bench/placement --departures --workload default $(PLACEMENT_ARGS)
 
 bench-placement-scheduler: $(BUILD)/bin/cluster
-	@for policy in stock "best + taint"; do \
+	@for policy in stock "best + taint" "best + taint + gate"; do \
 		tests/bench/nodes.sh $(BUILD) .cluster-placement placement --only "$$policy" $(PLACEMENT_ARGS) || exit; done
 
 # The dearest pods for the scheduler that the admission policies let through: fails where one takes the

@@ -191,6 +191,15 @@ func (o Options) annotationLag() func(time.Duration) {
 	return o.Metrics.AnnotationLag
 }
 
+// nominated counts what came of nominations.
+func (o Options) nominated() func(waiting.Outcome) {
+	return func(outcome waiting.Outcome) {
+		if o.Metrics != nil {
+			o.Metrics.Nominated(string(outcome))
+		}
+	}
+}
+
 func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorder) []task {
 	events, core := report.New(recorder, clock.RealClock{}), o.Client.CoreV1()
 	repeating := func(after time.Duration) *report.Reporter {
@@ -210,7 +219,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}}
 		if o.BestNode {
 			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
-				Placement: o.NodePlacement}
+				Placement: o.NodePlacement, Outcome: o.nominated()}
 		}
 		if o.Preemption {
 			known := known.Reader()
@@ -226,6 +235,9 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		}
 		return r.Controller()
 	})
+	if !o.BestNode {
+		add(writers, func(c *cache.Reader) *manager.Controller { return waiting.NewOpener(c, core) })
+	}
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,
 			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag(), Beforehand: beforehand})

@@ -13,6 +13,7 @@ import (
 type Controller struct {
 	templateLag, annotationLag prometheus.Histogram
 	reconciles                 *prometheus.HistogramVec
+	nominations                *prometheus.CounterVec
 	surplus                    byNode[int64]
 	stranded                   byNode[float64]
 }
@@ -33,12 +34,15 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: Namespace,
 			Name: "controller_reconcile_duration_seconds", Help: "How long a part of the controller worked on one object.",
 			Buckets: Durations()}, []string{"loop", "result"}),
+		nominations: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: Namespace, Name: "nominations_total",
+			Help: "Pods with GPUs that got a node: right, the nominated one; wrong, another; late, before one was nominated " +
+				"(docs/packing.md)."}, []string{"outcome"}),
 	}
 	c.surplus.desc = Desc("pool_surplus_slices", "How many ResourceSlices a node has beyond what its pool says; below 0, "+
 		"lacks. Only the leader, and where it is not 0.", "node")
 	c.stranded.desc = Desc("stranded_gpus", "Free GPUs that lack CPU or memory (docs/packing.md#results). Only "+
 		"the leader, and where it is not 0.", "node")
-	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each}, &c.surplus, &c.stranded)
+	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, c.nominations, loops{each}, &c.surplus, &c.stranded)
 	return c
 }
 
@@ -58,6 +62,9 @@ func (c *Controller) AnnotationLag(lag time.Duration) { c.annotationLag.Observe(
 func (c *Controller) Reconciled(loop string, took time.Duration, err error) {
 	c.reconciles.WithLabelValues(loop, ResultOf(err != nil)).Observe(took.Seconds())
 }
+
+// Nominated counts a pod that got a node, by what came of its nomination.
+func (c *Controller) Nominated(outcome string) { c.nominations.WithLabelValues(outcome).Inc() }
 
 // loops shows which loops of the leader work.
 type loops struct {

@@ -160,7 +160,7 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 	for _, name := range optionDirs(t) {
 		// Those that come with a setting have tests of their own below.
 		switch name {
-		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node":
+		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node", "best-node-gate":
 		default:
 			of["options: {"+valueOf(name)+": true}"] = []string{"manifests", "options/" + name}
 		}
@@ -220,19 +220,27 @@ data: {AUDIT_EVICT: over-share}
 
 // These options are the right and the setting that makes use of it.
 func TestOptionsOfTheController(t *testing.T) {
-	for option, of := range map[string]struct{ dir, setting string }{
-		"bestNode":   {"best-node", "BEST_NODE"},
-		"preemption": {"preemption", "PREEMPTION"},
+	for options, of := range map[string]struct {
+		dirs    []string
+		setting string
+	}{
+		"{bestNode: true}":                     {[]string{"best-node"}, "BEST_NODE"},
+		"{bestNode: true, bestNodeGate: true}": {[]string{"best-node", "best-node-gate"}, "BEST_NODE"},
+		"{preemption: true}":                   {[]string{"preemption"}, "PREEMPTION"},
 	} {
-		want := kustomized(t, checkout+"/deployments/manifests", checkout+"/deployments/options/"+of.dir)
+		dirs := []string{checkout + "/deployments/manifests"}
+		for _, dir := range of.dirs {
+			dirs = append(dirs, checkout+"/deployments/options/"+dir)
+		}
+		want := kustomized(t, dirs...)
 		want.add(t, `
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: gpu-compat-controller, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
 data: {`+of.setting+`: "true"}
 `)
-		if diff := cmp.Diff(want, installed(t, "kube-system", "options: {"+option+": true}"), alike); diff != "" {
-			t.Errorf("the chart with %s (-want +got):\n%s", option, diff)
+		if diff := cmp.Diff(want, installed(t, "kube-system", "options: "+options), alike); diff != "" {
+			t.Errorf("the chart with %s (-want +got):\n%s", options, diff)
 		}
 	}
 }

@@ -190,6 +190,7 @@ func TestWrongValues(t *testing.T) {
 		"controller: {settings: {PREEMPTION: true}}":                    "set options.preemption instead",
 		"controller: {settings: {BEST_NODE: true}}":                     "set options.bestNode instead",
 		"controller: {settings: {NODE_PLACEMENT: spread}}":              "needs options.bestNode",
+		"options: {bestNodeGate: true}":                                 "needs options.bestNode",
 		"controller: {settings: {HEALTH_ADDRESS: ':1'}}":                "do not follow it",
 		"controller: {settings: {LEGACY_POLICY: mine}}":                 "allows gpushare-legacy-refuse",
 		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",

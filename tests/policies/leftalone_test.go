@@ -21,7 +21,8 @@ import (
 func changing(t *testing.T) []runtime.Object {
 	t.Helper()
 	return append(decoded(t, "testdata/deployments/options/nvidia-gpu-claims/policy.yaml",
-		"testdata/deployments/options/best-node/policy.yaml"),
+		"testdata/deployments/options/best-node/policy.yaml",
+		"testdata/deployments/options/best-node-gate/policy.yaml"),
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespacePublic)},
 		&corev1.Namespace{ObjectMeta: named(corev1.NamespaceNodeLease)},
 		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,

@@ -32,6 +32,14 @@ type kindID struct {
 	cpu, memory int64
 }
 
+// question is what pods with the same claims ask for, as the score counts it; shaped is fleet.shaped when it was found
+// out, ranked is false where nodes are not ranked by it.
+type question struct {
+	requests []score.Request
+	ranked   bool
+	shaped   uint64
+}
+
 // kind is what pods that ask for the same have in common.
 type kind struct {
 	// asks is what they ask for, nil where nodes are not ranked by it, and shaped is fleet.shaped when it was found out.
@@ -45,11 +53,29 @@ type kind struct {
 // chooser finds the best node for pods, one after the other.
 type chooser struct {
 	*fleet
-	engine *scheduling.Engine
-	kinds  *lru.Cache
+	engine           *scheduling.Engine
+	kinds, questions *lru.Cache
 }
 
-func newChooser(f *fleet, e *scheduling.Engine) *chooser { return &chooser{f, e, lru.New(kindsMost)} }
+func newChooser(f *fleet, e *scheduling.Engine) *chooser {
+	return &chooser{f, e, lru.New(kindsMost), lru.New(kindsMost)}
+}
+
+// asked is what a pod asks for, which is found out once for all with its claims: it takes selectors of all devices.
+func (c *chooser) asked(ctx context.Context, w *wish) question {
+	known, _ := c.questions.Get(w.kind.question)
+	q, is := known.(question)
+	if is && q.shaped == c.shaped {
+		return q
+	}
+	q.shaped = c.shaped
+	q.requests, q.ranked = asked(ctx, w.claims, c.varieties(),
+		func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
+			return c.engine.Suitable(ctx, c.classes.all, of, r)
+		})
+	c.questions.Add(w.kind.question, q)
+	return q
+}
 
 // kindOf is the kind of a pod. What it asks for is found out again when nodes offer something else.
 func (c *chooser) kindOf(ctx context.Context, w *wish) *kind {
@@ -61,11 +87,8 @@ func (c *chooser) kindOf(ctx context.Context, w *wish) *kind {
 	}
 	if k.shaped != c.shaped {
 		k.asks, k.shaped = nil, c.shaped
-		if requests, ranked := asked(ctx, w.claims, c.shapes(),
-			func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
-				return c.engine.Suitable(ctx, c.classes.all, of, r)
-			}); ranked {
-			k.asks = &score.Kind{Ask: offer.Ask(w.requests, requests)}
+		if q := c.asked(ctx, w); q.ranked {
+			k.asks = &score.Kind{Ask: offer.Ask(w.requests, q.requests)}
 		}
 	}
 	return k

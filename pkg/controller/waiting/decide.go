@@ -23,10 +23,12 @@ type state struct {
 	wish *wish
 	// classes is the version of the DeviceClasses that wish was found out by.
 	classes uint64
-	// nominated is the node that this controller wrote last, empty for none, at is when it did; shown says that the cache
-	// has had it since, and version is that of the fleet when the node was seen to have room.
+	// nominated is the node that this controller chose last, empty for none, at is when it did; written says that the API
+	// server took it, shown that the cache has had it since, and version is that of the fleet when the node was seen to
+	// have room.
 	nominated string
 	at        time.Time
+	written   bool
 	shown     bool
 	version   uint64
 	// learned says that what the pod asks for counts among what pods ask for.
@@ -66,7 +68,7 @@ func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decis
 		s.nominated, s.after = "", now.Add(fruitless.After(s.failures))
 	default:
 		// An earlier leader wrote it.
-		s.nominated, s.shown, s.at = named, true, now
+		s.nominated, s.written, s.shown, s.at = named, true, true, now
 	}
 	if wait := s.after.Sub(now); named == "" && wait > 0 {
 		return decision{again: wait}, nil
@@ -86,7 +88,7 @@ func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decis
 	if p.node != "" {
 		n.chooser.promise(p)
 	}
-	s.nominated, s.at, s.shown, s.version = p.node, now, false, n.chooser.version
+	s.nominated, s.at, s.written, s.shown, s.version = p.node, now, false, false, n.chooser.version
 	return decision{write: true, node: p.node}, nil
 }
 

@@ -3,9 +3,9 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,11 +27,9 @@ import (
 
 // offering is what a node offers.
 type offering struct {
-	// from are the slices that it was read from; shapes are what they offer, offered the devices of each, published are
-	// they as the allocator takes them, with the taints of rules.
+	// from are the slices that it was read from, published are they as the allocator takes them, with the taints of rules.
 	from      []*view.Slice
-	shapes    []view.Shape
-	offered   [][]resourceapi.Device
+	variety   *variety
 	published []*resourceapi.ResourceSlice
 	offer     offer.GPUs
 }
@@ -98,7 +96,7 @@ type fleet struct {
 	changes uint64
 
 	// What follows is for one goroutine at a time. version counts the changes, shaped those of what is offered, by which
-	// classes, and reads the nodes that were read.
+	// classes, and reads the nodes that were read; seen are the varieties.
 	version, shaped, reads uint64
 	classes                classes
 	known                  map[string]*node
@@ -106,6 +104,7 @@ type fleet struct {
 	promised               map[string]map[types.UID]bool // by node
 	rules                  []*resourceapi.DeviceTaintRule
 	pools                  *view.Pools
+	seen                   []*variety
 	index                  *score.Index
 }
 
@@ -224,6 +223,8 @@ func (f *fleet) read(name string) error {
 		f.index.Delete(name)
 		return nil
 	}
+	// The index has them in any order, and a node is read again when its slices are others.
+	slices.SortFunc(newest, func(a, b *view.Slice) int { return cmp.Compare(a.Name, b.Name) })
 	offering, err := f.offering(name, newest)
 	if err != nil {
 		return err
@@ -273,27 +274,18 @@ func (f *fleet) offering(name string, newest []*view.Slice) (*offering, error) {
 	}
 	o := &offering{from: newest, published: scheduling.WithRules(published, f.rules)}
 	o.offer = offer.Of(o.published)
-	for i, slice := range newest {
-		o.shapes, o.offered = append(o.shapes, slice.Shape), append(o.offered, published[i].Spec.Devices)
+	var offered [][]resourceapi.Device
+	for _, slice := range published {
+		offered = append(offered, slice.Spec.Devices)
 	}
-	if was == nil || !slices.Equal(was.shapes, o.shapes) {
+	var known bool
+	if o.variety, known = varietyOf(f.seen, offered); !known {
+		f.seen = append(f.seen, o.variety)
+	}
+	if !known || was != nil && was.variety != o.variety {
 		f.shaped++
 	}
 	return o, nil
-}
-
-// shapes are the devices that nodes offer, those of nodes that are alike once.
-func (f *fleet) shapes() [][]resourceapi.Device {
-	var out [][]resourceapi.Device
-	seen := map[view.Shape]bool{}
-	for _, name := range slices.Sorted(maps.Keys(f.known)) {
-		for i, shape := range f.known[name].shapes {
-			if !seen[shape] {
-				seen[shape], out = true, append(out, f.known[name].offered[i])
-			}
-		}
-	}
-	return out
 }
 
 // placedAsks are what the pods on nodes asked for, the oldest first.

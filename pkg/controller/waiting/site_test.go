@@ -48,12 +48,15 @@ type site struct {
 	preemptions func(*cache.Cache) *preempt.Config
 	metadata    metadata.Interface
 	stop        func()
+	mu          sync.Mutex
+	outcomes    map[Outcome]int
 }
 
 func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{T: t, client: fake.NewClientset(), recorder: record.NewFakeRecorder(1000), placement: score.Best}
+		s := &site{T: t, client: fake.NewClientset(), recorder: record.NewFakeRecorder(1000), placement: score.Best,
+			outcomes: map[Outcome]int{}}
 		classes, err := deviceclasses.All()
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +119,12 @@ func (s *site) start() {
 	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, Client(s.client.ResourceV1())),
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		Events: report.New(s.recorder, clock.RealClock{}), Clock: clock.RealClock{},
-		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement},
+		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement,
+			Outcome: func(o Outcome) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.outcomes[o]++
+			}},
 		Preemptions: preemptions})
 	s.nominator = r.nominator
 	var running sync.WaitGroup

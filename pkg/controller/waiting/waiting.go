@@ -48,16 +48,20 @@ type Nominations struct {
 	Pods   typedcorev1.PodsGetter
 	// Placement is how nodes are ranked for pods whose label says nothing.
 	Placement score.Setting
+	// Outcome is told what came of a nomination.
+	Outcome func(Outcome)
 }
 
 // Nominator nominates nodes.
 type Nominator struct {
 	Nominations
-	Cache   *cache.Reader
-	Clock   clock.PassiveClock
-	work    *manager.Controller
-	waiting cache.Unscheduled
-	wishes  wishes
+	Cache    *cache.Reader
+	Clock    clock.PassiveClock
+	work     *manager.Controller
+	waiting  cache.Unscheduled
+	starting cache.Starting
+	wishes   wishes
+	gates    gates
 
 	// mu has one pod looked at at a time, beside what others were promised.
 	mu      sync.Mutex
@@ -71,13 +75,19 @@ type Nominator struct {
 func newNominator(cfg Config, work *manager.Controller) *Nominator {
 	f := newFleet(cfg.Cache)
 	n := &Nominator{Nominations: *cfg.Nominations, Cache: cfg.Cache, Clock: cfg.Clock, work: work,
-		waiting: cfg.Cache.NominablePods(), chooser: newChooser(f, cfg.Engine), pods: map[types.UID]*state{}}
+		waiting: cfg.Cache.NominablePods(), starting: cfg.Cache.StartingPods(), gates: gates{held: map[types.UID]held{}},
+		chooser: newChooser(f, cfg.Engine), pods: map[types.UID]*state{}}
 	n.wishes = wishes{client: n.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
 	n.waiting.On(cache.Handler[*corev1.Pod]{Gone: n.gone, Seen: func(pod *corev1.Pod) {
+		n.gates.see(pod, n.Clock.Now())
 		if n.nominable(pod) {
+			n.note(pod)
+		}
+		if n.nominable(pod) || cache.AtGate(pod) {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}})
+	n.starting.On(cache.Handler[*corev1.Pod]{Seen: n.bound, Changed: func(_, _ *corev1.Pod) {}})
 	f.watch(func() { n.work.EnqueueAfter(everyPod, settling) })
 	f.pods.On(cache.Handler[*corev1.Pod]{Gone: n.ended, Seen: func(pod *corev1.Pod) {
 		if pod.Spec.NodeName != "" {
@@ -106,9 +116,17 @@ func (n *Nominator) Nominate(ctx context.Context, pods []*corev1.Pod) {
 // sync is a manager.Reconcile; the key is that of a pod.
 func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error) {
 	pod, waits := n.waiting.Get(key)
-	if !waits || !n.nominable(pod) {
+	switch {
+	case waits && cache.AtGate(pod):
+		return n.pass(ctx, pod)
+	case !waits || !n.nominable(pod):
 		return 0, nil
 	}
+	return n.look(ctx, pod)
+}
+
+// look nominates a node for a pod, if it should have another than it has.
+func (n *Nominator) look(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
 	w, err := n.wishOf(ctx, pod)
 	if err != nil || len(w.claims) == 0 {
 		return 0, err
@@ -118,7 +136,9 @@ func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error)
 		return d.again, err
 	}
 	written, err := nominate(ctx, n.Pods, pod, d.node)
-	if !written {
+	if written {
+		n.wrote(pod.UID, d.node)
+	} else {
 		n.takeBack(pod.UID, d.node)
 	}
 	klog.FromContext(ctx).V(4).Info("Nominated a node", "pod", klog.KObj(pod), "node", d.node, "written", written)
@@ -201,7 +221,10 @@ func (n *Nominator) Stranded() map[string]float64 {
 func (n *Nominator) gone(pod *corev1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.pods, pod.UID)
+	n.gates.forget(pod.UID)
+	if !n.started(pod) {
+		delete(n.pods, pod.UID) // else bound has it
+	}
 	if live, there := n.chooser.fleet.pods.Get(cache.Key(pod)); !there || live.UID != pod.UID {
 		n.chooser.promise(promise{uid: pod.UID})
 	}

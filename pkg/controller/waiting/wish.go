@@ -27,7 +27,7 @@ import (
 // nominable reports whether the controller may nominate a node for a pod: the default scheduler places it, by itself,
 // and the pod leaves the choice to the controller.
 func (n *Nominator) nominable(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Spec.NodeName == "" && len(pod.Spec.SchedulingGates) == 0 &&
+	return pod.DeletionTimestamp == nil && pod.Spec.NodeName == "" && !heldByOthers(pod) &&
 		pod.Spec.SchedulingGroup == nil &&
 		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName &&
 		!cache.PrefersNodes(pod) && n.settingFor(pod).Known()

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
 
@@ -121,6 +122,10 @@ func (r Reader) try(ctx context.Context, w *plan.Workload) (untried string, err 
 	pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount, pod.Spec.PriorityClassName = "", "", ""
 	made, err := r.Client.CoreV1().Pods(w.Namespace).Create(ctx, pod, dryRun())
 	if err == nil {
+		// The controller takes it off within seconds.
+		made.Spec.SchedulingGates = slices.DeleteFunc(made.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
+			return g.Name == v1alpha1.GateBestNode
+		})
 		w.Admitted = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: made.Labels,
 			Annotations: made.Annotations}, Spec: made.Spec}
 		return "", nil

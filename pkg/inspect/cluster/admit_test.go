@@ -19,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
@@ -96,6 +97,7 @@ func TestPodsAreTriedInDryRuns(t *testing.T) {
 					t.Errorf("it tries %+v", pod)
 				}
 				pod.Annotations = map[string]string{"changed": "yes"}
+				pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1alpha1.GateBestNode}, {Name: "other"}}
 				return test.says
 			})
 			in, err := cluster.Reader{Client: client}.PlanInput(t.Context(), plan.Manifests{Namespaces: test.manifest,
@@ -108,6 +110,10 @@ func TestPodsAreTriedInDryRuns(t *testing.T) {
 			w := in.Workloads[0]
 			if (w.Admitted != nil) != test.admitted || test.admitted && w.Created().Annotations["changed"] != "yes" {
 				t.Errorf("it is planned as %+v", w.Created())
+			}
+			// The controller takes its own gate off.
+			if gates := w.Created().Spec.SchedulingGates; test.admitted && (len(gates) != 1 || gates[0].Name != "other") {
+				t.Errorf("it is planned at the gates %v", gates)
 			}
 			if w.Refused != test.refused {
 				t.Errorf("refused: %q, want %q", w.Refused, test.refused)

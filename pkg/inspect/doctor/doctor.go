@@ -121,6 +121,7 @@ var checks = []check{
 	{"search-cost", dear},
 	{"legacy-pods", legacyPods},
 	{"quotas", quotas},
+	{"gates", gates},
 	{"stranded", strandedGPUs},
 }
 

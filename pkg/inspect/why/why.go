@@ -200,6 +200,12 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		return nil
 	case len(pod.Spec.SchedulingGates) > 0:
 		a.say(what, "is not looked at by the scheduler: its schedulingGates hold it back ("+gates(pod)+")")
+		if slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
+			return g.Name == v1alpha1.GateBestNode
+		}) {
+			a.Help = append(a.Help, "gpu-compat-controller takes "+v1alpha1.GateBestNode+" off within seconds, while it runs: "+
+				"docs/packing.md#the-gate.")
+		}
 		return nil
 	case len(in.Missing) > 0:
 		a.say(what, "waits for claims that are not there: "+strings.Join(in.Missing, "; "))

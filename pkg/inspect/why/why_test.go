@@ -206,7 +206,12 @@ func TestAnswers(t *testing.T) {
 		"scheduling gates": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}}
-		}, []string{"its schedulingGates hold it back (example.com/hold)"}, []string{"Looked at"}},
+		}, []string{"its schedulingGates hold it back (example.com/hold)"}, []string{"Looked at", "best-node"}},
+		"the gate of best-node": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gpu.aliyun.com/best-node"}}
+		}, []string{"hold it back (gpu.aliyun.com/best-node)", "gpu-compat-controller takes gpu.aliyun.com/best-node off"},
+			[]string{"Looked at"}},
 		"a gang": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}

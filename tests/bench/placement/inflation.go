@@ -21,7 +21,9 @@ type contender struct {
 	taint bool
 	// option is whether the stock scheduler does it by the option best-node.
 	option bool
-	make   func(w *workload) policy
+	// gate is whether pods wait at a scheduling gate for their nomination, which policies here are in time for anyway.
+	gate bool
+	make func(w *workload) policy
 	// paper is the name of the policy in the published results.
 	paper string
 }

@@ -72,16 +72,17 @@ func contenders() []contender {
 		{name: "stock + taint", make: is(stock{}), taint: true},
 		{name: "best", make: newly(score.Best), option: true},
 		{name: "best + taint", make: newly(score.Best), taint: true, option: true},
+		{name: "best + taint + gate", make: newly(score.Best), taint: true, option: true, gate: true},
 		{name: "binpack + taint", make: newly(score.Binpack), taint: true},
 		{name: "spread + taint", make: newly(score.Spread), taint: true},
 	}
 }
 
-// chosen are the contenders with some of the names, all without any.
+// chosen are the contenders with some of the names. Without any, all that differ without a scheduler.
 func chosen(names []string) []contender {
 	var out []contender
 	for _, c := range contenders() {
-		if len(names) == 0 {
+		if len(names) == 0 && !c.gate {
 			out = append(out, c)
 		}
 		for _, name := range names {
@@ -192,7 +193,7 @@ func throughScheduler(ctx context.Context, c *nodes.Cluster, kubeconfig, control
 		return err
 	}
 	defer running.Stop()
-	r, f, err := schedule(ctx, c, running.Component, of, w, firstSeed, by.taint)
+	r, f, err := schedule(ctx, c, running.Component, of, w, firstSeed, by)
 	if err != nil {
 		return err
 	}

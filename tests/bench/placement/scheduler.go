@@ -45,6 +45,8 @@ type scheduled struct {
 	seen chan *corev1.Pod
 	// waiting are the pods that have neither a node nor been refused.
 	waiting map[string]*arrival
+	// gated has pods with GPUs wait at the gate, as the policy of the option best-node-gate does.
+	gated bool
 	figures
 }
 
@@ -67,12 +69,12 @@ type figures struct {
 
 // schedule has the pods of a seed placed until so much is asked for. controller is the one that runs beside.
 func schedule(ctx context.Context, c *nodes.Cluster, controller *nodes.Component, of []node, w *workload, seed uint64,
-	tainted bool) (result, figures, error) {
+	by contender) (result, figures, error) {
 	s := &scheduled{Cluster: c, publisher: nodes.NewPublisher(), at: map[string]int{}, waiting: map[string]*arrival{},
-		is: newCluster(of, seed, tainted, random{}), seen: make(chan *corev1.Pod, 1000)}
+		is: newCluster(of, seed, by.taint, random{}), seen: make(chan *corev1.Pod, 1000), gated: by.gate}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	if err := s.prepare(ctx, of, w, tainted); err != nil {
+	if err := s.prepare(ctx, of, w, by.taint); err != nil {
 		return result{}, figures{}, err
 	}
 	cpu := func() (of [2]time.Duration, err error) {
@@ -174,7 +176,11 @@ func (s *scheduled) arrive(ctx context.Context, w *workload, seed uint64) (resul
 	for i, k := range w.arrivals(rand.New(rand.NewPCG(seed, 0)), asked, s.is.gpus) {
 		name := fmt.Sprintf("pod-%d", i)
 		s.waiting[name] = &arrival{kind: k}
-		if _, err := s.Client.CoreV1().Pods(namespace).Create(ctx, k.pod(name), metav1.CreateOptions{}); err != nil {
+		pod := k.pod(name)
+		if s.gated && k.gpus > 0 {
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1alpha1.GateBestNode}}
+		}
+		if _, err := s.Client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 			return r, fmt.Errorf("make pod %s: %w", name, err)
 		}
 		if k.gpus >= 4 {

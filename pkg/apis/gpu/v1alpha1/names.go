@@ -234,6 +234,10 @@ const LabelGPUDriver = "gpu.aliyun.com/gpu-driver"
 // (docs/packing.md).
 const LabelNodePlacement = "gpu.aliyun.com/node-placement"
 
+// GateBestNode is the scheduling gate of pods whose node is to be nominated before the scheduler looks at them
+// (docs/packing.md#the-gate). gpu-compat-controller takes it off.
+const GateBestNode = DriverName + "/best-node"
+
 // Labels that policies and kustomizations of deployments read, and no program.
 const (
 	// LabelMigrated is the key that deployments/options/migration requires.

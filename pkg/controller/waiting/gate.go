@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+)
+
+const (
+	// gateMost is how long a pod stays at the gate once this controller has seen it there: where a nomination takes
+	// longer, the pod goes to the scheduler without.
+	gateMost = 5 * time.Second
+	// gateAgain is when a gate is opened again that the API server kept shut.
+	gateAgain = 5 * time.Second
+)
+
+func isOurs(gate corev1.PodSchedulingGate) bool { return gate.Name == v1alpha1.GateBestNode }
+
+// heldByOthers reports whether a pod is at the gate of somebody else, such as Kueue.
+func heldByOthers(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return !isOurs(g) })
+}
+
+// held is a pod at the gate: since when the gate alone holds it, and when it was opened, zero while it is not.
+type held struct{ since, opened time.Time }
+
+// gates are the pods at the gate.
+type gates struct {
+	mu   sync.Mutex
+	held map[types.UID]held
+}
+
+// see notes a pod as it is now.
+func (g *gates) see(pod *corev1.Pod, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !cache.AtGate(pod) || heldByOthers(pod) {
+		delete(g.held, pod.UID)
+	} else if _, is := g.held[pod.UID]; !is {
+		g.held[pod.UID] = held{since: now}
+	}
+}
+
+// forget forgets a pod that waits no more.
+func (g *gates) forget(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.held, uid)
+}
+
+// of is what is known of a pod.
+func (g *gates) of(uid types.UID) held {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held[uid]
+}
+
+// opened notes that a pod's gate is open, which the cache does not show yet.
+func (g *gates) opened(uid types.UID, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h, is := g.held[uid]; is {
+		h.opened = now
+		g.held[uid] = h
+	}
+}
+
+// pass has a pod go on from the gate: when a node is nominated for it, when none is to be, or after gateMost.
+func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
+	h, now := n.gates.of(pod.UID), n.Clock.Now()
+	if heldByOthers(pod) || !h.opened.IsZero() && now.Sub(h.opened) < underway {
+		return 0, nil
+	}
+	left := gateMost
+	if !h.since.IsZero() {
+		left -= now.Sub(h.since)
+	}
+	if left > 0 && n.nominable(pod) {
+		looking, cancel := context.WithTimeout(ctx, left)
+		_, err := n.look(looking, pod)
+		cancel()
+		if err != nil {
+			klog.FromContext(ctx).V(2).Info("A pod goes to the scheduler without a nomination", "pod", klog.KObj(pod),
+				"err", err)
+		}
+	}
+	if err := open(ctx, n.Pods, pod); err != nil {
+		if ctx.Err() != nil {
+			return 0, err
+		}
+		klog.FromContext(ctx).Error(err, "A pod waits at its gate; will try again", "pod", klog.KObj(pod))
+		return gateAgain, nil
+	}
+	n.gates.opened(pod.UID, n.Clock.Now())
+	return 0, nil
+}
+
+// open takes a pod's gate off. A pod that has changed meanwhile is seen again.
+func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod) error {
+	path := fmt.Sprintf("/spec/schedulingGates/%d", slices.IndexFunc(pod.Spec.SchedulingGates, isOurs))
+	patch, err := json.Marshal([]operation{{"test", "/metadata/uid", string(pod.UID)},
+		{"test", path + "/name", v1alpha1.GateBestNode}, {"remove", path, nil}})
+	if err != nil {
+		return fmt.Errorf("write a patch: %w", err)
+	}
+	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.JSONPatchType, patch,
+		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("take the scheduling gate %s off pod %s/%s: %w", v1alpha1.GateBestNode, pod.Namespace, pod.Name,
+			err)
+	}
+	return nil
+}
+
+// NewOpener makes a controller that opens the gates that are shut though nobody nominates nodes: the option
+// best-node-gate may be there before the setting BEST_NODE, and after it.
+func NewOpener(c *cache.Reader, client typedcorev1.PodsGetter) *manager.Controller {
+	pods := c.UnscheduledPods()
+	opener := manager.NewController("gates", func(ctx context.Context, key string) (time.Duration, error) {
+		pod, waits := pods.Get(key)
+		if !waits || !cache.AtGate(pod) {
+			return 0, nil
+		}
+		return 0, open(ctx, client, pod)
+	})
+	pods.On(cache.Handler[*corev1.Pod]{Seen: func(pod *corev1.Pod) {
+		if cache.AtGate(pod) {
+			opener.Enqueue(cache.Key(pod))
+		}
+	}})
+	return opener
+}

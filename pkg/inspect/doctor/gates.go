@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// gatedMost is how long a pod may be at the gate of the option best-node-gate: a leader takes it off within 5 s, and
+// another one leads within 16 s.
+const gatedMost = time.Minute
+
+// gates looks for pods whose gate nobody takes off.
+func gates(s *Snapshot) []Finding {
+	var held []string
+	for _, pod := range s.Pods {
+		if isGated(pod) && s.Now.Sub(pod.CreationTimestamp.Time) > gatedMost {
+			held = append(held, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	return []Finding{{Level: Error, Text: fmt.Sprintf("%d pods are held at the scheduling gate %s, which "+
+		"gpu-compat-controller takes off within seconds: %s", len(held), v1alpha1.GateBestNode, someOf(held)),
+		Do: "see what keeps gpu-compat-controller from it, in its log; or gate no further pods, and take the gate off " +
+			"these: docs/packing.md#the-gate"}}
+}
+
+// isGated reports whether the gate alone keeps a pod from the scheduler.
+func isGated(pod *corev1.Pod) bool {
+	gates := pod.Spec.SchedulingGates
+	return pod.DeletionTimestamp == nil && len(gates) == 1 && gates[0].Name == v1alpha1.GateBestNode
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+)
+
+// A pod whose gate stays shut for longer than the controller takes is told of, one that others hold is not.
+func TestGatedPods(t *testing.T) {
+	const ours = "gpu.aliyun.com/best-node"
+	for name, test := range map[string]struct {
+		age   time.Duration
+		gates []string
+		found bool
+	}{
+		"for long":          {2 * time.Minute, []string{ours}, true},
+		"just now":          {30 * time.Second, []string{ours}, false},
+		"by Kueue":          {time.Hour, []string{"kueue.x-k8s.io/admission"}, false},
+		"by Kueue, and not": {time.Hour, []string{"kueue.x-k8s.io/admission", ours}, false},
+		"by nobody":         {time.Hour, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := installed(t)
+			pod := s.Pods[3]
+			pod.CreationTimestamp = metav1.NewTime(now.Add(-test.age))
+			for _, gate := range test.gates {
+				pod.Spec.SchedulingGates = append(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
+			}
+			found := false
+			for _, f := range doctor.Examine(s).Findings {
+				if f.Check == "gates" {
+					found = f.Level == doctor.Error && strings.Contains(f.Text, "1 pods are held at the scheduling gate "+ours) &&
+						strings.HasSuffix(f.Text, ": a/p")
+					if !found {
+						t.Errorf("found %+v", f)
+					}
+				}
+			}
+			if found != test.found {
+				t.Errorf("found: %t, want %t", found, test.found)
+			}
+		})
+	}
+}

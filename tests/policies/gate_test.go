@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// fromTemplate is a pod with a claim of a template.
+func fromTemplate(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := pod("p", nil, limited("c", ""))
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To(name)}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+// With the option best-node-gate, pods wait for their nomination that the scheduler would else look at before. Who is
+// nominated nothing does not wait, nor does a pod as on ACK, whose claim waits already.
+func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
+	s := shared("with the gate", func() *server {
+		return newServerWith(t, decoded(t, "testdata/deployments/options/best-node-gate/policy.yaml"))
+	})
+	ours, kueue := corev1.PodSchedulingGate{Name: v1alpha1.GateBestNode},
+		corev1.PodSchedulingGate{Name: "kueue.x-k8s.io/admission"}
+	gated := []corev1.PodSchedulingGate{ours}
+	affinity := func(a corev1.Affinity) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.Affinity = &a } }
+	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname}
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want []corev1.PodSchedulingGate
+	}{
+		"with a template's claim": {fromTemplate("t"), gated},
+		"with a claim":            {withNIC(pod("p", nil, limited("c", ""))), gated},
+		"with NVIDIA's":           {pod("p", nil, limited("c", "nvidia.com/gpu 1")), gated},
+		"with a MIG instance":     {pod("p", nil, limited("c", "nvidia.com/mig-1g.10gb 1")), gated},
+		"with a DeviceClass's": {pod("p", nil, limited("c", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1")),
+			gated},
+		"that chooses a placement": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Labels = map[string]string{v1alpha1.LabelNodePlacement: "spread"}
+		}), gated},
+		"at Kueue's gate": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{kueue}
+		}), []corev1.PodSchedulingGate{kueue, ours}},
+		"without GPUs":   {pod("p", nil, limited("c", "")), nil},
+		"as on ACK":      {pod("p", nil, limited("c", "mem 3")), nil},
+		"as it was made": {fromTemplate("gpushare.mem.c.3"), nil},
+		"of a driver for others": {pod("p", nil, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")),
+			nil},
+		"on a node": {fromTemplate("t", func(p *corev1.Pod) { p.Spec.NodeName = "n1" }), nil},
+		"of another scheduler": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.SchedulerName = "volcano"
+		}), nil},
+		"of a PodGroup": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
+		}), nil},
+		"of a gang": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Labels = map[string]string{ack.LabelPodGroup: "g", ack.LabelMinAvailable: "2"}
+		}), nil},
+		"left to the scheduler": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Labels = map[string]string{v1alpha1.LabelNodePlacement: "any"}
+		}), nil},
+		"that opted out": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
+		}), nil},
+		"that is spread": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: corev1.LabelHostname}}
+		}), nil},
+		"that avoids others": {fromTemplate("t", affinity(corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}})), nil},
+		"that prefers nodes": {fromTemplate("t", affinity(corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}}}})), nil},
+		"that needs a node": {fromTemplate("t", affinity(corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}})), gated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := s.create(test.pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got.Spec.SchedulingGates); diff != "" {
+				t.Errorf("its gates (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The controller takes the gate off, and changes nothing else of what a pod asks for.
+func TestControllerTakesItsOwnGateOffAlone(t *testing.T) {
+	s := newServer(t)
+	const no = "gpu-compat-controller may change nothing of a pod but the annotations"
+	const others = "example.com/gate"
+	held := func() *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "p", UID: "u"},
+			Spec: corev1.PodSpec{
+				SchedulingGates: []corev1.PodSchedulingGate{{Name: others}, {Name: v1alpha1.GateBestNode}},
+				Containers:      []corev1.Container{{Name: "c", Image: "i"}}},
+		}
+	}
+	gates := func(names ...string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.SchedulingGates = nil
+			for _, name := range names {
+				p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: name})
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		change  func(*corev1.Pod)
+		refused string
+	}{
+		"its own":              {gates(others), ""},
+		"that of others":       {gates(v1alpha1.GateBestNode), no},
+		"all":                  {gates(), no},
+		"another in its place": {gates(others, "example.com/more"), no},
+		"its own, and the image": {func(p *corev1.Pod) {
+			gates(others)(p)
+			p.Spec.Containers[0].Image = "other"
+		}, no},
+		"its own, and a choice of nodes": {func(p *corev1.Pod) {
+			gates(others)(p)
+			p.Spec.NodeSelector = map[string]string{"a": "b"}
+		}, no},
+		"its own, and a label": {func(p *corev1.Pod) {
+			gates(others)(p)
+			p.Labels = map[string]string{"a": "b"}
+		}, no},
+	} {
+		t.Run(name, func(t *testing.T) {
+			written := held()
+			test.change(written)
+			write := func(who user.Info) error {
+				return s.validateSubresource(who, written, held(), "Pod", corev1.SchemeGroupVersion.WithResource("pods"), "",
+					admission.Update)
+			}
+			checkRefusal(t, test.refused, write(account("other", "gpu-compat-controller", "n1")))
+			checkRefusal(t, "", write(account("other", "kueue", "n1")))
+		})
+	}
+}
