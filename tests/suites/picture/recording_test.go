@@ -11,9 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 const (
@@ -72,15 +74,15 @@ func (r *recording) output(t *testing.T, line string) string {
 func (r *recording) keep(t *testing.T, name string) {
 	t.Helper()
 	t.Log("\n" + r.shown.String())
-	rows := 0
+	height := 0
 	for screen := range strings.SplitSeq(r.shown.String(), clearScreen) {
-		rows = max(rows, strings.Count(screen, "\n"))
+		height = max(height, rows(screen))
 	}
 	// It ends when the last of it has been read.
 	r.show("\x1b[0m")
 	var cast bytes.Buffer
 	encoder := json.NewEncoder(&cast)
-	for _, part := range append([]any{map[string]int{"version": 2, "width": columns, "height": rows}}, r.events...) {
+	for _, part := range append([]any{map[string]int{"version": 2, "width": columns, "height": height}}, r.events...) {
 		if err := encoder.Encode(part); err != nil {
 			t.Fatal(err)
 		}
@@ -88,4 +90,15 @@ func (r *recording) keep(t *testing.T, name string) {
 	if err := os.WriteFile(filepath.Join(checkout, ".build", name), cast.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+var colours = regexp.MustCompile(`\x1b\[\d*m`)
+
+// rows is how many rows of the terminal a text takes, with the one of the cursor below it.
+func rows(text string) int {
+	n := 0
+	for line := range strings.SplitSeq(colours.ReplaceAllString(text, ""), "\n") {
+		n += max(1, (utf8.RuneCountInString(strings.TrimRight(line, "\r"))+columns-1)/columns)
+	}
+	return n
 }
