@@ -82,6 +82,10 @@ const (
 "$BUILD/bin/cluster" image build --name localhost/device-plugin-standin:latest --out "$BUILD/standin.tar" \
 	--entrypoint /standin --file "$BUILD/standin=/standin:0755"
 `
+	// releaseFiles makes those of a release, unless they are there.
+	releaseFiles = `release=${RELEASE:-v0.0.0-dev}
+[ -e "$BUILD/release/$release/SHA256SUMS" ] || RELEASE=$release make --no-print-directory release-artifacts
+`
 	buildPrometheus = `go build -C tests/suites/monitoring/prometheus -buildvcs=false \
 	-tags remove_all_sd,enable_kubernetes_sd -o "$BUILD/bin/" \
 	github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool`
@@ -217,11 +221,11 @@ func forReleases() []Lane {
 	return []Lane{
 		{Name: "install", Built: true, When: Release, Takes: time.Minute,
 			Proves:   "README's three commands, with the files of a release",
-			Commands: []Command{{Shell: `tests/suites/install/run.sh "$BUILD" .cluster-install "${RELEASE:-v0.0.0-dev}"`}}},
+			Commands: []Command{{Shell: releaseFiles + `tests/suites/install/run.sh "$BUILD" .cluster-install "$release"`}}},
 		{Name: "supply-chain", Built: true, When: Release, Takes: 8 * time.Minute,
 			Proves: "a release's files are verified or refused, krew installs the plugin, and no vulnerability is known of " +
 				"what is shipped, where the list of them can be had",
-			Commands: []Command{{Shell: `tests/suites/supplychain/run.sh "$BUILD" "${RELEASE:-v0.0.0-dev}"`}}},
+			Commands: []Command{{Shell: releaseFiles + `tests/suites/supplychain/run.sh "$BUILD" "$release"`}}},
 		{Name: "dockerfile", Built: true, When: Release, Takes: time.Minute,
 			Proves:   "the image of the Dockerfile is that of `make image`",
 			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"`}}},

@@ -4,7 +4,7 @@
 #
 #   run.sh BUILD RELEASE
 #
-# BUILD/release/RELEASE is made unless it is there. SHA256SUMS is signed by a key of this run, and verified by the
+# BUILD has release/RELEASE. SHA256SUMS is signed by a key of this run, and verified by the
 # commands of SECURITY.md. krew installs the kubectl plugin from its archive. publish.sh runs with stand-ins for the
 # programs that write to servers. govulncheck looks for known vulnerabilities in what is shipped.
 set -eu
@@ -12,7 +12,10 @@ cd "$(dirname "$0")/../../.."
 build=$(realpath "$1")
 release=$2
 dir=$build/release/$release
-[ -e "$dir/SHA256SUMS" ] || RELEASE=$release make --no-print-directory release-artifacts
+[ -e "$dir/SHA256SUMS" ] || {
+	echo "supply-chain: there is no $dir: build the release with: make release-artifacts RELEASE=$release" >&2
+	exit 1
+}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
