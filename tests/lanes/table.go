@@ -222,7 +222,7 @@ func forReleases() []Lane {
 		{Name: "install", Built: true, When: Release, Takes: time.Minute,
 			Proves:   "README's three commands, with the files of a release",
 			Commands: []Command{{Shell: releaseFiles + `tests/suites/install/run.sh "$BUILD" .cluster-install "$release"`}}},
-		{Name: "supply-chain", Built: true, When: Release, Takes: 8 * time.Minute,
+		{Name: "supply-chain", Built: true, When: Release, Takes: 5 * time.Minute,
 			Proves: "a release's files are verified or refused, krew installs the plugin, and no vulnerability is known of " +
 				"what is shipped, where the list of them can be had",
 			Commands: []Command{{Shell: releaseFiles + `tests/suites/supplychain/run.sh "$BUILD" "$release"`}}},
