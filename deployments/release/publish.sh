@@ -5,8 +5,8 @@
 #   publish.sh DIRECTORY REGISTRY
 #
 # DIRECTORY is .build/release/VERSION. REGISTRY, such as ghcr.io/gpushare, gets the image, and the chart in charts/.
-# It takes skopeo, helm, cosign and gh, each logged in. cosign signs without a key: what it signs by is the identity
-# of the workflow that runs this.
+# It takes skopeo, helm, cosign and gh, each logged in. cosign signs without a key, with the identity of the workflow
+# that runs this.
 set -eu
 dir=$(realpath "$1")
 registry=$2

@@ -29,7 +29,7 @@ type Lane struct {
 	Proves string
 	When   When
 	// Takes is about how long it takes on 2 cores with nothing else to do and warm build caches. A run
-	// that has to end in time goes by it; nothing is asserted of it.
+	// that has to end in time uses it; nothing is asserted of it.
 	Takes time.Duration
 	// Commands are run one after the other, before Suite if there is one.
 	Commands []Command
@@ -176,6 +176,8 @@ func onClusters() []Lane {
 			Proves: "the commands of docs/migrate.md, in its order"},
 		{Name: "elsewhere", When: Complete, Takes: time.Minute, Suite: elsewhere(""),
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
+		{Name: "workloads", When: Complete, Takes: time.Minute, Suite: workloads(),
+			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs"},
 		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
@@ -199,6 +201,16 @@ func migration(kubernetes string) *Suite {
 func monitoring() Suite {
 	return Suite{Package: "./tests/suites/monitoring", Nodes: "n1=v100x4:share n2=v100x4:mps", Install: installDriver,
 		Env: []string{"PROMETHEUS=$BUILD/bin/prometheus", "HELM=$HELM"}}
+}
+
+// workloads has for each manifest an image that has the name of the program's.
+func workloads() *Suite {
+	images := []string{"$BUILD/driver-image.tar"}
+	for _, manifest := range []string{"jupyter", "pytorch", "triton", "vllm"} {
+		images = append(images, "$BUILD/workloads/"+manifest+".tar")
+	}
+	return &Suite{Package: "./tests/suites/workloads", Nodes: "whole=t4x2 mps=v100x4:mps", Images: images,
+		Prepare: `tests/suites/workloads/images.sh "$BUILD/workloads" "$BUILD/bin/cluster"`, Install: installDriver}
 }
 
 func elsewhere(kubernetes string) *Suite {
@@ -227,13 +239,15 @@ func forReleases() []Lane {
 				"what is shipped, where the list of them can be had",
 			Commands: []Command{{Shell: releaseFiles + `tests/suites/supplychain/run.sh "$BUILD" "$release"`}}},
 		{Name: "dockerfile", Built: true, When: Release, Takes: time.Minute,
-			Proves:   "the image of the Dockerfile is that of `make image`",
+			Proves:   "the image of the Dockerfile is that of `make image`; likewise that of simulated GPUs",
 			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"`}}},
 		{Name: "arm64", Built: true, When: Release, Takes: time.Minute,
-			Proves: "the programs of the image for arm64 start under qemu",
+			Proves: "the programs of the images for arm64 start under qemu, and simulated GPUs answer there",
 			Commands: []Command{{Shell: `deployments/release/tools.sh
 deployments/container/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
-deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64`}}},
+deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64
+tests/standins/image/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
+tests/standins/image/try.sh "$BUILD"`}}},
 		{Name: "chart-upgrade", When: Release, Takes: 4 * time.Minute,
 			Proves: "upgrade, rollback and uninstallation by the chart, with pods that run and start",
 			Suite: &Suite{Package: "./tests/suites/chartupgrade", Nodes: "share=v100x4:share mps=v100x4:mps",
@@ -270,6 +284,9 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
 				Kubernetes: "1.36", Install: installDriver, Parallel: atOnce, LeftOut: "tests/suites/e2e/LEFTOUT-1.36"}},
+		{Name: "kind", Built: true, When: Release, Takes: 2 * time.Minute,
+			Proves:   "demo/kind.sh, with stand-ins for docker and kind: a DaemonSet gives a node its simulated GPUs",
+			Commands: []Command{{Shell: `tests/suites/kind/run.sh "$BUILD" .cluster-kind`}}},
 		{Name: "migration-1.36", When: Release, Takes: 5 * time.Minute, Suite: migration("1.36"),
 			Proves: "lane migration, on Kubernetes 1.36"},
 		{Name: "elsewhere-1.36", When: Release, Takes: 2 * time.Minute, Suite: elsewhere("1.36"),

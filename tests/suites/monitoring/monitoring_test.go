@@ -124,7 +124,7 @@ func use(t *testing.T, p prometheus) *harness.Namespace {
 	return ns
 }
 
-// Every query of the dashboard has an answer, and every alert knows what it goes by: those fire
+// Every query of the dashboard has an answer, and every alert knows what it uses: those fire
 // that should, and no others.
 func TestPrometheusScrapesTheDriver(t *testing.T) {
 	p := start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
@@ -155,6 +155,7 @@ func TestPrometheusScrapesTheDriver(t *testing.T) {
 	// The labels of the plugin's pod are not those of claims.
 	p.has(t, 0, `{__name__=~"gpushare_claim_.*", pod=~"gpu-kubelet-plugin.*"}`)
 	t.Run("alerts", p.alerts)
+	t.Run("usage", func(t *testing.T) { p.usage(t, ns) })
 }
 
 var metric = regexp.MustCompile(`\b(gpushare_[a-z_]+|leader_election_master_status|up)\b`)
@@ -197,4 +198,50 @@ func (p prometheus) alerts(t *testing.T) {
 		}
 		return errors.Join(wrong...)
 	})
+}
+
+// usage checks what `kubectl inspect cgpu usage` and rightsize make of the series, and of the nodes' own metrics.
+func (p prometheus) usage(t *testing.T, ns *harness.Namespace) {
+	type row struct {
+		Pod                                  string
+		GrantedGiB, UsedGiB, PeakGiB         *float64
+		PodGrantedGiB, PodP99GiB, PodPeakGiB *float64
+	}
+	read := func(arguments ...string) map[string]row {
+		t.Helper()
+		out, _ := cluster.Inspect(t, append([]string{"usage", "--by", "pod", "-n", ns.Name, "-o", "json"}, arguments...)...)
+		var report struct{ Rows []row }
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		rows := map[string]row{}
+		for _, row := range report.Rows {
+			rows[row.Pod] = row
+		}
+		return rows
+	}
+	const over = 5000.0 / 1024
+	is := func(what string, got *float64, want float64) {
+		t.Helper()
+		if math.Abs(ptr.Deref(got, -1)-want) > 0.01 {
+			t.Errorf("%s is %v, want %.2f", what, ptr.Deref(got, -1), want)
+		}
+	}
+	now := read()["over"]
+	is("what is granted", now.GrantedGiB, 3)
+	is("what is used", now.UsedGiB, over)
+	is("the peak since the plugin started", now.PeakGiB, over)
+	past := read("--prometheus", p.url, "--since", "10m")
+	is("what was granted", past["over"].PodGrantedGiB, 3226.0/1024)
+	is("the peak in Prometheus", past["over"].PodPeakGiB, over)
+	// Pods that are gone had something, too.
+	if first, there := past["first"]; !there || first.PodGrantedGiB == nil {
+		t.Errorf("of pod first there is %+v among %v", first, slices.Sorted(maps.Keys(past)))
+	}
+	out, _ := cluster.Inspect(t, "rightsize", "--prometheus", p.url, "-n", ns.Name)
+	for _, want := range []string{"Looked 7d back", "pod/over", "pod/legacy", "wait: it was seen for less than a day"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("rightsize does not print %q:\n%s", want, out)
+		}
+	}
 }

@@ -125,7 +125,7 @@ func TestAllModulesAreUpdated(t *testing.T) {
 // own is a link to a file of the repository.
 var own = regexp.MustCompile(`https://github\.com/gpushare/dra-driver-gpushare/blob/main/([\w./-]+)(?:#([\w-]+))?`)
 
-// What files for machines link to is there.
+// Links of files for machines lead to what is there.
 func TestLinksLeadToFiles(t *testing.T) {
 	links := 0
 	for _, file := range slices.Concat(files(t, ".github/*/*.yml"), files(t, "*.yml"),
