@@ -60,36 +60,36 @@ func Unseen(granted []Granted) bool {
 
 // Users are those who had GPUs, in order. Series of use are theirs who have the claim, whatever pod they name.
 func (p Period) Users(workloads Workloads) []User {
-	type name struct{ namespace, pod, claim string }
-	found, ofClaim := map[name]*User{}, map[name]name{}
+	type who struct{ namespace, pod, claim string }
+	found, ofClaim := map[who]*User{}, map[name]who{}
 	for _, g := range p.Granted {
-		who := name{g.Namespace, g.Pod, ""}
+		of := who{g.Namespace, g.Pod, ""}
 		if g.Pod == "" {
-			who.claim = g.Claim
+			of.claim = g.Claim
 		}
-		ofClaim[name{g.Namespace, "", g.Claim}] = who
-		if found[who] == nil {
-			found[who] = &User{Workload: workloads.Claim(g.Namespace, g.Claim)}
+		ofClaim[name{g.Namespace, g.Claim}] = of
+		if found[of] == nil {
+			found[of] = &User{Workload: workloads.Claim(g.Namespace, g.Claim)}
 			if g.Pod != "" {
-				found[who] = &User{Workload: workloads.Pod(g.Namespace, g.Pod), Pod: g.Pod,
+				found[of] = &User{Workload: workloads.Pod(g.Namespace, g.Pod), Pod: g.Pod,
 					Gone: !workloads.There(g.Namespace, g.Pod)}
 			}
 		}
-		found[who].Granted = append(found[who].Granted, g)
+		found[of].Granted = append(found[of].Granted, g)
 	}
 	for _, u := range p.Used {
 		for claim := range strings.SplitSeq(u.Claim, ",") {
-			if who, known := ofClaim[name{u.Namespace, "", claim}]; known {
-				found[who].Used = append(found[who].Used, u)
+			if of, known := ofClaim[name{u.Namespace, claim}]; known {
+				found[of].Used = append(found[of].Used, u)
 				break
 			}
 		}
 	}
 	var out []User
-	for _, who := range slices.SortedFunc(maps.Keys(found), func(a, b name) int {
+	for _, of := range slices.SortedFunc(maps.Keys(found), func(a, b who) int {
 		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.pod, b.pod), cmp.Compare(a.claim, b.claim))
 	}) {
-		out = append(out, *found[who])
+		out = append(out, *found[of])
 	}
 	return out
 }

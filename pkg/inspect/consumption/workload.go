@@ -5,10 +5,7 @@
 package consumption
 
 import (
-	"cmp"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,51 +71,55 @@ func cronJob(job string, created time.Time) (name string, scheduled bool) {
 // generatedMost is how much of a name the API server keeps that it adds a random end to.
 const generatedMost = 58
 
+// name is one in a namespace.
+type name struct{ namespace, name string }
+
 // Workloads are those of pods that are there, by which also pods are known that are gone.
 type Workloads struct {
-	pods map[[2]string]Workload
-	all  []Workload
+	pods map[name]Workload
+	// begins are the workloads by what the names of their pods begin with.
+	begins map[name]Workload
 }
 
 // NewWorkloads finds the workloads of pods.
 func NewWorkloads(pods []*corev1.Pod) Workloads {
-	found, all := Workloads{pods: map[[2]string]Workload{}}, map[Workload]bool{}
+	found := Workloads{pods: map[name]Workload{}, begins: map[name]Workload{}}
 	for _, pod := range pods {
 		w := Of(pod)
-		found.pods[[2]string{pod.Namespace, pod.Name}], all[w] = w, true
+		found.pods[name{pod.Namespace, pod.Name}] = w
+		begin := w.Name + "-"
+		of := name{w.Namespace, begin[:min(len(begin), generatedMost)]}
+		if other, known := found.begins[of]; !known || w.String() < other.String() {
+			found.begins[of] = w
+		}
 	}
-	// The longest name that fits is the nearest.
-	found.all = slices.SortedFunc(maps.Keys(all), func(a, b Workload) int {
-		return cmp.Or(cmp.Compare(len(b.Name), len(a.Name)), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
-	})
 	return found
 }
 
 // There reports whether a pod is among them.
-func (w Workloads) There(namespace, name string) bool {
-	_, known := w.pods[[2]string{namespace, name}]
+func (w Workloads) There(namespace, pod string) bool {
+	_, known := w.pods[name{namespace, pod}]
 	return known
 }
 
 // Pod is the workload of a pod. One that is gone is of the workload after which it is named, if there is one: a peak
 // that counts for another workload makes that keep what it has, one that is lost takes from its own.
-func (w Workloads) Pod(namespace, name string) Workload {
-	if found, known := w.pods[[2]string{namespace, name}]; known {
+func (w Workloads) Pod(namespace, pod string) Workload {
+	if found, known := w.pods[name{namespace, pod}]; known {
 		return found
 	}
-	return w.named(Workload{namespace, KindPod, name})
+	return w.named(Workload{namespace, KindPod, pod})
 }
 
 // Claim is the workload of a claim that no single pod uses, which is named after it or its pods.
-func (w Workloads) Claim(namespace, name string) Workload {
-	return w.named(Workload{namespace, "resourceclaim", name})
+func (w Workloads) Claim(namespace, claim string) Workload {
+	return w.named(Workload{namespace, "resourceclaim", claim})
 }
 
+// named is the workload with the longest name that the one of something begins with; itself if there is none.
 func (w Workloads) named(gone Workload) Workload {
-	for _, known := range w.all {
-		begin := known.Name + "-"
-		begin = begin[:min(len(begin), generatedMost)]
-		if known.Namespace == gone.Namespace && strings.HasPrefix(gone.Name, begin) {
+	for end := len(gone.Name); end > 0; end-- {
+		if known, is := w.begins[name{gone.Namespace, gone.Name[:end]}]; is {
 			return known
 		}
 	}

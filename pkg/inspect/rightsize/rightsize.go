@@ -40,6 +40,8 @@ type Input struct {
 	Headroom float64
 	// LargestGiB is how much the largest GPU has.
 	LargestGiB int64
+
+	byWorkload map[consumption.Workload][]consumption.User
 }
 
 // Report is what is advised. Its JSON form is an interface: fields are added, never renamed.
@@ -76,6 +78,10 @@ type Advice struct {
 
 // Decide advises.
 func Decide(in Input) *Report {
+	in.byWorkload = map[consumption.Workload][]consumption.User{}
+	for _, u := range in.Users {
+		in.byWorkload[u.Workload] = append(in.byWorkload[u.Workload], u)
+	}
 	report := &Report{Headroom: in.Headroom, Advice: []Advice{}}
 	for _, s := range in.Settings {
 		a := in.advise(s)
@@ -150,10 +156,11 @@ func (in Input) seen(s Setting) seen {
 	})
 	for i, w := range s.workloads {
 		var oldest, together time.Duration
-		for _, u := range in.Users {
-			if !s.has(u, w) {
-				continue
-			}
+		users := in.byWorkload[w]
+		if s.in == inClaim {
+			users = slices.DeleteFunc(slices.Clone(in.Users), func(u consumption.User) bool { return !s.has(u) })
+		}
+		for _, u := range users {
 			var long time.Duration
 			for _, g := range u.Granted {
 				long, oldest = max(long, g.Seen), max(oldest, g.Age)
@@ -199,11 +206,8 @@ func (s Setting) mayHaveHad(u consumption.User) bool {
 		slices.ContainsFunc(u.Granted, func(g consumption.Granted) bool { return int64(g.MostGiB) == s.gib })
 }
 
-// has reports whether a user is one of the setting's, as one of a workload.
-func (s Setting) has(u consumption.User, w consumption.Workload) bool {
-	if s.in != inClaim {
-		return u.Workload == w
-	}
+// has reports whether a user has the setting's claim.
+func (s Setting) has(u consumption.User) bool {
 	return s.namespace == u.Namespace && slices.ContainsFunc(u.Granted, func(g consumption.Granted) bool {
 		return g.Claim == s.object
 	})

@@ -122,8 +122,8 @@ func (r *Reader) Period(ctx context.Context, since time.Duration, namespace stri
 			P99GiB: answers["usedP99"][s] / gib, GiBHours: hours(answers["usedSum"][s])})
 	}
 	if len(period.Granted) == 0 {
-		return period, fmt.Errorf("Prometheus at %s has no gpushare_claim_memory_granted_bytes of the last %s: either no "+
-			"claim was prepared, or it does not scrape the driver (docs/metrics.md)", r.address, model.Duration(since))
+		return period, fmt.Errorf("no gpushare_claim_memory_granted_bytes of the last %s is in Prometheus at %s: either no "+
+			"claim was prepared, or it does not scrape the driver (docs/metrics.md)", model.Duration(since), r.address)
 	}
 	return period, nil
 }

@@ -123,7 +123,7 @@ func TestErrors(t *testing.T) {
 		handler http.Handler
 		want    []string
 	}{
-		"no series": {answers{}, []string{"has no gpushare_claim_memory_granted_bytes of the last 1d", "docs/metrics.md"}},
+		"no series": {answers{}, []string{"no gpushare_claim_memory_granted_bytes of the last 1d", "docs/metrics.md"}},
 		"no user": {answer(401, "text/plain", "no"), []string{"ask Prometheus at http", "it answers 401 Unauthorized",
 			"--prometheus-token-file"}},
 		"another user": {answer(403, "application/json", `{"status":"error"}`), []string{"it answers 403 Forbidden"}},
