@@ -82,6 +82,10 @@ const (
 "$BUILD/bin/cluster" image build --name localhost/device-plugin-standin:latest --out "$BUILD/standin.tar" \
 	--entrypoint /standin --file "$BUILD/standin=/standin:0755"
 `
+	// releaseFiles makes those of a release, unless they are there.
+	releaseFiles = `release=${RELEASE:-v0.0.0-dev}
+[ -e "$BUILD/release/$release/SHA256SUMS" ] || RELEASE=$release make --no-print-directory release-artifacts
+`
 	buildPrometheus = `go build -C tests/suites/monitoring/prometheus -buildvcs=false \
 	-tags remove_all_sd,enable_kubernetes_sd -o "$BUILD/bin/" \
 	github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool`
@@ -99,27 +103,17 @@ func lanes() []Lane {
 	return slices.Concat(withoutCluster(), onClusters(), forReleases(), pictures())
 }
 
-// pictures make those of the documents again.
+// pictures make those of the documents again that show a terminal.
 func pictures() []Lane {
-	dashboard := monitoring()
-	dashboard.Env = append(dashboard.Env, "DASHBOARD=$BUILD/dashboard.vl.json")
-	// Without scripts: one of them builds what pictures of another format take. In dark surroundings the colours
-	// are turned.
-	dashboard.Then = `npm install --prefix "$BUILD/vega" --no-audit --no-fund --ignore-scripts \
-	vega@6.4.0 vega-lite@6.4.3 vega-cli@6.4.0 svgo@4.0.0
-"$BUILD/vega/node_modules/.bin/vl2svg" "$BUILD/dashboard.vl.json" |
-	sed '1s|>|><title>The dashboard, of a simulated cluster</title><style>@media (prefers-color-scheme:dark){svg{` +
-		`filter:invert(.9) hue-rotate(180deg)}}</style>|' |
-	"$BUILD/vega/node_modules/.bin/svgo" --multipass --input - --output docs/pictures/dashboard.svg`
+	const draw = "tests/suites/picture/draw.sh"
 	return []Lane{
-		{Name: "picture", When: OnRequest,
-			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/inspect.svg again, with Debian's npm",
+		{Name: "picture", When: OnRequest, Takes: 2 * time.Minute,
+			Proves: "nothing: it makes inspect.svg and first-claim.svg in docs/pictures again, with Debian's npm",
 			Suite: &Suite{Package: "./tests/suites/picture", Nodes: "n1=v100x4:share n2=a10x4:share", Install: installDriver,
-				Then: `npx --yes svg-term-cli@2.1.1 --in "$BUILD/inspect.cast" --out docs/pictures/inspect.svg \
-	--at 200 --no-cursor`}},
-		{Name: "picture-dashboard", When: OnRequest,
-			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/dashboard.svg again, as lane picture",
-			Commands: []Command{{Shell: buildPrometheus}}, Suite: &dashboard},
+				Then: draw + ` "$BUILD/inspect.cast" docs/pictures/inspect.svg \
+	"kubectl inspect cgpu in a terminal: how full each GPU is, what is used of it, and why a pod waits" --window --at 3000
+` + draw + ` "$BUILD/first-claim.cast" docs/pictures/first-claim.svg \
+	"A terminal: a first claim, who has which GPU, and why a pod waits" --window`}},
 	}
 }
 
@@ -148,7 +142,12 @@ func testsOfModules(flags ...string) []Command {
 	var commands []Command
 	for _, dir := range []string{"", "tests/policies", "tests/chart", "tests/tools", "deployments/container/cdi-hook",
 		"deployments/release", "tests/cluster"} {
-		commands = append(commands, Command{Dir: dir, Tests: append(slices.Clone(flags), "./...")})
+		tests := append(slices.Clone(flags), "./...")
+		if dir == "tests/tools" {
+			// They read files of other modules, which `go test` does not see change.
+			tests = append([]string{"-count=1"}, tests...)
+		}
+		commands = append(commands, Command{Dir: dir, Tests: tests})
 	}
 	return commands
 }
@@ -234,7 +233,11 @@ func forReleases() []Lane {
 	return []Lane{
 		{Name: "install", Built: true, When: Release, Takes: time.Minute,
 			Proves:   "README's three commands, with the files of a release",
-			Commands: []Command{{Shell: `tests/suites/install/run.sh "$BUILD" .cluster-install "${RELEASE:-v0.0.0-dev}"`}}},
+			Commands: []Command{{Shell: releaseFiles + `tests/suites/install/run.sh "$BUILD" .cluster-install "$release"`}}},
+		{Name: "supply-chain", Built: true, When: Release, Takes: 5 * time.Minute,
+			Proves: "a release's files are verified or refused, krew installs the plugin, and no vulnerability is known of " +
+				"what is shipped, where the list of them can be had",
+			Commands: []Command{{Shell: releaseFiles + `tests/suites/supplychain/run.sh "$BUILD" "$release"`}}},
 		{Name: "dockerfile", Built: true, When: Release, Takes: time.Minute,
 			Proves:   "the image of the Dockerfile is that of `make image`; likewise that of simulated GPUs",
 			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"`}}},
