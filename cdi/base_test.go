@@ -22,6 +22,8 @@ import (
 const (
 	hostRoot = "/run/nvidia/driver"
 	hookPath = "/var/lib/plugin/nvidia-cdi-hook"
+	// libraries is where a simulated driver has its libraries.
+	libraries = "/" + sim.LibraryDir
 )
 
 // simulated is a node with a simulated machine.
@@ -103,8 +105,8 @@ func TestBaseCommon(t *testing.T) {
 	for _, m := range common.Mounts {
 		mounts[m.ContainerPath] = m.HostPath
 	}
-	for _, path := range []string{"/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06",
-		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06", "/usr/bin/nvidia-smi"} {
+	for _, path := range []string{libraries + "/libcuda.so.570.124.06",
+		libraries + "/libnvidia-ml.so.570.124.06", "/usr/bin/nvidia-smi"} {
 		if mounts[path] != hostRoot+path {
 			t.Errorf("%s comes from %q, want %q", path, mounts[path], hostRoot+path)
 		}
@@ -123,7 +125,7 @@ func TestBaseCommon(t *testing.T) {
 		t.Error(diff)
 	}
 	if links := common.Hooks[0].Args; !slices.Contains(links,
-		"libcuda.so.570.124.06::/usr/lib/x86_64-linux-gnu/libcuda.so.1") {
+		"libcuda.so.570.124.06::"+libraries+"/libcuda.so.1") {
 		t.Errorf("links %v lack libcuda.so.1", links)
 	}
 }
@@ -174,13 +176,13 @@ func TestBaseRoots(t *testing.T) {
 		node, lib string
 	}{
 		{"the driver on the host itself", func(o *BaseOptions) { o.HostDriverRoot = "/" }, "/dev/nvidiactl",
-			"/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+			libraries + "/libcuda.so.570.124.06"},
 		{"device nodes apart", func(o *BaseOptions) { o.DevRoot, o.HostDevRoot = o.DriverRoot, "/" }, "/dev/nvidiactl",
-			hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+			hostRoot + libraries + "/libcuda.so.570.124.06"},
 		{"one root within the other", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot + "/inner" },
-			"ROOT/inner/dev/nvidiactl", "ROOT/inner/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+			"ROOT/inner/dev/nvidiactl", "ROOT/inner" + libraries + "/libcuda.so.570.124.06"},
 		{"the same path", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot }, "ROOT/dev/nvidiactl",
-			"ROOT/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+			"ROOT" + libraries + "/libcuda.so.570.124.06"},
 		{"libraries in a place of their own", func(o *BaseOptions) { moveLibraries(t, o, "/usr/local/nvidia/lib64") },
 			hostRoot + "/dev/nvidiactl", hostRoot + "/usr/local/nvidia/lib64/libcuda.so.570.124.06"},
 		{"libraries in a place of their own, on the host itself", func(o *BaseOptions) {
@@ -194,7 +196,7 @@ func TestBaseRoots(t *testing.T) {
 		}, hostRoot + "/dev/nvidiactl", hostRoot + "/usr/local/nvidia/lib64/libcuda.so.570.124.06"},
 		{"a search path that this node does not have", func(o *BaseOptions) {
 			o.LibrarySearchPaths = []string{"/usr/local/nvidia/lib64"}
-		}, hostRoot + "/dev/nvidiactl", hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		}, hostRoot + "/dev/nvidiactl", hostRoot + libraries + "/libcuda.so.570.124.06"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := simulate(t, "t4x1")

@@ -47,7 +47,7 @@ func (b *Base) addInstances(machine *gpu.Machine, opts BaseOptions) {
 	}
 }
 
-// instanceEdits are the edits of an instance. Its capabilities are read anew: they are the kernel module's.
+// instanceEdits are the edits of an instance. Its capabilities are read again: they are the kernel module's.
 func (b *Base) instanceEdits(uuid string, i instanceBase) (specs.ContainerEdits, error) {
 	if i.err != nil {
 		return specs.ContainerEdits{}, i.err

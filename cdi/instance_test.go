@@ -118,7 +118,7 @@ func TestInstanceThatCannotBeUsed(t *testing.T) {
 		"one that is left out": {func(_ *testing.T, _ string, m *gpu.Machine) {
 			m.Partitioned[0].Instances[0].LeftOut = "it has several compute instances"
 		}, "MIG-3g", []string{"MIG-3g is unknown"}},
-		"one that was made anew": {func(_ *testing.T, _ string, m *gpu.Machine) {
+		"one that was created again": {func(_ *testing.T, _ string, m *gpu.Machine) {
 			m.Partitioned[0].Instances[0].UUID = "MIG-again"
 		}, "MIG-3g", []string{"MIG-3g is unknown"}},
 		"no node of the GPU": {func(t *testing.T, proc string, _ *gpu.Machine) {

@@ -191,7 +191,7 @@ const runbooks = "https://github.com/gpushare/dra-driver-gpushare/blob/main/docs
 
 var used = regexp.MustCompile(`\$labels\.([a-z_]+)`)
 
-// An alert goes by metrics that there are, says who is affected, and has an entry in
+// An alert uses metrics that there are, says who is affected, and has an entry in
 // docs/alerts.md.
 func TestAlerts(t *testing.T) {
 	metrics := documented(t)
@@ -243,7 +243,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// The dashboard goes by metrics that there are, and by its variables.
+// The dashboard uses metrics that there are, and its variables.
 func TestDashboard(t *testing.T) {
 	metrics := documented(t)
 	d := theDashboard(t)

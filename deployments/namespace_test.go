@@ -191,7 +191,7 @@ func TestAccountsAreBoundedInAnyNamespace(t *testing.T) {
 	}
 }
 
-// Nor does anything else in the policies go by the namespace that the driver is in by
+// Nor does anything else in the policies refer to the namespace that the driver is in by
 // default. Kubernetes' own accounts are always in kube-system.
 func TestPoliciesDoNotNameTheDriversNamespace(t *testing.T) {
 	for _, dir := range []string{"manifests", "options/migration"} {

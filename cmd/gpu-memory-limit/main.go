@@ -9,7 +9,7 @@
 // of a container with such limits. It finds the container's control group by the process
 // that the runtime names on the standard input, sets on it, for each GPU with that UUID, a
 // limit of MIB of the GPU's MEMORY, and reads it back. It looks for the GPU at INDEX first, so
-// that others, which may hang, are left alone. All that it goes by is in its arguments, which
+// that others, which may hang, are left alone. All that it uses is in its arguments, which
 // follow from the claim: neither its environment nor the container's says anything,
 // NVIDIA_GPU_MEMORY_LIMIT least of all.
 //

@@ -151,7 +151,7 @@ func TestSpecOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// What an image or a pod says in NVIDIA's variables, which NVIDIA's own hook goes by, means nothing here: neither in
+// What an image or a pod says in NVIDIA's variables, which NVIDIA's own hook uses, means nothing here: neither in
 // the container's environment nor in the hook's.
 func TestVariablesOfTheContainerMeanNothing(t *testing.T) {
 	for _, name := range []string{"NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST"} {

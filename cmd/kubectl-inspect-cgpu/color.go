@@ -29,11 +29,9 @@ const (
 	plain  = "\x1b[0m"
 )
 
-// nearlyFull and halfFull are the parts of a bar from which on it has another colour.
-const (
-	nearlyFull = 0.9
-	halfFull   = 0.6
-)
+// nearlyFull is the part of a bar from which on it has another colour. A full GPU is what packing aims at, so its
+// colour is none of those that warn.
+const nearlyFull = 0.9
 
 var (
 	bars = regexp.MustCompile(`█+░*`)
@@ -98,11 +96,8 @@ func paint(text []byte) []byte {
 	return bars.ReplaceAllFunc(text, func(bar []byte) []byte {
 		return full.ReplaceAllFunc(bar, func(part []byte) []byte {
 			color := green
-			switch held := float64(utf8.RuneCount(part)) / float64(utf8.RuneCount(bar)); {
-			case held >= nearlyFull:
-				color = red
-			case held >= halfFull:
-				color = yellow
+			if float64(utf8.RuneCount(part)) >= nearlyFull*float64(utf8.RuneCount(bar)) {
+				color = cyan
 			}
 			return in(color)(part)
 		})

@@ -59,8 +59,9 @@ func TestColors(t *testing.T) {
 
 func TestColorOfBars(t *testing.T) {
 	for bar, want := range map[string]string{
-		"█████░░░░░": green + "█████" + plain + "░░░░░", "███████░░░": yellow + "███████" + plain + "░░░",
-		"██████████": red + "██████████" + plain, "░░░░░░░░░░": "░░░░░░░░░░",
+		"█████░░░░░": green + "█████" + plain + "░░░░░", "████████░░": green + "████████" + plain + "░░",
+		"█████████░": cyan + "█████████" + plain + "░",
+		"██████████": cyan + "██████████" + plain, "░░░░░░░░░░": "░░░░░░░░░░",
 	} {
 		if got := string(paint([]byte("3/15 " + bar + "  4"))); got != "3/15 "+want+"  4" {
 			t.Errorf("%s becomes %q", bar, got)

@@ -122,10 +122,10 @@ func TestPlanErrors(t *testing.T) {
 		"plan -f " + good + " -o xml":    "--output xml: not json",
 		"plan train.yaml":                `unknown command "train.yaml" for "kubectl inspect cgpu plan"`,
 		"plan -f /nonexistent.yaml":      "read the manifests: stat /nonexistent.yaml",
-		"plan -f " + good:                "read what the scheduler goes by: ",
+		"plan -f " + good:                "read what the scheduler uses: ",
 		"plan --from-ack --machine n1=x": "--from-ack plans on a cluster's nodes: leave out --machine",
 		"plan --machine n1=x -f " + good: "machine n1=x: read the machine file: open x: ",
-		"plan --from-ack":                "read what the scheduler goes by: ",
+		"plan --from-ack":                "read what the scheduler uses: ",
 		"bundle -o report.zip":           "--output report.zip: the archive's name has to end in .tar.gz",
 		"bundle":                         "list ",
 	} {

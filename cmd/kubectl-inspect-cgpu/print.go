@@ -138,7 +138,7 @@ func (p *printer) printAgain(in inspect.Input) error {
 	return p.write(t, text)
 }
 
-// resized draws the last table anew.
+// resized draws the last table again.
 func (p *printer) resized() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +148,7 @@ func (p *printer) resized() error {
 	return p.draw()
 }
 
-// suspended gives the terminal back until stop returns, and then draws the last table anew.
+// suspended gives the terminal back until stop returns, and then draws the last table again.
 func (p *printer) suspended(stop func()) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +162,7 @@ func (p *printer) suspended(stop func()) error {
 	return p.draw()
 }
 
-// continued draws the last table anew, whatever is in the terminal.
+// continued draws the last table again, whatever is in the terminal.
 func (p *printer) continued() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -173,7 +173,7 @@ func TestGrantsRejects(t *testing.T) {
 		"GPU gone":             {allocated(one(whole("a", "gpu-7"))), "GPU 7 is no longer usable"},
 		"one of a set gone":    {allocated(one(whole("a", "gpus-1-7"))), `device "gpus-1-7": GPU 7 is no longer usable`},
 		"instance gone": {allocated(one(whole("a", "gpu-2-mig-2g-20gb-4"))),
-			`device "gpu-2-mig-2g-20gb-4": GPU 2 has no such MIG instance any more: somebody cut it anew`},
+			`device "gpu-2-mig-2g-20gb-4": GPU 2 has no such MIG instance any more: somebody cut it again`},
 		"GPU not in MIG mode": {allocated(one(whole("a", "gpu-1-mig-2g-20gb-4"))), "GPU 1 is not in MIG mode any more"},
 		"whole, in MIG mode":  {allocated(one(whole("a", "gpu-2"))), "GPU 2 is no longer usable"},
 		"instance without a compute instance": {allocated(one(whole("a", "gpu-2-mig-1g-10gb-4"))),

@@ -63,7 +63,7 @@ func (c GPU) Gone(m *gpu.Machine) string {
 	case there:
 		return ""
 	default:
-		return fmt.Sprintf("%s (%s) is not there any more: somebody cut the GPU anew, or it was reset, which no instance "+
+		return fmt.Sprintf("%s (%s) is not there any more: somebody cut the GPU again, or it was reset, which no instance "+
 			"survives", c, c.UUID)
 	}
 }
@@ -82,8 +82,8 @@ func instanceOf(machine *gpu.Machine, device string, index int) (GPU, error) {
 				Profile: i.Profile, ProfileID: i.ProfileID, GI: gpu.NoCI, CI: gpu.NoCI, Start: i.Start, Size: i.Size,
 				Made: true}}, nil
 		}
-		return GPU{}, fmt.Errorf("GPU %d has no such MIG instance any more: somebody cut it anew, or the node was started "+
-			"anew, which no instance survives", index)
+		return GPU{}, fmt.Errorf("GPU %d has no such MIG instance any more: somebody cut it again, or the node was started "+
+			"again, which no instance survives", index)
 	}
 	if i.LeftOut != "" {
 		return GPU{}, fmt.Errorf("GPU %d's MIG instance %s cannot be used: %s", index, i.Place(), i.LeftOut)

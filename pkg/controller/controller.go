@@ -30,13 +30,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/overquota"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
@@ -108,11 +107,12 @@ type Options struct {
 }
 
 // task is a controller, how many of its Reconciles may run at once, and what it knows of the
-// cluster.
+// cluster. One without a controller is a part of another's that has to know more than that.
 type task struct {
-	*manager.Controller
-	workers int
-	known   *cache.Reader
+	name       string
+	controller *manager.Controller
+	workers    int
+	known      *cache.Reader
 }
 
 // Run works until the context ends. There must be one such Run in the cluster. Each
@@ -151,19 +151,19 @@ func Run(ctx context.Context, o Options) error {
 	failed := make(chan error, len(tasks))
 	for _, t := range tasks {
 		if o.Checks != nil {
-			o.Checks.Add(t.Name(), t.known.Problem)
+			o.Checks.Add(t.name, t.known.Problem)
 		}
-		if o.Metrics != nil {
-			t.SetObserve(o.Metrics.Reconciled)
+		if o.Metrics != nil && t.controller != nil {
+			t.controller.SetObserve(o.Metrics.Reconciled)
 		}
 		wg.Go(func() {
-			synced, err := t.known.WaitForSync(ctx, t.Name(), o.SyncDeadline)
+			synced, err := t.known.WaitForSync(ctx, t.name, o.SyncDeadline)
 			if err != nil {
 				failed <- err
 				fail(err)
 			}
-			if synced {
-				t.Run(ctx, t.workers)
+			if synced && t.controller != nil {
+				t.controller.Run(ctx, t.workers)
 			}
 		})
 	}
@@ -209,27 +209,35 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	var tasks []task
 	add := func(workers int, controller func(*cache.Reader) *manager.Controller) {
 		reader := known.Reader()
-		tasks = append(tasks, task{controller(reader), workers, reader})
+		c := controller(reader)
+		tasks = append(tasks, task{c.Name(), c, workers, reader})
 	}
 	// Legacy pods wait for their templates, and are nominated before these are made.
-	beforehand := func(context.Context, []*corev1.Pod) {}
-	if o.BestNode {
-		add(writers, func(c *cache.Reader) *manager.Controller {
-			nominator := waiting.New(waiting.Config{Cache: c, Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
-				Engine: engine, Clock: clock.RealClock{}, Placement: o.NodePlacement, Outcome: o.nominated()})
-			beforehand = nominator.Nominate
-			if o.Metrics != nil {
-				o.Metrics.SetStranded(nominator.Stranded)
-			}
-			return nominator.Controller()
-		})
-	} else {
+	var beforehand func(context.Context, []*corev1.Pod)
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		cfg := waiting.Config{Cache: c, Client: o.Waiting.ResourceV1(), Engine: engine,
+			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}}
+		if o.BestNode {
+			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
+				Placement: o.NodePlacement, Outcome: o.nominated()}
+		}
+		if o.Preemption {
+			known := known.Reader()
+			cfg.Preemptions = &preempt.Config{Cache: known, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
+				Rules: o.Waiting.ResourceV1(), Groups: o.Waiting.SchedulingV1beta1(), Engine: engine, Events: events,
+				Clock: clock.RealClock{}}
+			tasks = append(tasks, task{name: "preempt", known: known})
+		}
+		r := waiting.New(cfg)
+		beforehand = r.Nominate
+		if o.BestNode && o.Metrics != nil {
+			o.Metrics.SetStranded(r.Stranded)
+		}
+		return r.Controller()
+	})
+	if !o.BestNode {
 		add(writers, func(c *cache.Reader) *manager.Controller { return waiting.NewOpener(c, core) })
 	}
-	add(1, func(c *cache.Reader) *manager.Controller {
-		return pending.New(pending.Config{Cache: c, Client: o.Waiting.ResourceV1(), Offered: c.Nodes().Serve,
-			Closed: c.Nodes().Closed, Engine: engine, Events: repeating(pending.RepeatAfter)})
-	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,
 			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag(), Beforehand: beforehand})
@@ -264,13 +272,6 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	if o.PodSyncs {
 		add(writers, func(c *cache.Reader) *manager.Controller {
 			return podsync.New(podsync.Config{Cache: c, Client: o.Syncs.CoreV1(), Clock: clock.RealClock{}})
-		})
-	}
-	if o.Preemption {
-		add(1, func(c *cache.Reader) *manager.Controller {
-			return preempt.New(preempt.Config{Cache: c, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
-				Rules: o.Waiting.ResourceV1(), Groups: o.Waiting.SchedulingV1beta1(), Engine: engine, Events: events,
-				Clock: clock.RealClock{}})
 		})
 	}
 	if o.PodAnnotations {

@@ -281,7 +281,7 @@ func (r *reader) readNative() {
 	}
 }
 
-// nativeGPUs goes by what the kubelet lists. It does not list init containers that
+// nativeGPUs uses what the kubelet lists. It does not list init containers that
 // end before the others begin: the others get their devices, as far as they ask for
 // any, and the rest stays with the pod.
 func (r *reader) nativeGPUs() ([]int, error) {

@@ -207,7 +207,7 @@ func (h *history) claim(t *testing.T) {
 	h.held = append(h.held, results)
 }
 
-// check looks at the GPUs, and publishes them anew.
+// check looks at the GPUs, and publishes them again.
 func (h *history) check(t *testing.T) {
 	t.Helper()
 	used := map[string]int64{}

@@ -89,7 +89,7 @@ func oneGPU() resourceapi.Counter {
 	return resourceapi.Counter{Value: *resource.NewQuantity(1, resource.DecimalSI)}
 }
 
-// Newest returns those slices of one pool that are of its newest generation: the scheduler goes by no
+// Newest returns those slices of one pool that are of its newest generation: the scheduler uses no
 // others. pool is what a slice says of it.
 func Newest[S any](published []S, pool func(S) resourceapi.ResourcePool) []S {
 	var newest []S

@@ -227,7 +227,7 @@ func TestSizeOfATopologyPool(t *testing.T) {
 }
 
 // An allocated set without one of its GPUs keeps the others from being given
-// to somebody else, and is not given anew.
+// to somebody else, and is not given again.
 func TestRetainedSetKeepsItsGPUs(t *testing.T) {
 	ctx := quiet(t)
 	m := machine(t, "dgx1")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package explain says in words why the scheduler finds no devices for a pod's claims:
-// pkg/scheduling finds that out as data. A Cluster goes by what the nodes publish alone, of what
+// pkg/scheduling finds that out as data. A Cluster uses what the nodes publish alone, of what
 // is free now the words are those for a scheduling.Room.
 package explain
 

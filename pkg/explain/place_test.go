@@ -146,7 +146,7 @@ func (s *stage) lacks(t *testing.T, node int, pod *corev1.Pod, claims []*resourc
 	return room.Nodes[0].Lacks
 }
 
-// agrees checks that the shorter ways to the same answer, which the controller's Events go by,
+// agrees checks that the shorter ways to the same answer, which the controller's Events use,
 // lead to it.
 func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, room scheduling.Room) {
 	t.Helper()

@@ -9,7 +9,7 @@ import (
 )
 
 // ComputeMode is who may make contexts on a GPU, as NVML numbers it
-// (nvmlComputeMode_t). The driver keeps it until the node or the driver starts anew.
+// (nvmlComputeMode_t). The driver keeps it until the node or the driver restarts.
 type ComputeMode int
 
 // Compute modes. In ComputeExclusiveProcess one process has contexts at a time, which is

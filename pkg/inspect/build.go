@@ -99,7 +99,7 @@ func (b *builder) amount(total int64) Amount {
 	return Amount{Allocated: ptr.To(int64(0)), Total: total}
 }
 
-// readSlices collects the GPUs that the slices show. While a node publishes anew
+// readSlices collects the GPUs that the slices show. While a node publishes again
 // there are slices of two generations: the newer one counts, GPU by GPU.
 func (b *builder) readSlices() {
 	published := slices.Clone(b.in.Slices)

@@ -142,7 +142,7 @@ func TestMemoryOfPlacesBesideCutInstances(t *testing.T) {
 	}
 }
 
-// An instance that a claim holds is published after somebody has cut the GPU anew: it is no part of the GPU any more.
+// An instance that a claim holds is published after somebody has cut the GPU again: it is no part of the GPU any more.
 func TestInstancesThatAreGone(t *testing.T) {
 	at := func(profile string, start, size int, memoryMiB int64) gpu.Instance {
 		return gpu.Instance{UUID: fmt.Sprint("MIG-", profile, "-", start), Profile: profile, Start: start, Size: size,
@@ -166,13 +166,13 @@ func TestInstancesThatAreGone(t *testing.T) {
 		total string
 		lines []string
 	}{
-		"cut anew": {gpu.Partitioned{Instances: sevenths}, nil, "0/28", []string{isGone, "n1 1 1g.5gb 6 4 -"}},
-		"cut anew in part, the rest on demand": {gpu.Partitioned{Instances: sevenths[4:5], Profiles: profiles}, nil, "0/31",
+		"cut again": {gpu.Partitioned{Instances: sevenths}, nil, "0/28", []string{isGone, "n1 1 1g.5gb 6 4 -"}},
+		"cut again in part, the rest on demand": {gpu.Partitioned{Instances: sevenths[4:5], Profiles: profiles}, nil, "0/31",
 			[]string{isGone, "n1 1 (free) 0-3 - -", "n1 1 1g.5gb 4 4 -", "n1 1 (free) 5-6 - -"}},
 		// The scheduler keeps the place of one that was made on demand until its claim is gone.
 		"made on demand": {gpu.Partitioned{Profiles: profiles}, made, "19/38",
 			[]string{"n1 1 3g.20gb 4-7 19 team/train (closed: unhealthy=mig-instance-gone)", "n1 1 (free) 0-3 - -"}},
-		"made on demand, cut anew": {gpu.Partitioned{Instances: sevenths, Profiles: profiles}, made, "0/28",
+		"made on demand, cut again": {gpu.Partitioned{Instances: sevenths, Profiles: profiles}, made, "0/28",
 			[]string{isGone, "n1 1 1g.5gb 6 4 -"}},
 	} {
 		t.Run(name, func(t *testing.T) {

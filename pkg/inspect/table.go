@@ -157,6 +157,8 @@ type Share struct {
 	CoresPercent int64     `json:"coresPercent"`
 	// UsedMiB is how much memory its processes use; nil where that is not known.
 	UsedMiB *int64 `json:"usedMiB,omitempty"`
+	// PeakMiB is the most that they used since the node's plugin started; nil where that is not known.
+	PeakMiB *int64 `json:"peakMiB,omitempty"`
 }
 
 // Amount is how much there is, and how much of it is allocated.

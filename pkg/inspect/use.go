@@ -17,6 +17,8 @@ type NodeUse struct {
 	GPUs map[int]int64
 	// Claims is what the processes of claims' containers use.
 	Claims map[ClaimOn]int64
+	// Peaks is the most that they used, added up over containers.
+	Peaks map[ClaimOn]int64
 	// Gone is what of it pods use that are gone, and do not end; nil where there are none.
 	Gone map[ClaimOn]int64
 }
@@ -37,23 +39,31 @@ func (n *node) fillUse(use NodeUse) {
 			c.UsedMiB = mib(used)
 		}
 	}
-	byHolder := map[*Holder]map[int]int64{}
-	for on, bytes := range use.Claims {
-		if h := n.user(on); h != nil {
-			if byHolder[h] == nil {
-				byHolder[h] = map[int]int64{}
-			}
-			byHolder[h][on.GPU] += bytes
-		}
-	}
+	used, peaks := n.byHolder(use.Claims), n.byHolder(use.Peaks)
 	for _, h := range n.holders {
 		for i := range h.Shares {
 			// Of who holds GPUs without a claim nobody counts it.
-			if h.Origin != OriginDevicePlugin {
-				h.Shares[i].UsedMiB = mib(byHolder[h][h.Shares[i].GPU])
+			if h.Origin == OriginDevicePlugin {
+				continue
 			}
+			now := used[h][h.Shares[i].GPU]
+			h.Shares[i].UsedMiB, h.Shares[i].PeakMiB = mib(now), mib(max(now, peaks[h][h.Shares[i].GPU]))
 		}
 	}
+}
+
+// byHolder adds up amounts of claims by holder and GPU.
+func (n *node) byHolder(of map[ClaimOn]int64) map[*Holder]map[int]int64 {
+	sums := map[*Holder]map[int]int64{}
+	for on, bytes := range of {
+		if h := n.user(on); h != nil {
+			if sums[h] == nil {
+				sums[h] = map[int]int64{}
+			}
+			sums[h][on.GPU] += bytes
+		}
+	}
+	return sums
 }
 
 // user is the holder of whom it is what is used by the claims; nil where none is known. Whoever uses several claims is

@@ -179,7 +179,7 @@ func (n *node) largest() int64 {
 	return units
 }
 
-// chargeAsPublished goes by what is left of the GPUs, where the pods may not be read.
+// chargeAsPublished uses what is left of the GPUs, where the pods may not be read.
 func (b *builder) chargeAsPublished() {
 	for _, n := range b.nodes {
 		for _, c := range n.gpus {

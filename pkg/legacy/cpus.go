@@ -24,7 +24,7 @@ const (
 	// ClassCPUs is that driver's DeviceClass.
 	ClassCPUs = "dra.cpu"
 	// ClassCPUsMarker exists while that class does: gpu-compat-controller keeps it, and the
-	// admission policy goes by it.
+	// admission policy uses it.
 	ClassCPUsMarker = "dra-cpu.gpu.aliyun.com"
 	// capacityCPUs is what a claim takes of a device of it.
 	capacityCPUs resourceapi.QualifiedName = "dra.cpu/cpu"

@@ -94,7 +94,7 @@ func TestPoliciesMatchAlike(t *testing.T) {
 	if !strings.HasPrefix(refused, "("+asks+"\n") || !strings.HasSuffix(refused, "\n&& "+static) {
 		t.Errorf("refuse.yaml asks for %q, convert.yaml for %q", refused, asks+"\n&& "+static)
 	}
-	if all := condition("scheduler.yaml", "names-ack-co-scheduler-anew"); optOut == "" || !strings.Contains(all, optOut) {
+	if all := condition("scheduler.yaml", "names-ack-co-scheduler-again"); optOut == "" || !strings.Contains(all, optOut) {
 		t.Errorf("scheduler.yaml asks for %q, which has nothing of %q", all, optOut)
 	}
 }

@@ -40,7 +40,7 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 	}
 	c.surplus.desc = Desc("pool_surplus_slices", "How many ResourceSlices a node has beyond what its pool says; below 0, "+
 		"lacks. Only the leader, and where it is not 0.", "node")
-	c.stranded.desc = Desc("stranded_gpus", "Free GPUs that lack CPU or memory (docs/packing.md#what-it-brings). Only "+
+	c.stranded.desc = Desc("stranded_gpus", "Free GPUs that lack CPU or memory (docs/packing.md#results). Only "+
 		"the leader, and where it is not 0.", "node")
 	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, c.nominations, loops{each}, &c.surplus, &c.stranded)
 	return c

@@ -11,7 +11,7 @@ import "time"
 // (Mode.Serves).
 const Settle = 5 * time.Second
 
-// Node is what a decision about a node's mode goes by.
+// Node is what a decision about a node's mode uses.
 type Node struct {
 	// Wanted is what the labels and the node's isolation come to.
 	Wanted Offer

@@ -2,7 +2,7 @@
 
 // Package scheduling says what fits where, and why not, as data; pkg/explain makes words of it.
 // Whether claims fit on a node is the scheduler's own allocator's to say, which is set up here
-// and nowhere else: whoever asks goes by a Snapshot, in which the cluster's DeviceTaintRules
+// and nowhere else: whoever asks uses a Snapshot, in which the cluster's DeviceTaintRules
 // count. A Finder says what is free for a pod now, a Simulation what is left beside pods that it
 // placed, a Survey whether something could ever fit. The package is pure.
 package scheduling
@@ -184,7 +184,7 @@ func (e *Engine) Allocator(ctx context.Context, s Snapshot, gone func(types.UID)
 	return a, a.setUp(ctx)
 }
 
-// setUp has the allocator go by what is held.
+// setUp has the allocator use what is held.
 func (a *Allocator) setUp(ctx context.Context) (err error) {
 	a.stock, err = a.engine.newAllocator(ctx, stockallocator.Features(), a.held,
 		stockallocator.Classes(a.snapshot.Classes), a.snapshot.Slices, a.engine.compiled)

@@ -114,7 +114,7 @@ func TestFitWithoutPodsThatAreGone(t *testing.T) {
 	}
 }
 
-// What keeps a pod from a node is what the scheduler's filters go by.
+// What keeps a pod from a node is what the scheduler's filters use.
 func TestClosedTo(t *testing.T) {
 	tainted := func(effect corev1.TaintEffect) corev1.NodeSpec {
 		return corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Effect: effect}}}

@@ -150,7 +150,7 @@ func (c *Survey) Until() time.Time { return c.until }
 
 // waitForAway finds the nodes that are about to offer something: those whose pool is
 // published in part, and those that had GPUs. Labels stay while a node's GPUs are
-// away, as when its kubelet is started anew; but they also stay when the GPUs are gone
+// away, as when its kubelet is restarted; but they also stay when the GPUs are gone
 // for good, and that is no reason to leave all pods of the cluster in hope.
 func (c *Survey) waitForAway(p Published) {
 	away := map[string]time.Time{}

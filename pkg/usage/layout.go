@@ -87,7 +87,7 @@ func (o Occupancy) granted(s Serving, g gpu.GPU) gpu.Amount {
 	return gpu.Amount{Units: u.Units, Shares: u.Shares}
 }
 
-// Kept is what was placed before where the next claims go by it as they would by what is next: GPUs that take any come
+// Kept is what was placed before where the next claims use it as they would by what is next: GPUs that take any come
 // in the same order and take as much.
 func (o Occupancy) Kept(before, next Layout) Layout {
 	if len(before.Order) == len(next.Order) && slices.Equal(o.effect(before), o.effect(next)) {

@@ -40,7 +40,7 @@ func TestInstancesFit(t *testing.T) {
 			"already held as a whole by claim team/other"},
 		"the same, an administrator": {instance("MIG-a", 7), admin, held.GPU{}, ""},
 		"of another GPU":             {other, instance("MIG-b", 7), held.GPU{}, ""},
-		"made anew with the id": {instance("MIG-a", 7), instance("MIG-b", 7), held.GPU{},
+		"created again with the id": {instance("MIG-a", 7), instance("MIG-b", 7), held.GPU{},
 			"GPU 1's 1g.10gb at slice 0 (MIG-b): claim team/other holds the instance that was there before (MIG-a)"},
 		"one that is there, where one is being made": {unmade, instance("MIG-a", 7), held.GPU{},
 			"GPU 1's 1g.10gb at slice 0 (MIG-a): claim team/other has it made, or destroyed, just now"},

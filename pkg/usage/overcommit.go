@@ -40,7 +40,7 @@ func CheckOvercommit(others []Claim, reserved Reserved, wanted Claim) error {
 }
 
 // CheckMade reports whether a MIG instance that was just made for a claim in the namespace fits beside those of other
-// claims. The driver alone decides its id, so CheckOvercommit could not go by that.
+// claims. The driver alone decides its id, so CheckOvercommit could not use that.
 func CheckMade(others []Claim, namespace string, made claim.Grant) error {
 	return Of(others, nothing).gpu(made.GPU.MIG.ParentUUID).fitsInstance(namespace, made)
 }

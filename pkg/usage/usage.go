@@ -2,7 +2,7 @@
 
 // Package usage adds up what is used of each GPU: what claims were granted, and what pods
 // without a claim have reserved, which a device plugin gave it to. The rest is free. What
-// may be granted beside it, the order of GPUs and what is published of them go by it. It
+// may be granted beside it, the order of GPUs and what is published of them use it. It
 // is pure.
 package usage
 
@@ -127,7 +127,7 @@ func (u GPU) Free(units, shares int64) gpu.Amount {
 	return u.Reserved.Left(units, shares).Minus(u.Amount)
 }
 
-// Placed is the GPU, which has so many units, as package placement goes by it. Compute counts as memory where more of
+// Placed is the GPU, which has so many units, as package placement uses it. Compute counts as memory where more of
 // that is taken: what is left of the one is of no use without the other.
 func (u GPU) Placed(index int, units int64, full bool) placement.GPU {
 	used := max(u.Used(units), placement.AsMemory(u.Cores+u.Reserved.Cores, units))

@@ -100,6 +100,23 @@ func TestPrometheusRule(t *testing.T) {
 	}
 }
 
+// What is recorded of usage is added where one wants it.
+func TestPrometheusRuleOfUsage(t *testing.T) {
+	var want []any
+	for _, file := range []string{"alerts.yaml", "usage.yaml"} {
+		content, err := os.ReadFile(monitoringDir + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, part(t, parsed(t, string(content)), "groups").([]any)...)
+	}
+	rule := installed(t, "gpus", "prometheusRule: {enabled: true, usage: true}")
+	got := part(t, any(rule["PrometheusRule gpus/dra-driver-gpushare"]), "spec", "groups")
+	if diff := cmp.Diff(any(want), got); diff != "" {
+		t.Errorf("the rules (-files +chart):\n%s", diff)
+	}
+}
+
 // The dashboard is the file, to the letter.
 func TestDashboards(t *testing.T) {
 	content, err := os.ReadFile(monitoringDir + "/dashboard.json")

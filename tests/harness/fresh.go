@@ -21,7 +21,7 @@ const (
 )
 
 // FreshAfterFailure replaces the driver's pods of a node when the test ends, if it has failed:
-// a new pod has its directories mounted anew, is at peace with the kubelet, which starts what
+// a new pod has its directories mounted again, is at peace with the kubelet, which starts what
 // has ended again only after a while, and knows nothing of what was broken. It is to be called
 // before something is broken, so that it comes after what puts that back.
 func (c *Cluster) FreshAfterFailure(t *testing.T, node string) {

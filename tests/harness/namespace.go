@@ -131,7 +131,7 @@ func (n *Namespace) cleanUp(t *testing.T) {
 }
 
 // empty deletes workloads, pods and claims and waits until they are gone. Workloads go
-// first, since they make their pods anew, and pods before their claims, which are
+// first, since they make their pods again, and pods before their claims, which are
 // reserved until then.
 func (n *Namespace) empty(ctx context.Context) error {
 	if err := n.deleteWorkloads(ctx); err != nil {

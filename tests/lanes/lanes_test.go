@@ -143,6 +143,21 @@ func TestPageHasTheLanes(t *testing.T) {
 	}
 }
 
+// A workflow makes a job of each name.
+func TestNamesAreJSON(t *testing.T) {
+	for arguments, want := range map[string]string{
+		"names gang lint": `["lint","gang"]` + "\n",
+		"names":           "",
+		"names nothing":   "",
+	} {
+		var out, complaints bytes.Buffer
+		status := run(t.Context(), strings.Fields(arguments), &out, &complaints)
+		if out.String() != want || (status == 0) != (want != "") || (complaints.Len() == 0) != (want != "") {
+			t.Errorf("lanes %s prints %q and %q, with status %d", arguments, out.String(), complaints.String(), status)
+		}
+	}
+}
+
 func TestChoose(t *testing.T) {
 	all := []Lane{{Name: "a", When: EveryChange}, {Name: "b", When: Complete}, {Name: "c", When: Release}}
 	for name, test := range map[string]struct {

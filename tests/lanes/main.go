@@ -6,13 +6,15 @@
 //	lanes [FLAG…] NAME…
 //
 // NAME is a lane, or test, test-all or release-checks, which are all lanes of that run: `lanes test-all`
-// runs what `lanes test` does, and then the rest. `lanes list` prints the table. Each lane's lines are
-// shown as they come. At the end come the slowest tests and what each waited for, the skipped ones with
-// their reasons, the lanes with their times, and what failed tests said.
+// runs what `lanes test` does, and then the rest. `lanes list` prints the table, `lanes names NAME…` the
+// names of lanes as JSON. Each lane's lines are shown as they come. At the end come the slowest tests and
+// what each waited for, the skipped ones with their reasons, the lanes with their times, and what failed
+// tests said.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -47,6 +49,9 @@ func run(ctx context.Context, arguments []string, out, complaints io.Writer) int
 		list(out, lanes())
 		return 0
 	}
+	if flags.Arg(0) == "names" {
+		return printNames(out, complaints, flags.Args()[1:])
+	}
 	chosen, err := choose(lanes(), flags.Args())
 	if *turns {
 		today, tomorrow := inTurn(lanes(), time.Now())
@@ -73,6 +78,24 @@ func run(ctx context.Context, arguments []string, out, complaints io.Writer) int
 	summarise(out, outcomes, time.Since(began))
 	if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Err != nil }) || ctx.Err() != nil {
 		return 1
+	}
+	return 0
+}
+
+// printNames prints the names of the lanes that are named so, or are of these runs, for a matrix of a workflow.
+func printNames(out, complaints io.Writer, named []string) int {
+	chosen, err := choose(lanes(), named)
+	if err != nil {
+		fmt.Fprintln(complaints, "lanes:", err)
+		return 2
+	}
+	names := make([]string, 0, len(chosen))
+	for _, lane := range chosen {
+		names = append(names, lane.Name)
+	}
+	if err := json.NewEncoder(out).Encode(names); err != nil {
+		fmt.Fprintln(complaints, "lanes: print the names:", err)
+		return 2
 	}
 	return 0
 }

@@ -14,7 +14,7 @@ var tags = regexp.MustCompile(`-tags[ =](netgo,[^"\s]*)`)
 
 // Image and tests are built with the same tags, or most of it is compiled once more.
 func TestTagsAreTheSame(t *testing.T) {
-	for _, file := range []string{"Makefile", "deployments/container/files.sh"} {
+	for _, file := range []string{"Makefile", "deployments/container/files.sh", "tests/standins/image/files.sh"} {
 		content, err := os.ReadFile(filepath.Join(checkout, file))
 		if err != nil {
 			t.Fatal(err)

@@ -38,22 +38,42 @@ type Runner struct {
 	began time.Time
 }
 
-// Run runs the lanes. Those that need a cluster run one after the other, and the others beside them at
-// a lower priority: tests on a cluster mostly wait. A lane that fails keeps no other from being run.
+// Run runs the lanes, those of EveryChange first. Those that need a cluster run one after the other, and the others
+// beside them at a lower priority: tests on a cluster mostly wait. Where Within is set, the lanes that may be left out
+// begin when those of EveryChange have ended, and slow none of them. A lane that fails keeps no other from being run.
 func (r *Runner) Run(ctx context.Context, lanes []Lane) []Outcome {
 	r.began = time.Now()
 	outcomes := make([]Outcome, len(lanes))
 	if err := r.build(ctx, lanes); err != nil {
 		return []Outcome{{Lane: "build", Took: time.Since(r.began), Err: err}}
 	}
-	var both sync.WaitGroup
+	var both, due sync.WaitGroup
+	var order, rest []int
+	for i, lane := range lanes {
+		if lane.When == EveryChange {
+			order = append(order, i)
+			due.Add(1)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	order = append(order, rest...)
 	for _, clusters := range []bool{true, false} {
 		both.Go(func() {
 			var p pace
-			for i, lane := range lanes {
-				if lane.needsCluster() == clusters {
-					outcomes[i] = r.timely(ctx, lane, p, len(lanes) > 1)
-					p.add(lane, outcomes[i])
+			for _, i := range order {
+				lane := lanes[i]
+				if lane.needsCluster() != clusters {
+					continue
+				}
+				always := lane.When == EveryChange
+				if r.Within > 0 && !always {
+					due.Wait()
+				}
+				outcomes[i] = r.timely(ctx, lane, p, len(lanes) > 1)
+				p.add(lane, outcomes[i])
+				if always {
+					due.Done()
 				}
 			}
 		})

@@ -3,8 +3,12 @@
 package main
 
 import (
+	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -29,6 +33,28 @@ func TestLanesAreRunInTime(t *testing.T) {
 	}
 	if outcomes[3].Err == nil {
 		t.Errorf("%+v, want it to fail", outcomes[3])
+	}
+}
+
+// A lane that may be left out does not slow one that is always run, though it needs no cluster.
+func TestLanesThatMayBeLeftOutWait(t *testing.T) {
+	dir := t.TempDir()
+	lane := func(name string, when When, built bool, script string) Lane {
+		return Lane{Name: name, When: when, Built: built, Commands: []Command{{Shell: script}}}
+	}
+	cluster := filepath.Join(dir, ".build", "bin", "cluster")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(cluster), 0o755),
+		os.WriteFile(filepath.Join(dir, "Makefile"), []byte("images kubectl-inspect-cgpu helm:\n"), 0o644),
+		os.WriteFile(cluster, []byte("#!/bin/sh\n"), 0o755), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r := &Runner{Checkout: dir, Out: io.Discard, Within: time.Hour}
+	for _, o := range r.Run(t.Context(), []Lane{lane("beside", Complete, false, "[ -e ended ]"),
+		lane("always", EveryChange, true, "read -r _ <pipe; touch ended"),
+		lane("starts", EveryChange, false, "echo go >pipe")}) {
+		if o.Err != nil || o.NotRun != "" {
+			t.Errorf("%+v", o)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ type Lane struct {
 	Proves string
 	When   When
 	// Takes is about how long it takes on 2 cores with nothing else to do and warm build caches. A run
-	// that has to end in time goes by it; nothing is asserted of it.
+	// that has to end in time uses it; nothing is asserted of it.
 	Takes time.Duration
 	// Commands are run one after the other, before Suite if there is one.
 	Commands []Command
@@ -82,6 +82,10 @@ const (
 "$BUILD/bin/cluster" image build --name localhost/device-plugin-standin:latest --out "$BUILD/standin.tar" \
 	--entrypoint /standin --file "$BUILD/standin=/standin:0755"
 `
+	// releaseFiles makes those of a release, unless they are there.
+	releaseFiles = `release=${RELEASE:-v0.0.0-dev}
+[ -e "$BUILD/release/$release/SHA256SUMS" ] || RELEASE=$release make --no-print-directory release-artifacts
+`
 	buildPrometheus = `go build -C tests/suites/monitoring/prometheus -buildvcs=false \
 	-tags remove_all_sd,enable_kubernetes_sd -o "$BUILD/bin/" \
 	github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool`
@@ -99,27 +103,17 @@ func lanes() []Lane {
 	return slices.Concat(withoutCluster(), onClusters(), forReleases(), pictures())
 }
 
-// pictures make those of the documents anew.
+// pictures make those of the documents again that show a terminal.
 func pictures() []Lane {
-	dashboard := monitoring()
-	dashboard.Env = append(dashboard.Env, "DASHBOARD=$BUILD/dashboard.vl.json")
-	// Without scripts: one of them builds what pictures of another format take. In dark surroundings the colours
-	// are turned.
-	dashboard.Then = `npm install --prefix "$BUILD/vega" --no-audit --no-fund --ignore-scripts \
-	vega@6.4.0 vega-lite@6.4.3 vega-cli@6.4.0 svgo@4.0.0
-"$BUILD/vega/node_modules/.bin/vl2svg" "$BUILD/dashboard.vl.json" |
-	sed '1s|>|><title>The dashboard, of a simulated cluster</title><style>@media (prefers-color-scheme:dark){svg{` +
-		`filter:invert(.9) hue-rotate(180deg)}}</style>|' |
-	"$BUILD/vega/node_modules/.bin/svgo" --multipass --input - --output docs/pictures/dashboard.svg`
+	const draw = "tests/suites/picture/draw.sh"
 	return []Lane{
-		{Name: "picture", When: OnRequest,
-			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/inspect.svg anew, with Debian's npm",
+		{Name: "picture", When: OnRequest, Takes: 2 * time.Minute,
+			Proves: "nothing: it makes inspect.svg and first-claim.svg in docs/pictures again, with Debian's npm",
 			Suite: &Suite{Package: "./tests/suites/picture", Nodes: "n1=v100x4:share n2=a10x4:share", Install: installDriver,
-				Then: `npx --yes svg-term-cli@2.1.1 --in "$BUILD/inspect.cast" --out docs/pictures/inspect.svg \
-	--at 200 --no-cursor`}},
-		{Name: "picture-dashboard", When: OnRequest,
-			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/dashboard.svg anew, as lane picture",
-			Commands: []Command{{Shell: buildPrometheus}}, Suite: &dashboard},
+				Then: draw + ` "$BUILD/inspect.cast" docs/pictures/inspect.svg \
+	"kubectl inspect cgpu in a terminal: how full each GPU is, what is used of it, and why a pod waits" --window --at 3000
+` + draw + ` "$BUILD/first-claim.cast" docs/pictures/first-claim.svg \
+	"A terminal: a first claim, who has which GPU, and why a pod waits" --window`}},
 	}
 }
 
@@ -148,7 +142,12 @@ func testsOfModules(flags ...string) []Command {
 	var commands []Command
 	for _, dir := range []string{"", "tests/policies", "tests/chart", "tests/tools", "deployments/container/cdi-hook",
 		"deployments/release", "tests/cluster"} {
-		commands = append(commands, Command{Dir: dir, Tests: append(slices.Clone(flags), "./...")})
+		tests := append(slices.Clone(flags), "./...")
+		if dir == "tests/tools" {
+			// They read files of other modules, which `go test` does not see change.
+			tests = append([]string{"-count=1"}, tests...)
+		}
+		commands = append(commands, Command{Dir: dir, Tests: tests})
 	}
 	return commands
 }
@@ -177,6 +176,8 @@ func onClusters() []Lane {
 			Proves: "the commands of docs/migrate.md, in its order"},
 		{Name: "elsewhere", When: Complete, Takes: time.Minute, Suite: elsewhere(""),
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
+		{Name: "workloads", When: Complete, Takes: time.Minute, Suite: workloads(),
+			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs"},
 		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
@@ -202,6 +203,16 @@ func monitoring() Suite {
 		Env: []string{"PROMETHEUS=$BUILD/bin/prometheus", "HELM=$HELM"}}
 }
 
+// workloads has for each manifest an image that has the name of the program's.
+func workloads() *Suite {
+	images := []string{"$BUILD/driver-image.tar"}
+	for _, manifest := range []string{"jupyter", "pytorch", "triton", "vllm"} {
+		images = append(images, "$BUILD/workloads/"+manifest+".tar")
+	}
+	return &Suite{Package: "./tests/suites/workloads", Nodes: "whole=t4x2 mps=v100x4:mps", Images: images,
+		Prepare: `tests/suites/workloads/images.sh "$BUILD/workloads" "$BUILD/bin/cluster"`, Install: installDriver}
+}
+
 func elsewhere(kubernetes string) *Suite {
 	return &Suite{Package: "./tests/suites/elsewhere", Nodes: "n1=v100x4:mps", Kubernetes: kubernetes,
 		Env: []string{"HELM=$HELM"},
@@ -222,15 +233,21 @@ func forReleases() []Lane {
 	return []Lane{
 		{Name: "install", Built: true, When: Release, Takes: time.Minute,
 			Proves:   "README's three commands, with the files of a release",
-			Commands: []Command{{Shell: `tests/suites/install/run.sh "$BUILD" .cluster-install "${RELEASE:-v0.0.0-dev}"`}}},
+			Commands: []Command{{Shell: releaseFiles + `tests/suites/install/run.sh "$BUILD" .cluster-install "$release"`}}},
+		{Name: "supply-chain", Built: true, When: Release, Takes: 5 * time.Minute,
+			Proves: "a release's files are verified or refused, krew installs the plugin, and no vulnerability is known of " +
+				"what is shipped, where the list of them can be had",
+			Commands: []Command{{Shell: releaseFiles + `tests/suites/supplychain/run.sh "$BUILD" "$release"`}}},
 		{Name: "dockerfile", Built: true, When: Release, Takes: time.Minute,
-			Proves:   "the image of the Dockerfile is that of `make image`",
+			Proves:   "the image of the Dockerfile is that of `make image`; likewise that of simulated GPUs",
 			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"`}}},
 		{Name: "arm64", Built: true, When: Release, Takes: time.Minute,
-			Proves: "the programs of the image for arm64 start under qemu",
+			Proves: "the programs of the images for arm64 start under qemu, and simulated GPUs answer there",
 			Commands: []Command{{Shell: `deployments/release/tools.sh
 deployments/container/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
-deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64`}}},
+deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64
+tests/standins/image/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
+tests/standins/image/try.sh "$BUILD"`}}},
 		{Name: "chart-upgrade", When: Release, Takes: 4 * time.Minute,
 			Proves: "upgrade, rollback and uninstallation by the chart, with pods that run and start",
 			Suite: &Suite{Package: "./tests/suites/chartupgrade", Nodes: "share=v100x4:share mps=v100x4:mps",
@@ -267,6 +284,9 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
 				Kubernetes: "1.36", Install: installDriver, Parallel: atOnce, LeftOut: "tests/suites/e2e/LEFTOUT-1.36"}},
+		{Name: "kind", Built: true, When: Release, Takes: 2 * time.Minute,
+			Proves:   "demo/kind.sh, with stand-ins for docker and kind: a DaemonSet gives a node its simulated GPUs",
+			Commands: []Command{{Shell: `tests/suites/kind/run.sh "$BUILD" .cluster-kind`}}},
 		{Name: "migration-1.36", When: Release, Takes: 5 * time.Minute, Suite: migration("1.36"),
 			Proves: "lane migration, on Kubernetes 1.36"},
 		{Name: "elsewhere-1.36", When: Release, Takes: 2 * time.Minute, Suite: elsewhere("1.36"),

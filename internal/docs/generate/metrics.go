@@ -90,7 +90,7 @@ func metricsOf(of part) (table, error) {
 // unquoted is a text as %q has written it, which has no quotes in it.
 func unquoted(text string) string { return strings.ReplaceAll(strings.Trim(text, `"`), `\"`, `"`) }
 
-// typeOf goes by the collector, and, where that has several metrics, by the convention for
+// typeOf uses the collector, and, where that has several metrics, the convention for
 // names.
 func typeOf(c prometheus.Collector, name string) string {
 	switch c.(type) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -14,16 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// modesPicture shows a node of four GPUs in each mode; modesMachine is what the node is.
+// modesPicture shows a node of four GPUs in each mode. The node is modesMachine, and migMachine in mode mig, which
+// needs GPUs that are cut.
 const (
 	modesPicture = "docs/pictures/modes.svg"
 	modesMachine = "demo/machines/v100x4.yaml"
+	migMachine   = "demo/machines/migx4.yaml"
 )
 
 // asked is what a claim of the picture asks for: a number of devices of a class, or a share.
@@ -36,23 +35,25 @@ type asked struct {
 // drawnModes are the modes in the order of docs/modes.md, as the node's label has them, and claims that come
 // one after the other.
 var drawnModes = []struct {
-	label  string
-	claims []asked
+	label, machine string
+	claims         []asked
 }{
-	{"default", []asked{{class: "exclusive", count: 1}, {class: "exclusive", count: 2}}},
-	{"topology", []asked{{class: "linked-2.topology", count: 1}, {class: "single.topology", count: 1}}},
-	{"share", sharesOf("share")},
-	{"mps", sharesOf("mps")},
-	{"cgpu", sharesOf("cgpu")},
-	{"core_mem", []asked{{class: "core-mem", memory: "8Gi", cores: "50"}, {class: "core-mem", memory: "5Gi", cores: "25"},
-		{class: "core-mem", memory: "5Gi", cores: "60"}}},
-	{"dynamic", []asked{{class: "exclusive", count: 1}, {class: "share", memory: "8Gi"}, {class: "mps", memory: "6Gi"},
-		{class: "share", memory: "4Gi"}, {class: "core-mem", memory: "5Gi", cores: "30"}}},
+	{"default", modesMachine, []asked{{class: "exclusive", count: 1}, {class: "exclusive", count: 2}}},
+	{"topology", modesMachine, []asked{{class: "linked-2.topology", count: 1}, {class: "single.topology", count: 1}}},
+	{"share", modesMachine, sharesOf("share")},
+	{"mps", modesMachine, sharesOf("mps")},
+	{"cgpu", modesMachine, sharesOf("cgpu")},
+	{"core_mem", modesMachine, []asked{{class: "core-mem", memory: "8Gi", cores: "50"},
+		{class: "core-mem", memory: "5Gi", cores: "25"}, {class: "core-mem", memory: "5Gi", cores: "60"}}},
+	{"dynamic", modesMachine, []asked{{class: "exclusive", count: 1}, {class: "share", memory: "8Gi"},
+		{class: "mps", memory: "6Gi"}, {class: "share", memory: "4Gi"}, {class: "core-mem", memory: "5Gi", cores: "30"}}},
+	{"mig", migMachine, []asked{{class: "3g.40gb.mig", count: 1}, {class: "2g.20gb.mig", count: 1},
+		{class: "exclusive", count: 1}}},
 }
 
 func sharesOf(class string) []asked {
 	return []asked{{class: class, memory: "8Gi"}, {class: class, memory: "6Gi"}, {class: class, memory: "5Gi"},
-		{class: class, memory: "3Gi"}}
+		{class: class, memory: "4Gi"}}
 }
 
 // drawModes draws who gets what, found out as kubectl inspect cgpu plan does: from what pkg/mode and
@@ -61,7 +62,7 @@ func drawModes(root string) (string, error) {
 	var p picture
 	p.begin(len(drawnModes))
 	for row, m := range drawnModes {
-		in, err := manifests.Machines([]string{"node=" + filepath.Join(root, modesMachine) + ":" + m.label})
+		in, err := manifests.Machines([]string{"node=" + filepath.Join(root, m.machine) + ":" + m.label})
 		if err != nil {
 			return "", err
 		}
@@ -78,7 +79,7 @@ func drawModes(root string) (string, error) {
 		}
 		p.node(row, m.label, isolationOf(in.Slices), made.Nodes[0])
 	}
-	p.end()
+	p.end(len(drawnModes))
 	return p.String(), nil
 }
 
@@ -125,83 +126,4 @@ func isolationOf(slices []*resourceapi.ResourceSlice) string {
 		}
 	}
 	return found
-}
-
-// Measures of the picture, in pixels.
-const (
-	rowHeight, top, bottom = 62, 34, 10
-	left, gpuWidth, gap    = 172, 140, 8
-	pictureWidth           = left + 4*(gpuWidth+gap) + 8
-)
-
-// colours are one for each claim of a node; in dark surroundings they have others.
-const pictureStyle = `text{font:13px system-ui,sans-serif;fill:#1f2328}.b{font-weight:600}` +
-	`.s{font-size:11px;fill:#57606a}.t{font-size:11px}.gpu{fill:#eaeef2;stroke:#8c959f}` +
-	`.c0{fill:#b6e3ff}.c1{fill:#aceebb}.c2{fill:#ffdf9e}.c3{fill:#ecd8ff}.c4{fill:#ffd3cc}` +
-	`@media (prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#8d96a0}.gpu{fill:#21262d;stroke:#6e7681}` +
-	`.c0{fill:#0c447c}.c1{fill:#1a5c2e}.c2{fill:#6b4a06}.c3{fill:#512a87}.c4{fill:#82281f}}`
-
-// picture is an SVG in the making.
-type picture struct{ strings.Builder }
-
-func (p *picture) begin(rows int) {
-	height := top + rows*rowHeight + bottom
-	fmt.Fprintf(p, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d"`+
-		" role=\"img\">\n<title>One node of four GPUs in each mode, and what claims that come one after the other "+
-		"get</title>\n<style>%s</style>\n", pictureWidth, height, pictureStyle)
-	p.text("b", 8, 22, "Mode")
-	for gpu := range 4 {
-		p.text("b", left+gpu*(gpuWidth+gap), 22, fmt.Sprintf("GPU %d", gpu))
-	}
-}
-
-func (p *picture) end() { p.WriteString("</svg>\n") }
-
-func (p *picture) text(class string, x, y int, text string) {
-	if text == "" {
-		return
-	}
-	fmt.Fprintf(p, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", class, x, y, text)
-}
-
-// node draws a node: as much of each GPU as each claim has, from the left.
-func (p *picture) node(row int, label, isolation string, n inspect.Node) {
-	y := top + row*rowHeight
-	p.text("b", 8, y+18, label)
-	p.text("s", 8, y+34, isolation)
-	taken := map[int]int64{}
-	for _, gpu := range n.GPUs {
-		fmt.Fprintf(p, `<rect class="gpu" x="%d" y="%d" width="%d" height="44" rx="4"/>`+"\n",
-			left+gpu.Index*(gpuWidth+gap), y, gpuWidth)
-	}
-	for i, holder := range n.Holders {
-		for _, share := range holder.Shares {
-			total := n.GPUs[share.GPU].MemoryGiB.Total
-			from, to := taken[share.GPU]*gpuWidth/total, (taken[share.GPU]+share.MemoryGiB)*gpuWidth/total
-			taken[share.GPU] += share.MemoryGiB
-			x := left + share.GPU*(gpuWidth+gap) + int(from)
-			fmt.Fprintf(p, `<rect class="c%d" x="%d" y="%d" width="%d" height="42" rx="3"/>`+"\n", i, x+1, y+1, to-from-2)
-			amount, more := sayShare(share)
-			switch {
-			case n.Mode == mode.Dynamic:
-				more = strings.TrimSpace(string(share.Mode) + " " + more)
-			case n.Mode == mode.Topology && len(holder.Shares) > 1:
-				more = "linked set"
-			}
-			p.text("t", x+6, y+18, amount)
-			p.text("t", x+6, y+34, more)
-		}
-	}
-}
-
-// sayShare is what a claim has of a GPU: how much, and of a share with compute how much of that.
-func sayShare(s inspect.Share) (amount, compute string) {
-	switch {
-	case !s.Mode.Shared():
-		return "whole GPU", ""
-	case s.Mode.CountsCores():
-		return fmt.Sprintf("%d GiB", s.MemoryGiB), fmt.Sprintf("%d %%", s.CoresPercent)
-	default:
-		return fmt.Sprintf("%d GiB", s.MemoryGiB), ""
-	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package settings notices that a ConfigMap, from which a container's environment was
-// made when it started, has changed since, so that the program can start anew with it.
+// made when it started, has changed since, so that the program can restart with it.
 package settings
 
 import (
@@ -33,7 +33,7 @@ const Poll = 20 * time.Second
 // volume of a ConfigMap, a file for each of its keys; where it is empty, there is none
 // yet. environment returns a variable of the process, empty if it is not set. A change
 // that gives a variable what it has already, as one that the kubelet was late to bring,
-// ends nothing. Nor does one that flags, which are made anew for each look, do not take, unless
+// ends nothing. Nor does one that flags, which are created again for each look, do not take, unless
 // the environment overrides it: the program would not start again, and on no node, so it goes on
 // with what it has, and refused, a channel with room for one unless it is nil, gets why at each look, and nil once the
 // settings are as before. Without a directory, the name being empty, nothing is watched.
@@ -94,7 +94,7 @@ func (w *watch) tell(refused error) {
 	w.tells <- refused
 }
 
-// changed looks whether the program has to start anew.
+// changed looks whether the program has to restart.
 func (w *watch) changed(ctx context.Context) bool {
 	logger := klog.FromContext(ctx)
 	now, err := read(w.dir, os.ReadDir)
@@ -120,7 +120,7 @@ func (w *watch) changed(ctx context.Context) bool {
 		}
 		return false
 	}
-	logger.Info("The settings have changed: starting anew with them", "settings", changed)
+	logger.Info("The settings have changed: restarting with them", "settings", changed)
 	return true
 }
 

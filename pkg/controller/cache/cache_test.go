@@ -48,7 +48,7 @@ func TestInformerThatIsRefusedLaterIsSaid(t *testing.T) {
 			after time.Duration
 			want  string
 		}{
-			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), 0, "goes by nodes of a while ago, which cannot be " +
+			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), 0, "uses nodes of a while ago, which cannot be " +
 				"watched any more: nodes is forbidden"},
 			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), failing, "<nil>"},
 			{errors.New("connection refused"), 0, "<nil>"},

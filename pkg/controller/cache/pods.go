@@ -167,7 +167,7 @@ func extended(list corev1.ResourceList) corev1.ResourceList {
 }
 
 // withCPUs are all containers, with their CPUs and claims besides: which of them a claim is for
-// goes by their order.
+// uses their order.
 func withCPUs(containers []corev1.Container) []corev1.Container {
 	var out []corev1.Container
 	for _, c := range containers {

@@ -55,7 +55,7 @@ func (w *watched) problem() error {
 	case !w.HasSynced():
 		return fmt.Errorf("waits for %s, which are not listed yet", w.what)
 	case refuses(w.failed) && time.Since(w.at) < failing:
-		return fmt.Errorf("goes by %s of a while ago, which cannot be watched any more: %w", w.what, w.failed)
+		return fmt.Errorf("uses %s of a while ago, which cannot be watched any more: %w", w.what, w.failed)
 	}
 	return nil
 }

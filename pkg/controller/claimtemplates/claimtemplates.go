@@ -7,7 +7,7 @@
 // All there is to know of a template is in its name (pkg/legacy), so nothing
 // is lost with the process: what is there is pods and templates. A template of the
 // controller's own that is not what its name says – one of an earlier version, as a
-// template cannot be changed – is made anew.
+// template cannot be changed – is created again.
 package claimtemplates
 
 import (

@@ -223,7 +223,7 @@ func TestTemplatesThatAreNotWhatTheirNamesSay(t *testing.T) {
 		}
 		return template
 	}
-	t.Run("an own one is made anew", func(t *testing.T) {
+	t.Run("an own one is created again", func(t *testing.T) {
 		s := newSite(t, asksForOne(true), pod("a", "waits", three))
 		s.start()
 		s.comesToAskFor(three)

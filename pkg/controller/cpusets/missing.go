@@ -52,9 +52,9 @@ func wholeCPUs(r corev1.ResourceRequirements) bool {
 
 func sayUnclaimed(classExists bool) string {
 	if classExists {
-		// The class may have been there: the policy goes by the marker that the controller makes.
+		// The class may have been there: the policy uses the marker that the controller makes.
 		return fmt.Sprintf("%s had not yet seen DeviceClass %s when it was created, and it cannot be given a claim "+
-			"afterwards: create it anew", v1alpha1.ControllerName, legacy.ClassCPUs)
+			"afterwards: create it again", v1alpha1.ControllerName, legacy.ClassCPUs)
 	}
 	return fmt.Sprintf("the cluster has no DeviceClass %s. Its administrator installs dra-driver-cpu of kubernetes-sigs, "+
 		"which pins containers to CPUs", legacy.ClassCPUs)

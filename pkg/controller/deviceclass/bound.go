@@ -83,7 +83,7 @@ func without(names, others []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(others, name) })
 }
 
-// only are the slices with the GPUs and MIG instances of these models and profiles, as far as classes go by them.
+// only are the slices with the GPUs and MIG instances of these models and profiles, as far as classes use them.
 func only(published []*view.Slice, models, profiles []string) []*view.Slice {
 	out := make([]*view.Slice, 0, len(published))
 	for _, slice := range published {

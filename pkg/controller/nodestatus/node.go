@@ -11,7 +11,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// Node is what the controller goes by of a node.
+// Node is what the controller uses of a node.
 type Node struct {
 	metav1.ObjectMeta
 	// Capacity and Allocatable are the amounts that the node shows.

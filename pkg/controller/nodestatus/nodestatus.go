@@ -196,6 +196,6 @@ const mostNamed = 5
 func (w *writer) tellPending(node *Node, pending []string) {
 	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
 		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a GPU: %s. "+
-			"They are older than the policy that converts such pods: delete them and create them anew",
+			"They are older than the policy that converts such pods: delete them and create them again",
 		text.List(pending, mostNamed)))
 }

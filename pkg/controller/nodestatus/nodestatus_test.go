@@ -174,7 +174,7 @@ func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
 	s.told("Warning "+v1alpha1.ReasonAmountsNotShown, "run without a GPU: a/1, a/2, a/3, a/4, a/5 and 1 more.",
-		"delete them and create them anew")
+		"delete them and create them again")
 	s.writer.policy = fixed{is: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")

@@ -124,7 +124,7 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 	return a, nil
 }
 
-// user is the container that has a request for its own, -1 where there is none. It does not go by their names: a
+// user is the container that has a request for its own, -1 where there is none. It does not use their names: a
 // template may have containers' places instead. Those from lasting on are init containers, which use another's share
 // if they are no sidecars.
 func user(containers []corev1.Container, lasting int, request string) int {

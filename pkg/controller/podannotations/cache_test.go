@@ -47,7 +47,7 @@ func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 	if got := asked(); len(got) > 0 {
 		t.Errorf("for a pod that is right: %v", got)
 	}
-	// Somebody took the label off it, or it was made anew: the cache does not have it.
+	// Somebody took the label off it, or it was created again: the cache does not have it.
 	if err := a.pods.GetStore().Delete(right); err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -48,11 +48,10 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 			continue
 		}
 		waits := pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil
-		group := pod.Spec.SchedulingGroup
-		if group == nil && pod.DeletionTimestamp == nil && lookedAt(pod) {
+		if pod.Spec.SchedulingGroup == nil && pod.DeletionTimestamp == nil && lookedAt(pod) {
 			alone = append(alone, pod)
 		}
-		if group == nil || ptr.Deref(group.PodGroupName, "") != name {
+		if group, grouped := podstate.Gang(pod); !grouped || group.Name != name {
 			continue
 		}
 		left++
@@ -127,5 +126,5 @@ func whyAlone(pod *corev1.Pod) string {
 			strings.Join(problems, "; "))
 	}
 	return "the cluster did not serve PodGroups when it was created, and it cannot be given to one afterwards: create " +
-		"it anew"
+		"it again"
 }

@@ -43,7 +43,7 @@ import (
 )
 
 const (
-	// grace is how long a PodGroup stays without pods: a Job that is applied anew uses it. It is also how long the last
+	// grace is how long a PodGroup stays without pods: a Job that is applied again uses it. It is also how long the last
 	// pods of a Job wait for others.
 	grace = 10 * time.Second
 	// lookAgain is after how long it is asked whether the cluster serves PodGroups now, and
@@ -169,7 +169,7 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 func unplaced(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }
 
 // isServed reports whether the cluster serves PodGroups, which its administrator may change. It is
-// asked again now and then; who comes meanwhile goes by what was said last.
+// asked again now and then; who comes meanwhile uses what was said last.
 func (k *keeper) isServed() (bool, error) {
 	k.mu.Lock()
 	if !k.servedAt.IsZero() && (k.asking || k.Clock.Since(k.servedAt) < lookAgain) {

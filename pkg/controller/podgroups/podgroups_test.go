@@ -194,7 +194,7 @@ func TestPodGroupFollowsItsPods(t *testing.T) {
 	})
 }
 
-// A Job that is applied anew, or whose pods come again, uses the PodGroup that is there.
+// A Job that is applied again, or whose pods come again, uses the PodGroup that is there.
 func TestPodGroupOutlivesItsPodsForAWhile(t *testing.T) {
 	run(t, true, nil, func(s *site) {
 		s.create(member("a", "1"))
@@ -259,8 +259,8 @@ func TestClustersWithoutPodGroupsSaySo(t *testing.T) {
 		s.after(lookAgain + time.Second)
 		// Those that are there stay alone; new ones do not.
 		s.has(0)
-		if events := s.said(); len(events) == 0 || !strings.Contains(events[0], "create it anew") {
-			s.Errorf("told %q, want that the pods have to be created anew", events)
+		if events := s.said(); len(events) == 0 || !strings.Contains(events[0], "create it again") {
+			s.Errorf("told %q, want that the pods have to be created again", events)
 		}
 		s.create(member("new", "2"))
 		s.has(2)
@@ -306,7 +306,7 @@ func TestWhyAPodIsAlone(t *testing.T) {
 		`is "", which is not a number`:         member("a", "", withoutGroup),
 		"cannot be the name of a PodGroup": member("a", "2", withoutGroup,
 			func(p *corev1.Pod) { p.Labels[ack.LabelPodGroup] = "Some_Gang" }),
-		"create it anew": member("a", "2", withoutGroup),
+		"create it again": member("a", "2", withoutGroup),
 	} {
 		if got := whyAlone(pod); !strings.Contains(got, text) {
 			t.Errorf("%q, want %q in it", got, text)

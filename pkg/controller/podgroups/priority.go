@@ -31,7 +31,7 @@ func (g *gang) outlived(class string) bool {
 	})
 }
 
-// changePriority makes a PodGroup anew with the priority of the gang's pods: it cannot be
+// changePriority makes a PodGroup again with the priority of the gang's pods: it cannot be
 // changed, and the scheduler places no pod whose priority is another one.
 func (k *keeper) changePriority(
 	ctx context.Context, group *schedulingapi.PodGroup, g *gang,

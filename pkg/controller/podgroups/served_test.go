@@ -69,7 +69,7 @@ func TestAGangThatComesBeforeItIsKnownThatPodGroupsAreServed(t *testing.T) {
 	})
 }
 
-// What is told to pods of a gang is what helps: that they are created anew does not, once PodGroups are gone.
+// What is told to pods of a gang is what helps: that they are created again does not, once PodGroups are gone.
 func TestPodGroupsThatAreServedNoMore(t *testing.T) {
 	run(t, true, nil, func(s *site) {
 		s.create(member("a", "2"))

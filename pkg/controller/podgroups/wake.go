@@ -32,7 +32,7 @@ const (
 )
 
 // wake has the claims of pods made that were there before their PodGroup, once, and returns when to look at the
-// gang next. kube-controller-manager makes none without the PodGroup, does not go by one that comes, and tries
+// gang next. kube-controller-manager makes none without the PodGroup, does not use one that comes, and tries
 // again after up to 17 minutes.
 func (k *keeper) wake(ctx context.Context, key string, group observed, g *gang) (time.Duration, error) {
 	now := k.Clock.Now()

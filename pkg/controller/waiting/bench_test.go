@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
@@ -26,6 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -135,9 +137,9 @@ func clusterOf(ctx context.Context, b testing.TB, m mode.Mode, nodes int) *Nomin
 	client := fake.NewClientset(objects...)
 	known := cache.New(cache.Options{Client: client})
 	reader := known.Reader()
-	n := New(Config{Cache: reader, Client: client.ResourceV1(), Pods: client.CoreV1(),
-		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{},
-		Placement: score.Best})
+	n := New(Config{Cache: reader, Client: client.ResourceV1(), Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
+		Events: report.New(record.NewFakeRecorder(0), clock.RealClock{}), Clock: clock.RealClock{},
+		Nominations: &Nominations{Client: client.ResourceV1(), Pods: client.CoreV1(), Placement: score.Best}}).nominator
 	go known.Run(ctx)
 	if synced, err := reader.WaitForSync(ctx, "waiting", 0); !synced || err != nil {
 		b.Fatal("not synced", err)

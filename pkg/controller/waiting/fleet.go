@@ -238,7 +238,8 @@ func (f *fleet) read(name string) error {
 		n.request(pod.Spec.Resources.Requests)
 	}
 	for _, claim := range n.claims {
-		for _, user := range claim.Status.ReservedFor {
+		users, _ := gpuclaim.Pods(claim)
+		for _, user := range users {
 			reserved[user.UID] = true
 		}
 	}

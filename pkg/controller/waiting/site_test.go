@@ -3,6 +3,7 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -16,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -23,10 +26,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -34,17 +39,24 @@ import (
 type site struct {
 	*testing.T
 	client    *fake.Clientset
+	recorder  *record.FakeRecorder
 	placement score.Setting
+	// reads is the client by which pods are explained, where that is another.
+	reads     Client
 	nominator *Nominator
-	stop      func()
-	mu        sync.Mutex
-	outcomes  map[Outcome]int
+	// preemptions says how pods are evicted, where they are; metadata is of namespaces.
+	preemptions func(*cache.Cache) *preempt.Config
+	metadata    metadata.Interface
+	stop        func()
+	mu          sync.Mutex
+	outcomes    map[Outcome]int
 }
 
 func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{T: t, client: fake.NewClientset(), placement: score.Best, outcomes: map[Outcome]int{}}
+		s := &site{T: t, client: fake.NewClientset(), recorder: record.NewFakeRecorder(1000), placement: score.Best,
+			outcomes: map[Outcome]int{}}
 		classes, err := deviceclasses.All()
 		if err != nil {
 			t.Fatal(err)
@@ -98,22 +110,30 @@ func (s *site) start() {
 	s.Helper()
 	_, ctx := ktesting.NewTestContext(s.T)
 	ctx, cancel := context.WithCancel(ctx)
-	known := cache.New(cache.Options{Client: s.client})
+	known := cache.New(cache.Options{Client: s.client, Metadata: s.metadata})
 	reader := known.Reader()
-	s.nominator = New(Config{Cache: reader, Client: s.client.ResourceV1(), Pods: s.client.CoreV1(),
-		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Clock: clock.RealClock{},
-		Placement: s.placement, Outcome: func(o Outcome) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.outcomes[o]++
-		}})
+	var preemptions *preempt.Config
+	if s.preemptions != nil {
+		preemptions = s.preemptions(known)
+	}
+	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, Client(s.client.ResourceV1())),
+		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
+		Events: report.New(s.recorder, clock.RealClock{}), Clock: clock.RealClock{},
+		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement,
+			Outcome: func(o Outcome) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.outcomes[o]++
+			}},
+		Preemptions: preemptions})
+	s.nominator = r.nominator
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() {
 		if _, err := reader.WaitForSync(ctx, "waiting", 0); err != nil {
 			s.Error(err)
 		}
-		s.nominator.Controller().Run(ctx, 2)
+		r.Controller().Run(ctx, 2)
 	})
 	s.stop = func() {
 		cancel()

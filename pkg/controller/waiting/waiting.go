@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package waiting nominates, for pods that wait for GPUs, the node on which they leave the most room for the pods after
-// them; or the fullest or the emptiest node, by a setting or by the pod's label. The scheduler tries that node first,
-// and all others as ever where it has no room: a nomination that is wrong, late or missing keeps no pod from a node.
+// Package waiting looks at pods that wait for GPUs.
+//
+// It nominates, as an option, the node on which they leave the most room for the pods after them; or the fullest or the
+// emptiest node, by a setting or by the pod's label. The scheduler tries that node first, and all others as ever where
+// it has no room: a nomination that is wrong, late or missing keeps no pod from a node.
+//
+// It tells pods in an Event why the scheduler finds no GPUs for them. The scheduler itself says no more than that it
+// could not allocate the claims.
 package waiting
 
 import (
@@ -26,7 +31,7 @@ import (
 )
 
 const (
-	// everyPod is the key under which the pods that wait are looked at again. No pod has it.
+	// everyPod is the key under which the pods that wait for a nomination are looked at again. No pod has it.
 	everyPod = "*"
 	// settling is how long what is free may change before that.
 	settling = 2 * time.Second
@@ -36,15 +41,11 @@ const (
 	beforehand = 200 * time.Millisecond
 )
 
-// Config is what the controller needs.
-type Config struct {
-	// Cache is asked for pods, nodes, ResourceSlices, DeviceClasses and claims.
-	Cache *cache.Reader
+// Nominations is how nodes are nominated.
+type Nominations struct {
 	// Client reads claims and rules, Pods writes the status of pods.
 	Client Client
 	Pods   typedcorev1.PodsGetter
-	Engine *scheduling.Engine
-	Clock  clock.PassiveClock
 	// Placement is how nodes are ranked for pods whose label says nothing.
 	Placement score.Setting
 	// Outcome is told what came of a nomination.
@@ -53,7 +54,9 @@ type Config struct {
 
 // Nominator nominates nodes.
 type Nominator struct {
-	Config
+	Nominations
+	Cache    *cache.Reader
+	Clock    clock.PassiveClock
 	work     *manager.Controller
 	waiting  cache.Unscheduled
 	starting cache.Starting
@@ -68,13 +71,13 @@ type Nominator struct {
 	taught bool
 }
 
-// New makes a Nominator.
-func New(cfg Config) *Nominator {
+// newNominator makes a Nominator whose sync the queue is to call for each pod without a node.
+func newNominator(cfg Config, work *manager.Controller) *Nominator {
 	f := newFleet(cfg.Cache)
-	n := &Nominator{Config: cfg, waiting: cfg.Cache.NominablePods(), starting: cfg.Cache.StartingPods(),
-		gates: gates{held: map[types.UID]held{}}, chooser: newChooser(f, cfg.Engine), pods: map[types.UID]*state{}}
-	n.wishes = wishes{client: cfg.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
-	n.work = manager.NewController("waiting", n.sync)
+	n := &Nominator{Nominations: *cfg.Nominations, Cache: cfg.Cache, Clock: cfg.Clock, work: work,
+		waiting: cfg.Cache.NominablePods(), starting: cfg.Cache.StartingPods(), gates: gates{held: map[types.UID]held{}},
+		chooser: newChooser(f, cfg.Engine), pods: map[types.UID]*state{}}
+	n.wishes = wishes{client: n.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
 	n.waiting.On(cache.Handler[*corev1.Pod]{Gone: n.gone, Seen: func(pod *corev1.Pod) {
 		n.gates.see(pod, n.Clock.Now())
 		if n.nominable(pod) {
@@ -94,9 +97,6 @@ func New(cfg Config) *Nominator {
 	return n
 }
 
-// Controller is what is to be run. It can have several workers.
-func (n *Nominator) Controller() *manager.Controller { return n.work }
-
 // Nominate nominates nodes for pods before something happens that has the scheduler look at them. Where that takes
 // long, or this Nominator does not know the cluster yet, it is left.
 func (n *Nominator) Nominate(ctx context.Context, pods []*corev1.Pod) {
@@ -113,11 +113,8 @@ func (n *Nominator) Nominate(ctx context.Context, pods []*corev1.Pod) {
 	}
 }
 
-// sync is a manager.Reconcile; the key is that of a pod, or everyPod.
+// sync is a manager.Reconcile; the key is that of a pod.
 func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error) {
-	if key == everyPod {
-		return 0, n.lookAtAll(ctx)
-	}
 	pod, waits := n.waiting.Get(key)
 	switch {
 	case waits && cache.AtGate(pod):

@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -243,5 +244,28 @@ func TestNextLeader(t *testing.T) {
 		s.holds("a", "thief", "gpu-1")
 		time.Sleep(3 * time.Second)
 		s.nominated("when it is wrong", "p", "")
+	}, "a")
+}
+
+// slowClaims are claims that nobody can read for a minute.
+type slowClaims struct{ Client }
+
+func (c slowClaims) ResourceClaims(namespace string) typedresourcev1.ResourceClaimInterface {
+	time.Sleep(time.Minute)
+	return c.Client.ResourceClaims(namespace)
+}
+
+// A pod is nominated at once however long it takes to explain to others why they wait.
+func TestNominationsDoNotWaitForExplanations(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.stop()
+		s.reads = slowClaims{s.client.ResourceV1()}
+		s.start()
+		for _, name := range []string{"x", "y", "z"} {
+			s.waits(name, claimOf(whole, "", 9), refused)
+		}
+		time.Sleep(patience + time.Second)
+		s.waits("p", claimOf(whole, "", 1))
+		s.nominated("while others are explained", "p", "a")
 	}, "a")
 }

@@ -60,7 +60,7 @@ type wishes struct {
 	templates *utilcache.LRUExpireCache
 }
 
-// Client reads what pods ask for.
+// Client reads what pods ask for, and what closes GPUs to them.
 type Client interface {
 	typedresourcev1.ResourceClaimsGetter
 	typedresourcev1.ResourceClaimTemplatesGetter

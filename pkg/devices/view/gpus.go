@@ -139,7 +139,7 @@ func Offered(node string, published []*Slice) ([]GPU, bool) {
 	return gpus, true
 }
 
-// Newest returns the slices of a node's pool that the scheduler goes by, those of
+// Newest returns the slices of a node's pool that the scheduler uses, those of
 // the newest generation. It is false where they are not all there, in which case
 // the scheduler allocates nothing of them.
 func Newest(node string, published []*Slice) ([]*Slice, bool) {

@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// Cluster is what there is to go by besides the pod.
+// Cluster is what there is to use besides the pod.
 type Cluster struct {
 	// Served reports whether a node offers a resource, or Kubernetes hands it out by a
 	// DeviceClass: a pod that waits for it is none of this package's.

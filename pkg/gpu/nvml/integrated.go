@@ -37,7 +37,7 @@ func (r *Reader) fillMemory(ctx context.Context, c *cachedGPU) error {
 // reserved reads how much of its memory the driver keeps for itself, in MiB; 0 where that is not
 // told. Drivers that lack the function, those before 510, count that as no part of the memory:
 // a T4 has 15109 MiB with them, and 15360 with later ones. What was told once stays: limits
-// that were given go by it.
+// that were given use it.
 func (r *Reader) reserved(ctx context.Context, c *cachedGPU) (int64, error) {
 	const function = "nvmlDeviceGetMemoryInfo_v2"
 	switch {

@@ -171,11 +171,11 @@ func (o *Opener) Hold(ctx context.Context, lib nvml.Interface) error {
 }
 
 // ErrReplaced says that the driver's library is no longer the one that this process
-// has loaded. No process can change from one to the other: it has to start anew.
+// has loaded. No process can change from one to the other: it has to restart.
 var ErrReplaced = errors.New("the NVIDIA driver was changed")
 
-// Replaced is an ErrReplaced if the driver was upgraded, removed or installed anew
-// since its library was loaded, or its kernel module was loaded anew since the library was
+// Replaced is an ErrReplaced if the driver was upgraded, removed or installed again
+// since its library was loaded, or its kernel module was reloaded since the library was
 // initialised. It looks at the files only. Any other error is that these do not answer.
 func (o *Opener) Replaced(ctx context.Context) error {
 	if o.loaded == nil {
@@ -191,7 +191,7 @@ func (o *Opener) Replaced(ctx context.Context) error {
 		return fmt.Errorf("%w: %s is not what was loaded from %s", ErrReplaced, found.file.path, o.loaded.path)
 	}
 	if now := o.moduleNow(); o.module != nil && *now != *o.module {
-		return fmt.Errorf("%w: its kernel module was unloaded or loaded anew, as %s tells", ErrReplaced, now.path)
+		return fmt.Errorf("%w: its kernel module was unloaded or reloaded, as %s tells", ErrReplaced, now.path)
 	}
 	return nil
 }

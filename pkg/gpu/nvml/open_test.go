@@ -115,7 +115,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// A module that is loaded anew is another one, though nothing else tells them apart.
+// A module that is reloaded is another one, though nothing else tells them apart.
 func TestReplacedModule(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -254,7 +254,7 @@ func (p *Partitions) missing() error {
 	return why
 }
 
-// instances reads the GPU anew; none where it is not in MIG mode.
+// instances reads the GPU again; none where it is not in MIG mode.
 func (p *Partitions) instances(ctx context.Context, c *cachedGPU) ([]gpu.Instance, error) {
 	if err := p.reader.readMIGMode(ctx, c); err != nil {
 		return nil, err

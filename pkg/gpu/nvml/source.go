@@ -93,7 +93,7 @@ func (o SourceOptions) open() OpenOptions {
 	}
 }
 
-// Library is the NVML library, as this process sees it and as the host does. It is found anew
+// Library is the NVML library, as this process sees it and as the host does. It is found again
 // by each call.
 func (o SourceOptions) Library() (local, onHost string, err error) {
 	if local, err = LibraryPath(o.open()); err != nil {
@@ -122,7 +122,7 @@ func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
 	if err != nil || !kept || !noneAnswers(machine) {
 		return machine, err
 	}
-	// Perhaps only to a library that was initialised before the driver was loaded anew.
+	// Perhaps only to a library that was initialised before the driver was reloaded.
 	s.close(ctx)
 	return s.read(ctx)
 }
@@ -156,7 +156,7 @@ func (s *Source) Check(ctx context.Context) ([]gpu.Condition, bool) {
 // Device is a GPU of the last reading, for what is asked and set beside the readings. It is
 // good for as long as this process lives: a reading that fails does not shut down the
 // library under it. So later readings no longer recover from a kernel module that was
-// loaded anew in a way that Replaced does not see. See Device.
+// reloaded in a way that Replaced does not see. See Device.
 func (s *Source) Device(ctx context.Context, uuid string) (*Device, error) {
 	if s.reader == nil {
 		return nil, fmt.Errorf("GPU %s cannot be asked before the GPUs are read again", uuid)
@@ -201,7 +201,7 @@ func (s *Source) open(ctx context.Context) error {
 	return nil
 }
 
-// close has the library initialised anew by the next reading, as after the kernel
+// close has the library initialised again by the next reading, as after the kernel
 // module was loaded again.
 func (s *Source) close(ctx context.Context) {
 	if s.reader.Hung() {

@@ -134,7 +134,7 @@ func (c *usedGPU) noted(uuid string) *usedGPU {
 	return c
 }
 
-// note keeps what the next reading goes by.
+// note keeps what the next reading uses.
 func (c *usedGPU) note(read use) {
 	c.since = max(c.since, read.since)
 	switch {
@@ -185,7 +185,7 @@ func (u *Uses) look(ctx context.Context) error {
 	return nil
 }
 
-// cut makes the parts of a GPU in MIG mode. What is used of each is read anew.
+// cut makes the parts of a GPU in MIG mode. What is used of each is read again.
 func (c *usedGPU) cut() {
 	c.parts = nil
 	for _, i := range c.instances {
@@ -254,7 +254,7 @@ func (u *Uses) open(ctx context.Context) error {
 	return nil
 }
 
-// close has the library initialised anew by the next reading.
+// close has the library initialised again by the next reading.
 func (u *Uses) close(ctx context.Context) {
 	if u.system.Hung() != nil || slices.ContainsFunc(u.gpus, func(c *usedGPU) bool { return c.Hung() != nil }) {
 		return

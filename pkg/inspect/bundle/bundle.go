@@ -2,7 +2,7 @@
 
 // Package bundle is what kubectl inspect cgpu bundle puts into an archive: what a report of a
 // bug needs, and nothing that is secret. Objects are not copied less what is known to be
-// secret, but made anew of what is known not to be. The package is pure.
+// secret, but created again of what is known not to be. The package is pure.
 package bundle
 
 import (

@@ -24,7 +24,7 @@ const (
 	driverName = "dra-driver-gpushare"
 )
 
-// known reports whether a label or an annotation is the driver's, or one of ACK's that it goes by.
+// known reports whether a label or an annotation is the driver's, or one of ACK's that it uses.
 func known(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")
 	return prefix == v1alpha1.DriverName || strings.HasSuffix(prefix, "."+v1alpha1.DriverName) ||

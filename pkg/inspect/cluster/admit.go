@@ -86,7 +86,7 @@ func (r Reader) untriable(ctx context.Context, in *plan.Input, namespace string)
 	}
 	for _, wanted := range in.Manifests.Namespaces {
 		for key, value := range wanted.Labels {
-			// Policies go by labels of namespaces.
+			// Policies use labels of namespaces.
 			if wanted.Name == namespace && (unread || in.KnownNamespaces[i].Labels[key] != value) {
 				return "the manifests change labels of namespace " + namespace, nil
 			}

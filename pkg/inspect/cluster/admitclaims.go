@@ -57,7 +57,7 @@ func (r Reader) neededBy(in *plan.Input, w *plan.Workload) (out []need) {
 	for _, used := range w.Created().Spec.ResourceClaims {
 		if name := used.ResourceClaimTemplateName; name != nil {
 			t := in.Template(w.Namespace, *name)
-			// Quotas and policies may refuse anew what is there.
+			// Quotas and policies may refuse again what is there.
 			if slices.Contains(in.Manifests.Templates, t) && !slices.ContainsFunc(in.KnownTemplates,
 				func(known *resourceapi.ResourceClaimTemplate) bool {
 					return known.Namespace == t.Namespace && known.Name == t.Name

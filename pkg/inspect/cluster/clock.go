@@ -18,7 +18,7 @@ type Clock struct {
 // Now is the time; the desk's as long as nothing was answered.
 func (c *Clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
 
-// Wrap has the Clock go by the answers that come through a transport.
+// Wrap has the Clock use the answers that come through a transport.
 func (c *Clock) Wrap(through http.RoundTripper) http.RoundTripper {
 	return transport(func(request *http.Request) (*http.Response, error) {
 		response, err := through.RoundTrip(request)

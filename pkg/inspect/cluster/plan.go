@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// PlanInput reads what a plan of the manifests goes by: what the scheduler goes by, the pods
+// PlanInput reads what a plan of the manifests uses: what the scheduler uses, the pods
 // that are on nodes, and the templates, claims and namespaces that the manifests name.
 func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, error) {
 	in, err := r.planInput(ctx, m)
@@ -68,7 +68,7 @@ func asksAsOnACK(workloads []plan.Workload) bool {
 	})
 }
 
-// PlanFromACK reads what a plan of the cluster's own pods goes by, on its nodes as they would be
+// PlanFromACK reads what a plan of the cluster's own pods uses, on its nodes as they would be
 // after a migration. A cluster that serves no ResourceSlices yet has none.
 func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, error) {
 	in, err := r.planInput(ctx, m)
@@ -128,7 +128,7 @@ func (r Reader) pods(ctx context.Context, selected string) ([]*corev1.Pod, error
 	return found, nil
 }
 
-// slim takes off a pod what a plan does not go by: a cluster has many of them.
+// slim takes off a pod what a plan does not use: a cluster has many of them.
 func slim(pod *corev1.Pod) {
 	pod.ManagedFields = nil
 	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {

@@ -32,6 +32,7 @@ const (
 	pluginName      = "gpu-kubelet-plugin" // also its component's and its service account's
 	pluginPort      = "8480"
 	metricUsed      = "gpushare_claim_memory_used_bytes"
+	metricPeak      = "gpushare_claim_memory_peak_bytes"
 	metricProcesses = "gpushare_claim_processes"
 	metricUsedGPU   = "gpushare_gpu_memory_used_bytes"
 	// metricAudit is there where the plugin looks at who uses what.

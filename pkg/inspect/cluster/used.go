@@ -136,6 +136,12 @@ func (r Reader) usedOn(ctx context.Context, node string, plugins []corev1.Pod) (
 			use.Gone[on] += int64(value)
 		}
 	})
+	eachGPU(metrics[metricPeak], func(gpu int, labels map[string]string, value float64) {
+		if use.Peaks == nil {
+			use.Peaks = map[inspect.ClaimOn]int64{}
+		}
+		use.Peaks[inspect.ClaimOn{Namespace: labels["namespace"], Claim: labels["claim"], GPU: gpu}] += int64(value)
+	})
 	return use, nil
 }
 

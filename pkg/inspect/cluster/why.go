@@ -107,7 +107,7 @@ func cannotRead(err error, kind, resource, namespace, name string) error {
 	}
 }
 
-// situation reads what the scheduler goes by.
+// situation reads what the scheduler uses.
 func (r Reader) situation(ctx context.Context) (why.Input, error) {
 	in := why.Input{Now: time.Now()}
 	var allowed scope
@@ -142,7 +142,7 @@ func (r Reader) situation(ctx context.Context) (why.Input, error) {
 		return err
 	})
 	if err := group.Wait(); err != nil {
-		return in, fmt.Errorf("read what the scheduler goes by: %w", err)
+		return in, fmt.Errorf("read what the scheduler uses: %w", err)
 	}
 	in.Slices = scheduling.WithRules(in.Slices, rules)
 	if in.NodesUnknown = allowed.noNodes; in.NodesUnknown {

@@ -21,7 +21,7 @@ import (
 const stuckAfter = 5 * time.Minute
 
 // SearchCost are the policies that bound what a pod may cost the scheduler; searchCostMutating are those that write
-// what they go by.
+// what they use.
 var (
 	SearchCost = []string{
 		"gpushare-search-cost", "gpushare-search-cost-pods", "gpushare-several-claims-claim",

@@ -39,14 +39,14 @@ func strandedGPUs(s *Snapshot) []Finding {
 	if sum < fewStranded {
 		return nil
 	}
-	do := "have gpu-compat-controller choose the nodes of pods with GPUs: docs/packing.md#what-it-brings"
+	do := "have gpu-compat-controller choose the nodes of pods with GPUs: docs/packing.md#results"
 	few, mean := stranded.FewCPUs(c)
 	if few = slices.DeleteFunc(few, s.hasFewCPUsTaint); len(few) > 0 {
 		which, rest := strings.Join(few, " "), ""
 		if len(few) > nodesNamed {
 			which, rest = "NODE...", fmt.Sprintf(", for the %d nodes with fewer than %.1f", len(few), mean)
 		}
-		do = "have pods without GPUs prefer other nodes than those with few CPUs per GPU (docs/packing.md#what-it-brings): " +
+		do = "have pods without GPUs prefer other nodes than those with few CPUs per GPU (docs/packing.md#results): " +
 			"kubectl taint nodes " + which + " " + v1alpha1.NodeTaintFewCPUs + ":PreferNoSchedule" + rest
 	}
 	return []Finding{{Level: Note, Do: do, Text: fmt.Sprintf("%.1f free GPUs are stranded: beside them nodes have too "+

@@ -49,7 +49,7 @@ func TestStrandedGPUs(t *testing.T) {
 		"too little CPU": {[]func(*doctor.Snapshot){strands("8")}, found,
 			"kubectl taint nodes n1 gpu.aliyun.com/few-cpus:PreferNoSchedule"},
 		"of a node with the taint": {[]func(*doctor.Snapshot){strands("8"), taint}, found,
-			"choose the nodes of pods with GPUs: docs/packing.md#what-it-brings"},
+			"choose the nodes of pods with GPUs: docs/packing.md#results"},
 		"enough CPU": {[]func(*doctor.Snapshot){strands("4")}, "", ""},
 		"pods that nobody may read": {[]func(*doctor.Snapshot){strands("8"), func(s *doctor.Snapshot) {
 			s.Unread = []string{"pods"}

@@ -27,7 +27,7 @@ import (
 )
 
 // groupDRA is the API group of claims; its older versions are read as far as they say the same
-// as the one that the driver goes by.
+// as the one that the driver uses.
 const groupDRA = "resource.k8s.io"
 
 // Reader puts manifests together.

@@ -178,7 +178,7 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	classOf, claims := scheduling.ClassOf(in.Classes), in.PodClaims
 	if own := scheduling.ClaimForExtended(pod, classOf); own != nil && pod.Status.ExtendedResourceClaimStatus == nil {
 		claims = append(claims[:len(claims):len(claims)], own)
-		// On nodes of device plugins the scheduler goes by what those have free.
+		// On nodes of device plugins the scheduler uses what those have free.
 		for _, name := range scheduling.ExtendedOf(in.Pod, classOf) {
 			if in.offered(name) {
 				a.Notes = append(a.Notes, "Some nodes have a device plugin that serves "+string(name)+": what it has free "+

@@ -60,8 +60,8 @@ func Judge(input Input) Judgement {
 	return out
 }
 
-// judge is an Input in which claims are found by their names: several where one was made anew while what the one before
-// has is held.
+// judge is an Input in which claims are found by their names: several where one was created again while what the one
+// before has is held.
 type judge struct {
 	Input
 	claims map[claimName][]Claim

@@ -338,7 +338,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// A claim that was made anew under its name has not what the one before has, whose records are here still.
+// A claim that was created again under its name has not what the one before has, whose records are here still.
 func TestClaimThatWasMadeAnew(t *testing.T) {
 	p := pod("one", "main=a")
 	input := node{pods: []*corev1.Pod{p}, claims: map[string][]claim.Grant{"a": {share("gpu", 0, 3)}},

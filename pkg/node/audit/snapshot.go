@@ -22,6 +22,8 @@ type Snapshot struct {
 	// what has no claim is in the amounts of the GPU only. What pods have that are gone is one
 	// for each claim, without a pod and a container.
 	Claims []ClaimUse
+	// Peaks are the most that containers used, also those whose processes have ended, since the process started.
+	Peaks []ClaimPeak
 	// Holding counts the findings that hold now; Found all since the process started. Both
 	// have an entry for each of Kinds.
 	Holding map[Kind]int

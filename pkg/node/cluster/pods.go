@@ -24,7 +24,7 @@ const (
 )
 
 // Pods reads the pods that use the claim and still exist, in the claim's order. A pod that
-// was made anew under the name of one of them is not among them.
+// was created again under the name of one of them is not among them.
 func (r Reader) Pods(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
 	pods, err := readEach(ctx, PodsOf(c), func(ctx context.Context, ref corev1.ObjectReference) (*corev1.Pod, error) {
 		pod, err := r.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})

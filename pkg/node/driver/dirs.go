@@ -37,7 +37,7 @@ type sharedDir struct {
 	setting string
 	// without says what does not work without it.
 	without string
-	// aside says that GPUs can be used without it, and that what goes by it says where it
+	// aside says that GPUs can be used without it, and that what uses it says where it
 	// was never there: only its loss counts.
 	aside bool
 }
@@ -124,8 +124,8 @@ func (u *usability) note(change func()) {
 }
 
 // watchDirs ends the process when a directory or socket is lost: a container that is
-// started anew has the directories mounted anew, which the container runtime makes if
-// need be. What was wrong from the start only is told, since starting anew would not
+// restarted has the directories mounted again, which the container runtime makes if
+// need be. What was wrong from the start only is told, since restarting would not
 // help.
 func (a *agent) watchDirs(ctx context.Context, w *dirWatch, usable *usability) {
 	beat.Until(ctx, clock.RealClock{}, dirInterval, func(ctx context.Context) {
@@ -134,9 +134,9 @@ func (a *agent) watchDirs(ctx context.Context, w *dirWatch, usable *usability) {
 		switch {
 		case ctx.Err() != nil:
 		case found.lost != nil:
-			klog.FromContext(ctx).Error(found.lost, "What the plugin shares with the host is lost, starting anew")
-			a.events.Warn(v1alpha1.ReasonDirectoryLost, "The plugin starts anew: "+found.lost.Error())
-			a.fail(fmt.Errorf("start anew: %w", found.lost))
+			klog.FromContext(ctx).Error(found.lost, "What the plugin shares with the host is lost, restarting")
+			a.events.Warn(v1alpha1.ReasonDirectoryLost, "The plugin restarts: "+found.lost.Error())
+			a.fail(fmt.Errorf("restart: %w", found.lost))
 		case found.wrong != nil:
 			a.events.Warn(v1alpha1.ReasonDirectoryWrong, found.wrong.Error())
 		default:

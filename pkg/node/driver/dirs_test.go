@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/hostdir"
 )
 
-// A start anew helps only what was sound before: anything else would be a loop.
+// A restart helps only what was sound before: anything else would be a loop.
 func TestOnlyWhatWasSoundIsLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
 	socket := filepath.Join(t.TempDir(), "dra.sock")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -42,6 +44,8 @@ type driver struct {
 	orphans *orphans.Sweeper
 	// failures tells users why what they have deleted does not end.
 	failures unprepareFailures
+	// refusals bounds for how long processes keep the kubelet from ending a pod.
+	refusals *refusals
 	// publisher is told what became of the ResourceSlice.
 	publisher *publish.Publisher
 	// health is told to the kubelet.
@@ -116,13 +120,20 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 		start := time.Now()
 		err := d.preparer.Unprepare(ctx, c.UID)
 		d.counts.Unprepared(time.Since(start), string(prepare.ReasonOf(err)))
-		d.orphans.Want(prepare.HeldBy(err)...)
-		if err != nil {
-			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
-			d.failures.tell(ctx, c, err)
-		} else {
+		held := prepare.HeldBy(err)
+		d.orphans.Want(held...)
+		switch {
+		case err == nil:
+			d.refusals.forget(c.UID)
 			d.publisher.NotRefused(c.UID)
 			logger.V(2).Info("Unprepared a claim", "claim", c.NamespacedName, "claimUID", c.UID)
+		case slices.Contains(held, c.UID) && !d.refusals.refuse(c.UID):
+			logger.Error(err, "Processes have outlived their pod: the kubelet may end the pod, which kills them, and the claim "+
+				"stays held until they have ended", "claim", c.NamespacedName, "claimUID", c.UID)
+			err = nil
+		default:
+			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
+			d.failures.tell(ctx, c, err)
 		}
 		result[c.UID] = err
 	}
@@ -157,7 +168,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
 			counts: a.counts, limits: limits{a.podEvents, a.LimitsOffBy}, orphans: a.orphans,
-			failures: unprepareFailures{a.podEvents, a.reader()}},
+			failures: unprepareFailures{a.podEvents, a.reader()}, refusals: newRefusals(clock.RealClock{})},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),

@@ -50,13 +50,13 @@ func (a *agent) watchNode(ctx context.Context) {
 
 // replaced says that the node is another object than before. ResourceSlices belong to
 // the Node by its UID, so that the garbage collector removes all that this process
-// publishes; only a process that starts anew goes by the new UID.
+// publishes; only a process that restarts uses the new UID.
 func replaced(before types.UID, node *corev1.Node) error {
 	if node.UID == before {
 		return nil
 	}
 	return fmt.Errorf("node %s was deleted and registered again: its UID was %s and is %s now, so that the "+
-		"ResourceSlices of the old one are gone: starting anew to publish its GPUs", node.Name, before, node.UID)
+		"ResourceSlices of the old one are gone: restarting to publish its GPUs", node.Name, before, node.UID)
 }
 
 // setNode passes on what the node's labels say.

@@ -28,7 +28,7 @@ func TestKubeletThatDoesNotRegisterThePlugin(t *testing.T) {
 		t.Errorf("after %s: %v", registrationMost, found.wrong)
 	}
 	if found.gone != nil || found.lost != nil {
-		t.Errorf("it would start anew, or withdraw its GPUs: %v, %v", found.lost, found.gone)
+		t.Errorf("it would restart, or withdraw its GPUs: %v, %v", found.lost, found.gone)
 	}
 	r.done()
 	if found := w.look(); found.wrong != nil {

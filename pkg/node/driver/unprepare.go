@@ -35,7 +35,7 @@ func (f unprepareFailures) tell(ctx context.Context, c kubeletplugin.NamespacedO
 	defer cancel()
 	objects := []corev1.ObjectReference{{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
 		Namespace: c.Namespace, Name: c.Name, UID: c.UID}}
-	// A claim that cannot be read, or was made anew, has no pods that are known.
+	// A claim that cannot be read, or was created again, has no pods that are known.
 	if now, err := f.claims.Claim(ctx, c.Namespace, c.Name); err == nil && now.UID == c.UID {
 		objects = append(objects, cluster.PodsOf(now)...)
 	}

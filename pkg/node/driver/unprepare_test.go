@@ -46,16 +46,16 @@ func (r *told) Eventf(object runtime.Object, _, reason, _ string, _ ...any) {
 func TestUsersAreToldWhyAClaimIsNotTakenBack(t *testing.T) {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c", UID: "u"}}
 	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "a", UID: "a1"}}
-	anew := c.DeepCopy()
-	anew.UID = "other"
+	again := c.DeepCopy()
+	again.UID = "other"
 	const onClaim = "GPUUnprepareFailed ResourceClaim c"
 	for name, test := range map[string]struct {
 		api  oneClaim
 		want []string
 	}{
-		"known":      {oneClaim{claim: c}, []string{onClaim, "GPUUnprepareFailed Pod a"}},
-		"made anew":  {oneClaim{claim: anew}, []string{onClaim}},
-		"API server": {oneClaim{err: errors.New("away")}, []string{onClaim}},
+		"known":         {oneClaim{claim: c}, []string{onClaim, "GPUUnprepareFailed Pod a"}},
+		"created again": {oneClaim{claim: again}, []string{onClaim}},
+		"API server":    {oneClaim{err: errors.New("away")}, []string{onClaim}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &told{}

@@ -174,7 +174,7 @@ func storedIn(path string) statefile.File[stored] {
 }
 
 // load reads the file. What was before the last boot does not matter: each GPU was
-// initialised anew.
+// initialised again.
 func load(path, bootID string) (map[string]Unhealthy, error) {
 	s, _, err := storedIn(path).Load()
 	switch {

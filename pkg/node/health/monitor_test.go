@@ -123,7 +123,7 @@ func TestGPUsThatFlapAreToldOnceASecond(t *testing.T) {
 				t.Fatalf("%s failed at %s and is not told at %s", uuid, since, n.clock.Now())
 			}
 		}
-		// Tell anew, as if each had recovered: the hold keeps real ones from it.
+		// Tell again, as if each had recovered: the hold keeps real ones from it.
 		if tick%7 == 0 {
 			m.tracker.gpus = map[string]*tracked{}
 			failed = map[string]time.Time{}

@@ -69,7 +69,7 @@ func (d Dir) checkHost(mine unix.Stat_t) error {
 	case err != nil:
 		return fmt.Errorf("look at the host's directory %s: %w", d.Path, err)
 	case host.Dev != mine.Dev || host.Ino != mine.Ino:
-		return fmt.Errorf("directory %s is another one than the host's of that path, which was removed and made anew, "+
+		return fmt.Errorf("directory %s is another one than the host's of that path, which was removed and created again, "+
 			"renamed, mounted over or never mounted here: %w", d.Path, ErrElsewhere)
 	}
 	return nil

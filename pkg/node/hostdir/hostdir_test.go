@@ -70,7 +70,7 @@ func TestMountOfADirectory(t *testing.T) {
 			happens: func(t *testing.T, dir, _ string) { _ = os.Remove(dir) },
 			want:    ErrElsewhere,
 		},
-		"removed and made anew": {
+		"removed and created again": {
 			happens: func(t *testing.T, dir, _ string) { _, _ = os.Remove(dir), os.Mkdir(dir, 0o755) },
 			want:    ErrElsewhere,
 		},

@@ -147,8 +147,8 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 		}
 		replaced = err
 		if same++; err != nil && same == 3 {
-			i.Events.Normal(v1alpha1.ReasonDriverReplaced, "The plugin starts anew: "+err.Error())
-			i.Fail(fmt.Errorf("start anew: %w", err))
+			i.Events.Normal(v1alpha1.ReasonDriverReplaced, "The plugin restarts: "+err.Error())
+			i.Fail(fmt.Errorf("restart: %w", err))
 			return
 		}
 	}
@@ -209,7 +209,7 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 func (i *Keeper) retryInterval() time.Duration { return min(i.ReadInterval, retryReadInterval) }
 
 // check tells how the GPUs are, and reports whether to read them again: one that was left out
-// answers, or none does any more, as after the driver was loaded anew.
+// answers, or none does any more, as after the driver was reloaded.
 func (i *Keeper) check(ctx context.Context) (again bool) {
 	if i.current == nil {
 		return false

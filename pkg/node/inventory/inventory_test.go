@@ -242,7 +242,7 @@ func TestWhatLastsIsLoggedOnce(t *testing.T) {
 }
 
 // No process can change from one driver's library to another's. While an
-// installation goes on, none starts anew either.
+// installation goes on, none restarts either.
 func TestReplacedDriverEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
@@ -262,7 +262,7 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 		stop()
 		if !errors.Is(c.ended, nvml.ErrReplaced) || len(c.told) != 1 ||
 			!strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
-			t.Errorf("ended by %v, told %q; want it to start anew and say so", c.ended, c.told)
+			t.Errorf("ended by %v, told %q; want it to restart and say so", c.ended, c.told)
 		}
 	})
 }
@@ -357,7 +357,7 @@ func TestEndWhileGPUsAreAsked(t *testing.T) {
 	})
 }
 
-// A driver that is loaded anew while the plugin runs answers nothing more to whoever began
+// A driver that is reloaded while the plugin runs answers nothing more to whoever began
 // with the one before: the GPUs are read again at once, and every ten seconds.
 func TestAllGPUsFailingAreReadAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,7 @@ func (b cgpuBackend) present() bool {
 // Adjust: the module works its limits out by itself, as parts of all of the memory.
 func (cgpuBackend) Adjust(g *claim.Grant) { g.GPU.ReservedMiB = 0 }
 
-// Edits sets what the module goes by, also where the user wants none of the
+// Edits sets what the module uses, also where the user wants none of the
 // legacy environment: without it nothing is limited.
 func (b cgpuBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	if !limited(r.Grants[0]) {

@@ -177,7 +177,7 @@ func TestCGPUEdits(t *testing.T) {
 	b.keep = true
 	edits, err := b.Edits(request(grant(mode.CGPU, 0, 3, 0)))
 	if err != nil || !slices.Contains(edits.Env, "CGPU_DISABLE=false") {
-		t.Errorf("the module would go by the container's own CGPU_DISABLE: %v, %v", edits, err)
+		t.Errorf("the module would use the container's own CGPU_DISABLE: %v, %v", edits, err)
 	}
 	if edits, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0)))); err != nil ||
 		!slices.Equal(edits.Env, []string{"CGPU_DISABLE=true"}) {
@@ -277,7 +277,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// A wrong setting keeps the modes that go by it from being served, and no others.
+// A wrong setting keeps the modes that use it from being served, and no others.
 func TestWrongSettings(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config Config

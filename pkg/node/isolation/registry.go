@@ -199,7 +199,7 @@ func (r *Registry) ByName(name string) (Backend, error) {
 }
 
 // misconfigured is a back end that cannot limit anything, because a setting that
-// it goes by is wrong.
+// it uses is wrong.
 type misconfigured struct {
 	Backend
 	// reason names the setting and what it may be.

@@ -121,7 +121,7 @@ func TestEndedWhileALimitIsTold(t *testing.T) {
 	n.has(map[string]int64{"1": 3})
 }
 
-// The driver may be loaded anew so that the kernel counts: the limit of the pod does for containers no more.
+// The driver may be reloaded so that the kernel counts: the limit of the pod does for containers no more.
 func TestPodsLimitOnceTheKernelCounts(t *testing.T) {
 	n := newNode(t, Misc)
 	n.must(n.start("1", "a", "s", 3, only))

@@ -22,7 +22,7 @@ type Missing struct {
 }
 
 // Check compares the limits of a GPU's running containers with their shares, and sets those
-// that differ: a driver that is loaded anew has lost them (§1), and somebody may have changed
+// that differ: a driver that is reloaded has lost them (§1), and somebody may have changed
 // them. It removes the entries of claims that are not prepared any more. Of kind Misc it lifts
 // their pods' limits, which the driver's table would keep (§2). prepared is asked while no container
 // can start on the GPU: it has to know also the claims that were prepared a moment ago.

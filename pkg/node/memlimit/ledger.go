@@ -24,7 +24,7 @@ const (
 
 // locked calls do with the entries of a GPU whose pods are still there, and with what writes down others
 // instead. One process at a time does, whether it is a hook or the plugin. What cannot be
-// understood is written anew: it would keep everybody from starting.
+// understood is written again: it would keep everybody from starting.
 func (h Host) locked(c Target, do func(entries []Entry, keep func([]Entry) error) error) (err error) {
 	uuid := c.UUID
 	if uuid == "" || uuid != filepath.Base(uuid) {
@@ -50,7 +50,7 @@ func (h Host) locked(c Target, do func(entries []Entry, keep func([]Entry) error
 	written = slices.DeleteFunc(written, namesNoGroup)
 	entries := h.current(written)
 	for i := range entries {
-		// Another kind counts where the driver was loaded anew.
+		// Another kind counts where the driver was reloaded.
 		entries[i].WholePod = entries[i].WholePod && c.Kind == Misc
 	}
 	return do(entries, func(entries []Entry) error {

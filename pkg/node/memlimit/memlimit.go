@@ -4,7 +4,7 @@
 // by limits on control groups. A hook sets them before a container starts (Apply), the
 // plugin looks whether they still apply (Check), and whether a node has them at all
 // (Detect). What a pod's limit follows from is written down before it is set, in a Ledger, so
-// that both go by the same.
+// that both use the same.
 //
 // Sections named here are those of limits.md, the project's facts about these limits. Where
 // a driver may differ from them, what reads back decides, and nothing starts otherwise.
@@ -47,7 +47,7 @@ type Host struct {
 
 func (h Host) dir(group string) string { return filepath.Join(h.Root, group) }
 
-// Target is a GPU as limits go by it.
+// Target is a GPU as limits use it.
 type Target struct {
 	UUID string
 	Kind Kind

@@ -266,7 +266,7 @@ func TestCheckSetsAgain(t *testing.T) {
 			if missing, err := n.Check(n.driver, n.c, all); err != nil || len(missing) > 0 {
 				t.Fatalf("as it was set: %+v, %v", missing, err)
 			}
-			// The driver was loaded anew.
+			// The driver was reloaded.
 			before := n.limits
 			n.limits = map[string]uint64{}
 			missing, err := n.Check(n.driver, n.c, all)

@@ -74,6 +74,9 @@ func holdings() Holdings {
 				{Index: 1, UUID: "GPU-b", UsedMiB: 1}},
 			Claims: []audit.ClaimUse{{Namespace: "a", Pod: "pod", Container: "train", Claim: "one", UUID: "GPU-a",
 				UsedMiB: 2048, SMPercent: ptr.To(50), Processes: 1}},
+			// The second's claim is not prepared any more.
+			Peaks: []audit.ClaimPeak{{Namespace: "a", Pod: "pod", Container: "train", Claim: "one", UUID: "GPU-a", MiB: 3072},
+				{Namespace: "a", Pod: "pod", Container: "train", Claim: "gone", UUID: "GPU-a", MiB: 1}},
 			Holding: map[audit.Kind]int{audit.OverShare: 1}, Found: map[audit.Kind]int64{audit.OverShare: 4},
 		},
 	}
@@ -212,13 +215,16 @@ gpushare_audit_findings_total{kind="no-grant"} 0
 gpushare_audit_findings_total{kind="no-pod"} 0
 gpushare_audit_findings_total{kind="over-share"} 4
 gpushare_audit_findings_total{kind="past-limit"} 0
+# HELP gpushare_claim_memory_peak_bytes Most memory of the GPU that the container's processes used since the plugin started.
+# TYPE gpushare_claim_memory_peak_bytes gauge
+gpushare_claim_memory_peak_bytes{claim="one",container="train",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} 3.221225472e+09
 # HELP gpushare_claim_memory_used_bytes Memory of the GPU that the container's processes use.
 # TYPE gpushare_claim_memory_used_bytes gauge
 gpushare_claim_memory_used_bytes{claim="one",container="train",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} 2.147483648e+09
 # HELP gpushare_gpu_sm_utilization_ratio Part of the time in which the GPU computed.
 # TYPE gpushare_gpu_sm_utilization_ratio gauge
 gpushare_gpu_sm_utilization_ratio{gpu="0",uuid="GPU-a"} 0.75
-`, "audit_findings_total", "claim_memory_used_bytes", "gpu_sm_utilization_ratio")
+`, "audit_findings_total", "claim_memory_peak_bytes", "claim_memory_used_bytes", "gpu_sm_utilization_ratio")
 }
 
 // An error is shown, and so is what could be read beside it.

@@ -92,7 +92,7 @@ type Granted struct {
 	Pods []string
 }
 
-// Holdings are what NodeOf goes by.
+// Holdings are what NodeOf uses.
 type Holdings struct {
 	// Machine is the node's, nil while it has not been read.
 	Machine *gpu.Machine

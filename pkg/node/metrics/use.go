@@ -3,6 +3,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
@@ -20,6 +22,8 @@ func useFamilies() []family {
 			func(u audit.GPUUse) (float64, bool) { return float64(u.Processes), true }),
 		usedByClaim("claim_memory_used_bytes", "Memory of the GPU that the container's processes use.",
 			func(u audit.ClaimUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
+		peakByClaim("claim_memory_peak_bytes",
+			"Most memory of the GPU that the container's processes used since the plugin started."),
 		usedByClaim("claim_sm_utilization_ratio", "Part of the GPU's time that the container had.",
 			func(u audit.ClaimUse) (float64, bool) { return ratio(u.SMPercent) }),
 		usedByClaim("claim_processes", "Processes of the container that compute on the GPU.",
@@ -63,6 +67,22 @@ func usedByClaim(name, help string, value func(audit.ClaimUse) (float64, bool)) 
 		for _, u := range n.Audit.Claims {
 			if v, known := value(u); known {
 				add(v, append([]string{u.Namespace, u.Pod, u.Container, u.Claim}, ID{u.Index, u.UUID}.labels()...)...)
+			}
+		}
+	}}
+}
+
+// peakByClaim has what claims used that are prepared: the audit may not know yet that others are gone.
+func peakByClaim(name, help string) family {
+	desc := metrics.Desc(name, help, claimLabels...)
+	return family{desc, prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
+		if n.Audit == nil {
+			return
+		}
+		for _, p := range n.Audit.Peaks {
+			if slices.ContainsFunc(n.Claims, func(c Claim) bool { return p.By(c.Namespace, c.Name) }) {
+				add(float64(p.MiB)*mib, append([]string{p.Namespace, p.Pod, p.Container, p.Claim},
+					ID{p.Index, p.UUID}.labels()...)...)
 			}
 		}
 	}}

@@ -172,7 +172,7 @@ func TestSetUse(t *testing.T) {
 	}
 	isSet(Use{Reserved: true}, true)
 	isSet(Use{}, false)
-	// What was removed is written anew, also if it was nothing: the supervisor waits for it.
+	// What was removed is written again, also if it was nothing: the supervisor waits for it.
 	if err := os.Remove(d.useFile(testGPU)); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestSetUse(t *testing.T) {
 	if u, err := d.Use(testGPU); err != nil || u != (Use{Seq: 1}) {
 		t.Errorf("%+v, %v", u, err)
 	}
-	// What is damaged is written anew.
+	// What is damaged is written again.
 	if err := os.WriteFile(d.useFile(testGPU), []byte(`{"res`), 0o644); err != nil {
 		t.Fatal(err)
 	}

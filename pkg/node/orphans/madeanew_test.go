@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 )
 
-// madeAnew has claim u1 made anew, under its name and reserved for pods.
+// madeAnew has claim u1 created again, under its name and reserved for pods.
 func (s *sweeps) madeAnew(pods ...types.UID) *resourceapi.ResourceClaim {
 	c := wholeGPU("u1", 2, pods...)
 	c.UID = "new"
@@ -18,7 +18,7 @@ func (s *sweeps) madeAnew(pods ...types.UID) *resourceapi.ResourceClaim {
 	return c
 }
 
-// The pods of a claim that was made anew under the same name use nothing of the one before.
+// The pods of a claim that was created again under the same name use nothing of the one before.
 func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
@@ -47,7 +47,7 @@ func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
 
 // Which of two claims of a name a pod uses is known by their records: it has processes only when its claim is prepared.
 // The clocks of node and API server tell nothing, and what a claim is reserved for little: kube-controller-manager
-// reserves it by name. Claim u1 is made anew while p2 has processes.
+// reserves it by name. Claim u1 is created again while p2 has processes.
 func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 	for name, tc := range map[string]struct {
 		// recorded are the pods of u1, reserved and joined those of the new claim before and after it was prepared, if it
@@ -92,8 +92,8 @@ func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 	}
 }
 
-// A pod that joined the claim before is known to have it also when the one that was made anew is prepared, and when it
-// is gone for the API server and the plugin was started anew.
+// A pod that joined the claim before is known to have it also when the one that was created again is prepared, and
+// when it is gone for the API server and the plugin was restarted.
 func TestSweepRemembersAPodOfTheClaimBefore(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)

@@ -39,7 +39,7 @@ const (
 )
 
 // Orphan is a claim that is prepared, though for the API server it is gone or was
-// allocated anew: the scheduler takes what it has for free.
+// allocated again: the scheduler takes what it has for free.
 type Orphan struct {
 	state.Record
 	// User is a pod that uses it and has processes, empty if none is known; Unknown

@@ -185,7 +185,7 @@ func TestSweep(t *testing.T) {
 	s.after(t, 59*time.Second, uids{"u0", "u1", "u2"}, uids{"u1"})
 	s.api.claims = append(s.api.claims, wholeGPU("u1", 1, "pu1"))
 	s.after(t, 0, uids{"u0", "u1", "u2"}, nil)
-	// It is there, and was allocated anew; then one of its name is made anew.
+	// It is there, and was allocated again; then one of its name is created again.
 	s.api.claims[1] = wholeGPU("u1", 3, "pu1")
 	s.after(t, 4*time.Second, uids{"u0", "u1", "u2"}, nil)
 	s.api.claims[1] = wholeGPU("u1", 1)
@@ -227,7 +227,7 @@ func TestSweepReleasesNothingInUse(t *testing.T) {
 }
 
 // A pod that comes to use a claim later keeps it from being released as well, also when
-// it is gone for the API server and the plugin was started anew.
+// it is gone for the API server and the plugin was restarted.
 func TestSweepNotesWhoUsesAClaim(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)

@@ -45,7 +45,7 @@ func (u *Users) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: u.saw, DeleteFunc: u.gone,
 		UpdateFunc: func(before, object any) {
-			// After a watch that was lost, one that was made anew under the name is an update.
+			// After a watch that was lost, one that was created again under the name is an update.
 			if was, is := before.(*corev1.Pod), object.(*corev1.Pod); was.UID != is.UID {
 				u.gone(was)
 			}

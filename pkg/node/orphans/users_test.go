@@ -62,7 +62,7 @@ func TestUsersOfClaims(t *testing.T) {
 	select {
 	case <-u.left:
 	default:
-		t.Error("nobody was told of a pod that was made anew")
+		t.Error("nobody was told of a pod that was created again")
 	}
 	u.forget()
 	check("a2")

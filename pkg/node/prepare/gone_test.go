@@ -51,7 +51,7 @@ func TestGPUThatIsGone(t *testing.T) {
 	}
 }
 
-// Minor numbers are given anew when the NVIDIA driver is loaded. The kubelet starts a container again without asking:
+// Minor numbers are given again when the NVIDIA driver is loaded. The kubelet starts a container again without asking:
 // it must not start with the GPU that another claim has.
 func TestSpecOfAGPUThatIsGone(t *testing.T) {
 	full := cut(at(0, "MIG-a"), at(1, "MIG-b"))
@@ -74,8 +74,8 @@ func TestSpecOfAGPUThatIsGone(t *testing.T) {
 		stays  bool
 	}{
 		"gone":                         {"gpu-1", without("GPU-1"), before, true},
-		"gone, the driver loaded anew": {"gpu-1", without("GPU-1"), loadedAnew, false},
-		"lost, the driver loaded anew": {"gpu-1", lost, loadedAnew, false},
+		"gone, the driver reloaded":    {"gpu-1", without("GPU-1"), loadedAnew, false},
+		"lost, the driver reloaded":    {"gpu-1", lost, loadedAnew, false},
 		"its node an instance's GPU's": {"gpu-1", without("GPU-1"), map[string]string{"MIG-a": "/dev/nvidia1"}, false},
 		"an instance":                  {"gpu-4-mig-1g-10gb-1", without("MIG-b"), before, true},
 		"an instance, its node a GPU's": {"gpu-4-mig-1g-10gb-1", without("MIG-b"), map[string]string{"GPU-2": "/dev/nvidia4"},

@@ -21,7 +21,7 @@ import (
 // A MIG instance that is made for a claim is an effect of its preparation. Its record says where it will be before
 // anything is made, and whatever is found in that place later, of that profile, is the claim's: to undo it is to look
 // again. So a kill at any moment leaves no instance that nobody knows of. The record goes when the GPUs were read
-// without the instance: what is published goes by both, and an instance without a record is somebody else's.
+// without the instance: what is published uses both, and an instance without a record is somebody else's.
 
 // effectInstance is the name of the effect.
 const effectInstance = "mig-instance"
@@ -272,7 +272,7 @@ func (p *Preparer) unmakeInstance(ctx context.Context, r state.Record, e state.E
 		return withReason(ReasonInUse,
 			fmt.Errorf("destroy the MIG instance %s (%s) of claim %s: %w: it stays held until that "+
 				"program ends, and the kubelet tries again by itself; if no pod has it, a monitor does, such as DCGM: start that "+
-				"anew", found.Place(), found.UUID, name, err))
+				"again", found.Place(), found.UUID, name, err))
 	}
 	if err != nil {
 		return fmt.Errorf("destroy the MIG instance %s (%s) of claim %s: %w", found.Place(), found.UUID, name, err)

@@ -280,7 +280,7 @@ func TestInstancesOfOthersAreLeftAlone(t *testing.T) {
 	d.instances[0].UUID = "MIG-other"
 	n.has(d.machine())
 	_, err = n.Prepare(t.Context(), instanceClaim("a", oneSlice))
-	fails(t, err, "is not there any more: somebody cut the GPU anew")
+	fails(t, err, "is not there any more: somebody cut the GPU again")
 	if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances) != 1 || len(n.files(t)) > 0 {
 		t.Errorf("%v; left: %+v %v", err, d.instances, n.files(t))
 	}
@@ -358,7 +358,7 @@ func TestInstanceIsMadeAnewAfterAReboot(t *testing.T) {
 	}
 }
 
-// What a claim had goes before it is prepared anew, and is not given to it again.
+// What a claim had goes before it is prepared again, and is not given to it again.
 func TestInstanceIsMadeAnewForAClaimThatIsAllocatedAnew(t *testing.T) {
 	n, d := newNode(t), &dynamicGPU{}
 	n.cuts(d)

@@ -22,7 +22,7 @@ func TestLostRecordsOfInstancesWhoseClaimEnds(t *testing.T) {
 			n.api.claims = nil
 			return n.repairer().Repair(t.Context())
 		},
-		"allocated anew": func(n *node) error {
+		"allocated again": func(n *node) error {
 			n.api.claims = []*resourceapi.ResourceClaim{instanceClaim("made", fourOf)}
 			return n.repairer().Repair(t.Context())
 		},

@@ -88,11 +88,11 @@ func TestAnotherInstanceInThePlaceIsRefused(t *testing.T) {
 	if _, err := n.Prepare(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	for name, m := range map[string]*gpu.Machine{"made anew": cut(at(1, "MIG-new")), "another place": cut(at(0, "MIG-b2")),
-		"not cut": cut(), "MIG mode off": machine()} {
+	for name, m := range map[string]*gpu.Machine{"created again": cut(at(1, "MIG-new")),
+		"another place": cut(at(0, "MIG-b2")), "not cut": cut(), "MIG mode off": machine()} {
 		n.has(m)
 		_, err := n.Prepare(t.Context(), c)
-		fails(t, err, "GPU 4's 1g.10gb at slice 1 (MIG-b) is not there any more: somebody cut the GPU anew")
+		fails(t, err, "GPU 4's 1g.10gb at slice 1 (MIG-b) is not there any more: somebody cut the GPU again")
 		if err != nil && !strings.Contains(err.Error(), "delete the pod") {
 			t.Errorf("%s: the owner is not told what to do: %v", name, err)
 		}

@@ -360,7 +360,7 @@ func (p *Preparer) prepareAgain(
 // undoEarlier undoes a preparation that was cut off, or was for an earlier allocation.
 func (p *Preparer) undoEarlier(ctx context.Context, r state.Record) error {
 	if err := p.waitEnded(ctx, r); err != nil {
-		return fmt.Errorf("the claim was allocated anew: %w", err)
+		return fmt.Errorf("the claim was allocated again: %w", err)
 	}
 	klog.FromContext(ctx).Info("Undoing an earlier preparation of the claim",
 		"claim", klog.KRef(r.Namespace, r.Name), "phase", r.Phase)

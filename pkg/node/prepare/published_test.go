@@ -168,7 +168,7 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 	}
 }
 
-// What is recorded as a claim's limit, which status, metadata, metrics and audit go by, is what it
+// What is recorded as a claim's limit, which status, metadata, metrics and audit use, is what it
 // is held to: Alibaba's module works out its own, of all of the GPU's memory. So is what is recorded
 // again after the record was lost, alone or with what the node knows of its own GPUs.
 func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {

@@ -245,7 +245,7 @@ func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
 }
 
 // SameAllocation reports whether the record stands for what the claim is
-// allocated now. A claim that outlives its pods can be allocated anew.
+// allocated now. A claim that outlives its pods can be allocated again.
 func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 	if c.Status.Allocation == nil {
 		return false

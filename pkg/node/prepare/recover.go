@@ -97,8 +97,8 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 }
 
 // dropForeign removes a CDI spec that could not be written again if it brings the device node of another GPU. Minor
-// numbers are given anew when the NVIDIA driver is loaded, and the kubelet starts containers again without asking: they
-// must not start with what another claim has. Repair writes the spec when it can be.
+// numbers are given out again when the NVIDIA driver is loaded, and the kubelet starts containers again without asking:
+// they must not start with what another claim has. Repair writes the spec when it can be.
 func (p *Preparer) dropForeign(ctx context.Context, inv *Inventory, r state.Record) error {
 	brings, err := p.options.Specs.Nodes(r.CDISpec)
 	if err != nil || len(brings) == 0 {
@@ -132,7 +132,7 @@ func otherGPUs(m *gpu.Machine, grants []claim.Grant) []string {
 }
 
 // UnprepareSame unprepares the claim if its record is still this one: it may have
-// been allocated and prepared anew since the record was read.
+// been allocated and prepared again since the record was read.
 func (p *Preparer) UnprepareSame(ctx context.Context, r state.Record) error {
 	return p.locked(ctx, r.UID, func() error {
 		now, found, err := p.get(ctx, r.UID)

@@ -22,7 +22,7 @@ type remembered struct {
 // no one's to miss from then on. To take them back is what may make room, so it does not wait for any.
 type released struct{ stored, record state.Record }
 
-// putReleased writes the record in the place of the one that is stored, or has this process go by it. One that starts
+// putReleased writes the record in the place of the one that is stored, or has this process use it. One that starts
 // before all is taken back reads what is stored, and the kubelet asks it again.
 func (p *Preparer) putReleased(ctx context.Context, stored, r state.Record) {
 	err := p.options.Store.Put(r)

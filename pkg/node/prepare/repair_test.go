@@ -225,7 +225,7 @@ func TestADamagedRecordDoesNotFreeTheGPU(t *testing.T) {
 // Only what was prepared is entered without the checks of a claim that is prepared.
 func TestOnlyPreparedClaimsAreEnteredAgain(t *testing.T) {
 	share := func() *resourceapi.ResourceClaim { return sharesOf("u1", 0, 3) }
-	anew := func(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	again := func(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 		c.Status.Allocation.Devices.Results[0].ShareID = ptr.To(types.UID("another"))
 		return c
 	}
@@ -244,7 +244,7 @@ func TestOnlyPreparedClaimsAreEnteredAgain(t *testing.T) {
 		"pod not started, no spec":           {now: share(), pod: podOf(share(), "")},
 		"no pod, no spec":                    {now: share()},
 		"pod being deleted, no spec":         {now: share(), pod: deleted(podOf(share(), "containerd://1"))},
-		"spec of an earlier allocation":      {spec: share(), now: anew(share())},
+		"spec of an earlier allocation":      {spec: share(), now: again(share())},
 		"spec, claim with another name":      {spec: share(), now: sharesOf("u2", 0, 3)},
 		"spec, claim is not allocated":       {spec: share(), now: emptyClaim("u1")},
 		"spec, claim is allocated elsewhere": {spec: share(), now: nil},

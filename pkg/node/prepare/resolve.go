@@ -49,7 +49,7 @@ func capped(grants []claim.Grant) bool {
 	return slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.HasLimits(g) })
 }
 
-// use has the grants go by what the pods' containers make of the claim. It returns the
+// use has the grants use what the pods' containers make of the claim. It returns the
 // requests whose limits claim or containers would switch off, and may not.
 func (p *Preparer) use(
 	grants []claim.Grant, c *resourceapi.ResourceClaim, pods ...*corev1.Pod,

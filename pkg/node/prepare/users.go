@@ -94,7 +94,7 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 		return user == "", nil
 	})
 	if unknown != nil {
-		klog.FromContext(ctx).V(4).Info("It is not known whether processes of a claim's pods run: going by what the "+
+		klog.FromContext(ctx).V(4).Info("It is not known whether processes of a claim's pods run: using what the "+
 			"kubelet says",
 			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID, "reason", unknown)
 	}
@@ -135,8 +135,8 @@ func (p *Preparer) runs(pod types.UID) bool {
 	return runs
 }
 
-// ofAnother are the pods of the other claims of the record's name that are prepared here: it was made anew. c is the
-// one that has the name now. That a claim is reserved for a pod does not make it the pod's as long as it is not
+// ofAnother are the pods of the other claims of the record's name that are prepared here: it was created again. c is
+// the one that has the name now. That a claim is reserved for a pod does not make it the pod's as long as it is not
 // prepared: kube-controller-manager reserves it for running pods that name it, whichever it was when they started.
 func (p *Preparer) ofAnother(ctx context.Context, r state.Record, c *resourceapi.ResourceClaim) ([]types.UID, error) {
 	records, err := p.Prepared(ctx)

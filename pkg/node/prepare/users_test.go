@@ -41,9 +41,9 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 		!strings.Contains(err.Error(), "promised twice") {
 		t.Errorf("another's claim for the GPU: %v", err)
 	}
-	// The claim is allocated anew, elsewhere.
+	// The claim is allocated again, elsewhere.
 	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u0", 2), "p2")); err == nil ||
-		!strings.Contains(err.Error(), "the claim was allocated anew: processes still run of the pod with UID p0") {
+		!strings.Contains(err.Error(), "the claim was allocated again: processes still run of the pod with UID p0") {
 		t.Errorf("the claim with another GPU: %v", err)
 	}
 	if diff := cmp.Diff([]types.UID{"u0", "u0", "u0"}, n.contended); diff != "" {

@@ -50,7 +50,7 @@ func (p plan) taints(device string) string {
 	return "not published"
 }
 
-// What is published while GPUs are cut anew, with a claim that holds GPU 2's instance MIG-a at slice 0.
+// What is published while GPUs are cut again, with a claim that holds GPU 2's instance MIG-a at slice 0.
 func TestRepartitioningWhileHeld(t *testing.T) {
 	held := instanceAt(0, "MIG-a")
 	larger := gpu.Instance{InstanceID: gpu.InstanceID{GI: 7}, UUID: "MIG-l", Profile: "2g.20gb", Start: 2, Size: 2}

@@ -207,7 +207,7 @@ func TestWhatUsesMPSIsNotTakenBackWhereRecordsAreLost(t *testing.T) {
 }
 
 // Others hold a part of a GPU that claims use by MPS. They do so also while it cannot be read, as after a start of the
-// plugin, or after an error that goes by.
+// plugin, or after an error that ends.
 func TestOthersKeepTheirPartOfAGPUThatCannotBeRead(t *testing.T) {
 	read := gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
 		MemoryMiB: 16130}}}

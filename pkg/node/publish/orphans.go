@@ -38,7 +38,7 @@ func (p *Publisher) SetOrphans(claims []orphans.Orphan) {
 func whyInUse(c orphans.Orphan) string {
 	if c.Unknown != nil {
 		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or "+
-			"the node is started anew", c.Unknown)
+			"the node is restarted", c.Unknown)
 	}
 	if c.Kept != nil {
 		return c.Kept.Error()
@@ -73,7 +73,7 @@ func (s snapshot) withOrphans() (reserved held.Reserved, told event, err error) 
 	}
 	if len(held) > 0 {
 		told.message = "These GPUs are in use though the claims that they were allocated to are gone or were allocated " +
-			"anew; what is held is not offered until that ends: " + text.List(held, mostNamed)
+			"again; what is held is not offered until that ends: " + text.List(held, mostNamed)
 	}
 	return reserved, told, nil
 }

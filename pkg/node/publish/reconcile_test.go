@@ -82,7 +82,7 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
 	b.SetNode(node)
 	b.clock.Step(time.Hour)
-	// It may have been the kubelet that was started anew.
+	// It may have been the kubelet that was restarted.
 	b.reconciled(t, false, "")
 	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "served the same GPUs here until "+
 		"a moment ago") {
@@ -193,7 +193,7 @@ func TestDroppedFieldsThatAreToldMeanwhile(t *testing.T) {
 	b.reconciled(t, false, "")
 }
 
-// The helper goes on to publish what was kept of a slice, so it is told anew: once, where the fields are dropped
+// The helper goes on to publish what was kept of a slice, so it is told again: once, where the fields are dropped
 // by another server than the one that was asked, and then now and then.
 func TestDroppedFieldsAreWrittenAgain(t *testing.T) {
 	b := newBench(t)

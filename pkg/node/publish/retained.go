@@ -25,7 +25,7 @@ type retainedSets struct {
 	sets    [][]int
 }
 
-// retain are the sets that stay published in mode Topology. They are looked up anew only when the
+// retain are the sets that stay published in mode Topology. They are looked up again only when the
 // machine has changed: a set that stays longer than it has to does no harm.
 func (s snapshot) retain() (retainedSets, lack) {
 	if s.retained.machine != s.machine {

@@ -77,7 +77,7 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string) error {
 	return nil
 }
 
-// setSlots goes by the node's labels for how many shares a GPU takes. An error
+// setSlots uses the node's labels for how many shares a GPU takes. An error
 // names a label that is not understood.
 func setSlots(served []servedMode, labels map[string]string) error {
 	var wrong error
@@ -201,7 +201,7 @@ func (s servedMode) keptAs(other servedMode) bool {
 }
 
 // canFail reports whether what keeps the users of a GPU apart can go away by itself, without that the
-// machine is read anew.
+// machine is read again.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
 		if level := s.isolation().Level; level != mode.LevelNone && level != mode.LevelGPU &&

@@ -23,7 +23,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// snapshot is all that a pass goes by, read once: what is decided in it is decided on one state
+// snapshot is all that a pass uses, read once: what is decided in it is decided on one state
 // of the node.
 type snapshot struct {
 	given

@@ -140,7 +140,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	b.reconciled(t, true, whole)
 }
 
-// Without the file everything would be refused until the plugin is started anew.
+// Without the file everything would be refused until the plugin is restarted.
 func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")

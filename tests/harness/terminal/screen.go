@@ -58,7 +58,7 @@ func NewScreen(columns, rows int) *Screen {
 		changed: make(chan struct{})}
 }
 
-// Resize gives it another size. What is shown stays: a program is expected to draw it anew.
+// Resize gives it another size. What is shown stays: a program is expected to draw it again.
 func (s *Screen) Resize(columns, rows int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

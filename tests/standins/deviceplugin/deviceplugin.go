@@ -29,7 +29,7 @@ type Plugin struct {
 
 // Start serves healthy devices with these IDs at a socket, and tells a kubelet, by its registration socket in the
 // same directory, that they are the resource's. A kubelet that starts meanwhile removes the sockets that it finds
-// there before it listens; of a Start that failed nothing is left, and another one listens anew.
+// there before it listens; of a Start that failed nothing is left, and another one listens again.
 func Start(ctx context.Context, kubelet, socket, resource string, ids ...string) (*Plugin, error) {
 	listener, err := net.Listen("unix", socket)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"slices"
 )
 
-// sharedObject is the smallest x86-64 ELF file that names a soname: what nvcdi
+// sharedObject is the smallest ELF file for this architecture that names a soname: what nvcdi
 // and ldconfig look for in a driver library. It has no code and no symbols.
 //
 // The file is one loaded segment: header, program headers, string table,
-// dynamic section, then the section headers that nvcdi's reader goes by.
+// dynamic section, then the section headers that nvcdi's reader uses.
 func sharedObject(soname string) []byte {
 	const (
 		headerSize  = 64
@@ -36,7 +36,7 @@ func sharedObject(soname string) []byte {
 	sectionsOffset := dynamicOffset + dynamicSize
 
 	header := elf.Header64{
-		Type: uint16(elf.ET_DYN), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
+		Type: uint16(elf.ET_DYN), Machine: uint16(elfMachine), Version: uint32(elf.EV_CURRENT),
 		Phoff: headerSize, Shoff: sectionsOffset,
 		Ehsize: headerSize, Phentsize: programSize, Phnum: programs,
 		Shentsize: sectionSize, Shnum: 3, Shstrndx: 1,

@@ -121,7 +121,7 @@ func (s *Spec) Memory(uuid string) (Memory, error) {
 }
 
 // ReloadDriver has the driver of a simulated node forget what it was told, as one does whose kernel module
-// is loaded anew: compute modes, and limits of memory with all that is charged to them. What holds a
+// is reloaded: compute modes, and limits of memory with all that is charged to them. What holds a
 // context keeps it.
 func ReloadDriver(root string) error {
 	unlock, err := lock(root)

@@ -24,8 +24,6 @@ const (
 	MachineFile = "machine.yaml"
 	// SysDir is the node's sysfs as far as it is simulated.
 	SysDir = "sys"
-	// LibraryDir holds the driver's libraries.
-	LibraryDir = "usr/lib/x86_64-linux-gnu"
 	// StateDir has what is set at run time: compute modes, and who has contexts (package
 	// contexts). On a node it is writable where programs see the rest of the root read-only,
 	// as a driver takes it without a file.

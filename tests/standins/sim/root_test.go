@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -121,7 +122,7 @@ func TestWriteRootOfAnotherMachine(t *testing.T) {
 	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// What is damaged is made anew.
+	// What is damaged is created again.
 	if err := os.Remove(filepath.Join(dir, "dev/nvidiactl")); err != nil {
 		t.Fatal(err)
 	}
@@ -164,6 +165,11 @@ func TestSharedObject(t *testing.T) {
 		names, err := f.DynString(elf.DT_SONAME)
 		if err != nil || !slices.Equal(names, []string{soname}) {
 			t.Errorf("soname %v, want %s: %v", names, soname, err)
+		}
+		// A library for another architecture is none to the node's loader, nor to nvidia-container-toolkit.
+		want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
+		if f.Machine != want {
+			t.Errorf("%s is for %v, want %v", soname, f.Machine, want)
 		}
 	}
 }

@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the driver's image by deployments/container/Dockerfile, and compares what is in it with
-# what is in the image of build.sh: paths, permissions and contents, and what it starts:
+# Builds the driver's image by deployments/container/Dockerfile, and that of simulated GPUs by
+# tests/standins/image/Dockerfile, and compares what is in them with what is in the images of
+# build.sh beside each: paths, permissions and contents, and what they start:
 #
 #   run.sh BUILD
 #
-# BUILD has the image of build.sh. The engine is Debian's buildah, which needs no daemon. No
-# registry is asked: in place of Go's image the build has this machine's Go, compiler and caches.
-# The programs are linked anew.
+# BUILD has the driver's image of build.sh. The engine is Debian's buildah, which needs no daemon. No
+# registry is asked: in place of Go's image the builds have this machine's Go, compiler and caches.
+# The programs are linked again.
 set -eu
 cd "$(dirname "$0")/../../.."
 build=$(realpath "$1")
@@ -32,11 +33,6 @@ buildah copy --quiet "$container" "$work/base" /
 buildah config --env "PATH=$(dirname "$(command -v go)"):/usr/bin:/bin" --env GOPROXY=off --env GOTOOLCHAIN=local \
 	--env HOME=/root --env CGO_CFLAGS="${CGO_CFLAGS:-}" "$container"
 buildah commit --quiet "$container" localhost/go-of-this-machine
-buildah bud --isolation chroot --quiet --file deployments/container/Dockerfile --tag driver \
-	--build-arg GO_IMAGE=localhost/go-of-this-machine --build-arg VERSION="${VERSION:-unknown}" \
-	--volume /usr:/usr:ro --volume /etc:/etc:ro \
-	--volume "$(go env GOMODCACHE)":/root/go/pkg/mod:ro --volume "$(go env GOCACHE)":/root/.cache/go-build .
-buildah push --quiet driver "oci-archive:$work/dockerfile.tar"
 
 # content ARCHIVE NAME writes NAME.files, and NAME.config: what the image starts, and for what machine.
 content() {
@@ -55,9 +51,26 @@ content() {
 		find . -type f -print0 | sort -z | xargs -0 sha256sum
 	) >"$work/$2.files"
 }
-content "$build/driver-image.tar" build
-content "$work/dockerfile.tar" dockerfile
-diff -u "$work/build.config" "$work/dockerfile.config"
-diff -u "$work/build.files" "$work/dockerfile.files"
-cat "$work/dockerfile.config" "$work/dockerfile.files"
-echo "test-dockerfile: the image of deployments/container/Dockerfile is that of build.sh: $(grep -c '^f' "$work/build.files") files"
+
+# compare DIRECTORY ARCHIVE [ARGUMENT…] compares the image of the Dockerfile in a directory with that of an archive.
+compare() {
+	dockerfile=$1/Dockerfile
+	archive=$2
+	shift 2
+	rm -rf "$work/build" "$work/dockerfile"
+	buildah bud --isolation chroot --quiet --file "$dockerfile" --tag compared \
+		--build-arg GO_IMAGE=localhost/go-of-this-machine "$@" \
+		--volume /usr:/usr:ro --volume /etc:/etc:ro \
+		--volume "$(go env GOMODCACHE)":/root/go/pkg/mod:ro --volume "$(go env GOCACHE)":/root/.cache/go-build .
+	buildah push --quiet compared "oci-archive:$work/dockerfile.tar"
+	content "$archive" build
+	content "$work/dockerfile.tar" dockerfile
+	diff -u "$work/build.config" "$work/dockerfile.config"
+	diff -u "$work/build.files" "$work/dockerfile.files"
+	cat "$work/dockerfile.config" "$work/dockerfile.files"
+	echo "test-dockerfile: the image of $dockerfile is that of build.sh: $(grep -c '^f' "$work/build.files") files"
+	rm "$work/dockerfile.tar"
+}
+compare deployments/container "$build/driver-image.tar" --build-arg VERSION="${VERSION:-unknown}"
+tests/standins/image/build.sh "$build" "$build/bin/cluster"
+compare tests/standins/image "$build/simulated-gpus.tar"

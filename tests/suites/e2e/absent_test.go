@@ -46,7 +46,7 @@ func TestNoDriver(t *testing.T) {
 	before := cluster.Plugin(t, "bad")
 	set(readInterval, "2s")
 	cluster.WaitPluginAgain(t, before)
-	// A driver in a container is mounted when it is there. The plugin sees it without starting anew.
+	// A driver in a container is mounted when it is there. The plugin sees it without restarting.
 	if err := os.Mkdir(cluster.NodeFile("bad", driverRoot), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func TestConfigurationThatIsNotUnderstood(t *testing.T) {
 				t.Errorf("kubectl describe pod does not say what is wrong (%v):\n%s", err, described)
 			}
 
-			// A claim's configuration cannot be changed, so the pod is made anew.
+			// A claim's configuration cannot be changed, so the pod is created again.
 			spec.Devices.Config = nil
 			ns.Template(t, right, spec)
 			ns.Delete(t, name)

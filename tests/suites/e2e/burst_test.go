@@ -113,7 +113,7 @@ type burst struct {
 	// they are, and bare ones made again; owners make the others again.
 	refused map[types.UID]string
 	gone    map[types.UID]bool
-	// late are pods that their node's container runtime did not start in its time, and that their Jobs made anew.
+	// late are pods that their node's container runtime did not start in its time, and that their Jobs created again.
 	late map[types.UID]string
 	// looked is when Events of such pods were looked for last, goneErr what came of it.
 	looked  time.Time
@@ -249,7 +249,7 @@ func (b *burst) progress() (there, served int, err error) {
 		for _, pod := range pods {
 			switch {
 			case pod.DeletionTimestamp != nil:
-				// It is made anew; a pod that is evicted before it has run fails, too.
+				// It is created again; a pod that is evicted before it has run fails, too.
 			case ranOutOfTime(pod) && pod.Labels[batchv1.JobNameLabel] != "":
 				// Its Job makes another.
 				there--

@@ -216,7 +216,7 @@ func (b *burst) checkContainers(t *testing.T) {
 	if len(b.late) > lateMost {
 		t.Errorf("%d pods were not started in time by the container runtime: %v", len(b.late), b.late)
 	} else if len(b.late) > 0 {
-		t.Logf("not started in time by the container runtime, and made anew by their Jobs: %v", b.late)
+		t.Logf("not started in time by the container runtime, and created again by their Jobs: %v", b.late)
 	}
 	t.Logf("%d pods saw what they asked for, in %d shares and GPUs", served, len(uses))
 }

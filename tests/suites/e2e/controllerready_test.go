@@ -22,7 +22,7 @@ import (
 func TestControllerSaysThatItWorks(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, v1alpha1.ControllerName)
-	parts := []string{"nodelabels", "pending", "claimtemplates", "nodestatus", "podannotations", "deviceclass"}
+	parts := []string{"nodelabels", "waiting", "claimtemplates", "nodestatus", "podannotations", "deviceclass"}
 	harness.Eventually(t, "the replicas to be ready and one to lead", func(ctx context.Context) error {
 		pods, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).List(ctx,
 			metav1.ListOptions{LabelSelector: harness.ControllerSelector})

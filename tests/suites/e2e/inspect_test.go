@@ -188,7 +188,7 @@ func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API server goes by what it has seen of this, a moment later.
+	// The API server uses what it has seen of this, a moment later.
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: "system:serviceaccount:" + ns.Name + ":viewer",
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "resource.k8s.io", Resource: resource, Verb: verb,

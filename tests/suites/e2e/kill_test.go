@@ -112,7 +112,7 @@ func survivesWhilePreparing(t *testing.T, refusedMost int, happening func()) {
 		}
 		if !running {
 			isAllocatedWhatOthersHold(t, ns, name)
-			t.Logf("pod %s was allocated a GPU that is taken, and refused by the driver: it is made anew", name)
+			t.Logf("pod %s was allocated a GPU that is taken, and refused by the driver: it is created again", name)
 			ns.Delete(t, name)
 			ns.Create(t, sevens([]string{name})...)
 			ns.WaitRunning(t, name)
@@ -126,7 +126,7 @@ func survivesWhilePreparing(t *testing.T, refusedMost int, happening func()) {
 // they are scheduled, and only there. A scheduler whose write the API server took without an
 // answer forgets it for a moment, and may allocate the GPU again (seen once in some twenty
 // kills of the API server, of one pod each time). Then it is the driver that refuses, and a
-// pod that is made anew gets its GPU.
+// pod that is created again gets its GPU.
 const refusedByServerLoss = 2
 
 // runsOrIsRefused waits until a pod runs, or does not because the driver refuses the GPU that

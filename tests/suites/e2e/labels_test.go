@@ -95,7 +95,7 @@ func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
 	cluster.WaitNodeEvent(t, "switch", began, "GPUInvalidLabel", `ack.node.gpu.schedule="shared" is not a known value`)
 	cluster.Publishes(t, "switch", "gpu-0-share")
 
-	// Without a label, and after the plugin was started anew, too.
+	// Without a label, and after the plugin was restarted, too.
 	setMode("")
 	cluster.ReplacePlugin(t, "switch")
 	cluster.Publishes(t, "switch", "gpu-0-share")

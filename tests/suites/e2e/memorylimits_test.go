@@ -207,7 +207,7 @@ func privilegedIsNotHeld(t *testing.T, gpu int, uuid string) {
 	t.Logf("told and set again after %s", time.Since(began).Round(time.Second))
 }
 
-// A driver that is loaded anew has forgotten all limits.
+// A driver that is reloaded has forgotten all limits.
 func limitsComeBack(t *testing.T, gpus []harness.GPU) {
 	ns := cluster.Namespace(t)
 	before := map[string]int64{}

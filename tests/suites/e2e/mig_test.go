@@ -170,7 +170,7 @@ func TestStatusOfMIGClaims(t *testing.T) {
 	})
 }
 
-// While a claim holds an instance, an administrator cuts its GPU anew.
+// While a claim holds an instance, an administrator cuts its GPU again.
 func TestMIGRepartitioningWhileHeld(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, migNode)
@@ -200,7 +200,7 @@ func TestMIGRepartitioningWhileHeld(t *testing.T) {
 	// A free one goes, another one comes.
 	cut("-2g.20gb@4", "+1g.10gb@4")
 	cluster.Publishes(t, migNode, replaced(migDevices, "gpu-0-mig-2g-20gb-4", "gpu-0-mig-1g-10gb-4")...)
-	// The held one is made anew: the same place, the same id, and not the same instance.
+	// The held one is created again: the same place, the same id, and not the same instance.
 	cut("-1g.10gb@6", "+1g.10gb@6")
 	cluster.WaitNodeEvent(t, migNode, began, "GPUInstanceGone", "GPU 0's 1g.10gb at slice 6")
 	closed := "gpu-0-mig-1g-10gb-6 gpu.aliyun.com/withdrawn:NoSchedule gpu.aliyun.com/unhealthy:NoSchedule"

@@ -255,7 +255,7 @@ func limitsLifted(t *testing.T) {
 	setLabel := cluster.Label(t, modesNode, "cgpu.disable.isolation")
 	began := time.Now()
 	setLabel("true")
-	// What is prepared before the plugin has seen the label does not go by it.
+	// What is prepared before the plugin has seen the label does not use it.
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationDisabled", "cgpu.disable.isolation")
 	ns.Run(t, harness.Pod("node", modesNode, harness.FromTemplate("as-usual")))
 	ns.HasEnv(t, "node", "main", withoutIsolation(env))

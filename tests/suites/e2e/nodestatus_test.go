@@ -72,7 +72,7 @@ func TestDevicePluginsAreToldFromTheAmountsShown(t *testing.T) {
 	cluster.Whole(t, "old")
 	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 
-	// What a kubelet zeroes when it registers anew, is written again; the GPUs stay.
+	// What a kubelet zeroes when it registers again, is written again; the GPUs stay.
 	statusAsKubelet(t, "old", "0")
 	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 	cluster.Tool(t, "node", "restart-kubelet", "old")
@@ -113,7 +113,7 @@ func legacyTemplate(t *testing.T, ns *harness.Namespace, name string, requests .
 // legacyTable is a node's line as kubectl-inspect-gpushare, the known tool, computes it
 // from the node's allocatable, the pods' limits and their annotations, and nothing else:
 // used/total of each GPU, and of the node. Where a pod lacks the annotation of the second
-// version it goes by that of the first.
+// version it uses that of the first.
 func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 	return annotatedTable(node, slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
 		return memoryLimits(
@@ -132,7 +132,7 @@ func memoryLimits(pod *corev1.Pod) int64 {
 	return units
 }
 
-// annotatedTable is the same by a tool that goes by annotations alone: it counts every pod
+// annotatedTable is the same by a tool that uses annotations alone: it counts every pod
 // that has one.
 func annotatedTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 	total, count := node.Status.Allocatable["aliyun.com/gpu-mem"], node.Status.Allocatable["aliyun.com/gpu-count"]

@@ -91,7 +91,7 @@ func replicaSet(t *testing.T, ns *harness.Namespace, name string, pod *corev1.Po
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// Before the namespace is cleaned up, so that nothing makes its pod anew.
+	// Before the namespace is cleaned up, so that nothing makes its pod again.
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
 		defer cancel()

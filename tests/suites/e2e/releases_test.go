@@ -156,6 +156,38 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	offered(t, node, 15)
 }
 
+// A process that the container runtime has lost does not keep its pod from ending: the kubelet kills it once the
+// plugin lets it. Until the process has ended, nobody else gets what it uses.
+func TestProcessThatTheRuntimeHasLost(t *testing.T) {
+	t.Parallel()
+	const node = "fill"
+	cluster.Share(t, node)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "some", harness.Requests(harness.Share("gpu", "2Gi")))
+	ns.Run(t, harness.Pod("loses", node, harness.FromTemplate("some")))
+	claim := ns.ClaimOf(t, "loses")
+	ended := ns.Lose(t, "loses", "main")
+	began := time.Now()
+	ns.Delete(t, "loses")
+	t.Logf("pod and claim are gone %s after the deletion", since(began))
+	harness.Eventually(t, "what the process used to be released", func(context.Context) error {
+		records, err := cluster.Records(node)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == claim.UID }) {
+			return errors.New("it is held")
+		}
+		select {
+		case <-ended:
+		default:
+			t.Fatal("what a running process uses was released")
+		}
+		return nil
+	})
+	t.Logf("all is released %s after the deletion", since(began))
+}
+
 // A claim that an administrator takes away under a running pod – nobody else can – holds
 // what it held for as long as the pod runs: nobody else gets it, it is not offered, the
 // node says why, and so hears the pod that was allocated it meanwhile.

@@ -29,7 +29,7 @@ import (
 func alwaysRestarted(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }
 
 // startsAgain ends the container of a pod and waits until the kubelet has started it
-// anew, for which the claim's CDI spec has to be there.
+// again, for which the claim's CDI spec has to be there.
 func startsAgain(t *testing.T, ns *harness.Namespace, pod string) {
 	t.Helper()
 	before := ns.Containers(t)[pod]
@@ -89,7 +89,7 @@ func TestStateDirectoryLost(t *testing.T) {
 	ns.KeptRunning(t, running)
 	startsAgain(t, ns, early[0])
 
-	// Once more, and nobody starts the plugin anew.
+	// Once more, and nobody starts the plugin again.
 	began := time.Now()
 	if err := os.RemoveAll(cluster.ClaimsDir("kill")); err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func TestPluginSocketsRemoved(t *testing.T) {
 		"dra":       "var/lib/kubelet/plugins/gpu.aliyun.com/dra*.sock",
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The plugin may be about to start anew, for what was removed before.
+			// The plugin may be about to restart, for what was removed before.
 			cluster.ReplacePlugin(t, "bad")
 			began := time.Now()
 			removeAll(t, cluster.NodeFile("bad", socket))

@@ -24,7 +24,7 @@ const ownSettings = "e2e-settings"
 // pluginWith replaces the plugin of a node by one with other settings than the cluster's, until
 // the test ends; an empty value takes a setting away. Plugins end when their settings change, so
 // the others' ConfigMap is left as it is: the DaemonSet names another one, and replaces no pods
-// meanwhile. A pod that is made anew elsewhere would have it as well, therefore the test has the
+// meanwhile. A pod that is created again elsewhere would have it as well, therefore the test has the
 // cluster to itself. The returned function sets one more, which the plugin takes by itself.
 func pluginWith(t *testing.T, node string, settings map[string]string) (set func(key, value string)) {
 	t.Helper()

@@ -96,7 +96,7 @@ func TestGPUThatUsesTheHostsMemory(t *testing.T) {
 }
 
 // After an upgrade of the driver containers get the files of the new one, those that
-// are started again as well as new ones. Nobody has to start the plugin anew.
+// are started again as well as new ones. Nobody has to start the plugin again.
 func TestUpgradedDriver(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")

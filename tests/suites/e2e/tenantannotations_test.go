@@ -121,7 +121,7 @@ func TestLongAnnotationsMakeNoLongEvents(t *testing.T) {
 }
 
 // A claim that tolerates everything is allocated from a node that waits to change its
-// mode. It is not prepared, and holds nothing up, also where something makes the pod anew.
+// mode. It is not prepared, and holds nothing up, also where something makes the pod again.
 func TestToleratingClaimsDoNotHoldAModeSwitchUp(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")

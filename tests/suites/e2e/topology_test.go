@@ -218,7 +218,7 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 	ns.KnowsItsGPUs(t, "both", "main", ns.Granted(t, "both"))
 }
 
-// changeMachine changes a node's simulated machine and starts the plugin anew.
+// changeMachine changes a node's simulated machine and starts the plugin again.
 // When undo is called, or the test ends, both are as before.
 func changeMachine(t *testing.T, node string, change func(*sim.Spec)) (undo func()) {
 	t.Helper()

@@ -111,7 +111,7 @@ func TestCPUsOfAContainersOwn(t *testing.T) {
 		harness.Eventually(t, fmt.Sprintf("the policy to give claims for CPUs: %t", want), func(ctx context.Context) error {
 			pod, err := ns.Admitted(ctx, pinned("probe", "share", ""))
 			if err == nil && len(pod.Spec.ResourceClaims) > 0 != want {
-				err = errors.New("it does not go by the DeviceClass yet")
+				err = errors.New("it does not use the DeviceClass yet")
 			}
 			return err
 		})

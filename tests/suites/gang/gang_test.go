@@ -163,7 +163,7 @@ func TestJobOfTheDocument(t *testing.T) {
 }
 
 // Two gangs that together do not fit do not hold half of what each needs; the second comes
-// when the first goes, a member that comes late is waited for, and what is made anew under
+// when the first goes, a member that comes late is waited for, and what is created again under
 // the same name is a gang again.
 func TestGangsDoNotDeadlock(t *testing.T) {
 	ns := cluster.Namespace(t)

@@ -35,7 +35,7 @@ func plannedWith(t *testing.T, made *plan.Plan, pod int, text string) {
 	}
 }
 
-// A plan goes by what this cluster's policies make of pods.
+// A plan uses what this cluster's policies make of pods.
 func TestPlansGoByThePolicies(t *testing.T) {
 	t.Run("gangs", func(t *testing.T) {
 		ns := cluster.Namespace(t)
@@ -54,7 +54,7 @@ func TestPlansGoByThePolicies(t *testing.T) {
 		harness.Eventually(t, "the policy to give claims for CPUs", func(ctx context.Context) error {
 			pod, err := ns.Admitted(ctx, pinned("probe", "share", ""))
 			if err == nil && len(pod.Spec.ResourceClaims) == 0 {
-				err = errors.New("it does not go by the DeviceClass yet")
+				err = errors.New("it does not use the DeviceClass yet")
 			}
 			return err
 		})

@@ -39,7 +39,7 @@ func groupOf(t *testing.T, ns *harness.Namespace, gang string) *schedulingapi.Po
 
 // The PodGroup of a gang has the priority of its pods, without which the scheduler places none
 // of them. Of two gangs in its queue the one of higher priority comes first, and what is made
-// anew under its name has the priority of the new pods.
+// again under its name has the priority of the new pods.
 func TestPrioritiesOfGangs(t *testing.T) {
 	ns := cluster.Namespace(t)
 	low := priorityClass(t, ns, 10, corev1.PreemptLowerPriority)

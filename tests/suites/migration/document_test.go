@@ -164,7 +164,7 @@ func words(text string) string { return strings.Join(strings.Fields(text), " ") 
 // replacement is a row of the table of commands that stand for others.
 var replacement = regexp.MustCompile("(?m)^\\| `(kubectl [^`]+)` \\| `(helm [^`]+)` \\|$")
 
-// byHelm is how a reader goes by the document who installs by the chart.
+// byHelm is how a reader uses the document who installs by the chart.
 func byHelm(t *testing.T, path string) (instead []string) {
 	t.Helper()
 	content, err := os.ReadFile(path)

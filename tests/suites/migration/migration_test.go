@@ -67,7 +67,7 @@ func TestStepsOfTheDocument(t *testing.T) {
 	r.prepare(t)
 	r.install(t)
 
-	// A node that is started anew, of which the device plugin comes back when it does,
+	// A node that is restarted, of which the device plugin comes back when it does,
 	// offers nothing meanwhile.
 	stop := r.always(t, func(ctx context.Context) error { return r.offersNothing(ctx, "n2") })
 	r.Tool(t, "node", "kill", "n2")

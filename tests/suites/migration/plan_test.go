@@ -33,7 +33,7 @@ func (r *rehearsal) plan(t *testing.T, b *block) {
 	}
 }
 
-// comesToPass compares the plan with the pod that ran through the migration and, created anew now
+// comesToPass compares the plan with the pod that ran through the migration and, created again now
 // that it has ended, with all pods, and with what is left of the GPUs.
 func (r *rehearsal) comesToPass(t *testing.T, ranOn *corev1.Pod) {
 	ns := &harness.Namespace{Cluster: r.Cluster, Name: "prod"}

@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	prometheusv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"k8s.io/utils/ptr"
@@ -41,9 +40,7 @@ func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 type panel struct {
 	ID          int
 	Type, Title string
-	GridPos     struct{ Y, W int }
-	FieldConfig struct{ Defaults struct{ Unit string } }
-	Targets     []struct{ Expr, RefID, LegendFormat string }
+	Targets     []struct{ Expr, RefID string }
 }
 
 func dashboard(t *testing.T) (dashboard struct{ Panels []panel }) {
@@ -127,10 +124,10 @@ func use(t *testing.T, p prometheus) *harness.Namespace {
 	return ns
 }
 
-// Every query of the dashboard has an answer, and every alert knows what it goes by: those fire
+// Every query of the dashboard has an answer, and every alert knows what it uses: those fire
 // that should, and no others.
 func TestPrometheusScrapesTheDriver(t *testing.T) {
-	began, p := time.Now(), start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
+	p := start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
 	// Two plugins and two replicas of the controller.
 	p.has(t, 4, `up == 1`)
 	p.has(t, 0, `up == 0`)
@@ -158,9 +155,7 @@ func TestPrometheusScrapesTheDriver(t *testing.T) {
 	// The labels of the plugin's pod are not those of claims.
 	p.has(t, 0, `{__name__=~"gpushare_claim_.*", pod=~"gpu-kubelet-plugin.*"}`)
 	t.Run("alerts", p.alerts)
-	if file := os.Getenv(pictureEnv); file != "" {
-		p.draw(t, file, ns.Name, began)
-	}
+	t.Run("usage", func(t *testing.T) { p.usage(t, ns) })
 }
 
 var metric = regexp.MustCompile(`\b(gpushare_[a-z_]+|leader_election_master_status|up)\b`)
@@ -203,4 +198,52 @@ func (p prometheus) alerts(t *testing.T) {
 		}
 		return errors.Join(wrong...)
 	})
+}
+
+// usage checks what `kubectl inspect cgpu usage` and rightsize make of the series, and of the nodes' own metrics.
+func (p prometheus) usage(t *testing.T, ns *harness.Namespace) {
+	type row struct {
+		Pod                                  string
+		GrantedGiB, UsedGiB, PeakGiB         *float64
+		PodGrantedGiB, PodP99GiB, PodPeakGiB *float64
+	}
+	read := func(arguments ...string) map[string]row {
+		t.Helper()
+		out, _ := cluster.Inspect(t, append([]string{"usage", "--by", "pod", "-n", ns.Name, "-o", "json"}, arguments...)...)
+		var report struct{ Rows []row }
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		rows := map[string]row{}
+		for _, row := range report.Rows {
+			rows[row.Pod] = row
+		}
+		return rows
+	}
+	const over = 5000.0 / 1024
+	is := func(what string, got *float64, want float64) {
+		t.Helper()
+		if math.Abs(ptr.Deref(got, -1)-want) > 0.01 {
+			t.Errorf("%s is %v, want %.2f", what, ptr.Deref(got, -1), want)
+		}
+	}
+	// The audit has read it, and Prometheus has scraped that.
+	p.has(t, 1, `gpushare_claim_memory_peak_bytes{namespace="`+ns.Name+`", pod="over"} > 5e9`)
+	now := read()["over"]
+	is("what is granted", now.GrantedGiB, 3)
+	is("what is used", now.UsedGiB, over)
+	is("the peak since the plugin started", now.PeakGiB, over)
+	past := read("--prometheus", p.url, "--since", "10m")
+	is("what was granted", past["over"].PodGrantedGiB, 3226.0/1024)
+	is("the peak in Prometheus", past["over"].PodPeakGiB, over)
+	// Pods that are gone had something, too.
+	if first, there := past["first"]; !there || first.PodGrantedGiB == nil {
+		t.Errorf("of pod first there is %+v among %v", first, slices.Sorted(maps.Keys(past)))
+	}
+	out, _ := cluster.Inspect(t, "rightsize", "--prometheus", p.url, "-n", ns.Name)
+	for _, want := range []string{"Looked 7d back", "pod/over", "pod/legacy", "wait: it was seen for less than a day"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("rightsize does not print %q:\n%s", want, out)
+		}
+	}
 }

@@ -79,7 +79,7 @@ func job(kubeconfig, name, role string, of endpoint, rules ...map[string]any) ma
 }
 
 // By either monitor of the chart each program is scraped once, with the labels that alerts and
-// dashboard go by, and without those of its pod.
+// dashboard use, and without those of its pod.
 func TestMonitorsOfTheChart(t *testing.T) {
 	kubeconfig := filepath.Join(cluster.Dir, "kubeconfig")
 	const component = "label_app_kubernetes_io_component"

@@ -33,7 +33,10 @@ const (
 )
 
 // prometheus is a running Prometheus.
-type prometheus struct{ prometheusv1.API }
+type prometheus struct {
+	prometheusv1.API
+	url string
+}
 
 // start runs Prometheus with a configuration until the test ends. It scrapes every two seconds,
 // and evaluates the alerts as often.
@@ -92,11 +95,12 @@ func start(t *testing.T, configuration map[string]any) prometheus {
 	})
 	select {
 	case listening := <-address:
-		client, err := api.NewClient(api.Config{Address: "http://" + listening})
+		url := "http://" + listening
+		client, err := api.NewClient(api.Config{Address: url})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return prometheus{prometheusv1.NewAPI(client)}
+		return prometheus{prometheusv1.NewAPI(client), url}
 	case log := <-said:
 		said <- log
 		t.Fatal("Prometheus ended before it listened")

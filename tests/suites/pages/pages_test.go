@@ -29,7 +29,7 @@ const (
 	// installation is the page whose commands install the driver.
 	installation = "docs/install.md"
 	// patience is how long one block may take, and again for how long one that only looks is tried
-	// anew.
+	// again.
 	patience, again = 5 * time.Minute, time.Minute
 )
 
@@ -81,7 +81,7 @@ func (s shell) run(ctx context.Context, text string) (string, error) {
 	return string(output), nil
 }
 
-// must runs a block, again if it only looks: what it looks at may just start anew. It returns what the
+// must runs a block, again if it only looks: what it looks at may just restart. It returns what the
 // block printed.
 func (s shell) must(t *testing.T, text string) string {
 	t.Helper()

@@ -2,30 +2,24 @@
 
 //go:build e2e
 
-// Package picture records what is in the picture of the documents: what `kubectl inspect cgpu` shows in a
-// terminal, on a cluster that its lane makes.
+// Package picture records what is in pictures of the documents: what kubectl shows in a terminal, on a cluster that
+// its lane makes.
 package picture
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-const (
-	// recording is in the format of asciinema, of which lane picture draws the picture.
-	recording     = "../../../.build/inspect.cast"
-	columns, rows = 90, 50
-)
+const checkout = "../../.."
 
 var cluster *harness.Cluster
 
@@ -62,34 +56,44 @@ func TestPicture(t *testing.T) {
 		return err
 	})
 
-	environment, _ := cluster.Shell(t)
-	var shown bytes.Buffer
-	for i, line := range []string{"kubectl inspect cgpu", "kubectl inspect cgpu explain pod/tune -n team-a"} {
-		if i > 0 {
-			shown.WriteString("\r\n")
-		}
-		// What a user's shell shows.
-		fmt.Fprintf(&shown, "$ %s\r\n", line)
-		// A terminal of that size, by util-linux.
-		command := exec.CommandContext(t.Context(), "script", "--quiet", "--return", "--command",
-			fmt.Sprintf("stty columns %d rows %d && %s", columns, rows, line), "/dev/null")
-		command.Env = append(environment, "TERM=xterm-256color", "NO_COLOR=", "COLUMNS=")
-		output, err := command.Output()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", line, err, output)
-		}
-		shown.Write(output)
-	}
-	t.Log("\n" + shown.String())
-	cast, err := os.Create(recording)
+	still := terminal(t)
+	still.runs(t, "kubectl inspect cgpu", time.Second, 0)
+	still.show("\r\n")
+	still.runs(t, "kubectl inspect cgpu explain pod/tune -n team-a", time.Second, 0)
+	still.keep(t, "inspect.cast")
+	firstClaim(t)
+}
+
+// firstClaim records the first claim of README.md, and then who has which GPU and why a pod waits.
+func firstClaim(t *testing.T) {
+	r := terminal(t)
+	r.environment = append(r.environment, "image=localhost/dra-driver-gpushare:dev")
+	t.Cleanup(func() { r.output(t, "kubectl delete --ignore-not-found -f demo/first-claim.yaml") })
+	readme, err := os.ReadFile(checkout + "/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	encoder := json.NewEncoder(cast)
-	if err := errors.Join(encoder.Encode(map[string]int{"version": 2, "width": columns, "height": rows}),
-		encoder.Encode([]any{0.1, "o", shown.String()}), cast.Close()); err != nil {
-		t.Fatal(err)
+	for _, command := range []struct {
+		line  string
+		clear bool
+		// takes and read are how long it takes in the recording, and how long the reader has for what it says.
+		takes, read time.Duration
+	}{
+		{`sed "s#your-image#$image#" demo/first-claim.yaml | kubectl apply -f -`, false, time.Second, 2 * time.Second},
+		{"kubectl wait pod/first --for=condition=Ready", false, 2 * time.Second, 2 * time.Second},
+		{"kubectl logs first", false, time.Second, 6 * time.Second},
+		{"kubectl inspect cgpu", true, time.Second, 6 * time.Second},
+		{"kubectl inspect cgpu explain pod/tune -n team-a", true, time.Second, 8 * time.Second},
+	} {
+		if !command.clear && !strings.Contains(string(readme), "\n"+command.line+"\n") {
+			t.Errorf("README.md has no command %s", command.line)
+		}
+		if command.clear {
+			r.prompt = clearScreen + r.prompt
+		}
+		r.runs(t, command.line, command.takes, command.read)
 	}
+	r.keep(t, "first-claim.cast")
 }
 
 // runs has the pods of a node run, and use what they do.

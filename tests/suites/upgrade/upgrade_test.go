@@ -188,7 +188,7 @@ func (u *upgrade) install(t *testing.T) {
 	}
 }
 
-// keptRunning checks that nothing of the pods was started anew.
+// keptRunning checks that nothing of the pods was restarted.
 func (u *upgrade) keptRunning(t *testing.T, before map[string]string) {
 	t.Helper()
 	u.KeptRunning(t, before)

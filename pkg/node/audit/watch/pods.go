@@ -22,7 +22,7 @@ import (
 
 // fetchAgain is how soon the pods of a claim are read again, where the node's pods are not
 // watched, while one of them is on a GPU: their containers start one after the other, and
-// start anew.
+// restart.
 const fetchAgain = 10 * time.Second
 
 // fetchMost is of how many claims that a new pod may have joined the pods are read in one look.
@@ -57,7 +57,7 @@ func (p *Pods) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: p.saw, DeleteFunc: p.gone,
 		UpdateFunc: func(before, object any) {
-			// After a watch that was lost, one that was made anew under the name is an update.
+			// After a watch that was lost, one that was created again under the name is an update.
 			if was, is := before.(*corev1.Pod), object.(*corev1.Pod); was.UID != is.UID {
 				p.gone(was)
 			}

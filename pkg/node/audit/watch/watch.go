@@ -73,6 +73,7 @@ type Options struct {
 type Watch struct {
 	Options
 	tracker *audit.Tracker
+	peaks   audit.Peaks
 	others  others
 	// supervisor are the pods that gpu-mps-supervisor was last seen in, outermost first.
 	supervisor []types.UID
@@ -142,10 +143,12 @@ func (w *Watch) Look(ctx context.Context) {
 		w.tell(ctx)
 		w.evict(ctx, now)
 	}
+	w.peaks.Observe(judged.Claims, in.Claims)
 	holding, found := w.tracker.Counts()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.snapshot = audit.Snapshot{Time: now, GPUs: judged.GPUs, Claims: judged.Claims, Holding: holding, Found: found}
+	w.snapshot = audit.Snapshot{Time: now, GPUs: judged.GPUs, Claims: judged.Claims, Peaks: w.peaks.List(),
+		Holding: holding, Found: found}
 }
 
 // input finds out whose the processes are, and what was granted. Where there are no processes,

@@ -130,7 +130,7 @@ func TestNobodyIsAskedWhereNothingRuns(t *testing.T) {
 	}
 }
 
-// What holds is told once; when it was over for half a minute it is told anew.
+// What holds is told once; when it was over for half a minute it is told again.
 func TestFindingIsToldOnce(t *testing.T) {
 	m := newMachine(t, nil)
 	m.looks(1)

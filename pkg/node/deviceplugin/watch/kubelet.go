@@ -51,7 +51,7 @@ func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (held.Reserve
 	return reserved, nil
 }
 
-// Reserved goes by what the kubelet said last: claims do not wait for it.
+// Reserved uses what the kubelet said last: claims do not wait for it.
 func (k *kubeletOnly) Reserved(_ context.Context, m *gpu.Machine) (held.Reserved, error) {
 	return deviceplugin.Listed(nodeOf(m, k.kubelet.last())), nil
 }

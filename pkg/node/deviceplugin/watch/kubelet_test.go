@@ -96,7 +96,7 @@ func TestKubeletThatDoesNotAnswerIsAskedAgain(t *testing.T) {
 	})
 }
 
-// What the kubelet said stays so while it does not answer, as while it is started anew.
+// What the kubelet said stays so while it does not answer, as while it is restarted.
 func TestKubeletThatDoesNotAnswerAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kubelet{}
@@ -115,7 +115,7 @@ func TestKubeletThatDoesNotAnswerAnyMore(t *testing.T) {
 		k.gave("aliyun.com/gpu-mem", map[string]string{"a": "0"})
 		closed("a pod has a share", true)
 		k.containers, k.err = nil, errors.New("it lists nothing yet")
-		closed("it is started anew", true)
+		closed("it is restarted", true)
 		closed("and again", true)
 		k.gave("aliyun.com/gpu-mem", nil)
 		closed("the pod has ended", false)

@@ -52,7 +52,7 @@ type observations struct {
 	going map[types.UID]*corev1.Pod
 	left  time.Time
 	// lost says that what earlier processes saw is lost. It does until the file is
-	// written anew; all marks that the pods of the first list are all there.
+	// written again; all marks that the pods of the first list are all there.
 	lost, all bool
 	// changed says that the file has to be written.
 	changed bool
@@ -141,7 +141,7 @@ func (s *observations) runs(pod *corev1.Pod) (bool, error) {
 	return s.running(static)
 }
 
-// mirroredAnew goes on with what a static pod was first seen with, now that the kubelet has made its mirror anew.
+// mirroredAnew goes on with what a static pod was first seen with, now that the kubelet has made its mirror again.
 func (s *observations) mirroredAnew(pod *corev1.Pod) {
 	static := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	for uid, going := range s.going {

@@ -141,9 +141,9 @@ func (w *watcher) added(object any) {
 	}
 }
 
-// updated goes by what is read of a pod; annotations, which its owner can change as
+// updated uses what is read of a pod; annotations, which its owner can change as
 // often as he likes, only as far as they count. After a watch that was lost, a pod that was
-// made anew under its name is an update of the one before, which is gone.
+// created again under its name is an update of the one before, which is gone.
 func (w *watcher) updated(old, object any) {
 	before, wasPod := old.(*corev1.Pod)
 	after, isPod := object.(*corev1.Pod)

@@ -264,7 +264,7 @@ func TestPluginEndsWhileMPSIsInUse(t *testing.T) {
 	w.starts(1)
 }
 
-// A supervisor goes by the plugins that run, not by those that ended before it was started.
+// A supervisor uses the plugins that run, not those that ended before it was started.
 func TestSupervisorRestartsAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		declaration mps.Declaration

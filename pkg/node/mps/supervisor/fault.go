@@ -158,7 +158,7 @@ func (k *keeper) pastFault() error {
 	if !k.clients.faulty() || f.Until.IsZero() || k.Clock.Now().Before(f.Until) {
 		return nil
 	}
-	return fmt.Errorf("%d clients that a fatal fault had ended were still there %s later: it is started anew without them",
+	return fmt.Errorf("%d clients that a fatal fault had ended were still there %s later: it is restarted without them",
 		len(k.clients.seen), faultLimit)
 }
 

@@ -98,7 +98,7 @@ func TestClientThatStaysAfterAFault(t *testing.T) {
 		t.Errorf("without a line in the kernel's log: %s", f.Tell(mps.Client.String))
 	}
 	first := w.latest("a")
-	w.pass(func() bool { return len(w.control.started("a")) == 2 }, "the daemon is started anew")
+	w.pass(func() bool { return len(w.control.started("a")) == 2 }, "the daemon is restarted")
 	if at := w.clock.Now(); at.Before(f.Until) || !first.killed {
 		t.Errorf("the daemon was ended at %s, want %s", at, f.Until)
 	}

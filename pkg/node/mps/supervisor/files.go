@@ -60,7 +60,7 @@ func empty(dir string) error {
 	return errors.Join(errs...)
 }
 
-// boundLogs empties the logs in dir that have become too long. It goes by the
+// boundLogs empties the logs in dir that have become too long. It uses the
 // space they take: a program that does not append leaves a hole at the start.
 func boundLogs(dir string) error {
 	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))

@@ -207,7 +207,7 @@ func (g *guard) release(ctx context.Context) error {
 		return err
 	}
 	if now != gpu.ComputeProhibited && now != gpu.ComputeExclusiveProcess {
-		// Somebody else has set it, or the driver was loaded anew: that stays.
+		// Somebody else has set it, or the driver was reloaded: that stays.
 		found = now
 	}
 	return g.putBack(ctx, found)

@@ -329,7 +329,7 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	}
 }
 
-// The driver forgets the mode when it is loaded anew, and root can set it.
+// The driver forgets the mode when it is reloaded, and root can set it.
 func TestModeThatSomebodySetsIsSetAgain(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	w.run()

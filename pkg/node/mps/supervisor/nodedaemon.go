@@ -23,7 +23,7 @@ type nodeDaemon struct {
 var errGPULost = errors.New("it is started without the GPUs that cannot be used any more")
 
 // errMoreGPUs ends the daemon for all GPUs where there are some that it does not serve.
-var errMoreGPUs = errors.New("it is started anew for GPUs that were found since it was started")
+var errMoreGPUs = errors.New("it is restarted for GPUs that were found since it was started")
 
 // lookAtNodeDaemon sees to it that there is a daemon for all GPUs where one is wanted, and
 // only there. The plugin says that no GPU is used before it withdraws the wish: one that is lost

@@ -64,7 +64,7 @@ type Options struct {
 
 // ErrStale is that nothing but a new process can read the GPUs, as after the driver was
 // replaced.
-var ErrStale = errors.New("gpu-mps-supervisor has to be started anew")
+var ErrStale = errors.New("gpu-mps-supervisor has to be restarted")
 
 // Run keeps the daemons, while anything may use them, until the context ends. It stops them
 // then, and with them their clients. Its error is one that only a new process can repair, or

@@ -29,7 +29,7 @@ func TestPodsOfADriverThatLeftBeforeThisOneCame(t *testing.T) {
 		}
 		close(answers)
 		b.shows(t, nvidia+"[team/p]")
-		// Also where the administrator says that the GPUs are this driver's, and for a plugin that starts anew
+		// Also where the administrator says that the GPUs are this driver's, and for a plugin that restarts
 		// while the kubelet does not answer.
 		b.SetOwner(v1alpha1.DriverName)
 		b.shows(t, nvidia+"[team/p]")
@@ -123,7 +123,7 @@ func TestDamagedFile(t *testing.T) {
 				b.start(t)
 				b.shows(t, nvidia+"[team/p]")
 				if len(b.damaged) != 1 {
-					t.Errorf("told is %v after the plugin started anew, want it once", b.damaged)
+					t.Errorf("told is %v after the plugin restarted, want it once", b.damaged)
 				}
 			})
 		})

@@ -71,7 +71,7 @@ type Watch struct {
 	slices cache.SharedIndexInformer
 	told   cache.ResourceEventHandlerRegistration
 	// read is closed when all slices have been seen once, and the kubelet was asked; look is signalled when it is
-	// to be asked anew.
+	// to be asked again.
 	read, look chan struct{}
 
 	// stored is what the file has, answered whether the kubelet has ever told who has what, and failures
@@ -262,7 +262,7 @@ func (w *Watch) ask(ctx context.Context) bool {
 		return true
 	}
 	if err := newKeptFile(w.File).store(keep); err != nil {
-		logger.Error(err, "A plugin that starts anew would not know which GPUs other DRA drivers have, will try again")
+		logger.Error(err, "A plugin that restarts would not know which GPUs other DRA drivers have, will try again")
 		return true
 	}
 	w.stored = keep
@@ -287,7 +287,7 @@ func (w *Watch) Observe(ctx context.Context, m *gpu.Machine) (held.Reserved, err
 	return reserved, nil
 }
 
-// Reserved implements [pods.Pods]. Where the slices cannot be read in time it goes by what is
+// Reserved implements [pods.Pods]. Where the slices cannot be read in time it uses what is
 // known from before: the API server, which granted the claim, has kept nothing from it.
 func (w *Watch) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	reserved, err := w.Pods.Reserved(ctx, m)

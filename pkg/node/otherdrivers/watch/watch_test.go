@@ -208,7 +208,7 @@ func TestGPUIsAnotherDriversUntilNobodyHasItThere(t *testing.T) {
 				t.Errorf("pod %s has GPU-0 from another driver: %t, want %t", pod, got, want)
 			}
 		}
-		// Neither a plugin that starts anew nor a kubelet that does not answer lets it go.
+		// Neither a plugin that restarts nor a kubelet that does not answer lets it go.
 		b.kubelet.says(errors.New("it does not answer"))
 		b.start(t)
 		b.shows(t, nvidia+"[]")
@@ -232,12 +232,12 @@ func TestGPUThatIsThisDriversByTheNodesLabel(t *testing.T) {
 		b.kubelet.says(nil)
 		later()
 		b.shows(t, "")
-		// A plugin that starts anew does not close it until it has asked.
+		// A plugin that restarts does not close it until it has asked.
 		b.start(t)
 		b.SetOwner(v1alpha1.DriverName)
 		synctest.Wait()
 		if reserved, err := b.Observe(t.Context(), b.machine); err == nil && reserved.GPU("GPU-0").Whole {
-			t.Error("a plugin that starts anew closes the GPU for a moment")
+			t.Error("a plugin that restarts closes the GPU for a moment")
 		}
 		b.shows(t, "")
 		b.kubelet.says(nil, "team/q")

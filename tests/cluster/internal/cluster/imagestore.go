@@ -69,7 +69,7 @@ func (c *Cluster) ensureImageStore(ctx context.Context, s *state, archives []str
 func (c *Cluster) makeImageStore(ctx context.Context, s *state, archives []string) (err error) {
 	root := c.storeRoot()
 	if err := errors.Join(s.Store.Kill(ctx), removeAll(root)); err != nil {
-		return fmt.Errorf("make the image store anew: %w", err)
+		return fmt.Errorf("make the image store again: %w", err)
 	}
 	programs := filepath.Join(programsDir, "containerd")
 	for _, dir := range []string{"etc", "proc", "run", "tmp", containerdDir, programs} {

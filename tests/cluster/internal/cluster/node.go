@@ -78,7 +78,7 @@ func (c *Cluster) KillNode(ctx context.Context, name string) error {
 func (c *Cluster) StartNode(ctx context.Context, name string) error {
 	return c.changeNode(ctx, name, func(ctx context.Context, s *state, node *nodeState) error {
 		if !node.Made {
-			return fmt.Errorf("node %s was never finished: `up` makes it anew", name)
+			return fmt.Errorf("node %s was never finished: `up` makes it again", name)
 		}
 		if node.Init.Alive() {
 			c.Progress("node %s runs already", name)
@@ -95,7 +95,7 @@ func (c *Cluster) StartNode(ctx context.Context, name string) error {
 		if err := emptyRun(filepath.Join(c.nodeRoot(name), "run")); err != nil {
 			return fmt.Errorf("empty /run of node %s: %w", name, err)
 		}
-		// What a driver was told is forgotten when it is loaded anew.
+		// What a driver was told is forgotten when it is reloaded.
 		if err := emptyDir(filepath.Join(c.nodeRoot(name), driverState)); err != nil {
 			return fmt.Errorf("forget what the NVIDIA driver of node %s was told: %w", name, err)
 		}
@@ -156,7 +156,7 @@ func (c *Cluster) onNode(s *state, name string, f func(*nodeState) error) error 
 		return err
 	}
 	defer unlock()
-	// The command waited for may have started the node anew, or removed it.
+	// The command waited for may have started the node again, or removed it.
 	if err := errors.Join(c.refresh(s), missing()); err != nil {
 		return err
 	}

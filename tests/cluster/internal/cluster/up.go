@@ -42,7 +42,7 @@ type Wanted struct {
 
 // Up brings the cluster into being, or an existing one to having these nodes: it
 // adds those that are missing or dead, removes those not named and makes those
-// anew whose GPUs are others. What is left of a cluster that no longer works it
+// again whose GPUs are others. What is left of a cluster that no longer works it
 // takes down first. When it returns without an error, every node is Ready and
 // pods can be made.
 func (c *Cluster) Up(ctx context.Context, w Wanted) error {

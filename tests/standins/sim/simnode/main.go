@@ -6,7 +6,8 @@
 //
 // LIBRARY is the NVML library of simulated nodes (tests/standins/nvmllib/build.sh makes it). With
 // --mps-control PROGRAM the driver has an MPS control program: a stand-in
-// (tests/standins/mps), linked statically.
+// (tests/standins/mps), linked statically. With --mount-state what the driver is told at run time can be
+// written where programs see the node read-only; see sim.MountState.
 //
 // It needs the right to make device nodes. It may be repeated, also with
 // another machine file; see sim.Spec.WriteRoot.
@@ -52,6 +53,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "node", Usage: "name of the node, which its GPUs' UUIDs are derived from"},
 			&cli.StringFlag{Name: "nvml", Usage: "library to install as the driver's NVML"},
 			&cli.StringFlag{Name: "mps-control", Usage: "program to install as the driver's nvidia-cuda-mps-control"},
+			&cli.BoolFlag{Name: "mount-state", Usage: "make the directory of what the driver is told a mount of its own"},
 		},
 		Action: write,
 		Commands: []*cli.Command{{
@@ -102,7 +104,13 @@ func write(_ context.Context, c *cli.Command) error {
 		}
 		parts = append(parts, sim.Part{Name: name, Content: content})
 	}
-	return spec.ForNode(c.String("node")).WriteRoot(c.String("root"), parts...)
+	if err := spec.ForNode(c.String("node")).WriteRoot(c.String("root"), parts...); err != nil {
+		return err
+	}
+	if c.Bool("mount-state") {
+		return sim.MountState(c.String("root"))
+	}
+	return nil
 }
 
 func fault(_ context.Context, c *cli.Command) error {

@@ -34,10 +34,9 @@ var Pages = map[string]Page{
 	"docs/autoscaling.md": {After: "kubectl -n kube-system delete configmap gpu-compat-controller"},
 	"docs/dynamic.md": {Choices: map[string]string{"NODE": "n4"},
 		After: "kubectl delete -f demo/dynamic/every-mode.yaml"},
-	"README.md":            {Shows: map[string]string{"kubectl logs first": "/dev/nvidia"}},
-	"docs/first-claims.md": {Shows: map[string]string{"kubectl logs first": "/dev/nvidia"}},
-	"docs/gpu-models.md":   {After: "kubectl -n kube-system delete configmap gpu-compat-controller"},
-	"docs/health.md":       {Choices: map[string]string{"POD": "first"}},
+	"README.md":          {Shows: map[string]string{"kubectl logs first": "/dev/nvidia"}},
+	"docs/gpu-models.md": {After: "kubectl -n kube-system delete configmap gpu-compat-controller"},
+	"docs/health.md":     {Choices: map[string]string{"POD": "first"}},
 	"docs/inspect.md": {
 		Choices: map[string]string{"sudo ": "", "/usr/local/bin/": "$bin/",
 			"cgpu bundle":   "cgpu bundle -o $bin/bundle.tar.gz",
@@ -66,6 +65,8 @@ var Pages = map[string]Page{
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},
 	"docs/quota.md": {Before: "kubectl create namespace team-a", After: "kubectl delete namespace team-a\n" +
 		"kubectl delete -k deployments/options/quota; kubectl delete -k deployments/options/share-limit"},
+	// tests/suites/workloads runs it, on nodes of its own.
+	"docs/workloads.md": {Choices: map[string]string{"NODE": "mps"}},
 }
 
 // Skipped are commands that the cluster of tests/suites/pages cannot run, and why.

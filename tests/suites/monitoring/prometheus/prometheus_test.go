@@ -23,6 +23,7 @@ import (
 
 const (
 	rules      = "../../../../deployments/monitoring/alerts.yaml"
+	records    = "../../../../deployments/monitoring/usage.yaml"
 	dashboards = "../../../../deployments/monitoring/dashboard.json"
 )
 
@@ -152,7 +153,7 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("alerts that %s in rules/: %s\nwant all: %s", which, got, alerts)
 		}
 	}
-	for _, arguments := range [][]string{{"check", "rules", "--lint=all", "--lint-fatal", rules},
+	for _, arguments := range [][]string{{"check", "rules", "--lint=all", "--lint-fatal", rules, records},
 		append([]string{"test", "rules"}, files...)} {
 		output, err := exec.CommandContext(t.Context(), promtool(t), arguments...).CombinedOutput()
 		if err != nil {

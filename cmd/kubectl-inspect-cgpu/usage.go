@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/rightsize"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/series"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+// periodOptions are where the series of a period are, and how long it is.
+type periodOptions struct{ prometheus, tokenFile, since string }
+
+// length is how long the period is.
+func (p *periodOptions) length() (time.Duration, error) {
+	since, err := model.ParseDuration(p.since)
+	if err != nil || since == 0 {
+		return 0, fmt.Errorf("--since %s: not a duration such as 24h or 7d", p.since)
+	}
+	return time.Duration(since), nil
+}
+
+// newUsage makes the command usage.
+func newUsage(o *options) *cobra.Command {
+	var p periodOptions
+	var by string
+	c := &cobra.Command{
+		Use:   "usage",
+		Short: "Show who has how much GPU memory, and uses how much of it",
+		Long: "Show how many GiB of GPU memory namespaces, workloads or pods have, how many they use now, and used at the " +
+			"most since their nodes' plugins started. With --prometheus: the GiB-hours of a period, and what the largest pod " +
+			"had, used 99 % of the time, and used at the most.\n" +
+			"What is used is in the metrics of the nodes (port 8480), or those that Prometheus has of them.",
+		Example: "  kubectl inspect cgpu usage\n" +
+			"  kubectl inspect cgpu usage --by namespace\n" +
+			"  kubectl inspect cgpu usage --prometheus http://localhost:9090 --since 7d -o json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if p.prometheus == "" && (c.Flags().Changed("since") || p.tokenFile != "") {
+				return errors.New("nodes know of now alone: name a Prometheus with --prometheus")
+			}
+			return o.showUsage(c.Context(), consumption.By(by), p)
+		},
+	}
+	o.readsUsers(c, &p, "24h")
+	c.Flags().StringVar(&by, "by", string(consumption.ByWorkload), "add up by "+strings.Join(consumption.Ways(), ", "))
+	register(c, "by", cobra.FixedCompletions(consumption.Ways(), cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// readsUsers gives a command what both have.
+func (o *options) readsUsers(c *cobra.Command, p *periodOptions, since string) {
+	c.Args, c.ValidArgsFunction, c.SilenceUsage, c.SilenceErrors = cobra.NoArgs, cobra.NoFileCompletions, true, true
+	flags := c.Flags()
+	flags.StringVar(&p.prometheus, "prometheus", "", "the URL of a Prometheus that scrapes the driver, such as "+
+		"http://localhost:9090")
+	flags.StringVar(&p.tokenFile, "prometheus-token-file", "", "a file with the bearer token that it wants")
+	flags.StringVar(&p.since, "since", since, "how far back to look, such as 24h or 7d; needs --prometheus")
+	o.config.AddFlags(flags)
+	flags.Lookup("namespace").Usage = "show this namespace alone"
+	flags.StringVarP(&o.output, "output", "o", "", "json")
+	register(c, "output", cobra.FixedCompletions([]cobra.Completion{outputJSON}, cobra.ShellCompDirectiveNoFileComp))
+	o.completeNamespaces(c)
+}
+
+func (o *options) showUsage(ctx context.Context, by consumption.By, p periodOptions) error {
+	if !slices.Contains(consumption.Ways(), string(by)) {
+		return fmt.Errorf("--by %s: not one of %s", by, strings.Join(consumption.Ways(), ", "))
+	}
+	read, err := o.readUsers(ctx, p)
+	if err != nil {
+		return err
+	}
+	shares := consumption.Now(read.table, read.workloads, o.namespace())
+	if p.prometheus != "" {
+		shares = consumption.Shares(read.users)
+	}
+	report := consumption.Sum(shares, by)
+	report.Since, report.Notes = read.since, read.notes
+	return o.printUsage(report, report.Print, report.Notes)
+}
+
+// users are who has GPUs, and who had some.
+type users struct {
+	in        inspect.Input
+	table     *inspect.Table
+	pods      []*corev1.Pod
+	workloads consumption.Workloads
+	// users are of the period that since tells, both empty for now.
+	users []consumption.User
+	since string
+	notes []string
+}
+
+// readUsers reads the cluster and what is used, of now, or of a period where Prometheus is named.
+func (o *options) readUsers(ctx context.Context, p periodOptions) (users, error) {
+	if o.output != "" && o.output != outputJSON {
+		return users{}, fmt.Errorf("--output %s: not json", o.output)
+	}
+	since, err := p.length()
+	if err != nil {
+		return users{}, err
+	}
+	var prometheus *series.Reader
+	if p.prometheus != "" {
+		if prometheus, err = series.NewReader(p.prometheus, p.tokenFile); err != nil {
+			return users{}, err
+		}
+	}
+	reader, err := o.reader()
+	if err != nil {
+		return users{}, err
+	}
+	reader.Bound = true
+	in, err := reader.Read(ctx)
+	if err != nil {
+		return users{}, err
+	}
+	var period consumption.Period
+	if prometheus == nil {
+		(&cluster.Usage{Reader: reader}).Fill(ctx, &in)
+	} else if period, err = prometheus.Period(ctx, since, o.namespace()); err != nil {
+		return users{}, err
+	}
+	return usersOf(in, period, prometheus != nil, p.since), nil
+}
+
+func usersOf(in inspect.Input, period consumption.Period, past bool, since string) users {
+	read := users{in: in, table: inspect.New(in), pods: slices.Clone(in.Pods)}
+	for _, pod := range in.Bound {
+		if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
+			read.pods = append(read.pods, pod)
+		}
+	}
+	read.workloads = consumption.NewWorkloads(read.pods)
+	read.notes = slices.Concat(read.table.Notes, period.Notes)
+	if in.Bound == nil {
+		read.notes = append(read.notes, "You may not list nodes, or the claims or pods of all namespaces: which workloads "+
+			"pods are of is not known.")
+	}
+	if past {
+		read.users, read.since = period.Users(read.workloads), since
+	}
+	return read
+}
+
+// printUsage prints a report as text or as JSON, and beside it what it lacks.
+func (o *options) printUsage(report any, table func(io.Writer) error, notes []string) error {
+	print := o.colored(table)
+	if o.output == outputJSON {
+		print = printable(func(out io.Writer) error { return text.JSON(out, report) })
+	}
+	if err := print(o.streams.Out); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	for _, note := range notes {
+		fmt.Fprintln(o.streams.ErrOut, note)
+	}
+	return nil
+}
+
+// newRightsize makes the command rightsize.
+func newRightsize(o *options) *cobra.Command {
+	var p periodOptions
+	var headroom string
+	c := &cobra.Command{
+		Use:   "rightsize --prometheus URL",
+		Short: "Say how much GPU memory each workload needs, by its peak, and how to write that",
+		Long: "Compare the GPU memory of each workload that has pods with the most that they used, say whether to shrink, " +
+			"grow or keep it, and print the patch that does. It changes nothing. It does not advise on workloads that were " +
+			"seen for less than a day, and does not size whole GPUs and MIG instances.",
+		Example: "  kubectl inspect cgpu rightsize --prometheus http://localhost:9090 --since 7d --headroom 30%",
+		RunE:    func(c *cobra.Command, _ []string) error { return o.rightsize(c.Context(), headroom, p) },
+	}
+	o.readsUsers(c, &p, "7d")
+	c.Flags().StringVar(&headroom, "headroom", "20%", "the part of its peak that a workload is to have more")
+	return c
+}
+
+func (o *options) rightsize(ctx context.Context, headroom string, p periodOptions) error {
+	percent, isPercent := strings.CutSuffix(headroom, "%")
+	more, err := strconv.ParseUint(percent, 10, 10)
+	if err != nil || !isPercent {
+		return fmt.Errorf("--headroom %s: not a part such as 20%%", headroom)
+	}
+	since, err := p.length()
+	switch {
+	case err != nil:
+		return err
+	case p.prometheus == "":
+		return errors.New("nodes know no peaks of a day: name a Prometheus that scrapes the driver with --prometheus")
+	case since < rightsize.LeastSeen:
+		return fmt.Errorf("--since %s: nothing is advised on less than a day", p.since)
+	}
+	read, err := o.readUsers(ctx, p)
+	if err != nil {
+		return err
+	}
+	report := read.decide(float64(more)/100, o.namespace())
+	return o.printUsage(report, report.Print, report.Notes)
+}
+
+// decide advises on the workloads of a namespace, or of all if it is empty.
+func (read users) decide(headroom float64, namespace string) *rightsize.Report {
+	settings := slices.DeleteFunc(rightsize.Settings(read.pods, read.in.Claims), func(s rightsize.Setting) bool {
+		return namespace != "" && s.Namespace() != namespace
+	})
+	in := rightsize.Input{Settings: settings, Users: read.users, Headroom: headroom}
+	for _, node := range read.table.Nodes {
+		for _, gpu := range node.GPUs {
+			in.LargestGiB = max(in.LargestGiB, gpu.MemoryGiB.Total)
+		}
+	}
+	report := rightsize.Decide(in)
+	report.Since, report.Notes = read.since, read.notes
+	return report
+}

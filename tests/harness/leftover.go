@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Lose starts a process in the control group of a pod, below which the container is, that no container runtime knows:
+// such are left where a runtime's shim dies, or fails to clean up in time. It returns a channel that is closed when the
+// process has ended, which it has with the test.
+func (n *Namespace) Lose(t *testing.T, pod, container string) <-chan struct{} {
+	t.Helper()
+	inside := n.ContainerPID(t, pod, container)
+	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", inside))
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := groupOfPod(cgroups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim, err := outside(inside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The node's kubelet can end what is in the node's PID namespace.
+	process := exec.Command("nsenter", "--target", strconv.Itoa(shim), "--pid", "sh", "-euc",
+		`mkdir "$0"; echo 0 >"$0/cgroup.procs"; echo in; exec sleep infinity`, filepath.Join(group, "lost"))
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	process.Stderr = os.Stderr
+	out, err := process.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	t.Cleanup(func() {
+		if err := syscall.Kill(-process.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("end the process that was lost: %v", err)
+		}
+		<-ended
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Errorf("the process is not in the pod's control group: %q, %v", line, err)
+	}
+	go func() {
+		defer close(ended)
+		_ = process.Wait() // whoever killed it
+	}()
+	return ended
+}
+
+// outside is the first process above one in a container that is not in the container's PID namespace.
+func outside(pid int) (int, error) {
+	depth := 0
+	for {
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			return 0, err
+		}
+		status := map[string][]string{}
+		for line := range strings.Lines(string(content)) {
+			name, values, _ := strings.Cut(line, ":")
+			status[name] = strings.Fields(values)
+		}
+		if depth == 0 {
+			depth = len(status["NSpid"])
+		}
+		if len(status["NSpid"]) < depth {
+			return pid, nil
+		}
+		if len(status["PPid"]) != 1 {
+			return 0, fmt.Errorf("process %d has no parent in %q", pid, content)
+		}
+		if pid, err = strconv.Atoi(status["PPid"][0]); err != nil {
+			return 0, fmt.Errorf("the parent of a process in %q: %w", content, err)
+		}
+	}
+}
+
+// groupOfPod is the directory of the control group above a container's, which counts processes: that of version 2, or
+// of version 1's pids controller. content is what the kernel says of one of the container's processes.
+func groupOfPod(content []byte) (string, error) {
+	const mounted = "/sys/fs/cgroup"
+	found := ""
+	for line := range bytes.Lines(content) {
+		number, rest, _ := bytes.Cut(bytes.TrimSpace(line), []byte(":"))
+		controllers, path, _ := bytes.Cut(rest, []byte(":"))
+		switch {
+		case string(controllers) == "pids":
+			return filepath.Join(mounted, "pids", filepath.Dir(string(path))), nil
+		case string(number) == "0":
+			found = filepath.Join(mounted, filepath.Dir(string(path)))
+		}
+	}
+	if found == "" {
+		return "", fmt.Errorf("no control group that counts processes among %q", content)
+	}
+	return found, nil
+}

@@ -1,0 +1,32 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Writes the image that makes a node one with simulated GPUs, as an OCI archive, without a
+# container engine. The Dockerfile beside it builds the same image with one:
+#
+#   build.sh OUT PACKER [ARCH]    writes OUT/simulated-gpus.tar, or OUT/simulated-gpus-ARCH.tar for
+#                                 another architecture than this machine's; PACKER is the built
+#                                 tests/cluster
+#
+# SIMULATED_IMAGE_NAME is the image's name if it is to have another. files.sh says what is in it.
+set -eu
+
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+packer=$(realpath "$2")
+here=$(cd "$(dirname "$0")" && pwd)
+host=$(go env GOHOSTARCH)
+arch=${3:-$host}
+archive=$out/simulated-gpus.tar
+[ "$arch" = "$host" ] || archive=$out/simulated-gpus-$arch.tar
+
+files=$("$here/files.sh" "$out" "$arch")
+set -- \
+	--name "${SIMULATED_IMAGE_NAME:-localhost/simulated-gpus:dev}" \
+	--entrypoint /usr/bin/simnode \
+	--env PATH=/usr/bin
+IFS='
+'
+for file in $files; do
+	set -- "$@" --file "$file:0755"
+done
+"$packer" image build --arch "$arch" --out "$archive" "$@"
