@@ -75,8 +75,8 @@ func TestLegacyPodsAreConverted(t *testing.T) {
 		"has annotations": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"a": "b"}
 		}), "gpushare.mem.c0.3", "c0:c0"},
-		"32 containers": {harness.Asking(strings.Split(strings.Repeat("mem 1,", 32)+"cpu 1", ",")...), "gpushare.mem" +
-			numbered(32, ".c%d.1"), strings.TrimSpace(numbered(32, "c%[1]d:c%[1]d "))},
+		"16 containers": {harness.Asking(strings.Split(strings.Repeat("mem 1,", 16)+"cpu 1", ",")...), "gpushare.mem" +
+			numbered(16, ".c%d.1"), strings.TrimSpace(numbered(16, "c%[1]d:c%[1]d "))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ns.Admitted(t.Context(), test.pod)

@@ -19,8 +19,8 @@ const (
 	//
 	// To do: Follow the message: docs/legacy.md#cpus-of-a-containers-own.
 	ReasonCPUsNotGiven = "GPUCPUsNotGiven"
-	// ReasonGPUsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device plugin has; it counts on
-	// every GPU.
+	// ReasonGPUsOfPodsUnknown (on: node): The plugin does not know which GPUs a device plugin's pod has; the pod
+	// counts on every GPU.
 	//
 	// To do: End the named pods: docs/troubleshooting.md#nodes-that-move-from-a-device-plugin.
 	ReasonGPUsOfPodsUnknown = "GPUCardsOfPodsUnknown"
@@ -36,7 +36,7 @@ const (
 	//
 	// To do: Bring policies and controller to one version; recreate the pod.
 	ReasonClaimTemplateUnknown = "GPUClaimTemplateUnknown"
-	// ReasonClaimWaiting (on: pod): No device serves the claim now, and why.
+	// ReasonClaimWaiting (on: pod): No device serves the claim now; the message shows why.
 	//
 	// To do: See docs/troubleshooting.md#a-pod-stays-pending.
 	ReasonClaimWaiting = "GPUClaimWaiting"
@@ -97,7 +97,7 @@ const (
 	//
 	// To do: Delete the pods of the claims: docs/mig.md#changed-instances.
 	ReasonInstanceGone = "GPUInstanceGone"
-	// ReasonInstancesLeftOut (on: node): A GPU in MIG mode is not cut, or instances of it cannot be handed out.
+	// ReasonInstancesLeftOut (on: node): A GPU in MIG mode has no instances, or the driver cannot offer some of them.
 	//
 	// To do: Nothing, if intended: docs/mig.md#offered-instances.
 	ReasonInstancesLeftOut = "GPUInstancesLeftOut"
@@ -131,7 +131,7 @@ const (
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonLinksInconsistent = "GPULinksInconsistent"
-	// ReasonMPSFault (on: pod (plugin), node): One program's fault ended all under MPS on a GPU.
+	// ReasonMPSFault (on: pod (plugin), node): One program's fault ended all programs under MPS on a GPU.
 	//
 	// To do: Restart them: docs/isolation.md#fault-propagation.
 	ReasonMPSFault = "GPUMPSFault"
@@ -239,7 +239,7 @@ const (
 	//
 	// To do: Follow the message: docs/health.md.
 	ReasonUnhealthy = "GPUUnhealthy"
-	// ReasonUnprepareFailed (on: pod (plugin), claim): A claim's devices cannot be taken back; its pods stay
+	// ReasonUnprepareFailed (on: pod (plugin), claim): The plugin cannot take a claim's devices back; its pods stay
 	// Terminating.
 	//
 	// To do: Follow the message.
@@ -256,7 +256,7 @@ const (
 	//
 	// To do: See who starts them: docs/audit.md.
 	ReasonUsedByNoPod = "GPUUsedByNoPod"
-	// ReasonUsedWithoutGrant (on: pod (plugin)): A container is on a GPU of which it was granted nothing.
+	// ReasonUsedWithoutGrant (on: pod (plugin)): A container uses a GPU without a grant for it.
 	//
 	// To do: Give it a claim, or exempt it: docs/audit.md#exceptions.
 	ReasonUsedWithoutGrant = "GPUUsedWithoutGrant"
