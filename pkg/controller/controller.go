@@ -216,7 +216,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	var beforehand func(context.Context, []*corev1.Pod)
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		cfg := waiting.Config{Cache: c, Client: o.Waiting.ResourceV1(), Engine: engine,
-			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}}
+			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}, Gates: core}
 		if o.BestNode {
 			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
 				Placement: o.NodePlacement, Outcome: o.nominated()}
@@ -235,9 +235,6 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		}
 		return r.Controller()
 	})
-	if !o.BestNode {
-		add(writers, func(c *cache.Reader) *manager.Controller { return waiting.NewOpener(c, core) })
-	}
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,
 			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag(), Beforehand: beforehand})

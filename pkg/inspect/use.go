@@ -17,7 +17,7 @@ type NodeUse struct {
 	GPUs map[int]int64
 	// Claims is what the processes of claims' containers use.
 	Claims map[ClaimOn]int64
-	// Peaks is the most that they used, added up over containers; nil where the node's plugin does not tell it.
+	// Peaks is the most that they used, added up over containers.
 	Peaks map[ClaimOn]int64
 	// Gone is what of it pods use that are gone, and do not end; nil where there are none.
 	Gone map[ClaimOn]int64
@@ -46,10 +46,8 @@ func (n *node) fillUse(use NodeUse) {
 			if h.Origin == OriginDevicePlugin {
 				continue
 			}
-			h.Shares[i].UsedMiB = mib(used[h][h.Shares[i].GPU])
-			if use.Peaks != nil {
-				h.Shares[i].PeakMiB = mib(peaks[h][h.Shares[i].GPU])
-			}
+			now := used[h][h.Shares[i].GPU]
+			h.Shares[i].UsedMiB, h.Shares[i].PeakMiB = mib(now), mib(max(now, peaks[h][h.Shares[i].GPU]))
 		}
 	}
 }

@@ -29,6 +29,7 @@ func used() inspect.Input {
 			{Namespace: "team", Claim: "a-n1-gpu-x7k2p", GPU: 0}: 1 << 30,
 			{Namespace: "team", Claim: "b-n1-gpu-x7k2p", GPU: 0}: 7 << 29,
 		},
+		Peaks: map[inspect.ClaimOn]int64{{Namespace: "team", Claim: "a-n1-gpu-x7k2p", GPU: 0}: 2 << 30},
 	}}
 	return in
 }
@@ -85,8 +86,16 @@ b-n1         team       GPU0  6                3.5
 	}
 	n1, n2 := table.Nodes[0], table.Nodes[1]
 	if *n1.GPUs[0].UsedMiB != 5120 || *n1.Holders[0].Shares[0].UsedMiB != 1024 || n2.GPUs[0].UsedMiB != nil ||
-		n2.Holders[0].Shares[0].UsedMiB != nil {
+		n2.Holders[0].Shares[0].UsedMiB != nil || n2.Holders[0].Shares[0].PeakMiB != nil {
 		t.Errorf("JSON is\n%s", out.String())
+	}
+}
+
+// The peak is that of the plugin's metrics. Where it has none yet, it is what is used now.
+func TestPeaks(t *testing.T) {
+	holders := inspect.New(used()).Nodes[0].Holders
+	if a, b := *holders[0].Shares[0].PeakMiB, *holders[1].Shares[0].PeakMiB; a != 2048 || b != 3584 {
+		t.Errorf("the peaks are %d and %d MiB, want 2048 and 3584", a, b)
 	}
 }
 

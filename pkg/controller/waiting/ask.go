@@ -21,9 +21,9 @@ import (
 // suitable finds, of devices, those that a request would be given if nobody had any: scheduling.Engine.Suitable.
 type suitable func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int
 
-// asked are the requests of claims as the score counts them, of the devices that there are. It is false where one of
-// them matches nothing, or asks for what is not ranked: all devices that match, or a view beside who has them.
-func asked(ctx context.Context, claims []*resourceapi.ResourceClaim, of []*variety, suits suitable) (
+// asked are the requests of claims as the score counts them, of the devices that there are, by shape. It is false where
+// one of them matches nothing, or asks for what is not ranked: all devices that match, or a view beside who has them.
+func asked(ctx context.Context, claims []*resourceapi.ResourceClaim, shapes [][]resourceapi.Device, suits suitable) (
 	[]score.Request, bool) {
 	var out []score.Request
 	for _, claim := range claims {
@@ -34,7 +34,7 @@ func asked(ctx context.Context, claims []*resourceapi.ResourceClaim, of []*varie
 					return nil, false
 				}
 				var request score.Request
-				if request, found = askedBy(ctx, r, of, suits); found {
+				if request, found = askedBy(ctx, r, shapes, suits); found {
 					out = append(out, request)
 					break
 				}
@@ -48,14 +48,14 @@ func asked(ctx context.Context, claims []*resourceapi.ResourceClaim, of []*varie
 }
 
 // askedBy is a request as the score counts it.
-func askedBy(ctx context.Context, r scheduling.Request, of []*variety, suits suitable) (score.Request,
+func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.Device, suits suitable) (score.Request,
 	bool) {
 	var out score.Request
 	var each int64
 	named := map[string]bool{}
-	for _, v := range of {
-		for _, i := range suits(ctx, v.devices, r) {
-			d := &v.devices[i]
+	for _, shape := range shapes {
+		for _, i := range suits(ctx, shape, r) {
+			d := &shape[i]
 			out.Mode |= offer.ModeOf(d)
 			named[ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, "")] = true
 			if n := ptr.Deref(d.Attributes[v1alpha1.AttrGPUCount].IntValue, 1); each == 0 || n < each {
@@ -79,10 +79,10 @@ func askedBy(ctx context.Context, r scheduling.Request, of []*variety, suits sui
 	if cores, is := r.Capacity[v1alpha1.CapCores]; is {
 		out.Cores = cores.Value()
 	}
-	for _, v := range of {
-		for i := range v.devices {
-			model := ptr.Deref(v.devices[i].Attributes[v1alpha1.AttrModel].StringValue, "")
-			if offer.ModeOf(&v.devices[i])&out.Mode != 0 && !named[model] {
+	for _, shape := range shapes {
+		for i := range shape {
+			model := ptr.Deref(shape[i].Attributes[v1alpha1.AttrModel].StringValue, "")
+			if offer.ModeOf(&shape[i])&out.Mode != 0 && !named[model] {
 				out.Models = slices.Sorted(maps.Keys(named))
 				return out, true
 			}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -82,45 +81,6 @@ func BenchmarkNominate(b *testing.B) {
 				n.chooser.promise(p)
 			}
 		})
-	}
-}
-
-// What one nomination takes where each pod before has had its node publish its GPUs in another order, as plugins do,
-// and pods ask for many things.
-func BenchmarkNominateReordered(b *testing.B) {
-	ctx, cancel := context.WithCancel(b.Context())
-	defer cancel()
-	n := clusterOf(ctx, b, mode.Exclusive, 1000)
-	var wishes []*wish
-	for i := range 100 {
-		w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: claimOf(whole, "", int64(1+i%4))}},
-			requests: corev1.ResourceList{
-				corev1.ResourceCPU: *resource.NewMilliQuantity(int64(100+i), resource.DecimalSI)}}
-		question, err := scheduling.Question(&corev1.Pod{}, w.claims)
-		if err != nil {
-			b.Fatal(err)
-		}
-		w.kind = kindID{question: question, cpu: int64(100 + i)}
-		wishes = append(wishes, w)
-	}
-	r, i := rand.New(rand.NewPCG(1, 1)), 0
-	defer processorTime(b)()
-	for b.Loop() {
-		i++
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i))}}
-		p, err := n.chooser.best(ctx, pod, wishes[i%len(wishes)], score.Best)
-		if err != nil || p.node == "" {
-			b.Fatal("nominated nothing", err)
-		}
-		order := r.Perm(8)
-		pool := v1alpha1.PoolName(p.node)
-		built := devices.Build(machineOf8(), devices.Options{Pool: pool, Mode: mode.Exclusive, Slots: 20, Order: order}).
-			Pools[pool]
-		if err := n.chooser.slices.Put(&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: p.node + "0"},
-			Spec: devices.SliceSpec(p.node, pool, built, built.Slices[0])}); err != nil {
-			b.Fatal(err)
-		}
-		n.chooser.changed(p.node)
 	}
 }
 

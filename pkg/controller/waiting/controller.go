@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -55,6 +56,9 @@ type Config struct {
 	Clock  clock.PassiveClock
 	// Nominations says how nodes are nominated; nil where none are.
 	Nominations *Nominations
+	// Gates is by whom the gates of the option best-node-gate are opened where no nodes are nominated: the option may be
+	// there before the setting BEST_NODE, and after it.
+	Gates typedcorev1.PodsGetter
 	// Preemptions says how pods are evicted for others; nil where none are. Its Waits are the Reconciler's. Its Cache is
 	// another than that above: a permission that is missing for this alone keeps nothing else from working.
 	Preemptions *preempt.Config
@@ -95,7 +99,7 @@ func New(cfg Config) *Reconciler {
 	}
 	forget := func(pod *corev1.Pod) { r.Events.Forget(pod.UID) }
 	r.pods.On(cache.Handler[*corev1.Pod]{Gone: forget, Seen: func(pod *corev1.Pod) {
-		if _, refused := podstate.Unschedulable(pod); refused {
+		if _, refused := podstate.Unschedulable(pod); refused || r.nominator == nil && cache.AtGate(pod) {
 			r.work.Enqueue(cache.Key(pod))
 		}
 	}})
@@ -137,6 +141,8 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 	var failed error
 	if r.nominator != nil {
 		nominated, failed = r.nominator.sync(ctx, key)
+	} else if pod, waits := r.pods.Get(key); waits && cache.AtGate(pod) {
+		failed = open(ctx, r.Gates, pod)
 	}
 	told, err := r.tell(ctx, key)
 	return earlier(nominated, told), errors.Join(failed, err)

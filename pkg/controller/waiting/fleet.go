@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,9 +28,11 @@ import (
 
 // offering is what a node offers.
 type offering struct {
-	// from are the slices that it was read from, published are they as the allocator takes them, with the taints of rules.
+	// from are the slices that it was read from; shapes are what they offer, offered the devices of each, published are
+	// they as the allocator takes them, with the taints of rules.
 	from      []*view.Slice
-	variety   *variety
+	shapes    []view.Shape
+	offered   [][]resourceapi.Device
 	published []*resourceapi.ResourceSlice
 	offer     offer.GPUs
 }
@@ -96,7 +99,7 @@ type fleet struct {
 	changes uint64
 
 	// What follows is for one goroutine at a time. version counts the changes, shaped those of what is offered, by which
-	// classes, and reads the nodes that were read; seen are the varieties.
+	// classes, and reads the nodes that were read.
 	version, shaped, reads uint64
 	classes                classes
 	known                  map[string]*node
@@ -104,7 +107,6 @@ type fleet struct {
 	promised               map[string]map[types.UID]bool // by node
 	rules                  []*resourceapi.DeviceTaintRule
 	pools                  *view.Pools
-	seen                   []*variety
 	index                  *score.Index
 }
 
@@ -274,18 +276,27 @@ func (f *fleet) offering(name string, newest []*view.Slice) (*offering, error) {
 	}
 	o := &offering{from: newest, published: scheduling.WithRules(published, f.rules)}
 	o.offer = offer.Of(o.published)
-	var offered [][]resourceapi.Device
-	for _, slice := range published {
-		offered = append(offered, slice.Spec.Devices)
+	for i, slice := range newest {
+		o.shapes, o.offered = append(o.shapes, slice.Shape), append(o.offered, published[i].Spec.Devices)
 	}
-	var known bool
-	if o.variety, known = varietyOf(f.seen, offered); !known {
-		f.seen = append(f.seen, o.variety)
-	}
-	if !known || was != nil && was.variety != o.variety {
+	if was == nil || !slices.Equal(was.shapes, o.shapes) {
 		f.shaped++
 	}
 	return o, nil
+}
+
+// shapes are the devices that nodes offer, those of nodes that are alike once.
+func (f *fleet) shapes() [][]resourceapi.Device {
+	var out [][]resourceapi.Device
+	seen := map[view.Shape]bool{}
+	for _, name := range slices.Sorted(maps.Keys(f.known)) {
+		for i, shape := range f.known[name].shapes {
+			if !seen[shape] {
+				seen[shape], out = true, append(out, f.known[name].offered[i])
+			}
+		}
+	}
+	return out
 }
 
 // placedAsks are what the pods on nodes asked for, the oldest first.

@@ -19,7 +19,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
 
 const (
@@ -129,23 +128,4 @@ func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod) e
 			err)
 	}
 	return nil
-}
-
-// NewOpener makes a controller that opens the gates that are shut though nobody nominates nodes: the option
-// best-node-gate may be there before the setting BEST_NODE, and after it.
-func NewOpener(c *cache.Reader, client typedcorev1.PodsGetter) *manager.Controller {
-	pods := c.UnscheduledPods()
-	opener := manager.NewController("gates", func(ctx context.Context, key string) (time.Duration, error) {
-		pod, waits := pods.Get(key)
-		if !waits || !cache.AtGate(pod) {
-			return 0, nil
-		}
-		return 0, open(ctx, client, pod)
-	})
-	pods.On(cache.Handler[*corev1.Pod]{Seen: func(pod *corev1.Pod) {
-		if cache.AtGate(pod) {
-			opener.Enqueue(cache.Key(pod))
-		}
-	}})
-	return opener
 }

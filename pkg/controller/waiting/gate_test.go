@@ -18,11 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // gated has a pod wait at the gate, as the policy does, and at gates of others.
@@ -216,12 +219,14 @@ func TestGatesAcrossLeaders(t *testing.T) {
 }
 
 // Without the setting the gates are off at once, whoever shut them.
-func TestOpener(t *testing.T) {
+func TestGatesWithoutNominations(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
 		s.stop()
 		ctx, cancel := context.WithCancel(s.Context())
 		known := cache.New(cache.Options{Client: s.client})
-		opener := NewOpener(known.Reader(), s.client.CoreV1())
+		opener := New(Config{Cache: known.Reader(), Client: s.client.ResourceV1(), Gates: s.client.CoreV1(),
+			Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Events: report.New(s.recorder, clock.RealClock{}),
+			Clock: clock.RealClock{}}).Controller()
 		var running sync.WaitGroup
 		running.Go(func() { known.Run(ctx) })
 		running.Go(func() { opener.Run(ctx, 1) })

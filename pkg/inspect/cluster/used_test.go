@@ -38,6 +38,9 @@ gpushare_audit_findings{kind="over-share"} 0
 # TYPE gpushare_gpu_memory_used_bytes gauge
 gpushare_gpu_memory_used_bytes{gpu="0",uuid="GPU-0"} 4194304
 gpushare_gpu_memory_used_bytes{gpu="1",uuid="GPU-1"} 0
+# TYPE gpushare_claim_memory_peak_bytes gauge
+gpushare_claim_memory_peak_bytes{claim="c",container="a",gpu="0",namespace="team-a",pod="p",uuid="GPU-0"} 2097152
+gpushare_claim_memory_peak_bytes{claim="c",container="b",gpu="0",namespace="team-a",pod="p",uuid="GPU-0"} 2097152
 # TYPE gpushare_claim_memory_used_bytes gauge
 gpushare_claim_memory_used_bytes{claim="c",container="a",gpu="0",namespace="team-a",pod="p",uuid="GPU-0"} 1048576
 gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team-a",pod="p",uuid="GPU-0"} 2097152
@@ -48,7 +51,8 @@ gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team
 	gone := strings.Replace(ending, "gauge", "gauge\ngpushare_audit_findings{kind=\"gone-pod\"} 1", 1)
 	g := inspect.ClaimOn{Namespace: "team-a", Claim: "g", GPU: 1}
 	n1 := inspect.NodeUse{GPUs: map[int]int64{0: 4 << 20, 1: 0}, Claims: map[inspect.ClaimOn]int64{
-		{Namespace: "team-a", Claim: "c", GPU: 0}: 3 << 20, {Namespace: "team-b", Claim: "c", GPU: 0}: 1024}}
+		{Namespace: "team-a", Claim: "c", GPU: 0}: 3 << 20, {Namespace: "team-b", Claim: "c", GPU: 0}: 1024},
+		Peaks: map[inspect.ClaimOn]int64{{Namespace: "team-a", Claim: "c", GPU: 0}: 4 << 20}}
 	ends, stays := n1, n1
 	ends.Claims = maps.Clone(n1.Claims)
 	ends.Claims[g] = 5 << 20

@@ -265,12 +265,13 @@ func registry(t *testing.T) *prometheus.Registry {
 	p.Published(time.Second)
 	p.PublishFailed()
 	p.StatusWritten(nil)
-	c := metrics.NewController(r, func(see func(string, error)) { see("pending", errors.New("waits")) })
+	c := metrics.NewController(r, func(see func(string, error)) { see("waiting", errors.New("waits")) })
 	c.TemplateLag(time.Second)
 	c.AnnotationLag(time.Second)
-	c.Reconciled("pending", time.Second, errors.New("no"))
+	c.Reconciled("waiting", time.Second, errors.New("no"))
 	c.SetSurplus(func() map[string]int64 { return map[string]int64{"n1": 1} })
 	c.SetStranded(func() map[string]float64 { return map[string]float64{"n1": 0.5} })
+	c.Nominated("right")
 	return r
 }
 

@@ -227,6 +227,8 @@ func (p prometheus) usage(t *testing.T, ns *harness.Namespace) {
 			t.Errorf("%s is %v, want %.2f", what, ptr.Deref(got, -1), want)
 		}
 	}
+	// The audit has read it, and Prometheus has scraped that.
+	p.has(t, 1, `gpushare_claim_memory_peak_bytes{namespace="`+ns.Name+`", pod="over"} > 5e9`)
 	now := read()["over"]
 	is("what is granted", now.GrantedGiB, 3)
 	is("what is used", now.UsedGiB, over)
