@@ -24,6 +24,8 @@ const partitioned = `load 1m
   gpushare_claim_memory_granted_bytes{node="n1",namespace="a",pod="p",claim="c",gpu="1",uuid="MIG-2"} 40
   gpushare_claim_memory_used_bytes{node="n1",namespace="a",pod="p",claim="c",gpu="1",uuid="MIG-1"} 3
   gpushare_claim_memory_used_bytes{node="n1",namespace="a",pod="p",claim="c",gpu="1",uuid="MIG-2"} 4
+  gpushare_claim_memory_peak_bytes{node="n1",namespace="a",pod="p",claim="c",gpu="1",uuid="MIG-1"} 4
+  gpushare_claim_memory_peak_bytes{node="n1",namespace="a",pod="p",claim="c",gpu="1",uuid="MIG-2"} 5
 `
 
 // A GPU in MIG mode is one GPU, and a claim has the memory of all its instances.
@@ -35,8 +37,9 @@ func TestDashboardOfPartitionedGPUs(t *testing.T) {
 		`panel 12 "Nodes", query A`:         {`{node="n1"} 2`},
 		`panel 25 "Claims", query A`: {`{node="n1",namespace="a",pod="p",claim="c",gpu="1",uuid="MIG-1"} 40`,
 			`{node="n1",namespace="a",pod="p",claim="c",gpu="1",uuid="MIG-2"} 40`},
-		`panel 27 "Memory granted by namespace", query A`: {`{namespace="a"} 80`},
-		`panel 28 "Memory used by pod", query A`:          {`{namespace="a",pod="p"} 7`},
+		`panel 27 "Memory granted by namespace", query A`:      {`{namespace="a"} 80`},
+		`panel 28 "Memory used by pod, and its peak", query A`: {`{namespace="a",pod="p"} 7`},
+		`panel 28 "Memory used by pod, and its peak", query B`: {`{namespace="a",pod="p"} 9`},
 	} {
 		t.Run(where, func(t *testing.T) {
 			query := strings.NewReplacer("$node", "n1", "$namespace", "a").Replace(all[where])
