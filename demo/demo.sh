@@ -193,6 +193,7 @@ cat <<EOF
 
 Done in $(($(date +%s) - started)) s. Go on with kubectl (or with $PWD/.build/bin/cluster kubectl):
   export KUBECONFIG=$(cd "$cluster_dir" && pwd)/kubeconfig
+  export PATH=\$PATH:$PWD/.build/bin      # for kubectl inspect cgpu
 Stop it, and remove everything it made:
   make demo-down
 EOF

@@ -326,7 +326,7 @@ func TestAllIsSkipped(t *testing.T) {
 func TestNothingToPlan(t *testing.T) {
 	s := newSite(t)
 	made := s.plan(t)
-	if !made.AllFit() || printed(t, made) != "There are no pods in the manifests.\n" {
+	if !made.AllFit() || printed(t, made) != "There are no pods to plan.\n" {
 		t.Errorf("got %s", printed(t, made))
 	}
 }

@@ -34,7 +34,7 @@ func (p *Plan) Print(out io.Writer, style inspect.Style) error {
 	case p.Nothing():
 		text.WriteString("Nothing was planned: all that the manifests have was skipped.\n")
 	case total == 0:
-		text.WriteString("There are no pods in the manifests.\n")
+		text.WriteString("There are no pods to plan.\n")
 	case p.AllFit() && total == 1:
 		text.WriteString("The pod would find room.\n")
 	case p.AllFit():
