@@ -205,18 +205,27 @@ func (c *Cluster) kubelet(t *testing.T, node string) *os.Process {
 // KillKubelet kills the kubelet of a node with SIGKILL, and waits until the one that is started in its place reports.
 func (c *Cluster) KillKubelet(t *testing.T, node string) {
 	t.Helper()
-	killed := time.Now().Truncate(time.Second)
 	if err := c.kubelet(t, node).Kill(); err != nil {
 		t.Fatalf("kill the kubelet of node %s: %v", node, err)
 	}
+	killed := time.Now()
 	Eventually(t, "another kubelet of node "+node+" to report", func(ctx context.Context) error {
+		lease, err := c.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		// Heartbeats are in whole seconds, and the next one may come in the second in which the kubelet was killed; the one
+		// after that comes only after minutes.
+		if renewed := lease.Spec.RenewTime; renewed == nil || !renewed.After(killed) {
+			return errors.New("it has not renewed the node's lease")
+		}
 		object, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		for _, condition := range object.Status.Conditions {
 			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue &&
-				condition.LastHeartbeatTime.After(killed) {
+				!condition.LastHeartbeatTime.Time.Before(killed.Truncate(time.Second)) {
 				return nil
 			}
 		}
