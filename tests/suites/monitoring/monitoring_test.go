@@ -160,10 +160,10 @@ func TestPrometheusScrapesTheDriver(t *testing.T) {
 
 var metric = regexp.MustCompile(`\b(gpushare_[a-z_]+|leader_election_master_status|up)\b`)
 
-// alerts checks the alerts as Prometheus evaluates them.
 // onlyIfWrong is a metric that has series only where its alert is to fire.
 const onlyIfWrong = "gpushare_pool_surplus_slices"
 
+// alerts checks the alerts as Prometheus evaluates them.
 func (p prometheus) alerts(t *testing.T) {
 	want := []string{"GPUShareAuditFindings", "GPUShareGPUUnhealthy"}
 	harness.Eventually(t, "the alerts to be what they should", func(ctx context.Context) error {
