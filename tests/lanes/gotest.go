@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,6 +31,9 @@ type Test struct {
 	Waited string
 	// Output is all that it wrote.
 	Output []string
+
+	// began says that it was told to have begun: output can come after its end.
+	began bool
 }
 
 // top reports whether it is no subtest.
@@ -53,11 +57,22 @@ func digest(lane string, from io.Reader, tests bool, show func(line string)) ([]
 			}
 		}
 		if err == io.EOF {
-			return ended, nil
+			return ended, unended(running)
 		} else if err != nil {
 			return ended, fmt.Errorf("read what the tests wrote: %w", err)
 		}
 	}
+}
+
+// unended is an error where tests, or packages, began and did not end: what ran them was killed, of which `go tool` says
+// nothing in its exit status.
+func unended(running map[string]*Test) error {
+	maps.DeleteFunc(running, func(_ string, t *Test) bool { return !t.began })
+	if len(running) == 0 {
+		return nil
+	}
+	keys := slices.Sorted(maps.Keys(running))
+	return fmt.Errorf("%d tests or packages did not end, the first is %s", len(keys), strings.TrimSpace(keys[0]))
 }
 
 // follow brings a test up to date, and returns it when it has ended.
@@ -76,6 +91,8 @@ func follow(lane string, running map[string]*Test, e *event, show func(string)) 
 		running[key] = t
 	}
 	switch e.Action {
+	case "start", "run":
+		t.began = true
 	case "output":
 		t.Output = append(t.Output, e.Output)
 	case "attr":

@@ -281,6 +281,21 @@ it does not compile
 	}
 }
 
+// What runs the tests can be killed, and `go tool` says nothing of it in its exit status.
+func TestTestsThatDoNotEnd(t *testing.T) {
+	const begins, ends = `{"Action":"run","Package":"p","Test":"TestA"}
+`, `{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"late\n"}
+`
+	for written, want := range map[string]string{begins: "the first is p TestA", begins + ends: "",
+		`{"Action":"start","Package":"p"}`: "the first is p"} {
+		if _, err := digest("lane", strings.NewReader(written), true, func(string) {}); (err == nil) != (want == "") ||
+			err != nil && !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", written, err, want)
+		}
+	}
+}
+
 // A pattern that a shell or make changed on its way must not look like tests that passed.
 func TestPatternOfNoTest(t *testing.T) {
 	suite := Lane{Suite: &Suite{}}
