@@ -64,8 +64,8 @@ func digest(lane string, from io.Reader, tests bool, show func(line string)) ([]
 	}
 }
 
-// unended is an error where tests, or packages, began and did not end: what ran them was killed, of which `go tool` says
-// nothing in its exit status.
+// unended is an error where tests, or packages, began and did not end: what ran them was killed, of which `go tool`
+// says nothing in its exit status.
 func unended(running map[string]*Test) error {
 	maps.DeleteFunc(running, func(_ string, t *Test) bool { return !t.began })
 	if len(running) == 0 {
