@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -65,29 +64,17 @@ func (n *Namespace) Lose(t *testing.T, pod, container string) <-chan struct{} {
 
 // outside is the first process above one in a container that is not in the container's PID namespace.
 func outside(pid int) (int, error) {
-	depth := 0
-	for {
-		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for depth := 0; ; {
+		numbers, err := numbersOf(pid)
+		if err != nil || len(numbers) < depth {
+			return pid, err
+		}
+		depth = len(numbers)
+		above, err := parentOf(pid)
 		if err != nil {
 			return 0, err
 		}
-		status := map[string][]string{}
-		for line := range strings.Lines(string(content)) {
-			name, values, _ := strings.Cut(line, ":")
-			status[name] = strings.Fields(values)
-		}
-		if depth == 0 {
-			depth = len(status["NSpid"])
-		}
-		if len(status["NSpid"]) < depth {
-			return pid, nil
-		}
-		if len(status["PPid"]) != 1 {
-			return 0, fmt.Errorf("process %d has no parent in %q", pid, content)
-		}
-		if pid, err = strconv.Atoi(status["PPid"][0]); err != nil {
-			return 0, fmt.Errorf("the parent of a process in %q: %w", content, err)
-		}
+		pid = above.Pid
 	}
 }
 

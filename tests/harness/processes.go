@@ -57,16 +57,26 @@ func (n *Namespace) SetGPUProcesses(t *testing.T, node string, processes ...GPUP
 // numberInNode is the process' number in the PID namespace of its node, which is the next
 // one below that of this program.
 func numberInNode(pid int) (int, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	numbers, err := numbersOf(pid)
 	if err != nil {
 		return 0, err
 	}
+	if len(numbers) < 2 {
+		return 0, fmt.Errorf("process %d is in no node's PID namespace", pid)
+	}
+	return strconv.Atoi(numbers[1])
+}
+
+// numbersOf are the process' numbers in this program's PID namespace and in those below that it is in.
+func numbersOf(pid int) ([]string, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil, err
+	}
 	for line := range strings.Lines(string(status)) {
 		if numbers, is := strings.CutPrefix(line, "NSpid:"); is {
-			if fields := strings.Fields(numbers); len(fields) > 1 {
-				return strconv.Atoi(fields[1])
-			}
+			return strings.Fields(numbers), nil
 		}
 	}
-	return 0, fmt.Errorf("process %d is in no node's PID namespace", pid)
+	return nil, fmt.Errorf("the kernel does not say in which PID namespaces process %d is", pid)
 }

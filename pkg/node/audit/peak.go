@@ -32,17 +32,26 @@ func (p *Peaks) Observe(uses []ClaimUse, claims []Claim) {
 			UUID: u.UUID}
 		p.most[of] = max(p.most[of], u.UsedMiB)
 	}
-	if claims == nil {
+	if claims == nil || len(p.most) == 0 {
 		return
 	}
+	known := make(map[claimName]bool, len(claims))
+	for _, c := range claims {
+		known[claimName{c.Namespace, c.Name}] = true
+	}
 	maps.DeleteFunc(p.most, func(of ClaimPeak, _ int64) bool {
-		return !slices.ContainsFunc(claims, func(c Claim) bool { return of.By(c.Namespace, c.Name) })
+		return !of.By(func(namespace, name string) bool { return known[claimName{namespace, name}] })
 	})
 }
 
-// By reports whether the container has the GPU by this claim, alone or beside others.
-func (p ClaimPeak) By(namespace, claim string) bool {
-	return p.Namespace == namespace && slices.Contains(strings.Split(p.Claim, ","), claim)
+// By reports whether the container has the GPU by a claim that is one of some, alone or beside others.
+func (p ClaimPeak) By(is func(namespace, name string) bool) bool {
+	for claim := range strings.SplitSeq(p.Claim, ",") {
+		if is(p.Namespace, claim) {
+			return true
+		}
+	}
+	return false
 }
 
 // List is all that is kept, in the order of a Snapshot's claims.

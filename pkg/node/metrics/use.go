@@ -3,9 +3,8 @@
 package metrics
 
 import (
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -76,11 +75,18 @@ func usedByClaim(name, help string, value func(audit.ClaimUse) (float64, bool)) 
 func peakByClaim(name, help string) family {
 	desc := metrics.Desc(name, help, claimLabels...)
 	return family{desc, prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
-		if n.Audit == nil {
+		if n.Audit == nil || len(n.Audit.Peaks) == 0 {
 			return
 		}
+		prepared := make(map[types.NamespacedName]bool, len(n.Claims))
+		for _, c := range n.Claims {
+			prepared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = true
+		}
+		is := func(namespace, name string) bool {
+			return prepared[types.NamespacedName{Namespace: namespace, Name: name}]
+		}
 		for _, p := range n.Audit.Peaks {
-			if slices.ContainsFunc(n.Claims, func(c Claim) bool { return p.By(c.Namespace, c.Name) }) {
+			if p.By(is) {
 				add(float64(p.MiB)*mib, append([]string{p.Namespace, p.Pod, p.Container, p.Claim},
 					ID{p.Index, p.UUID}.labels()...)...)
 			}
