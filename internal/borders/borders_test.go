@@ -172,7 +172,7 @@ func TestWhoImportsWhat(t *testing.T) {
 // A controller is read without any other, by itself and its parts: what several need has a package that is none.
 func TestControllersKnowNoOther(t *testing.T) {
 	const floor = "pkg/controller"
-	shared := []string{floor + "/cache", floor + "/manager", floor + "/podstate", floor + "/seen"}
+	shared := []string{floor + "/cache", floor + "/manager", floor + "/podstate"}
 	for _, p := range packages(t) {
 		if p.path == floor || !below(p.path, floor) {
 			continue

@@ -16,8 +16,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
@@ -30,8 +30,15 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// gpusLimit leaves the rest of the kubelet's 45 s to what comes after.
-const gpusLimit = 25 * time.Second
+const (
+	// gpusLimit leaves the rest of the kubelet's 45 s to what comes after.
+	gpusLimit = 25 * time.Second
+	// leftoverMost is for how long the kubelet is refused a claim's release because its pods have processes. The kubelet
+	// asks when the runtime has stopped all containers that it knows. It kills what is left in a pod's control group only
+	// after its request has succeeded (kubelet, SyncTerminatingPod before SyncTerminatedPod): a process that the runtime
+	// has lost would keep the pod Terminating for good.
+	leftoverMost = time.Minute
+)
 
 // driver answers the kubelet. It holds no state of its own: during a rolling
 // update the kubelet may ask either of two instances.
@@ -44,8 +51,8 @@ type driver struct {
 	orphans *orphans.Sweeper
 	// failures tells users why what they have deleted does not end.
 	failures unprepareFailures
-	// refusals bounds for how long processes keep the kubelet from ending a pod.
-	refusals *refusals
+	// inUse is since when claims have been refused to be unprepared because their pods have processes.
+	inUse *seen.Since[types.UID]
 	// publisher is told what became of the ResourceSlice.
 	publisher *publish.Publisher
 	// health is told to the kubelet.
@@ -124,10 +131,9 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 		d.orphans.Want(held...)
 		switch {
 		case err == nil:
-			d.refusals.forget(c.UID)
 			d.publisher.NotRefused(c.UID)
 			logger.V(2).Info("Unprepared a claim", "claim", c.NamespacedName, "claimUID", c.UID)
-		case slices.Contains(held, c.UID) && !d.refusals.refuse(c.UID):
+		case slices.Contains(held, c.UID) && d.inUse.For(c.UID) >= leftoverMost:
 			logger.Error(err, "Processes have outlived their pod: the kubelet may end the pod, which kills them, and the claim "+
 				"stays held until they have ended", "claim", c.NamespacedName, "claimUID", c.UID)
 			err = nil
@@ -168,7 +174,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
 			counts: a.counts, limits: limits{a.podEvents, a.LimitsOffBy}, orphans: a.orphans,
-			failures: unprepareFailures{a.podEvents, a.reader()}, refusals: newRefusals(clock.RealClock{})},
+			failures: unprepareFailures{a.podEvents, a.reader()}, inUse: a.inUse},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),

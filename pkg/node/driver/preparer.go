@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
@@ -41,9 +42,11 @@ type preparerListener struct {
 	events report.NodeEvents
 	// releases is nil where nobody takes them.
 	releases *claimstatus.Releases
+	inUse    *seen.Since[types.UID]
 }
 
 func (l preparerListener) Released(uid types.UID) {
+	l.inUse.Forget(uid)
 	if l.releases != nil {
 		l.releases.Released(uid)
 	}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -139,6 +140,7 @@ func Run(ctx context.Context, cfg Config) error {
 	recorder := events.Recorder()
 	a := &agent{Config: cfg, users: orphans.NewUsers(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
 		events: report.NewNodeEvents(recorder, node, cfg.GPUs.HostRoot), podEvents: recorder,
+		inUse:        seen.NewSince[types.UID](clock.RealClock{}),
 		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1)}
 	if a.state, err = state.Open(cfg.PluginDir); err != nil {
 		return err
@@ -167,6 +169,8 @@ type agent struct {
 	registry  *isolation.Registry
 	limited   *limitwatch.Watch
 	preparer  *prepare.Preparer
+	// inUse is since when the kubelet has been refused claims' release because their pods have processes.
+	inUse     *seen.Since[types.UID]
 	publisher *publish.Publisher
 	helper    *kubeletplugin.Helper
 	// first is for the node's first ResourceSlices.
@@ -376,7 +380,7 @@ func (a *agent) makePreparer(bootID string) {
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),
 		Node:               preparerNode{a.users, a.pods},
-		Listener:           preparerListener{a.events, a.releases},
+		Listener:           preparerListener{a.events, a.releases, a.inUse},
 		Changed:            &a.changed,
 	})
 }

@@ -31,9 +31,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
+	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )

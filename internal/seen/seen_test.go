@@ -9,7 +9,7 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/seen"
+	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 )
 
 func TestSince(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
+	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
@@ -24,10 +24,11 @@ func TestProcessThatOutlivesItsPod(t *testing.T) {
 	a, store := agentWithClaims(t, 1)
 	now := running{pods: map[types.UID]bool{"p0": true}}
 	clock := testingclock.NewFakeClock(time.Now())
-	d := &driver{refusals: newRefusals(clock), counts: metrics.NewPlugin(prometheus.NewRegistry()),
+	inUse := seen.NewSince[types.UID](clock)
+	d := &driver{inUse: inUse, counts: metrics.NewPlugin(prometheus.NewRegistry()),
 		orphans: orphans.New(orphans.Options{}), publisher: a.publisher,
 		preparer: prepare.New(prepare.Options{Store: store, Node: now, Specs: cdi.Dir(t.TempDir()),
-			Listener: preparetest.Listener{}})}
+			Listener: preparerListener{inUse: inUse}})}
 	unprepare := func() error {
 		t.Helper()
 		errs, err := d.UnprepareResourceClaims(t.Context(), []kubeletplugin.NamespacedObject{
@@ -58,23 +59,8 @@ func TestProcessThatOutlivesItsPod(t *testing.T) {
 	if err := unprepare(); err != nil || held() {
 		t.Errorf("the process has ended: %v, held: %t", err, held())
 	}
-}
-
-// A refusal counts from its first time, until the claim is released, and is not remembered for ever.
-func TestRefusals(t *testing.T) {
-	clock := testingclock.NewFakeClock(time.Now())
-	r := newRefusals(clock)
-	want := func(refuse bool) {
-		t.Helper()
-		if got := r.refuse("c"); got != refuse {
-			t.Errorf("refused: %t", got)
-		}
+	// It is not remembered for ever.
+	if since := inUse.For("uid0"); since != 0 {
+		t.Errorf("after its release the claim has been in use for %s", since)
 	}
-	want(true)
-	clock.Step(leftoverMost)
-	want(false)
-	r.forget("c")
-	want(true)
-	clock.Step(refusalsKept + time.Second)
-	want(true)
 }

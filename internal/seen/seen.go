@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seen remembers since when a controller has seen something, by its own clock: times in objects are by those of
+// Package seen remembers since when a program has seen something, by its own clock: times in objects are by those of
 // other machines.
 package seen
 
