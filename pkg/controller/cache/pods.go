@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -124,7 +125,7 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 		}
 		spec.Containers = withCPUs(pod.Spec.Containers)
 	}
-	if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 && !AtGate(pod) &&
+	if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 && !placement.AtGate(pod) &&
 		!advice.Concerns(&corev1.Pod{Spec: spec}) {
 		return
 	}
@@ -135,13 +136,6 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 			kept.Status.Conditions = []corev1.PodCondition{condition}
 		}
 	}
-}
-
-// AtGate reports whether a pod is at the gate of the option best-node-gate.
-func AtGate(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
-		return g.Name == v1alpha1.GateBestNode
-	})
 }
 
 // asking are the containers that ask for extended resources, with what they ask for.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -99,7 +100,7 @@ func New(cfg Config) *Reconciler {
 	}
 	forget := func(pod *corev1.Pod) { r.Events.Forget(pod.UID) }
 	r.pods.On(cache.Handler[*corev1.Pod]{Gone: forget, Seen: func(pod *corev1.Pod) {
-		if _, refused := podstate.Unschedulable(pod); refused || r.nominator == nil && cache.AtGate(pod) {
+		if _, refused := podstate.Unschedulable(pod); refused || r.nominator == nil && placement.AtGate(pod) {
 			r.work.Enqueue(cache.Key(pod))
 		}
 	}})
@@ -141,7 +142,7 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 	var failed error
 	if r.nominator != nil {
 		nominated, failed = r.nominator.sync(ctx, key)
-	} else if pod, waits := r.pods.Get(key); waits && cache.AtGate(pod) {
+	} else if pod, waits := r.pods.Get(key); waits && placement.AtGate(pod) {
 		failed = open(ctx, r.Gates, pod)
 	}
 	told, err := r.tell(ctx, key)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 const (
@@ -29,11 +29,10 @@ const (
 	gateAgain = 5 * time.Second
 )
 
-func isOurs(gate corev1.PodSchedulingGate) bool { return gate.Name == v1alpha1.GateBestNode }
-
 // heldByOthers reports whether a pod is at the gate of somebody else, such as Kueue.
 func heldByOthers(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return !isOurs(g) })
+	return slices.ContainsFunc(pod.Spec.SchedulingGates,
+		func(g corev1.PodSchedulingGate) bool { return !placement.IsGate(g) })
 }
 
 // held is a pod at the gate: since when the gate alone holds it, and when it was opened, zero while it is not.
@@ -49,7 +48,7 @@ type gates struct {
 func (g *gates) see(pod *corev1.Pod, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !cache.AtGate(pod) || heldByOthers(pod) {
+	if !placement.AtGate(pod) || heldByOthers(pod) {
 		delete(g.held, pod.UID)
 	} else if _, is := g.held[pod.UID]; !is {
 		g.held[pod.UID] = held{since: now}
@@ -112,7 +111,7 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 
 // open takes a pod's gate off. A pod that has changed meanwhile is seen again.
 func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod) error {
-	path := fmt.Sprintf("/spec/schedulingGates/%d", slices.IndexFunc(pod.Spec.SchedulingGates, isOurs))
+	path := fmt.Sprintf("/spec/schedulingGates/%d", slices.IndexFunc(pod.Spec.SchedulingGates, placement.IsGate))
 	patch, err := json.Marshal([]operation{{"test", "/metadata/uid", string(pod.UID)},
 		{"test", path + "/name", v1alpha1.GateBestNode}, {"remove", path, nil}})
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -83,7 +84,7 @@ func newNominator(cfg Config, work *manager.Controller) *Nominator {
 		if n.nominable(pod) {
 			n.note(pod)
 		}
-		if n.nominable(pod) || cache.AtGate(pod) {
+		if n.nominable(pod) || placement.AtGate(pod) {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}})
@@ -117,7 +118,7 @@ func (n *Nominator) Nominate(ctx context.Context, pods []*corev1.Pod) {
 func (n *Nominator) sync(ctx context.Context, key string) (time.Duration, error) {
 	pod, waits := n.waiting.Get(key)
 	switch {
-	case waits && cache.AtGate(pod):
+	case waits && placement.AtGate(pod):
 		return n.pass(ctx, pod)
 	case !waits || !n.nominable(pod):
 		return 0, nil

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // admitAtOnce is how many workloads are tried at a time.
@@ -123,9 +123,7 @@ func (r Reader) try(ctx context.Context, w *plan.Workload) (untried string, err 
 	made, err := r.Client.CoreV1().Pods(w.Namespace).Create(ctx, pod, dryRun())
 	if err == nil {
 		// The controller takes it off within seconds.
-		made.Spec.SchedulingGates = slices.DeleteFunc(made.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
-			return g.Name == v1alpha1.GateBestNode
-		})
+		made.Spec.SchedulingGates = slices.DeleteFunc(made.Spec.SchedulingGates, placement.IsGate)
 		w.Admitted = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: made.Labels,
 			Annotations: made.Annotations}, Spec: made.Spec}
 		return "", nil

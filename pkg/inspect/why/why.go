@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
@@ -200,9 +201,7 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		return nil
 	case len(pod.Spec.SchedulingGates) > 0:
 		a.say(what, "is not looked at by the scheduler: its schedulingGates hold it back ("+gates(pod)+")")
-		if slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
-			return g.Name == v1alpha1.GateBestNode
-		}) {
+		if placement.AtGate(pod) {
 			a.Help = append(a.Help, "gpu-compat-controller takes "+v1alpha1.GateBestNode+" off within seconds, while it runs: "+
 				"docs/packing.md#the-gate.")
 		}
