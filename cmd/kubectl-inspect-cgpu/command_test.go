@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -241,5 +242,22 @@ func TestCompletion(t *testing.T) {
 	}
 	if got := arguments([]string{"/bin/kubectl-inspect-cgpu", "-d", "n1"}); strings.Join(got, " ") != "-d n1" {
 		t.Errorf("of the plugin itself: %q", got)
+	}
+}
+
+// fail checks that commands fail where no cluster is, by their arguments, each with an error of one line that matches.
+func fail(t *testing.T, commands map[string]string) {
+	t.Helper()
+	t.Setenv("KUBECONFIG", "/nonexistent")
+	for arguments, want := range commands {
+		t.Run(arguments, func(t *testing.T) {
+			streams, _, _, _ := genericiooptions.NewTestIOStreams()
+			c, _ := newCommand(streams, terminal{})
+			c.SetArgs(append(strings.Fields(arguments), "--server", "http://127.0.0.1:1"))
+			err := c.Execute()
+			if err == nil || !regexp.MustCompile(want).MatchString(err.Error()) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		})
 	}
 }
