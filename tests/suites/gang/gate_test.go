@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -114,14 +113,7 @@ func choosing(pod *corev1.Pod, nodes ...string) *corev1.Pod {
 // Pods with templates of their own wait for their nomination, and for nothing else: neither for a node with room, nor
 // for a leader that is gone, nor for what has changed since.
 func TestBestNodeGate(t *testing.T) {
-	setMode := cluster.Label(t, "whole", ack.NodeLabelSchedule)
-	setMode("share")
-	ns := cluster.Namespace(t)
-	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-	// A controller that started before would take gates off without nominations for a while.
-	start := cluster.StopController(t)
-	nominateBest(t, ns, score.Binpack)
-	start()
+	ns, setMode := nominated(t, score.Binpack)
 	ns.Template(t, "small", harness.Requests(harness.Share("gpu", "3Gi")))
 	gate(t, ns)
 

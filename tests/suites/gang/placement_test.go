@@ -88,16 +88,25 @@ func remove(t *testing.T, ns *harness.Namespace, deployment string) {
 	})
 }
 
+// nominated has two nodes share their GPUs, and the controller nominate nodes by the setting, until the test ends.
+// setMode sets the mode of the one that has whole GPUs else.
+func nominated(t *testing.T, setting score.Setting) (ns *harness.Namespace, setMode func(string)) {
+	t.Helper()
+	setMode = cluster.Label(t, "whole", ack.NodeLabelSchedule)
+	setMode("share")
+	ns = cluster.Namespace(t)
+	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	// A controller that started before would use the settings of before for a while, and take gates off without
+	// nominations.
+	start := cluster.StopController(t)
+	nominateBest(t, ns, setting)
+	start()
+	return ns, setMode
+}
+
 // Replicas go to one node, or round the nodes, as the cluster is set, and those that are labelled differ.
 func TestNodePlacement(t *testing.T) {
-	setMode := cluster.Label(t, "whole", ack.NodeLabelSchedule)
-	setMode("share")
-	ns := cluster.Namespace(t)
-	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-	// A controller that started before would use the settings of before for a while.
-	start := cluster.StopController(t)
-	nominateBest(t, ns, score.Spread)
-	start()
+	ns, setMode := nominated(t, score.Spread)
 	for _, of := range []struct {
 		name   string
 		labels map[string]string
