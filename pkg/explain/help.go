@@ -18,6 +18,9 @@ const helpMost = 3
 // that is about the pod's GPUs. heldBy says who has devices of the node, if anybody.
 func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	lack := n.Farthest
+	if lack.Kind == scheduling.OfCPUs {
+		return helpCPUs(n.Name, lack.CPUs)
+	}
 	switch lack.Step {
 	case scheduling.Full:
 		if lack.More > 1 {

@@ -252,6 +252,8 @@ func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		reason = "the scheduler gives up before it has looked at all nodes: " + explain.Refused(room)
 	case len(room.Unsearched()) > 0:
 		reason = ""
+	case lacksCPUs(room):
+		reason = "no node has room for its GPUs and the CPUs of its own that it asks for now"
 	}
 	if room.InUse(claims) {
 		return reason, nil
