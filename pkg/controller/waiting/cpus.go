@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+// CPUs of a container's own are published by another driver. What is free of its devices is not known here, only how it
+// publishes them.
+const (
+	// orCPUs is added to the message for a pod that could have its GPUs.
+	orCPUs = ". It may also be CPUs that are missing: of class " + legacy.ClassCPUs + " the pod asks for %d"
+	// onlyCPUs is for a pod that asks for no GPU by a claim.
+	onlyCPUs = "no node that the pod can go to has the %d CPUs of its own free that it asks for by claims of class " +
+		legacy.ClassCPUs + ": those of a claim have to be of one NUMA node, or half of them each of two (annotation " +
+		ack.AnnotationCPUSet + ")"
+	// cpusMost is how many slices are read of that driver, cpusFor for how long what they say is told.
+	cpusMost = 500
+	cpusFor  = time.Minute
+	// faultyNodesMost is how many nodes a message names.
+	faultyNodesMost = 3
+)
+
+// askedCPUs are those that a pod asks for, and why devices that there are cannot serve it.
+type askedCPUs struct {
+	amount int64
+	faults string
+}
+
+// withoutCPUs returns the claims without what they ask of the driver for CPUs, those that
+// ask for nothing else left out, and how many CPUs that is.
+func withoutCPUs(claims []*resourceapi.ResourceClaim) (others []*resourceapi.ResourceClaim, cpus int64) {
+	for _, claim := range claims {
+		without, amount := legacy.WithoutCPUs(claim)
+		if claim.Status.Allocation == nil {
+			cpus += amount
+		}
+		if len(without.Spec.Devices.Requests) > 0 || claim.Status.Allocation != nil {
+			others = append(others, without)
+		}
+	}
+	return others, cpus
+}
+
+// mayBeMissing is added for a pod that asks for CPUs, too.
+func (c askedCPUs) mayBeMissing() string {
+	if c.amount == 0 {
+		return ""
+	}
+	return fmt.Sprintf(orCPUs, c.amount) + c.faults
+}
+
+// missing is what there is to say to a pod that waits for CPUs alone.
+func (c askedCPUs) missing(said string) string {
+	if c.amount == 0 || !strings.Contains(said, podstate.NoDevices) {
+		return ""
+	}
+	return fmt.Sprintf(onlyCPUs, c.amount) + c.faults
+}
+
+// cpuDevices looks at how the driver for CPUs publishes them, while a pod waits that asks for some.
+type cpuDevices struct {
+	client typedresourcev1.ResourceSlicesGetter
+	now    func() time.Time
+	read   time.Time
+	told   string
+}
+
+// faults says of which nodes the devices cannot serve pods with GPUs, and what would.
+func (c *cpuDevices) faults(ctx context.Context) (string, error) {
+	now := c.now()
+	if !c.read.IsZero() && now.Sub(c.read) < cpusFor {
+		return c.told, nil
+	}
+	published, err := c.client.ResourceSlices().List(ctx, metav1.ListOptions{Limit: cpusMost,
+		FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + legacy.ClassCPUs})
+	if err != nil {
+		return "", fmt.Errorf("list the ResourceSlices of driver %s, for which a pod waits: %w", legacy.ClassCPUs, err)
+	}
+	c.read, c.told = now, faultsOf(published.Items)
+	return c.told, nil
+}
+
+// faultsOf is faults of what is published.
+func faultsOf(published []resourceapi.ResourceSlice) string {
+	any, byGrouping := false, map[legacy.Grouping]map[string]bool{}
+	for i := range published {
+		of := &published[i].Spec
+		if of.Driver != legacy.ClassCPUs {
+			continue
+		}
+		for j := range of.Devices {
+			by, _ := legacy.GroupingOf(&of.Devices[j])
+			if byGrouping[by] == nil {
+				byGrouping[by] = map[string]bool{}
+			}
+			any, byGrouping[by][ptr.Deref(of.NodeName, "")] = true, true
+		}
+	}
+	if !any {
+		return ". No node publishes devices of class " + legacy.ClassCPUs
+	}
+	var said strings.Builder
+	for _, by := range slices.Sorted(maps.Keys(byGrouping)) {
+		if why, do := explain.CPUsUnfit(by); why != "" {
+			nodes := text.List(slices.Sorted(maps.Keys(byGrouping[by])), faultyNodesMost)
+			fmt.Fprintf(&said, ". On node %s %s. It takes %s", nodes, why, do)
+		}
+	}
+	return said.String()
+}
