@@ -5,6 +5,7 @@ package legacy_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,10 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
@@ -26,6 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/cpu"
+	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
 )
 
 // classOfCPUs is the DeviceClass of dra-driver-cpu.
@@ -204,22 +206,7 @@ func TestCPUsNearGPUs(t *testing.T) {
 
 // A claim that insists, as docs/internals/legacy-details.md has one, waits where no GPU is near enough CPUs.
 func TestClaimsThatInsist(t *testing.T) {
-	exactly := func(name, class string,
-		amounts map[resourceapi.QualifiedName]resource.Quantity) resourceapi.DeviceRequest {
-		return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-			Capacity: &resourceapi.CapacityRequirements{Requests: amounts}}}
-	}
-	claim := resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{
-			exactly("gpu", "share.gpu.aliyun.com",
-				map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("3Gi")}),
-			exactly("cpus", legacy.ClassCPUs,
-				map[resourceapi.QualifiedName]resource.Quantity{"dra.cpu/cpu": resource.MustParse("8")}),
-		},
-		Constraints: []resourceapi.DeviceConstraint{{Requests: []string{"gpu", "cpus"},
-			MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("resource.kubernetes.io/numaNode"))}},
-	}
+	claim := documented(t, "docs/internals/legacy-details.md", "metadata: {name: gpu-and-cpus}")
 	n := numaNode(t, mode.Share, cpuDevices(7, 8), 0, 1)
 	for _, want := range []string{"gpu-1-share cpudevnuma001", ""} {
 		if got := n.Devices(t, claim); got != want {
@@ -232,7 +219,8 @@ func TestClaimsThatInsist(t *testing.T) {
 	}
 }
 
-// A linked set has the NUMA node that all its GPUs have: the halves of a DGX-1 are of one each.
+// A linked set has the NUMA node that all its GPUs have: the halves of a DGX-1 are of one each. So CPUs are near it for
+// converted pods, and for the claim of docs/topology.md, which a set of both halves never serves.
 func TestCPUsNearLinkedGPUs(t *testing.T) {
 	machine, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "demo", "machines", "dgx1.yaml"))
 	if err != nil {
@@ -250,6 +238,47 @@ func TestCPUsNearLinkedGPUs(t *testing.T) {
 			t.Errorf("%s got %q, want %q", step.template, got, step.want)
 		}
 	}
+	claim := documented(t, "docs/topology.md", `dra.cpu/cpu: "8"`)
+	n = nodeWith(t, mode.Topology, machine, cpuDevices(6, 16))
+	for _, want := range []string{"gpus-4-7 cpudevnuma001", "gpus-5-6 cpudevnuma001", ""} {
+		if got := n.Devices(t, claim); got != want {
+			t.Errorf("the claim of docs/topology.md got %q, want %q", got, want)
+		}
+	}
+	n = nodeWith(t, mode.Topology, machine, cpusOf(cpu.Release, cpu.ByNUMANode, 32, 32))
+	if got := n.Devices(t, claim); got != "" {
+		t.Errorf("beside release 0.2.0 the claim of docs/topology.md got %q, want nothing", got)
+	}
+}
+
+// documented is the claim, or the part of one, of a page that has such a text.
+func documented(t *testing.T, page, text string) resourceapi.DeviceClaim {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range commands.Blocks(page, string(content)) {
+		if !strings.Contains(block.Text, text) {
+			continue
+		}
+		var template resourceapi.ResourceClaimTemplate
+		claim := &template.Spec.Spec.Devices
+		into := any(&template)
+		if !strings.Contains(block.Text, "kind: ResourceClaimTemplate") {
+			into = claim
+		}
+		if err := yaml.UnmarshalStrict([]byte(block.Text), into); err != nil {
+			t.Fatal(err)
+		}
+		for i := range claim.Requests {
+			claim.Requests[i].Exactly.AllocationMode, claim.Requests[i].Exactly.Count =
+				resourceapi.DeviceAllocationModeExactCount, 1
+		}
+		return *claim
+	}
+	t.Fatalf("%s has no claim with %s", page, text)
+	return resourceapi.DeviceClaim{}
 }
 
 // What looks for GPUs alone sees the claim that there would be without CPUs.
