@@ -18,8 +18,9 @@ import (
 // A pod that waits for CPUs is told of nodes whose dra-driver-cpu cannot serve it, and of none that can.
 func TestPodsThatAskForCPUsAreToldOfAnOldDriver(t *testing.T) {
 	published := func(node string, shape cpu.Shape, layout cpu.Layout) *resourceapi.ResourceSlice {
-		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "cpus-" + node}, Spec: resourceapi.ResourceSliceSpec{Driver: cpu.DriverName, NodeName: &node,
-			Devices: cpu.Devices(shape, layout, map[int64]int64{0: 8, 1: 8})}}
+		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "cpus-" + node},
+			Spec: resourceapi.ResourceSliceSpec{Driver: cpu.DriverName, NodeName: &node,
+				Devices: cpu.Devices(shape, layout, map[int64]int64{0: 8, 1: 8})}}
 	}
 	for name, test := range map[string]struct {
 		slices []*resourceapi.ResourceSlice
@@ -30,8 +31,8 @@ func TestPodsThatAskForCPUsAreToldOfAnOldDriver(t *testing.T) {
 		"release 0.2.0 on two nodes": {[]*resourceapi.ResourceSlice{published("n1", cpu.Main, cpu.ByNUMANode),
 			published("n3", cpu.Release, cpu.ByNUMANode), published("n2", cpu.Release, cpu.ByNUMANode)},
 			". On node n2, n3 the devices of class dra.cpu have no attribute resource.kubernetes.io/numaNode, as with release " +
-				"0.2.0 of dra-driver-cpu: which CPUs are near a GPU cannot be told. It takes a dra-driver-cpu of its main branch, " +
-				"from 2026-08-13 on: docs/legacy.md#cpus-of-a-containers-own"},
+				"0.2.0 of dra-driver-cpu: which CPUs are near a GPU cannot be told. It takes a dra-driver-cpu of its main " +
+				"branch, from 2026-08-13 on: docs/legacy.md#cpus-of-a-containers-own"},
 		"the machine": {[]*resourceapi.ResourceSlice{published("n1", cpu.Main, cpu.ByMachine)},
 			". On node n1 all CPUs are one device of class dra.cpu, which only another scheduler can give away. It takes " +
 				"dra-driver-cpu with groupBy: numanode: docs/legacy.md#cpus-of-a-containers-own"},

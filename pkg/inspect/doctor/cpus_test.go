@@ -23,7 +23,7 @@ func TestCPUsThatAreNearNoGPU(t *testing.T) {
 	}{
 		"main":              {"n1", cpu.Main, cpu.ByNUMANode, "", ""},
 		"sockets":           {"n1", cpu.Release, cpu.BySocket, "", ""},
-		"release 0.2.0":     {"n1", cpu.Release, cpu.ByNUMANode, "no attribute resource.kubernetes.io/numaNode", "2026-08-13"},
+		"release 0.2.0":     {"n1", cpu.Release, cpu.ByNUMANode, "no attribute resource.kubernetes.io/numaNode", "08-13"},
 		"the machine":       {"n1", cpu.Main, cpu.ByMachine, "all CPUs are one device", "groupBy: numanode"},
 		"each CPU":          {"n1", cpu.Release, cpu.Individual, "each CPU is a device", "mode grouped"},
 		"a node of no GPUs": {"n9", cpu.Release, cpu.ByNUMANode, "", ""},

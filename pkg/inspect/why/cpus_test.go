@@ -46,13 +46,14 @@ func holdCPUs(in *why.Input, device, amount string) {
 	claim := asking("team-b", "cpus-"+device, cpu.DriverName, "")
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: cpu.DriverName, Pool: "n2",
-			Device: device, ShareID: ptr.To(types.UID(device)), ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+			Device: device, ShareID: ptr.To(types.UID(device)),
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
 				"dra.cpu/cpu": resource.MustParse(amount)}}}}}
 	in.Claims = append(in.Claims, claim)
 }
 
-// A pod that lacks CPUs of its own alone is told, for each node, which there are beside which GPUs, and what helps; that
-// is never another class or mode of GPUs.
+// A pod that lacks CPUs of its own alone is told, for each node, which there are beside which GPUs, and what helps.
+// That is never another class or mode of GPUs.
 func TestPodsThatLackCPUs(t *testing.T) {
 	converted := func(template string) *resourceapi.ResourceClaim {
 		request, err := legacy.ParseName(template)
@@ -82,13 +83,13 @@ func TestPodsThatLackCPUs(t *testing.T) {
 		"a node without the driver": {func(in *why.Input) {
 			withCPUs(t, in, cpu.Main, cpu.ByNUMANode, nil)
 			waiting(in, converted("gpushare.mem-cpu4.main.3"))
-		}, []string{waits, "n2    2     no devices of class dra.cpu\n", "- dra-driver-cpu on node n2, which publishes its CPUs"}},
+		}, []string{waits, "n2    2     no devices of class dra.cpu\n", "- dra-driver-cpu on node n2, which publishes"}},
 		"CPUs that are taken": {func(in *why.Input) {
 			withCPUs(t, in, cpu.Main, cpu.ByNUMANode, map[int64]int64{0: 8, 1: 5})
 			holdCPUs(in, "cpudevnuma000", "7")
 			waiting(in, converted("gpushare.mem-cpu7.main.3"))
-		}, []string{waits, "CPUs of class dra.cpu: asked 7, free 1 on NUMA node 0, 5 on NUMA node 1; GPUs for it are free on " +
-			"NUMA node 0, 1\n", "- fewer CPUs for a container, or 2 more free on NUMA node 1 of node n2\n"}},
+		}, []string{waits, "CPUs of class dra.cpu: asked 7, free 1 on NUMA node 0, 5 on NUMA node 1; GPUs for it are " +
+			"free on NUMA node 0, 1\n", "- fewer CPUs for a container, or 2 more free on NUMA node 1 of node n2\n"}},
 		"CPUs that are not where the GPUs are": {func(in *why.Input) {
 			withCPUs(t, in, cpu.Main, cpu.ByNUMANode, map[int64]int64{0: 8, 1: 8})
 			holdCPUs(in, "cpudevnuma000", "6")

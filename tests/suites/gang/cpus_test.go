@@ -219,7 +219,7 @@ func TestVersionsOfTheDriverForCPUs(t *testing.T) {
 		admitted(ns)
 		ns.Create(t, insisting(t, ns, "insists"), pinned("near", "share", "mem 3"))
 		for _, pod := range []string{"insists", "near"} {
-			ns.WaitPodEvent(t, pod, "GPUClaimWaiting", "have no attribute resource.kubernetes.io/numaNode, as with release 0.2.0")
+			ns.WaitPodEvent(t, pod, "GPUClaimWaiting", "have no attribute resource.kubernetes.io/numaNode, as with release")
 		}
 		if said := cluster.InspectStatus(t, "", "doctor"); !strings.Contains(said.Stdout, "node/share: the devices of class "+
 			"dra.cpu have no attribute") {
