@@ -31,9 +31,8 @@ const (
 	onlyCPUs = "no node that the pod can go to has the %d CPUs of its own free that it asks for by claims of class " +
 		legacy.ClassCPUs + ": those of a claim have to be of one NUMA node, or half of them each of two (annotation " +
 		ack.AnnotationCPUSet + ")"
-	// cpusMost is how many slices are read of that driver, cpusFor for how long what they say is told.
+	// cpusMost is how many slices are read of that driver.
 	cpusMost = 500
-	cpusFor  = time.Minute
 	// faultyNodesMost is how many nodes a message names.
 	faultyNodesMost = 3
 )
@@ -86,7 +85,7 @@ type cpuDevices struct {
 // faults says of which nodes the devices cannot serve pods with GPUs, and what would.
 func (c *cpuDevices) faults(ctx context.Context) (string, error) {
 	now := c.now()
-	if !c.read.IsZero() && now.Sub(c.read) < cpusFor {
+	if !c.read.IsZero() && now.Sub(c.read) < fresh {
 		return c.told, nil
 	}
 	published, err := c.client.ResourceSlices().List(ctx, metav1.ListOptions{Limit: cpusMost,
