@@ -19,7 +19,8 @@ const helpMost = 3
 func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	lack := n.Farthest
 	if lack.Kind == scheduling.OfCPUs {
-		return helpCPUs(n.Name, lack.CPUs)
+		_, helps := lackOfCPUs(n.Name, lack.CPUs)
+		return helps
 	}
 	switch lack.Step {
 	case scheduling.Full:

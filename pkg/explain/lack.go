@@ -38,7 +38,8 @@ func lack(l scheduling.Lack) string {
 	case scheduling.OfOthers:
 		return "devices of other drivers that the pod asks for, or those and GPUs at once"
 	case scheduling.OfCPUs:
-		return lackOfCPUs(l.CPUs)
+		lacks, _ := lackOfCPUs(l.Node, l.CPUs)
+		return lacks
 	case scheduling.AtOnce:
 		return "each request would fit, all at once do not" + constraints(l.Claims)
 	case scheduling.Conflict:

@@ -7,16 +7,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 )
 
-// The attributes by which dra-driver-cpu shows what the CPUs of a device have in common. Up to its release 0.2.0 it
-// named a NUMA node by attributes of its own alone.
-const (
-	attrSocket  resourceapi.QualifiedName = ClassCPUs + "/socketID"
-	attrOldNUMA resourceapi.QualifiedName = ClassCPUs + "/numaNodeID"
-	attrCPU     resourceapi.QualifiedName = ClassCPUs + "/cpuID"
-)
-
-// Selectors of its devices: those of a socket, or of a NUMA node, which has one, and those of no NUMA node. CPUs of the
-// whole machine are of neither; claims for them need parameters that another scheduler writes.
+// Selectors of devices of dra-driver-cpu: those of a socket, or of a NUMA node, which has one, and those of no NUMA
+// node. CPUs of the whole machine are of neither; claims for them need parameters that another scheduler writes. Up to
+// its release 0.2.0 the driver named NUMA nodes by attributes of its own alone.
 const (
 	ofSocket     = `"socketID" in device.attributes["dra.cpu"]`
 	ofNoNUMANode = `!("numaNode" in device.attributes["resource.kubernetes.io"]) && ` +
@@ -31,7 +24,7 @@ const (
 	// ByNUMANode is the NUMA node, by the attribute that Kubernetes defines.
 	ByNUMANode Grouping = iota
 	BySocket
-	// ByOldNUMANode is the NUMA node by an attribute that no GPU has.
+	// ByOldNUMANode is the NUMA node, by an attribute that no GPU has.
 	ByOldNUMANode
 	ByMachine
 	// EachCPU says that the device is one CPU.
@@ -40,19 +33,15 @@ const (
 
 // GroupingOf returns what the CPUs of a device have in common, and for ByNUMANode which NUMA node that is.
 func GroupingOf(d *resourceapi.Device) (by Grouping, numaNode int64) {
-	has := func(name resourceapi.QualifiedName) bool {
-		_, is := d.Attributes[name]
-		return is
-	}
 	node := d.Attributes[deviceattribute.StandardDeviceAttributeNUMANode].IntValue
 	switch {
-	case has(attrCPU):
+	case d.Attributes[ClassCPUs+"/cpuID"].IntValue != nil:
 		return EachCPU, 0
 	case node != nil:
 		return ByNUMANode, *node
-	case has(attrOldNUMA):
+	case d.Attributes[ClassCPUs+"/numaNodeID"].IntValue != nil:
 		return ByOldNUMANode, 0
-	case has(attrSocket):
+	case d.Attributes[ClassCPUs+"/socketID"].IntValue != nil:
 		return BySocket, 0
 	default:
 		return ByMachine, 0

@@ -78,7 +78,7 @@ func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 	}
 	l.claims, l.cpus.amount = withoutCPUs(claims)
 	if l.cpus.amount > 0 && strings.Contains(l.said, podstate.NoDevices) {
-		if l.cpus.faults, err = e.cpus.faults(ctx); err != nil {
+		if l.cpus.faults, err = e.cpuFaults(ctx); err != nil {
 			return answer{}, err
 		}
 	}

@@ -8,11 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -74,54 +72,32 @@ func (c askedCPUs) missing(said string) string {
 	return fmt.Sprintf(onlyCPUs, c.amount) + c.faults
 }
 
-// cpuDevices looks at how the driver for CPUs publishes them, while a pod waits that asks for some.
-type cpuDevices struct {
-	client typedresourcev1.ResourceSlicesGetter
-	now    func() time.Time
-	read   time.Time
-	told   string
-}
-
-// faults says of which nodes the devices cannot serve pods with GPUs, and what would.
-func (c *cpuDevices) faults(ctx context.Context) (string, error) {
-	now := c.now()
-	if !c.read.IsZero() && now.Sub(c.read) < fresh {
-		return c.told, nil
+// cpuFaults says why devices of the driver for CPUs cannot serve pods with GPUs, and what would.
+func (e *explainer) cpuFaults(ctx context.Context) (string, error) {
+	now := e.rooms.now()
+	if now.Sub(e.cpusRead) < fresh {
+		return e.cpusTold, nil
 	}
-	published, err := c.client.ResourceSlices().List(ctx, metav1.ListOptions{Limit: cpusMost,
+	published, err := e.client.ResourceSlices().List(ctx, metav1.ListOptions{Limit: cpusMost,
 		FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + legacy.ClassCPUs})
 	if err != nil {
 		return "", fmt.Errorf("list the ResourceSlices of driver %s, for which a pod waits: %w", legacy.ClassCPUs, err)
 	}
-	c.read, c.told = now, faultsOf(published.Items)
-	return c.told, nil
-}
-
-// faultsOf is faults of what is published.
-func faultsOf(published []resourceapi.ResourceSlice) string {
-	any, byGrouping := false, map[legacy.Grouping]map[string]bool{}
-	for i := range published {
-		of := &published[i].Spec
-		if of.Driver != legacy.ClassCPUs {
+	told, faulty := ". No node publishes devices of class "+legacy.ClassCPUs, map[string][]string{}
+	for _, slice := range published.Items {
+		if slice.Spec.Driver != legacy.ClassCPUs {
 			continue
 		}
-		for j := range of.Devices {
-			by, _ := legacy.GroupingOf(&of.Devices[j])
-			if byGrouping[by] == nil {
-				byGrouping[by] = map[string]bool{}
-			}
-			any, byGrouping[by][ptr.Deref(of.NodeName, "")] = true, true
+		told = ""
+		if why, do := explain.CPUsUnfit(slice.Spec.Devices); why != "" {
+			fault := " " + why + ". It takes " + do
+			faulty[fault] = append(faulty[fault], ptr.Deref(slice.Spec.NodeName, ""))
 		}
 	}
-	if !any {
-		return ". No node publishes devices of class " + legacy.ClassCPUs
+	for _, fault := range slices.Sorted(maps.Keys(faulty)) {
+		nodes := slices.Compact(slices.Sorted(slices.Values(faulty[fault])))
+		told += ". On node " + text.List(nodes, faultyNodesMost) + fault
 	}
-	var said strings.Builder
-	for _, by := range slices.Sorted(maps.Keys(byGrouping)) {
-		if why, do := explain.CPUsUnfit(by); why != "" {
-			nodes := text.List(slices.Sorted(maps.Keys(byGrouping[by])), faultyNodesMost)
-			fmt.Fprintf(&said, ". On node %s %s. It takes %s", nodes, why, do)
-		}
-	}
-	return said.String()
+	e.cpusRead, e.cpusTold = now, told
+	return told, nil
 }

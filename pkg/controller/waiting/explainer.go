@@ -47,15 +47,16 @@ type explainer struct {
 	cluster   *explain.Cluster
 	rooms     *rooms
 	engine    *scheduling.Engine
-	cpus      cpuDevices
+	// cpusTold is what cpuFaults said at cpusRead.
+	cpusRead time.Time
+	cpusTold string
 	// rulesUnknown says that rules may close devices of which it is not known.
 	rulesUnknown bool
 }
 
 func newExplainer(cfg Config) *explainer {
 	c := cfg.Cache
-	e := &explainer{client: cfg.Client, engine: cfg.Engine,
-		cpus: cpuDevices{client: cfg.Client, now: cfg.Clock.Now}, pods: c.UnscheduledPods(), slices: c.Slices(),
+	e := &explainer{client: cfg.Client, engine: cfg.Engine, pods: c.UnscheduledPods(), slices: c.Slices(),
 		classes: c.Classes(), claims: c.Claims(), nodes: c.Nodes(),
 		explainer: explain.New(cfg.Engine, explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost})}
 	e.rooms = newRooms(e.newFinder, cfg.Clock.Now)

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
@@ -19,26 +18,20 @@ func TestCPUsThatAreNearNoGPU(t *testing.T) {
 		node   string
 		shape  cpu.Shape
 		layout cpu.Layout
-		mapped bool
 		text   string
 		do     string
 	}{
-		"main":              {"n1", cpu.Main, cpu.ByNUMANode, false, "", ""},
-		"main, mapped":      {"n1", cpu.Main, cpu.ByNUMANode, true, "map to node-allocatable resources", "without publishNode"},
-		"sockets":           {"n1", cpu.Release, cpu.BySocket, false, "", ""},
-		"release 0.2.0":     {"n1", cpu.Release, cpu.ByNUMANode, false, "no attribute resource.kubernetes.io/numaNode", "08-13"},
-		"the machine":       {"n1", cpu.Main, cpu.ByMachine, false, "all CPUs are one device", "groupBy: numanode"},
-		"each CPU":          {"n1", cpu.Release, cpu.Individual, false, "each CPU is a device", "mode grouped"},
-		"a node of no GPUs": {"n9", cpu.Release, cpu.ByNUMANode, false, "", ""},
+		"main":              {"n1", cpu.Main, cpu.ByNUMANode, "", ""},
+		"sockets":           {"n1", cpu.Release, cpu.BySocket, "", ""},
+		"release 0.2.0":     {"n1", cpu.Release, cpu.ByNUMANode, "no attribute resource.kubernetes.io/numaNode", "08-13"},
+		"the machine":       {"n1", cpu.Main, cpu.ByMachine, "all CPUs are one device", "groupBy: numanode"},
+		"each CPU":          {"n1", cpu.Release, cpu.Individual, "each CPU is a device", "mode grouped"},
+		"a node of no GPUs": {"n9", cpu.Release, cpu.ByNUMANode, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := installed(t)
 			s.CPUs = []*resourceapi.ResourceSlice{{Spec: resourceapi.ResourceSliceSpec{Driver: cpu.DriverName,
 				NodeName: &test.node, Devices: cpu.Devices(test.shape, test.layout, map[int64]int64{0: 2, 1: 2})}}}
-			if test.mapped {
-				s.CPUs[0].Spec.Devices[1].NodeAllocatableResources = map[corev1.ResourceName]resourceapi.NodeAllocatableResource{
-					corev1.ResourceCPU: {}}
-			}
 			var found []doctor.Finding
 			for _, f := range doctor.Examine(s).Findings {
 				if f.Check == "cpus" {

@@ -89,14 +89,14 @@ func TestPodsThatLackCPUs(t *testing.T) {
 			holdCPUs(in, "cpudevnuma000", "7")
 			waiting(in, converted("gpushare.mem-cpu7.main.3"))
 		}, []string{waits, "CPUs of class dra.cpu: asked 7, free 1 on NUMA node 0, 5 on NUMA node 1; GPUs for it are " +
-			"free on NUMA node 0, 1\n", "- fewer CPUs for a container, or 2 more free on NUMA node 1 of node n2\n"}},
+			"free on NUMA node 0, 1\n", "- fewer CPUs for a container, or 2 more of one device free on node n2\n"}},
 		"CPUs that are not where the GPUs are": {func(in *why.Input) {
 			withCPUs(t, in, cpu.Main, cpu.ByNUMANode, map[int64]int64{0: 8, 1: 8})
 			holdCPUs(in, "cpudevnuma000", "6")
 			hold(in, "team-b", "big", "n2", "gpu-1-share", "22Gi")
 			waiting(in, insists())
 		}, []string{waits, "asked 4, free 2 on NUMA node 0, 8 on NUMA node 1; GPUs for it are free on NUMA node 0\n",
-			"- CPUs and GPUs that are free on one NUMA node of node n2: claims of class dra.cpu hold CPUs near the GPUs"}},
+			"- CPUs and GPUs that are free on one NUMA node of node n2: claims of class dra.cpu hold the CPUs near the GPUs"}},
 		"release 0.2.0": {func(in *why.Input) {
 			withCPUs(t, in, cpu.Release, cpu.ByNUMANode, map[int64]int64{0: 8, 1: 8})
 			waiting(in, converted("gpushare.mem-cpu4.main.3"))

@@ -82,13 +82,6 @@ func (a *Answer) nodes(room scheduling.Room) {
 	}
 }
 
-// lacksCPUs reports whether there is a node that lacks nothing but CPUs of the pod's own.
-func lacksCPUs(room scheduling.Room) bool {
-	return room.Refused == nil && slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
-		return n.Closed.By == scheduling.Open && n.Farthest.Kind == scheduling.OfCPUs
-	})
-}
-
 // excludedLast orders nodes that the pod itself excludes, which nothing done to the node can change, after others.
 func excludedLast(a, b scheduling.NodeRoom) int {
 	excluded := func(n scheduling.NodeRoom) int {
