@@ -72,10 +72,11 @@ func lackOfCPUs(node string, c *scheduling.CPUs) (lacks, helps string) {
 	}
 	most := slices.MaxFunc(c.Free, func(a, b scheduling.FreeCPUs) int { return cmp.Compare(a.CPUs, b.CPUs) })
 	if asked := slices.Max(c.Asked); asked > most.CPUs {
-		return lacks, fmt.Sprintf("fewer CPUs for a container, or %d more of one device free on node %s", asked-most.CPUs, node)
+		return lacks, fmt.Sprintf("fewer CPUs for a container, or %d more of one device free on node %s", asked-most.CPUs,
+			node)
 	}
-	return lacks, "CPUs and GPUs that are free on one NUMA node of node " + node + ": claims of class dra.cpu hold the CPUs " +
-		"near the GPUs, or others the GPUs near the CPUs"
+	return lacks, "CPUs and GPUs that are free on one NUMA node of node " + node + ": claims of class dra.cpu hold the " +
+		"CPUs near the GPUs, or others the GPUs near the CPUs"
 }
 
 func numbers(of []int64, separator string) string {

@@ -280,6 +280,9 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			// n1 to n3 are those of docs/gpu-models.md.
 			Suite: &Suite{Package: "./tests/suites/pages", Nodes: "n1=mixed n2=t4x1:share n3=a10x4 n4=dgx1",
 				Prepare: needsJQ}},
+		{Name: "karpenter", When: Release, Takes: 4 * time.Minute,
+			Proves:   "what docs/autoscaling.md says of Karpenter, by the allocator and the readiness of its core",
+			Commands: []Command{{Dir: "tests/karpenter", Tests: []string{"./..."}}}},
 		{Name: "e2e-1.36", When: Release, Takes: 25 * time.Minute, Proves: "both lanes e2e, on Kubernetes 1.36",
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
