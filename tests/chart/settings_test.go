@@ -17,10 +17,6 @@ import (
 // A setting that its program would not start with is refused: all nodes' plugins take a change
 // of their ConfigMap within minutes. What kind a setting is of its default says.
 func TestSettingsAreOfTheirKind(t *testing.T) {
-	content, err := os.ReadFile(checkout + "/docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	kinds := []struct {
 		defaults     *regexp.Regexp
 		right, wrong []string
@@ -33,7 +29,7 @@ func TestSettingsAreOfTheirKind(t *testing.T) {
 	elsewhere := []string{"BEST_NODE", "GPU_READ_INTERVAL", "LEADER_ELECT_LEASE_DURATION", "LOG_VERBOSITY", "PREEMPTION"}
 	c, checked := load(t), 0
 	rows := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\| `([^`]+)` \\|")
-	for _, row := range rows.FindAllStringSubmatch(string(content), -1) {
+	for _, row := range rows.FindAllStringSubmatch(documentedSettings(t), -1) {
 		component := "kubeletPlugin"
 		if row[2] == "controller" {
 			component = "controller"
@@ -52,7 +48,7 @@ func TestSettingsAreOfTheirKind(t *testing.T) {
 		}
 	}
 	if checked < 15 {
-		t.Errorf("docs/reference.md has %d settings of these kinds", checked)
+		t.Errorf("the documents have %d settings of these kinds", checked)
 	}
 }
 

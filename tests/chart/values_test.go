@@ -4,6 +4,7 @@ package chart
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -271,17 +272,27 @@ func TestChartThatLostItsLinks(t *testing.T) {
 	}
 }
 
-// The settings that the schema knows are those of docs/reference.md.
-func TestSettingsOfTheSchema(t *testing.T) {
-	content, err := os.ReadFile(checkout + "/docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
+// documentedSettings are the tables of the settings: those that a user meets, and those of the host.
+func documentedSettings(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, page := range []string{"docs/reference.md", "docs/internals/settings.md"} {
+		content, err := os.ReadFile(filepath.Join(checkout, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(content)
 	}
+	return all.String()
+}
+
+// The settings that the schema knows are those of the documents.
+func TestSettingsOfTheSchema(t *testing.T) {
 	// These two are for who writes a DaemonSet.
 	given := []string{"READY_FILE", "SETTINGS_DIR"}
 	want := map[string][]string{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\|").FindAllStringSubmatch(
-		string(content), -1) {
+		documentedSettings(t), -1) {
 		if slices.Contains(given, row[1]) {
 			continue
 		}
@@ -294,13 +305,14 @@ func TestSettingsOfTheSchema(t *testing.T) {
 	}
 	schema := parsed(t, string(load(t).Schema))
 	for component, names := range want {
+		slices.Sort(names)
 		var got []string
 		settings := part(t, schema, "properties", component, "properties", "settings", "propertyNames", "enum")
 		for _, name := range settings.([]any) {
 			got = append(got, name.(string))
 		}
 		if diff := cmp.Diff(names, got); diff != "" {
-			t.Errorf("settings of %s (-docs/reference.md +values.schema.json):\n%s", component, diff)
+			t.Errorf("settings of %s (-documents +values.schema.json):\n%s", component, diff)
 		}
 	}
 }

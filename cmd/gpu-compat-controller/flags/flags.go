@@ -51,14 +51,14 @@ func Flags() []cli.Flag {
 		&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"),
 			Usage: "write their first version, too: ALIYUN_COM_GPU_MEM_*"},
 		&cli.BoolFlag{Name: "pod-syncs", Sources: env("POD_SYNCS"), Value: true,
-			Usage: "have the kubelet retry claims within seconds (docs/reference.md#pod_syncs)"},
+			Usage: "have the kubelet retry claims within seconds, not after 60 to 90 (docs/internals/settings.md#pod_syncs)"},
 		&cli.BoolFlag{Name: "preemption", Sources: env("PREEMPTION"),
 			Usage: "evict pods for waiting ones of higher priority; needs the option preemption (docs/preemption.md)"},
 		&cli.BoolFlag{Name: "best-node", Sources: env("BEST_NODE"),
 			Usage: "nominate the best node for pods with GPUs; needs the option best-node (docs/packing.md)"},
 		&cli.StringFlag{Name: "node-placement", Sources: env("NODE_PLACEMENT"), Value: string(score.Best),
 			Validator: checkPlacement,
-			Usage: "which node is the best for pods whose label says nothing: best, binpack or spread " +
+			Usage: "best node of pods without the label: best, binpack or spread " +
 				"(docs/packing.md)"},
 		program.SettingsDirFlag(),
 		&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
@@ -69,7 +69,7 @@ func Flags() []cli.Flag {
 			Validator: checkAddress,
 			Usage:     "address of /readyz, /status and /livez; the Deployment's probes have to follow; 0 for none"},
 		&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8481",
-			Usage: "address of /metrics; 0 for none (docs/reference.md#metrics_address)"},
+			Usage: "address of /metrics; 0 for none (docs/metrics.md)"},
 		program.LogFlag(),
 	}
 }

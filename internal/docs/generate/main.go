@@ -143,7 +143,8 @@ func tables(root string) (map[string]table, error) {
 	out := map[string]table{}
 	var failed []error
 	for name, content := range map[string]func() (table, error){
-		"settings":          settings,
+		"settings":          func() (table, error) { return settings(false) },
+		"settings-host":     func() (table, error) { return settings(true) },
 		"labels-nodes":      func() (table, error) { return labels(names, "nodes") },
 		"labels-pods":       func() (table, error) { return labels(names, "pods") },
 		"labels-namespaces": func() (table, error) { return labels(names, "namespaces") },

@@ -20,6 +20,13 @@ import (
 // settings of a cluster.
 var perNode = []string{"HOST_ROOT", "KUBECONFIG", "NODE_IP", "NODE_NAME", "POD_NAME", "POD_NAMESPACE", "POD_UID"}
 
+// ofTheHost are settings that follow the host, the image or the API server, and that few clusters change: they have a
+// table in docs/internals.
+var ofTheHost = []string{"CDI_DIR", "CGROUP_ROOT", "CLASS_GRACE", "KUBELET_PLUGINS_DIR", "KUBELET_POD_RESOURCES_SOCKET",
+	"KUBELET_REGISTRAR_DIR", "KUBE_API_BURST", "KUBE_API_QPS", "MEMORY_LIMIT_HOOK", "MPS_CHECK", "MPS_DIR",
+	"NVIDIA_CDI_HOOK", "NVIDIA_MPS_CONTROL", "NVIDIA_NVML_LIBRARY", "NVML_TIMEOUT", "READY_FILE", "SETTINGS_DIR",
+	"SYSFS_ROOT", "TEMPLATE_GRACE"}
+
 // setting is a variable, as each program that reads it has it.
 type setting struct {
 	programs []string
@@ -52,11 +59,14 @@ func allSettings() (map[string]*setting, error) {
 	return out, nil
 }
 
-// settings is the table of the variables.
-func settings() (table, error) {
+// settings is the table of the variables: those of the host, or the others.
+func settings(host bool) (table, error) {
 	all, err := allSettings()
 	t := table{head: []string{"Variable", "Program", "Default", "Meaning"}}
 	for _, variable := range slices.Sorted(maps.Keys(all)) {
+		if slices.Contains(ofTheHost, variable) != host {
+			continue
+		}
 		s := all[variable]
 		programs := strings.Join(s.programs, ", ")
 		if len(s.programs) == 3 {

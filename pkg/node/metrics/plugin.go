@@ -47,12 +47,10 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 			[]string{"result"}),
 		limitMissing: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metrics.Namespace,
 			Name: "memory_limit_missing",
-			Help: "Containers whose limit of GPU memory the kernel does not hold, and could not be told again " +
-				"(docs/kernel-limits.md)."}),
+			Help: "Containers whose limit of GPU memory cannot be set again (docs/kernel-limits.md#lost-limits)."}),
 		limitsRestored: prometheus.NewCounter(prometheus.CounterOpts{Namespace: metrics.Namespace,
 			Name: "memory_limits_restored_total",
-			Help: "How often a container was without its limit of GPU memory, and the kernel was told it again " +
-				"(docs/kernel-limits.md)."}),
+			Help: "How often a container's limit of GPU memory was set again."}),
 	}
 	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors, p.statusWrites,
 		p.limitMissing, p.limitsRestored)
