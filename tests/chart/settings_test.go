@@ -4,7 +4,6 @@ package chart
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
