@@ -27,22 +27,17 @@ func TestSettingsAreOfTheirKind(t *testing.T) {
 	// These have values of their own.
 	elsewhere := []string{"BEST_NODE", "GPU_READ_INTERVAL", "LEADER_ELECT_LEASE_DURATION", "LOG_VERBOSITY", "PREEMPTION"}
 	c, checked := load(t), 0
-	rows := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\| `([^`]+)` \\|")
-	for _, row := range rows.FindAllStringSubmatch(documentedSettings(t), -1) {
-		component := "kubeletPlugin"
-		if row[2] == "controller" {
-			component = "controller"
-		}
+	for _, s := range documentedSettings(t) {
 		for _, kind := range kinds {
-			if slices.Contains(elsewhere, row[1]) || !kind.defaults.MatchString(row[3]) {
+			if slices.Contains(elsewhere, s.name) || !kind.defaults.MatchString(s.initial) {
 				continue
 			}
 			checked++
 			for _, value := range kind.right {
-				setting(t, c, component, row[1], value, true)
+				setting(t, c, s.component, s.name, value, true)
 			}
 			for _, value := range kind.wrong {
-				setting(t, c, component, row[1], value, false)
+				setting(t, c, s.component, s.name, value, false)
 			}
 		}
 	}

@@ -272,18 +272,36 @@ func TestChartThatLostItsLinks(t *testing.T) {
 	}
 }
 
-// documentedSettings are the tables of the settings: those that a user meets, and those of the host.
-func documentedSettings(t *testing.T) string {
+// documentedSetting is a row of the tables of settings, for a component of the chart. The initial is empty where the
+// page has none, or words.
+type documentedSetting struct{ component, name, initial string }
+
+// documentedSettings are the rows of the tables that users meet, and of that of the host, which names the programs.
+func documentedSettings(t *testing.T) []documentedSetting {
 	t.Helper()
-	var all strings.Builder
-	for _, page := range []string{"docs/reference.md", "docs/internals/settings.md"} {
-		content, err := os.ReadFile(filepath.Join(checkout, page))
+	var all []documentedSetting
+	row := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\|(?: ([a-z, ]+) \\|)?(?: `([^`]+)` \\|)?")
+	for _, table := range []struct{ page, name string }{{"docs/reference.md", "settings-node"},
+		{"docs/reference.md", "settings-cluster"}, {"docs/internals/settings.md", "settings-host"}} {
+		content, err := os.ReadFile(filepath.Join(checkout, table.page))
 		if err != nil {
 			t.Fatal(err)
 		}
-		all.Write(content)
+		_, rows, _ := strings.Cut(string(content), `"make docs": `+table.name+" -->")
+		rows, _, ended := strings.Cut(rows, "<!-- end of "+table.name)
+		if !ended {
+			t.Fatalf("%s has no table %s", table.page, table.name)
+		}
+		for _, found := range row.FindAllStringSubmatch(rows, -1) {
+			if table.name != "settings-cluster" && found[2] != "controller" {
+				all = append(all, documentedSetting{"kubeletPlugin", found[1], found[3]})
+			}
+			if table.name == "settings-cluster" || strings.Contains(found[2], "controller") {
+				all = append(all, documentedSetting{"controller", found[1], found[3]})
+			}
+		}
 	}
-	return all.String()
+	return all
 }
 
 // The settings that the schema knows are those of the documents.
@@ -291,16 +309,9 @@ func TestSettingsOfTheSchema(t *testing.T) {
 	// These two are for who writes a DaemonSet.
 	given := []string{"READY_FILE", "SETTINGS_DIR"}
 	want := map[string][]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\|").FindAllStringSubmatch(
-		documentedSettings(t), -1) {
-		if slices.Contains(given, row[1]) {
-			continue
-		}
-		if row[2] != "controller" {
-			want["kubeletPlugin"] = append(want["kubeletPlugin"], row[1])
-		}
-		if strings.Contains(row[2], "controller") || row[2] == "all" {
-			want["controller"] = append(want["controller"], row[1])
+	for _, s := range documentedSettings(t) {
+		if !slices.Contains(given, s.name) {
+			want[s.component] = append(want[s.component], s.name)
 		}
 	}
 	schema := parsed(t, string(load(t).Schema))

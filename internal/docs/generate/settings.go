@@ -59,38 +59,37 @@ func allSettings() (map[string]*setting, error) {
 	return out, nil
 }
 
-// settings is the table of the variables: those of the host, or the others.
-func settings(host bool) (table, error) {
+// settings is the table of the variables that some programs read, which share a ConfigMap.
+func settings(programs ...string) (table, error) {
 	all, err := allSettings()
-	t := table{head: []string{"Variable", "Program", "Default", "Meaning"}}
+	t := table{head: []string{"Variable", "Default", "Meaning"}}
 	for _, variable := range slices.Sorted(maps.Keys(all)) {
-		if slices.Contains(ofTheHost, variable) != host {
+		s := all[variable]
+		at := slices.IndexFunc(s.programs, func(p string) bool { return slices.Contains(programs, p) })
+		if at < 0 || slices.Contains(ofTheHost, variable) {
 			continue
 		}
-		s := all[variable]
-		programs := strings.Join(s.programs, ", ")
-		if len(s.programs) == 3 {
-			programs = "all"
-		}
-		var defaults, usages []string
-		for _, f := range s.flags {
-			defaults, usages = append(defaults, defaultOf(f)), append(usages, plain(f.GetUsage()))
-		}
-		t.rows = append(t.rows, []string{code(variable), programs, strings.Join(slices.Compact(defaults), ", "),
-			together(s.programs, usages)})
+		t.rows = append(t.rows, []string{code(variable), defaultOf(s.flags[at]), plain(s.flags[at].GetUsage())})
 	}
 	return t, err
 }
 
-// together is what several programs say of a setting.
-func together(programs, usages []string) string {
-	if usages = slices.Compact(usages); len(usages) == 1 {
-		return usages[0]
+// settingsOfTheHost is the table of those of the host, of all programs.
+func settingsOfTheHost() (table, error) {
+	t := table{head: []string{"Variable", "Program", "Default", "Meaning"}}
+	all, err := allSettings()
+	if err != nil {
+		return t, err
 	}
-	for i := range usages {
-		usages[i] = upper(programs[i]) + ": " + usages[i]
+	for _, variable := range ofTheHost {
+		s := all[variable]
+		if s == nil {
+			return t, fmt.Errorf("no program has the setting %s", variable)
+		}
+		t.rows = append(t.rows, []string{code(variable), strings.Join(s.programs, ", "), defaultOf(s.flags[0]),
+			plain(s.flags[0].GetUsage())})
 	}
-	return strings.Join(usages, ". ")
+	return t, nil
 }
 
 var noSeconds = regexp.MustCompile(`([mh])0s$`)

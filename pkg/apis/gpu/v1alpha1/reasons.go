@@ -30,9 +30,9 @@ const (
 	//
 	// To do: Delete the template, then the pod.
 	ReasonClaimTemplateNotOurs = "GPUClaimTemplateNotOurs"
-	// ReasonClaimTemplateUnknown (on: pod): This version cannot read the template's name.
+	// ReasonClaimTemplateUnknown (on: pod): The template's name is unknown to this version.
 	//
-	// To do: Bring policies and controller to one version; recreate the pod.
+	// To do: Update policies and controller; recreate the pod.
 	ReasonClaimTemplateUnknown = "GPUClaimTemplateUnknown"
 	// ReasonClaimWaiting (on: pod): No device serves the claim now.
 	//
@@ -46,8 +46,7 @@ const (
 	//
 	// To do: Wait: docs/isolation.md#daemon-failure.
 	ReasonContainerWaiting = "GPUContainerWaiting"
-	// ReasonDeviceClassNotOurs (on: DeviceClass): A class has a name of the catalogue and selects
-	// something else.
+	// ReasonDeviceClassNotOurs (on: DeviceClass): Your class has a name of the catalogue.
 	//
 	// To do: Rename it: docs/gpu-models.md#the-catalogue.
 	ReasonDeviceClassNotOurs = "GPUDeviceClassNotOurs"
@@ -57,7 +56,7 @@ const (
 	ReasonDirectoryLost = "GPUDirectoryLost"
 	// ReasonDirectoryWrong (on: node): A configured directory is not the host's, or not writable.
 	//
-	// To do: Correct the setting: docs/troubleshooting.md#directories-of-the-host.
+	// To do: Correct the setting.
 	ReasonDirectoryWrong = "GPUDirectoryWrong"
 	// ReasonDriverReplaced (on: node): The NVIDIA driver was replaced; the plugin restarts.
 	//
@@ -65,11 +64,11 @@ const (
 	ReasonDriverReplaced = "GPUDriverReplaced"
 	// ReasonDriverUnavailable (on: node): NVML or the GPUs cannot be read. Retried every 10 s.
 	//
-	// To do: Check what the message names.
+	// To do: Follow the message.
 	ReasonDriverUnavailable = "GPUDriverUnavailable"
 	// ReasonEvicted (on: pod): The plugin evicted the pod, as `AUDIT_EVICT` says.
 	//
-	// To do: See its other Events: docs/audit.md#evicting-pods.
+	// To do: See its other Events.
 	ReasonEvicted = "GPUEvicted"
 	// ReasonFeatureDisabled (on: node): The API server drops fields that the mode needs.
 	//
@@ -83,7 +82,7 @@ const (
 	//
 	// To do: Nothing.
 	ReasonHealthy = "GPUHealthy"
-	// ReasonHeldByGoneClaim (on: node): GPUs are in use although their claims are gone.
+	// ReasonHeldByGoneClaim (on: node): GPUs are in use, and their claims are gone.
 	//
 	// To do: See docs/troubleshooting.md#gpus-still-in-use.
 	ReasonHeldByGoneClaim = "GPUHeldByGoneClaim"
@@ -95,7 +94,7 @@ const (
 	//
 	// To do: Delete their pods: docs/mig.md#changed-instances.
 	ReasonInstanceGone = "GPUInstanceGone"
-	// ReasonInstancesLeftOut (on: node): A GPU in MIG mode has no instances, or the driver cannot offer some of them.
+	// ReasonInstancesLeftOut (on: node): MIG instances cannot be offered, or a GPU in MIG mode has none.
 	//
 	// To do: Nothing, if intended: docs/mig.md#offered-instances.
 	ReasonInstancesLeftOut = "GPUInstancesLeftOut"
@@ -107,7 +106,7 @@ const (
 	//
 	// To do: Nothing, if intended: docs/isolation.md#lifting-the-limits.
 	ReasonIsolationDisabled = "GPUIsolationDisabled"
-	// ReasonIsolationKept (on: pod): The limits apply although the pod would switch them off.
+	// ReasonIsolationKept (on: pod): Limits apply although the pod would lift them.
 	//
 	// To do: Nothing: docs/isolation.md#lifting-the-limits.
 	ReasonIsolationKept = "GPUIsolationKept"
@@ -123,11 +122,11 @@ const (
 	//
 	// To do: See docs/troubleshooting.md#gpus-that-are-left-out.
 	ReasonLeftOut = "GPULeftOut"
-	// ReasonLinksInconsistent (on: node): Two GPUs contradict each other about their NVLink lanes.
+	// ReasonLinksInconsistent (on: node): Two GPUs contradict each other about NVLink lanes.
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonLinksInconsistent = "GPULinksInconsistent"
-	// ReasonMPSFault (on: pod, node): One program's fault ended all programs under MPS on a GPU.
+	// ReasonMPSFault (on: pod, node): One program's fault ended all under MPS on a GPU.
 	//
 	// To do: Restart them: docs/isolation.md#fault-propagation.
 	ReasonMPSFault = "GPUMPSFault"
@@ -140,9 +139,9 @@ const (
 	//
 	// To do: Nothing, if they were set again: docs/kernel-limits.md.
 	ReasonMemoryLimitMissing = "GPUMemoryLimitMissing"
-	// ReasonMemoryPastLimit (on: pod): Its processes hold GPU memory that its limit does not count.
+	// ReasonMemoryPastLimit (on: pod): A container holds GPU memory that its limit does not count.
 	//
-	// To do: Have the program allocate on the device: docs/kernel-limits.md#unlimited-memory.
+	// To do: See docs/kernel-limits.md#unlimited-memory.
 	ReasonMemoryPastLimit = "GPUMemoryPastLimit"
 	// ReasonModeNotServed (on: node): The node does not serve the mode of its label.
 	//
@@ -152,7 +151,7 @@ const (
 	//
 	// To do: Nothing.
 	ReasonModeServed = "GPUModeServed"
-	// ReasonModeSwitchWaiting (on: node): The node changes its mode or isolation when the named pods have ended.
+	// ReasonModeSwitchWaiting (on: node): The node waits for the named pods to change its mode or isolation.
 	//
 	// To do: Wait, or end the pods: docs/modes.md#mode-change.
 	ReasonModeSwitchWaiting = "GPUModeSwitchWaiting"
@@ -161,11 +160,11 @@ const (
 	//
 	// To do: Select the other by attribute: docs/gpu-models.md#names.
 	ReasonModelNameTaken = "GPUModelNameTaken"
-	// ReasonModelsDiffer (on: node): The node's labels name the first of several GPU models.
+	// ReasonModelsDiffer (on: node): The node's labels name the first of its GPU models.
 	//
 	// To do: Choose by class: docs/gpu-models.md#node-labels.
 	ReasonModelsDiffer = "GPUModelsDiffer"
-	// ReasonNVLinkDegraded (on: node): GPUs have fewer NVLink lanes than others of their model.
+	// ReasonNVLinkDegraded (on: node): GPUs have fewer NVLink lanes than others of the model.
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonNVLinkDegraded = "GPUNVLinkDegraded"
@@ -173,8 +172,7 @@ const (
 	//
 	// To do: Follow the message: docs/audit.md#evicting-pods.
 	ReasonNotEvicted = "GPUNotEvicted"
-	// ReasonNotPreempted (on: pod): No pods can be evicted for this one, or that did not help.
-	// Retried.
+	// ReasonNotPreempted (on: pod): No pods can be evicted for this one, or in vain. Retried.
 	//
 	// To do: Follow the message: docs/preemption.md.
 	ReasonNotPreempted = "GPUNotPreempted"
@@ -182,9 +180,9 @@ const (
 	//
 	// To do: See docs/install.md#beside-another-dra-driver.
 	ReasonOtherDriver = "GPUOtherDriver"
-	// ReasonPodsUnread (on: node): The node's pods cannot be read, so nothing new is published.
+	// ReasonPodsUnread (on: node): The node's pods cannot be read: nothing new is published.
 	//
-	// To do: Apply the manifests: the ClusterRole is missing or old.
+	// To do: Apply the manifests: the ClusterRole is old.
 	ReasonPodsUnread = "GPUPodsUnread"
 	// ReasonPreempted (on: pod): The pod was evicted for one of higher priority.
 	//
@@ -206,12 +204,11 @@ const (
 	//
 	// To do: Correct the named setting.
 	ReasonSettingsRefused = "GPUSettingsRefused"
-	// ReasonSeveralInstances (on: pod): A container has several MIG instances, of which a program may see
-	// one.
+	// ReasonSeveralInstances (on: pod): A container has several MIG instances; a program may see one.
 	//
 	// To do: See docs/mig.md#several-instances.
 	ReasonSeveralInstances = "GPUSeveralInstances"
-	// ReasonShareExceeded (on: pod): A container holds more of a GPU's memory than it was granted.
+	// ReasonShareExceeded (on: pod): A container holds more GPU memory than its grant.
 	//
 	// To do: Hold less, or request more: docs/audit.md.
 	ReasonShareExceeded = "GPUShareExceeded"
@@ -227,7 +224,7 @@ const (
 	//
 	// To do: See docs/troubleshooting.md#state-files-of-the-plugin.
 	ReasonStateNotRepaired = "GPUStateNotRepaired"
-	// ReasonTooManyModels (on: node): The node publishes GPU models or MIG profiles that have no class.
+	// ReasonTooManyModels (on: node): The node publishes models or MIG profiles without a class.
 	//
 	// To do: Check whether it has them: docs/gpu-models.md#the-catalogue.
 	ReasonTooManyModels = "GPUTooManyModels"
@@ -239,11 +236,11 @@ const (
 	//
 	// To do: Follow the message.
 	ReasonUnprepareFailed = "GPUUnprepareFailed"
-	// ReasonUsedBesideMPS (on: pod): A process uses a GPU beside MPS, where nothing limits it.
+	// ReasonUsedBesideMPS (on: pod): A process uses a GPU beside MPS, unlimited.
 	//
 	// To do: Restart it as intended: docs/audit.md.
 	ReasonUsedBesideMPS = "GPUUsedBesideMPS"
-	// ReasonUsedByGonePod (on: node): Processes of deleted pods are on GPUs for a minute.
+	// ReasonUsedByGonePod (on: node): Processes of deleted pods are still on GPUs.
 	//
 	// To do: Wait, or restart the kubelet: docs/audit.md#pods-that-are-gone.
 	ReasonUsedByGonePod = "GPUUsedByGonePod"
@@ -251,7 +248,7 @@ const (
 	//
 	// To do: See who starts them: docs/audit.md.
 	ReasonUsedByNoPod = "GPUUsedByNoPod"
-	// ReasonUsedWithoutGrant (on: pod): A container uses a GPU without a grant for it.
+	// ReasonUsedWithoutGrant (on: pod): A container uses a GPU without a grant.
 	//
 	// To do: Give it a claim, or exempt it: docs/audit.md#exceptions.
 	ReasonUsedWithoutGrant = "GPUUsedWithoutGrant"
