@@ -31,7 +31,7 @@ func Flags() []cli.Flag {
 			Usage: "name of this replica in the Lease; by default the host's name"},
 		&cli.DurationFlag{Name: "leader-elect-lease-duration", Sources: env("LEADER_ELECT_LEASE_DURATION"),
 			Value: manager.DefaultLeaseDuration, Validator: manager.CheckLeaseDuration,
-			Usage: "how long the leader may be silent until another replica takes over, from 5s to 3m"},
+			Usage: "how long the leader may be silent before another replica takes over, 5s to 3m"},
 		&cli.BoolFlag{Name: "node-labels", Sources: env("NODE_LABELS"), Value: true,
 			Usage: "label nodes aliyun.accelerator/nvidia_* (docs/gpu-models.md#node-labels); off for some autoscalers " +
 				"(docs/autoscaling.md#the-label-of-the-gpu-model)"},
@@ -44,8 +44,7 @@ func Flags() []cli.Flag {
 			Validator: checkTime,
 			Usage:     "how long a claim template stays without its legacy pods (docs/legacy.md#converted-pods)"},
 		&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy,
-			Usage: "policy that refuses unconverted legacy pods: nodes show amounts only while it is enforced for every " +
-				"pod; empty for never (docs/migrate.md#tools-made-for-ack)"},
+			Usage: "policy without which nodes show no amounts; empty for never (docs/migrate.md#tools-made-for-ack)"},
 		&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true,
 			Usage: "write ACK's annotations on legacy pods (docs/migrate.md#tools-made-for-ack)"},
 		&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"),

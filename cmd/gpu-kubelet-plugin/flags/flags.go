@@ -109,7 +109,7 @@ func limitFlags() []cli.Flag {
 			Usage: "where the host's control groups of version 2 are mounted (docs/kernel-limits.md)"},
 		gpuflags.MPSDir(),
 		&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"),
-			Usage: "MiB to add to each memory limit of MPS or the kernel for CUDA contexts"},
+			Usage: "MiB to add to each memory limit for CUDA contexts"},
 		&cli.IntFlag{Name: "containers-per-share", Sources: env("CONTAINERS_PER_SHARE"), Value: ContainersPerShare,
 			Validator: checkContainers,
 			Usage: "how many containers may use one share at a time; 0 for any number " +
@@ -135,11 +135,9 @@ func watchFlags() []cli.Flag {
 			Validator: checkAuditInterval,
 			Usage:     "how often the audit looks, at least 1s; 0 for never (docs/audit.md)"},
 		&cli.StringSliceFlag{Name: "audit-exempt-namespaces", Sources: env("AUDIT_EXEMPT_NAMESPACES"),
-			Usage: "namespaces whose pods may use any GPU, comma-separated; without a claim only where " +
-				"DEVICE_PLUGIN_PODS is watch (docs/audit.md#exceptions)"},
+			Usage: "namespaces whose pods may use any GPU, comma-separated (docs/audit.md#exceptions)"},
 		&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"), Validator: checkFindings,
-			Usage: "findings for which pods are evicted, comma-separated: over-share, no-grant, beside-mps, client-slots " +
-				"(docs/audit.md#evicting-pods)"},
+			Usage: "findings for which pods are evicted, comma-separated (docs/audit.md#evicting-pods)"},
 		&cli.DurationFlag{Name: "audit-evict-after", Sources: env("AUDIT_EVICT_AFTER"), Value: time.Minute,
 			Usage: "how long a finding lasts before the eviction"},
 		&cli.BoolFlag{Name: "audit-evict-over-budgets", Sources: env("AUDIT_EVICT_OVER_BUDGETS"),

@@ -14,7 +14,7 @@ const (
 	//
 	// To do: Recreate the named pods: docs/migrate.md#tools-made-for-ack.
 	ReasonAmountsNotShown = "GPUAmountsNotShown"
-	// ReasonCPUsNotGiven (on: pod): The pod asks for exclusive CPUs and was given none.
+	// ReasonCPUsNotGiven (on: pod): The pod asks for exclusive CPUs and got none.
 	//
 	// To do: Follow the message: docs/legacy.md#cpus-of-a-containers-own.
 	ReasonCPUsNotGiven = "GPUCPUsNotGiven"
@@ -126,7 +126,7 @@ const (
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonLinksInconsistent = "GPULinksInconsistent"
-	// ReasonMPSFault (on: pod, node): One program's fault ended all under MPS on a GPU.
+	// ReasonMPSFault (on: pod, node): One program's fault ended all programs under MPS on a GPU.
 	//
 	// To do: Restart them: docs/isolation.md#fault-propagation.
 	ReasonMPSFault = "GPUMPSFault"
@@ -172,7 +172,7 @@ const (
 	//
 	// To do: Follow the message: docs/audit.md#evicting-pods.
 	ReasonNotEvicted = "GPUNotEvicted"
-	// ReasonNotPreempted (on: pod): No pods can be evicted for this one, or in vain. Retried.
+	// ReasonNotPreempted (on: pod): No pods can be evicted for this one, or that did not help. Retried.
 	//
 	// To do: Follow the message: docs/preemption.md.
 	ReasonNotPreempted = "GPUNotPreempted"
@@ -236,7 +236,7 @@ const (
 	//
 	// To do: Follow the message.
 	ReasonUnprepareFailed = "GPUUnprepareFailed"
-	// ReasonUsedBesideMPS (on: pod): A process uses a GPU beside MPS, unlimited.
+	// ReasonUsedBesideMPS (on: pod): A process uses a GPU beside MPS, without limits.
 	//
 	// To do: Restart it as intended: docs/audit.md.
 	ReasonUsedBesideMPS = "GPUUsedBesideMPS"
