@@ -22,7 +22,8 @@ var perNode = []string{"HOST_ROOT", "KUBECONFIG", "NODE_IP", "NODE_NAME", "POD_N
 
 // ofTheHost are settings that follow the host, the image or the API server, and that few clusters change: they have a
 // table in docs/internals.
-var ofTheHost = []string{"CDI_DIR", "CGROUP_ROOT", "CLASS_GRACE", "HEALTH_ADDRESS", "KUBELET_PLUGINS_DIR", "KUBELET_POD_RESOURCES_SOCKET",
+var ofTheHost = []string{"CDI_DIR", "CGROUP_ROOT", "CLASS_GRACE", "HEALTH_ADDRESS", "KUBELET_PLUGINS_DIR",
+	"KUBELET_POD_RESOURCES_SOCKET",
 	"KUBELET_REGISTRAR_DIR", "KUBE_API_BURST", "KUBE_API_QPS", "MEMORY_LIMIT_HOOK", "MPS_CHECK", "MPS_DIR",
 	"NVIDIA_CDI_HOOK", "NVIDIA_MPS_CONTROL", "NVIDIA_NVML_LIBRARY", "NVML_TIMEOUT", "READY_FILE", "SETTINGS_DIR",
 	"SYNC_DEADLINE", "SYSFS_ROOT", "TEMPLATE_GRACE"}

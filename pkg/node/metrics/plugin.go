@@ -28,9 +28,9 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 	}
 	p := &Plugin{
 		prepare: histogram("claim_prepare_duration_seconds",
-			"How long the driver took to prepare a claim, by result, success or error, and reason.", "result", "reason"),
+			"How long the driver took to prepare a claim: success or error.", "result", "reason"),
 		unprepare: histogram("claim_unprepare_duration_seconds",
-			"How long the driver took to unprepare a claim, by result and reason.", "result",
+			"How long the driver took to unprepare a claim.", "result",
 			"reason"),
 		calls: histogram("dra_call_duration_seconds",
 			"How long a call of the kubelet took.", "method", "result"),

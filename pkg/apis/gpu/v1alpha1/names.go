@@ -124,9 +124,8 @@ const (
 	// TaintOtherDriver: Another DRA driver, the value, publishes the GPU, too
 	// (docs/install.md#beside-another-dra-driver).
 	TaintOtherDriver = DriverName + "/other-driver"
-	// TaintWithdrawn: The linked set is published only for the claims that hold it (docs/topology.md#unhealthy-gpus), or
-	// claims hold a GPU under another index, or a MIG instance that was there before
-	// (docs/mig.md#changed-instances).
+	// TaintWithdrawn: Only earlier claims have the linked set (docs/topology.md#unhealthy-gpus), a GPU under another
+	// index, or a MIG instance that was there before (docs/mig.md#changed-instances).
 	TaintWithdrawn = DriverName + "/withdrawn"
 	// TaintConflict: Claims were allocated more of the GPU than it has
 	// (docs/troubleshooting.md#a-gpu-that-others-hold).
