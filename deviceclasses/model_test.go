@@ -128,7 +128,7 @@ func TestModelClassesSayWhatTheyAre(t *testing.T) {
 		t.Errorf("label %s is %q, want %q", v1alpha1.LabelModel, got, want)
 	}
 	if got := class.Annotations[v1alpha1.AnnotationDescription]; !strings.HasPrefix(got, "GPUs of the model 显卡 only. A "+
-		"share of one NVIDIA GPU") {
+		"share of a GPU") {
 		t.Errorf("description: %q", got)
 	}
 }
