@@ -68,6 +68,8 @@ type panel struct {
 		Expr  string `json:"expr"`
 		RefID string `json:"refId"`
 	} `json:"targets"`
+	// Panels are those of a row that is closed at first.
+	Panels []panel `json:"panels"`
 }
 
 type dashboard struct {
@@ -84,6 +86,9 @@ func theDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
 	if err := json.Unmarshal(read(t, "monitoring/dashboard.json"), &d); err != nil {
 		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		d.Panels = append(d.Panels, p.Panels...)
 	}
 	return d
 }
@@ -125,7 +130,30 @@ func documented(t *testing.T) map[string][]string {
 	if len(all) < 50 {
 		t.Fatalf("docs/metrics.md lists %d metrics", len(all))
 	}
+	// The names of what is recorded begin with its labels.
+	record := regexp.MustCompile(`(?m)^  - record: (([a-z_]+):[a-z0-9_]+:[a-z0-9_]+)$`)
+	for _, found := range record.FindAllStringSubmatch(string(read(t, "monitoring/usage.yaml")), -1) {
+		all[found[1]] = strings.Split(found[2], "_")
+	}
 	return all
+}
+
+// Rules record what is made of metrics that there are.
+func TestRecordingRules(t *testing.T) {
+	metrics := documented(t)
+	name := regexp.MustCompile(`\b[a-z_]+:gpushare_[a-z_]+:[a-z0-9_]+|\bgpushare_[a-z_]+`)
+	for _, file := range []string{"usage", "dcgm", "ack"} {
+		content := string(read(t, "monitoring/"+file+".yaml"))
+		all := name.FindAllString(content, -1)
+		if len(all) < 5 {
+			t.Errorf("%s.yaml names %d metrics", file, len(all))
+		}
+		for _, used := range all {
+			if _, there := metrics[used]; !there && !strings.Contains(content, "  - record: "+used+"\n") {
+				t.Errorf("%s.yaml names %s, which there is not", file, used)
+			}
+		}
+	}
 }
 
 var (
