@@ -159,6 +159,10 @@ func TestPrometheusScrapesTheDriver(t *testing.T) {
 	// The labels of the plugin's pod are not those of claims.
 	p.has(t, 0, `{__name__=~"gpushare_claim_.*", pod=~"gpu-kubelet-plugin.*"}`)
 	t.Run("alerts", p.alerts)
+	t.Run("autoscaler", func(t *testing.T) {
+		cluster.Tool(t, "kubectl", "apply", "--dry-run=server", "--validate=strict", "-n", ns.Name, "-f",
+			"../../../demo/scaling/hpa.yaml")
+	})
 	t.Run("usage", func(t *testing.T) { p.usage(t, ns) })
 }
 
