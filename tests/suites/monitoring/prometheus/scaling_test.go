@@ -14,7 +14,8 @@ import (
 
 const scaling = "../../../../demo/scaling/"
 
-// inUse are two pods of a Deployment: p uses 6 of 8 GiB, of two containers, and half of its GPU's time; q uses 1 of 4 GiB.
+// inUse are two pods of a Deployment: p uses 6 of 8 GiB, and half of its GPU's time by two containers; q uses 1 of 4
+// GiB.
 const inUse = `load 1m
   namespace_pod:gpushare_used_gib:sum{namespace="team",pod="p"} 6x5
   namespace_pod:gpushare_used_gib:sum{namespace="team",pod="q"} 1x5
@@ -55,8 +56,7 @@ func answers(t *testing.T, query string, want ...string) {
 		promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery))
 }
 
-// The autoscaler's metrics are those that prometheus-adapter has, by its rules as docs/config.md of that project has
-// them, and those have the values of the pods.
+// The autoscaler asks for the metrics that prometheus-adapter makes by its rules, and those have the values of the pods.
 func TestHorizontalPodAutoscaler(t *testing.T) {
 	type resource struct {
 		Resource string `yaml:"resource"`
