@@ -56,7 +56,7 @@ func answers(t *testing.T, query string, want ...string) {
 		promqltest.NewTestEngine(t, false, 0, promqltest.DefaultMaxSamplesPerQuery))
 }
 
-// The autoscaler asks for the metrics that prometheus-adapter makes by its rules, and those have the values of the pods.
+// The autoscaler asks for metrics that prometheus-adapter makes by its rules, and those have the values of the pods.
 func TestHorizontalPodAutoscaler(t *testing.T) {
 	type resource struct {
 		Resource string `yaml:"resource"`
