@@ -140,8 +140,8 @@ func documented(t *testing.T, kubeconfig string) map[string]any {
 	return config
 }
 
-// interval is how often a group is evaluated.
-var interval = regexp.MustCompile(`(?m)^  interval: .+\n`)
+// waits are how often a group is evaluated, and how far back it looks for all samples to be there.
+var waits = regexp.MustCompile(`(?m)^  interval: .+\n| offset 1m`)
 
 // rules are the files of rules, all evaluated as often as the alerts.
 func rules(t *testing.T) []string {
@@ -154,7 +154,7 @@ func rules(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		out = append(out, filepath.Join(dir, name))
-		if err := os.WriteFile(out[len(out)-1], interval.ReplaceAll(content, nil), 0o600); err != nil {
+		if err := os.WriteFile(out[len(out)-1], waits.ReplaceAll(content, nil), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
