@@ -149,8 +149,8 @@ func TestRecords(t *testing.T) {
 	}
 	name := regexp.MustCompile(`\b[a-z_]+:gpushare_[a-z_]+:[a-z0-9_]+|\bgpushare_[a-z_]+`)
 	for path, least := range map[string]int{"monitoring/usage.yaml": 50, "monitoring/dcgm.yaml": 5,
-		"monitoring/ack.yaml": 5, "../docs/cost.md": 10, "../docs/gpu-operator.md": 5, "../demo/scaling/prometheus-adapter.yaml": 4,
-		"../demo/scaling/keda.yaml": 2} {
+		"monitoring/ack.yaml": 5, "../docs/cost.md": 10, "../docs/gpu-operator.md": 5,
+		"../demo/scaling/prometheus-adapter.yaml": 4, "../demo/scaling/keda.yaml": 2} {
 		all := name.FindAllString(string(read(t, path)), -1)
 		if len(all) < least {
 			t.Errorf("%s names %d metrics", path, len(all))

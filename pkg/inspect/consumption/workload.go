@@ -107,7 +107,7 @@ func makerOf(pod *corev1.Pod) maker {
 	return maker{of, endings[of.Kind]}
 }
 
-// makes reports whether it makes pods of a name that ends so after its own. Of a long name the API server cuts the end.
+// makes reports whether it gives pods such a name, by its end after its own. Long names have lost a part of that.
 func (m maker) makes(pod, end string) bool {
 	return m.Kind != KindPod && (m.ends == nil || m.ends.MatchString(end) || len(pod) == generatedMost+randomLong)
 }
