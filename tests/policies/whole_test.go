@@ -29,7 +29,7 @@ func inMode(m mode.Mode, kept *bool) *resourceapi.ResourceSlice {
 	return slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices = []resourceapi.Device{d} })
 }
 
-// The modes of devices, whatever they are of.
+// deviceModes are those that Build makes a GPU's device in.
 var deviceModes = []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology}
 
 // An API server that drops allowMultipleAllocations, and asks the policies afterwards, does not store the GPU: neither
@@ -37,7 +37,8 @@ var deviceModes = []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMe
 func TestNoShareIsStoredAsAWholeGPU(t *testing.T) {
 	s := newServer(t)
 	plugin := account("other", "gpu-kubelet-plugin", "n1")
-	const refused = "is to be shared, and would be stored as one for a single claim: enable feature gate DRAConsumableCapacity"
+	const refused = "is to be shared, and would be stored as one for a single claim: enable feature gate " +
+		"DRAConsumableCapacity"
 	for _, m := range deviceModes {
 		for _, kept := range []*bool{nil, ptr.To(false), ptr.To(true)} {
 			want := ""
@@ -61,8 +62,8 @@ func TestNoShareIsStoredAsAWholeGPU(t *testing.T) {
 	}
 }
 
-// So a class selects shares by their mode alone, as it has to for what evaluates device.allowMultipleAllocations as
-// false: no class selects a device that the policy takes as one for a single claim, and claims take parts of.
+// In slices that are stored, no class of shares selects a device for a single claim. What a class selects is the same
+// where device.allowMultipleAllocations is evaluated as false.
 func TestClassesSelectNoShareAsAWholeGPU(t *testing.T) {
 	s := newServer(t)
 	classes, err := deviceclasses.With([]string{"NVIDIA-A10"})
