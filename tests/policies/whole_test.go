@@ -62,8 +62,8 @@ func TestNoShareIsStoredAsAWholeGPU(t *testing.T) {
 	}
 }
 
-// In slices that are stored, no class of shares selects a device for a single claim. What a class selects is the same
-// where device.allowMultipleAllocations is evaluated as false.
+// In slices that are stored, no class selects a share's device as one for a single claim. What a class selects is the
+// same where device.allowMultipleAllocations is evaluated as false.
 func TestClassesSelectNoShareAsAWholeGPU(t *testing.T) {
 	s := newServer(t)
 	classes, err := deviceclasses.With([]string{"NVIDIA-A10"})
@@ -87,7 +87,7 @@ func TestClassesSelectNoShareAsAWholeGPU(t *testing.T) {
 				if seen {
 					selected++
 				}
-				if seen && mode.Mode(class.Labels[v1alpha1.LabelMode]).Shared() && kept == nil {
+				if seen && m.Shared() && kept == nil {
 					t.Errorf("class %s selects a device in mode %s as a whole", class.Name, m)
 				}
 			}
