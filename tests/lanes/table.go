@@ -89,6 +89,9 @@ const (
 	buildPrometheus = `go build -C tests/suites/monitoring/prometheus -buildvcs=false \
 	-tags remove_all_sd,enable_kubernetes_sd -o "$BUILD/bin/" \
 	github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool`
+	buildKueue = `go build -C tests/suites/queues/kueue -o "$BUILD/bin/" sigs.k8s.io/kueue/cmd/kueue
+chart=$(go list -C tests/suites/queues/kueue -m -f '{{.Dir}}' sigs.k8s.io/kueue)/charts/kueue
+"$HELM" template kueue "$chart" --namespace kueue-system >"$BUILD/kueue.yaml"`
 	// atOnce is how many tests of suite e2e run at once: with more, two processors are late with all of them.
 	atOnce = 8
 	// mainNodes are described in tests/suites/e2e/doc.go.
@@ -276,6 +279,10 @@ done`,
 				{Shell: `cd tests/suites/monitoring/prometheus
 PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			Suite: &prometheus},
+		{Name: "queues", When: Release, Takes: 4 * time.Minute,
+			Proves: "the manifests of docs/queues.md with a real Kueue: quota in GiB, borrowing, preemption",
+			Suite: &Suite{Package: "./tests/suites/queues", Nodes: "share=v100x4:share whole=t4x2", Prepare: buildKueue,
+				Install: installDriver, Env: []string{"KUEUE=$BUILD/bin/kueue", "KUEUE_CHART=$BUILD/kueue.yaml"}}},
 		{Name: "pages", When: Release, Takes: 4 * time.Minute, Proves: "the commands of README.md and docs, page by page",
 			// n1 to n3 are those of docs/gpu-models.md.
 			Suite: &Suite{Package: "./tests/suites/pages", Nodes: "n1=mixed n2=t4x1:share n3=a10x4 n4=dgx1",
