@@ -177,7 +177,8 @@ func onClusters() []Lane {
 		{Name: "elsewhere", When: Complete, Takes: time.Minute, Suite: elsewhere(""),
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
 		{Name: "workloads", When: Complete, Takes: time.Minute, Suite: workloads(),
-			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs"},
+			Proves: "the manifests of docs/workloads.md and docs/training.md, with stand-ins for programs and operators, and " +
+				"AI conformance's rules for GPUs"},
 		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
