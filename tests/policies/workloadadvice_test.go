@@ -94,11 +94,11 @@ func TestAdviceOnOperators(t *testing.T) {
 			Replace(rayClaim), raySeen},
 		"Ray, told in its parameters": {"rayclusters", with("gpus\n    rayStartParams: {}",
 			"gpus\n    rayStartParams: {num-gpus: '1'}").Replace(rayWorkers), ""},
-		"Ray, told in its resources": {"rayclusters", with("groupName: gpus", "groupName: gpus\n    resources: {GPU: '1'}").
-			Replace(rayWorkers), ""},
+		"Ray, told in its resources": {"rayclusters", with("groupName: gpus",
+			"groupName: gpus\n    resources: {GPU: '1'}").Replace(rayWorkers), ""},
 		"Ray, whole GPUs":            {"rayclusters", with("gpu-mem: 8", "gpu: 1").Replace(rayWorkers), ""},
 		"Ray, no GPU":                {"rayclusters", with("aliyun.com/gpu-mem: 8", "cpu: 8").Replace(rayWorkers), ""},
-		"Trainer, an amount":         {"trainjobs", trainJob, "Kubeflow Trainer takes aliyun.com/gpu-mem 8 for 8 GPUs a node"},
+		"Trainer, an amount":         {"trainjobs", trainJob, "Kubeflow Trainer takes aliyun.com/gpu-mem 8 for 8 GPUs"},
 		"Trainer, told":              {"trainjobs", with("numNodes: 2", "numProcPerNode: 1").Replace(trainJob), ""},
 		"Trainer, whole GPUs":        {"trainjobs", with("gpu-mem: 8", "gpu: 8").Replace(trainJob), ""},
 		"Trainer, one GiB":           {"trainjobs", with("gpu-mem: 8", "gpu-mem: 1").Replace(trainJob), ""},
@@ -115,10 +115,11 @@ func TestAdviceOnOperators(t *testing.T) {
 			"share of 1 GiB"},
 		"KServe, memory and compute": {"llminferenceservices", with("mps.gpu", "core-mem.gpu").Replace(llm),
 			"KServe asks for no amount, so no GPU matches"},
-		"KServe, whole GPUs":  {"llminferenceservices", with("mps.gpu", "exclusive.gpu").Replace(llm), ""},
-		"KServe, other GPUs":  {"llminferenceservices", with("mps.gpu.aliyun.com", "gpu.nvidia.com").Replace(llm), ""},
-		"KServe, no claim":    {"inferenceservices", with("exp-dra-device-class", "other").Replace(llm), ""},
-		"an object as a stub": {"rayclusters", "{apiVersion: ray.io/v1, kind: RayCluster, metadata: {namespace: team, name: r}}", ""},
+		"KServe, whole GPUs": {"llminferenceservices", with("mps.gpu", "exclusive.gpu").Replace(llm), ""},
+		"KServe, other GPUs": {"llminferenceservices", with("mps.gpu.aliyun.com", "gpu.nvidia.com").Replace(llm), ""},
+		"KServe, no claim":   {"inferenceservices", with("exp-dra-device-class", "other").Replace(llm), ""},
+		"Ray, an object without spec": {"rayclusters",
+			"{apiVersion: ray.io/v1, kind: RayCluster, metadata: {namespace: team, name: r}}", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var object unstructured.Unstructured
