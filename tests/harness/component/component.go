@@ -57,17 +57,29 @@ func Read(t *testing.T, file string) []Object {
 	}
 }
 
-// Definitions returns the CustomResourceDefinitions among objects, all versions of which have the fields that tests
-// use: none is converted by a webhook.
-func Definitions(objects []Object) []Object {
-	var all []Object
+// Define makes the CustomResourceDefinitions among objects, and waits until they are served. All versions of each have
+// the fields that tests use: none is converted by a webhook.
+func Define(t *testing.T, cluster *harness.Cluster, objects []Object) {
+	t.Helper()
+	var names []string
 	for _, o := range objects {
 		if o["kind"] == "CustomResourceDefinition" {
 			_ = unstructured.SetNestedMap(o, Object{"strategy": "None"}, "spec", "conversion") // spec is a map in each
-			all = append(all, o)
+			Apply(t, cluster, o)
+			name, _, _ := unstructured.NestedString(o, "metadata", "name")
+			names = append(names, name)
 		}
 	}
-	return all
+	for _, name := range names {
+		harness.Eventually(t, "the API server to serve "+name, func(context.Context) error {
+			established := Kubectl(t, cluster, "get", "crd", name, "-o",
+				`jsonpath={.status.conditions[?(@.type=="Established")].status}`)
+			if established != "True" {
+				return fmt.Errorf("it is established: %q", established)
+			}
+			return nil
+		})
+	}
 }
 
 // WebhooksAt returns the webhook configurations among objects, with a URL in place of each Service, and names that
@@ -112,7 +124,7 @@ func WriteCertificates(t *testing.T, dir string) []byte {
 	return certificate
 }
 
-// Apply makes objects, or changes those that are there. Webhook configurations go at the test's end.
+// Apply makes objects, or changes those that are there.
 func Apply(t *testing.T, cluster *harness.Cluster, objects ...Object) {
 	t.Helper()
 	var all bytes.Buffer

@@ -115,11 +115,7 @@ func define(t *testing.T, dir string) {
 		t.Fatalf("no CustomResourceDefinitions in %s: %v", dir, err)
 	}
 	for _, file := range files {
-		for _, definition := range component.Definitions(component.Read(t, file)) {
-			component.Apply(t, cluster, definition)
-			name, _ := definition["metadata"].(component.Object)["name"].(string)
-			component.Kubectl(t, cluster, "wait", "crd/"+name, "--for=condition=Established", "--timeout=1m")
-		}
+		component.Define(t, cluster, component.Read(t, file))
 	}
 }
 
@@ -227,7 +223,7 @@ func TestTrainer(t *testing.T) {
 	}
 
 	// What MPI makes of it is told before.
-	printed := apply(t, cluster.Namespace(t), "trainjob", "numProcPerNode: 1\n", "", "torch: {}", "mpi: {}")
+	printed := apply(t, cluster.Namespace(t), "trainjob", "numProcPerNode: 1", "", "torch: {}", "mpi: {}")
 	if !strings.Contains(printed, "Warning: Validation failed for ValidatingAdmissionPolicy 'gpushare-workload-advice'") ||
 		!strings.Contains(printed, "Kubeflow Trainer takes aliyun.com/gpu-mem 4 for 4 GPUs") {
 		t.Errorf("kubectl printed %s", printed)
