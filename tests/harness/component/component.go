@@ -40,6 +40,12 @@ func Read(t *testing.T, file string) []Object {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return Decode(t, file, content)
+}
+
+// Decode returns the objects of a text, each a YAML document. What the text is stands in errors.
+func Decode(t *testing.T, what string, content []byte) []Object {
+	t.Helper()
 	var all []Object
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
 	for {
@@ -49,7 +55,7 @@ func Read(t *testing.T, file string) []Object {
 			return all
 		}
 		if err != nil {
-			t.Fatalf("%s: %v", file, err)
+			t.Fatalf("%s: %v", what, err)
 		}
 		if len(o) > 0 {
 			all = append(all, o)

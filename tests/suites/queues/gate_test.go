@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
 
 // The classes of shares select by mode, for Kueue's sake. So no slice has a share's mode and a GPU for a single claim:
@@ -112,7 +113,7 @@ func otherServer(t *testing.T, flags ...string) string {
 		t.Fatalf("the API server's flags: %v", err)
 	}
 	// Of a flag that is there twice, the second counts.
-	port := freePort(t)
+	port := component.FreePort(t)
 	arguments := append(strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00"),
 		append(flags, fmt.Sprintf("--secure-port=%d", port))...)
 	var log harness.Output

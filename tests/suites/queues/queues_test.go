@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
 )
 
@@ -74,7 +75,7 @@ func teamOf(t *testing.T, replace ...string) *harness.Namespace {
 	t.Helper()
 	ns := cluster.Namespace(t)
 	text := strings.NewReplacer(append(replace, team, ns.Name)...).Replace(block(t, "kind: ClusterQueue"))
-	apply(t, decode(t, []byte(text))...)
+	apply(t, component.Decode(t, page, []byte(text))...)
 	return ns
 }
 
