@@ -253,12 +253,11 @@ func forReleases() []Lane {
 			Proves: "a release's files are verified or refused, krew installs the plugin, and no vulnerability is known of " +
 				"what is shipped, where the list of them can be had",
 			Commands: []Command{{Shell: releaseFiles + `tests/suites/supplychain/run.sh "$BUILD" "$release"`}}},
-		{Name: "dockerfile", Built: true, When: Release, Takes: time.Minute,
-			Proves:   "the image of the Dockerfile is that of `make image`; likewise that of simulated GPUs",
-			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"`}}},
-		{Name: "arm64", Built: true, When: Release, Takes: time.Minute,
-			Proves: "the programs of the images for arm64 start under qemu, and simulated GPUs answer there",
-			Commands: []Command{{Shell: `deployments/release/tools.sh
+		{Name: "images", Built: true, When: Release, Takes: 2 * time.Minute,
+			Proves: "the images of the Dockerfiles are those of `make image`, and the programs of those for arm64 start under " +
+				"qemu, where simulated GPUs answer",
+			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"
+deployments/release/tools.sh
 deployments/container/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
 deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64
 tests/standins/image/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
@@ -296,7 +295,9 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			Suite: &Suite{Package: "./tests/suites/queues", Nodes: "share=v100x4:share whole=t4x2", Prepare: buildKueue,
 				Install: installDriver, Env: []string{"KUEUE=$BUILD/bin/kueue", "KUEUE_CHART=$BUILD/kueue.yaml"}}},
 		{Name: "operators", When: Release, Takes: 5 * time.Minute,
-			Proves: "manifests of docs/training.md with real operators: JobSet, Kubeflow Trainer, KubeRay",
+			Proves: "manifests of docs/training.md with real operators: JobSet, Kubeflow Trainer, KubeRay; and what " +
+				"docs/autoscaling.md says of Karpenter, by the allocator and the readiness of its core",
+			Commands: []Command{{Dir: "tests/karpenter", Tests: []string{"./..."}}},
 			Suite: &Suite{Package: "./tests/suites/operators", Nodes: "mps=v100x4:mps", Prepare: buildOperators,
 				Install: installDriver, Env: []string{"OPERATORS=$BUILD/operators"}, Parallel: 1,
 				Images: []string{"$BUILD/driver-image.tar", "$BUILD/operators/raycluster.tar",
@@ -305,9 +306,6 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			// n1 to n3 are those of docs/gpu-models.md.
 			Suite: &Suite{Package: "./tests/suites/pages", Nodes: "n1=mixed n2=t4x1:share n3=a10x4 n4=dgx1",
 				Prepare: needsJQ}},
-		{Name: "karpenter", When: Release, Takes: 4 * time.Minute,
-			Proves:   "what docs/autoscaling.md says of Karpenter, by the allocator and the readiness of its core",
-			Commands: []Command{{Dir: "tests/karpenter", Tests: []string{"./..."}}}},
 		{Name: "e2e-1.36", When: Release, Takes: 25 * time.Minute, Proves: "both lanes e2e, on Kubernetes 1.36",
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
@@ -317,10 +315,8 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			Commands: []Command{{Shell: `tests/suites/kind/run.sh "$BUILD" .cluster-kind`}}},
 		{Name: "migration-1.36", When: Release, Takes: 5 * time.Minute, Suite: migration("1.36"),
 			Proves: "lane migration, on Kubernetes 1.36"},
-		{Name: "elsewhere-1.36", When: Release, Takes: 2 * time.Minute, Suite: elsewhere("1.36"),
-			Proves: "lane elsewhere, on Kubernetes 1.36"},
-		{Name: "demo-1.36", Built: true, When: Release, Takes: time.Minute,
-			Proves: "the demonstration on Kubernetes 1.36, and doctor on it",
+		{Name: "elsewhere-1.36", Built: true, When: Release, Takes: 3 * time.Minute, Suite: elsewhere("1.36"),
+			Proves: "lane elsewhere, the demonstration and doctor, on Kubernetes 1.36",
 			Commands: []Command{{Shell: `trap '"$BUILD/bin/cluster" --dir .cluster-demo-1.36 down' EXIT
 K8S=1.36 demo/demo.sh .cluster-demo-1.36
 KUBECONFIG=.cluster-demo-1.36/kubeconfig "$BUILD/bin/kubectl-inspect-cgpu" doctor`}}},

@@ -153,7 +153,7 @@ func apply(t *testing.T, ns *harness.Namespace, name string, changes ...string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		component.Kubectl(t, cluster, "--namespace", ns.Name, "delete", "--ignore-not-found", "--timeout=2m", "-f", file)
+		component.Kubectl(t, cluster, "--namespace", ns.Name, "delete", "-f", file, "--ignore-not-found", "--timeout=2m")
 	})
 	return component.Kubectl(t, cluster, "--namespace", ns.Name, "apply", "-f", file)
 }
