@@ -78,12 +78,9 @@ func Define(t *testing.T, cluster *harness.Cluster, objects []Object) {
 	}
 	for _, name := range names {
 		harness.Eventually(t, "the API server to serve "+name, func(context.Context) error {
-			established := Kubectl(t, cluster, "get", "crd", name, "-o",
-				`jsonpath={.status.conditions[?(@.type=="Established")].status}`)
-			if established != "True" {
-				return fmt.Errorf("it is established: %q", established)
-			}
-			return nil
+			// It fails where there are no conditions yet.
+			_, err := try(t, cluster, "wait", "crd/"+name, "--for=condition=Established", "--timeout=1m")
+			return err
 		})
 	}
 }
@@ -152,14 +149,23 @@ func Apply(t *testing.T, cluster *harness.Cluster, objects ...Object) {
 // Kubectl returns what a user who types this sees, and fails the test if it fails.
 func Kubectl(t *testing.T, cluster *harness.Cluster, arguments ...string) string {
 	t.Helper()
+	output, err := try(t, cluster, arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return output
+}
+
+func try(t *testing.T, cluster *harness.Cluster, arguments ...string) (string, error) {
+	t.Helper()
 	environment, bin := cluster.Shell(t)
 	command := exec.CommandContext(harness.Context(t), filepath.Join(bin, "kubectl"), arguments...)
 	command.Env = environment
 	output, err := command.CombinedOutput()
 	if err != nil {
-		t.Fatalf("kubectl %q: %v\n%s", arguments, err, output)
+		return "", fmt.Errorf("kubectl %q: %w\n%s", arguments, err, output)
 	}
-	return string(output)
+	return string(output), nil
 }
 
 // Run starts a component, waits until its readiness URL answers, and ends it with the test.

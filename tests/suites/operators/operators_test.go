@@ -158,8 +158,8 @@ func apply(t *testing.T, ns *harness.Namespace, name string, changes ...string) 
 	return component.Kubectl(t, cluster, "--namespace", ns.Name, "apply", "-f", file)
 }
 
-// havePods waits for that many pods with a share, and checks that each has its limit, which the stand-in for its program
-// prints.
+// havePods waits for that many pods with a share, and checks that each has its limit, which the stand-in for its
+// program prints.
 func havePods(t *testing.T, ns *harness.Namespace, want int) []corev1.Pod {
 	t.Helper()
 	var with []corev1.Pod
