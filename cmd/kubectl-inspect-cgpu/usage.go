@@ -14,9 +14,7 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/rightsize"
@@ -82,81 +80,49 @@ func (o *options) showUsage(ctx context.Context, by consumption.By, p periodOpti
 	if !slices.Contains(consumption.Ways(), string(by)) {
 		return fmt.Errorf("--by %s: not one of %s", by, strings.Join(consumption.Ways(), ", "))
 	}
-	read, err := o.readUsers(ctx, p)
+	known, err := o.readUsers(ctx, p)
 	if err != nil {
 		return err
 	}
-	shares := consumption.Now(read.table, read.workloads, o.namespace())
-	if p.prometheus != "" {
-		shares = consumption.Shares(read.users)
-	}
-	report := consumption.Sum(shares, by)
-	report.Since, report.Notes = read.since, read.notes
+	report := consumption.Sum(known.Shares(o.namespace()), by)
+	report.Since, report.Notes = known.Since, known.Notes
 	return o.printUsage(report, report.Print, report.Notes)
 }
 
-// users are who has GPUs, and who had some.
-type users struct {
-	in        inspect.Input
-	table     *inspect.Table
-	pods      []*corev1.Pod
-	workloads consumption.Workloads
-	// users are of the period that since tells, both empty for now.
-	users []consumption.User
-	since string
-	notes []string
-}
-
 // readUsers reads the cluster and what is used, of now, or of a period where Prometheus is named.
-func (o *options) readUsers(ctx context.Context, p periodOptions) (users, error) {
+func (o *options) readUsers(ctx context.Context, p periodOptions) (consumption.Known, error) {
+	var none consumption.Known
 	if o.output != "" && o.output != outputJSON {
-		return users{}, fmt.Errorf("--output %s: not json", o.output)
+		return none, fmt.Errorf("--output %s: not json", o.output)
 	}
 	since, err := p.length()
 	if err != nil {
-		return users{}, err
+		return none, err
 	}
 	var prometheus *series.Reader
 	if p.prometheus != "" {
 		if prometheus, err = series.NewReader(p.prometheus, p.tokenFile); err != nil {
-			return users{}, err
+			return none, err
 		}
 	}
 	reader, err := o.reader()
 	if err != nil {
-		return users{}, err
+		return none, err
 	}
 	reader.Bound = true
 	in, err := reader.Read(ctx)
 	if err != nil {
-		return users{}, err
+		return none, err
 	}
-	var period consumption.Period
 	if prometheus == nil {
 		(&cluster.Usage{Reader: reader}).Fill(ctx, &in)
-	} else if period, err = prometheus.Period(ctx, since, o.namespace()); err != nil {
-		return users{}, err
+		return consumption.Know(in, nil, ""), nil
 	}
-	return usersOf(in, period, prometheus != nil, p.since), nil
-}
-
-func usersOf(in inspect.Input, period consumption.Period, past bool, since string) users {
-	read := users{in: in, table: inspect.New(in), pods: slices.Clone(in.Pods)}
-	for _, pod := range in.Bound {
-		if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
-			read.pods = append(read.pods, pod)
-		}
+	period, err := prometheus.Period(ctx, since, o.namespace())
+	if err != nil {
+		return none, err
 	}
-	read.workloads = consumption.NewWorkloads(read.pods)
-	read.notes = slices.Concat(read.table.Notes, period.Notes)
-	if in.Bound == nil {
-		read.notes = append(read.notes, "You may not list nodes, or the claims or pods of all namespaces: which workloads "+
-			"pods are of is not known.")
-	}
-	if past {
-		read.users, read.since = period.Users(read.workloads), since
-	}
-	return read
+	return consumption.Know(in, &period, p.since), nil
 }
 
 // printUsage prints a report as text or as JSON, and beside it what it lacks.
@@ -207,26 +173,10 @@ func (o *options) rightsize(ctx context.Context, headroom string, p periodOption
 	case since < rightsize.LeastSeen:
 		return fmt.Errorf("--since %s: nothing is advised on less than a day", p.since)
 	}
-	read, err := o.readUsers(ctx, p)
+	known, err := o.readUsers(ctx, p)
 	if err != nil {
 		return err
 	}
-	report := read.decide(float64(more)/100, o.namespace())
+	report := rightsize.Of(known, float64(more)/100, o.namespace())
 	return o.printUsage(report, report.Print, report.Notes)
-}
-
-// decide advises on the workloads of a namespace, or of all if it is empty.
-func (read users) decide(headroom float64, namespace string) *rightsize.Report {
-	settings := slices.DeleteFunc(rightsize.Settings(read.pods, read.in.Claims), func(s rightsize.Setting) bool {
-		return namespace != "" && s.Namespace() != namespace
-	})
-	in := rightsize.Input{Settings: settings, Users: read.users, Headroom: headroom}
-	for _, node := range read.table.Nodes {
-		for _, gpu := range node.GPUs {
-			in.LargestGiB = max(in.LargestGiB, gpu.MemoryGiB.Total)
-		}
-	}
-	report := rightsize.Decide(in)
-	report.Since, report.Notes = read.since, read.notes
-	return report
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/rightsize"
 )
 
 // withPod is the cluster of oneGPU, with the pod itself, which asked by a template.
@@ -34,11 +35,11 @@ func TestRightsizeOfWhatWasRead(t *testing.T) {
 		Used:    []consumption.Used{{Series: of, MostGiB: 1.2}}}
 	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
 	_, o := newCommand(streams, terminal{})
-	read := usersOf(withPod(), period, true, "7d")
-	if other := read.decide(0.2, "b"); len(other.Advice) != 0 {
+	known := consumption.Know(withPod(), &period, "7d")
+	if other := rightsize.Of(known, 0.2, "b"); len(other.Advice) != 0 {
 		t.Errorf("of another namespace: %+v", other.Advice)
 	}
-	report := read.decide(0.2, "")
+	report := rightsize.Of(known, 0.2, "")
 	if err := o.printUsage(report, report.Print, report.Notes); err != nil {
 		t.Fatal(err)
 	}
@@ -63,15 +64,15 @@ func TestUsageOfWhatWasRead(t *testing.T) {
 	on := inspect.ClaimOn{Namespace: "a", Claim: "p-gpu"}
 	in.Used = map[string]inspect.NodeUse{"n1": {Claims: map[inspect.ClaimOn]int64{on: 1 << 30},
 		Peaks: map[inspect.ClaimOn]int64{on: 2 << 30}}}
-	read := usersOf(in, consumption.Period{}, false, "24h")
-	rows := consumption.Sum(consumption.Now(read.table, read.workloads, ""), consumption.ByWorkload).Rows
+	known := consumption.Know(in, nil, "")
+	rows := consumption.Sum(known.Shares(""), consumption.ByWorkload).Rows
 	if len(rows) != 1 || rows[0].Workload != "pod/p" || *rows[0].GrantedGiB != 3 || *rows[0].UsedGiB != 1 ||
-		*rows[0].PeakGiB != 2 || read.since != "" || len(read.notes) != 0 {
-		t.Errorf("got %+v, since %q, notes %q", rows, read.since, read.notes)
+		*rows[0].PeakGiB != 2 || known.Since != "" || len(known.Notes) != 0 {
+		t.Errorf("got %+v, since %q, notes %q", rows, known.Since, known.Notes)
 	}
 	in.Bound = nil
-	if read = usersOf(in, consumption.Period{}, false, ""); len(read.notes) != 1 {
-		t.Errorf("without the right to list pods it notes %q", read.notes)
+	if known = consumption.Know(in, nil, ""); len(known.Notes) != 1 {
+		t.Errorf("without the right to list pods it notes %q", known.Notes)
 	}
 }
 

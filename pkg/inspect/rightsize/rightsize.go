@@ -76,6 +76,22 @@ type Advice struct {
 	Write   string `json:"write,omitempty"`
 }
 
+// Of advises on the workloads of a namespace, or of all if it is empty, that have pods.
+func Of(known consumption.Known, headroom float64, namespace string) *Report {
+	settings := slices.DeleteFunc(Settings(known.Pods, known.In.Claims), func(s Setting) bool {
+		return namespace != "" && s.Namespace() != namespace
+	})
+	in := Input{Settings: settings, Users: known.Users, Headroom: headroom}
+	for _, node := range known.Table.Nodes {
+		for _, gpu := range node.GPUs {
+			in.LargestGiB = max(in.LargestGiB, gpu.MemoryGiB.Total)
+		}
+	}
+	report := Decide(in)
+	report.Since, report.Notes = known.Since, known.Notes
+	return report
+}
+
 // Decide advises.
 func Decide(in Input) *Report {
 	in.byWorkload = map[consumption.Workload][]consumption.User{}
