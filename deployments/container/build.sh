@@ -10,27 +10,7 @@
 # DRIVER_IMAGE_NAME is the image's name if it is to have another. files.sh builds what is in the
 # image, and says more.
 set -eu
-
-mkdir -p "$1"
-out=$(cd "$1" && pwd)
-packer=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
-host=$(go env GOHOSTARCH)
-arch=${3:-$host}
-archive=$out/driver-image.tar
-[ "$arch" = "$host" ] || archive=$out/driver-image-$arch.tar
-
-files=$("$here/files.sh" "$out" "$arch")
-set -- \
+exec "$here/pack.sh" "$here/files.sh" driver-image "$1" "$2" "${3:-}" \
 	--name "${DRIVER_IMAGE_NAME:-localhost/dra-driver-gpushare:dev}" \
-	--entrypoint /usr/bin/gpu-kubelet-plugin \
-	--env PATH=/usr/bin \
-	--directory /tmp:0777
-IFS='
-'
-for file in $files; do
-	set -- "$@" --file "$file:0755"
-done
-
-# Same input, same bytes: whoever loads the image sees whether it changed.
-"$packer" image build --arch "$arch" --out "$archive" "$@"
+	--entrypoint /usr/bin/gpu-kubelet-plugin --env PATH=/usr/bin --directory /tmp:0777

@@ -9,24 +9,7 @@
 #
 # SIMULATED_IMAGE_NAME is the image's name if it is to have another. files.sh says what is in it.
 set -eu
-
-mkdir -p "$1"
-out=$(cd "$1" && pwd)
-packer=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
-host=$(go env GOHOSTARCH)
-arch=${3:-$host}
-archive=$out/simulated-gpus.tar
-[ "$arch" = "$host" ] || archive=$out/simulated-gpus-$arch.tar
-
-files=$("$here/files.sh" "$out" "$arch")
-set -- \
+exec "$here/../../../deployments/container/pack.sh" "$here/files.sh" simulated-gpus "$1" "$2" "${3:-}" \
 	--name "${SIMULATED_IMAGE_NAME:-localhost/simulated-gpus:dev}" \
-	--entrypoint /usr/bin/simnode \
-	--env PATH=/usr/bin
-IFS='
-'
-for file in $files; do
-	set -- "$@" --file "$file:0755"
-done
-"$packer" image build --arch "$arch" --out "$archive" "$@"
+	--entrypoint /usr/bin/simnode --env PATH=/usr/bin
