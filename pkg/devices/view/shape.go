@@ -17,8 +17,8 @@ import (
 )
 
 // Shape is all that a ResourceSlice offers, apart from which GPUs of their kind
-// they are: the slices of nodes that are alike differ in their GPUs' UUIDs alone
-// and have one shape, which is kept once. Shapes can be compared. The zero Shape
+// they are: the slices of nodes that are alike differ in their GPUs' UUIDs, and in
+// when their taints were added, alone and have one shape, which is kept once. Shapes can be compared. The zero Shape
 // is that of a slice that could not be encoded.
 type Shape struct{ encoded unique.Handle[string] }
 
@@ -32,6 +32,7 @@ func shapeOf(slice *resourceapi.ResourceSlice) (shape Shape, uuids, parents []st
 	for i := range sorted {
 		d := &sorted[i]
 		d.Capacity = devices.Unlimited(d)
+		d.Taints = withoutTimes(d.Taints)
 		uuid := d.Attributes[v1alpha1.AttrUUID].StringValue
 		if uuid == nil {
 			continue
@@ -61,6 +62,16 @@ func without(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribut
 		}
 	}
 	return rest
+}
+
+// withoutTimes are taints without the times at which they were added, which differ from node to node, and of which
+// nothing that the scheduler allocates depends.
+func withoutTimes(taints []resourceapi.DeviceTaint) []resourceapi.DeviceTaint {
+	out := slices.Clone(taints)
+	for i := range out {
+		out[i].TimeAdded = nil
+	}
+	return out
 }
 
 // Offer returns the devices of a shape, ordered by name and without UUIDs, and the
