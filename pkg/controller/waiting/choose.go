@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/lru"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
@@ -33,11 +34,12 @@ type kindID struct {
 }
 
 // question is what pods with the same claims ask for, as the score counts it; shaped is fleet.shaped when it was found
-// out, ranked is false where nodes are not ranked by it.
+// out, ranked is false where nodes are not ranked by it. foreign says which devices are none that they ask for.
 type question struct {
 	requests []score.Request
 	ranked   bool
 	shaped   uint64
+	foreign  map[view.Shape][]bool
 }
 
 // kind is what pods that ask for the same have in common.
@@ -68,8 +70,12 @@ func (c *chooser) asked(ctx context.Context, w *wish) question {
 	if is && q.shaped == c.shaped {
 		return q
 	}
-	q.shaped = c.shaped
-	q.requests, q.ranked = asked(ctx, w.claims, c.shapes(),
+	shapes, offered := c.offers()
+	q = question{shaped: c.shaped, foreign: map[view.Shape][]bool{}}
+	for i, shape := range shapes {
+		q.foreign[shape] = c.engine.Foreign(ctx, c.classes.all, offered[i], w.claims)
+	}
+	q.requests, q.ranked = asked(ctx, w.claims, offered,
 		func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
 			return c.engine.Suitable(ctx, c.classes.all, of, r)
 		})
@@ -143,8 +149,8 @@ func (c *chooser) on(ctx context.Context, name string, pod *corev1.Pod, w *wish)
 // the end, has no room as far as nominations go.
 func (c *chooser) fit(ctx context.Context, n *node, pod *corev1.Pod, w *wish, effort *scheduling.Effort) (promise,
 	error) {
-	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.published, Claims: n.claims,
-		Classes: c.classes.all}, nil)
+	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.without(c.asked(ctx, w).foreign),
+		Claims: n.claims, Classes: c.classes.all}, nil)
 	if err != nil {
 		return promise{}, fmt.Errorf("look for devices on node %s: %w", n.Name, err)
 	}

@@ -285,16 +285,44 @@ func (f *fleet) offering(name string, newest []*view.Slice) (*offering, error) {
 	return o, nil
 }
 
-// shapes are the devices that nodes offer, those of nodes that are alike once.
-func (f *fleet) shapes() [][]resourceapi.Device {
-	var out [][]resourceapi.Device
+// offers are the devices that nodes offer, by shape, those of nodes that are alike once.
+func (f *fleet) offers() (shapes []view.Shape, offered [][]resourceapi.Device) {
 	seen := map[view.Shape]bool{}
 	for _, name := range slices.Sorted(maps.Keys(f.known)) {
-		for i, shape := range f.known[name].shapes {
+		n := f.known[name]
+		for i, shape := range n.shapes {
 			if !seen[shape] {
-				seen[shape], out = true, append(out, f.known[name].offered[i])
+				seen[shape], shapes, offered = true, append(shapes, shape), append(offered, n.offered[i])
 			}
 		}
+	}
+	return shapes, offered
+}
+
+// without are the slices that the node publishes, as far as an allocator needs them which looks for devices that are
+// not foreign: what is taken counts, also of others.
+func (n *node) without(foreign map[view.Shape][]bool) []*resourceapi.ResourceSlice {
+	taken := map[string]bool{}
+	for _, claim := range n.claims {
+		for _, of := range claim.Status.Allocation.Devices.Results {
+			taken[of.Device] = true
+		}
+	}
+	out := make([]*resourceapi.ResourceSlice, len(n.published))
+	for i, slice := range n.published {
+		out[i] = slice
+		of := foreign[n.shapes[i]]
+		if !slices.Contains(of, true) {
+			continue
+		}
+		rest := *slice
+		rest.Spec.Devices = nil
+		for j := range slice.Spec.Devices {
+			if d := &slice.Spec.Devices[j]; !of[j] || taken[d.Name] {
+				rest.Spec.Devices = append(rest.Spec.Devices, *d)
+			}
+		}
+		out[i] = &rest
 	}
 	return out
 }
