@@ -14,8 +14,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// The API server, the scheduler and controllers keep the slices of all nodes in memory. What a node's weigh there is, for
-// the most part, the maps of its devices' attributes: Go doubles a map with its 15th entry, and again with its 29th.
+// The API server, the scheduler and controllers keep the slices of all nodes in memory. What a node's weigh there is,
+// for the most part, the maps of its devices' attributes: Go doubles a map with its 15th entry, and again with its
+// 29th.
 func TestWeightOfANode(t *testing.T) {
 	for name, test := range map[string]struct {
 		pool resourceslice.DriverResources

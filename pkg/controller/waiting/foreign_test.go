@@ -36,24 +36,25 @@ func TestForeignDevices(t *testing.T) {
 	of := slices.Clone(offered[0][:2])
 	of[1].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 		v1alpha1.AttrMode: of[0].Attributes[v1alpha1.AttrMode]}
-	selecting := func(expression string) []*resourceapi.ResourceClaim {
+	selecting := func(expression string) resourceapi.ResourceClaimSpec {
 		claim := claimOf(share, "6Gi", 1)
 		claim.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{
 			CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
-		return []*resourceapi.ResourceClaim{{Spec: claim}}
+		return claim
 	}
 	for name, test := range map[string]struct {
-		claims []*resourceapi.ResourceClaim
-		want   []bool
+		claim resourceapi.ResourceClaimSpec
+		want  []bool
 	}{
-		"the class":                    {[]*resourceapi.ResourceClaim{{Spec: claimOf(share, "6Gi", 1)}}, []bool{false, false}},
-		"another class":                {[]*resourceapi.ResourceClaim{{Spec: claimOf(whole, "", 1)}}, []bool{true, true}},
-		"no such class":                {[]*resourceapi.ResourceClaim{{Spec: claimOf("none", "", 1)}}, []bool{false, false}},
-		"more than there is":           {[]*resourceapi.ResourceClaim{{Spec: claimOf(share, "60Gi", 1)}}, []bool{true, true}},
+		"the class":                    {claimOf(share, "6Gi", 1), []bool{false, false}},
+		"another class":                {claimOf(whole, "", 1), []bool{true, true}},
+		"no such class":                {claimOf("none", "", 1), []bool{false, false}},
+		"more than there is":           {claimOf(share, "60Gi", 1), []bool{true, true}},
 		"a selector that one fails on": {selecting(`device.attributes["gpu.aliyun.com"].index == 7`), []bool{true, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := n.chooser.engine.Foreign(t.Context(), n.chooser.classesOf().all, of, test.claims)
+			got := n.chooser.engine.Foreign(t.Context(), n.chooser.classesOf().all, of,
+				[]*resourceapi.ResourceClaim{{Spec: test.claim}})
 			if !slices.Equal(got, test.want) {
 				t.Errorf("foreign are %v, want %v", got, test.want)
 			}
