@@ -37,18 +37,18 @@ func (e *Engine) Foreign(ctx context.Context, classes []*resourceapi.DeviceClass
 	return foreign
 }
 
-// Suitable are those of devices, by their indices, that a request would be given if nobody had any.
+// Suitable are those of devices that a request would be given if nobody had any.
 func (e *Engine) Suitable(ctx context.Context, classes []*resourceapi.DeviceClass, of []resourceapi.Device,
-	r Request) []int {
+	r Request) []resourceapi.Device {
 	class, err := stockallocator.Classes(classes).Get(r.Class)
 	if err != nil {
 		return nil
 	}
 	l := &looker{compiled: e.compiled}
-	var found []int
+	var found []resourceapi.Device
 	for i := range of {
 		if l.suits(ctx, &of[i], class, r).Step == Suits {
-			found = append(found, i)
+			found = append(found, of[i])
 		}
 	}
 	return found

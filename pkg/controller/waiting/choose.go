@@ -34,12 +34,14 @@ type kindID struct {
 }
 
 // question is what pods with the same claims ask for, as the score counts it; shaped is fleet.shaped when it was found
-// out, ranked is false where nodes are not ranked by it. foreign says which devices are none that they ask for.
+// out, ranked is false where nodes are not ranked by it. foreign says which devices are none that they ask for, by
+// DeviceClasses of a version.
 type question struct {
 	requests []score.Request
 	ranked   bool
 	shaped   uint64
 	foreign  map[view.Shape][]bool
+	classes  uint64
 }
 
 // kind is what pods that ask for the same have in common.
@@ -71,13 +73,19 @@ func (c *chooser) asked(ctx context.Context, w *wish) question {
 		return q
 	}
 	shapes, offered := c.offers()
-	q = question{shaped: c.shaped, foreign: map[view.Shape][]bool{}}
+	before := q
+	q = question{shaped: c.shaped, foreign: map[view.Shape][]bool{}, classes: c.classes.version}
 	for i, shape := range shapes {
-		q.foreign[shape] = c.engine.Foreign(ctx, c.classes.all, offered[i], w.claims)
+		if of, known := before.foreign[shape]; known && before.classes == q.classes {
+			q.foreign[shape] = of
+		} else {
+			q.foreign[shape] = c.engine.Foreign(ctx, c.classes.all, offered[i], w.claims)
+		}
 	}
 	q.requests, q.ranked = asked(ctx, w.claims, offered,
-		func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
-			return c.engine.Suitable(ctx, c.classes.all, of, r)
+		func(ctx context.Context, i int, r scheduling.Request) []resourceapi.Device {
+			own := without(offered[i], q.foreign[shapes[i]], nil)
+			return c.engine.Suitable(ctx, c.classes.all, own, r)
 		})
 	c.questions.Add(w.kind.question, q)
 	return q

@@ -310,19 +310,20 @@ func (n *node) without(foreign map[view.Shape][]bool) []*resourceapi.ResourceSli
 	}
 	out := make([]*resourceapi.ResourceSlice, len(n.published))
 	for i, slice := range n.published {
-		out[i] = slice
-		of := foreign[n.shapes[i]]
-		if !slices.Contains(of, true) {
-			continue
-		}
 		rest := *slice
-		rest.Spec.Devices = nil
-		for j := range slice.Spec.Devices {
-			if d := &slice.Spec.Devices[j]; !of[j] || taken[d.Name] {
-				rest.Spec.Devices = append(rest.Spec.Devices, *d)
-			}
-		}
+		rest.Spec.Devices = without(slice.Spec.Devices, foreign[n.shapes[i]], taken)
 		out[i] = &rest
+	}
+	return out
+}
+
+// without are devices that are not foreign, and those of the foreign ones that are kept, by their names.
+func without(devices []resourceapi.Device, foreign []bool, kept map[string]bool) []resourceapi.Device {
+	var out []resourceapi.Device
+	for i := range devices {
+		if i >= len(foreign) || !foreign[i] || kept[devices[i].Name] {
+			out = append(out, devices[i])
+		}
 	}
 	return out
 }
