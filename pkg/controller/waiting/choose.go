@@ -87,7 +87,9 @@ func (c *chooser) asked(ctx context.Context, w *wish) question {
 			own := without(offered[i], q.foreign[shapes[i]], nil)
 			return c.engine.Suitable(ctx, c.classes.all, own, r)
 		})
-	c.questions.Add(w.kind.question, q)
+	if ctx.Err() == nil { // else a selector may have been cut off
+		c.questions.Add(w.kind.question, q)
+	}
 	return q
 }
 
@@ -100,9 +102,12 @@ func (c *chooser) kindOf(ctx context.Context, w *wish) *kind {
 		c.kinds.Add(w.kind, k)
 	}
 	if k.shaped != c.shaped {
-		k.asks, k.shaped = nil, c.shaped
-		if q := c.asked(ctx, w); q.ranked {
+		q := c.asked(ctx, w)
+		if k.asks = nil; q.ranked {
 			k.asks = &score.Kind{Ask: offer.Ask(w.requests, q.requests)}
+		}
+		if ctx.Err() == nil {
+			k.shaped = c.shaped
 		}
 	}
 	return k
@@ -157,7 +162,7 @@ func (c *chooser) on(ctx context.Context, name string, pod *corev1.Pod, w *wish)
 // the end, has no room as far as nominations go.
 func (c *chooser) fit(ctx context.Context, n *node, pod *corev1.Pod, w *wish, effort *scheduling.Effort) (promise,
 	error) {
-	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.without(c.asked(ctx, w).foreign),
+	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.searched(c.asked(ctx, w).foreign),
 		Claims: n.claims, Classes: c.classes.all}, nil)
 	if err != nil {
 		return promise{}, fmt.Errorf("look for devices on node %s: %w", n.Name, err)

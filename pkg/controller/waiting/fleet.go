@@ -299,9 +299,9 @@ func (f *fleet) offers() (shapes []view.Shape, offered [][]resourceapi.Device) {
 	return shapes, offered
 }
 
-// without are the slices that the node publishes, as far as an allocator needs them which looks for devices that are
+// searched are the slices that the node publishes, as far as an allocator needs them which looks for devices that are
 // not foreign: what is taken counts, also of others.
-func (n *node) without(foreign map[view.Shape][]bool) []*resourceapi.ResourceSlice {
+func (n *node) searched(foreign map[view.Shape][]bool) []*resourceapi.ResourceSlice {
 	taken := map[string]bool{}
 	for _, claim := range n.claims {
 		for _, of := range claim.Status.Allocation.Devices.Results {

@@ -3,6 +3,7 @@
 package waiting
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -59,5 +60,22 @@ func TestForeignDevices(t *testing.T) {
 				t.Errorf("foreign are %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// A look that has run out of time may have found too little: the next one looks again.
+func TestWhatACutLookFoundIsNotKept(t *testing.T) {
+	n := clusterOf(t.Context(), t, mode.Share, 1)
+	w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: claimOf(share, "6Gi", 1)}}}
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, ctx := range []context.Context{cut, t.Context()} {
+		n.chooser.kindOf(ctx, w)
+		if kept := n.chooser.questions.Len(); kept != 0 && ctx == cut {
+			t.Errorf("%d questions are kept", kept)
+		}
+	}
+	if k := n.chooser.kindOf(t.Context(), w); k.asks == nil || n.chooser.questions.Len() != 1 {
+		t.Errorf("the next look found %+v", k)
 	}
 }

@@ -59,8 +59,8 @@ func shapeOf(slice *resourceapi.ResourceSlice, own bool) (shape Shape, uuids, pa
 	return Shape{unique.Make(string(encoded))}, uuids, parents
 }
 
-// withoutTimes are taints without the times at which they were added, which differ from node to node, and of which
-// nothing that the scheduler allocates depends.
+// withoutTimes are taints without the times at which they were added, which differ from node to node. No allocation
+// depends on them.
 func withoutTimes(taints []resourceapi.DeviceTaint) []resourceapi.DeviceTaint {
 	out := slices.Clone(taints)
 	for i := range out {
