@@ -171,6 +171,8 @@ func clientConfig(c *cli.Command) (*rest.Config, error) {
 		return nil, err
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
+	// As Kubernetes' own controllers have it: each message of a watch would be packed, and unpacked, by itself.
+	config.DisableCompression = true
 	return config, nil
 }
 

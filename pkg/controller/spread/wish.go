@@ -136,9 +136,8 @@ func (t *teller) mayFit(ctx context.Context, w *wish, name string) (bool, error)
 		for _, alternatives := range p.requests {
 			found := false
 			for _, r := range alternatives {
-				for _, i := range t.Engine.Suitable(ctx, t.classes.List(), offered, r) {
-					d := &offered[i]
-					room := hasRoom(d, p.Units)
+				for _, d := range t.Engine.Suitable(ctx, t.classes.List(), offered, r) {
+					room := hasRoom(&d, p.Units)
 					found = found || room
 					spread = spread || room && d.Attributes[v1alpha1.AttrMaxShares].IntValue != nil
 				}

@@ -18,8 +18,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
 )
 
-// suitable finds, of devices, those that a request would be given if nobody had any: scheduling.Engine.Suitable.
-type suitable func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int
+// suitable finds those devices of a shape that a request would be given if nobody had any: scheduling.Engine.Suitable.
+type suitable func(ctx context.Context, shape int, r scheduling.Request) []resourceapi.Device
 
 // asked are the requests of claims as the score counts them, of the devices that there are, by shape. It is false where
 // one of them matches nothing, or asks for what is not ranked: all devices that match, or a view beside who has them.
@@ -53,9 +53,10 @@ func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.D
 	var out score.Request
 	var each int64
 	named := map[string]bool{}
-	for _, shape := range shapes {
-		for _, i := range suits(ctx, shape, r) {
-			d := &shape[i]
+	for i := range shapes {
+		suiting := suits(ctx, i, r)
+		for j := range suiting {
+			d := &suiting[j]
 			out.Mode |= offer.ModeOf(d)
 			named[ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, "")] = true
 			if n := ptr.Deref(d.Attributes[v1alpha1.AttrGPUCount].IntValue, 1); each == 0 || n < each {

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/lru"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
@@ -33,11 +34,14 @@ type kindID struct {
 }
 
 // question is what pods with the same claims ask for, as the score counts it; shaped is fleet.shaped when it was found
-// out, ranked is false where nodes are not ranked by it.
+// out, ranked is false where nodes are not ranked by it. foreign says which devices are none that they ask for, by
+// DeviceClasses of a version.
 type question struct {
 	requests []score.Request
 	ranked   bool
 	shaped   uint64
+	foreign  map[view.Shape][]bool
+	classes  uint64
 }
 
 // kind is what pods that ask for the same have in common.
@@ -68,12 +72,24 @@ func (c *chooser) asked(ctx context.Context, w *wish) question {
 	if is && q.shaped == c.shaped {
 		return q
 	}
-	q.shaped = c.shaped
-	q.requests, q.ranked = asked(ctx, w.claims, c.shapes(),
-		func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
-			return c.engine.Suitable(ctx, c.classes.all, of, r)
+	shapes, offered := c.offers()
+	before := q
+	q = question{shaped: c.shaped, foreign: map[view.Shape][]bool{}, classes: c.classes.version}
+	for i, shape := range shapes {
+		if of, known := before.foreign[shape]; known && before.classes == q.classes {
+			q.foreign[shape] = of
+		} else {
+			q.foreign[shape] = c.engine.Foreign(ctx, c.classes.all, offered[i], w.claims)
+		}
+	}
+	q.requests, q.ranked = asked(ctx, w.claims, offered,
+		func(ctx context.Context, i int, r scheduling.Request) []resourceapi.Device {
+			own := without(offered[i], q.foreign[shapes[i]], nil)
+			return c.engine.Suitable(ctx, c.classes.all, own, r)
 		})
-	c.questions.Add(w.kind.question, q)
+	if ctx.Err() == nil { // else a selector may have been cut off
+		c.questions.Add(w.kind.question, q)
+	}
 	return q
 }
 
@@ -86,9 +102,12 @@ func (c *chooser) kindOf(ctx context.Context, w *wish) *kind {
 		c.kinds.Add(w.kind, k)
 	}
 	if k.shaped != c.shaped {
-		k.asks, k.shaped = nil, c.shaped
-		if q := c.asked(ctx, w); q.ranked {
+		q := c.asked(ctx, w)
+		if k.asks = nil; q.ranked {
 			k.asks = &score.Kind{Ask: offer.Ask(w.requests, q.requests)}
+		}
+		if ctx.Err() == nil {
+			k.shaped = c.shaped
 		}
 	}
 	return k
@@ -143,8 +162,8 @@ func (c *chooser) on(ctx context.Context, name string, pod *corev1.Pod, w *wish)
 // the end, has no room as far as nominations go.
 func (c *chooser) fit(ctx context.Context, n *node, pod *corev1.Pod, w *wish, effort *scheduling.Effort) (promise,
 	error) {
-	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.published, Claims: n.claims,
-		Classes: c.classes.all}, nil)
+	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.searched(c.asked(ctx, w).foreign),
+		Claims: n.claims, Classes: c.classes.all}, nil)
 	if err != nil {
 		return promise{}, fmt.Errorf("look for devices on node %s: %w", n.Name, err)
 	}

@@ -285,15 +285,44 @@ func (f *fleet) offering(name string, newest []*view.Slice) (*offering, error) {
 	return o, nil
 }
 
-// shapes are the devices that nodes offer, those of nodes that are alike once.
-func (f *fleet) shapes() [][]resourceapi.Device {
-	var out [][]resourceapi.Device
+// offers are the devices that nodes offer, by shape, those of nodes that are alike once.
+func (f *fleet) offers() (shapes []view.Shape, offered [][]resourceapi.Device) {
 	seen := map[view.Shape]bool{}
 	for _, name := range slices.Sorted(maps.Keys(f.known)) {
-		for i, shape := range f.known[name].shapes {
+		n := f.known[name]
+		for i, shape := range n.shapes {
 			if !seen[shape] {
-				seen[shape], out = true, append(out, f.known[name].offered[i])
+				seen[shape], shapes, offered = true, append(shapes, shape), append(offered, n.offered[i])
 			}
+		}
+	}
+	return shapes, offered
+}
+
+// searched are the slices that the node publishes, as far as an allocator needs them which looks for devices that are
+// not foreign: what is taken counts, also of others.
+func (n *node) searched(foreign map[view.Shape][]bool) []*resourceapi.ResourceSlice {
+	taken := map[string]bool{}
+	for _, claim := range n.claims {
+		for _, of := range claim.Status.Allocation.Devices.Results {
+			taken[of.Device] = true
+		}
+	}
+	out := make([]*resourceapi.ResourceSlice, len(n.published))
+	for i, slice := range n.published {
+		rest := *slice
+		rest.Spec.Devices = without(slice.Spec.Devices, foreign[n.shapes[i]], taken)
+		out[i] = &rest
+	}
+	return out
+}
+
+// without are devices that are not foreign, and those of the foreign ones that are kept, by their names.
+func without(devices []resourceapi.Device, foreign []bool, kept map[string]bool) []resourceapi.Device {
+	var out []resourceapi.Device
+	for i := range devices {
+		if i >= len(foreign) || !foreign[i] || kept[devices[i].Name] {
+			out = append(out, devices[i])
 		}
 	}
 	return out

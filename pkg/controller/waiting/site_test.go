@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -92,12 +93,18 @@ func (s *site) node(name string, m mode.Mode) {
 	pool := v1alpha1.PoolName(name)
 	must(s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"on": name}},
 		Status: corev1.NodeStatus{Allocatable: amounts("16", "64Gi", "110")}}, s.client.CoreV1().Nodes().Create)
-	must(s, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: &name,
-			Pool:    resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-			Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: m, Slots: 20}).Pools[pool].Slices[0].Devices,
-		}}, s.client.ResourceV1().ResourceSlices().Create)
+	var options []devices.Options
+	for _, served := range m.ServedModes() {
+		options = append(options, devices.Options{Pool: pool, Mode: served, Slots: 20})
+	}
+	built := devices.Build(machine, options[0])
+	if m == mode.Dynamic {
+		built = devices.BuildDynamic(machine, options)
+	}
+	for i, slice := range built.Pools[pool].Slices {
+		must(s, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name + strings.Repeat("-", i)},
+			Spec: devices.SliceSpec(name, pool, built.Pools[pool], slice)}, s.client.ResourceV1().ResourceSlices().Create)
+	}
 }
 
 func amounts(cpu, memory, pods string) corev1.ResourceList {

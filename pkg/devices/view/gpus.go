@@ -46,9 +46,12 @@ type Slice struct {
 	Parents []string
 }
 
-// Read returns what there is to keep of a slice.
-func Read(slice *resourceapi.ResourceSlice) *Slice {
-	shape, uuids, parents := shapeOf(slice)
+// Read returns what there is to keep of a slice, which stays as it is.
+func Read(slice *resourceapi.ResourceSlice) *Slice { return read(slice, false) }
+
+// read is Read; own says that the slice is the caller's alone, and nobody reads it afterwards.
+func read(slice *resourceapi.ResourceSlice, own bool) *Slice {
+	shape, uuids, parents := shapeOf(slice, own)
 	kept := &Slice{
 		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
 		Node:       ptr.Deref(slice.Spec.NodeName, ""),
@@ -61,7 +64,7 @@ func Read(slice *resourceapi.ResourceSlice) *Slice {
 		if device.Attributes[v1alpha1.AttrMaxShares].IntValue != nil {
 			kept.Spread = true
 		}
-		if g, ok := read(device); ok {
+		if g, ok := gpuOf(device); ok {
 			kept.GPUs = append(kept.GPUs, g)
 		}
 		kept.Profiles = append(kept.Profiles, profile(device)...)
@@ -96,10 +99,10 @@ func isInstance(d resourceapi.Device) bool {
 	return ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "") == string(mode.MIG)
 }
 
-// read returns the GPU that a device stands for. It is false for a device that
+// gpuOf returns the GPU that a device stands for. It is false for a device that
 // stands for several GPUs, for a MIG instance, which is a part of one that is not offered, and for a
 // device that does not say all of it.
-func read(d resourceapi.Device) (GPU, bool) {
+func gpuOf(d resourceapi.Device) (GPU, bool) {
 	index, model := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrModel].StringValue
 	memory, served := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, d.Attributes[v1alpha1.AttrMode].StringValue
 	count := d.Attributes[v1alpha1.AttrGPUCount].IntValue
@@ -110,10 +113,10 @@ func read(d resourceapi.Device) (GPU, bool) {
 }
 
 // Transform is a transform for informers of ResourceSlices: they hold a *Slice for
-// each.
+// each, and nobody has what they decoded beside them.
 func Transform(object any) (any, error) {
 	if slice, ok := object.(*resourceapi.ResourceSlice); ok {
-		return Read(slice), nil
+		return read(slice, true), nil
 	}
 	return object, nil
 }

@@ -5,6 +5,7 @@ package view
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unique"
@@ -17,21 +18,23 @@ import (
 )
 
 // Shape is all that a ResourceSlice offers, apart from which GPUs of their kind
-// they are: the slices of nodes that are alike differ in their GPUs' UUIDs alone
-// and have one shape, which is kept once. Shapes can be compared. The zero Shape
+// they are: the slices of nodes that are alike differ in their GPUs' UUIDs, and in
+// when their taints were added, alone and have one shape, which is kept once. Shapes can be compared. The zero Shape
 // is that of a slice that could not be encoded.
 type Shape struct{ encoded unique.Handle[string] }
 
 // shapeOf returns the shape of a slice and the UUIDs of its devices, which are in
 // the order of their names: a slice in another order offers the same. parents are those of the GPUs
-// that MIG instances are part of, nil where there are none.
-func shapeOf(slice *resourceapi.ResourceSlice) (shape Shape, uuids, parents []string) {
+// that MIG instances are part of, nil where there are none. The UUIDs are taken out of the devices where the slice is
+// the caller's alone (own), and out of copies where it is not.
+func shapeOf(slice *resourceapi.ResourceSlice, own bool) (shape Shape, uuids, parents []string) {
 	sorted := slices.Clone(slice.Spec.Devices)
 	slices.SortFunc(sorted, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
 	uuids = make([]string, len(sorted))
 	for i := range sorted {
 		d := &sorted[i]
 		d.Capacity = devices.Unlimited(d)
+		d.Taints = withoutTimes(d.Taints)
 		uuid := d.Attributes[v1alpha1.AttrUUID].StringValue
 		if uuid == nil {
 			continue
@@ -43,7 +46,11 @@ func shapeOf(slice *resourceapi.ResourceSlice) (shape Shape, uuids, parents []st
 			}
 			parents[i] = *parent
 		}
-		d.Attributes = without(d.Attributes, v1alpha1.AttrUUID, v1alpha1.AttrParentUUID)
+		if !own {
+			d.Attributes = maps.Clone(d.Attributes)
+		}
+		delete(d.Attributes, v1alpha1.AttrUUID)
+		delete(d.Attributes, v1alpha1.AttrParentUUID)
 	}
 	encoded, err := (&resourceapi.ResourceSliceSpec{Devices: sorted, SharedCounters: slice.Spec.SharedCounters}).Marshal()
 	if err != nil {
@@ -52,15 +59,14 @@ func shapeOf(slice *resourceapi.ResourceSlice) (shape Shape, uuids, parents []st
 	return Shape{unique.Make(string(encoded))}, uuids, parents
 }
 
-func without(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
-	names ...resourceapi.QualifiedName) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
-	rest := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(attributes))
-	for key, value := range attributes {
-		if !slices.Contains(names, key) {
-			rest[key] = value
-		}
+// withoutTimes are taints without the times at which they were added, which differ from node to node. No allocation
+// depends on them.
+func withoutTimes(taints []resourceapi.DeviceTaint) []resourceapi.DeviceTaint {
+	out := slices.Clone(taints)
+	for i := range out {
+		out[i].TimeAdded = nil
 	}
-	return rest
+	return out
 }
 
 // Offer returns the devices of a shape, ordered by name and without UUIDs, and the

@@ -5,10 +5,12 @@ package view_test
 import (
 	stdslices "slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -41,6 +43,22 @@ func TestSlicesThatOfferTheSameHaveOneShape(t *testing.T) {
 				t.Errorf("one shape: %v, want %v", same, test.same)
 			}
 		})
+	}
+}
+
+// The API server writes into each taint when it was added, which differs from node to node.
+func TestNodesWhoseTaintsAreOfDifferentTimesHaveOneShape(t *testing.T) {
+	added := func(at time.Time) []resourceapi.Device {
+		d := published(mode.Share, 0, a10)
+		d[0].Taints = []resourceapi.DeviceTaint{{Key: "k", TimeAdded: &metav1.Time{Time: at}}}
+		return d
+	}
+	early, late := added(time.Unix(1, 0)), added(time.Unix(2, 0))
+	if view.Read(slice(1, 1, early...)).Shape != view.Read(slice(1, 1, late...)).Shape {
+		t.Error("two shapes")
+	}
+	if got := early[0].Taints[0].TimeAdded; got == nil || got.Unix() != 1 {
+		t.Errorf("the slice that was read says now that its taint was added at %v", got)
 	}
 }
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// What a pod does not ask for is not searched, but for what others have: a GPU that one has whole has no shares.
+func TestDevicesThatNobodyAsksForCountWhereTheyAreTaken(t *testing.T) {
+	run(t, mode.Dynamic, func(s *site) {
+		s.holds("n1", "whole", "gpu-0")
+		s.waits("shared", claimOf(share, "6Gi", 1))
+		s.nominated("one GPU is taken", "shared", "n1")
+		s.nominator.mu.Lock()
+		promised := s.nominator.chooser.promises["uid-shared"].allocated
+		s.nominator.mu.Unlock()
+		if len(promised) != 1 || promised[0].Devices.Results[0].Device != "gpu-1-share" {
+			t.Errorf("promised %+v, want gpu-1-share", promised)
+		}
+		s.holds("n1", "other", "gpu-1")
+		s.waits("late", claimOf(share, "6Gi", 1))
+		s.nominated("both GPUs are taken", "late", "")
+	}, "n1")
+}
+
+func TestForeignDevices(t *testing.T) {
+	n := clusterOf(t.Context(), t, mode.Share, 1)
+	_, offered := n.chooser.offers()
+	of := slices.Clone(offered[0][:2])
+	of[1].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		v1alpha1.AttrMode: of[0].Attributes[v1alpha1.AttrMode]}
+	selecting := func(expression string) resourceapi.ResourceClaimSpec {
+		claim := claimOf(share, "6Gi", 1)
+		claim.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{
+			CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+		return claim
+	}
+	for name, test := range map[string]struct {
+		claim resourceapi.ResourceClaimSpec
+		want  []bool
+	}{
+		"the class":                    {claimOf(share, "6Gi", 1), []bool{false, false}},
+		"another class":                {claimOf(whole, "", 1), []bool{true, true}},
+		"no such class":                {claimOf("none", "", 1), []bool{false, false}},
+		"more than there is":           {claimOf(share, "60Gi", 1), []bool{true, true}},
+		"a selector that one fails on": {selecting(`device.attributes["gpu.aliyun.com"].index == 7`), []bool{true, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := n.chooser.engine.Foreign(t.Context(), n.chooser.classesOf().all, of,
+				[]*resourceapi.ResourceClaim{{Spec: test.claim}})
+			if !slices.Equal(got, test.want) {
+				t.Errorf("foreign are %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// A look that has run out of time may have found too little: the next one looks again.
+func TestWhatACutLookFoundIsNotKept(t *testing.T) {
+	n := clusterOf(t.Context(), t, mode.Share, 1)
+	w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: claimOf(share, "6Gi", 1)}}}
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, ctx := range []context.Context{cut, t.Context()} {
+		n.chooser.kindOf(ctx, w)
+		if kept := n.chooser.questions.Len(); kept != 0 && ctx == cut {
+			t.Errorf("%d questions are kept", kept)
+		}
+	}
+	if k := n.chooser.kindOf(t.Context(), w); k.asks == nil || n.chooser.questions.Len() != 1 {
+		t.Errorf("the next look found %+v", k)
+	}
+}
