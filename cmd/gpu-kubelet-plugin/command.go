@@ -164,6 +164,7 @@ func run(ctx context.Context, c *cli.Command) error {
 
 			ContainersPerShare: c.Int("containers-per-share"),
 		},
+		NVIDIA:          c.Bool("nvidia-dra"),
 		LimitsOffBy:     limitsOffBy,
 		IgnoredXIDs:     ignored,
 		UnhealthyEffect: resourceapi.DeviceTaintEffect(c.String("unhealthy-taint-effect")),

@@ -99,7 +99,8 @@ func below(path string, packages ...string) bool {
 
 // pure are the packages that know no API server, no file system and no clock.
 var pure = []string{
-	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
+	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/apis/nvidia", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin",
+	"pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/held", "pkg/inspect", "pkg/inspect/consumption", "pkg/inspect/fromack", "pkg/inspect/plan",
 	"pkg/inspect/published", "pkg/inspect/rightsize", "pkg/inspect/stranded", "pkg/inspect/why",

@@ -67,6 +67,8 @@ type Grant struct {
 	Isolation string `json:"isolation,omitempty"`
 	// KernelMemory is whether the kernel limits the memory, alone or beside that back end.
 	KernelMemory bool `json:"kernelMemory,omitempty"`
+	// TimeSlice is what the grant asks of its GPU; empty for the driver's default. See TimeSlices.
+	TimeSlice v1alpha1.TimeSlice `json:"timeSlice,omitempty"`
 	// Config is the request's configuration: defaults, then the class's, then
 	// the claim's.
 	Config v1alpha1.GpuConfig `json:"config"`
@@ -216,6 +218,15 @@ func configFor(
 		resolved = resolved.Merge(parsed)
 	}
 	return resolved, nil
+}
+
+// classConfig is what the DeviceClass of a request configures, which an administrator wrote.
+func classConfig(c *resourceapi.ResourceClaim, request string) (v1alpha1.GpuConfig, error) {
+	ofClasses := slices.DeleteFunc(slices.Clone(c.Status.Allocation.Devices.Config),
+		func(config resourceapi.DeviceAllocationConfiguration) bool {
+			return config.Source != resourceapi.AllocationConfigSourceClass
+		})
+	return configFor(ofClasses, resourceapi.DeviceRequestAllocationResult{Request: request})
 }
 
 func origin(source resourceapi.AllocationConfigSource) string {

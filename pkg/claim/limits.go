@@ -90,13 +90,7 @@ func (l LimitsOffBy) offByClass(c *resourceapi.ResourceClaim, g Grant) (bool, er
 	if l != LimitsOffByClasses || !g.Config.IsolationDisabled() {
 		return false, nil
 	}
-	var ofClasses []resourceapi.DeviceAllocationConfiguration
-	for _, config := range c.Status.Allocation.Devices.Config {
-		if config.Source == resourceapi.AllocationConfigSourceClass {
-			ofClasses = append(ofClasses, config)
-		}
-	}
-	config, err := configFor(ofClasses, resourceapi.DeviceRequestAllocationResult{Request: g.Request})
+	config, err := classConfig(c, g.Request)
 	if err != nil {
 		return false, err
 	}

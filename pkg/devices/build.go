@@ -61,6 +61,8 @@ type Options struct {
 	Retained [][]int
 	// Allocated are the devices, by name, that are known to be allocated, prepared or not: see closeConflicts.
 	Allocated map[string]bool
+	// NVIDIA has devices also say what they are by the names of NVIDIA's DRA driver: see nvidiaNames.
+	NVIDIA bool
 	// MIG is for the instances of GPUs in MIG mode, which are offered in every mode.
 	MIG MIGOptions
 }
@@ -123,6 +125,9 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 		d.Capacity = sharedCapacity(room, o.Mode)
 	} else {
 		d.Capacity = wholeCapacity(g)
+	}
+	if o.NVIDIA {
+		nvidiaNames(&d, o.Mode, g.MemoryMiB)
 	}
 	return d
 }

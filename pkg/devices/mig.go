@@ -188,12 +188,16 @@ func instance(m *gpu.Machine, p gpu.Partitioned, i gpu.Instance, o Options) reso
 	a.setInt(v1alpha1.AttrPlacementStart, int64(i.Start))
 	a.setInt(v1alpha1.AttrPlacementSize, int64(i.Size))
 	a.setInt(v1alpha1.AttrMemoryMiB, i.MemoryMiB)
-	return resourceapi.Device{
+	d := resourceapi.Device{
 		Name:       InstanceName(p.Index, i.Profile, i.Start),
 		Attributes: a,
 		Capacity:   instanceCapacity(i),
 		Taints:     withTaints(slices.Clone(o.GPUTaints[p.UUID]), o.GPUTaints[i.UUID]),
 	}
+	if o.NVIDIA {
+		nvidiaNames(&d, mode.MIG, i.MemoryMiB)
+	}
+	return d
 }
 
 // instanceCapacity is all that a claim for an instance gets. The names are those of NVIDIA's driver.

@@ -25,6 +25,9 @@ const (
 // in a virtual machine with a vGPU.
 var ErrComputeModeFixed = errors.New("the driver lets nobody here set the GPU's compute mode")
 
+// ErrNoTimeSlices is that a GPU, or its driver, lets nobody choose for how long a process computes.
+var ErrNoTimeSlices = errors.New("no time slice can be set")
+
 // computeModes are the modes' names, as nvidia-smi --compute-mode takes them.
 var computeModes = []string{"DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS"}
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // Mode is how the GPUs of a node are handed out. Its value is what the
@@ -103,6 +104,19 @@ const MaxSlots = 1024
 // prepared from now on.
 func IsolationDisabled(labels map[string]string) bool {
 	return labels[ack.NodeLabelDisableIsolation] == "true"
+}
+
+// TakesTurns reports whether the processes on a GPU of this mode take turns, with nothing between them: then a time
+// slice decides how fair that is.
+func (m Mode) TakesTurns() bool { return m == Exclusive || m == Topology || m == Share }
+
+// TimeSliceFromLabels is what the node's label asks for; a value that is none comes to the default, with an error.
+func TimeSliceFromLabels(labels map[string]string) (v1alpha1.TimeSlice, error) {
+	slice, err := v1alpha1.ParseTimeSlice(labels[v1alpha1.LabelTimeSlice])
+	if err != nil {
+		return v1alpha1.TimeSliceDefault, fmt.Errorf("node label %s: %w, or remove it", v1alpha1.LabelTimeSlice, err)
+	}
+	return slice, nil
 }
 
 // labelValues maps the values of ScheduleLabel to modes.

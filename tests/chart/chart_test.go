@@ -160,7 +160,7 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 	for _, name := range optionDirs(t) {
 		// Those that come with a setting have tests of their own below.
 		switch name {
-		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node", "best-node-gate":
+		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node", "best-node-gate", "nvidia-dra":
 		default:
 			of["options: {"+valueOf(name)+": true}"] = []string{"manifests", "options/" + name}
 		}
@@ -218,15 +218,17 @@ data: {AUDIT_EVICT: over-share}
 	}
 }
 
-// These options are the right and the setting that makes use of it.
-func TestOptionsOfTheController(t *testing.T) {
+// These options are what is installed and the setting that makes use of it.
+func TestOptionsWithASetting(t *testing.T) {
+	const controller, plugin = "gpu-compat-controller", "gpu-kubelet-plugin"
 	for options, of := range map[string]struct {
-		dirs    []string
-		setting string
+		dirs             []string
+		program, setting string
 	}{
-		"{bestNode: true}":                     {[]string{"best-node"}, "BEST_NODE"},
-		"{bestNode: true, bestNodeGate: true}": {[]string{"best-node", "best-node-gate"}, "BEST_NODE"},
-		"{preemption: true}":                   {[]string{"preemption"}, "PREEMPTION"},
+		"{bestNode: true}":                     {[]string{"best-node"}, controller, "BEST_NODE"},
+		"{bestNode: true, bestNodeGate: true}": {[]string{"best-node", "best-node-gate"}, controller, "BEST_NODE"},
+		"{preemption: true}":                   {[]string{"preemption"}, controller, "PREEMPTION"},
+		"{nvidiaDra: true}":                    {[]string{"nvidia-dra"}, plugin, "NVIDIA_DRA"},
 	} {
 		dirs := []string{checkout + "/deployments/manifests"}
 		for _, dir := range of.dirs {
@@ -236,7 +238,7 @@ func TestOptionsOfTheController(t *testing.T) {
 		want.add(t, `
 apiVersion: v1
 kind: ConfigMap
-metadata: {name: gpu-compat-controller, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
+metadata: {name: `+of.program+`, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
 data: {`+of.setting+`: "true"}
 `)
 		if diff := cmp.Diff(want, installed(t, "kube-system", "options: "+options), alike); diff != "" {

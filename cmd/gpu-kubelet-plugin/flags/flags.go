@@ -78,6 +78,8 @@ func hostFlags() []cli.Flag {
 			Validator: inventory.CheckMIG,
 			Usage: "MIG instances to offer: static, or dynamic, which makes them for claims (alpha, " +
 				"docs/mig.md#dynamic-instances)"},
+		&cli.BoolFlag{Name: "nvidia-dra", Sources: env("NVIDIA_DRA"),
+			Usage: "serve claims written for NVIDIA's DRA driver; for the option nvidia-dra (docs/nvidia-dra.md)"},
 		&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/gpu-cdi-hook",
 			Usage: "CDI hook to install for the container runtime: gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for " +
 				"none"},

@@ -113,6 +113,7 @@ var checks = []check{
 	{"modes", modes},
 	{"device-plugin", devicePlugin},
 	{"other-drivers", otherDrivers},
+	{"nvidia-dra", nvidiaDRA},
 	{"pools", pools},
 	{"health", health},
 	{"classes", classes},

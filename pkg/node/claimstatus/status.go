@@ -33,6 +33,8 @@ type Facts struct {
 	NotReady string
 	// Unhealthy says, by device, what is wrong with it; nothing is with the others.
 	Unhealthy map[string]string
+	// TimeSlices are those of GPUs with another one than the driver's default, by UUID.
+	TimeSlices map[string]v1alpha1.TimeSlice
 	// Level is the isolation level of each grant; empty where it is not known.
 	Level func(claim.Grant) string
 }
@@ -43,7 +45,7 @@ func Of(grants []claim.Grant, f Facts) ([]resourceapi.AllocatedDeviceStatus, err
 	results := claim.Results(claim.Current(grants, f.Machine))
 	out := make([]resourceapi.AllocatedDeviceStatus, 0, len(results))
 	for _, result := range results {
-		data, err := json.Marshal(dataOf(result, f.Level))
+		data, err := json.Marshal(dataOf(result, f))
 		if err != nil {
 			return nil, fmt.Errorf("status of device %s: %w", result[0].Device, err)
 		}
@@ -66,12 +68,12 @@ func Of(grants []claim.Grant, f Facts) ([]resourceapi.AllocatedDeviceStatus, err
 }
 
 // dataOf is what was granted by one allocation result.
-func dataOf(result []claim.Grant, level func(claim.Grant) string) v1alpha1.DeviceStatus {
+func dataOf(result []claim.Grant, f Facts) v1alpha1.DeviceStatus {
 	g := result[0]
 	data := v1alpha1.DeviceStatus{Mode: string(g.Mode), CoresPercent: g.CoresPercent, Isolation: g.Isolation,
-		Admin: g.Admin}
-	if level != nil {
-		data.IsolationLevel = level(g)
+		Admin: g.Admin, TimeSlice: f.TimeSlices[g.GPU.UUID]}
+	if f.Level != nil {
+		data.IsolationLevel = f.Level(g)
 	}
 	for _, of := range result {
 		gpu := v1alpha1.DeviceStatusGPU{Index: of.GPU.Index, UUID: of.GPU.UUID, Model: of.GPU.Model}

@@ -37,6 +37,11 @@ func (a *agent) claimStatuses(ctx context.Context) ([]claimstatus.Claim, error) 
 		facts.Unhealthy[d.Device] = d.Message
 	}
 	records = slices.DeleteFunc(records, func(r state.Record) bool { return r.Phase != state.Prepared })
+	var grants []claim.Grant
+	for _, r := range records {
+		grants = append(grants, r.Grants...)
+	}
+	facts.TimeSlices = claim.TimeSlices(grants)
 	claims := make([]claimstatus.Claim, 0, len(records))
 	for i, unusable := range a.preparer.Usable(records) {
 		r := records[i]

@@ -71,6 +71,8 @@ func (a *agent) setNode(node *corev1.Node) {
 	} else {
 		a.events.Clear(v1alpha1.ReasonIsolationDisabled)
 	}
+	slice, _ := mode.TimeSliceFromLabels(node.Labels) // the publisher tells what is wrong with it
+	a.preparer.SetTimeSlice(slice)
 	a.others.SetOwner(node.Labels[v1alpha1.LabelGPUDriver])
 	a.publisher.SetNode(node)
 }

@@ -50,6 +50,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/timeslice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -97,6 +98,7 @@ type Config struct {
 	Isolation isolation.Config
 	// LimitsOffBy is what can switch off the limits of shares.
 	LimitsOffBy claim.LimitsOffBy
+	NVIDIA      bool // serve claims written for NVIDIA's DRA driver
 	// IgnoredXIDs are the errors that say nothing of a GPU's health, UnhealthyEffect is
 	// the effect of the taint of those that are not well.
 	IgnoredXIDs     []health.XID
@@ -221,7 +223,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, State: a.state, Clock: clock.RealClock{},
 		Isolation: a.registry, Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir),
-		RequiredLabel: a.RequiredLabel, UnhealthyEffect: a.UnhealthyEffect, Metrics: a.counts,
+		RequiredLabel: a.RequiredLabel, NVIDIA: a.NVIDIA, UnhealthyEffect: a.UnhealthyEffect, Metrics: a.counts,
 		ClaimEvents: report.New(a.podEvents, clock.RealClock{}), Rescan: a.rescan,
 		Granted: &a.changed, Held: &a.held, HealthChanged: &a.healthChanged,
 	})
@@ -374,7 +376,8 @@ func (a *agent) makePreparer(bootID string) {
 		Pool: v1alpha1.PoolName(a.NodeName), Store: a.state, Specs: cdi.Dir(a.CDIDir),
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
-		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), LimitsOffBy: a.LimitsOffBy,
+		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), LimitsOffBy: a.LimitsOffBy, NVIDIA: a.NVIDIA,
+		TimeSlices:         &timeslice.SMI{Root: a.GPUs.Local(a.GPUs.DriverRoot), Path: timeslice.DefaultPath},
 		Partitions:         a.GPUs.Partitions(),
 		Rescan:             func() { signal.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,

@@ -95,6 +95,11 @@ func (c Claim) Check() error {
 		if container.group.Grants[0].Admin {
 			continue
 		}
+		for _, g := range slices.Concat(container.Results...) {
+			if err := processLimits(g); err != nil {
+				return fmt.Errorf("request %q: %w", container.request(), err)
+			}
+		}
 		if err := container.backend.Validate(slices.Concat(container.Results...)); err != nil {
 			return fmt.Errorf("request %q: %w", container.request(), err)
 		}

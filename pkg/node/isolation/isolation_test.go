@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
@@ -74,6 +75,13 @@ func TestLimitsOfAFullGPUFit(t *testing.T) {
 	}
 }
 
+// ofProcess limits each process of the grant, too.
+func ofProcess(g claim.Grant, memory string, percent int64) claim.Grant {
+	limit := resource.MustParse(memory)
+	g.Config = g.Config.Merge(v1alpha1.GpuConfig{ProcessMemory: &limit, ThreadPercentage: &percent})
+	return g
+}
+
 func TestMPSEdits(t *testing.T) {
 	b := mpsBackend{dir: "/run/gpushare/mps", overheadMiB: 514}
 	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
@@ -83,6 +91,10 @@ func TestMPSEdits(t *testing.T) {
 	}{
 		"memory": {request(grant(mode.MPS, 0, 3, 0)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M"}},
 		"memory and compute": {request(grant(mode.CoreMem, 0, 3, 25)),
+			[]string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}},
+		"each process half": {request(ofProcess(grant(mode.MPS, 0, 3, 0), "1Gi", 50)),
+			[]string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1538M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}},
+		"a process' limits over the share's": {request(ofProcess(grant(mode.CoreMem, 0, 3, 25), "8Gi", 50)),
 			[]string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}},
 		"limits lifted": {request(lifted(grant(mode.CoreMem, 0, 3, 25))), []string{pipe}},
 	} {

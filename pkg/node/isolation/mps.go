@@ -106,6 +106,16 @@ func (b mpsBackend) Validate(grants []claim.Grant) error {
 	return nil
 }
 
+// processLimits reports limits of single processes that something else than MPS would have to keep.
+func processLimits(g claim.Grant) error {
+	if !g.Config.LimitsProcesses() || mode.ByMPS(g.Isolation) || g.Admin {
+		return nil
+	}
+	return fmt.Errorf("processMemory and threadPercentage (defaultPinnedDeviceMemoryLimit and "+
+		"defaultActiveThreadPercentage of NVIDIA's strategy MPS) are limits of MPS, and device %s of mode %s is not limited "+
+		"by it: ask for a share by the class mps.gpu.aliyun.com, or leave them out", g.Device, g.Mode)
+}
+
 func samePercent(grants []claim.Grant) error {
 	for _, g := range grants {
 		if first := grants[0]; g.CoresPercent != first.CoresPercent {
@@ -160,8 +170,8 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 		edits.Hooks = append(edits.Hooks, check)
 	}
 	edits.Env = append(edits.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limits)
-	if g.CoresPercent > 0 {
-		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", g.CoresPercent))
+	if percent := b.MPSLimits(g).ThreadPercent; percent < wholeCompute || g.CoresPercent > 0 {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", percent))
 	}
 	return edits, nil
 }
@@ -201,6 +211,12 @@ func (b mpsBackend) MPSLimits(g claim.Grant) mps.Limits {
 	l.MemoryMiB = g.CapMiB() + b.overheadMiB
 	if g.CoresPercent > 0 {
 		l.ThreadPercent = g.CoresPercent
+	}
+	if m := g.Config.ProcessMemory; m != nil {
+		l.MemoryMiB = min(l.MemoryMiB, m.Value()>>20+b.overheadMiB)
+	}
+	if p := g.Config.ThreadPercentage; p != nil {
+		l.ThreadPercent = min(l.ThreadPercent, *p)
 	}
 	return l
 }

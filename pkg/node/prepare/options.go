@@ -11,6 +11,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -29,6 +30,7 @@ type Store interface {
 	Node() (state.Node, bool, error)
 	LockClaim(ctx context.Context, uid types.UID) (unlock func(), err error)
 	LockNode(ctx context.Context) (unlock func(), err error)
+	LockTimeSlice(ctx context.Context, uuid string) (unlock func(), err error)
 	Get(uid types.UID) (state.Record, bool, error)
 	Put(r state.Record) error
 	Delete(uid types.UID) error
@@ -61,6 +63,12 @@ type Specs interface {
 type MPS interface {
 	// GiveBack says that nothing uses the GPUs by MPS, and waits until other programs can.
 	GiveBack(ctx context.Context, uuids ...string) error
+}
+
+// TimeSlices sets for how long a process computes before the next one has its turn; *timeslice.SMI implements it.
+type TimeSlices interface {
+	// Set fails with gpu.ErrNoTimeSlices where asking again would not help.
+	Set(ctx context.Context, uuid string, slice v1alpha1.TimeSlice) error
 }
 
 // Partitions makes and destroys instances of GPUs in MIG mode; *nvml.Partitions implements it.
@@ -149,6 +157,8 @@ type Options struct {
 	Isolation isolation.Backends
 	// MPS is nil on a node without.
 	MPS MPS
+	// TimeSlices may be nil where nobody asks for one.
+	TimeSlices TimeSlices
 	// Partitions may be nil where no claim is allocated an instance that is to be made. Rescan has the GPUs read
 	// again, soon: what was made, or destroyed, has to be seen.
 	Partitions Partitions
@@ -158,6 +168,8 @@ type Options struct {
 	Listener   Listener
 	// Changed is sent after each change of what is prepared, or of whether that is Known; nil for nobody.
 	Changed *signal.Broadcast
+	// NVIDIA has the parameters of claims count that are addressed to NVIDIA's DRA driver.
+	NVIDIA bool
 	// LimitsOffBy is what can switch limits off; the zero value is whoever writes a claim.
 	LimitsOffBy claim.LimitsOffBy
 	// ContainersPerShare is how many containers may have the limits of one share at the same

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -36,6 +37,7 @@ type Preparer struct {
 	options           Options
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
+	timeSlice         atomic.Pointer[v1alpha1.TimeSlice]
 	// read is sent when there is another inventory.
 	read signal.Broadcast
 	mu   sync.Mutex
@@ -273,24 +275,6 @@ func (p *Preparer) write(ctx context.Context, w *preparation) error {
 	return p.writeSpec(w)
 }
 
-func (p *Preparer) unwrite(ctx context.Context, r state.Record, shown shown) error {
-	if err := p.options.Specs.Remove(r.CDISpec); err != nil {
-		return err
-	}
-	if err := p.options.Metadata.Remove(r.UID); err != nil {
-		return err
-	}
-	for _, e := range slices.Backward(r.Effects) {
-		if e.Instance != nil {
-			continue
-		}
-		if err := p.options.Isolation.Undo(isolation.Effect{Name: e.Name, GPU: e.GPU}); err != nil {
-			return err
-		}
-	}
-	return p.unmakeInstances(ctx, r, shown)
-}
-
 // done marks the claim as prepared. From then on Unprepare undoes it.
 func (p *Preparer) done(_ context.Context, w *preparation) error {
 	w.record.Phase = state.Prepared
@@ -299,31 +283,6 @@ func (p *Preparer) done(_ context.Context, w *preparation) error {
 		return err
 	}
 	p.options.Changed.Send()
-	return nil
-}
-
-// rollBack undoes the steps of a preparation that failed.
-func (p *Preparer) rollBack(ctx context.Context, w *preparation) error {
-	if !w.stored {
-		return nil
-	}
-	// Isolation was set up for it, too.
-	defer p.options.Changed.Send()
-	// Also where the kubelet has given the call up.
-	return p.undo(context.WithoutCancel(ctx), w.record, p.awaitMachine)
-}
-
-// undo takes back whatever of the record's effects has happened. The record
-// goes last, so that a failure leaves it for the next attempt.
-func (p *Preparer) undo(ctx context.Context, r state.Record, shown shown) error {
-	if err := p.unwrite(ctx, r, shown); err != nil {
-		return err
-	}
-	if err := p.options.Store.Delete(r.UID); err != nil {
-		return err
-	}
-	p.forgetReleased(r.UID)
-	p.options.Listener.Released(r.UID)
 	return nil
 }
 

@@ -252,7 +252,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 func (p *Preparer) lostRecord(
 	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, pods []*corev1.Pod,
 ) (state.Record, error) {
-	grants, err := claim.Grants(c, p.options.Pool, inv.Machine)
+	grants, err := p.allocated(c, inv.Machine)
 	if err != nil {
 		return state.Record{}, err
 	}

@@ -11,7 +11,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/nvidia"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
@@ -19,7 +21,7 @@ import (
 
 // grants are a claim's grants, if the node still serves them, with what isolates them.
 func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
-	grants, err := claim.Grants(c, p.options.Pool, w.inventory.Machine)
+	grants, err := p.allocated(c, w.inventory.Machine)
 	if err != nil {
 		return nil, err
 	}
@@ -35,6 +37,26 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 		p.isolateBy(&grants[i], backend)
 	}
 	return grants, nil
+}
+
+// allocated are the claim's grants, with what they ask of their GPUs. The record keeps that: by it, and not by labels
+// or classes that may have changed, GPUs get their time slices back.
+func (p *Preparer) allocated(c *resourceapi.ResourceClaim, m *gpu.Machine) ([]claim.Grant, error) {
+	if p.options.NVIDIA {
+		var err error
+		if c, err = nvidia.Translate(c); err != nil {
+			return nil, err
+		}
+	}
+	grants, err := claim.Grants(c, p.options.Pool, m)
+	if err != nil {
+		return nil, err
+	}
+	ofNode := v1alpha1.TimeSliceDefault
+	if set := p.timeSlice.Load(); set != nil {
+		ofNode = *set
+	}
+	return grants, claim.AskTimeSlices(c, grants, ofNode)
 }
 
 // isolateBy has the back end hold the grant to its share.

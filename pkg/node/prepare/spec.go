@@ -94,7 +94,10 @@ func (p *Preparer) setUp(ctx context.Context, w *preparation) error {
 	if err := p.options.MPS.GiveBack(ctx, w.isolated.BesideMPS()...); err != nil {
 		return withReason(ReasonNotStartable, err)
 	}
-	return w.isolated.SetUp(ctx)
+	if err := w.isolated.SetUp(ctx); err != nil {
+		return err
+	}
+	return p.setTimeSlices(ctx, w.record)
 }
 
 // written reports whether the record's CDI spec is there, and all that it refers to.

@@ -93,6 +93,8 @@ func (f *nodeFacts) asks(last mode.Asked, backends isolation.Backends) desired {
 	var err error
 	w.placement, err = mode.PlacementFromLabels(f.labels)
 	ignore(err)
+	_, err = mode.TimeSliceFromLabels(f.labels)
+	ignore(err)
 	if len(f.devicePlugin) > 0 {
 		w.notServed = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it "+
 			"from this node", strings.Join(f.devicePlugin, ", "))

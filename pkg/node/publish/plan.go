@@ -131,7 +131,7 @@ func (p *plan) offer(s snapshot, w desired, reserved held.Reserved) error {
 		}
 	}
 	o := devices.Options{Pool: s.pool, Order: p.layout.Order, Taints: switchingTaints(p.step.Closed),
-		Retained: p.retained.sets, Allocated: s.allocated()}
+		Retained: p.retained.sets, Allocated: s.allocated(), NVIDIA: s.nvidia}
 	p.again = p.again || o.Allocated != nil // a claim may end without a word
 	if renamed := s.renamed(); len(s.unhealthy)+len(renamed) > 0 {
 		o.GPUTaints = withRenamed(unhealthyTaints(s.unhealthy, s.unhealthyEffect), renamed)

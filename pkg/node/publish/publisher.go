@@ -69,6 +69,8 @@ type Options struct {
 	MPS       mpsdemand.MPS
 	// RequiredLabel, if set, is a label without which the node offers nothing.
 	RequiredLabel string
+	// NVIDIA has devices also named as by NVIDIA's DRA driver.
+	NVIDIA bool
 	// UnhealthyEffect is the effect of the taint of GPUs that are unhealthy; NoSchedule if
 	// empty.
 	UnhealthyEffect resourceapi.DeviceTaintEffect

@@ -31,6 +31,8 @@ type snapshot struct {
 	pool            string
 	now             time.Time
 	unhealthyEffect resourceapi.DeviceTaintEffect
+	// nvidia is devices.Options.NVIDIA.
+	nvidia bool
 
 	// records are those of the claims that are prepared, unless unlisted says why they cannot
 	// be read.
@@ -167,7 +169,7 @@ var errNoNode = errors.New("the node has not been read yet")
 // observe reads what was told, and what is prepared, and does nothing else.
 func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	s := snapshot{given: p.inputs(), memory: p.memory, pool: p.pool(), now: p.Clock.Now(),
-		unhealthyEffect: p.UnhealthyEffect}
+		unhealthyEffect: p.UnhealthyEffect, nvidia: p.NVIDIA}
 	if s.node == nil {
 		return s, errNoNode
 	}

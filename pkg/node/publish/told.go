@@ -225,7 +225,7 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 		f.missingLabel = requiredLabel
 	}
 	f.hasGPUs = node.Labels[ack.NodeLabelSchedule] != "" || node.Labels[ack.NodeLabelModel] != ""
-	for _, key := range append(mode.Labels(), v1alpha1.LabelMPSDaemon, v1alpha1.LabelGPUDriver) {
+	for _, key := range append(mode.Labels(), v1alpha1.LabelMPSDaemon, v1alpha1.LabelGPUDriver, v1alpha1.LabelTimeSlice) {
 		if value, ok := node.Labels[key]; ok {
 			f.labels[key] = value
 		}

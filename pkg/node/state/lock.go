@@ -51,6 +51,12 @@ func (s *Store) LockNode(ctx context.Context) (unlock func(), err error) {
 	return s.lock(ctx, 0)
 }
 
+// LockTimeSlice keeps everybody else from setting the GPU's time slice. It may be taken while LockClaim is held, and
+// LockNode while it is, not the other way round.
+func (s *Store) LockTimeSlice(ctx context.Context, uuid string) (unlock func(), err error) {
+	return s.LockClaim(ctx, types.UID("time-slice/"+uuid))
+}
+
 // lock queues up behind the goroutines of this process first, so that only one of
 // them ever tries what other processes may hold.
 func (s *Store) lock(ctx context.Context, offset int64) (func(), error) {

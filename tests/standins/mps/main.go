@@ -17,6 +17,8 @@
 // its connection one of a client of the server, "fault" has that client end the programs of
 // all, and "synchronize" tells whether it is lost (clients.go).
 //
+// Under the name nvidia-smi it stands in for that, as far as the plugin uses it (smi.go).
+//
 // Its server has a context on each simulated GPU (tests/standins/sim/contexts) of the daemon, which
 // are those in CUDA_VISIBLE_DEVICES, and does nothing with them. Limits are kept, by server
 // and device, and none is enforced.
@@ -29,9 +31,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
 func main() {
+	if filepath.Base(os.Args[0]) == "nvidia-smi" {
+		exit(smi(os.Args[1:]))
+	}
 	foreground := flag.Bool("f", false, "be the daemon")
 	flag.Bool("multiuser-server", false, "serve clients of all users; this one always does")
 	asServer := flag.Bool("server", false, "be a server of the cards in CUDA_VISIBLE_DEVICES until standard input ends")
@@ -40,10 +46,15 @@ func main() {
 	if *asServer {
 		act = func() error { return beServer(os.Getenv("CUDA_VISIBLE_DEVICES"), os.Stdin, os.Stdout) }
 	}
-	if err := act(); err != nil {
+	exit(act())
+}
+
+func exit(err error) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	os.Exit(0)
 }
 
 func run(foreground bool) error {

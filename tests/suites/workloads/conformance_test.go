@@ -12,43 +12,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
 const (
-	// conformance has the class by which Kubernetes' tests ask for a GPU.
-	conformance = "docs/internals/conformance.md"
+	// nvidiaClass is that by which Kubernetes' tests ask for a GPU, and manifests for NVIDIA's DRA driver.
+	nvidiaClass = "gpu.nvidia.com"
 	// noRoom is in the scheduler's reason why a pod with a claim waits.
 	noRoom = "cannot allocate all claims"
 )
-
-// nvidiaClass makes the class that the page has.
-func nvidiaClass(t *testing.T) *resourceapi.DeviceClass {
-	t.Helper()
-	var class resourceapi.DeviceClass
-	for _, b := range blocks(t, conformance) {
-		if b.Language == "yaml" {
-			if err := yaml.UnmarshalStrict([]byte(b.Text), &class); err != nil {
-				t.Fatalf("%s:%d: %v", conformance, b.Line, err)
-			}
-			break
-		}
-	}
-	classes := cluster.Client.ResourceV1().DeviceClasses()
-	created, err := classes.Create(t.Context(), &class, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("make the DeviceClass of %s: %v", conformance, err)
-	}
-	t.Cleanup(func() {
-		if err := classes.Delete(harness.Context(t), class.Name, metav1.DeleteOptions{}); err != nil {
-			t.Errorf("delete DeviceClass %s: %v", class.Name, err)
-		}
-	})
-	return created
-}
 
 var gpuDevice = regexp.MustCompile(`(?m)^/dev/nvidia[0-9]+ .* ([0-9]+:[0-9]+)$`)
 
@@ -83,9 +56,8 @@ func reaches(t *testing.T, ns *harness.Namespace, pod, container, numbers string
 // What Kubernetes' requirement “secure accelerator access” tests: a container with a claim has its GPU and no other,
 // all others have none, and nobody can open a GPU that is another's.
 func TestSecureAcceleratorAccess(t *testing.T) {
-	class := nvidiaClass(t)
 	ns := cluster.Namespace(t)
-	ns.Template(t, "gpu", harness.Requests(harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: class.Name,
+	ns.Template(t, "gpu", harness.Requests(harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: nvidiaClass,
 		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1})))
 	beside := func(pod *corev1.Pod) {
 		container := pod.Spec.Containers[0]

@@ -4,8 +4,9 @@
 
 // Package workloads tests what docs/workloads.md tells of programs on shares, with a stand-in for each program, what
 // docs/training.md tells of operators' pods, and what Kubernetes' AI conformance tests of GPUs:
-// docs/internals/conformance.md. Lane workloads makes the cluster: a
-// node with two whole GPUs, and one whose four GPUs are shared by MPS.
+// docs/internals/conformance.md. And it runs manifests for NVIDIA's DRA driver (docs/nvidia-dra.md). Lane workloads
+// makes the cluster: a node with two whole GPUs, one whose four GPUs are shared by MPS, one with eight in the mode of
+// their first claim, and one with MIG instances.
 package workloads
 
 import (
@@ -26,8 +27,8 @@ const (
 	checkout = "../../.."
 	page     = "docs/workloads.md"
 	// wholeNode has two GPUs in mode default, mpsNode four in mode mps, each with gpuMiB, of which shares are gpuGiB.
-	wholeNode, mpsNode = "whole", "mps"
-	gpuMiB, gpuGiB     = 16130, 15
+	wholeNode, mpsNode, dynamicNode, migNode = "whole", "mps", "dynamic", "mig"
+	gpuMiB, gpuGiB                           = 16130, 15
 	// contextMiB is what CUDA's context takes of a limit, as measured (docs/isolation.md).
 	contextMiB = 514
 )

@@ -17,6 +17,8 @@ type DeviceStatus struct {
 	// the device.
 	Isolation      string `json:"isolation"`
 	IsolationLevel string `json:"isolationLevel,omitempty"`
+	// TimeSlice is what the GPUs have now because of the claims on them; empty for the NVIDIA driver's default.
+	TimeSlice TimeSlice `json:"timeSlice,omitempty"`
 	// Admin says that the claim has access to the device and nothing of it.
 	Admin bool `json:"adminAccess,omitempty"`
 }

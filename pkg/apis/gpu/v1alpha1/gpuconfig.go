@@ -8,7 +8,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/json"
 )
@@ -34,6 +36,34 @@ const (
 	EnvNone EnvPolicy = "None"
 )
 
+// TimeSlice is how long a process computes on a GPU before the next one has its turn, in the words of nvidia-smi.
+type TimeSlice string
+
+// The time slices.
+const (
+	// TimeSliceDefault asks for nothing: the NVIDIA driver decides.
+	TimeSliceDefault TimeSlice = "Default"
+	TimeSliceShort   TimeSlice = "Short"
+	TimeSliceMedium  TimeSlice = "Medium"
+	TimeSliceLong    TimeSlice = "Long"
+)
+
+// TimeSlices are all that there are, in the order of their numbers: the shorter of two comes first.
+func TimeSlices() []TimeSlice {
+	return []TimeSlice{TimeSliceDefault, TimeSliceShort, TimeSliceMedium, TimeSliceLong}
+}
+
+// ParseTimeSlice reads a time slice; empty is TimeSliceDefault.
+func ParseTimeSlice(s string) (TimeSlice, error) {
+	if s == "" {
+		return TimeSliceDefault, nil
+	}
+	if !slices.Contains(TimeSlices(), TimeSlice(s)) {
+		return "", fmt.Errorf("%q is no time slice: use one of %q", s, TimeSlices())
+	}
+	return TimeSlice(s), nil
+}
+
 // GpuConfig is what a user can set per request. A field that is not set is
 // taken from the DeviceClass, and failing that from the defaults.
 type GpuConfig struct {
@@ -50,6 +80,16 @@ type GpuConfig struct {
 	// Container names the container that this request is for. Its variables are those
 	// of all requests of the claim that name it.
 	Container *string `json:"container,omitempty"`
+
+	// TimeSlice chooses how long a process computes before the next one has its turn: `Short`, `Medium` or `Long`
+	// (docs/modes.md#time-slices).
+	TimeSlice *TimeSlice `json:"timeSlice,omitempty"`
+
+	// ProcessMemory limits, with MPS, the memory of each process, if that is less than the share.
+	ProcessMemory *resource.Quantity `json:"processMemory,omitempty"`
+
+	// ThreadPercentage limits, with MPS, the compute of each process, in percent of the GPU's.
+	ThreadPercentage *int64 `json:"threadPercentage,omitempty"`
 }
 
 // Default returns the configuration of a request that sets nothing.
@@ -79,6 +119,15 @@ func (c GpuConfig) Merge(over GpuConfig) GpuConfig {
 	}
 	if over.Container != nil {
 		c.Container = over.Container
+	}
+	if over.TimeSlice != nil {
+		c.TimeSlice = over.TimeSlice
+	}
+	if over.ProcessMemory != nil {
+		c.ProcessMemory = over.ProcessMemory
+	}
+	if over.ThreadPercentage != nil {
+		c.ThreadPercentage = over.ThreadPercentage
 	}
 	return c
 }
@@ -114,15 +163,30 @@ func Decode(raw []byte) (GpuConfig, error) {
 	if len(strict) > 0 {
 		return GpuConfig{}, fmt.Errorf("decode %s: %w", Kind, errors.Join(strict...))
 	}
-	return config, config.validate()
+	return config, config.Validate()
 }
 
-func (c GpuConfig) validate() error {
+// LimitsProcesses reports whether it has limits of single processes, which only MPS knows.
+func (c GpuConfig) LimitsProcesses() bool { return c.ProcessMemory != nil || c.ThreadPercentage != nil }
+
+// Validate reports a value that is not allowed.
+func (c GpuConfig) Validate() error {
 	if c.Env != nil && *c.Env != EnvLegacy && *c.Env != EnvNone {
 		return fmt.Errorf("%s: env is %q: use %q or %q", Kind, *c.Env, EnvLegacy, EnvNone)
 	}
 	if c.Container != nil && *c.Container == "" {
 		return fmt.Errorf("%s: container is empty: name one, or leave the field out", Kind)
+	}
+	if c.TimeSlice != nil {
+		if _, err := ParseTimeSlice(string(*c.TimeSlice)); err != nil || *c.TimeSlice == "" {
+			return fmt.Errorf("%s: timeSlice is %q: use one of %q", Kind, *c.TimeSlice, TimeSlices())
+		}
+	}
+	if p := c.ThreadPercentage; p != nil && (*p < 1 || *p > 100) {
+		return fmt.Errorf("%s: threadPercentage is %d: use 1 to 100", Kind, *p)
+	}
+	if m := c.ProcessMemory; m != nil && m.Value() < 1<<20 {
+		return fmt.Errorf("%s: processMemory is %s: use 1Mi or more", Kind, m)
 	}
 	return nil
 }

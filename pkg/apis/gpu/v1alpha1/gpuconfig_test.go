@@ -17,6 +17,8 @@ func TestDecodeRejects(t *testing.T) {
 		"wrong type":      {`{` + header + `,"disableIsolation":"yes"}`, "disableIsolation"},
 		"bad value":       {`{` + header + `,"env":"none"}`, `env is "none"`},
 		"no container":    {`{` + header + `,"container":""}`, "container is empty"},
+		"bad slice":       {`{` + header + `,"timeSlice":"short"}`, `timeSlice is "short"`},
+		"no slice":        {`{` + header + `,"timeSlice":""}`, `use one of ["Default" "Short" "Medium" "Long"]`},
 		"unknown kind":    {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"MigConfig"}`, `kind "MigConfig"`},
 		"unknown version": {`{"apiVersion":"gpu.aliyun.com/v2","kind":"GpuConfig"}`, `apiVersion "gpu.aliyun.com/v2"`},
 		"no header":       {`{"env":"None"}`, `apiVersion ""`},
@@ -34,17 +36,20 @@ func TestDecodeRejects(t *testing.T) {
 }
 
 func TestMergePrefersTheLater(t *testing.T) {
-	class, err := Decode([]byte(`{` + header + `,"disableIsolation":true,"env":"None"}`))
+	class, err := Decode([]byte(`{` + header + `,"disableIsolation":true,"env":"None","timeSlice":"Long"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim, err := Decode([]byte(`{` + header + `,"disableIsolation":false}`))
+	claim, err := Decode([]byte(`{` + header + `,"disableIsolation":false,"timeSlice":"Short"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := Default().Merge(class).Merge(claim)
 	if got.IsolationDisabled() {
 		t.Error("the class's disableIsolation won over the claim's")
+	}
+	if got.TimeSlice == nil || *got.TimeSlice != TimeSliceShort {
+		t.Errorf("timeSlice is %v, want the claim's", got.TimeSlice)
 	}
 	if got.LegacyEnv() {
 		t.Error("the class's env was lost although the claim does not set it")

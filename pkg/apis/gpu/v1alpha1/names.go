@@ -218,6 +218,12 @@ const (
 	MPSDaemonNode  = "node"
 )
 
+// LabelTimeSlice is on nodes, with a TimeSlice.
+//
+// On nodes, set by you: `Short`, `Medium` or `Long`: how long a process computes before the next one has its turn
+// (docs/modes.md#time-slices).
+const LabelTimeSlice = DriverName + "/time-slice"
+
 // LabelGPUDriver is on nodes on which several DRA drivers run.
 //
 // On nodes, set by you: the DRA driver that the GPUs are for: `gpu.aliyun.com` is this one

@@ -228,7 +228,8 @@ func (c *Cluster) simulate(ctx context.Context, node *nodeState, machine string)
 	}
 	cmd := exec.CommandContext(ctx, c.path("bin", "simnode"),
 		"--machine", machine, "--root", root, "--node", node.Name,
-		"--nvml", c.path("bin", nvmlLibrary), "--mps-control", c.path("bin", "mpsstandin"))
+		"--nvml", c.path("bin", nvmlLibrary), "--mps-control", c.path("bin", "mpsstandin"),
+		"--smi", c.path("bin", "mpsstandin"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("simulate the GPUs of node %s from %s: %w: %s", node.Name, machine, err, bytes.TrimSpace(out))
 	}

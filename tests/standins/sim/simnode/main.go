@@ -52,6 +52,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "root", Usage: "directory to write: empty, or the root of a simulated node"},
 			&cli.StringFlag{Name: "node", Usage: "name of the node, which its GPUs' UUIDs are derived from"},
 			&cli.StringFlag{Name: "nvml", Usage: "library to install as the driver's NVML"},
+			&cli.StringFlag{Name: "smi", Usage: "program to install as the driver's nvidia-smi"},
 			&cli.StringFlag{Name: "mps-control", Usage: "program to install as the driver's nvidia-cuda-mps-control"},
 			&cli.BoolFlag{Name: "mount-state", Usage: "make the directory of what the driver is told a mount of its own"},
 		},
@@ -94,6 +95,7 @@ func write(_ context.Context, c *cli.Command) error {
 	var parts []sim.Part
 	for name, path := range map[string]string{
 		sim.NVMLLibrary: c.String("nvml"), "nvidia-cuda-mps-control": c.String("mps-control"),
+		"nvidia-smi": c.String("smi"),
 	} {
 		if path == "" {
 			continue

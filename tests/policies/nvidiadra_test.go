@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// withNVIDIADRA is a server with the option nvidia-dra.
+func withNVIDIADRA(t *testing.T) *server {
+	t.Helper()
+	const dir = "testdata/deployments/options/nvidia-dra/"
+	return shared("nvidia-dra", func() *server {
+		return newServerWith(t, decoded(t, dir+"classes.yaml", dir+"policy.yaml", dir+"refuse.yaml"))
+	})
+}
+
+func ofNVIDIA(name string, amounts ...string) resourceapi.DeviceRequest {
+	r := exactlyOf(name, "gpu.nvidia.com")
+	for i := 0; i < len(amounts); i += 2 {
+		if r.Exactly.Capacity == nil {
+			r.Exactly.Capacity = &resourceapi.CapacityRequirements{
+				Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
+		}
+		r.Exactly.Capacity.Requests[resourceapi.QualifiedName(amounts[i])] = resource.MustParse(amounts[i+1])
+	}
+	return r
+}
+
+// sharedBy is NVIDIA's configuration of requests, which are all if none is named.
+func sharedBy(sharing string, requests ...string) resourceapi.DeviceClaimConfiguration {
+	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.nvidia.com", Parameters: runtime.RawExtension{Raw: []byte(
+			`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":` + sharing + `}`)}}}}
+}
+
+// What asks for a part of a GPU becomes a share with limits, and all else stays a whole one.
+func TestClaimsForNVIDIAsDriver(t *testing.T) {
+	const (
+		long   = `{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}`
+		tenGiB = `{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":50,` +
+			`"defaultPinnedDeviceMemoryLimit":"10Gi"}}`
+		unsized  = `{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":50}}`
+		ofDevice = `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"1500Mi"}}}`
+	)
+	type configs = []resourceapi.DeviceClaimConfiguration
+	whole := func(name string, amounts ...string) []resourceapi.DeviceRequest {
+		return []resourceapi.DeviceRequest{ofNVIDIA(name, amounts...)}
+	}
+	alternatives := resourceapi.DeviceRequest{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "big", DeviceClassName: "gpu.nvidia.com"},
+		{Name: "small", DeviceClassName: "gpu.nvidia.com", Capacity: ofNVIDIA("x", "memory", "4Gi").Exactly.Capacity}}}
+	s := withNVIDIADRA(t)
+	for name, test := range map[string]struct {
+		requests []resourceapi.DeviceRequest
+		configs  configs
+		want     string
+	}{
+		"whole":        {requests: whole("r"), want: "gpu.nvidia.com"},
+		"a part":       {requests: whole("r", "memory", "4Gi"), want: "cgpu.gpu.aliyun.com=4Gi"},
+		"time slicing": {whole("r"), configs{sharedBy(long)}, "gpu.nvidia.com"},
+		"MPS":          {whole("r"), configs{sharedBy(tenGiB)}, "mps.gpu.aliyun.com=10Gi"},
+		"MPS by device": {whole("r"), configs{sharedBy(ofDevice)},
+			"mps.gpu.aliyun.com=2Gi"},
+		"MPS of a part": {whole("r", "memory", "20Gi"), configs{sharedBy(tenGiB, "r0")}, "mps.gpu.aliyun.com=20Gi"},
+		"one of two": {append(whole("ts"), whole("mps")...), configs{sharedBy(long, "r0"), sharedBy(tenGiB, "r1")},
+			"gpu.nvidia.com mps.gpu.aliyun.com=10Gi"},
+		"an alternative": {requests: []resourceapi.DeviceRequest{alternatives},
+			want: "gpu.nvidia.com cgpu.gpu.aliyun.com=4Gi"},
+		"of this driver": {requests: []resourceapi.DeviceRequest{exactly("r", "share")}, want: "share.gpu.aliyun.com"},
+		"a number of parts": {requests: whole("r", "shares", "1"),
+			want: "request r0 asks for a part of a GPU without a size: write capacity"},
+		"MPS of no size": {whole("r"), configs{sharedBy(unsized)},
+			"request r0 shares a GPU by MPS and says not how much of it"},
+		"passthrough": {requests: []resourceapi.DeviceRequest{exactlyOf("r", "vfio.gpu.nvidia.com")},
+			want: "request r0: this driver passes no GPU through"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := claimWith(team, test.requests...)
+			c.Spec.Devices.Config = test.configs
+			got := ""
+			if admitted, err := s.admitClaim(&user.DefaultInfo{Name: "somebody"}, c, nil); err != nil {
+				got = err.Error()
+			} else {
+				got = classesAndMemory(admitted)
+			}
+			if !strings.Contains(got, test.want) || !strings.Contains(test.want, "request") && got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func exactlyOf(name, class string) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}
+}
+
+// classesAndMemory are "CLASS" or "CLASS=MEMORY" of each of the claim's requests and alternatives.
+func classesAndMemory(c *resourceapi.ResourceClaim) string {
+	var parts []string
+	add := func(class string, capacity *resourceapi.CapacityRequirements) {
+		if capacity != nil {
+			memory := capacity.Requests["memory"]
+			class += "=" + memory.String()
+		}
+		parts = append(parts, class)
+	}
+	for _, r := range c.Spec.Devices.Requests {
+		if r.Exactly != nil {
+			add(r.Exactly.DeviceClassName, r.Exactly.Capacity)
+		}
+		for _, s := range r.FirstAvailable {
+			add(s.DeviceClassName, s.Capacity)
+		}
+	}
+	return strings.Join(parts, " ")
+}
