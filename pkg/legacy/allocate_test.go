@@ -157,6 +157,23 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			{"gpushare.core.main.3-20", "main gpu-1-core-mem 3Gi 20%"},
 			{"gpushare.mem-x2.main.4", "main gpu-2-share 2Gi, main gpu-3-share 2Gi"},
 		}},
+		"of a model": {mode.CGPU, "cgpu", []step{
+			{"gpushare.mem-on--cgpu--model-a100--model-v100.main.3", "main gpu-0-cgpu 3Gi"},
+			{"gpushare.mem-on--model-nvidia-tesla-v100-sxm2-16gb.main.3", "main gpu-0-cgpu 3Gi"},
+			{"gpushare.mem-on--model-a100.main.3", ""},
+			{"gpushare.mem-on--nomodel-sxm2.main.3", ""},
+			{"gpushare.mem-on--nomodel-a100--nomodel-t4.main.3", "main gpu-0-cgpu 3Gi"},
+			{"gpushare.mem-on--mps.main.3", ""},
+		}},
+		"of these UUIDs": {mode.Dynamic, "cgpu", []step{
+			{"gpushare.mem-x2-on--cgpu--uuid-gpu-3--uuid-gpu-1.main.4", "main gpu-1-cgpu 2Gi, main gpu-3-cgpu 2Gi"},
+			{"gpushare.mem-on--cgpu--nouuid-gpu-1--nouuid-gpu-0.main.4", "main gpu-2-cgpu 4Gi"},
+			{"gpushare.core-on--uuid-gpu-0.main.4-20", "main gpu-0-core-mem 4Gi 20%"},
+			{"gpushare.core-on--uuid-gpu-1.main.4-20", ""}, // in mode cgpu
+		}},
+		"whole GPUs of these UUIDs": {mode.Exclusive, "whole-card", []step{
+			{"gpushare.nvidia-on--model-v100--nouuid-gpu-0.a.1.b.2", "b gpu-1, b gpu-2, a gpu-3"},
+		}},
 		"cards": {mode.Topology, "whole-card", []step{
 			{"gpushare.gpu.main.2", "main/linked gpus-0-3"},
 			{"gpushare.gpu.main.3", "main gpu-1-topology, main gpu-2-topology, main gpu-4-topology"},
