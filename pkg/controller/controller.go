@@ -73,6 +73,9 @@ type Options struct {
 	Annotations, Events, Syncs, Waiting, Gangs, Nominations kubernetes.Interface
 	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
 	NodeLabels bool
+	// NodeFeatures is whether it labels them as NVIDIA's GPU Feature Discovery does, where that does not run. Labels that
+	// it wrote go if it is off.
+	NodeFeatures bool
 	// DeviceClasses is whether it keeps the DeviceClasses of GPU models.
 	DeviceClasses bool
 	// ClassGrace is how long such a class stays without GPUs.
@@ -260,6 +263,9 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	add(1, func(c *cache.Reader) *manager.Controller {
 		return spread.New(spread.Config{Cache: c, Client: o.Client.ResourceV1(), Nodes: core.Nodes(),
 			Engine: engine, Clock: clock.RealClock{}})
+	})
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		return nodelabels.NewFeatures(nodelabels.FeaturesConfig{Cache: c, Client: core.Nodes(), On: o.NodeFeatures})
 	})
 	if o.NodeLabels {
 		add(writers, func(c *cache.Reader) *manager.Controller {

@@ -151,6 +151,8 @@ const MIGResourcePrefix = "nvidia.com/mig-"
 // it wrote. It changes and removes nothing else.
 const (
 	ControllerName = "gpu-compat-controller"
+	// FeaturesManager is its field manager for the labels of NVIDIA's GPU Feature Discovery.
+	FeaturesManager = ControllerName + "-features"
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 )
 
@@ -203,6 +205,9 @@ const (
 	// AnnotationNVIDIARequest holds how many GPUs the pod's containers asked for by
 	// nvidia.com/gpu where that became a claim, as a JSON object by the container's name.
 	AnnotationNVIDIARequest = "gpu.aliyun.com/nvidia-request"
+	// AnnotationOtherRequest holds what the pod's containers asked for in the words of another project, where
+	// deployments/options/other-manifests made a claim of it, as a JSON object of resource lists by the container's name.
+	AnnotationOtherRequest = "gpu.aliyun.com/other-request"
 )
 
 // AnnotationWaiting is what gpu-compat-controller writes on a node whose shares are spread,
@@ -271,6 +276,16 @@ const (
 	// On namespaces: for how long pods with GPUs may take to end, with `options/grace-limit`
 	// (docs/audit.md#pods-that-are-gone).
 	LabelMaxGraceSeconds = "gpu.aliyun.com/max-grace-seconds"
+	// LabelGPUGiB and LabelReplicaGiB give sizes to what manifests of other projects give none.
+	//
+	// On namespaces: the GiB that 100 percent of a GPU's memory are, with `options/other-manifests`
+	// (docs/other-manifests.md).
+	LabelGPUGiB = "gpu.aliyun.com/gpu-gib"
+	// LabelReplicaGiB is that of nvidia.com/gpu.shared.
+	//
+	// On namespaces: the GiB that a `nvidia.com/gpu.shared` becomes, with `options/other-manifests`
+	// (docs/other-manifests.md).
+	LabelReplicaGiB = "gpu.aliyun.com/replica-gib"
 	// LabelVisibleDevices exempts a namespace.
 	//
 	// On namespaces: `any`: exempt from `options/visible-devices` (docs/isolation.md#gpus-without-a-claim).
