@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -76,6 +77,7 @@ func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool
 		t.Fatal(err)
 	}
 	asked := request.Template("ns").Spec.Spec.Devices
+	checkSelectors(t, asked)
 	if counted {
 		asked.Requests = quota.Counted(asked.Requests)
 	}
@@ -99,6 +101,21 @@ func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool
 		got = append(got, text)
 	}
 	return strings.Join(got, ", ")
+}
+
+// checkSelectors checks that the API server takes the selectors of a claim: it refuses those that may cost too much.
+func checkSelectors(t *testing.T, asked resourceapi.DeviceClaim) {
+	t.Helper()
+	for _, request := range asked.Requests {
+		if request.Exactly == nil {
+			continue
+		}
+		for _, s := range request.Exactly.Selectors {
+			if cost := stockallocator.Cost(s.CEL.Expression); cost == 0 || cost > resourceapi.CELSelectorExpressionMaxCost {
+				t.Errorf("the selector costs %d: %s", cost, s.CEL.Expression)
+			}
+		}
+	}
 }
 
 func TestWhatRequestsAreGiven(t *testing.T) {

@@ -64,28 +64,29 @@ func (r Request) memoryClass() string {
 }
 
 // chosen selects the GPUs that the words name; nothing where they name none. It is one selector without loops: the
-// policy gpushare-search-cost takes no others.
+// policy gpushare-search-cost takes no others. Of attributes that are read as optional ones the API server does not
+// know how long they are, and refuses to search in them.
 func (r Request) chosen() []resourceapi.DeviceSelector {
 	var all []string
-	for _, rule := range []struct{ prefix, test, join string }{
-		{onModel, `%s.contains(%q)`, " || "},
-		{onNotModel, `!%s.contains(%q)`, " && "},
-		{onUUID, `%s == %q`, " || "},
-		{onNotUUID, `%s != %q`, " && "},
+	attribute := func(name resourceapi.QualifiedName) string {
+		return fmt.Sprintf("device.attributes[%q].%s", v1alpha1.DriverName, name)
+	}
+	model, uuid := attribute(v1alpha1.AttrModel), attribute(v1alpha1.AttrUUID)
+	maker := fmt.Sprintf("(%q + %s.lowerAscii())", modelMaker, model)
+	for _, rule := range []struct{ prefix, attribute, test, join string }{
+		{onModel, model, maker + ".contains(%q)", " || "},
+		{onNotModel, model, "!" + maker + ".contains(%q)", " && "},
+		{onUUID, uuid, uuid + ".lowerAscii() == %q", " || "},
+		{onNotUUID, uuid, uuid + ".lowerAscii() != %q", " && "},
 	} {
-		value := fmt.Sprintf(`device.attributes[%q].?%s.orValue("").lowerAscii()`, v1alpha1.DriverName, v1alpha1.AttrUUID)
-		if rule.prefix == onModel || rule.prefix == onNotModel {
-			value = fmt.Sprintf(`(%q + device.attributes[%q].?%s.orValue("").lowerAscii())`, modelMaker, v1alpha1.DriverName,
-				v1alpha1.AttrModel)
-		}
 		var tests []string
 		for _, word := range r.On {
 			if text, is := strings.CutPrefix(word, rule.prefix); is {
-				tests = append(tests, fmt.Sprintf(rule.test, value, text))
+				tests = append(tests, fmt.Sprintf(rule.test, text))
 			}
 		}
 		if len(tests) > 0 {
-			all = append(all, "("+strings.Join(tests, rule.join)+")")
+			all = append(all, fmt.Sprintf("has(%s) && (%s)", rule.attribute, strings.Join(tests, rule.join)))
 		}
 	}
 	if len(all) == 0 {

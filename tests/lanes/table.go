@@ -177,7 +177,8 @@ func onClusters() []Lane {
 		{Name: "elsewhere", When: Complete, Takes: time.Minute, Suite: elsewhere(""),
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
 		{Name: "workloads", When: Complete, Takes: time.Minute, Suite: workloads(),
-			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs"},
+			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, those of HAMi and others, and AI " +
+				"conformance's rules for GPUs"},
 		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
@@ -209,8 +210,9 @@ func workloads() *Suite {
 	for _, manifest := range []string{"jupyter", "pytorch", "triton", "vllm"} {
 		images = append(images, "$BUILD/workloads/"+manifest+".tar")
 	}
-	return &Suite{Package: "./tests/suites/workloads", Nodes: "whole=t4x2 mps=v100x4:mps", Images: images,
-		Prepare: `tests/suites/workloads/images.sh "$BUILD/workloads" "$BUILD/bin/cluster"`, Install: installDriver}
+	return &Suite{Package: "./tests/suites/workloads", Nodes: "whole=t4x2 mps=v100x4:mps cgpu=v100x4:cgpu", Images: images,
+		Prepare: `tests/suites/workloads/images.sh "$BUILD/workloads" "$BUILD/bin/cluster"`,
+		Install: `HELM_ARGS="--set options.otherManifests=true --set-string controller.settings.NODE_FEATURES=true" ` + installDriver}
 }
 
 func elsewhere(kubernetes string) *Suite {
