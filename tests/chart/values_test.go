@@ -367,7 +367,8 @@ func TestOtherManifestsDuringAMigration(t *testing.T) {
 			"ValidatingAdmissionPolicyBinding <nil>/gpushare-other-manifests-refuse"} {
 			selector := part(t, all[binding], "spec", "matchResources", "namespaceSelector")
 			text, err := yaml.Marshal(selector)
-			if err != nil || !strings.Contains(string(text), labels) || strings.Contains(string(text), "NotIn") != (labels == "matchExpressions") {
+			if err != nil || !strings.Contains(string(text), labels) ||
+				strings.Contains(string(text), "NotIn") != (labels == "matchExpressions") {
 				t.Errorf("%s: %s selects %s, %v", values, binding, text, err)
 			}
 		}

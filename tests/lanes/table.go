@@ -212,7 +212,8 @@ func workloads() *Suite {
 	}
 	return &Suite{Package: "./tests/suites/workloads", Nodes: "whole=t4x2 mps=v100x4:mps cgpu=v100x4:cgpu", Images: images,
 		Prepare: `tests/suites/workloads/images.sh "$BUILD/workloads" "$BUILD/bin/cluster"`,
-		Install: `HELM_ARGS="--set options.otherManifests=true --set-string controller.settings.NODE_FEATURES=true" ` + installDriver}
+		Install: `HELM_ARGS="--set options.otherManifests=true --set-string controller.settings.NODE_FEATURES=true" ` +
+			installDriver}
 }
 
 func elsewhere(kubernetes string) *Suite {

@@ -141,7 +141,8 @@ func TestManifestsOfOthers(t *testing.T) {
 			"gpushare.core.c.1-10 c:c"},
 		"vgpu-manager: a number": {one("nvidia.com/vgpu-number 1"), alone},
 		"vgpu-manager: types": {one("nvidia.com/vgpu-number 1 nvidia.com/vgpu-memory 1024",
-			"nvidia.com/include-gpu-type=A10", "nvidia.com/exclude-gpu-type=A100"), "gpushare.mem-on--cgpu--model-a10--nomodel-a100.c.1 c:c"},
+			"nvidia.com/include-gpu-type=A10", "nvidia.com/exclude-gpu-type=A100"),
+			"gpushare.mem-on--cgpu--model-a10--nomodel-a100.c.1 c:c"},
 
 		"a replica": {in(withSizes, one("nvidia.com/gpu.shared 1")), "gpushare.mem.c.5 c:c"},
 		"replicas": {in(withSizes, one("nvidia.com/gpu.shared 2")),
@@ -150,8 +151,8 @@ func TestManifestsOfOthers(t *testing.T) {
 		"a replica and a GPU": {in(withSizes, one("nvidia.com/gpu.shared 1 nvidia.com/gpu 1")), "ask in those of one"},
 
 		"percent without a size": {one("nvidia.com/gpu 1 nvidia.com/gpumem-percentage 50"),
-			"write nvidia.com/gpumem (MiB), volcano.sh/vgpu-memory (MiB) or aliyun.com/gpu-mem (GiB), or have an administrator " +
-				"say what 100 percent are by the label gpu.aliyun.com/gpu-gib=GIB of namespace team"},
+			"write nvidia.com/gpumem (MiB), volcano.sh/vgpu-memory (MiB) or aliyun.com/gpu-mem (GiB), or have an " +
+				"administrator say what 100 percent are by the label gpu.aliyun.com/gpu-gib=GIB of namespace team"},
 		"more than all": {one("nvidia.com/gpumem-percentage 101"), "100 at most"},
 		"more compute":  {one("nvidia.com/gpumem 1024 nvidia.com/gpucores 101"), "100 at most"},
 		"mode mig": {one("nvidia.com/gpumem 1024", "nvidia.com/vgpu-mode=mig"),

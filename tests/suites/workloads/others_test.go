@@ -79,7 +79,8 @@ func TestManifestsOfOthers(t *testing.T) {
 func TestLabelsAreLeftToDiscovery(t *testing.T) {
 	label := func(value string) {
 		t.Helper()
-		if output, err := cluster.Namespace(t).Kubectl(t, "label", "node", wholeNode, "nvidia.com/gfd.timestamp"+value); err != nil {
+		arguments := []string{"label", "node", wholeNode, "nvidia.com/gfd.timestamp" + value}
+		if output, err := cluster.Namespace(t).Kubectl(t, arguments...); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}
 	}

@@ -153,7 +153,7 @@ const (
 	ControllerName = "gpu-compat-controller"
 	// FeaturesManager is its field manager for the labels of NVIDIA's GPU Feature Discovery.
 	FeaturesManager = ControllerName + "-features"
-	LabelManagedBy = "app.kubernetes.io/managed-by"
+	LabelManagedBy  = "app.kubernetes.io/managed-by"
 )
 
 // Labels and annotations of DeviceClasses.
@@ -208,6 +208,9 @@ const (
 	// AnnotationOtherRequest holds what the pod's containers asked for in the words of another project, where
 	// deployments/options/other-manifests made a claim of it, as a JSON object of resource lists by the container's name.
 	AnnotationOtherRequest = "gpu.aliyun.com/other-request"
+	// AnnotationOtherNotConverted says of a pod that asks in such words why it cannot be converted: with these words it is
+	// refused.
+	AnnotationOtherNotConverted = "gpu.aliyun.com/other-not-converted"
 )
 
 // AnnotationWaiting is what gpu-compat-controller writes on a node whose shares are spread,
