@@ -264,7 +264,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		return spread.New(spread.Config{Cache: c, Client: o.Client.ResourceV1(), Nodes: core.Nodes(),
 			Engine: engine, Clock: clock.RealClock{}})
 	})
-	add(writers, func(c *cache.Reader) *manager.Controller {
+	add(1, func(c *cache.Reader) *manager.Controller {
 		return nodelabels.NewFeatures(nodelabels.FeaturesConfig{Cache: c, Client: core.Nodes(), On: o.NodeFeatures})
 	})
 	if o.NodeLabels {

@@ -122,7 +122,7 @@ type features struct {
 	slices cache.Slices
 }
 
-// NewFeatures returns the controller. Its keys are nodes; it can have several workers.
+// NewFeatures returns the controller. Its keys are nodes.
 func NewFeatures(cfg FeaturesConfig) *manager.Controller {
 	f := &features{FeaturesConfig: cfg, nodes: cfg.Cache.Nodes(), slices: cfg.Cache.Slices()}
 	work := manager.NewController("nodefeatures", f.sync)
