@@ -14,36 +14,26 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// Words of Request.On. The option deployments/options/other-manifests writes them into names of templates, in lower
-// case, as names are.
+// In a name onStart begins the words of Request.On, and gap separates them: deployments/options/other-manifests.
 const (
-	onCGPU     = "cgpu"      // shares in mode cgpu, which limits memory
-	onMPS      = "mps"       // shares in mode mps
-	onModel    = "model-"    // GPUs whose model has the text in it; of several one is enough
-	onNotModel = "nomodel-"  // GPUs whose model does not
-	onUUID     = "uuid-"     // the GPU with this UUID; of several any
-	onNotUUID  = "nouuid-"   // any other GPU
-	modelMaker = "nvidia-"   // HAMi compares with the maker and the model
-	onStart    = "-on" + gap // begins the words in a name
-	gap        = "--"        // separates them
+	gap     = "--"
+	onStart = "-on" + gap
 )
 
-// What the words of Request.On look like. Their texts become part of a CEL expression, as strings that need no
-// escaping.
+// onWord is a mode of shares of memory, a text that a GPU's model has in it, or has not, or the UUID of a GPU, or of
+// none. It becomes part of a CEL expression, as a string that needs no escaping.
 var onWord = regexp.MustCompile(`^(?:cgpu|mps|(?:no)?(?:model|uuid)-[a-z0-9]+(?:-[a-z0-9]+)*)$`)
+
+func isMode(word string) bool { return word == "cgpu" || word == "mps" }
 
 // validateOn finds words that mean nothing, or nothing beside what else is asked for.
 func (r Request) validateOn() error {
-	if len(r.On) > 0 && r.Kind != Memory && r.Kind != CoreMemory && r.Kind != NVIDIA {
-		return fmt.Errorf("a request of kind %q chooses no GPUs", r.Kind)
-	}
 	modes := 0
 	for _, word := range r.On {
-		if !onWord.MatchString(word) {
-			return fmt.Errorf("word %q chooses no GPUs: want %s, %s, or %s, %s, %s or %s and a text of a-z, 0-9 and -", word,
-				onCGPU, onMPS, onModel, onNotModel, onUUID, onNotUUID)
+		if r.Kind == GPUs || r.Kind == CPUs || !onWord.MatchString(word) {
+			return fmt.Errorf("word %q chooses no GPUs of a request of kind %q", word, r.Kind)
 		}
-		if word == onCGPU || word == onMPS {
+		if isMode(word) {
 			modes++
 		}
 	}
@@ -55,38 +45,35 @@ func (r Request) validateOn() error {
 
 // memoryClass is the DeviceClass of shares of memory alone.
 func (r Request) memoryClass() string {
-	for _, m := range []string{onCGPU, onMPS} {
-		if slices.Contains(r.On, m) {
-			return m + "." + v1alpha1.DriverName
-		}
+	if i := slices.IndexFunc(r.On, isMode); i >= 0 {
+		return r.On[i] + "." + v1alpha1.DriverName
 	}
 	return classMemory
 }
 
 // chosen selects the GPUs that the words name; nothing where they name none. It is one selector without loops: the
 // policy gpushare-search-cost takes no others. Of attributes that are read as optional ones the API server does not
-// know how long they are, and refuses to search in them.
+// know how long they are, and refuses to search in them. As HAMi's, models have their maker's name before them.
 func (r Request) chosen() []resourceapi.DeviceSelector {
 	var all []string
-	attribute := func(name resourceapi.QualifiedName) string {
-		return fmt.Sprintf("device.attributes[%q].%s", v1alpha1.DriverName, name)
-	}
-	model, uuid := attribute(v1alpha1.AttrModel), attribute(v1alpha1.AttrUUID)
-	maker := fmt.Sprintf("(%q + %s.lowerAscii())", modelMaker, model)
-	for _, rule := range []struct{ prefix, attribute, test, join string }{
-		{onModel, model, maker + ".contains(%q)", " || "},
-		{onNotModel, model, "!" + maker + ".contains(%q)", " && "},
-		{onUUID, uuid, uuid + ".lowerAscii() == %q", " || "},
-		{onNotUUID, uuid, uuid + ".lowerAscii() != %q", " && "},
+	for _, rule := range []struct {
+		prefix, test, join string
+		attribute          resourceapi.QualifiedName
+	}{
+		{"model-", `("nvidia-" + %s.lowerAscii()).contains(%q)`, " || ", v1alpha1.AttrModel},
+		{"nomodel-", `!("nvidia-" + %s.lowerAscii()).contains(%q)`, " && ", v1alpha1.AttrModel},
+		{"uuid-", `%s.lowerAscii() == %q`, " || ", v1alpha1.AttrUUID},
+		{"nouuid-", `%s.lowerAscii() != %q`, " && ", v1alpha1.AttrUUID},
 	} {
+		value := fmt.Sprintf("device.attributes[%q].%s", v1alpha1.DriverName, rule.attribute)
 		var tests []string
 		for _, word := range r.On {
 			if text, is := strings.CutPrefix(word, rule.prefix); is {
-				tests = append(tests, fmt.Sprintf(rule.test, text))
+				tests = append(tests, fmt.Sprintf(rule.test, value, text))
 			}
 		}
 		if len(tests) > 0 {
-			all = append(all, fmt.Sprintf("has(%s) && (%s)", rule.attribute, strings.Join(tests, rule.join)))
+			all = append(all, fmt.Sprintf("has(%s) && (%s)", value, strings.Join(tests, rule.join)))
 		}
 	}
 	if len(all) == 0 {

@@ -19,7 +19,8 @@ import (
 
 // a10 is what the slices say of a GPU, and featuresOfA10 what GPU Feature Discovery writes of two of them.
 var (
-	a10 = &gpu.GPU{Model: "NVIDIA-A10", ProductName: "NVIDIA A10", MemoryMiB: 23028, ComputeCapability: "8.6"}
+	a10 = &gpu.GPU{Model: "NVIDIA-A10", ProductName: "NVIDIA A10", MemoryMiB: 23028, Architecture: "Ampere",
+		ComputeCapability: "8.6"}
 
 	featuresOfA10 = map[string]string{"gpu.present": "true", "gpu.product": "NVIDIA-A10", "gpu.count": "2",
 		"gpu.memory": "23028", "gpu.family": "ampere", "gpu.compute.major": "8", "gpu.compute.minor": "6"}
@@ -43,16 +44,14 @@ func TestFeaturesAsDiscoveryWritesThem(t *testing.T) {
 		want  map[string]string
 	}{
 		"nothing is known": {attributes{}, map[string]string{}},
-		"an A10": {attributes{v1alpha1.AttrProductName: text("NVIDIA A10"), v1alpha1.AttrComputeCapability: version("8.6.0"),
-			v1alpha1.AttrMemoryMiB: {IntValue: ptr.To(int64(23028))}}, maps.Collect(func(yield func(string, string) bool) {
-			for key, value := range featuresOfA10 {
-				if key != "gpu.present" && key != "gpu.count" && !yield(key, value) {
-					return
-				}
-			}
-		})},
+		"an A10": {attributes{v1alpha1.AttrProductName: text("NVIDIA A10"), v1alpha1.AttrArchitecture: text("Ampere"),
+			v1alpha1.AttrComputeCapability: version("8.6.0"), v1alpha1.AttrMemoryMiB: {IntValue: ptr.To(int64(23028))}},
+			maps.Clone(featuresOfA10)},
 		"a name that no label can hold": {attributes{v1alpha1.AttrProductName: text("Quadro RTX 6000/8000")},
 			map[string]string{}},
+		"an L4": {attributes{v1alpha1.AttrArchitecture: text("Ada Lovelace"),
+			v1alpha1.AttrComputeCapability: version("8.9.0")},
+			map[string]string{"gpu.family": "ada-lovelace", "gpu.compute.major": "8", "gpu.compute.minor": "9"}},
 		"a driver": {attributes{v1alpha1.AttrDriverVersion: version("570.124.6"),
 			v1alpha1.AttrCUDADriverVersion: version("12.8.0")}, map[string]string{
 			"cuda.driver-version.major": "570", "cuda.driver-version.minor": "124", "cuda.driver-version.revision": "06",
@@ -70,14 +69,6 @@ func TestFeaturesAsDiscoveryWritesThem(t *testing.T) {
 			}
 		})
 	}
-	for capability, want := range map[string]string{"5.2.0": "maxwell", "6.1.0": "pascal", "7.0.0": "volta",
-		"7.5.0": "turing", "8.0.0": "ampere", "8.9.0": "ada-lovelace", "9.0.0": "hopper", "10.0.0": "blackwell",
-		"12.0.0": "blackwell", "13.0.0": "undefined"} {
-		got := Features(attributes{v1alpha1.AttrComputeCapability: version(capability)}, 1)["nvidia.com/gpu.family"]
-		if got != want {
-			t.Errorf("family of %s is %s, want %s", capability, got, want)
-		}
-	}
 }
 
 // features lets the controller see what is there now.
@@ -88,8 +79,8 @@ func (s *site) features(on bool, published ...*resourceapi.ResourceSlice) {
 	for _, slice := range published {
 		kept = append(kept, view.Read(slice))
 	}
-	f := &features{FeaturesConfig: FeaturesConfig{Client: s.client.CoreV1().Nodes(), On: on}}
-	if err := f.reconcile(ctx, cache.KeepNode(s.node(), false), kept); err != nil {
+	l := &labeller{Config: Config{Client: s.client.CoreV1().Nodes(), Features: on}}
+	if err := l.features(ctx, cache.KeepNode(s.node(), false), kept); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -205,11 +205,9 @@ const (
 	// AnnotationNVIDIARequest holds how many GPUs the pod's containers asked for by
 	// nvidia.com/gpu where that became a claim, as a JSON object by the container's name.
 	AnnotationNVIDIARequest = "gpu.aliyun.com/nvidia-request"
-	// AnnotationOtherRequest holds what the pod's containers asked for in the words of another project, where
-	// deployments/options/other-manifests made a claim of it, as a JSON object of resource lists by the container's name.
-	AnnotationOtherRequest = "gpu.aliyun.com/other-request"
-	// AnnotationOtherNotConverted says of a pod that asks in such words why it cannot be converted: with these words it is
-	// refused.
+	// AnnotationOtherRequest and AnnotationOtherNotConverted are the same for what deployments/options/other-manifests
+	// converts, in the words of the pod's author.
+	AnnotationOtherRequest      = "gpu.aliyun.com/other-request"
 	AnnotationOtherNotConverted = "gpu.aliyun.com/other-not-converted"
 )
 
@@ -279,7 +277,7 @@ const (
 	// On namespaces: for how long pods with GPUs may take to end, with `options/grace-limit`
 	// (docs/audit.md#pods-that-are-gone).
 	LabelMaxGraceSeconds = "gpu.aliyun.com/max-grace-seconds"
-	// LabelGPUGiB and LabelReplicaGiB give sizes to what manifests of other projects give none.
+	// LabelGPUGiB sizes what manifests of other projects do not.
 	//
 	// On namespaces: the GiB that 100 percent of a GPU's memory are, with `options/other-manifests`
 	// (docs/other-manifests.md).
