@@ -2,10 +2,10 @@
 
 //go:build e2e
 
-// Package workloads tests what docs/workloads.md tells of programs on shares, with a stand-in for each program; what
-// Kubernetes' AI conformance tests of GPUs: docs/internals/conformance.md; and what docs/other-manifests.md tells of
-// manifests of others. Lane workloads makes the cluster: a node with two whole GPUs, one whose four GPUs are shared
-// by MPS, and one in mode cgpu.
+// Package workloads tests what docs/workloads.md tells of programs on shares, with a stand-in for each program, what
+// docs/training.md tells of operators' pods, what docs/other-manifests.md tells of manifests of others, and what
+// Kubernetes' AI conformance tests of GPUs: docs/internals/conformance.md. Lane workloads makes the cluster: a node
+// with two whole GPUs, one whose four GPUs are shared by MPS, and one in mode cgpu.
 package workloads
 
 import (
