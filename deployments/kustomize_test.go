@@ -5,6 +5,7 @@ package deployments
 
 import (
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -191,5 +192,46 @@ func TestMigrationOffersGPUsOnLabelledNodesOnly(t *testing.T) {
 	}
 	if n := strings.Count(build(t, "manifests"), "REQUIRED_NODE_LABEL"); n != 0 {
 		t.Errorf("%d containers require a label without the option", n)
+	}
+}
+
+// Where HAMi goes on serving other namespaces, the page's patch has the option convert in those that ask for it alone.
+func TestOtherManifestsWhereAsked(t *testing.T) {
+	page, err := os.ReadFile("../docs/other-manifests.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, patches, _ := strings.Cut(string(page), "```yaml\n")
+	patches, _, _ = strings.Cut(patches, "```")
+	files, kustomization := filesys.MakeFsInMemory(), "resources:\n"
+	for _, name := range []string{"policy.yaml", "apply-again.yaml", "refuse.yaml"} {
+		content, err := os.ReadFile(filepath.Join("options", "other-manifests", name))
+		if err == nil {
+			err = files.WriteFile(name, content)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kustomization += "- " + name + "\n"
+	}
+	if err := files.WriteFile("kustomization.yaml", []byte(kustomization+patches)); err != nil {
+		t.Fatal(err)
+	}
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bindings := 0
+	for _, r := range resources.Resources() {
+		if !strings.HasSuffix(r.GetKind(), "PolicyBinding") {
+			continue
+		}
+		bindings++
+		if text := r.MustYaml(); !strings.Contains(text, `gpu.aliyun.com/legacy: "true"`) || strings.Contains(text, "NotIn") {
+			t.Errorf("%s selects other namespaces:\n%s", r.GetName(), text)
+		}
+	}
+	if bindings != 3 {
+		t.Errorf("the option has %d bindings, want 3", bindings)
 	}
 }

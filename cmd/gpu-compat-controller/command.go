@@ -134,7 +134,8 @@ func run(ctx context.Context, c *cli.Command) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events, Syncs: syncs, Waiting: waiting,
 				Gangs: gangs, Nominations: nominations,
-				NodeLabels: c.Bool("node-labels"), DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
+				NodeLabels: c.Bool("node-labels"), NodeFeatures: c.Bool("node-features"),
+				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),

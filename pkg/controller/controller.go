@@ -73,6 +73,8 @@ type Options struct {
 	Annotations, Events, Syncs, Waiting, Gangs, Nominations kubernetes.Interface
 	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
 	NodeLabels bool
+	// NodeFeatures is whether it labels them as GPU Feature Discovery does, where that does not run; if not, they go.
+	NodeFeatures bool
 	// DeviceClasses is whether it keeps the DeviceClasses of GPU models.
 	DeviceClasses bool
 	// ClassGrace is how long such a class stays without GPUs.
@@ -261,11 +263,10 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		return spread.New(spread.Config{Cache: c, Client: o.Client.ResourceV1(), Nodes: core.Nodes(),
 			Engine: engine, Clock: clock.RealClock{}})
 	})
-	if o.NodeLabels {
-		add(writers, func(c *cache.Reader) *manager.Controller {
-			return nodelabels.New(nodelabels.Config{Cache: c, Client: core.Nodes(), Events: events})
-		})
-	}
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		return nodelabels.New(nodelabels.Config{Cache: c, Client: core.Nodes(), Events: events, Labels: o.NodeLabels,
+			Features: o.NodeFeatures})
+	})
 	if o.PodSyncs {
 		add(writers, func(c *cache.Reader) *manager.Controller {
 			return podsync.New(podsync.Config{Cache: c, Client: o.Syncs.CoreV1(), Clock: clock.RealClock{}})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -76,6 +77,7 @@ func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool
 		t.Fatal(err)
 	}
 	asked := request.Template("ns").Spec.Spec.Devices
+	checkSelectors(t, asked)
 	if counted {
 		asked.Requests = quota.Counted(asked.Requests)
 	}
@@ -99,6 +101,21 @@ func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool
 		got = append(got, text)
 	}
 	return strings.Join(got, ", ")
+}
+
+// checkSelectors checks that the API server takes the selectors of a claim: it refuses those that may cost too much.
+func checkSelectors(t *testing.T, asked resourceapi.DeviceClaim) {
+	t.Helper()
+	for _, request := range asked.Requests {
+		if request.Exactly == nil {
+			continue
+		}
+		for _, s := range request.Exactly.Selectors {
+			if cost := stockallocator.Cost(s.CEL.Expression); cost == 0 || cost > resourceapi.CELSelectorExpressionMaxCost {
+				t.Errorf("the selector costs %d: %s", cost, s.CEL.Expression)
+			}
+		}
+	}
 }
 
 func TestWhatRequestsAreGiven(t *testing.T) {
@@ -156,6 +173,23 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			{"gpushare.mem.a.8.b.7", "a gpu-0-share 8Gi, b gpu-0-share 7Gi"},
 			{"gpushare.core.main.3-20", "main gpu-1-core-mem 3Gi 20%"},
 			{"gpushare.mem-x2.main.4", "main gpu-2-share 2Gi, main gpu-3-share 2Gi"},
+		}},
+		"of a model": {mode.CGPU, "cgpu", []step{
+			{"gpushare.mem-on--cgpu--model-a100--model-v100.main.3", "main gpu-0-cgpu 3Gi"},
+			{"gpushare.mem-on--model-nvidia-tesla-v100-sxm2-16gb.main.3", "main gpu-0-cgpu 3Gi"},
+			{"gpushare.mem-on--model-a100.main.3", ""},
+			{"gpushare.mem-on--nomodel-sxm2.main.3", ""},
+			{"gpushare.mem-on--nomodel-a100--nomodel-t4.main.3", "main gpu-0-cgpu 3Gi"},
+			{"gpushare.mem-on--mps.main.3", ""},
+		}},
+		"of these UUIDs": {mode.Dynamic, "cgpu", []step{
+			{"gpushare.mem-x2-on--cgpu--uuid-gpu-3--uuid-gpu-1.main.4", "main gpu-1-cgpu 2Gi, main gpu-3-cgpu 2Gi"},
+			{"gpushare.mem-on--cgpu--nouuid-gpu-1--nouuid-gpu-0.main.4", "main gpu-2-cgpu 4Gi"},
+			{"gpushare.core-on--uuid-gpu-0.main.4-20", "main gpu-0-core-mem 4Gi 20%"},
+			{"gpushare.core-on--uuid-gpu-1.main.4-20", ""}, // in mode cgpu
+		}},
+		"whole GPUs of these UUIDs": {mode.Exclusive, "whole-card", []step{
+			{"gpushare.nvidia-on--model-v100--nouuid-gpu-0.a.1.b.2", "b gpu-1, b gpu-2, a gpu-3"},
 		}},
 		"cards": {mode.Topology, "whole-card", []step{
 			{"gpushare.gpu.main.2", "main/linked gpus-0-3"},

@@ -35,6 +35,8 @@ func IsName(name string) bool { return strings.HasPrefix(name, prefix+".") }
 //	gpushare.cpu.main.8              8 CPUs
 //	gpushare.nvidia.main.1           one GPU, by nvidia.com/gpu
 //	gpushare.mem.0.1.1.7             1 and 7 GiB for containers with long names
+//	gpushare.mem-on--cgpu--model-a10.main.3
+//	                                 3 GiB in mode cgpu, of a GPU whose model has A10 in it
 func (r Request) Name() string {
 	kind := string(r.Kind)
 	if r.Count > 1 {
@@ -45,6 +47,9 @@ func (r Request) Name() string {
 	}
 	if cpus := r.nearby(); cpus > 0 {
 		kind += "-" + cpusMark + strconv.FormatInt(cpus, 10)
+	}
+	if len(r.On) > 0 {
+		kind += onStart + strings.Join(r.On, gap)
 	}
 	parts := []string{prefix, kind}
 	for _, c := range r.Containers {
@@ -114,8 +119,12 @@ func ParseName(name string) (Request, error) {
 
 // parseKind reads what a name says of all containers, and the CPUs near the GPUs.
 func parseKind(text string) (r Request, cpus int64, err error) {
+	text, on, chooses := strings.Cut(text, onStart)
 	words := strings.Split(text, "-")
 	r = Request{Kind: Kind(words[0]), Count: 1}
+	if chooses {
+		r.On = strings.Split(on, gap)
+	}
 	if !slices.Contains([]Kind{Memory, CoreMemory, GPUs, CPUs, NVIDIA}, r.Kind) {
 		return Request{}, 0, fmt.Errorf("kind %q is none of %s, %s, %s, %s, %s", words[0], Memory, CoreMemory, GPUs, CPUs,
 			NVIDIA)

@@ -10,7 +10,8 @@
 // Request.Template is the template. So whoever makes templates needs nothing of a
 // pod but the name. Where a pod asks for CPUs of its own by the annotation
 // cpuset-scheduler, gpushare-legacy-cpuset adds them in the same way. The option
-// deployments/options/nvidia-gpu-claims does it for the limit nvidia.com/gpu.
+// deployments/options/nvidia-gpu-claims does it for the limit nvidia.com/gpu, and
+// deployments/options/other-manifests for the limits of HAMi, Volcano and vgpu-manager.
 package legacy
 
 import (
@@ -56,6 +57,8 @@ type Request struct {
 	// Whole is whether nobody else may use the GPUs: together the containers ask
 	// for all of the memory.
 	Whole bool
+	// On are words that narrow the GPUs that will do.
+	On []string
 	// Containers are those that ask, in the pod's order.
 	Containers []Container
 }
@@ -103,7 +106,7 @@ func (r Request) validate() error {
 	if r.Whole && r.wholeGPUs() {
 		return errors.New("whole GPUs are whole")
 	}
-	if err := r.validateCPUs(); err != nil {
+	if err := errors.Join(r.validateCPUs(), r.validateOn()); err != nil {
 		return err
 	}
 	var gpus int64

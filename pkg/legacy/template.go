@@ -142,7 +142,7 @@ func (r Request) share(name string, c Container, count int64) resourceapi.Device
 	amounts := map[resourceapi.QualifiedName]resource.Quantity{
 		v1alpha1.CapMemory: *resource.NewQuantity(c.MemoryGiB/r.Count*devices.GiB, resource.BinarySI),
 	}
-	class := classMemory
+	class := r.memoryClass()
 	if r.Kind == CoreMemory {
 		class = classCoreMemory
 		amounts[v1alpha1.CapCores] = *resource.NewQuantity(c.CoresPercent/r.Count, resource.DecimalSI)
@@ -159,7 +159,7 @@ func (r Request) share(name string, c Container, count int64) resourceapi.Device
 }
 
 func (r Request) selectors() []resourceapi.DeviceSelector {
-	var selectors []resourceapi.DeviceSelector
+	selectors := r.chosen()
 	if r.Count > 1 {
 		selectors = append(selectors, selector(notMPS()))
 	}
@@ -249,7 +249,7 @@ func (r Request) gpusApart() []resourceapi.DeviceRequest {
 func (r Request) newGPUs(c Container, selectors []resourceapi.DeviceSelector) resourceapi.DeviceRequest {
 	exact, class := resourceapi.DeviceAllocationModeExactCount, classSingle
 	if r.Kind == NVIDIA {
-		class = classExclusive
+		class, selectors = classExclusive, append(selectors, r.chosen()...)
 	}
 	if r.Kind == NVIDIA || !hasLinkedClass(c.GPUs) {
 		return resourceapi.DeviceRequest{Name: c.Name, Exactly: &resourceapi.ExactDeviceRequest{

@@ -192,7 +192,7 @@ func onClusters() []Lane {
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
 		{Name: "workloads", When: Complete, Takes: time.Minute, Suite: workloads(),
 			Proves: "the manifests of docs/workloads.md and docs/training.md, with stand-ins for programs and operators, " +
-				"those for NVIDIA's DRA driver, and AI conformance's rules for GPUs"},
+				"those for HAMi, NVIDIA's DRA driver and others, and AI conformance's rules for GPUs"},
 		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
@@ -225,10 +225,11 @@ func workloads() *Suite {
 		images = append(images, "$BUILD/workloads/"+manifest+".tar")
 	}
 	return &Suite{Package: "./tests/suites/workloads", Images: images,
-		Nodes:   "whole=t4x2 mps=v100x4:mps dynamic=a100x8:dynamic mig=migx4:mig",
+		Nodes:   "whole=t4x2 mps=v100x4:mps cgpu=v100x4:cgpu dynamic=a100x8:dynamic mig=migx4:mig",
 		Prepare: `tests/suites/workloads/images.sh "$BUILD/workloads" "$BUILD/bin/cluster"`,
 		// As where NVIDIA's GPU nodes are tainted, and so that manifests of others leave that node alone.
-		Install: `HELM_ARGS="--set options.nvidiaDra=true" ` + installDriver + `
+		Install: `HELM_ARGS="--set options.nvidiaDra=true --set options.otherManifests=true
+	--set-string controller.settings.NODE_FEATURES=true" ` + installDriver + `
 $CLUSTER kubectl taint --overwrite node dynamic nvidia.com/gpu=present:NoSchedule`}
 }
 

@@ -35,6 +35,9 @@ func Flags() []cli.Flag {
 		&cli.BoolFlag{Name: "node-labels", Sources: env("NODE_LABELS"), Value: true,
 			Usage: "label nodes aliyun.accelerator/nvidia_* (docs/gpu-models.md#node-labels); off for some autoscalers " +
 				"(docs/autoscaling.md#the-label-of-the-gpu-model)"},
+		&cli.BoolFlag{Name: "node-features", Sources: env("NODE_FEATURES"),
+			Usage: "label nodes nvidia.com/gpu.product … where GPU Feature Discovery does not run " +
+				"(docs/other-manifests.md#node-labels)"},
 		&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true,
 			Usage: "manage the DeviceClasses of GPU models (docs/gpu-models.md)"},
 		&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute,

@@ -10,6 +10,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -23,6 +24,8 @@ type Node struct {
 	// Owners says who wrote its amounts of ACK's resources: the managed fields themselves are
 	// most of a node.
 	Owners legacy.Owners
+	// Features is whether the controller wrote labels of NVIDIA's GPU Feature Discovery on it.
+	Features bool
 }
 
 // Nodes are all nodes.
@@ -56,6 +59,8 @@ func KeepNode(node *corev1.Node, allocatable bool) *Node {
 		Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
 		Capacity: legacy.Pick(node.Status.Capacity), Allocatable: node.Status.Allocatable,
 		Owners: legacy.ReadOwners(node.ManagedFields),
+		Features: slices.ContainsFunc(node.ManagedFields,
+			func(m metav1.ManagedFieldsEntry) bool { return m.Manager == v1alpha1.FeaturesManager }),
 	}
 	if !allocatable {
 		kept.Allocatable = extended(node.Status.Allocatable)

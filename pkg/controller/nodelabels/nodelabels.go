@@ -9,10 +9,13 @@
 // are. All three are written at once or none is. Where another tool has written
 // one of them and says something else, nothing is written and an Event of the node
 // tells.
+//
+// Where that is switched on, it also writes the labels of NVIDIA's GPU Feature Discovery.
 package nodelabels
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,6 +43,8 @@ type Config struct {
 	Cache  *cache.Reader
 	Client typedcorev1.NodeInterface
 	Events *report.Reporter
+	// Labels is whether it writes ACK's labels, Features GPU Feature Discovery's. If not, the former stay, the latter go.
+	Labels, Features bool
 }
 
 type labeller struct {
@@ -67,7 +72,8 @@ func New(cfg Config) *manager.Controller {
 }
 
 func sameLabels(before, after *cache.Node) bool {
-	return before.UID == after.UID && maps.Equal(pick(before.Labels), pick(after.Labels))
+	return before.UID == after.UID && before.Features == after.Features &&
+		maps.Equal(pick(before.Labels), pick(after.Labels))
 }
 
 // sync is a manager.Reconcile; the key is a node's name.
@@ -76,7 +82,12 @@ func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error)
 	if !exists {
 		return 0, nil
 	}
-	return 0, l.reconcile(ctx, &node.ObjectMeta, l.slices.OnNode(name))
+	var err error
+	published := l.slices.OnNode(name)
+	if l.Labels {
+		err = l.reconcile(ctx, &node.ObjectMeta, published)
+	}
+	return 0, errors.Join(err, l.features(ctx, node, published))
 }
 
 func (l *labeller) reconcile(ctx context.Context, node *metav1.ObjectMeta, published []*view.Slice) error {
@@ -147,11 +158,9 @@ func differences(labels, want map[string]string) []string {
 }
 
 func pick(labels map[string]string) map[string]string {
-	picked := map[string]string{}
-	for _, key := range ack.GPUNodeLabels() {
-		if value, ok := labels[key]; ok {
-			picked[key] = value
-		}
-	}
+	picked := maps.Clone(labels)
+	maps.DeleteFunc(picked, func(key, _ string) bool {
+		return !slices.Contains(ack.GPUNodeLabels(), key) && !strings.HasPrefix(key, nvidia)
+	})
 	return picked
 }

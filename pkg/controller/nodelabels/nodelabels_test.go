@@ -218,7 +218,7 @@ func TestChangesReachTheLoop(t *testing.T) {
 	s := newSite(t)
 	cfg := s.labeller.Config
 	known := cache.New(cache.Options{Client: s.client})
-	cfg.Cache = known.Reader()
+	cfg.Cache, cfg.Labels, cfg.Features = known.Reader(), true, true
 	work := New(cfg)
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
@@ -228,7 +228,8 @@ func TestChangesReachTheLoop(t *testing.T) {
 	}
 	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
 		func(context.Context) (bool, error) {
-			return s.node().Labels[ack.NodeLabelModel] == v100.Model, nil
+			labels := s.node().Labels
+			return labels[ack.NodeLabelModel] == v100.Model && labels["nvidia.com/gpu.memory"] == "16130", nil
 		})
 	if err != nil {
 		t.Errorf("the node was not labelled: %v", err)

@@ -37,6 +37,10 @@ func TestControllerWritesNothingElse(t *testing.T) {
 	const noMore = "may change nothing of a node but labels"
 	harness.CheckRefusal(t, "a label of the GPUs", "",
 		patch(`{"metadata":{"labels":{"aliyun.accelerator/nvidia_name":"x"}}}`))
+	harness.CheckRefusal(t, "a label of GPU Feature Discovery's", "",
+		patch(`{"metadata":{"labels":{"nvidia.com/gpu.compute.major":"9"}}}`))
+	harness.CheckRefusal(t, "a label of the GPU Operator's", labelsOnly,
+		patch(`{"metadata":{"labels":{"nvidia.com/gpu.deploy.device-plugin":"false"}}}`))
 	harness.CheckRefusal(t, "another label", labelsOnly,
 		patch(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
 	harness.CheckRefusal(t, "the removal of a label", labelsOnly,

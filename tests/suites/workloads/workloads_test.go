@@ -3,10 +3,10 @@
 //go:build e2e
 
 // Package workloads tests what docs/workloads.md tells of programs on shares, with a stand-in for each program, what
-// docs/training.md tells of operators' pods, and what Kubernetes' AI conformance tests of GPUs:
-// docs/internals/conformance.md. And it runs manifests for NVIDIA's DRA driver (docs/nvidia-dra.md). Lane workloads
-// makes the cluster: a node with two whole GPUs, one whose four GPUs are shared by MPS, one with eight in the mode of
-// their first claim, and one with MIG instances.
+// docs/training.md tells of operators' pods, what docs/other-manifests.md and docs/nvidia-dra.md tell of manifests of
+// others, and what Kubernetes' AI conformance tests of GPUs: docs/internals/conformance.md. Lane workloads makes the
+// cluster: a node with two whole GPUs, one whose four GPUs are shared by MPS, one in mode cgpu, one with eight GPUs in
+// the mode of their first claim, and one with MIG instances.
 package workloads
 
 import (

@@ -101,6 +101,8 @@ files/deployments/options/{{ kebabcase $option }}
 {{- define "gpushare.onlyWhereAsked" -}}
 {{- if and (eq .kind "ValidatingAdmissionPolicyBinding") (eq .metadata.name "gpushare-legacy-elastic-advice") -}}
 true
+{{- else if and (hasSuffix "PolicyBinding" .kind) (hasPrefix "gpushare-other-manifests" .metadata.name) -}}
+true
 {{- else if and (eq .kind "MutatingAdmissionPolicyBinding")
       (regexMatch "^gpushare-legacy-(convert|cpuset(-claims)?|elastic|gang|scheduler)$" .metadata.name) -}}
 true

@@ -147,7 +147,9 @@ const MIGResourcePrefix = "nvidia.com/mig-"
 // it wrote. It changes and removes nothing else.
 const (
 	ControllerName = "gpu-compat-controller"
-	LabelManagedBy = "app.kubernetes.io/managed-by"
+	// FeaturesManager is its field manager for the labels of NVIDIA's GPU Feature Discovery.
+	FeaturesManager = ControllerName + "-features"
+	LabelManagedBy  = "app.kubernetes.io/managed-by"
 )
 
 // Labels and annotations of DeviceClasses.
@@ -199,6 +201,10 @@ const (
 	// AnnotationNVIDIARequest holds how many GPUs the pod's containers asked for by
 	// nvidia.com/gpu where that became a claim, as a JSON object by the container's name.
 	AnnotationNVIDIARequest = "gpu.aliyun.com/nvidia-request"
+	// AnnotationOtherRequest and AnnotationOtherNotConverted are the same for what deployments/options/other-manifests
+	// converts, in the words of the pod's author.
+	AnnotationOtherRequest      = "gpu.aliyun.com/other-request"
+	AnnotationOtherNotConverted = "gpu.aliyun.com/other-not-converted"
 )
 
 // AnnotationWaiting is what gpu-compat-controller writes on a node whose shares are spread,
@@ -273,6 +279,16 @@ const (
 	// On namespaces: for how long pods with GPUs may take to end, with `options/grace-limit`
 	// (docs/audit.md#pods-that-are-gone).
 	LabelMaxGraceSeconds = "gpu.aliyun.com/max-grace-seconds"
+	// LabelGPUGiB sizes what manifests of other projects do not.
+	//
+	// On namespaces: the GiB that 100 percent of a GPU's memory are, with `options/other-manifests`
+	// (docs/other-manifests.md).
+	LabelGPUGiB = "gpu.aliyun.com/gpu-gib"
+	// LabelReplicaGiB is that of nvidia.com/gpu.shared.
+	//
+	// On namespaces: the GiB that a `nvidia.com/gpu.shared` becomes, with `options/other-manifests`
+	// (docs/other-manifests.md).
+	LabelReplicaGiB = "gpu.aliyun.com/replica-gib"
 	// LabelVisibleDevices exempts a namespace.
 	//
 	// On namespaces: `any`: exempt from `options/visible-devices` (docs/isolation.md#gpus-without-a-claim).

@@ -59,7 +59,8 @@ var Pages = map[string]Page{
 			"kubectl label node n3 gpu.aliyun.com/mps-daemon-"},
 	"docs/legacy.md": {After: "kubectl delete -f demo/legacy/GPUtest.yaml"},
 	// Further pages know the node in this mode.
-	"docs/mig.md": {After: "kubectl label --overwrite node n3 ack.node.gpu.schedule=share"},
+	"docs/mig.md":             {After: "kubectl label --overwrite node n3 ack.node.gpu.schedule=share"},
+	"docs/other-manifests.md": {After: "kubectl delete -k deployments/options/other-manifests"},
 	"docs/packing.md": {After: "kubectl delete -k deployments/options/best-node\n" +
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},
 	"docs/preemption.md": {After: "kubectl delete -k deployments/options/preemption\n" +

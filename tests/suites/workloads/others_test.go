@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package workloads
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// A pod as in HAMi's documents, with a selector of GPU Feature Discovery's.
+const hami = `apiVersion: v1
+kind: Pod
+metadata:
+  name: hami
+  annotations: {nvidia.com/use-gputype: "A100,V100"}
+spec:
+  schedulerName: hami-scheduler
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 5
+  nodeSelector: {nvidia.com/gpu.product: Tesla-V100-SXM2-16GB, nvidia.com/gpu.family: volta}
+  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: Never
+    resources:
+      limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3000}
+`
+
+// Manifests of other projects, as docs/other-manifests.md has them, with the options that it names: the container has
+// the limit that its author wrote, rounded up to a GiB. Other words are refused.
+func TestManifestsOfOthers(t *testing.T) {
+	ns := cluster.Namespace(t, func(n *corev1.Namespace) {
+		n.Labels = map[string]string{v1alpha1.LabelReplicaGiB: "5"}
+	})
+	file := filepath.Join(t.TempDir(), "hami.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, hami, harness.ProbeImage), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	limited := func(pod, container string, gib int) {
+		t.Helper()
+		ns.WaitRunning(t, pod)
+		env := ns.GPUEnv(t, pod, container)
+		if want := fmt.Sprintf("0=%dM", gpuMiB*gib/gpuGiB); env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != want {
+			t.Errorf("pod %s has %v, want the limit %s", pod, env, want)
+		}
+	}
+	for range 2 { // the manifest can be applied again
+		if output, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		limited("hami", "main", 3)
+	}
+	replica := harness.Asking("nvidia.com/gpu.shared 1")
+	replica.Name, replica.Spec.NodeSelector = "replica", map[string]string{corev1.LabelHostname: mpsNode}
+	ns.Run(t, replica)
+	limited("replica", "c0", 5)
+	whole := harness.Asking("volcano.sh/vgpu-number 1")
+	whole.Name = "whole"
+	ns.Run(t, whole)
+	if gpus := ns.GPUNodes(t, "whole", "c0"); len(gpus) != 1 {
+		t.Errorf("a pod of a whole GPU has %q", gpus)
+	}
+	_, err := ns.Admitted(t.Context(), harness.Asking("nvidia.com/gpu 1 nvidia.com/gpumem-percentage 50"))
+	harness.CheckRefusal(t, "a percentage", "a percentage of memory needs a size", err)
+}
+
+// GPU Feature Discovery, where it comes, has the labels for itself.
+func TestLabelsAreLeftToDiscovery(t *testing.T) {
+	label := func(value string) {
+		t.Helper()
+		arguments := []string{"label", "node", wholeNode, "nvidia.com/gfd.timestamp" + value}
+		if output, err := cluster.Namespace(t).Kubectl(t, arguments...); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+	}
+	product := func(want string) {
+		t.Helper()
+		harness.Eventually(t, fmt.Sprintf("the node's product to be %q", want), func(ctx context.Context) error {
+			node, err := cluster.Client.CoreV1().Nodes().Get(ctx, wholeNode, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if got := node.Labels["nvidia.com/gpu.product"]; got != want {
+				return fmt.Errorf("it is %q", got)
+			}
+			return nil
+		})
+	}
+	product("Tesla-T4")
+	label("=1")
+	product("")
+	label("-")
+	product("Tesla-T4")
+}
