@@ -69,7 +69,7 @@ func (c *chooser) asked(ctx context.Context, w *wish) question {
 		return q
 	}
 	q.shaped = c.shaped
-	q.requests, q.ranked = asked(ctx, w.claims, c.shapes(),
+	q.requests, q.ranked = offer.Asked(ctx, w.claims, c.shapes(),
 		func(ctx context.Context, of []resourceapi.Device, r scheduling.Request) []int {
 			return c.engine.Suitable(ctx, c.classes.all, of, r)
 		})
