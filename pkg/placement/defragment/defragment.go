@@ -39,19 +39,22 @@ type Move struct{ Pod, Node int }
 type Goal func() int
 
 const (
-	// gainLeast is what a move saves of a GPU at least, if it is for nothing else.
-	gainLeast = 0.001
+	// gainLeast is what makes one loss less than another.
+	gainLeast = 1e-6
 	// missesMost is how many moves are tried in vain before a search ends, nodesMost how many nodes' pods are tried for a
 	// goal, and triesMost how many moves where all ways are tried.
-	missesMost, nodesMost, triesMost = 100, 50, 2000
+	missesMost, nodesMost, triesMost = 100, 25, 2000
 )
 
-// Search looks for moves, Most of them at the most. Index has learned what pods ask for.
+// Search looks for moves.
 type Search struct {
 	World
-	Pods  []Pod
+	Pods []Pod
+	// Index has learned what pods ask for.
 	Index *score.Index
+	// Most is how many moves there are at most, Least what each saves of a GPU at least, if it is for nothing else.
 	Most  int
+	Least float64
 
 	nodes []node
 	kinds []*kind
@@ -87,7 +90,7 @@ type pod struct {
 }
 
 func (s *Search) begin() {
-	s.nodes, s.pods = make([]node, s.Nodes()), make([]pod, len(s.Pods))
+	s.nodes, s.pods, s.kinds, s.moves = make([]node, s.Nodes()), make([]pod, len(s.Pods)), nil, nil
 	for i := range s.nodes {
 		s.nodes[i].version = 1
 	}
@@ -114,7 +117,8 @@ func alike(a, b *score.Ask) bool {
 func (s *Search) Spare() []Move {
 	s.begin()
 	greedy := s.greedily()
-	return s.better(greedy, func() value { return value{loss: s.loss()} })
+	// A move counts as what it has to save.
+	return s.better(greedy, func() value { return value{loss: s.loss() + s.Least*float64(len(s.moves))} })
 }
 
 // For finds the fewest moves that bring the goal about, and of those the moves that lose the least. The World is left

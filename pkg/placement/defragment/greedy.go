@@ -13,7 +13,7 @@ func (s *Search) greedily() []Move {
 	for misses := 0; len(s.moves) < s.Most && misses < missesMost; {
 		i, to, gain := s.bestMove()
 		switch {
-		case gain < gainLeast:
+		case gain < max(s.Least, gainLeast):
 			return s.moves
 		case !s.move(i, to):
 			s.missed(i, to)
@@ -103,8 +103,11 @@ func (s *Search) clear(met func() bool) (best []Move) {
 			if len(moves) > 0 && (best == nil || len(moves) < len(best)) {
 				best = moves
 			}
-			if best != nil && len(best) == 1 {
+			if len(best) == 1 {
 				return best
+			}
+			if len(moves) == 0 && len(s.moves) < s.Most {
+				break // no order of its pods is better
 			}
 		}
 	}

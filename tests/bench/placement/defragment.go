@@ -16,6 +16,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 )
 
+// savedLeast is what a move saves of a GPU at least.
+const savedLeast = 0.001
+
 // batches are how many pods are moved before those that wait are let in.
 var batches = []int{0, 50, 100, 200, 500}
 
@@ -85,7 +88,7 @@ func full(nodes []node, w *workload, seed uint64) (*world, *score.Index, []*kind
 func moved(nodes []node, w *workload, seed uint64, most int) float64 {
 	is, learned, waiting := full(nodes, w, seed)
 	kinds := map[*kind]*score.Kind{}
-	search := defragment.Search{World: is, Index: learned, Most: most}
+	search := defragment.Search{World: is, Index: learned, Most: most, Least: savedLeast}
 	for i := range is.pods {
 		p := &is.pods[i]
 		search.Pods = append(search.Pods, defragment.Pod{Node: p.node, Ask: p.kind.of(kinds).Ask})
