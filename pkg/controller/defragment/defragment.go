@@ -56,6 +56,8 @@ const (
 	planMost = 20 * time.Second
 	// batchMost is how many pods are evicted at the same time.
 	batchMost = 10
+	// settling is how long the pods of a batch may take to be made again.
+	settling = 30 * time.Second
 	// window is the time in which so many pods are evicted.
 	window = time.Hour
 	// refusedFor is for how long a pod stays that the cluster did not let be evicted.
@@ -139,7 +141,7 @@ func (d *Defragmenter) round(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	left := min(d.Most-len(r.Moves), batchMost)
-	if waits, is := r.waits(pods); is || left <= 0 {
+	if waits, is := r.waits(pods, now); is || left <= 0 {
 		klog.FromContext(ctx).V(4).Info("No pod is moved for now", "waits", waits, "movedInAnHour", len(r.Moves))
 		return interval, nil
 	}

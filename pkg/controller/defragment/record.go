@@ -78,8 +78,14 @@ func (d *Defragmenter) write(ctx context.Context, r record) error {
 	return nil
 }
 
-// waits reports whether a pod of the record has not gone, or one that was made in its place has no node.
-func (r record) waits(pods []*corev1.Pod) (types.UID, bool) {
+// waits reports whether the last batch is not done: a pod has not gone, or one that was made in its place has no node,
+// or may not be there yet.
+func (r record) waits(pods []*corev1.Pod, now time.Time) (types.UID, bool) {
+	for _, m := range r.Moves {
+		if now.Sub(m.At) < settling {
+			return m.UID, true
+		}
+	}
 	for _, pod := range pods {
 		if slices.ContainsFunc(r.Moves, func(m moved) bool {
 			return m.UID == pod.UID && pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" && m.replacedBy(pod)
