@@ -160,7 +160,8 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 	for _, name := range optionDirs(t) {
 		// Those that come with a setting have tests of their own below.
 		switch name {
-		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node", "best-node-gate":
+		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node", "best-node-gate",
+			"defragment":
 		default:
 			of["options: {"+valueOf(name)+": true}"] = []string{"manifests", "options/" + name}
 		}
@@ -224,9 +225,10 @@ func TestOptionsOfTheController(t *testing.T) {
 		dirs    []string
 		setting string
 	}{
-		"{bestNode: true}":                     {[]string{"best-node"}, "BEST_NODE"},
-		"{bestNode: true, bestNodeGate: true}": {[]string{"best-node", "best-node-gate"}, "BEST_NODE"},
-		"{preemption: true}":                   {[]string{"preemption"}, "PREEMPTION"},
+		"{bestNode: true}":                     {[]string{"best-node"}, `BEST_NODE: "true"`},
+		"{bestNode: true, bestNodeGate: true}": {[]string{"best-node", "best-node-gate"}, `BEST_NODE: "true"`},
+		"{preemption: true}":                   {[]string{"preemption"}, `PREEMPTION: "true"`},
+		"{defragment: true}":                   {[]string{"defragment"}, `DEFRAGMENT: dry-run`},
 	} {
 		dirs := []string{checkout + "/deployments/manifests"}
 		for _, dir := range of.dirs {
@@ -237,7 +239,7 @@ func TestOptionsOfTheController(t *testing.T) {
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: gpu-compat-controller, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
-data: {`+of.setting+`: "true"}
+data: {`+of.setting+`}
 `)
 		if diff := cmp.Diff(want, installed(t, "kube-system", "options: "+options), alike); diff != "" {
 			t.Errorf("the chart with %s (-want +got):\n%s", options, diff)

@@ -39,7 +39,7 @@ type Setting string
 
 const (
 	// Off: nothing. DryRun: it tells which pods it would evict. Evict: it evicts them.
-	Off    Setting = "off"
+	Off    Setting = "none"
 	DryRun Setting = "dry-run"
 	Evict  Setting = "evict"
 )

@@ -265,8 +265,7 @@ func (s *site) add(object runtime.Object) {
 	}
 }
 
-// A leader that ends, before or after the eviction that it wrote down, has its successor evict nobody again, nor the pod
-// that was made in its place, nor more than the rest of the number.
+// The next leader evicts nobody again, nor the pod that was made in its place, nor more than the rest of the number.
 func TestRestart(t *testing.T) {
 	run(t, Evict, 10, func(s *site) {
 		s.after(time.Minute, "small")
@@ -296,7 +295,8 @@ func TestWhoIsRefusedStays(t *testing.T) {
 		refused := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "small", nil)
 		s.refuse["small"], s.refuse["big"] = refused, refused
 		s.after(4 * time.Minute)
-		lease, err := s.client.CoordinationV1().Leases("driver").Get(s.Context(), v1alpha1.ControllerName, metav1.GetOptions{})
+		lease, err := s.client.CoordinationV1().Leases("driver").Get(s.Context(), v1alpha1.ControllerName,
+			metav1.GetOptions{})
 		if err != nil || lease.Annotations[v1alpha1.AnnotationMoved] != "" {
 			t.Errorf("error %v; written down is %q, though nobody goes", err, lease.Annotations)
 		}

@@ -120,7 +120,7 @@ func (w *world) gains() Plan {
 }
 
 // mayMove is which pods may.
-const mayMove = "it takes an owner that makes a pod again at once (ReplicaSet, StatefulSet), claims of its own, and a " +
+const mayMove = "it takes an owner that makes a pod again (ReplicaSet, StatefulSet), claims of its own, and a " +
 	"PodDisruptionBudget that lets it go, if it has one"
 
 // choose finds the moves of which a question is.

@@ -51,7 +51,7 @@ func newSite(t testing.TB) *site {
 
 // node adds a node with 64 CPUs and so many GPUs of 16 GiB, which are shared.
 func (s *site) node(name string, gpus int) *corev1.Node {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}},
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"host": name}},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"),
 			corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110")}}}
 	s.Nodes = append(s.Nodes, node)
@@ -63,7 +63,8 @@ func (s *site) node(name string, gpus int) *corev1.Node {
 	pool := v1alpha1.PoolName(name)
 	s.Slices = append(s.Slices, &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
 		Driver: v1alpha1.DriverName, NodeName: &name, Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices}})
+		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].
+			Devices}})
 	return node
 }
 
@@ -81,8 +82,8 @@ func (s *site) pod(name, node string, gpu int, gib string) *corev1.Pod {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID("claim-" + name),
 			OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: name, UID: pod.UID}}},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu",
-			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share." + v1alpha1.DriverName, Count: 1,
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share." + v1alpha1.DriverName, Count: 1,
 				AllocationMode: resourceapi.DeviceAllocationModeExactCount,
 				Capacity:       &resourceapi.CapacityRequirements{Requests: amounts}}}}}}}
 	s.Claims = append(s.Claims, claim)
@@ -152,7 +153,10 @@ func TestPlan(t *testing.T) {
 		{"a budget that lets it go", func(s *site, _ *corev1.Pod) { s.budget("small", 1) }, Question{Goal: GPU},
 			"small n1>n2, +1 GPUs, +1 nodes"},
 		{"a budget that does not", func(s *site, _ *corev1.Pod) { s.budget("small", 0) }, Question{Goal: GPU}, none},
-		{"two budgets", func(s *site, _ *corev1.Pod) { s.budget("small", 1); s.budget("small", 1) }, Question{Goal: GPU}, none},
+		{"two budgets", func(s *site, _ *corev1.Pod) {
+			s.budget("small", 1)
+			s.budget("small", 1)
+		}, Question{Goal: GPU}, none},
 		{"nobody makes it again", func(_ *site, p *corev1.Pod) { p.OwnerReferences = nil }, Question{Goal: GPU}, none},
 		{"a Job's work would be lost", func(_ *site, p *corev1.Pod) { p.OwnerReferences[0].Kind = "Job" },
 			Question{Goal: GPU}, none},
@@ -172,7 +176,7 @@ func TestPlan(t *testing.T) {
 			s.Stays = func(pod *corev1.Pod) bool { return pod.Name == "small" }
 		}, Question{Goal: GPU}, none},
 		{"a node selector", func(_ *site, p *corev1.Pod) {
-			p.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": "n1"}
+			p.Spec.NodeSelector = map[string]string{"host": "n1"}
 		}, Question{Goal: GPU}, "no 3 moves of the 2 pods that may move would free a GPU"},
 		{"a volume", func(_ *site, p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{

@@ -37,7 +37,8 @@ func (p *Preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 		return cmp.Compare(cache.Key(a), cache.Key(b))
 	})
 	s := &situation{
-		pods: pods, namespaces: map[string]map[string]string{}, budgets: scheduling.NewBudgets(disruptions), gangs: gangs, now: now,
+		pods: pods, namespaces: map[string]map[string]string{}, budgets: scheduling.NewBudgets(disruptions),
+		gangs: gangs, now: now,
 		overdue: overdue(pods, p.endings.For), rules: rules, refused: p.refused, classes: p.classes.List(),
 		engine: p.Engine,
 	}

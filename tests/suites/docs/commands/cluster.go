@@ -60,6 +60,7 @@ var Pages = map[string]Page{
 	// Further pages know the node in this mode.
 	"docs/mig.md": {After: "kubectl label --overwrite node n3 ack.node.gpu.schedule=share"},
 	"docs/packing.md": {After: "kubectl delete -k deployments/options/best-node\n" +
+		"kubectl delete -k deployments/options/defragment\n" +
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},
 	"docs/preemption.md": {After: "kubectl delete -k deployments/options/preemption\n" +
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},
