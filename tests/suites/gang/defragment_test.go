@@ -134,7 +134,8 @@ func TestDefragment(t *testing.T) {
 		}
 	}
 	planned, _ := cluster.Inspect(t, "defragment", "--for", "pod/large", "-n", ns.Name)
-	if !regexp.MustCompile(ns.Name+` +`+mover+` +share +whole\n`).MatchString(planned) || strings.Contains(planned, kept) ||
+	move := regexp.MustCompile(ns.Name + ` +` + mover + ` +share +whole\n`)
+	if !move.MatchString(planned) || strings.Contains(planned, kept) ||
 		!strings.Contains(planned, "Then find room: "+ns.Name+"/large") {
 		t.Errorf("planned is:\n%s", planned)
 	}
