@@ -10,6 +10,7 @@ package defragment
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -50,8 +51,10 @@ func (s Setting) Known() bool { return s == Off || s == DryRun || s == Evict }
 const (
 	// everything is the only key.
 	everything = "*"
-	// interval is how often the cluster is looked at; planning takes planPart of the time at most, and planMost at once.
+	// interval is how often the cluster is looked at, or seldom where planning takes more than 1/planPart of the time;
+	// it may take planMost at once.
 	interval = 10 * time.Second
+	seldom   = 5 * time.Minute
 	planPart = 100
 	planMost = 20 * time.Second
 	// batchMost is how many pods are evicted at the same time.
@@ -108,17 +111,26 @@ type Defragmenter struct {
 	last    string
 	told    string
 	refused map[types.UID]time.Time
+	// known are pods as the API server had them, by the versions of the cache.
+	known map[types.UID]known
 
 	// mu is for record, which other controllers ask for.
 	mu     sync.Mutex
 	record record
 }
 
+// known is a pod as it was at a version.
+type known struct {
+	version string
+	scheduling.Pod
+}
+
 // New makes a Defragmenter.
 func New(cfg Config) *Defragmenter {
 	c := cfg.Cache
 	d := &Defragmenter{Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(),
-		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: map[types.UID]time.Time{}}
+		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: map[types.UID]time.Time{},
+		known: map[types.UID]known{}}
 	d.work = manager.NewController("defragment", func(ctx context.Context, _ string) (time.Duration, error) {
 		return d.round(ctx)
 	})
@@ -146,7 +158,7 @@ func (d *Defragmenter) round(ctx context.Context) (time.Duration, error) {
 		return interval, nil
 	}
 	plan, err := d.plan(ctx, pods, r, left, now)
-	again := max(interval, planPart*d.Clock.Since(now))
+	again := min(max(interval, planPart*d.Clock.Since(now)), seldom)
 	if err != nil {
 		return 0, err
 	}
@@ -178,8 +190,9 @@ func (d *Defragmenter) plan(ctx context.Context, pods []*corev1.Pod, r record, m
 	if err != nil {
 		return nil, fmt.Errorf("pods may be moved in vain without the DeviceTaintRules: %w", err)
 	}
-	c := moves.Cluster{Pods: pods, Budgets: d.budgets.List(), Engine: d.Engine, Read: d.read,
+	c := moves.Cluster{Pods: pods, Budgets: d.budgets.List(), Engine: d.Engine, Read: d.readOnce,
 		Stays: func(pod *corev1.Pod) bool { return r.moved(pod) || now.Before(d.refused[pod.UID]) }}
+	d.forget(pods, now)
 	c.Classes, c.Claims = d.classes.List(), d.claims.List()
 	for _, n := range d.nodes.List() {
 		newest, whole := view.Newest(n.Name, d.slices.OnNode(n.Name))
@@ -195,6 +208,18 @@ func (d *Defragmenter) plan(ctx context.Context, pods []*corev1.Pod, r record, m
 	ctx, cancel := context.WithTimeout(ctx, planMost)
 	defer cancel()
 	return c.Plan(ctx, moves.Question{Most: most})
+}
+
+// readOnce is read, once for each version of a pod.
+func (d *Defragmenter) readOnce(ctx context.Context, cached *corev1.Pod) (scheduling.Pod, error) {
+	if k, is := d.known[cached.UID]; is && k.version == cached.ResourceVersion {
+		return k.Pod, nil
+	}
+	read, err := d.read(ctx, cached)
+	if err == nil && read.Pod != nil {
+		d.known[cached.UID] = known{cached.ResourceVersion, read}
+	}
+	return read, err
 }
 
 // read reads a pod as the API server has it.
@@ -218,6 +243,16 @@ func (d *Defragmenter) read(ctx context.Context, cached *corev1.Pod) (scheduling
 		claims = append(claims, claim)
 	}
 	return scheduling.Pod{Pod: pod, Claims: claims}, nil
+}
+
+// forget forgets pods that are gone, and refusals that are long ago.
+func (d *Defragmenter) forget(pods []*corev1.Pod, now time.Time) {
+	there := map[types.UID]bool{}
+	for _, pod := range pods {
+		there[pod.UID] = true
+	}
+	maps.DeleteFunc(d.known, func(uid types.UID, _ known) bool { return !there[uid] })
+	maps.DeleteFunc(d.refused, func(uid types.UID, until time.Time) bool { return !there[uid] || now.After(until) })
 }
 
 // keyOf is the same for the same moves.

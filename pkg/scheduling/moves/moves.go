@@ -132,7 +132,15 @@ func (w *world) choose(q Question, waits []scheduling.Pod) []defragment.Move {
 	case Node:
 		return s.For(defragment.FreeNodes(w))
 	}
+	tried := map[scheduling.QuestionID]bool{}
 	for _, pod := range waits {
+		// A pod that is alike, with a higher priority or the same, has been tried.
+		id, err := scheduling.Question(pod.Pod, pod.Claims)
+		if err != nil || tried[id] {
+			w.failed = err
+			continue
+		}
+		tried[id] = true
 		// Nobody moves for a pod of lower priority.
 		w.than = corev1helpers.PodPriority(pod.Pod)
 		moves := s.For(func() int { return w.roomFor(pod) })
