@@ -42,6 +42,7 @@ func deployOn(t *testing.T, ns *harness.Namespace, name, template, on string) {
 	cordon("cordon")
 	defer cordon("uncordon")
 	pod := anywhere(name, template)
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	labels := map[string]string{"app": name}
 	_, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
