@@ -53,7 +53,7 @@ const (
 	everything = "*"
 	// interval is how often the cluster is looked at, or seldom where planning takes more than 1/planPart of the time;
 	// it may take planMost at once.
-	interval = 10 * time.Second
+	interval = 5 * time.Second
 	seldom   = 5 * time.Minute
 	planPart = 100
 	planMost = 20 * time.Second
