@@ -68,6 +68,8 @@ type panel struct {
 		Expr  string `json:"expr"`
 		RefID string `json:"refId"`
 	} `json:"targets"`
+	// Panels are those of a row that is closed at first.
+	Panels []panel `json:"panels"`
 }
 
 type dashboard struct {
@@ -84,6 +86,9 @@ func theDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
 	if err := json.Unmarshal(read(t, "monitoring/dashboard.json"), &d); err != nil {
 		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		d.Panels = append(d.Panels, p.Panels...)
 	}
 	return d
 }
@@ -103,11 +108,11 @@ var theirs = map[string][]string{
 }
 
 // documented are the metrics that can be queried, with their labels: those of docs/metrics.md,
-// which a test of pkg/metrics compares with the code, and theirs.
+// which a test of pkg/node/metrics compares with the code, and theirs. Names tell histograms.
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
 	all := maps.Clone(theirs)
-	row := regexp.MustCompile("(?m)^\\| `(gpushare_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*)\\|")
+	row := regexp.MustCompile("(?m)^\\| `(gpushare_[a-z_]+?(_(?:duration|lag)_seconds)?)` \\| ([^|]*)\\|")
 	for _, found := range row.FindAllStringSubmatch(string(read(t, "../docs/metrics.md")), -1) {
 		var labels []string
 		for label := range strings.SplitSeq(found[3], ",") {
@@ -115,7 +120,7 @@ func documented(t *testing.T) map[string][]string {
 				labels = append(labels, label)
 			}
 		}
-		if found[2] != "histogram" {
+		if found[2] == "" {
 			all[found[1]] = labels
 			continue
 		}
@@ -125,7 +130,37 @@ func documented(t *testing.T) map[string][]string {
 	if len(all) < 50 {
 		t.Fatalf("docs/metrics.md lists %d metrics", len(all))
 	}
+	// The names of what is recorded begin with its labels.
+	record := regexp.MustCompile(`(?m)^  - record: (([a-z_]+):[a-z0-9_]+:[a-z0-9_]+)$`)
+	for _, found := range record.FindAllStringSubmatch(string(read(t, "monitoring/usage.yaml")), -1) {
+		all[found[1]] = strings.Split(found[2], "_")
+	}
 	return all
+}
+
+// Rules are made of metrics and records that there are, and so are pages and examples.
+func TestRecords(t *testing.T) {
+	there := documented(t)
+	record := regexp.MustCompile(`(?m)^  - record: (\S+)$`)
+	for _, file := range []string{"dcgm", "ack"} {
+		for _, found := range record.FindAllStringSubmatch(string(read(t, "monitoring/"+file+".yaml")), -1) {
+			there[found[1]] = nil
+		}
+	}
+	name := regexp.MustCompile(`\b[a-z_]+:gpushare_[a-z_]+:[a-z0-9_]+|\bgpushare_[a-z_]+`)
+	for path, least := range map[string]int{"monitoring/usage.yaml": 50, "monitoring/dcgm.yaml": 5,
+		"monitoring/ack.yaml": 5, "../docs/cost.md": 10, "../docs/gpu-operator.md": 5,
+		"../demo/scaling/prometheus-adapter.yaml": 4, "../demo/scaling/keda.yaml": 2} {
+		all := name.FindAllString(string(read(t, path)), -1)
+		if len(all) < least {
+			t.Errorf("%s names %d metrics", path, len(all))
+		}
+		for _, used := range all {
+			if _, is := there[used]; !is {
+				t.Errorf("%s names %s, which there is not", path, used)
+			}
+		}
+	}
 }
 
 var (

@@ -131,16 +131,22 @@ func TestCountClassesSelectTheirNumberOfGPUs(t *testing.T) {
 	}
 }
 
-func TestShareClassNeedsAShareableDevice(t *testing.T) {
-	classes, err := Modes()
+// Queues evaluate device.allowMultipleAllocations as false: what classes select does not depend on it. That no share is
+// stored as a whole GPU, the policy on slices holds (tests/policies).
+func TestClassesSelectWhereTheFieldIsNotSeen(t *testing.T) {
+	classes, err := With([]string{"NVIDIA-A10"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := builtDevice(t, mode.Share)
-	d.AllowMultipleAllocations = nil
 	for _, class := range classes {
-		if matches(t, class, "gpu.aliyun.com", d) {
-			t.Errorf("class %s selects a share device that lost its allowMultipleAllocations", class.Name)
+		selects := compiled(t, class)
+		for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology} {
+			d := builtDevice(t, m)
+			want := selects("gpu.aliyun.com", d)
+			d.AllowMultipleAllocations = nil
+			if got := selects("gpu.aliyun.com", d); got != want {
+				t.Errorf("class %s selects a %s device: %t, and %t where the field is not seen", class.Name, m, want, got)
+			}
 		}
 	}
 }
@@ -197,9 +203,7 @@ func TestMemoryClassSelectsModesThatGrantMemoryAlone(t *testing.T) {
 			t.Errorf("it selects a device in mode %s: %v", m, got)
 		}
 	}
-	lost := builtDevice(t, mode.Share)
-	lost.AllowMultipleAllocations = nil
-	if selects("gpu.aliyun.com", lost) || selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
-		t.Error("it selects a device that cannot be shared, or another driver's")
+	if selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
+		t.Error("it selects another driver's device")
 	}
 }

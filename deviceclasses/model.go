@@ -25,14 +25,11 @@ const (
 
 // ofAnyMode selects single GPUs in whatever mode they are, but for core-mem: a claim
 // there has to say how much compute it takes, which elsewhere is more than there is; and for MIG
-// instances, which are what their profile says and not the model. A
-// GPU that is to be shared and is not shareable any more, because the API server
-// dropped the field, would be handed out whole. Of a GPU that is offered in several modes they
-// select the whole one: the scheduler tries each device that a request matches.
+// instances, which are what their profile says and not the model. Of a GPU that is offered in
+// several modes they select the whole one: the scheduler tries each device that a request matches.
 const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
 	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != %q` +
 	` && device.attributes["gpu.aliyun.com"].?mode.orValue("mig") != "mig"` +
-	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].?mode.orValue("mig") in [%s]))` +
 	` && (device.attributes["gpu.aliyun.com"].?dynamic.orValue(false) != true` +
 	` || device.attributes["gpu.aliyun.com"].?mode.orValue("") == "exclusive")`
 
@@ -106,10 +103,6 @@ func modeOf(class *resourceapi.DeviceClass) mode.Mode {
 }
 
 func anyModeClass() *resourceapi.DeviceClass {
-	var shared []string
-	for _, m := range []mode.Mode{mode.Share, mode.CGPU, mode.MPS} {
-		shared = append(shared, strconv.Quote(string(m)))
-	}
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", v1alpha1.LabelMode: AnyMode},
@@ -119,7 +112,7 @@ func anyModeClass() *resourceapi.DeviceClass {
 					"What keeps its users apart is the device's attribute isolation."},
 		},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
-			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(ofAnyMode, mode.CoreMem, strings.Join(shared, ", "))},
+			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(ofAnyMode, mode.CoreMem)},
 		}}},
 	}
 }

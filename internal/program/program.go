@@ -42,7 +42,7 @@ func Main(command *cli.Command) int {
 // LogFlag is the flag of every program that SetUpLogging takes.
 func LogFlag() cli.Flag {
 	return &cli.IntFlag{Name: "v", Sources: cli.EnvVars("LOG_VERBOSITY"), Value: 2,
-		Usage: "log verbosity; at 6 gpu-kubelet-plugin logs every gRPC call"}
+		Usage: "log verbosity; 6 shows every gRPC call of the plugin"}
 }
 
 // SettingsDirFlag is the flag of the programs that end when their settings change.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -88,6 +89,14 @@ func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	a.setVersion(v1alpha1.AttrDriverVersion, m.DriverVersion)
 	a.setVersion(v1alpha1.AttrCUDADriverVersion, m.CUDADriverVersion)
 	a.setInt(v1alpha1.AttrMemoryMiB, smallest.MemoryMiB)
+	if node := smallest.NUMANode; node != nil && !slices.ContainsFunc(members, func(g gpu.GPU) bool {
+		return g.NUMANode == nil || *g.NUMANode != *node
+	}) {
+		a.setInt(deviceattribute.StandardDeviceAttributeNUMANode, int64(*node))
+	}
+	if !slices.ContainsFunc(members, func(g gpu.GPU) bool { return g.PCIeRoot != smallest.PCIeRoot }) {
+		a.setString(deviceattribute.StandardDeviceAttributePCIeRoot, smallest.PCIeRoot)
+	}
 	return resourceapi.Device{
 		Name: SetName(set.GPUs), Attributes: a, Taints: taints, Capacity: wholeCapacity(smallest),
 	}

@@ -58,6 +58,37 @@ func TestSetsShowWhatTheirGPUsHaveInCommon(t *testing.T) {
 	}
 }
 
+// A set is of the NUMA node, and of the PCIe root complex, that all its GPUs are of; one of several has none.
+func TestSetsShowWhereAllTheirGPUsAre(t *testing.T) {
+	m := machine(t, "dgx1")
+	for i := range m.GPUs {
+		m.GPUs[i].NUMANode, m.GPUs[i].PCIeRoot = ptr.To(i/4), fmt.Sprintf("pci0000:%d0", i/2)
+	}
+	got := map[string]string{}
+	for _, d := range topologyPool(m).Pools["n1/gpu"].Slices[0].Devices {
+		of := "none"
+		if node := d.Attributes["resource.kubernetes.io/numaNode"].IntValue; node != nil {
+			of = fmt.Sprint(*node)
+		}
+		got[d.Name] = of + " " + ptr.Deref(d.Attributes["resource.kubernetes.io/pcieRoot"].StringValue, "none")
+	}
+	for name, want := range map[string]string{
+		"gpus-0-1": "0 pci0000:00", "gpus-0-3": "0 none", "gpus-4-5-6-7": "1 none", "gpus-0-4": "none none",
+		"gpus-0-1-2-3-4-5-6-7": "none none",
+	} {
+		if got[name] != want {
+			t.Errorf("%s is of NUMA node and PCIe root %q, want %q", name, got[name], want)
+		}
+	}
+	// Where a GPU's NUMA node is not known, that of its sets is not either.
+	m.GPUs[3].NUMANode = nil
+	for _, d := range topologyPool(m).Pools["n1/gpu"].Slices[0].Devices {
+		if _, has := d.Attributes["resource.kubernetes.io/numaNode"]; has && d.Name == "gpus-0-3" {
+			t.Errorf("%s has a NUMA node, and GPU 3 has none", d.Name)
+		}
+	}
+}
+
 // A selector that is right for every GPU finds sets as well, with the real allocator.
 func TestSelectorsOfAllDevices(t *testing.T) {
 	for _, expression := range []string{

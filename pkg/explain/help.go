@@ -18,6 +18,10 @@ const helpMost = 3
 // that is about the pod's GPUs. heldBy says who has devices of the node, if anybody.
 func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	lack := n.Farthest
+	if lack.Kind == scheduling.OfCPUs {
+		_, helps := lackOfCPUs(n.Name, lack.CPUs)
+		return helps
+	}
 	switch lack.Step {
 	case scheduling.Full:
 		if lack.More > 1 {

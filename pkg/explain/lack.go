@@ -37,6 +37,9 @@ func lack(l scheduling.Lack) string {
 		return "it offers no GPUs at the moment: kubectl describe node " + l.Node + " says why"
 	case scheduling.OfOthers:
 		return "devices of other drivers that the pod asks for, or those and GPUs at once"
+	case scheduling.OfCPUs:
+		lacks, _ := lackOfCPUs(l.Node, l.CPUs)
+		return lacks
 	case scheduling.AtOnce:
 		return "each request would fit, all at once do not" + constraints(l.Claims)
 	case scheduling.Conflict:

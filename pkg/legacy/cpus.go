@@ -26,8 +26,8 @@ const (
 	// ClassCPUsMarker exists while that class does: gpu-compat-controller keeps it, and the
 	// admission policy uses it.
 	ClassCPUsMarker = "dra-cpu.gpu.aliyun.com"
-	// capacityCPUs is what a claim takes of a device of it.
-	capacityCPUs resourceapi.QualifiedName = "dra.cpu/cpu"
+	// CapacityCPUs is what a claim takes of a device of it.
+	CapacityCPUs resourceapi.QualifiedName = "dra.cpu/cpu"
 	// MostCPUs is the most that a container can ask for.
 	MostCPUs = 4096
 	// requestCPUs is the request for CPUs in a claim for GPUs.
@@ -37,7 +37,7 @@ const (
 // Alternatives of the requests.
 const (
 	near   = "near"   // CPUs of the NUMA node of the GPUs
-	single = "single" // CPUs of a device that has no NUMA node, or that are alone in the claim
+	single = "single" // CPUs of a socket, or that are alone in the claim
 	halves = "halves" // half of the CPUs of each of two NUMA nodes
 	linked = "linked" // a linked set of GPUs
 	anyGPU = "any"    // any GPUs
@@ -73,9 +73,11 @@ func (r Request) validateCPUs() error {
 	return nil
 }
 
-// cpusAlone asks for CPUs of one NUMA node, or for half of them of each of two.
+// cpusAlone asks for CPUs of one NUMA node, or socket, or for half of them of each of two NUMA nodes.
 func cpusAlone(c Container) resourceapi.DeviceClaim {
-	alternatives := []resourceapi.DeviceSubRequest{cpus(single, 1, c.CPUs)}
+	one := cpus(single, 1, c.CPUs)
+	one.Selectors = selecting(ofSocket)
+	alternatives := []resourceapi.DeviceSubRequest{one}
 	claim := resourceapi.DeviceClaim{}
 	if c.CPUs%2 == 0 {
 		alternatives = append(alternatives, cpus(halves, 2, c.CPUs/2))
@@ -92,10 +94,13 @@ func cpusAlone(c Container) resourceapi.DeviceClaim {
 // holds only where these are chosen. The scheduler tries the alternatives of the first
 // request in their order, and for each device those of the next request. So all pairs of one
 // NUMA node come before the first that is none, if no alternative for the CPUs goes with GPUs
-// that were chosen to be near: of "single" are only devices without a NUMA node, and "halves"
+// that were chosen to be near: of "single" are only devices of a socket, and "halves"
 // has to keep clear of the GPU's, which a machine with two NUMA nodes does not allow. That
 // cannot be said of several GPUs of one request, as these would have to keep clear of each
 // other; of them, halves come before other GPUs.
+//
+// A device that names its NUMA node by an attribute that GPUs do not have serves no
+// alternative: its CPUs could be of any NUMA node, and nobody would notice.
 //
 // GPUs come first because their order is the node's placement. Other requests for shares
 // are bound to the GPU of the first.
@@ -113,9 +118,7 @@ func addCPUs(claim *resourceapi.DeviceClaim, amount int64) {
 		}
 	}
 	withoutNode := cpus(single, 1, amount)
-	withoutNode.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: fmt.Sprintf(`!("numaNode" in device.attributes[%q])`, domain(node)),
-	}}}
+	withoutNode.Selectors = selecting(ofSocket + " && " + ofNoNUMANode)
 	alternatives := []resourceapi.DeviceSubRequest{cpus(near, 1, amount), withoutNode}
 	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{
 		Requests: append(nearby, resourceclaim.CreateSubRequestRef(requestCPUs, near)), MatchAttribute: &node,
@@ -156,9 +159,8 @@ func numaNode() resourceapi.FullyQualifiedName {
 	return resourceapi.FullyQualifiedName(deviceattribute.StandardDeviceAttributeNUMANode)
 }
 
-func domain(name resourceapi.FullyQualifiedName) string {
-	domain, _, _ := strings.Cut(string(name), "/")
-	return domain
+func selecting(expression string) []resourceapi.DeviceSelector {
+	return []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
 }
 
 // apart has all devices of the alternatives be of different NUMA nodes.
@@ -171,7 +173,7 @@ func cpus(name string, count, amount int64) resourceapi.DeviceSubRequest {
 	return resourceapi.DeviceSubRequest{
 		Name: name, DeviceClassName: ClassCPUs, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
 		Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
-			capacityCPUs: *resource.NewQuantity(amount, resource.DecimalSI)}},
+			CapacityCPUs: *resource.NewQuantity(amount, resource.DecimalSI)}},
 	}
 }
 
@@ -234,7 +236,7 @@ func cpusOf(r resourceapi.DeviceRequest) int64 {
 	if capacity == nil {
 		return max(1, count)
 	}
-	each := capacity.Requests[capacityCPUs]
+	each := capacity.Requests[CapacityCPUs]
 	return max(1, count*each.Value())
 }
 

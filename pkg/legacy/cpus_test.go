@@ -5,24 +5,29 @@ package legacy_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/cpu"
+	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
 )
 
 // classOfCPUs is the DeviceClass of dra-driver-cpu.
@@ -35,65 +40,24 @@ var classOfCPUs = &resourceapi.DeviceClass{
 // withoutNUMANode marks a GPU or CPUs that publish no NUMA node.
 const withoutNUMANode = -1
 
-// cpuDevices are what dra-driver-cpu publishes in its default mode: so many CPUs of each
-// NUMA node; of a socket, where that is how it groups them.
+// cpuDevices are what the main branch of dra-driver-cpu publishes in its default mode: so many CPUs of each NUMA node.
 func cpuDevices(amounts ...int64) resourceslice.DriverResources {
-	var slice resourceslice.Slice
+	return cpusOf(cpu.Main, cpu.ByNUMANode, amounts...)
+}
+
+// cpusOf are so many CPUs of each NUMA node as a version of the driver publishes them.
+func cpusOf(shape cpu.Shape, layout cpu.Layout, amounts ...int64) resourceslice.DriverResources {
+	byNode := map[int64]int64{}
 	for numa, amount := range amounts {
-		attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			"resource.kubernetes.io/numaNode": {IntValue: ptr.To(int64(numa))},
-			"dra.cpu/numaNodeID":              {IntValue: ptr.To(int64(numa))},
-			"dra.net/numaNode":                {IntValue: ptr.To(int64(numa))},
-			"dra.cpu/socketID":                {IntValue: ptr.To(int64(0))},
-			"dra.cpu/numCPUs":                 {IntValue: &amount},
-			"dra.cpu/smtEnabled":              {BoolValue: ptr.To(true)},
-		}
-		slice.Devices = append(slice.Devices, resourceapi.Device{
-			Name: fmt.Sprintf("cpudevnuma%03d", numa), AllowMultipleAllocations: ptr.To(true), Attributes: attributes,
-			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-				"dra.cpu/cpu": {Value: *resource.NewQuantity(amount, resource.DecimalSI)}},
-		})
+		byNode[int64(numa)] = amount
 	}
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		"n1": {Slices: []resourceslice.Slice{slice}}}}
-}
-
-// bySocket is what the driver publishes where it groups CPUs by socket.
-func bySocket(published resourceslice.DriverResources) resourceslice.DriverResources {
-	for _, pool := range published.Pools {
-		for i := range pool.Slices[0].Devices {
-			d := &pool.Slices[0].Devices[i]
-			d.Name = strings.Replace(d.Name, "numa", "socket", 1)
-			for _, name := range []resourceapi.QualifiedName{"resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID",
-				"dra.net/numaNode"} {
-				delete(d.Attributes, name)
-			}
-		}
-	}
-	return published
-}
-
-// individual is what the driver publishes where each CPU is a device.
-func individual(perNUMANode int) resourceslice.DriverResources {
-	var slice resourceslice.Slice
-	for i := range 2 * perNUMANode {
-		slice.Devices = append(slice.Devices, resourceapi.Device{Name: fmt.Sprintf("cpudev%03d", i),
-			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-				"resource.kubernetes.io/numaNode": {IntValue: ptr.To(int64(i / perNUMANode))},
-				"dra.cpu/cpuID":                   {IntValue: ptr.To(int64(i))},
-			}})
-	}
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		"n1": {Slices: []resourceslice.Slice{slice}}}}
+		"n1": {Slices: []resourceslice.Slice{{Devices: cpu.Devices(shape, layout, byNode)}}}}}
 }
 
 // numaNode is a node with GPUs of 15 GiB on these NUMA nodes, and CPUs.
 func numaNode(t *testing.T, m mode.Mode, cpus resourceslice.DriverResources, gpus ...int) *allocatortest.Node {
 	t.Helper()
-	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
 	machine := &gpu.Machine{}
 	for i, numa := range gpus {
 		g := gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}
@@ -101,6 +65,15 @@ func numaNode(t *testing.T, m mode.Mode, cpus resourceslice.DriverResources, gpu
 			g.NUMANode = &numa
 		}
 		machine.GPUs = append(machine.GPUs, g)
+	}
+	return nodeWith(t, m, machine, cpus)
+}
+
+func nodeWith(t *testing.T, m mode.Mode, machine *gpu.Machine, cpus resourceslice.DriverResources) *allocatortest.Node {
+	t.Helper()
+	classes, err := deviceclasses.All()
+	if err != nil {
+		t.Fatal(err)
 	}
 	published := devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: 20, Isolation: "none"})
 	n := allocatortest.NewNode("n1", v1alpha1.DriverName, published, append(classes, classOfCPUs))
@@ -166,14 +139,26 @@ func TestCPUsNearGPUs(t *testing.T) {
 		"a GPU without a NUMA node": {mode.Share, cpuDevices(4, 4), []int{withoutNUMANode}, []step{
 			{"gpushare.mem-cpu4.main.1", "gpu-0-share, cpudevnuma000 4"},
 			{"gpushare.mem-cpu3.main.1", "gpu-0-share, cpudevnuma001 3"}}},
-		"CPUs without a NUMA node": {mode.Share, bySocket(cpuDevices(4, 4)), []int{1, 0}, []step{
+		"CPUs without a NUMA node": {mode.Share, cpusOf(cpu.Main, cpu.BySocket, 4, 4), []int{1, 0}, []step{
 			{"gpushare.mem-cpu4.main.1", "gpu-0-share, cpudevsocket000 4"},
 			{"gpushare.mem-cpu4.main.1", "gpu-0-share, cpudevsocket001 4"}}},
-		"neither has any": {mode.Share, bySocket(cpuDevices(4)), []int{withoutNUMANode}, []step{
+		// Its devices name a NUMA node that no GPU can be compared with.
+		"CPUs as release 0.2.0 publishes them": {mode.Share, cpusOf(cpu.Release, cpu.ByNUMANode, 8, 8), []int{1, 0}, []step{
+			{"gpushare.mem-cpu4.main.1", ""}, {"gpushare.mem-cpu4.a.1.b.1", ""}, {"gpushare.mem.main.1", "gpu-0-share"},
+			{"gpushare.cpu.main.5", "cpudevnuma000 5"}, {"gpushare.cpu.main.10", ""}}},
+		"that release, GPUs without a NUMA node": {mode.Share, cpusOf(cpu.Release, cpu.ByNUMANode, 8, 8),
+			[]int{withoutNUMANode}, []step{{"gpushare.mem-cpu4.main.1", ""}}},
+		"that release, CPUs of sockets": {mode.Share, cpusOf(cpu.Release, cpu.BySocket, 4, 4), []int{1}, []step{
+			{"gpushare.mem-cpu4.main.1", "gpu-0-share, cpudevsocket000 4"}, {"gpushare.cpu.main.4", "cpudevsocket001 4"}}},
+		"CPUs of the machine": {mode.Share, cpusOf(cpu.Main, cpu.ByMachine, 8), []int{0}, []step{
+			{"gpushare.mem-cpu4.main.1", ""}, {"gpushare.cpu.main.4", ""}, {"gpushare.mem.main.1", "gpu-0-share"}}},
+		"CPUs of the machine, that release": {mode.Share, cpusOf(cpu.Release, cpu.ByMachine, 8), []int{0}, []step{
+			{"gpushare.mem-cpu4.main.1", ""}, {"gpushare.cpu.main.4", ""}}},
+		"neither has any": {mode.Share, cpusOf(cpu.Main, cpu.BySocket, 4), []int{withoutNUMANode}, []step{
 			{"gpushare.mem-cpu4.main.1", "gpu-0-share, cpudevsocket000 4"}}},
 		"no CPUs at all": {mode.Share, cpuDevices(), []int{0}, []step{
 			{"gpushare.mem-cpu1.main.1", ""}, {"gpushare.mem.main.1", "gpu-0-share"}}},
-		"each CPU is a device": {mode.Share, individual(8), []int{0}, []step{
+		"each CPU is a device": {mode.Share, cpusOf(cpu.Main, cpu.Individual, 8, 8), []int{0}, []step{
 			{"gpushare.mem-cpu1.main.1", ""}, {"gpushare.cpu.main.2", ""}, {"gpushare.mem.main.1", "gpu-0-share"}}},
 		"an odd number": {mode.Share, cpuDevices(4, 5), []int{0, 1}, []step{
 			{"gpushare.mem-cpu5.main.1", "gpu-1-share, cpudevnuma001 5"},
@@ -221,28 +206,79 @@ func TestCPUsNearGPUs(t *testing.T) {
 
 // A claim that insists, as docs/internals/legacy-details.md has one, waits where no GPU is near enough CPUs.
 func TestClaimsThatInsist(t *testing.T) {
-	exactly := func(name, class string,
-		amounts map[resourceapi.QualifiedName]resource.Quantity) resourceapi.DeviceRequest {
-		return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-			Capacity: &resourceapi.CapacityRequirements{Requests: amounts}}}
-	}
-	claim := resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{
-			exactly("gpu", "share.gpu.aliyun.com",
-				map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("3Gi")}),
-			exactly("cpus", legacy.ClassCPUs,
-				map[resourceapi.QualifiedName]resource.Quantity{"dra.cpu/cpu": resource.MustParse("8")}),
-		},
-		Constraints: []resourceapi.DeviceConstraint{{Requests: []string{"gpu", "cpus"},
-			MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("resource.kubernetes.io/numaNode"))}},
-	}
+	claim := documented(t, "docs/internals/legacy-details.md", "metadata: {name: gpu-and-cpus}")
 	n := numaNode(t, mode.Share, cpuDevices(7, 8), 0, 1)
 	for _, want := range []string{"gpu-1-share cpudevnuma001", ""} {
 		if got := n.Devices(t, claim); got != want {
 			t.Errorf("it got %q, want %q", got, want)
 		}
 	}
+	n = numaNode(t, mode.Share, cpusOf(cpu.Release, cpu.ByNUMANode, 8, 8), 0, 1)
+	if got := n.Devices(t, claim); got != "" {
+		t.Errorf("beside release 0.2.0 it got %q, want nothing", got)
+	}
+}
+
+// A linked set has the NUMA node that all its GPUs have: the halves of a DGX-1 are of one each. So CPUs are near it for
+// converted pods, and for the claim of docs/topology.md, which a set of both halves never serves.
+func TestCPUsNearLinkedGPUs(t *testing.T) {
+	machine, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "demo", "machines", "dgx1.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range machine.GPUs {
+		machine.GPUs[i].NUMANode = ptr.To(i / 4)
+	}
+	n := nodeWith(t, mode.Topology, machine, cpuDevices(2, 32))
+	for _, step := range []struct{ template, want string }{
+		{"gpushare.gpu-cpu4.main.4", "gpus-4-5-6-7, cpudevnuma001 4"},
+		{"gpushare.gpu-cpu4.main.4", "gpus-0-1-2-3, cpudevnuma001 4"},
+	} {
+		if got := places(t, n, step.template); got != step.want {
+			t.Errorf("%s got %q, want %q", step.template, got, step.want)
+		}
+	}
+	claim := documented(t, "docs/topology.md", `dra.cpu/cpu: "8"`)
+	n = nodeWith(t, mode.Topology, machine, cpuDevices(6, 16))
+	for _, want := range []string{"gpus-4-7 cpudevnuma001", "gpus-5-6 cpudevnuma001", ""} {
+		if got := n.Devices(t, claim); got != want {
+			t.Errorf("the claim of docs/topology.md got %q, want %q", got, want)
+		}
+	}
+	n = nodeWith(t, mode.Topology, machine, cpusOf(cpu.Release, cpu.ByNUMANode, 32, 32))
+	if got := n.Devices(t, claim); got != "" {
+		t.Errorf("beside release 0.2.0 the claim of docs/topology.md got %q, want nothing", got)
+	}
+}
+
+// documented is the claim, or the part of one, of a page that has such a text.
+func documented(t *testing.T, page, text string) resourceapi.DeviceClaim {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range commands.Blocks(page, string(content)) {
+		if !strings.Contains(block.Text, text) {
+			continue
+		}
+		var template resourceapi.ResourceClaimTemplate
+		claim := &template.Spec.Spec.Devices
+		into := any(&template)
+		if !strings.Contains(block.Text, "kind: ResourceClaimTemplate") {
+			into = claim
+		}
+		if err := yaml.UnmarshalStrict([]byte(block.Text), into); err != nil {
+			t.Fatal(err)
+		}
+		for i := range claim.Requests {
+			claim.Requests[i].Exactly.AllocationMode, claim.Requests[i].Exactly.Count =
+				resourceapi.DeviceAllocationModeExactCount, 1
+		}
+		return *claim
+	}
+	t.Fatalf("%s has no claim with %s", page, text)
+	return resourceapi.DeviceClaim{}
 }
 
 // What looks for GPUs alone sees the claim that there would be without CPUs.

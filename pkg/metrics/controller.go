@@ -41,10 +41,10 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 			Help: "Pods that should be on other nodes: planned, told so; evicted (docs/packing.md#defragmentation)."},
 			[]string{"outcome"}),
 	}
-	c.surplus.desc = Desc("pool_surplus_slices", "How many ResourceSlices a node has beyond what its pool says; below 0, "+
-		"lacks. Only the leader, and where it is not 0.", "node")
-	c.stranded.desc = Desc("stranded_gpus", "Free GPUs that lack CPU or memory (docs/packing.md#results). Only "+
-		"the leader, and where it is not 0.", "node")
+	c.surplus.desc = Desc("pool_surplus_slices", "ResourceSlices beyond what the node's pool says, below 0 if some are "+
+		"missing; absent if 0.", "node")
+	c.stranded.desc = Desc("stranded_gpus",
+		"Free GPUs that lack CPU or memory (docs/packing.md#results); absent if 0.", "node")
 	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, c.nominations, c.moves, loops{each}, &c.surplus,
 		&c.stranded)
 	return c

@@ -29,6 +29,8 @@ const (
 	NoClass
 	// OfOthers: what is missing are devices of other drivers, or those and GPUs at once.
 	OfOthers
+	// OfCPUs: of what others publish it is CPUs alone, as CPUs says.
+	OfCPUs
 	// AtOnce: each request would fit, all of them at once do not.
 	AtOnce
 	// Conflict: claims were allocated what they cannot have together. As long as the node's plugin has not closed it, the
@@ -76,6 +78,8 @@ type Lack struct {
 	// Unclear says that a selector cannot be evaluated for some of them, which counts as one that
 	// does not match.
 	Unclear bool
+	// CPUs is what there is of them, for OfCPUs.
+	CPUs *CPUs
 	// Err is why it is not known what the node lacks.
 	Err error
 }

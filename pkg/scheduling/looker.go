@@ -23,6 +23,8 @@ type looker struct {
 	compiled *cel.Cache
 	classes  stockallocator.Classes
 	offers   map[string]*offer
+	// slices are those of all drivers.
+	slices []*resourceapi.ResourceSlice
 	// judged is, for each request of the claims that are asked about, what suits said of
 	// devices: slices of nodes that are alike may have the same devices.
 	judged map[asked]map[*resourceapi.Device]Seen
@@ -35,7 +37,8 @@ type asked struct {
 }
 
 func newLooker(s Snapshot, state structured.AllocatedState, compiled *cel.Cache) *looker {
-	l := &looker{state: state, compiled: compiled, classes: s.Classes, offers: map[string]*offer{}}
+	l := &looker{state: state, compiled: compiled, classes: s.Classes, offers: map[string]*offer{},
+		slices: s.Slices}
 	l.forget()
 	for node, pool := range devices.Pools(s.Slices) {
 		l.offers[node] = l.offerOf(node, pool)
@@ -159,7 +162,8 @@ func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.R
 	case len(all) > 0:
 		return all, farthest, true
 	case others:
-		return one(OfOthers, NoStep)
+		lack := l.ofOthers(ctx, o, node, claims)
+		return []Lack{lack}, lack, false
 	case len(o.conflict) > 0:
 		all, farthest, single = one(Conflict, Taken)
 		all[0].Nearest, farthest.Nearest = o.conflict, o.conflict

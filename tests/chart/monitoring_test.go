@@ -4,6 +4,7 @@ package chart
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,20 +101,21 @@ func TestPrometheusRule(t *testing.T) {
 	}
 }
 
-// What is recorded of usage is added where one wants it.
-func TestPrometheusRuleOfUsage(t *testing.T) {
-	var want []any
-	for _, file := range []string{"alerts.yaml", "usage.yaml"} {
-		content, err := os.ReadFile(monitoringDir + "/" + file)
+// What is recorded is added where one wants it.
+func TestPrometheusRulesThatRecord(t *testing.T) {
+	groups := func(file string) []any {
+		content, err := os.ReadFile(monitoringDir + "/" + file + ".yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, part(t, parsed(t, string(content)), "groups").([]any)...)
+		return part(t, parsed(t, string(content)), "groups").([]any)
 	}
-	rule := installed(t, "gpus", "prometheusRule: {enabled: true, usage: true}")
-	got := part(t, any(rule["PrometheusRule gpus/dra-driver-gpushare"]), "spec", "groups")
-	if diff := cmp.Diff(any(want), got); diff != "" {
-		t.Errorf("the rules (-files +chart):\n%s", diff)
+	for _, file := range []string{"usage", "dcgm", "ack"} {
+		rule := installed(t, "gpus", "prometheusRule: {enabled: true, "+file+": true}")
+		got := part(t, any(rule["PrometheusRule gpus/dra-driver-gpushare"]), "spec", "groups")
+		if diff := cmp.Diff(any(slices.Concat(groups("alerts"), groups(file))), got); diff != "" {
+			t.Errorf("the rules with %s (-files +chart):\n%s", file, diff)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ package chart
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,10 +16,6 @@ import (
 // A setting that its program would not start with is refused: all nodes' plugins take a change
 // of their ConfigMap within minutes. What kind a setting is of its default says.
 func TestSettingsAreOfTheirKind(t *testing.T) {
-	content, err := os.ReadFile(checkout + "/docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	kinds := []struct {
 		defaults     *regexp.Regexp
 		right, wrong []string
@@ -33,27 +28,22 @@ func TestSettingsAreOfTheirKind(t *testing.T) {
 	elsewhere := []string{"BEST_NODE", "DEFRAGMENT_MOVES", "GPU_READ_INTERVAL", "LEADER_ELECT_LEASE_DURATION",
 		"LOG_VERBOSITY", "PREEMPTION"}
 	c, checked := load(t), 0
-	rows := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\| `([^`]+)` \\|")
-	for _, row := range rows.FindAllStringSubmatch(string(content), -1) {
-		component := "kubeletPlugin"
-		if row[2] == "controller" {
-			component = "controller"
-		}
+	for _, s := range documentedSettings(t) {
 		for _, kind := range kinds {
-			if slices.Contains(elsewhere, row[1]) || !kind.defaults.MatchString(row[3]) {
+			if slices.Contains(elsewhere, s.name) || !kind.defaults.MatchString(s.initial) {
 				continue
 			}
 			checked++
 			for _, value := range kind.right {
-				setting(t, c, component, row[1], value, true)
+				setting(t, c, s.component, s.name, value, true)
 			}
 			for _, value := range kind.wrong {
-				setting(t, c, component, row[1], value, false)
+				setting(t, c, s.component, s.name, value, false)
 			}
 		}
 	}
 	if checked < 15 {
-		t.Errorf("docs/reference.md has %d settings of these kinds", checked)
+		t.Errorf("the documents have %d settings of these kinds", checked)
 	}
 }
 

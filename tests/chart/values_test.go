@@ -4,6 +4,7 @@ package chart
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -272,36 +273,58 @@ func TestChartThatLostItsLinks(t *testing.T) {
 	}
 }
 
-// The settings that the schema knows are those of docs/reference.md.
-func TestSettingsOfTheSchema(t *testing.T) {
-	content, err := os.ReadFile(checkout + "/docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
+// documentedSetting is a row of the tables of settings, for a component of the chart. The initial is empty where the
+// page has none, or words.
+type documentedSetting struct{ component, name, initial string }
+
+// documentedSettings are the rows of the tables that users meet, and of that of the host, which names the programs.
+func documentedSettings(t *testing.T) []documentedSetting {
+	t.Helper()
+	var all []documentedSetting
+	row := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\|(?: ([a-z, ]+) \\|)?(?: `([^`]+)` \\|)?")
+	for _, table := range []struct{ page, name string }{{"docs/reference.md", "settings-node"},
+		{"docs/reference.md", "settings-cluster"}, {"docs/internals/settings.md", "settings-host"}} {
+		content, err := os.ReadFile(filepath.Join(checkout, table.page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rows, _ := strings.Cut(string(content), `"make docs": `+table.name+" -->")
+		rows, _, ended := strings.Cut(rows, "<!-- end of "+table.name)
+		if !ended {
+			t.Fatalf("%s has no table %s", table.page, table.name)
+		}
+		for _, found := range row.FindAllStringSubmatch(rows, -1) {
+			if table.name != "settings-cluster" && found[2] != "controller" {
+				all = append(all, documentedSetting{"kubeletPlugin", found[1], found[3]})
+			}
+			if table.name == "settings-cluster" || strings.Contains(found[2], "controller") {
+				all = append(all, documentedSetting{"controller", found[1], found[3]})
+			}
+		}
 	}
+	return all
+}
+
+// The settings that the schema knows are those of the documents.
+func TestSettingsOfTheSchema(t *testing.T) {
 	// These two are for who writes a DaemonSet.
 	given := []string{"READY_FILE", "SETTINGS_DIR"}
 	want := map[string][]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\|").FindAllStringSubmatch(
-		string(content), -1) {
-		if slices.Contains(given, row[1]) {
-			continue
-		}
-		if row[2] != "controller" {
-			want["kubeletPlugin"] = append(want["kubeletPlugin"], row[1])
-		}
-		if strings.Contains(row[2], "controller") || row[2] == "all" {
-			want["controller"] = append(want["controller"], row[1])
+	for _, s := range documentedSettings(t) {
+		if !slices.Contains(given, s.name) {
+			want[s.component] = append(want[s.component], s.name)
 		}
 	}
 	schema := parsed(t, string(load(t).Schema))
 	for component, names := range want {
+		slices.Sort(names)
 		var got []string
 		settings := part(t, schema, "properties", component, "properties", "settings", "propertyNames", "enum")
 		for _, name := range settings.([]any) {
 			got = append(got, name.(string))
 		}
 		if diff := cmp.Diff(names, got); diff != "" {
-			t.Errorf("settings of %s (-docs/reference.md +values.schema.json):\n%s", component, diff)
+			t.Errorf("settings of %s (-documents +values.schema.json):\n%s", component, diff)
 		}
 	}
 }

@@ -89,6 +89,20 @@ const (
 	buildPrometheus = `go build -C tests/suites/monitoring/prometheus -buildvcs=false \
 	-tags remove_all_sd,enable_kubernetes_sd -o "$BUILD/bin/" \
 	github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool`
+	buildKueue = `go build -C tests/suites/queues/kueue -o "$BUILD/bin/" sigs.k8s.io/kueue/cmd/kueue
+chart=$(go list -C tests/suites/queues/kueue -m -f '{{.Dir}}' sigs.k8s.io/kueue)/charts/kueue
+"$HELM" template kueue "$chart" --namespace kueue-system >"$BUILD/kueue.yaml"`
+	// buildOperators builds operators from their modules, and links these, which have their CRDs and webhooks.
+	buildOperators = `mkdir -p "$BUILD/operators/source"
+go build -C tests/suites/operators/components -o "$BUILD/operators/" sigs.k8s.io/jobset \
+	github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager
+go build -C tests/suites/operators/kuberay -o "$BUILD/operators/" github.com/ray-project/kuberay/ray-operator
+link() { ln -sfn "$(go list -C "tests/suites/operators/$1" -m -f '{{.Dir}}' "$2")" "$BUILD/operators/source/$3"; }
+link components sigs.k8s.io/jobset jobset
+link components github.com/kubeflow/trainer/v2 trainer
+link kuberay github.com/ray-project/kuberay/ray-operator kuberay
+tests/suites/workloads/images.sh "$BUILD/operators" "$BUILD/bin/cluster" demo/operators/raycluster.yaml \
+	demo/operators/jobset.yaml`
 	// atOnce is how many tests of suite e2e run at once: with more, two processors are late with all of them.
 	atOnce = 8
 	// mainNodes are described in tests/suites/e2e/doc.go.
@@ -177,7 +191,8 @@ func onClusters() []Lane {
 		{Name: "elsewhere", When: Complete, Takes: time.Minute, Suite: elsewhere(""),
 			Proves: "the chart in a namespace of its own, with the least rights, and helm test"},
 		{Name: "workloads", When: Complete, Takes: time.Minute, Suite: workloads(),
-			Proves: "the manifests of docs/workloads.md, with stand-ins for programs, and AI conformance's rules for GPUs"},
+			Proves: "the manifests of docs/workloads.md and docs/training.md, with stand-ins for programs and operators, and " +
+				"AI conformance's rules for GPUs"},
 		{Name: "hardware-simulated", Built: true, When: Complete, Takes: 5 * time.Minute,
 			Proves: "the archive of `make gpu-bundle`, tried on a simulated node",
 			Commands: []Command{{Shell: `deployments/hardware/simulated.sh "$(deployments/hardware/build.sh "$BUILD" \
@@ -238,12 +253,11 @@ func forReleases() []Lane {
 			Proves: "a release's files are verified or refused, krew installs the plugin, and no vulnerability is known of " +
 				"what is shipped, where the list of them can be had",
 			Commands: []Command{{Shell: releaseFiles + `tests/suites/supplychain/run.sh "$BUILD" "$release"`}}},
-		{Name: "dockerfile", Built: true, When: Release, Takes: time.Minute,
-			Proves:   "the image of the Dockerfile is that of `make image`; likewise that of simulated GPUs",
-			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"`}}},
-		{Name: "arm64", Built: true, When: Release, Takes: time.Minute,
-			Proves: "the programs of the images for arm64 start under qemu, and simulated GPUs answer there",
-			Commands: []Command{{Shell: `deployments/release/tools.sh
+		{Name: "images", Built: true, When: Release, Takes: 2 * time.Minute,
+			Proves: "the images of the Dockerfiles are those of `make image`, and the programs of those for arm64 start under " +
+				"qemu, where simulated GPUs answer",
+			Commands: []Command{{Shell: `tests/suites/dockerfile/run.sh "$BUILD"
+deployments/release/tools.sh
 deployments/container/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
 deployments/container/try.sh "$BUILD/driver-image-arm64.tar" aarch64
 tests/standins/image/build.sh "$BUILD" "$BUILD/bin/cluster" arm64
@@ -276,6 +290,18 @@ done`,
 				{Shell: `cd tests/suites/monitoring/prometheus
 PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			Suite: &prometheus},
+		{Name: "queues", When: Release, Takes: 4 * time.Minute,
+			Proves: "the manifests of docs/queues.md with a real Kueue: quota in GiB, borrowing, preemption",
+			Suite: &Suite{Package: "./tests/suites/queues", Nodes: "share=v100x4:share whole=t4x2", Prepare: buildKueue,
+				Install: installDriver, Env: []string{"KUEUE=$BUILD/bin/kueue", "KUEUE_CHART=$BUILD/kueue.yaml"}}},
+		{Name: "operators", When: Release, Takes: 5 * time.Minute,
+			Proves: "manifests of docs/training.md with real operators: JobSet, Kubeflow Trainer, KubeRay; and what " +
+				"docs/autoscaling.md says of Karpenter, by the allocator and the readiness of its core",
+			Commands: []Command{{Dir: "tests/karpenter", Tests: []string{"./..."}}},
+			Suite: &Suite{Package: "./tests/suites/operators", Nodes: "mps=v100x4:mps", Prepare: buildOperators,
+				Install: installDriver, Env: []string{"OPERATORS=$BUILD/operators"}, Parallel: 1,
+				Images: []string{"$BUILD/driver-image.tar", "$BUILD/operators/raycluster.tar",
+					"$BUILD/operators/jobset.tar"}}},
 		{Name: "pages", When: Release, Takes: 4 * time.Minute, Proves: "the commands of README.md and docs, page by page",
 			// n1 to n3 are those of docs/gpu-models.md.
 			Suite: &Suite{Package: "./tests/suites/pages", Nodes: "n1=mixed n2=t4x1:share n3=a10x4 n4=dgx1",
@@ -289,10 +315,8 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 			Commands: []Command{{Shell: `tests/suites/kind/run.sh "$BUILD" .cluster-kind`}}},
 		{Name: "migration-1.36", When: Release, Takes: 5 * time.Minute, Suite: migration("1.36"),
 			Proves: "lane migration, on Kubernetes 1.36"},
-		{Name: "elsewhere-1.36", When: Release, Takes: 2 * time.Minute, Suite: elsewhere("1.36"),
-			Proves: "lane elsewhere, on Kubernetes 1.36"},
-		{Name: "demo-1.36", Built: true, When: Release, Takes: time.Minute,
-			Proves: "the demonstration on Kubernetes 1.36, and doctor on it",
+		{Name: "elsewhere-1.36", Built: true, When: Release, Takes: 3 * time.Minute, Suite: elsewhere("1.36"),
+			Proves: "lane elsewhere, the demonstration and doctor, on Kubernetes 1.36",
 			Commands: []Command{{Shell: `trap '"$BUILD/bin/cluster" --dir .cluster-demo-1.36 down' EXIT
 K8S=1.36 demo/demo.sh .cluster-demo-1.36
 KUBECONFIG=.cluster-demo-1.36/kubeconfig "$BUILD/bin/kubectl-inspect-cgpu" doctor`}}},

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -57,6 +58,40 @@ func TestLimitsThatAWebhookAdds(t *testing.T) {
 	_, err := s.createBefore(limit, pod("p", nil, limited("c", "")))
 	checkRefusal(t, "asks for aliyun.com/gpu-mem and was not given a claim instead", err)
 	checkRefusal(t, "Or did a webhook add the limit, after the policies had looked? Then create the pod with it", err)
+}
+
+// Spark's operator adds the limits of a SparkApplication to pods that Spark has made without: the policies look at
+// such pods before and after, and change nothing of those that ask for no GPU.
+func TestLimitsThatSparksOperatorAdds(t *testing.T) {
+	s := newServer(t)
+	ofSpark := func(c corev1.Container) *corev1.Pod {
+		return pod("p", map[string]string{"sparkoperator.k8s.io/launched-by-spark-operator": "true"}, c)
+	}
+	for name, test := range map[string]struct{ added, want string }{
+		"memory":  {"mem 3", "gpushare.mem.c.3"},
+		"GPUs":    {"gpu 2", "gpushare.gpu.c.2"},
+		"compute": {"mem 3 core 20", "gpushare.core.c.3-20"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			add := func(p *corev1.Pod) { p.Spec.Containers[0].Resources = limited("", test.added).Resources }
+			got, err := s.createBefore(add, ofSpark(limited("c", "")))
+			if err != nil || template(got) != test.want {
+				t.Errorf("the template is %q (%v), want %q", template(got), err, test.want)
+			}
+		})
+	}
+	odd := func(p *corev1.Pod) { p.Spec.Containers[0].Resources = limited("", "mem 3Gi").Resources }
+	_, err := s.createBefore(odd, ofSpark(limited("c", "")))
+	checkRefusal(t, "aliyun.com/gpu-mem 3Gi of container c is not a plain whole number of GiB", err)
+
+	got, err := s.createBefore(func(*corev1.Pod) {}, ofSpark(limited("c", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, _ := s.create(pod("p", nil, limited("c", ""))); !equality.Semantic.DeepEqual(got.Spec, other.Spec) ||
+		len(got.Annotations) > 0 {
+		t.Errorf("a pod that asks for no GPU became %v", got)
+	}
 }
 
 // A policy whose conditions held is asked again.

@@ -32,7 +32,7 @@ func Flags() []cli.Flag {
 			Usage: "name of this replica in the Lease; by default the host's name"},
 		&cli.DurationFlag{Name: "leader-elect-lease-duration", Sources: env("LEADER_ELECT_LEASE_DURATION"),
 			Value: manager.DefaultLeaseDuration, Validator: manager.CheckLeaseDuration,
-			Usage: "how long the leader may be silent until another replica takes over, from 5s to 3m"},
+			Usage: "how long the leader may be silent before another replica takes over, 5s to 3m"},
 		&cli.BoolFlag{Name: "node-labels", Sources: env("NODE_LABELS"), Value: true,
 			Usage: "label nodes aliyun.accelerator/nvidia_* (docs/gpu-models.md#node-labels); off for some autoscalers " +
 				"(docs/autoscaling.md#the-label-of-the-gpu-model)"},
@@ -45,21 +45,20 @@ func Flags() []cli.Flag {
 			Validator: checkTime,
 			Usage:     "how long a claim template stays without its legacy pods (docs/legacy.md#converted-pods)"},
 		&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy,
-			Usage: "policy that refuses unconverted legacy pods: nodes show amounts only while it is enforced for every " +
-				"pod; empty for never (docs/migrate.md#tools-made-for-ack)"},
+			Usage: "policy without which nodes show no amounts; empty for never (docs/migrate.md#tools-made-for-ack)"},
 		&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true,
 			Usage: "write ACK's annotations on legacy pods (docs/migrate.md#tools-made-for-ack)"},
 		&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"),
 			Usage: "write their first version, too: ALIYUN_COM_GPU_MEM_*"},
 		&cli.BoolFlag{Name: "pod-syncs", Sources: env("POD_SYNCS"), Value: true,
-			Usage: "have the kubelet retry claims within seconds (docs/reference.md#pod_syncs)"},
+			Usage: "have the kubelet retry claims within seconds, not after 60 to 90 (docs/internals/settings.md#pod_syncs)"},
 		&cli.BoolFlag{Name: "preemption", Sources: env("PREEMPTION"),
 			Usage: "evict pods for waiting ones of higher priority; needs the option preemption (docs/preemption.md)"},
 		&cli.BoolFlag{Name: "best-node", Sources: env("BEST_NODE"),
 			Usage: "nominate the best node for pods with GPUs; needs the option best-node (docs/packing.md)"},
 		&cli.StringFlag{Name: "node-placement", Sources: env("NODE_PLACEMENT"), Value: string(score.Best),
 			Validator: checkPlacement,
-			Usage: "which node is the best for pods whose label says nothing: best, binpack or spread " +
+			Usage: "best node of pods without the label: best, binpack or spread " +
 				"(docs/packing.md)"},
 		&cli.StringFlag{Name: "defragment", Sources: env("DEFRAGMENT"), Value: string(defragment.Off),
 			Validator: checkDefragment,
@@ -76,7 +75,7 @@ func Flags() []cli.Flag {
 			Validator: checkAddress,
 			Usage:     "address of /readyz, /status and /livez; the Deployment's probes have to follow; 0 for none"},
 		&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8481",
-			Usage: "address of /metrics; 0 for none (docs/reference.md#metrics_address)"},
+			Usage: "address of /metrics; 0 for none (docs/metrics.md)"},
 		program.LogFlag(),
 	}
 }

@@ -73,7 +73,7 @@ func hostFlags() []cli.Flag {
 			Usage: "host directory with dev/nvidia*"},
 		&cli.DurationFlag{Name: "gpu-read-interval", Sources: env("GPU_READ_INTERVAL"),
 			Value: inventory.DefaultReadInterval, Validator: checkReadInterval,
-			Usage: "how often the GPUs are read, at least 1s; a change of theirs shows this late at most"},
+			Usage: "how often the GPUs are read, at least 1s"},
 		&cli.StringFlag{Name: "mig-instances", Sources: env("MIG_INSTANCES"), Value: inventory.MIGStatic,
 			Validator: inventory.CheckMIG,
 			Usage: "MIG instances to offer: static, or dynamic, which makes them for claims (alpha, " +
@@ -98,18 +98,18 @@ const ContainersPerShare = 4
 func limitFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "isolation-cgpu", Sources: env("ISOLATION_CGPU"), Value: isolation.Auto,
-			Usage: "isolation of mode cgpu: auto, kernel, cgpu, mps or hami (docs/isolation.md)"},
+			Usage: "isolation of mode cgpu: auto, kernel, cgpu, mps or hami (docs/isolation.md#isolation-levels)"},
 		&cli.StringFlag{Name: "isolation-core-mem", Sources: env("ISOLATION_CORE_MEM"), Value: isolation.Auto,
-			Usage: "isolation of mode core_mem: auto, kernel, cgpu, mps or hami (docs/isolation.md)"},
+			Usage: "isolation of mode core_mem; values as for ISOLATION_CGPU"},
 		&cli.StringFlag{Name: "isolation-mps", Sources: env("ISOLATION_MPS"), Value: isolation.Auto,
-			Usage: "memory limits of mode mps: auto, kernel or mps (docs/kernel-limits.md)"},
+			Usage: "memory limits of mode mps: auto, kernel or mps"},
 		&cli.StringFlag{Name: "isolation-share", Sources: env("ISOLATION_SHARE"), Value: mode.IsolationNone,
 			Usage: "memory limits of mode share: none or kernel (docs/kernel-limits.md)"},
 		&cli.StringFlag{Name: "cgroup-root", Sources: env("CGROUP_ROOT"), Value: memlimit.DefaultRoot,
 			Usage: "where the host's control groups of version 2 are mounted (docs/kernel-limits.md)"},
 		gpuflags.MPSDir(),
 		&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"),
-			Usage: "MiB to add to each memory limit of MPS or the kernel for CUDA contexts"},
+			Usage: "MiB to add to each memory limit for CUDA contexts"},
 		&cli.IntFlag{Name: "containers-per-share", Sources: env("CONTAINERS_PER_SHARE"), Value: ContainersPerShare,
 			Validator: checkContainers,
 			Usage: "how many containers may use one share at a time; 0 for any number " +
@@ -117,9 +117,7 @@ func limitFlags() []cli.Flag {
 		&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"),
 			Usage: "HAMi-core's libvgpu.so on the host, which you supply (docs/isolation.md#hami--hami-core)"},
 		&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LimitsOffByClaims),
-			Usage: "what can switch limits off beside the node label cgpu.disable.isolation: claims (also their " +
-				"containers and DeviceClasses), classes or nodes (nothing else) " +
-				"(docs/isolation.md#lifting-the-limits)",
+			Usage:     "what can switch limits off: claims, classes or nodes (docs/isolation.md#lifting-the-limits)",
 			Validator: checkLimitsOffBy},
 	}
 }
@@ -137,15 +135,13 @@ func watchFlags() []cli.Flag {
 			Validator: checkAuditInterval,
 			Usage:     "how often the audit looks, at least 1s; 0 for never (docs/audit.md)"},
 		&cli.StringSliceFlag{Name: "audit-exempt-namespaces", Sources: env("AUDIT_EXEMPT_NAMESPACES"),
-			Usage: "namespaces whose pods may use any GPU, comma-separated; without a claim only where " +
-				"DEVICE_PLUGIN_PODS is watch (docs/audit.md#exceptions)"},
+			Usage: "namespaces whose pods may use any GPU, comma-separated (docs/audit.md#exceptions)"},
 		&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"), Validator: checkFindings,
-			Usage: "findings for which pods are evicted, comma-separated: over-share, no-grant, beside-mps, client-slots " +
-				"(docs/audit.md#evicting-pods)"},
+			Usage: "findings for which pods are evicted, comma-separated (docs/audit.md#evicting-pods)"},
 		&cli.DurationFlag{Name: "audit-evict-after", Sources: env("AUDIT_EVICT_AFTER"), Value: time.Minute,
 			Usage: "how long a finding lasts before the eviction"},
 		&cli.BoolFlag{Name: "audit-evict-over-budgets", Sources: env("AUDIT_EVICT_OVER_BUDGETS"),
-			Usage: "evict although a PodDisruptionBudget protects the pod (docs/audit.md#evicting-pods)"},
+			Usage: "evict although a PodDisruptionBudget protects the pod"},
 		&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: noPods,
 			Validator: checkPods,
 			Usage:     "whether pods of a device plugin are watched: watch or none (docs/reference.md#device_plugin_pods)"},
@@ -161,7 +157,7 @@ func servingFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "claim-status", Sources: env("CLAIM_STATUS"), Value: true,
 			Usage: "show in status.devices what claims were granted (docs/metrics.md#the-status-of-claims)"},
 		&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8480",
-			Usage: "address of /metrics, /readyz and /healthz; 0 for none (docs/reference.md#metrics_address)"},
+			Usage: "address of /metrics; 0 for none (docs/metrics.md)"},
 		&cli.StringFlag{Name: "node-ip", Sources: env("NODE_IP"),
 			Usage: "the node's address, for metrics-address"},
 		&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"),

@@ -143,7 +143,9 @@ func tables(root string) (map[string]table, error) {
 	out := map[string]table{}
 	var failed []error
 	for name, content := range map[string]func() (table, error){
-		"settings":          settings,
+		"settings-node":     func() (table, error) { return settings("plugin", "supervisor") },
+		"settings-cluster":  func() (table, error) { return settings("controller") },
+		"settings-host":     settingsOfTheHost,
 		"labels-nodes":      func() (table, error) { return labels(names, "nodes") },
 		"labels-pods":       func() (table, error) { return labels(names, "pods") },
 		"labels-namespaces": func() (table, error) { return labels(names, "namespaces") },

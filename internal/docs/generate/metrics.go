@@ -57,10 +57,10 @@ func (r *registered) MustRegister(c ...prometheus.Collector) { r.all = append(r.
 var metric = regexp.MustCompile(`fqName: "([^"]*)", help: (".*"), unit: "[^"]*", constLabels: \{(.*)\}, ` +
 	`variableLabels: \{(.*)\}\}$`)
 
-// metricsOf is the table of a part of the metrics. pkg/metrics' own test compares types and
-// labels with what a scrape has.
+// metricsOf is the table of a part of the metrics. The test of pkg/node/metrics compares labels with what a scrape has,
+// and holds the types to the names.
 func metricsOf(of part) (table, error) {
-	t := table{head: []string{"Metric", "Type", "Labels", "Meaning"}}
+	t := table{head: []string{"Metric", "Labels", "Meaning"}}
 	r := &registered{}
 	r.MustRegister(metrics.BuildInfo("p"))
 	r.MustRegister(nodemetrics.NewNodeCollector(context.Background(), nil))
@@ -80,7 +80,7 @@ func metricsOf(of part) (table, error) {
 			if partOf(found[1]) != of {
 				continue
 			}
-			t.rows = append(t.rows, []string{code(found[1]), typeOf(collector, found[1]), labelsOf(found[3], found[4]),
+			t.rows = append(t.rows, []string{code(found[1]), labelsOf(found[3], found[4]),
 				plain(strings.TrimSuffix(unquoted(found[2]), "."))})
 		}
 	}
@@ -89,19 +89,6 @@ func metricsOf(of part) (table, error) {
 
 // unquoted is a text as %q has written it, which has no quotes in it.
 func unquoted(text string) string { return strings.ReplaceAll(strings.Trim(text, `"`), `\"`, `"`) }
-
-// typeOf uses the collector, and, where that has several metrics, the convention for
-// names.
-func typeOf(c prometheus.Collector, name string) string {
-	switch c.(type) {
-	case prometheus.Histogram, *prometheus.HistogramVec:
-		return "histogram"
-	}
-	if strings.HasSuffix(name, "_total") {
-		return "counter"
-	}
-	return "gauge"
-}
 
 func labelsOf(constant, variable string) string {
 	var out []string

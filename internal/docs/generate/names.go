@@ -89,14 +89,14 @@ func described(all []constant, prefix, head, of string) (table, error) {
 
 // events is the table of the reasons of Events.
 func events(all []constant) (table, error) {
-	t := table{head: []string{"Reason", "On", "What it means", "What to do"}}
+	t := table{head: []string{"Reason", "What it means", "What to do"}}
 	var failed []error
 	for _, c := range all {
 		if !strings.HasPrefix(c.name, "Reason") {
 			continue
 		}
 		on, text, err := description(c)
-		on, isOn := strings.CutPrefix(on, "on: ")
+		isOn := strings.HasPrefix(on, "on: ")
 		todo := ""
 		if len(c.doc) == 2 {
 			todo, _ = strings.CutPrefix(c.doc[1], "To do: ")
@@ -104,7 +104,7 @@ func events(all []constant) (table, error) {
 		if err == nil && (!isOn || todo == "") {
 			err = fmt.Errorf("the comment of %s does not say on what the Event is, or what to do: To do: ", c.name)
 		}
-		t.rows, failed = append(t.rows, []string{code(c.value), on, text, todo}), append(failed, err)
+		t.rows, failed = append(t.rows, []string{code(c.value), text, todo}), append(failed, err)
 	}
 	return t, errors.Join(failed...)
 }

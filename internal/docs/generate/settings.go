@@ -20,6 +20,14 @@ import (
 // settings of a cluster.
 var perNode = []string{"HOST_ROOT", "KUBECONFIG", "NODE_IP", "NODE_NAME", "POD_NAME", "POD_NAMESPACE", "POD_UID"}
 
+// ofTheHost are settings that follow the host, the image or the API server, and that few clusters change: they have a
+// table in docs/internals.
+var ofTheHost = []string{"CDI_DIR", "CGROUP_ROOT", "CLASS_GRACE", "HEALTH_ADDRESS", "KUBELET_PLUGINS_DIR",
+	"KUBELET_POD_RESOURCES_SOCKET",
+	"KUBELET_REGISTRAR_DIR", "KUBE_API_BURST", "KUBE_API_QPS", "MEMORY_LIMIT_HOOK", "MPS_CHECK", "MPS_DIR",
+	"NVIDIA_CDI_HOOK", "NVIDIA_MPS_CONTROL", "NVIDIA_NVML_LIBRARY", "NVML_TIMEOUT", "READY_FILE", "SETTINGS_DIR",
+	"SYNC_DEADLINE", "SYSFS_ROOT", "TEMPLATE_GRACE"}
+
 // setting is a variable, as each program that reads it has it.
 type setting struct {
 	programs []string
@@ -52,35 +60,37 @@ func allSettings() (map[string]*setting, error) {
 	return out, nil
 }
 
-// settings is the table of the variables.
-func settings() (table, error) {
+// settings is the table of the variables that some programs read, which share a ConfigMap.
+func settings(programs ...string) (table, error) {
 	all, err := allSettings()
-	t := table{head: []string{"Variable", "Program", "Default", "Meaning"}}
+	t := table{head: []string{"Variable", "Default", "Meaning"}}
 	for _, variable := range slices.Sorted(maps.Keys(all)) {
 		s := all[variable]
-		programs := strings.Join(s.programs, ", ")
-		if len(s.programs) == 3 {
-			programs = "all"
+		at := slices.IndexFunc(s.programs, func(p string) bool { return slices.Contains(programs, p) })
+		if at < 0 || slices.Contains(ofTheHost, variable) {
+			continue
 		}
-		var defaults, usages []string
-		for _, f := range s.flags {
-			defaults, usages = append(defaults, defaultOf(f)), append(usages, plain(f.GetUsage()))
-		}
-		t.rows = append(t.rows, []string{code(variable), programs, strings.Join(slices.Compact(defaults), ", "),
-			together(s.programs, usages)})
+		t.rows = append(t.rows, []string{code(variable), defaultOf(s.flags[at]), plain(s.flags[at].GetUsage())})
 	}
 	return t, err
 }
 
-// together is what several programs say of a setting.
-func together(programs, usages []string) string {
-	if usages = slices.Compact(usages); len(usages) == 1 {
-		return usages[0]
+// settingsOfTheHost is the table of those of the host, of all programs.
+func settingsOfTheHost() (table, error) {
+	t := table{head: []string{"Variable", "Program", "Default", "Meaning"}}
+	all, err := allSettings()
+	if err != nil {
+		return t, err
 	}
-	for i := range usages {
-		usages[i] = upper(programs[i]) + ": " + usages[i]
+	for _, variable := range ofTheHost {
+		s := all[variable]
+		if s == nil {
+			return t, fmt.Errorf("no program has the setting %s", variable)
+		}
+		t.rows = append(t.rows, []string{code(variable), strings.Join(s.programs, ", "), defaultOf(s.flags[0]),
+			plain(s.flags[0].GetUsage())})
 	}
-	return strings.Join(usages, ". ")
+	return t, nil
 }
 
 var noSeconds = regexp.MustCompile(`([mh])0s$`)

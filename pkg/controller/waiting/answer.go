@@ -12,11 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -60,7 +58,7 @@ type look struct {
 	// claims are those of the pod and the one that the scheduler makes for its extended resources, without the CPUs that
 	// they ask for; why is what keeps them from the GPUs whatever is free.
 	claims []*resourceapi.ResourceClaim
-	cpus   int64
+	cpus   askedCPUs
 	why    explain.Explanation
 }
 
@@ -78,8 +76,14 @@ func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 	if own := scheduling.ClaimForExtended(l.pod, e.cluster.ClassOf); own != nil {
 		claims = append(claims, own)
 	}
-	if l.claims, l.cpus = withoutCPUs(claims); len(l.claims) == 0 {
-		return says(noCPUs(l.cpus, l.said)), nil
+	l.claims, l.cpus.amount = withoutCPUs(claims)
+	if l.cpus.amount > 0 && strings.Contains(l.said, podstate.NoDevices) {
+		if l.cpus.faults, err = e.cpuFaults(ctx); err != nil {
+			return answer{}, err
+		}
+	}
+	if len(l.claims) == 0 {
+		return says(l.cpus.missing(l.said)), nil
 	}
 	if l.why, err = e.cluster.Explain(ctx, l.pod, l.claims); err != nil {
 		return answer{}, err
@@ -131,7 +135,7 @@ func (e *explainer) busy(ctx context.Context, l *look) (answer, error) {
 		ours, looks = e.lookedAt(l.claims)
 	}
 	if !looks {
-		a.add("", orOthers+mayBeCPUs(l.cpus))
+		a.add("", orOthers+l.cpus.mayBeMissing())
 		return a, nil
 	}
 	now := e.rooms.now()
@@ -171,7 +175,7 @@ func (e *explainer) busy(ctx context.Context, l *look) (answer, error) {
 			a.about += withNearest
 		}
 	}
-	a.add("", mayBeCPUs(l.cpus))
+	a.add("", l.cpus.mayBeMissing())
 	return a, nil
 }
 
@@ -180,8 +184,8 @@ func (e *explainer) busy(ctx context.Context, l *look) (answer, error) {
 func (e *explainer) free(l *look, on string, forLong, others bool) answer {
 	but, again := "", time.Duration(0)
 	switch gang, hasGang := podstate.Gang(l.pod); {
-	case l.cpus > 0:
-		but = mayBeCPUs(l.cpus)
+	case l.cpus.amount > 0:
+		but = l.cpus.mayBeMissing()
 	case others:
 		but = orOthers
 	case hasGang && !e.speaks(l.pod, gang):
@@ -237,46 +241,4 @@ func closed(room scheduling.Room) string {
 		return ""
 	}
 	return text
-}
-
-// CPUs of a container's own are published by another driver, whose devices are not known
-// here.
-const (
-	// orCPUs is added to the message for a pod that could have its GPUs.
-	orCPUs = ". It may also be CPUs that are missing: of class " + legacy.ClassCPUs + " the pod asks for %d"
-	// onlyCPUs is for a pod that asks for no GPU by a claim.
-	onlyCPUs = "no node that the pod can go to has the %d CPUs of its own free that it asks for by claims of class " +
-		legacy.ClassCPUs + ": those of a claim have to be of one NUMA node, or half of them each of two (annotation " +
-		ack.AnnotationCPUSet + ")"
-)
-
-// withoutCPUs returns the claims without what they ask of the driver for CPUs, those that
-// ask for nothing else left out, and how many CPUs that is.
-func withoutCPUs(claims []*resourceapi.ResourceClaim) (others []*resourceapi.ResourceClaim, cpus int64) {
-	for _, claim := range claims {
-		without, amount := legacy.WithoutCPUs(claim)
-		if claim.Status.Allocation == nil {
-			cpus += amount
-		}
-		if len(without.Spec.Devices.Requests) > 0 || claim.Status.Allocation != nil {
-			others = append(others, without)
-		}
-	}
-	return others, cpus
-}
-
-// mayBeCPUs is added for a pod that asks for so many CPUs, too.
-func mayBeCPUs(cpus int64) string {
-	if cpus == 0 {
-		return ""
-	}
-	return fmt.Sprintf(orCPUs, cpus)
-}
-
-// noCPUs is what there is to say to a pod that waits for CPUs alone.
-func noCPUs(cpus int64, said string) string {
-	if cpus == 0 || !strings.Contains(said, podstate.NoDevices) {
-		return ""
-	}
-	return fmt.Sprintf(onlyCPUs, cpus)
 }

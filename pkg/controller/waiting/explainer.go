@@ -47,6 +47,9 @@ type explainer struct {
 	cluster   *explain.Cluster
 	rooms     *rooms
 	engine    *scheduling.Engine
+	// cpusTold is what cpuFaults said at cpusRead.
+	cpusRead time.Time
+	cpusTold string
 	// rulesUnknown says that rules may close devices of which it is not known.
 	rulesUnknown bool
 }

@@ -65,6 +65,7 @@ type Client interface {
 	typedresourcev1.ResourceClaimsGetter
 	typedresourcev1.ResourceClaimTemplatesGetter
 	typedresourcev1.DeviceTaintRulesGetter
+	typedresourcev1.ResourceSlicesGetter
 }
 
 // allocated reports whether the cache has an allocation of one of a pod's claims: the pod has to go where that is.

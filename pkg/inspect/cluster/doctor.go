@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // ofDriver selects what the driver's manifests install.
@@ -93,6 +94,12 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return dra.ResourceSlices().List(ctx, o)
 		})
+	gather[*resourceapi.ResourceSlice](ctx, g, group, "resourceslices.resource.k8s.io", &s.CPUs,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver,
+			legacy.ClassCPUs).String()},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return dra.ResourceSlices().List(ctx, o)
+		})
 	gather[*resourceapi.ResourceClaim](ctx, g, group, "resourceclaims.resource.k8s.io", &s.Claims, metav1.ListOptions{},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return dra.ResourceClaims(metav1.NamespaceAll).List(ctx, o)
@@ -130,8 +137,8 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	if err := r.settings(whole, g); err != nil {
 		return nil, err
 	}
-	slices.Sort(s.Unread)
-	slices.Sort(s.Unserved)
+	s.Unread = slices.Compact(slices.Sorted(slices.Values(s.Unread)))
+	s.Unserved = slices.Compact(slices.Sorted(slices.Values(s.Unserved)))
 	if err := r.tryWaiting(whole, s); err != nil {
 		return nil, err
 	}

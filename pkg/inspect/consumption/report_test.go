@@ -97,7 +97,7 @@ func TestWhatWasUsed(t *testing.T) {
 	unseen.Seen = 9 * time.Hour
 	period := consumption.Period{
 		Granted: []consumption.Granted{had(of("infer-7d9f-a", "", "a-gpu"), 4, 12),
-			had(of("infer-1111-z", "", "z-gpu"), 8, 6), had(of("", "", "shared"), 1, 24), unseen,
+			had(of("infer-55c8f97bb-9zzzz", "", "z-gpu"), 8, 6), had(of("", "", "shared"), 1, 24), unseen,
 			had(of("never", "", "never-gpu"), 3, 1)},
 		Used: []consumption.Used{
 			{Series: of("infer-7d9f-a", "main", "a-gpu"), MostGiB: 2, P99GiB: 1.5, GiBHours: 6},

@@ -51,20 +51,43 @@ func TestTopController(t *testing.T) {
 	}
 }
 
-// A pod that is gone is known by its name; a longer name of a workload is nearer.
+// A pod that is gone is known by its name, if it ends as its workload's pods do; a longer name of a workload is nearer.
 func TestWorkloadsOfPodsThatAreGone(t *testing.T) {
 	long := strings.Repeat("l", 60)
-	known := consumption.NewWorkloads([]*corev1.Pod{owned("train-7d9f-x2x4v", "ReplicaSet/train-7d9f", "7d9f"),
-		owned("train-eval-0", "StatefulSet/train-eval"), owned("l-0", "Job/"+long)})
+	indexed := owned("sweep-3-x2x4v", "Job/sweep")
+	indexed.Labels = map[string]string{"batch.kubernetes.io/job-completion-index": "3"}
+	known := consumption.NewWorkloads([]*corev1.Pod{
+		owned("train-6d4b75cb6d-x2x4v", "ReplicaSet/train-6d4b75cb6d", "6d4b75cb6d"),
+		owned("train-eval-0", "StatefulSet/train-eval"), owned("l-0", "Job/"+long), owned("db-0", "StatefulSet/db"),
+		owned("fit-x2x4v", "Job/fit"), indexed, owned("note", ""), owned("ray-head", "RayCluster/ray"),
+		owned("nightly-29834000-x2x4v", "Job/nightly-29834000"), owned("probe-x2x4v", "DaemonSet/probe"),
+		owned("both-6d4b75cb6d-x2x4v", "ReplicaSet/both-6d4b75cb6d", "6d4b75cb6d"), owned("both-0", "StatefulSet/both")})
 	for pod, want := range map[string]string{
-		"team/train-7d9f-x2x4v":             "deployment/train",
-		"team/train-55aa-99999":             "deployment/train",
-		"team/train-eval-7":                 "statefulset/train-eval",
-		"team/training":                     "pod/training",
-		"other/train-7d9f-x2x4v":            "pod/train-7d9f-x2x4v",
-		"team/" + long[:58] + "x2x4v":       "job/" + long,
-		"team/claim:train-7d9f-x2x4v-gpu-z": "deployment/train",
-		"team/claim:shared":                 "resourceclaim/shared",
+		"team/train-6d4b75cb6d-x2x4v":  "deployment/train",
+		"team/train-55c8f97bb-9zzzz":   "deployment/train",
+		"team/train-eval-7":            "statefulset/train-eval",
+		"team/training":                "pod/training",
+		"other/train-6d4b75cb6d-x2x4v": "pod/train-6d4b75cb6d-x2x4v",
+		"team/" + long[:58] + "x2x4v":  "job/" + long,
+		"team/fit-9zzzz":               "job/fit",
+		"team/sweep-12-9zzzz":          "job/sweep",
+		"team/nightly-29834060-9zzzz":  "cronjob/nightly",
+		"team/probe-9zzzz":             "daemonset/probe",
+		"team/both-55c8f97bb-9zzzz":    "deployment/both",
+		"team/both-4":                  "statefulset/both",
+		// Who makes pods is free to name them.
+		"team/ray-group-worker-9zzzz": "raycluster/ray",
+		// Other workloads' that are gone, whose names begin alike.
+		"team/train-v2-55c8f97bb-9zzzz":              "pod/train-v2-55c8f97bb-9zzzz",
+		"team/train-dev-9zzzz":                       "pod/train-dev-9zzzz",
+		"team/train-eval-55c8f97bb-9zzzz":            "pod/train-eval-55c8f97bb-9zzzz",
+		"team/fit-2-9zzzz":                           "pod/fit-2-9zzzz",
+		"team/nightly-full-29834000-9zzzz":           "pod/nightly-full-29834000-9zzzz",
+		"team/db-replica-1":                          "pod/db-replica-1",
+		"team/note-2":                                "pod/note-2",
+		"team/claim:note-gpu-9zzzz":                  "pod/note",
+		"team/claim:train-55c8f97bb-9zzzz-gpu-x2x4v": "deployment/train",
+		"team/claim:shared":                          "resourceclaim/shared",
 	} {
 		namespace, name, _ := strings.Cut(pod, "/")
 		got := known.Pod(namespace, name)

@@ -35,8 +35,8 @@ type Snapshot struct {
 	Deployments []*appsv1.Deployment
 	// ConfigMaps are those that the driver's programs take settings from.
 	ConfigMaps []*corev1.ConfigMap
-	// Slices are the driver's.
-	Slices []*resourceapi.ResourceSlice
+	// Slices are the driver's, CPUs those of dra-driver-cpu.
+	Slices, CPUs []*resourceapi.ResourceSlice
 	// NodeEvents are what the plugin says of nodes.
 	NodeEvents []corev1.Event
 	Claims     []*resourceapi.ResourceClaim
@@ -122,6 +122,7 @@ var checks = []check{
 	{"legacy-pods", legacyPods},
 	{"quotas", quotas},
 	{"gates", gates},
+	{"cpus", cpusOfOwn},
 	{"stranded", strandedGPUs},
 }
 

@@ -38,6 +38,7 @@ var (
 		"gpushare-allocated-claims-stay", "gpushare-claim-advice", "gpushare-claim-amounts", "gpushare-controller-templates",
 		"gpushare-controller-writes", "gpushare-keep-limits", "gpushare-plugin-claim-status", "gpushare-plugin-events",
 		"gpushare-quota-advice", "gpushare-slice-names", "gpushare-slices-of-own-node", "gpushare-supervisor-events",
+		"gpushare-workload-advice",
 	}
 	guardsMutating = []string{"gpushare-numbered-slices"}
 	legacyMutating = []string{

@@ -22,7 +22,7 @@ var lists = map[string]func(s *doctor.Snapshot){
 	"configmaps":                     func(s *doctor.Snapshot) { s.ConfigMaps = nil },
 	"daemonsets.apps":                func(s *doctor.Snapshot) { s.DaemonSets = nil },
 	"deployments.apps":               func(s *doctor.Snapshot) { s.Deployments = nil },
-	"resourceslices.resource.k8s.io": func(s *doctor.Snapshot) { s.Slices = nil },
+	"resourceslices.resource.k8s.io": func(s *doctor.Snapshot) { s.Slices, s.CPUs = nil, nil },
 	"resourceclaims.resource.k8s.io": func(s *doctor.Snapshot) { s.Claims = nil },
 	"deviceclasses.resource.k8s.io":  func(s *doctor.Snapshot) { s.Classes = nil },
 	"mutatingadmissionpolicies.admissionregistration.k8s.io": func(s *doctor.Snapshot) {

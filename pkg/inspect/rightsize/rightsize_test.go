@@ -111,7 +111,7 @@ func TestAdvice(t *testing.T) {
 		"a peak of a pod that is gone": {func(s *scene) {
 			s.pod("infer-7d9f-a", infer, legacy, "main gpu-0-share 8")
 			s.used("infer-7d9f-a", week, "main GPU-0 1")
-			s.used("infer-1111-z", 1, "main GPU-0 7.9")
+			s.used("infer-55c8f97bb-9zzzz", 1, "main GPU-0 7.9")
 		}, []string{"deployment/infer 8 keep its peak needs what it has"}, 0},
 		"a peak that needs just what it has": {func(s *scene) {
 			s.pod("infer-7d9f-a", infer, legacy, "main gpu-0-share 8")

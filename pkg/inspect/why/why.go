@@ -252,6 +252,10 @@ func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		reason = "the scheduler gives up before it has looked at all nodes: " + explain.Refused(room)
 	case len(room.Unsearched()) > 0:
 		reason = ""
+	case slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
+		return n.Closed.By == scheduling.Open && n.Farthest.Kind == scheduling.OfCPUs
+	}):
+		reason = "no node has room for its GPUs and the CPUs of its own that it asks for now"
 	}
 	if room.InUse(claims) {
 		return reason, nil

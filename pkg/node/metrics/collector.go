@@ -103,8 +103,8 @@ func gpuFamilies() []family {
 					}
 				}
 			}},
-		{metrics.Desc("gpu_memory_limits", "1 for each GPU, with who counts its memory for limits by control group as a "+
-			"label: dmem, misc, or none where there are no such limits (docs/kernel-limits.md).", "gpu", "uuid", "kind"),
+		{metrics.Desc("gpu_memory_limits", "1 for each GPU, with who counts its memory for the kernel's limits: dmem, "+
+			"misc or none (docs/kernel-limits.md).", "gpu", "uuid", "kind"),
 			prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, g := range n.GPUs {

@@ -28,9 +28,9 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 	}
 	p := &Plugin{
 		prepare: histogram("claim_prepare_duration_seconds",
-			"How long the driver took to prepare a claim, by result, success or error, and reason.", "result", "reason"),
+			"How long the driver took to prepare a claim: success or error.", "result", "reason"),
 		unprepare: histogram("claim_unprepare_duration_seconds",
-			"How long the driver took to unprepare a claim, by result and reason.", "result",
+			"How long the driver took to unprepare a claim.", "result",
 			"reason"),
 		calls: histogram("dra_call_duration_seconds",
 			"How long a call of the kubelet took.", "method", "result"),
@@ -47,12 +47,10 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 			[]string{"result"}),
 		limitMissing: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metrics.Namespace,
 			Name: "memory_limit_missing",
-			Help: "Containers whose limit of GPU memory the kernel does not hold, and could not be told again " +
-				"(docs/kernel-limits.md)."}),
+			Help: "Containers whose limit of GPU memory cannot be set again (docs/kernel-limits.md#lost-limits)."}),
 		limitsRestored: prometheus.NewCounter(prometheus.CounterOpts{Namespace: metrics.Namespace,
 			Name: "memory_limits_restored_total",
-			Help: "How often a container was without its limit of GPU memory, and the kernel was told it again " +
-				"(docs/kernel-limits.md)."}),
+			Help: "How often a container's limit of GPU memory was set again."}),
 	}
 	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors, p.statusWrites,
 		p.limitMissing, p.limitsRestored)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cpu stands in for dra-driver-cpu of kubernetes-sigs in tests: it publishes
-// the CPUs of a node as that driver does in its default mode, a device per NUMA node, and
-// prepares claims for them. Containers get the variable by which the driver tells its
+// the CPUs of a node in the shapes of two of that driver's versions, and prepares claims for
+// them. Containers get the variable by which the driver tells its
 // plugin of the container runtime which CPUs they have; nobody pins them here.
 package cpu
 
@@ -16,14 +16,11 @@ import (
 	"path/filepath"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
@@ -32,7 +29,9 @@ const DriverName = "dra.cpu"
 
 const (
 	capacity = DriverName + "/cpu"
-	kind     = "dra.k8s.io/cpu"
+	// machine is the device of all CPUs. A scheduler of its own has to name CPUs of it in the claim.
+	machine = "cpudevmachine"
+	kind    = "dra.k8s.io/cpu"
 	// variable begins the name of the variable of a claim's containers; the claim's UID
 	// follows.
 	variable = "DRA_CPUSET_"
@@ -45,8 +44,10 @@ func Variable(claim types.UID) string { return variable + string(claim) }
 // Node is where the driver is to be.
 type Node struct {
 	Name string
-	// CPUs are the numbers of CPUs by NUMA node.
-	CPUs map[int64]int64
+	// CPUs are the numbers of CPUs by NUMA node, Shape and Layout how they are published.
+	CPUs   map[int64]int64
+	Shape  Shape
+	Layout Layout
 	// CDIDir is the directory of CDI specs, as seen from here.
 	CDIDir string
 	// Registrar and Plugin are the driver's sockets as seen from here, Data is where the
@@ -78,26 +79,9 @@ func Start(ctx context.Context, client kubernetes.Interface, n Node) (stop func(
 	return helper.Stop, nil
 }
 
-// published are the attributes, capacities and names of the driver's documentation.
 func published(n Node) resourceslice.DriverResources {
-	var slice resourceslice.Slice
-	for numa, amount := range n.CPUs {
-		slice.Devices = append(slice.Devices, resourceapi.Device{
-			Name: fmt.Sprintf("cpudevnuma%03d", numa), AllowMultipleAllocations: ptr.To(true),
-			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-				deviceattribute.StandardDeviceAttributeNUMANode: {IntValue: &numa},
-				DriverName + "/numaNodeID":                      {IntValue: &numa},
-				"dra.net/numaNode":                              {IntValue: &numa},
-				DriverName + "/socketID":                        {IntValue: ptr.To[int64](0)},
-				DriverName + "/numCPUs":                         {IntValue: &amount},
-				DriverName + "/smtEnabled":                      {BoolValue: ptr.To(false)},
-			},
-			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-				capacity: {Value: *resource.NewQuantity(amount, resource.DecimalSI)}},
-		})
-	}
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		n.Name: {Slices: []resourceslice.Slice{slice}}}}
+		n.Name: {Slices: []resourceslice.Slice{{Devices: Devices(n.Shape, n.Layout, n.CPUs)}}}}}
 }
 
 // driver keeps the CDI specs of claims in a directory.
@@ -122,6 +106,9 @@ func (d driver) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devic
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		if result.Driver != DriverName {
 			continue
+		}
+		if result.Device == machine {
+			return nil, fmt.Errorf("request %s is targeted by 0 configurations, must be targeted by exactly 1", result.Request)
 		}
 		// The driver refuses what is no positive whole number.
 		amount, asked := result.ConsumedCapacity[capacity]

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,11 +21,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/cpu"
+	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
 )
 
 // serveCPUs has a driver for CPUs run on a node until the test has ended, and its namespace
 // is gone.
 func serveCPUs(t *testing.T, node string, cpus map[int64]int64) {
+	t.Helper()
+	serveCPUsOf(t, node, cpu.Main, cpus)
+}
+
+// serveCPUsOf is serveCPUs by a version of the driver.
+func serveCPUsOf(t *testing.T, node string, shape cpu.Shape, cpus map[int64]int64) {
 	t.Helper()
 	data := kubeletplugin.KubeletPluginsDir + "/" + cpu.DriverName
 	if err := os.MkdirAll(cluster.NodeFile(node, data), 0o750); err != nil {
@@ -32,7 +40,7 @@ func serveCPUs(t *testing.T, node string, cpus map[int64]int64) {
 	}
 	// The test's context ends before what is cleaned up.
 	stop, err := cpu.Start(context.Background(), cluster.Client, cpu.Node{
-		Name: node, CPUs: cpus, CDIDir: cluster.CDIDir(node), Data: data,
+		Name: node, CPUs: cpus, Shape: shape, Layout: cpu.ByNUMANode, CDIDir: cluster.CDIDir(node), Data: data,
 		Plugin:    cluster.Socket(t, node, data, "dra.sock"),
 		Registrar: cluster.Socket(t, node, kubeletplugin.KubeletRegistryDir, cpu.DriverName+"-reg.sock"),
 	})
@@ -145,4 +153,82 @@ func TestCPUsOfAContainersOwn(t *testing.T) {
 	admitted(false)
 	ns.Run(t, pinned("without", "whole", ""))
 	ns.WaitPodEvent(t, "without", "GPUCPUsNotGiven", "the cluster has no DeviceClass dra.cpu")
+}
+
+// insisting is a pod with the claim that insists on CPUs near its GPU, as docs/internals/legacy-details.md has it.
+func insisting(t *testing.T, ns *harness.Namespace, name string) *corev1.Pod {
+	t.Helper()
+	const page = "docs/internals/legacy-details.md"
+	content, err := os.ReadFile(filepath.Join("..", "..", "..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range commands.Blocks(page, string(content)) {
+		if !strings.Contains(block.Text, "metadata: {name: gpu-and-cpus}") {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "claim.yaml")
+		if err := os.WriteFile(file, []byte(block.Text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if output, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		pod := harness.Pod(name, "share", harness.FromTemplate("gpu-and-cpus"))
+		pod.Spec.Containers[0].Name = "c0"
+		return pod
+	}
+	t.Fatalf("%s has no template gpu-and-cpus", page)
+	return nil
+}
+
+// What the documents promise of CPUs near GPUs holds with the main branch of dra-driver-cpu. Beside its release 0.2.0,
+// whose NUMA nodes cannot be compared with a GPU's, pods wait and are told so, and doctor names the node.
+func TestVersionsOfTheDriverForCPUs(t *testing.T) {
+	classOfCPUs(t)
+	cpus := map[int64]int64{0: 9, 1: 8}
+	admitted := func(ns *harness.Namespace) {
+		harness.Eventually(t, "the policy to give claims for CPUs", func(ctx context.Context) error {
+			pod, err := ns.Admitted(ctx, pinned("probe", "share", ""))
+			if err == nil && len(pod.Spec.ResourceClaims) == 0 {
+				err = errors.New("it does not use the DeviceClass yet")
+			}
+			return err
+		})
+	}
+	t.Run("main", func(t *testing.T) {
+		serveCPUsOf(t, "share", cpu.Main, cpus)
+		ns := cluster.Namespace(t)
+		admitted(ns)
+		// Two GPUs of one NUMA node are a linked set of it.
+		serveCPUsOf(t, "linked", cpu.Main, map[int64]int64{1: 1})
+		ns.Run(t, insisting(t, ns, "insists"), pinned("near", "share", "mem 3"), pinned("set", "linked", "gpu 2"))
+		for _, pod := range []string{"insists", "near"} {
+			if got, want := devicesOf(t, ns, pod), "gpu-0-share cpudevnuma000"; got != want {
+				t.Errorf("pod %s was given %s, want %s", pod, got, want)
+			}
+		}
+		if got, want := devicesOf(t, ns, "set"), "gpus-4-7 cpudevnuma001"; got != want {
+			t.Errorf("a linked set was given %s, want %s", got, want)
+		}
+		ns.Delete(t, "insists", "near", "set")
+	})
+	t.Run("release", func(t *testing.T) {
+		serveCPUsOf(t, "share", cpu.Release, cpus)
+		ns := cluster.Namespace(t)
+		admitted(ns)
+		ns.Create(t, insisting(t, ns, "insists"), pinned("near", "share", "mem 3"))
+		for _, pod := range []string{"insists", "near"} {
+			ns.WaitPodEvent(t, pod, "GPUClaimWaiting", "have no attribute resource.kubernetes.io/numaNode, as with release")
+		}
+		if said := cluster.InspectStatus(t, "", "doctor"); !strings.Contains(said.Stdout, "node/share: the devices of class "+
+			"dra.cpu have no attribute") {
+			t.Errorf("doctor does not name node share: %+v", said)
+		}
+		if said, _ := cluster.Inspect(t, "explain", "-n", ns.Name, "pod/near"); !strings.Contains(said,
+			"a dra-driver-cpu of its main branch") {
+			t.Errorf("explain does not say what helps:\n%s", said)
+		}
+		ns.Delete(t, "insists", "near")
+	})
 }

@@ -36,11 +36,12 @@ var cluster *harness.Cluster
 
 func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 
-// panel is one of the dashboard.
+// panel is one of the dashboard, or a row, with its panels where it is closed at first.
 type panel struct {
 	ID          int
 	Type, Title string
 	Targets     []struct{ Expr, RefID string }
+	Panels      []panel
 }
 
 func dashboard(t *testing.T) (dashboard struct{ Panels []panel }) {
@@ -51,6 +52,9 @@ func dashboard(t *testing.T) (dashboard struct{ Panels []panel }) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, p := range dashboard.Panels {
+		dashboard.Panels = append(dashboard.Panels, p.Panels...)
 	}
 	return dashboard
 }
@@ -155,6 +159,10 @@ func TestPrometheusScrapesTheDriver(t *testing.T) {
 	// The labels of the plugin's pod are not those of claims.
 	p.has(t, 0, `{__name__=~"gpushare_claim_.*", pod=~"gpu-kubelet-plugin.*"}`)
 	t.Run("alerts", p.alerts)
+	t.Run("autoscaler", func(t *testing.T) {
+		cluster.Tool(t, "kubectl", "apply", "--dry-run=server", "--validate=strict", "-n", ns.Name, "-f",
+			"../../../demo/scaling/hpa.yaml")
+	})
 	t.Run("usage", func(t *testing.T) { p.usage(t, ns) })
 }
 
@@ -176,9 +184,15 @@ func (p prometheus) alerts(t *testing.T) {
 		rules := 0
 		for _, group := range result.Groups {
 			for _, rule := range group.Rules {
-				alert, ok := rule.(prometheusv1.AlertingRule)
-				if !ok {
-					return fmt.Errorf("rule %v is no alert", rule)
+				if record, is := rule.(prometheusv1.RecordingRule); is {
+					if record.Health != prometheusv1.RuleHealthGood || record.LastError != "" {
+						wrong = append(wrong, fmt.Errorf("%s: %s %s", record.Name, record.Health, record.LastError))
+					}
+					continue
+				}
+				alert, is := rule.(prometheusv1.AlertingRule)
+				if !is {
+					return fmt.Errorf("rule %v is neither an alert nor a record", rule)
 				}
 				rules++
 				if alert.Health != prometheusv1.RuleHealthGood || alert.LastError != "" {

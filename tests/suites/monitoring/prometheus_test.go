@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ const programEnv = "PROMETHEUS"
 
 const (
 	metricsPage = "../../../docs/metrics.md"
-	alertsFile  = "../../../deployments/monitoring/alerts.yaml"
+	rulesDir    = "../../../deployments/monitoring"
 )
 
 // prometheus is a running Prometheus.
@@ -110,8 +111,7 @@ func start(t *testing.T, configuration map[string]any) prometheus {
 	return prometheus{}
 }
 
-// documented is the scrape configuration of docs/metrics.md, from outside of the cluster, and the
-// alerts.
+// documented is the scrape configuration of docs/metrics.md, from outside of the cluster, and all rules.
 func documented(t *testing.T, kubeconfig string) map[string]any {
 	t.Helper()
 	page, err := os.ReadFile(metricsPage)
@@ -136,12 +136,29 @@ func documented(t *testing.T, kubeconfig string) map[string]any {
 	if discoveries == 0 {
 		t.Fatalf("%s has no scrape configuration", metricsPage)
 	}
-	rules, err := filepath.Abs(alertsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config["rule_files"] = []string{rules}
+	config["rule_files"] = rules(t)
 	return config
+}
+
+// waits are how often a group is evaluated, and how far back it looks for all samples to be there.
+var waits = regexp.MustCompile(`(?m)^  interval: .+\n| offset 1m`)
+
+// rules are the files of rules, all evaluated as often as the alerts.
+func rules(t *testing.T) []string {
+	t.Helper()
+	dir := t.TempDir()
+	var out []string
+	for _, name := range []string{"alerts.yaml", "usage.yaml", "dcgm.yaml", "ack.yaml"} {
+		content, err := os.ReadFile(filepath.Join(rulesDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, filepath.Join(dir, name))
+		if err := os.WriteFile(out[len(out)-1], waits.ReplaceAll(content, nil), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
 }
 
 // series are the results of a query at this moment.

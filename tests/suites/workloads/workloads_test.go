@@ -2,8 +2,9 @@
 
 //go:build e2e
 
-// Package workloads tests what docs/workloads.md tells of programs on shares, with a stand-in for each program, and
-// what Kubernetes' AI conformance tests of GPUs: docs/internals/conformance.md. Lane workloads makes the cluster: a
+// Package workloads tests what docs/workloads.md tells of programs on shares, with a stand-in for each program, what
+// docs/training.md tells of operators' pods, and what Kubernetes' AI conformance tests of GPUs:
+// docs/internals/conformance.md. Lane workloads makes the cluster: a
 // node with two whole GPUs, and one whose four GPUs are shared by MPS.
 package workloads
 

@@ -40,8 +40,8 @@ type GpuConfig struct {
 	metav1.TypeMeta `json:",inline"`
 
 	// DisableIsolation switches the limits off for this request, if that is allowed
-	// (docs/isolation.md#lifting-the-limits). What was granted is still counted. The
-	// container sees `CGPU_DISABLE=true`, as on ACK.
+	// (docs/isolation.md#lifting-the-limits). The container sees `CGPU_DISABLE=true`, as on
+	// ACK.
 	DisableIsolation *bool `json:"disableIsolation,omitempty"`
 
 	// Env chooses variables: `Legacy` sets those that programs on ACK read, `None` none.

@@ -17,8 +17,7 @@ func PoolName(node string) string { return node + "/gpu" }
 // domain: in CEL, device.attributes["gpu.aliyun.com"].?<name>. The comments are the
 // table of docs/reference.md: `make docs` writes it.
 const (
-	// AttrUUID (string): The GPU's UUID, or the MIG instance's, which is new each time that it is made; of a dynamic one
-	// the GPU's.
+	// AttrUUID (string): The UUID of the GPU or the MIG instance, which is new each time that it is made.
 	AttrUUID resourceapi.QualifiedName = "uuid"
 	// AttrIndex (int): As `nvidia-smi` counts.
 	AttrIndex resourceapi.QualifiedName = "index"
@@ -40,18 +39,16 @@ const (
 	AttrCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
 	// AttrMode (string): The mode (docs/modes.md).
 	AttrMode resourceapi.QualifiedName = "mode"
-	// AttrDynamic (bool): On nodes in mode `dynamic`: true.
+	// AttrDynamic (bool): Whether the node is in mode `dynamic`.
 	AttrDynamic resourceapi.QualifiedName = "dynamic"
 	// AttrMonitor (bool): Whether `monitor.gpu.aliyun.com` selects it (docs/topology.md#monitoring).
 	AttrMonitor resourceapi.QualifiedName = "monitor"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
-	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`,
-	// `device-memory`, `cooperative` or `none` (docs/isolation.md). With MPS it is that of the GPU: `driver` where
-	// the supervisor may set its compute mode.
+	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`, `device-memory`,
+	// `cooperative` or `none` (docs/isolation.md#isolation-levels).
 	AttrIsolationLevel resourceapi.QualifiedName = "isolationLevel"
-	// AttrMemoryLimits (string): Where the kernel limits the memory of shares, who counts it: `dmem` or `misc`
-	// (docs/kernel-limits.md).
+	// AttrMemoryLimits (string): Who counts memory that the kernel limits: `dmem` or `misc` (docs/kernel-limits.md).
 	AttrMemoryLimits resourceapi.QualifiedName = "memoryLimits"
 	// AttrMemoryMiB (int): The GPU's memory in MiB, or the MIG instance's.
 	AttrMemoryMiB resourceapi.QualifiedName = "memoryMiB"
@@ -72,15 +69,15 @@ const (
 
 // Attributes that MIG instances have beside those of their GPU (docs/mig.md).
 const (
-	// AttrProfile (string): Of a MIG instance: its profile, as the NVIDIA driver calls it, such as `1g.10gb+me`.
+	// AttrProfile (string): A MIG instance's profile, such as `1g.10gb+me`.
 	AttrProfile resourceapi.QualifiedName = "profile"
-	// AttrProfileID (int): Of a MIG instance: the profile's number in `nvidia-smi mig -lgip`.
+	// AttrProfileID (int): The profile's number in `nvidia-smi mig -lgip`.
 	AttrProfileID resourceapi.QualifiedName = "profileID"
-	// AttrParentUUID (string): Of a MIG instance: the UUID of its GPU.
+	// AttrParentUUID (string): The UUID of a MIG instance's GPU.
 	AttrParentUUID resourceapi.QualifiedName = "parentUUID"
-	// AttrPlacementStart (int): Of a MIG instance: the first of the GPU's memory slices that it has.
+	// AttrPlacementStart (int): A MIG instance's first memory slice.
 	AttrPlacementStart resourceapi.QualifiedName = "placementStart"
-	// AttrPlacementSize (int): Of a MIG instance: how many of the GPU's memory slices it has.
+	// AttrPlacementSize (int): A MIG instance's number of memory slices.
 	AttrPlacementSize resourceapi.QualifiedName = "placementSize"
 )
 
@@ -99,17 +96,17 @@ const (
 	CapCores resourceapi.QualifiedName = "cores"
 	// CapSlots (shares): How many shares the GPU has (docs/modes.md).
 	CapSlots resourceapi.QualifiedName = "slots"
-	// CapMultiprocessors (multiprocessors): Of a MIG instance: how many it has.
+	// CapMultiprocessors (multiprocessors): Those of a MIG instance.
 	CapMultiprocessors resourceapi.QualifiedName = "multiprocessors"
-	// CapCopyEngines (engines): Of a MIG instance: how many copy engines it has.
+	// CapCopyEngines (engines): A MIG instance's copy engines.
 	CapCopyEngines resourceapi.QualifiedName = "copyEngines"
-	// CapDecoders (engines): Of a MIG instance: how many video decoders it has.
+	// CapDecoders (engines): A MIG instance's video decoders.
 	CapDecoders resourceapi.QualifiedName = "decoders"
-	// CapEncoders (engines): Of a MIG instance: how many video encoders it has.
+	// CapEncoders (engines): A MIG instance's video encoders.
 	CapEncoders resourceapi.QualifiedName = "encoders"
-	// CapJPEGEngines (engines): Of a MIG instance: how many JPEG engines it has.
+	// CapJPEGEngines (engines): A MIG instance's JPEG engines.
 	CapJPEGEngines resourceapi.QualifiedName = "jpegEngines"
-	// CapOFAEngines (engines): Of a MIG instance: how many optical flow engines it has.
+	// CapOFAEngines (engines): A MIG instance's optical flow engines.
 	CapOFAEngines resourceapi.QualifiedName = "ofaEngines"
 )
 
@@ -127,9 +124,8 @@ const (
 	// TaintOtherDriver: Another DRA driver, the value, publishes the GPU, too
 	// (docs/install.md#beside-another-dra-driver).
 	TaintOtherDriver = DriverName + "/other-driver"
-	// TaintWithdrawn: The linked set is published only for the claims that hold it (docs/topology.md#unhealthy-gpus), or
-	// claims hold a GPU under another index, or a MIG instance that was there before
-	// (docs/mig.md#changed-instances).
+	// TaintWithdrawn: Only earlier claims have the linked set (docs/topology.md#unhealthy-gpus), a GPU under another
+	// index, or a MIG instance that was there before (docs/mig.md#changed-instances).
 	TaintWithdrawn = DriverName + "/withdrawn"
 	// TaintConflict: Claims were allocated more of the GPU than it has
 	// (docs/troubleshooting.md#a-gpu-that-others-hold).

@@ -16,9 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// row is a row of the table of reasons: the reason, on what the Event is, what it means
-// and what to do.
-var row = regexp.MustCompile("(?m)^\\| `(GPU[A-Za-z]+)` \\| [^|]+ \\| [^|]+ \\| [^|]+ \\|$")
+// row is a row of the table of reasons: the reason, what it means and what to do.
+var row = regexp.MustCompile("(?m)^\\| `(GPU[A-Za-z]+)` \\| [^|]+ \\| [^|]+ \\|$")
 
 func TestEveryReasonIsExplainedOnce(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/troubleshooting.md")

@@ -36,7 +36,9 @@ var Pages = map[string]Page{
 		After: "kubectl delete -f demo/dynamic/every-mode.yaml"},
 	"README.md":          {Shows: map[string]string{"kubectl logs first": "/dev/nvidia"}},
 	"docs/gpu-models.md": {After: "kubectl -n kube-system delete configmap gpu-compat-controller"},
-	"docs/health.md":     {Choices: map[string]string{"POD": "first"}},
+	"docs/gpu-operator.md": {Before: "kubectl create namespace gpu-operator", After: "kubectl delete namespace " +
+		"gpu-operator; kubectl label node n3 nvidia.com/gpu.deploy.device-plugin-"},
+	"docs/health.md": {Choices: map[string]string{"POD": "first"}},
 	"docs/inspect.md": {
 		Choices: map[string]string{"sudo ": "", "/usr/local/bin/": "$bin/",
 			"cgpu bundle":   "cgpu bundle -o $bin/bundle.tar.gz",
@@ -50,8 +52,7 @@ var Pages = map[string]Page{
 	},
 	"docs/install.md": {
 		Choices: map[string]string{"NAME": "elsewhere", "sudo ": "", "/usr/local/bin/": "$bin/"},
-		Before:  "kubectl create namespace gpu-operator",
-		After:   "kubectl delete namespace elsewhere gpu-operator",
+		After:   "kubectl delete namespace elsewhere",
 	},
 	"docs/isolation.md": {Before: "kubectl create namespace gpu-operator",
 		After: "kubectl delete namespace gpu-operator; kubectl delete -k deployments/options/visible-devices\n" +
