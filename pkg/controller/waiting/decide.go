@@ -98,11 +98,10 @@ func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decis
 // planned is what a pod would be allocated on the node on which it is expected; without a node where there is none, or
 // it has no room.
 func (n *Nominator) planned(ctx context.Context, pod *corev1.Pod, w *wish) (promise, error) {
-	live, there := n.chooser.fleet.pods.Get(cache.Key(pod))
-	if n.Planned == nil || !there {
+	if n.Planned == nil {
 		return promise{}, nil
 	}
-	node := n.Planned(live)
+	node := n.Planned(pod)
 	if node == "" {
 		return promise{}, nil
 	}

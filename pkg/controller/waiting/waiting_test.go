@@ -80,10 +80,10 @@ func TestPlannedNodeIsNominated(t *testing.T) {
 		s.holds("fuller", "old", "gpu-0")
 		s.holds("full", "others", "gpu-0", "gpu-1")
 		s.start()
-		for pod, want := range map[string]string{"moved": "empty", "late": "fuller"} {
-			s.waits(pod, claimOf(whole, "", 1))
-			s.nominated("as it was planned", pod, want)
-		}
+		s.waits("late", claimOf(whole, "", 1))
+		s.nominated("where there is no room on the planned node", "late", "fuller")
+		s.waits("moved", claimOf(whole, "", 1))
+		s.nominated("as it was planned", "moved", "empty")
 	}, "empty", "full", "fuller")
 }
 
