@@ -20,8 +20,8 @@ const (
 )
 
 // NominablePods asks for the pods without a node with what a controller that nominates nodes needs: their scheduler,
-// their owner, the label of their placement, the node that is nominated, and what the scheduler counts of their containers, as the
-// resources of the pod itself.
+// their owner, the label of their placement, the node that is nominated, and what the scheduler counts of their
+// containers, as the resources of the pod itself.
 func (r *Reader) NominablePods() Unscheduled {
 	r.cache.nominations = true
 	return r.UnscheduledPods()
