@@ -49,6 +49,7 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 		"options/migration":          {lists: true},
 		"options/audit-evicts":       {evicts: true},
 		"options/preemption":         {evicts: true, budgets: true},
+		"options/defragment":         {evicts: true, budgets: true},
 		"options/best-node":          {nominates: true},
 	} {
 		built := build(t, dir)
@@ -68,7 +69,7 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 		if got := strings.Contains(built, "- name: DEVICE_PLUGIN_PODS\n          value: watch\n"); got != want.lists {
 			t.Errorf("%s: the plugin watches pods: %t", dir, got)
 		}
-		if strings.Contains(built, "PREEMPTION") {
+		if strings.Contains(built, "PREEMPTION") || strings.Contains(built, "DEFRAGMENT:") {
 			t.Errorf("%s has pods evicted", dir)
 		}
 	}

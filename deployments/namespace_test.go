@@ -233,6 +233,7 @@ func TestInstallInAnotherNamespace(t *testing.T) {
 func TestOptionsWithRightsInAnotherNamespace(t *testing.T) {
 	for dir, account := range map[string]string{
 		"options/preemption":   "gpu-compat-controller",
+		"options/defragment":   "gpu-compat-controller",
 		"options/audit-evicts": "gpu-kubelet-plugin",
 	} {
 		for _, with := range [][]string{{dir}, {"manifests", dir}} {

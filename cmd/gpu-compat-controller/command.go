@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/defragment"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
@@ -142,6 +143,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				PodSyncs:         c.Bool("pod-syncs"), Namespace: c.String("namespace"),
 				Preemption: c.Bool("preemption"), BestNode: c.Bool("best-node"),
 				NodePlacement: score.Setting(c.String("node-placement")), Checks: checks,
+				Defragment: defragment.Setting(c.String("defragment")), DefragmentMoves: c.Int("defragment-moves"),
 				SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
 			})
 		})

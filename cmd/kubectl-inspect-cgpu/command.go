@@ -107,7 +107,8 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 	o.completeFlags(c)
 	// A node may have the name of a command only where that is one of this plugin's own.
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(newExplain(o), newDoctor(o), newPlan(o), newBundle(o), newUsage(o), newRightsize(o))
+	c.AddCommand(newExplain(o), newDoctor(o), newPlan(o), newBundle(o), newUsage(o), newRightsize(o),
+		newDefragment(o))
 	return c, o
 }
 

@@ -102,10 +102,12 @@ var pure = []string{
 	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/apis/nvidia", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin",
 	"pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
-	"pkg/gpu", "pkg/held", "pkg/inspect", "pkg/inspect/consumption", "pkg/inspect/fromack", "pkg/inspect/plan",
+	"pkg/gpu", "pkg/held", "pkg/inspect", "pkg/inspect/consumption", "pkg/inspect/defragment",
+	"pkg/inspect/fromack", "pkg/inspect/plan",
 	"pkg/inspect/published", "pkg/inspect/rightsize", "pkg/inspect/stranded", "pkg/inspect/why",
-	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/placement/score", "pkg/quota",
-	"pkg/scheduling", "pkg/scheduling/offer", "pkg/text", "pkg/topology", "pkg/usage",
+	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/placement/defragment",
+	"pkg/placement/score", "pkg/quota",
+	"pkg/scheduling", "pkg/scheduling/moves", "pkg/scheduling/offer", "pkg/text", "pkg/topology", "pkg/usage",
 }
 
 // A package that decides can be understood, and tested, without a cluster.

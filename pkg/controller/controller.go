@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cpusets"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/defragment"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/deviceclass"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
@@ -97,6 +98,10 @@ type Options struct {
 	// BestNode is whether the best node is nominated for pods that wait for GPUs, NodePlacement which one is the best.
 	BestNode      bool
 	NodePlacement score.Setting
+	// Defragment is whether pods are evicted so that they land on other nodes, or told so, DefragmentMoves how many in an
+	// hour.
+	Defragment      defragment.Setting
+	DefragmentMoves int
 	// Namespace is the driver's, where its node agents are.
 	Namespace string
 	// Checks are told what keeps the controllers from their work; nil for nobody.
@@ -147,7 +152,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
 		"podAnnotations", o.PodAnnotations, "podSyncs", o.PodSyncs, "preemption", o.Preemption, "bestNode", o.BestNode,
-		"nodePlacement", o.NodePlacement)
+		"nodePlacement", o.NodePlacement, "defragment", o.Defragment)
 	var wg sync.WaitGroup
 	wg.Go(func() { known.Run(ctx) })
 	failed := make(chan error, len(tasks))
@@ -202,6 +207,15 @@ func (o Options) nominated() func(waiting.Outcome) {
 	}
 }
 
+// moved counts pods that should be on other nodes.
+func (o Options) moved() func(defragment.Outcome) {
+	return func(outcome defragment.Outcome) {
+		if o.Metrics != nil {
+			o.Metrics.Moved(string(outcome))
+		}
+	}
+}
+
 func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorder) []task {
 	events, core := report.New(recorder, clock.RealClock{}), o.Client.CoreV1()
 	repeating := func(after time.Duration) *report.Reporter {
@@ -214,6 +228,16 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		c := controller(reader)
 		tasks = append(tasks, task{c.Name(), c, workers, reader})
 	}
+	var expected func(*corev1.Pod) string
+	if o.Defragment != "" && o.Defragment != defragment.Off {
+		add(1, func(c *cache.Reader) *manager.Controller {
+			d := defragment.New(defragment.Config{Cache: c, Pods: o.Waiting.CoreV1(), Claims: o.Waiting.ResourceV1(),
+				Rules: o.Waiting.ResourceV1(), Leases: o.Client.CoordinationV1().Leases(o.Namespace), Engine: engine,
+				Events: events, Clock: clock.RealClock{}, Setting: o.Defragment, Most: o.DefragmentMoves, Moved: o.moved()})
+			expected = d.Planned
+			return d.Controller()
+		})
+	}
 	// Legacy pods wait for their templates, and are nominated before these are made.
 	var beforehand func(context.Context, []*corev1.Pod)
 	add(writers, func(c *cache.Reader) *manager.Controller {
@@ -221,7 +245,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}, Gates: core}
 		if o.BestNode {
 			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
-				Placement: o.NodePlacement, Outcome: o.nominated()}
+				Placement: o.NodePlacement, Planned: expected, Outcome: o.nominated()}
 		}
 		if o.Preemption {
 			known := known.Reader()

@@ -13,7 +13,7 @@ import (
 type Controller struct {
 	templateLag, annotationLag prometheus.Histogram
 	reconciles                 *prometheus.HistogramVec
-	nominations                *prometheus.CounterVec
+	nominations, moves         *prometheus.CounterVec
 	surplus                    byNode[int64]
 	stranded                   byNode[float64]
 }
@@ -37,12 +37,16 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 		nominations: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: Namespace, Name: "nominations_total",
 			Help: "Pods with GPUs that got a node: right, the nominated one; wrong, another; late, before one was nominated " +
 				"(docs/packing.md)."}, []string{"outcome"}),
+		moves: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: Namespace, Name: "moves_total",
+			Help: "Pods that should be on other nodes: planned, told so; evicted (docs/packing.md#defragmentation)."},
+			[]string{"outcome"}),
 	}
 	c.surplus.desc = Desc("pool_surplus_slices", "ResourceSlices beyond what the node's pool says, below 0 if some are "+
 		"missing; absent if 0.", "node")
 	c.stranded.desc = Desc("stranded_gpus",
 		"Free GPUs that lack CPU or memory (docs/packing.md#results); absent if 0.", "node")
-	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, c.nominations, loops{each}, &c.surplus, &c.stranded)
+	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, c.nominations, c.moves, loops{each}, &c.surplus,
+		&c.stranded)
 	return c
 }
 
@@ -65,6 +69,9 @@ func (c *Controller) Reconciled(loop string, took time.Duration, err error) {
 
 // Nominated counts a pod that got a node, by what came of its nomination.
 func (c *Controller) Nominated(outcome string) { c.nominations.WithLabelValues(outcome).Inc() }
+
+// Moved counts a pod that should be on another node, by what became of that.
+func (c *Controller) Moved(outcome string) { c.moves.WithLabelValues(outcome).Inc() }
 
 // loops shows which loops of the leader work.
 type loops struct {

@@ -160,7 +160,8 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 	for _, name := range optionDirs(t) {
 		// Those that come with a setting have tests of their own below.
 		switch name {
-		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node", "best-node-gate", "nvidia-dra":
+		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "best-node", "best-node-gate", "nvidia-dra",
+			"defragment":
 		default:
 			of["options: {"+valueOf(name)+": true}"] = []string{"manifests", "options/" + name}
 		}
@@ -225,10 +226,11 @@ func TestOptionsWithASetting(t *testing.T) {
 		dirs             []string
 		program, setting string
 	}{
-		"{bestNode: true}":                     {[]string{"best-node"}, controller, "BEST_NODE"},
-		"{bestNode: true, bestNodeGate: true}": {[]string{"best-node", "best-node-gate"}, controller, "BEST_NODE"},
-		"{preemption: true}":                   {[]string{"preemption"}, controller, "PREEMPTION"},
-		"{nvidiaDra: true}":                    {[]string{"nvidia-dra"}, plugin, "NVIDIA_DRA"},
+		"{bestNode: true}":                     {[]string{"best-node"}, controller, `BEST_NODE: "true"`},
+		"{bestNode: true, bestNodeGate: true}": {[]string{"best-node", "best-node-gate"}, controller, `BEST_NODE: "true"`},
+		"{preemption: true}":                   {[]string{"preemption"}, controller, `PREEMPTION: "true"`},
+		"{defragment: true}":                   {[]string{"defragment"}, controller, `DEFRAGMENT: dry-run`},
+		"{nvidiaDra: true}":                    {[]string{"nvidia-dra"}, plugin, `NVIDIA_DRA: "true"`},
 	} {
 		dirs := []string{checkout + "/deployments/manifests"}
 		for _, dir := range of.dirs {
@@ -239,7 +241,7 @@ func TestOptionsWithASetting(t *testing.T) {
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: `+of.program+`, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
-data: {`+of.setting+`: "true"}
+data: {`+of.setting+`}
 `)
 		if diff := cmp.Diff(want, installed(t, "kube-system", "options: "+options), alike); diff != "" {
 			t.Errorf("the chart with %s (-want +got):\n%s", options, diff)

@@ -191,6 +191,7 @@ func TestWrongValues(t *testing.T) {
 		"controller: {settings: {PREEMPTION: true}}":                    "set options.preemption instead",
 		"controller: {settings: {BEST_NODE: true}}":                     "set options.bestNode instead",
 		"controller: {settings: {NODE_PLACEMENT: spread}}":              "needs options.bestNode",
+		"controller: {settings: {DEFRAGMENT: evict}}":                   "needs options.defragment",
 		"options: {bestNodeGate: true}":                                 "needs options.bestNode",
 		"controller: {settings: {HEALTH_ADDRESS: ':1'}}":                "do not follow it",
 		"controller: {settings: {LEGACY_POLICY: mine}}":                 "allows gpushare-legacy-refuse",
@@ -359,6 +360,7 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 	for values, want := range map[string]struct{ evicts, lists bool }{
 		"":                                  {},
 		"options: {preemption: true}":       {evicts: true},
+		"options: {defragment: true}":       {evicts: true},
 		"options: {devicePluginPods: true}": {lists: true},
 		"options: {migration: true}":        {lists: true},
 		"{options: {auditEvicts: true}, kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}}": {evicts: true},

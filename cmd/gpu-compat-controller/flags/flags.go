@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/defragment"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
@@ -62,6 +63,12 @@ func Flags() []cli.Flag {
 			Validator: checkPlacement,
 			Usage: "best node of pods without the label: best, binpack or spread " +
 				"(docs/packing.md)"},
+		&cli.StringFlag{Name: "defragment", Sources: env("DEFRAGMENT"), Value: string(defragment.Off),
+			Validator: checkDefragment,
+			Usage: "evict pods so that they land on other nodes: none, dry-run (tell only) or evict; needs the option " +
+				"defragment (docs/packing.md#defragmentation)"},
+		&cli.IntFlag{Name: "defragment-moves", Sources: env("DEFRAGMENT_MOVES"), Value: 10, Validator: checkMoves,
+			Usage: "how many pods are evicted for that in an hour, 100 at most"},
 		program.SettingsDirFlag(),
 		&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
 			Validator: checkTime,
@@ -88,6 +95,22 @@ func checkTime(d time.Duration) error {
 func checkPlacement(setting string) error {
 	if !score.Setting(setting).Known() {
 		return fmt.Errorf("unknown value %q: want %s, %s or %s", setting, score.Best, score.Binpack, score.Spread)
+	}
+	return nil
+}
+
+// checkDefragment refuses what the controller does not do.
+func checkDefragment(setting string) error {
+	if !defragment.Setting(setting).Known() {
+		return fmt.Errorf("unknown value %q: want %s, %s or %s", setting, defragment.Off, defragment.DryRun, defragment.Evict)
+	}
+	return nil
+}
+
+// checkMoves refuses what is none, or too many to be written down.
+func checkMoves(number int) error {
+	if number < 1 || number > 100 {
+		return fmt.Errorf("%d: want 1 to 100", number)
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ const (
 )
 
 // NominablePods asks for the pods without a node with what a controller that nominates nodes needs: their scheduler,
-// the label of their placement, the node that is nominated, and what the scheduler counts of their containers, as the
-// resources of the pod itself.
+// their owner, the label of their placement, the node that is nominated, and what the scheduler counts of their
+// containers, as the resources of the pod itself.
 func (r *Reader) NominablePods() Unscheduled {
 	r.cache.nominations = true
 	return r.UnscheduledPods()
@@ -39,6 +39,9 @@ func keepNomination(pod, kept *corev1.Pod) {
 		return
 	}
 	kept.Spec.SchedulerName = pod.Spec.SchedulerName
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	kept.Spec.Resources = &corev1.ResourceRequirements{Requests: podstate.Requests(pod)}
 	kept.Status.NominatedNodeName = pod.Status.NominatedNodeName
 	if placement, says := pod.Labels[v1alpha1.LabelNodePlacement]; says {

@@ -82,7 +82,7 @@ func (c *chooser) asked(ctx context.Context, w *wish) question {
 			q.foreign[shape] = c.engine.Foreign(ctx, c.classes.all, offered[i], w.claims)
 		}
 	}
-	q.requests, q.ranked = asked(ctx, w.claims, offered,
+	q.requests, q.ranked = offer.Asked(ctx, w.claims, offered,
 		func(ctx context.Context, i int, r scheduling.Request) []resourceapi.Device {
 			own := without(offered[i], q.foreign[shapes[i]], nil)
 			return c.engine.Suitable(ctx, c.classes.all, own, r)

@@ -42,6 +42,8 @@ type site struct {
 	client    *fake.Clientset
 	recorder  *record.FakeRecorder
 	placement score.Setting
+	// planned is Nominations.Planned.
+	planned func(*corev1.Pod) string
 	// reads is the client by which pods are explained, where that is another.
 	reads     Client
 	nominator *Nominator
@@ -127,7 +129,7 @@ func (s *site) start() {
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		Events: report.New(s.recorder, clock.RealClock{}), Clock: clock.RealClock{},
 		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement,
-			Outcome: func(o Outcome) {
+			Planned: s.planned, Outcome: func(o Outcome) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.outcomes[o]++

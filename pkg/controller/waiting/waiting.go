@@ -49,6 +49,8 @@ type Nominations struct {
 	Pods   typedcorev1.PodsGetter
 	// Placement is how nodes are ranked for pods whose label says nothing.
 	Placement score.Setting
+	// Planned is the node on which a pod is expected, empty for any; nil is for none.
+	Planned func(*corev1.Pod) string
 	// Outcome is told what came of a nomination.
 	Outcome func(Outcome)
 }

@@ -70,6 +70,23 @@ func TestNodePlacement(t *testing.T) {
 	}
 }
 
+// A pod that was evicted for a node is nominated to it, if it has room there, and to the best one else.
+func TestPlannedNodeIsNominated(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.stop()
+		s.planned = func(pod *corev1.Pod) string {
+			return map[string]string{"moved": "empty", "late": "full"}[pod.Name]
+		}
+		s.holds("fuller", "old", "gpu-0")
+		s.holds("full", "others", "gpu-0", "gpu-1")
+		s.start()
+		s.waits("late", claimOf(whole, "", 1))
+		s.nominated("where there is no room on the planned node", "late", "fuller")
+		s.waits("moved", claimOf(whole, "", 1))
+		s.nominated("as it was planned", "moved", "empty")
+	}, "empty", "full", "fuller")
+}
+
 // After a restart pods that run tell what is asked for: here pods for two GPUs, which a single one leaves their room.
 func TestWhatRunsIsLearned(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {

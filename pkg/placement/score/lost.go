@@ -32,3 +32,10 @@ func (x *Index) Lost() Lost {
 	}
 	return lost
 }
+
+// LossOf is what is lost of one node, as nodes are ranked for pods: what is stranded, and a part of what is fragmented.
+func (x *Index) LossOf(n Node) float64 {
+	x.renew()
+	cost, _ := x.demand.cost(n, &x.places)
+	return cost
+}

@@ -76,6 +76,11 @@ func (c *cluster) place(k *kind) (placed, bool) {
 	if at < 0 {
 		return placed{}, false
 	}
+	return c.on(at, k), true
+}
+
+// on places a pod on a node with room.
+func (c *cluster) on(at int, k *kind) placed {
 	n, p := &c.nodes[at], placed{node: at}
 	switch {
 	case k.gpus == 1 && k.share < milli:
@@ -89,7 +94,7 @@ func (c *cluster) place(k *kind) (placed, bool) {
 		}
 	}
 	c.take(p, k, 1)
-	return p, true
+	return p
 }
 
 // take has a pod take what it asks for, times 1, or give it back, times -1.

@@ -49,6 +49,7 @@ func command() *cli.Command {
 			&cli.StringSliceFlag{Name: "workload", Value: workloads, Usage: "`NAME` of a pod list"},
 			&cli.StringSliceFlag{Name: "only", Usage: "`NAME` of a policy, without others"},
 			&cli.BoolFlag{Name: "departures", Usage: "have the pods come and go by the times of the trace, with the first seed"},
+			&cli.BoolFlag{Name: "defragment", Usage: "fill the cluster as the stock scheduler does, and move pods"},
 			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` of a cluster, whose scheduler places the pods of " +
 				"the first workload and seed, as the one policy of --only"},
 			&cli.StringFlag{Name: "scheduler", Usage: "`URL` of the scheduler's own server; needed with --kubeconfig"},
@@ -121,6 +122,9 @@ func run(ctx context.Context, c *cli.Command) error {
 		}
 		return throughScheduler(ctx, cluster, kubeconfig, c.String("controller"), of, lists[0],
 			chosen(c.StringSlice("only"))[0])
+	}
+	if c.Bool("defragment") {
+		return defragmented(of, lists, c.Int("seeds"))
 	}
 	if c.Bool("departures") {
 		return departures(of, lists, chosen(c.StringSlice("only")))

@@ -152,16 +152,7 @@ func (b *best) node(c *cluster, k *kind) int {
 	if k.gpus == 0 {
 		return b.stock.node(c, k)
 	}
-	of := b.kinds[k]
-	if of == nil {
-		ask := score.Ask{CPU: k.cpu, Memory: k.memory, Requests: []score.Request{{Count: k.gpus, Mode: score.Whole,
-			Models: k.models}}}
-		if k.share < milli {
-			ask.Requests[0].Mode, ask.Requests[0].Memory = shared, k.share
-		}
-		of = &score.Kind{Ask: ask}
-		b.kinds[k] = of
-	}
+	of := k.of(b.kinds)
 	b.index.Learn(of.Ask)
 	for name := range b.index.Best(of, b.setting, c.random.IntN) {
 		return b.numbers[name]
@@ -169,8 +160,23 @@ func (b *best) node(c *cluster, k *kind) int {
 	return -1
 }
 
-func (b *best) changed(c *cluster, at int) {
-	n := &c.nodes[at]
+// of is the kind as the score knows it.
+func (k *kind) of(known map[*kind]*score.Kind) *score.Kind {
+	of := known[k]
+	if of == nil {
+		ask := score.Ask{CPU: k.cpu, Memory: k.memory, Requests: []score.Request{{Count: k.gpus, Mode: score.Whole,
+			Models: k.models}}}
+		if k.share < milli {
+			ask.Requests[0].Mode, ask.Requests[0].Memory = shared, k.share
+		}
+		of = &score.Kind{Ask: ask}
+		known[k] = of
+	}
+	return of
+}
+
+// left is what is left of the node, as the score counts it.
+func (n *node) left() score.Node {
 	left := score.Node{CPU: n.freeCPU, Memory: n.freeMemory}
 	for _, rest := range n.rests {
 		g := score.GPU{Model: n.model, Memory: milli, Free: rest, Cores: 100, Modes: shared}
@@ -179,6 +185,11 @@ func (b *best) changed(c *cluster, at int) {
 		}
 		left.GPUs = append(left.GPUs, g)
 	}
+	return left
+}
+
+func (b *best) changed(c *cluster, at int) {
+	n := &c.nodes[at]
 	b.numbers[n.name] = at
-	b.index.Set(n.name, left)
+	b.index.Set(n.name, n.left())
 }

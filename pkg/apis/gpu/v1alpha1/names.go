@@ -207,6 +207,10 @@ const (
 	AnnotationOtherNotConverted = "gpu.aliyun.com/other-not-converted"
 )
 
+// AnnotationMoved is what gpu-compat-controller writes on its Lease: the pods that it has evicted in the last hour so
+// that they land on other nodes.
+const AnnotationMoved = "gpu.aliyun.com/moved-pods"
+
 // AnnotationWaiting is what gpu-compat-controller writes on a node whose shares are spread,
 // for its plugin: a claim waits that may need what the node holds back. It is a placement.Waiting.
 const AnnotationWaiting = "gpu.aliyun.com/waiting-share"

@@ -164,6 +164,10 @@ const (
 	//
 	// To do: Choose by class: docs/gpu-models.md#node-labels.
 	ReasonModelsDiffer = "GPUModelsDiffer"
+	// ReasonMoved (on: pod (controller)): The pod was evicted so that it lands on another node.
+	//
+	// To do: Nothing, or protect it: docs/packing.md#defragmentation.
+	ReasonMoved = "GPUMoved"
 	// ReasonNVLinkDegraded (on: node): GPUs have fewer NVLink lanes than others of the model.
 	//
 	// To do: Check `nvidia-smi nvlink --status`.
@@ -252,4 +256,8 @@ const (
 	//
 	// To do: Give it a claim, or exempt it: docs/audit.md#exceptions.
 	ReasonUsedWithoutGrant = "GPUUsedWithoutGrant"
+	// ReasonWouldMove (on: pod (controller)): With the setting `DEFRAGMENT=evict` the pod would be evicted.
+	//
+	// To do: Nothing, or protect it: docs/packing.md#defragmentation.
+	ReasonWouldMove = "GPUWouldMove"
 )

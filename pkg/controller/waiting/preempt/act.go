@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -27,9 +27,6 @@ const (
 	// leaving how long these may take beyond the time that they were given.
 	placing = 30 * time.Second
 	leaving = 2 * time.Minute
-	// evictionMost is how long the API server may take for one eviction: client-go asks again
-	// and again, as long as the server says, where a budget keeps a pod.
-	evictionMost = 3 * time.Second
 	// evictingMost is how long it may take for all of a pod's victims together, first to try it and
 	// then to evict them.
 	evictingMost = 5 * time.Second
@@ -127,7 +124,7 @@ func (p *Preemptor) evict(
 			first = fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(victim), err)
 			refused(err)
 		}
-		if !decided(err) {
+		if !podstate.Refused(err) {
 			return first
 		}
 		p.refused[victim.UID] = now.Add(refusedFor)
@@ -163,7 +160,7 @@ func (p *Preemptor) evict(
 				continue
 			}
 			// What of the others is left is looked at again when those that were evicted are gone.
-			if decided(err) {
+			if podstate.Refused(err) {
 				p.refused[victim.UID] = now.Add(refusedFor)
 			}
 			e.victims = e.victims[:i]
@@ -221,7 +218,7 @@ func counting(pods int) string {
 // reasonOf says why an eviction was refused without the names of others' objects.
 func reasonOf(err error) string {
 	switch {
-	case decided(err):
+	case podstate.Refused(err):
 		return fmt.Sprintf("a webhook or an admission policy refuses it, or %s has no permission to evict pods. For %s "+
 			"others are looked for in its place", v1alpha1.ControllerName, refusedFor)
 	case apierrors.IsTooManyRequests(err):
@@ -232,13 +229,5 @@ func reasonOf(err error) string {
 
 // evictOne evicts a pod, and no other of that name. It does not wait for long.
 func (p *Preemptor) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, evictionMost)
-	defer cancel()
-	return p.Client.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &pod.UID}, DryRun: dryRun,
-			GracePeriodSeconds: shortened(pod),
-		},
-	})
+	return podstate.Evict(ctx, p.Client, pod, shortened(pod), dryRun...)
 }

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // domain are the nodes with a label.
@@ -64,9 +66,9 @@ func (s situation) selectedBy(term corev1.PodAffinityTerm, namespace string, pod
 		named = []string{namespace}
 	}
 	return (slices.Contains(named, pod.Namespace) || s.inNamespaces(term.NamespaceSelector, pod.Namespace)) &&
-		selects(term.LabelSelector, pod)
+		scheduling.ReadSelector(term.LabelSelector).Matches(labels.Set(pod.Labels))
 }
 
 func (s situation) inNamespaces(selector *metav1.LabelSelector, namespace string) bool {
-	return selector != nil && read(selector).Matches(labels.Set(s.namespaces[namespace]))
+	return selector != nil && scheduling.ReadSelector(selector).Matches(labels.Set(s.namespaces[namespace]))
 }

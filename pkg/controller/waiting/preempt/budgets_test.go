@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // To ask of each pod which budgets count it, again for each pod that waits, costs little more
@@ -20,10 +22,10 @@ func TestManyBudgets(t *testing.T) {
 			pods = append(pods, podOf(fmt.Sprint("app-", i), 1))
 		}
 		return testing.AllocsPerRun(1, func() {
-			b := newBudgets(s.disruptions)
+			b := scheduling.NewBudgets(s.disruptions)
 			for range 3 {
 				for i, pod := range pods {
-					if of := b.of(pod); len(of) != 1 || of[0] != i {
+					if of := b.Of(pod); len(of) != 1 || of[0] != i {
 						t.Fatalf("the budgets of pod %d are %v", i, of)
 					}
 				}

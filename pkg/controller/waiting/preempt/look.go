@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // look is what the caches know of the cluster.
@@ -36,7 +37,8 @@ func (p *Preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 		return cmp.Compare(cache.Key(a), cache.Key(b))
 	})
 	s := &situation{
-		pods: pods, namespaces: map[string]map[string]string{}, budgets: newBudgets(disruptions), gangs: gangs, now: now,
+		pods: pods, namespaces: map[string]map[string]string{}, budgets: scheduling.NewBudgets(disruptions),
+		gangs: gangs, now: now,
 		overdue: overdue(pods, p.endings.For), rules: rules, refused: p.refused, classes: p.classes.List(),
 		engine: p.Engine,
 	}

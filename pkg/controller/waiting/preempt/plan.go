@@ -28,7 +28,7 @@ type situation struct {
 	pods  []*corev1.Pod
 	// namespaces are the labels of each.
 	namespaces map[string]map[string]string
-	budgets    *budgets
+	budgets    *scheduling.Budgets
 	gangs      map[toolscache.ObjectName]*gang
 	now        time.Time
 	// overdue are the pods that terminate for longer than others wait for them.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 func namespaced(namespace string) func(*corev1.Pod) {
@@ -134,7 +135,7 @@ func TestPlan(t *testing.T) {
 			shares(s)
 			s.budget("a", 1)
 			s.disruptions[0].Generation = 2
-			s.budgets = newBudgets(s.disruptions)
+			s.budgets = scheduling.NewBudgets(s.disruptions)
 		}, wishes(podOf("p", 9), "10Gi"), "n1 b"},
 		"nobody of the system's": {func(s *stage) { shares(s, namespaced(metav1.NamespaceSystem)) },
 			wishes(podOf("p", 9), "10Gi"), "no pod of lower priority"},

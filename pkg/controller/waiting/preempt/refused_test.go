@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 var evictionsOfPods = schema.GroupResource{Group: policyv1.GroupName, Resource: "evictions"}
@@ -111,7 +113,7 @@ func TestWhoRefusesAnEviction(t *testing.T) {
 		"it is gone":  {apierrors.NewNotFound(evictionsOfPods, "b"), false},
 		"no answer":   {context.DeadlineExceeded, false},
 	} {
-		if got := decided(test.err); got != test.is {
+		if got := podstate.Refused(test.err); got != test.is {
 			t.Errorf("%s: %t, want %t", text, got, test.is)
 		}
 	}

@@ -29,7 +29,7 @@ type roster struct {
 // rosterOf finds them for a pod of that priority. holders are the pods that hold devices, each
 // with its kind.
 func (s situation) rosterOf(n *node, holders map[types.UID]string, than int32) roster {
-	r := roster{allowed: s.budgets.allowed}
+	r := roster{allowed: s.budgets.Allowed}
 	spare := map[toolscache.ObjectName]int{}
 	for _, pod := range n.pods {
 		kind, holds := holders[pod.UID]
@@ -76,7 +76,7 @@ func (s situation) candidate(than int32, pods ...*corev1.Pod) (candidate, bool) 
 		var of []int
 		if pod.DeletionTimestamp == nil {
 			// The API server lets none keep a pod that terminates.
-			of = s.budgets.of(pod)
+			of = s.budgets.Of(pod)
 		}
 		if _, refused := s.refused[pod.UID]; refused || len(of) > 1 || !s.takesPart(pod.Namespace) ||
 			!s.expendable(pod, than) {

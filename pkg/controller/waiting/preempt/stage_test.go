@@ -52,7 +52,8 @@ func newStage(t testing.TB) *stage {
 		t.Fatal(err)
 	}
 	return &stage{TB: t, offered: map[string]*allocatortest.Node{}, situation: situation{now: noon, classes: classes,
-		engine: engine, budgets: newBudgets(nil), namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
+		engine: engine, budgets: scheduling.NewBudgets(nil),
+		namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
 }
 
 // machine is one of so many GPUs, of which each is linked with one other.
@@ -207,7 +208,7 @@ func (s *stage) budget(app string, allowed int32) {
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
 	})
-	s.budgets = newBudgets(s.disruptions)
+	s.budgets = scheduling.NewBudgets(s.disruptions)
 }
 
 // wishes is what a waiting pod waits for.

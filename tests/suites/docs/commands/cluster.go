@@ -62,6 +62,7 @@ var Pages = map[string]Page{
 	"docs/mig.md":             {After: "kubectl label --overwrite node n3 ack.node.gpu.schedule=share"},
 	"docs/other-manifests.md": {After: "kubectl delete -k deployments/options/other-manifests"},
 	"docs/packing.md": {After: "kubectl delete -k deployments/options/best-node\n" +
+		"kubectl delete -k deployments/options/defragment\n" +
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},
 	"docs/preemption.md": {After: "kubectl delete -k deployments/options/preemption\n" +
 		"kubectl -n kube-system delete configmap gpu-compat-controller"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package waiting
+package offer
 
 import (
 	"context"
@@ -15,15 +15,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
-	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
 )
 
-// suitable finds those devices of a shape that a request would be given if nobody had any: scheduling.Engine.Suitable.
-type suitable func(ctx context.Context, shape int, r scheduling.Request) []resourceapi.Device
+// Suitable finds those devices of a shape that a request would be given if nobody had any: scheduling.Engine.Suitable.
+type Suitable func(ctx context.Context, shape int, r scheduling.Request) []resourceapi.Device
 
-// asked are the requests of claims as the score counts them, of the devices that there are, by shape. It is false where
+// Asked are the requests of claims as the score counts them, of the devices that there are, by shape. It is false where
 // one of them matches nothing, or asks for what is not ranked: all devices that match, or a view beside who has them.
-func asked(ctx context.Context, claims []*resourceapi.ResourceClaim, shapes [][]resourceapi.Device, suits suitable) (
+func Asked(ctx context.Context, claims []*resourceapi.ResourceClaim, shapes [][]resourceapi.Device, suits Suitable) (
 	[]score.Request, bool) {
 	var out []score.Request
 	for _, claim := range claims {
@@ -48,7 +47,7 @@ func asked(ctx context.Context, claims []*resourceapi.ResourceClaim, shapes [][]
 }
 
 // askedBy is a request as the score counts it.
-func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.Device, suits suitable) (score.Request,
+func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.Device, suits Suitable) (score.Request,
 	bool) {
 	var out score.Request
 	var each int64
@@ -57,7 +56,7 @@ func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.D
 		suiting := suits(ctx, i, r)
 		for j := range suiting {
 			d := &suiting[j]
-			out.Mode |= offer.ModeOf(d)
+			out.Mode |= ModeOf(d)
 			named[ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, "")] = true
 			if n := ptr.Deref(d.Attributes[v1alpha1.AttrGPUCount].IntValue, 1); each == 0 || n < each {
 				each = n
@@ -83,7 +82,7 @@ func askedBy(ctx context.Context, r scheduling.Request, shapes [][]resourceapi.D
 	for _, shape := range shapes {
 		for i := range shape {
 			model := ptr.Deref(shape[i].Attributes[v1alpha1.AttrModel].StringValue, "")
-			if offer.ModeOf(&shape[i])&out.Mode != 0 && !named[model] {
+			if ModeOf(&shape[i])&out.Mode != 0 && !named[model] {
 				out.Models = slices.Sorted(maps.Keys(named))
 				return out, true
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package preempt
+package scheduling
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -10,12 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// selects reports whether a selector selects a pod; one that cannot be read may.
-func selects(selector *metav1.LabelSelector, pod *corev1.Pod) bool {
-	return read(selector).Matches(labels.Set(pod.Labels))
-}
-
-func read(selector *metav1.LabelSelector) labels.Selector {
+// ReadSelector reads a selector; one that cannot be read may select everything.
+func ReadSelector(selector *metav1.LabelSelector) labels.Selector {
 	s, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
 		return labels.Everything()
@@ -32,10 +28,10 @@ func letGo(b *policyv1.PodDisruptionBudget) int {
 	return int(b.Status.DisruptionsAllowed)
 }
 
-// budgets are the PodDisruptionBudgets at a moment, ready to be asked of many pods.
-type budgets struct {
-	// allowed is how many pods each lets go.
-	allowed []int
+// Budgets are the PodDisruptionBudgets at a moment, ready to be asked of many pods.
+type Budgets struct {
+	// Allowed is how many pods each lets go.
+	Allowed []int
 	in      map[string][]budget
 	known   map[types.UID][]int
 }
@@ -45,18 +41,19 @@ type budget struct {
 	selector labels.Selector
 }
 
-func newBudgets(of []*policyv1.PodDisruptionBudget) *budgets {
-	b := &budgets{in: map[string][]budget{}, known: map[types.UID][]int{}}
+// NewBudgets reads PodDisruptionBudgets.
+func NewBudgets(of []*policyv1.PodDisruptionBudget) *Budgets {
+	b := &Budgets{in: map[string][]budget{}, known: map[types.UID][]int{}}
 	for i, pdb := range of {
-		b.allowed = append(b.allowed, letGo(pdb))
-		b.in[pdb.Namespace] = append(b.in[pdb.Namespace], budget{i, read(pdb.Spec.Selector)})
+		b.Allowed = append(b.Allowed, letGo(pdb))
+		b.in[pdb.Namespace] = append(b.in[pdb.Namespace], budget{i, ReadSelector(pdb.Spec.Selector)})
 	}
 	return b
 }
 
-// of are the budgets that count a pod, as indices. Where there are several the API server
+// Of are the budgets that count a pod, as indices. Where there are several the API server
 // evicts the pod never.
-func (b *budgets) of(pod *corev1.Pod) []int {
+func (b *Budgets) Of(pod *corev1.Pod) []int {
 	if found, known := b.known[pod.UID]; known {
 		return found
 	}

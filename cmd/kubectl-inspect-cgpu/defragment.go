@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/defragment"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/moves"
+)
+
+// movesMost is how many moves are planned where nobody says how many.
+const movesMost = 10
+
+// goal is what moves are for.
+type goal struct {
+	pod       string
+	gpu, node bool
+	most      int
+}
+
+// newDefragment makes the command defragment.
+func newDefragment(o *options) *cobra.Command {
+	var g goal
+	c := &cobra.Command{
+		Use:   "defragment [--for pod/NAME | --gpu | --node]",
+		Short: "Show which pods should be on other nodes, and what that would bring",
+		Long: "Show which pods, if they were evicted and landed on other nodes, would make room for a pod that waits, free " +
+			"a GPU or a node, or leave fewer GPUs fragmented. Nothing is evicted.\n" +
+			"Whether a pod finds its GPUs elsewhere is found out by the scheduler's own allocator. Pods of ReplicaSets and " +
+			"StatefulSets move, as far as their PodDisruptionBudgets let them go.",
+		Example: "  kubectl inspect cgpu defragment\n" +
+			"  kubectl inspect cgpu defragment --for pod/train -n team-a\n" +
+			"  kubectl inspect cgpu defragment --node --moves 20 -o json",
+		Args:              cobra.NoArgs,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return o.defragment(c.Context(), g) },
+	}
+	flags := c.Flags()
+	o.config.AddFlags(flags)
+	flags.Lookup("namespace").Usage = "the namespace of the pod that --for names; without it, that of the context"
+	flags.StringVar(&g.pod, "for", "", "make room for pod/NAME, which waits")
+	flags.BoolVar(&g.gpu, "gpu", false, "free a GPU")
+	flags.BoolVar(&g.node, "node", false, "free all GPUs of a node")
+	flags.IntVar(&g.most, "moves", movesMost, "how many pods move at most")
+	flags.StringVarP(&o.output, "output", "o", "", "json")
+	register(c, "output", cobra.FixedCompletions([]cobra.Completion{outputJSON}, cobra.ShellCompDirectiveNoFileComp))
+	register(c, "for", o.completeObject)
+	o.completeNamespaces(c)
+	c.MarkFlagsMutuallyExclusive("for", "gpu", "node")
+	return c
+}
+
+// question is what the flags ask; name is that of a pod.
+func (g *goal) question() (q moves.Question, name string, err error) {
+	q.Most = g.most
+	switch {
+	case g.most < 1:
+		return q, "", fmt.Errorf("--moves %d: not 1 or more", g.most)
+	case g.gpu:
+		q.Goal = moves.GPU
+	case g.node:
+		q.Goal = moves.Node
+	case g.pod != "":
+		kind, name, err := objectOf([]string{g.pod})
+		if err == nil && kind != kindPod {
+			err = errors.New("--for makes room for a pod: write pod/NAME")
+		}
+		return q, name, err
+	}
+	return q, "", nil
+}
+
+func (o *options) defragment(ctx context.Context, g goal) error {
+	if o.output != "" && o.output != outputJSON {
+		return fmt.Errorf("--output %s: not json", o.output)
+	}
+	q, name, err := g.question()
+	if err != nil {
+		return err
+	}
+	reader, err := o.reader()
+	if err != nil {
+		return err
+	}
+	c, pod, notes, err := reader.Moves(ctx, name)
+	if err != nil {
+		return err
+	}
+	q.For = pod
+	plan, err := c.Plan(ctx, q)
+	if err != nil {
+		return err
+	}
+	report := defragment.Of(plan, notes)
+	print := report.Print
+	if o.output == outputJSON {
+		print = printable(report.JSON)
+	}
+	if err := print(o.streams.Out); err != nil {
+		return err
+	}
+	for _, note := range notes {
+		fmt.Fprintln(o.streams.ErrOut, note)
+	}
+	return nil
+}

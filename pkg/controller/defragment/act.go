@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package defragment
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/moves"
+)
+
+// tell tells the pods that would be evicted.
+func (d *Defragmenter) tell(p *moves.Plan, gain string) {
+	for _, m := range p.Moves {
+		d.Events.Normal(report.Pod(m.Pod.Namespace, m.Pod.Name, m.Pod.UID), v1alpha1.ReasonWouldMove, fmt.Sprintf(
+			"With the setting DEFRAGMENT=%s, the pod would be evicted from node %s: node %s has room for it, and %s", Evict,
+			m.From, m.To, gain))
+		d.Moved(Planned)
+	}
+}
+
+// evict evicts the pods of a plan, if the cluster lets all of them go as far as can be tried.
+func (d *Defragmenter) evict(ctx context.Context, p *moves.Plan, gain string, r record, now time.Time) error {
+	for _, m := range p.Moves {
+		err := podstate.Evict(ctx, d.Pods, m.Pod, nil, metav1.DryRunAll)
+		switch {
+		case err == nil:
+		case podstate.Refused(err):
+			klog.FromContext(ctx).Info("Looks for other moves than that of a pod that the cluster does not let be evicted",
+				"pod", klog.KObj(m.Pod), "for", refusedFor, "err", err)
+			d.refused[m.Pod.UID] = now.Add(refusedFor)
+			return nil
+		default:
+			return fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(m.Pod), err)
+		}
+	}
+	r.Moves = slices.Clone(r.Moves)
+	for _, m := range p.Moves {
+		r.Moves = append(r.Moves, moved{now.UTC().Truncate(time.Second), m.Pod.UID, ownerOf(m.Pod), m.To})
+	}
+	if err := d.write(ctx, r); err != nil {
+		return err
+	}
+	for _, m := range p.Moves {
+		if err := podstate.Evict(ctx, d.Pods, m.Pod, nil); err != nil {
+			// The record has it as moved: it stays for an hour.
+			return fmt.Errorf("evict pod %s from node %s for node %s: %w", klog.KObj(m.Pod), m.From, m.To, err)
+		}
+		d.Events.Normal(report.Pod(m.Pod.Namespace, m.Pod.Name, m.Pod.UID), v1alpha1.ReasonMoved, fmt.Sprintf(
+			"The pod was evicted from node %s: node %s has room for the next one, and %s", m.From, m.To, gain))
+		d.Moved(Evicted)
+	}
+	return nil
+}

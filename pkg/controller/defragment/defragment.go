@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package defragment has pods with GPUs go to other nodes, as an option, by evicting them: as package scheduling/moves
+// plans it, so many an hour, and none while a pod of the last batch waits. Or it only tells what it would do.
+//
+// What it is about to do is written down before, in an annotation of the controller's Lease, with the time: so a new
+// leader evicts nobody a second time, and no more than the rest of the hour's number.
+package defragment
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/moves"
+)
+
+// Setting is what the controller does, by the names that users know.
+type Setting string
+
+const (
+	// Off: nothing. DryRun: it tells which pods it would evict. Evict: it evicts them.
+	Off    Setting = "none"
+	DryRun Setting = "dry-run"
+	Evict  Setting = "evict"
+)
+
+// Known reports whether there is such a setting.
+func (s Setting) Known() bool { return s == Off || s == DryRun || s == Evict }
+
+const (
+	// everything is the only key.
+	everything = "*"
+	// interval is how often the cluster is looked at, or seldom where planning takes more than 1/planPart of the time;
+	// it may take planMost at once.
+	interval = 5 * time.Second
+	seldom   = 5 * time.Minute
+	planPart = 100
+	planMost = 20 * time.Second
+	// batchMost is how many pods are evicted at the same time.
+	batchMost = 10
+	// settling is how long the pods of a batch may take to be made again.
+	settling = 30 * time.Second
+	// window is the time in which so many pods are evicted.
+	window = time.Hour
+	// refusedFor is for how long a pod stays that the cluster did not let be evicted.
+	refusedFor = 5 * time.Minute
+)
+
+// Config is what the controller works with.
+type Config struct {
+	// Cache is asked for live pods, nodes with all that they can allocate, PodDisruptionBudgets, ResourceSlices, claims
+	// and DeviceClasses.
+	Cache  *cache.Reader
+	Pods   typedcorev1.PodsGetter
+	Claims typedresourcev1.ResourceClaimsGetter
+	Rules  typedresourcev1.DeviceTaintRulesGetter
+	// Leases are those of the driver's namespace.
+	Leases typedcoordinationv1.LeaseInterface
+	Engine *scheduling.Engine
+	Events *report.Reporter
+	Clock  clock.PassiveClock
+	// Setting is DryRun or Evict, Most how many pods are evicted in an hour.
+	Setting Setting
+	Most    int
+	// Moved counts pods: planned ones that are not evicted, and evicted ones.
+	Moved func(Outcome)
+}
+
+// Outcome is what became of a planned move.
+type Outcome string
+
+const (
+	// Planned: it was told. Evicted: the pod was evicted.
+	Planned Outcome = "planned"
+	Evicted Outcome = "evicted"
+)
+
+// Defragmenter has pods go to other nodes.
+type Defragmenter struct {
+	Config
+	work    *manager.Controller
+	pods    cache.Live
+	nodes   cache.Nodes
+	budgets *cache.Objects[*policyv1.PodDisruptionBudget]
+	slices  cache.Slices
+	claims  cache.Claims
+	classes cache.Classes
+	// last is the plan of the round before, told the one that was told or made last; refused are the pods that the
+	// cluster did not let be evicted, until when.
+	last    string
+	told    string
+	refused map[types.UID]time.Time
+	// known are pods as the API server had them, by the versions of the cache.
+	known map[types.UID]known
+
+	// mu is for record, which other controllers ask for.
+	mu     sync.Mutex
+	record record
+}
+
+// known is a pod as it was at a version.
+type known struct {
+	version string
+	scheduling.Pod
+}
+
+// New makes a Defragmenter.
+func New(cfg Config) *Defragmenter {
+	c := cfg.Cache
+	d := &Defragmenter{Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(),
+		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: map[types.UID]time.Time{},
+		known: map[types.UID]known{}}
+	d.work = manager.NewController("defragment", func(ctx context.Context, _ string) (time.Duration, error) {
+		return d.round(ctx)
+	})
+	d.nodes.On(cache.Handler[*cache.Node]{Seen: func(*cache.Node) { d.work.EnqueueAfter(everything, interval) }})
+	d.pods.On(cache.Handler[*corev1.Pod]{Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) }})
+	return d
+}
+
+// Controller is what is to be run, by one worker.
+func (d *Defragmenter) Controller() *manager.Controller { return d.work }
+
+// round looks at the cluster once.
+func (d *Defragmenter) round(ctx context.Context) (time.Duration, error) {
+	if !d.Cache.Synced() {
+		return interval, nil
+	}
+	now, pods := d.Clock.Now(), d.pods.List()
+	r, err := d.readRecord(ctx, now)
+	if err != nil {
+		return 0, err
+	}
+	left := min(d.Most-len(r.Moves), batchMost)
+	if waits, is := r.waits(pods, now); is || left <= 0 {
+		klog.FromContext(ctx).V(4).Info("No pod is moved for now", "waits", waits, "movedInAnHour", len(r.Moves))
+		return interval, nil
+	}
+	plan, err := d.plan(ctx, pods, r, left, now)
+	again := min(max(interval, planPart*d.Clock.Since(now)), seldom)
+	if err != nil {
+		return 0, err
+	}
+	key := keyOf(plan)
+	if key != d.last || key == d.told {
+		d.last = key
+		return again, nil
+	}
+	d.told = key
+	if len(plan.Moves) == 0 {
+		klog.FromContext(ctx).V(2).Info("No pod should be on another node", "reason", plan.Why)
+		return again, nil
+	}
+	gain := gainOf(plan)
+	klog.FromContext(ctx).Info("Pods should be on other nodes", "moves", key, "gain", gain, "setting", d.Setting)
+	if d.Setting != Evict {
+		d.tell(plan, gain)
+		return again, nil
+	}
+	// The same moves may be right again.
+	d.last, d.told = "", ""
+	return again, d.evict(ctx, plan, gain, r, now)
+}
+
+// plan plans the moves of a batch.
+func (d *Defragmenter) plan(ctx context.Context, pods []*corev1.Pod, r record, most int, now time.Time) (*moves.Plan,
+	error) {
+	rules, _, err := cache.DeviceTaintRules(ctx, d.Rules)
+	if err != nil {
+		return nil, fmt.Errorf("pods may be moved in vain without the DeviceTaintRules: %w", err)
+	}
+	c := moves.Cluster{Pods: pods, Budgets: d.budgets.List(), Engine: d.Engine, Read: d.readOnce,
+		Stays: func(pod *corev1.Pod) bool { return r.moved(pod) || now.Before(d.refused[pod.UID]) }}
+	d.forget(pods, now)
+	c.Classes, c.Claims = d.classes.List(), d.claims.List()
+	for _, n := range d.nodes.List() {
+		newest, whole := view.Newest(n.Name, d.slices.OnNode(n.Name))
+		if c.Nodes = append(c.Nodes, n.Node()); !whole {
+			continue
+		}
+		offered, err := view.ForAllocator(n.Name, newest)
+		if err != nil {
+			return nil, fmt.Errorf("read what node %s offers: %w", n.Name, err)
+		}
+		c.Slices = append(c.Slices, scheduling.WithRules(offered, rules)...)
+	}
+	ctx, cancel := context.WithTimeout(ctx, planMost)
+	defer cancel()
+	return c.Plan(ctx, moves.Question{Most: most})
+}
+
+// readOnce is read, once for each version of a pod.
+func (d *Defragmenter) readOnce(ctx context.Context, cached *corev1.Pod) (scheduling.Pod, error) {
+	if k, is := d.known[cached.UID]; is && k.version == cached.ResourceVersion {
+		return k.Pod, nil
+	}
+	read, err := d.read(ctx, cached)
+	if err == nil && read.Pod != nil {
+		d.known[cached.UID] = known{cached.ResourceVersion, read}
+	}
+	return read, err
+}
+
+// read reads a pod as the API server has it.
+func (d *Defragmenter) read(ctx context.Context, cached *corev1.Pod) (scheduling.Pod, error) {
+	pod, err := d.Pods.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pod.UID != cached.UID {
+		return scheduling.Pod{}, nil
+	}
+	if err != nil {
+		return scheduling.Pod{}, fmt.Errorf("look at pod %s: %w", klog.KObj(cached), err)
+	}
+	claims, there, err := podstate.Claims(ctx, d.Claims, pod)
+	if err != nil || !there {
+		return scheduling.Pod{}, err
+	}
+	if own := pod.Status.ExtendedResourceClaimStatus; own != nil {
+		claim, err := d.Claims.ResourceClaims(pod.Namespace).Get(ctx, own.ResourceClaimName, metav1.GetOptions{})
+		if err != nil {
+			return scheduling.Pod{}, fmt.Errorf("look at the claim of pod %s: %w", klog.KObj(cached), err)
+		}
+		claims = append(claims, claim)
+	}
+	return scheduling.Pod{Pod: pod, Claims: claims}, nil
+}
+
+// forget forgets pods that are gone, and refusals that are long ago.
+func (d *Defragmenter) forget(pods []*corev1.Pod, now time.Time) {
+	there := map[types.UID]bool{}
+	for _, pod := range pods {
+		there[pod.UID] = true
+	}
+	maps.DeleteFunc(d.known, func(uid types.UID, _ known) bool { return !there[uid] })
+	maps.DeleteFunc(d.refused, func(uid types.UID, until time.Time) bool { return !there[uid] || now.After(until) })
+}
+
+// keyOf is the same for the same moves.
+func keyOf(p *moves.Plan) string {
+	var parts []string
+	for _, m := range p.Moves {
+		parts = append(parts, fmt.Sprintf("%s (%s > %s)", klog.KObj(m.Pod), m.From, m.To))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// gainOf says what moves bring, without names of others' pods.
+func gainOf(p *moves.Plan) string {
+	var parts []string
+	for _, of := range []struct {
+		n    int
+		what string
+	}{{len(p.Waiting), "waiting pods find room"}, {p.GPUs, "GPUs more are free"}, {p.Nodes, "nodes more are free"}} {
+		if of.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", of.n, of.what))
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, fmt.Sprintf("%.1f GPUs more are of use", p.Saved))
+	}
+	return strings.Join(parts, ", ")
+}

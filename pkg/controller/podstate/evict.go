@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podstate
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// evictionMost is how long the API server may take for one eviction: client-go asks again
+// and again, as long as the server says, where a budget keeps a pod.
+const evictionMost = 3 * time.Second
+
+// Evict evicts a pod, and no other of that name, with the grace that it has, or so many seconds.
+func Evict(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, grace *int64, dryRun ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, evictionMost)
+	defer cancel()
+	return client.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &pod.UID}, DryRun: dryRun, GracePeriodSeconds: grace,
+		},
+	})
+}
+
+// Refused reports whether the API server refused an eviction by a decision that stands, a webhook's, a policy's or that
+// of the permissions, and not for what passes: a budget, a pod that is gone or another one, or an answer that is late.
+func Refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusNotFound, http.StatusConflict, http.StatusTooManyRequests, http.StatusRequestTimeout:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package moves plans which pods with GPUs should be on other nodes: package defragment chooses, by the score of nodes,
+// and the scheduler's allocator decides what fits where, beside the moves before. A pod moves by being evicted, so only
+// pods move that are made again at once. The package is pure.
+package moves
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/defragment"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// Goal is what moves are for.
+type Goal string
+
+const (
+	// Any is room for the first pod that waits for which moves make some; without one, that less is lost of the GPUs.
+	Any Goal = ""
+	// GPU is one more free GPU, Node a node with GPUs of which nobody has any.
+	GPU  Goal = "gpu"
+	Node Goal = "node"
+)
+
+// Cluster is what is known of a cluster.
+type Cluster struct {
+	// Snapshot has the claims that are allocated.
+	scheduling.Snapshot
+	// Pods are those that have not ended, Budgets all PodDisruptionBudgets.
+	Pods    []*corev1.Pod
+	Budgets []*policyv1.PodDisruptionBudget
+	Engine  *scheduling.Engine
+	// Read reads a pod as the API server has it, with its claims, without a pod where it is gone. Of Pods, it may be that
+	// no more is known than who they are and what they request.
+	Read func(context.Context, *corev1.Pod) (scheduling.Pod, error)
+	// Stays reports whether a pod is to stay for a reason of the caller's; nil is for none.
+	Stays func(*corev1.Pod) bool
+}
+
+// Question is what is asked: so many moves at most, for a goal, or for a pod that waits.
+type Question struct {
+	Goal Goal
+	For  *corev1.Pod
+	Most int
+}
+
+// Move is a pod that goes from its node to another one.
+type Move struct {
+	Pod      *corev1.Pod
+	From, To string
+}
+
+// Plan is the answer. Why says why there are no moves.
+type Plan struct {
+	Moves []Move
+	Why   string
+	// GPUs and Nodes are how many more are free then, before the pods of Waiting have theirs, which find room then and
+	// not before.
+	GPUs, Nodes int
+	Waiting     []*corev1.Pod
+	// Saved is how much less of the free GPUs is of no use to an average pod: score.Lost.Fragmented.
+	Saved float64
+}
+
+// waitingMost is how many pods that wait are looked at, those with the highest priority first.
+const waitingMost = 20
+
+// savedLeast is by how much each move has to better the score of nodes where it is not for a goal: as if a fifth of a
+// GPU were of use to an average pod that was of none.
+const savedLeast = 0.02
+
+// Plan answers a question.
+func (c *Cluster) Plan(ctx context.Context, q Question) (*Plan, error) {
+	waiting, err := c.waiting(ctx, q.For)
+	if err != nil {
+		return nil, err
+	}
+	w := c.world(ctx)
+	waits := slices.DeleteFunc(slices.Clone(waiting), w.letIn)
+	before := w.gains()
+	switch {
+	case w.failed != nil:
+		return nil, w.failed
+	case q.For != nil && len(waiting) == 0:
+		return &Plan{Why: "the pod does not wait for GPUs, or for more than is looked at"}, nil
+	case q.For != nil && len(waits) == 0:
+		return &Plan{Why: "the pod has room without any move"}, nil
+	case len(w.tenants) == 0:
+		return &Plan{Why: "no pod with GPUs may move: " + mayMove}, nil
+	}
+	moves := w.choose(q, waits)
+	if w.failed != nil {
+		return nil, w.failed
+	}
+	return w.plan(moves, before, waits, q)
+}
+
+// gains are what moves change.
+func (w *world) gains() Plan {
+	p := Plan{GPUs: defragment.GPUs(w)(), Nodes: defragment.FreeNodes(w)()}
+	for i, n := range w.nodes {
+		w.index.Set(n.Name, w.Left(i))
+	}
+	p.Saved = -w.index.Lost().Fragmented
+	return p
+}
+
+// mayMove is which pods may.
+const mayMove = "it takes an owner that makes a pod again (ReplicaSet, StatefulSet), claims of its own, and a " +
+	"PodDisruptionBudget that lets it go, if it has one"
+
+// choose finds the moves of which a question is.
+func (w *world) choose(q Question, waits []scheduling.Pod) []defragment.Move {
+	s := defragment.Search{World: w, Pods: w.asks(), Index: w.index, Most: q.Most, Least: savedLeast}
+	switch q.Goal {
+	case GPU:
+		return s.For(defragment.GPUs(w))
+	case Node:
+		return s.For(defragment.FreeNodes(w))
+	}
+	tried := map[scheduling.QuestionID]bool{}
+	for _, pod := range waits {
+		// A pod that is alike, with a higher priority or the same, has been tried.
+		id, err := scheduling.Question(pod.Pod, pod.Claims)
+		if err != nil || tried[id] {
+			w.failed = err
+			continue
+		}
+		tried[id] = true
+		// Nobody moves for a pod of lower priority.
+		w.than = corev1helpers.PodPriority(pod.Pod)
+		moves := s.For(func() int { return w.roomFor(pod) })
+		if w.than = math.MaxInt32; len(moves) > 0 || w.failed != nil {
+			return moves
+		}
+	}
+	if q.For != nil {
+		return nil
+	}
+	return s.Spare()
+}
+
+// plan says what moves bring.
+func (w *world) plan(moves []defragment.Move, before Plan, waits []scheduling.Pod, q Question) (*Plan, error) {
+	p := &Plan{}
+	if len(moves) == 0 {
+		p.Why = map[Goal]string{GPU: "free a GPU", Node: "free a node"}[q.Goal]
+		if p.Why = cmp.Or(p.Why, "make room for a pod that waits, or be worth an eviction"); q.For != nil {
+			p.Why = "make room for the pod"
+		}
+		p.Why = fmt.Sprintf("no %d moves of the %d pods that may move would %s", q.Most, len(w.tenants), p.Why)
+		return p, nil
+	}
+	for _, m := range moves {
+		t := &w.tenants[m.Pod]
+		p.Moves = append(p.Moves, Move{t.pod, w.nodes[t.home].Name, w.nodes[m.Node].Name})
+	}
+	after := w.gains()
+	p.GPUs, p.Nodes, p.Saved = after.GPUs-before.GPUs, after.Nodes-before.Nodes, after.Saved-before.Saved
+	for _, pod := range waits {
+		if w.letIn(pod) {
+			p.Waiting = append(p.Waiting, pod.Pod)
+		}
+	}
+	return p, w.failed
+}
+
+// waiting are the pods that wait for GPUs, in the order of the scheduler's queue; one alone, if it is named.
+func (c *Cluster) waiting(ctx context.Context, only *corev1.Pod) ([]scheduling.Pod, error) {
+	var pods []*corev1.Pod
+	for _, pod := range c.Pods {
+		if (only == nil || pod.UID == only.UID) && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil &&
+			len(pod.Spec.SchedulingGates) == 0 && pod.Status.NominatedNodeName == "" && !inGroup(pod) && asks(pod) {
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(corev1helpers.PodPriority(b), corev1helpers.PodPriority(a)),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+	var out []scheduling.Pod
+	classOf := scheduling.ClassOf(c.Classes)
+	for _, pod := range pods[:min(len(pods), waitingMost)] {
+		read, err := c.Read(ctx, pod)
+		if err != nil {
+			return nil, err
+		}
+		if read.Pod == nil || unseen(read.Pod) {
+			continue
+		}
+		if own := scheduling.ClaimForExtended(read.Pod, classOf); own != nil {
+			read.Claims = append(slices.Clip(read.Claims), own)
+		}
+		if len(read.Claims) > 0 && !slices.ContainsFunc(read.Claims, allocated) {
+			out = append(out, read)
+		}
+	}
+	return out, nil
+}
+
+func allocated(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil }
+
+// requestsOf is what the scheduler counts of a pod, also of one that has it as the resources of the pod itself.
+func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+	if pod.Spec.Resources == nil || len(pod.Spec.Containers) > 0 {
+		return scheduling.RequestsOf(pod)
+	}
+	requests := maps.Clone(pod.Spec.Resources.Requests)
+	if requests == nil {
+		requests = corev1.ResourceList{}
+	}
+	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return requests
+}
+
+// asks reports whether a pod may ask for devices.
+func asks(pod *corev1.Pod) bool {
+	for name := range requestsOf(pod) {
+		if scheduling.Extended(name) {
+			return true
+		}
+	}
+	return len(pod.Spec.ResourceClaims) > 0
+}
+
+// inGroup reports whether others than the default scheduler, one pod after the other, place a pod.
+func inGroup(pod *corev1.Pod) bool {
+	return pod.Spec.SchedulingGroup != nil ||
+		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName
+}
+
+// unseen reports whether a pod asks for something of a node, or of the pods around it, that is not looked at here.
+func unseen(pod *corev1.Pod) bool {
+	a := pod.Spec.Affinity
+	return pod.Spec.HostNetwork || a != nil &&
+		(a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
+			a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0) ||
+		slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+			return c.WhenUnsatisfiable == corev1.DoNotSchedule
+		}) ||
+		slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+		}) ||
+		slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+			return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 })
+		})
+}
+
+// errEnded is why a search has ended early.
+var errEnded = errors.New("it takes too long to find out which pods should move: name fewer moves, or a goal")
+
+// asks are the tenants as package defragment knows them.
+func (w *world) asks() []defragment.Pod {
+	var out []defragment.Pod
+	for i := range w.tenants {
+		t := &w.tenants[i]
+		out = append(out, defragment.Pod{Node: t.home, Ask: t.ask, GPUs: t.gpus})
+	}
+	return out
+}
+
+// scoreOf is what is left of a node beside its GPUs.
+func scoreOf(left corev1.ResourceList, gpus []score.GPU) score.Node {
+	return score.Node{CPU: left.Cpu().MilliValue(), Memory: left.Memory().Value(), GPUs: gpus}
+}

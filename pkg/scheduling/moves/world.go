@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moves
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
+)
+
+// world is the cluster in which moves are tried.
+type world struct {
+	*Cluster
+	ctx     context.Context
+	nodes   []*node
+	tenants []tenant
+	budgets *scheduling.Budgets
+	index   *score.Index
+	classOf func(corev1.ResourceName) *resourceapi.DeviceClass
+	undo    []func()
+	failed  error
+	// than is the highest priority of the pods that move.
+	than int32
+}
+
+// node is a node with GPUs, as it is with the moves.
+type node struct {
+	*corev1.Node
+	published []*resourceapi.ResourceSlice
+	offer     offer.GPUs
+	claims    []*resourceapi.ResourceClaim
+	left      corev1.ResourceList
+	// reserved says that another pod is nominated to it, left is for what is left that nobody has counted yet.
+	reserved bool
+	counted  *score.Node
+	// gave says that pods have left it.
+	gave int
+}
+
+// tenant is a pod that may move, with what it holds.
+type tenant struct {
+	pod    *corev1.Pod
+	home   int
+	claims []*resourceapi.ResourceClaim
+	ask    score.Ask
+	gpus   []int
+	// read is the pod in full, once it was read; stays says that it cannot move.
+	read  *scheduling.Pod
+	stays bool
+}
+
+// madeAgain are the kinds of owners that make a pod again at once, and lose nothing by its eviction but its restart.
+var madeAgain = []string{"ReplicaSet", "StatefulSet", "ReplicationController"}
+
+// highestOfUsers is the highest priority that a PriorityClass of users may have.
+const highestOfUsers = 1_000_000_000
+
+// world reads the cluster.
+func (c *Cluster) world(ctx context.Context) *world {
+	w := &world{Cluster: c, ctx: ctx, than: math.MaxInt32, budgets: scheduling.NewBudgets(c.Budgets), index: score.New(),
+		classOf: scheduling.ClassOf(c.Classes)}
+	pools, byNode, pods := devices.Pools(c.Slices), map[string][]*resourceapi.ResourceClaim{}, map[string][]*corev1.Pod{}
+	users := map[types.UID][]*resourceapi.ResourceClaim{}
+	for _, of := range c.Claims {
+		if of.Status.Allocation == nil {
+			continue
+		}
+		for _, user := range of.Status.ReservedFor {
+			users[user.UID] = append(users[user.UID], of)
+		}
+		if name := claim.AllocatedFrom(of); name != "" {
+			byNode[name] = append(byNode[name], of)
+		}
+	}
+	reserved := map[string]bool{}
+	for _, pod := range c.Pods {
+		pods[pod.Spec.NodeName] = append(pods[pod.Spec.NodeName], pod)
+		if pod.Spec.NodeName == "" {
+			reserved[pod.Status.NominatedNodeName] = true
+		}
+	}
+	var placed []offer.Placed
+	for _, of := range c.ByName() {
+		if len(pools[of.Name]) == 0 || len(of.Status.Allocatable) == 0 {
+			continue
+		}
+		n := &node{Node: of, published: pools[of.Name], offer: offer.Of(pools[of.Name]), claims: byNode[of.Name],
+			left: of.Status.Allocatable.DeepCopy(), reserved: reserved[of.Name]}
+		on := slices.SortedFunc(slices.Values(pods[of.Name]), func(a, b *corev1.Pod) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		})
+		for _, pod := range on {
+			n.take(pod, 1)
+			if t := (tenant{pod: pod, home: len(w.nodes), claims: users[pod.UID]}); !n.reserved && w.mayMove(&t) {
+				var results []resourceapi.DeviceRequestAllocationResult
+				for _, held := range t.claims {
+					results = append(results, held.Status.Allocation.Devices.Results...)
+				}
+				var requests []score.Request
+				if requests, t.gpus = n.offer.Held(results); len(t.gpus) > 0 {
+					t.ask = offer.Ask(requestsOf(pod), requests)
+					w.tenants = append(w.tenants, t)
+				}
+			}
+		}
+		placed = append(placed, n.offer.Placed(on, n.claims)...)
+		w.nodes = append(w.nodes, n)
+		w.index.Set(n.Name, n.score())
+	}
+	for _, ask := range offer.Asks(placed) {
+		w.index.Learn(ask)
+	}
+	return w
+}
+
+// mayMove reports whether a pod may be evicted, and is made again then, with claims of its own.
+func (w *world) mayMove(t *tenant) bool {
+	pod, owner := t.pod, metav1.GetControllerOf(t.pod)
+	priority, budgets := corev1helpers.PodPriority(pod), w.budgets.Of(pod)
+	return len(t.claims) > 0 && owner != nil && slices.Contains(madeAgain, owner.Kind) && pod.DeletionTimestamp == nil &&
+		pod.Status.Phase == corev1.PodRunning && pod.Namespace != metav1.NamespaceSystem && !inGroup(pod) &&
+		priority <= highestOfUsers &&
+		len(budgets) <= 1 && !slices.ContainsFunc(budgets, func(b int) bool { return w.budgets.Allowed[b] <= 0 }) &&
+		(w.Stays == nil || !w.Stays(pod)) &&
+		!slices.ContainsFunc(t.claims, func(c *resourceapi.ResourceClaim) bool { return len(c.Status.ReservedFor) != 1 })
+}
+
+// take counts a pod on the node, times 1, or no more, times -1.
+func (n *node) take(pod *corev1.Pod, times int64) {
+	for name, amount := range requestsOf(pod) {
+		left := n.left[name]
+		if times > 0 {
+			left.Sub(amount)
+		} else {
+			left.Add(amount)
+		}
+		n.left[name] = left
+	}
+	n.counted = nil
+}
+
+func (n *node) score() score.Node {
+	if n.counted == nil {
+		counted := scoreOf(n.left, n.offer.Left(n.claims))
+		n.counted = &counted
+	}
+	return *n.counted
+}
+
+func (w *world) Nodes() int             { return len(w.nodes) }
+func (w *world) Left(at int) score.Node { return w.nodes[at].score() }
+
+func (w *world) Without(i int) score.Node {
+	t := &w.tenants[i]
+	n := *w.nodes[t.home]
+	n.left = maps.Clone(n.left)
+	n.leave(t)
+	return n.score()
+}
+
+// leave has a pod be on the node no more.
+func (n *node) leave(t *tenant) {
+	n.claims = slices.DeleteFunc(slices.Clone(n.claims), func(c *resourceapi.ResourceClaim) bool {
+		return slices.Contains(t.claims, c)
+	})
+	n.take(t.pod, -1)
+}
+
+func (w *world) Undo() {
+	w.undo[len(w.undo)-1]()
+	w.undo = w.undo[:len(w.undo)-1]
+}
+
+// Move moves a pod to a node on which the scheduler's allocator finds its devices.
+func (w *world) Move(i, to int) bool {
+	t, n := &w.tenants[i], w.nodes[to]
+	if _, room := w.Left(to).With(t.ask); !room || n.reserved || t.stays || w.failed != nil ||
+		corev1helpers.PodPriority(t.pod) > w.than || !w.known(t) {
+		return false
+	}
+	budgets := w.budgets.Of(t.pod)
+	if slices.ContainsFunc(budgets, func(b int) bool { return w.budgets.Allowed[b] <= 0 }) {
+		return false
+	}
+	given, fits := w.fit(n, *t.read)
+	if !fits {
+		return false
+	}
+	home := w.nodes[t.home]
+	was, is, count := *home, *n, func(by int) {
+		for _, b := range budgets {
+			w.budgets.Allowed[b] += by
+		}
+	}
+	home.left, n.left = maps.Clone(home.left), maps.Clone(n.left)
+	home.leave(t)
+	home.gave++
+	n.claims = slices.Concat(n.claims, given)
+	n.take(t.pod, 1)
+	count(-1)
+	w.undo = append(w.undo, func() { *home, *n = was, is; count(1) })
+	return true
+}
+
+// known reads a pod in full, once, and reports whether it can move.
+func (w *world) known(t *tenant) bool {
+	if t.read != nil {
+		return true
+	}
+	read, err := w.Read(w.ctx, t.pod)
+	if w.failed = err; err != nil {
+		return false
+	}
+	if t.stays = read.Pod == nil || read.Pod.UID != t.pod.UID || read.Pod.DeletionTimestamp != nil || unseen(read.Pod) ||
+		!slices.ContainsFunc(read.Claims, allocated) ||
+		slices.ContainsFunc(read.Claims, func(c *resourceapi.ResourceClaim) bool { return !ownedBy(c, t.pod) }); t.stays {
+		return false
+	}
+	again := scheduling.Pod{Pod: read.Pod}
+	for _, c := range read.Claims {
+		again.Claims = append(again.Claims, &resourceapi.ResourceClaim{Spec: c.Spec,
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name}})
+	}
+	t.read = &again
+	return true
+}
+
+// ownedBy reports whether a claim was made for a pod, and so is made again for the next one.
+func ownedBy(c *resourceapi.ResourceClaim, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(c.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == pod.UID })
+}
+
+// fit is what a pod would be given of a node.
+func (w *world) fit(n *node, pod scheduling.Pod) ([]*resourceapi.ResourceClaim, bool) {
+	if w.ctx.Err() != nil {
+		w.failed = fmt.Errorf("%w: %w", errEnded, context.Cause(w.ctx))
+		return nil, false
+	}
+	free := func(name corev1.ResourceName) resource.Quantity { return n.left[name] }
+	byDevices := func(name corev1.ResourceName) bool { return w.classOf(name) != nil }
+	if scheduling.ClosedTo(w.ctx, n.Node, pod.Pod, scheduling.Wanted(pod.Pod)).By != scheduling.Open ||
+		len(scheduling.Short(scheduling.RequestsOf(pod.Pod), free, byDevices)) > 0 {
+		return nil, false
+	}
+	allocator, err := w.Engine.Allocator(w.ctx, scheduling.Snapshot{Slices: n.published, Claims: n.claims,
+		Classes: w.Classes}, nil)
+	if err != nil {
+		w.failed = fmt.Errorf("look for devices on node %s: %w", n.Name, err)
+		return nil, false
+	}
+	results, fits, err := allocator.Fit(w.ctx, n.Node, pod.Claims, scheduling.NewEffort(1))
+	if err != nil && w.ctx.Err() != nil {
+		w.failed = errors.Join(errEnded, context.Cause(w.ctx))
+	}
+	if err != nil || !fits {
+		return nil, false
+	}
+	var given []*resourceapi.ResourceClaim
+	for i := range results {
+		given = append(given, &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &results[i]}})
+	}
+	return given, true
+}
+
+// letIn places a pod that waits, and reports whether it found room.
+func (w *world) letIn(pod scheduling.Pod) bool {
+	for _, n := range w.nodes {
+		if n.reserved {
+			continue
+		}
+		if given, fits := w.fit(n, pod); fits {
+			n.claims = slices.Concat(n.claims, given)
+			n.left = maps.Clone(n.left)
+			n.take(pod.Pod, 1)
+			return true
+		}
+	}
+	return false
+}
+
+// roomFor is 1 if a pod that waits finds room on a node that pods have left.
+func (w *world) roomFor(pod scheduling.Pod) int {
+	for _, n := range w.nodes {
+		if n.gave > 0 {
+			if _, fits := w.fit(n, pod); fits {
+				return 1
+			}
+		}
+	}
+	return 0
+}
