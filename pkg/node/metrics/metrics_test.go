@@ -272,6 +272,7 @@ func registry(t *testing.T) *prometheus.Registry {
 	c.SetSurplus(func() map[string]int64 { return map[string]int64{"n1": 1} })
 	c.SetStranded(func() map[string]float64 { return map[string]float64{"n1": 0.5} })
 	c.Nominated("right")
+	c.Moved("planned")
 	return r
 }
 
