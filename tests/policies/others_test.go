@@ -148,7 +148,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		"replicas": {in(withSizes, one("nvidia.com/gpu.shared 2")),
 			"several nvidia.com/gpu.shared give a program no more than one"},
 		"a replica, no size":  {one("nvidia.com/gpu.shared 1"), "gpu.aliyun.com/replica-gib=GIB of namespace team"},
-		"a replica and a GPU": {in(withSizes, one("nvidia.com/gpu.shared 1 nvidia.com/gpu 1")), "ask in those of one"},
+		"a replica and a GPU": {in(withSizes, one("nvidia.com/gpu.shared 1 nvidia.com/gpu 1")), "use those of one"},
 
 		"percent without a size": {one("nvidia.com/gpu 1 nvidia.com/gpumem-percentage 50"),
 			"write nvidia.com/gpumem (MiB), volcano.sh/vgpu-memory (MiB) or aliyun.com/gpu-mem (GiB), or have an " +
