@@ -28,11 +28,11 @@ func newDefragment(o *options) *cobra.Command {
 	var g goal
 	c := &cobra.Command{
 		Use:   "defragment [--for pod/NAME | --gpu | --node]",
-		Short: "Show which pods should be on other nodes, and what that would bring",
-		Long: "Show which pods, if they were evicted and landed on other nodes, would make room for a pod that waits, free " +
-			"a GPU or a node, or leave fewer GPUs fragmented. Nothing is evicted.\n" +
-			"Whether a pod finds its GPUs elsewhere is found out by the scheduler's own allocator. Pods of ReplicaSets and " +
-			"StatefulSets move, as far as their PodDisruptionBudgets let them go.",
+		Short: "Show which pods should move to other nodes, and the gain",
+		Long: "Show which pods should move to other nodes to make room for a pod that waits, to free a GPU or a node, or " +
+			"to leave fewer GPUs fragmented. The command evicts no pod.\n" +
+			"The scheduler's own allocator decides whether a pod finds its GPUs on another node. Only pods of ReplicaSets and " +
+			"StatefulSets move, and only as their PodDisruptionBudgets allow.",
 		Example: "  kubectl inspect cgpu defragment\n" +
 			"  kubectl inspect cgpu defragment --for pod/train -n team-a\n" +
 			"  kubectl inspect cgpu defragment --node --moves 20 -o json",

@@ -37,8 +37,8 @@ func (g Grant) timeSlice(c *resourceapi.ResourceClaim, ofNode v1alpha1.TimeSlice
 	case g.Admin:
 		return "", nil
 	case !g.Mode.TakesTurns() && asked != "" && asked != v1alpha1.TimeSliceDefault:
-		return "", fmt.Errorf("timeSlice is %s, which GPUs have whose processes take turns: whole ones, and those of mode "+
-			"share; the device is of mode %s: leave the field out", asked, g.Mode)
+		return "", fmt.Errorf("timeSlice is %s, but only whole GPUs and GPUs of mode share have time slices; the device is "+
+			"of mode %s: leave the field out", asked, g.Mode)
 	case !g.Mode.TakesTurns():
 		return "", nil
 	case !g.Mode.Shared():
@@ -50,9 +50,9 @@ func (g Grant) timeSlice(c *resourceapi.ResourceClaim, ofNode v1alpha1.TimeSlice
 	}
 	decided := cmp.Or(ptr.Deref(class.TimeSlice, ""), ofNode)
 	if asked != "" && asked != v1alpha1.TimeSliceDefault && asked != decided {
-		return "", fmt.Errorf("the claim's timeSlice is %s, but others have shares of the GPU, too, and it has one time "+
-			"slice for all of them: leave the field out, and have an administrator set it in the DeviceClass or by the "+
-			"node's label %s", asked, v1alpha1.LabelTimeSlice)
+		return "", fmt.Errorf("the claim's timeSlice is %s, but the GPU has one time slice for all claims that share it: "+
+			"leave the field out, and have an administrator set it in the DeviceClass or by the node's label %s", asked,
+			v1alpha1.LabelTimeSlice)
 	}
 	return decided, nil
 }

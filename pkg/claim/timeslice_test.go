@@ -47,8 +47,8 @@ func TestAskTimeSlices(t *testing.T) {
 		"share, claim as node":           {mode: mode.Share, claim: "Short", node: "Short", want: "Short"},
 		"share, claim that asks nothing": {mode: mode.Share, claim: "Default", node: "Long", want: "Long"},
 		"limited share, node":            {mode: mode.MPS, node: "Short"},
-		"limited share, claim":           {mode: mode.CGPU, claim: "Short", err: "whose processes take turns"},
-		"MIG instance, class":            {mode: mode.MIG, class: "Long", err: "the device is of mode mig"},
+		"limited share, claim":           {mode: mode.CGPU, claim: "Short", err: "only whole GPUs"},
+		"MIG instance, class":            {mode: mode.MIG, class: "Long", err: "of mode mig"},
 		"administrator":                  {mode: mode.Exclusive, admin: true, node: "Short"},
 	} {
 		t.Run(name, func(t *testing.T) {

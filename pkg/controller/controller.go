@@ -98,7 +98,7 @@ type Options struct {
 	// BestNode is whether the best node is nominated for pods that wait for GPUs, NodePlacement which one is the best.
 	BestNode      bool
 	NodePlacement score.Setting
-	// Defragment is whether pods are evicted so that they land on other nodes, or told so, DefragmentMoves how many in an
+	// Defragment is whether pods are evicted so that they move to other nodes, or told so, DefragmentMoves how many in an
 	// hour.
 	Defragment      defragment.Setting
 	DefragmentMoves int

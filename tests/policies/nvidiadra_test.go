@@ -77,7 +77,7 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		"a number of parts": {requests: whole("r", "shares", "1"),
 			want: "request r0 asks for a part of a GPU without a size: write capacity"},
 		"MPS of no size": {whole("r"), configs{sharedBy(unsized)},
-			"request r0 shares a GPU by MPS and says not how much of it"},
+			"request r0 shares a GPU by MPS without a size"},
 		"passthrough": {requests: []resourceapi.DeviceRequest{exactlyOf("r", "vfio.gpu.nvidia.com")},
 			want: "request r0: this driver passes no GPU through"},
 	} {

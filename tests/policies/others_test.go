@@ -148,11 +148,11 @@ func TestManifestsOfOthers(t *testing.T) {
 		"replicas": {in(withSizes, one("nvidia.com/gpu.shared 2")),
 			"several nvidia.com/gpu.shared give a program no more than one"},
 		"a replica, no size":  {one("nvidia.com/gpu.shared 1"), "gpu.aliyun.com/replica-gib=GIB of namespace team"},
-		"a replica and a GPU": {in(withSizes, one("nvidia.com/gpu.shared 1 nvidia.com/gpu 1")), "ask in those of one"},
+		"a replica and a GPU": {in(withSizes, one("nvidia.com/gpu.shared 1 nvidia.com/gpu 1")), "use those of one"},
 
 		"percent without a size": {one("nvidia.com/gpu 1 nvidia.com/gpumem-percentage 50"),
 			"write nvidia.com/gpumem (MiB), volcano.sh/vgpu-memory (MiB) or aliyun.com/gpu-mem (GiB), or have an " +
-				"administrator say what 100 percent are by the label gpu.aliyun.com/gpu-gib=GIB of namespace team"},
+				"administrator set the size of 100 percent by the label gpu.aliyun.com/gpu-gib=GIB of namespace team"},
 		"more than all": {one("nvidia.com/gpumem-percentage 101"), "100 at most"},
 		"more compute":  {one("nvidia.com/gpumem 1024 nvidia.com/gpucores 101"), "100 at most"},
 		"mode mig": {one("nvidia.com/gpumem 1024", "nvidia.com/vgpu-mode=mig"),
@@ -173,7 +173,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		"too much":       {one("nvidia.com/gpumem 1048576"), "no GPU has more than 999 GiB"},
 		"as on ACK, too": {one("nvidia.com/gpumem 1024 mem 3"), "the pod asks for GPUs twice"},
 		"two projects": {one("nvidia.com/gpumem 1024 volcano.sh/vgpu-memory 1024"),
-			"in the words of two projects"},
+			"resources of two projects"},
 		"only an init container": {withInit(pod("p", nil, limited("c", "")), limited("i", "nvidia.com/gpumem 1024")),
 			"only init containers ask for a GPU"},
 		"not alike": {pod("p", nil, limited("a", "nvidia.com/gpumem 1024"),

@@ -98,7 +98,7 @@ func TestAdviceOnOperators(t *testing.T) {
 			"groupName: gpus\n    resources: {GPU: '1'}").Replace(rayWorkers), ""},
 		"Ray, whole GPUs":            {"rayclusters", with("gpu-mem: 8", "gpu: 1").Replace(rayWorkers), ""},
 		"Ray, no GPU":                {"rayclusters", with("aliyun.com/gpu-mem: 8", "cpu: 8").Replace(rayWorkers), ""},
-		"Trainer, an amount":         {"trainjobs", trainJob, "Kubeflow Trainer takes aliyun.com/gpu-mem 8 for 8 GPUs"},
+		"Trainer, an amount":         {"trainjobs", trainJob, "Kubeflow Trainer counts aliyun.com/gpu-mem 8 as 8 GPUs"},
 		"Trainer, told":              {"trainjobs", with("numNodes: 2", "numProcPerNode: 1").Replace(trainJob), ""},
 		"Trainer, whole GPUs":        {"trainjobs", with("gpu-mem: 8", "gpu: 8").Replace(trainJob), ""},
 		"Trainer, one GiB":           {"trainjobs", with("gpu-mem: 8", "gpu-mem: 1").Replace(trainJob), ""},

@@ -65,10 +65,10 @@ func Flags() []cli.Flag {
 				"(docs/packing.md)"},
 		&cli.StringFlag{Name: "defragment", Sources: env("DEFRAGMENT"), Value: string(defragment.Off),
 			Validator: checkDefragment,
-			Usage: "evict pods so that they land on other nodes: none, dry-run (tell only) or evict; needs the option " +
+			Usage: "evict pods so that they move to other nodes: none, dry-run (only report) or evict; needs the option " +
 				"defragment (docs/packing.md#defragmentation)"},
 		&cli.IntFlag{Name: "defragment-moves", Sources: env("DEFRAGMENT_MOVES"), Value: 10, Validator: checkMoves,
-			Usage: "how many pods are evicted for that in an hour, 100 at most"},
+			Usage: "how many pods to evict for that in an hour, 100 at most"},
 		program.SettingsDirFlag(),
 		&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
 			Validator: checkTime,

@@ -109,7 +109,7 @@ func Decode(raw []byte) (v1alpha1.GpuConfig, error) {
 		return ours, fmt.Errorf("they are not a JSON object: %w", err)
 	}
 	if header.APIVersion != apiVersion || header.Kind != kindGPU && header.Kind != kindMIG {
-		return ours, fmt.Errorf("they are of apiVersion %q, kind %q: of NVIDIA's this driver understands %s, kinds %s and %s",
+		return ours, fmt.Errorf("they have apiVersion %q, kind %q: this driver understands NVIDIA's %s, kinds %s and %s",
 			header.APIVersion, header.Kind, apiVersion, kindGPU, kindMIG)
 	}
 	var theirs config
@@ -144,9 +144,9 @@ func (s sharing) check(kind string) error {
 	case s.Strategy != timeSlicing && s.Strategy != mps:
 		return fmt.Errorf("sharing.strategy is %q: use %s or %s", s.Strategy, timeSlicing, mps)
 	case s.Strategy == timeSlicing && s.MPSConfig != nil:
-		return errors.New("sharing has the strategy TimeSlicing and an mpsConfig: leave that out")
+		return errors.New("sharing has the strategy TimeSlicing and an mpsConfig: leave mpsConfig out")
 	case s.Strategy == mps && s.TimeSlicingConfig != nil:
-		return errors.New("sharing has the strategy MPS and a timeSlicingConfig: leave that out")
+		return errors.New("sharing has the strategy MPS and a timeSlicingConfig: leave timeSlicingConfig out")
 	case kind == kindMIG && s.Strategy == mps:
 		return errors.New("MPS on MIG instances is not offered here: ask for a smaller profile, or for a share of a GPU")
 	case kind == kindMIG && s.TimeSlicingConfig != nil:

@@ -78,14 +78,14 @@ func show(c v1alpha1.GpuConfig) string {
 
 func TestDecodeRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ raw, want string }{
-		"passthrough": {parameters("VfioDeviceConfig", ""), `kind "VfioDeviceConfig": of NVIDIA's this driver understands`},
+		"passthrough": {parameters("VfioDeviceConfig", ""), `kind "VfioDeviceConfig": this driver understands NVIDIA's`},
 		"another version": {`{"apiVersion":"resource.nvidia.com/v1","kind":"GpuConfig"}`,
 			`apiVersion "resource.nvidia.com/v1"`},
 		"misspelt":    {parameters("GpuConfig", `"strategie":"MPS"`), `unknown field "sharing.strategie"`},
 		"no strategy": {parameters("GpuConfig", `"mpsConfig":{}`), `sharing.strategy is ""`},
 		"interval": {parameters("GpuConfig", `"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Huge"}`),
 			`timeSlice is "Huge"`},
-		"both": {parameters("GpuConfig", `"strategy":"MPS","timeSlicingConfig":{}`), "leave that out"},
+		"both": {parameters("GpuConfig", `"strategy":"MPS","timeSlicingConfig":{}`), "leave timeSlicingConfig out"},
 		"two GPUs": {parameters("GpuConfig",
 			`"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"1":"6Gi"}}`), `names device "1"`},
 		"percentage": {parameters("GpuConfig", `"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":0}`),

@@ -75,7 +75,7 @@ func (t *teller) reconcile(_ context.Context, key string) (time.Duration, error)
 		why = sayUnclaimed(exists)
 	}
 	t.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonCPUsNotGiven,
-		"The pod runs without CPUs of its own: "+why)
+		"The pod runs without exclusive CPUs: "+why)
 	// It may have got a node meanwhile.
 	if _, there := t.pods.Get(key); !there {
 		t.Events.Forget(pod.UID)

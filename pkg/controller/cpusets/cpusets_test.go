@@ -93,7 +93,7 @@ func TestPodsAreTold(t *testing.T) {
 		cpus    string
 		want    string
 	}{
-		"no class": {nil, "4", "The pod runs without CPUs of its own: the cluster has no DeviceClass dra.cpu. Its " +
+		"no class": {nil, "4", "The pod runs without exclusive CPUs: the cluster has no DeviceClass dra.cpu. Its " +
 			"administrator installs dra-driver-cpu"},
 		"a class that came later": {[]runtime.Object{class}, "4", v1alpha1.ControllerName + " had not yet seen " +
 			"DeviceClass dra.cpu when it was created"},

@@ -21,8 +21,8 @@ import (
 func (d *Defragmenter) tell(p *moves.Plan, gain string) {
 	for _, m := range p.Moves {
 		d.Events.Normal(report.Pod(m.Pod.Namespace, m.Pod.Name, m.Pod.UID), v1alpha1.ReasonWouldMove, fmt.Sprintf(
-			"With the setting DEFRAGMENT=%s, the pod would be evicted from node %s: node %s has room for it, and %s", Evict,
-			m.From, m.To, gain))
+			"With the setting DEFRAGMENT=%s, the controller would evict the pod from node %s: node %s has room for it. Gain: %s",
+			Evict, m.From, m.To, gain))
 		d.Moved(Planned)
 	}
 }
@@ -34,7 +34,7 @@ func (d *Defragmenter) evict(ctx context.Context, p *moves.Plan, gain string, r 
 		switch {
 		case err == nil:
 		case podstate.Refused(err):
-			klog.FromContext(ctx).Info("Looks for other moves than that of a pod that the cluster does not let be evicted",
+			klog.FromContext(ctx).Info("Looking for other moves: the API server refused to evict a pod",
 				"pod", klog.KObj(m.Pod), "for", refusedFor, "err", err)
 			d.refused[m.Pod.UID] = now.Add(refusedFor)
 			return nil
@@ -55,7 +55,7 @@ func (d *Defragmenter) evict(ctx context.Context, p *moves.Plan, gain string, r 
 			return fmt.Errorf("evict pod %s from node %s for node %s: %w", klog.KObj(m.Pod), m.From, m.To, err)
 		}
 		d.Events.Normal(report.Pod(m.Pod.Namespace, m.Pod.Name, m.Pod.UID), v1alpha1.ReasonMoved, fmt.Sprintf(
-			"The pod was evicted from node %s: node %s has room for the next one, and %s", m.From, m.To, gain))
+			"The controller evicted the pod from node %s: node %s has room for its replacement. Gain: %s", m.From, m.To, gain))
 		d.Moved(Evicted)
 	}
 	return nil

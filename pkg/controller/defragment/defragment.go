@@ -270,13 +270,13 @@ func gainOf(p *moves.Plan) string {
 	for _, of := range []struct {
 		n    int
 		what string
-	}{{len(p.Waiting), "waiting pods find room"}, {p.GPUs, "GPUs more are free"}, {p.Nodes, "nodes more are free"}} {
+	}{{len(p.Waiting), "waiting pods with room"}, {p.GPUs, "free GPUs"}, {p.Nodes, "free nodes"}} {
 		if of.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", of.n, of.what))
+			parts = append(parts, fmt.Sprintf("%s +%d", of.what, of.n))
 		}
 	}
 	if len(parts) == 0 {
-		parts = append(parts, fmt.Sprintf("%.1f GPUs more are of use", p.Saved))
+		parts = append(parts, fmt.Sprintf("fragmented GPUs %+.1f", -p.Saved))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -214,8 +214,8 @@ func (s *site) told(want ...string) {
 func TestDryRunTellsOnce(t *testing.T) {
 	run(t, DryRun, 10, func(s *site) {
 		s.after(10 * time.Minute)
-		s.told("GPUWouldMove With the setting DEFRAGMENT=evict, the pod would be evicted from node n1: node n2 has room " +
-			"for it, and 1 waiting pods find room, 1 GPUs more are free")
+		s.told("GPUWouldMove With the setting DEFRAGMENT=evict, the controller would evict the pod from node n1: node n2 " +
+			"has room for it. Gain: waiting pods with room +1, free GPUs +1")
 	})
 }
 
@@ -223,7 +223,8 @@ func TestDryRunTellsOnce(t *testing.T) {
 func TestEvictsWithinTheLimit(t *testing.T) {
 	run(t, Evict, 1, func(s *site) {
 		s.after(time.Minute, "small")
-		s.told("GPUMoved The pod was evicted from node n1: node n2 has room for the next one, and 1 waiting pods find room")
+		s.told("GPUMoved The controller evicted the pod from node n1: node n2 has room for its replacement. Gain: " +
+			"waiting pods with room +1")
 		s.gone("small")
 		s.pod("small-2", "", "6Gi")
 		s.after(10*time.Minute, "small")

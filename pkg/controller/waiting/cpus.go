@@ -24,10 +24,10 @@ import (
 // publishes them.
 const (
 	// orCPUs is added to the message for a pod that could have its GPUs.
-	orCPUs = ". It may also be CPUs that are missing: of class " + legacy.ClassCPUs + " the pod asks for %d"
+	orCPUs = ". CPUs may be missing, too: the pod asks for %d of class " + legacy.ClassCPUs
 	// onlyCPUs is for a pod that asks for no GPU by a claim.
-	onlyCPUs = "no node that the pod can go to has the %d CPUs of its own free that it asks for by claims of class " +
-		legacy.ClassCPUs + ": those of a claim have to be of one NUMA node, or half of them each of two (annotation " +
+	onlyCPUs = "no node for the pod has the %d exclusive CPUs free that it asks for by claims of class " +
+		legacy.ClassCPUs + ": the CPUs of a claim must be of one NUMA node, or half of them of each of two (annotation " +
 		ack.AnnotationCPUSet + ")"
 	// cpusMost is how many slices are read of that driver.
 	cpusMost = 500

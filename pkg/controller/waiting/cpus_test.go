@@ -46,8 +46,8 @@ func TestPodsThatAskForCPUsAreToldOfAnOldDriver(t *testing.T) {
 				}
 				s.create(claimOf(t, "gpushare.mem-cpu8.main.3"), pod(refused))
 				time.Sleep(time.Minute)
-				s.told("after a while", warning+"the GPUs that the pod asks for are free on node n1. It may also be CPUs that "+
-					"are missing: of class dra.cpu the pod asks for 8"+test.want)
+				s.told("after a while", warning+"the GPUs that the pod asks for are free on node n1. CPUs may be missing, "+
+					"too: the pod asks for 8 of class dra.cpu"+test.want)
 			})
 		})
 	}
@@ -75,16 +75,16 @@ func TestPodsThatAskForCPUsAreTold(t *testing.T) {
 		want     []string
 	}{
 		"near a GPU that is free": {"gpushare.mem-cpu8.main.3", refused, []string{warning + "the GPUs that the pod asks " +
-			"for are free on node n1. It may also be CPUs that are missing: of class dra.cpu the pod asks for 8" + none}},
+			"for are free on node n1. CPUs may be missing, too: the pod asks for 8 of class dra.cpu" + none}},
 		"near a GPU that is not": {"gpushare.mem-cpu8.main.22", refused, []string{warning + "request main: the GPUs that " +
 			"match are all taken or too full: 1 GPU on node n1. Nearest: node n1 (memory: asked 22Gi, largest free 19Gi on " +
-			"gpu-0). It may also be CPUs that are missing: of class dra.cpu the pod asks for 8" + none + onACK}},
+			"gpu-0). CPUs may be missing, too: the pod asks for 8 of class dra.cpu" + none + onACK}},
 		"near a GPU that there is not": {"gpushare.mem-cpu8.main.90", refused,
 			[]string{warning + never + "request main: 90Gi " +
 				"of memory asked for; the largest GPU that matches has 22Gi (node n1, NVIDIA-A10)" + onACK}},
-		"alone": {"gpushare.cpu.main.8", refused, []string{warning + "no node that the pod can go to has the 8 CPUs of its " +
-			"own free that it asks for by claims of class dra.cpu: those of a claim have to be of one NUMA node, or half of " +
-			"them each of two (annotation cpuset-scheduler)" + none}},
+		"alone": {"gpushare.cpu.main.8", refused, []string{warning + "no node for the pod has the 8 exclusive CPUs free " +
+			"that it asks for by claims of class dra.cpu: the CPUs of a claim must be of one NUMA node, or half of them of " +
+			"each of two (annotation cpuset-scheduler)" + none}},
 		"while other things are missing": {"gpushare.cpu.main.8", "0/1 nodes are available: 1 Insufficient cpu.", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,8 +25,8 @@ func (r Reader) Moves(ctx context.Context, name string) (c moves.Cluster, pod *c
 		return c, nil, nil, err
 	}
 	if in.OthersUnknown || in.NodesUnknown {
-		return c, nil, nil, errors.New("which pods could move is not known: ask for a ClusterRole with list on nodes, pods " +
-			"and resourceclaims.resource.k8s.io")
+		return c, nil, nil, errors.New("you may not list what moves are planned from: ask for a ClusterRole with list on " +
+			"nodes, pods and resourceclaims.resource.k8s.io")
 	}
 	c = moves.Cluster{Snapshot: in.Snapshot, Engine: scheduling.NewEngine(scheduling.ExpressionsMost)}
 	if c.Pods, err = r.pods(ctx, "status.phase!=Succeeded,status.phase!=Failed"); err != nil {
@@ -36,7 +36,7 @@ func (r Reader) Moves(ctx context.Context, name string) (c moves.Cluster, pod *c
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return r.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, o)
 		}); apierrors.IsForbidden(err) {
-		in.Notes = append(in.Notes, "You may not list poddisruptionbudgets.policy: they may keep pods that would move.")
+		in.Notes = append(in.Notes, "You may not list poddisruptionbudgets.policy, which may keep these pods from moving.")
 	} else if err != nil {
 		return c, nil, nil, fmt.Errorf("list PodDisruptionBudgets: %w", err)
 	}

@@ -81,7 +81,7 @@ func heldOfNVIDIA(claims []*resourceapi.ResourceClaim) []Finding {
 		slices.Sort(held[node])
 		out = append(out, Finding{Level: Note, Object: "node/" + node,
 			Text: "claims hold devices of NVIDIA's driver there: " + someOf(held[node]),
-			Do:   "keep that driver on the node until their pods have ended: docs/nvidia-dra.md#moving-from-that-driver"})
+			Do:   "keep that driver on the node until their pods have ended: docs/nvidia-dra.md#migration"})
 	}
 	return out
 }

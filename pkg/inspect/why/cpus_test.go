@@ -75,7 +75,7 @@ func TestPodsThatLackCPUs(t *testing.T) {
 			MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("resource.kubernetes.io/numaNode"))}}
 		return claim
 	}
-	const waits = "waits: no node has room for its GPUs and the CPUs of its own that it asks for now"
+	const waits = "waits: no node has room for its GPUs and its exclusive CPUs now"
 	for name, test := range map[string]struct {
 		set  func(in *why.Input)
 		want []string

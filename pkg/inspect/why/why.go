@@ -255,7 +255,7 @@ func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 	case slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
 		return n.Closed.By == scheduling.Open && n.Farthest.Kind == scheduling.OfCPUs
 	}):
-		reason = "no node has room for its GPUs and the CPUs of its own that it asks for now"
+		reason = "no node has room for its GPUs and its exclusive CPUs now"
 	}
 	if room.InUse(claims) {
 		return reason, nil

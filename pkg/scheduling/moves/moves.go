@@ -96,11 +96,11 @@ func (c *Cluster) Plan(ctx context.Context, q Question) (*Plan, error) {
 	case w.failed != nil:
 		return nil, w.failed
 	case q.For != nil && len(waiting) == 0:
-		return &Plan{Why: "the pod does not wait for GPUs, or for more than is looked at"}, nil
+		return &Plan{Why: "the pod does not wait for GPUs, or has other requests that no plan considers"}, nil
 	case q.For != nil && len(waits) == 0:
 		return &Plan{Why: "the pod has room without any move"}, nil
 	case len(w.tenants) == 0:
-		return &Plan{Why: "no pod with GPUs may move: " + mayMove}, nil
+		return &Plan{Why: "no pod with GPUs may move: a pod " + mayMove}, nil
 	}
 	moves := w.choose(q, waits)
 	if w.failed != nil {
@@ -120,8 +120,8 @@ func (w *world) gains() Plan {
 }
 
 // mayMove is which pods may.
-const mayMove = "it takes an owner that makes a pod again (ReplicaSet, StatefulSet), claims of its own, and a " +
-	"PodDisruptionBudget that lets it go, if it has one"
+const mayMove = "moves only if a ReplicaSet or StatefulSet owns it, it has claims of its own, and its " +
+	"PodDisruptionBudget, if it has one, allows that"
 
 // choose finds the moves of which a question is.
 func (w *world) choose(q Question, waits []scheduling.Pod) []defragment.Move {
@@ -162,7 +162,7 @@ func (w *world) plan(moves []defragment.Move, before Plan, waits []scheduling.Po
 		if p.Why = cmp.Or(p.Why, "make room for a pod that waits, or be worth an eviction"); q.For != nil {
 			p.Why = "make room for the pod"
 		}
-		p.Why = fmt.Sprintf("no %d moves of the %d pods that may move would %s", q.Most, len(w.tenants), p.Why)
+		p.Why = fmt.Sprintf("up to %d moves would not %s (pods that may move: %d)", q.Most, p.Why, len(w.tenants))
 		return p, nil
 	}
 	for _, m := range moves {
@@ -261,7 +261,7 @@ func unseen(pod *corev1.Pod) bool {
 }
 
 // errEnded is why a search has ended early.
-var errEnded = errors.New("it takes too long to find out which pods should move: name fewer moves, or a goal")
+var errEnded = errors.New("the search for moves takes too long: allow fewer moves, or name a goal")
 
 // asks are the tenants as package defragment knows them.
 func (w *world) asks() []defragment.Pod {

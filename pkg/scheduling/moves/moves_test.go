@@ -130,7 +130,7 @@ func saidOf(p *Plan) string {
 // Of two nodes with one GPU each, one has 6 GiB taken, the other 8: the first pod can go to the second node. What that
 // takes, each case has or lacks.
 func TestPlan(t *testing.T) {
-	const none = "no 3 moves of the 1 pods that may move would free a GPU"
+	const none = "up to 3 moves would not free a GPU (pods that may move: 1)"
 	for _, tc := range []struct {
 		name   string
 		change func(s *site, small *corev1.Pod)
@@ -145,11 +145,11 @@ func TestPlan(t *testing.T) {
 			Question{For: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "tiny"}}}, "the pod has room without any move"},
 		{"a pod that is not there", func(*site, *corev1.Pod) {},
 			Question{For: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "nobody"}}},
-			"the pod does not wait for GPUs, or for more than is looked at"},
+			"the pod does not wait for GPUs, or has other requests that no plan considers"},
 		{"one that waits for more than a move can free", func(s *site, _ *corev1.Pod) {
 			s.pod("large", "", 0, "16Gi").Spec.NodeSelector = map[string]string{"no": "node"}
 		}, Question{For: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "large"}}},
-			"no 3 moves of the 2 pods that may move would make room for the pod"},
+			"up to 3 moves would not make room for the pod (pods that may move: 2)"},
 		{"a budget that lets it go", func(s *site, _ *corev1.Pod) { s.budget("small", 1) }, Question{Goal: GPU},
 			"small n1>n2, +1 GPUs, +1 nodes"},
 		{"a budget that does not", func(s *site, _ *corev1.Pod) { s.budget("small", 0) }, Question{Goal: GPU}, none},
@@ -171,27 +171,27 @@ func TestPlan(t *testing.T) {
 		{"a pod that ends", func(_ *site, p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, Question{Goal: GPU}, none},
 		{"a claim that others may use", func(s *site, p *corev1.Pod) {
 			s.Claims[0].OwnerReferences = nil
-		}, Question{Goal: GPU}, "no 3 moves of the 2 pods that may move would free a GPU"},
+		}, Question{Goal: GPU}, "up to 3 moves would not free a GPU (pods that may move: 2)"},
 		{"a caller's reason", func(s *site, _ *corev1.Pod) {
 			s.Stays = func(pod *corev1.Pod) bool { return pod.Name == "small" }
 		}, Question{Goal: GPU}, none},
 		{"a node selector", func(_ *site, p *corev1.Pod) {
 			p.Spec.NodeSelector = map[string]string{"host": "n1"}
-		}, Question{Goal: GPU}, "no 3 moves of the 2 pods that may move would free a GPU"},
+		}, Question{Goal: GPU}, "up to 3 moves would not free a GPU (pods that may move: 2)"},
 		{"a volume", func(_ *site, p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
-		}, Question{Goal: GPU}, "no 3 moves of the 2 pods that may move would free a GPU"},
+		}, Question{Goal: GPU}, "up to 3 moves would not free a GPU (pods that may move: 2)"},
 		{"a higher priority than that of the pod that waits", func(s *site, p *corev1.Pod) {
 			s.pod("large", "", 0, "16Gi")
 			p.Spec.Priority = ptr.To[int32](1)
 		}, Question{For: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "large"}}},
-			"no 3 moves of the 2 pods that may move would make room for the pod"},
+			"up to 3 moves would not make room for the pod (pods that may move: 2)"},
 		{"too little CPU", func(s *site, _ *corev1.Pod) {
 			s.Nodes[1].Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("1")
-		}, Question{Goal: GPU}, "no 3 moves of the 2 pods that may move would free a GPU"},
+		}, Question{Goal: GPU}, "up to 3 moves would not free a GPU (pods that may move: 2)"},
 		{"a cordoned node", func(s *site, _ *corev1.Pod) { s.Nodes[1].Spec.Unschedulable = true }, Question{Goal: GPU},
-			"no 3 moves of the 2 pods that may move would free a GPU"},
+			"up to 3 moves would not free a GPU (pods that may move: 2)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSite(t)

@@ -144,7 +144,7 @@ func TestCPUsOfAContainersOwn(t *testing.T) {
 	}
 	// No driver for CPUs runs on that node.
 	ns.Create(t, pinned("waits", "whole", ""))
-	ns.WaitPodEvent(t, "waits", "GPUClaimWaiting", "has the 1 CPUs of its own free")
+	ns.WaitPodEvent(t, "waits", "GPUClaimWaiting", "has the 1 exclusive CPUs free")
 	ns.Delete(t, "alone", "waits")
 
 	if err := removeClass(t.Context()); err != nil {

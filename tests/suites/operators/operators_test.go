@@ -225,7 +225,7 @@ func TestTrainer(t *testing.T) {
 	// What MPI makes of it is told before.
 	printed := apply(t, cluster.Namespace(t), "trainjob", "numProcPerNode: 1", "", "torch: {}", "mpi: {}")
 	if !strings.Contains(printed, "Warning: Validation failed for ValidatingAdmissionPolicy 'gpushare-workload-advice'") ||
-		!strings.Contains(printed, "Kubeflow Trainer takes aliyun.com/gpu-mem 4 for 4 GPUs") {
+		!strings.Contains(printed, "Kubeflow Trainer counts aliyun.com/gpu-mem 4 as 4 GPUs") {
 		t.Errorf("kubectl printed %s", printed)
 	}
 }

@@ -164,7 +164,7 @@ const (
 	//
 	// To do: Choose by class: docs/gpu-models.md#node-labels.
 	ReasonModelsDiffer = "GPUModelsDiffer"
-	// ReasonMoved (on: pod (controller)): The pod was evicted so that it lands on another node.
+	// ReasonMoved (on: pod (controller)): The controller evicted the pod so that it moves to another node.
 	//
 	// To do: Nothing, or protect it: docs/packing.md#defragmentation.
 	ReasonMoved = "GPUMoved"
@@ -256,7 +256,7 @@ const (
 	//
 	// To do: Give it a claim, or exempt it: docs/audit.md#exceptions.
 	ReasonUsedWithoutGrant = "GPUUsedWithoutGrant"
-	// ReasonWouldMove (on: pod (controller)): With the setting `DEFRAGMENT=evict` the pod would be evicted.
+	// ReasonWouldMove (on: pod (controller)): With the setting `DEFRAGMENT=evict`, the controller would evict the pod.
 	//
 	// To do: Nothing, or protect it: docs/packing.md#defragmentation.
 	ReasonWouldMove = "GPUWouldMove"
