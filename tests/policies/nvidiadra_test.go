@@ -49,6 +49,9 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		unsized  = `{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":50}}`
 		ofDevice = `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"1500Mi"}}}`
 	)
+	limit := func(of string) string {
+		return `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"` + of + `"}}`
+	}
 	type configs = []resourceapi.DeviceClaimConfiguration
 	whole := func(name string, amounts ...string) []resourceapi.DeviceRequest {
 		return []resourceapi.DeviceRequest{ofNVIDIA(name, amounts...)}
@@ -78,6 +81,15 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 			want: "request r0 asks for a part of a GPU without a size: write capacity"},
 		"MPS of no size": {whole("r"), configs{sharedBy(unsized)},
 			"request r0 shares a GPU by MPS and says not how much of it"},
+		"MPS of less than nothing": {whole("r"), configs{sharedBy(limit("-1Gi"))}, "request r0: its memory limit -1Gi"},
+		"MPS of nothing":           {whole("r"), configs{sharedBy(limit("0"))}, "request r0: its memory limit 0"},
+		"MPS of half a byte":       {whole("r"), configs{sharedBy(limit("500m"))}, "request r0: its memory limit 500m"},
+		"MPS of more than is":      {whole("r"), configs{sharedBy(limit("9E"))}, "request r0: its memory limit 9E"},
+		"MPS of no amount":         {whole("r"), configs{sharedBy(limit("much"))}, "request r0: its memory limit much"},
+		"MPS of bytes":             {whole("r"), configs{sharedBy(limit("1e3"))}, "mps.gpu.aliyun.com=1Gi"},
+		"sharing in one word":      {whole("r"), configs{sharedBy(`"MPS"`)}, "request r0: sharing is not"},
+		"sharing that is left out": {whole("r"), configs{sharedBy("null")}, "gpu.nvidia.com"},
+		"requests left out":        {},
 		"passthrough": {requests: []resourceapi.DeviceRequest{exactlyOf("r", "vfio.gpu.nvidia.com")},
 			want: "request r0: this driver passes no GPU through"},
 	} {
