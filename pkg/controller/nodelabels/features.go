@@ -68,8 +68,8 @@ func version(a resourceapi.DeviceAttribute) []string {
 
 // features keeps these labels where GPU Feature Discovery does not run, and removes them if they are switched off. It
 // writes them under a field manager of its own, by which the API server knows them, and none where another has written
-// one of them otherwise. Where GPU Feature Discovery comes later, those that are there are its own: it writes none again
-// that is there with its value, and would not notice that they were removed.
+// one of them otherwise. Where GPU Feature Discovery comes later, those that are there are its own: it writes none
+// again that is there with its value, and would not notice that they were removed.
 func (l *labeller) features(ctx context.Context, node *cache.Node, published []*view.Slice) error {
 	// GPU Feature Discovery alone writes this one, on each node where it runs.
 	if _, runs := node.Labels[nvidia+"gfd.timestamp"]; runs {
