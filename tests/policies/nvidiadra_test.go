@@ -8,7 +8,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
@@ -49,6 +51,9 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		unsized  = `{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":50}}`
 		ofDevice = `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"1500Mi"}}}`
 	)
+	limit := func(of string) string {
+		return `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"` + of + `"}}`
+	}
 	type configs = []resourceapi.DeviceClaimConfiguration
 	whole := func(name string, amounts ...string) []resourceapi.DeviceRequest {
 		return []resourceapi.DeviceRequest{ofNVIDIA(name, amounts...)}
@@ -78,6 +83,15 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 			want: "request r0 asks for a part of a GPU without a size: write capacity"},
 		"MPS of no size": {whole("r"), configs{sharedBy(unsized)},
 			"request r0 shares a GPU by MPS without a size"},
+		"MPS of less than nothing": {whole("r"), configs{sharedBy(limit("-1Gi"))}, "request r0: its memory limit -1Gi"},
+		"MPS of nothing":           {whole("r"), configs{sharedBy(limit("0"))}, "request r0: its memory limit 0"},
+		"MPS of half a byte":       {whole("r"), configs{sharedBy(limit("500m"))}, "request r0: its memory limit 500m"},
+		"MPS of more than is":      {whole("r"), configs{sharedBy(limit("9E"))}, "request r0: its memory limit 9E"},
+		"MPS of no amount":         {whole("r"), configs{sharedBy(limit("much"))}, "request r0: its memory limit much"},
+		"MPS of bytes":             {whole("r"), configs{sharedBy(limit("1e3"))}, "mps.gpu.aliyun.com=1Gi"},
+		"sharing in one word":      {whole("r"), configs{sharedBy(`"MPS"`)}, "gpu.nvidia.com"},
+		"sharing that is left out": {whole("r"), configs{sharedBy("null")}, "gpu.nvidia.com"},
+		"requests left out":        {},
 		"passthrough": {requests: []resourceapi.DeviceRequest{exactlyOf("r", "vfio.gpu.nvidia.com")},
 			want: "request r0: this driver passes no GPU through"},
 	} {
@@ -95,6 +109,25 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Templates are refused in the same words, before a pod waits for their claims. Those without requests are nobody's.
+func TestTemplatesForNVIDIAsDriver(t *testing.T) {
+	s := withNVIDIADRA(t)
+	create := func(spec resourceapi.ResourceClaimSpec) error {
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "t"},
+			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+		return s.validate(&user.DefaultInfo{Name: "somebody"}, template, nil, "ResourceClaimTemplate", templatesResource,
+			admission.Create)
+	}
+	if err := create(resourceapi.ResourceClaimSpec{}); err != nil {
+		t.Errorf("without requests: %v", err)
+	}
+	err := create(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{ofNVIDIA("r")},
+		Config: []resourceapi.DeviceClaimConfiguration{sharedBy(
+			`{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"-1Gi"}}`)}}})
+	checkRefusal(t, "request r: its memory limit -1Gi", err)
 }
 
 func exactlyOf(name, class string) resourceapi.DeviceRequest {

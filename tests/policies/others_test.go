@@ -153,6 +153,12 @@ func TestManifestsOfOthers(t *testing.T) {
 		"percent without a size": {one("nvidia.com/gpu 1 nvidia.com/gpumem-percentage 50"),
 			"write nvidia.com/gpumem (MiB), volcano.sh/vgpu-memory (MiB) or aliyun.com/gpu-mem (GiB), or have an " +
 				"administrator set the size of 100 percent by the label gpu.aliyun.com/gpu-gib=GIB of namespace team"},
+		"less than nothing of a GPU": {one("nvidia.com/gpu 1 nvidia.com/gpumem -3000"),
+			"nvidia.com/gpumem of container c is no whole number"},
+		"less than no GPU": {one("nvidia.com/gpu -1 nvidia.com/gpumem 3000"),
+			"nvidia.com/gpu of container c is no whole number"},
+		"half a MiB":    {one("nvidia.com/gpumem 500m"), "nvidia.com/gpumem of container c is no whole number"},
+		"thousands":     {one("nvidia.com/gpumem 3e3"), "gpushare.mem-on--cgpu.c.3 c:c"},
 		"more than all": {one("nvidia.com/gpumem-percentage 101"), "100 at most"},
 		"more compute":  {one("nvidia.com/gpumem 1024 nvidia.com/gpucores 101"), "100 at most"},
 		"mode mig": {one("nvidia.com/gpumem 1024", "nvidia.com/vgpu-mode=mig"),

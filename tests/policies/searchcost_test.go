@@ -118,6 +118,20 @@ func onGPUs(gpus, containers int, class string) resourceapi.DeviceClaim {
 	return claim
 }
 
+// inOrder are requests for whole GPUs, in the order of their indices.
+func inOrder(gpus int) resourceapi.DeviceClaim {
+	var claim resourceapi.DeviceClaim
+	for after := gpus - 1; after >= 0; after-- {
+		r := of(1, "exclusive")
+		if after > 0 {
+			where(fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index >= %d`, after))(r[0].Exactly)
+		}
+		r[0].Name = fmt.Sprintf("r%d", len(claim.Requests))
+		claim.Requests = append(claim.Requests, r...)
+	}
+	return claim
+}
+
 // butFor is the claim with a change.
 func butFor(claim resourceapi.DeviceClaim, change func(*resourceapi.DeviceClaim)) resourceapi.DeviceClaim {
 	change(&claim)
@@ -153,9 +167,15 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 		"sixteen shares of one GPU":     together(claimFor(of(16, "share", memory("1Gi")))),
 		"twenty shares of a GPU by its index": claimFor(of(20, "share", memory("1Gi"),
 			where(`device.attributes["gpu.aliyun.com"].index == 2`))),
+		"shares of four GPUs by their UUIDs": claimFor(
+			of(1, "share", memory("4Gi"), where(`device.attributes["gpu.aliyun.com"].uuid == "GPU-1"`)),
+			of(1, "share", memory("1Gi"), where(`device.attributes['gpu.aliyun.com'].?uuid.orValue('') == 'GPU-2'`)),
+			of(1, "share", memory("2Gi"), where(`device.attributes["gpu.aliyun.com"].?index.orValue(-1) == 2`)),
+			of(1, "share", memory("3Gi"), where("device.attributes[\"gpu.nvidia.com\"].uuid == \"GPU-4\"\n"))),
 		"five GPUs for a container":       onGPUs(5, 1, "share"),
 		"four GPUs for four containers":   onGPUs(4, 4, "share"),
 		"two GPUs for sixteen containers": onGPUs(2, 16, "share"),
+		"eight whole GPUs in an order":    inOrder(8),
 		"a linked set, or as many":        claimFor(linkedOrSingle(8)),
 		"two linked sets, or as many":     claimFor(linkedOrSingle(2), linkedOrSingle(2)),
 		"linked sets":                     claimFor(of(1, "linked-2.topology", count(4))),
@@ -192,6 +212,14 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 	four := []resourceapi.DeviceRequest{firstOf("a", "share", "share", "share", "share")}
 	six := []resourceapi.DeviceRequest{firstOf("a", "share", "share", "share", "share", "share", "share")}
 	alternatives := firstOf("a", "share", "cgpu", "mps", "share", "share", "share", "share", "share")
+	anyOf := func(is string) resourceapi.DeviceClaim {
+		attribute := "uuid"
+		if strings.HasSuffix(is, "index") {
+			attribute = "index"
+		}
+		return claimFor(of(4, "share", where(`device.attributes["gpu.aliyun.com"].`+attribute+" == "+is)),
+			of(1, "share", never))
+	}
 	for name, tc := range map[string]struct {
 		claim resourceapi.DeviceClaim
 		says  string
@@ -208,6 +236,16 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			"Put a request with a count last"},
 		"four shares, and another driver's": {claimFor(of(4, "share"), of(1, "nic.example.com")),
 			"independently"},
+		"a UUID that each GPU has":  {anyOf(`device.attributes["gpu.aliyun.com"].uuid`), "independently"},
+		"an index that each has":    {anyOf(`device.attributes["gpu.aliyun.com"].index`), "independently"},
+		"a comparison that is true": {anyOf(`"GPU-1" in [true, false]`), "independently"},
+		"every other UUID":          {anyOf(`"GPU-1" == false`), "independently"},
+		"an index that none has": {claimFor(of(4, "share", where(`device.attributes["no.such"].?index.orValue(7) == 7`)),
+			of(1, "share", never)), "independently"},
+		"a UUID that none has": {claimFor(of(4, "share", where(`device.attributes["no.such"].?uuid.orValue("x") == "x"`)),
+			of(1, "share", never)), "independently"},
+		"no UUID, which none has": {claimFor(of(4, "share", where(`device.attributes["no.such"].?uuid.orValue("") == ""`)),
+			of(1, "share", never)), "independently"},
 		"sixteen GPUs":     {claimFor(of(1, "exclusive", count(16))), "allocationMode: All"},
 		"seventeen shares": {claimFor(of(1, "share", count(17))), "It may ask for 13"},
 		"seven instances":  {claimFor(of(1, "1g.10gb.mig", count(7))), "It may ask for 4"},
@@ -235,6 +273,15 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 		}), "independently"},
 		"different GPUs that have to be the same": {butFor(onGPUs(4, 2, "share"), func(c *resourceapi.DeviceClaim) {
 			c.Constraints[4].Requests = []string{"r6", "r7"}
+		}), "independently"},
+		"GPUs in an order, the last with an index that no GPU has": {butFor(inOrder(8), func(c *resourceapi.DeviceClaim) {
+			where(`device.attributes["gpu.aliyun.com"].index >= 99`)(c.Requests[7].Exactly)
+		}), "independently"},
+		"GPUs in an order, the last one nowhere": {butFor(inOrder(8), func(c *resourceapi.DeviceClaim) {
+			where(`"index".size() >= 99`)(c.Requests[7].Exactly)
+		}), "independently"},
+		"GPUs in an order, one of them nowhere": {butFor(inOrder(8), func(c *resourceapi.DeviceClaim) {
+			where(`device.attributes["gpu.aliyun.com"].index >= 99`)(c.Requests[6].Exactly)
 		}), "independently"},
 		"five GPUs for two containers": {onGPUs(5, 2, "share"), "independently"},
 		"six GPUs for a container":     {onGPUs(6, 1, "share"), "independently"},

@@ -252,6 +252,21 @@ func TestNobodyGoesWhileTheLastBatchWaits(t *testing.T) {
 	})
 }
 
+// Whoever asks for more pods than there is room for keeps nobody else's from being moved.
+func TestMorePodsOfTheSameOwnerKeepNobody(t *testing.T) {
+	run(t, Evict, 10, func(s *site) {
+		s.after(time.Minute, "small")
+		s.gone("small")
+		s.pod("small-2", "n1", "6Gi")
+		s.pod("small-3", "", "64Gi")
+		for _, object := range node("n3") {
+			s.add(object)
+		}
+		s.pod("other", "n3", "1Gi")
+		s.after(2*time.Minute, "small", "other")
+	})
+}
+
 func (s *site) add(object runtime.Object) {
 	s.Helper()
 	var err error

@@ -79,17 +79,32 @@ func (d *Defragmenter) write(ctx context.Context, r record) error {
 }
 
 // waits reports whether the last batch is not done: a pod has not gone, or one that was made in its place has no node,
-// or may not be there yet.
+// or may not be there yet. Of an owner's new pods as many count as were moved: it may ask for more than there is room
+// for.
 func (r record) waits(pods []*corev1.Pod, now time.Time) (types.UID, bool) {
+	open := map[types.UID]int{}
 	for _, m := range r.Moves {
 		if now.Sub(m.At) < settling {
 			return m.UID, true
 		}
+		open[m.Owner]++
 	}
+	var pending []*corev1.Pod
 	for _, pod := range pods {
-		if slices.ContainsFunc(r.Moves, func(m moved) bool {
-			return m.UID == pod.UID && pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" && m.replacedBy(pod)
-		}) {
+		switch {
+		case pod.DeletionTimestamp != nil:
+			if slices.ContainsFunc(r.Moves, func(m moved) bool { return m.UID == pod.UID }) {
+				return pod.UID, true
+			}
+		case !slices.ContainsFunc(r.Moves, func(m moved) bool { return m.replacedBy(pod) }):
+		case pod.Spec.NodeName == "":
+			pending = append(pending, pod)
+		default:
+			open[ownerOf(pod)]--
+		}
+	}
+	for _, pod := range pending {
+		if open[ownerOf(pod)] > 0 {
 			return pod.UID, true
 		}
 	}

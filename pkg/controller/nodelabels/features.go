@@ -66,13 +66,17 @@ func version(a resourceapi.DeviceAttribute) []string {
 	return parts
 }
 
-// features keeps these labels where GPU Feature Discovery does not run, and removes them where it does, or if they are
-// switched off. It writes them under a field manager of its own, by which the API server knows them, and none where
-// another has written one of them otherwise.
+// features keeps these labels where GPU Feature Discovery does not run, and removes them if they are switched off. It
+// writes them under a field manager of its own, by which the API server knows them, and none where another has written
+// one of them otherwise. Where GPU Feature Discovery comes later, those that are there are its own: it writes none
+// again that is there with its value, and would not notice that they were removed.
 func (l *labeller) features(ctx context.Context, node *cache.Node, published []*view.Slice) error {
-	var want map[string]string
 	// GPU Feature Discovery alone writes this one, on each node where it runs.
-	if _, runs := node.Labels[nvidia+"gfd.timestamp"]; l.Features && !runs {
+	if _, runs := node.Labels[nvidia+"gfd.timestamp"]; runs {
+		return nil
+	}
+	var want map[string]string
+	if l.Features {
 		gpus, whole := view.Pool(node.Name, published)
 		if !whole {
 			return nil // its plugin is being replaced

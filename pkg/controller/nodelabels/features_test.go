@@ -110,26 +110,52 @@ func TestFeaturesFollowTheGPUs(t *testing.T) {
 
 // Where GPU Feature Discovery or somebody else writes the labels, only theirs are there.
 func TestFeaturesAreLeftToOthers(t *testing.T) {
-	for name, test := range map[string]struct{ patch, key, value string }{
-		"GPU Feature Discovery": {`{"metadata":{"labels":{"nvidia.com/gfd.timestamp":"1"}}}`, "gfd.timestamp", "1"},
-		"somebody else": {`{"metadata":{"labels":{"nvidia.com/gpu.product":"NVIDIA-A10-SHARED"}}}`, "gpu.product",
-			"NVIDIA-A10-SHARED"},
+	timestamp := nvidiaLabels(map[string]string{"gfd.timestamp": "1"})
+	product := nvidiaLabels(map[string]string{"gpu.product": "NVIDIA-A10-SHARED"})
+	for name, test := range map[string]struct {
+		patch       string
+		first, then map[string]string
+	}{
+		// Node Feature Discovery, which writes its labels, writes none that are there with the same value. Were they
+		// removed, the node would be without until it looks at it again, in an hour.
+		"GPU Feature Discovery": {`{"metadata":{"labels":{"nvidia.com/gfd.timestamp":"1"}}}`, timestamp,
+			merged(timestamp, nvidiaLabels(featuresOfA10))},
+		"somebody else": {`{"metadata":{"labels":{"nvidia.com/gpu.product":"NVIDIA-A10-SHARED"}}}`, product, product},
 	} {
-		theirs := nvidiaLabels(map[string]string{test.key: test.value})
 		t.Run(name+" before", func(t *testing.T) {
 			s := newSite(t)
 			s.byHand(test.patch)
 			s.features(true, pool(a10, a10))
-			s.has(theirs)
+			s.has(test.first)
 		})
 		t.Run(name+" later", func(t *testing.T) {
 			s := newSite(t)
 			s.features(true, pool(a10, a10))
 			s.byHand(test.patch)
 			s.features(true, pool(a10, a10))
-			s.has(theirs)
+			s.has(test.then)
 			s.features(false, pool(a10, a10))
-			s.has(theirs)
+			s.has(test.then)
 		})
 	}
+}
+
+// When GPU Feature Discovery goes, the labels are the controller's again.
+func TestFeaturesAfterOthers(t *testing.T) {
+	s := newSite(t)
+	s.features(true, pool(a10, a10))
+	s.byHand(`{"metadata":{"labels":{"nvidia.com/gfd.timestamp":"1","nvidia.com/gpu.count":"3"}}}`)
+	s.features(true, pool(a10, a10))
+	s.byHand(`{"metadata":{"labels":{"nvidia.com/gfd.timestamp":null,"nvidia.com/gpu.count":null,` +
+		`"nvidia.com/gpu.product":null}}}`)
+	s.features(true, pool(a10, a10))
+	s.has(nvidiaLabels(featuresOfA10))
+	s.features(false, pool(a10, a10))
+	s.has(map[string]string{})
+}
+
+func merged(a, b map[string]string) map[string]string {
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
 }

@@ -80,8 +80,8 @@ func WithUUID(
 	out := maps.Clone(attributes)
 	if start := attributes[v1alpha1.AttrPlacementStart].IntValue; start != nil {
 		uuid += fmt.Sprintf(" at %d", *start)
-		out[v1alpha1.AttrParentUUID] = resourceapi.DeviceAttribute{StringValue: &gpu}
+		setUUID(out, v1alpha1.AttrParentUUID, nvidiaParentUUID, &gpu)
 	}
-	out[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &uuid}
+	setUUID(out, v1alpha1.AttrUUID, nvidiaUUID, &uuid)
 	return out
 }

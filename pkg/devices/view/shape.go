@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/nvidia"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
@@ -49,14 +50,38 @@ func shapeOf(slice *resourceapi.ResourceSlice, own bool) (shape Shape, uuids, pa
 		if !own {
 			d.Attributes = maps.Clone(d.Attributes)
 		}
-		delete(d.Attributes, v1alpha1.AttrUUID)
-		delete(d.Attributes, v1alpha1.AttrParentUUID)
+		takeUUID(d.Attributes, v1alpha1.AttrUUID, nvidiaUUID)
+		takeUUID(d.Attributes, v1alpha1.AttrParentUUID, nvidiaParentUUID)
 	}
 	encoded, err := (&resourceapi.ResourceSliceSpec{Devices: sorted, SharedCounters: slice.Spec.SharedCounters}).Marshal()
 	if err != nil {
 		return Shape{}, nil, nil
 	}
 	return Shape{unique.Make(string(encoded))}, uuids, parents
+}
+
+// Where claims for NVIDIA's driver are served, devices have their UUIDs under its names, too.
+const (
+	nvidiaUUID       = nvidia.DriverName + "/" + v1alpha1.AttrUUID
+	nvidiaParentUUID = nvidia.DriverName + "/" + v1alpha1.AttrParentUUID
+)
+
+// takeUUID removes a UUID. That it is there under NVIDIA's name remains.
+func takeUUID(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
+	name, ofNVIDIA resourceapi.QualifiedName) {
+	delete(attributes, name)
+	if _, is := attributes[ofNVIDIA]; is {
+		attributes[ofNVIDIA] = resourceapi.DeviceAttribute{StringValue: new(string)}
+	}
+}
+
+// setUUID sets a UUID that was taken.
+func setUUID(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
+	name, ofNVIDIA resourceapi.QualifiedName, uuid *string) {
+	attributes[name] = resourceapi.DeviceAttribute{StringValue: uuid}
+	if _, is := attributes[ofNVIDIA]; is {
+		attributes[ofNVIDIA] = attributes[name]
+	}
 }
 
 // withoutTimes are taints without the times at which they were added, which differ from node to node. No allocation
@@ -91,10 +116,10 @@ func (s *Slice) Offer() ([]resourceapi.Device, []resourceapi.CounterSet, error) 
 	}
 	for i := range offered {
 		if s.UUIDs[i] != "" {
-			offered[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &s.UUIDs[i]}
+			setUUID(offered[i].Attributes, v1alpha1.AttrUUID, nvidiaUUID, &s.UUIDs[i])
 		}
 		if s.Parents != nil && s.Parents[i] != "" {
-			offered[i].Attributes[v1alpha1.AttrParentUUID] = resourceapi.DeviceAttribute{StringValue: &s.Parents[i]}
+			setUUID(offered[i].Attributes, v1alpha1.AttrParentUUID, nvidiaParentUUID, &s.Parents[i])
 		}
 	}
 	return offered, counters, nil

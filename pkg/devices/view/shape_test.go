@@ -3,6 +3,7 @@
 package view_test
 
 import (
+	"fmt"
 	stdslices "slices"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/nvidia"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -43,6 +45,41 @@ func TestSlicesThatOfferTheSameHaveOneShape(t *testing.T) {
 				t.Errorf("one shape: %v, want %v", same, test.same)
 			}
 		})
+	}
+}
+
+// Where claims for NVIDIA's driver are served, devices have their UUID, or that of their GPU, under its name, too.
+func TestNodesWithNVIDIAsNamesHaveOneShape(t *testing.T) {
+	own, parent := nvidia.Named(v1alpha1.AttrUUID), nvidia.Named(v1alpha1.AttrParentUUID)
+	named := func(uuid string) []resourceapi.Device {
+		d := published(mode.Exclusive, 0, a10, t4)
+		for i, name := range []resourceapi.QualifiedName{own, parent} {
+			of := resourceapi.DeviceAttribute{StringValue: ptr.To(fmt.Sprint(uuid, i))}
+			d[i].Attributes[v1alpha1.AttrUUID], d[i].Attributes[name] = of, of
+			if name == parent {
+				d[i].Attributes[v1alpha1.AttrParentUUID] = of
+			}
+		}
+		return d
+	}
+	first, second := view.Read(slice(1, 1, named("GPU-a")...)), view.Read(slice(1, 1, named("GPU-b")...))
+	if first.Shape != second.Shape {
+		t.Error("two shapes")
+	}
+	got, _, err := second.Offer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(named("GPU-b"), got); diff != "" {
+		t.Errorf("offered (-want +got):\n%s", diff)
+	}
+	pool, err := view.NewPools(false).ForAllocator("n", []*view.Slice{second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := pool[0].Spec.Devices[0].Attributes
+	if uuid := ptr.Deref(a[v1alpha1.AttrUUID].StringValue, ""); uuid == "" || uuid != ptr.Deref(a[own].StringValue, "") {
+		t.Errorf("the allocator sees UUID %q, and %q under NVIDIA's name", uuid, ptr.Deref(a[own].StringValue, ""))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/defragment"
@@ -76,7 +77,7 @@ type Plan struct {
 	Saved float64
 }
 
-// waitingMost is how many pods that wait are looked at, those with the highest priority first.
+// waitingMost is how many pods that wait are looked at, those with the highest priority first, in turns by namespace.
 const waitingMost = 20
 
 // savedLeast is by how much each move has to better the score of nodes where it is not for a goal: as if a fifth of a
@@ -194,7 +195,7 @@ func (c *Cluster) waiting(ctx context.Context, only *corev1.Pod) ([]scheduling.P
 	})
 	var out []scheduling.Pod
 	classOf := scheduling.ClassOf(c.Classes)
-	for _, pod := range pods[:min(len(pods), waitingMost)] {
+	for _, pod := range inTurns(pods, waitingMost) {
 		read, err := c.Read(ctx, pod)
 		if err != nil {
 			return nil, err
@@ -210,6 +211,30 @@ func (c *Cluster) waiting(ctx context.Context, only *corev1.Pod) ([]scheduling.P
 		}
 	}
 	return out, nil
+}
+
+// inTurns are so many of the pods, in their order: of those of a priority each namespace has one before another has its
+// second. So nobody's pods keep those of others from being looked at.
+func inTurns(pods []*corev1.Pod, most int) []*corev1.Pod {
+	if len(pods) <= most {
+		return pods
+	}
+	type line struct {
+		priority  int32
+		namespace string
+	}
+	behind, turns := map[line]int{}, make(map[types.UID]int, len(pods))
+	for _, pod := range pods {
+		of := line{corev1helpers.PodPriority(pod), pod.Namespace}
+		turns[pod.UID], behind[of] = behind[of], behind[of]+1
+	}
+	byTurn := slices.Clone(pods)
+	slices.SortStableFunc(byTurn, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(corev1helpers.PodPriority(b), corev1helpers.PodPriority(a)),
+			cmp.Compare(turns[a.UID], turns[b.UID]))
+	})
+	chosen := byTurn[:most]
+	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return !slices.Contains(chosen, pod) })
 }
 
 func allocated(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil }

@@ -141,6 +141,13 @@ func TestPlan(t *testing.T) {
 		{"a node", func(*site, *corev1.Pod) {}, Question{Goal: Node}, "small n1>n2, +1 GPUs, +1 nodes"},
 		{"room for a pod that waits", func(s *site, _ *corev1.Pod) { s.pod("large", "", 0, "16Gi") }, Question{},
 			"small n1>n2, +1 GPUs, +1 nodes, lets in large"},
+		{"room for a pod behind many of another namespace", func(s *site, _ *corev1.Pod) {
+			for i := range waitingMost {
+				s.pod(fmt.Sprintf("greedy-%d", i), "", 0, "32Gi")
+			}
+			large := s.pod("large", "", 0, "16Gi")
+			large.Namespace, s.Claims[len(s.Claims)-1].Namespace = "b", "b"
+		}, Question{}, "small n1>n2, +1 GPUs, +1 nodes, lets in large"},
 		{"a pod that has room already", func(s *site, _ *corev1.Pod) { s.pod("tiny", "", 0, "2Gi") },
 			Question{For: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "tiny"}}}, "the pod has room without any move"},
 		{"a pod that is not there", func(*site, *corev1.Pod) {},

@@ -29,6 +29,7 @@ func selector(random *rand.Rand, w words, kinds kinds) string {
 		`true`, `false`, ours + `.model == "none"`, fmt.Sprintf(ours+`.model == %q`, word(w.models)),
 		fmt.Sprintf(ours+`.?uuid.orValue("") == %q`, word(w.uuids)),
 		fmt.Sprintf(ours+`.?uuid.orValue("") != %q`, word(w.uuids)),
+		ours + `.uuid == ` + ours + `.uuid`, `device.attributes["none"].?index.orValue(7) == 7`,
 		fmt.Sprintf(ours+`.?profile.orValue("") == %q`, word(w.profiles)),
 		fmt.Sprintf(ours+`.?index.orValue(0) %s %d`, pick("<", ">=", "!=", "=="), random.IntN(16)),
 		fmt.Sprintf(ours+`.mode == %q`, pick("share", "cgpu", "core-mem", "mps", "exclusive", "topology", "mig")),

@@ -75,11 +75,11 @@ func TestManifestsOfOthers(t *testing.T) {
 	harness.CheckRefusal(t, "a percentage", "a percentage of memory needs a size", err)
 }
 
-// GPU Feature Discovery, where it comes, has the labels for itself.
+// GPU Feature Discovery, where it comes, has the labels for itself until it goes, and takes its own along.
 func TestLabelsAreLeftToDiscovery(t *testing.T) {
-	label := func(value string) {
+	label := func(changes ...string) {
 		t.Helper()
-		arguments := []string{"label", "node", wholeNode, "nvidia.com/gfd.timestamp" + value}
+		arguments := append([]string{"label", "--overwrite", "node", wholeNode}, changes...)
 		if output, err := cluster.Namespace(t).Kubectl(t, arguments...); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}
@@ -98,8 +98,8 @@ func TestLabelsAreLeftToDiscovery(t *testing.T) {
 		})
 	}
 	product("Tesla-T4")
-	label("=1")
-	product("")
-	label("-")
+	label("nvidia.com/gfd.timestamp=1", "nvidia.com/gpu.product=Tesla-T4-SHARED")
+	product("Tesla-T4-SHARED")
+	label("nvidia.com/gfd.timestamp-", "nvidia.com/gpu.product-")
 	product("Tesla-T4")
 }
