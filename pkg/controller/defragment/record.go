@@ -52,9 +52,7 @@ func (d *Defragmenter) readRecord(ctx context.Context, now time.Time) (record, e
 		}
 	}
 	r.Moves = slices.DeleteFunc(r.Moves, func(m moved) bool { return now.Sub(m.At) >= window })
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.record = r
+	d.record.Store(&r)
 	return r, nil
 }
 
@@ -72,28 +70,18 @@ func (d *Defragmenter) write(ctx context.Context, r record) error {
 	if err != nil {
 		return fmt.Errorf("write which pods are moved, in Lease %s: %w", v1alpha1.ControllerName, err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.record = r
+	d.record.Store(&r)
 	return nil
 }
 
 // waits reports whether the last batch is not done: a pod has not gone, or one that was made in its place has no node,
 // or may not be there yet.
-func (r record) waits(pods []*corev1.Pod, now time.Time) (types.UID, bool) {
-	for _, m := range r.Moves {
-		if now.Sub(m.At) < settling {
-			return m.UID, true
-		}
-	}
-	for _, pod := range pods {
-		if slices.ContainsFunc(r.Moves, func(m moved) bool {
+func (r record) waits(pods []*corev1.Pod, now time.Time) bool {
+	return slices.ContainsFunc(r.Moves, func(m moved) bool {
+		return now.Sub(m.At) < settling || slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 			return m.UID == pod.UID && pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" && m.replacedBy(pod)
-		}) {
-			return pod.UID, true
-		}
-	}
-	return "", false
+		})
+	})
 }
 
 // replacedBy reports whether a pod may have been made in the place of the one that was moved.
@@ -109,9 +97,10 @@ func (r record) moved(pod *corev1.Pod) bool {
 // Planned is the node on which a pod is expected that was made in the place of one that was moved, empty where it is
 // none: of several with the same owner each takes the next node of theirs, in the order of the names.
 func (d *Defragmenter) Planned(pod *corev1.Pod) string {
-	d.mu.Lock()
-	r := d.record
-	d.mu.Unlock()
+	r := d.record.Load()
+	if r == nil {
+		return ""
+	}
 	nth := 0
 	for _, other := range d.pods.List() {
 		if ownerOf(other) == ownerOf(pod) && other.Name < pod.Name && r.moved(other) {

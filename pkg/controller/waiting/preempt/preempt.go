@@ -163,7 +163,7 @@ func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
 	if len(waiting)+len(p.evictions) == 0 {
 		return 0, nil
 	}
-	inQueueOrder(waiting)
+	slices.SortFunc(waiting, scheduling.QueueOrder)
 	due := p.due(waiting, waits, now)
 	if len(due) == 0 {
 		return interval, nil
