@@ -15,10 +15,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/defragment"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
@@ -73,19 +71,7 @@ var madeAgain = []string{"ReplicaSet", "StatefulSet", "ReplicationController"}
 func (c *Cluster) world(ctx context.Context) *world {
 	w := &world{Cluster: c, ctx: ctx, than: math.MaxInt32, budgets: scheduling.NewBudgets(c.Budgets), index: score.New(),
 		classOf: scheduling.ClassOf(c.Classes)}
-	pools, byNode, pods := devices.Pools(c.Slices), map[string][]*resourceapi.ResourceClaim{}, map[string][]*corev1.Pod{}
-	users := map[types.UID][]*resourceapi.ResourceClaim{}
-	for _, of := range c.Claims {
-		if of.Status.Allocation == nil {
-			continue
-		}
-		for _, user := range of.Status.ReservedFor {
-			users[user.UID] = append(users[user.UID], of)
-		}
-		if name := claim.AllocatedFrom(of); name != "" {
-			byNode[name] = append(byNode[name], of)
-		}
-	}
+	pools, claims, pods := devices.Pools(c.Slices), offer.ByNode(c.Claims), map[string][]*corev1.Pod{}
 	reserved := map[string]bool{}
 	for _, pod := range c.Pods {
 		pods[pod.Spec.NodeName] = append(pods[pod.Spec.NodeName], pod)
@@ -98,26 +84,22 @@ func (c *Cluster) world(ctx context.Context) *world {
 		if len(pools[of.Name]) == 0 || len(of.Status.Allocatable) == 0 {
 			continue
 		}
-		n := &node{Node: of, published: pools[of.Name], offer: offer.Of(pools[of.Name]), claims: byNode[of.Name],
+		n := &node{Node: of, published: pools[of.Name], offer: offer.Of(pools[of.Name]), claims: claims[of.Name],
 			left: of.Status.Allocatable.DeepCopy(), reserved: reserved[of.Name]}
 		on := slices.SortedFunc(slices.Values(pods[of.Name]), func(a, b *corev1.Pod) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 		})
 		for _, pod := range on {
 			n.take(pod, 1)
-			if t := (tenant{pod: pod, claims: users[pod.UID]}); !n.reserved && w.mayMove(&t) {
-				var results []resourceapi.DeviceRequestAllocationResult
-				for _, held := range t.claims {
-					results = append(results, held.Status.Allocation.Devices.Results...)
-				}
-				if requests, gpus := n.offer.Held(results); len(gpus) > 0 {
-					w.tenants = append(w.tenants, t)
-					w.pods = append(w.pods,
-						defragment.Pod{Node: len(w.nodes), Ask: offer.Ask(requestsOf(pod), requests), GPUs: gpus})
-				}
+		}
+		with := n.offer.Placed(on, n.claims)
+		for _, p := range with {
+			if t := (tenant{pod: p.Pod, claims: p.Claims}); !n.reserved && w.mayMove(&t) {
+				w.tenants = append(w.tenants, t)
+				w.pods = append(w.pods, defragment.Pod{Node: len(w.nodes), Ask: p.Ask, GPUs: p.GPUs})
 			}
 		}
-		placed = append(placed, n.offer.Placed(on, n.claims)...)
+		placed = append(placed, with...)
 		w.nodes = append(w.nodes, n)
 		w.index.Set(n.Name, n.score())
 	}
@@ -130,7 +112,7 @@ func (c *Cluster) world(ctx context.Context) *world {
 // mayMove reports whether a pod may be evicted, and is made again then, with claims of its own.
 func (w *world) mayMove(t *tenant) bool {
 	pod, owner := t.pod, metav1.GetControllerOf(t.pod)
-	return len(t.claims) > 0 && owner != nil && slices.Contains(madeAgain, owner.Kind) && pod.DeletionTimestamp == nil &&
+	return owner != nil && slices.Contains(madeAgain, owner.Kind) && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase == corev1.PodRunning && pod.Namespace != metav1.NamespaceSystem && !inGroup(pod) &&
 		corev1helpers.PodPriority(pod) <= scheduling.HighestOfUsers &&
 		len(w.budgets.Of(pod)) <= 1 && w.budgets.LetGo(pod) && (w.Stays == nil || !w.Stays(pod)) &&
