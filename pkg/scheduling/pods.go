@@ -19,6 +19,12 @@ func QueueOrder(a, b *corev1.Pod) int {
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
+// Alone reports whether the default scheduler places a pod, by itself.
+func Alone(pod *corev1.Pod) bool {
+	return pod.Spec.SchedulingGroup == nil &&
+		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName
+}
+
 // AsksForDevices reports whether a pod that requests so much may have devices.
 func AsksForDevices(pod *corev1.Pod, requests corev1.ResourceList) bool {
 	for name := range requests {

@@ -45,9 +45,6 @@ const (
 	Evict  Setting = "evict"
 )
 
-// Known reports whether there is such a setting.
-func (s Setting) Known() bool { return s == Off || s == DryRun || s == Evict }
-
 const (
 	// everything is the only key.
 	everything = "*"

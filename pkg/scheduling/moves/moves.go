@@ -6,7 +6,6 @@
 package moves
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -187,7 +186,7 @@ func (c *Cluster) waiting(ctx context.Context, only *corev1.Pod) ([]scheduling.P
 	var pods []*corev1.Pod
 	for _, pod := range c.Pods {
 		if (only == nil || pod.UID == only.UID) && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil &&
-			len(pod.Spec.SchedulingGates) == 0 && pod.Status.NominatedNodeName == "" && !inGroup(pod) &&
+			len(pod.Spec.SchedulingGates) == 0 && pod.Status.NominatedNodeName == "" && scheduling.Alone(pod) &&
 			scheduling.AsksForDevices(pod, requestsOf(pod)) {
 			pods = append(pods, pod)
 		}
@@ -222,12 +221,6 @@ func requestsOf(pod *corev1.Pod) corev1.ResourceList {
 		maps.Copy(requests, pod.Spec.Resources.Requests)
 	}
 	return requests
-}
-
-// inGroup reports whether others than the default scheduler, one pod after the other, place a pod.
-func inGroup(pod *corev1.Pod) bool {
-	return pod.Spec.SchedulingGroup != nil ||
-		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName
 }
 
 // unseen reports whether a pod asks for something that is not looked at here.

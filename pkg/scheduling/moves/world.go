@@ -113,7 +113,7 @@ func (c *Cluster) world(ctx context.Context) *world {
 func (w *world) mayMove(t *tenant) bool {
 	pod, owner := t.pod, metav1.GetControllerOf(t.pod)
 	return owner != nil && slices.Contains(madeAgain, owner.Kind) && pod.DeletionTimestamp == nil &&
-		pod.Status.Phase == corev1.PodRunning && pod.Namespace != metav1.NamespaceSystem && !inGroup(pod) &&
+		pod.Status.Phase == corev1.PodRunning && pod.Namespace != metav1.NamespaceSystem && scheduling.Alone(pod) &&
 		corev1helpers.PodPriority(pod) <= scheduling.HighestOfUsers &&
 		len(w.budgets.Of(pod)) <= 1 && w.budgets.LetGo(pod) && (w.Stays == nil || !w.Stays(pod)) &&
 		!slices.ContainsFunc(t.claims, func(c *resourceapi.ResourceClaim) bool { return len(c.Status.ReservedFor) != 1 })
