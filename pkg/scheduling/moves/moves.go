@@ -169,7 +169,7 @@ func (w *world) plan(moves []defragment.Move, before Plan, waits []scheduling.Po
 		return p, nil
 	}
 	for _, m := range moves {
-		p.Moves = append(p.Moves, Move{w.tenants[m.Pod].pod, w.nodes[w.pods[m.Pod].Node].Name, w.nodes[m.Node].Name})
+		p.Moves = append(p.Moves, Move{w.tenants[m.Pod].Pod, w.nodes[w.pods[m.Pod].Node].Name, w.nodes[m.Node].Name})
 	}
 	after := w.gains()
 	p.GPUs, p.Nodes, p.Saved = after.GPUs-before.GPUs, after.Nodes-before.Nodes, after.Saved-before.Saved

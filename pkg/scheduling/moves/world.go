@@ -57,8 +57,7 @@ type node struct {
 
 // tenant is a pod that may move, with what it holds.
 type tenant struct {
-	pod    *corev1.Pod
-	claims []*resourceapi.ResourceClaim
+	offer.Placed
 	// read is the pod in full, once it was read; stays says that it cannot move.
 	read  *scheduling.Pod
 	stays bool
@@ -94,8 +93,8 @@ func (c *Cluster) world(ctx context.Context) *world {
 		}
 		with := n.offer.Placed(on, n.claims)
 		for _, p := range with {
-			if t := (tenant{pod: p.Pod, claims: p.Claims}); !n.reserved && w.mayMove(&t) {
-				w.tenants = append(w.tenants, t)
+			if !n.reserved && w.mayMove(p) {
+				w.tenants = append(w.tenants, tenant{Placed: p})
 				w.pods = append(w.pods, defragment.Pod{Node: len(w.nodes), Ask: p.Ask, GPUs: p.GPUs})
 			}
 		}
@@ -110,13 +109,13 @@ func (c *Cluster) world(ctx context.Context) *world {
 }
 
 // mayMove reports whether a pod may be evicted, and is made again then, with claims of its own.
-func (w *world) mayMove(t *tenant) bool {
-	pod, owner := t.pod, metav1.GetControllerOf(t.pod)
+func (w *world) mayMove(p offer.Placed) bool {
+	pod, owner := p.Pod, metav1.GetControllerOf(p.Pod)
 	return owner != nil && slices.Contains(madeAgain, owner.Kind) && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase == corev1.PodRunning && pod.Namespace != metav1.NamespaceSystem && scheduling.Alone(pod) &&
 		corev1helpers.PodPriority(pod) <= scheduling.HighestOfUsers &&
 		len(w.budgets.Of(pod)) <= 1 && w.budgets.LetGo(pod) && (w.Stays == nil || !w.Stays(pod)) &&
-		!slices.ContainsFunc(t.claims, func(c *resourceapi.ResourceClaim) bool { return len(c.Status.ReservedFor) != 1 })
+		!slices.ContainsFunc(p.Claims, func(c *resourceapi.ResourceClaim) bool { return len(c.Status.ReservedFor) != 1 })
 }
 
 // take counts a pod on the node, times 1, or no more, times -1.
@@ -154,9 +153,9 @@ func (w *world) Without(i int) score.Node {
 // leave has a pod be on the node no more.
 func (n *node) leave(t *tenant) {
 	n.claims = slices.DeleteFunc(slices.Clone(n.claims), func(c *resourceapi.ResourceClaim) bool {
-		return slices.Contains(t.claims, c)
+		return slices.Contains(t.Claims, c)
 	})
-	n.take(t.pod, -1)
+	n.take(t.Pod, -1)
 }
 
 func (w *world) Undo() {
@@ -168,7 +167,7 @@ func (w *world) Undo() {
 func (w *world) Move(i, to int) bool {
 	t, n := &w.tenants[i], w.nodes[to]
 	if _, room := w.Left(to).With(w.pods[i].Ask); !room || n.reserved || t.stays || w.failed != nil ||
-		corev1helpers.PodPriority(t.pod) > w.than || !w.budgets.LetGo(t.pod) || !w.known(t) {
+		corev1helpers.PodPriority(t.Pod) > w.than || !w.budgets.LetGo(t.Pod) || !w.known(t) {
 		return false
 	}
 	given, fits := w.fit(n, *t.read)
@@ -177,7 +176,7 @@ func (w *world) Move(i, to int) bool {
 	}
 	home := w.nodes[w.pods[i].Node]
 	was, is, count := *home, *n, func(by int) {
-		for _, b := range w.budgets.Of(t.pod) {
+		for _, b := range w.budgets.Of(t.Pod) {
 			w.budgets.Allowed[b] += by
 		}
 	}
@@ -185,7 +184,7 @@ func (w *world) Move(i, to int) bool {
 	home.leave(t)
 	home.gave++
 	n.claims = slices.Concat(n.claims, given)
-	n.take(t.pod, 1)
+	n.take(t.Pod, 1)
 	count(-1)
 	w.undo = append(w.undo, func() { *home, *n = was, is; count(1) })
 	return true
@@ -196,13 +195,13 @@ func (w *world) known(t *tenant) bool {
 	if t.read != nil {
 		return true
 	}
-	read, err := w.Read(w.ctx, t.pod)
+	read, err := w.Read(w.ctx, t.Pod)
 	if w.failed = err; err != nil {
 		return false
 	}
-	if t.stays = read.Pod == nil || read.Pod.UID != t.pod.UID || read.Pod.DeletionTimestamp != nil ||
+	if t.stays = read.Pod == nil || read.Pod.UID != t.Pod.UID || read.Pod.DeletionTimestamp != nil ||
 		unseen(&read.Pod.Spec) || !slices.ContainsFunc(read.Claims, allocated) ||
-		slices.ContainsFunc(read.Claims, func(c *resourceapi.ResourceClaim) bool { return !ownedBy(c, t.pod) }); t.stays {
+		slices.ContainsFunc(read.Claims, func(c *resourceapi.ResourceClaim) bool { return !ownedBy(c, t.Pod) }); t.stays {
 		return false
 	}
 	again := scheduling.Pod{Pod: read.Pod}
