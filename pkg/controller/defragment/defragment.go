@@ -60,8 +60,6 @@ const (
 	settling = 30 * time.Second
 	// window is the time in which so many pods are evicted.
 	window = time.Hour
-	// refusedFor is for how long a pod stays that the cluster did not let be evicted.
-	refusedFor = 5 * time.Minute
 )
 
 // Config is what the controller works with.
@@ -103,13 +101,11 @@ type Defragmenter struct {
 	slices  cache.Slices
 	claims  cache.Claims
 	classes cache.Classes
-	// last is the plan of the round before, told the one that was told or made last; refused are the pods that the
-	// cluster did not let be evicted, until when.
+	// last is the plan of the round before, told the one that was told or made last.
 	last, told string
-	refused    map[types.UID]time.Time
+	refused    podstate.RefusedPods
 	// known are pods as the API server had them.
 	known map[types.UID]scheduling.Pod
-
 	// record is what was read or written last, for Planned.
 	record atomic.Pointer[record]
 }
@@ -118,7 +114,7 @@ type Defragmenter struct {
 func New(cfg Config) *Defragmenter {
 	c := cfg.Cache
 	d := &Defragmenter{Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(),
-		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: map[types.UID]time.Time{},
+		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: podstate.RefusedPods{},
 		known: map[types.UID]scheduling.Pod{}}
 	d.work = manager.NewController("defragment", func(ctx context.Context, _ string) (time.Duration, error) {
 		return d.round(ctx)
@@ -235,7 +231,7 @@ func (d *Defragmenter) forget(pods []*corev1.Pod, now time.Time) {
 		there[pod.UID] = true
 	}
 	maps.DeleteFunc(d.known, func(uid types.UID, _ scheduling.Pod) bool { return !there[uid] })
-	maps.DeleteFunc(d.refused, func(uid types.UID, until time.Time) bool { return !there[uid] || now.After(until) })
+	d.refused.Forget(now, func(uid types.UID) bool { return there[uid] })
 }
 
 // keyOf is the same for the same moves.

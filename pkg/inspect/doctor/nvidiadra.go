@@ -31,7 +31,8 @@ func nvidiaDRA(s *Snapshot) []Finding {
 	}
 	out := heldOfNVIDIA(s.Claims)
 	for _, class := range s.Classes {
-		if slices.ContainsFunc(scheduling.Conditions(class.Spec.Selectors), byNVIDIA.MatchString) && !strings.HasSuffix(class.Name, ".nvidia.com") {
+		if slices.ContainsFunc(scheduling.Conditions(class.Spec.Selectors), byNVIDIA.MatchString) &&
+			!strings.HasSuffix(class.Name, ".nvidia.com") {
 			out = append(out, notServed("deviceclass/"+class.Name))
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -35,7 +36,7 @@ type situation struct {
 	overdue map[types.UID]bool
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []*resourceapi.DeviceTaintRule
-	refused refusedPods
+	refused podstate.RefusedPods
 	classes []*resourceapi.DeviceClass
 	engine  *scheduling.Engine
 	// effort is what finding victims for one pod may still cost.
