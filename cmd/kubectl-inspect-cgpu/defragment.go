@@ -99,15 +99,5 @@ func (o *options) defragment(ctx context.Context, g goal) error {
 		return err
 	}
 	report := defragment.Of(plan, notes)
-	print := report.Print
-	if o.output == outputJSON {
-		print = printable(report.JSON)
-	}
-	if err := print(o.streams.Out); err != nil {
-		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintln(o.streams.ErrOut, note)
-	}
-	return nil
+	return o.printNoting(report, report.Print, notes)
 }

@@ -86,7 +86,7 @@ func (o *options) showUsage(ctx context.Context, by consumption.By, p periodOpti
 	}
 	report := consumption.Sum(known.Shares(o.namespace()), by)
 	report.Since, report.Notes = known.Since, known.Notes
-	return o.printUsage(report, report.Print, report.Notes)
+	return o.printNoting(report, report.Print, report.Notes)
 }
 
 // readUsers reads the cluster and what is used, of now, or of a period where Prometheus is named.
@@ -125,8 +125,8 @@ func (o *options) readUsers(ctx context.Context, p periodOptions) (consumption.K
 	return consumption.Know(in, &period, p.since), nil
 }
 
-// printUsage prints a report as text or as JSON, and beside it what it lacks.
-func (o *options) printUsage(report any, table func(io.Writer) error, notes []string) error {
+// printNoting prints a report as text or as JSON, and beside it what it lacks.
+func (o *options) printNoting(report any, table func(io.Writer) error, notes []string) error {
 	print := o.colored(table)
 	if o.output == outputJSON {
 		print = printable(func(out io.Writer) error { return text.JSON(out, report) })
@@ -178,5 +178,5 @@ func (o *options) rightsize(ctx context.Context, headroom string, p periodOption
 		return err
 	}
 	report := rightsize.Of(known, float64(more)/100, o.namespace())
-	return o.printUsage(report, report.Print, report.Notes)
+	return o.printNoting(report, report.Print, report.Notes)
 }

@@ -40,7 +40,7 @@ func TestRightsizeOfWhatWasRead(t *testing.T) {
 		t.Errorf("of another namespace: %+v", other.Advice)
 	}
 	report := rightsize.Of(known, 0.2, "")
-	if err := o.printUsage(report, report.Print, report.Notes); err != nil {
+	if err := o.printNoting(report, report.Print, report.Notes); err != nil {
 		t.Fatal(err)
 	}
 	want := `Looked 7d back. Needs are peaks and 20 % more, in whole GiB of each GPU.

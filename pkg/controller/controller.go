@@ -198,24 +198,6 @@ func (o Options) annotationLag() func(time.Duration) {
 	return o.Metrics.AnnotationLag
 }
 
-// nominated counts what came of nominations.
-func (o Options) nominated() func(waiting.Outcome) {
-	return func(outcome waiting.Outcome) {
-		if o.Metrics != nil {
-			o.Metrics.Nominated(string(outcome))
-		}
-	}
-}
-
-// moved counts pods that should be on other nodes.
-func (o Options) moved() func(defragment.Outcome) {
-	return func(outcome defragment.Outcome) {
-		if o.Metrics != nil {
-			o.Metrics.Moved(string(outcome))
-		}
-	}
-}
-
 func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorder) []task {
 	events, core := report.New(recorder, clock.RealClock{}), o.Client.CoreV1()
 	repeating := func(after time.Duration) *report.Reporter {
@@ -233,7 +215,8 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		add(1, func(c *cache.Reader) *manager.Controller {
 			d := defragment.New(defragment.Config{Cache: c, Pods: o.Waiting.CoreV1(), Claims: o.Waiting.ResourceV1(),
 				Rules: o.Waiting.ResourceV1(), Leases: o.Client.CoordinationV1().Leases(o.Namespace), Engine: engine,
-				Events: events, Clock: clock.RealClock{}, Setting: o.Defragment, Most: o.DefragmentMoves, Moved: o.moved()})
+				Events: events, Clock: clock.RealClock{}, Setting: o.Defragment, Most: o.DefragmentMoves,
+				Moved: func(outcome defragment.Outcome) { o.Metrics.Moved(string(outcome)) }})
 			expected = d.Planned
 			return d.Controller()
 		})
@@ -245,7 +228,8 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}, Gates: core}
 		if o.BestNode {
 			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
-				Placement: o.NodePlacement, Planned: expected, Outcome: o.nominated()}
+				Placement: o.NodePlacement, Planned: expected,
+				Outcome: func(outcome waiting.Outcome) { o.Metrics.Nominated(string(outcome)) }}
 		}
 		if o.Preemption {
 			known := known.Reader()

@@ -67,11 +67,19 @@ func (c *Controller) Reconciled(loop string, took time.Duration, err error) {
 	c.reconciles.WithLabelValues(loop, ResultOf(err != nil)).Observe(took.Seconds())
 }
 
-// Nominated counts a pod that got a node, by what came of its nomination.
-func (c *Controller) Nominated(outcome string) { c.nominations.WithLabelValues(outcome).Inc() }
+// Nominated counts a pod that got a node, by what came of its nomination; nothing where there are no metrics.
+func (c *Controller) Nominated(outcome string) {
+	if c != nil {
+		c.nominations.WithLabelValues(outcome).Inc()
+	}
+}
 
-// Moved counts a pod that should be on another node, by what became of that.
-func (c *Controller) Moved(outcome string) { c.moves.WithLabelValues(outcome).Inc() }
+// Moved counts a pod that should be on another node, by what became of that; nothing where there are no metrics.
+func (c *Controller) Moved(outcome string) {
+	if c != nil {
+		c.moves.WithLabelValues(outcome).Inc()
+	}
+}
 
 // loops shows which loops of the leader work.
 type loops struct {

@@ -3,6 +3,8 @@
 package scheduling
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,4 +67,9 @@ func (b *Budgets) Of(pod *corev1.Pod) []int {
 	}
 	b.known[pod.UID] = found
 	return found
+}
+
+// LetGo reports whether all budgets that count a pod let one more go.
+func (b *Budgets) LetGo(pod *corev1.Pod) bool {
+	return !slices.ContainsFunc(b.Of(pod), func(i int) bool { return b.Allowed[i] <= 0 })
 }

@@ -304,7 +304,7 @@ func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, clas
 func (l *looker) suits(ctx context.Context, d *resourceapi.Device, class *resourceapi.DeviceClass, r Request) Seen {
 	s := Seen{Step: OtherClass, Device: d}
 	var matches bool
-	if _, matches, s.unclear = l.match(ctx, d, conditions(class.Spec.Selectors)); !matches {
+	if _, matches, s.unclear = l.match(ctx, d, Conditions(class.Spec.Selectors)); !matches {
 		return s
 	}
 	if s.Selector, matches, s.unclear = l.match(ctx, d, r.Selectors); !matches {

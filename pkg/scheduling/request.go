@@ -39,7 +39,7 @@ type Request struct {
 func Alternatives(r *resourceapi.DeviceRequest) []Request {
 	if e := r.Exactly; e != nil {
 		return []Request{{
-			Name: r.Name, Class: e.DeviceClassName, Selectors: conditions(e.Selectors), Count: least(e.AllocationMode, e.Count),
+			Name: r.Name, Class: e.DeviceClassName, Selectors: Conditions(e.Selectors), Count: least(e.AllocationMode, e.Count),
 			Capacity: amounts(e.Capacity), Tolerations: e.Tolerations,
 			All: e.AllocationMode == resourceapi.DeviceAllocationModeAll, Admin: ptr.Deref(e.AdminAccess, false),
 		}}
@@ -48,7 +48,7 @@ func Alternatives(r *resourceapi.DeviceRequest) []Request {
 	for _, s := range r.FirstAvailable {
 		out = append(out, Request{
 			Name: resourceclaim.CreateSubRequestRef(r.Name, s.Name), Class: s.DeviceClassName,
-			Selectors: conditions(s.Selectors),
+			Selectors: Conditions(s.Selectors),
 			Count:     least(s.AllocationMode, s.Count), Capacity: amounts(s.Capacity), Tolerations: s.Tolerations,
 			All: s.AllocationMode == resourceapi.DeviceAllocationModeAll,
 		})
@@ -70,8 +70,8 @@ func least(m resourceapi.DeviceAllocationMode, count int64) int64 {
 	return max(count, 1)
 }
 
-// conditions are the CEL expressions of selectors.
-func conditions(selectors []resourceapi.DeviceSelector) []string {
+// Conditions are the CEL expressions of selectors.
+func Conditions(selectors []resourceapi.DeviceSelector) []string {
 	var out []string
 	for _, s := range selectors {
 		if s.CEL != nil {
@@ -96,7 +96,7 @@ func (r Request) OfDriver(class *resourceapi.DeviceClass) bool {
 	}
 	selected := slices.Clone(r.Selectors)
 	if class != nil {
-		selected = append(selected, conditions(class.Spec.Selectors)...)
+		selected = append(selected, Conditions(class.Spec.Selectors)...)
 	}
 	return slices.ContainsFunc(selected, func(e string) bool {
 		return strings.Contains(e, `"`+v1alpha1.DriverName+`"`) || strings.Contains(e, `'`+v1alpha1.DriverName+`'`)

@@ -28,7 +28,7 @@ func roomy(f Found) []int    { return f.Roomy }
 // Search looks for the devices of a request of a pod, which can be where may says; its class there is. What it returns
 // is what all nodes lack: from Taken on, there are such devices, and others use them.
 func (c *Survey) Search(ctx context.Context, m *Meter, r Request, pod *corev1.Pod, may Where) (Lack, error) {
-	classSelectors := conditions(c.classes[r.Class].Spec.Selectors)
+	classSelectors := Conditions(c.classes[r.Class].Spec.Selectors)
 	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.Selectors))
 	if err != nil {
 		return Lack{}, err
@@ -244,7 +244,7 @@ func (c *Survey) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
 			for _, r := range Alternatives(&claim.Spec.Devices.Requests[i]) {
 				out = append(out, r.Selectors...)
 				if class := c.classes[r.Class]; class != nil {
-					out = append(out, conditions(class.Spec.Selectors)...)
+					out = append(out, Conditions(class.Spec.Selectors)...)
 				}
 			}
 		}

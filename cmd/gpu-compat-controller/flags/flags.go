@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -60,11 +61,11 @@ func Flags() []cli.Flag {
 		&cli.BoolFlag{Name: "best-node", Sources: env("BEST_NODE"),
 			Usage: "nominate the best node for pods with GPUs; needs the option best-node (docs/packing.md)"},
 		&cli.StringFlag{Name: "node-placement", Sources: env("NODE_PLACEMENT"), Value: string(score.Best),
-			Validator: checkPlacement,
+			Validator: oneOf(score.Best, score.Binpack, score.Spread),
 			Usage: "best node of pods without the label: best, binpack or spread " +
 				"(docs/packing.md)"},
 		&cli.StringFlag{Name: "defragment", Sources: env("DEFRAGMENT"), Value: string(defragment.Off),
-			Validator: checkDefragment,
+			Validator: oneOf(defragment.Off, defragment.DryRun, defragment.Evict),
 			Usage: "evict pods so that they move to other nodes: none, dry-run (only report) or evict; needs the option " +
 				"defragment (docs/packing.md#defragmentation)"},
 		&cli.IntFlag{Name: "defragment-moves", Sources: env("DEFRAGMENT_MOVES"), Value: 10, Validator: checkMoves,
@@ -91,20 +92,14 @@ func checkTime(d time.Duration) error {
 	return nil
 }
 
-// checkPlacement refuses what the controller cannot rank nodes by.
-func checkPlacement(setting string) error {
-	if !score.Setting(setting).Known() {
-		return fmt.Errorf("unknown value %q: want %s, %s or %s", setting, score.Best, score.Binpack, score.Spread)
+// oneOf refuses what is no such setting.
+func oneOf[T ~string](all ...T) func(string) error {
+	return func(setting string) error {
+		if !slices.Contains(all, T(setting)) {
+			return fmt.Errorf("unknown value %q: want one of %q", setting, all)
+		}
+		return nil
 	}
-	return nil
-}
-
-// checkDefragment refuses what the controller does not do.
-func checkDefragment(setting string) error {
-	if !defragment.Setting(setting).Known() {
-		return fmt.Errorf("unknown value %q: want %s, %s or %s", setting, defragment.Off, defragment.DryRun, defragment.Evict)
-	}
-	return nil
 }
 
 // checkMoves refuses what is none, or too many to be written down.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // What keepNomination notes of a pod, as annotations that the cache alone has.
@@ -60,9 +61,7 @@ func choosesNodes(spec *corev1.PodSpec) bool {
 	return len(spec.TopologySpreadConstraints) > 0 || spec.HostNetwork ||
 		a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil ||
 			a.NodeAffinity != nil && len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0) ||
-		slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool {
-			return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 })
-		})
+		scheduling.HasHostPort(spec)
 }
 
 func ofNomination(entry metav1.ManagedFieldsEntry) bool {

@@ -10,6 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // DeviceTaintRules lists the rules by which administrators taint devices. They are read where somebody
@@ -29,4 +32,22 @@ func DeviceTaintRules(ctx context.Context, client typedresourcev1.DeviceTaintRul
 		rules = append(rules, &list.Items[i])
 	}
 	return rules, true, nil
+}
+
+// Snapshot is what the scheduler's allocator sees of nodes: what they publish, decoded by pools, as the rules taint it.
+func Snapshot(nodes Nodes, published Slices, pools *view.Pools, rules []*resourceapi.DeviceTaintRule) (
+	s scheduling.Snapshot, err error) {
+	for _, node := range nodes.List() {
+		s.Nodes = append(s.Nodes, node.Node())
+		newest, whole := view.Newest(node.Name, published.OnNode(node.Name))
+		if !whole {
+			continue
+		}
+		offered, err := pools.ForAllocator(node.Name, newest)
+		if err != nil {
+			return s, err
+		}
+		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
+	}
+	return s, nil
 }

@@ -35,8 +35,8 @@ func (d *Defragmenter) evict(ctx context.Context, p *moves.Plan, gain string, r 
 		case err == nil:
 		case podstate.Refused(err):
 			klog.FromContext(ctx).Info("Looking for other moves: the API server refused to evict a pod",
-				"pod", klog.KObj(m.Pod), "for", refusedFor, "err", err)
-			d.refused[m.Pod.UID] = now.Add(refusedFor)
+				"pod", klog.KObj(m.Pod), "for", podstate.RefusedFor, "err", err)
+			d.refused[m.Pod.UID] = now.Add(podstate.RefusedFor)
 			return nil
 		default:
 			return fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(m.Pod), err)

@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,9 +45,6 @@ const (
 	Evict  Setting = "evict"
 )
 
-// Known reports whether there is such a setting.
-func (s Setting) Known() bool { return s == Off || s == DryRun || s == Evict }
-
 const (
 	// everything is the only key.
 	everything = "*"
@@ -63,8 +60,6 @@ const (
 	settling = 30 * time.Second
 	// window is the time in which so many pods are evicted.
 	window = time.Hour
-	// refusedFor is for how long a pod stays that the cluster did not let be evicted.
-	refusedFor = 5 * time.Minute
 )
 
 // Config is what the controller works with.
@@ -106,31 +101,21 @@ type Defragmenter struct {
 	slices  cache.Slices
 	claims  cache.Claims
 	classes cache.Classes
-	// last is the plan of the round before, told the one that was told or made last; refused are the pods that the
-	// cluster did not let be evicted, until when.
-	last    string
-	told    string
-	refused map[types.UID]time.Time
-	// known are pods as the API server had them, by the versions of the cache.
-	known map[types.UID]known
-
-	// mu is for record, which other controllers ask for.
-	mu     sync.Mutex
-	record record
-}
-
-// known is a pod as it was at a version.
-type known struct {
-	version string
-	scheduling.Pod
+	// last is the plan of the round before, told the one that was told or made last.
+	last, told string
+	refused    podstate.RefusedPods
+	// known are pods as the API server had them.
+	known map[types.UID]scheduling.Pod
+	// record is what was read or written last, for Planned.
+	record atomic.Pointer[record]
 }
 
 // New makes a Defragmenter.
 func New(cfg Config) *Defragmenter {
 	c := cfg.Cache
 	d := &Defragmenter{Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(),
-		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: map[types.UID]time.Time{},
-		known: map[types.UID]known{}}
+		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: podstate.RefusedPods{},
+		known: map[types.UID]scheduling.Pod{}}
 	d.work = manager.NewController("defragment", func(ctx context.Context, _ string) (time.Duration, error) {
 		return d.round(ctx)
 	})
@@ -153,7 +138,7 @@ func (d *Defragmenter) round(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	left := min(d.Most-len(r.Moves), batchMost)
-	if waits, is := r.waits(pods, now); is || left <= 0 {
+	if waits := r.waits(pods, now); waits || left <= 0 {
 		klog.FromContext(ctx).V(4).Info("No pod is moved for now", "waits", waits, "movedInAnHour", len(r.Moves))
 		return interval, nil
 	}
@@ -190,21 +175,14 @@ func (d *Defragmenter) plan(ctx context.Context, pods []*corev1.Pod, r record, m
 	if err != nil {
 		return nil, fmt.Errorf("pods may be moved in vain without the DeviceTaintRules: %w", err)
 	}
-	c := moves.Cluster{Pods: pods, Budgets: d.budgets.List(), Engine: d.Engine, Read: d.readOnce,
-		Stays: func(pod *corev1.Pod) bool { return r.moved(pod) || now.Before(d.refused[pod.UID]) }}
-	d.forget(pods, now)
-	c.Classes, c.Claims = d.classes.List(), d.claims.List()
-	for _, n := range d.nodes.List() {
-		newest, whole := view.Newest(n.Name, d.slices.OnNode(n.Name))
-		if c.Nodes = append(c.Nodes, n.Node()); !whole {
-			continue
-		}
-		offered, err := view.ForAllocator(n.Name, newest)
-		if err != nil {
-			return nil, fmt.Errorf("read what node %s offers: %w", n.Name, err)
-		}
-		c.Slices = append(c.Slices, scheduling.WithRules(offered, rules)...)
+	snapshot, err := cache.Snapshot(d.nodes, d.slices, view.NewPools(true), rules)
+	if err != nil {
+		return nil, err
 	}
+	snapshot.Classes, snapshot.Claims = d.classes.List(), d.claims.List()
+	d.forget(pods, now)
+	c := moves.Cluster{Snapshot: snapshot, Pods: pods, Budgets: d.budgets.List(), Engine: d.Engine, Read: d.readOnce,
+		Stays: func(pod *corev1.Pod) bool { return r.moved(pod) || now.Before(d.refused[pod.UID]) }}
 	ctx, cancel := context.WithTimeout(ctx, planMost)
 	defer cancel()
 	return c.Plan(ctx, moves.Question{Most: most})
@@ -212,12 +190,13 @@ func (d *Defragmenter) plan(ctx context.Context, pods []*corev1.Pod, r record, m
 
 // readOnce is read, once for each version of a pod.
 func (d *Defragmenter) readOnce(ctx context.Context, cached *corev1.Pod) (scheduling.Pod, error) {
-	if k, is := d.known[cached.UID]; is && k.version == cached.ResourceVersion {
-		return k.Pod, nil
+	read, known := d.known[cached.UID]
+	if known && read.Pod.ResourceVersion == cached.ResourceVersion {
+		return read, nil
 	}
 	read, err := d.read(ctx, cached)
 	if err == nil && read.Pod != nil {
-		d.known[cached.UID] = known{cached.ResourceVersion, read}
+		d.known[cached.UID] = read
 	}
 	return read, err
 }
@@ -251,8 +230,8 @@ func (d *Defragmenter) forget(pods []*corev1.Pod, now time.Time) {
 	for _, pod := range pods {
 		there[pod.UID] = true
 	}
-	maps.DeleteFunc(d.known, func(uid types.UID, _ known) bool { return !there[uid] })
-	maps.DeleteFunc(d.refused, func(uid types.UID, until time.Time) bool { return !there[uid] || now.After(until) })
+	maps.DeleteFunc(d.known, func(uid types.UID, _ scheduling.Pod) bool { return !there[uid] })
+	d.refused.Forget(now, func(uid types.UID) bool { return there[uid] })
 }
 
 // keyOf is the same for the same moves.

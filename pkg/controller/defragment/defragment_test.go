@@ -324,7 +324,7 @@ func TestWhoIsRefusedStays(t *testing.T) {
 func TestPlannedNodes(t *testing.T) {
 	d := &Defragmenter{pods: cache.New(cache.Options{Client: fake.NewClientset()}).Reader().LivePods()}
 	at := time.Unix(1000, 0)
-	d.record.Moves = []moved{{at, "small", "set-small", "n2"}, {at, "else", "set-else", "n3"}}
+	d.record.Store(&record{[]moved{{at, "small", "set-small", "n2"}, {at, "else", "set-else", "n3"}}})
 	pod := func(uid, owner types.UID, created int64) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, CreationTimestamp: metav1.Unix(created, 0),
 			OwnerReferences: []metav1.OwnerReference{{UID: owner, Controller: ptr.To(true)}}}}

@@ -52,9 +52,7 @@ func (d *Defragmenter) readRecord(ctx context.Context, now time.Time) (record, e
 		}
 	}
 	r.Moves = slices.DeleteFunc(r.Moves, func(m moved) bool { return now.Sub(m.At) >= window })
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.record = r
+	d.record.Store(&r)
 	return r, nil
 }
 
@@ -72,20 +70,18 @@ func (d *Defragmenter) write(ctx context.Context, r record) error {
 	if err != nil {
 		return fmt.Errorf("write which pods are moved, in Lease %s: %w", v1alpha1.ControllerName, err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.record = r
+	d.record.Store(&r)
 	return nil
 }
 
 // waits reports whether the last batch is not done: a pod has not gone, or one that was made in its place has no node,
 // or may not be there yet. Of an owner's new pods as many count as were moved: it may ask for more than there is room
 // for.
-func (r record) waits(pods []*corev1.Pod, now time.Time) (types.UID, bool) {
+func (r record) waits(pods []*corev1.Pod, now time.Time) bool {
 	open := map[types.UID]int{}
 	for _, m := range r.Moves {
 		if now.Sub(m.At) < settling {
-			return m.UID, true
+			return true
 		}
 		open[m.Owner]++
 	}
@@ -94,7 +90,7 @@ func (r record) waits(pods []*corev1.Pod, now time.Time) (types.UID, bool) {
 		switch {
 		case pod.DeletionTimestamp != nil:
 			if slices.ContainsFunc(r.Moves, func(m moved) bool { return m.UID == pod.UID }) {
-				return pod.UID, true
+				return true
 			}
 		case !slices.ContainsFunc(r.Moves, func(m moved) bool { return m.replacedBy(pod) }):
 		case pod.Spec.NodeName == "":
@@ -103,12 +99,7 @@ func (r record) waits(pods []*corev1.Pod, now time.Time) (types.UID, bool) {
 			open[ownerOf(pod)]--
 		}
 	}
-	for _, pod := range pending {
-		if open[ownerOf(pod)] > 0 {
-			return pod.UID, true
-		}
-	}
-	return "", false
+	return slices.ContainsFunc(pending, func(pod *corev1.Pod) bool { return open[ownerOf(pod)] > 0 })
 }
 
 // replacedBy reports whether a pod may have been made in the place of the one that was moved.
@@ -124,9 +115,10 @@ func (r record) moved(pod *corev1.Pod) bool {
 // Planned is the node on which a pod is expected that was made in the place of one that was moved, empty where it is
 // none: of several with the same owner each takes the next node of theirs, in the order of the names.
 func (d *Defragmenter) Planned(pod *corev1.Pod) string {
-	d.mu.Lock()
-	r := d.record
-	d.mu.Unlock()
+	r := d.record.Load()
+	if r == nil {
+		return ""
+	}
 	nth := 0
 	for _, other := range d.pods.List() {
 		if ownerOf(other) == ownerOf(pod) && other.Name < pod.Name && r.moved(other) {

@@ -5,6 +5,7 @@ package podstate
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
@@ -44,4 +46,16 @@ func Refused(err error) bool {
 	default:
 		return code >= 400 && code < 500
 	}
+}
+
+// RefusedFor is for how long a pod stays after the cluster decided that it is not to be evicted: who decides about it
+// may change their mind.
+const RefusedFor = 5 * time.Minute
+
+// RefusedPods are those that the cluster did not let be evicted, until when they stay.
+type RefusedPods map[types.UID]time.Time
+
+// Forget forgets those whose time is over, and those that are gone.
+func (r RefusedPods) Forget(now time.Time, there func(types.UID) bool) {
+	maps.DeleteFunc(r, func(uid types.UID, until time.Time) bool { return !now.Before(until) || !there(uid) })
 }

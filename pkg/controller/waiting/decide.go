@@ -81,7 +81,11 @@ func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decis
 	if err := n.learn(ctx, w, s); err != nil {
 		return decision{}, err
 	}
-	p, err := n.planned(ctx, pod, w)
+	var p promise
+	var err error
+	if n.Planned != nil {
+		p, err = n.chooser.on(ctx, n.Planned(pod), pod, w)
+	}
 	if err == nil && p.node == "" {
 		p, err = n.chooser.best(ctx, pod, w, n.settingFor(pod))
 	}
@@ -93,19 +97,6 @@ func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decis
 	}
 	s.nominated, s.at, s.written, s.shown, s.version = p.node, now, false, false, n.chooser.version
 	return decision{write: true, node: p.node}, nil
-}
-
-// planned is what a pod would be allocated on the node on which it is expected; without a node where there is none, or
-// it has no room.
-func (n *Nominator) planned(ctx context.Context, pod *corev1.Pod, w *wish) (promise, error) {
-	if n.Planned == nil {
-		return promise{}, nil
-	}
-	node := n.Planned(pod)
-	if node == "" {
-		return promise{}, nil
-	}
-	return n.chooser.on(ctx, node, pod, w)
 }
 
 // isRight reports whether the nomination that a pod has stays: the scheduler has not refused it, or the node has room.

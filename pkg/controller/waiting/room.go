@@ -99,19 +99,10 @@ func (e *explainer) newFinder(ctx context.Context, withUUIDs bool) (*scheduling.
 		return nil, err
 	}
 	e.rulesUnknown = !served
-	s := scheduling.Snapshot{Claims: e.claims.List(), Classes: e.classes.List()}
-	pools := view.NewPools(withUUIDs)
-	for _, node := range e.nodes.List() {
-		s.Nodes = append(s.Nodes, node.Node())
-		newest, whole := view.Newest(node.Name, e.slices.OnNode(node.Name))
-		if !whole {
-			continue
-		}
-		offered, err := pools.ForAllocator(node.Name, newest)
-		if err != nil {
-			return nil, err
-		}
-		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
+	s, err := cache.Snapshot(e.nodes, e.slices, view.NewPools(withUUIDs), rules)
+	if err != nil {
+		return nil, err
 	}
+	s.Claims, s.Classes = e.claims.List(), e.classes.List()
 	return e.engine.NewFinder(ctx, s)
 }

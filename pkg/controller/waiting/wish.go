@@ -28,9 +28,7 @@ import (
 // and the pod leaves the choice to the controller.
 func (n *Nominator) nominable(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Spec.NodeName == "" && !heldByOthers(pod) &&
-		pod.Spec.SchedulingGroup == nil &&
-		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName &&
-		!cache.PrefersNodes(pod) && n.settingFor(pod).Known()
+		scheduling.Alone(pod) && !cache.PrefersNodes(pod) && n.settingFor(pod).Known()
 }
 
 // settingFor is how nodes are ranked for a pod.

@@ -43,7 +43,8 @@ func (r Reader) tryWaiting(ctx context.Context, s *doctor.Snapshot) error {
 		return c.Status.Allocation == nil && c.DeletionTimestamp == nil
 	})
 	pods, morePods := oldest(s.Pods, func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && asksForDevices(pod)
+		return pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil &&
+			scheduling.AsksForDevices(pod, scheduling.RequestsOf(pod))
 	})
 	if more || morePods {
 		s.Untried = fmt.Sprintf("of those that wait, the oldest %d were tried", triedMost)
@@ -96,21 +97,6 @@ func oldest[T metav1.Object](of []T, wanted func(T) bool) (out []T, more bool) {
 		return a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time)
 	})
 	return out[:min(len(out), triedMost)], len(out) > triedMost
-}
-
-// asksForDevices reports whether the scheduler may look for devices for a pod.
-func asksForDevices(pod *corev1.Pod) bool {
-	if len(pod.Spec.ResourceClaims) > 0 {
-		return true
-	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for name := range c.Resources.Requests {
-			if scheduling.Extended(name) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // again is what an object is created again with, under another name.

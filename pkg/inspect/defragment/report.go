@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/moves"
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Report is the answer. Its JSON form is an interface: fields are added, never renamed.
@@ -54,34 +53,21 @@ func Of(p *moves.Plan, notes []string) *Report {
 	return r
 }
 
-// JSON prints the report for programs.
-func (r *Report) JSON(out io.Writer) error {
-	if err := text.JSON(out, r); err != nil {
-		return fmt.Errorf("print the moves: %w", err)
-	}
-	return nil
-}
-
 // Print prints the report as text.
 func (r *Report) Print(out io.Writer) error {
-	var b strings.Builder
 	if len(r.Moves) == 0 {
-		fmt.Fprintf(&b, "No moves: %s.\n", r.Why)
-	} else {
-		table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "NAMESPACE\tPOD\tFROM\tTO")
-		for _, m := range r.Moves {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", m.Namespace, m.Pod, m.From, m.To)
-		}
-		table.Flush() //nolint:errcheck // A strings.Builder takes everything.
-		fmt.Fprintf(&b, "\nGain: free GPUs %+d, free nodes %+d, fragmented GPUs %+.1f\n", r.Gain.FreeGPUs, r.Gain.FreeNodes,
-			-r.Gain.Fragmented)
-		if len(r.Gain.Waiting) > 0 {
-			fmt.Fprintf(&b, "Then find room: %s\n", strings.Join(r.Gain.Waiting, ", "))
-		}
+		_, err := fmt.Fprintf(out, "No moves: %s.\n", r.Why)
+		return err
 	}
-	if _, err := io.WriteString(out, b.String()); err != nil {
-		return fmt.Errorf("print the moves: %w", err)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAMESPACE\tPOD\tFROM\tTO")
+	for _, m := range r.Moves {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", m.Namespace, m.Pod, m.From, m.To)
 	}
-	return nil
+	fmt.Fprintf(table, "\nGain: free GPUs %+d, free nodes %+d, fragmented GPUs %+.1f\n", r.Gain.FreeGPUs,
+		r.Gain.FreeNodes, -r.Gain.Fragmented)
+	if len(r.Gain.Waiting) > 0 {
+		fmt.Fprintf(table, "Then find room: %s\n", strings.Join(r.Gain.Waiting, ", "))
+	}
+	return table.Flush()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/defragment"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/moves"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 func pod(name string) *corev1.Pod {
@@ -42,7 +43,7 @@ Then find room: team-a/train
 
 func TestJSON(t *testing.T) {
 	var out strings.Builder
-	err := defragment.Of(&moves.Plan{Why: "no pod may move"}, []string{"a note"}).JSON(&out)
+	err := text.JSON(&out, defragment.Of(&moves.Plan{Why: "no pod may move"}, []string{"a note"}))
 	for _, want := range []string{`"moves": []`, `"freeGPUs": 0`, `"why": "no pod may move"`, `"a note"`} {
 		if err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("error %v; %s lacks %s", err, out.String(), want)

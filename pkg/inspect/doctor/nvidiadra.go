@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/nvidia"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // byNVIDIA is a selector that wants devices of NVIDIA's driver.
@@ -24,20 +25,24 @@ var byNVIDIA = regexp.MustCompile(`device\.driver\s*==\s*["']gpu\.nvidia\.com["'
 // its name no device of this one can be selected, whatever it publishes.
 func nvidiaDRA(s *Snapshot) []Finding {
 	at := slices.IndexFunc(s.Classes, func(c *resourceapi.DeviceClass) bool { return c.Name == nvidia.DriverName })
-	if at < 0 || !slices.ContainsFunc(s.Classes[at].Spec.Selectors, func(d resourceapi.DeviceSelector) bool {
-		return d.CEL != nil && strings.Contains(d.CEL.Expression, v1alpha1.DriverName)
-	}) {
+	if at < 0 || !slices.ContainsFunc(scheduling.Conditions(s.Classes[at].Spec.Selectors),
+		func(expression string) bool { return strings.Contains(expression, v1alpha1.DriverName) }) {
 		return nil
 	}
 	out := heldOfNVIDIA(s.Claims)
 	for _, class := range s.Classes {
-		if wantsNVIDIA(class.Spec.Selectors) && !strings.HasSuffix(class.Name, ".nvidia.com") {
+		if slices.ContainsFunc(scheduling.Conditions(class.Spec.Selectors), byNVIDIA.MatchString) &&
+			!strings.HasSuffix(class.Name, ".nvidia.com") {
 			out = append(out, notServed("deviceclass/"+class.Name))
 		}
 	}
 	for _, c := range s.Claims {
-		if c.Status.Allocation == nil && slices.ContainsFunc(c.Spec.Devices.Requests, requestsNVIDIA) {
-			out = append(out, notServed("resourceclaim/"+c.Namespace+"/"+c.Name))
+		for i := range c.Spec.Devices.Requests {
+			if c.Status.Allocation == nil && slices.ContainsFunc(scheduling.Alternatives(&c.Spec.Devices.Requests[i]),
+				func(r scheduling.Request) bool { return slices.ContainsFunc(r.Selectors, byNVIDIA.MatchString) }) {
+				out = append(out, notServed("resourceclaim/"+c.Namespace+"/"+c.Name))
+				break
+			}
 		}
 	}
 	return out
@@ -48,17 +53,6 @@ func notServed(object string) Finding {
 		", which no device of this driver has", Do: fmt.Sprintf(`write device.driver == "%s" && device.attributes["%s"].`+
 		`?mode.orValue("") == "exclusive" instead, or "mig" for MIG instances: docs/nvidia-dra.md`, v1alpha1.DriverName,
 		v1alpha1.DriverName)}
-}
-
-func wantsNVIDIA(selectors []resourceapi.DeviceSelector) bool {
-	return slices.ContainsFunc(selectors, func(d resourceapi.DeviceSelector) bool {
-		return d.CEL != nil && byNVIDIA.MatchString(d.CEL.Expression)
-	})
-}
-
-func requestsNVIDIA(r resourceapi.DeviceRequest) bool {
-	return r.Exactly != nil && wantsNVIDIA(r.Exactly.Selectors) ||
-		slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool { return wantsNVIDIA(s.Selectors) })
 }
 
 // heldOfNVIDIA names, by node, the claims that hold devices of NVIDIA's driver, which names its pools by their nodes.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -27,7 +28,7 @@ func notLookedAt(in *Input, pods []*pending) []string {
 		}{
 			{in.NodesUnknown && selectsNodes(&p.from.Created().Spec),
 				"nodeSelector and node affinity, because you may not read nodes"},
-			{usesHostPorts(spec), "ports of nodes (hostPort, hostNetwork)"},
+			{scheduling.HasHostPort(spec), "ports of nodes (hostPort, hostNetwork)"},
 			{a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil), "affinity towards other pods"},
 			{slices.ContainsFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
 				return c.WhenUnsatisfiable == corev1.DoNotSchedule || c.WhenUnsatisfiable == ""
@@ -74,11 +75,4 @@ func selectsNodes(spec *corev1.PodSpec) bool {
 	a := spec.Affinity
 	return len(spec.NodeSelector) > 0 || a != nil && a.NodeAffinity != nil &&
 		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
-}
-
-// usesHostPorts reports whether a pod takes ports of its node, of which each is there once.
-func usesHostPorts(spec *corev1.PodSpec) bool {
-	return slices.ContainsFunc(slices.Concat(spec.Containers, spec.InitContainers), func(c corev1.Container) bool {
-		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 || spec.HostNetwork })
-	})
 }

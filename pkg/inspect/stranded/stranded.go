@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
@@ -28,7 +27,7 @@ type Cluster struct {
 
 // Find is what the pods that hold GPUs now, if more of them came, could not have of the free GPUs.
 func Find(c Cluster) score.Lost {
-	index, pools, claims := score.New(), devices.Pools(c.Slices), claimsByNode(c.Claims)
+	index, pools, claims := score.New(), devices.Pools(c.Slices), offer.ByNode(c.Claims)
 	var placed []offer.Placed
 	// Pods that have ended request nothing.
 	live := slices.DeleteFunc(slices.Clone(c.Pods), deviceplugin.Ended)
@@ -77,15 +76,4 @@ func FewCPUs(c Cluster) (few []string, mean float64) {
 		}
 	}
 	return few, mean
-}
-
-// claimsByNode are the claims that were allocated some of a node's GPUs.
-func claimsByNode(claims []*resourceapi.ResourceClaim) map[string][]*resourceapi.ResourceClaim {
-	out := map[string][]*resourceapi.ResourceClaim{}
-	for _, c := range claims {
-		if node := claim.AllocatedFrom(c); node != "" {
-			out[node] = append(out[node], c)
-		}
-	}
-	return out
 }

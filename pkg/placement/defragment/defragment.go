@@ -7,6 +7,10 @@
 package defragment
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
 	"slices"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -39,8 +43,10 @@ type Move struct{ Pod, Node int }
 type Goal func() int
 
 const (
-	// gainLeast is what makes one loss less than another.
+	// gainLeast is what makes one loss less than another, goalMove more than can be lost: where there is a goal, fewer
+	// moves come first.
 	gainLeast = 1e-6
+	goalMove  = 1e6
 	// missesMost is how many moves are tried in vain before a search ends, nodesMost how many nodes' pods are tried for a
 	// goal, and triesMost how many moves where all ways are tried.
 	missesMost, nodesMost, triesMost = 100, 25, 2000
@@ -56,69 +62,62 @@ type Search struct {
 	Most  int
 	Least float64
 
-	nodes []node
-	kinds []*kind
+	// lost is what is lost of each node, on are the pods that were on it; all of Pods are those of every node.
+	lost  []float64
+	on    map[int][]int
+	all   []int
 	pods  []pod
+	kinds map[string]*kind
 	moves []Move
 }
 
-// node is a node with what is lost of it, as of a version.
-type node struct {
-	version, measured uint64
-	loss              float64
-}
-
-// kind are pods that ask for the same, with what their coming would save by node.
+// kind are pods that ask for the same, with what it saves, by node, if one comes: -Inf where the node has no room.
 type kind struct {
 	ask   score.Ask
-	saves []saving
+	saves []float64
 }
 
-// saving is one as of a version of the node; it is not there where the node has no room.
-type saving struct {
-	version uint64
-	room    bool
-	gain    float64
-}
-
-// pod is one of Pods, with what its going would save.
+// pod is one of Pods, with what it saves if it goes.
 type pod struct {
-	Pod
-	kind  *kind
-	saves saving
+	*kind
+	saves float64
 	moved bool
 }
 
 func (s *Search) begin() {
-	s.nodes, s.pods, s.kinds, s.moves = make([]node, s.Nodes()), make([]pod, len(s.Pods)), nil, nil
-	for i := range s.nodes {
-		s.nodes[i].version = 1
-	}
-	for i, p := range s.Pods {
-		k := slices.IndexFunc(s.kinds, func(k *kind) bool { return alike(&k.ask, &p.Ask) })
-		if k < 0 {
-			k = len(s.kinds)
-			s.kinds = append(s.kinds, &kind{ask: p.Ask, saves: make([]saving, len(s.nodes))})
+	s.lost, s.on, s.all, s.moves = make([]float64, s.Nodes()), map[int][]int{}, nil, nil
+	s.pods, s.kinds = make([]pod, len(s.Pods)), map[string]*kind{}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		id := fmt.Sprintf("%#v", p.Ask)
+		if s.kinds[id] == nil {
+			s.kinds[id] = &kind{p.Ask, make([]float64, len(s.lost))}
 		}
-		s.pods[i] = pod{Pod: p, kind: s.kinds[k]}
+		s.pods[i].kind, s.all, s.on[p.Node] = s.kinds[id], append(s.all, i), append(s.on[p.Node], i)
+	}
+	for node := range s.lost {
+		s.forget(node)
 	}
 }
 
-func alike(a, b *score.Ask) bool {
-	return a.CPU == b.CPU && a.Memory == b.Memory && slices.EqualFunc(a.Requests, b.Requests,
-		func(x, y score.Request) bool {
-			return x.Count == y.Count && x.Mode == y.Mode && x.Memory == y.Memory && x.Cores == y.Cores &&
-				slices.Equal(x.Models, y.Models)
-		})
+// forget has all that is known of a node be found out again: NaN is for what is not known.
+func (s *Search) forget(node int) {
+	s.lost[node] = math.NaN()
+	for _, k := range s.kinds {
+		k.saves[node] = math.NaN()
+	}
+	for _, i := range s.on[node] {
+		s.pods[i].saves = math.NaN()
+	}
 }
 
 // Spare finds the moves that save the most of what is lost, each the best one beside those before it. The World is left
 // with them.
 func (s *Search) Spare() []Move {
 	s.begin()
-	greedy := s.greedily()
+	s.moveBest(s.all, max(s.Least, gainLeast), func() bool { return false })
 	// A move counts as what it has to save.
-	return s.better(greedy, func() value { return value{loss: s.loss() + s.Least*float64(len(s.moves))} })
+	return s.better(s.Least, func() bool { return true })
 }
 
 // For finds the fewest moves that bring the goal about, and of those the moves that lose the least. The World is left
@@ -126,72 +125,28 @@ func (s *Search) Spare() []Move {
 func (s *Search) For(goal Goal) []Move {
 	s.begin()
 	before := goal()
-	found := s.clear(func() bool { return goal() > before })
-	s.play(found)
-	return s.better(found, func() value {
-		if goal() <= before {
-			return value{}
-		}
-		return value{met: true, moves: len(s.moves), loss: s.loss()}
-	})
-}
-
-// value is that of moves: a goal that is met, then fewer moves, where there is one, then less loss.
-type value struct {
-	met   bool
-	moves int
-	loss  float64
-}
-
-func (a value) better(b value) bool {
-	switch {
-	case a.met != b.met:
-		return a.met
-	case a.met && a.moves != b.moves:
-		return a.moves < b.moves
-	}
-	return a.loss < b.loss-gainLeast
-}
-
-// loss is what is lost of all nodes.
-func (s *Search) loss() (sum float64) {
-	for i := range s.nodes {
-		sum += s.lossOf(i)
-	}
-	return sum
-}
-
-func (s *Search) lossOf(i int) float64 {
-	n := &s.nodes[i]
-	if n.measured != n.version {
-		n.loss, n.measured = s.Index.LossOf(s.Left(i)), n.version
-	}
-	return n.loss
+	met := func() bool { return goal() > before }
+	s.play(s.clear(met))
+	return s.better(goalMove, met)
 }
 
 // move moves a pod, if the node has room.
 func (s *Search) move(i, to int) bool {
-	p := &s.pods[i]
-	if p.moved || to == p.Node || !s.Move(i, to) {
+	if s.pods[i].moved || to == s.Pods[i].Node || !s.Move(i, to) {
 		return false
 	}
-	p.moved, s.moves = true, append(s.moves, Move{i, to})
-	s.changed(p.Node, to)
+	s.pods[i].moved, s.moves = true, append(s.moves, Move{i, to})
+	s.forget(s.Pods[i].Node)
+	s.forget(to)
 	return true
 }
 
 func (s *Search) undo() {
 	last := s.moves[len(s.moves)-1]
 	s.Undo()
-	s.moves = s.moves[:len(s.moves)-1]
-	s.pods[last.Pod].moved = false
-	s.changed(s.pods[last.Pod].Node, last.Node)
-}
-
-func (s *Search) changed(nodes ...int) {
-	for _, i := range nodes {
-		s.nodes[i].version++
-	}
+	s.moves, s.pods[last.Pod].moved = s.moves[:len(s.moves)-1], false
+	s.forget(s.Pods[last.Pod].Node)
+	s.forget(last.Node)
 }
 
 // play has the World be with these moves, and no others.
@@ -204,47 +159,171 @@ func (s *Search) play(moves []Move) {
 	}
 }
 
-// better are the moves if no others are worth more. All are tried where there are few enough, the fewest moves first.
-func (s *Search) better(moves []Move, worth func() value) []Move {
-	moves = slices.Clone(moves)
-	best, left := worth(), triesMost
-	if s.play(nil); len(moves) == 0 {
-		best = worth()
+// better are the moves that were made if no others are cheaper: by what is lost then, and so much for each. All are
+// tried where there are few enough, the fewest first.
+func (s *Search) better(each float64, met func() bool) []Move {
+	best, cheapest, left := slices.Clone(s.moves), math.Inf(1), triesMost
+	see := func() {
+		if !met() {
+			return
+		}
+		cost := each * float64(len(s.moves))
+		for node := range s.lost {
+			cost += s.lossOf(node)
+		}
+		if cost < cheapest-gainLeast {
+			best, cheapest = slices.Clone(s.moves), cost
+		}
 	}
-	for depth := 1; depth <= s.Most && !(best.met && best.moves < depth); depth++ {
-		if !s.try(depth, &left, func() {
-			if v := worth(); v.better(best) {
-				best, moves = v, slices.Clone(s.moves)
+	// try makes so many moves in all ways; false where that are too many.
+	var try func(depth int) bool
+	try = func(depth int) bool {
+		if depth == 0 {
+			see()
+			return true
+		}
+		if left -= len(s.pods) * (len(s.lost) - 1); left < 0 {
+			return false
+		}
+		for i := range s.pods {
+			for to := range s.lost {
+				if !s.move(i, to) {
+					continue
+				}
+				done := try(depth - 1)
+				if s.undo(); !done {
+					return false
+				}
 			}
-		}) {
+		}
+		return true
+	}
+	see()
+	s.play(nil)
+	for depth := 1; depth <= s.Most && each*float64(depth) < cheapest && try(depth); {
+		depth++
+	}
+	s.play(best)
+	return best
+}
+
+// clear finds the fewest moves of pods of one node that meet a goal: all that have some of a GPU go, those of the GPUs
+// with the fewest pods first, and who need not go stays.
+func (s *Search) clear(met func() bool) (best []Move) {
+	byPods := slices.SortedFunc(maps.Keys(s.on), func(a, b int) int {
+		return cmp.Or(cmp.Compare(len(s.on[a]), len(s.on[b])), cmp.Compare(a, b))
+	})
+	for _, node := range byPods[:min(len(byPods), nodesMost)] {
+		s.play(nil)
+		byGPU := map[int][]int{}
+		for _, i := range s.on[node] {
+			if gpus := s.Pods[i].GPUs; len(gpus) > 0 {
+				byGPU[gpus[0]] = append(byGPU[gpus[0]], i)
+			}
+		}
+		enough := func(pods []int) bool { return s.moveBest(pods, -math.MaxFloat64, met) }
+		if slices.ContainsFunc(slices.SortedFunc(maps.Values(byGPU), func(a, b []int) int {
+			return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a[0], b[0]))
+		}), enough) {
+			if moves := s.needed(met); best == nil || len(moves) < len(best) {
+				best = moves
+			}
+		}
+		if len(best) == 1 {
 			break
 		}
 	}
-	s.play(moves)
+	return best
+}
+
+// needed leaves out the moves without which a goal is met, too.
+func (s *Search) needed(met func() bool) []Move {
+	moves := slices.Clone(s.moves)
+	for i := len(moves) - 2; i >= 0; i-- {
+		fewer := slices.Delete(slices.Clone(moves), i, i+1)
+		if s.play(fewer); len(s.moves) == len(fewer) && met() {
+			moves = fewer
+		}
+	}
 	return moves
 }
 
-// try tries all ways to make so many moves; false where that are too many.
-func (s *Search) try(depth int, left *int, see func()) bool {
-	if depth == 0 {
-		see()
-		return true
-	}
-	if *left -= len(s.pods) * (len(s.nodes) - 1); *left < 0 {
-		return false
-	}
-	for i := range s.pods {
-		for to := range s.nodes {
-			if !s.move(i, to) {
-				continue
-			}
-			done := s.try(depth-1, left, see)
-			if s.undo(); !done {
-				return false
-			}
+// moveBest makes the best moves of these pods, one after the other, each of which saves so much, until they are enough.
+func (s *Search) moveBest(among []int, least float64, enough func() bool) bool {
+	for misses := 0; len(s.moves) < s.Most && misses < missesMost; {
+		i, to, gain := s.best(among)
+		switch {
+		case gain < least:
+			return false
+		case !s.move(i, to):
+			s.pods[i].kind.saves[to] = math.Inf(-1)
+			misses++
+		case enough():
+			return true
+		default:
+			misses = 0
 		}
 	}
-	return true
+	return false
+}
+
+// best is the move of these pods that saves the most; it saves -Inf where there is none.
+func (s *Search) best(among []int) (best, to int, gain float64) {
+	targets := map[*kind][2]int{}
+	gain = math.Inf(-1)
+	for _, i := range among {
+		p := &s.pods[i]
+		if p.moved {
+			continue
+		}
+		nodes, known := targets[p.kind]
+		if !known {
+			nodes = s.targets(p.kind)
+			targets[p.kind] = nodes
+		}
+		at := nodes[0]
+		if at == s.Pods[i].Node {
+			at = nodes[1]
+		}
+		if at < 0 {
+			continue
+		}
+		if math.IsNaN(p.saves) {
+			p.saves = s.lossOf(s.Pods[i].Node) - s.Index.LossOf(s.Without(i))
+		}
+		if sum := p.saves + p.kind.saves[at]; sum > gain {
+			best, to, gain = i, at, sum
+		}
+	}
+	return best, to, gain
+}
+
+// targets are the two nodes that save the most if a pod of a kind comes, -1 for none.
+func (s *Search) targets(k *kind) [2]int {
+	best, gains := [2]int{-1, -1}, [2]float64{math.Inf(-1), math.Inf(-1)}
+	for node := range k.saves {
+		if math.IsNaN(k.saves[node]) {
+			k.saves[node] = math.Inf(-1)
+			if after, room := s.Left(node).With(k.ask); room {
+				k.saves[node] = s.lossOf(node) - s.Index.LossOf(after)
+			}
+		}
+		switch gain := k.saves[node]; {
+		case gain > gains[0]:
+			best, gains = [2]int{node, best[0]}, [2]float64{gain, gains[0]}
+		case gain > gains[1]:
+			best[1], gains[1] = node, gain
+		}
+	}
+	return best
+}
+
+// lossOf is what is lost of a node.
+func (s *Search) lossOf(node int) float64 {
+	if math.IsNaN(s.lost[node]) {
+		s.lost[node] = s.Index.LossOf(s.Left(node))
+	}
+	return s.lost[node]
 }
 
 // FreeGPUs is how many GPUs of a node nobody has any of.

@@ -17,12 +17,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/defragment"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -126,7 +124,7 @@ const mayMove = "moves only if a ReplicaSet or StatefulSet owns it, it has claim
 
 // choose finds the moves of which a question is.
 func (w *world) choose(q Question, waits []scheduling.Pod) []defragment.Move {
-	s := defragment.Search{World: w, Pods: w.asks(), Index: w.index, Most: q.Most, Least: savedLeast}
+	s := defragment.Search{World: w, Pods: w.pods, Index: w.index, Most: q.Most, Least: savedLeast}
 	switch q.Goal {
 	case GPU:
 		return s.For(defragment.GPUs(w))
@@ -144,7 +142,12 @@ func (w *world) choose(q Question, waits []scheduling.Pod) []defragment.Move {
 		tried[id] = true
 		// Nobody moves for a pod of lower priority.
 		w.than = corev1helpers.PodPriority(pod.Pod)
-		moves := s.For(func() int { return w.roomFor(pod) })
+		moves := s.For(func() int {
+			if n, _ := w.room(pod, func(n *node) bool { return n.gave > 0 }); n != nil {
+				return 1
+			}
+			return 0
+		})
 		if w.than = math.MaxInt32; len(moves) > 0 || w.failed != nil {
 			return moves
 		}
@@ -159,16 +162,16 @@ func (w *world) choose(q Question, waits []scheduling.Pod) []defragment.Move {
 func (w *world) plan(moves []defragment.Move, before Plan, waits []scheduling.Pod, q Question) (*Plan, error) {
 	p := &Plan{}
 	if len(moves) == 0 {
-		p.Why = map[Goal]string{GPU: "free a GPU", Node: "free a node"}[q.Goal]
-		if p.Why = cmp.Or(p.Why, "make room for a pod that waits, or be worth an eviction"); q.For != nil {
-			p.Why = "make room for the pod"
+		would := map[Goal]string{GPU: "free a GPU", Node: "free a node",
+			Any: "make room for a pod that waits, or be worth an eviction"}[q.Goal]
+		if q.For != nil {
+			would = "make room for the pod"
 		}
-		p.Why = fmt.Sprintf("up to %d moves would not %s (pods that may move: %d)", q.Most, p.Why, len(w.tenants))
+		p.Why = fmt.Sprintf("up to %d moves would not %s (pods that may move: %d)", q.Most, would, len(w.tenants))
 		return p, nil
 	}
 	for _, m := range moves {
-		t := &w.tenants[m.Pod]
-		p.Moves = append(p.Moves, Move{t.pod, w.nodes[t.home].Name, w.nodes[m.Node].Name})
+		p.Moves = append(p.Moves, Move{w.tenants[m.Pod].Pod, w.nodes[w.pods[m.Pod].Node].Name, w.nodes[m.Node].Name})
 	}
 	after := w.gains()
 	p.GPUs, p.Nodes, p.Saved = after.GPUs-before.GPUs, after.Nodes-before.Nodes, after.Saved-before.Saved
@@ -185,14 +188,12 @@ func (c *Cluster) waiting(ctx context.Context, only *corev1.Pod) ([]scheduling.P
 	var pods []*corev1.Pod
 	for _, pod := range c.Pods {
 		if (only == nil || pod.UID == only.UID) && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil &&
-			len(pod.Spec.SchedulingGates) == 0 && pod.Status.NominatedNodeName == "" && !inGroup(pod) && asks(pod) {
+			len(pod.Spec.SchedulingGates) == 0 && pod.Status.NominatedNodeName == "" && scheduling.Alone(pod) &&
+			scheduling.AsksForDevices(pod, requestsOf(pod)) {
 			pods = append(pods, pod)
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(corev1helpers.PodPriority(b), corev1helpers.PodPriority(a)),
-			a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
-	})
+	slices.SortFunc(pods, scheduling.QueueOrder)
 	var out []scheduling.Pod
 	classOf := scheduling.ClassOf(c.Classes)
 	for _, pod := range inTurns(pods, waitingMost) {
@@ -200,7 +201,7 @@ func (c *Cluster) waiting(ctx context.Context, only *corev1.Pod) ([]scheduling.P
 		if err != nil {
 			return nil, err
 		}
-		if read.Pod == nil || unseen(read.Pod) {
+		if read.Pod == nil || unseen(&read.Pod.Spec) {
 			continue
 		}
 		if own := scheduling.ClaimForExtended(read.Pod, classOf); own != nil {
@@ -241,64 +242,22 @@ func allocated(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation !
 
 // requestsOf is what the scheduler counts of a pod, also of one that has it as the resources of the pod itself.
 func requestsOf(pod *corev1.Pod) corev1.ResourceList {
-	if pod.Spec.Resources == nil || len(pod.Spec.Containers) > 0 {
-		return scheduling.RequestsOf(pod)
+	requests := scheduling.RequestsOf(pod)
+	if pod.Spec.Resources != nil && len(pod.Spec.Containers) == 0 {
+		maps.Copy(requests, pod.Spec.Resources.Requests)
 	}
-	requests := maps.Clone(pod.Spec.Resources.Requests)
-	if requests == nil {
-		requests = corev1.ResourceList{}
-	}
-	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return requests
 }
 
-// asks reports whether a pod may ask for devices.
-func asks(pod *corev1.Pod) bool {
-	for name := range requestsOf(pod) {
-		if scheduling.Extended(name) {
-			return true
-		}
-	}
-	return len(pod.Spec.ResourceClaims) > 0
-}
-
-// inGroup reports whether others than the default scheduler, one pod after the other, place a pod.
-func inGroup(pod *corev1.Pod) bool {
-	return pod.Spec.SchedulingGroup != nil ||
-		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName
-}
-
-// unseen reports whether a pod asks for something of a node, or of the pods around it, that is not looked at here.
-func unseen(pod *corev1.Pod) bool {
-	a := pod.Spec.Affinity
-	return pod.Spec.HostNetwork || a != nil &&
-		(a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
-			a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0) ||
-		slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
-			return c.WhenUnsatisfiable == corev1.DoNotSchedule
-		}) ||
-		slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+// unseen reports whether a pod asks for something that is not looked at here.
+func unseen(spec *corev1.PodSpec) bool {
+	a := spec.Affinity
+	return scheduling.Unseen(spec) || spec.HostNetwork ||
+		a != nil && a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
+		slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
 			return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
-		}) ||
-		slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
-			return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 })
 		})
 }
 
 // errEnded is why a search has ended early.
 var errEnded = errors.New("the search for moves takes too long: allow fewer moves, or name a goal")
-
-// asks are the tenants as package defragment knows them.
-func (w *world) asks() []defragment.Pod {
-	var out []defragment.Pod
-	for i := range w.tenants {
-		t := &w.tenants[i]
-		out = append(out, defragment.Pod{Node: t.home, Ask: t.ask, GPUs: t.gpus})
-	}
-	return out
-}
-
-// scoreOf is what is left of a node beside its GPUs.
-func scoreOf(left corev1.ResourceList, gpus []score.GPU) score.Node {
-	return score.Node{CPU: left.Cpu().MilliValue(), Memory: left.Memory().Value(), GPUs: gpus}
-}

@@ -15,11 +15,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement/defragment"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/offer"
@@ -28,8 +27,10 @@ import (
 // world is the cluster in which moves are tried.
 type world struct {
 	*Cluster
-	ctx     context.Context
-	nodes   []*node
+	ctx   context.Context
+	nodes []*node
+	// pods are the tenants as package defragment knows them.
+	pods    []defragment.Pod
 	tenants []tenant
 	budgets *scheduling.Budgets
 	index   *score.Index
@@ -56,11 +57,7 @@ type node struct {
 
 // tenant is a pod that may move, with what it holds.
 type tenant struct {
-	pod    *corev1.Pod
-	home   int
-	claims []*resourceapi.ResourceClaim
-	ask    score.Ask
-	gpus   []int
+	offer.Placed
 	// read is the pod in full, once it was read; stays says that it cannot move.
 	read  *scheduling.Pod
 	stays bool
@@ -69,26 +66,11 @@ type tenant struct {
 // madeAgain are the kinds of owners that make a pod again at once, and lose nothing by its eviction but its restart.
 var madeAgain = []string{"ReplicaSet", "StatefulSet", "ReplicationController"}
 
-// highestOfUsers is the highest priority that a PriorityClass of users may have.
-const highestOfUsers = 1_000_000_000
-
 // world reads the cluster.
 func (c *Cluster) world(ctx context.Context) *world {
 	w := &world{Cluster: c, ctx: ctx, than: math.MaxInt32, budgets: scheduling.NewBudgets(c.Budgets), index: score.New(),
 		classOf: scheduling.ClassOf(c.Classes)}
-	pools, byNode, pods := devices.Pools(c.Slices), map[string][]*resourceapi.ResourceClaim{}, map[string][]*corev1.Pod{}
-	users := map[types.UID][]*resourceapi.ResourceClaim{}
-	for _, of := range c.Claims {
-		if of.Status.Allocation == nil {
-			continue
-		}
-		for _, user := range of.Status.ReservedFor {
-			users[user.UID] = append(users[user.UID], of)
-		}
-		if name := claim.AllocatedFrom(of); name != "" {
-			byNode[name] = append(byNode[name], of)
-		}
-	}
+	pools, claims, pods := devices.Pools(c.Slices), offer.ByNode(c.Claims), map[string][]*corev1.Pod{}
 	reserved := map[string]bool{}
 	for _, pod := range c.Pods {
 		pods[pod.Spec.NodeName] = append(pods[pod.Spec.NodeName], pod)
@@ -101,26 +83,22 @@ func (c *Cluster) world(ctx context.Context) *world {
 		if len(pools[of.Name]) == 0 || len(of.Status.Allocatable) == 0 {
 			continue
 		}
-		n := &node{Node: of, published: pools[of.Name], offer: offer.Of(pools[of.Name]), claims: byNode[of.Name],
+		n := &node{Node: of, published: pools[of.Name], offer: offer.Of(pools[of.Name]), claims: claims[of.Name],
 			left: of.Status.Allocatable.DeepCopy(), reserved: reserved[of.Name]}
 		on := slices.SortedFunc(slices.Values(pods[of.Name]), func(a, b *corev1.Pod) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 		})
 		for _, pod := range on {
 			n.take(pod, 1)
-			if t := (tenant{pod: pod, home: len(w.nodes), claims: users[pod.UID]}); !n.reserved && w.mayMove(&t) {
-				var results []resourceapi.DeviceRequestAllocationResult
-				for _, held := range t.claims {
-					results = append(results, held.Status.Allocation.Devices.Results...)
-				}
-				var requests []score.Request
-				if requests, t.gpus = n.offer.Held(results); len(t.gpus) > 0 {
-					t.ask = offer.Ask(requestsOf(pod), requests)
-					w.tenants = append(w.tenants, t)
-				}
+		}
+		with := n.offer.Placed(on, n.claims)
+		for _, p := range with {
+			if !n.reserved && w.mayMove(p) {
+				w.tenants = append(w.tenants, tenant{Placed: p})
+				w.pods = append(w.pods, defragment.Pod{Node: len(w.nodes), Ask: p.Ask, GPUs: p.GPUs})
 			}
 		}
-		placed = append(placed, n.offer.Placed(on, n.claims)...)
+		placed = append(placed, with...)
 		w.nodes = append(w.nodes, n)
 		w.index.Set(n.Name, n.score())
 	}
@@ -131,15 +109,13 @@ func (c *Cluster) world(ctx context.Context) *world {
 }
 
 // mayMove reports whether a pod may be evicted, and is made again then, with claims of its own.
-func (w *world) mayMove(t *tenant) bool {
-	pod, owner := t.pod, metav1.GetControllerOf(t.pod)
-	priority, budgets := corev1helpers.PodPriority(pod), w.budgets.Of(pod)
-	return len(t.claims) > 0 && owner != nil && slices.Contains(madeAgain, owner.Kind) && pod.DeletionTimestamp == nil &&
-		pod.Status.Phase == corev1.PodRunning && pod.Namespace != metav1.NamespaceSystem && !inGroup(pod) &&
-		priority <= highestOfUsers &&
-		len(budgets) <= 1 && !slices.ContainsFunc(budgets, func(b int) bool { return w.budgets.Allowed[b] <= 0 }) &&
-		(w.Stays == nil || !w.Stays(pod)) &&
-		!slices.ContainsFunc(t.claims, func(c *resourceapi.ResourceClaim) bool { return len(c.Status.ReservedFor) != 1 })
+func (w *world) mayMove(p offer.Placed) bool {
+	pod, owner := p.Pod, metav1.GetControllerOf(p.Pod)
+	return owner != nil && slices.Contains(madeAgain, owner.Kind) && pod.DeletionTimestamp == nil &&
+		pod.Status.Phase == corev1.PodRunning && pod.Namespace != metav1.NamespaceSystem && scheduling.Alone(pod) &&
+		corev1helpers.PodPriority(pod) <= scheduling.HighestOfUsers &&
+		len(w.budgets.Of(pod)) <= 1 && w.budgets.LetGo(pod) && (w.Stays == nil || !w.Stays(pod)) &&
+		!slices.ContainsFunc(p.Claims, func(c *resourceapi.ResourceClaim) bool { return len(c.Status.ReservedFor) != 1 })
 }
 
 // take counts a pod on the node, times 1, or no more, times -1.
@@ -158,8 +134,8 @@ func (n *node) take(pod *corev1.Pod, times int64) {
 
 func (n *node) score() score.Node {
 	if n.counted == nil {
-		counted := scoreOf(n.left, n.offer.Left(n.claims))
-		n.counted = &counted
+		n.counted = &score.Node{CPU: n.left.Cpu().MilliValue(), Memory: n.left.Memory().Value(),
+			GPUs: n.offer.Left(n.claims)}
 	}
 	return *n.counted
 }
@@ -168,19 +144,18 @@ func (w *world) Nodes() int             { return len(w.nodes) }
 func (w *world) Left(at int) score.Node { return w.nodes[at].score() }
 
 func (w *world) Without(i int) score.Node {
-	t := &w.tenants[i]
-	n := *w.nodes[t.home]
+	n := *w.nodes[w.pods[i].Node]
 	n.left = maps.Clone(n.left)
-	n.leave(t)
+	n.leave(&w.tenants[i])
 	return n.score()
 }
 
 // leave has a pod be on the node no more.
 func (n *node) leave(t *tenant) {
 	n.claims = slices.DeleteFunc(slices.Clone(n.claims), func(c *resourceapi.ResourceClaim) bool {
-		return slices.Contains(t.claims, c)
+		return slices.Contains(t.Claims, c)
 	})
-	n.take(t.pod, -1)
+	n.take(t.Pod, -1)
 }
 
 func (w *world) Undo() {
@@ -191,21 +166,17 @@ func (w *world) Undo() {
 // Move moves a pod to a node on which the scheduler's allocator finds its devices.
 func (w *world) Move(i, to int) bool {
 	t, n := &w.tenants[i], w.nodes[to]
-	if _, room := w.Left(to).With(t.ask); !room || n.reserved || t.stays || w.failed != nil ||
-		corev1helpers.PodPriority(t.pod) > w.than || !w.known(t) {
-		return false
-	}
-	budgets := w.budgets.Of(t.pod)
-	if slices.ContainsFunc(budgets, func(b int) bool { return w.budgets.Allowed[b] <= 0 }) {
+	if _, room := w.Left(to).With(w.pods[i].Ask); !room || n.reserved || t.stays || w.failed != nil ||
+		corev1helpers.PodPriority(t.Pod) > w.than || !w.budgets.LetGo(t.Pod) || !w.known(t) {
 		return false
 	}
 	given, fits := w.fit(n, *t.read)
 	if !fits {
 		return false
 	}
-	home := w.nodes[t.home]
+	home := w.nodes[w.pods[i].Node]
 	was, is, count := *home, *n, func(by int) {
-		for _, b := range budgets {
+		for _, b := range w.budgets.Of(t.Pod) {
 			w.budgets.Allowed[b] += by
 		}
 	}
@@ -213,7 +184,7 @@ func (w *world) Move(i, to int) bool {
 	home.leave(t)
 	home.gave++
 	n.claims = slices.Concat(n.claims, given)
-	n.take(t.pod, 1)
+	n.take(t.Pod, 1)
 	count(-1)
 	w.undo = append(w.undo, func() { *home, *n = was, is; count(1) })
 	return true
@@ -224,13 +195,13 @@ func (w *world) known(t *tenant) bool {
 	if t.read != nil {
 		return true
 	}
-	read, err := w.Read(w.ctx, t.pod)
+	read, err := w.Read(w.ctx, t.Pod)
 	if w.failed = err; err != nil {
 		return false
 	}
-	if t.stays = read.Pod == nil || read.Pod.UID != t.pod.UID || read.Pod.DeletionTimestamp != nil || unseen(read.Pod) ||
-		!slices.ContainsFunc(read.Claims, allocated) ||
-		slices.ContainsFunc(read.Claims, func(c *resourceapi.ResourceClaim) bool { return !ownedBy(c, t.pod) }); t.stays {
+	if t.stays = read.Pod == nil || read.Pod.UID != t.Pod.UID || read.Pod.DeletionTimestamp != nil ||
+		unseen(&read.Pod.Spec) || !slices.ContainsFunc(read.Claims, allocated) ||
+		slices.ContainsFunc(read.Claims, func(c *resourceapi.ResourceClaim) bool { return !ownedBy(c, t.Pod) }); t.stays {
 		return false
 	}
 	again := scheduling.Pod{Pod: read.Pod}
@@ -281,28 +252,22 @@ func (w *world) fit(n *node, pod scheduling.Pod) ([]*resourceapi.ResourceClaim, 
 
 // letIn places a pod that waits, and reports whether it found room.
 func (w *world) letIn(pod scheduling.Pod) bool {
-	for _, n := range w.nodes {
-		if n.reserved {
-			continue
-		}
-		if given, fits := w.fit(n, pod); fits {
-			n.claims = slices.Concat(n.claims, given)
-			n.left = maps.Clone(n.left)
-			n.take(pod.Pod, 1)
-			return true
-		}
+	n, given := w.room(pod, func(n *node) bool { return !n.reserved })
+	if n != nil {
+		n.claims, n.left = slices.Concat(n.claims, given), maps.Clone(n.left)
+		n.take(pod.Pod, 1)
 	}
-	return false
+	return n != nil
 }
 
-// roomFor is 1 if a pod that waits finds room on a node that pods have left.
-func (w *world) roomFor(pod scheduling.Pod) int {
+// room is the first of such nodes on which a pod finds room, nil for none, and what it would be given there.
+func (w *world) room(pod scheduling.Pod, such func(*node) bool) (*node, []*resourceapi.ResourceClaim) {
 	for _, n := range w.nodes {
-		if n.gave > 0 {
-			if _, fits := w.fit(n, pod); fits {
-				return 1
+		if such(n) {
+			if given, fits := w.fit(n, pod); fits {
+				return n, given
 			}
 		}
 	}
-	return 0
+	return nil, nil
 }

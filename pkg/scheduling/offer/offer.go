@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -157,8 +158,7 @@ func (o *GPUs) Left(claims []*resourceapi.ResourceClaim) []score.GPU {
 
 // granted is what pods with these allocations asked for, as far as the allocations tell: models that they named are not
 // known any more.
-func (o *GPUs) granted(results []resourceapi.DeviceRequestAllocationResult) []score.Request {
-	var out []score.Request
+func (o *GPUs) granted(results []resourceapi.DeviceRequestAllocationResult) (out []score.Request, gpus []int) {
 	for _, r := range results {
 		p, ours := o.parts[r.Device]
 		if !ours || r.Driver != v1alpha1.DriverName || ptr.Deref(r.AdminAccess, false) {
@@ -173,8 +173,10 @@ func (o *GPUs) granted(results []resourceapi.DeviceRequestAllocationResult) []sc
 			i, out = len(out), append(out, request)
 		}
 		out[i].Count += len(p.gpus)
+		gpus = append(gpus, p.gpus...)
 	}
-	return out
+	slices.Sort(gpus)
+	return out, slices.Compact(gpus)
 }
 
 // Ask is what a pod that requests so much beside GPUs asks for.
@@ -182,24 +184,31 @@ func Ask(requests corev1.ResourceList, of []score.Request) score.Ask {
 	return score.Ask{CPU: requests.Cpu().MilliValue(), Memory: requests.Memory().Value(), Requests: of}
 }
 
-// Placed is a pod on a node, with what it asked for.
+// Placed is a pod on a node, with the claims by which it has GPUs of it, what it asked for as far as they tell, and the
+// places of these GPUs.
 type Placed struct {
-	pod *corev1.Pod
-	ask score.Ask
+	Pod    *corev1.Pod
+	Claims []*resourceapi.ResourceClaim
+	Ask    score.Ask
+	GPUs   []int
 }
 
-// Placed are those of the node's pods that have some of its GPUs by claims.
+// Placed are those of the pods on a node that were given some of its GPUs by these claims.
 func (o *GPUs) Placed(pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) []Placed {
-	results := map[types.UID][]resourceapi.DeviceRequestAllocationResult{}
+	held := map[types.UID][]*resourceapi.ResourceClaim{}
 	for _, claim := range claims {
 		for _, user := range claim.Status.ReservedFor {
-			results[user.UID] = append(results[user.UID], claim.Status.Allocation.Devices.Results...)
+			held[user.UID] = append(held[user.UID], claim)
 		}
 	}
 	var out []Placed
 	for _, pod := range pods {
-		if requests := o.granted(results[pod.UID]); len(requests) > 0 {
-			out = append(out, Placed{pod, Ask(scheduling.RequestsOf(pod), requests)})
+		var results []resourceapi.DeviceRequestAllocationResult
+		for _, claim := range held[pod.UID] {
+			results = append(results, claim.Status.Allocation.Devices.Results...)
+		}
+		if requests, gpus := o.granted(results); len(requests) > 0 {
+			out = append(out, Placed{pod, held[pod.UID], Ask(scheduling.RequestsOf(pod), requests), gpus})
 		}
 	}
 	return out
@@ -208,11 +217,22 @@ func (o *GPUs) Placed(pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) [
 // Asks are what pods asked for, the oldest first, as an Index learns them.
 func Asks(placed []Placed) []score.Ask {
 	placed = slices.SortedFunc(slices.Values(placed), func(a, b Placed) int {
-		return cmp.Or(a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time), cmp.Compare(a.pod.UID, b.pod.UID))
+		return cmp.Or(a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time), cmp.Compare(a.Pod.UID, b.Pod.UID))
 	})
 	asks := make([]score.Ask, 0, len(placed))
 	for _, p := range placed {
-		asks = append(asks, p.ask)
+		asks = append(asks, p.Ask)
 	}
 	return asks
+}
+
+// ByNode are the claims that were allocated some of a node's GPUs.
+func ByNode(claims []*resourceapi.ResourceClaim) map[string][]*resourceapi.ResourceClaim {
+	out := map[string][]*resourceapi.ResourceClaim{}
+	for _, c := range claims {
+		if node := claim.AllocatedFrom(c); node != "" {
+			out[node] = append(out[node], c)
+		}
+	}
+	return out
 }

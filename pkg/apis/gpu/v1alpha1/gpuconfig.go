@@ -157,11 +157,8 @@ func Decode(raw []byte) (GpuConfig, error) {
 	}
 	var config GpuConfig
 	strict, err := json.UnmarshalStrict(bytes.TrimSpace(raw), &config)
-	if err != nil {
+	if err = errors.Join(append(strict, err)...); err != nil {
 		return GpuConfig{}, fmt.Errorf("decode %s: %w", Kind, err)
-	}
-	if len(strict) > 0 {
-		return GpuConfig{}, fmt.Errorf("decode %s: %w", Kind, errors.Join(strict...))
 	}
 	return config, config.Validate()
 }

@@ -127,12 +127,12 @@ func (p *Preemptor) evict(
 		if !podstate.Refused(err) {
 			return first
 		}
-		p.refused[victim.UID] = now.Add(refusedFor)
+		p.refused[victim.UID] = now.Add(podstate.RefusedFor)
 		kept++
 	}
 	if kept > 0 {
 		logger.Info("Looks for other pods to evict than those that the cluster does not let be evicted", "pods", kept,
-			"for", refusedFor, "err", first)
+			"for", podstate.RefusedFor, "err", first)
 		w.miss(now)
 		return nil
 	}
@@ -161,7 +161,7 @@ func (p *Preemptor) evict(
 			}
 			// What of the others is left is looked at again when those that were evicted are gone.
 			if podstate.Refused(err) {
-				p.refused[victim.UID] = now.Add(refusedFor)
+				p.refused[victim.UID] = now.Add(podstate.RefusedFor)
 			}
 			e.victims = e.victims[:i]
 			if evicted == 0 {
@@ -220,7 +220,7 @@ func reasonOf(err error) string {
 	switch {
 	case podstate.Refused(err):
 		return fmt.Sprintf("a webhook or an admission policy refuses it, or %s has no permission to evict pods. For %s "+
-			"others are looked for in its place", v1alpha1.ControllerName, refusedFor)
+			"others are looked for in its place", v1alpha1.ControllerName, podstate.RefusedFor)
 	case apierrors.IsTooManyRequests(err):
 		return "a PodDisruptionBudget keeps it"
 	}

@@ -15,6 +15,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -35,7 +36,7 @@ type situation struct {
 	overdue map[types.UID]bool
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []*resourceapi.DeviceTaintRule
-	refused refusedPods
+	refused podstate.RefusedPods
 	classes []*resourceapi.DeviceClass
 	engine  *scheduling.Engine
 	// effort is what finding victims for one pod may still cost.
@@ -76,7 +77,7 @@ func (s situation) leaving(n *node) func(types.UID) bool {
 
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.
 func (s situation) plan(ctx context.Context, w wish) (*option, string, error) {
-	if w.where == nil || unseen(w.pod) {
+	if w.where == nil || scheduling.Unseen(&w.pod.Spec) {
 		return nil, "it asks for more than is looked at: volumes, ports, or where other pods are", nil
 	}
 	for _, c := range w.claims {
@@ -89,7 +90,7 @@ func (s situation) plan(ctx context.Context, w wish) (*option, string, error) {
 	}
 	if !slices.ContainsFunc(s.pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName != "" && s.takesPart(pod.Namespace) &&
-			s.expendable(pod, corev1helpers.PodPriority(w.pod)) && asksForDevices(pod)
+			s.expendable(pod, corev1helpers.PodPriority(w.pod)) && scheduling.AsksForDevices(pod, counted(pod))
 	}) {
 		return nil, "no pod of lower priority asks for devices", nil
 	}

@@ -14,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Several are named in order of the scheduler's queue, and only some at a time.
 func TestOrderOfTheQueue(t *testing.T) {
 	pods := []*corev1.Pod{podOf("low", 1), podOf("late", 5), podOf("early", 5), podOf("high", 9)}
 	pods[2].CreationTimestamp.Time = noon.Add(-time.Minute)
-	inQueueOrder(pods)
+	slices.SortFunc(pods, scheduling.QueueOrder)
 	var names []string
 	for _, pod := range pods {
 		names = append(names, pod.Name)

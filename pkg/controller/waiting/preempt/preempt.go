@@ -103,7 +103,7 @@ type Preemptor struct {
 	next      time.Time
 	evictions map[string]*eviction
 	failures  failures
-	refused   refusedPods
+	refused   podstate.RefusedPods
 }
 
 // New makes a Preemptor. wake is called when there may be something to do.
@@ -112,7 +112,7 @@ func New(cfg Config, wake func()) *Preemptor {
 	p := &Preemptor{
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
 		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(), evictions: map[string]*eviction{},
-		failures: failures{}, refused: refusedPods{}, endings: seen.NewSince[ending](cfg.Clock),
+		failures: failures{}, refused: podstate.RefusedPods{}, endings: seen.NewSince[ending](cfg.Clock),
 	}
 	p.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: p.sawEnding,
@@ -163,7 +163,7 @@ func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
 	if len(waiting)+len(p.evictions) == 0 {
 		return 0, nil
 	}
-	inQueueOrder(waiting)
+	slices.SortFunc(waiting, scheduling.QueueOrder)
 	due := p.due(waiting, waits, now)
 	if len(due) == 0 {
 		return interval, nil

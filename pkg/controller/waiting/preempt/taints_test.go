@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -38,7 +39,9 @@ func TestGPUsThatRulesClose(t *testing.T) {
 			s.closes(&resourceapi.DeviceTaintSelector{Pool: ptr.To("n2/gpu")})
 			s.closes(&resourceapi.DeviceTaintSelector{Device: ptr.To("gpu-2")})
 		}, "n1 a"},
-		"none, and the cluster keeps a": {func(s *stage) { s.refused = refusedPods{"a": noon.Add(time.Minute)} }, "n1 b"},
+		"none, and the cluster keeps a": {func(s *stage) {
+			s.refused = podstate.RefusedPods{"a": noon.Add(time.Minute)}
+		}, "n1 b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)

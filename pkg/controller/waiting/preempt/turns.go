@@ -63,7 +63,7 @@ func (p *Preemptor) forget(pods []*corev1.Pod, now time.Time) {
 		there[pod.UID] = true
 	}
 	p.failures.forget(now)
-	p.refused.forget(now, func(uid types.UID) bool { return there[uid] })
+	p.refused.Forget(now, func(uid types.UID) bool { return there[uid] })
 }
 
 // miss is for a pod for which nobody is to be evicted now.

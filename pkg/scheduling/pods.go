@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduling
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+)
+
+// HighestOfUsers is the highest priority that a PriorityClass of users may have: what is above belongs to the system.
+const HighestOfUsers = 1_000_000_000
+
+// QueueOrder compares pods as the scheduler's queue does.
+func QueueOrder(a, b *corev1.Pod) int {
+	return cmp.Or(cmp.Compare(corev1helpers.PodPriority(b), corev1helpers.PodPriority(a)),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+}
+
+// Alone reports whether the default scheduler places a pod, by itself.
+func Alone(pod *corev1.Pod) bool {
+	return pod.Spec.SchedulingGroup == nil &&
+		cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName
+}
+
+// AsksForDevices reports whether a pod that requests so much may have devices.
+func AsksForDevices(pod *corev1.Pod, requests corev1.ResourceList) bool {
+	for name := range requests {
+		if Extended(name) {
+			return true
+		}
+	}
+	return len(pod.Spec.ResourceClaims) > 0
+}
+
+// HasHostPort reports whether a pod takes ports of its node, of which each is there once.
+func HasHostPort(spec *corev1.PodSpec) bool {
+	return slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 || spec.HostNetwork })
+	})
+}
+
+// Unseen reports whether a pod asks for something of a node, or of the pods around it, that is not looked at here, so
+// that it might not fit where its resources, its volumes and its devices do.
+func Unseen(spec *corev1.PodSpec) bool {
+	a := spec.Affinity
+	return a != nil && a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
+		slices.ContainsFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+			return c.WhenUnsatisfiable == corev1.DoNotSchedule
+		}) || HasHostPort(spec)
+}
