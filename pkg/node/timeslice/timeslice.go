@@ -9,29 +9,23 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/hostprogram"
 )
 
 const (
 	// DefaultPath is where driver packages install nvidia-smi.
 	DefaultPath = "/usr/bin/nvidia-smi"
-	// smiLimit is how long it may take, which waits for the GPU where nothing keeps the driver loaded; killed, it may take
-	// smiEnd to end.
+	// smiLimit is how long it may take, which waits for the GPU where nothing keeps the driver loaded.
 	smiLimit = 5 * time.Second
-	smiEnd   = time.Second
-	// mostSaid is how much of what it says is told, in bytes.
-	mostSaid = 400
 )
 
 // SMI is the program of a node's driver.
@@ -61,7 +55,7 @@ func (s *SMI) callsOf(uuid string) *bounded.Calls {
 		s.calls = map[string]*bounded.Calls{}
 	}
 	if s.calls[uuid] == nil {
-		s.calls[uuid] = bounded.New(s.Path, smiLimit+2*smiEnd)
+		s.calls[uuid] = bounded.New(s.Path, smiLimit+2*hostprogram.End)
 	}
 	return s.calls[uuid]
 }
@@ -69,13 +63,7 @@ func (s *SMI) callsOf(uuid string) *bounded.Calls {
 func (s *SMI) run(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, smiLimit, fmt.Errorf("it did not end within %s", smiLimit))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.Path, args...)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = "/", []string{}, smiEnd
-	if s.Root != "/" {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: s.Root}
-	}
-	out, err := cmd.CombinedOutput()
-	said := text.Bound(text.Printable(strings.TrimSpace(string(out))), mostSaid)
+	said, err := hostprogram.Run(ctx, s.Root, s.Path, args...)
 	switch {
 	case err == nil:
 		return nil
