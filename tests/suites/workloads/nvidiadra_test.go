@@ -234,14 +234,23 @@ func TestClaimsThatAreRefused(t *testing.T) {
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	create := func(name, text string) error {
+	create := func(name, text string, dryRun ...string) error {
 		_, err := cluster.Client.ResourceV1().ResourceClaims(ns.Name).Create(t.Context(),
-			&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec(t, text)}, metav1.CreateOptions{})
+			&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec(t, text)},
+			metav1.CreateOptions{DryRun: dryRun})
 		return err
 	}
-	harness.Eventually(t, "the quota has one GPU", func(ctx context.Context) error {
-		return create("one", oneGPU)
+	// Before it knows the quota, the API server takes a claim without counting it.
+	harness.Eventually(t, "the API server to know the quota", func(context.Context) error {
+		const two = `{devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]}}`
+		if err := create("two", two, harness.DryRun...); err == nil || !strings.Contains(err.Error(), "exceeded quota") {
+			return fmt.Errorf("two GPUs are answered by %v", err)
+		}
+		return nil
 	})
+	if err := create("one", oneGPU); err != nil {
+		t.Fatal(err)
+	}
 	for want, text := range map[string]string{
 		"exceeded quota": oneGPU,
 		"asks for a part of a GPU without a size": `{devices: {requests: [{name: gpu, exactly:
