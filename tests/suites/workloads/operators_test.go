@@ -5,16 +5,13 @@
 package workloads
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -25,10 +22,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
 
 // sparkLabel is on the pods that Spark makes for its operator, whose webhook changes those.
@@ -104,23 +101,11 @@ func TestPodsOfOperators(t *testing.T) {
 // objectsOf are those of a manifest.
 func objectsOf(t *testing.T, file string) []*unstructured.Unstructured {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []*unstructured.Unstructured
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
-	for {
-		var object unstructured.Unstructured
-		err := decoder.Decode(&object.Object)
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		all = append(all, &object)
+	for _, object := range component.Read(t, file) {
+		all = append(all, &unstructured.Unstructured{Object: object})
 	}
+	return all
 }
 
 func into(t *testing.T, from map[string]any, to any) {
