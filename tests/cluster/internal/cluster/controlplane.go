@@ -28,6 +28,12 @@ const (
 // start would keep it from answering for longer than a request may take.
 const controlPlaneNice = -10
 
+// memoryLimits are from when on a program collects garbage as often as it takes (runtime/debug.SetMemoryLimit). With
+// seldomCollected alone, 4/5 of what it has is garbage: with slices of 5000 nodes, more than a machine of 24 GiB has.
+var memoryLimits = map[string]string{
+	"kube-apiserver": "8GiB", "kube-scheduler": "6GiB", "kube-controller-manager": "3GiB",
+}
+
 // startControlPlane starts etcd, API server, scheduler and controller manager. They
 // may not be ready when it returns.
 func (c *Cluster) startControlPlane(ctx context.Context, s *state) error {
@@ -218,9 +224,13 @@ func (c *Cluster) controlServices(s *state) []sandbox.Service {
 		},
 	}
 	for i := range services {
+		name := filepath.Base(services[i].Args[0])
 		services[i].Env = []string{seldomCollected}
+		if limit := memoryLimits[name]; limit != "" {
+			services[i].Env = append(services[i].Env, "GOMEMLIMIT="+limit)
+		}
 		services[i].Nice = controlPlaneNice
-		switch filepath.Base(services[i].Args[0]) {
+		switch name {
 		case "kube-apiserver":
 			services[i].Args = slices.Concat(services[i].Args, s.gateFlags(), s.apiFlags())
 		case "kube-controller-manager", "kube-scheduler":
