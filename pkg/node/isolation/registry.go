@@ -190,7 +190,8 @@ func (r *Registry) byHAMi() Backend {
 func (r *Registry) ByName(name string) (Backend, error) {
 	byMPS := r.byMPS(r.mps)
 	ofNode, _ := byMPS.NodeDaemon()
-	for _, b := range []Backend{wholeGPU{}, none{}, migInstance{}, byMPS, ofNode, r.cgpu, r.byHAMi(), r.byKernel()} {
+	for _, b := range []Backend{noLimits{name: mode.IsolationWholeGPU}, noLimits{name: mode.IsolationNone},
+		noLimits{name: mode.IsolationMIG}, byMPS, ofNode, r.cgpu, r.byHAMi(), r.byKernel()} {
 		if b.Name() == name {
 			return b, nil
 		}
