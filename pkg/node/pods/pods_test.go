@@ -19,34 +19,24 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// processes are the pods that have some; it cannot be read of one that has an error.
-type processes struct {
-	mu   sync.Mutex
-	runs map[types.UID]bool
-	errs map[types.UID]error
-}
+// processes are the pods that have some, or of which it cannot be read, with the error.
+type processes struct{ sync.Map }
 
 func (p *processes) Running(pod types.UID) (bool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.runs[pod] && p.errs[pod] == nil, p.errs[pod]
-}
-
-func (p *processes) set(pod types.UID, runs bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.runs[pod], p.errs[pod] = runs, err
+	found, runs := p.Load(pod)
+	err, _ := found.(error)
+	return runs && err == nil, err
 }
 
 // heard is what a Follower was told.
 type heard struct {
-	mu   sync.Mutex
+	sync.Mutex
 	told []string
 }
 
 func (h *heard) tell(format string, args ...any) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.Lock()
+	defer h.Unlock()
 	h.told = append(h.told, fmt.Sprintf(format, args...))
 }
 
@@ -72,8 +62,7 @@ type node struct {
 
 func newNode(t *testing.T) node {
 	t.Helper()
-	n := node{heard: &heard{}, client: fake.NewClientset(),
-		running: &processes{runs: map[types.UID]bool{}, errs: map[types.UID]error{}}}
+	n := node{heard: &heard{}, client: fake.NewClientset(), running: &processes{}}
 	n.Picture = New(n.running)
 	w, err := NewWatch(n.Picture, n.client, "n1", n.heard, func(err error) { t.Error(err) })
 	if err != nil {
@@ -98,8 +87,8 @@ func newNode(t *testing.T) node {
 func (n node) hears(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
-	n.heard.mu.Lock()
-	defer n.heard.mu.Unlock()
+	n.heard.Lock()
+	defer n.heard.Unlock()
 	if diff := cmp.Diff(want, n.told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
@@ -153,7 +142,7 @@ func (n node) users(t *testing.T, want ...types.UID) {
 func TestUsersOfClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.running.set("b1", true, nil)
+		n.running.Store(types.UID("b1"), true)
 		n.add(t, user("a", "a1"), user("b", "b1"), plain("none", "n1"))
 		n.users(t, "a1", "b1")
 		if n.AnyLeaves("team", "c", []types.UID{"n1"}) {
@@ -173,7 +162,7 @@ func TestUsersOfClaims(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		n.users(t, "a1", "b1")
-		n.running.set("b1", false, nil)
+		n.running.Delete(types.UID("b1"))
 		time.Sleep(2 * sweepInterval)
 		n.users(t, "a1")
 		left = n.Left.Next()
@@ -196,18 +185,18 @@ func TestPodsOfWhichItCannotBeReadWhetherTheyRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		unread := errors.New("too many open files")
-		n.running.set("known", true, nil)
-		n.running.set("unknown", true, unread)
+		n.running.Store(types.UID("known"), true)
+		n.running.Store(types.UID("unknown"), unread)
 		n.add(t, plain("known", "known"), plain("unknown", "unknown"))
 		n.remove(t, "known")
 		n.remove(t, "unknown")
-		n.running.set("known", false, unread)
+		n.running.Store(types.UID("known"), unread)
 		time.Sleep(time.Hour)
 		n.hears(t, "new known", "new unknown", "deleted known true", "deleted unknown false")
 		if there, leaving := n.Pods(); len(there) != 0 || len(leaving) != 1 || leaving[0].UID != "known" {
 			t.Errorf("there are %v, and these leave: %v", there, leaving)
 		}
-		n.running.set("known", false, nil)
+		n.running.Delete(types.UID("known"))
 		time.Sleep(2 * sweepInterval)
 		n.hears(t, "ended known")
 	})
@@ -218,7 +207,7 @@ func TestPodsOfWhichItCannotBeReadWhetherTheyRun(t *testing.T) {
 func TestMirrorsOfAStaticPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.running.set("s", true, nil)
+		n.running.Store(types.UID("s"), true)
 		n.add(t, mirror("m1", "s"))
 		n.remove(t, "static")
 		if known := n.KnownAs(map[types.UID]bool{"s": true, "m1": true}); len(known) > 0 {

@@ -77,7 +77,8 @@ func newMachine(t *testing.T, change func(*Options), objects ...runtime.Object) 
 		claims: []audit.Claim{{Namespace: "team", Name: "a", Pods: []types.UID{"uid-p"}, Grants: []claim.Grant{{
 			Request: "gpu", ShareID: "s", Mode: mode.Share, Units: 3, GPU: claim.GPU{UUID: uuid, MemoryMiB: 16130}}}}}}
 	m.holds(1, 9000)
-	o := Options{NodeName: "n", GPUs: m, Processes: m, Pods: &Pods{Watched: pods.New(nothingRuns{})}, Client: m.client, Clock: m.clock,
+	o := Options{NodeName: "n", GPUs: m, Processes: m, Pods: &Pods{Watched: pods.New(nothingRuns{})}, Client: m.client,
+		Clock: m.clock,
 		Granted: func(context.Context) (audit.Granted, error) {
 			return audit.Granted{Claims: m.claims, Offered: map[int]bool{0: true}}, m.claimsErr
 		},
