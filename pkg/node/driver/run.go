@@ -30,7 +30,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
@@ -198,7 +197,7 @@ type agent struct {
 	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
 	// does.
 	counts *metrics.Plugin
-	used   audit.Source
+	used   *auditwatch.Watch
 	// statuses shows in the status of claims what they have, and takes the releases; nil if nobody does.
 	statuses *claimstatus.Keeper
 	releases *claimstatus.Releases
@@ -243,10 +242,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		Health: monitor, Rescan: a.rescan,
 	})
 	var wg sync.WaitGroup
-	var auditor *auditwatch.Watch
 	if a.Audit.Interval > 0 {
-		auditor = a.makeAudit()
-		a.used = auditor
+		a.used = a.makeAudit()
 	}
 	wg.Go(func() { a.serveStatus(ctx) })
 	// The kubelet's first calls need what it sees.
@@ -294,8 +291,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	if a.statuses != nil {
 		wg.Go(func() { a.statuses.Run(ctx) })
 	}
-	if auditor != nil {
-		wg.Go(func() { auditor.Run(ctx) })
+	if a.used != nil {
+		wg.Go(func() { a.used.Run(ctx) })
 	}
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -349,14 +346,7 @@ func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 	return watch.New(watch.Options{
 		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Picture: a.pods,
 		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
-		Locked: func(ctx context.Context, do func() error) error {
-			unlock, err := a.state.LockNode(ctx)
-			if err != nil {
-				return err
-			}
-			defer unlock()
-			return do()
-		},
+		Lock:     a.state.LockNode,
 		OnChange: a.noteHeld, OnUnread: a.tellPodsUnread,
 		OnDamaged: func(err error) {
 			klog.FromContext(ctx).Error(err, "A state file was damaged")

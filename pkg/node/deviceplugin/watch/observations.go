@@ -40,8 +40,8 @@ func newCheckpointFile(path string) checkpointFile {
 // observations know what the node's pods were first seen with, also by earlier processes.
 type observations struct {
 	file checkpointFile
-	// locked calls do while no other process of the node writes the file.
-	locked func(ctx context.Context, do func() error) error
+	// lock keeps other processes of the node from writing the file.
+	lock func(ctx context.Context) (unlock func(), err error)
 
 	mu sync.Mutex
 	// seen has also the pods with devices that were deleted and run.
@@ -57,9 +57,9 @@ type observations struct {
 // openObservations reads the file. Where it cannot be read, it is set aside, and damage says
 // so: of the pods that are there it is not known any more what they were seen with.
 func openObservations(
-	file checkpointFile, left time.Time, locked func(context.Context, func() error) error,
+	file checkpointFile, left time.Time, lock func(context.Context) (func(), error),
 ) (s *observations, damage, err error) {
-	s = &observations{file: file, locked: locked, seen: deviceplugin.Observations{}, left: left}
+	s = &observations{file: file, lock: lock, seen: deviceplugin.Observations{}, left: left}
 	kept, found, err := file.Load()
 	switch {
 	case err != nil:
@@ -196,25 +196,28 @@ func (s *observations) store(ctx context.Context) error {
 	if !changed {
 		return nil
 	}
-	return s.locked(ctx, func() error {
-		earlier, _, _ := s.file.Load() // one that is not understood is replaced
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		kept := deviceplugin.Observations{}
-		for uid, observed := range s.seen {
-			if first, ok := earlier.Pods[uid]; ok {
-				// Files of before have no pods.
-				first.Pod = cmp.Or(first.Pod, observed.Pod)
-				s.seen[uid], observed = first, first
-			}
-			if observed.Devices != nil {
-				kept[uid] = observed
-			}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	earlier, _, _ := s.file.Load() // one that is not understood is replaced
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := deviceplugin.Observations{}
+	for uid, observed := range s.seen {
+		if first, ok := earlier.Pods[uid]; ok {
+			// Files of before have no pods.
+			first.Pod = cmp.Or(first.Pod, observed.Pod)
+			s.seen[uid], observed = first, first
 		}
-		if err := s.file.Store(checkpointContent{kept}); err != nil {
-			return fmt.Errorf("remember what pods without a claim were first seen with: %w", err)
+		if observed.Devices != nil {
+			kept[uid] = observed
 		}
-		s.changed, s.lost = false, false
-		return nil
-	})
+	}
+	if err := s.file.Store(checkpointContent{kept}); err != nil {
+		return fmt.Errorf("remember what pods without a claim were first seen with: %w", err)
+	}
+	s.changed, s.lost = false, false
+	return nil
 }

@@ -45,8 +45,8 @@ type Options struct {
 	File string
 	// Left is when the last device plugin left, the zero time if that is not known.
 	Left time.Time
-	// Locked calls do while no other process of the node writes the file.
-	Locked func(ctx context.Context, do func() error) error
+	// Lock keeps other processes of the node from writing the file, until unlock is called.
+	Lock func(ctx context.Context) (unlock func(), err error)
 	// OnChange is called when what is reserved may have changed; OnUnread is told, as long as
 	// the pods cannot be read, why; OnDamaged, that the file could not be read.
 	OnChange            func()
@@ -55,7 +55,7 @@ type Options struct {
 
 // New returns a watch of the node's pods.
 func New(o Options) (Pods, error) {
-	observed, damage, err := openObservations(newCheckpointFile(o.File), o.Left, o.Locked)
+	observed, damage, err := openObservations(newCheckpointFile(o.File), o.Left, o.Lock)
 	if err != nil {
 		return nil, err
 	}
