@@ -132,6 +132,16 @@ func (m *Machine) All() []GPU {
 	return all
 }
 
+// Unpartitioned are the GPUs that are not in MIG mode: also those that are left out, of which only the index and the
+// UUID are known, if that is.
+func (m *Machine) Unpartitioned() []GPU {
+	gpus := slices.Clone(m.GPUs)
+	for _, f := range m.Faults {
+		gpus = append(gpus, GPU{Index: f.Index, UUID: f.UUID})
+	}
+	return gpus
+}
+
 // Instance finds an instance by its UUID, and the GPU that it is part of.
 func (m *Machine) Instance(uuid string) (Partitioned, Instance, bool) {
 	if uuid == "" {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -57,6 +58,12 @@ func Node(name string, uid types.UID) corev1.ObjectReference {
 // Pod is what Events of a pod refer to.
 func Pod(namespace, name string, uid types.UID) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: uid}
+}
+
+// Claim is a reference to a ResourceClaim.
+func Claim(namespace, name string, uid types.UID) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
+		Namespace: namespace, Name: name, UID: uid}
 }
 
 // Warn tells that something is not as it should be; Normal, that something is

@@ -66,12 +66,6 @@ type ClaimUse struct {
 	Processes int
 }
 
-// Source has the last snapshot. It is safe for concurrent use.
-type Source interface {
-	// Snapshot is false before the GPUs have been read once.
-	Snapshot() (Snapshot, bool)
-}
-
 // Kind is a kind of finding. Values are stable: they are labels of metrics, and what the
 // setting AUDIT_EVICT lists.
 type Kind string

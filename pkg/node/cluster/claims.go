@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // EachClaim goes through all claims of the cluster, page by page: which node they are
@@ -73,8 +74,7 @@ func PodsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
 	var pods []corev1.ObjectReference
 	users, _ := claim.Pods(c)
 	for _, user := range users {
-		pods = append(pods, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: user.Name,
-			UID: user.UID})
+		pods = append(pods, report.Pod(c.Namespace, user.Name, user.UID))
 	}
 	return pods
 }

@@ -42,8 +42,8 @@ var errIncomplete = errors.New("the records of prepared claims are being restore
 // auditedPods are the node's pods as the audit sees them. Where pods are not watched, it is the first to see one that
 // has joined a prepared claim.
 func (a *agent) auditedPods() *auditwatch.Pods {
-	if a.watched != nil {
-		return a.watched
+	if a.WatchPods {
+		return &auditwatch.Pods{Watched: a.pods}
 	}
 	reader := cluster.Reader{Client: a.Audit.Client}
 	fetch := func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
@@ -89,7 +89,7 @@ func (a *agent) ofPlugin(ctx context.Context, pod audit.Pod) (bool, error) {
 		if machine == nil {
 			return false, held.ErrPodsUnread
 		}
-		reserved, err := a.pods.Reserved(ctx, machine)
+		reserved, err := a.taken.Reserved(ctx, machine)
 		return slices.ContainsFunc(reserved.Pods, func(p held.Pod) bool { return p.UID == pod.UID }), err
 	}
 	// Other than what the kubelet said last, that it does not answer is told apart.
@@ -122,7 +122,7 @@ func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
 	}
 	out := audit.Granted{Claims: make([]audit.Claim, 0, len(records)), Offered: map[int]bool{}}
 	for _, r := range records {
-		pods := slices.Concat(r.Pods, a.users.UsersOf(r.Namespace, r.Name))
+		pods := slices.Concat(r.Pods, a.pods.UsersOf(r.Namespace, r.Name))
 		slices.Sort(pods)
 		out.Claims = append(out.Claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Grants: r.Grants,
 			Pods: slices.Compact(pods), PodNames: r.PodNames})

@@ -40,8 +40,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
 	podswatch "github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -65,7 +65,7 @@ func agentWithClaims(tb testing.TB, count int) (*agent, *state.Store) {
 			tb.Fatal(err)
 		}
 	}
-	a := &agent{users: orphans.NewUsers(nil), preparer: prepare.New(prepare.Options{Store: store}),
+	a := &agent{pods: pods.New(nil), preparer: prepare.New(prepare.Options{Store: store}),
 		publisher: publish.New(publish.Options{})}
 	a.publisher.SetMachine(&gpu.Machine{})
 	return a, store
@@ -83,7 +83,7 @@ func TestGranted(t *testing.T) {
 	// A pod that joined a claim later is in no record.
 	joined := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
 		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}}
-	a.users.Handler().OnAdd(joined, false)
+	a.pods.Handler().OnAdd(joined, false)
 	granted, err := a.granted(t.Context())
 	if err != nil || len(granted.Claims) != 2 {
 		t.Fatalf("granted is %+v, %v", granted, err)
@@ -213,7 +213,7 @@ func TestPodsOfDevicePluginsByTheKubelet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, _ := agentWithClaims(t, 0)
 			a.WatchPods = true
-			a.pods = followed{pods: []*corev1.Pod{podOf("given", 2000), podOf("feigns", 2000), podOf("old", 500)},
+			a.taken = followed{pods: []*corev1.Pod{podOf("given", 2000), podOf("feigns", 2000), podOf("old", 500)},
 				kubelet: tc.kubelet}
 			if !tc.unread {
 				a.preparer.SetInventory(&prepare.Inventory{Machine: &gpu.Machine{}})
@@ -286,7 +286,7 @@ func BenchmarkAudit(b *testing.B) {
 	if err := store.SetComplete(); err != nil {
 		b.Fatal(err)
 	}
-	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
+	picture := pods.New(nil)
 	processes := placed{"/proc", map[int]types.UID{}}
 	uses := make(usesOf, 8)
 	for i := range uses {
@@ -294,7 +294,7 @@ func BenchmarkAudit(b *testing.B) {
 	}
 	for i := range 110 {
 		uid := types.UID(fmt.Sprint("p", i))
-		pods.Handler().OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: string(uid), UID: uid},
+		picture.Handler().OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: string(uid), UID: uid},
 			Spec: corev1.PodSpec{NodeName: "n",
 				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(fmt.Sprint("c", i))}},
 				Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
@@ -321,7 +321,8 @@ func BenchmarkAudit(b *testing.B) {
 		processes.pods[process.Process.Pid] = uid
 		uses[i%8].Processes = append(uses[i%8].Processes, gpu.Process{PID: process.Process.Pid, MemoryMiB: 1000})
 	}
-	w := auditwatch.New(auditwatch.Options{GPUs: uses, Processes: processes, Pods: pods, Client: fake.NewClientset(),
+	w := auditwatch.New(auditwatch.Options{GPUs: uses, Processes: processes,
+		Pods: &auditwatch.Pods{Watched: picture}, Client: fake.NewClientset(),
 		Granted: a.granted, Events: report.New(&record.FakeRecorder{}, clock.RealClock{}), Clock: clock.RealClock{}})
 	b.ReportAllocs()
 	before := cpuTime(b)

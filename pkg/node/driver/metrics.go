@@ -49,7 +49,7 @@ const askedAtOnce = 4
 // serveStatus serves /metrics, /readyz, which says why the plugin does not serve claims, and
 // /healthz, which asks it as the kubelet does.
 func (a *agent) serveStatus(ctx context.Context) {
-	source := nodeSource{prepared: a.preparer.Prepared, machine: a.preparer.Machine, pods: a.pods.Reserved,
+	source := nodeSource{prepared: a.preparer.Prepared, machine: a.preparer.Machine, pods: a.taken.Reserved,
 		publisher: a.publisher, daemons: mps.Dir(a.Isolation.MPSDir).Status,
 		nodeDaemon: mps.Dir(a.Isolation.MPSDir).OfNode().Status, audit: a.lastUse, memoryLimits: a.limited.Kinds,
 		clock: clock.RealClock{},

@@ -28,7 +28,7 @@ func (a *agent) namesOf(ctx context.Context, uids map[types.UID]bool) (map[types
 	records, err := a.preparer.Prepared(ctx)
 	names := map[types.UID]types.NamespacedName{}
 	for _, r := range records {
-		pods := slices.Concat(r.Pods, a.users.UsersOf(r.Namespace, r.Name))
+		pods := slices.Concat(r.Pods, a.pods.UsersOf(r.Namespace, r.Name))
 		if !slices.ContainsFunc(pods, func(uid types.UID) bool { return uids[uid] }) {
 			continue
 		}

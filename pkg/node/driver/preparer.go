@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -33,7 +33,7 @@ var (
 
 // preparerNode is what is seen of the node's pods.
 type preparerNode struct {
-	*orphans.Users
+	*pods.Picture
 	watch.Pods
 }
 

@@ -20,7 +20,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
@@ -31,7 +30,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
@@ -47,6 +45,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	otherwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -140,7 +139,7 @@ func Run(ctx context.Context, cfg Config) error {
 		eventLimits())
 	defer events.Close(ctx, lastEvents)
 	recorder := events.Recorder()
-	a := &agent{Config: cfg, users: orphans.NewUsers(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
+	a := &agent{Config: cfg, pods: pods.New(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
 		events: report.NewNodeEvents(recorder, node, cfg.GPUs.HostRoot), podEvents: recorder,
 		inUse:        seen.NewSince[types.UID](clock.RealClock{}),
 		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1)}
@@ -178,12 +177,11 @@ type agent struct {
 	// first is for the node's first ResourceSlices.
 	first sync.Once
 	calls *calls
-	// pods, which are others, know what is held without a claim of this driver; watched are the node's pods, if they
-	// are watched.
-	pods    watch.Pods
+	// pods are those of the node, none unless they are watched. taken, which are others, know what is held without a
+	// claim of this driver.
+	pods    *pods.Picture
+	taken   watch.Pods
 	others  *otherwatch.Watch
-	watched *auditwatch.Pods
-	users   *orphans.Users
 	orphans *orphans.Sweeper
 	// runtimeName is the node's container runtime, as the kubelet names it.
 	runtimeName atomic.Pointer[string]
@@ -199,7 +197,7 @@ type agent struct {
 	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
 	// does.
 	counts *metrics.Plugin
-	used   audit.Source
+	used   *auditwatch.Watch
 	// statuses shows in the status of claims what they have, and takes the releases; nil if nobody does.
 	statuses *claimstatus.Keeper
 	releases *claimstatus.Releases
@@ -222,13 +220,13 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	a.limited = a.makeMemoryLimits()
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, State: a.state, Clock: clock.RealClock{},
-		Isolation: a.registry, Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir),
+		Isolation: a.registry, Claims: a.preparer, Pods: a.taken, MPS: mps.Dir(a.Isolation.MPSDir),
 		RequiredLabel: a.RequiredLabel, NVIDIA: a.NVIDIA, UnhealthyEffect: a.UnhealthyEffect, Metrics: a.counts,
 		ClaimEvents: report.New(a.podEvents, clock.RealClock{}), Rescan: a.rescan,
 		Granted: &a.changed, Held: &a.held, HealthChanged: &a.healthChanged,
 	})
 	a.statuses = a.makeStatuses()
-	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Users: a.users, BootID: bootID,
+	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Pods: a.pods, BootID: bootID,
 		OnOrphans: a.publisher.SetOrphans, Clock: clock.RealClock{}})
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
@@ -244,14 +242,12 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		Health: monitor, Rescan: a.rescan,
 	})
 	var wg sync.WaitGroup
-	var auditor *auditwatch.Watch
 	if a.Audit.Interval > 0 {
-		auditor = a.makeAudit()
-		a.used = auditor
+		a.used = a.makeAudit()
 	}
 	wg.Go(func() { a.serveStatus(ctx) })
 	// The kubelet's first calls need what it sees.
-	wg.Go(func() { a.pods.Run(ctx) })
+	wg.Go(func() { a.taken.Run(ctx) })
 	known, read := make(chan bool, 1), make(chan struct{})
 	wg.Go(func() {
 		inv.Run(ctx, func(yes bool) {
@@ -295,8 +291,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	if a.statuses != nil {
 		wg.Go(func() { a.statuses.Run(ctx) })
 	}
-	if auditor != nil {
-		wg.Go(func() { auditor.Run(ctx) })
+	if a.used != nil {
+		wg.Go(func() { a.used.Run(ctx) })
 	}
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -317,12 +313,12 @@ func (a *agent) recover(ctx context.Context) {
 
 // follow watches who has GPUs without a claim of this driver.
 func (a *agent) follow(ctx context.Context) error {
-	pods, err := a.followPods(ctx)
+	ofPlugins, err := a.followPods(ctx)
 	if err != nil {
 		return err
 	}
 	a.others, err = otherwatch.New(ctx, otherwatch.Options{
-		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Pods: pods,
+		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Pods: ofPlugins,
 		File:     filepath.Join(a.PluginDir, "otherdrivers.json"),
 		OnChange: a.noteHeld,
 		OnUnread: func(err error) {
@@ -331,7 +327,7 @@ func (a *agent) follow(ctx context.Context) error {
 		},
 		OnDamaged: func(err error) { a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error()) },
 	})
-	a.pods = a.others
+	a.taken = a.others
 	return err
 }
 
@@ -346,25 +342,16 @@ func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 	if !a.WatchPods {
 		return watch.KubeletOnly(a.PodResources), nil
 	}
-	a.watched = &auditwatch.Pods{Clock: clock.RealClock{}}
 	kept, _, _ := a.state.Node()
 	return watch.New(watch.Options{
-		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Running: a.users.Running,
+		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Picture: a.pods,
 		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
-		Locked: func(ctx context.Context, do func() error) error {
-			unlock, err := a.state.LockNode(ctx)
-			if err != nil {
-				return err
-			}
-			defer unlock()
-			return do()
-		},
+		Lock:     a.state.LockNode,
 		OnChange: a.noteHeld, OnUnread: a.tellPodsUnread,
 		OnDamaged: func(err error) {
 			klog.FromContext(ctx).Error(err, "A state file was damaged")
 			a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
 		},
-		Handlers: []cache.ResourceEventHandler{a.users.Handler(), a.watched.Handler()},
 	})
 }
 
@@ -382,7 +369,7 @@ func (a *agent) makePreparer(bootID string) {
 		Rescan:             func() { signal.Send(a.rescan) },
 		ContainersPerShare: a.Isolation.ContainersPerShare,
 		Cluster:            a.reader(),
-		Node:               preparerNode{a.users, a.pods},
+		Node:               preparerNode{a.pods, a.taken},
 		Listener:           preparerListener{a.events, a.releases, a.inUse},
 		Changed:            &a.changed,
 	})

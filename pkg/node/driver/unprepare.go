@@ -7,13 +7,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // usersLimit is how long the kubelet's answer may wait for the API server to name a claim's pods.
@@ -33,8 +33,7 @@ func (f unprepareFailures) tell(ctx context.Context, c kubeletplugin.NamespacedO
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), usersLimit)
 	defer cancel()
-	objects := []corev1.ObjectReference{{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
-		Namespace: c.Namespace, Name: c.Name, UID: c.UID}}
+	objects := []corev1.ObjectReference{report.Claim(c.Namespace, c.Name, c.UID)}
 	// A claim that cannot be read, or was created again, has no pods that are known.
 	if now, err := f.claims.Claim(ctx, c.Namespace, c.Name); err == nil && now.UID == c.UID {
 		objects = append(objects, cluster.PodsOf(now)...)

@@ -76,17 +76,13 @@ type Backend interface {
 	SetUp(ctx context.Context, r Group) error
 }
 
-// plain is what most back ends answer: they count grants as they are, each container by itself.
-type plain struct{}
+// notMPS is for back ends without MPS: they count grants as they are, each container by itself, change nothing on the
+// host that has to be undone, and are the same on every GPU.
+type notMPS struct{}
 
-func (plain) Adjust(*claim.Grant)            {}
-func (plain) Alone(claim.Grant) string       { return "" }
-func (plain) Counted([]claim.Grant) []string { return nil }
-
-// notMPS is for back ends without MPS: they change nothing on the host that has to be undone, and are the same on
-// every GPU.
-type notMPS struct{ plain }
-
+func (notMPS) Adjust(*claim.Grant)              {}
+func (notMPS) Alone(claim.Grant) string         { return "" }
+func (notMPS) Counted([]claim.Grant) []string   { return nil }
 func (notMPS) Effects(Group) []Effect           { return nil }
 func (notMPS) EnforcedByDriver(string) bool     { return false }
 func (notMPS) Unlimited(gpu.GPU) string         { return "" }
@@ -99,24 +95,21 @@ type noSetUp struct{ notMPS }
 
 func (noSetUp) SetUp(context.Context, Group) error { return nil }
 
-// noLimits is for back ends to which all grants are alike.
-type noLimits struct{ noSetUp }
+// noLimits enforces nothing, under a name: of none, where grants are counted and that is all; of whole GPUs, which
+// have one user; and of MIG instances. The GPU keeps these apart, and the NVIDIA driver's kernel module lets a process
+// use the instances whose capabilities it can open and no others. A container gets those of its own (source: NVIDIA's
+// MIG user guide; not tried on a GPU).
+type noLimits struct {
+	noSetUp
+	name string
+}
 
+func (b noLimits) Name() string               { return b.name }
 func (noLimits) Check(string) error           { return nil }
 func (noLimits) Validate([]claim.Grant) error { return nil }
 func (noLimits) Edits(Group) (*specs.ContainerEdits, error) {
 	return &specs.ContainerEdits{}, nil
 }
-
-// none isolates nothing: grants are counted, and that is all.
-type none struct{ noLimits }
-
-func (none) Name() string { return mode.IsolationNone }
-
-// wholeGPU needs no enforcement: the GPU has one user.
-type wholeGPU struct{ noLimits }
-
-func (wholeGPU) Name() string { return mode.IsolationWholeGPU }
 
 // LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
 // serves.

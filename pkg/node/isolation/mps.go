@@ -29,7 +29,6 @@ const containerPipeDir = "/run/gpushare/mps"
 // the client's environment and hold per process: what gets around them is in
 // docs/isolation.md.
 type mpsBackend struct {
-	plain
 	// name is mode.IsolationMPS, where each GPU has a daemon of its own, or mode.IsolationMPSNode.
 	name string
 	// dir is the directory shared with gpu-mps-supervisor, under the same path on
@@ -49,6 +48,8 @@ type mpsBackend struct {
 }
 
 func (b mpsBackend) Name() string { return b.name }
+
+func (mpsBackend) Adjust(*claim.Grant) {}
 
 func (b mpsBackend) EnforcedByDriver(uuid string) bool { return b.dir.DriverEnforced(uuid) }
 

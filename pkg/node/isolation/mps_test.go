@@ -80,7 +80,7 @@ func TestLevelOn(t *testing.T) {
 	if got := LevelOn(b, "GPU-a"); got != mode.LevelDriver {
 		t.Errorf("level %s", got)
 	}
-	if got := LevelOn(none{}, "GPU-a"); got != mode.LevelNone {
+	if got := LevelOn(noLimits{name: mode.IsolationNone}, "GPU-a"); got != mode.LevelNone {
 		t.Errorf("level %s", got)
 	}
 }

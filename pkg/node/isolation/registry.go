@@ -155,27 +155,18 @@ func (r *Registry) autoKernel(m mode.Mode) bool {
 func (r *Registry) insisting() Backend {
 	b := r.mps
 	b.insists = true
-	return r.byMPS(b)
+	return r.limiting(b)
 }
 
-func (r *Registry) byKernel() Backend {
-	b := kernelBackend{memory: r.memory}
+func (r *Registry) byKernel() Backend { return r.limiting(kernelBackend{memory: r.memory}) }
+
+// limiting is a back end that adds MPSOverheadMiB to each memory limit.
+func (r *Registry) limiting(b Backend) Backend {
 	if r.config.MPSOverheadMiB < 0 {
-		return misconfigured{b, r.wrongOverhead()}
+		return misconfigured{b, fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is "+
+			"%d: use 0 or more", r.config.MPSOverheadMiB)}
 	}
 	return b
-}
-
-func (r *Registry) byMPS(b mpsBackend) Backend {
-	if r.config.MPSOverheadMiB < 0 {
-		return misconfigured{b, r.wrongOverhead()}
-	}
-	return b
-}
-
-func (r *Registry) wrongOverhead() error {
-	return fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more",
-		r.config.MPSOverheadMiB)
 }
 
 func (r *Registry) byHAMi() Backend {
@@ -188,9 +179,10 @@ func (r *Registry) byHAMi() Backend {
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	byMPS := r.byMPS(r.mps)
+	byMPS := r.limiting(r.mps)
 	ofNode, _ := byMPS.NodeDaemon()
-	for _, b := range []Backend{wholeGPU{}, none{}, migInstance{}, byMPS, ofNode, r.cgpu, r.byHAMi(), r.byKernel()} {
+	for _, b := range []Backend{noLimits{name: mode.IsolationWholeGPU}, noLimits{name: mode.IsolationNone},
+		noLimits{name: mode.IsolationMIG}, byMPS, ofNode, r.cgpu, r.byHAMi(), r.byKernel()} {
 		if b.Name() == name {
 			return b, nil
 		}

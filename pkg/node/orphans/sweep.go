@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -54,7 +55,8 @@ type Orphan struct {
 type Options struct {
 	Claims  *prepare.Preparer
 	Cluster prepare.Cluster
-	Users   *Users
+	// Pods are those of the node, as far as they are watched.
+	Pods *pods.Picture
 	// BootID identifies the boot of the node.
 	BootID string
 	// OnOrphans is told, after each sweep, the claims that have been orphans for sweepNotice
@@ -101,8 +103,15 @@ func (s *Sweeper) Run(ctx context.Context) {
 	all := s.options.Clock.After(0)
 	var soon, again <-chan time.Time
 	wanted := map[types.UID]bool{}
+	hinted := func(r state.Record) bool {
+		if s.options.Pods.AnyLeaves(r.Namespace, r.Name, r.Pods) {
+			wanted[r.UID] = true
+		}
+		return wanted[r.UID]
+	}
+	left := s.options.Pods.Left.Next()
 	for {
-		of := func(r state.Record) bool { return wanted[r.UID] || s.options.Users.leftOf(r) }
+		of := hinted
 		select {
 		case <-ctx.Done():
 			return
@@ -112,7 +121,8 @@ func (s *Sweeper) Run(ctx context.Context) {
 				soon = s.options.Clock.After(sweepSoon)
 			}
 			continue
-		case <-s.options.Users.left:
+		case <-left:
+			left = s.options.Pods.Left.Next()
 			if soon == nil {
 				soon = s.options.Clock.After(sweepSoon)
 			}
@@ -133,7 +143,6 @@ func (s *Sweeper) Run(ctx context.Context) {
 		}
 		if err == nil {
 			clear(wanted)
-			s.options.Users.forget()
 		}
 	}
 }

@@ -21,10 +21,7 @@ func (w *preparation) checkNodeDaemon(records []state.Record, reserved held.Rese
 	if others || !isolation.UsesNodeDaemon(w.record.Grants) {
 		return nil
 	}
-	gpus := slices.Clone(w.inventory.Machine.GPUs)
-	for _, f := range w.inventory.Machine.Faults {
-		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
-	}
+	gpus := w.inventory.Machine.Unpartitioned()
 	i := slices.IndexFunc(gpus, func(g gpu.GPU) bool {
 		held := reserved.GPU(g.UUID)
 		return len(held.Pods) > 0 || held.Driver != ""

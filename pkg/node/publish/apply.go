@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +23,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // apply does what is planned. What has to be known later of what is published is written before:
@@ -274,8 +274,7 @@ func (p *Publisher) tellClaims(before, gone map[types.UID]goneClaim) {
 		return
 	}
 	for uid, c := range gone {
-		p.ClaimEvents.Warn(corev1.ObjectReference{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
-			Namespace: c.namespace, Name: c.name, UID: uid}, v1alpha1.ReasonInstanceGone, c.message)
+		p.ClaimEvents.Warn(report.Claim(c.namespace, c.name, uid), v1alpha1.ReasonInstanceGone, c.message)
 	}
 	for uid := range before {
 		if _, still := gone[uid]; !still {

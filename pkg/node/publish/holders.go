@@ -28,7 +28,7 @@ func (s snapshot) holders() (reserved held.Reserved, others map[string]bool, tol
 			{reason: v1alpha1.ReasonHeldByGoneClaim}}, nil
 	}
 	others = map[string]bool{}
-	for _, g := range usableOrLeftOut(s.machine) {
+	for _, g := range s.machine.Unpartitioned() {
 		if held := s.reserved.GPU(g.UUID); len(held.Pods) > 0 || held.Driver != "" {
 			others[g.UUID] = true
 		}

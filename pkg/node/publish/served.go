@@ -144,7 +144,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 // every program but its clients from each of them, so no GPU takes claims by it.
 func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) []servedMode {
 	var indices []int
-	for _, g := range usableOrLeftOut(m) {
+	for _, g := range m.Unpartitioned() {
 		if others[g.UUID] {
 			indices = append(indices, g.Index)
 		}
@@ -163,16 +163,6 @@ func besideOthers(served []servedMode, m *gpu.Machine, others map[string]bool) [
 		}
 	}
 	return out
-}
-
-// usableOrLeftOut are the GPUs that MPS may have: but for those in MIG mode. Of those that are left out only the index
-// and the UUID are known, if that is.
-func usableOrLeftOut(m *gpu.Machine) []gpu.GPU {
-	gpus := slices.Clone(m.GPUs)
-	for _, f := range m.Faults {
-		gpus = append(gpus, gpu.GPU{Index: f.Index, UUID: f.UUID})
-	}
-	return gpus
 }
 
 // look sees how the back end keeps the users of GPUs apart now, by UUID.

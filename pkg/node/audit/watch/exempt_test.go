@@ -141,7 +141,7 @@ func TestPodsOfDevicePlugins(t *testing.T) {
 			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
 				"nvidia.com/mig-1g.5gb": resource.MustParse("1")}
 			m.claims = nil
-			m.Pods.saw(pod)
+			m.Pods.Watched.Handler().OnAdd(pod, true)
 			m.looks(20)
 			if tc.told {
 				reporttest.Told(t, m.pods, "GPUUsedWithoutGrant", `Container "main"`)

@@ -4,9 +4,7 @@ package watch
 
 import (
 	"context"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,8 +14,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 )
 
 // fetchAgain is how soon the pods of a claim are read again, where the node's pods are not
@@ -28,15 +26,14 @@ const fetchAgain = 10 * time.Second
 // fetchMost is of how many claims that a new pod may have joined the pods are read in one look.
 const fetchMost = 16
 
-// Pods are the node's pods by the UIDs that the kubelet knows. It is safe for concurrent
-// use.
+// Pods are the node's pods by the UIDs that the kubelet knows.
 type Pods struct {
-	// Fetch reads the pods that use a claim, where the node's pods are not watched; else it
-	// is nil.
-	Fetch func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error)
-	Clock clock.PassiveClock
+	// Watched are the node's pods where they are watched. Where they are not, Fetch reads the pods that use a claim.
+	Watched *pods.Picture
+	Fetch   func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error)
+	Clock   clock.PassiveClock
 
-	mu    sync.Mutex
+	// byUID are those that were fetched.
 	byUID map[types.UID]*corev1.Pod
 	// fetched are the pods of claims, newcomers the UIDs on GPUs that no pod has, since when. behind says that claims
 	// that one of them may have joined are still to be read.
@@ -52,81 +49,37 @@ type fetched struct {
 	failed bool
 }
 
-// Handler follows an informer of the node's pods, which keeps what deviceplugin.Trim does.
-func (p *Pods) Handler() cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: p.saw, DeleteFunc: p.gone,
-		UpdateFunc: func(before, object any) {
-			// After a watch that was lost, one that was created again under the name is an update.
-			if was, is := before.(*corev1.Pod), object.(*corev1.Pod); was.UID != is.UID {
-				p.gone(was)
-			}
-			p.saw(object)
-		},
-	}
-}
-
-func (p *Pods) gone(object any) {
-	if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.remove(pod.UID)
-	}
-}
-
-func (p *Pods) saw(object any) {
-	if pod, ok := object.(*corev1.Pod); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.add(pod)
-	}
-}
-
-func (p *Pods) add(pod *corev1.Pod) {
-	if p.byUID == nil {
-		p.byUID = map[types.UID]*corev1.Pod{}
-	}
-	p.byUID[pod.UID] = pod
-	// The kubelet knows a static pod by another UID. Whoever writes pods can write such an
-	// annotation; no pod is taken for another one by it.
-	uid := types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
-	if other := p.byUID[uid]; uid != "" && (other == nil || other.UID == pod.UID) {
-		p.byUID[uid] = pod
-	}
-}
-
-func (p *Pods) remove(uid types.UID) {
-	maps.DeleteFunc(p.byUID, func(_ types.UID, pod *corev1.Pod) bool { return pod.UID == uid })
-}
-
 // Of are the pods with these UIDs, as far as they are known. Those of the claims' pods that
 // are not, and are not watched, are read; unread says that some could not be.
 func (p *Pods) Of(
 	ctx context.Context, uids map[types.UID]bool, claims []audit.Claim,
 ) (out map[types.UID]*corev1.Pod, unread bool) {
-	if p.Fetch != nil {
+	if p.Watched == nil {
 		p.fetch(ctx, uids, claims)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	out = map[types.UID]*corev1.Pod{}
-	for uid := range uids {
-		if pod := p.byUID[uid]; pod != nil {
-			out[uid] = pod
-		}
 	}
 	unread = p.behind
 	for _, f := range p.fetched {
 		unread = unread || f.failed
 	}
-	return out, unread
+	return p.known(uids), unread
+}
+
+func (p *Pods) known(uids map[types.UID]bool) map[types.UID]*corev1.Pod {
+	if p.Watched != nil {
+		return p.Watched.KnownAs(uids)
+	}
+	out := map[types.UID]*corev1.Pod{}
+	for uid := range uids {
+		if pod := p.byUID[uid]; pod != nil {
+			out[uid] = pod
+		}
+	}
+	return out
 }
 
 // namespaceOf is the namespace of the pod with that UID; empty where it is not known.
 func (p *Pods) namespaceOf(uid types.UID) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if pod := p.byUID[uid]; pod != nil {
+	if pod := p.known(map[types.UID]bool{uid: true})[uid]; pod != nil {
 		return pod.Namespace
 	}
 	return ""
@@ -136,8 +89,6 @@ func (p *Pods) namespaceOf(uid types.UID) string {
 // for it, or it may have joined any that was in use before: those are read once for all pods that came until then, and
 // some at a time, for the next look is soon.
 func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audit.Claim) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	now := p.Clock.Now()
 	newcomers, joined := map[types.UID]time.Time{}, time.Time{}
 	for uid := range uids {
@@ -186,13 +137,13 @@ func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audi
 
 // fetchPods reads the pods of a claim; where that fails, they are as before.
 func (p *Pods) fetchPods(ctx context.Context, name cache.ObjectName, before []*corev1.Pod, now time.Time) fetched {
-	pods, err := p.Fetch(ctx, name.Namespace, name.Name)
+	found, err := p.Fetch(ctx, name.Namespace, name.Name)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("The pods of a claim cannot be read", "claim", name, "err", err)
 		return fetched{now, before, true}
 	}
 	out := fetched{at: now}
-	for _, pod := range pods {
+	for _, pod := range found {
 		out.pods = append(out.pods, deviceplugin.Trim(pod))
 	}
 	return out

@@ -16,6 +16,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 )
 
 func asked(uids ...types.UID) map[types.UID]bool {
@@ -26,8 +27,13 @@ func asked(uids ...types.UID) map[types.UID]bool {
 	return out
 }
 
+// nothingRuns is a node on which no pod has processes.
+type nothingRuns struct{}
+
+func (nothingRuns) Running(types.UID) (bool, error) { return false, nil }
+
 func TestPodsThatAreWatched(t *testing.T) {
-	var pods Pods
+	watched := Pods{Watched: pods.New(nothingRuns{})}
 	named := func(name, mirrors string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 		if mirrors != "" {
@@ -35,18 +41,18 @@ func TestPodsThatAreWatched(t *testing.T) {
 		}
 		return p
 	}
-	handler := pods.Handler()
+	handler := watched.Watched.Handler()
 	victim, static := named("victim", ""), named("static", "hash")
 	for _, p := range []*corev1.Pod{victim, static, named("liar", "victim"), named("other-liar", "hash")} {
 		handler.OnAdd(p, true)
 	}
-	got, _ := pods.Of(t.Context(), asked("victim", "hash", "liar", "nobody"), nil)
+	got, _ := watched.Of(t.Context(), asked("victim", "hash", "liar", "nobody"), nil)
 	if len(got) != 3 || got["victim"] != victim || got["hash"] != static {
 		t.Errorf("pods %v, want those that the kubelet knows by these UIDs", got)
 	}
 	handler.OnDelete(static)
 	handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: victim})
-	if got, _ := pods.Of(t.Context(), asked("victim", "hash"), nil); len(got) > 0 {
+	if got, _ := watched.Of(t.Context(), asked("victim", "hash"), nil); len(got) > 0 {
 		t.Errorf("pods %v, of which none is there", got)
 	}
 }
@@ -58,7 +64,7 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	reads := map[string]int{}
 	var failure error
 	joined := false // q has joined claim b
-	pods := Pods{Clock: clock, Fetch: func(_ context.Context, _, name string) ([]*corev1.Pod, error) {
+	fetched := Pods{Clock: clock, Fetch: func(_ context.Context, _, name string) ([]*corev1.Pod, error) {
 		reads[name]++
 		if failure != nil {
 			return nil, failure
@@ -75,7 +81,7 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 		t.Helper()
 		for range times {
 			clock.Step(2 * time.Second)
-			if got, _ := pods.Of(t.Context(), asked(uids...), claims); len(got) != known {
+			if got, _ := fetched.Of(t.Context(), asked(uids...), claims); len(got) != known {
 				t.Fatalf("pods %v, want %d", got, known)
 			}
 		}
@@ -98,18 +104,18 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	read(2, 2)
 	looks(10, 2, "pa", "q", "nobody")
 	read(2, 2) // one of them for nobody
-	if _, unread := pods.Of(t.Context(), asked("pa"), claims); unread {
+	if _, unread := fetched.Of(t.Context(), asked("pa"), claims); unread {
 		t.Error("all were read, and are not taken for all there are")
 	}
 	failure = errors.New("down")
 	looks(30, 2, "pa", "q")
-	if _, unread := pods.Of(t.Context(), asked("pa"), claims); !unread {
+	if _, unread := fetched.Of(t.Context(), asked("pa"), claims); !unread {
 		t.Error("pods that could not be read are taken for gone")
 	}
 	looks(1, 0)
 	claims = nil
-	if looks(1, 0); len(pods.byUID) > 0 {
-		t.Errorf("pods %v are kept of claims that are gone", pods.byUID)
+	if looks(1, 0); len(fetched.byUID) > 0 {
+		t.Errorf("pods %v are kept of claims that are gone", fetched.byUID)
 	}
 }
 
@@ -119,7 +125,7 @@ func TestPodsThatJoinManyClaims(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Unix(1000, 0))
 	reads, perLook := 0, 0
 	members := map[string][]*corev1.Pod{}
-	pods := Pods{Clock: clock, Fetch: func(_ context.Context, _, name string) ([]*corev1.Pod, error) {
+	fetched := Pods{Clock: clock, Fetch: func(_ context.Context, _, name string) ([]*corev1.Pod, error) {
 		reads++
 		perLook++
 		return members[name], nil
@@ -136,7 +142,7 @@ func TestPodsThatJoinManyClaims(t *testing.T) {
 		t.Helper()
 		clock.Step(2 * time.Second)
 		perLook = 0
-		got, unread := pods.Of(t.Context(), uids, claims)
+		got, unread := fetched.Of(t.Context(), uids, claims)
 		if perLook > fetchMost+len(uids) {
 			t.Errorf("one look reads %d claims", perLook)
 		}

@@ -69,7 +69,7 @@ type Options struct {
 	Eviction    audit.Eviction
 }
 
-// Watch is an audit of one node. It implements audit.Source.
+// Watch is an audit of one node.
 type Watch struct {
 	Options
 	tracker *audit.Tracker
@@ -94,8 +94,6 @@ type told struct {
 	pod  types.UID
 }
 
-var _ audit.Source = &Watch{}
-
 // New returns a Watch, which has to Run.
 func New(o Options) *Watch {
 	return &Watch{Options: o, tracker: audit.NewTracker(), told: map[told]bool{}, evicted: map[types.UID]*attempt{},
@@ -115,7 +113,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Snapshot implements [audit.Source].
+// Snapshot is the last one; false before the GPUs have been read once. It may be called beside Run.
 func (w *Watch) Snapshot() (audit.Snapshot, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -76,7 +77,8 @@ func newMachine(t *testing.T, change func(*Options), objects ...runtime.Object) 
 		claims: []audit.Claim{{Namespace: "team", Name: "a", Pods: []types.UID{"uid-p"}, Grants: []claim.Grant{{
 			Request: "gpu", ShareID: "s", Mode: mode.Share, Units: 3, GPU: claim.GPU{UUID: uuid, MemoryMiB: 16130}}}}}}
 	m.holds(1, 9000)
-	o := Options{NodeName: "n", GPUs: m, Processes: m, Pods: &Pods{Clock: m.clock}, Client: m.client, Clock: m.clock,
+	o := Options{NodeName: "n", GPUs: m, Processes: m, Pods: &Pods{Watched: pods.New(nothingRuns{})}, Client: m.client,
+		Clock: m.clock,
 		Granted: func(context.Context) (audit.Granted, error) {
 			return audit.Granted{Claims: m.claims, Offered: map[int]bool{0: true}}, m.claimsErr
 		},
@@ -86,7 +88,7 @@ func newMachine(t *testing.T, change func(*Options), objects ...runtime.Object) 
 		change(&o)
 	}
 	m.Watch = New(o)
-	o.Pods.saw(thePod())
+	o.Pods.Watched.Handler().OnAdd(thePod(), true)
 	return m
 }
 
@@ -172,7 +174,7 @@ func TestProcessOfNoPodIsToldOfTheNode(t *testing.T) {
 func TestProcessOfAPodThatIsGoneIsToldOfTheNode(t *testing.T) {
 	m := newMachine(t, nil)
 	m.claims[0].PodNames = []string{"p"}
-	m.Pods.Handler().OnDelete(thePod())
+	m.Pods.Watched.Handler().OnDelete(thePod())
 	m.looks(30)
 	reporttest.Told(t, m.node)
 	m.looks(2)
@@ -211,7 +213,8 @@ func TestUnknown(t *testing.T) {
 func TestOwnNamespaceIsExempt(t *testing.T) {
 	m := newMachine(t, func(o *Options) { o.OwnPod = "own" })
 	for uid, namespace := range map[types.UID]string{"own": "driver", "exporter": "driver", "miner": "tenant"} {
-		m.Pods.saw(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: string(uid), UID: uid}})
+		m.Pods.Watched.Handler().OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: string(uid),
+			UID: uid}}, true)
 	}
 	m.places[2], m.places[3] = []podcgroup.Place{{Pod: "exporter"}}, []podcgroup.Place{{Pod: "miner"}}
 	m.holds(2, 100, 3, 100)

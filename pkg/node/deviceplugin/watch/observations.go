@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,16 +40,13 @@ func newCheckpointFile(path string) checkpointFile {
 // observations know what the node's pods were first seen with, also by earlier processes.
 type observations struct {
 	file checkpointFile
-	// locked calls do while no other process of the node writes the file.
-	locked func(ctx context.Context, do func() error) error
-	// running reports whether a pod has processes on the node.
-	running func(pod types.UID) (bool, error)
+	// lock keeps other processes of the node from writing the file.
+	lock func(ctx context.Context) (unlock func(), err error)
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// seen has also the pods with devices that were deleted and run.
 	seen deviceplugin.Observations
-	// going are pods with devices that were deleted and have processes still.
-	going map[types.UID]*corev1.Pod
-	left  time.Time
+	left time.Time
 	// lost says that what earlier processes saw is lost. It does until the file is
 	// written again; all marks that the pods of the first list are all there.
 	lost, all bool
@@ -60,10 +56,10 @@ type observations struct {
 
 // openObservations reads the file. Where it cannot be read, it is set aside, and damage says
 // so: of the pods that are there it is not known any more what they were seen with.
-func openObservations(file checkpointFile, left time.Time, locked func(context.Context, func() error) error,
-	running func(types.UID) (bool, error)) (s *observations, damage, err error) {
-	s = &observations{file: file, locked: locked, running: running, seen: deviceplugin.Observations{},
-		going: map[types.UID]*corev1.Pod{}, left: left}
+func openObservations(
+	file checkpointFile, left time.Time, lock func(context.Context) (func(), error),
+) (s *observations, damage, err error) {
+	s = &observations{file: file, lock: lock, seen: deviceplugin.Observations{}, left: left}
 	kept, found, err := file.Load()
 	switch {
 	case err != nil:
@@ -87,11 +83,17 @@ func openObservations(file checkpointFile, left time.Time, locked func(context.C
 }
 
 // observe notes a pod as the API server has it. It returns whether that is another observation of
-// it than before.
-func (s *observations) observe(pod *corev1.Pod) bool {
+// it than before. A static pod goes on with what it was first seen with under the mirror before.
+func (s *observations) observe(mirror, pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mirroredAnew(pod)
+	if mirror != nil && mirror.UID != pod.UID {
+		if seen, ok := s.seen[mirror.UID]; ok {
+			seen.Pod = pod
+			s.seen[pod.UID], s.changed = seen, true
+			delete(s.seen, mirror.UID)
+		}
+	}
 	before, known := s.seen[pod.UID]
 	if s.lost && !s.all && !known && deviceplugin.Holds(pod) {
 		s.seen[pod.UID] = deviceplugin.Observation{Namespace: pod.Namespace, Name: pod.Name, Lost: true}
@@ -103,90 +105,48 @@ func (s *observations) observe(pod *corev1.Pod) bool {
 	return known != holds || !reflect.DeepEqual(before, after)
 }
 
-// deleted is for a pod that the API server does not have any more.
-func (s *observations) deleted(pod *corev1.Pod) {
+// deleted is for a pod that the API server does not have any more. What is known of it is dropped, unless it has
+// devices, and processes that may use them: the kubelet does not list a pod that was deleted by force, and stops it
+// only then.
+func (s *observations) deleted(pod *corev1.Pod, runs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(pod.UID, pod)
+	if !runs || !deviceplugin.Holds(pod) || s.seen[pod.UID].Devices == nil {
+		s.forget(pod.UID)
+	}
 }
 
-// forget drops what is known of a pod that was deleted, unless it has devices, and processes that may
-// use them: the kubelet does not list a pod that was deleted by force, and stops it only then.
-func (s *observations) forget(uid types.UID, pod *corev1.Pod) {
-	devices := s.seen[uid].Devices != nil
-	if devices && pod != nil && deviceplugin.Holds(pod) {
-		runs, err := s.runs(pod)
-		if _, did := s.going[uid]; did && err != nil {
-			return // that it could not be read now ends nothing
-		}
-		if runs && err == nil {
-			s.going[uid] = pod
-			return
-		}
-	}
-	s.changed = s.changed || devices
+// ended is for a pod that was deleted and has no processes any more. It returns whether anything was known of it.
+func (s *observations) ended(pod *corev1.Pod) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known := s.seen[pod.UID]
+	s.forget(pod.UID)
+	return known
+}
+
+// forget drops what is known of a pod. The lock is held.
+func (s *observations) forget(uid types.UID) {
+	s.changed = s.changed || s.seen[uid].Devices != nil
 	delete(s.seen, uid)
-	delete(s.going, uid)
 }
 
-// runs reports whether the pod has processes on the node. Those of a static pod run on when its mirror, which is what
-// the API server has of it, is deleted; the kubelet knows them by the UID in the annotation. Whoever writes pods can
-// write that, so it never hides the pod's own.
-func (s *observations) runs(pod *corev1.Pod) (bool, error) {
-	runs, err := s.running(pod.UID)
-	static := types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
-	if runs || err != nil || static == "" {
-		return runs, err
-	}
-	return s.running(static)
-}
-
-// mirroredAnew goes on with what a static pod was first seen with, now that the kubelet has made its mirror again.
-func (s *observations) mirroredAnew(pod *corev1.Pod) {
-	static := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	for uid, going := range s.going {
-		if static != "" && going.Annotations[corev1.MirrorPodAnnotationKey] == static && uid != pod.UID &&
-			going.Namespace == pod.Namespace && going.Name == pod.Name {
-			seen := s.seen[uid]
-			seen.Pod = pod
-			s.seen[pod.UID], s.changed = seen, true
-			delete(s.seen, uid)
-			delete(s.going, uid)
-		}
-	}
-}
-
-// sweep forgets the deleted pods that have no processes any more. It returns whether there were any,
-// and whether there still are others.
-func (s *observations) sweep() (gone, others bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := len(s.going)
-	for uid, pod := range s.going {
-		s.forget(uid, pod)
-	}
-	return len(s.going) < before, len(s.going) > 0
-}
-
-// prune is told all pods of the node, once all have been seen: others are gone.
-func (s *observations) prune(pods []*corev1.Pod) {
-	there := map[types.UID]bool{}
-	for _, pod := range pods {
-		there[pod.UID] = true
-	}
+// listed is called once all pods have been seen that the API server has. It returns those that were seen by earlier
+// processes and are not among them; what was not kept of such pods is forgotten.
+func (s *observations) listed(there func(types.UID) bool) (gone []*corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = true
 	for uid, seen := range s.seen {
-		if !there[uid] {
-			s.forget(uid, seen.Pod)
+		switch {
+		case there(uid):
+		case seen.Pod != nil && seen.Pod.UID == uid:
+			gone = append(gone, seen.Pod)
+		default:
+			s.forget(uid)
 		}
 	}
-	for _, pod := range pods {
-		if deviceplugin.Holds(pod) {
-			s.mirroredAnew(pod) // when it was observed, the mirror before was not known to be gone
-		}
-	}
+	return gone
 }
 
 // setLeft sets when the last device plugin left; the zero time where one may serve.
@@ -211,18 +171,17 @@ func (s *observations) needKubelet(pods []*corev1.Pod) (need bool, notBefore tim
 	return need, notBefore
 }
 
-// reserved is what the pods hold of the GPUs, and those that were deleted and still run. What the kubelet
-// says of them is noted.
-func (s *observations) reserved(pods []*corev1.Pod, n deviceplugin.Node) held.Reserved {
+// reserved is what the pods hold of the GPUs, and those with devices of them that were deleted and still run. What the
+// kubelet says of the pods is noted.
+func (s *observations) reserved(pods, leaving []*corev1.Pod, n deviceplugin.Node) held.Reserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news := s.seen.AddDevices(pods, n.Kubelet)
 	s.changed = s.changed || news || s.lost && s.all && n.Kubelet.Err == nil
 	n.Left, n.Observed = s.left, s.seen
-	for uid, going := range s.going {
-		// It may have been deleted since the pods were listed.
-		if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }) {
-			pods = append(pods, going)
+	for _, pod := range leaving {
+		if s.seen[pod.UID].Devices != nil && deviceplugin.Holds(pod) {
+			pods = append(pods, pod)
 		}
 	}
 	return deviceplugin.Of(pods, n)
@@ -237,25 +196,28 @@ func (s *observations) store(ctx context.Context) error {
 	if !changed {
 		return nil
 	}
-	return s.locked(ctx, func() error {
-		earlier, _, _ := s.file.Load() // one that is not understood is replaced
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		kept := deviceplugin.Observations{}
-		for uid, observed := range s.seen {
-			if first, ok := earlier.Pods[uid]; ok {
-				// Files of before have no pods.
-				first.Pod = cmp.Or(first.Pod, observed.Pod)
-				s.seen[uid], observed = first, first
-			}
-			if observed.Devices != nil {
-				kept[uid] = observed
-			}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	earlier, _, _ := s.file.Load() // one that is not understood is replaced
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := deviceplugin.Observations{}
+	for uid, observed := range s.seen {
+		if first, ok := earlier.Pods[uid]; ok {
+			// Files of before have no pods.
+			first.Pod = cmp.Or(first.Pod, observed.Pod)
+			s.seen[uid], observed = first, first
 		}
-		if err := s.file.Store(checkpointContent{kept}); err != nil {
-			return fmt.Errorf("remember what pods without a claim were first seen with: %w", err)
+		if observed.Devices != nil {
+			kept[uid] = observed
 		}
-		s.changed, s.lost = false, false
-		return nil
-	})
+	}
+	if err := s.file.Store(checkpointContent{kept}); err != nil {
+		return fmt.Errorf("remember what pods without a claim were first seen with: %w", err)
+	}
+	s.changed, s.lost = false, false
+	return nil
 }

@@ -9,27 +9,37 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 )
 
-func unlocked(_ context.Context, do func() error) error { return do() }
+func unlocked(context.Context) (unlock func(), err error) { return func() {}, nil }
 
-func ended(types.UID) (bool, error) { return false, nil }
+// processes reports whether a pod has processes on the node.
+type processes func(types.UID) (bool, error)
+
+func (p processes) Running(pod types.UID) (bool, error) { return p(pod) }
+
+var ended processes = func(types.UID) (bool, error) { return false, nil }
 
 // opened are the observations of a process on a node whose state is in dir.
 func opened(t *testing.T, dir string) *observations {
 	t.Helper()
 	file := newCheckpointFile(filepath.Join(dir, "unclaimed.json"))
-	s, damage, err := openObservations(file, time.Time{}, unlocked, ended)
+	s, damage, err := openObservations(file, time.Time{}, unlocked)
 	if err != nil || damage != nil {
 		t.Fatal(err, damage)
 	}
@@ -48,20 +58,46 @@ func gives(pods ...*corev1.Pod) deviceplugin.Kubelet {
 	return k
 }
 
-// first is the first look of a process at the pods; it returns what is taken of the
-// GPUs, and of what it is not known on which.
-func first(t *testing.T, s *observations, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) string {
+// life is a process on the node, which sees pods come and go.
+type life struct {
+	*watcher
+	handler cache.ResourceEventHandler
+}
+
+// begins is the life of a process with these observations.
+func begins(t *testing.T, s *observations, running processes) life {
 	t.Helper()
-	for _, p := range pods {
-		s.observe(p)
+	w, err := newWatcher(Options{Client: fake.NewClientset(), NodeName: "n1", Picture: pods.New(running),
+		OnChange: func() {}}, s)
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.prune(pods)
+	return life{w, w.pods.Handler()}
+}
+
+// looks has the process see these pods, for the first time or again, and returns what is taken of the GPUs, and of what
+// it is not known on which.
+func (l life) looks(t *testing.T, kubelet deviceplugin.Kubelet, now ...*corev1.Pod) string {
+	t.Helper()
+	for _, p := range now {
+		l.handler.OnAdd(p, true)
+	}
+	if !l.read.IsDone() {
+		l.listed()
+	}
 	kubelet.Asked = time.Now()
-	held := s.reserved(pods, deviceplugin.Node{GPUs: gpusOfNode, Kubelet: kubelet})
-	if err := s.store(t.Context()); err != nil {
+	there, leaving := l.pods.Pods()
+	held := l.observed.reserved(there, leaving, deviceplugin.Node{GPUs: gpusOfNode, Kubelet: kubelet})
+	if err := l.observed.store(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("%d %d", held.GPU("GPU-0").Units, held.GPU("GPU-1").Units)
+}
+
+// first is the first look of a process at the pods, of which those that are gone have ended.
+func first(t *testing.T, s *observations, kubelet deviceplugin.Kubelet, now ...*corev1.Pod) string {
+	t.Helper()
+	return begins(t, s, ended).looks(t, kubelet, now...)
 }
 
 func share(name, g string) *corev1.Pod {
@@ -93,18 +129,6 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	}
 }
 
-// A pod that is deleted while the kubelet is asked is among those that were listed before, and counts once.
-func TestPodThatIsDeletedMeanwhileCountsOnce(t *testing.T) {
-	s, a := opened(t, t.TempDir()), share("a", "0")
-	first(t, s, gives(a), a)
-	s.running = func(types.UID) (bool, error) { return true, nil }
-	s.deleted(a)
-	held := s.reserved([]*corev1.Pod{a}, deviceplugin.Node{GPUs: gpusOfNode}).GPU("GPU-0")
-	if held.Units != 4 || len(held.Pods) != 1 {
-		t.Errorf("%d GiB are held by %v, want 4 by one", held.Units, held.Pods)
-	}
-}
-
 // mirrored is the pod by which a static pod is seen: the kubelet knows the latter by the UID in the annotation, and
 // has it run on when its mirror is deleted.
 func mirrored(pod *corev1.Pod, uid types.UID) *corev1.Pod {
@@ -115,47 +139,38 @@ func mirrored(pod *corev1.Pod, uid types.UID) *corev1.Pod {
 
 // A static pod holds its GPU until it ends itself, and once, however often its mirror is deleted and made again.
 func TestStaticPodOutlivesItsMirror(t *testing.T) {
-	dir := t.TempDir()
-	s := opened(t, dir)
-	runs := true
-	s.running = func(uid types.UID) (bool, error) { return uid == "static" && runs, nil }
-	before, again := mirrored(share("a", "0"), "mirror-1"), mirrored(share("a", "0"), "mirror-2")
-	is := func(when, want string, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) {
-		t.Helper()
-		if got := first(t, s, kubelet, pods...); got != want {
-			t.Errorf("%s: taken are %s, want %s", when, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		var runs atomic.Bool
+		runs.Store(true)
+		anew := func() life {
+			return begins(t, opened(t, dir), func(uid types.UID) (bool, error) { return uid == "static" && runs.Load(), nil })
 		}
-	}
-	is("at first", "4 0", gives(before), before)
-	anew := func() {
-		s = opened(t, dir)
-		s.running = func(uid types.UID) (bool, error) { return uid == "static" && runs, nil }
-	}
-	anew()
-	is("its mirror was made anew before the next process", "4 0", gives(again), again)
-	before.UID = "mirror-3"
-	s.deleted(again)
-	is("without its mirror", "4 0", gives())
-	is("its mirror is back, and the kubelet is silent", "4 0", deviceplugin.Kubelet{Err: errors.New("no socket")}, before)
-	is("its mirror is back", "4 0", gives(before), before)
-	s.deleted(before)
-	anew()
-	is("for the next process", "4 0", gives())
-	runs = false
-	s.sweep()
-	is("when it has ended", "0 0", gives())
-}
-
-// Whoever writes pods can write that annotation, too: it hides no processes of the pod's own.
-func TestAnnotationOfAMirrorHidesNoProcesses(t *testing.T) {
-	s := opened(t, t.TempDir())
-	s.running = func(uid types.UID) (bool, error) { return uid == "own", nil }
-	forged := mirrored(share("a", "0"), "own")
-	first(t, s, gives(forged), forged)
-	s.deleted(forged)
-	if got := first(t, s, gives()); got != "4 0" {
-		t.Errorf("taken are %s, want 4 0", got)
-	}
+		l := anew()
+		before, again := mirrored(share("a", "0"), "mirror-1"), mirrored(share("a", "0"), "mirror-2")
+		is := func(when, want string, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) {
+			t.Helper()
+			if got := l.looks(t, kubelet, pods...); got != want {
+				t.Errorf("%s: taken are %s, want %s", when, got, want)
+			}
+		}
+		is("at first", "4 0", gives(before), before)
+		l = anew()
+		is("its mirror was made anew before the next process", "4 0", gives(again), again)
+		before.UID = "mirror-3"
+		l.handler.OnDelete(again)
+		is("without its mirror", "4 0", gives())
+		is("its mirror is back, and the kubelet is silent", "4 0", deviceplugin.Kubelet{Err: errors.New("no socket")}, before)
+		is("its mirror is back", "4 0", gives(before), before)
+		l.handler.OnDelete(before)
+		l = anew()
+		start(t.Context(), t, l.watcher)
+		synctest.Wait()
+		is("for the next process", "4 0", gives())
+		runs.Store(false)
+		time.Sleep(2 * time.Second)
+		is("when it has ended", "0 0", gives())
+	})
 }
 
 // A version before kept no pods; this one adds them, for when they are deleted by force.
@@ -171,9 +186,8 @@ func TestPodsOfAnEarlierVersionAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	first(t, opened(t, dir), gives(a), a)
-	next := opened(t, dir)
-	next.running = func(types.UID) (bool, error) { return true, nil }
-	if got := first(t, next, gives()); got != "4 0" {
+	next := begins(t, opened(t, dir), func(types.UID) (bool, error) { return true, nil })
+	if got := next.looks(t, gives()); got != "4 0" {
 		t.Errorf("taken are %s, want 4 0", got)
 	}
 }
@@ -183,15 +197,13 @@ func TestDeletedPodsThatRunAreKnownToTheNextProcess(t *testing.T) {
 	dir := t.TempDir()
 	first(t, opened(t, dir), gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1"))
 	for _, state := range []struct {
-		running func(types.UID) (bool, error)
+		running processes
 		want    string
 	}{
 		{func(uid types.UID) (bool, error) { return uid == "a", nil }, "4 0"},
 		{func(types.UID) (bool, error) { return true, podcgroup.ErrUnknown }, "0 0"},
 	} {
-		s := opened(t, dir)
-		s.running = state.running
-		if got := first(t, s, gives()); got != state.want {
+		if got := begins(t, opened(t, dir), state.running).looks(t, gives()); got != state.want {
 			t.Errorf("taken are %s, want %s", got, state.want)
 		}
 	}
@@ -219,12 +231,12 @@ func TestPodsWithoutDevicesCostNoFile(t *testing.T) {
 	p := share("a", "0")
 	listed := gives(p)
 	listed.Containers[deviceplugin.Container{Namespace: "old", Pod: "a", Name: "c"}] = deviceplugin.Devices{}
-	s := opened(t, dir)
-	if got := first(t, s, listed, p); got != "0 0" {
+	l := begins(t, opened(t, dir), ended)
+	if got := l.looks(t, listed, p); got != "0 0" {
 		t.Errorf("taken are %s", got)
 	}
-	s.deleted(p)
-	if err := s.store(t.Context()); err != nil {
+	l.handler.OnDelete(p)
+	if err := l.observed.store(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
@@ -245,7 +257,7 @@ func TestDamagedObservations(t *testing.T) {
 			var s *observations
 			for range 2 {
 				var damage, err error
-				s, damage, err = openObservations(file, time.Time{}, unlocked, ended)
+				s, damage, err = openObservations(file, time.Time{}, unlocked)
 				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.DamagedPath()) {
 					t.Fatalf("damage %v, %v", damage, err)
 				}

@@ -27,6 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 )
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
@@ -74,8 +75,9 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 		return false, nil, nil
 	})
 	changed := make(chan struct{}, 100)
-	u, err := newWatcher(client, "n1", podresources.Client{Socket: filepath.Join(t.TempDir(), "none.sock")},
-		opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
+	u, err := newWatcher(Options{Client: client, NodeName: "n1", Picture: pods.New(ended),
+		Kubelet:  podresources.Client{Socket: filepath.Join(t.TempDir(), "none.sock")},
+		OnChange: func() { changed <- struct{}{} }, OnUnread: func(error) {}}, opened(t, t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +133,8 @@ func TestPodsThatCannotBeRead(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(resourceapi.Resource("pods"), "", nil)
 	})
 	failed := make(chan error, 100)
-	u, err := newWatcher(client, "n1", &kubelet{}, opened(t, t.TempDir()), func() {}, func(err error) { failed <- err })
+	u, err := newWatcher(Options{Client: client, NodeName: "n1", Picture: pods.New(ended), Kubelet: &kubelet{},
+		OnChange: func() {}, OnUnread: func(err error) { failed <- err }}, opened(t, t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +158,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{client: fake.NewClientset(), kubelet: &kubelet{}}
-	observed := opened(t, t.TempDir())
-	observed.running = func(uid types.UID) (bool, error) {
+	running := func(uid types.UID) (bool, error) {
 		if n.unread.Load() {
 			return false, errors.New("too many open files")
 		}
@@ -164,8 +166,9 @@ func newNode(t *testing.T) *node {
 		return runs, nil
 	}
 	var err error
-	n.watcher, err = newWatcher(n.client, "n1", n.kubelet, observed, func() { n.changes.Add(1) },
-		func(err error) { t.Error(err) })
+	n.watcher, err = newWatcher(Options{Client: n.client, NodeName: "n1", Picture: pods.New(processes(running)),
+		Kubelet: n.kubelet, OnChange: func() { n.changes.Add(1) }, OnUnread: func(err error) { t.Error(err) }},
+		opened(t, t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +227,7 @@ func TestPodThatIsDeletedByForceHoldsItsGPUUntilItHasEnded(t *testing.T) {
 		n.unread.Store(false)
 		n.changes.Store(0)
 		n.runs.Clear()
-		time.Sleep(2 * sweepInterval)
+		time.Sleep(2 * time.Second)
 		n.has(t, "[] []")
 		if n.changes.Load() != 1 {
 			t.Errorf("told %d times that the pod has ended, want once", n.changes.Load())

@@ -37,12 +37,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers"
 )
 
-const (
-	// readLimit is how long a claim waits for the slices to be read.
-	readLimit = 5 * time.Second
-	// askInterval is how often the kubelet is asked, where there is something to ask.
-	askInterval = 5 * time.Second
-)
+// askInterval is how often the kubelet is asked, where there is something to ask.
+const askInterval = 5 * time.Second
 
 // Kubelet tells which pods have devices of DRA drivers; podresources.Client is one.
 type Kubelet interface {
@@ -70,9 +66,10 @@ type Watch struct {
 	Options
 	slices cache.SharedIndexInformer
 	told   cache.ResourceEventHandlerRegistration
-	// read is closed when all slices have been seen once, and the kubelet was asked; look is signalled when it is
-	// to be asked again.
-	read, look chan struct{}
+	// read is closed when all slices have been seen once, and the kubelet was asked.
+	read informer.FirstRead
+	// look is signalled when the kubelet is to be asked again.
+	look chan struct{}
 
 	// stored is what the file has, answered whether the kubelet has ever told who has what, and failures
 	// are why it did not; they belong to Run.
@@ -103,7 +100,7 @@ func New(ctx context.Context, o Options) (*Watch, error) {
 			o.OnDamaged(damage)
 		}
 	}
-	w := &Watch{Pods: o.Pods, Options: o, read: make(chan struct{}), look: make(chan struct{}, 1),
+	w := &Watch{Pods: o.Pods, Options: o, read: make(informer.FirstRead), look: make(chan struct{}, 1),
 		machine: &gpu.Machine{}, stored: stored, kept: stored, held: otherdrivers.Held{Err: errNotAsked}}
 	factory := informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithTransform(w.slim),
 		informers.WithTweakListOptions(func(l *metav1.ListOptions) {
@@ -114,7 +111,7 @@ func New(ctx context.Context, o Options) (*Watch, error) {
 	w.slices = factory.Resource().V1().ResourceSlices().Informer()
 	if err := w.slices.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, r, err)
-		if !w.isRead() {
+		if !w.read.IsDone() {
 			o.OnUnread(err)
 		}
 	}); err != nil {
@@ -168,7 +165,7 @@ func (w *Watch) update(change func()) {
 	if others {
 		signal.Send(w.look)
 	}
-	if differs && w.isRead() {
+	if differs && w.read.IsDone() {
 		w.OnChange()
 	}
 }
@@ -184,15 +181,6 @@ func (w *Watch) having() map[string]otherdrivers.GPU {
 // undecided reports whether only the kubelet's answer, which is awaited, tells whose GPUs are.
 func (w *Watch) undecided() bool {
 	return w.owner == v1alpha1.DriverName && errors.Is(w.held.Err, errNotAsked) && len(w.kept)+len(w.onGPUs()) > 0
-}
-
-func (w *Watch) isRead() bool {
-	select {
-	case <-w.read:
-		return true
-	default:
-		return false
-	}
 }
 
 // Run implements [pods.Pods].
@@ -275,7 +263,7 @@ func (w *Watch) Observe(ctx context.Context, m *gpu.Machine) (held.Reserved, err
 	if err != nil {
 		return reserved, err
 	}
-	if !w.isRead() {
+	if !w.read.IsDone() {
 		return held.Reserved{}, held.ErrPodsUnread
 	}
 	reserved = w.plus(reserved, m)
@@ -294,12 +282,7 @@ func (w *Watch) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, er
 	if err != nil {
 		return reserved, err
 	}
-	limit, cancel := context.WithTimeout(ctx, readLimit)
-	defer cancel()
-	select {
-	case <-w.read:
-	case <-limit.Done():
-	}
+	w.read.Await(ctx)
 	return w.plus(reserved, m), nil
 }
 

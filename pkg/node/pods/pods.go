@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pods is one picture of the pods on the node: those that the API server has, and those that it has no more
+// though they run, as after a deletion by force. A Watch keeps it, where somebody needs it.
+package pods
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+)
+
+// startsWithin is for how long a pod that uses claims leaves at least: when it was deleted, the kubelet may have been
+// starting a container of it.
+const startsWithin = 5 * time.Second
+
+// Processes reports whether a pod has processes on the node; *podcgroup.Tree implements it.
+type Processes interface {
+	Running(pod types.UID) (bool, error)
+}
+
+// Follower is told of the pods, by its Picture, which it may ask meanwhile.
+type Follower interface {
+	// Saw is told each version of a pod. before is the version before, nil for a pod that is new. Of a static pod whose
+	// mirror was made again it is the mirror before.
+	Saw(before, pod *corev1.Pod)
+	// Deleted is told a pod that the API server has no more, and whether it has processes.
+	Deleted(pod *corev1.Pod, runs bool)
+	// Ended is told a pod that has left.
+	Ended(pod *corev1.Pod)
+}
+
+// nobody follows.
+type nobody struct{}
+
+func (nobody) Saw(_, _ *corev1.Pod)      {}
+func (nobody) Deleted(*corev1.Pod, bool) {}
+func (nobody) Ended(*corev1.Pod)         {}
+
+// Picture is what is known of the node's pods. Its methods may be called concurrently.
+type Picture struct {
+	Processes
+	// Left is sent when a pod was deleted that uses claims.
+	Left signal.Broadcast
+
+	follower Follower
+	// leaves is signalled when another pod leaves.
+	leaves chan struct{}
+
+	mu sync.Mutex
+	// there are the pods that the API server has, leaving those that were deleted and may run, both by UID.
+	there   map[types.UID]*corev1.Pod
+	leaving map[types.UID]leaving
+	// mirrors are the pods that stand for static ones, by the UIDs of these.
+	mirrors map[types.UID]types.UID
+}
+
+// leaving is a pod that was deleted, when, and whether it was seen to run since.
+type leaving struct {
+	*corev1.Pod
+	at  time.Time
+	ran bool
+}
+
+// New returns a Picture of no pods, until a Watch keeps it.
+func New(p Processes) *Picture {
+	return &Picture{Processes: p, follower: nobody{}, leaves: make(chan struct{}, 1), there: map[types.UID]*corev1.Pod{},
+		leaving: map[types.UID]leaving{}, mirrors: map[types.UID]types.UID{}}
+}
+
+// Handler takes in what an informer of the node's pods tells.
+func (p *Picture) Handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: p.saw,
+		UpdateFunc: func(before, object any) {
+			// After a watch that was lost, one that was created again under the name is an update.
+			if was, is := before.(*corev1.Pod), object.(*corev1.Pod); was.UID != is.UID {
+				p.Delete(was)
+			}
+			p.saw(object)
+		},
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+				p.Delete(pod)
+			}
+		},
+	}
+}
+
+func (p *Picture) saw(object any) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	before := p.there[pod.UID]
+	for uid, left := range p.leaving {
+		if sameStatic(left.Pod, pod) {
+			before = left.Pod
+			delete(p.leaving, uid)
+		}
+	}
+	p.there[pod.UID] = pod
+	delete(p.mirrors, pod.UID)
+	static := staticOf(pod)
+	if static != "" && p.there[static] == nil && p.there[p.mirrors[static]] == nil {
+		p.mirrors[static] = pod.UID
+	}
+	p.mu.Unlock()
+	p.follower.Saw(before, pod)
+}
+
+// Delete takes in that the API server has the pod no more. It may be one that an earlier process saw.
+func (p *Picture) Delete(pod *corev1.Pod) {
+	runs, err := p.runs(pod)
+	runs = runs && err == nil
+	p.mu.Lock()
+	delete(p.there, pod.UID)
+	maps.DeleteFunc(p.mirrors, func(_, mirror types.UID) bool { return mirror == pod.UID })
+	claims := false
+	for range resourceclaim.PodClaims(pod) {
+		claims = true
+	}
+	if runs || claims {
+		p.leaving[pod.UID] = leaving{pod, time.Now(), runs}
+		signal.Send(p.leaves)
+	}
+	var again *corev1.Pod
+	for _, other := range p.there {
+		if sameStatic(pod, other) {
+			again = other // the mirror was made again before it was known that this one is gone
+		}
+	}
+	p.mu.Unlock()
+	p.follower.Deleted(pod, runs)
+	if claims {
+		p.Left.Send()
+	}
+	if again != nil {
+		p.saw(again)
+	}
+}
+
+// sweep forgets those of the pods that leave which have no processes any more, and reports whether others leave. That
+// it cannot be read whether one has any ends nothing.
+func (p *Picture) sweep() (others bool) {
+	p.mu.Lock()
+	var ended []*corev1.Pod
+	for uid, pod := range p.leaving {
+		runs, err := p.runs(pod.Pod)
+		pod.ran = pod.ran || runs && err == nil
+		p.leaving[uid] = pod
+		if !runs && (err == nil || !pod.ran) && (pod.ran || time.Since(pod.at) >= startsWithin) {
+			delete(p.leaving, uid)
+			ended = append(ended, pod.Pod)
+		}
+	}
+	others = len(p.leaving) > 0
+	p.mu.Unlock()
+	for _, pod := range ended {
+		p.follower.Ended(pod)
+	}
+	return others
+}
+
+// Pods lists the pods that the API server has, and those that were deleted and run.
+func (p *Picture) Pods() (there, leaving []*corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pod := range p.leaving {
+		if pod.ran {
+			leaving = append(leaving, pod.Pod)
+		}
+	}
+	return slices.Collect(maps.Values(p.there)), leaving
+}
+
+// Has reports whether the API server has a pod of that UID.
+func (p *Picture) Has(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.there[uid] != nil
+}
+
+// KnownAs returns those of the API server's pods that the kubelet knows by the UIDs: static ones by another than the
+// API server. Whoever writes pods can write the annotation that says so; no pod is taken for another one by it.
+func (p *Picture) KnownAs(uids map[types.UID]bool) map[types.UID]*corev1.Pod {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[types.UID]*corev1.Pod{}
+	for uid := range uids {
+		if pod := cmp.Or(p.there[uid], p.there[p.mirrors[uid]]); pod != nil {
+			out[uid] = pod
+		}
+	}
+	return out
+}
+
+// UsersOf lists the pods that use a claim, in order: those that leave, too.
+func (p *Picture) UsersOf(namespace, name string) []types.UID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var users []types.UID
+	for uid, pod := range p.there {
+		if uses(pod, namespace, name) {
+			users = append(users, uid)
+		}
+	}
+	for uid, pod := range p.leaving {
+		if uses(pod.Pod, namespace, name) {
+			users = append(users, uid)
+		}
+	}
+	slices.Sort(users)
+	return users
+}
+
+// AnyLeaves reports whether one of the pods leaves, or one that uses the claim.
+func (p *Picture) AnyLeaves(namespace, claim string, pods []types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid, pod := range p.leaving {
+		if uses(pod.Pod, namespace, claim) || slices.Contains(pods, uid) {
+			return true
+		}
+	}
+	return false
+}
+
+func uses(pod *corev1.Pod, namespace, claim string) bool {
+	for name := range resourceclaim.PodClaims(pod) {
+		if pod.Namespace == namespace && name == claim {
+			return true
+		}
+	}
+	return false
+}
