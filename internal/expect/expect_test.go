@@ -35,14 +35,15 @@ func TestWhatIsReported(t *testing.T) {
 		said  string
 		ended bool
 	}{
-		"no error":                {check: func(t testing.TB) { NoError(t, nil) }},
-		"an error":                {func(t testing.TB) { NoError(t, one) }, "one thing", true},
-		"no error, with words":    {check: func(t testing.TB) { NoErrorf(t, nil, "step %d", 1) }},
-		"an error, with words":    {func(t testing.TB) { NoErrorf(t, one, "step %d", 1) }, "step 1: one thing", true},
-		"that error":              {check: func(t testing.TB) { ErrorIs(t, fmt.Errorf("around: %w", one), one) }},
-		"another error":           {func(t testing.TB) { ErrorIs(t, one, other) }, "error one thing, want other", false},
-		"the texts":               {check: func(t testing.TB) { Error(t, one, "one", "thing") }},
-		"one text of two":         {func(t testing.TB) { Error(t, one, "one", "two") }, `error one thing, want "two" in it`, false},
+		"no error":             {check: func(t testing.TB) { NoError(t, nil) }},
+		"an error":             {func(t testing.TB) { NoError(t, one) }, "one thing", true},
+		"no error, with words": {check: func(t testing.TB) { NoErrorf(t, nil, "step %d", 1) }},
+		"an error, with words": {func(t testing.TB) { NoErrorf(t, one, "step %d", 1) }, "step 1: one thing", true},
+		"that error":           {check: func(t testing.TB) { ErrorIs(t, fmt.Errorf("around: %w", one), one) }},
+		"another error":        {func(t testing.TB) { ErrorIs(t, one, other) }, "error one thing, want other", false},
+		"the texts":            {check: func(t testing.TB) { Error(t, one, "one", "thing") }},
+		"one text of two": {func(t testing.TB) { Error(t, one, "one", "two") },
+			`error one thing, want "two" in it`, false},
 		"a text, and no error":    {func(t testing.TB) { Error(t, nil, "one") }, `error <nil>, want "one" in it`, false},
 		"no text, and no error":   {check: func(t testing.TB) { Error(t, nil, "") }},
 		"no text, and an error":   {func(t testing.TB) { Error(t, one, "") }, "error one thing, want none", false},
