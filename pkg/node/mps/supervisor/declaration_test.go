@@ -24,6 +24,8 @@ type plugin struct {
 func (w *world) plugin(declaration mps.Declaration) *plugin {
 	w.t.Helper()
 	p := &plugin{w: w}
+	// The garbage collector would otherwise close the files, whose locks are the declaration.
+	w.t.Cleanup(p.kill)
 	if declaration != mps.Undeclared {
 		p.declare(declaration)
 	}
