@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
@@ -41,34 +41,24 @@ func simulate(t *testing.T, machine string, faults ...sim.Fault) simulated {
 	t.Helper()
 	testneeds.DeviceNodes(t)
 	spec, err := sim.Load(filepath.Join("..", "demo", "machines", machine+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for i, fault := range faults {
 		spec.GPUs[i].Fault = fault
 	}
 	// A driver root has no symbolic links on its way (pkg/gpu/source).
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	root := filepath.Join(dir, "driver")
-	if err := spec.WriteRoot(root); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, spec.WriteRoot(root))
 	m, err := gpunvml.Read(t.Context(), spec.NVML(), gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return simulated{root: root, machine: m, gpus: m.GPUs}
 }
 
 func (s simulated) base(t *testing.T) *Base {
 	t.Helper()
 	b, err := NewBase(t.Context(), s.machine, s.options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return b
 }
 
@@ -98,18 +88,14 @@ func TestBaseCommon(t *testing.T) {
 		hostRoot + "/dev/nvidia-uvm-tools → /dev/nvidia-uvm-tools",
 		hostRoot + "/dev/nvidiactl → /dev/nvidiactl",
 	}
-	if diff := cmp.Diff(want, nodes(common)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, nodes(common), "common nodes")
 	mounts := map[string]string{}
 	for _, m := range common.Mounts {
 		mounts[m.ContainerPath] = m.HostPath
 	}
 	for _, path := range []string{libraries + "/libcuda.so.570.124.06",
 		libraries + "/libnvidia-ml.so.570.124.06", "/usr/bin/nvidia-smi"} {
-		if mounts[path] != hostRoot+path {
-			t.Errorf("%s comes from %q, want %q", path, mounts[path], hostRoot+path)
-		}
+		expect.Equal(t, hostRoot+path, mounts[path], "%s comes from", path)
 	}
 	if !slices.Contains(common.Env, "NVIDIA_VISIBLE_DEVICES=void") {
 		t.Errorf("env %v lacks NVIDIA_VISIBLE_DEVICES=void", common.Env)
@@ -121,9 +107,7 @@ func TestBaseCommon(t *testing.T) {
 		"createContainer " + hookPath + " disable-device-node-modification",
 		"createContainer " + hookPath + " update-application-profile",
 	}
-	if diff := cmp.Diff(wantHooks, hooks(common)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, wantHooks, hooks(common), "common hooks")
 	if links := common.Hooks[0].Args; !slices.Contains(links,
 		"libcuda.so.570.124.06::"+libraries+"/libcuda.so.1") {
 		t.Errorf("links %v lack libcuda.so.1", links)
@@ -135,13 +119,9 @@ func TestBaseGPUs(t *testing.T) {
 	b := s.base(t)
 	for i, g := range s.gpus {
 		edits, err := b.GPU(g.UUID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		node := "/dev/nvidia" + string(rune('0'+i))
-		if diff := cmp.Diff([]string{hostRoot + node + " → " + node}, nodes(edits)); diff != "" {
-			t.Error(diff)
-		}
+		expect.Equal(t, []string{hostRoot + node + " → " + node}, nodes(edits), "nodes of a GPU")
 		if len(edits.Hooks) != 0 || len(edits.Mounts) != 0 || len(edits.Env) != 0 {
 			t.Errorf("GPU %d has more than its node: %+v", i, edits)
 		}
@@ -150,23 +130,17 @@ func TestBaseGPUs(t *testing.T) {
 				t.Errorf("%s has numbers %d:%d, which may be others by the time a container starts", n.Path, n.Major, n.Minor)
 			}
 		}
-		if err := b.Check(g.UUID); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, b.Check(g.UUID))
 	}
 	for _, err := range []error{b.Check("GPU-other"), func() error { _, err := b.GPU("GPU-other"); return err }()} {
-		if err == nil || !strings.Contains(err.Error(), "GPU-other") {
-			t.Errorf("error %v, want one about GPU-other", err)
-		}
+		expect.Error(t, err, "GPU-other")
 	}
 }
 
 func TestBaseIsTheSameEveryTime(t *testing.T) {
 	s := simulate(t, "dgx1")
 	a, b := s.base(t), s.base(t)
-	if diff := cmp.Diff(a.Common(), b.Common()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, a.Common(), b.Common(), "common edits")
 }
 
 func TestBaseRoots(t *testing.T) {
@@ -203,9 +177,7 @@ func TestBaseRoots(t *testing.T) {
 			opts := s.options()
 			tc.change(&opts)
 			b, err := NewBase(t.Context(), s.machine, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			node := strings.ReplaceAll(tc.node, "ROOT", s.root)
 			if got := nodes(b.Common()); !slices.Contains(got, node+" → /dev/nvidiactl") {
 				t.Errorf("nodes %v lack %s", got, node)
@@ -214,9 +186,7 @@ func TestBaseRoots(t *testing.T) {
 			if !slices.ContainsFunc(b.Common().Mounts, func(m *specs.Mount) bool { return m.HostPath == lib }) {
 				t.Errorf("no mount of %s", lib)
 			}
-			if err := b.Check(s.gpus[0].UUID); err != nil {
-				t.Error(err)
-			}
+			expect.NoError(t, b.Check(s.gpus[0].UUID))
 		})
 	}
 }
@@ -225,23 +195,15 @@ func TestBaseRoots(t *testing.T) {
 func moveLibraries(t *testing.T, o *BaseOptions, dir string) {
 	t.Helper()
 	to := filepath.Join(o.DriverRoot, dir)
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(o.DriverRoot, sim.LibraryDir), to); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+	expect.NoError(t, os.Rename(filepath.Join(o.DriverRoot, sim.LibraryDir), to))
 	o.LibrarySearchPaths = []string{dir}
 }
 
 func writeFile(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	expect.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 // The toolkit maps the cache of the root's loader into memory and leaves it there. The edits are made each minute.
@@ -255,9 +217,7 @@ func TestBaseLeavesNothingMapped(t *testing.T) {
 	writeFile(t, filepath.Join(s.root, cache), string(content))
 	s.base(t)
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if n := strings.Count(string(maps), filepath.Join(s.root, cache)); n > 0 {
 		t.Errorf("%s is mapped %d times", cache, n)
 	}
@@ -268,9 +228,7 @@ func TestBaseWithoutHooks(t *testing.T) {
 	opts := s.options()
 	opts.HostHookPath = ""
 	b, err := NewBase(t.Context(), s.machine, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if got := hooks(b.Common()); got != nil {
 		t.Errorf("hooks %v, want none", got)
 	}
@@ -287,34 +245,21 @@ func TestBaseCheckAndRecovery(t *testing.T) {
 				if when == "after" {
 					b = s.base(t)
 				}
-				if err := os.Rename(node, aside); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.Rename(node, aside))
 				if when == "before" {
 					b = s.base(t)
 				}
-				err := b.Check(s.gpus[0].UUID)
-				if err == nil {
-					t.Fatal("no error")
-				}
-				for _, part := range []string{hostRoot + path + ": is missing", "nvidia-modprobe -u -c 0", s.gpus[0].UUID} {
-					if !strings.Contains(err.Error(), part) {
-						t.Errorf("error %q lacks %q", err, part)
-					}
-				}
+				expect.Error(t, b.Check(s.gpus[0].UUID),
+					hostRoot+path+": is missing", "nvidia-modprobe -u -c 0", s.gpus[0].UUID)
 				if path == "/dev/nvidia0" && b.Check(s.gpus[1].UUID) != nil {
 					t.Error("another GPU fails too:", b.Check(s.gpus[1].UUID))
 				}
-				if err := os.Rename(aside, node); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.Rename(aside, node))
 				if err := b.Check(s.gpus[0].UUID); err != nil {
 					t.Error("after recovery:", err)
 				}
 				edits, err := b.GPU(s.gpus[0].UUID)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				if got := nodes(b.Common()); path != "/dev/nvidia0" && !slices.Contains(got, hostRoot+path+" → "+path) {
 					t.Errorf("common nodes %v lack %s", got, path)
 				}
@@ -330,12 +275,8 @@ func TestBaseCheckNoDevice(t *testing.T) {
 	s := simulate(t, "t4x1")
 	b := s.base(t)
 	node := filepath.Join(s.root, "dev/nvidia0")
-	if err := errors.Join(os.Remove(node), os.WriteFile(node, nil, 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Check(s.gpus[0].UUID); err == nil || !strings.Contains(err.Error(), "no character device") {
-		t.Errorf("error %v, want one about no character device", err)
-	}
+	expect.NoError(t, errors.Join(os.Remove(node), os.WriteFile(node, nil, 0o644)))
+	expect.Error(t, b.Check(s.gpus[0].UUID), "no character device")
 }
 
 // While a GPU is lost, NVML finds none by its UUID.
@@ -346,9 +287,7 @@ func TestBaseBesideALostGPU(t *testing.T) {
 	}
 	b := s.base(t)
 	for _, g := range s.gpus {
-		if err := b.Check(g.UUID); err != nil {
-			t.Errorf("GPU %d: %v", g.Index, err)
-		}
+		expect.NoErrorf(t, b.Check(g.UUID), "GPU %d", g.Index)
 	}
 }
 
@@ -357,8 +296,5 @@ func TestBaseWithoutDriverFiles(t *testing.T) {
 	opts := s.options()
 	opts.DriverRoot = t.TempDir()
 	_, err := NewBase(t.Context(), s.machine, opts)
-	if err == nil || !strings.Contains(err.Error(), opts.DriverRoot) ||
-		!strings.Contains(err.Error(), "point the driver root") {
-		t.Errorf("error %v, want one with the driver root and what to do", err)
-	}
+	expect.Error(t, err, opts.DriverRoot, "point the driver root")
 }

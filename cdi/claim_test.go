@@ -12,6 +12,8 @@ import (
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const uid = types.UID("8f6d1d9e-6c3c-4c0c-8a0e-5f6d1d9e6c3c")
@@ -25,9 +27,7 @@ func TestDeviceNames(t *testing.T) {
 		DeviceName(uid, "gpu/linked", "gpu-1", ""),
 		DeviceName(uid, "gpu/any", "gpu-1", ""),
 	} {
-		if err := parser.ValidateDeviceName(n); err != nil {
-			t.Errorf("%s: %v", n, err)
-		}
+		expect.NoErrorf(t, parser.ValidateDeviceName(n), "%s", n)
 		if seen[n] {
 			t.Errorf("%s stands for two allocations", n)
 		}
@@ -43,20 +43,12 @@ func TestSpecIsSeenByTheRuntime(t *testing.T) {
 	s, err := Spec(specs.ContainerEdits{Env: []string{"A=1"}, DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidiactl"}}},
 		[]specs.Device{{Name: device, ContainerEdits: specs.ContainerEdits{Env: []string{"B=2"},
 			DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidia0", HostPath: "/driver/dev/nvidia0"}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	name := SpecName(uid)
-	if err := dir.Write(name, s); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.Write(name, s))
 	cache, err := upstream.NewCache(upstream.WithSpecDirs(string(dir)), upstream.WithAutoRefresh(false))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{QualifiedName(device)}, cache.ListDevices()); diff != "" {
-		t.Errorf("devices (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, []string{QualifiedName(device)}, cache.ListDevices(), "devices")
 	uids, err := dir.Claims()
 	if err != nil || len(uids) != 1 || uids[0] != uid {
 		t.Errorf("claims %v, %v", uids, err)
@@ -65,24 +57,18 @@ func TestSpecIsSeenByTheRuntime(t *testing.T) {
 	if diff := cmp.Diff([]string{"/dev/nvidia0"}, nodes); diff != "" || err != nil {
 		t.Errorf("%v, device nodes of the devices (-want +got):\n%s", err, diff)
 	}
-	if err := dir.Remove(name); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.Remove(name))
 	if there, err := dir.Exists(name); there || err != nil {
 		t.Errorf("the spec is still there: %v, %v", there, err)
 	}
-	if err := dir.Remove(name); err != nil {
-		t.Errorf("second removal: %v", err)
-	}
+	expect.NoErrorf(t, dir.Remove(name), "second removal")
 }
 
 func TestClaimsFindsLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range []string{SpecName(uid) + ".json.tmp", "nvidia.com-gpu.yaml", "gpu.aliyun.com-claim_.json",
 		"gpu.aliyun.com-other_x.json"} {
-		if err := os.WriteFile(filepath.Join(dir, f), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, f), nil, 0o600))
 	}
 	uids, err := Dir(dir).Claims()
 	if err != nil || len(uids) != 1 || uids[0] != uid {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func hook(path string, args ...string) *specs.Hook {
@@ -68,9 +70,7 @@ func TestSpecJoinsHooks(t *testing.T) {
 			}
 			for range 2 { // the common edits are every claim's: nothing of them may change
 				s, err := Spec(common, devices)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				got := want{common: calls(s.ContainerEdits.Hooks)}
 				for _, d := range s.Devices {
 					got.devices = append(got.devices, calls(d.ContainerEdits.Hooks))

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -19,15 +20,11 @@ func TestAbsoluteLinksOfTheHost(t *testing.T) {
 	move := func(t *testing.T, o *BaseOptions, from, to string) {
 		to = filepath.Join(o.DriverRoot, to)
 		from = filepath.Join(o.DriverRoot, from)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(from, to)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(from, to)))
 	}
 	link := func(t *testing.T, o *BaseOptions, path, target string) {
 		path = filepath.Join(o.DriverRoot, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)))
 	}
 	for name, test := range map[string]struct {
 		change func(*testing.T, *BaseOptions)
@@ -52,9 +49,7 @@ func TestAbsoluteLinksOfTheHost(t *testing.T) {
 		"links to each library, as on NixOS": {func(t *testing.T, o *BaseOptions) {
 			move(t, o, sim.LibraryDir, "nix/store/nvidia-x11/lib")
 			libraries, err := os.ReadDir(filepath.Join(o.DriverRoot, "nix/store/nvidia-x11/lib"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for _, l := range libraries {
 				link(t, o, "nix/store/graphics-drivers/lib/"+l.Name(), "/nix/store/nvidia-x11/lib/"+l.Name())
 			}
@@ -71,22 +66,16 @@ func TestAbsoluteLinksOfTheHost(t *testing.T) {
 			opts := s.options()
 			test.change(t, &opts)
 			b, err := NewBase(t.Context(), s.machine, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			got := map[string]string{}
 			for _, m := range b.Common().Mounts {
 				got[m.ContainerPath] = m.HostPath
 			}
 			for container, host := range test.mounts {
-				if got[container] != hostRoot+host {
-					t.Errorf("%s comes from %q, want %s", container, got[container], hostRoot+host)
-				}
+				expect.Equal(t, hostRoot+host, got[container], "%s comes from", container)
 			}
 			// A link that leads to no program leads to no mount.
-			if got["/usr/bin/nvidia-imex"] != "" {
-				t.Error("a program that is not there is mounted")
-			}
+			expect.Equal(t, "", got["/usr/bin/nvidia-imex"], "a program that is not there is mounted")
 		})
 	}
 }
@@ -110,9 +99,7 @@ func TestLdconfigOfTheHost(t *testing.T) {
 			opts := s.options()
 			opts.HostDriverRoot = test.hostDriverRoot
 			b, err := NewBase(t.Context(), s.machine, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for _, h := range b.Common().Hooks {
 				if i := slices.Index(h.Args, "--ldconfig-path"); h.Args[1] == "update-ldcache" {
 					if i < 0 && test.path != "" || i >= 0 && h.Args[i+1] != test.path {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -47,9 +48,7 @@ func numbers(edits specs.ContainerEdits) map[string][2]int64 {
 func TestInstanceEdits(t *testing.T) {
 	s, o := cut(t)
 	base, err := NewBase(t.Context(), s.machine, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	const caps = "/dev/nvidia-caps/nvidia-cap"
 	for uuid, want := range map[string]map[string][2]int64{
 		"MIG-3g": {"/dev/nvidia0": {}, caps + "21": {62, 3 + 9*2}, caps + "22": {62, 3 + 9*2 + 1}},
@@ -63,9 +62,7 @@ func TestInstanceEdits(t *testing.T) {
 			t.Errorf("%s: %v", uuid, err)
 			continue
 		}
-		if diff := cmp.Diff(want, numbers(edits)); diff != "" {
-			t.Errorf("device nodes of %s (-want +got):\n%s", uuid, diff)
-		}
+		expect.Equal(t, want, numbers(edits), "device nodes of %s", uuid)
 		for _, n := range edits.DeviceNodes[1:] {
 			if n.Type != "c" || n.HostPath != "" || n.FileMode == nil || *n.FileMode != 0o444 || n.Permissions != "rw" {
 				t.Errorf("%s: capability %+v", uuid, n)
@@ -78,9 +75,7 @@ func TestInstanceEdits(t *testing.T) {
 		if diff := cmp.Diff(specs.ContainerEdits{}, edits); diff != "" {
 			t.Errorf("%s has more:\n%s", uuid, diff)
 		}
-		if err := base.Check(uuid); err != nil {
-			t.Errorf("%s: %v", uuid, err)
-		}
+		expect.NoErrorf(t, base.Check(uuid), "%s", uuid)
 		if _, err := Spec(base.Common(), []specs.Device{{Name: "d", ContainerEdits: specs.ContainerEdits{}}}); err != nil {
 			t.Error(err)
 		}
@@ -130,15 +125,8 @@ func TestInstanceThatCannotBeUsed(t *testing.T) {
 			s, o := cut(t)
 			tc.damage(t, o.ProcFS, s.machine)
 			base, err := NewBase(t.Context(), s.machine, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = base.Check(tc.uuid)
-			for _, says := range tc.says {
-				if err == nil || !strings.Contains(err.Error(), says) {
-					t.Errorf("error %v, want one with %q", err, says)
-				}
-			}
+			expect.NoError(t, err)
+			expect.Error(t, base.Check(tc.uuid), tc.says...)
 			if err := base.Check("MIG-other"); err != nil && !strings.HasPrefix(name, "no major") &&
 				!strings.HasPrefix(name, "no list") {
 				t.Errorf("an instance of another GPU: %v", err)
@@ -149,16 +137,12 @@ func TestInstanceThatCannotBeUsed(t *testing.T) {
 
 func remove(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(path))
 }
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // What the kernel module shows may be anything, one day.

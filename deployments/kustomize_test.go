@@ -12,18 +12,16 @@ import (
 
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func build(t *testing.T, dir string) string {
 	t.Helper()
 	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		t.Fatalf("kubectl apply -k deployments/%s: %v", dir, err)
-	}
+	expect.NoErrorf(t, err, "kubectl apply -k deployments/%s", dir)
 	content, err := resources.AsYaml()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return string(content)
 }
 
@@ -55,20 +53,15 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 		built := build(t, dir)
 		for right, is := range map[string]bool{"pods/eviction\n": want.evicts, "poddisruptionbudgets\n": want.budgets,
 			"  - pods/status\n  verbs:\n": want.nominates} {
-			if got := strings.Contains(built, right); got != is {
-				t.Errorf("%s: there is %q: %t, want %t", dir, right, got, is)
-			}
+			expect.Equal(t, is, strings.Contains(built, right), "%s: there is %q", dir, right)
 		}
 		if strings.HasPrefix(dir, "options/") && !strings.Contains(built, "DaemonSet") {
 			continue // in addition to the manifests
 		}
 		role := document(t, built, "ClusterRole", "gpushare:gpu-kubelet-plugin-pods")
-		if got := strings.Contains(role, "- list\n"); got != want.lists {
-			t.Errorf("%s: the plugin may list pods: %t, want %t", dir, got, want.lists)
-		}
-		if got := strings.Contains(built, "- name: DEVICE_PLUGIN_PODS\n          value: watch\n"); got != want.lists {
-			t.Errorf("%s: the plugin watches pods: %t", dir, got)
-		}
+		expect.Equal(t, want.lists, strings.Contains(role, "- list\n"), "%s: the plugin may list pods", dir)
+		expect.Equal(t, want.lists, strings.Contains(built, "- name: DEVICE_PLUGIN_PODS\n          value: watch\n"),
+			"%s: the plugin watches pods", dir)
 		if strings.Contains(built, "PREEMPTION") || strings.Contains(built, "DEFRAGMENT:") {
 			t.Errorf("%s has pods evicted", dir)
 		}
@@ -121,9 +114,7 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			}
 		}
 	}
-	if converts != 7 {
-		t.Errorf("%d bindings convert pods or tell of it, want 7", converts)
-	}
+	expect.Equal(t, 7, converts, "bindings convert pods or tell of it")
 }
 
 // A virtual node has no kubelet that would run a DaemonSet's pod: one that is bound there
@@ -140,9 +131,7 @@ func TestNoDaemonsOnVirtualAndWindowsNodes(t *testing.T) {
 			}
 		}
 	}
-	if daemons != 2 {
-		t.Errorf("%d DaemonSets, want 2", daemons)
-	}
+	expect.Equal(t, 2, daemons, "DaemonSets")
 }
 
 // onLinux is the rule of an affinity by which pods need a node with Linux.
@@ -188,20 +177,16 @@ func TestUpdateGoesOnBesideANodeThatDoesNot(t *testing.T) {
 // end no node needs it.
 func TestMigrationOffersGPUsOnLabelledNodesOnly(t *testing.T) {
 	const required = "- name: REQUIRED_NODE_LABEL\n          value: gpu.aliyun.com/migrated\n"
-	if n := strings.Count(build(t, "options/migration"), required); n != 1 {
-		t.Errorf("%d containers of the option require the label, want 1", n)
-	}
-	if n := strings.Count(build(t, "manifests"), "REQUIRED_NODE_LABEL"); n != 0 {
-		t.Errorf("%d containers require a label without the option", n)
-	}
+	expect.Equal(t, 1, strings.Count(build(t, "options/migration"), required),
+		"containers of the option require the label")
+	expect.Equal(t, 0, strings.Count(build(t, "manifests"), "REQUIRED_NODE_LABEL"),
+		"containers require a label without the option")
 }
 
 // Where HAMi goes on serving other namespaces, the page's patch has the option convert in those that ask for it alone.
 func TestOtherManifestsWhereAsked(t *testing.T) {
 	page, err := os.ReadFile("../docs/other-manifests.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, patches, _ := strings.Cut(string(page), "```yaml\n")
 	patches, _, _ = strings.Cut(patches, "```")
 	files, kustomization := filesys.MakeFsInMemory(), "resources:\n"
@@ -210,18 +195,12 @@ func TestOtherManifestsWhereAsked(t *testing.T) {
 		if err == nil {
 			err = files.WriteFile(name, content)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		kustomization += "- " + name + "\n"
 	}
-	if err := files.WriteFile("kustomization.yaml", []byte(kustomization+patches)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, files.WriteFile("kustomization.yaml", []byte(kustomization+patches)))
 	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, ".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	bindings := 0
 	for _, r := range resources.Resources() {
 		if !strings.HasSuffix(r.GetKind(), "PolicyBinding") {
@@ -232,7 +211,5 @@ func TestOtherManifestsWhereAsked(t *testing.T) {
 			t.Errorf("%s selects other namespaces:\n%s", r.GetName(), text)
 		}
 	}
-	if bindings != 3 {
-		t.Errorf("the option has %d bindings, want 3", bindings)
-	}
+	expect.Equal(t, 3, bindings, "the option has bindings")
 }

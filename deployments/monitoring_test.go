@@ -12,8 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // alert is a rule of monitoring/alerts.yaml.
@@ -33,9 +34,7 @@ func alerts(t *testing.T) []alert {
 			Rules []alert `json:"rules"`
 		} `json:"groups"`
 	}
-	if err := yaml.UnmarshalStrict(read(t, "monitoring/alerts.yaml"), &file); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, yaml.UnmarshalStrict(read(t, "monitoring/alerts.yaml"), &file))
 	var all []alert
 	for _, group := range file.Groups {
 		all = append(all, group.Rules...)
@@ -49,9 +48,7 @@ func alerts(t *testing.T) []alert {
 func read(t *testing.T, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return content
 }
 
@@ -84,9 +81,7 @@ type dashboard struct {
 
 func theDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
-	if err := json.Unmarshal(read(t, "monitoring/dashboard.json"), &d); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(read(t, "monitoring/dashboard.json"), &d))
 	for _, p := range d.Panels {
 		d.Panels = append(d.Panels, p.Panels...)
 	}
@@ -215,9 +210,7 @@ func TestUnknownOf(t *testing.T) {
 		`histogram_quantile(0.9, sum by (le) (rate(x[1m])))`:                     "metric x, label le",
 	} {
 		got, _ := unknownOf(query, metrics)
-		if strings.Join(got, ", ") != want {
-			t.Errorf("%s: %q, want %q", query, got, want)
-		}
+		expect.Equal(t, want, strings.Join(got, ", "), "%s: %q", query, got)
 	}
 }
 
@@ -255,9 +248,8 @@ func TestAlerts(t *testing.T) {
 				}
 			}
 		}
-		if want := runbooks + "#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
-			t.Errorf("alert %s has the runbook %s, want %s", a.Alert, a.Annotations["runbook_url"], want)
-		}
+		expect.Equal(t, runbooks+"#"+strings.ToLower(a.Alert), a.Annotations["runbook_url"],
+			"alert %s has the runbook", a.Alert)
 		entry := entries[a.Alert]
 		delete(entries, a.Alert)
 		wait := a.For
@@ -293,9 +285,7 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{"datasource", "node", "namespace"}, variables); diff != "" {
-		t.Errorf("variables (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"datasource", "node", "namespace"}, variables, "variables")
 	all := map[string]bool{}
 	ids := map[int]bool{}
 	for i, p := range d.Panels {

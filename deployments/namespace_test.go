@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // object is what the tests look at of a manifest.
@@ -47,26 +49,18 @@ func inNamespace(t *testing.T, dirs ...string) []object {
 	var bases []string
 	for _, dir := range dirs {
 		installed, err := filepath.Abs(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		// Kustomize takes no absolute paths.
 		base, err := filepath.Rel(overlay, installed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		bases = append(bases, base)
 	}
 	kustomization := "namespace: " + other + "\nresources: [" + strings.Join(bases, ", ") + "]\n"
-	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(kustomization), 0o600))
 	var objects []object
 	for _, document := range strings.Split(build(t, overlay), "\n---\n") {
 		var o object
-		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, yaml.Unmarshal([]byte(document), &o))
 		objects = append(objects, o)
 	}
 	return objects
@@ -104,23 +98,17 @@ func holds(t *testing.T, condition string, r sliceRequest) bool {
 	t.Helper()
 	env, err := cel.NewEnv(cel.Variable("request", cel.DynType), cel.Variable("object", cel.DynType),
 		cel.Variable("oldObject", cel.DynType))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ast, issues := env.Compile(condition)
 	if issues.Err() != nil {
 		t.Fatalf("%s: %v", condition, issues.Err())
 	}
 	program, err := env.Program(ast)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	slice := map[string]any{"spec": map[string]any{"driver": r.driver}}
 	result, _, err := program.Eval(map[string]any{"object": slice, "oldObject": slice, "request": map[string]any{
 		"operation": r.operation, "userInfo": map[string]any{"username": r.user, "groups": r.groups}}})
-	if err != nil {
-		t.Fatalf("%s: %v", condition, err)
-	}
+	expect.NoErrorf(t, err, "%s", condition)
 	value, ok := result.Value().(bool)
 	return ok && value
 }
@@ -142,9 +130,8 @@ func TestKubeletsAreBoundedWhereTheyPublish(t *testing.T) {
 				for _, driver := range []string{ours, others} {
 					r := sliceRequest{user: "system:node:n1", groups: []string{"system:nodes"}, operation: operation, driver: driver}
 					want := ofSlices && driver == ours && operation != "DELETE"
-					if got := holds(t, condition.Expression, r); got != want {
-						t.Errorf("policy %s: condition %s holds for %+v: %t", o.Metadata.Name, condition.Name, r, got)
-					}
+					expect.Equal(t, want, holds(t, condition.Expression, r),
+						"policy %s: condition %s holds for %+v", o.Metadata.Name, condition.Name, r)
 				}
 			}
 		}
@@ -241,9 +228,8 @@ func TestOptionsWithRightsInAnotherNamespace(t *testing.T) {
 			for _, o := range inNamespace(t, with...) {
 				for _, s := range o.Subjects {
 					found = found || s.Name == account
-					if s.Namespace != other {
-						t.Errorf("%q: %s %s is for %s %s of namespace %s", with, o.Kind, o.Metadata.Name, s.Kind, s.Name, s.Namespace)
-					}
+					expect.Equal(t, other, s.Namespace,
+						"%q: %s %s is for %s %s of namespace", with, o.Kind, o.Metadata.Name, s.Kind, s.Name)
 				}
 			}
 			if !found {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -24,14 +25,10 @@ func TestAnyWholeGPU(t *testing.T) {
 	} {
 		t.Run(string(m), func(t *testing.T) {
 			installed, err := All()
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			_, resources := poolIn(m)
 			n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
-			if got := n.Devices(t, asking("gpu.aliyun.com", nil)); got != want {
-				t.Errorf("allocated %q, want %q", got, want)
-			}
+			expect.Equal(t, want, n.Devices(t, asking("gpu.aliyun.com", nil)), "allocated")
 		})
 	}
 }
@@ -40,14 +37,10 @@ func TestAnyWholeGPU(t *testing.T) {
 // machine with 45 linked sets, too, which are more devices than a claim can have.
 func TestMonitoringSeesEachGPUOnce(t *testing.T) {
 	installed, err := All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, ctx := ktesting.NewTestContext(t)
 	dgx, err := topologytest.Machine(ctx, "../demo/machines/dgx1.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	all := func(class string) resourceapi.DeviceClaim {
 		claim := asking(class, map[string]string{"memory": "0"})
 		claim.Requests[0].Exactly.AllocationMode, claim.Requests[0].Exactly.Count = resourceapi.DeviceAllocationModeAll, 0
@@ -65,9 +58,7 @@ func TestMonitoringSeesEachGPUOnce(t *testing.T) {
 	}
 	const eight = "gpu-0-monitor gpu-1-monitor gpu-2-monitor gpu-3-monitor gpu-4-monitor gpu-5-monitor gpu-6-monitor " +
 		"gpu-7-monitor"
-	if got := n.Devices(t, all(monitor)); got != eight {
-		t.Errorf("a DGX-1: %q", got)
-	}
+	expect.Equal(t, eight, n.Devices(t, all(monitor)), "a DGX-1")
 	for m, want := range map[mode.Mode]string{mode.Exclusive: "gpu-0 gpu-1",
 		mode.Topology: "gpu-0-topology gpu-1-topology", mode.Share: "gpu-0-share gpu-1-share",
 		mode.CoreMem: "gpu-0-core-mem gpu-1-core-mem"} {
@@ -86,8 +77,6 @@ func TestMonitoringSeesEachGPUOnce(t *testing.T) {
 				t.Fatalf("%s: nothing is allocated before", m)
 			}
 		}
-		if got := n.Devices(t, all(monitor)); got != want {
-			t.Errorf("%s: %q, want %q", m, got, want)
-		}
+		expect.Equal(t, want, n.Devices(t, all(monitor)), "%s", m)
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -69,17 +69,14 @@ func compiled(t *testing.T, class *resourceapi.DeviceClass) func(driver string, 
 
 func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
 	classes, err := Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var names []string
 	for _, class := range classes {
 		names = append(names, class.Name)
 		for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology} {
 			want := class.Name == string(m)+".gpu.aliyun.com"
-			if got := matches(t, class, "gpu.aliyun.com", builtDevice(t, m)); got != want {
-				t.Errorf("class %s selects a device in mode %s: %v", class.Name, m, got)
-			}
+			expect.Equal(t, want, matches(t, class, "gpu.aliyun.com", builtDevice(t, m)),
+				"class %s selects a device in mode %s", class.Name, m)
 			if matches(t, class, "gpu.nvidia.com", builtDevice(t, m)) {
 				t.Errorf("class %s selects a device of another driver", class.Name)
 			}
@@ -90,19 +87,15 @@ func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
 			t.Errorf("class %s selects a network GPU", class.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com",
-		"mps.gpu.aliyun.com", "share.gpu.aliyun.com", "topology.gpu.aliyun.com"}, names); diff != "" {
-		t.Errorf("classes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com",
+		"mps.gpu.aliyun.com", "share.gpu.aliyun.com", "topology.gpu.aliyun.com"}, names, "classes")
 }
 
 // The classes of a number of GPUs select devices of so many, on nodes in mode
 // topology, and nothing else.
 func TestCountClassesSelectTheirNumberOfGPUs(t *testing.T) {
 	classes, err := Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var names []string
 	for _, class := range classes {
 		names = append(names, class.Name)
@@ -111,9 +104,8 @@ func TestCountClassesSelectTheirNumberOfGPUs(t *testing.T) {
 			d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: &count}
 			want := class.Name == fmt.Sprintf("linked-%d.topology.gpu.aliyun.com", count) || count == 1 &&
 				class.Name == "single.topology.gpu.aliyun.com"
-			if got := matches(t, class, "gpu.aliyun.com", d); got != want {
-				t.Errorf("class %s selects a device of %d GPUs: %v", class.Name, count, got)
-			}
+			expect.Equal(t, want, matches(t, class, "gpu.aliyun.com", d),
+				"class %s selects a device of %d GPUs", class.Name, count)
 		}
 		for _, other := range []mode.Mode{mode.Exclusive, mode.Share} {
 			if matches(t, class, "gpu.aliyun.com", builtDevice(t, other)) {
@@ -126,18 +118,14 @@ func TestCountClassesSelectTheirNumberOfGPUs(t *testing.T) {
 	}
 	want := []string{"linked-2.topology.gpu.aliyun.com", "linked-4.topology.gpu.aliyun.com",
 		"linked-8.topology.gpu.aliyun.com", "single.topology.gpu.aliyun.com"}
-	if diff := cmp.Diff(want, names); diff != "" {
-		t.Errorf("classes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, names, "classes")
 }
 
 // Queues evaluate device.allowMultipleAllocations as false: what classes select does not depend on it. That no share is
 // stored as a whole GPU, the policy on slices holds (tests/policies).
 func TestClassesSelectWhereTheFieldIsNotSeen(t *testing.T) {
 	classes, err := With([]string{"NVIDIA-A10"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, class := range classes {
 		selects := compiled(t, class)
 		for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology} {
@@ -153,45 +141,36 @@ func TestClassesSelectWhereTheFieldIsNotSeen(t *testing.T) {
 
 func TestExclusiveClassServesTheExtendedResource(t *testing.T) {
 	classes, err := Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, class := range classes {
 		want := ""
 		if class.Name == "exclusive.gpu.aliyun.com" {
 			want = "nvidia.com/gpu"
 		}
-		if got := ptr.Deref(class.Spec.ExtendedResourceName, ""); got != want {
-			t.Errorf("class %s serves the extended resource %q, want %q", class.Name, got, want)
-		}
+		expect.Equal(t, want, ptr.Deref(class.Spec.ExtendedResourceName, ""),
+			"class %s serves the extended resource", class.Name)
 	}
 }
 
 // Kubernetes charges a claim for the extended resource of its classes, too: by that a quota as on ACK counts.
 func TestQuotaClassesStandForResourcesOfACK(t *testing.T) {
 	classes, err := All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got := map[string]string{}
 	for _, class := range classes {
 		if strings.Contains(class.Name, ".quota.") {
 			got[class.Name] = ptr.Deref(class.Spec.ExtendedResourceName, "")
 		}
 	}
-	if diff := cmp.Diff(map[string]string{"gib.quota.gpu.aliyun.com": ack.ResourceMemory,
-		"percent.quota.gpu.aliyun.com": ack.ResourceCores}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"gib.quota.gpu.aliyun.com": ack.ResourceMemory,
+		"percent.quota.gpu.aliyun.com": ack.ResourceCores}, got, "resources")
 }
 
 // What pods ask for by aliyun.com/gpu-mem alone, ACK places on nodes of these modes
 // and no others.
 func TestMemoryClassSelectsModesThatGrantMemoryAlone(t *testing.T) {
 	classes, err := Legacy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(classes) != 1 || classes[0].Name != "memory.gpu.aliyun.com" {
 		t.Fatalf("classes %v", classes)
 	}
@@ -199,9 +178,7 @@ func TestMemoryClassSelectsModesThatGrantMemoryAlone(t *testing.T) {
 	for m, want := range map[mode.Mode]bool{
 		mode.Share: true, mode.CGPU: true, mode.MPS: true, mode.CoreMem: false, mode.Exclusive: false, mode.Topology: false,
 	} {
-		if got := selects("gpu.aliyun.com", builtDevice(t, m)); got != want {
-			t.Errorf("it selects a device in mode %s: %v", m, got)
-		}
+		expect.Equal(t, want, selects("gpu.aliyun.com", builtDevice(t, m)), "it selects a device in mode %s", m)
 	}
 	if selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
 		t.Error("it selects another driver's device")

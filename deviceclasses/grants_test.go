@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -86,9 +87,7 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			installed, err := All()
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			machine, resources := poolIn(test.node)
 			n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, append(installed, modelClasses(t, v100)...))
 			if test.before != "" {
@@ -101,9 +100,7 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 				}
 			}
 			results, err := n.Allocate(ctx, asking(inAny, test.amounts))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if test.want == "" {
 				if len(results) > 0 {
 					t.Errorf("allocated %s, want nothing", results[0].Device)
@@ -113,9 +110,7 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 			grants, err := claim.Grants(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{
 				Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
 			}}, "n1/gpu", machine)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if len(grants) != 1 || grants[0].Device != test.want || grants[0].Units != test.units {
 				t.Errorf("granted %+v, want %d units of %s", grants, test.units, test.want)
 			}

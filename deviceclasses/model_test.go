@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -24,13 +24,9 @@ var models = []string{
 func modelClasses(t *testing.T, model string) []*resourceapi.DeviceClass {
 	t.Helper()
 	modes, err := ModesWithClass()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	classes, err := Model(model, modes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return classes
 }
 
@@ -43,9 +39,7 @@ func TestModelClassesAreNamedByModeAndModel(t *testing.T) {
 		"nvidia-a10.gpu.aliyun.com", "cgpu.nvidia-a10.gpu.aliyun.com", "core-mem.nvidia-a10.gpu.aliyun.com",
 		"exclusive.nvidia-a10.gpu.aliyun.com", "mps.nvidia-a10.gpu.aliyun.com", "share.nvidia-a10.gpu.aliyun.com",
 	}
-	if diff := cmp.Diff(want, names[:len(want)]); diff != "" {
-		t.Errorf("classes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, names[:len(want)], "classes")
 }
 
 func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
@@ -60,9 +54,8 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 					d := builtGPU(t, m, other)
 					want := other == model && (class.Labels[v1alpha1.LabelMode] == AnyMode && m != mode.CoreMem ||
 						class.Labels[v1alpha1.LabelMode] == string(m))
-					if got := selects("gpu.aliyun.com", d); got != want {
-						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
-					}
+					expect.Equal(t, want, selects("gpu.aliyun.com", d),
+						"class %s of model %q selects %q in mode %s", class.Name, model, other, m)
 				}
 				if selects("gpu.nvidia.com", builtGPU(t, m, model)) {
 					t.Errorf("class %s selects a device of another driver", class.Name)
@@ -80,9 +73,8 @@ func TestAnyModeIsForOneGPU(t *testing.T) {
 	for count, want := range map[int64]bool{1: true, 4: false} {
 		d := builtDevice(t, mode.Exclusive)
 		d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: ptr.To(count)}
-		if got := matches(t, class, "gpu.aliyun.com", d); got != want {
-			t.Errorf("class %s selects a device of %d GPUs: %v", class.Name, count, got)
-		}
+		expect.Equal(t, want, matches(t, class, "gpu.aliyun.com", d),
+			"class %s selects a device of %d GPUs", class.Name, count)
 	}
 }
 
@@ -109,9 +101,7 @@ func TestModelClassesServeNoExtendedResource(t *testing.T) {
 
 func TestModelClassesSayWhatTheyAre(t *testing.T) {
 	class := modelClasses(t, "显卡")[1]
-	if got := class.Annotations[v1alpha1.AnnotationModel]; got != "显卡" {
-		t.Errorf("annotation %s is %q", v1alpha1.AnnotationModel, got)
-	}
+	expect.Equal(t, "显卡", class.Annotations[v1alpha1.AnnotationModel], "annotation %s is", v1alpha1.AnnotationModel)
 	if got, want := class.Labels[v1alpha1.LabelModel], LabelValue("显卡"); got != want {
 		t.Errorf("label %s is %q, want %q", v1alpha1.LabelModel, got, want)
 	}
@@ -123,9 +113,7 @@ func TestModelClassesSayWhatTheyAre(t *testing.T) {
 
 func TestNoModelHasTheNameOfAnInstalledClass(t *testing.T) {
 	classes, err := All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	installed := map[string]bool{}
 	for _, class := range classes {
 		installed[class.Name] = true
@@ -143,9 +131,7 @@ func TestNoModelHasTheNameOfAnInstalledClass(t *testing.T) {
 
 func TestClassesSayTheirMode(t *testing.T) {
 	classes, err := Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, class := range classes {
 		if want := string(modeOf(class)); class.Labels[v1alpha1.LabelMode] != want {
 			t.Errorf("class %s has the label %s=%q, want %q", class.Name, v1alpha1.LabelMode, class.Labels[v1alpha1.LabelMode],

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestNames(t *testing.T) {
@@ -36,12 +37,8 @@ func TestNames(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := deviceclasses.LabelValue(test.model); got != test.label {
-				t.Errorf("LabelValue(%q) = %q, want %q", test.model, got, test.label)
-			}
-			if got := deviceclasses.ClassLabel(test.model); got != test.class {
-				t.Errorf("ClassLabel(%q) = %q, want %q", test.model, got, test.class)
-			}
+			expect.Equal(t, test.label, deviceclasses.LabelValue(test.model), "LabelValue(%q)", test.model)
+			expect.Equal(t, test.class, deviceclasses.ClassLabel(test.model), "ClassLabel(%q)", test.model)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -51,9 +52,7 @@ func eachMachine(t *testing.T, test func(t *testing.T, m *gpu.Machine, of mode.M
 	for _, file := range files {
 		_, ctx := ktesting.NewTestContext(t)
 		machine, err := topologytest.Machine(ctx, file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, of := range nodeModes() {
 			t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml")+" "+string(of), func(t *testing.T) { test(t, machine, of) })
 		}
@@ -64,13 +63,9 @@ func eachMachine(t *testing.T, test func(t *testing.T, m *gpu.Machine, of mode.M
 func withModels(t *testing.T, m *gpu.Machine) []*resourceapi.DeviceClass {
 	t.Helper()
 	classes, err := All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	modes, err := ModesWithClass()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	known := map[string]bool{}
 	for _, g := range m.GPUs {
 		if known[g.Model] {
@@ -78,9 +73,7 @@ func withModels(t *testing.T, m *gpu.Machine) []*resourceapi.DeviceClass {
 		}
 		known[g.Model] = true
 		ofModel, err := Model(g.Model, modes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		classes = append(classes, ofModel...)
 	}
 	return classes
@@ -201,14 +194,10 @@ func seen(t *testing.T, n *allocatortest.Node) (gpus []int) {
 	r.AllocationMode, r.Count, r.AdminAccess = resourceapi.DeviceAllocationModeAll, 0, ptr.To(true)
 	r.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
 	results, err := n.Allocate(t.Context(), monitor)
-	if err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, err)
 	for _, result := range results {
 		indices, _, err := devices.ParseDeviceName(result.Device)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		gpus = append(gpus, indices...)
 	}
 	slices.Sort(gpus)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -42,9 +43,7 @@ func TestNamesOfProfiles(t *testing.T) {
 	} {
 		class := Profile(profile)
 		resource := ptr.Deref(class.Spec.ExtendedResourceName, "")
-		if got := [2]string{class.Name, resource}; got != want {
-			t.Errorf("%s: %v, want %v", profile, got, want)
-		}
+		expect.Equal(t, want, [2]string{class.Name, resource}, "%s", profile)
 		if bad := slices.Concat(validation.IsDNS1123Subdomain(class.Name), validation.IsQualifiedName(resource),
 			validation.IsValidLabelValue(class.Labels[v1alpha1.LabelProfile])); len(bad) > 0 {
 			t.Errorf("%s: %v", profile, bad)
@@ -56,9 +55,7 @@ func TestNamesOfProfiles(t *testing.T) {
 func TestWhatClassesSelectBesideInstances(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	installed, err := All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	classes := append(installed, modelClasses(t, v100)...)
 	classes = append(classes, Profile("1g.10gb+me"), Profile("1g.10gb"), Profile("7g.80gb"))
 	whole, gone := "gpu-0", devices.GoneInstance{Instance: gpu.Instance{Profile: "2g.20gb", Start: 2}, Index: 1,
@@ -83,9 +80,7 @@ func TestWhatClassesSelectBesideInstances(t *testing.T) {
 		got := ""
 		for {
 			results, err := n.Allocate(ctx, asking(class, nil))
-			if err != nil {
-				t.Fatalf("class %s stops the scheduler: %v", class, err)
-			}
+			expect.NoErrorf(t, err, "class %s stops the scheduler", class)
 			if len(results) == 0 {
 				break
 			}
@@ -94,8 +89,6 @@ func TestWhatClassesSelectBesideInstances(t *testing.T) {
 			}
 			got += results[0].Device
 		}
-		if got != want {
-			t.Errorf("class %s gives %q, want %q", class, got, want)
-		}
+		expect.Equal(t, want, got, "class %s gives", class)
 	}
 }

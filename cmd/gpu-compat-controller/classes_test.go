@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // classes runs the command and returns what it prints.
@@ -45,25 +45,17 @@ func TestClassesArePrintedAsTheyCanBeApplied(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			printed, err := classes(t, test.arguments...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			var got []string
 			for _, document := range strings.Split(printed, "---\n")[1:] {
 				class := &resourceapi.DeviceClass{}
-				if err := yaml.UnmarshalStrict([]byte(document), class); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, yaml.UnmarshalStrict([]byte(document), class))
 				got = append(got, strings.TrimSuffix(class.Name, ".gpu.aliyun.com"))
 				// Without the label, one that the controller made would stay the
 				// controller's when this is applied over it.
-				if by := class.Labels["app.kubernetes.io/managed-by"]; by != "gitops" {
-					t.Errorf("class %s is managed by %q", class.Name, by)
-				}
+				expect.Equal(t, "gitops", class.Labels["app.kubernetes.io/managed-by"], "class %s is managed by", class.Name)
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("classes (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "classes")
 		})
 	}
 }
@@ -83,12 +75,8 @@ func TestClassesThatCannotBe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			printed, err := classes(t, test.arguments...)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-			if printed != "" {
-				t.Errorf("printed all the same:\n%s", printed)
-			}
+			expect.Error(t, err, test.want)
+			expect.Equal(t, "", printed, "printed all the same")
 		})
 	}
 }

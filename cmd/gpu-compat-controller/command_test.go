@@ -3,8 +3,9 @@
 package main
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // What is wrong with a setting stands in the log of the pod that does not start.
@@ -12,9 +13,7 @@ func TestALeaseThatIsTooShort(t *testing.T) {
 	t.Setenv("LEADER_ELECT_LEASE_DURATION", "3s")
 	err := command().Run(t.Context(), []string{"gpu-compat-controller"})
 	for _, said := range []string{"LEADER_ELECT_LEASE_DURATION", "leader-elect-lease-duration", "3s", "from 5s to 3m0s"} {
-		if err == nil || !strings.Contains(err.Error(), said) {
-			t.Errorf("error %v, want one that says %q", err, said)
-		}
+		expect.Error(t, err, said)
 	}
 }
 
@@ -27,9 +26,7 @@ func TestSettingsThatTheControllerDoesNotStartWith(t *testing.T) {
 			t.Setenv(setting[0], setting[1])
 			err := command().Run(t.Context(), []string{"gpu-compat-controller"})
 			for _, said := range setting {
-				if err == nil || !strings.Contains(err.Error(), said) {
-					t.Errorf("error %v, want one that says %q", err, said)
-				}
+				expect.Error(t, err, said)
 			}
 		})
 	}

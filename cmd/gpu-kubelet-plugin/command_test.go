@@ -5,6 +5,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A user's pod runs `given` in the driver's image, as demo/first-claim.yaml does: it has none of the
@@ -20,10 +22,7 @@ func TestGivenNeedsNoSettings(t *testing.T) {
 // The plugin itself does not start without its node's name, and says what to set.
 func TestThePluginNeedsItsNode(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
-	err := command().Run(t.Context(), []string{"gpu-kubelet-plugin"})
-	if err == nil || !strings.Contains(err.Error(), "NODE_NAME") {
-		t.Errorf("the plugin without a node's name: %v", err)
-	}
+	expect.Error(t, command().Run(t.Context(), []string{"gpu-kubelet-plugin"}), "NODE_NAME")
 }
 
 // What is wrong with a setting stands in its log, and settings.Watch refuses what the flags refuse.
@@ -34,9 +33,7 @@ func TestSettingsThatThePluginDoesNotStartWith(t *testing.T) {
 			t.Setenv(setting[0], setting[1])
 			err := command().Run(t.Context(), []string{"gpu-kubelet-plugin"})
 			for _, said := range setting {
-				if err == nil || !strings.Contains(err.Error(), said) {
-					t.Errorf("error %v, want one that says %q", err, said)
-				}
+				expect.Error(t, err, said)
 			}
 		})
 	}

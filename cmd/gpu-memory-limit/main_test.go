@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 )
@@ -86,12 +87,8 @@ func newHost(t *testing.T) *host {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	expect.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 // args are those of a share of 3 GiB of 15.
@@ -112,9 +109,7 @@ func (h *host) creates(args []string) error {
 	}
 	config, err := json.Marshal(map[string]any{"hooks": map[string]any{"createRuntime": hooks},
 		"process": map[string]any{"env": h.env}})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	expect.NoError(h.t, err)
 	write(h.t, filepath.Join(bundle, "config.json"), string(config))
 	if h.cgroup != "" {
 		write(h.t, filepath.Join(h.proc, "4711", "cgroup"), h.cgroup)
@@ -125,17 +120,13 @@ func (h *host) creates(args []string) error {
 
 func TestContainerIsLimited(t *testing.T) {
 	h := newHost(t)
-	if err := h.creates(h.args("s1")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, h.creates(h.args("s1")))
 	for _, group := range []string{container, filepath.Dir(container)} {
 		if got := h.limits[filepath.Join(h.root, group)]; got != 3<<30 {
 			t.Errorf("%s has %d bytes", group, got)
 		}
 	}
-	if h.likely != 2 {
-		t.Errorf("the GPU was looked for at %d first", h.likely)
-	}
+	expect.Equal(t, 2, h.likely, "the GPU was looked for at first")
 	if len(h.opened) != 1 || h.opened[0] != "/driver/libnvidia-ml.so.1" || h.closed != 1 {
 		t.Errorf("libraries %q, closed %d times", h.opened, h.closed)
 	}
@@ -159,9 +150,7 @@ func TestVariablesOfTheContainerMeanNothing(t *testing.T) {
 			h := newHost(t)
 			h.env = []string{name + "=" + value}
 			t.Setenv(name, value)
-			if err := h.creates(h.args("s1")); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, h.creates(h.args("s1")))
 			if got := h.limits[filepath.Join(h.root, container)]; got != 3<<30 {
 				t.Errorf("%s=%s: %d bytes", name, value, got)
 			}
@@ -209,15 +198,7 @@ func TestContainerIsNotStarted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
-			err := h.creates(tc.change(h))
-			if err == nil {
-				t.Fatal("it is started")
-			}
-			for _, want := range tc.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%v: want %q", err, want)
-				}
-			}
+			expect.Error(t, h.creates(tc.change(h)), tc.want...)
 		})
 	}
 }
@@ -226,19 +207,13 @@ func TestContainerIsNotStarted(t *testing.T) {
 func TestVersionOfControlGroups(t *testing.T) {
 	h := newHost(t)
 	h.checkRoot = func(root string) error {
-		if root != "/sys/fs/cgroup" {
-			t.Errorf("%s is looked at", root)
-		}
+		expect.Equal(t, "/sys/fs/cgroup", root, "looked at")
 		return errors.New("no control groups of version 2")
 	}
-	if err := h.creates(h.args("s1")); err != nil {
-		t.Errorf("elsewhere, as an administrator says: %v", err)
-	}
+	expect.NoErrorf(t, h.creates(h.args("s1")), "elsewhere, as an administrator says")
 	args := h.args("s1")
 	args[4] = "/sys/fs/cgroup/"
-	if err := h.creates(args); err == nil || !strings.Contains(err.Error(), "version 2") {
-		t.Errorf("at the usual place: %v", err)
-	}
+	expect.Error(t, h.creates(args), "version 2")
 }
 
 // A container whose limits are switched off starts without a driver that has any, and beside a
@@ -246,9 +221,7 @@ func TestVersionOfControlGroups(t *testing.T) {
 func TestContainerWithoutLimitsStarts(t *testing.T) {
 	h := newHost(t)
 	h.hooks = [][]string{h.args("s2")}
-	if err := h.creates(h.args("s1", "--lifted")); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, h.creates(h.args("s1", "--lifted")))
 	h.open = func(string) (library, error) { return nil, nvml.ErrUnsupported }
 	if err := h.creates(h.args("s1", "--lifted")); err != nil || !strings.Contains(h.stderr.String(),
 		"starts, though") {
@@ -262,7 +235,5 @@ func TestProbe(t *testing.T) {
 		t.Errorf("%v, closed %d times", err, h.closed)
 	}
 	h.open = func(string) (library, error) { return nil, nvml.ErrUnsupported }
-	if err := h.run([]string{"x", "probe", "--library", "/lib"}, nil, nil); !errors.Is(err, nvml.ErrUnsupported) {
-		t.Error(err)
-	}
+	expect.ErrorIs(t, h.run([]string{"x", "probe", "--library", "/lib"}, nil, nil), nvml.ErrUnsupported)
 }

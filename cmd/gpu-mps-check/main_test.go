@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -20,17 +21,9 @@ func serving(t *testing.T) string {
 	t.Helper()
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, release()) })
+	expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}))
 	return string(dir)
 }
 
@@ -69,12 +62,8 @@ func created(t *testing.T, id string, hooks ...string) string {
 	}
 	bundle := t.TempDir()
 	config, err := json.Marshal(map[string]any{"process": map[string]any{}, "hooks": map[string]any{"createRuntime": all}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644))
 	return fmt.Sprintf(`{"ociVersion":"1.2.0","id":%q,"status":"creating","pid":%d,"bundle":%q}`, id, os.Getpid(), bundle)
 }
 
@@ -114,46 +103,30 @@ func TestContainersPerShare(t *testing.T) {
 		return run(t, own, created(t, id, own))
 	}
 	for _, id := range []string{"a", "b", "b"} {
-		if err := start(id, "2"); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, start(id, "2"))
 	}
-	if err := start("c", "2"); err == nil || !strings.Contains(err.Error(), "2 containers have its share already") {
-		t.Errorf("a third of two: %v", err)
-	}
-	if err := start("c", "0"); err != nil {
-		t.Errorf("where any number may: %v", err)
-	}
+	expect.Error(t, start("c", "2"), "2 containers have its share already")
+	expect.NoErrorf(t, start("c", "0"), "where any number may")
 	// Their processes end, and others have their numbers.
 	path := filepath.Join(dir, "GPU-a", "containers.json")
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ended := strings.ReplaceAll(string(content), `"started":"`, `"started":"1`)
-	if err := os.WriteFile(path, []byte(ended), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := start("c", "2"); err != nil {
-		t.Errorf("after the others have ended: %v", err)
-	}
+	expect.NoError(t, os.WriteFile(path, []byte(ended), 0o644))
+	expect.NoErrorf(t, start("c", "2"), "after the others have ended")
 }
 
 // A plugin of an earlier version has said no more, and a daemon that is down is in any case
 // the end, also for one of several GPUs.
 func TestDaemon(t *testing.T) {
 	dir := serving(t)
-	if err := run(t, "gpu-mps-check "+dir+" GPU-a", ""); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, run(t, "gpu-mps-check "+dir+" GPU-a", ""))
 	down := "gpu-mps-check " + dir + " GPU-b"
 	for _, command := range []string{down, "MPS_SHARE=s1 MPS_CONTAINERS=4 " + down,
 		"MPS_SHARE=s1 MPS_CONTAINERS=4 MPS_MORE_GPUS=GPU-a,GPU-b gpu-mps-check " + dir + " GPU-a"} {
 		synctest.Test(t, func(t *testing.T) {
-			if err := run(t, command, created(t, "a", command)); err == nil ||
-				!strings.Contains(err.Error(), "nothing would hold it to its share of GPU-b, for which it waited 10s") {
-				t.Errorf("%s: %v", command, err)
-			}
+			expect.Error(t, run(t, command, created(t, "a", command)),
+				"nothing would hold it to its share of GPU-b, for which it waited 10s")
 		})
 	}
 }
@@ -169,19 +142,13 @@ func TestWhoWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := mps.Dir(serving(t))
-				if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Late, Reason: "it is busy"}); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Late, Reason: "it is busy"}))
 				own := "MPS_SHARE=s1 MPS_CONTAINERS=4 gpu-mps-check " + string(dir) + " GPU-a"
 				var state map[string]any
-				if err := json.Unmarshal([]byte(created(t, "c1", own)), &state); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, json.Unmarshal([]byte(created(t, "c1", own)), &state))
 				state["annotations"] = annotations
 				text, err := json.Marshal(state)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				ended := make(chan error, 1)
 				go func() { ended <- run(t, own, string(text)) }()
 				time.Sleep(20 * time.Second)
@@ -190,12 +157,8 @@ func TestWhoWaits(t *testing.T) {
 					waiting[0].UID != "u1" || !strings.Contains(waiting[0].Reason, "it is busy") {
 					t.Errorf("%+v, %v", waiting, err)
 				}
-				if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
-					t.Fatal(err)
-				}
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}))
+				expect.NoError(t, <-ended)
 			})
 		})
 	}

@@ -14,15 +14,14 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 func TestReportOnceForEachFailure(t *testing.T) {
 	const stale = "read-only file system"
 	client := fake.NewClientset()
-	if err := report(t.Context(), client, "n1", errors.New(stale)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, report(t.Context(), client, "n1", errors.New(stale)))
 	made, err := client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(made.Items) != 1 {
 		t.Fatalf("%v, %v", made, err)
@@ -33,17 +32,11 @@ func TestReportOnceForEachFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, failure := range []string{stale, "another supervisor runs"} {
-		if err := report(t.Context(), client, "n1", errors.New(failure)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, report(t.Context(), client, "n1", errors.New(failure)))
 	}
 	events, err := client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(events.Items) != 2 {
-		t.Errorf("%d Events, want one for each failure", len(events.Items))
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, 2, len(events.Items), "Events")
 	for _, event := range events.Items {
 		if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != "n1" ||
 			event.Reason != v1alpha1.ReasonMPSSupervisorFailed {
@@ -76,12 +69,8 @@ func TestReportToAnAPIServerThatIsAway(t *testing.T) {
 					asked++
 					return asked == 1, nil, tt.answer
 				})
-				if err := report(t.Context(), client, "n1", errors.New("read-only file system")); !errors.Is(err, tt.want) {
-					t.Errorf("report: %v, want %v", err, tt.want)
-				}
-				if asked != tt.asked {
-					t.Errorf("asked %d times, want %d", asked, tt.asked)
-				}
+				expect.ErrorIs(t, report(t.Context(), client, "n1", errors.New("read-only file system")), tt.want)
+				expect.Equal(t, tt.asked, asked, "times asked")
 			})
 		})
 	}

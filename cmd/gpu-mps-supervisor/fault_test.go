@@ -10,15 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 // as has a client of the daemon say a word, and returns CUDA's error, empty for none.
 func as(t *testing.T, connection net.Conn, what string) string {
 	t.Helper()
-	if err := connection.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, connection.SetDeadline(time.Now().Add(10*time.Second)))
 	if _, err := fmt.Fprintln(connection, what); err != nil {
 		t.Fatal(err)
 	}
@@ -38,27 +37,17 @@ func as(t *testing.T, connection net.Conn, what string) string {
 func TestFaultEndsAllClientsOfAGPU(t *testing.T) {
 	t.Parallel()
 	const illegal = "CUDA_ERROR_ILLEGAL_ADDRESS"
-	dir, uuids := shortDir(t), newGPUs(t)
-	start(t, "--mps-dir="+string(dir), "--mps-control="+standIn(t), nvmlFlag(t))
-	awaitReady(t, dir, uuids)
+	dir, uuids := serving(t)
 	faulty, neighbour, elsewhere := client(t, dir, uuids[0]), client(t, dir, uuids[0]), client(t, dir, uuids[1])
 	for _, connection := range []net.Conn{faulty, neighbour, elsewhere} {
 		if got := as(t, connection, "client"); got != "" {
 			t.Fatal(got)
 		}
 	}
-	if got := as(t, faulty, "fault"); got != illegal {
-		t.Errorf("the faulty program: %q", got)
-	}
-	if got := as(t, neighbour, "synchronize"); got != illegal {
-		t.Errorf("its neighbour: %q, want it lost", got)
-	}
-	if got := as(t, elsewhere, "synchronize"); got != "" {
-		t.Errorf("a client of another GPU: %q", got)
-	}
-	if got := as(t, client(t, dir, uuids[0]), "client"); got != "CUDA_ERROR_MPS_SERVER_NOT_READY" {
-		t.Errorf("a new client: %q", got)
-	}
+	expect.Equal(t, illegal, as(t, faulty, "fault"), "the faulty program")
+	expect.Equal(t, illegal, as(t, neighbour, "synchronize"), "its neighbour")
+	expect.Equal(t, "", as(t, elsewhere, "synchronize"), "a client of another GPU")
+	expect.Equal(t, "CUDA_ERROR_MPS_SERVER_NOT_READY", as(t, client(t, dir, uuids[0]), "client"), "a new client")
 	eventually(t, "the fault is told of", func() error {
 		s, err := dir.Status(uuids[0])
 		if err != nil || s.State != mps.Down || s.Fault == nil || !strings.Contains(s.Reason, "fatal fault") {
@@ -70,19 +59,13 @@ func TestFaultEndsAllClientsOfAGPU(t *testing.T) {
 		s.Fault.Lost[0].Program == "" {
 		t.Errorf("lost are %+v, %v", s.Fault.Lost, err)
 	}
-	if err := dir.Check(uuids[1]); err != nil {
-		t.Errorf("another GPU: %v", err)
-	}
+	expect.NoErrorf(t, dir.Check(uuids[1]), "another GPU")
 	for _, connection := range []net.Conn{faulty, neighbour} {
-		if err := connection.Close(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, connection.Close())
 	}
 	awaitReady(t, dir, uuids)
 	if s, err := dir.Status(uuids[0]); err != nil || s.Restarts != 0 || s.Fault.Over.IsZero() {
 		t.Errorf("status %+v, %v", s, err)
 	}
-	if got := as(t, client(t, dir, uuids[0]), "client"); got != "" {
-		t.Errorf("a client after the fault: %q", got)
-	}
+	expect.Equal(t, "", as(t, client(t, dir, uuids[0]), "client"), "a client after the fault")
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -16,14 +17,10 @@ import (
 // fail for good, if its pod is not restarted: it waits instead, and the daemon's clients go on.
 func TestContainerWaitsForALateDaemon(t *testing.T) {
 	t.Parallel()
-	dir, uuids := shortDir(t), newGPUs(t)
-	start(t, "--mps-dir="+string(dir), "--mps-control="+standIn(t), nvmlFlag(t))
-	awaitReady(t, dir, uuids)
+	dir, uuids := serving(t)
 	daemon := daemonPID(t, dir, uuids[0])
 	goOn := func() error { return unix.Kill(daemon, unix.SIGCONT) }
-	if err := unix.Kill(daemon, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, unix.Kill(daemon, unix.SIGSTOP))
 	t.Cleanup(func() { _ = goOn() })
 	stopped := time.Now()
 	eventually(t, "the silent daemon is late, and not down", func() error {
@@ -49,12 +46,8 @@ func TestContainerWaitsForALateDaemon(t *testing.T) {
 		t.Fatalf("the container was refused, or started, while the daemon was silent: %v", err)
 	default:
 	}
-	if err := goOn(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-waited; err != nil {
-		t.Errorf("the container was not started: %v", err)
-	}
+	expect.NoError(t, goOn())
+	expect.NoErrorf(t, <-waited, "the container was not started")
 	if waiting, err := dir.Waiting(uuids[0]); err != nil || len(waiting) > 0 {
 		t.Errorf("somebody waits still: %+v, %v", waiting, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -18,9 +19,7 @@ import (
 func TestDaemonForAllGPUs(t *testing.T) {
 	dir, uuids := shortDir(t), newGPUs(t)
 	control := standIn(t)
-	if err := dir.WantNodeDaemon(true); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.WantNodeDaemon(true))
 	p := start(t, "--mps-dir="+string(dir), "--mps-control="+control, nvmlFlag(t))
 	awaitReady(t, dir.OfNode(), uuids)
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", daemonPID(t, dir.OfNode(), uuids[0])))
@@ -29,9 +28,7 @@ func TestDaemonForAllGPUs(t *testing.T) {
 	}
 	for i, uuid := range uuids[:2] {
 		limits := mps.Limits{MemoryMiB: int64(i+1) * 1024, ThreadPercent: 100}
-		if err := dir.OfNode().Admit(t.Context(), uuid, limits); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.OfNode().Admit(t.Context(), uuid, limits))
 	}
 	for command, want := range map[string]string{"get_default_device_pinned_mem_limit 0": "1024M",
 		"get_default_device_pinned_mem_limit 1": "2048M", "get_default_device_pinned_mem_limit 2": "",
@@ -47,13 +44,9 @@ func TestDaemonForAllGPUs(t *testing.T) {
 	first, last := client(t, dir.OfNode(), uuids[0]), client(t, dir.OfNode(), uuids[3])
 	// It does not end while claims use it.
 	for _, uuid := range uuids[:2] {
-		if err := dir.OfNode().SetUse(uuid, mps.Use{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.OfNode().SetUse(uuid, mps.Use{}))
 	}
-	if err := dir.WantNodeDaemon(false); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.WantNodeDaemon(false))
 	// It is ended although it has clients: nobody says that they are there.
 	eventually(t, "the daemon has ended", func() error {
 		if s, err := dir.OfNode().Status(uuids[0]); err != nil || s.State != mps.Down ||

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -36,30 +37,22 @@ func declare(what mps.Declaration, dir mps.Dir) int {
 func plugin(t *testing.T, dir mps.Dir, what mps.Declaration) (kill func()) {
 	t.Helper()
 	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	cmd := exec.Command(executable, string(dir))
 	cmd.Env, cmd.Stderr = []string{pluginEnv + "=" + string(what)}, os.Stderr
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	if n, err := out.Read(make([]byte, 1)); err != nil || n == 0 {
 		t.Fatalf("the plugin declares nothing: %v", err)
 	}
 	return func() {
 		t.Helper()
-		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
 		if err := cmd.Wait(); cmd.ProcessState == nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/testcache"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
@@ -67,13 +68,9 @@ var buildStandIn = sync.OnceValues(func() ([]byte, error) {
 func standIn(t *testing.T) string {
 	t.Helper()
 	content, err := buildStandIn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
-	if err := os.WriteFile(path, content, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path, content, 0o700))
 	return path
 }
 
@@ -82,9 +79,7 @@ func standIn(t *testing.T) string {
 func shortDir(t *testing.T) mps.Dir {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "mps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return mps.Dir(dir)
 }
@@ -119,16 +114,12 @@ func (b *lockedBuffer) String() string {
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	p := &process{cmd: exec.Command(executable, append([]string{"--node-name=n1"}, args...)...),
 		ended: make(chan struct{})}
 	p.cmd.Env = []string{supervisorEnv + "=1"}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, p.cmd.Start())
 	go func() {
 		// How it ended is asked of cmd.ProcessState.
 		_ = p.cmd.Wait()
@@ -146,10 +137,17 @@ func start(t *testing.T, args ...string) *process {
 
 func (p *process) end(t *testing.T, signal os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(signal); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, p.cmd.Process.Signal(signal))
 	<-p.ended
+}
+
+// serving starts a supervisor for a directory of its own, whose daemons serve.
+func serving(t *testing.T) (mps.Dir, []string) {
+	t.Helper()
+	dir, uuids := shortDir(t), newGPUs(t)
+	start(t, "--mps-dir="+string(dir), "--mps-control="+standIn(t), nvmlFlag(t))
+	awaitReady(t, dir, uuids)
+	return dir, uuids
 }
 
 // eventually polls until the condition holds.
@@ -173,9 +171,7 @@ var buildLibrary = sync.OnceValues(func() ([]byte, error) { return nvmllib.Build
 func library(t *testing.T) []byte {
 	t.Helper()
 	content, err := buildLibrary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return content
 }
 
@@ -183,22 +179,16 @@ func library(t *testing.T) []byte {
 func nvmlFlag(t *testing.T) (flag string) {
 	t.Helper()
 	spec, err := sim.Load(machineFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	path, err := spec.ForNode("n1").WriteNVML(t.TempDir(), library(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return "--nvml-library=" + path
 }
 
 func newGPUs(t *testing.T) []string {
 	t.Helper()
 	spec, err := sim.Load(machineFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var uuids []string
 	devices := spec.ForNode("n1").NVML()
 	for i := range spec.GPUs {
@@ -224,13 +214,9 @@ func awaitReady(t *testing.T, dir mps.Dir, uuids []string) {
 func daemonPID(t *testing.T, dir mps.Dir, uuid string) int {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir.DaemonDir(uuid), "nvidia-cuda-mps-control.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return pid
 }
 
@@ -238,18 +224,14 @@ func daemonPID(t *testing.T, dir mps.Dir, uuid string) int {
 func client(t *testing.T, dir mps.Dir, uuid string) net.Conn {
 	t.Helper()
 	connection, err := net.Dial("unix", filepath.Join(dir.PipeDir(uuid), "control"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
 	return connection
 }
 
 func connected(t *testing.T, connection net.Conn) bool {
 	t.Helper()
-	if err := connection.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, connection.SetReadDeadline(time.Now().Add(time.Millisecond)))
 	_, err := connection.Read(make([]byte, 1))
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
@@ -270,9 +252,7 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 	// One daemon is killed: it is told at once, and nothing happens to the others.
 	bystander := client(t, dir, uuids[1])
 	killed := time.Now()
-	if err := unix.Kill(daemonPID(t, dir, uuids[0]), unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, unix.Kill(daemonPID(t, dir, uuids[0]), unix.SIGKILL))
 	eventually(t, "the killed daemon is down", func() error {
 		if s, err := dir.Status(uuids[0]); err != nil || s.State != mps.Down ||
 			!strings.Contains(s.Reason, "signal: killed") {
@@ -319,40 +299,28 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 		pids = append(pids, daemonPID(t, dir, uuid))
 	}
 	third.end(t, syscall.SIGTERM)
-	if code := third.cmd.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	expect.Equal(t, 0, third.cmd.ProcessState.ExitCode(), "exit code")
 	for i, uuid := range uuids {
-		if err := gone(pids[i]); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, gone(pids[i]))
 		if s, err := dir.Status(uuid); err != nil || s.State != mps.Down || !strings.Contains(s.Reason, "stopped") {
 			t.Errorf("status %+v, %v", s, err)
 		}
 	}
-	if err := dir.Check(uuids[0]); err == nil || !strings.Contains(err.Error(), "does not run") {
-		t.Errorf("the directory is still held: %v", err)
-	}
+	expect.Error(t, dir.Check(uuids[0]), "does not run")
 }
 
 // The way of a node whose driver is not in the root directory of this process.
 func TestDriverRoot(t *testing.T) {
 	host := t.TempDir()
 	content, err := os.ReadFile(standIn(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	spec, err := sim.Load(machineFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	testneeds.DeviceNodes(t)
 	root := filepath.Join(host, "driver")
-	if err := spec.ForNode("n1").WriteRoot(root,
+	expect.NoError(t, spec.ForNode("n1").WriteRoot(root,
 		sim.Part{Name: sim.NVMLLibrary, Content: library(t)},
-		sim.Part{Name: "nvidia-cuda-mps-control", Content: content}); err != nil {
-		t.Fatal(err)
-	}
+		sim.Part{Name: "nvidia-cuda-mps-control", Content: content}))
 	if err := mayUnshare(t.Context()); err != nil {
 		testneeds.Skipf(t, "make a mount namespace: %v: run as root", err)
 	}
@@ -369,9 +337,7 @@ func TestDriverRoot(t *testing.T) {
 		t.Errorf("the daemon's mount is seen outside of it (%v)", err)
 	}
 	p.end(t, syscall.SIGTERM)
-	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	expect.Equal(t, 0, p.cmd.ProcessState.ExitCode(), "exit code")
 }
 
 func mayUnshare(ctx context.Context) error {

@@ -5,6 +5,8 @@ package backoff
 import (
 	"testing"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestDoublingDoublesUpToItsMost(t *testing.T) {
@@ -13,9 +15,7 @@ func TestDoublingDoublesUpToItsMost(t *testing.T) {
 		0: 2 * time.Second, 1: 2 * time.Second, 2: 4 * time.Second, 5: 32 * time.Second, 6: time.Minute, 7: time.Minute,
 		1 << 40: time.Minute,
 	} {
-		if got := b.After(times); got != want {
-			t.Errorf("after %d times it waits %s, want %s", times, got, want)
-		}
+		expect.Equal(t, want, b.After(times), "after %times d it waits", times)
 	}
 }
 

@@ -16,8 +16,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testcache"
 )
 
@@ -35,9 +34,7 @@ type pkg struct {
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	found, err := listed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(found) < 40 {
 		t.Fatalf("go list names %d packages only", len(found))
 	}
@@ -196,7 +193,7 @@ func TestProgramsHaveNothingOfTests(t *testing.T) {
 		}
 		for _, path := range p.deps {
 			if below(path, "tests", "github.com/NVIDIA/go-nvml/pkg/nvml/mock", "internal/allocatortest",
-				"internal/preparetest", "internal/reporttest", "internal/topologytest", "testing") {
+				"internal/expect", "internal/preparetest", "internal/reporttest", "internal/topologytest", "testing") {
 				t.Errorf("%s is linked with %s", p.path, path)
 			}
 		}
@@ -208,9 +205,7 @@ var picture = regexp.MustCompile("(?s)### Borders\n.*?```mermaid\nflowchart TD\n
 
 func TestPictureShowsTheImports(t *testing.T) {
 	page, err := os.ReadFile("../../docs/internals/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	found := picture.FindSubmatch(page)
 	if found == nil {
 		t.Fatal("docs/internals/architecture.md has no picture below the heading Borders")
@@ -219,9 +214,7 @@ func TestPictureShowsTheImports(t *testing.T) {
 	for line := range strings.Lines(string(found[1])) {
 		drawn = append(drawn, strings.TrimSpace(line))
 	}
-	if diff := cmp.Diff(arrows(packages(t)), drawn); diff != "" {
-		t.Errorf("imports between rooms, without those that follow from others (-imports +picture):\n%s", diff)
-	}
+	expect.Equal(t, arrows(packages(t)), drawn, "imports between rooms, without those that follow from others")
 }
 
 // room is the part of the module that a package belongs to, as the picture shows it:

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const root = "../.."
@@ -35,9 +37,7 @@ func section(t *testing.T, heading string, until ...string) string {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return string(content)
 }
 
@@ -111,9 +111,7 @@ func TestWayOfAClaimLeadsThroughTheCode(t *testing.T) {
 	}
 	for _, f := range functions {
 		files, err := filepath.Glob(filepath.Join(root, f[1], "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		declared := regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?` + f[2] + `\(`)
 		if !slices.ContainsFunc(files, func(file string) bool {
 			content, err := os.ReadFile(file)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -55,9 +56,7 @@ func TestNoDeviceFailsASelector(t *testing.T) {
 				t.Errorf("%s: %s fails for a device of another driver: %v", where, expression, err)
 			}
 			for _, d := range published() {
-				if err := fails(v1alpha1.DriverName, d); err != nil {
-					t.Errorf("%s: %s fails for %s: %v", where, expression, d.Name, err)
-				}
+				expect.NoErrorf(t, fails(v1alpha1.DriverName, d), "%s: %s fails for %s", where, expression, d.Name)
 				for name, value := range d.Attributes {
 					less := *d.DeepCopy()
 					delete(less.Attributes, name)
@@ -112,17 +111,11 @@ func selectors(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
 	installed, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	modes, err := deviceclasses.ModesWithClass()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	made, err := deviceclasses.Model("NVIDIA-A10", modes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, class := range append(append(installed, made...), deviceclasses.Profile("1g.10gb+me")) {
 		for _, s := range class.Spec.Selectors {
 			found["DeviceClass "+class.Name] = append(found["DeviceClass "+class.Name], s.CEL.Expression)
@@ -131,9 +124,7 @@ func selectors(t *testing.T) map[string][]string {
 	for _, name := range []string{"gpushare.mem-x2.a.4.b.6", "gpushare.mem-x2-whole.main.30", "gpushare.gpu-cpu4.main.1",
 		"gpushare.core-x2.main.4-20"} {
 		request, err := legacy.ParseName(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		spec := request.Template("ns").Spec.Spec.Devices
 		for _, r := range spec.Requests {
 			if r.Exactly != nil {
@@ -165,9 +156,7 @@ func selectors(t *testing.T) map[string][]string {
 			found[path] = all
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 	}
 	if len(found) < 50 {
 		t.Fatalf("selectors of %d places only", len(found))
@@ -248,9 +237,7 @@ func below(object any) (all []string) {
 func documentedTypes(t *testing.T) map[resourceapi.QualifiedName]bool {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/reference.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	typed := map[resourceapi.QualifiedName]bool{}
 	for _, row := range documented.FindAllStringSubmatch(string(page), -1) {
 		typed[resourceapi.QualifiedName(row[1])] = true

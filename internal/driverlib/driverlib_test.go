@@ -11,7 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // write makes the files of a driver root, by their names in it.
@@ -20,12 +20,8 @@ func write(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		expect.NoError(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	return root
 }
@@ -39,9 +35,7 @@ func library(t *testing.T, class elf.Class) string {
 	if class == elf.ELFCLASS32 {
 		header = elf.Header32{Ident: ident, Type: uint16(elf.ET_DYN), Version: uint32(elf.EV_CURRENT)}
 	}
-	if err := binary.Write(&content, binary.LittleEndian, header); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, binary.Write(&content, binary.LittleEndian, header))
 	return content.String()
 }
 
@@ -51,9 +45,7 @@ func TestResolve(t *testing.T) {
 	for link, target := range map[string]string{
 		"driver": "/nix/store/a", "up": "../../../../nix/store", "twice": "/driver", "circle": "circle",
 	} {
-		if err := os.Symlink(target, filepath.Join(root, link)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Symlink(target, filepath.Join(root, link)))
 	}
 	for path, want := range map[string]string{
 		"/driver/lib/x": "/nix/store/a/lib/x", "/up/a": "/nix/store/a", "/twice/lib": "/nix/store/a/lib",
@@ -115,9 +107,7 @@ func TestDirs(t *testing.T) {
 			for _, dir := range slices.Concat(test.first, usual, test.last) {
 				want = append(want, filepath.Join(root, dir))
 			}
-			if diff := cmp.Diff(want, Dirs(root, test.further)); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, want, Dirs(root, test.further), "directories")
 		})
 	}
 }

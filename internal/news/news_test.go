@@ -5,6 +5,8 @@ package news
 import (
 	"errors"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestNews(t *testing.T) {
@@ -21,14 +23,10 @@ func TestNews(t *testing.T) {
 		{"GPU 0", "", false},
 		{"GPU 0", "hangs", true},
 	} {
-		if got := n.Is(step.about, step.message); got != step.want {
-			t.Errorf("step %d: %q of %s is news: %t", i, step.message, step.about, got)
-		}
+		expect.Equal(t, step.want, n.Is(step.about, step.message), "step %d: %q of %s is news", i, step.message, step.about)
 	}
 	for i, want := range []bool{true, false} {
-		if got := n.IsError(errors.New("refused")); got != want {
-			t.Errorf("error %d is news: %t", i, got)
-		}
+		expect.Equal(t, want, n.IsError(errors.New("refused")), "error %d is news", i)
 	}
 	if n.IsError(nil) || !n.IsError(errors.New("refused")) {
 		t.Error("an error that ended and came again is no news")

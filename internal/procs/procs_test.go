@@ -8,6 +8,8 @@ import (
 	"time"
 
 	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestProcessorsFollowTheWork(t *testing.T) {
@@ -32,9 +34,7 @@ func TestProcessorsFollowTheWork(t *testing.T) {
 	first, second := l.Busy(), l.Busy()
 	first()
 	c.Step(time.Hour)
-	if now != 8 {
-		t.Errorf("%d processors while it is busy", now)
-	}
+	expect.Equal(t, 8, now, "processors while it is busy")
 	second()
 	// It is busy again before it has settled, and so nothing changes.
 	c.Step(settle / 2)

@@ -9,6 +9,7 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 )
 
@@ -18,9 +19,7 @@ func TestSince(t *testing.T) {
 	step := func(d time.Duration) { clock.SetTime(clock.Now().Add(d)) }
 	want := func(key string, want time.Duration) {
 		t.Helper()
-		if got := s.For(key); got != want {
-			t.Errorf("%s has been seen for %s, want %s", key, got, want)
-		}
+		expect.Equal(t, want, s.For(key), "%s has been seen for", key)
 	}
 	want("a", 0)
 	step(time.Minute)
@@ -49,7 +48,5 @@ func TestSinceIsForSeveral(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if d := s.For(0); d != 0 {
-		t.Errorf("it has been seen for %s", d)
-	}
+	expect.Equal(t, 0, s.For(0), "it has been seen for")
 }

@@ -5,6 +5,7 @@ package signal_test
 import (
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 )
 
@@ -32,11 +33,7 @@ func TestSignalsThatNobodyReceivedAreOne(t *testing.T) {
 	signal.Send(c)
 	signal.Send(c)
 	<-c
-	if len(c) != 0 {
-		t.Error("one signal is received twice")
-	}
+	expect.Equal(t, 0, len(c), "one signal is received twice")
 	signal.Send(c)
-	if len(c) != 1 {
-		t.Error("a signal after that is lost")
-	}
+	expect.Equal(t, 1, len(c), "a signal after that is lost")
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 type value struct {
@@ -34,9 +36,7 @@ func TestWhatIsStoredIsLoaded(t *testing.T) {
 		t.Errorf("without a file: %+v, %v, %v", v, found, err)
 	}
 	want := value{1, "a"}
-	if err := f.Store(want); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, f.Store(want))
 	if v, found, err := f.Load(); v != want || !found || err != nil {
 		t.Errorf("loaded %+v, %v, %v", v, found, err)
 	}
@@ -44,9 +44,7 @@ func TestWhatIsStoredIsLoaded(t *testing.T) {
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if err := errors.Join(f.Remove(), f.Remove()); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, errors.Join(f.Remove(), f.Remove()))
 	if _, found, err := f.Load(); found || err != nil {
 		t.Errorf("after it was removed: %v, %v", found, err)
 	}
@@ -58,19 +56,13 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := file(t)
-			if err := os.WriteFile(f.Path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(f.Path, []byte(content), 0o600))
 			v, found, err := f.Load()
 			if v != (value{}) || !found || err == nil || !strings.Contains(err.Error(), f.Path) {
 				t.Errorf("loaded %+v, %v, %v", v, found, err)
 			}
-			if got := errors.Is(err, errVersion); got != (name == "a newer version") {
-				t.Errorf("error %v", err)
-			}
-			if err := f.SetAside(); err != nil {
-				t.Fatal(err)
-			}
+			expect.Equal(t, name == "a newer version", errors.Is(err, errVersion), "error %v", err)
+			expect.NoError(t, f.SetAside())
 			if kept, err := os.ReadFile(f.DamagedPath()); err != nil || string(kept) != content {
 				t.Errorf("kept %q, %v", kept, err)
 			}
@@ -83,9 +75,7 @@ func TestWhatIsNotUnderstood(t *testing.T) {
 
 func TestFieldsOfANewerProgramAreIgnored(t *testing.T) {
 	f := file(t)
-	if err := os.WriteFile(f.Path, []byte(`{"version":1,"text":"a","later":{"x":1}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(f.Path, []byte(`{"version":1,"text":"a","later":{"x":1}}`), 0o600))
 	if v, found, err := f.Load(); v != (value{1, "a"}) || !found || err != nil {
 		t.Errorf("loaded %+v, %v, %v", v, found, err)
 	}
@@ -94,9 +84,7 @@ func TestFieldsOfANewerProgramAreIgnored(t *testing.T) {
 // What cannot be read says nothing of what was stored: it is not taken for damaged, and not for none.
 func TestWhatCannotBeRead(t *testing.T) {
 	f := file(t)
-	if err := os.Mkdir(f.Path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(f.Path, 0o700))
 	if _, found, err := f.Load(); found || err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("loaded %v, %v", found, err)
 	}

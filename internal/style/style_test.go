@@ -14,6 +14,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 )
 
@@ -32,9 +33,7 @@ func TestGoFiles(t *testing.T) {
 	// What git lists changes with its index: `go test` asks again after that.
 	index, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "rev-parse", "--path-format=absolute",
 		"--git-path", "index").Output()
-	if err != nil {
-		t.Fatalf("asking git where its index is: %v", err)
-	}
+	expect.NoErrorf(t, err, "asking git where its index is")
 	if _, err := os.Stat(strings.TrimSpace(string(index))); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // dependent is a test that has the go command run another package.
@@ -34,24 +36,16 @@ func Test(t *testing.T) {
 // The test is asked again when the package that it runs has changed, or one that this imports.
 func TestBuilds(t *testing.T) {
 	source, err := os.ReadFile("testcache.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	module := t.TempDir()
 	write := func(name, content string) {
 		path := filepath.Join(module, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		expect.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		// Go takes nothing for settled that has changed within the last two seconds.
 		long := time.Now().Add(-time.Hour)
 		for ; path != filepath.Dir(module); path = filepath.Dir(path) {
-			if err := os.Chtimes(path, long, long); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Chtimes(path, long, long))
 		}
 	}
 	write("go.mod", "module github.com/gpushare/dra-driver-gpushare\n\ngo 1.26\n")

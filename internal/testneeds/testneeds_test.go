@@ -5,6 +5,8 @@ package testneeds
 import (
 	"fmt"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // fake keeps what became of a test.
@@ -33,9 +35,7 @@ func TestSkipf(t *testing.T) {
 			t.Setenv(CIEnv, ci)
 			f := &fake{TB: t}
 			Skipf(f, "no %s: %s", "cc", "lost")
-			if f.became != want {
-				t.Errorf("the test is %q, want %q", f.became, want)
-			}
+			expect.Equal(t, want, f.became, "the test is")
 		})
 	}
 }

@@ -7,10 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // content is what a file has; empty where there is none.
@@ -29,9 +30,7 @@ func TestTwoWritersDoNotMix(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "file")
-				if err := Write(path, []byte("before"), 0o600, false); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, Write(path, []byte("before"), 0o600, false))
 				from, to := io.Pipe()
 				first := make(chan error)
 				go func() { first <- Copy(path, from, 0o600) }()
@@ -41,30 +40,20 @@ func TestTwoWritersDoNotMix(t *testing.T) {
 				second := make(chan error)
 				go func() { second <- Write(path, []byte("second"), 0o600, false) }()
 				time.Sleep(waits)
-				if got := content(t, path); got != "before" {
-					t.Errorf("while both write, the file has %q", got)
-				}
+				expect.Equal(t, "before", content(t, path), "while both write, the file has")
 				want := "second"
 				if waits == time.Minute {
 					want = "first, whole"
-					if err := <-second; err == nil || !strings.Contains(err.Error(), "another write of it has not ended after 1s") {
-						t.Errorf("the second, which gives up: %v", err)
-					}
+					expect.Error(t, <-second, "another write of it has not ended after 1s")
 				}
 				if _, err := io.WriteString(to, "whole"); err != nil {
 					t.Fatal(err)
 				}
-				if err := errors.Join(to.Close(), <-first); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, errors.Join(to.Close(), <-first))
 				if waits < time.Minute {
-					if err := <-second; err != nil {
-						t.Error(err)
-					}
+					expect.NoError(t, <-second)
 				}
-				if got := content(t, path); got != want {
-					t.Errorf("then it has %q, want %q", got, want)
-				}
+				expect.Equal(t, want, content(t, path), "then it has")
 				if left := content(t, path+TempSuffix); left != "" {
 					t.Errorf("left behind: %q", left)
 				}
@@ -76,9 +65,7 @@ func TestTwoWritersDoNotMix(t *testing.T) {
 // What a kill left behind is in nobody's way.
 func TestWhatAKillLeftIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path+TempSuffix, []byte("a half that is longer"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path+TempSuffix, []byte("a half that is longer"), 0o600))
 	if err := Write(path, []byte("whole"), 0o600, true); err != nil || content(t, path) != "whole" {
 		t.Errorf("%q, %v", content(t, path), err)
 	}

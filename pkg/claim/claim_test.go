@@ -3,16 +3,15 @@
 package claim
 
 import (
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -40,19 +39,13 @@ func machine() *gpu.Machine {
 func TestGrantOfAnInstance(t *testing.T) {
 	got, err := Grants(allocated([]resourceapi.DeviceRequestAllocationResult{whole("a", "gpu-2-mig-1g-10gb-me-6")}),
 		"n1/gpu", machine())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := []Grant{{Request: "a", Pool: "n1/gpu", Device: "gpu-2-mig-1g-10gb-me-6", Mode: mode.MIG,
 		GPU: GPU{Index: 2, UUID: "MIG-2", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 9728, MIG: &Instance{
 			ParentUUID: "GPU-c", Profile: "1g.10gb+me", ProfileID: 20, GI: 13, Start: 6, Size: 1}},
 		Config: v1alpha1.Default()}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("grants (-want +got):\n%s", diff)
-	}
-	if text := got[0].GPU.String(); text != "GPU 2's 1g.10gb+me at slice 6" {
-		t.Errorf("it is called %q", text)
-	}
+	expect.Equal(t, want, got, "grants")
+	expect.Equal(t, "GPU 2's 1g.10gb+me at slice 6", got[0].GPU.String(), "it is called")
 }
 
 func allocated(results []resourceapi.DeviceRequestAllocationResult,
@@ -96,37 +89,27 @@ func TestGrants(t *testing.T) {
 	c := allocated([]resourceapi.DeviceRequestAllocationResult{other, share("a", "gpu-0-share", "3Gi"),
 		whole("b/first", "gpu-1")})
 	got, err := Grants(c, "n1/gpu", machine())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := []Grant{
 		{Request: "a", Pool: "n1/gpu", Device: "gpu-0-share", ShareID: "share-1", Mode: mode.Share, Units: 3, Slots: 1,
 			GPU: GPU{Index: 0, UUID: "GPU-a", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
 		{Request: "b/first", Pool: "n1/gpu", Device: "gpu-1", Mode: mode.Exclusive,
 			GPU: GPU{Index: 1, UUID: "GPU-b", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("grants (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "grants")
 }
 
 // A linked set is one result and a grant for each of its GPUs.
 func TestGrantsOfASet(t *testing.T) {
 	c := allocated([]resourceapi.DeviceRequestAllocationResult{whole("a", "gpus-0-1"), whole("b", "gpu-1-topology")})
 	got, err := Grants(c, "n1/gpu", machine())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var uuids []string
 	for _, g := range got {
-		if g.Mode != mode.Topology {
-			t.Errorf("%s is in mode %s", g.Device, g.Mode)
-		}
+		expect.Equal(t, mode.Topology, g.Mode, "%s is in mode", g.Device)
 		uuids = append(uuids, g.GPU.UUID)
 	}
-	if diff := cmp.Diff([]string{"GPU-a", "GPU-b", "GPU-b"}, uuids); diff != "" {
-		t.Errorf("GPUs (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"GPU-a", "GPU-b", "GPU-b"}, uuids, "GPUs")
 	if results := Results(got); len(results) != 2 || len(results[0]) != 2 || len(results[1]) != 1 {
 		t.Errorf("grouped by result: %+v", results)
 	}
@@ -139,9 +122,7 @@ func TestGrantsConfigPrecedence(t *testing.T) {
 		opaque(fromClaim, "gpu.aliyun.com", `,"env":"Legacy"`, "b"),
 		opaque(fromClaim, "nic.example.com", `,"mtu":9000`))
 	got, err := Grants(c, "n1/gpu", machine())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if a := got[0].Config; !a.IsolationDisabled() || a.LegacyEnv() {
 		t.Errorf("request a does not follow its class: %+v", a)
 	}
@@ -192,9 +173,7 @@ func TestGrantsRejects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Grants(tc.claim, "n1/gpu", machine())
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want one that contains %q", err, tc.want)
-			}
+			expect.Error(t, err, tc.want)
 		})
 	}
 }

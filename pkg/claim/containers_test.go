@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -55,9 +56,7 @@ func TestContainers(t *testing.T) {
 	}
 	want := map[string][]Use{"init": {{"ours", "a"}}, "main": {{"ours", ""}, {"theirs", "b"}},
 		"extended": {{"cards", "r"}}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("uses of claims (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "uses of claims")
 }
 
 func TestUsersOfAClaim(t *testing.T) {
@@ -128,9 +127,7 @@ func TestPerGPU(t *testing.T) {
 		return Grant{GPU: GPU{UUID: uuid}, Units: units, CoresPercent: cores}
 	}
 	got := PerGPU([]Grant{share("b", 4, 20), share("a", 1, 5), share("b", 3, 10)})
-	if diff := cmp.Diff([]Grant{share("b", 7, 30), share("a", 1, 5)}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []Grant{share("b", 7, 30), share("a", 1, 5)}, got, "grants")
 }
 
 func TestLeavesOrder(t *testing.T) {
@@ -206,9 +203,7 @@ func TestAtOnce(t *testing.T) {
 		"pods":      {3, []*corev1.Pod{pod(nil, uses("x", "")), pod(nil, uses("x", ""), uses("y", ""))}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := AtOnce("c", first, tc.pods); got != tc.want {
-				t.Errorf("%d at once, want %d", got, tc.want)
-			}
+			expect.Equal(t, tc.want, AtOnce("c", first, tc.pods), "at once")
 		})
 	}
 }

@@ -5,8 +5,7 @@ package claim
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -44,12 +43,8 @@ func TestCurrent(t *testing.T) {
 					t.Errorf("the grant of %+v is %+v", test.granted[i], g)
 				}
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("indices (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(before, grants); diff != "" {
-				t.Errorf("what was granted has changed (-before +after):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "indices")
+			expect.Equal(t, before, grants, "what was granted has changed")
 		})
 	}
 }

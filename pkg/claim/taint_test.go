@@ -7,6 +7,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestToleratesSwitch(t *testing.T) {
@@ -55,8 +57,6 @@ func TestToleratesSwitch(t *testing.T) {
 			c.Status.Allocation = &resourceapi.AllocationResult{
 				Devices: resourceapi.DeviceAllocationResult{Results: test.results}}
 		}
-		if got := ToleratesSwitch(c, "n1/gpu"); got != test.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		expect.Equal(t, test.want, ToleratesSwitch(c, "n1/gpu"), "%s", name)
 	}
 }

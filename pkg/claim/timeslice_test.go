@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -56,21 +56,15 @@ func TestAskTimeSlices(t *testing.T) {
 			c.Status.Allocation.Devices.Config = append(asks(resourceapi.AllocationConfigSourceClass, tc.class),
 				asks(resourceapi.AllocationConfigSourceClaim, tc.claim)...)
 			config, err := configFor(c.Status.Allocation.Devices.Config, resourceapi.DeviceRequestAllocationResult{Request: "r"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			grants := []Grant{{Request: "r", Mode: tc.mode, Admin: tc.admin, Config: config}}
 			node, err := mode.TimeSliceFromLabels(map[string]string{v1alpha1.LabelTimeSlice: tc.node})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			err = AskTimeSlices(c, grants, node)
 			if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Fatalf("error %v, want one that contains %q", err, tc.err)
 			}
-			if grants[0].TimeSlice != tc.want {
-				t.Errorf("it asks for %q, want %q", grants[0].TimeSlice, tc.want)
-			}
+			expect.Equal(t, tc.want, grants[0].TimeSlice, "it asks for")
 		})
 	}
 }
@@ -82,17 +76,11 @@ func TestTheShortestTimeSliceCounts(t *testing.T) {
 	got := TimeSlices([]Grant{of("a", "Long"), of("a", "Short"), of("a", "Medium"), of("a", ""), of("b", ""),
 		of("c", "Medium"), of("c", "Long")})
 	want := map[string]v1alpha1.TimeSlice{"a": "Short", "c": "Medium"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("time slices (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "time slices")
 }
 
 func TestLabelThatIsNoTimeSlice(t *testing.T) {
 	slice, err := mode.TimeSliceFromLabels(map[string]string{v1alpha1.LabelTimeSlice: "short"})
-	if err == nil || !strings.Contains(err.Error(), `gpu.aliyun.com/time-slice: "short" is no time slice`) {
-		t.Errorf("error %v", err)
-	}
-	if slice != v1alpha1.TimeSliceDefault {
-		t.Errorf("it comes to %q", slice)
-	}
+	expect.Error(t, err, `gpu.aliyun.com/time-slice: "short" is no time slice`)
+	expect.Equal(t, v1alpha1.TimeSliceDefault, slice, "it comes to")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -31,9 +32,7 @@ func node(t *testing.T, m mode.Mode, slots int64, more ...*resourceapi.DeviceCla
 			MemoryMiB: 16130})
 	}
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return allocatortest.NewNode("n1", v1alpha1.DriverName,
 		devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}),
 		append(classes, more...))
@@ -71,9 +70,7 @@ func TestAShareTakesOneSlot(t *testing.T) {
 	for class, slots := range map[string]string{"share.gpu.aliyun.com": "20", "own": "2"} {
 		asked := request("r", mode.Share, amounts{"memory": "1Gi", "slots": slots})
 		asked.Exactly.DeviceClassName = class
-		if got := n.Devices(t, claimOf(asked)); got != "" {
-			t.Errorf("%s slots by class %s: allocated %q", slots, class, got)
-		}
+		expect.Equal(t, "", n.Devices(t, claimOf(asked)), "%s slots by class %s: allocated", slots, class)
 	}
 	if got := n.Devices(t,
 		claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
@@ -89,16 +86,12 @@ func TestSharesFillAGPUBeforeTheNext(t *testing.T) {
 		if i >= 5 {
 			want = "gpu-1-share"
 		}
-		if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "3Gi"}))); got != want {
-			t.Errorf("claim %d got %q, want %q", i, got, want)
-		}
+		expect.Equal(t, want, n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "3Gi"}))), "claim %d", i)
 	}
-	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "16Gi"}))); got != "" {
-		t.Errorf("16Gi on GPUs of 15 units got %q", got)
-	}
-	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-2-share" {
-		t.Errorf("a whole GPU's memory got %q, want the first free GPU", got)
-	}
+	expect.Equal(t, "", n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "16Gi"}))),
+		"16Gi on GPUs of 15 units")
+	expect.Equal(t, "gpu-2-share", n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))),
+		"a whole GPU's memory")
 }
 
 func TestRequestsThatSayNoAmount(t *testing.T) {
@@ -122,9 +115,7 @@ func TestSlotsBoundTheSharesOfAGPU(t *testing.T) {
 		got = append(got, n.Devices(t, claimOf(request("r", mode.Share, nil))))
 	}
 	want := "gpu-0-share gpu-0-share gpu-1-share gpu-1-share gpu-2-share gpu-2-share gpu-3-share gpu-3-share "
-	if strings.Join(got, " ") != want {
-		t.Errorf("got %q", got)
-	}
+	expect.Equal(t, want, strings.Join(got, " "), "%q", got)
 }
 
 func TestRequestsPinnedToOneGPU(t *testing.T) {
@@ -136,9 +127,7 @@ func TestRequestsPinnedToOneGPU(t *testing.T) {
 		request("b", mode.Share, amounts{"memory": "7Gi"}))
 	pinned.Constraints = []resourceapi.DeviceConstraint{
 		{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))}}
-	if got := n.Devices(t, pinned); got != "gpu-1-share gpu-1-share" {
-		t.Errorf("got %q: 1 + 7 GiB fit together only on the second GPU", got)
-	}
+	expect.Equal(t, "gpu-1-share gpu-1-share", n.Devices(t, pinned), "1 + 7 GiB fit together only on the second GPU")
 }
 
 func TestAdminClaimFitsOnAFullGPU(t *testing.T) {
@@ -152,9 +141,7 @@ func TestAdminClaimFitsOnAFullGPU(t *testing.T) {
 	admin.Exactly.AdminAccess = ptr.To(true)
 	admin.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
 	admin.Exactly.Count = 0
-	if got := n.Devices(t, claimOf(admin)); got != "gpu-0-share gpu-1-share gpu-2-share gpu-3-share" {
-		t.Errorf("got %q", got)
-	}
+	expect.Equal(t, "gpu-0-share gpu-1-share gpu-2-share gpu-3-share", n.Devices(t, claimOf(admin)), "devices")
 }
 
 func TestWholeGPUs(t *testing.T) {
@@ -172,9 +159,7 @@ func TestWholeGPUs(t *testing.T) {
 		{claimOf(request("r", mode.Exclusive, nil)), "gpu-3"},
 		{claimOf(request("r", mode.Exclusive, nil)), ""},
 	} {
-		if got := n.Devices(t, step.claim); got != step.want {
-			t.Errorf("got %q, want %q", got, step.want)
-		}
+		expect.Equal(t, step.want, n.Devices(t, step.claim), "devices")
 	}
 }
 
@@ -196,9 +181,7 @@ func TestRandomSharesNeverOverfillAGPU(t *testing.T) {
 		}
 		results, err := n.Allocate(ctx,
 			claimOf(request("r", mode.Share, amounts{"memory": fmt.Sprintf("%dGi", 1+random.IntN(9))})))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if results != nil {
 			held = append(held, grant{results})
 		}

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -38,9 +38,7 @@ func TestNodesOfATypeOfferTheSame(t *testing.T) {
 			}
 			offered = append(offered, devices)
 		}
-		if diff := cmp.Diff(offered[0], offered[1]); diff != "" {
-			t.Errorf("mode %s: two nodes of a type offer (-n1 +n2):\n%s", m, diff)
-		}
+		expect.Equal(t, offered[0], offered[1], "mode %s: two nodes of a type offer", m)
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -56,9 +56,7 @@ func TestBuildExclusive(t *testing.T) {
 		"resource.kubernetes.io/pciBusID": "0000:00:09.0", "resource.kubernetes.io/pcieRoot": "pci0000:00",
 		"resource.kubernetes.io/numaNode": "0",
 	}
-	if diff := cmp.Diff(want, attributeStrings(t, d)); diff != "" {
-		t.Errorf("attributes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, attributeStrings(t, d), "attributes")
 	if got := capacityStrings(d); got["memory"] != "16130Mi" || got["cores"] != "100" || len(got) != 2 {
 		t.Errorf("capacity %v", got)
 	}
@@ -71,9 +69,7 @@ func TestBuildShare(t *testing.T) {
 	}
 	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0",
 		"slots": "20 default 1 min 0 step 1 max 1"}
-	if diff := cmp.Diff(want, capacityStrings(d)); diff != "" {
-		t.Errorf("capacity (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, capacityStrings(d), "capacity")
 }
 
 func TestBuildWithLessRoom(t *testing.T) {
@@ -96,9 +92,7 @@ func TestBuildWithLessRoom(t *testing.T) {
 		m := v100()
 		devices := devicesOf(t, m, Options{Pool: "n1/gpu", Mode: tc.mode, Slots: 20, Room: map[string]gpu.Amount{
 			m.GPUs[1].UUID: tc.room}})
-		if diff := cmp.Diff(tc.want, capacityStrings(devices[1])); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, tc.want, capacityStrings(devices[1]), "%s", name)
 		if got := devices[1].Attributes[v1alpha1.AttrMemoryMiB].IntValue; got == nil || *got != 16130 {
 			t.Errorf("%s: memoryMiB %v, want that of the GPU", name, got)
 		}
@@ -151,9 +145,7 @@ func TestUnknownPropertiesAreLeftOut(t *testing.T) {
 			t.Errorf("%s is published as %q although it is not known", name, v)
 		}
 	}
-	if got["nvlinkGBps"] != "0" {
-		t.Errorf("nvlinkGBps %q, want 0 so that a selector can compare it", got["nvlinkGBps"])
-	}
+	expect.Equal(t, "0", got["nvlinkGBps"], "nvlinkGBps")
 }
 
 func TestDeviceNames(t *testing.T) {
@@ -211,9 +203,7 @@ func capacityStrings(d resourceapi.Device) map[string]string {
 func mustJSON(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return string(b)
 }
 
@@ -234,9 +224,7 @@ func TestGPUWithTheHostsMemoryIsNotShared(t *testing.T) {
 				}
 			}
 		}
-		if gpus != want {
-			t.Errorf("mode %s: %d GPUs are offered, want %d", md, gpus, want)
-		}
+		expect.Equal(t, want, gpus, "mode %s: GPUs are offered", md)
 	}
 	var names []string
 	for _, slice := range BuildDynamic(m, []Options{{Pool: "n1/gpu", Mode: mode.Exclusive}, {Pool: "n1/gpu",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -48,14 +49,10 @@ func closedBy(built resourceslice.DriverResources, pool string) []string {
 // what cannot be had together close what they have, and nothing else.
 func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	classes = append(classes, migClass())
 	dgx1, err := topologytest.Machine(t.Context(), "../../demo/machines/dgx1.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	dynamic := func(allocated map[string]bool) resourceslice.DriverResources {
 		var options []devices.Options
 		for _, served := range mode.Dynamic.ServedModes() {
@@ -108,9 +105,7 @@ func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
 				}
 			}
 			n.Publish(built)
-			if got := n.Devices(t, tc.ask); got != tc.want {
-				t.Errorf("%q is allocated, want %q", got, tc.want)
-			}
+			expect.Equal(t, tc.want, n.Devices(t, tc.ask), "allocated")
 			// What one of them gives back nobody gets before it is published again.
 			n = allocatortest.NewNode("n1", v1alpha1.DriverName, built, classes)
 			holds(n, "p", tc.held[1:]...)
@@ -131,9 +126,7 @@ func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
 // Where one of these fails, the scheduler's allocator has changed, and there is a way.
 func TestNoWayToPublishBoundsAConflictBeforeItIsKnown(t *testing.T) {
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	of := func(pool string, m *gpu.Machine, order ...int) resourceslice.Pool {
 		var options []devices.Options
 		for _, served := range mode.Dynamic.ServedModes() {
@@ -169,9 +162,7 @@ func TestNoWayToPublishBoundsAConflictBeforeItIsKnown(t *testing.T) {
 			t.Fatalf("%q is allocated first, want gpu-0-share", got)
 		}
 		holds(n, "p", "gpu-0")
-		if got := n.Devices(t, whole); got != "" {
-			t.Errorf("%s is allocated beside the conflict", got)
-		}
+		expect.Equal(t, "", n.Devices(t, whole), "allocated beside the conflict")
 	})
 
 	t.Run("a pool for each GPU", func(t *testing.T) {
@@ -182,19 +173,13 @@ func TestNoWayToPublishBoundsAConflictBeforeItIsKnown(t *testing.T) {
 		}
 		n := allocatortest.NewNode("n1", v1alpha1.DriverName, resourceslice.DriverResources{Pools: pools}, classes)
 		holds(n, "p/gpu-0", "gpu-0", "gpu-0-mps")
-		if got := n.Devices(t, whole); got != "gpu-1" {
-			t.Errorf("%q is allocated, want gpu-1", got)
-		}
+		expect.Equal(t, "gpu-1", n.Devices(t, whole), "allocated")
 		// But no order can be published.
 		n = allocatortest.NewNode("n1", v1alpha1.DriverName, resourceslice.DriverResources{Pools: pools}, classes)
-		if got := n.Devices(t, share); got != "gpu-0-share" {
-			t.Errorf("%q is allocated, want gpu-0-share", got)
-		}
+		expect.Equal(t, "gpu-0-share", n.Devices(t, share), "allocated")
 		n = allocatortest.NewNode("n1", v1alpha1.DriverName, resourceslice.DriverResources{
 			Pools: map[string]resourceslice.Pool{"p": of("p", plainGPUs(3), 2, 0, 1)}}, classes)
-		if got := n.Devices(t, share); got != "gpu-2-share" {
-			t.Errorf("of one pool %q is allocated, want gpu-2-share", got)
-		}
+		expect.Equal(t, "gpu-2-share", n.Devices(t, share), "of one pool is allocated")
 	})
 }
 
@@ -224,9 +209,7 @@ func TestForeignInstanceBesideAMadeOne(t *testing.T) {
 		if made == want {
 			t.Fatalf("%s is held", want)
 		}
-		if got := n.Devices(t, withProfile(profile)); got != want {
-			t.Errorf("%s: %q is allocated, want %q", profile, got, want)
-		}
+		expect.Equal(t, want, n.Devices(t, withProfile(profile)), "%s: allocated", profile)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -50,9 +51,7 @@ func dynamicPool(m *gpu.Machine, used map[string]int64) resourceslice.DriverReso
 func dynamicNode(t *testing.T, m *gpu.Machine) *allocatortest.Node {
 	t.Helper()
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, nil), classes)
 }
 
@@ -62,16 +61,12 @@ func TestFirstClaimDecidesOnAGPU(t *testing.T) {
 	take := func(m mode.Mode, a amounts, want string) []resourceapi.DeviceRequestAllocationResult {
 		t.Helper()
 		results, err := n.Allocate(ctx, claimOf(request("r", m, a)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		got := ""
 		if len(results) > 0 {
 			got = results[0].Device
 		}
-		if got != want {
-			t.Errorf("a claim of mode %s for %v got %q, want %q", m, a, got, want)
-		}
+		expect.Equal(t, want, got, "a claim of mode %s for %v", m, a)
 		return results
 	}
 	first := take(mode.Share, amounts{"memory": "7Gi"}, "gpu-0-share")
@@ -92,13 +87,9 @@ func TestFirstClaimDecidesOnAGPU(t *testing.T) {
 func TestRequestByModelOnADynamicNode(t *testing.T) {
 	const model = "Tesla-V100-SXM2-16GB"
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ofModel, err := deviceclasses.Model(model, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	byModel := claimOf(resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: deviceclasses.ModelClassName(model), AllocationMode: resourceapi.DeviceAllocationModeExactCount,
 		Count: 1,
@@ -121,9 +112,7 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 			n := allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, used), append(ofModel, classes...))
 			if test.inUse != "" {
 				before, err := n.Allocate(ctx, claimOf(request("r", mode.Exclusive, nil)))
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				if got := n.Devices(t, claimOf(request("r", test.inUse, test.amounts))); got != devices.DeviceName(1, test.inUse) {
 					t.Fatalf("the claim before got %q", got)
 				}
@@ -131,9 +120,7 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 				used["GPU-1"] = 4
 				n.Publish(dynamicPool(m, used))
 			}
-			if got := n.Devices(t, byModel); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			expect.Equal(t, test.want, n.Devices(t, byModel), "devices")
 		})
 	}
 }
@@ -192,9 +179,7 @@ func (h *history) claim(t *testing.T) {
 	wanted := modes[h.random.IntN(len(modes))]
 	a, memory, cores := someAmounts(h.random, wanted)
 	results, err := h.n.Allocate(ctx, claimOf(request("r", wanted, a)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	room := roomFor(gpusOf(t, h.held), wanted, memory, cores, len(h.m.GPUs))
 	if (len(results) > 0) != room {
 		t.Fatalf("a claim of mode %s for %v got %v, and there is room: %t", wanted, a, results, room)
@@ -249,9 +234,7 @@ func gpusOf(t *testing.T, held [][]resourceapi.DeviceRequestAllocationResult) ma
 	use := map[int]gpuUse{}
 	for _, results := range held {
 		indices, m, err := devices.ParseDeviceName(results[0].Device)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		index := indices[0]
 		u := use[index]
 		if u.claims > 0 && u.mode != m {
@@ -303,9 +286,7 @@ func TestMonitorsOfADynamicNode(t *testing.T) {
 		if err != nil || len(results) != 1 {
 			t.Fatalf("mode %s: %v, %v", m, results, err)
 		}
-		if results[0].Device != want {
-			t.Errorf("a monitor in mode %s got %s, want %s", m, results[0].Device, want)
-		}
+		expect.Equal(t, want, results[0].Device, "a monitor in mode %s", m)
 		n.Release(results)
 	}
 }

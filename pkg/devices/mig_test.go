@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -68,9 +69,7 @@ func TestInstancesAreOfferedInEveryMode(t *testing.T) {
 	instances := []string{"gpu-1-mig-3g-40gb-0", "gpu-1-mig-1g-10gb-me-6"}
 	for m, whole := range map[mode.Mode]string{mode.Exclusive: "gpu-0", mode.Share: "gpu-0-share",
 		mode.CGPU: "gpu-0-cgpu", mode.CoreMem: "gpu-0-core-mem", mode.MPS: "gpu-0-mps", mode.Topology: "gpu-0-topology"} {
-		if diff := cmp.Diff(append([]string{whole}, instances...), allOf(built(migMachine(), migOptions(m)))); diff != "" {
-			t.Errorf("mode %s (-want +got):\n%s", m, diff)
-		}
+		expect.Equal(t, append([]string{whole}, instances...), allOf(built(migMachine(), migOptions(m))), "mode %s", m)
 	}
 	var perMode []devices.Options
 	for _, m := range mode.Dynamic.ServedModes() {
@@ -115,17 +114,13 @@ func TestWhatAnInstanceShows(t *testing.T) {
 		"cudaDriverVersion": "12.8.0", "resource.kubernetes.io/pciBusID": "0000:3b:00.0",
 		"resource.kubernetes.io/pcieRoot": "pci0000:3a", "resource.kubernetes.io/numaNode": "1", "nvlinkGBps": "0",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("attributes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "attributes")
 	amounts := map[string]int64{}
 	for name, c := range d.Capacity {
 		amounts[string(name)] = c.Value.Value()
 	}
-	if diff := cmp.Diff(map[string]int64{"memory": 9728 << 20, "multiprocessors": 14, "copyEngines": 1, "decoders": 1,
-		"encoders": 0, "jpegEngines": 1, "ofaEngines": 1}, amounts); diff != "" {
-		t.Errorf("capacity (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]int64{"memory": 9728 << 20, "multiprocessors": 14, "copyEngines": 1, "decoders": 1,
+		"encoders": 0, "jpegEngines": 1, "ofaEngines": 1}, amounts, "capacity")
 }
 
 // A selector that names an attribute which a device lacks is an error, and stops the claim on all nodes.
@@ -154,9 +149,7 @@ func TestTaintsOfInstances(t *testing.T) {
 	}
 	want := map[string][]string{"gpu-0": {"switching"}, "gpu-1-mig-3g-40gb-0": {"sick", "half"},
 		"gpu-1-mig-1g-10gb-me-6": {"sick"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "taints")
 }
 
 // A GPU that is not well says no more of an instance that is not there.
@@ -194,10 +187,8 @@ func TestInstancesThatAreGoneStayWhileHeld(t *testing.T) {
 		{Instance: half, Index: 7},
 	}
 	all := built(migMachine(), o)
-	if diff := cmp.Diff([]string{"gpu-0", "gpu-1-mig-3g-40gb-0", "gpu-1-mig-1g-10gb-me-6", "gpu-1-mig-2g-20gb-4"},
-		allOf(all)); diff != "" {
-		t.Fatalf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"gpu-0", "gpu-1-mig-3g-40gb-0", "gpu-1-mig-1g-10gb-me-6", "gpu-1-mig-2g-20gb-4"},
+		allOf(all), "devices")
 	if len(all[1].Taints) != 1 || all[1].Taints[0].Key != "replaced" || len(all[3].Taints) != 1 ||
 		all[3].Taints[0].Key != "gone" {
 		t.Errorf("taints %v, %v", all[1].Taints, all[3].Taints)

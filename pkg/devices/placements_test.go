@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -67,14 +68,10 @@ func TestPlacesAreDevices(t *testing.T) {
 	o := migOptions(mode.Exclusive)
 	o.MIG.Made = map[string]map[string]bool{"GPU-0": {"gpu-0-mig-3g-40gb-0": true}}
 	before := built(onDemand(1), o)
-	if diff := cmp.Diff(before, built(onDemand(1, foreign), o)); diff != "" {
-		t.Errorf("the instance of a claim changes what is published (-before +after):\n%s", diff)
-	}
+	expect.Equal(t, before, built(onDemand(1, foreign), o), "the instance of a claim changes what is published")
 	o.GPUTaints = map[string][]resourceapi.DeviceTaint{"MIG-f": {{Key: "k", Effect: "NoSchedule"}}}
 	for _, d := range built(onDemand(1, foreign), o) {
-		if (d.Name == "gpu-0-mig-3g-40gb-0") != (len(d.Taints) > 0) {
-			t.Errorf("%s has the taints %v", d.Name, d.Taints)
-		}
+		expect.Equal(t, len(d.Taints) > 0, (d.Name == "gpu-0-mig-3g-40gb-0"), "%s has the taints %v", d.Name, d.Taints)
 	}
 }
 
@@ -100,9 +97,7 @@ func TestPlacesHaveNamesOfTheirOwn(t *testing.T) {
 				t.Errorf("%s: %s is taken for one of %q, want %s", table, d.Name, i.Profile, profile)
 			}
 		}
-		if len(names) != all {
-			t.Errorf("%s: %d names of %d places", table, len(names), all)
-		}
+		expect.Equal(t, all, len(names), "%s: names of places", table)
 	}
 }
 

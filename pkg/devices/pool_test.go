@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -52,12 +52,9 @@ func TestPoolDistributesDevicesOverSlices(t *testing.T) {
 			}
 			got = append(got, len(s.Devices))
 		}
-		if diff := cmp.Diff(tc.want, got); diff != "" {
-			t.Errorf("%d devices (-want +got):\n%s", tc.devices, diff)
-		}
-		if fmt.Sprint(order) != fmt.Sprint(names[:tc.devices]) {
-			t.Errorf("%d devices come in the order %v", tc.devices, order)
-		}
+		expect.Equal(t, tc.want, got, "%d devices", tc.devices)
+		expect.Equal(t, fmt.Sprint(names[:tc.devices]), fmt.Sprint(order),
+			"%d devices come in the order %v", tc.devices, order)
 	}
 }
 
@@ -101,16 +98,12 @@ func TestDevicesOfAGPUExcludeEachOther(t *testing.T) {
 	allocate := func(want string) []resourceapi.DeviceRequestAllocationResult {
 		t.Helper()
 		results, err := n.Allocate(ctx, one)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		got := ""
 		if len(results) > 0 {
 			got = results[0].Device
 		}
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		expect.Equal(t, want, got, "devices")
 		return results
 	}
 	pair := allocate("pair")
@@ -147,7 +140,5 @@ func TestSurplus(t *testing.T) {
 	got := Surplus(published, func(s slice) (string, resourceapi.ResourcePool) {
 		return s.node, resourceapi.ResourcePool{Generation: s.generation, ResourceSliceCount: s.count}
 	})
-	if diff := cmp.Diff(map[string]int64{"missing": -63, "more": 76, "older left": 1}, got); diff != "" {
-		t.Errorf("surplus (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]int64{"missing": -63, "more": 76, "older left": 1}, got, "surplus")
 }

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -40,9 +41,7 @@ func TestSetsShowWhatTheirGPUsHaveInCommon(t *testing.T) {
 	}
 	slices.Sort(lacks)
 	want := []string{"index", "minor", "monitor", "nvlinkPeers", "resource.kubernetes.io/pciBusID", "uuid"}
-	if diff := cmp.Diff(want, lacks); diff != "" {
-		t.Errorf("attributes of a single GPU that a set lacks (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, lacks, "attributes of a single GPU that a set lacks")
 	for _, name := range []resourceapi.QualifiedName{
 		v1alpha1.AttrMode, v1alpha1.AttrIsolation, v1alpha1.AttrIsolationLevel, v1alpha1.AttrModel, v1alpha1.AttrProductName,
 		v1alpha1.AttrBrand,
@@ -76,9 +75,7 @@ func TestSetsShowWhereAllTheirGPUsAre(t *testing.T) {
 		"gpus-0-1": "0 pci0000:00", "gpus-0-3": "0 none", "gpus-4-5-6-7": "1 none", "gpus-0-4": "none none",
 		"gpus-0-1-2-3-4-5-6-7": "none none",
 	} {
-		if got[name] != want {
-			t.Errorf("%s is of NUMA node and PCIe root %q, want %q", name, got[name], want)
-		}
+		expect.Equal(t, want, got[name], "%s is of NUMA node and PCIe root", name)
 	}
 	// Where a GPU's NUMA node is not known, that of its sets is not either.
 	m.GPUs[3].NUMANode = nil
@@ -175,9 +172,7 @@ func TestSetsHaveTheTaintsOfTheirGPUs(t *testing.T) {
 		for _, slice := range pool.Pools["n1/gpu"].Slices {
 			for _, d := range slice.Devices {
 				indices, m, err := devices.ParseDeviceName(d.Name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				if m == mode.Monitor {
 					continue // whoever sees a GPU sees it sick, too
 				}

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -32,9 +32,7 @@ import (
 func machine(t testing.TB, name string) *gpu.Machine {
 	t.Helper()
 	m, err := topologytest.Machine(quiet(t), filepath.Join("..", "..", "demo", "machines", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return m
 }
 
@@ -42,14 +40,10 @@ func machine(t testing.TB, name string) *gpu.Machine {
 func changed(t testing.TB, name string, change func(*sim.Spec)) *gpu.Machine {
 	t.Helper()
 	spec, err := sim.Load(filepath.Join("..", "..", "demo", "machines", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	change(spec)
 	m, err := topologytest.Read(quiet(t), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return m
 }
 
@@ -61,9 +55,7 @@ func topologyPool(m *gpu.Machine, retained ...[]int) resourceslice.DriverResourc
 func topologyNode(t testing.TB, m *gpu.Machine) *allocatortest.Node {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return allocatortest.NewNode("n1", v1alpha1.DriverName, topologyPool(m), classes)
 }
 
@@ -92,9 +84,7 @@ func members(t testing.TB, results []resourceapi.DeviceRequestAllocationResult) 
 	var out []int
 	for _, r := range results {
 		indices, _, err := devices.ParseDeviceName(r.Device)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		out = append(out, indices...)
 	}
 	slices.Sort(out)
@@ -129,14 +119,10 @@ func allocateAtRandom(t *testing.T, m *gpu.Machine, n *allocatortest.Node, rando
 		}
 		k := []int{1, 1, 2, 2, 4, 4, 8}[random.IntN(7)]
 		results, err := n.Allocate(ctx, newGPUs(k))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		got, want := members(t, results), topologytest.Best(m, free, k)
 		history = append(history, fmt.Sprintf("%d of %v: %v", k, free, got))
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("%s: (-want +got):\n%s", strings.Join(history, "; "), diff)
-		}
+		expect.Equal(t, want, got, "%s", strings.Join(history, "; "))
 		free = slices.DeleteFunc(free, func(g int) bool { return slices.Contains(got, g) })
 		if results != nil {
 			held = append(held, results)
@@ -171,12 +157,8 @@ func TestEveryCombinationOfBusyGPUs(t *testing.T) {
 			}
 			for _, k := range []int{1, 2, 4, 8} {
 				results, err := n.Allocate(ctx, newGPUs(k))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if diff := cmp.Diff(topologytest.Best(m, free, k), members(t, results)); diff != "" {
-					t.Errorf("%s: %d of the free GPUs %v (-want +got):\n%s", name, k, free, diff)
-				}
+				expect.NoError(t, err)
+				expect.Equal(t, topologytest.Best(m, free, k), members(t, results), "%s: %d of the free GPUs %v", name, k, free)
 				n.Release(results)
 			}
 			for _, b := range busy {
@@ -213,9 +195,7 @@ func TestSizeOfATopologyPool(t *testing.T) {
 			slice := resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: s.Devices,
 				SharedCounters: s.SharedCounters}}
 			text, err := json.Marshal(slice)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			t.Logf("%s: %d devices, %d bytes as JSON, %d as protobuf", tc.name, len(s.Devices), len(text), slice.Size())
 			bytes += len(text)
 		}
@@ -264,9 +244,7 @@ func TestCountWithoutASize(t *testing.T) {
 	two := request("r", mode.Topology, nil)
 	two.Exactly.Count = 2
 	for _, want := range []string{"gpu-0-topology gpu-1-topology", "gpu-2-topology gpu-3-topology"} {
-		if got := n.Devices(t, claimOf(two)); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		expect.Equal(t, want, n.Devices(t, claimOf(two)), "devices")
 	}
 }
 
@@ -288,9 +266,7 @@ func TestAdminClaimAmongCountedGPUs(t *testing.T) {
 			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && `+
 				`device.attributes["gpu.aliyun.com"].index == %d`, tc.gpu),
 		}}}
-		if got := n.Devices(t, claimOf(admin)); got != tc.want {
-			t.Errorf("an administrator who asks for GPU %d gets %q, want %q", tc.gpu, got, tc.want)
-		}
+		expect.Equal(t, tc.want, n.Devices(t, claimOf(admin)), "an administrator who asks for GPU %d gets", tc.gpu)
 	}
 }
 

@@ -5,8 +5,7 @@ package devices_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -30,11 +29,7 @@ func TestWhatIsHeldBackIsNotReserved(t *testing.T) {
 		all := devices.Unlimited(d)[v1alpha1.CapMemory].Value
 		got = append(got, [4]int64{memory.Value() >> 30, all.Value() >> 30, slots.Value(), units})
 	}
-	if diff := cmp.Diff([][4]int64{{4, 15, 20, 0}, {11, 11, 19, 4}}, got); diff != "" {
-		t.Errorf("GiB offered, GiB and shares at all, GiB reserved (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, [][4]int64{{4, 15, 20, 0}, {11, 11, 19, 4}}, got, "GiB offered, GiB and shares at all, GiB reserved")
 	whole := devices.Build(plainGPUs(1), devices.Options{Pool: "p", Mode: mode.Exclusive}).Pools["p"].Slices[0].Devices[0]
-	if diff := cmp.Diff(whole.Capacity, devices.Unlimited(&whole)); diff != "" {
-		t.Errorf("of a whole GPU (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, whole.Capacity, devices.Unlimited(&whole), "of a whole GPU")
 }

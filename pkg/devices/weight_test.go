@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -34,9 +35,7 @@ func TestWeightOfANode(t *testing.T) {
 			for poolName, pool := range test.pool.Pools {
 				for _, slice := range pool.Slices {
 					encoded, err := json.Marshal(devices.SliceSpec("node", poolName, pool, slice))
-					if err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, err)
 					weight += len(encoded)
 					for _, d := range slice.Devices {
 						most := 28

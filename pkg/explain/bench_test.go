@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -32,17 +33,14 @@ func full(b *testing.B) scheduling.Snapshot {
 		s.Nodes = append(s.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		pool := v1alpha1.PoolName(name)
 		var published []*view.Slice
-		for i, slice := range devices.Build(m, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20,
-			Isolation: "none"}).Pools[pool].Slices {
+		built := devices.Build(m, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20, Isolation: "none"}).Pools[pool]
+		for i, slice := range built.Slices {
 			published = append(published, view.Read(&resourceapi.ResourceSlice{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(name, "-", i)},
-				Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: &name, Devices: slice.Devices,
-					Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1}}}))
+				Spec:       devices.SliceSpec(name, pool, built, slice)}))
 		}
 		slices, err := pools.ForAllocator(name, published)
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
 		s.Slices = append(s.Slices, slices...)
 		for _, d := range slices[0].Spec.Devices {
 			held := claim(request("r", shareClass, amount(v1alpha1.CapMemory, "70Gi")))
@@ -74,9 +72,7 @@ func BenchmarkFullCluster(b *testing.B) {
 	wanted := []*resourceapi.ResourceClaim{claim(request("r", shareClass, amount(v1alpha1.CapMemory, "20Gi")))}
 	newFinder := func(b *testing.B) *scheduling.Finder {
 		f, err := engine.NewFinder(b.Context(), s)
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
 		return f
 	}
 	b.Run("new finder", func(b *testing.B) {

@@ -14,9 +14,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2/ktesting"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -29,22 +29,15 @@ import (
 func oneGPU(t *testing.T, limits Limits) *Cluster {
 	t.Helper()
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
-	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
-		Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
-			Slots: 20}).Pools[pool].Slices[0].Devices,
-	}}
+	built := devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool]
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		Spec: devices.SliceSpec("n1", pool, built, built.Slices[0])}
 	explainer := New(scheduling.NewEngine(scheduling.ExpressionsMost), limits)
 	c, err := explainer.Look(scheduling.Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return c
 }
 
@@ -86,9 +79,7 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := oneGPU(t, test.limits)
 			e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(test.selector)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if !e.TooExpensive || !strings.Contains(e.Message, "too expensive to explain") {
 				t.Errorf("it says %+v", e)
 			}
@@ -123,10 +114,8 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 	gone := errors.New("the pod is gone")
 	cancel(gone)
 	c := oneGPU(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: 1000})
-	e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(expensive)})
-	if !errors.Is(err, gone) {
-		t.Errorf("it says %+v, %v", e, err)
-	}
+	_, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(expensive)})
+	expect.ErrorIs(t, err, gone)
 }
 
 // Pods with several claims ask each a question of its own.

@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
@@ -27,13 +28,9 @@ func TestNodeThatStaysAwayIsNotWaitedFor(t *testing.T) {
 		p := s.published()
 		p.Now = start.Add(after)
 		cluster, err := explainer.Look(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		e, err := cluster.Explain(ctx, podOn(""), []*resourceapi.ResourceClaim{claim(request("gpu", wholeClass))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return e.Never, cluster.Until()
 	}
 	s.labels["gone"] = map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}
@@ -121,9 +118,7 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 		"claims that have their GPUs": {[]*resourceapi.ResourceClaim{allocatedOn("topo")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := site.explain(podOn(""), test.claims...).Message; got != test.want {
-				t.Errorf("got  %q\nwant %q", got, test.want)
-			}
+			expect.Equal(t, test.want, site.explain(podOn(""), test.claims...).Message, "the message")
 		})
 	}
 }
@@ -140,9 +135,7 @@ func TestGPUsAreToldApartByUUID(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := site.explain(podOn(""), claim(request("gpu", shareClass, matching(test.selector)))).Message
-			if got != "request gpu: "+test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			expect.Equal(t, "request gpu: "+test.want, got, "want %q", test.want)
 		})
 	}
 }
@@ -164,9 +157,7 @@ func TestNextLookSeesWhatChanged(t *testing.T) {
 			"all taken or too full: 5 GPUs on 2 nodes"},
 	} {
 		cluster, err := explainer.Look(test.site.published())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for range 2 {
 			got, err := cluster.Explain(ctx, podOn(""), []*resourceapi.ResourceClaim{claim(request("gpu", shareClass))})
 			if err != nil || got.Message != test.want {
@@ -181,9 +172,7 @@ func TestPoolInPartSettlesNothing(t *testing.T) {
 	site := newSite(t).node("topo", "dgx1", mode.Topology)
 	site.slices = site.slices[:1]
 	want := "request gpu: no node offers GPUs of class topology.gpu.aliyun.com; no node offers any GPUs"
-	if got := site.explain(podOn(""), claim(request("gpu", topologyClass))).Message; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Equal(t, want, site.explain(podOn(""), claim(request("gpu", topologyClass))).Message, "the message")
 }
 
 // BenchmarkThousandNodes measures 500 pods, each with a claim of its own, that wait
@@ -200,9 +189,7 @@ func BenchmarkThousandNodes(b *testing.B) {
 	explainer := explain.New(engine, unlimited)
 	look := func() *explain.Cluster {
 		cluster, err := explainer.Look(published)
-		if err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
 		return cluster
 	}
 	b.Run("look", func(b *testing.B) {

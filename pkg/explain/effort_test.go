@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -78,9 +79,7 @@ func TestTheAllocatorAsksOnceAStep(t *testing.T) {
 			defer structured.EnableAllocators()
 			a, err := structured.NewAllocator(t.Context(), test.features, stockallocator.Nothing(),
 				stockallocator.Classes(test.of.Classes), test.of.Slices, stockallocator.Expressions(9))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for n, want := range test.last {
 				c := many(n, test.class)
 				c.Spec.Devices.Requests = append(c.Spec.Devices.Requests,
@@ -116,10 +115,8 @@ func TestWhatIsMeantWellIsSearchedToTheEnd(t *testing.T) {
 					s.hold(t, "n", request("r", shareClass, amount(v1alpha1.CapMemory, "50Gi")))
 				}
 			}
-			room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""), []*resourceapi.ResourceClaim{test.claim})
-			if says, _ := explain.Unsearched(room); err != nil || says != "" {
-				t.Errorf("it says %q, %v", says, err)
-			}
+			says, _ := explain.Unsearched(s.room(t, engine, test.claim))
+			expect.Equal(t, "", says, "it says")
 		})
 	}
 }
@@ -130,9 +127,7 @@ func TestASearchThatIsCutOffIsSaidToBe(t *testing.T) {
 	claims := []*resourceapi.ResourceClaim{tooMany()}
 	for _, extent := range []scheduling.Extent{scheduling.EveryNode, scheduling.FirstRoom} {
 		finder, err := engine.NewFinder(t.Context(), s.Snapshot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		room, err := finder.Find(t.Context(), podOn(""), claims, extent)
 		if err != nil || room.Fits() || room.Refused != nil {
 			t.Fatalf("%+v, %v", room, err)
@@ -160,10 +155,10 @@ func TestWhatCannotFitIsKnownWithoutASearchToTheEnd(t *testing.T) {
 	wanted := many(15, shareClass)
 	wanted.Spec.Devices.Requests = append(wanted.Spec.Devices.Requests,
 		request("last", shareClass, amount(v1alpha1.CapMemory, "900Gi")))
-	room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""), []*resourceapi.ResourceClaim{wanted})
-	if says, _ := explain.Unsearched(room); err != nil || says != "" || room.Fits() ||
+	room := s.room(t, engine, wanted)
+	if says, _ := explain.Unsearched(room); says != "" || room.Fits() ||
 		!strings.Contains(explain.Lack(room.Nodes[0].Lacks[0]), "900Gi") {
-		t.Errorf("it says %q of %+v, %v", says, room, err)
+		t.Errorf("it says %q of %+v", says, room)
 	}
 }
 
@@ -181,11 +176,10 @@ func TestAQuestionIsBoundedOnAllNodesTogether(t *testing.T) {
 		}
 	}
 	e := &endless{on: "every"}
-	room, err := engine.With(e.instead).FindRoom(t.Context(), s.Snapshot, podOn(""),
-		[]*resourceapi.ResourceClaim{claim(request("r", wholeClass))})
-	if says, _ := explain.Unsearched(room); err != nil || len(e.calls) != 100 ||
+	room := s.room(t, engine.With(e.instead), claim(request("r", wholeClass)))
+	if says, _ := explain.Unsearched(room); len(e.calls) != 100 ||
 		!strings.Contains(says, "60 nodes that it can be on were not searched to the end") {
-		t.Errorf("%d of %d nodes are searched, and it says %q, %v", len(e.calls), nodes, says, err)
+		t.Errorf("%d of %d nodes are searched, and it says %q", len(e.calls), nodes, says)
 	}
 	if last := explain.Lack(room.Nodes[nodes-1].Lacks[0]); !strings.Contains(last, "the nodes before it took too long") {
 		t.Errorf("the last node lacks %q", last)
@@ -211,9 +205,7 @@ func TestSelectorsThatTakeLongAreNotEvaluated(t *testing.T) {
 			}
 			for _, extent := range []scheduling.Extent{scheduling.EveryNode, scheduling.FirstRoom} {
 				finder, err := engine.NewFinder(t.Context(), s.Snapshot)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				room, err := finder.Find(t.Context(), podOn(""), []*resourceapi.ResourceClaim{wanted}, extent)
 				says, helps := explain.Unsearched(room)
 				if err != nil || (says != "") != test.unsearched || room.Fits() && test.unsearched {
@@ -232,9 +224,7 @@ func TestSelectorsThatTakeLongAreNotEvaluated(t *testing.T) {
 func TestAnEffortIsUsedUp(t *testing.T) {
 	s := eight(t, mode.Share, "n0")
 	a, err := engine.Allocator(t.Context(), s.Snapshot, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	effort := scheduling.NewEffort(2)
 	for i := range 4 {
 		_, fits, err := a.Fit(t.Context(), s.Nodes[0], []*resourceapi.ResourceClaim{tooMany()}, effort)

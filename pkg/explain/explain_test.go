@@ -7,6 +7,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -123,7 +124,7 @@ func TestExplanations(t *testing.T) {
 			requests: []resourceapi.DeviceRequest{request("gpu", "nic.example.org")},
 		},
 		"no GPUs at all": {
-			site:     newTestSite,
+			site:     func(t *testing.T) *site { return newSite(t) },
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},
 			want:     never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; no node offers any GPUs",
 		},
@@ -292,14 +293,8 @@ func TestExplanations(t *testing.T) {
 				test.site = three
 			}
 			got := test.site(t).explain(podOn(test.node), claim(test.requests...))
-			if got.Message != test.want {
-				t.Errorf("got  %q\nwant %q", got.Message, test.want)
-			}
-			if got.Busy != test.busy {
-				t.Errorf("busy: %v, want %v", got.Busy, test.busy)
-			}
+			expect.Equal(t, test.want, got.Message, "the message")
+			expect.Equal(t, test.busy, got.Busy, "busy")
 		})
 	}
 }
-
-func newTestSite(t *testing.T) *site { return newSite(t) }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -50,9 +51,7 @@ func TestClaimOfScheduler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, err := explain.New(engine, unlimited).Look(newSite(t).node("whole", "a100x8", mode.Exclusive).published())
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			got := scheduling.ClaimForExtended(
 				&corev1.Pod{Spec: corev1.PodSpec{InitContainers: test.init, Containers: test.containers}}, cluster.ClassOf)
 			if (got == nil) != (test.want == nil) {

@@ -4,12 +4,14 @@ package explain_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
@@ -20,11 +22,8 @@ import (
 // The node that is said to be nearest is the one of which least has to come, not one with a single GPU that is near.
 func TestNearestIsTheNodeThatLacksLeast(t *testing.T) {
 	whole, share := request("r", wholeClass), request("r", shareClass, amount(v1alpha1.CapMemory, "8Gi"))
-	repeat := func(n int, r resourceapi.DeviceRequest) (out []resourceapi.DeviceRequest) {
-		for range n {
-			out = append(out, r)
-		}
-		return out
+	repeat := func(n int, r resourceapi.DeviceRequest) []resourceapi.DeviceRequest {
+		return slices.Repeat([]resourceapi.DeviceRequest{r}, n)
 	}
 	fill := request("r", shareClass, amount(v1alpha1.CapMemory, "17Gi"))
 	fillMore := request("r", shareClass, amount(v1alpha1.CapMemory, "20Gi"))
@@ -58,20 +57,10 @@ func TestNearestIsTheNodeThatLacksLeast(t *testing.T) {
 					}
 				}
 				s.add(node, devices.Build(m, o))
-				for _, r := range held {
-					if s.hold(t, node, r) == nil {
-						t.Fatal("what is to be held does not fit")
-					}
-				}
-			}
-			room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""), []*resourceapi.ResourceClaim{claim(test.asked)})
-			if err != nil {
-				t.Fatal(err)
+				s.holdEach(t, node, held)
 			}
 			want := fmt.Sprintf("Nearest: node b (%s) and 1 more", test.want)
-			if got := explain.Nearest(room, 1); got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
+			expect.Equal(t, want, explain.Nearest(s.room(t, engine, claim(test.asked)), 1), "the message")
 		})
 	}
 }
@@ -111,20 +100,13 @@ func TestWhatMIGInstancesLack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(append(allClasses(t), ofProfile))
 			s.add("n", devices.Build(m, devices.Options{Pool: v1alpha1.PoolName("n"), Mode: mode.Exclusive}))
-			for _, r := range test.held {
-				if s.hold(t, "n", r) == nil {
-					t.Fatal("what is to be held does not fit")
-				}
-			}
-			room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""),
-				[]*resourceapi.ResourceClaim{claim(test.asked)})
-			if err != nil || len(room.Nodes[0].Lacks) != 1 {
-				t.Fatal(room, err)
+			s.holdEach(t, "n", test.held)
+			room := s.room(t, engine, claim(test.asked))
+			if len(room.Nodes[0].Lacks) != 1 {
+				t.Fatal(room)
 			}
 			_, got, _ := strings.Cut(explain.Lack(room.Nodes[0].Lacks[0]), "; ")
-			if got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			expect.Equal(t, test.want, got, "the message")
 		})
 	}
 }

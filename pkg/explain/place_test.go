@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -49,9 +50,7 @@ func TestPodsArePlacedOneAfterTheOther(t *testing.T) {
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			placed, err := engine.Place(t.Context(), s.Snapshot, wanted)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for i, w := range wanted {
 				want := ""
 				for _, node := range s.Nodes {
@@ -117,10 +116,7 @@ func TestWhatOthersUseCouldFit(t *testing.T) {
 			}
 		}
 		claims := []*resourceapi.ResourceClaim{claim(d.request("r"))}
-		room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""), claims)
-		if err != nil {
-			t.Fatal(err)
-		}
+		room := s.room(t, engine, claims...)
 		if room.InUse(claims) {
 			inUse++
 		}
@@ -136,13 +132,9 @@ func (s *stage) lacks(t *testing.T, node int, pod *corev1.Pod, claims []*resourc
 	one := s.Snapshot
 	one.Nodes = s.Nodes[node : node+1]
 	finder, err := engine.NewFinder(t.Context(), one)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	room, err := finder.Find(t.Context(), pod, claims, scheduling.FirstRoom)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return room.Nodes[0].Lacks
 }
 
@@ -151,13 +143,9 @@ func (s *stage) lacks(t *testing.T, node int, pod *corev1.Pod, claims []*resourc
 func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, room scheduling.Room) {
 	t.Helper()
 	finder, err := engine.NewFinder(t.Context(), s.Snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	first, err := finder.Find(t.Context(), pod, claims, scheduling.FirstRoom)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if room.Refused == nil && first.Fits() != room.Fits() {
 		t.Errorf("looked at in short, there is room: %v, in full %v", first.Fits(), room.Fits())
 	}
@@ -177,13 +165,9 @@ func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.Reso
 		published.Slices = append(published.Slices, view.Read(slice))
 	}
 	cluster, err := explain.New(engine, unlimited).Look(published)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	e, err := cluster.Explain(t.Context(), pod, claims)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if room.InUse(claims) && !e.Busy {
 		t.Errorf("others use what is asked for, and of what is published it says: %s", e.Message)
 	}

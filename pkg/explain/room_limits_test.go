@@ -13,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
@@ -44,11 +45,7 @@ func TestInvalidPoolIsThatOfItsNode(t *testing.T) {
 		slice.Spec.Pool.ResourceSliceCount = 2
 	}
 	s.Slices = append(s.Slices, twice)
-	room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""),
-		[]*resourceapi.ResourceClaim{claim(request("r", wholeClass))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := s.room(t, engine, claim(request("r", wholeClass)))
 	if !room.Fits() || room.Nodes[0].Open() || !room.Nodes[1].Open() {
 		t.Errorf("got %+v, want room on n1 alone", room)
 	}
@@ -89,11 +86,7 @@ func TestSearchOfANodeEnds(t *testing.T) {
 	} {
 		t.Run(on, func(t *testing.T) {
 			s, e := threeNodes(t), &endless{on: on}
-			room, err := engine.With(e.instead).FindRoom(t.Context(), s.Snapshot, podOn(""),
-				[]*resourceapi.ResourceClaim{claim(request("r", wholeClass))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			room := s.room(t, engine.With(e.instead), claim(request("r", wholeClass)))
 			if got := strings.Join(e.calls, " "); got != "n0 n1 n2" || room.Refused != nil || room.Fits() {
 				t.Errorf("it searched %s: %+v", got, room)
 			}
@@ -141,9 +134,7 @@ func TestLookThatTakesTooLongEndsWhereNoNodeCanFit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			finder, err := engine.NewFinder(t.Context(), test.situation)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if room, err := finder.Find(test.ctx, podOn(""), claims, scheduling.FirstRoom); !errors.Is(err, reason) {
 				t.Errorf("got %+v, %v, want the error of the context", room, err)
 			}

@@ -13,10 +13,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
@@ -43,14 +43,10 @@ func newStage(classes []*resourceapi.DeviceClass) *stage {
 func allClasses(t testing.TB) []*resourceapi.DeviceClass {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, model := range []string{"NVIDIA-A10", "Tesla-V100-SXM2-16GB", "NVIDIA-A100-SXM4-80GB"} {
 		of, err := deviceclasses.Model(model, []mode.Mode{mode.Share})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		classes = append(classes, of...)
 	}
 	return classes
@@ -65,12 +61,7 @@ func (s *stage) add(name string, resources resourceslice.DriverResources, taints
 		for i, slice := range pool.Slices {
 			s.Slices = append(s.Slices, &resourceapi.ResourceSlice{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s", i, name)},
-				Spec: resourceapi.ResourceSliceSpec{
-					Driver: v1alpha1.DriverName, NodeName: ptr.To(name), Devices: slice.Devices,
-					SharedCounters: slice.SharedCounters,
-					Pool: resourceapi.ResourcePool{Name: poolName, Generation: 1,
-						ResourceSliceCount: int64(len(pool.Slices))},
-				},
+				Spec:       devices.SliceSpec(name, poolName, pool, slice),
 			})
 		}
 	}
@@ -95,6 +86,24 @@ func (s *stage) hold(t testing.TB, node string, requests ...resourceapi.DeviceRe
 	}
 	s.Claims = append(s.Claims, held)
 	return held
+}
+
+// holdEach has a claim allocated for each request.
+func (s *stage) holdEach(t testing.TB, node string, requests []resourceapi.DeviceRequest) {
+	t.Helper()
+	for _, r := range requests {
+		if s.hold(t, node, r) == nil {
+			t.Fatal("what is to be held does not fit")
+		}
+	}
+}
+
+// room is what an engine finds for a pod that can be on any node.
+func (s *stage) room(t testing.TB, e *scheduling.Engine, claims ...*resourceapi.ResourceClaim) scheduling.Room {
+	t.Helper()
+	room, err := e.FindRoom(t.Context(), s.Snapshot, podOn(""), claims)
+	expect.NoError(t, err)
+	return room
 }
 
 // fits says of each node whether the scheduler's allocator would serve a claim there.
@@ -227,9 +236,7 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			got, err := engine.FindRoom(t.Context(), s.Snapshot, pod, claims)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			want, refused := false, false
 			for i, n := range got.Nodes {
 				fits, err := s.fits(t, n.Name, claims[0])
@@ -376,22 +383,13 @@ func TestWhatNodesLack(t *testing.T) {
 				test.option(&o)
 			}
 			s.add("n", devices.Build(machine(t, test.machine), o))
-			for _, r := range test.held {
-				if s.hold(t, "n", r) == nil {
-					t.Fatal("what is to be held does not fit")
-				}
-			}
-			room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""), []*resourceapi.ResourceClaim{claim(test.asked)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s.holdEach(t, "n", test.held)
+			room := s.room(t, engine, claim(test.asked))
 			lacks := room.Nodes[0].Lacks
 			if room.Fits() || len(lacks) != 1 || explain.Lack(lacks[0]) != test.want {
 				t.Fatalf("got %+v, want %s", room, test.want)
 			}
-			if missing := explain.Written(lacks[0].Capacity, lacks[0].Missing); missing != test.missing {
-				t.Errorf("missing is %s, want %s", missing, test.missing)
-			}
+			expect.Equal(t, test.missing, explain.Written(lacks[0].Capacity, lacks[0].Missing), "missing is")
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -52,9 +53,7 @@ func (s *site) cordon(node string) *site {
 func machine(t testing.TB, name string) *gpu.Machine {
 	t.Helper()
 	m, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "demo", "machines", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return m
 }
 
@@ -90,11 +89,7 @@ func (s *site) publish(node string, resources resourceslice.DriverResources) *si
 		}
 		s.slices = append(s.slices, view.Read(&resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05d-%s", i, node)},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(node), Generation: 1,
-					ResourceSliceCount: int64(len(pool.Slices))},
-			},
+			Spec:       devices.SliceSpec(node, v1alpha1.PoolName(node), pool, slice),
 		}))
 	}
 	return s
@@ -131,17 +126,11 @@ func closed(t *testing.T, machineName, key string, left *gpu.Amount) func(*devic
 func (s *site) published() scheduling.Published {
 	s.t.Helper()
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	models, err := deviceclasses.Model("NVIDIA-A100-SXM4-80GB", nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	quotas, err := deviceclasses.Quota()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	classes = append(classes, quotas...)
 	other := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic.example.com"}}
 	return scheduling.Published{Slices: s.slices, Labels: s.labels, Classes: append(append(classes, models...), other),
@@ -154,13 +143,9 @@ func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) ex
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
 	cluster, err := explain.New(engine, unlimited).Look(s.published())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	e, err := cluster.Explain(ctx, pod, claims)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	return e
 }
 

@@ -5,14 +5,14 @@ package gpu
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestComputeModeText(t *testing.T) {
 	for _, m := range []ComputeMode{ComputeDefault, ComputeExclusiveThread, ComputeProhibited, ComputeExclusiveProcess} {
 		text, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		var back ComputeMode
 		if err := json.Unmarshal(text, &back); err != nil || back != m {
 			t.Errorf("%s reads as %s (%v)", text, back, err)

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -34,12 +33,8 @@ func TestWhatIsHeldOfEachGPU(t *testing.T) {
 				Pods: []string{"ns/a", "ns/b", "ns/c"}}}},
 		"nothing": {Of(nil, gpus), map[string]GPU{}},
 	} {
-		if diff := cmp.Diff(test.want, test.of.gpus); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-		if got := test.of.IsEmpty(); got != (name == "nothing") {
-			t.Errorf("%s: empty %v", name, got)
-		}
+		expect.Equal(t, test.want, test.of.gpus, "%s", name)
+		expect.Equal(t, name == "nothing", test.of.IsEmpty(), "%s: empty", name)
 	}
 }
 
@@ -56,9 +51,7 @@ func TestWhatIsLeftOfAGPU(t *testing.T) {
 		"too much": {Taken{Amount: gpu.Amount{Units: 3000, Cores: 200, Shares: 30}}, gpu.Amount{}},
 		"all":      {Taken{Amount: gpu.Amount{Shares: 1}, Whole: true}, gpu.Amount{}},
 	} {
-		if got := (GPU{Taken: test.taken}).Left(15, 20); got != test.want {
-			t.Errorf("%s: %+v, want %+v", name, got, test.want)
-		}
+		expect.Equal(t, test.want, (GPU{Taken: test.taken}).Left(15, 20), "%s", name)
 	}
 }
 
@@ -79,8 +72,6 @@ func TestModesThatAGPUIsClosedIn(t *testing.T) {
 				closed = append(closed, c.name)
 			}
 		}
-		if got := strings.Join(closed, " "); got != want {
-			t.Errorf("in mode %s these are closed: %q, want %q", m, got, want)
-		}
+		expect.Equal(t, want, strings.Join(closed, " "), "in mode %s these are closed", m)
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2/ktesting"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -33,33 +34,46 @@ func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
 
 func nodeOf(t *testing.T, gpus int, m mode.Mode, isolation string) *allocatortest.Node {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
-	machine := &gpu.Machine{}
-	for i := range gpus {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
-			MemoryMiB: 16130})
+	machine := alike(gpus, "Tesla-V100-SXM2-16GB", 16130)
+	if m == mode.Topology {
+		machine = aDGX1(t)
 	}
 	options := devices.Options{Pool: "n1/gpu", Mode: m, Slots: 20, Isolation: isolation}
-	resources := devices.Build(machine, options)
-	switch m {
-	case mode.Dynamic:
-		var perMode []devices.Options
-		for _, served := range mode.Dynamic.ServedModes() {
-			options.Mode = served
-			perMode = append(perMode, options)
-		}
-		resources = devices.BuildDynamic(machine, perMode)
-	case mode.Topology:
-		if machine, err = topologytest.Machine(ctx, "../../demo/machines/dgx1.yaml"); err != nil {
-			t.Fatal(err)
-		}
-		resources = devices.Build(machine, options)
+	if m != mode.Dynamic {
+		return publishing(t, devices.Build(machine, options))
 	}
-	return allocatortest.NewNode("n1", v1alpha1.DriverName, resources, classes)
+	var perMode []devices.Options
+	for _, served := range mode.Dynamic.ServedModes() {
+		options.Mode = served
+		perMode = append(perMode, options)
+	}
+	return publishing(t, devices.BuildDynamic(machine, perMode))
+}
+
+// alike are so many GPUs of a model.
+func alike(gpus int, model string, mib int64) *gpu.Machine {
+	machine := &gpu.Machine{}
+	for i := range gpus {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: model, MemoryMiB: mib})
+	}
+	return machine
+}
+
+func aDGX1(t *testing.T) *gpu.Machine {
+	t.Helper()
+	machine, err := topologytest.Machine(t.Context(), "../../demo/machines/dgx1.yaml")
+	expect.NoError(t, err)
+	return machine
+}
+
+// publishing is a node that publishes this, in a cluster with the installed classes, and more.
+func publishing(
+	t *testing.T, resources resourceslice.DriverResources, more ...*resourceapi.DeviceClass,
+) *allocatortest.Node {
+	t.Helper()
+	classes, err := deviceclasses.All()
+	expect.NoError(t, err)
+	return allocatortest.NewNode("n1", v1alpha1.DriverName, resources, append(classes, more...))
 }
 
 // mostPerNode is how long the scheduler looks at a node by default.
@@ -69,22 +83,17 @@ const mostPerNode = 10 * time.Second
 // order; "" if it does not fit. counted reports whether a ResourceQuota counts it.
 func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool) string {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	ctx, cancel := context.WithTimeout(ctx, mostPerNode)
+	ctx, cancel := context.WithTimeout(t.Context(), mostPerNode)
 	defer cancel()
 	request, err := legacy.ParseName(template)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	asked := request.Template("ns").Spec.Spec.Devices
 	checkSelectors(t, asked)
 	if counted {
 		asked.Requests = quota.Counted(asked.Requests)
 	}
 	results, err := n.Allocate(ctx, asked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var got []string
 	for _, r := range results {
 		name, isCounted := strings.CutSuffix(r.Request, "/share")
@@ -204,9 +213,7 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, counted: %t", name, counted), func(t *testing.T) {
 				n := node(t, test.mode, test.isolation)
 				for _, step := range test.steps {
-					if got := allocate(t, n, step.template, counted); got != step.want {
-						t.Errorf("%s got %q, want %q", step.template, got, step.want)
-					}
+					expect.Equal(t, step.want, allocate(t, n, step.template, counted), "%s", step.template)
 				}
 			})
 		}
@@ -237,9 +244,7 @@ func TestGPUsOfOneModeOnADynamicNode(t *testing.T) {
 					t.Fatalf("class %s got %q", class, got)
 				}
 			}
-			if got := allocate(t, n, test.template, false); got != test.want {
-				t.Errorf("%s got %q, want %q", test.template, got, test.want)
-			}
+			expect.Equal(t, test.want, allocate(t, n, test.template, false), "%s", test.template)
 		})
 	}
 }
@@ -264,9 +269,7 @@ func TestContainersThatDoNotFitOnManyGPUs(t *testing.T) {
 			if got := allocate(t, n, "gpushare."+test.held, false); got == "" {
 				t.Fatalf("%s does not fit", test.held)
 			}
-			if got := allocate(t, n, test.template, false); got != "" {
-				t.Errorf("%s got %q", test.template, got)
-			}
+			expect.Equal(t, "", allocate(t, n, test.template, false), "%s", test.template)
 		})
 	}
 }
@@ -274,9 +277,7 @@ func TestContainersThatDoNotFitOnManyGPUs(t *testing.T) {
 // Combined the containers may ask for what one claim can hold.
 func TestSixteenGPUsOfTwoContainers(t *testing.T) {
 	request, err := legacy.ParseName("gpushare.mem-x16.a.16.b.16")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	devices := request.Template("ns").Spec.Spec.Devices
 	if len(devices.Requests) != resourceapi.DeviceRequestsMaxSize ||
 		len(devices.Constraints) > resourceapi.DeviceConstraintsMaxSize ||
@@ -288,9 +289,7 @@ func TestSixteenGPUsOfTwoContainers(t *testing.T) {
 
 func TestTemplatesAndClaimsAreMarked(t *testing.T) {
 	request, err := legacy.ParseName("gpushare.mem.main.3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	template := request.Template("ns")
 	if template.Namespace != "ns" || template.Name != "gpushare.mem.main.3" ||
 		template.Labels[v1alpha1.LabelLegacy] != "true" || template.Spec.Labels[v1alpha1.LabelLegacy] != "true" {
@@ -303,9 +302,7 @@ func TestTemplatesAndClaimsAreMarked(t *testing.T) {
 func TestCountedClaimsThatWouldTakeMPS(t *testing.T) {
 	for template, is := range map[string]bool{"gpushare.mem-x2.main.4": true, "gpushare.mem.main.4": false} {
 		request, err := legacy.ParseName(template)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		claim := &resourceapi.ResourceClaim{Spec: request.Template("ns").Spec.Spec}
 		claim.Spec.Devices.Requests = quota.Counted(claim.Spec.Devices.Requests)
 		other, got := legacy.AlsoMPS(claim)

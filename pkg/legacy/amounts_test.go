@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -49,9 +49,7 @@ func TestAmountsOfTheModes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := corev1.ResourceList{ack.ResourceMemory: quantity(test.memory), ack.ResourceCount: quantity(test.count),
 				ack.ResourceCores: quantity(test.cores), ack.ResourceGPUs: quantity(test.gpus)}
-			if diff := cmp.Diff(want, Of(test.offered)); diff != "" {
-				t.Errorf("amounts (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, Of(test.offered), "amounts")
 		})
 	}
 }
@@ -150,22 +148,12 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 			for _, f := range owners.Foreign(test.status) {
 				foreign = append(foreign, f.String())
 			}
-			if diff := cmp.Diff(test.foreign, foreign); diff != "" {
-				t.Errorf("foreign (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.offered, owners.Offered(test.status.Allocatable)); diff != "" {
-				t.Errorf("offered by others (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.foreign, foreign, "foreign")
+			expect.Equal(t, test.offered, owners.Offered(test.status.Allocatable), "offered by others")
 			inCapacity, inAllocatable := owners.OursAlone()
-			if diff := cmp.Diff(test.ours, inCapacity); diff != "" {
-				t.Errorf("ours in capacity (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.ours, inAllocatable); diff != "" {
-				t.Errorf("ours in allocatable (-want +got):\n%s", diff)
-			}
-			if owners.Others() != test.anyOther {
-				t.Errorf("others: %t, want %t", owners.Others(), test.anyOther)
-			}
+			expect.Equal(t, test.ours, inCapacity, "ours in capacity")
+			expect.Equal(t, test.ours, inAllocatable, "ours in allocatable")
+			expect.Equal(t, test.anyOther, owners.Others(), "others")
 		})
 	}
 }

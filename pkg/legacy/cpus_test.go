@@ -4,7 +4,6 @@ package legacy_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,10 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
-	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -58,25 +55,19 @@ func cpusOf(shape cpu.Shape, layout cpu.Layout, amounts ...int64) resourceslice.
 // numaNode is a node with GPUs of 15 GiB on these NUMA nodes, and CPUs.
 func numaNode(t *testing.T, m mode.Mode, cpus resourceslice.DriverResources, gpus ...int) *allocatortest.Node {
 	t.Helper()
-	machine := &gpu.Machine{}
+	machine := alike(len(gpus), "Tesla-V100-SXM2-16GB", 16130)
 	for i, numa := range gpus {
-		g := gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}
 		if numa != withoutNUMANode {
-			g.NUMANode = &numa
+			machine.GPUs[i].NUMANode = &numa
 		}
-		machine.GPUs = append(machine.GPUs, g)
 	}
 	return nodeWith(t, m, machine, cpus)
 }
 
 func nodeWith(t *testing.T, m mode.Mode, machine *gpu.Machine, cpus resourceslice.DriverResources) *allocatortest.Node {
 	t.Helper()
-	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
-	published := devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: 20, Isolation: "none"})
-	n := allocatortest.NewNode("n1", v1alpha1.DriverName, published, append(classes, classOfCPUs))
+	n := publishing(t, devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: 20, Isolation: "none"}),
+		classOfCPUs)
 	n.PublishBeside("dra.cpu", cpus)
 	return n
 }
@@ -85,15 +76,11 @@ func nodeWith(t *testing.T, m mode.Mode, machine *gpu.Machine, cpus resourceslic
 func places(t *testing.T, n *allocatortest.Node, template string) string {
 	t.Helper()
 	request, err := legacy.ParseName(template)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), mostPerNode)
 	defer cancel()
 	results, err := n.Allocate(ctx, request.Template("ns").Spec.Spec.Devices)
-	if err != nil {
-		t.Fatalf("%s: %v", template, err)
-	}
+	expect.NoErrorf(t, err, "%s", template)
 	var got []string
 	for _, r := range results {
 		text := r.Device
@@ -196,9 +183,7 @@ func TestCPUsNearGPUs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := numaNode(t, test.mode, test.cpus, test.gpus...)
 			for _, step := range test.steps {
-				if got := places(t, n, step.template); got != step.want {
-					t.Errorf("%s got %q, want %q", step.template, got, step.want)
-				}
+				expect.Equal(t, step.want, places(t, n, step.template), "%s", step.template)
 			}
 		})
 	}
@@ -209,23 +194,16 @@ func TestClaimsThatInsist(t *testing.T) {
 	claim := documented(t, "docs/internals/legacy-details.md", "metadata: {name: gpu-and-cpus}")
 	n := numaNode(t, mode.Share, cpuDevices(7, 8), 0, 1)
 	for _, want := range []string{"gpu-1-share cpudevnuma001", ""} {
-		if got := n.Devices(t, claim); got != want {
-			t.Errorf("it got %q, want %q", got, want)
-		}
+		expect.Equal(t, want, n.Devices(t, claim), "it")
 	}
 	n = numaNode(t, mode.Share, cpusOf(cpu.Release, cpu.ByNUMANode, 8, 8), 0, 1)
-	if got := n.Devices(t, claim); got != "" {
-		t.Errorf("beside release 0.2.0 it got %q, want nothing", got)
-	}
+	expect.Equal(t, "", n.Devices(t, claim), "beside release 0.2.0 it")
 }
 
 // A linked set has the NUMA node that all its GPUs have: the halves of a DGX-1 are of one each. So CPUs are near it for
 // converted pods, and for the claim of docs/topology.md, which a set of both halves never serves.
 func TestCPUsNearLinkedGPUs(t *testing.T) {
-	machine, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "demo", "machines", "dgx1.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	machine := aDGX1(t)
 	for i := range machine.GPUs {
 		machine.GPUs[i].NUMANode = ptr.To(i / 4)
 	}
@@ -234,30 +212,22 @@ func TestCPUsNearLinkedGPUs(t *testing.T) {
 		{"gpushare.gpu-cpu4.main.4", "gpus-4-5-6-7, cpudevnuma001 4"},
 		{"gpushare.gpu-cpu4.main.4", "gpus-0-1-2-3, cpudevnuma001 4"},
 	} {
-		if got := places(t, n, step.template); got != step.want {
-			t.Errorf("%s got %q, want %q", step.template, got, step.want)
-		}
+		expect.Equal(t, step.want, places(t, n, step.template), "%s", step.template)
 	}
 	claim := documented(t, "docs/topology.md", `dra.cpu/cpu: "8"`)
 	n = nodeWith(t, mode.Topology, machine, cpuDevices(6, 16))
 	for _, want := range []string{"gpus-4-7 cpudevnuma001", "gpus-5-6 cpudevnuma001", ""} {
-		if got := n.Devices(t, claim); got != want {
-			t.Errorf("the claim of docs/topology.md got %q, want %q", got, want)
-		}
+		expect.Equal(t, want, n.Devices(t, claim), "the claim of docs/topology.md")
 	}
 	n = nodeWith(t, mode.Topology, machine, cpusOf(cpu.Release, cpu.ByNUMANode, 32, 32))
-	if got := n.Devices(t, claim); got != "" {
-		t.Errorf("beside release 0.2.0 the claim of docs/topology.md got %q, want nothing", got)
-	}
+	expect.Equal(t, "", n.Devices(t, claim), "beside release 0.2.0 the claim of docs/topology.md")
 }
 
 // documented is the claim, or the part of one, of a page that has such a text.
 func documented(t *testing.T, page, text string) resourceapi.DeviceClaim {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, block := range commands.Blocks(page, string(content)) {
 		if !strings.Contains(block.Text, text) {
 			continue
@@ -268,9 +238,7 @@ func documented(t *testing.T, page, text string) resourceapi.DeviceClaim {
 		if !strings.Contains(block.Text, "kind: ResourceClaimTemplate") {
 			into = claim
 		}
-		if err := yaml.UnmarshalStrict([]byte(block.Text), into); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, yaml.UnmarshalStrict([]byte(block.Text), into))
 		for i := range claim.Requests {
 			claim.Requests[i].Exactly.AllocationMode, claim.Requests[i].Exactly.Count =
 				resourceapi.DeviceAllocationModeExactCount, 1
@@ -286,9 +254,7 @@ func TestWithoutCPUs(t *testing.T) {
 	claimOf := func(template string) *resourceapi.ResourceClaim {
 		t.Helper()
 		request, err := legacy.ParseName(template)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		spec := request.Template("ns").Spec
 		return &resourceapi.ResourceClaim{ObjectMeta: spec.ObjectMeta, Spec: spec.Spec}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // names are requests and the names of their templates.
@@ -45,16 +45,10 @@ var names = map[string]Request{
 
 func TestNamesSayTheRequest(t *testing.T) {
 	for name, request := range names {
-		if got := request.Name(); got != name {
-			t.Errorf("%+v has the name %s, want %s", request, got, name)
-		}
+		expect.Equal(t, name, request.Name(), "%+v has the name", request)
 		got, err := ParseName(name)
-		if err != nil {
-			t.Error(err)
-		}
-		if diff := cmp.Diff(request, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.NoError(t, err)
+		expect.Equal(t, request, got, "%s", name)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // That the policies say the same of any pod is tested in tests/policies.
@@ -52,9 +54,7 @@ func TestOfPod(t *testing.T) {
 			}
 			request, err := OfPod(test.pod)
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("error %v, want %s", err, test.err)
-				}
+				expect.Error(t, err, test.err)
 				return
 			}
 			if err != nil || request.Name() != test.want {

@@ -9,9 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // sharedPolicy is what the test needs of a policy, of either kind.
@@ -26,14 +27,10 @@ type sharedPolicy struct {
 func readPolicy(t *testing.T, file string) sharedPolicy {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "deployments", "manifests", "admission", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	first, _, _ := strings.Cut(string(content), "\n---\n")
 	var policy sharedPolicy
-	if err := yaml.Unmarshal([]byte(first), &policy); err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
+	expect.NoErrorf(t, yaml.Unmarshal([]byte(first), &policy), "%s", file)
 	return policy
 }
 
@@ -42,9 +39,7 @@ func readPolicy(t *testing.T, file string) sharedPolicy {
 // again. CEL has no functions of one's own, so the same expressions stand in each file.
 func TestPoliciesReadPodsAlike(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "deployments", "manifests", "admission", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	type expression struct{ file, text string }
 	known := map[string]expression{}
 	shared := map[string][]string{}
@@ -56,9 +51,7 @@ func TestPoliciesReadPodsAlike(t *testing.T) {
 				known[v.Name] = expression{file, v.Expression}
 				continue
 			}
-			if diff := cmp.Diff(first.text, v.Expression); diff != "" {
-				t.Errorf("variable %s (-%s +%s):\n%s", v.Name, first.file, file, diff)
-			}
+			expect.Equal(t, first.text, v.Expression, "variable %s of %s and of %s", v.Name, first.file, file)
 			shared[file] = append(shared[file], v.Name)
 		}
 	}
@@ -70,9 +63,7 @@ func TestPoliciesReadPodsAlike(t *testing.T) {
 	} {
 		slices.Sort(want)
 		slices.Sort(shared[file])
-		if diff := cmp.Diff(want, shared[file]); diff != "" {
-			t.Errorf("variables that %s shares with the files before it (-want +got):\n%s", file, diff)
-		}
+		expect.Equal(t, want, shared[file], "variables that %s shares with the files before it", file)
 	}
 }
 

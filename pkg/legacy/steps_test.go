@@ -10,37 +10,20 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2/ktesting"
 
-	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
-	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // wholeNode offers whole GPUs that are linked alike, or those of a DGX-1.
 func wholeNode(t *testing.T, m mode.Mode, gpus int) *allocatortest.Node {
 	t.Helper()
-	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
-	machine := &gpu.Machine{}
-	for i := range gpus {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-H200",
-			MemoryMiB: 143771})
-	}
+	machine := alike(max(gpus, 0), "NVIDIA-H200", 143771)
 	if gpus == dgx1 {
-		_, ctx := ktesting.NewTestContext(t)
-		if machine, err = topologytest.Machine(ctx, "../../demo/machines/dgx1.yaml"); err != nil {
-			t.Fatal(err)
-		}
+		machine = aDGX1(t)
 	}
-	return allocatortest.NewNode("n1", v1alpha1.DriverName,
-		devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Isolation: "whole-card"}), classes)
+	return publishing(t, devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Isolation: "whole-card"}))
 }
 
 // dgx1 is instead of a number of GPUs.

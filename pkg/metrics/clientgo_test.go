@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // What client-go counts keeps to the conventions for names, as "promtool check metrics" has them.
@@ -28,9 +30,7 @@ func TestConventionsOfClientGo(t *testing.T) {
 	q.NewUnfinishedWorkSecondsMetric("pending").Set(1)
 	q.NewWorkDurationMetric("pending").Observe(1)
 	problems, err := testutil.GatherAndLint(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}

@@ -3,10 +3,10 @@
 package mode
 
 import (
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
@@ -51,9 +51,7 @@ func TestFromLabels(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := FromLabels(tc.labels, Asked{Mode: tc.last})
 			checkErr(t, err, tc.wantErr)
-			if got.Mode != tc.want {
-				t.Errorf("mode %q, want %q", got, tc.want)
-			}
+			expect.Equal(t, tc.want, got.Mode, "mode %q", got)
 		})
 	}
 }
@@ -161,9 +159,7 @@ func TestPlacementFromLabels(t *testing.T) {
 	} {
 		got, err := PlacementFromLabels(tc.labels)
 		checkErr(t, err, tc.wantErr)
-		if got != tc.want {
-			t.Errorf("%v: placement %q, want %q", tc.labels, got, tc.want)
-		}
+		expect.Equal(t, tc.want, got, "%v: placement", tc.labels)
 	}
 }
 
@@ -184,9 +180,7 @@ func TestSlotsFromLabels(t *testing.T) {
 		t.Run(value, func(t *testing.T) {
 			got, err := SlotsFromLabels(map[string]string{ack.NodeLabelMaxPod: value}, 20, 48)
 			checkErr(t, err, tc.wantErr)
-			if got != tc.want {
-				t.Errorf("%d slots, want %d", got, tc.want)
-			}
+			expect.Equal(t, tc.want, got, "slots")
 		})
 	}
 	if got, err := SlotsFromLabels(nil, 20, 48); got != 20 || err != nil {
@@ -213,9 +207,7 @@ func TestServes(t *testing.T) {
 		{Topology, MIG, true},
 		{"", MIG, false},
 	} {
-		if got := tc.published.Serves(tc.claimed); got != tc.want {
-			t.Errorf("mode %q serves %q: %v, want %v", tc.published, tc.claimed, got, tc.want)
-		}
+		expect.Equal(t, tc.want, tc.published.Serves(tc.claimed), "mode %q serves %q", tc.published, tc.claimed)
 	}
 }
 
@@ -262,10 +254,5 @@ func TestNext(t *testing.T) {
 
 func checkErr(t *testing.T, err error, want string) {
 	t.Helper()
-	switch {
-	case want == "" && err != nil:
-		t.Errorf("unexpected error: %v", err)
-	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-		t.Errorf("error %v, want one that contains %q", err, want)
-	}
+	expect.Error(t, err, want)
 }

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -47,9 +47,7 @@ func newNode(t *testing.T, gpus int, memory int64) *node {
 		n.machine.GPUs = append(n.machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: memory << 10})
 	}
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	n.real = allocatortest.NewNode("n", v1alpha1.DriverName, devices.Build(n.machine, n.options()), classes)
 	return n
 }
@@ -105,9 +103,7 @@ func (n *node) allocateOf(shares int, units int64, selectors ...resourceapi.Devi
 	var results []resourceapi.DeviceRequestAllocationResult
 	for range shares {
 		one, err := n.real.Allocate(n.Context(), claim)
-		if err != nil {
-			n.Fatal(err)
-		}
+		expect.NoError(n, err)
 		if one == nil {
 			n.real.Release(results)
 			return false
@@ -116,9 +112,7 @@ func (n *node) allocateOf(shares int, units int64, selectors ...resourceapi.Devi
 	}
 	for _, r := range results {
 		indices, _, err := devices.ParseDeviceName(r.Device)
-		if err != nil {
-			n.Fatal(err)
-		}
+		expect.NoError(n, err)
 		n.allocated[indices[0]] = append(n.allocated[indices[0]], units)
 		n.late = append(n.late, late{indices[0], units})
 	}
@@ -221,9 +215,7 @@ func TestRounds(t *testing.T) {
 			t.Fatalf("%d wait for ever", left)
 		}
 	}
-	if writes != 2 {
-		t.Errorf("%d writes, want 2", writes)
-	}
+	expect.Equal(t, 2, writes, "writes")
 }
 
 // What evenness keeps from those that wait is lifted for them within half a minute: beside shares that are never
@@ -267,18 +259,14 @@ func TestLiftsServeWhoWaits(t *testing.T) {
 					t.Fatalf("%d wait in vain for half a minute; %v GiB are taken", left, n.taken())
 				}
 			}
-			if diff := cmp.Diff(test.want, n.taken()); diff != "" {
-				t.Errorf("GiB taken (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, n.taken(), "GiB taken")
 			n.late, n.wanted = stuck, placement.Wanted{}
 			for range 100 {
 				n.grant(random, len(n.late))
 				n.publish()
 				n.allocateOf(1, 1)
 			}
-			if diff := cmp.Diff([]int64{15, 15, 15, 15}, n.taken()); diff != "" {
-				t.Errorf("GiB taken in the end (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, []int64{15, 15, 15, 15}, n.taken(), "GiB taken in the end")
 		})
 	}
 }

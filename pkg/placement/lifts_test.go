@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
@@ -53,9 +52,7 @@ func TestLifts(t *testing.T) {
 					}
 				}
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("shares by the second of a lift (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "shares by the second of a lift")
 		})
 	}
 }

@@ -5,8 +5,7 @@ package placement_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
@@ -40,12 +39,8 @@ func TestOrder(t *testing.T) {
 		"no GPUs":              {nil, []int{}, []int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.packed, placement.Packed(test.gpus)); diff != "" {
-				t.Errorf("packed (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.spread, placement.Spread(test.gpus)); diff != "" {
-				t.Errorf("spread (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.packed, placement.Packed(test.gpus), "packed")
+			expect.Equal(t, test.spread, placement.Spread(test.gpus), "spread")
 		})
 	}
 }
@@ -118,9 +113,7 @@ func TestLimits(t *testing.T) {
 			for i, limit := range placement.Limits(test.gpus, test.largest, test.wanted) {
 				got = append(got, placement.More(limit, test.gpus[i].Granted))
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("more (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "more")
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
@@ -20,9 +21,7 @@ import (
 func slowly(t *testing.T, address string) *bufio.Reader {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	if _, err := fmt.Fprintf(conn, "GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -57,18 +56,14 @@ func TestSlowClientsKeepNobodyOff(t *testing.T) {
 			clients = append(clients, slowly(t, server.Listener.Addr().String()))
 		}
 		response, err := http.Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer response.Body.Close()
 		got, err := io.ReadAll(response.Body)
 		if response.StatusCode != http.StatusOK || len(got) != len(body) || err != nil ||
 			response.Header.Get("Content-Type") != "text/plain" {
 			t.Fatalf("beside %d slow ones: %s, %d of %d bytes, %v", slow, response.Status, len(got), len(body), err)
 		}
-		if whole(t, clients[slow-1]) != len(body) {
-			t.Errorf("the last of %d slow ones was cut off", slow)
-		}
+		expect.Equal(t, len(body), whole(t, clients[slow-1]), "the last of %d slow ones was cut off", slow)
 		if cut := whole(t, clients[0]) != len(body); cut != (slow > sendingMost) {
 			t.Errorf("the first of %d slow ones was cut off: %t", slow, cut)
 		}
@@ -79,9 +74,7 @@ func TestSlowClientsKeepNobodyOff(t *testing.T) {
 func whole(t *testing.T, answer *bufio.Reader) int {
 	t.Helper()
 	response, err := http.ReadResponse(answer, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer response.Body.Close()
 	got, _ := io.ReadAll(response.Body)
 	return len(got)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
@@ -50,17 +51,13 @@ func TestReadyWhenAllChecksAreWell(t *testing.T) {
 }
 
 func TestServeSaysThatItCannot(t *testing.T) {
-	if err := probes.Serve(t.Context(), "127.0.0.1:-1", http.NotFoundHandler()); err == nil ||
-		!strings.Contains(err.Error(), "serve health checks or metrics at 127.0.0.1:-1") {
-		t.Errorf("error %v", err)
-	}
+	expect.Error(t, probes.Serve(t.Context(), "127.0.0.1:-1", http.NotFoundHandler()),
+		"serve health checks or metrics at 127.0.0.1:-1")
 }
 
 func TestAddressThatMeansNothing(t *testing.T) {
 	for address, off := range map[string]bool{"": true, "0": true, ":0": false, ":8081": false, "127.0.0.1:1": false} {
-		if probes.Off(address) != off {
-			t.Errorf("Off(%q) = %t", address, !off)
-		}
+		expect.Equal(t, off, probes.Off(address), "Off(%q)", address)
 	}
 }
 
@@ -69,9 +66,7 @@ func TestAddressOnNode(t *testing.T) {
 		{":8480", "192.0.2.1", "192.0.2.1:8480"}, {":8480", "2001:db8::1", "[2001:db8::1]:8480"},
 		{":8480", "", ":8480"}, {"0.0.0.0:8480", "192.0.2.1", "0.0.0.0:8480"}, {"0", "192.0.2.1", "0"},
 	} {
-		if got := probes.OnNode(c.address, c.ip); got != c.want {
-			t.Errorf("OnNode(%q, %q) = %q, want %q", c.address, c.ip, got, c.want)
-		}
+		expect.Equal(t, c.want, probes.OnNode(c.address, c.ip), "OnNode(%q, %q)", c.address, c.ip)
 	}
 }
 
@@ -79,27 +74,19 @@ func TestAddressOnNode(t *testing.T) {
 // has ended.
 func TestServeWhenTheAddressIsFree(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	address := other.Addr().String()
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		probes.ServeWhenFree(t.Context(), address, http.NotFoundHandler())
 	}()
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, other.Close())
 	<-served
 	response, err := http.Get("http://" + address + "/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusNotFound {
-		t.Errorf("answer %s", response.Status)
-	}
+	expect.Equal(t, http.StatusNotFound, response.StatusCode, "answer %s", response.Status)
 }
 
 // Whoever reaches the address cannot have more answered at a time than this.
@@ -117,11 +104,7 @@ func TestAtOnce(t *testing.T) {
 	first := make(chan int)
 	go func() { first <- ask() }()
 	<-asked
-	if code := ask(); code != http.StatusServiceUnavailable {
-		t.Errorf("the second is answered %d beside the first", code)
-	}
+	expect.Equal(t, http.StatusServiceUnavailable, ask(), "the second is answered beside the first")
 	close(answer)
-	if code := <-first; code != http.StatusOK {
-		t.Errorf("the first was answered %d", code)
-	}
+	expect.Equal(t, http.StatusOK, <-first, "the first was answered")
 }

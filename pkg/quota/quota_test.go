@@ -11,6 +11,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const (
@@ -117,9 +119,7 @@ func TestARequestStaysWhatItIs(t *testing.T) {
 			Count: 1, Tolerations: e.Tolerations, Capacity: e.Capacity},
 		{Name: "quota-gib", DeviceClassName: ClassGiB, AllocationMode: "ExactCount", Count: 3},
 	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "the request")
 }
 
 func quotaOf(name string, pairs ...string) corev1.ResourceQuota {
@@ -201,9 +201,7 @@ func TestRoomIsTakenOnce(t *testing.T) {
 	for _, gib := range []string{"8Gi", "3Gi", "2Gi", "1Gi"} {
 		got = append(got, room.Take(asking(gib)) == "")
 	}
-	if diff := cmp.Diff([]bool{true, false, true, false}, got); diff != "" {
-		t.Errorf("who goes on (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []bool{true, false, true, false}, got, "who goes on")
 	if !room.Any() || !room.Amounts() {
 		t.Error("the quota is not seen to be about claims, and about amounts")
 	}
@@ -212,8 +210,7 @@ func TestRoomIsTakenOnce(t *testing.T) {
 // A quota as on ACK counts where the option is installed, which is seen by that it does.
 func TestAmountsByAQuotaAsOnACK(t *testing.T) {
 	for used, want := range map[string]bool{"0": false, "4": true} {
-		if got := NewRoom([]corev1.ResourceQuota{quotaOf("q", LineMemory, "6", used)}).Amounts(); got != want {
-			t.Errorf("with %s used claims are counted: %t", used, got)
-		}
+		expect.Equal(t, want, NewRoom([]corev1.ResourceQuota{quotaOf("q", LineMemory, "6", used)}).Amounts(),
+			"with %s used claims are counted", used)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -46,9 +47,7 @@ func TestLastEventsOfAProcessAreWritten(t *testing.T) {
 			t.Errorf("it took %s, writing two Events takes 6s", took)
 		}
 		events, err := client.CoreV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if len(events.Items) != 2 {
 			t.Errorf("the API server has %d Events, want both: %+v", len(events.Items), events.Items)
 		}
@@ -64,9 +63,7 @@ func TestAPIServerThatTakesNoEvents(t *testing.T) {
 
 		began := time.Now()
 		b.Close(t.Context(), 5*time.Second)
-		if took := time.Since(began); took != 5*time.Second {
-			t.Errorf("it took %s, want the limit of 5s", took)
-		}
+		expect.Equal(t, 5*time.Second, time.Since(began), "it took")
 		time.Sleep(time.Minute) // Until the API server's answer, which nobody waits for.
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -40,8 +41,6 @@ func TestEventsAreNotRepeatedWhileTheyHold(t *testing.T) {
 		case got = <-recorder.Events:
 		default:
 		}
-		if got != step.want {
-			t.Errorf("%s: %q, want %q", step.what, got, step.want)
-		}
+		expect.Equal(t, step.want, got, "%s", step.what)
 	}
 }

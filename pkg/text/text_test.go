@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestQuote(t *testing.T) {
@@ -18,9 +20,7 @@ func TestQuote(t *testing.T) {
 		// The character at the end would be cut in two.
 		strings.Repeat("x", 63) + "€": `"` + strings.Repeat("x", 63) + `"… (66 bytes)`,
 	} {
-		if got := Quote(value); got != want {
-			t.Errorf("%q: %s, want %s", value, got, want)
-		}
+		expect.Equal(t, want, Quote(value), "%q", value)
 	}
 }
 
@@ -38,9 +38,7 @@ func TestBound(t *testing.T) {
 		{strings.Repeat("x", 1000), 30, strings.Repeat("x", 9) + "… (991 bytes more)"},
 		{strings.Repeat("€", 1000), 40, strings.Repeat("€", 6) + "… (2982 bytes more)"},
 	} {
-		if got := Bound(test.text, test.most); got != test.want {
-			t.Errorf("%q within %d: %q, want %q", test.text, test.most, got, test.want)
-		}
+		expect.Equal(t, test.want, Bound(test.text, test.most), "%q within %d", test.text, test.most)
 	}
 }
 
@@ -48,9 +46,7 @@ func TestList(t *testing.T) {
 	for want, names := range map[string][]string{
 		"": nil, "a": {"a"}, "a, b": {"a", "b"}, "a, b and 1 more": {"a", "b", "c"}, "a, b and 2 more": {"a", "b", "c", "d"},
 	} {
-		if got := List(names, 2); got != want {
-			t.Errorf("%q: got %q, want %q", names, got, want)
-		}
+		expect.Equal(t, want, List(names, 2), "%q", names)
 	}
 }
 
@@ -79,9 +75,7 @@ func TestPrintable(t *testing.T) {
 		`{"says": "\u001b[2J"}` + "\n":    `{"says": "\u001b[2J"}` + "\n",
 		"a replacement character: \ufffd": "a replacement character: \ufffd",
 	} {
-		if got := Printable(text); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
+		expect.Equal(t, want, Printable(text), "%q", text)
 		var out strings.Builder
 		if n, err := (Writer{&out}).Write([]byte(text)); n != len(text) || err != nil || out.String() != want {
 			t.Errorf("%q: wrote %d bytes, %v: %q, want %q", text, n, err, &out, want)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
@@ -20,9 +21,7 @@ import (
 func shipped(t *testing.T, name string) *gpu.Machine {
 	t.Helper()
 	m, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "demo", "machines", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return m
 }
 
@@ -64,9 +63,8 @@ func names(sets []topology.Set) []string {
 func TestSetsOfADGX1(t *testing.T) {
 	got := names(topology.Sets(shipped(t, "dgx1")))
 	// A scheduler that looks at one after the other finds the best of each size soon.
-	if first := strings.Join(got[:5], " "); first != "0-1-2-3-4-5-6-7@0 0-3@50 0-1-2-3@25 0-4@50 4-5-6-7@25" {
-		t.Errorf("the first sets are %s", first)
-	}
+	expect.Equal(t, "0-1-2-3-4-5-6-7@0 0-3@50 0-1-2-3@25 0-4@50 4-5-6-7@25", strings.Join(got[:5], " "),
+		"the first sets are")
 	pairs, fours := ofSize(got, 2), ofSize(got, 4)
 	if diff := cmp.Diff([]string{
 		"0-3@50", "0-4@50", "1-2@50", "1-5@50", "2-3@50", "4-7@50", "5-6@50", "6-7@50",
@@ -150,9 +148,7 @@ func TestMachinesWithoutSets(t *testing.T) {
 				t.Errorf("has %d sets: %v", len(got), names(got))
 			}
 			order := topology.Singles(m)
-			if diff := cmp.Diff(tc.order, order); diff != "" {
-				t.Fatalf("order of single GPUs (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tc.order, order, "order of single GPUs")
 			byNVLink := nvlinkOnly(m)
 			for mask := range 1 << len(order) {
 				var free []int
@@ -192,16 +188,12 @@ func TestSinglesKeepSwitchesTogether(t *testing.T) {
 			m.Links = append(m.Links, l)
 		}
 	}
-	if diff := cmp.Diff([]int{0, 4, 2, 6, 1, 5, 3, 7}, topology.Singles(m)); diff != "" {
-		t.Errorf("order (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{0, 4, 2, 6, 1, 5, 3, 7}, topology.Singles(m), "order")
 }
 
 // Where there are sets, single GPUs are taken in the order of their indices.
 func TestSinglesBesideSets(t *testing.T) {
-	if diff := cmp.Diff([]int{0, 1, 2, 3}, topology.Singles(shipped(t, "v100x4"))); diff != "" {
-		t.Errorf("order (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{0, 1, 2, 3}, topology.Singles(shipped(t, "v100x4")), "order")
 }
 
 func TestSets(t *testing.T) {
@@ -225,9 +217,7 @@ func TestSets(t *testing.T) {
 		"an unknown link":       {unknown, []string{"1-2@25"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, names(topology.Sets(tc.machine))); diff != "" {
-				t.Errorf("sets (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tc.want, names(topology.Sets(tc.machine)), "sets")
 		})
 	}
 }
@@ -283,9 +273,7 @@ func TestSetsOfLargeMachines(t *testing.T) {
 			if n := count[size]; n > most {
 				t.Errorf("%s: %d sets of %d, want at most %d", tc.name, n, size, most)
 			}
-			if n := len(covered[size]); n != len(tc.machine.GPUs) {
-				t.Errorf("%s: %d GPUs are in a set of %d", tc.name, n, size)
-			}
+			expect.Equal(t, len(tc.machine.GPUs), len(covered[size]), "%s: GPUs are in a set of %d", tc.name, size)
 		}
 	}
 }
@@ -332,9 +320,7 @@ func TestOrderKeepsNeighboursLinked(t *testing.T) {
 		{"all alike", shipped(t, "a100x8"), []int{6, 1, 4, 0}, []int{0, 1, 4, 6}},
 		{"a GPU that is not there", linked(3, "0-2:50", "1-2:50"), []int{9, 2, 1, 0}, []int{0, 2, 1, 9}},
 	} {
-		if diff := cmp.Diff(tc.want, topology.Order(tc.machine, tc.gpus)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
-		}
+		expect.Equal(t, tc.want, topology.Order(tc.machine, tc.gpus), "%s", tc.name)
 	}
 }
 

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -54,9 +53,7 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 					t.Errorf("error %v, want %q", err, want)
 				}
 				by := InUseBy(fmt.Errorf("refused: %w", err))
-				if diff := cmp.Diff([]string{"claim " + namespace + "/" + claimName}, by); diff != "" {
-					t.Errorf("held by (-want +got):\n%s", diff)
-				}
+				expect.Equal(t, []string{"claim " + namespace + "/" + claimName}, by, "held by")
 			}
 		})
 	}

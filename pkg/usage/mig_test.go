@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -90,9 +91,7 @@ func TestMadeInstanceFits(t *testing.T) {
 			Start: start, Size: 4, Made: true}}}
 	}
 	others := []Claim{{Namespace: "team", Name: "other", Grants: []claim.Grant{instance("MIG-a", 1, 0)}}}
-	if err := CheckMade(others, "team", instance("", 2, 4)); err != nil {
-		t.Errorf("another id: %v", err)
-	}
+	expect.NoErrorf(t, CheckMade(others, "team", instance("", 2, 4)), "another id")
 	err := CheckMade(others, "elsewhere", instance("", 1, 4))
 	if !IsInUse(err) || !strings.Contains(err.Error(), "another namespace's claim holds the instance") {
 		t.Errorf("the same id: %v", err)

@@ -3,9 +3,9 @@
 package usage
 
 import (
-	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -49,13 +49,8 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 				}
 				return c
 			}
-			err := CheckOvercommit(others, reserved, Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("error %v, want one that contains %q", err, tc.want)
-			}
+			expect.Error(t, CheckOvercommit(others, reserved, Claim{Namespace: "team", Name: "second", Grants: tc.wanted}),
+				tc.want)
 		})
 	}
 }
@@ -106,12 +101,7 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 				}
 				return tc.reserved
 			}, Claim{Namespace: "team", Name: "second", Grants: []claim.Grant{tc.wanted}})
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("error %v, want one that contains %q", err, tc.want)
-			}
+			expect.Error(t, err, tc.want)
 		})
 	}
 }
@@ -160,12 +150,7 @@ func TestCheckOvercommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := CheckOvercommit(tc.others, nothingReserved,
 				Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("error %v, want one that contains %q", err, tc.want)
-			}
+			expect.Error(t, err, tc.want)
 		})
 	}
 }

@@ -5,8 +5,7 @@ package usage
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -54,19 +53,13 @@ func TestGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			u := Of([]Claim{{Namespace: "team", Name: "c", Grants: tc.grants}},
 				func(string) held.GPU { return tc.reserved }).GPU("GPU-a")
-			if used := u.Used(15); used != tc.used {
-				t.Errorf("%d units are used, want %d", used, tc.used)
-			}
-			if diff := cmp.Diff(tc.free, u.Free(15, 8)); diff != "" {
-				t.Errorf("free (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tc.used, u.Used(15), "units are used")
+			expect.Equal(t, tc.free, u.Free(15, 8), "free")
 			got := []bool{
 				u.Takes(mode.Share, mode.Dynamic, 15, 8), u.Takes(mode.CoreMem, mode.Dynamic, 15, 8),
 				u.Takes(mode.Exclusive, mode.Dynamic, 15, 8), u.Takes(mode.Share, mode.Share, 15, 8),
 			}
-			if diff := cmp.Diff([]bool{tc.share, tc.core, tc.whole, tc.inShare}, got); diff != "" {
-				t.Errorf("takes (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, []bool{tc.share, tc.core, tc.whole, tc.inShare}, got, "takes")
 		})
 	}
 }

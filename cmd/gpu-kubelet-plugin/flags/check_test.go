@@ -3,19 +3,16 @@
 package flags
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestLabelThatNoNodeCanHave(t *testing.T) {
 	for _, key := range []string{"", "migrated", "gpu.aliyun.com/migrated"} {
-		if err := checkLabelKey(key); err != nil {
-			t.Errorf("%q: %v", key, err)
-		}
+		expect.NoErrorf(t, checkLabelKey(key), "%q", key)
 	}
 	for _, key := range []string{"gpu.aliyun.com/migrated=true", "a/b/c"} {
-		if err := checkLabelKey(key); err == nil || !strings.Contains(err.Error(), key) {
-			t.Errorf("%q: %v", key, err)
-		}
+		expect.Error(t, checkLabelKey(key), key)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -28,13 +29,9 @@ const checkout = "../../.."
 // Whoever changes a flag, a label or a metric finds out here which page says something else.
 func TestPagesAreCurrent(t *testing.T) {
 	was, is, err := pages(checkout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for path := range is {
-		if diff := cmp.Diff(is[path], was[path]); diff != "" {
-			t.Errorf("%s is not current: run `make docs` (-code +page):\n%s", path, diff)
-		}
+		expect.Equal(t, is[path], was[path], "%s is not current: run `make docs`", path)
 	}
 }
 
@@ -61,9 +58,7 @@ func TestFill(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := documents{"docs/health.md": test.page}.fill("docs/health.md", one, test.used)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want one with %q", err, test.want)
-			}
+			expect.Error(t, err, test.want)
 		})
 	}
 }
@@ -78,9 +73,7 @@ func TestLinked(t *testing.T) {
 		"docs/zh/health.md": "[远处：它](#远处它), [internals/hardware.md](../internals/hardware.md#c), ",
 	} {
 		want += "`docs/audit.md`"
-		if got := all.linked(text, from); got != want {
-			t.Errorf("on %s: %s, want %s", from, got, want)
-		}
+		expect.Equal(t, want, all.linked(text, from), "on %s", from)
 	}
 }
 
@@ -111,9 +104,7 @@ func TestPlain(t *testing.T) {
 		"watch: pods and ALIYUN_COM_*":                         "watch: pods and `ALIYUN_COM_*`",
 		"MiB, never `a/b`, dev/nvidia* or --flag":              "MiB, never `a/b`, `dev/nvidia*` or `--flag`",
 	} {
-		if got := plain(text); got != want {
-			t.Errorf("%q becomes %q, want %q", text, got, want)
-		}
+		expect.Equal(t, want, plain(text), "%q becomes", text)
 	}
 }
 
@@ -148,9 +139,7 @@ func TestRight(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var document yaml.Node
-			if err := yaml.Unmarshal([]byte(rule), &document); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, yaml.Unmarshal([]byte(rule), &document))
 			document.Content[0].HeadComment = test.comment
 			may, why, err := right(document.Content[0])
 			if may != test.may || why != test.why || (err == nil) != (test.why != "") {
@@ -172,9 +161,7 @@ func names(t table, column int) []string {
 func allConstants(t *testing.T) []constant {
 	t.Helper()
 	all, err := constants(checkout+"/pkg/apis/gpu/v1alpha1", checkout+"/pkg/apis/ack")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return all
 }
 
@@ -195,9 +182,7 @@ func TestNamesOfTheManifests(t *testing.T) {
 		read = append(read, name.FindAllString(string(content), -1)...)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// The API group of GpuConfig, the CDI kind, and attributes by which constraints tie requests.
 	others := []string{v1alpha1.APIVersion, "gpu.aliyun.com/claim", v1alpha1.DriverName + "/" + string(v1alpha1.AttrUUID),
 		v1alpha1.DriverName + "/" + string(v1alpha1.AttrIndex)}
@@ -218,9 +203,7 @@ func TestNamesOfTheManifests(t *testing.T) {
 // The attributes and capacities of the page, with their types, are those that are published.
 func TestPublished(t *testing.T) {
 	attributes, err := described(allConstants(t), "Attr", "Attribute", "Type")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	documented := map[string]string{}
 	for _, row := range attributes.rows {
 		documented[strings.Trim(row[0], "`")] = row[1]
@@ -228,9 +211,7 @@ func TestPublished(t *testing.T) {
 	published, capacities := map[string]string{}, map[string]bool{}
 	_, ctx := ktesting.NewTestContext(t)
 	dgx, err := topologytest.Machine(ctx, checkout+"/demo/machines/dgx1.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	dgx.Partitioned = []gpu.Partitioned{{
 		GPU: gpu.GPU{Index: len(dgx.GPUs), UUID: "GPU-mig", Model: "NVIDIA-A100", MemoryMiB: 81920},
 		Instances: []gpu.Instance{{UUID: "MIG-a", ProfileID: 19, Profile: "1g.10gb+me", Size: 1, MemoryMiB: 9728, SMCount: 14,
@@ -268,19 +249,13 @@ func TestPublished(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(published, documented); diff != "" {
-		t.Errorf("attributes (-published +documented):\n%s", diff)
-	}
+	expect.Equal(t, published, documented, "attributes")
 	documentedCapacities, err := described(allConstants(t), "Cap", "Capacity", "Unit")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, name := range names(documentedCapacities, 0) {
 		if !capacities[name] {
 			t.Errorf("capacity %s is not published", name)
 		}
 	}
-	if len(capacities) != len(documentedCapacities.rows) {
-		t.Errorf("published are %v", capacities)
-	}
+	expect.Equal(t, len(documentedCapacities.rows), len(capacities), "published are %v", capacities)
 }

@@ -10,19 +10,17 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // `helm show values` is the reference of the chart's values: each has a comment, or the one of its
 // name in another group has. The values that docs/reference.md names are there.
 func TestValuesOfTheChart(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(checkout, "deployments/helm/dra-driver-gpushare/values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var document yaml.Node
-	if err := yaml.Unmarshal(content, &document); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, yaml.Unmarshal(content, &document))
 	comments := map[string]string{}
 	commented(comments, "", document.Content[0])
 	explained := map[string]bool{}
@@ -36,9 +34,7 @@ func TestValuesOfTheChart(t *testing.T) {
 		}
 	}
 	page, err := os.ReadFile(filepath.Join(checkout, "docs/reference.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, section, _ := strings.Cut(string(page), "## Values of the chart\n")
 	named := regexp.MustCompile("(?m)^\\| `([\\w.]+)`").FindAllStringSubmatch(section, -1)
 	for _, value := range named {

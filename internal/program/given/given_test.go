@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestPrint(t *testing.T) {
@@ -13,9 +15,7 @@ func TestPrint(t *testing.T) {
 		"KUBERNETES_PORT=tcp://10.0.0.1", "CUDA_MPS_PIPE_DIRECTORY=/run/mps"}
 	dev := fstest.MapFS{"null": {}, "nvidia-uvm": {}, "nvidia1": {}, "nvidiactl": {}, "nvidia-caps/nvidia-cap1": {}}
 	var out strings.Builder
-	if err := Print(&out, environ, dev); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, Print(&out, environ, dev))
 	const want = `ALIYUN_COM_GPU_MEM_CONTAINER=3
 CUDA_MPS_PIPE_DIRECTORY=/run/mps
 NVIDIA_VISIBLE_DEVICES=void
@@ -24,9 +24,7 @@ NVIDIA_VISIBLE_DEVICES=void
 /dev/nvidia1
 /dev/nvidiactl
 `
-	if out.String() != want {
-		t.Errorf("printed\n%s\nwant\n%s", &out, want)
-	}
+	expect.Equal(t, want, out.String(), "printed %s", &out)
 }
 
 // What there is, is printed all the same: it tells what went wrong.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A version that the kubelet exchanges while it is read is not taken for what the ConfigMap holds: no key, or half
@@ -21,30 +23,20 @@ func TestAVersionThatIsExchangedMeanwhile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			for _, version := range []string{"..old", "..new"} {
-				if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 				for _, key := range []string{"V", "NVIDIA_DRIVER_ROOT"} {
-					if err := os.WriteFile(filepath.Join(dir, version, key), []byte(version), 0o644); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, os.WriteFile(filepath.Join(dir, version, key), []byte(version), 0o644))
 				}
 			}
 			point := func(version string) {
 				link := filepath.Join(dir, "..link")
-				if err := os.Symlink(version, link); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Rename(link, filepath.Join(dir, "..data")); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.Symlink(version, link))
+				expect.NoError(t, os.Rename(link, filepath.Join(dir, "..data")))
 			}
 			point("..old")
 			values, err := read(dir, func(version string) ([]os.DirEntry, error) {
 				point("..new")
-				if err := exchange(dir); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, exchange(dir))
 				return os.ReadDir(version)
 			})
 			if err == nil {

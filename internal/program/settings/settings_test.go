@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 )
 
@@ -32,18 +33,12 @@ func (v *volume) hold(values map[string]string) {
 	v.Helper()
 	v.n++
 	version := "..version-" + string(rune('a'+v.n))
-	if err := os.Mkdir(filepath.Join(v.dir, version), 0o755); err != nil {
-		v.Fatal(err)
-	}
+	expect.NoError(v, os.Mkdir(filepath.Join(v.dir, version), 0o755))
 	for key, value := range values {
-		if err := os.WriteFile(filepath.Join(v.dir, version, key), []byte(value), 0o644); err != nil {
-			v.Fatal(err)
-		}
+		expect.NoError(v, os.WriteFile(filepath.Join(v.dir, version, key), []byte(value), 0o644))
 	}
 	link := filepath.Join(v.dir, "..new")
-	if err := os.Symlink(version, link); err != nil {
-		v.Fatal(err)
-	}
+	expect.NoError(v, os.Symlink(version, link))
 	if err := os.Rename(link, filepath.Join(v.dir, "..data")); err != nil {
 		v.Fatal(err)
 	}
@@ -54,14 +49,10 @@ func (v *volume) hold(values map[string]string) {
 		}
 	}
 	entries, err := os.ReadDir(v.dir)
-	if err != nil {
-		v.Fatal(err)
-	}
+	expect.NoError(v, err)
 	for _, entry := range entries {
 		if _, kept := values[entry.Name()]; !kept && entry.Name()[0] != '.' {
-			if err := os.Remove(filepath.Join(v.dir, entry.Name())); err != nil {
-				v.Fatal(err)
-			}
+			expect.NoError(v, os.Remove(filepath.Join(v.dir, entry.Name())))
 		}
 	}
 }
@@ -91,9 +82,7 @@ func TestWatch(t *testing.T) {
 			}
 			watched, err := settings.Watch(ctx, v.dir, time.Millisecond,
 				func(key string) string { return test.environment[key] }, flags, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			v.hold(test.after)
 			if test.ends {
 				<-watched.Done()
@@ -121,9 +110,7 @@ func TestAWrongSettingThatTheDaemonSetOverrides(t *testing.T) {
 	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, func(key string) string {
 		return map[string]string{"NVIDIA_DRIVER_ROOT": "/a", "V": "2"}[key]
 	}, flags, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	v.hold(map[string]string{"NVIDIA_DRIVER_ROOT": "/b", "V": "loud"})
 	select {
 	case <-watched.Done():
@@ -204,9 +191,7 @@ func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
 			looks, refused := make(looks), make(chan error, 1)
 			watched, err := settings.Watch(klog.NewContext(t.Context(), logger), v.dir, time.Millisecond,
 				looks.counted(func(key string) string { return before[key] }), flags, refused)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			hold := func(after values) {
 				all := maps.Clone(before)
 				maps.Copy(all, after)
@@ -218,9 +203,7 @@ func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
 			if watched.Err() != nil || told() != 1 || !strings.Contains(log.GetBuffer().String(), said) {
 				t.Errorf("ended: %v; told %d times: %s", context.Cause(watched), told(), log.GetBuffer().String())
 			}
-			if err := <-refused; err == nil || !strings.Contains(err.Error(), test.told) {
-				t.Errorf("told that it is refused: %v", err)
-			}
+			expect.Error(t, <-refused, test.told)
 			hold(test.right)
 			<-watched.Done()
 			if cause := context.Cause(watched); !errors.Is(cause, settings.ErrChanged) {
@@ -239,9 +222,7 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 	watched, err := settings.Watch(ctx, v.dir, time.Millisecond, looks.counted(func(key string) string {
 		return map[string]string{"V": "2"}[key]
 	}), flags, refused)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, value := range []string{"loud", "2", "loud", "2"} {
 		v.hold(map[string]string{"V": value})
 		if value == "loud" {

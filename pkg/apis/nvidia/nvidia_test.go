@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -38,9 +39,7 @@ func TestDecode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Decode([]byte(parameters(tc.kind, tc.sharing)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			want := `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig"`
 			if tc.slice != "" {
 				want += `,"timeSlice":"` + tc.slice + `"`
@@ -52,12 +51,8 @@ func TestDecode(t *testing.T) {
 				want += `,"threadPercentage":` + tc.percent
 			}
 			expected, err := v1alpha1.Decode([]byte(want + "}"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if show(got) != show(expected) {
-				t.Errorf("got %s, want %s", show(got), show(expected))
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, show(expected), show(got), "the claim")
 		})
 	}
 }
@@ -97,9 +92,7 @@ func TestDecodeRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Decode([]byte(tc.raw))
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want one that contains %q", err, tc.want)
-			}
+			expect.Error(t, err, tc.want)
 		})
 	}
 }
@@ -115,19 +108,14 @@ func TestTranslate(t *testing.T) {
 	}
 	before := c.DeepCopy()
 	got, err := Translate(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var drivers []string
 	for i, config := range got.Status.Allocation.Devices.Config {
 		drivers = append(drivers, config.Opaque.Driver)
-		if config.Requests[0] != before.Status.Allocation.Devices.Config[i].Requests[0] {
-			t.Errorf("configuration %d is of requests %q", i, config.Requests)
-		}
+		expect.Equal(t, before.Status.Allocation.Devices.Config[i].Requests[0], config.Requests[0],
+			"configuration %d is of requests %q", i, config.Requests)
 	}
-	if strings.Join(drivers, " ") != "gpu.aliyun.com gpu.aliyun.com nic.example.com" {
-		t.Errorf("drivers %q", drivers)
-	}
+	expect.Equal(t, "gpu.aliyun.com gpu.aliyun.com nic.example.com", strings.Join(drivers, " "), "drivers %q", drivers)
 	if c.Status.Allocation.Devices.Config[1].Opaque.Driver != before.Status.Allocation.Devices.Config[1].Opaque.Driver {
 		t.Error("the claim itself was changed")
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -143,9 +144,7 @@ func TestPoolWithLinkedSets(t *testing.T) {
 		t.Errorf("whole %v, GPUs %v, want 4", whole, got)
 	}
 	models := view.Models(read(published))
-	if diff := cmp.Diff([]view.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Topology}}}, models); diff != "" {
-		t.Errorf("models (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []view.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Topology}}}, models, "models")
 }
 
 func read(published []*resourceapi.ResourceSlice) []*view.Slice {
@@ -165,9 +164,7 @@ func TestModels(t *testing.T) {
 		{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.CGPU, mode.Share}},
 		{Name: "Tesla-T4", Modes: []mode.Mode{mode.Share}},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "models")
 }
 
 // A GPU in MIG mode is none that tables and node labels count; its instances' profiles are kept.
@@ -186,14 +183,10 @@ func TestInstancesAreNoGPUs(t *testing.T) {
 	if len(gpus) != 1 || !whole || gpus[0].Model != a10.Model {
 		t.Errorf("GPUs %v", gpus)
 	}
-	if diff := cmp.Diff([]view.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Share}}},
-		view.Models([]*view.Slice{kept})); diff != "" {
-		t.Errorf("models (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []view.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Share}}},
+		view.Models([]*view.Slice{kept}), "models")
 	got := view.Profiles([]*view.Slice{kept, kept})
-	if diff := cmp.Diff([]string{"1g.10gb", "1g.10gb+me", "3g.40gb"}, got); diff != "" {
-		t.Errorf("profiles (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"1g.10gb", "1g.10gb+me", "3g.40gb"}, got, "profiles")
 }
 
 // Nodes whose GPUs are cut alike have one shape, and constraints tell their instances apart.
@@ -213,9 +206,7 @@ func TestShapeOfInstances(t *testing.T) {
 	}
 	for _, withUUIDs := range []bool{true, false} {
 		pool, err := view.NewPools(withUUIDs).ForAllocator("n", []*view.Slice{a})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		first, second := pool[0].Spec.Devices[0].Attributes, pool[0].Spec.Devices[1].Attributes
 		if *first[v1alpha1.AttrUUID].StringValue == *second[v1alpha1.AttrUUID].StringValue {
 			t.Errorf("with UUIDs: %t: both instances have the UUID %s", withUUIDs, *first[v1alpha1.AttrUUID].StringValue)
@@ -232,9 +223,7 @@ func TestTransformKeepsWhatInformersNeed(t *testing.T) {
 	published.ObjectMeta = metav1.ObjectMeta{Name: "s", UID: "u", ResourceVersion: "7",
 		Labels: map[string]string{"a": "b"}}
 	kept, err := view.Transform(published)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if key, err := cache.MetaNamespaceKeyFunc(kept); key != "s" || err != nil {
 		t.Errorf("key %q, %v", key, err)
 	}
@@ -278,8 +267,6 @@ func TestSlicesThatOfferTheSame(t *testing.T) {
 		"one of two, no news":    {slice(1, 2, a), slice(1, 2, a), true},
 		"one of two, now of one": {slice(1, 2, a), slice(2, 1, a), false},
 	} {
-		if got := test.one.Offers(test.other); got != test.want {
-			t.Errorf("%s: %t, want %t", name, got, test.want)
-		}
+		expect.Equal(t, test.want, test.one.Offers(test.other), "%s", name)
 	}
 }

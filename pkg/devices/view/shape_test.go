@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/nvidia"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -41,9 +42,7 @@ func TestSlicesThatOfferTheSameHaveOneShape(t *testing.T) {
 		"a taint": {func(d []resourceapi.Device) { d[1].Taints = []resourceapi.DeviceTaint{{Key: "k"}} }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if same := changed(test.change).Shape == first.Shape; same != test.same {
-				t.Errorf("one shape: %v, want %v", same, test.same)
-			}
+			expect.Equal(t, test.same, changed(test.change).Shape == first.Shape, "one shape")
 		})
 	}
 }
@@ -67,16 +66,10 @@ func TestNodesWithNVIDIAsNamesHaveOneShape(t *testing.T) {
 		t.Error("two shapes")
 	}
 	got, _, err := second.Offer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(named("GPU-b"), got); diff != "" {
-		t.Errorf("offered (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, named("GPU-b"), got, "offered")
 	pool, err := view.NewPools(false).ForAllocator("n", []*view.Slice{second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	a := pool[0].Spec.Devices[0].Attributes
 	if uuid := ptr.Deref(a[v1alpha1.AttrUUID].StringValue, ""); uuid == "" || uuid != ptr.Deref(a[own].StringValue, "") {
 		t.Errorf("the allocator sees UUID %q, and %q under NVIDIA's name", uuid, ptr.Deref(a[own].StringValue, ""))

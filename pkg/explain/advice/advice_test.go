@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 )
 
@@ -148,9 +149,7 @@ func TestOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := advice.Of(test.pod, cluster(test.served, test.labels))
-			if got != test.want {
-				t.Errorf("got  %q\nwant %q", got, test.want)
-			}
+			expect.Equal(t, test.want, got, "the advice")
 			if got != "" && !advice.Concerns(test.pod) {
 				t.Errorf("of a pod that does not concern the package: %q", got)
 			}
@@ -175,7 +174,5 @@ func TestClass(t *testing.T) {
 			t.Errorf("nothing is said of DeviceClass %s", name)
 		}
 	}
-	if got := advice.Class("nic.example.com"); got != "" {
-		t.Errorf("of another class: %q", got)
-	}
+	expect.Equal(t, "", advice.Class("nic.example.com"), "of another class")
 }

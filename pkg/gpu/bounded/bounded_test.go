@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const timeout = time.Second
@@ -37,14 +39,10 @@ func TestWhatHangsIsNotAskedAgain(t *testing.T) {
 				t.Fatalf("error %v, want that it was not tried", err)
 			}
 		}
-		if n := made.Load(); n != 1 {
-			t.Errorf("%d calls were made, want 1", n)
-		}
+		expect.Equal(t, 1, made.Load(), "calls were made")
 		close(release)
 		synctest.Wait()
-		if err := c.Hung(); err != nil {
-			t.Errorf("hung after it returned: %v", err)
-		}
+		expect.NoErrorf(t, c.Hung(), "hung after it returned")
 		if v, err := ask(); v != 7 || err != nil {
 			t.Errorf("asked again: %v, %v", v, err)
 		}
@@ -67,16 +65,10 @@ func TestTryEndsWithItsContext(t *testing.T) {
 		release := make(chan struct{})
 		c := New("NVML", timeout)
 		_, err := Try(ctx, c, "counting", func() (int, error) { <-release; return 0, nil })
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v, want %v", err, context.Canceled)
-		}
-		if err := c.Hung(); !errors.Is(err, context.Canceled) {
-			t.Errorf("while the call is under way: hung %v, want %v", err, context.Canceled)
-		}
+		expect.ErrorIs(t, err, context.Canceled)
+		expect.ErrorIs(t, c.Hung(), context.Canceled)
 		close(release)
 		synctest.Wait()
-		if err := c.Hung(); err != nil {
-			t.Errorf("hung after it returned: %v", err)
-		}
+		expect.NoErrorf(t, c.Hung(), "hung after it returned")
 	})
 }

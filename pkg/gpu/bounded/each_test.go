@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func callsOn(count int) []*Calls {
@@ -44,9 +46,7 @@ func TestEachInTurn(t *testing.T) {
 				t.Errorf("%d: error %v", i, err)
 			}
 		}
-		if most.Load() != 1 {
-			t.Errorf("%d were asked at a time", most.Load())
-		}
+		expect.Equal(t, 1, most.Load(), "asked at a time")
 	})
 }
 
@@ -79,13 +79,9 @@ func TestEachWithSomeThatHang(t *testing.T) {
 		}
 		start := time.Now()
 		values, said := ask()
-		if took := time.Since(start); took != timeout {
-			t.Errorf("it took %s, want %s", took, timeout)
-		}
+		expect.Equal(t, timeout, time.Since(start), "it took")
 		const hung = "counting: no answer in time from NVML (1s)"
-		if want := "0 " + hung + ", 3 " + hung + ", 6 " + hung; said != want {
-			t.Errorf("errors %s, want %s", said, want)
-		}
+		expect.Equal(t, "0 "+hung+", 3 "+hung+", 6 "+hung, said, "errors")
 		if want := []int{0, 1, 2, 0, 4, 5, 0, 7}; !slices.Equal(values, want) {
 			t.Errorf("%v, want %v", values, want)
 		}
@@ -121,8 +117,6 @@ func TestEachEndsWithItsContext(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if err := calls[0].Hung(); err != nil {
-			t.Errorf("hung after it returned: %v", err)
-		}
+		expect.NoErrorf(t, calls[0].Hung(), "hung after it returned")
 	})
 }

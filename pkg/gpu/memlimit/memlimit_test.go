@@ -10,6 +10,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const dmemLine = "nvidia/00000000:02:00.0/vidmem 17179869184\n"
@@ -29,9 +31,7 @@ func TestCountedByDMem(t *testing.T) {
 		"none":              {"", "0000:02:00.0", false},
 		"nothing to be had": {"nvidia", "", false},
 	} {
-		if got := CountedByDMem([]byte(tc.capacity), tc.address); got != tc.want {
-			t.Errorf("%s: %t, want %t", name, got, tc.want)
-		}
+		expect.Equal(t, tc.want, CountedByDMem([]byte(tc.capacity), tc.address), "%s", name)
 	}
 }
 
@@ -115,9 +115,7 @@ func TestGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := opened(library(tc.gpus), "/lib")
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			got, err := l.GPU("GPU-a", 0)
 			if !errors.Is(err, tc.fails) || (got.handle == a) != (tc.fails == nil) {
 				t.Errorf("found: %t, %v; want %v", got.handle == a, err, tc.fails)
@@ -135,9 +133,7 @@ func TestGPUBesideOneThatHangs(t *testing.T) {
 		hanging.GetUUIDFunc = func() (string, nvml.Return) { <-release; return "GPU-0", nvml.SUCCESS }
 		lib := library([]nvml.Device{hanging, a, b})
 		l, err := opened(lib, "/lib")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		// Where it is looked for first it is found without that another is asked.
 		if got, err := l.GPU("GPU-a", 1); err != nil || got.handle != a || len(lib.DeviceGetHandleByIndexCalls()) != 1 {
 			t.Fatalf("found: %t, %v, asked %d", got.handle == a, err, len(lib.DeviceGetHandleByIndexCalls()))
@@ -149,9 +145,7 @@ func TestGPUBesideOneThatHangs(t *testing.T) {
 				}
 			}
 		}
-		if n := len(hanging.GetUUIDCalls()); n != 1 {
-			t.Errorf("%d calls hang, want 1", n)
-		}
+		expect.Equal(t, 1, len(hanging.GetUUIDCalls()), "calls hang")
 		if err := l.Close(); err != nil || len(lib.ShutdownCalls()) != 0 {
 			t.Errorf("shut down %d times while a call hangs, %v", len(lib.ShutdownCalls()), err)
 		}
@@ -173,9 +167,7 @@ func TestOlderDriver(t *testing.T) {
 			"580.159.04") {
 			t.Errorf("without %s: %v", missing, err)
 		}
-		if len(lib.ShutdownCalls()) != 1 {
-			t.Errorf("without %s the library stays initialised", missing)
-		}
+		expect.Equal(t, 1, len(lib.ShutdownCalls()), "without %s the library stays initialised", missing)
 	}
 }
 
@@ -185,9 +177,7 @@ func TestMIG(t *testing.T) {
 		return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS
 	}
 	l, err := opened(library([]nvml.Device{device}), "/lib")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := l.GPU("GPU-a", 0); err == nil || !strings.Contains(err.Error(), "MIG") {
 		t.Errorf("a GPU in MIG mode: %v", err)
 	}
@@ -197,26 +187,16 @@ func TestMIG(t *testing.T) {
 func TestSetAndGet(t *testing.T) {
 	device := named("GPU-a", nvml.SUCCESS)
 	device.SetMemoryLimits_v1Func = func(_ string, soft, _ uint64) nvml.Return {
-		if soft != 0 {
-			t.Errorf("a soft limit of %d", soft)
-		}
+		expect.Equal(t, 0, soft, "a soft limit of")
 		return nvml.ERROR_NO_PERMISSION
 	}
 	l, err := opened(library([]nvml.Device{device}), "/lib")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	g, err := l.GPU("GPU-a", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Set("/x", 5); err == nil || !strings.Contains(err.Error(), "CAP_SYS_ADMIN") {
-		t.Errorf("without the right to: %v", err)
-	}
+	expect.NoError(t, err)
+	expect.Error(t, g.Set("/x", 5), "CAP_SYS_ADMIN")
 	device.SetMemoryLimits_v1Func = func(string, uint64, uint64) nvml.Return { return nvml.ERROR_NOT_SUPPORTED }
-	if err := g.Set("/x", 5); !errors.Is(err, ErrUncounted) {
-		t.Errorf("where nobody counts: %v", err)
-	}
+	expect.ErrorIs(t, g.Set("/x", 5), ErrUncounted)
 	for ret, unset := range map[nvml.Return]bool{nvml.ERROR_NOT_SUPPORTED: true, nvml.ERROR_NOT_FOUND: true,
 		nvml.ERROR_OPERATING_SYSTEM: false, nvml.ERROR_UNKNOWN: false} {
 		device.GetMemoryLimits_v1Func = func(string) (nvml.MemoryLimits_v1,

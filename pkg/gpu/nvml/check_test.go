@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
@@ -70,12 +71,8 @@ func TestCheck(t *testing.T) {
 		"hangs":                     {hangs, gpu.FailureNoAnswer, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := NewReader(&mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
-				return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
-			}}, Options{})
-			c := newGPU(time.Minute)
-			c.gpu, c.handle = gpu.GPU{Index: 3, UUID: "GPU-a"}, tc.device
-			r.gpus = []*cachedGPU{c, newGPU(time.Minute)}
+			r := NewReader(lacking(""), Options{})
+			r.gpus = []*cachedGPU{known(3, "GPU-a", tc.device), newGPU(time.Minute)}
 			got := r.Check(t.Context())
 			if len(got) == 1 && (got[0].Message == "") != (tc.failure == "") {
 				t.Errorf("message %q", got[0].Message)
@@ -84,9 +81,7 @@ func TestCheck(t *testing.T) {
 			for i := range got {
 				got[i].Message = ""
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, got, "conditions")
 			if tc.failure == gpu.FailureNoAnswer {
 				if again := r.Check(t.Context()); again[0].Failure != gpu.FailureNoAnswer ||
 					len(hangs.GetMemoryInfoCalls()) != 1 {
@@ -104,9 +99,7 @@ func TestReadAfterACheckThatHung(t *testing.T) {
 	lib := spec.NVML().(*server.Server)
 	r := NewReader(lib, Options{})
 	whole, err := r.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	release := make(chan struct{})
 	_, err = bounded.TryWithin(t.Context(), r.gpus[1].Calls, time.Millisecond, "asking", func() (int, error) {
 		<-release
@@ -116,9 +109,7 @@ func TestReadAfterACheckThatHung(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, err := r.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(m.GPUs) != 3 || len(m.Faults) != 1 || m.Faults[0].UUID != whole.GPUs[1].UUID ||
 		m.Faults[0].Reason != gpu.FaultUnreadable {
 		t.Errorf("GPUs %v, faults %v", m.GPUs, m.Faults)
@@ -145,13 +136,9 @@ func (quick) GetMemoryInfo() (nvml.Memory, nvml.Return) { return nvml.Memory{}, 
 // What a look at the health of eight GPUs costs beside the driver's own work. It is made
 // once a second.
 func BenchmarkCheck(b *testing.B) {
-	r := NewReader(&mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
-		return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
-	}}, Options{})
+	r := NewReader(lacking(""), Options{})
 	for i := range 8 {
-		c := newGPU(time.Minute)
-		c.gpu, c.handle = gpu.GPU{Index: i, UUID: "GPU-a"}, quick{}
-		r.gpus = append(r.gpus, c)
+		r.gpus = append(r.gpus, known(i, "GPU-a", quick{}))
 	}
 	for b.Loop() {
 		if got := r.Check(b.Context()); len(got) != 8 {

@@ -11,27 +11,36 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
+
+// lacking is a library that has all functions but one, if any.
+func lacking(function string) *mock.Interface {
+	return &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
+			if name == function {
+				return errors.New("undefined symbol: " + name)
+			}
+			return nil
+		}}
+	}}
+}
+
+// known is a GPU that a Reader has read before.
+func known(index int, uuid string, handle nvml.Device) *cachedGPU {
+	c := newGPU(time.Minute)
+	c.gpu, c.handle = gpu.GPU{Index: index, UUID: uuid}, handle
+	return c
+}
 
 // deviceOf is the GPU of a library that lacks a function, if any.
 func deviceOf(t *testing.T, lacks string, d *mock.Device) *Device {
 	t.Helper()
-	r := NewReader(&mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
-		return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
-			if name == lacks {
-				return errors.New("undefined symbol")
-			}
-			return nil
-		}}
-	}}, Options{})
-	c := newGPU(time.Minute)
-	c.gpu, c.handle = gpu.GPU{UUID: "GPU-a"}, d
-	r.gpus = []*cachedGPU{newGPU(time.Minute), c}
+	r := NewReader(lacking(lacks), Options{})
+	r.gpus = []*cachedGPU{newGPU(time.Minute), known(0, "GPU-a", d)}
 	device, err := r.Device("GPU-a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if _, err := r.Device("GPU-b"); err == nil {
 		t.Error("a GPU that is not there was found")
 	}
@@ -65,9 +74,7 @@ func TestComputeMode(t *testing.T) {
 			if tc.lacks != "" {
 				return
 			}
-			if set != nvml.COMPUTEMODE_EXCLUSIVE_PROCESS {
-				t.Errorf("NVML was given %d", set)
-			}
+			expect.Equal(t, nvml.COMPUTEMODE_EXCLUSIVE_PROCESS, set, "NVML was given")
 			if got, err := d.ComputeMode(t.Context()); err != nil || got != gpu.ComputeProhibited {
 				t.Errorf("read: %s, %v", got, err)
 			}

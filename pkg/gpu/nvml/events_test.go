@@ -13,8 +13,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
@@ -142,12 +142,8 @@ func TestEventsOfGPUsThatAllHang(t *testing.T) {
 		if err := e.nobodyAnswers(); err != nil {
 			t.Error("before anything was asked:", err)
 		}
-		if err := e.watch(t.Context(), d.library(), func(gpu.Event) {}); !errors.Is(err, bounded.ErrHung) {
-			t.Errorf("watching: %v", err)
-		}
-		if err := e.nobodyAnswers(); !errors.Is(err, bounded.ErrHung) {
-			t.Errorf("after that: %v", err)
-		}
+		expect.ErrorIs(t, e.watch(t.Context(), d.library(), func(gpu.Event) {}), bounded.ErrHung)
+		expect.ErrorIs(t, e.nobodyAnswers(), bounded.ErrHung)
 		close(hang)
 		synctest.Wait()
 		if err := e.nobodyAnswers(); err != nil {
@@ -180,9 +176,7 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
-			if diff := cmp.Diff(want, told); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, told, "told")
 		}
 		time.Sleep(registerTimeout)
 		d.fail(1, 79)
@@ -206,9 +200,7 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 		// The end of the context is the end at once, though the driver waits on: in the set.
 		start := time.Now()
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, <-done)
 		if took := time.Since(start); took > 0 {
 			t.Errorf("it took %s to end", took)
 		}
@@ -246,9 +238,7 @@ func TestEventsAfterAGPUIsLost(t *testing.T) {
 			d.fail(4, 79)
 			select {
 			case got := <-told:
-				if got != "GPU-4 79" {
-					t.Errorf("told %q", got)
-				}
+				expect.Equal(t, "GPU-4 79", got, "told")
 			case err := <-done:
 				t.Fatalf("after GPU %d was lost nothing is told: %v", lost, err)
 			}
@@ -257,9 +247,7 @@ func TestEventsAfterAGPUIsLost(t *testing.T) {
 			}
 		}
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, <-done)
 		time.Sleep(missingAgain)
 	})
 }

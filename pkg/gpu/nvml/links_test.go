@@ -8,8 +8,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -42,17 +42,13 @@ func TestReadLinks(t *testing.T) {
 	} {
 		t.Run(tc.machine, func(t *testing.T) {
 			m := read(t, load(t, tc.machine).NVML(), Options{})
-			if len(m.Links) != tc.links {
-				t.Errorf("%d links, want %d", len(m.Links), tc.links)
-			}
+			expect.Equal(t, tc.links, len(m.Links), "links")
 			got := map[[2]int]gpu.Link{}
 			for _, l := range m.Links {
 				got[[2]int{l.A, l.B}] = l
 			}
 			for _, want := range tc.some {
-				if diff := cmp.Diff(want, got[[2]int{want.A, want.B}]); diff != "" {
-					t.Error(diff)
-				}
+				expect.Equal(t, want, got[[2]int{want.A, want.B}], "the link")
 			}
 		})
 	}
@@ -89,14 +85,10 @@ func TestReadDisagreeingLinks(t *testing.T) {
 		}
 	}
 	want := map[int]string{0: "NV+", 1: "PHB", 2: "NV+"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, got, "links")
 	wantFaults := []gpu.LinkFault{{A: 0, B: 3, LanesOfA: 2, LanesOfB: 1}, {A: 1, B: 3, LanesOfA: 1, LanesOfB: 0},
 		{A: 2, B: 3, LanesOfA: 2, LanesOfB: 1}}
-	if diff := cmp.Diff(wantFaults, m.LinkFaults); diff != "" {
-		t.Errorf("link faults (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, wantFaults, m.LinkFaults, "link faults")
 }
 
 func TestReadSwitchLanesThatAreDown(t *testing.T) {
@@ -104,10 +96,8 @@ func TestReadSwitchLanesThatAreDown(t *testing.T) {
 	some, none := 17, 0
 	spec.GPUs[3].NVSwitchLanes, spec.GPUs[6].NVSwitchLanes = &some, &none
 	m := read(t, spec.NVML(), Options{})
-	if diff := cmp.Diff([]gpu.LaneFault{{Index: 3, Lanes: 17, Most: 18}, {Index: 6, Lanes: 0, Most: 18}},
-		m.LaneFaults); diff != "" {
-		t.Errorf("lane faults (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []gpu.LaneFault{{Index: 3, Lanes: 17, Most: 18}, {Index: 6, Lanes: 0, Most: 18}},
+		m.LaneFaults, "lane faults")
 	for _, l := range m.Links {
 		want := gpu.Link{A: l.A, B: l.B, Kind: gpu.LinkNVLink, Lanes: 18, Generation: 4, Switched: true, GBps: 450}
 		switch {
@@ -116,9 +106,7 @@ func TestReadSwitchLanesThatAreDown(t *testing.T) {
 		case l.A == 3 || l.B == 3:
 			want.Lanes, want.GBps = 17, 425
 		}
-		if diff := cmp.Diff(want, l); diff != "" {
-			t.Error(diff)
-		}
+		expect.Equal(t, want, l, "the link")
 	}
 }
 
@@ -142,7 +130,5 @@ func TestReadLinkThatOneGPUDoesNotSee(t *testing.T) {
 	if l := m.Links[0]; l.A != 0 || l.B != 1 || l.Kind != gpu.LinkPHB {
 		t.Errorf("the link between 0 and 1 is %+v, want that by PCIe", l)
 	}
-	if diff := cmp.Diff([]gpu.LinkFault{{A: 0, B: 1, LanesOfA: 1}}, m.LinkFaults); diff != "" {
-		t.Errorf("link faults (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []gpu.LinkFault{{A: 0, B: 1, LanesOfA: 1}}, m.LinkFaults, "link faults")
 }

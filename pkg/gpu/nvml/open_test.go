@@ -15,6 +15,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -25,18 +26,23 @@ import (
 func writeRoot(t *testing.T, spec *sim.Spec, dir string) {
 	t.Helper()
 	testneeds.DeviceNodes(t)
-	if err := spec.WriteRoot(dir); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, spec.WriteRoot(dir))
+}
+
+// driverRoot is a directory with the machine's driver root, and no symbolic links on its way.
+func driverRoot(t *testing.T, spec *sim.Spec) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	expect.NoError(t, err)
+	writeRoot(t, spec, dir)
+	return dir
 }
 
 func TestOpenWithoutDriver(t *testing.T) {
 	empty := t.TempDir()
 	noLibrary := filepath.Join(empty, "libnvidia-ml.so.1")
 	notALibrary := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	if err := os.WriteFile(notALibrary, []byte("no ELF file"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(notALibrary, []byte("no ELF file"), 0o644))
 	for _, tc := range []struct {
 		name string
 		opts OpenOptions
@@ -49,15 +55,8 @@ func TestOpenWithoutDriver(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Open(t.Context(), tc.opts)
-			if err == nil {
-				t.Fatal("no error")
-			}
-			for _, part := range []string{"no NVIDIA driver", tc.says, "install the driver, or say where it is by " +
-				"NVIDIA_DRIVER_ROOT"} {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q lacks %q", err, part)
-				}
-			}
+			expect.Error(t, err, "no NVIDIA driver", tc.says,
+				"install the driver, or say where it is by NVIDIA_DRIVER_ROOT")
 		})
 	}
 }
@@ -71,26 +70,18 @@ func TestOpenALibraryThatLacksFunctions(t *testing.T) {
 		testneeds.Skipf(t, "building a library: %v: %s", err, output)
 	}
 	_, err := Open(t.Context(), OpenOptions{LibraryPath: path})
-	if err == nil || !strings.Contains(err.Error(), "has no nvmlShutdown") || !strings.Contains(err.Error(), path) {
-		t.Errorf("error %v, want one about %s and what it lacks", err, path)
-	}
+	expect.Error(t, err, "has no nvmlShutdown", path)
 }
 
 func TestReplaced(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
 	spec := load(t, "t4x1")
-	writeRoot(t, spec, dir)
+	dir := driverRoot(t, spec)
 	o := NewOpener(OpenOptions{DriverRoot: dir})
 	if err := o.Replaced(t.Context()); err != nil {
 		t.Error("before anything was loaded:", err)
 	}
 	loaded := filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06")
-	if err := os.Link(loaded, filepath.Join(dir, "kept")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Link(loaded, filepath.Join(dir, "kept")))
 	o.loaded = fileAt(loaded)
 	if err := o.Replaced(t.Context()); err != nil {
 		t.Error("unchanged:", err)
@@ -98,30 +89,20 @@ func TestReplaced(t *testing.T) {
 	spec.Driver.Version = "580.95.05"
 	writeRoot(t, spec, dir)
 	// It may stay beside the new one.
-	if err := os.Rename(filepath.Join(dir, "kept"), loaded); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Rename(filepath.Join(dir, "kept"), loaded))
 	for range 2 {
 		if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) ||
 			!strings.Contains(err.Error(), "libnvidia-ml.so.580.95.05") {
 			t.Errorf("upgraded: %v", err)
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(dir, "usr")); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) {
-		t.Errorf("removed: %v", err)
-	}
+	expect.NoError(t, os.RemoveAll(filepath.Join(dir, "usr")))
+	expect.ErrorIs(t, o.Replaced(t.Context()), ErrReplaced)
 }
 
 // A module that is reloaded is another one, though nothing else tells them apart.
 func TestReplacedModule(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeRoot(t, load(t, "t4x1"), dir)
+	dir := driverRoot(t, load(t, "t4x1"))
 	sysfs := t.TempDir()
 	module := filepath.Join(sysfs, "module", "nvidia")
 	replaced := func(o *Opener, want bool) {
@@ -137,23 +118,15 @@ func TestReplacedModule(t *testing.T) {
 	}
 	without := initialised()
 	replaced(without, false)
-	if err := os.MkdirAll(module, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(module, 0o755))
 	replaced(without, true)
 	with := initialised()
-	if err := os.Chtimes(module, time.Now(), time.Now().Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Chtimes(module, time.Now(), time.Now().Add(time.Hour)))
 	replaced(with, false)
 	// Both are there for a moment, so that the new one has another inode.
-	if err := os.Rename(module, module+"-old"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Rename(module, module+"-old"))
 	replaced(with, true)
-	if err := os.Mkdir(module, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(module, 0o755))
 	replaced(with, true)
 	uninitialised := NewOpener(OpenOptions{DriverRoot: dir, SysFS: sysfs})
 	uninitialised.loaded = with.loaded
@@ -161,40 +134,25 @@ func TestReplacedModule(t *testing.T) {
 }
 
 func TestLibraryPathInFurtherDirectory(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeRoot(t, load(t, "t4x1"), dir)
-	if err := os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "usr/lib/odd")); err != nil {
-		t.Fatal(err)
-	}
+	dir := driverRoot(t, load(t, "t4x1"))
+	expect.NoError(t, os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "usr/lib/odd")))
 	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/usr/lib/odd"}})
 	if want := filepath.Join(dir, "usr/lib/odd/libnvidia-ml.so.570.124.06"); err != nil || got != want {
 		t.Errorf("found %q, %v, want %s", got, err, want)
 	}
 	_, err = LibraryPath(OpenOptions{DriverRoot: dir})
-	if err == nil || !strings.Contains(err.Error(), "NVIDIA_LIBRARY_SEARCH_PATHS") {
-		t.Errorf("without being told where: %v, want an error that names the setting", err)
-	}
+	expect.Error(t, err, "NVIDIA_LIBRARY_SEARCH_PATHS")
 }
 
 // As on NixOS, where the driver's folder is a link, and each library in it another.
 func TestLibraryPathThroughAbsoluteLinks(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeRoot(t, load(t, "t4x1"), dir)
+	dir := driverRoot(t, load(t, "t4x1"))
 	links := filepath.Join(dir, "nix/store/graphics-drivers/lib")
-	err = errors.Join(os.MkdirAll(links, 0o755), os.MkdirAll(filepath.Join(dir, "nix/store/nvidia-x11"), 0o755),
-		os.MkdirAll(filepath.Join(dir, "run"), 0o755),
+	expect.NoError(t, errors.Join(os.MkdirAll(links, 0o755),
+		os.MkdirAll(filepath.Join(dir, "nix/store/nvidia-x11"), 0o755), os.MkdirAll(filepath.Join(dir, "run"), 0o755),
 		os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "nix/store/nvidia-x11/lib")),
 		os.Symlink("/nix/store/graphics-drivers", filepath.Join(dir, "run/opengl-driver")),
-		os.Symlink("/nix/store/nvidia-x11/lib/libnvidia-ml.so.1", filepath.Join(links, "libnvidia-ml.so.1")))
-	if err != nil {
-		t.Fatal(err)
-	}
+		os.Symlink("/nix/store/nvidia-x11/lib/libnvidia-ml.so.1", filepath.Join(links, "libnvidia-ml.so.1"))))
 	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/run/opengl-driver/lib"}})
 	if want := filepath.Join(dir, "nix/store/nvidia-x11/lib/libnvidia-ml.so.570.124.06"); err != nil || got != want {
 		t.Errorf("found %q, %v, want %s", got, err, want)
@@ -202,18 +160,10 @@ func TestLibraryPathThroughAbsoluteLinks(t *testing.T) {
 }
 
 func TestLibraryPathInDriverRoot(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeRoot(t, load(t, "t4x1"), dir)
+	dir := driverRoot(t, load(t, "t4x1"))
 	got, err := LibraryPath(OpenOptions{DriverRoot: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06"); got != want {
-		t.Errorf("found %s, want %s", got, want)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06"), got, "found")
 }
 
 func TestExplain(t *testing.T) {
@@ -251,8 +201,6 @@ func TestDriverRootThatHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) {
-			t.Errorf("when it answers: %v", err)
-		}
+		expect.ErrorIs(t, o.Replaced(t.Context()), ErrReplaced)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -26,18 +27,14 @@ const hung = 500 * time.Millisecond
 func load(t *testing.T, name string) *sim.Spec {
 	t.Helper()
 	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return spec
 }
 
 func read(t *testing.T, lib nvml.Interface, opts Options) *gpu.Machine {
 	t.Helper()
 	m, err := Read(t.Context(), lib, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return m
 }
 
@@ -84,9 +81,7 @@ func TestReadShippedMachines(t *testing.T) {
 				}
 				got = append(got, c)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, want, got, "models")
 		})
 	}
 }
@@ -102,9 +97,7 @@ func TestReadWholeGPU(t *testing.T) {
 		ComputeCapability: "7.0", MemoryMiB: 32510, SMCount: 80,
 		PCIBusID: "0000:86:00.0", PCIeRoot: "pci0000:80", NUMANode: new(1),
 	}
-	if diff := cmp.Diff(want, m.GPUs[5]); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, m.GPUs[5], "GPU 5")
 	if again := read(t, spec.NVML(), Options{SysFS: filepath.Join(dir, sim.SysDir)}); !cmp.Equal(m, again) {
 		t.Error("a second reading gives another machine:", cmp.Diff(m, again))
 	}
@@ -158,17 +151,13 @@ func TestReadFaults(t *testing.T) {
 			}
 			// The others are what they are without it, and keep their indices.
 			want := append([]gpu.GPU{sound.GPUs[0]}, sound.GPUs[2:]...)
-			if diff := cmp.Diff(want, m.GPUs); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, want, m.GPUs, "the other GPUs")
 			for _, l := range m.Links {
 				if l.A == 1 || l.B == 1 {
 					t.Errorf("link %v to a GPU that is left out", l)
 				}
 			}
-			if len(m.Links) != 21 {
-				t.Errorf("%d links, want 21", len(m.Links))
-			}
+			expect.Equal(t, 21, len(m.Links), "links")
 		})
 	}
 }
@@ -190,9 +179,7 @@ func TestReadUnsupportedEverywhere(t *testing.T) {
 		UUID: m.GPUs[0].UUID, Model: "NVIDIA-H200", ProductName: "NVIDIA H200", MemoryMiB: 143771, PCIBusID: "0000:07:00.0",
 		MIG: gpu.MIGMode{Capable: true},
 	}
-	if diff := cmp.Diff(want, m.GPUs[0]); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, m.GPUs[0], "GPU 0")
 }
 
 // A GPU whose driver does not tell what it keeps is as good as any: its limits are parts of all
@@ -207,9 +194,7 @@ func TestReadReservedMemory(t *testing.T) {
 		r := NewReader(lib, Options{})
 		for _, reading := range []string{"first", "second"} {
 			m, err := r.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if len(m.GPUs) != 1 || m.GPUs[0].ReservedMiB != want || m.GPUs[0].MemoryMiB != 15360 {
 				t.Errorf("%s reading of a GPU that answers %q: %+v, faults %v; want one with %d of 15360 MiB reserved",
 					reading, answer, m.GPUs, m.Faults, want)
@@ -232,9 +217,7 @@ func TestReadLeavesOutAGPUThatFailsToTellAProperty(t *testing.T) {
 			lib := spec.NVML()
 			r := NewReader(lib, Options{})
 			m, err := r.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if len(m.GPUs) != 3 || len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].Reason != gpu.FaultUnreadable {
 				t.Fatalf("GPUs %+v, faults %v; want GPU 3 left out", m.GPUs, m.Faults)
 			}
@@ -245,9 +228,7 @@ func TestReadLeavesOutAGPUThatFailsToTellAProperty(t *testing.T) {
 			lib.(*server.Server).Devices[3] = told.Devices[3]
 			for _, told := range []string{"now", "before"} {
 				m, err := r.Read(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				if len(m.Faults) != 0 || !cmp.Equal(sound, m.GPUs[3]) {
 					t.Errorf("told %s: faults %v, GPU %s", told, m.Faults, cmp.Diff(sound, m.GPUs[3]))
 				}
@@ -281,9 +262,7 @@ func readsAroundAHangingGPU(t *testing.T, property string) {
 	hanging := lib.Devices[1].(*server.Device)
 	r := NewReader(lib, Options{CallTimeout: hung})
 	whole, err := r.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	name, state, byIndex := hanging.GetNameFunc, hanging.GetNvLinkStateFunc, lib.DeviceGetHandleByIndexFunc
 	switch property {
 	case "handle":
@@ -301,9 +280,7 @@ func readsAroundAHangingGPU(t *testing.T, property string) {
 	var first *gpu.Machine
 	for range 5 {
 		m, err := r.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if first == nil {
 			first = m
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -26,16 +27,12 @@ func TestReadKnowsALostGPU(t *testing.T) {
 	lib := spec.NVML().(*server.Server)
 	r := NewReader(lib, Options{})
 	whole, err := r.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	spec.GPUs[0].Fault.Lost = true
 	sound := lib.Devices[0]
 	lib.Devices[0] = spec.NVML().(*server.Server).Devices[0]
 	m, err := r.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].UUID != whole.GPUs[3].UUID ||
 		m.Faults[0].Reason != gpu.FaultLost {
 		t.Errorf("faults %v, want GPU 3 lost", m.Faults)
@@ -55,10 +52,8 @@ func TestReadWhatNVMLDoesNotSupport(t *testing.T) {
 	proc := t.TempDir()
 	write := func(path, content string) {
 		path = filepath.Join(proc, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
-			os.WriteFile(path, []byte(content), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(content), 0o644)))
 	}
 	write("meminfo", "MemTotal:       125829120 kB\nMemFree:        1024 kB\n")
 	write("driver/nvidia/gpus/0000:3b:00.0/information", "Model: \t\t Tesla T4\nDevice Minor: \t 5\n")
@@ -74,9 +69,7 @@ func TestReadWhatNVMLDoesNotSupport(t *testing.T) {
 		t.Errorf("faults %v, want one that names what was looked for", m.Faults)
 	}
 	write("sys/kernel/osrelease", "6.6.87.2-microsoft-standard-WSL2\n")
-	if err := os.RemoveAll(filepath.Join(proc, "driver")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(filepath.Join(proc, "driver")))
 	m = read(t, spec.NVML(), Options{ProcFS: proc})
 	if len(m.Faults) != 1 || !strings.Contains(m.Faults[0].Message, "Windows Subsystem for Linux") {
 		t.Errorf("faults %v, want one that says that it is WSL", m.Faults)
@@ -103,9 +96,7 @@ func TestReadWithAnOldLibrary(t *testing.T) {
 	}
 	// The lanes' peers are found by address, the generation by version.
 	want := gpu.Link{A: 0, B: 3, Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50}
-	if diff := cmp.Diff(want, m.Links[2]); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, m.Links[2], "link 2")
 }
 
 // A call to a function that the library does not have would end the process; here
@@ -140,9 +131,7 @@ func TestReadNumbersByPCIAddress(t *testing.T) {
 		}
 		got = append(got, g.PCIBusID)
 	}
-	if diff := cmp.Diff([]string{"0000:17:00.0", "0000:31:00.0", "0000:b1:00.0", "0000:ca:00.0"}, got); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, []string{"0000:17:00.0", "0000:31:00.0", "0000:b1:00.0", "0000:ca:00.0"}, got, "PCI addresses")
 	if m.GPUs[0].Minor != 2 || m.GPUs[3].Minor != 1 {
 		t.Errorf("minors %d, %d, want 2, 1", m.GPUs[0].Minor, m.GPUs[3].Minor)
 	}
@@ -173,9 +162,7 @@ func TestReadFailsAsAWhole(t *testing.T) {
 			lib := load(t, "t4x1").NVML().(*server.Server)
 			tc.prepare(lib)
 			_, err := Read(t.Context(), lib, Options{CallTimeout: hung})
-			if err == nil || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), "nvidia-smi") {
-				t.Errorf("error %v, want one with %q and what to do", err, tc.says)
-			}
+			expect.Error(t, err, tc.says, "nvidia-smi")
 		})
 	}
 }

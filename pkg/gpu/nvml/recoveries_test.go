@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -23,33 +23,25 @@ func TestWhenTheRecoveryActionIsRead(t *testing.T) {
 			return nvml.EventTypeXidCriticalError | nvml.EventTypeGpuRecoveryAction, nvml.SUCCESS
 		}
 		recoveries := NewRecoveries()
-		r := NewReader(&mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
-			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
-		}}, Options{Recoveries: recoveries})
+		r := NewReader(lacking(""), Options{Recoveries: recoveries})
 		var now [2]uint32
 		var asked [2]int
 		for i := range 2 {
-			c := newGPU(time.Minute)
 			device := answering(nvml.SUCCESS, nvml.SUCCESS, nvml.FieldValue{})
 			device.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
 				asked[i]++
 				values[0] = action(now[i])
 				return nvml.SUCCESS
 			}
-			c.gpu, c.handle = gpu.GPU{Index: i, UUID: []string{"GPU-0", "GPU-1"}[i]}, device
-			r.gpus = append(r.gpus, c)
+			r.gpus = append(r.gpus, known(i, []string{"GPU-0", "GPU-1"}[i], device))
 		}
 		check := func(when string, want [2]int, actions ...gpu.Recovery) {
 			t.Helper()
 			asked = [2]int{}
 			conditions := r.Check(t.Context())
-			if asked != want {
-				t.Errorf("%s: asked %v, want %v", when, asked, want)
-			}
+			expect.Equal(t, want, asked, "%s: asked", when)
 			for i, want := range actions {
-				if got := conditions[i].Recovery; got != want {
-					t.Errorf("%s: the action of GPU %d is %s, want %s", when, i, got, want)
-				}
+				expect.Equal(t, want, conditions[i].Recovery, "%s: the action of GPU %d is", when, i)
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -78,9 +70,7 @@ func TestWhenTheRecoveryActionIsRead(t *testing.T) {
 		check("soon after", [2]int{1, 0})
 		cancel()
 		<-ended
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, <-done)
 		check("no more events", [2]int{1, 1})
 		time.Sleep(missingAgain) // the wait for an event that nobody waits for any more ends
 	})

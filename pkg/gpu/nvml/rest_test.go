@@ -10,7 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // counted is a GPU without processes that counts what it is asked, and how many ask at a time.
@@ -50,15 +50,12 @@ func (c counted) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) 
 // adds a call adds to what each node pays all the time. One goroutine asks them all.
 func TestCallsAtRest(t *testing.T) {
 	var calls, asking, most atomic.Int32
-	lib := &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
-		return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
-	}}
+	lib := lacking("")
 	r := NewReader(lib, Options{})
 	u := &Uses{lib: lib, next: time.Now().Add(time.Hour), tellsProcesses: true, tellsMPS: true, tellsRates: true,
 		tellsUtilization: true}
 	for i := range 8 {
-		c := newGPU(time.Minute)
-		c.gpu, c.handle = gpu.GPU{Index: i, UUID: "GPU-a"}, counted{calls: &calls, asking: &asking, most: &most}
+		c := known(i, "GPU-a", counted{calls: &calls, asking: &asking, most: &most})
 		r.gpus, u.gpus = append(r.gpus, c), append(u.gpus, &usedGPU{cachedGPU: c})
 	}
 	if r.Check(t.Context()); calls.Load() != 8*2 {
@@ -70,7 +67,5 @@ func TestCallsAtRest(t *testing.T) {
 			t.Errorf("what uses 8 GPUs takes %d calls the %d. time, want %d: %v, %v", calls.Load(), n+1, want, uses, err)
 		}
 	}
-	if most.Load() != 1 {
-		t.Errorf("%d GPUs were asked at a time", most.Load())
-	}
+	expect.Equal(t, 1, most.Load(), "GPUs were asked at a time")
 }

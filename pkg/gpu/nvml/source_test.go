@@ -6,26 +6,22 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 func TestDriverRootThroughALink(t *testing.T) {
 	host := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(host, "run/nvidia/driver"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Join(host, "run/nvidia/driver"), 0o755))
 	for link, target := range map[string]string{"var": "/", "current": "run/nvidia/driver"} {
-		if err := os.Symlink(target, filepath.Join(host, link)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Symlink(target, filepath.Join(host, link)))
 	}
 	for _, tt := range []struct{ root, says string }{
 		{"/var/run/nvidia/driver", "leads through the symbolic link /var to /:"},
@@ -34,9 +30,7 @@ func TestDriverRootThroughALink(t *testing.T) {
 		{"/not/there", "libnvidia-ml"},
 	} {
 		_, err := NewSource(SourceOptions{HostRoot: host, DriverRoot: tt.root}).Read(t.Context())
-		if err == nil || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("driver root %s: %v, want an error with %q", tt.root, err, tt.says)
-		}
+		expect.Error(t, err, tt.says)
 	}
 }
 
@@ -60,9 +54,7 @@ func (l *countedLibrary) DeviceGetCount() (int, nvml.Return) {
 // Who asks and sets something of a GPU beside the readings goes on when one fails.
 func TestDevicesOutliveAReadingThatFails(t *testing.T) {
 	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", "t4x1.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for name, devices := range map[string]int{"without devices": 0, "with devices": 2} {
 		t.Run(name, func(t *testing.T) {
 			lib := &countedLibrary{Interface: spec.NVML(), initialised: 1}

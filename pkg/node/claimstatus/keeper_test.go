@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -44,15 +45,11 @@ func TestEntries(t *testing.T) {
 		NotReady: "no daemon", Unhealthy: map[string]string{"gpus-0-1": "XID 79"},
 		Level: func(g claim.Grant) string { return "level-" + g.Isolation },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var got []v1alpha1.DeviceStatus
 	for _, e := range entries {
 		var data v1alpha1.DeviceStatus
-		if err := json.Unmarshal(e.Data.Raw, &data); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, json.Unmarshal(e.Data.Raw, &data))
 		got = append(got, data)
 	}
 	want := []v1alpha1.DeviceStatus{
@@ -61,9 +58,7 @@ func TestEntries(t *testing.T) {
 		{GPUs: []v1alpha1.DeviceStatusGPU{{Index: 0, UUID: "GPU-a", Model: "T4"}, {Index: 1, UUID: "GPU-b", Model: "T4"}},
 			Mode: "topology", MemoryMiB: 30720, Isolation: "whole-card", IsolationLevel: "level-whole-card"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("data (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "data")
 	if got, want := conditions(entries), []string{"Ready=False", "Healthy=True", "Ready=False",
 		"Healthy=False"}; !cmp.Equal(
 		got, want) {
@@ -75,13 +70,9 @@ func TestEntries(t *testing.T) {
 func TestEntryOfAGPUWithAnotherIndex(t *testing.T) {
 	entries, err := Of([]claim.Grant{share("gpu-2-core-mem", 2, 3)},
 		Facts{Machine: &gpu.Machine{GPUs: []gpu.GPU{{Index: 1, UUID: "GPU-a"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var data v1alpha1.DeviceStatus
-	if err := json.Unmarshal(entries[0].Data.Raw, &data); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(entries[0].Data.Raw, &data))
 	if entries[0].Device != "gpu-2-core-mem" || data.GPUs[0].Index != 1 {
 		t.Errorf("device %s has GPUs %+v, want index 1", entries[0].Device, data.GPUs)
 	}
@@ -136,9 +127,7 @@ func (s *site) restart() {
 func (s *site) synced() int {
 	s.t.Helper()
 	before := s.written
-	if err := s.sync(s.t.Context()); err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, s.sync(s.t.Context()))
 	return s.written - before
 }
 
@@ -147,9 +136,7 @@ func (s *site) synced() int {
 func (s *site) shows() (own []resourceapi.AllocatedDeviceStatus, others int) {
 	s.t.Helper()
 	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.t.Context(), "c", metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	own = ours(c.Status.Devices)
 	return own, len(c.Status.Devices) - len(own)
 }
@@ -166,27 +153,20 @@ func (s *site) wants(want ...string) {
 // prepared any more. Entries of other drivers stay.
 func TestStatusFollowsWhatIsPrepared(t *testing.T) {
 	s := newSite(t)
-	if n := s.synced(); n != 1 {
-		t.Errorf("written %d times, want 1", n)
-	}
+	expect.Equal(t, 1, s.synced(), "times written")
 	s.wants("Ready=True", "Healthy=True")
 	s.clock.Step(time.Hour)
-	if n := s.synced(); n != 0 {
-		t.Errorf("written %d times though nothing changed", n)
-	}
+	expect.Equal(t, 0, s.synced(), "times written though nothing changed")
 	s.unhealthy = "XID 79"
 	s.synced()
 	s.wants("Ready=True", "Healthy=False")
 	own, _ := s.shows()
 	for i, want := range []int64{1000, 1000 + 3600} {
-		if got := own[0].Conditions[i].LastTransitionTime.Unix(); got != want {
-			t.Errorf("condition %s is so since %d, want %d", own[0].Conditions[i].Type, got, want)
-		}
+		expect.Equal(t, want, own[0].Conditions[i].LastTransitionTime.Unix(),
+			"condition %s is so since", own[0].Conditions[i].Type)
 	}
 	s.unhealthy = ""
-	if n := s.synced(); n != 0 {
-		t.Errorf("written %d times soon after the last time", n)
-	}
+	expect.Equal(t, 0, s.synced(), "times written soon after the last time")
 	s.clock.Step(changeAfter)
 	s.synced()
 	s.wants("Ready=True", "Healthy=True")
@@ -197,9 +177,7 @@ func TestStatusFollowsWhatIsPrepared(t *testing.T) {
 	s.clock.Step(releaseAfter)
 	s.synced()
 	s.wants()
-	if len(s.claims) != 0 {
-		t.Errorf("%d claims are kept in mind", len(s.claims))
-	}
+	expect.Equal(t, 0, len(s.claims), "claims are kept in mind")
 }
 
 // Another process finds what is there already, and leaves its times.
@@ -208,17 +186,13 @@ func TestStatusSurvivesARestart(t *testing.T) {
 	s.synced()
 	s.clock.Step(time.Hour)
 	s.restart()
-	if n := s.synced(); n != 0 {
-		t.Errorf("written %d times after a restart", n)
-	}
+	expect.Equal(t, 0, s.synced(), "times written after a restart")
 	s.clock.Step(time.Hour)
 	s.unhealthy = "lost"
 	s.restart()
 	s.synced()
 	own, _ := s.shows()
-	if got := own[0].Conditions[0].LastTransitionTime.Unix(); got != 1000 {
-		t.Errorf("since %d, want 1000", got)
-	}
+	expect.Equal(t, 1000, own[0].Conditions[0].LastTransitionTime.Unix(), "since")
 }
 
 // What cannot be written is tried again, ever less often; what there is nothing to be
@@ -272,9 +246,7 @@ func TestRunCollectsChanges(t *testing.T) {
 			t.Helper()
 			time.Sleep(d) // in the bubble's time
 			synctest.Wait()
-			if got := looks.Load(); got != want {
-				t.Errorf("looked %d times, want %d", got, want)
-			}
+			expect.Equal(t, want, looks.Load(), "times looked")
 		}
 		after(0, 1)
 		for range 100 {
@@ -303,15 +275,11 @@ func TestStatusOfAClaimThatIsPreparedAgain(t *testing.T) {
 			meanwhile(s)
 			s.deallocated()
 			s.prepared = true
-			if n := s.synced(); n != 1 {
-				t.Errorf("%d writes when it is prepared again, want one", n)
-			}
+			expect.Equal(t, 1, s.synced(), "writes when it is prepared again")
 			if own, _ := s.shows(); len(own) != 1 {
 				t.Errorf("it shows %d devices, want one", len(own))
 			}
-			if n := s.synced(); n != 0 {
-				t.Errorf("written %d times though nothing changed", n)
-			}
+			expect.Equal(t, 0, s.synced(), "times written though nothing changed")
 		})
 	}
 }
@@ -320,9 +288,7 @@ func TestStatusOfAClaimThatIsPreparedAgain(t *testing.T) {
 func (s *site) deallocated() {
 	s.t.Helper()
 	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.t.Context(), "c", metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	c.Status.Devices = nil
 	if _, err := s.client.ResourceV1().ResourceClaims("ns").UpdateStatus(s.t.Context(), c,
 		metav1.UpdateOptions{}); err != nil {

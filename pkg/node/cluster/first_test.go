@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -79,34 +79,24 @@ func testAdoption(t *testing.T) {
 	resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"n1/gpu": pool}}
 	_, ctx := ktesting.NewTestContext(t)
 	client := server(t)
-	if err := WriteFirst(ctx, client, "n1", "node-uid", resources); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, WriteFirst(ctx, client, "n1", "node-uid", resources))
 	want := []string{"create", "create", "create"}
-	if diff := cmp.Diff(want, writes(client)); diff != "" {
-		t.Fatalf("the first writes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, writes(client), "the first writes")
 	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
 		DriverName: v1alpha1.DriverName, KubeClient: client, Resources: resources.DeepCopy(),
 		Owner:        &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "node-uid"},
 		ErrorHandler: func(_ context.Context, err error, msg string) { t.Errorf("%s: %v", msg, err) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer controller.Stop()
 	// It looks again half a minute after it has read them.
 	time.Sleep(45 * time.Second)
-	if diff := cmp.Diff(want, writes(client)); diff != "" {
-		t.Errorf("the controller does not take the first slices for its own; writes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, writes(client), "the controller does not take the first slices for its own; writes")
 	changed := resources.DeepCopy()
 	changed.Pools["n1/gpu"].Slices[1].Devices[0].Taints = nil
 	controller.Update(changed)
 	synctest.Wait()
-	if diff := cmp.Diff(append(want, "update"), writes(client)); diff != "" {
-		t.Errorf("writes after a change (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, append(want, "update"), writes(client), "writes after a change")
 }
 
 // Slices that are there are the controller's: a second set would be devices that exist twice.
@@ -116,9 +106,7 @@ func TestFirstSlicesAreWrittenOnce(t *testing.T) {
 	resources := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
 		"n1/gpu": {Slices: []resourceslice.Slice{{Devices: devicesOf("gpu-0")}}}}}
 	for range 2 {
-		if err := WriteFirst(ctx, client, "n1", "node-uid", resources); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, WriteFirst(ctx, client, "n1", "node-uid", resources))
 	}
 	if got := writes(client); len(got) != 1 {
 		t.Errorf("writes: %q, want one", got)

@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // usedBy makes a claim of so many pods, and the pods.
@@ -79,7 +80,5 @@ func TestReadsEndWithTheKubeletsCall(t *testing.T) {
 		<-ctx.Done()
 		return 0, context.Cause(ctx)
 	})
-	if err == nil || !strings.Contains(err.Error(), "the kubelet gave up") {
-		t.Errorf("error %v", err)
-	}
+	expect.Error(t, err, "the kubelet gave up")
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Every slice of a pool is asked for, and what is dropped of any is told.
@@ -43,9 +45,7 @@ func TestPreflightFindsWhatTheAPIServerDrops(t *testing.T) {
 			client := fake.NewClientset()
 			client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
 				slice := action.(k8stesting.CreateAction).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-				if slice.Spec.Pool.ResourceSliceCount != 2 {
-					t.Errorf("a slice says that its pool has %d", slice.Spec.Pool.ResourceSliceCount)
-				}
+				expect.Equal(t, 2, slice.Spec.Pool.ResourceSliceCount, "a slice says that its pool has")
 				tc.drop(&slice.Spec)
 				return true, slice, nil
 			})

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cri"
 )
 
@@ -40,9 +41,7 @@ func serve(t *testing.T, r criv1.RuntimeServiceServer) string {
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	var config net.ListenConfig
 	listener, err := config.Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	server := grpc.NewServer()
 	criv1.RegisterRuntimeServiceServer(server, r)
 	go server.Serve(listener) //nolint:errcheck // It ends with the test.

@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -61,9 +60,7 @@ func TestWhomAnEventMeans(t *testing.T) {
 			for _, uuid := range slices.Sorted(maps.Keys(unhealthy)) {
 				got = append(got, uuid+": "+unhealthy[uuid].Reason)
 			}
-			if diff := cmp.Diff(tc.want, strings.Join(got, ", ")); diff != "" {
-				t.Error(diff)
-			}
+			expect.Equal(t, tc.want, strings.Join(got, ", "), "told")
 		})
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -65,23 +65,17 @@ func well(uuid string) gpu.Condition { return gpu.Condition{UUID: uuid, Recovery
 func TestFirstEventIsToldAtOnceAndOthersWithinASecond(t *testing.T) {
 	n := newNode(t)
 	m, err := n.start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	m.Event(t.Context(), xid("GPU-a", 79))
 	m.Event(t.Context(), xid("GPU-b", 95))
-	if diff := cmp.Diff([]string{"GPU-a=xid-79"}, n.told); diff != "" {
-		t.Errorf("at once (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"GPU-a=xid-79"}, n.told, "at once")
 	n.after(reportInterval)
 	m.Observe(t.Context(), []gpu.Condition{well("GPU-a"), well("GPU-b")})
 	for range 6 {
 		n.after(reportInterval)
 		m.Observe(t.Context(), []gpu.Condition{well("GPU-a"), well("GPU-b")})
 	}
-	if diff := cmp.Diff([]string{"GPU-a=xid-79", "GPU-a=xid-79 GPU-b=xid-95", ""}, n.told); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"GPU-a=xid-79", "GPU-a=xid-79 GPU-b=xid-95", ""}, n.told, "told")
 	if len(n.events) != 3 || !strings.Contains(n.events[1], "GPU-a: XID 79") || !strings.Contains(n.events[1], "GPU-b") ||
 		!strings.HasPrefix(n.events[2], "Normal GPUHealthy") {
 		t.Errorf("Events %q", n.events)
@@ -95,9 +89,7 @@ func TestGPUsThatFlapAreToldOnceASecond(t *testing.T) {
 	var told []time.Time
 	m, err := NewMonitor(t.Context(), Options{File: n.file, BootID: n.boot, Events: n, Clock: n.clock,
 		Changed: func(map[string]Unhealthy) { told = append(told, n.clock.Now()) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	const step, gpus = 100 * time.Millisecond, 8
 	random, end := rand.New(rand.NewPCG(1, 2)), begin.Add(time.Minute)
 	failed := map[string]time.Time{}
@@ -146,9 +138,7 @@ func TestGPUsThatFlapAreToldOnceASecond(t *testing.T) {
 func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
 	n := newNode(t)
 	m, err := n.start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	observe := func(times int, failure gpu.Failure) {
 		for range times {
 			var conditions []gpu.Condition
@@ -171,12 +161,8 @@ func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
 	}
 	again := n.told
 	observe(10, "")
-	if diff := cmp.Diff([]string{"GPU-a=no-driver GPU-b=no-driver"}, again); diff != "" {
-		t.Errorf("told by the next plugin (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"GPU-a=no-driver GPU-b=no-driver", ""}, n.told); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"GPU-a=no-driver GPU-b=no-driver"}, again, "told by the next plugin")
+	expect.Equal(t, []string{"GPU-a=no-driver GPU-b=no-driver", ""}, n.told, "told")
 	var unhealthy, healthy int
 	for _, event := range n.events {
 		unhealthy += strings.Count(event, "Warning GPUUnhealthy")
@@ -190,9 +176,7 @@ func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
 func TestHealthOutlivesTheProcessAndNotTheBoot(t *testing.T) {
 	n := newNode(t)
 	m, err := n.start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	m.Event(t.Context(), xid("GPU-a", 79))
 	for name, tc := range map[string]struct {
 		boot string
@@ -203,19 +187,11 @@ func TestHealthOutlivesTheProcessAndNotTheBoot(t *testing.T) {
 	} {
 		n.boot = tc.boot
 		next, err := n.start()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(tc.want, n.told); diff != "" {
-			t.Errorf("%s: told (-want +got):\n%s", name, diff)
-		}
-		if got := len(next.tracker.Unhealthy()); got != len(tc.want) {
-			t.Errorf("%s: %d are unhealthy", name, got)
-		}
+		expect.NoError(t, err)
+		expect.Equal(t, tc.want, n.told, "%s: told", name)
+		expect.Equal(t, len(tc.want), len(next.tracker.Unhealthy()), "%s: unhealthy", name)
 		n.boot = "boot-1"
-		if err := save(n.file, n.boot, m.tracker.Unhealthy()); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, save(n.file, n.boot, m.tracker.Unhealthy()))
 	}
 }
 
@@ -235,9 +211,7 @@ func TestErrorAfterAnotherReasonOutlivesTheProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			m, err := n.start()
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			answers := func(times int, c gpu.Condition) {
 				for c.UUID = "GPU-a"; times > 0; times-- {
 					m.Observe(t.Context(), []gpu.Condition{c})
@@ -262,13 +236,9 @@ func TestDamagedFile(t *testing.T) {
 	for name, content := range map[string]string{"no JSON": "{", "another version": `{"version":7}`, "empty": ""} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			if err := os.WriteFile(n.file, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(n.file, []byte(content), 0o600))
 			m, err := n.start()
-			if err == nil || !strings.Contains(err.Error(), n.file) {
-				t.Errorf("error %v, want one that names the file", err)
-			}
+			expect.Error(t, err, n.file)
 			m.Event(t.Context(), xid("GPU-a", 79))
 			if _, err := n.start(); err != nil || len(n.told) != 1 {
 				t.Errorf("afterwards: %v, told %q", err, n.told)
@@ -282,9 +252,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte(`{"version":1,"gpus":null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file := filepath.Join(t.TempDir(), "health.json")
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(file, data, 0o600))
 		known, err := load(file, "b")
 		if err != nil && known != nil {
 			t.Errorf("%v beside %v", known, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -74,9 +75,7 @@ func TestTracker(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := strings.Join(story(t, NewTracker(DefaultIgnored(), nil), 0, tc.steps), " ")
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
+			expect.Equal(t, tc.want, got, "the story")
 		})
 	}
 }
@@ -97,9 +96,7 @@ func TestRelapses(t *testing.T) {
 		}
 		second++
 	}
-	if diff := cmp.Diff([]int{5, 10, 20, 40, 80, 160, 300, 300}, unhealthyFor); diff != "" {
-		t.Errorf("seconds until it is used again (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{5, 10, 20, 40, 80, 160, 300, 300}, unhealthyFor, "seconds until it is used again")
 	story(t, tracker, second+601, "lost")
 	if got := story(t, tracker, second+602, "ok ok ok ok ok"); got[4] != "." {
 		t.Errorf("after ten good minutes: %q", got)
@@ -134,9 +131,7 @@ func TestKnownFromBefore(t *testing.T) {
 	tracker := NewTracker(nil, known)
 	// The file may be of a plugin that did not write that.
 	want := map[string]Unhealthy{"GPU-a": {Reason: "xid-79", Message: "m", Since: begin, NeedsAction: true}}
-	if diff := cmp.Diff(want, tracker.Unhealthy()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, tracker.Unhealthy(), "unhealthy")
 	if got := story(t, tracker, 100, "ok? ok? ok? ok?"); got[3] != "xid-79" {
 		t.Errorf("without word from the driver it became healthy: %q", got)
 	}
@@ -178,9 +173,7 @@ func TestEventsOfNobody(t *testing.T) {
 		"GPU-b": {Reason: "gpu-unavailable", Message: "the driver calls the GPU unavailable", Since: begin,
 			NeedsAction: true},
 	}
-	if diff := cmp.Diff(want, tracker.Unhealthy()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, tracker.Unhealthy(), "unhealthy")
 }
 
 func TestParseXIDs(t *testing.T) {

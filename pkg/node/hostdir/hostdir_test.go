@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 )
 
@@ -24,9 +25,7 @@ func host(t *testing.T) string {
 		os.Mkdir(filepath.Join(root, "var"), 0o755),
 		os.Symlink("/run", filepath.Join(root, "var/run")),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return root
 }
 
@@ -57,9 +56,7 @@ func inNamespace(t *testing.T, root, mounted string, do func()) {
 
 func TestMountOfADirectory(t *testing.T) {
 	move := func(t *testing.T, dir string) {
-		if err := os.Rename(dir, dir+".old"); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, os.Rename(dir, dir+".old"))
 	}
 	for name, tc := range map[string]struct {
 		happens func(t *testing.T, dir, mounted string)
@@ -81,17 +78,13 @@ func TestMountOfADirectory(t *testing.T) {
 		},
 		"mounted over": {
 			happens: func(t *testing.T, dir, _ string) {
-				if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 			},
 			want: ErrElsewhere,
 		},
 		"read-only": {
 			happens: func(t *testing.T, _, mounted string) {
-				if err := unix.Mount("", mounted, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, unix.Mount("", mounted, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 			},
 			want: ErrReadOnly,
 		},
@@ -102,18 +95,12 @@ func TestMountOfADirectory(t *testing.T) {
 			// on the host: <root>/<mounted> leads to run/cdi.
 			mounted := t.TempDir()
 			below := filepath.Join(root, mounted)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(below), 0o755), os.Symlink("/var/run/cdi", below)); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(below), 0o755), os.Symlink("/var/run/cdi", below)))
 			inNamespace(t, root, mounted, func() {
 				d := Dir{Path: mounted, HostRoot: root}
-				if err := d.Check(); err != nil {
-					t.Errorf("at first: %v", err)
-				}
+				expect.NoErrorf(t, d.Check(), "at first")
 				tc.happens(t, filepath.Join(root, "run/cdi"), mounted)
-				if err := d.Check(); !errors.Is(err, tc.want) {
-					t.Errorf("error %v, want %v", err, tc.want)
-				}
+				expect.ErrorIs(t, d.Check(), tc.want)
 			})
 		})
 	}
@@ -121,12 +108,8 @@ func TestMountOfADirectory(t *testing.T) {
 
 func TestDirectoryOfAProcessOnTheHost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := (Dir{Path: dir, HostRoot: "/"}).Check(); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, os.Mkdir(dir, 0o755))
+	expect.NoError(t, (Dir{Path: dir, HostRoot: "/"}).Check())
 	if err := (Dir{Path: dir + "/no", HostRoot: "/"}).Check(); err == nil {
 		t.Error("a directory that is not there is all right")
 	}
@@ -137,12 +120,10 @@ func TestDirectoryOfAProcessOnTheHost(t *testing.T) {
 // link. That is no directory that was lost.
 func TestRenamesElsewhere(t *testing.T) {
 	root, elsewhere := t.TempDir(), t.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(root, "run/cdi"), 0o755),
+	expect.NoError(t, errors.Join(os.MkdirAll(filepath.Join(root, "run/cdi"), 0o755),
 		os.MkdirAll(filepath.Join(root, "var"), 0o755),
 		os.Symlink("../run", filepath.Join(root, "var/run")),
-		os.WriteFile(filepath.Join(elsewhere, "a"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+		os.WriteFile(filepath.Join(elsewhere, "a"), nil, 0o600)))
 	done := make(chan struct{})
 	renamed := make(chan error, 1)
 	go func() {
@@ -163,12 +144,8 @@ func TestRenamesElsewhere(t *testing.T) {
 	}()
 	for range 20000 {
 		var found unix.Stat_t
-		if err := statBelow(root, "/var/run/cdi", &found); err != nil {
-			t.Fatalf("a directory that is there: %v", err)
-		}
+		expect.NoErrorf(t, statBelow(root, "/var/run/cdi", &found), "a directory that is there")
 	}
 	close(done)
-	if err := <-renamed; err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, <-renamed)
 }

@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestSame(t *testing.T) {
 	root := host(t)
-	if err := os.MkdirAll(filepath.Join(root, "etc/cdi"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Join(root, "etc/cdi"), 0o755))
 	for name, test := range map[string]struct {
 		a, b string
 		want bool
@@ -23,8 +23,6 @@ func TestSame(t *testing.T) {
 		"one is not there":      {"/opt/cdi", "/run/cdi", false},
 		"none is there":         {"/opt/cdi", "/opt/cdi", false},
 	} {
-		if got := Same(root, test.a, test.b); got != test.want {
-			t.Errorf("%s: %v, want %v", name, got, test.want)
-		}
+		expect.Equal(t, test.want, Same(root, test.a, test.b), "%s", name)
 	}
 }

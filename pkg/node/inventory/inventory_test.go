@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
@@ -157,11 +158,7 @@ func TestGPUsAreReadAgain(t *testing.T) {
 		stop := c.keep(t)
 		offered := func(want int) {
 			t.Helper()
-			c.change(func() {
-				if got := len(c.set.Machine.GPUs); got != want {
-					t.Errorf("%d GPUs are known, want %d", got, want)
-				}
-			})
+			c.change(func() { expect.Equal(t, want, len(c.set.Machine.GPUs), "GPUs are known") })
 		}
 		offered(2)
 		c.change(func() {
@@ -191,9 +188,7 @@ func TestUnreadableGPUIsReadSoon(t *testing.T) {
 		time.Sleep(retryReadInterval)
 		synctest.Wait()
 		stop()
-		if len(c.set.Machine.GPUs) != 2 {
-			t.Errorf("GPUs %+v, want two", c.set.Machine.GPUs)
-		}
+		expect.Equal(t, 2, len(c.set.Machine.GPUs), "GPUs %+v", c.set.Machine.GPUs)
 	})
 }
 
@@ -278,11 +273,7 @@ func TestDriverRootThatDoesNotAnswer(t *testing.T) {
 		c.change(func() { c.observed = nil })
 		time.Sleep(2 * checkInterval)
 		synctest.Wait()
-		c.change(func() {
-			if len(c.observed) != 2 {
-				t.Errorf("the GPUs are no longer asked whether they are well")
-			}
-		})
+		c.change(func() { expect.Equal(t, 2, len(c.observed), "the GPUs are no longer asked whether they are well") })
 		if logged := stop(); c.ended != nil || len(c.told) > 0 || strings.Count(logged, bounded.ErrHung.Error()) != 1 {
 			t.Errorf("ended by %v, told %q, logged\n%s", c.ended, c.told, logged)
 		}
@@ -319,9 +310,7 @@ func TestLostGPUThatAnswersIsReadAtOnce(t *testing.T) {
 		time.Sleep(checkInterval)
 		synctest.Wait()
 		stop()
-		if len(c.set.Machine.GPUs) != 2 {
-			t.Errorf("after a second %d GPUs are known, want 2", len(c.set.Machine.GPUs))
-		}
+		expect.Equal(t, 2, len(c.set.Machine.GPUs), "after a second GPUs are known")
 	})
 }
 
@@ -365,19 +354,13 @@ func TestAllGPUsFailingAreReadAgainSoon(t *testing.T) {
 		stop := c.keep(t)
 		time.Sleep(10 * time.Second)
 		c.change(func() {
-			if c.reads != 1 {
-				t.Errorf("read %d times while nothing was wrong", c.reads)
-			}
+			expect.Equal(t, 1, c.reads, "times read while nothing was wrong")
 			c.machine.LeaveOut(gpu.Fault{Index: 0, UUID: "GPU-a", Reason: gpu.FaultLost, Message: "lost"},
 				gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
 		})
 		time.Sleep(2 * checkInterval)
 		synctest.Wait()
-		c.change(func() {
-			if c.reads != 2 {
-				t.Errorf("read %d times, want again as soon as none answers", c.reads)
-			}
-		})
+		c.change(func() { expect.Equal(t, 2, c.reads, "times read") })
 		time.Sleep(3 * retryReadInterval)
 		synctest.Wait()
 		stop()

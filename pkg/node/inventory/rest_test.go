@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // What a node pays while nothing happens: who adds to this adds to it on each node.
@@ -42,8 +44,6 @@ func TestReadInterval(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
 		stop()
-		if c.reads != 5 {
-			t.Errorf("read %d times in 12 s, want 5 times", c.reads)
-		}
+		expect.Equal(t, 5, c.reads, "times read in 12 s")
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 )
 
@@ -112,9 +113,7 @@ func TestEndedWhileALimitIsTold(t *testing.T) {
 		t.Errorf("it starts: %v", n.start("1", "b", "s", 3, only))
 	}()
 	n.asked = nil
-	if got := n.limits[n.dir("/kubepods/pod1")]; got != 3<<30-mib {
-		t.Errorf("the pod has %d", got)
-	}
+	expect.Equal(t, 3<<30-mib, n.limits[n.dir("/kubepods/pod1")], "the pod has")
 	if missing, err := n.Check(n.driver, n.c, prepared); err != nil || len(missing) > 0 {
 		t.Errorf("it is said that others are without limits: %+v, %v", missing, err)
 	}
@@ -169,9 +168,7 @@ func TestStartThatFailsBesideAnother(t *testing.T) {
 			}
 			func() {
 				defer func() { _ = recover() }()
-				if err := n.start("1", "b", "t", 2); !errors.Is(err, failed) {
-					t.Errorf("it starts: %v", err)
-				}
+				expect.ErrorIs(t, n.start("1", "b", "t", 2), failed)
 			}()
 			n.asked = nil
 			n.ends("1/b")
@@ -191,9 +188,7 @@ func TestStartThatCannotBeWrittenDown(t *testing.T) {
 	n := newNode(t, DMem)
 	n.must(n.start("1", "a", "s", 3))
 	full := n.Ledger + "/" + n.c.UUID + fileSuffix + ".tmp"
-	if err := os.Mkdir(full, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(full, 0o755))
 	if err := n.start("1", "b", "t", 2); err == nil {
 		t.Error("it starts")
 	}
@@ -228,8 +223,6 @@ func TestLimitOfAPodByMiscIsNotLeft(t *testing.T) {
 	n.has(map[string]int64{"1": -1})
 	failed := errors.New("no answer")
 	n.asked = once(func() error { return failed })
-	if err := n.start("1", "a", "s", 3, only); !errors.Is(err, failed) {
-		t.Errorf("it starts: %v", err)
-	}
+	expect.ErrorIs(t, n.start("1", "a", "s", 3, only), failed)
 	n.has(map[string]int64{"1": -1})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 )
 
@@ -30,13 +31,9 @@ func TestDetect(t *testing.T) {
 			if tc.change != nil {
 				tc.change(n)
 			}
-			if err := os.MkdirAll(n.dir("/kubepods"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.MkdirAll(n.dir("/kubepods"), 0o755))
 			if tc.capacity != "" {
-				if err := os.WriteFile(n.dir("/dmem.capacity"), []byte(tc.capacity), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.WriteFile(n.dir("/dmem.capacity"), []byte(tc.capacity), 0o600))
 			}
 			got, err := n.Detect(n.driver, "/kubepods")
 			if got != tc.want || (err != nil) != (tc.why != "") || err != nil && !strings.Contains(err.Error(), tc.why) {
@@ -56,18 +53,14 @@ func TestDetect(t *testing.T) {
 }
 
 func TestCheckRoot(t *testing.T) {
-	if err := CheckRoot(t.TempDir()); err == nil || !strings.Contains(err.Error(), "version 2") {
-		t.Errorf("a plain directory: %v", err)
-	}
+	expect.Error(t, CheckRoot(t.TempDir()), "version 2")
 }
 
 // GPUs are tried side by side.
 func TestDetectBesideAnother(t *testing.T) {
 	a, b := newNode(t, Misc), newNode(t, Misc)
 	b.Host, b.driver = a.Host, &driver{kind: Misc, limits: map[string]uint64{}, address: "0000:03:00.0"}
-	if err := os.MkdirAll(a.dir("/kubepods"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(a.dir("/kubepods"), 0o755))
 	a.asked = func(string, string) error {
 		a.asked = nil
 		if kind, err := b.Detect(b.driver, "/kubepods"); kind != Misc || err != nil {
@@ -83,9 +76,7 @@ func TestDetectBesideAnother(t *testing.T) {
 // What the table keeps of groups that have gone, also of what was tried before, keeps no GPU from being used.
 func TestDetectWithStaleLimits(t *testing.T) {
 	n := newNode(t, Misc)
-	if err := os.MkdirAll(n.dir("/kubepods"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(n.dir("/kubepods"), 0o755))
 	scratch := n.dir(fmt.Sprintf("/kubepods/%s%d-%s", scratchPrefix, os.Getpid(), n.address))
 	for _, stale := range []uint64{memlimit.NoLimit, 3 << 30} {
 		n.limits[scratch], n.limits[scratch+"/"+scratchChild] = stale, stale
@@ -104,9 +95,7 @@ func TestDetectAfterOneThatWasKilled(t *testing.T) {
 	n := newNode(t, Misc)
 	const gone = 1 << 30 // more than any process has
 	left := fmt.Sprintf("/kubepods/%s%d-x/%s", scratchPrefix, gone, scratchChild)
-	if err := os.MkdirAll(n.dir(left), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(n.dir(left), 0o755))
 	if kind, err := n.Detect(n.driver, "/kubepods"); kind != Misc || err != nil {
 		t.Errorf("%q, %v", kind, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
 )
 
@@ -118,9 +119,7 @@ func (n *node) start(pod, container, share string, gib int64, change ...func(*St
 	for _, c := range change {
 		c(&s)
 	}
-	if err := os.MkdirAll(n.dir(s.Dir), 0o755); err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, os.MkdirAll(n.dir(s.Dir), 0o755))
 	return n.Apply(n.driver, n.c, s)
 }
 
@@ -128,9 +127,7 @@ func only(s *Start) { s.OnlyShare = true }
 
 func (n *node) ends(group string) {
 	n.t.Helper()
-	if err := os.RemoveAll(n.dir("/kubepods/pod" + group)); err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, os.RemoveAll(n.dir("/kubepods/pod"+group)))
 }
 
 // has compares the limits, in GiB, by group below the pods'; -1 is none.
@@ -143,16 +140,12 @@ func (n *node) has(want map[string]int64) {
 			got[group] = -1
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		n.t.Errorf("limits (-want +got):\n%s", diff)
-	}
+	expect.Equal(n.t, want, got, "limits")
 }
 
 func (n *node) must(err error) {
 	n.t.Helper()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	expect.NoError(n.t, err)
 }
 
 func TestBudgetByDMem(t *testing.T) {
@@ -248,9 +241,7 @@ func TestContainersOfAShare(t *testing.T) {
 	n.must(n.start("1", "a", "s", 3, two))
 	n.must(n.start("2", "a2", "s", 3, two))
 	n.must(n.start("2", "a2", "s", 3, two)) // the same again
-	if err := n.start("3", "a3", "s", 3, two); err == nil || !strings.Contains(err.Error(), "CONTAINERS_PER_SHARE") {
-		t.Errorf("a third of two: %v", err)
-	}
+	expect.Error(t, n.start("3", "a3", "s", 3, two), "CONTAINERS_PER_SHARE")
 	n.must(n.start("3", "b", "t", 3, two))
 	n.ends("1")
 	n.must(n.start("3", "a3", "s", 3, two))
@@ -273,9 +264,7 @@ func TestCheckSetsAgain(t *testing.T) {
 			if err != nil || len(missing) != 2 || missing[0].Failed != nil || missing[0].Container != "a" {
 				t.Fatalf("%+v, %v", missing, err)
 			}
-			if diff := cmp.Diff(before, n.limits); diff != "" {
-				t.Errorf("limits (-before +after):\n%s", diff)
-			}
+			expect.Equal(t, before, n.limits, "limits")
 			// Somebody raised one, and the driver takes none now.
 			group := map[Kind]string{DMem: "1/a", Misc: "1"}[k]
 			n.limits[n.dir("/kubepods/pod"+group)] = 9 << 30

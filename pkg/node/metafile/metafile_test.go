@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/api/metadata"
 	"k8s.io/dynamic-resource-allocation/devicemetadata"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -30,23 +30,17 @@ func TestFileIsReadByKubernetes(t *testing.T) {
 	c := Claim{Namespace: "ns", Name: "pod-gpu-x7", UID: "uid", PodClaimName: "gpu", Grants: []claim.Grant{
 		shared("main/large", 3)}}
 	mounts, err := dir.Write(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	mount := mounts["main"]
 	if mount == nil || mount.ContainerPath !=
 		"/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/gpu/main/gpu.aliyun.com-metadata.json" {
 		t.Fatalf("mounts %v", mounts)
 	}
 	file, err := os.Open(mount.HostPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer file.Close()
 	var read metadata.DeviceMetadata
-	if err := devicemetadata.DecodeMetadataFromStream(json.NewDecoder(file), &read); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, devicemetadata.DecodeMetadataFromStream(json.NewDecoder(file), &read))
 	text := func(s string) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{StringValue: &s} }
 	number := func(n int64) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{IntValue: &n} }
 	want := []metadata.DeviceMetadataRequest{{Name: "main/large", Devices: []metadata.Device{{
@@ -56,9 +50,7 @@ func TestFileIsReadByKubernetes(t *testing.T) {
 			"index": number(1), "memoryMiB": number(16130), "grantedMemoryMiB": number(3226),
 			"grantedCoresPercent": number(30),
 		}}}}}
-	if diff := cmp.Diff(want, read.Requests); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, read.Requests, "requests")
 	if ptr.Deref(read.PodClaimName, "") != "gpu" || read.Name != c.Name || read.UID != c.UID {
 		t.Errorf("claim %v %s %s", read.PodClaimName, read.Name, read.UID)
 	}
@@ -91,14 +83,10 @@ func TestFilesOfAClaim(t *testing.T) {
 		ptr.Deref(got[0].Attributes["gpuCount"].IntValue, 0) != 2 {
 		t.Errorf("a linked set is %+v", got)
 	}
-	if err := os.Remove(dir.path("uid", "a")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(dir.path("uid", "a")))
 	exists(false)
 	for range 2 {
-		if err := dir.Remove("uid"); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.Remove("uid"))
 	}
 	if left, err := os.ReadDir(string(dir)); err != nil || len(left) != 0 {
 		t.Errorf("left: %v %v", left, err)
@@ -113,8 +101,6 @@ func BenchmarkWriteAndRemove(b *testing.B) {
 		if _, err := dir.Write(c); err != nil {
 			b.Fatal(err)
 		}
-		if err := dir.Remove(c.UID); err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, dir.Remove(c.UID))
 	}
 }

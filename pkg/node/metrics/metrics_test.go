@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -98,9 +98,7 @@ func collect(t *testing.T, c prometheus.Collector, want string, names ...string)
 	for i, name := range names {
 		names[i] = "gpushare_" + name
 	}
-	if err := testutil.CollectAndCompare(c, strings.NewReader(want), names...); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(want), names...))
 }
 
 func collectorOf(t *testing.T, n Node, err error) *NodeCollector {
@@ -181,9 +179,7 @@ func TestInstances(t *testing.T) {
 			CoresRatio: 1, Shares: 1},
 		{ID: ID{3, "MIG-2"}, Model: "A100-MIG-1g.10gb", CapacityBytes: 9728 << 20, Unhealthy: "xid-94"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("GPU 3 (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "GPU 3")
 	collect(t, collectorOf(t, NodeOf(h), nil), `
 # HELP gpushare_claims_prepared Prepared claims in the mode.
 # TYPE gpushare_claims_prepared gauge
@@ -279,9 +275,7 @@ func registry(t *testing.T) *prometheus.Registry {
 // This is what "promtool check metrics" does.
 func TestConventions(t *testing.T) {
 	problems, err := testutil.GatherAndLint(registry(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -290,9 +284,7 @@ func TestConventions(t *testing.T) {
 // docs/metrics.md has a row for each metric of the driver's own, with its labels. The type follows from the name.
 func TestDocumented(t *testing.T) {
 	families, err := registry(t).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var want []string
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), metrics.Namespace+"_") {
@@ -304,18 +296,14 @@ func TestDocumented(t *testing.T) {
 	}
 	slices.Sort(want)
 	page, err := os.ReadFile("../../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var got []string
 	for _, found := range regexp.MustCompile("(?m)^(\\| `gpushare_[^|]*\\|[^|]*)\\|.*$").FindAllStringSubmatch(
 		string(page), -1) {
 		got = append(got, strings.TrimSpace(found[1]))
 	}
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("metrics, with labels (-the code's +docs/metrics.md):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "metrics, with labels")
 }
 
 // row is the beginning of a metric's row.

@@ -3,11 +3,12 @@
 package mps
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A daemon that is late, or is being started, is awaited for as long as the kubelet lets a container start; one that is
@@ -34,12 +35,10 @@ func TestAwait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := Dir(t.TempDir())
 				release, err := dir.Hold()
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				set := func(s State) {
 					if err := dir.SetStatus("GPU-a", Status{State: s, Reason: "why"}); err != nil {
-						t.Error(err)
+						t.Error(err) // not of the test's own goroutine
 					}
 				}
 				set(tc.state)
@@ -69,9 +68,7 @@ func TestAwait(t *testing.T) {
 				if all, err := dir.Waiting("GPU-a"); err != nil || len(all) > 0 {
 					t.Errorf("who waits at the end: %+v, %v", all, err)
 				}
-				if err := errors.Join(release()); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, release())
 			})
 		})
 	}

@@ -9,23 +9,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // declare declares it, until the returned function is called.
 func declare(t *testing.T, d Dir, declaration Declaration) (withdraw func()) {
 	t.Helper()
 	f, err := d.Declare(declaration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if f == nil {
 		return func() {}
 	}
 	return func() {
 		t.Helper()
-		if err := f(); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, f())
 	}
 }
 
@@ -53,14 +51,10 @@ func TestDeclared(t *testing.T) {
 	declares(t, d, Undeclared)
 	// The supervisor holds other locks.
 	release, err := d.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	declares(t, d, Undeclared)
 	declare(t, d, Idle)()
-	if err := release(); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, release())
 }
 
 // A plugin that changes its declaration, or is killed while it does, is never taken for one that
@@ -82,30 +76,22 @@ func TestDeclaredWhileADeclarationChanges(t *testing.T) {
 func TestIdleOfAnEarlierVersion(t *testing.T) {
 	d := Dir(t.TempDir())
 	f, err := os.Open(string(d))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
 	declares(t, d, IdleUntilUndeclared)
 	// One of this version beside it will declare what follows.
 	idle := declare(t, d, Idle)
 	declares(t, d, Idle)
 	idle()
 	declares(t, d, IdleUntilUndeclared)
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, f.Close())
 	declares(t, d, Undeclared)
 }
 
 // A plugin that cannot make the file is taken for one of an earlier version.
 func TestIdleWithoutTheFile(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := os.Symlink(filepath.Join(string(d), "none", "file"), d.declarationFile()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Symlink(filepath.Join(string(d), "none", "file"), d.declarationFile()))
 	idle := declare(t, d, Idle)
 	declares(t, d, IdleUntilUndeclared)
 	declare(t, d, InUse)()
@@ -153,9 +139,7 @@ func TestAwaitIdleEnd(t *testing.T) {
 	second()
 	select {
 	case err := <-ended:
-		if err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, err)
 	case <-time.After(10 * time.Second):
 		t.Error("it does not end")
 	}

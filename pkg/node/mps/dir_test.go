@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const testGPU = "GPU-0"
@@ -20,142 +22,77 @@ const testGPU = "GPU-0"
 func hold(t *testing.T, d Dir) (release func() error) {
 	t.Helper()
 	release, err := d.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = release() })
 	return release
 }
 
 func set(t *testing.T, d Dir, s Status) {
 	t.Helper()
-	if err := d.SetStatus(testGPU, s); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, d.SetStatus(testGPU, s))
 }
 
 // ready says that the daemon serves at a socket, for which a pipe stands in.
 func ready(t *testing.T, d Dir) (path string) {
 	t.Helper()
 	path = filepath.Join(d.PipeDir(testGPU), SocketName)
-	if err := errors.Join(os.MkdirAll(d.PipeDir(testGPU), 0o755), unix.Mkfifo(path, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(os.MkdirAll(d.PipeDir(testGPU), 0o755), unix.Mkfifo(path, 0o600)))
 	socket, err := SocketAt(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	set(t, d, Status{State: Ready, Socket: &socket})
 	return path
 }
 
 func TestCheck(t *testing.T) {
-	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	tests := map[string]struct {
-		prepare func(t *testing.T, d Dir)
-		want    string // in the error; empty for none
-	}{
-		"nothing was ever there": {
-			prepare: func(*testing.T, Dir) {},
-			want:    "gpu-mps-supervisor does not run",
-		},
-		"the daemon is ready": {
-			prepare: func(t *testing.T, d Dir) { hold(t, d); set(t, d, Status{State: Ready, Since: since}) },
-		},
-		"the daemon is ready at its socket": {
-			prepare: func(t *testing.T, d Dir) { hold(t, d); ready(t, d) },
-		},
-		"the daemon's socket is removed": {
-			prepare: func(t *testing.T, d Dir) {
-				hold(t, d)
-				if err := os.Remove(ready(t, d)); err != nil {
-					t.Fatal(err)
-				}
-			},
-			want: "removed or changed",
-		},
-		"the daemon's socket is another": {
-			prepare: func(t *testing.T, d Dir) {
-				hold(t, d)
-				path := ready(t, d)
-				// Kept, by which the other has another number.
-				if err := errors.Join(os.Rename(path, path+".kept"), unix.Mkfifo(path, 0o600)); err != nil {
-					t.Fatal(err)
-				}
-			},
-			want: "removed or changed",
-		},
-		"not everybody may connect to the daemon's socket": {
-			prepare: func(t *testing.T, d Dir) {
-				hold(t, d)
-				if err := os.Chmod(ready(t, d), 0o400); err != nil {
-					t.Fatal(err)
-				}
-			},
-			want: "removed or changed",
-		},
-		"the supervisor was killed": {
-			prepare: func(t *testing.T, d Dir) {
-				release := hold(t, d)
-				set(t, d, Status{State: Ready, Since: since})
-				if err := release(); err != nil {
-					t.Fatal(err)
-				}
-			},
-			want: "gpu-mps-supervisor does not run",
-		},
-		"the daemon is down": {
-			prepare: func(t *testing.T, d Dir) {
-				hold(t, d)
-				set(t, d, Status{State: Down, Reason: "signal: killed", Since: since})
-			},
-			want: "Down: signal: killed",
-		},
-		"the daemon starts": {
-			prepare: func(t *testing.T, d Dir) {
-				hold(t, d)
-				set(t, d, Status{State: Starting, Reason: "first start", Since: since})
-			},
-			want: "Starting",
-		},
-		"the GPU has no daemon": {
-			prepare: func(t *testing.T, d Dir) { hold(t, d) },
-			want:    "serves no MPS control daemon for this GPU",
-		},
-		"the status is forgotten": {
-			prepare: func(t *testing.T, d Dir) {
-				hold(t, d)
-				set(t, d, Status{State: Ready, Since: since})
-				if err := d.Forget(testGPU); err != nil {
-					t.Fatal(err)
-				}
-			},
-			want: "serves no MPS control daemon for this GPU",
-		},
-		"the status is damaged": {
-			prepare: func(t *testing.T, d Dir) {
-				hold(t, d)
-				set(t, d, Status{State: Ready, Since: since})
-				if err := os.WriteFile(d.statusFile(testGPU), []byte(`{"state":"Rea`), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			},
-			want: "status.json",
-		},
+	const changed, none = "removed or changed", "serves no MPS control daemon for this GPU"
+	served := Status{State: Ready, Since: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
+	another := func(path string) error {
+		// Kept, by which the other has another number.
+		return errors.Join(os.Rename(path, path+".kept"), unix.Mkfifo(path, 0o600))
 	}
-	for name, tc := range tests {
+	for name, tc := range map[string]struct {
+		// status is what the supervisor has told of the daemon, if anything.
+		status Status
+		// socket, if any, is done to the socket at which the daemon is ready; then, if any, in the end.
+		socket func(path string) error
+		then   func(d Dir, release func() error) error
+		want   string // in the error; empty for none
+	}{
+		"the daemon is ready":               {status: served},
+		"the daemon is ready at its socket": {socket: func(string) error { return nil }},
+		"the daemon's socket is removed":    {socket: os.Remove, want: changed},
+		"the daemon's socket is another":    {socket: another, want: changed},
+		"not everybody may connect to the daemon's socket": {
+			socket: func(path string) error { return os.Chmod(path, 0o400) }, want: changed},
+		"the supervisor was killed": {status: served, want: "gpu-mps-supervisor does not run",
+			then: func(_ Dir, release func() error) error { return release() }},
+		"the daemon is down":    {status: Status{State: Down, Reason: "signal: killed"}, want: "Down: signal: killed"},
+		"the daemon starts":     {status: Status{State: Starting, Reason: "first start"}, want: "Starting"},
+		"the GPU has no daemon": {want: none},
+		"the status is forgotten": {status: served, want: none,
+			then: func(d Dir, _ func() error) error { return d.Forget(testGPU) }},
+		"the status is damaged": {status: served, want: "status.json", then: func(d Dir, _ func() error) error {
+			return os.WriteFile(d.statusFile(testGPU), []byte(`{"state":"Rea`), 0o644)
+		}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := Dir(filepath.Join(t.TempDir(), "mps"))
-			tc.prepare(t, d)
-			err := d.Check(testGPU)
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("unexpected error: %v", err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("error %v, want %q in it", err, tc.want)
+			release := hold(t, d)
+			if tc.status.State != "" {
+				set(t, d, tc.status)
 			}
+			if tc.socket != nil {
+				expect.NoError(t, tc.socket(ready(t, d)))
+			}
+			if tc.then != nil {
+				expect.NoError(t, tc.then(d, release))
+			}
+			expect.Error(t, d.Check(testGPU), tc.want)
 		})
 	}
+	t.Run("nothing was ever there", func(t *testing.T) {
+		expect.Error(t, Dir(filepath.Join(t.TempDir(), "mps")).Check(testGPU), "gpu-mps-supervisor does not run")
+	})
 }
 
 func TestHoldIsForOne(t *testing.T) {
@@ -164,9 +101,7 @@ func TestHoldIsForOne(t *testing.T) {
 	if _, err := d.Hold(); err == nil || !strings.Contains(err.Error(), "another gpu-mps-supervisor runs") {
 		t.Errorf("a second supervisor: error %v", err)
 	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, release())
 	hold(t, d)
 }
 
@@ -174,19 +109,13 @@ func TestHoldIsForOne(t *testing.T) {
 // next one, not even while that one starts. The pipe directories stay.
 func TestHoldForgets(t *testing.T) {
 	d := Dir(t.TempDir())
-	if err := os.MkdirAll(d.PipeDir(testGPU), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(d.PipeDir(testGPU), 0o755))
 	before, err := os.Stat(d.PipeDir(testGPU))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	release := hold(t, d)
 	for range 100 {
 		set(t, d, Status{State: Ready})
-		if err := release(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, release())
 		started := make(chan struct{})
 		var believed sync.WaitGroup
 		believed.Go(func() {

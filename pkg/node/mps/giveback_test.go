@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -19,9 +19,7 @@ func closed(t *testing.T, d Dir) {
 	t.Helper()
 	err := errors.Join(d.SetUse(testGPU, Use{}.With(Limits{1024, 100})), d.KeepFoundMode(testGPU, gpu.ComputeDefault),
 		d.SetUse("GPU-free", Use{Reserved: true}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 }
 
 func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
@@ -30,27 +28,16 @@ func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
 	back := make(chan error, 1)
 	go func() { back <- d.GiveBack(t.Context(), testGPU, "GPU-free", "GPU-unknown") }()
 	// The supervisor, which is told and then puts the mode back.
-	for p := (pause{}); ; {
-		if u, err := d.Use(testGPU); err != nil {
-			t.Fatal(err)
-		} else if !u.Guarded() {
-			break
-		}
-		if err := p.wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	for p := (pause{}); useOf(t, d).Guarded(); {
+		expect.NoError(t, p.wait(t.Context()))
 	}
 	select {
 	case err := <-back:
 		t.Fatalf("before the mode is put back: %v", err)
 	default:
 	}
-	if err := d.ForgetFoundMode(testGPU); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-back; err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, d.ForgetFoundMode(testGPU))
+	expect.NoError(t, <-back)
 	if u, err := d.Use("GPU-free"); err != nil || !u.Reserved {
 		t.Errorf("of a GPU that is not closed: %+v, %v", u, err)
 	}
@@ -76,12 +63,8 @@ func TestGPUThatIsNotGivenBack(t *testing.T) {
 				if err == nil || errors.Is(err, context.DeadlineExceeded) {
 					t.Fatalf("error %v", err)
 				}
-				for _, want := range []string{tc.want, "waited for 5s", "--id=" + testGPU + " --compute-mode=DEFAULT",
-					d.foundFile(testGPU)} {
-					if !strings.Contains(err.Error(), want) {
-						t.Errorf("%q is missing in: %v", want, err)
-					}
-				}
+				expect.Error(t, err, tc.want, "waited for 5s", "--id="+testGPU+" --compute-mode=DEFAULT",
+					d.foundFile(testGPU))
 			})
 		})
 	}
@@ -90,8 +73,6 @@ func TestGPUThatIsNotGivenBack(t *testing.T) {
 		closed(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := d.GiveBack(ctx, testGPU); !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
-		}
+		expect.ErrorIs(t, d.GiveBack(ctx, testGPU), context.Canceled)
 	})
 }

@@ -5,10 +5,10 @@ package mps
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -23,13 +23,9 @@ func TestDaemonForAllGPUs(t *testing.T) {
 		}
 	}
 	wanted(false)
-	if err := errors.Join(d.WantNodeDaemon(true), d.WantNodeDaemon(true)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(d.WantNodeDaemon(true), d.WantNodeDaemon(true)))
 	wanted(true)
-	if err := errors.Join(d.WantNodeDaemon(false), d.WantNodeDaemon(false)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(d.WantNodeDaemon(false), d.WantNodeDaemon(false)))
 	wanted(false)
 
 	node := d.OfNode()
@@ -45,65 +41,36 @@ func TestDaemonForAllGPUs(t *testing.T) {
 	}
 	// What is said of a GPU is not said of it by the other kind of daemon.
 	set(t, node, Status{State: Ready})
-	if err := node.Check(testGPU); err != nil {
-		t.Error(err)
-	}
-	if err := d.Check(testGPU); err == nil || !strings.Contains(err.Error(), "serves no MPS control daemon") {
-		t.Errorf("error %v", err)
-	}
+	expect.NoError(t, node.Check(testGPU))
+	expect.Error(t, d.Check(testGPU), "serves no MPS control daemon")
 }
 
 func TestStatusOfTheDaemonForAllGPUsIsForgotten(t *testing.T) {
 	d := Dir(t.TempDir())
 	set(t, d.OfNode(), Status{State: Ready})
-	if err := d.OfNode().Check(testGPU); err == nil || !strings.Contains(err.Error(), "does not run on this node") {
-		t.Errorf("without a supervisor: %v", err)
-	}
+	expect.Error(t, d.OfNode().Check(testGPU), "does not run on this node")
 	release, err := d.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := d.OfNode().Check(testGPU); err == nil || !strings.Contains(err.Error(), "serves no MPS control daemon") {
-		t.Errorf("what an earlier supervisor said is believed: %v", err)
-	}
+	expect.NoError(t, err)
+	defer func() { expect.NoError(t, release()) }()
+	expect.Error(t, d.OfNode().Check(testGPU), "serves no MPS control daemon")
 }
 
 // Whichever daemon has the GPU, it is had back.
 func TestGPUThatTheDaemonForAllHadIsGivenBack(t *testing.T) {
 	d := held(t)
 	node := d.OfNode()
-	if err := errors.Join(node.SetUse(testGPU, Use{Reserved: true}),
-		node.KeepFoundMode(testGPU, gpu.ComputeDefault)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(node.SetUse(testGPU, Use{Reserved: true}),
+		node.KeepFoundMode(testGPU, gpu.ComputeDefault)))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	given := make(chan error, 1)
 	go func() { given <- d.GiveBack(ctx, testGPU) }()
-	for p := (pause{}); ; {
-		use, err := node.Use(testGPU)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !use.Guarded() {
-			break
-		}
-		if err := p.wait(ctx); err != nil {
-			t.Fatal(err)
-		}
+	for p := (pause{}); useOf(t, node).Guarded(); {
+		expect.NoError(t, p.wait(ctx))
 	}
 	if len(given) > 0 {
 		t.Fatalf("given back before the supervisor has: %v", <-given)
 	}
-	if err := node.ForgetFoundMode(testGPU); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-given; err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, node.ForgetFoundMode(testGPU))
+	expect.NoError(t, <-given)
 }

@@ -10,20 +10,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 func TestWith(t *testing.T) {
 	first := Use{Reserved: true}.With(Limits{MemoryMiB: 1024, ThreadPercent: 25})
-	if want := (Use{Reserved: true, Claimed: true, Limits: Limits{1024, 25}}); first != want {
-		t.Errorf("%+v, want %+v", first, want)
-	}
-	if got, want := first.With(Limits{512, 50}).Limits, (Limits{1024, 50}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-	if got := first.With(Limits{512, 5}); got != first {
-		t.Errorf("a smaller claim makes it %+v", got)
-	}
+	expect.Equal(t, Use{Reserved: true, Claimed: true, Limits: Limits{1024, 25}}, first, "use")
+	expect.Equal(t, Limits{1024, 50}, first.With(Limits{512, 50}).Limits, "limits")
+	expect.Equal(t, first, first.With(Limits{512, 5}), "a smaller claim makes it")
 }
 
 // Without a supervisor that says what it has done about it, as of an earlier version,
@@ -31,11 +26,9 @@ func TestWith(t *testing.T) {
 func TestAdmitWithAnEarlierSupervisor(t *testing.T) {
 	d := held(t)
 	set(t, d, Status{State: Ready})
-	if err := d.Admit(t.Context(), testGPU, Limits{1024, 100}); err != nil {
-		t.Error(err)
-	}
-	if u, err := d.Use(testGPU); err != nil || !u.Claimed || u.MemoryMiB != 1024 {
-		t.Errorf("%+v, %v", u, err)
+	expect.NoError(t, d.Admit(t.Context(), testGPU, Limits{1024, 100}))
+	if u := useOf(t, d); !u.Claimed || u.MemoryMiB != 1024 {
+		t.Errorf("%+v", u)
 	}
 }
 
@@ -60,9 +53,7 @@ func TestAdmits(t *testing.T) {
 			reserved, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.status.admits(tc.before, now, Limits{2048, 50}); got != tc.want {
-				t.Errorf("%t, want %t", got, tc.want)
-			}
+			expect.Equal(t, tc.want, tc.status.admits(tc.before, now, Limits{2048, 50}), "it is admitted")
 		})
 	}
 }
@@ -76,9 +67,7 @@ func TestAdmitsBesideOthersByAnEarlierSupervisor(t *testing.T) {
 		told := now
 		told.Beside, told.Seq = false, seq
 		s := Status{State: Ready, Use: &told, InForce: Limits{2048, 50}}
-		if got := s.admits(before, now, Limits{2048, 50}); got != want {
-			t.Errorf("set up for use %d: %t, want %t", seq, got, want)
-		}
+		expect.Equal(t, want, s.admits(before, now, Limits{2048, 50}), "set up for use %d", seq)
 	}
 }
 
@@ -87,25 +76,23 @@ func held(t testing.TB) Dir {
 	t.Helper()
 	d := Dir(t.TempDir())
 	release, err := d.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	})
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, release()) })
 	return d
+}
+
+func useOf(t *testing.T, d Dir) Use {
+	t.Helper()
+	u, err := d.Use(testGPU)
+	expect.NoError(t, err)
+	return u
 }
 
 // What a supervisor said that was killed is not waited for.
 func TestAdmitWithoutSupervisor(t *testing.T) {
 	d := Dir(t.TempDir())
 	set(t, d, Status{State: Ready, Use: &Use{Seq: 3}})
-	err := d.Admit(t.Context(), testGPU, Limits{1024, 100})
-	if err == nil || !strings.Contains(err.Error(), "does not run") {
-		t.Errorf("error %v", err)
-	}
+	expect.Error(t, d.Admit(t.Context(), testGPU, Limits{1024, 100}), "does not run")
 }
 
 func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
@@ -123,10 +110,7 @@ func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
 func TestAdmitSaysWhyNot(t *testing.T) {
 	d := held(t)
 	set(t, d, Status{State: Down, Reason: "processes use it", Use: &Use{}})
-	err := d.Admit(t.Context(), testGPU, Limits{1024, 100})
-	if err == nil || !strings.Contains(err.Error(), "processes use it") {
-		t.Errorf("error %v", err)
-	}
+	expect.Error(t, d.Admit(t.Context(), testGPU, Limits{1024, 100}), "processes use it")
 }
 
 // Claims that are prepared at the same time all have room.
@@ -142,61 +126,39 @@ func TestManyAdmitAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if u, err := d.Use(testGPU); err != nil || u.Limits != (Limits{19, 20}) {
-		t.Errorf("%+v, %v", u, err)
-	}
+	expect.Equal(t, Limits{19, 20}, useOf(t, d).Limits, "limits")
 }
 
 func TestSetUse(t *testing.T) {
 	d := Dir(t.TempDir())
 	isSet := func(u Use, want bool) {
 		t.Helper()
-		if got := d.UseIsSet(testGPU, u); got != want {
-			t.Errorf("%+v is set: %t, want %t", u, got, want)
-		}
+		expect.Equal(t, want, d.UseIsSet(testGPU, u), "%+v is set", u)
 	}
 	isSet(Use{}, true)
-	if err := d.SetUse(testGPU, Use{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, d.SetUse(testGPU, Use{}))
 	if _, err := os.Stat(d.gpu(testGPU)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
 	}
 	for _, seq := range []int64{1, 1} {
-		if err := d.SetUse(testGPU, Use{Reserved: true}); err != nil {
-			t.Fatal(err)
-		}
-		if u, err := d.Use(testGPU); err != nil || u != (Use{Reserved: true, Seq: seq}) {
-			t.Errorf("%+v, %v", u, err)
-		}
+		expect.NoError(t, d.SetUse(testGPU, Use{Reserved: true}))
+		expect.Equal(t, Use{Reserved: true, Seq: seq}, useOf(t, d), "use")
 	}
 	isSet(Use{Reserved: true}, true)
 	isSet(Use{}, false)
 	// What was removed is written again, also if it was nothing: the supervisor waits for it.
-	if err := os.Remove(d.useFile(testGPU)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(d.useFile(testGPU)))
 	isSet(Use{}, false)
-	if err := d.SetUse(testGPU, Use{}); err != nil {
-		t.Fatal(err)
-	}
-	if u, err := d.Use(testGPU); err != nil || u != (Use{Seq: 1}) {
-		t.Errorf("%+v, %v", u, err)
-	}
+	expect.NoError(t, d.SetUse(testGPU, Use{}))
+	expect.Equal(t, Use{Seq: 1}, useOf(t, d), "use")
 	// What is damaged is written again.
-	if err := os.WriteFile(d.useFile(testGPU), []byte(`{"res`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(d.useFile(testGPU), []byte(`{"res`), 0o644))
 	if _, err := d.Use(testGPU); err == nil {
 		t.Error("a damaged file was read")
 	}
 	isSet(Use{}, false)
-	if err := d.SetUse(testGPU, Use{}); err != nil {
-		t.Fatal(err)
-	}
-	if u, err := d.Use(testGPU); err != nil || u.Reserved {
-		t.Errorf("%+v, %v", u, err)
-	}
+	expect.NoError(t, d.SetUse(testGPU, Use{}))
+	expect.Equal(t, false, useOf(t, d).Reserved, "it is reserved")
 }
 
 func TestFoundMode(t *testing.T) {
@@ -212,17 +174,11 @@ func TestFoundMode(t *testing.T) {
 		}
 	}
 	check(false, 0)
-	if err := d.KeepFoundMode(testGPU, gpu.ComputeExclusiveProcess); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, d.KeepFoundMode(testGPU, gpu.ComputeExclusiveProcess))
 	check(true, 1)
-	if err := errors.Join(d.ForgetFoundMode(testGPU), d.ForgetFoundMode(testGPU)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(d.ForgetFoundMode(testGPU), d.ForgetFoundMode(testGPU)))
 	check(false, 0)
-	if err := os.WriteFile(d.foundFile(testGPU), []byte(`{"found":"EV`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(d.foundFile(testGPU), []byte(`{"found":"EV`), 0o644))
 	if _, _, err := d.FoundMode(testGPU); err == nil || !strings.Contains(err.Error(), d.foundFile(testGPU)) {
 		t.Errorf("a damaged file: %v", err)
 	}
@@ -232,16 +188,10 @@ func TestFoundMode(t *testing.T) {
 func BenchmarkAdmit(b *testing.B) {
 	d, l := held(b), Limits{1024, 100}
 	use := Use{Reserved: true}.With(l)
-	if err := d.SetUse(testGPU, use); err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, d.SetUse(testGPU, use))
 	use.Seq = 1
-	if err := d.SetStatus(testGPU, Status{State: Ready, Use: &use, InForce: l}); err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, d.SetStatus(testGPU, Status{State: Ready, Use: &use, InForce: l}))
 	for b.Loop() {
-		if err := d.Admit(b.Context(), testGPU, l); err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, d.Admit(b.Context(), testGPU, l))
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const (
@@ -41,12 +43,8 @@ func TestLeafOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := LeafOf([]byte(tc.content), tc.kubelet, containerID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != (Leaf{Pod: podUID, PodDir: tc.podDir, Dir: tc.dir}) {
-				t.Errorf("%+v", got)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, Leaf{Pod: podUID, PodDir: tc.podDir, Dir: tc.dir}, got, "the leaf")
 		})
 	}
 }
@@ -105,9 +103,7 @@ func TestRootOfPods(t *testing.T) {
 		"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + podUnder + ".slice": "/kubepods.slice",
 	} {
 		root := t.TempDir()
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 		if got, err := New(root, podUID).Root(); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %s", dir, got, err, want)
 		}

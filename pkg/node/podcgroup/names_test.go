@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Names are read as these regular expressions say.
@@ -39,8 +41,6 @@ func FuzzNames(f *testing.F) {
 		if match := ofContainer.FindStringSubmatch(name); match != nil {
 			id = match[1]
 		}
-		if got := containerNamed(name); got != id {
-			t.Errorf("%q is of container %q, want %q", name, got, id)
-		}
+		expect.Equal(t, id, containerNamed(name), "%q is of container", name)
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const (
@@ -27,12 +29,8 @@ func files(t *testing.T, contents map[string]string) string {
 	root := t.TempDir()
 	for path, content := range contents {
 		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		expect.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	return root
 }
@@ -118,9 +116,7 @@ func TestWhatIsNotFoundIsLookedForNowAndThen(t *testing.T) {
 			}
 		}
 		known(false, "at first")
-		if err := os.MkdirAll(filepath.Join(root, "kubepods/pod0aa1-own"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Join(root, "kubepods/pod0aa1-own"), 0o755))
 		known(false, "at once")
 		time.Sleep(lookAgain)
 		known(true, "a minute later")

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestPlaces(t *testing.T) {
@@ -59,9 +60,7 @@ func TestPlaces(t *testing.T) {
 		"a line that is cut off": {"0", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, places([]byte(tc.content))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tc.want, places([]byte(tc.content)), "places")
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const aPod = "6f1c7a52-3b0e-4d2a-9a43-0b1d2c3e4f50"
@@ -23,9 +25,7 @@ func procfs(t *testing.T) (dir string, put func(pod, program string)) {
 		err := errors.Join(os.MkdirAll(filepath.Join(dir, "7"), 0o755),
 			os.WriteFile(filepath.Join(dir, "7", "cgroup"), []byte("0::/kubepods/pod"+pod+"\n"), 0o600),
 			os.WriteFile(filepath.Join(dir, "7", "comm"), []byte(program+"\n"), 0o600))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 	}
 	return dir, put
 }
@@ -36,7 +36,7 @@ func TestRemembered(t *testing.T) {
 	put(aPod, "train")
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	r := Remember(Processes(dir), clock)
-	expect := func(pod, program string) {
+	runs := func(pod, program string) {
 		t.Helper()
 		places, err := r.Places(7)
 		if err != nil || len(places) != 1 || string(places[0].Pod) != pod {
@@ -46,33 +46,27 @@ func TestRemembered(t *testing.T) {
 			t.Errorf("program %q, %v; want %q", got, err, program)
 		}
 	}
-	expect(aPod, "train")
+	runs(aPod, "train")
 	put(other, "serve")
-	expect(aPod, "train") // the same process
+	runs(aPod, "train") // the same process
 	clock.SetTime(clock.Now().Add(rememberedFor))
-	expect(other, "serve")
+	runs(other, "serve")
 
 	// Another process with the number.
-	if err := os.RemoveAll(filepath.Join(dir, "7")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(filepath.Join(dir, "7")))
 	if _, err := r.Places(7); !errors.Is(err, ErrEnded) {
 		t.Errorf("error %v of a process that ended, want %v", err, ErrEnded)
 	}
 	put(aPod, "again")
-	expect(aPod, "again")
-	if len(r.known) != 1 {
-		t.Errorf("%d processes are remembered, want 1", len(r.known))
-	}
+	runs(aPod, "again")
+	expect.Equal(t, 1, len(r.known), "processes are remembered")
 }
 
 // The kernel keeps the identity of a process that runs.
 func TestRememberedOfThisProcess(t *testing.T) {
 	r := Remember("/proc", clocktesting.NewFakePassiveClock(time.Unix(1000, 0)))
 	first, err := r.of(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if again, err := r.of(os.Getpid()); err != nil || again != first {
 		t.Errorf("another process the second time: %+v, %+v, %v", first, again, err)
 	}

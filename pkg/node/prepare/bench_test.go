@@ -7,6 +7,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // What Prepare and Unprepare cost beside others' claims. Most of it is one fsync.
@@ -26,9 +28,7 @@ func BenchmarkPrepare(b *testing.B) {
 				if _, err := n.Prepare(ctx, c); err != nil {
 					b.Fatal(err)
 				}
-				if err := n.Unprepare(ctx, c.UID); err != nil {
-					b.Fatal(err)
-				}
+				expect.NoError(b, n.Unprepare(ctx, c.UID))
 			}
 		})
 	}

@@ -13,10 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/klog/v2/ktesting"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -29,18 +27,10 @@ func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...core
 	n := newNode(t)
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	})
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, release()) })
 	for _, g := range machine().GPUs {
-		if err := dir.SetStatus(g.UUID, mps.Status{State: mps.Ready}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.SetStatus(g.UUID, mps.Status{State: mps.Ready}))
 	}
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{
 		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: mode.IsolationHAMi, HostHAMiLibrary: "/dev/null",
@@ -68,13 +58,18 @@ func on(c *resourceapi.ResourceClaim, devices ...string) *resourceapi.ResourceCl
 }
 
 func configured(c *resourceapi.ResourceClaim, request, fields string) *resourceapi.ResourceClaim {
+	return configuredFor(c, "gpu.aliyun.com",
+		`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",`+fields+`}`, request)
+}
+
+// configuredFor adds parameters for a driver to the claim, for the requests, or for all of them.
+func configuredFor(c *resourceapi.ResourceClaim, driver, parameters string, requests ...string,
+) *resourceapi.ResourceClaim {
 	c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config,
 		resourceapi.DeviceAllocationConfiguration{
-			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{request},
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: requests,
 			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(
-					`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields + `}`)},
-			}},
+				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}}},
 		})
 	return c
 }
@@ -104,12 +99,8 @@ func TestLimitsOfAContainerAddUp(t *testing.T) {
 			[]corev1.ResourceClaim{{Name: "u1", Request: "r0"}}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
-			got, err := n.Prepare(ctx, tc.claim)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := n.takes(t, tc.claim)
 			env := n.env(t, got[0].CDIDeviceIDs[0])
 			for _, want := range tc.want {
 				if !slices.Contains(env, want) {
@@ -117,9 +108,7 @@ func TestLimitsOfAContainerAddUp(t *testing.T) {
 				}
 			}
 			// A spec that is written again says the same.
-			if err := n.Recover(ctx); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, n.Recover(t.Context()))
 			if again := n.env(t, got[0].CDIDeviceIDs[0]); !slices.Equal(again, env) {
 				t.Errorf("environment %q, after a restart %q", env, again)
 			}
@@ -163,17 +152,10 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 			configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.first, tc.second}, tc.uses...)
-			_, err := n.Prepare(ctx, tc.first)
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("%v, want %q", err, tc.want)
-			}
-			if left := n.files(t); tc.want != "" && len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+			n.refuses(t, tc.first, tc.want)
+			if tc.want != "" {
+				n.leavesNothing(t)
 			}
 		})
 	}
@@ -204,19 +186,12 @@ func TestContainersPerShare(t *testing.T) {
 		"a mode without limits": {sharesOf("u1", 0, 1), three, 2, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim})
 			n.options.ContainersPerShare = tc.most
 			n.api.user.Spec.Containers = tc.containers
-			_, err := n.Prepare(ctx, tc.claim)
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("%v, want %q", err, tc.want)
-			}
-			if left := n.files(t); tc.want != "" && len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+			n.refuses(t, tc.claim, tc.want)
+			if tc.want != "" {
+				n.leavesNothing(t)
 			}
 		})
 	}
@@ -261,16 +236,11 @@ func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 		"one, and a GPU that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
-			got, err := n.Prepare(ctx, tc.claim)
+			got, err := n.Prepare(t.Context(), tc.claim)
 			if tc.want != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.want) {
-					t.Errorf("%v, want %q", err, tc.want)
-				}
-				if left := n.files(t); len(left) > 0 {
-					t.Errorf("left behind: %v", left)
-				}
+				expect.Error(t, err, tc.want)
+				n.leavesNothing(t)
 				return
 			}
 			if err != nil {
@@ -283,9 +253,7 @@ func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 				}
 			}
 			// The kubelet asks again for a claim that is prepared.
-			if _, err := n.Prepare(ctx, tc.claim); err != nil {
-				t.Errorf("the second time: %v", err)
-			}
+			n.takes(t, tc.claim)
 		})
 	}
 }
@@ -321,7 +289,6 @@ func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 	} {
 		for backend, m := range map[string]mode.Mode{mode.IsolationHAMi: mode.CGPU, mode.IsolationMPSNode: mode.MPS} {
 			t.Run(name+" "+backend, func(t *testing.T) {
-				_, ctx := ktesting.NewTestContext(t)
 				c := on(sharesOf("u1", 0, tc.gib[:]...), fmt.Sprintf("gpu-%d-%s", tc.gpus[0], m),
 					fmt.Sprintf("gpu-%d-%s", tc.gpus[1], m))
 				if tc.off {
@@ -333,7 +300,7 @@ func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 				(*containers)[0].Name = "a"
 				*containers = append(*containers, corev1.Container{Name: "b",
 					Resources: corev1.ResourceRequirements{Claims: tc.b}})
-				_, err := n.Prepare(ctx, c)
+				_, err := n.Prepare(t.Context(), c)
 				// The daemon for all GPUs does not run here, which is told of what is not refused.
 				if got := err != nil && strings.Contains(err.Error(), refused); got != tc.refused[backend] {
 					t.Errorf("refused %t: %v", got, err)
@@ -348,34 +315,18 @@ func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 
 // Requests for one container, which has them all, say the same of its GPUs.
 func TestRequestsOfOneContainer(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	c := sharesOf("u1", 0, 4, 1, 4, 1)
-	devices := &c.Status.Allocation.Devices
-	for i, device := range []string{"gpu-1-share", "gpu-1-share", "gpu-2-share", "gpu-2-share"} {
-		devices.Results[i].Device = device
-	}
+	c := on(sharesOf("u1", 0, 4, 1, 4, 1), "gpu-1-share", "gpu-1-share", "gpu-2-share", "gpu-2-share")
 	for container, requests := range map[string][]string{"a": {"r0", "r2"}, "b": {"r1", "r3"}} {
-		devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
-			Source: resourceapi.AllocationConfigSourceClaim, Requests: requests,
-			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: "gpu.aliyun.com",
-				Parameters: runtime.RawExtension{
-					Raw: fmt.Appendf(nil, `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","container":%q}`, container)},
-			}},
-		})
+		configuredFor(c, "gpu.aliyun.com", fmt.Sprintf(
+			`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","container":%q}`, container), requests...)
 	}
-	got, err := n.Prepare(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := n.takes(t, c)
 	for i, units := range []int{4, 1, 4, 1} {
 		want := []string{"NVIDIA_VISIBLE_DEVICES=void", "GPU_ALIYUN_COM_UUID_1=GPU-1", "GPU_ALIYUN_COM_UUID_2=GPU-2",
 			fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", units),
 			"ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,2",
 			"ALIYUN_COM_GPU_MEM_POD=10"}
-		if diff := cmp.Diff(want, n.env(t, got[i].CDIDeviceIDs[0])); diff != "" {
-			t.Errorf("environment of request %d (-want +got):\n%s", i, diff)
-		}
+		expect.Equal(t, want, n.env(t, got[i].CDIDeviceIDs[0]), "environment of request %d", i)
 	}
 }

@@ -5,16 +5,13 @@ package prepare
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -84,100 +81,45 @@ func openingNode(t *testing.T) (*node, *host) {
 	return n, h
 }
 
-// restart is node's, on the same host, with a plugin that lives.
-func (h *host) restart(t *testing.T, n *node) {
-	t.Helper()
-	n.restart(t)
-	h.killer = &killer{}
-	n.options.Isolation = h
-}
-
 // Wherever a process is killed, what the next one finds changed on the host is of claims that are prepared.
 func TestEffectsOfAKilledPreparationAreUndone(t *testing.T) {
-	operations := map[string]func(context.Context, *node) error{
-		"prepare": func(ctx context.Context, n *node) error {
-			_, err := n.Prepare(ctx, wholeGPUs("u1", 2, 0))
-			return err
-		},
-		"unprepare": func(ctx context.Context, n *node) error { return n.Unprepare(ctx, "u1") },
+	var h *host
+	opening := func(t *testing.T) (n *node) {
+		n, h = openingNode(t)
+		return n
 	}
-	for name, operation := range operations {
-		for step, dead := 1, true; dead; step++ {
-			t.Run(fmt.Sprintf("%s/%d", name, step), func(t *testing.T) {
-				_, ctx := ktesting.NewTestContext(t)
-				n, h := openingNode(t)
-				if name == "unprepare" {
-					if _, err := n.Prepare(ctx, wholeGPUs("u1", 2, 0)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				h.killer = &killer{countdown: step}
-				n.options.Store = mortalStore{n.options.Store.(nodeStore), n.stateDir, h.killer}
-				n.options.Specs = mortalSpecs{cdi.Dir(n.cdiDir), h.killer}
-				var err error
-				if dead = runUntilKilled(func() { err = operation(ctx, n) }); err != nil {
-					t.Fatal(err)
-				}
-				h.restart(t, n)
-				if err := n.Recover(ctx); err != nil {
-					t.Fatal(err)
-				}
-				records, err := n.Prepared(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(records) == 0 && len(h.opened) > 0 {
-					t.Errorf("nothing is prepared, and the host has %v", h.opened)
-				}
-				if err := n.Unprepare(ctx, "u1"); err != nil || len(h.opened) > 0 {
-					t.Errorf("after Unprepare the host has %v: %v", h.opened, err)
-				}
-			})
+	mortal := func(n *node, k *killer) { h.killer, n.options.Isolation = k, h }
+	killedAtEachStep(t, wholeGPUs("u1", 2, 0), opening, mortal, func(t *testing.T, n *node, _ string) {
+		if len(n.records(t)) == 0 && len(h.opened) > 0 {
+			t.Errorf("nothing is prepared, and the host has %v", h.opened)
 		}
-	}
+		if err := n.Unprepare(t.Context(), "u1"); err != nil || len(h.opened) > 0 {
+			t.Errorf("after Unprepare the host has %v: %v", h.opened, err)
+		}
+	})
 }
 
 // What cannot be undone keeps its record, and with it what the claim holds.
 func TestEffectsThatCannotBeUndone(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n, h := openingNode(t)
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, wholeGPUs("u1", 0))
 	h.stuck = errors.New("busy")
-	if err := n.Unprepare(ctx, "u1"); !errors.Is(err, h.stuck) {
-		t.Errorf("unprepared: %v", err)
-	}
-	if _, err := n.Prepare(ctx, wholeGPUs("u2", 0)); err == nil || !strings.Contains(err.Error(), "promised twice") {
-		t.Errorf("another claim for the GPU: %v", err)
-	}
+	expect.ErrorIs(t, n.Unprepare(t.Context(), "u1"), h.stuck)
+	n.refuses(t, wholeGPUs("u2", 0), "promised twice")
 	h.stuck = nil
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
 	// A later version's.
 	n.options.Isolation = &isolation.Registry{}
 	r := state.Record{Phase: state.Prepared, UID: "u3", Namespace: "team", Name: "c", CDISpec: cdi.SpecName("u3"),
 		Grants: recordedGrants(t, n), Effects: []state.Effect{{Name: "partition", GPU: "GPU-0"}}}
-	if err := n.options.Store.Put(r); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Unprepare(ctx, "u3"); err == nil || !strings.Contains(err.Error(), `"partition"`) {
-		t.Errorf("an effect of which nothing is known: %v", err)
-	}
+	expect.NoError(t, n.options.Store.Put(r))
+	expect.Error(t, n.Unprepare(t.Context(), "u3"), `"partition"`)
 }
 
 func recordedGrants(t *testing.T, n *node) []claim.Grant {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	if _, err := n.Prepare(ctx, wholeGPUs("u9", 1)); err != nil {
-		t.Fatal(err)
-	}
-	records, err := n.Prepared(ctx)
-	if err != nil || len(records) != 1 {
-		t.Fatalf("%v, %v", records, err)
-	}
-	return records[0].Grants
+	n.takes(t, wholeGPUs("u9", 1))
+	return n.recordOf(t, "u9").Grants
 }
 
 // The record of a claim that uses MPS names that, and no other does.
@@ -186,25 +128,15 @@ func TestEffectsOfMPS(t *testing.T) {
 		"gpu-0-mps": {{Name: "mps-client", GPU: "GPU-0"}}, "gpu-0-cgpu": nil, "gpu-0-share": nil,
 	} {
 		t.Run(device, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			c := on(sharesOf("u1", 0, 2, 1), device, device)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{c})
-			if _, err := n.Prepare(ctx, c); err != nil {
-				t.Fatal(err)
-			}
-			records, err := n.Prepared(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, records[0].Effects); diff != "" {
-				t.Errorf("effects (-want +got):\n%s", diff)
-			}
+			n.takes(t, c)
+			records := n.records(t)
+			expect.Equal(t, want, records[0].Effects, "effects")
 			if slices.ContainsFunc(records, func(r state.Record) bool { return r.Version != state.Version }) {
 				t.Error("an earlier version could not read the record")
 			}
-			if err := n.Unprepare(ctx, "u1"); err != nil {
-				t.Error(err)
-			}
+			expect.NoError(t, n.Unprepare(t.Context(), "u1"))
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -60,27 +61,22 @@ func TestNothingIsWrittenToTakeAClaimBack(t *testing.T) {
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, d := newNode(t), &dynamicGPU{}
-			n.cuts(d)
-			n.prepared(t, t.Context(), tc.claim)
+			n, d := cuttingNode(t)
+			n.prepared(t, tc.claim)
 			n.options.Store = &fullDisk{Store: n.options.Store}
 			if tc.before != nil {
 				tc.before(n, d)
 			}
 			if tc.wantFailure != "" {
-				fails(t, n.Unprepare(t.Context(), "a"), tc.wantFailure)
+				expect.Error(t, n.Unprepare(t.Context(), "a"), tc.wantFailure)
 				// Nobody is told that the claim lost what is being taken back.
 				if r := n.recordOf(t, "a"); r.Phase != state.Preparing {
 					t.Errorf("the record is %s", r.Phase)
 				}
 				tc.failed(n, d)
 			}
-			if err := n.Unprepare(t.Context(), "a"); err != nil {
-				t.Error(err)
-			}
-			if len(d.instances)+len(n.files(t)) > 0 {
-				t.Errorf("left: %+v %v", d.instances, n.files(t))
-			}
+			expect.NoError(t, n.Unprepare(t.Context(), "a"))
+			n.leaves(t, d)
 		})
 	}
 }
@@ -89,8 +85,7 @@ func TestNothingIsWrittenToTakeAClaimBack(t *testing.T) {
 func TestPreparationOnAFullDiskLeavesNothing(t *testing.T) {
 	claim := instanceClaim("a", oneSlice, elsewhere)
 	for writes := 0; ; writes++ {
-		n, d := newNode(t), &dynamicGPU{}
-		n.cuts(d)
+		n, d := cuttingNode(t)
 		n.options.Store = &fullDisk{Store: n.options.Store, left: writes}
 		_, err := n.Prepare(t.Context(), claim)
 		if err == nil {
@@ -99,9 +94,7 @@ func TestPreparationOnAFullDiskLeavesNothing(t *testing.T) {
 			}
 			return
 		}
-		fails(t, err, "no space left on device")
-		if len(d.instances)+len(n.files(t)) > 0 {
-			t.Errorf("after %d writes left: %+v %v", writes, d.instances, n.files(t))
-		}
+		expect.Error(t, err, "no space left on device")
+		n.leaves(t, d)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -36,17 +37,14 @@ func TestGPUThatIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			c := reservedFor(wholeGPUs("u0", 3), "p0")
-			n.prepared(t, t.Context(), c)
+			n.prepared(t, c)
 			n.restart(t)
 			n.options.BootID = "boot-2"
 			missing := map[string]error{"GPU-3": fmt.Errorf("GPU GPU-3 is unknown")}
 			n.SetInventory(&Inventory{Machine: tc.machine, Base: fakeBase{missing: missing, of: tc.machine}})
-			fails(t, n.Recover(t.Context()), tc.want)
-			_, err := n.Prepare(t.Context(), c)
-			fails(t, err, tc.want)
-			if reason := ReasonOf(err); reason != ReasonNotStartable {
-				t.Errorf("reason %q", reason)
-			}
+			expect.Error(t, n.Recover(t.Context()), tc.want)
+			err := n.refuses(t, c, tc.want)
+			expect.Equal(t, ReasonNotStartable, ReasonOf(err), "reason")
 		})
 	}
 }
@@ -84,7 +82,7 @@ func TestSpecOfAGPUThatIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.SetInventory(&Inventory{Machine: full, Base: fakeBase{of: full, paths: before}})
-			n.prepared(t, t.Context(), instanceClaim("u0", tc.device), instanceClaim("u2", "gpu-2"))
+			n.prepared(t, instanceClaim("u0", tc.device), instanceClaim("u2", "gpu-2"))
 			n.restart(t)
 			n.SetInventory(&Inventory{Machine: tc.after, Base: fakeBase{of: tc.after, paths: tc.paths}})
 			for range 2 {
@@ -104,9 +102,7 @@ func TestSpecOfAGPUThatIsGone(t *testing.T) {
 			}
 			// What comes back is the claim's again.
 			n.SetInventory(&Inventory{Machine: full, Base: fakeBase{of: full, paths: before}})
-			if err := n.repairer().Repair(t.Context()); err != nil {
-				t.Error(err)
-			}
+			expect.NoError(t, n.repairer().Repair(t.Context()))
 			want = []string{before[n.recordOf(t, "u0").Grants[0].GPU.UUID]}
 			if brings, err := n.options.Specs.Nodes(cdi.SpecName("u0")); !slices.Equal(brings, want) || err != nil {
 				t.Errorf("when it is back it brings %v, %v, want %v", brings, err, want)

@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -44,15 +45,13 @@ func TestWhoseInstanceIsInTheWay(t *testing.T) {
 			instanceClaim("p", "gpu-4-mig-1g-10gb-1"), "holds the GPU as it was before"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, d := newNode(t), &dynamicGPU{}
-			n.cuts(d)
+			n, d := cuttingNode(t)
 			if tc.before != nil {
 				n.has(tc.before)
 			}
-			n.prepared(t, t.Context(), wholeGPUs("beside", 0), tc.held)
+			n.prepared(t, wholeGPUs("beside", 0), tc.held)
 			tc.then(n, d)
-			_, err := n.Prepare(t.Context(), tc.wanted)
-			fails(t, err, tc.want)
+			err := n.refuses(t, tc.wanted, tc.want)
 			if by := HeldBy(err); !slices.Equal(by, []types.UID{"q"}) {
 				t.Errorf("held by %q, want claim q", by)
 			}
@@ -62,15 +61,13 @@ func TestWhoseInstanceIsInTheWay(t *testing.T) {
 
 // Instances in two places can have one id. Containers that had the one could use the other, by the same device nodes.
 func TestInstanceWithTheIDOfOneThatIsHeld(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	held, wanted := instanceClaim("q", "gpu-4-mig-4g-40gb-0"), instanceClaim("p", "gpu-4-mig-3g-40gb-4")
-	n.prepared(t, t.Context(), wholeGPUs("beside", 0), held)
+	n.prepared(t, wholeGPUs("beside", 0), held)
 	d.instances = nil
 	n.has(d.machine())
-	_, err := n.Prepare(t.Context(), wanted)
-	fails(t, err, "make GPU 4's 3g.40gb at slices 4-7: claim team/claim-q holds the instance that was there before "+
-		"(MIG-made-1), whose device nodes are the same")
+	err := n.refuses(t, wanted, "make GPU 4's 3g.40gb at slices 4-7: claim team/claim-q holds the instance that was "+
+		"there before (MIG-made-1), whose device nodes are the same")
 	if by := HeldBy(err); !slices.Equal(by, []types.UID{"q"}) || ReasonOf(err) != ReasonInUse {
 		t.Errorf("held by %q because of %s, want claim q and %s", by, ReasonOf(err), ReasonInUse)
 	}
@@ -79,49 +76,38 @@ func TestInstanceWithTheIDOfOneThatIsHeld(t *testing.T) {
 	}
 	// What is known to be refused is not made for it again.
 	d.fails = map[string]error{"make-gi": errors.New("one is made to be destroyed at once")}
-	_, err = n.Prepare(t.Context(), wanted)
-	fails(t, err, "whose device nodes are the same")
+	n.refuses(t, wanted, "whose device nodes are the same")
 	d.fails = nil
 	// No container has what is being destroyed.
 	r := n.recordOf(t, "q")
 	r.Phase = state.Preparing
-	if err := n.options.Store.Put(r); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Prepare(t.Context(), wanted); err != nil {
-		t.Errorf("once it is being destroyed: %v", err)
-	}
+	expect.NoError(t, n.options.Store.Put(r))
+	n.takes(t, wanted) // once it is being destroyed
 }
 
 // What was made for a claim whose record has no UUID of it yet is destroyed with that claim, so nobody else gets it.
 func TestInstanceThatIsStillToBeDestroyed(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	d.fails = map[string]error{"make-ci": errors.New("unknown error"),
 		"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
-	_, err := n.Prepare(t.Context(), instanceClaim("q", oneSlice))
-	fails(t, err, "it stays held until that program ends")
+	n.refuses(t, instanceClaim("q", oneSlice), "it stays held until that program ends")
 	d.instances[0].UUID, d.instances[0].CI, d.instances[0].LeftOut = "MIG-late", 0, ""
 	d.fails = nil
 	n.has(d.machine())
-	_, err = n.Prepare(t.Context(), instanceClaim("p", oneSlice))
-	fails(t, err, "claim team/claim-q has it made, or destroyed, just now")
+	err := n.refuses(t, instanceClaim("p", oneSlice), "claim team/claim-q has it made, or destroyed, just now")
 	if by := HeldBy(err); !slices.Equal(by, []types.UID{"q"}) {
 		t.Errorf("held by %q, want claim q", by)
 	}
 	if err := n.Unprepare(t.Context(), "q"); err != nil || len(d.instances) > 0 {
 		t.Errorf("%v; left: %+v", err, d.instances)
 	}
-	if _, err := n.Prepare(t.Context(), instanceClaim("p", oneSlice)); err != nil {
-		t.Errorf("once it is destroyed: %v", err)
-	}
+	n.takes(t, instanceClaim("p", oneSlice)) // once it is destroyed
 }
 
 // Somebody has put into the place what has no UUID, but compute instances that are never made for a claim.
 func TestInstanceOfOthersWithoutUUIDIsLeftAlone(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
-	n.prepared(t, t.Context(), instanceClaim("a", oneSlice, elsewhere))
+	n, d := cuttingNode(t)
+	n.prepared(t, instanceClaim("a", oneSlice, elsewhere))
 	d.instances[0].UUID, d.instances[0].CI, d.instances[0].LeftOut = "", gpu.NoCI, "it has 2 compute instances"
 	d.instances[0].Recut = true
 	// Nor is the record gone while the GPUs show the claim's own.
@@ -139,14 +125,12 @@ func TestInstanceOfOthersWithoutUUIDIsLeftAlone(t *testing.T) {
 // same, or nobody would ever destroy it.
 func TestInstanceThatLostItsUUIDIsDestroyed(t *testing.T) {
 	for _, leftOut := range []string{"it has no compute instance", "its MIG device cannot be read: unknown error"} {
-		n, d := newNode(t), &dynamicGPU{}
-		n.cuts(d)
-		n.prepared(t, t.Context(), instanceClaim("a", oneSlice))
+		n, d := cuttingNode(t)
+		n.prepared(t, instanceClaim("a", oneSlice))
 		d.instances[0].UUID, d.instances[0].CI, d.instances[0].LeftOut = "", gpu.NoCI, leftOut
 		n.has(d.machine())
-		if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances)+len(n.files(t)) > 0 {
-			t.Errorf("%s: %v; left: %+v %v", leftOut, err, d.instances, n.files(t))
-		}
+		expect.NoError(t, n.Unprepare(t.Context(), "a"))
+		n.leaves(t, d)
 	}
 }
 
@@ -155,13 +139,11 @@ func TestInstanceWithTheIDOfOneThatWasHeldBeforeAReboot(t *testing.T) {
 	n, d := newNode(t), &dynamicGPU{instances: []gpu.Instance{at(0, "MIG-static")}}
 	d.instances[0].GI, d.instances[0].ProfileID, d.instances[0].Profile, d.instances[0].Size = 1, 5, "4g.40gb", 4
 	n.cuts(d)
-	n.prepared(t, t.Context(), instanceClaim("q", "gpu-4-mig-4g-40gb-0"))
+	n.prepared(t, instanceClaim("q", "gpu-4-mig-4g-40gb-0"))
 	d.instances = nil
 	n.reboot(t, "boot-2")
 	n.cuts(d)
-	if _, err := n.Prepare(t.Context(), instanceClaim("p", "gpu-4-mig-3g-40gb-4")); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, instanceClaim("p", "gpu-4-mig-3g-40gb-4"))
 	if len(d.instances) != 1 || d.instances[0].GI != 1 {
 		t.Errorf("instances: %+v", d.instances)
 	}

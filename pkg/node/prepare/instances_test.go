@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -129,6 +130,25 @@ func (n *node) cuts(d *dynamicGPU) {
 	n.has(d.machine())
 }
 
+// cuttingNode is a node whose process cuts a GPU that has these instances.
+func cuttingNode(t *testing.T, instances ...gpu.Instance) (*node, *dynamicGPU) {
+	t.Helper()
+	n, d := newNode(t), &dynamicGPU{instances: instances}
+	n.cuts(d)
+	return n, d
+}
+
+// leaves checks that nothing is left of any claim, and which instances there are.
+func (n *node) leaves(t *testing.T, d *dynamicGPU, uuids ...string) {
+	t.Helper()
+	n.leavesNothing(t)
+	var left []string
+	for _, i := range d.instances {
+		left = append(left, i.UUID)
+	}
+	expect.Equal(t, uuids, left, "instances")
+}
+
 // mayDie calls do, whose goroutine may end in it.
 func mayDie(do func()) {
 	done := make(chan struct{})
@@ -146,8 +166,7 @@ const (
 )
 
 func TestInstanceIsMadeForAClaimAndDestroyedAfterIt(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	devices, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice))
 	if err != nil || len(devices) != 1 {
 		t.Fatalf("%v, %v", devices, err)
@@ -163,9 +182,8 @@ func TestInstanceIsMadeForAClaimAndDestroyedAfterIt(t *testing.T) {
 	if again, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice)); err != nil || len(again) != 1 || d.made != 1 {
 		t.Errorf("again: %v, %v, %d made", again, err, d.made)
 	}
-	if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances)+len(n.files(t)) > 0 {
-		t.Errorf("%v; left: %+v %v", err, d.instances, n.files(t))
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "a"))
+	n.leaves(t, d)
 }
 
 // slowGPU takes a second to make an instance.
@@ -179,8 +197,7 @@ func (d slowGPU) MakeComputeInstance(ctx context.Context, gpu string, gi int) (g
 // The kubelet may ask for a claim of two pods twice at once.
 func TestInstanceOfAClaimOfTwoPodsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n, d := newNode(t), &dynamicGPU{}
-		n.cuts(d)
+		n, d := cuttingNode(t)
 		n.options.Partitions = slowGPU{d}
 		var asking sync.WaitGroup
 		for _, pod := range []types.UID{"p1", "p2"} {
@@ -192,9 +209,7 @@ func TestInstanceOfAClaimOfTwoPodsAtOnce(t *testing.T) {
 			})
 		}
 		asking.Wait()
-		if d.made != 1 {
-			t.Errorf("%d made, want one", d.made)
-		}
+		expect.Equal(t, 1, d.made, "made")
 	})
 }
 
@@ -233,18 +248,14 @@ func TestKillsWhileAnInstanceIsMadeAndDestroyed(t *testing.T) {
 			n.cuts(d)
 			// The second time, the GPUs were read again.
 			for range 2 {
-				if err := n.Recover(t.Context()); err != nil {
-					t.Errorf("%s, kill %d: %v", tc.name, kill, err)
-				}
+				expect.NoErrorf(t, n.Recover(t.Context()), "%s, kill %d", tc.name, kill)
 			}
 			prepared := slices.ContainsFunc(n.files(t), func(f string) bool { return f == "a.json" })
 			if prepared && (n.recordOf(t, "a").Phase != state.Prepared || len(d.instances) != 3) ||
 				!prepared && (len(d.instances) != 1 || len(n.files(t)) > 0) {
 				t.Errorf("%s, kill %d: %v with instances %+v", tc.name, kill, n.files(t), d.instances)
 			}
-			if _, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice, elsewhere)); err != nil {
-				t.Errorf("%s, kill %d: prepared again: %v", tc.name, kill, err)
-			}
+			n.takes(t, instanceClaim("a", oneSlice, elsewhere))
 			if err := n.Unprepare(t.Context(), "a"); err != nil || len(n.files(t)) > 0 ||
 				!slices.EqualFunc(d.instances, []gpu.Instance{foreign}, func(a, b gpu.Instance) bool { return a.UUID == b.UUID }) {
 				t.Errorf("%s, kill %d: at the end: %v, %v, %+v", tc.name, kill, err, n.files(t), d.instances)
@@ -256,10 +267,9 @@ func TestKillsWhileAnInstanceIsMadeAndDestroyed(t *testing.T) {
 func TestInstancesOfOthersAreLeftAlone(t *testing.T) {
 	foreign := at(6, "MIG-foreign")
 	foreign.ProfileID, foreign.Profile = 20, "1g.10gb+me"
-	n, d := newNode(t), &dynamicGPU{instances: []gpu.Instance{foreign}}
-	n.cuts(d)
-	_, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice))
-	fails(t, err, "GPU 4's 1g.10gb at slice 6 cannot be made: 1g.10gb+me at slice 6 is in the way")
+	n, d := cuttingNode(t, foreign)
+	n.refuses(t, instanceClaim("a", oneSlice),
+		"GPU 4's 1g.10gb at slice 6 cannot be made: 1g.10gb+me at slice 6 is in the way")
 	if len(d.instances) != 1 || len(n.files(t)) > 0 {
 		t.Errorf("left: %+v %v", d.instances, n.files(t))
 	}
@@ -267,20 +277,16 @@ func TestInstancesOfOthersAreLeftAlone(t *testing.T) {
 	d.instances = nil
 	n.cuts(d)
 	d.fails = map[string]error{"make-gi": fmt.Errorf("making: %w", gpu.ErrPlaceTaken)}
-	_, err = n.Prepare(t.Context(), instanceClaim("a", oneSlice))
-	fails(t, err, "another MIG instance is in the way")
+	n.refuses(t, instanceClaim("a", oneSlice), "another MIG instance is in the way")
 	if len(n.files(t)) > 0 {
 		t.Errorf("left: %v", n.files(t))
 	}
 	// Somebody has made another one in the place since.
 	d.fails = nil
-	if _, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice)); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, instanceClaim("a", oneSlice))
 	d.instances[0].UUID = "MIG-other"
 	n.has(d.machine())
-	_, err = n.Prepare(t.Context(), instanceClaim("a", oneSlice))
-	fails(t, err, "is not there any more: somebody cut the GPU again")
+	n.refuses(t, instanceClaim("a", oneSlice), "is not there any more: somebody cut the GPU again")
 	if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances) != 1 || len(n.files(t)) > 0 {
 		t.Errorf("%v; left: %+v %v", err, d.instances, n.files(t))
 	}
@@ -289,59 +295,41 @@ func TestInstancesOfOthersAreLeftAlone(t *testing.T) {
 func TestFailuresOfTheDriverLeaveNothing(t *testing.T) {
 	for call, want := range map[string]string{"make-gi": "unknown error", "make-ci": "unknown error",
 		"instances": "unknown error"} {
-		n, d := newNode(t), &dynamicGPU{}
-		n.cuts(d)
+		n, d := cuttingNode(t)
 		d.fails = map[string]error{call: errors.New("unknown error")}
-		_, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice))
-		fails(t, err, want)
-		if len(d.instances)+len(n.files(t)) > 0 {
-			t.Errorf("%s: left: %+v %v", call, d.instances, n.files(t))
-		}
+		n.refuses(t, instanceClaim("a", oneSlice), want)
+		n.leaves(t, d)
 	}
 }
 
 // An instance that a program has open stays its claim's, which is tried again.
 func TestInstanceInUseStaysHeld(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
-	if _, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice)); err != nil {
-		t.Fatal(err)
-	}
+	n, d := cuttingNode(t)
+	n.takes(t, instanceClaim("a", oneSlice))
 	d.fails = map[string]error{"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
 	err := n.Unprepare(t.Context(), "a")
-	fails(t, err,
+	expect.Error(t, err,
 		"it stays held until that program ends, and the kubelet tries again by itself; if no pod has it, a monitor "+
 			"does, such as DCGM")
-	_, err = n.Prepare(t.Context(), instanceClaim("b", oneSlice))
-	fails(t, err, "already held as a whole by claim team/claim-a")
+	n.refuses(t, instanceClaim("b", oneSlice), "already held as a whole by claim team/claim-a")
 	d.fails = nil
-	if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances)+len(n.files(t)) > 0 {
-		t.Errorf("%v; left: %+v %v", err, d.instances, n.files(t))
-	}
-	if _, err = n.Prepare(t.Context(), instanceClaim("b", oneSlice)); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "a"))
+	n.leaves(t, d)
+	n.takes(t, instanceClaim("b", oneSlice))
 }
 
 // The scheduler counts slices; the driver does, too.
 func TestPlacesThatOverlapAreRefused(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	both := instanceClaim("both", fourOf, elsewhere)
-	_, err := n.Prepare(t.Context(), both)
-	fails(t, err, "promised twice")
-	if len(d.instances)+len(n.files(t)) > 0 {
-		t.Errorf("left: %+v %v", d.instances, n.files(t))
-	}
+	n.refuses(t, both, "promised twice")
+	n.leaves(t, d)
 }
 
 func TestInstanceIsMadeAnewAfterAReboot(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	c := instanceClaim("a", oneSlice)
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	d.instances = nil
 	n.restart(t)
 	n.options.BootID = "boot-2"
@@ -350,9 +338,7 @@ func TestInstanceIsMadeAnewAfterAReboot(t *testing.T) {
 	if err := n.Recover(t.Context()); err != nil || len(n.files(t)) > 0 {
 		t.Errorf("%v; left: %v", err, n.files(t))
 	}
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	if r := n.recordOf(t, "a"); r.Grants[0].GPU.UUID != "MIG-made-2" || len(d.instances) != 1 {
 		t.Errorf("recorded: %+v, instances %+v", r, d.instances)
 	}
@@ -360,26 +346,20 @@ func TestInstanceIsMadeAnewAfterAReboot(t *testing.T) {
 
 // What a claim had goes before it is prepared again, and is not given to it again.
 func TestInstanceIsMadeAnewForAClaimThatIsAllocatedAnew(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	c := instanceClaim("a", oneSlice)
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	c.Status.Allocation.Devices.Results[0].Request = "renamed"
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	if r := n.recordOf(t, "a"); len(d.instances) != 1 || r.Grants[0].GPU.UUID != d.instances[0].UUID || d.made != 2 {
 		t.Errorf("recorded: %+v, instances %+v", r, d.instances)
 	}
 }
 
 func TestAdminAccessMakesNothing(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	c := instanceClaim("a", oneSlice)
 	c.Status.Allocation.Devices.Results[0].AdminAccess = new(true)
-	_, err := n.Prepare(t.Context(), c)
-	fails(t, err, "adminAccess sees only what is there")
+	n.refuses(t, c, "adminAccess sees only what is there")
+	n.leaves(t, d)
 }

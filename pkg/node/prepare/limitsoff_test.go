@@ -6,11 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
@@ -51,29 +50,21 @@ func TestWhoSwitchesLimitsOff(t *testing.T) {
 	} {
 		for _, setting := range all {
 			t.Run(name+" with "+string(setting), func(t *testing.T) {
-				_, ctx := ktesting.NewTestContext(t)
 				n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, corev1.ResourceClaim{Name: "u1"})
 				tc.more(n)
 				n.options.LimitsOffBy = setting
-				got, err := n.Prepare(ctx, tc.claim)
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := n.takes(t, tc.claim)
 				env := n.env(t, got[0].CDIDeviceIDs[0])
 				if limited := slices.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3226M"); limited == slices.Contains(
 					tc.off, setting) {
 					t.Errorf("environment %q", env)
 				}
-				if off := slices.Contains(env, "CGPU_DISABLE=true"); off != slices.Contains(tc.off, setting) {
-					t.Errorf("environment %q", env)
-				}
+				expect.Equal(t, slices.Contains(tc.off, setting), slices.Contains(env, "CGPU_DISABLE=true"), "environment %q", env)
 				var want []string
 				if slices.Contains(tc.told, setting) {
 					want = []string{"r0"}
 				}
-				if diff := cmp.Diff(want, n.limitsKept); diff != "" {
-					t.Errorf("told (-want +got):\n%s", diff)
-				}
+				expect.Equal(t, want, n.limitsKept, "told")
 			})
 		}
 	}

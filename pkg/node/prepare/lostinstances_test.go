@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -28,27 +28,22 @@ func TestLostRecordsOfInstancesWhoseClaimEnds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, d := newNode(t), &dynamicGPU{instances: []gpu.Instance{at(5, "MIG-foreign")}}
-			n.cuts(d)
-			n.prepared(t, t.Context(), instanceClaim("made", oneSlice, elsewhere))
+			n, d := cuttingNode(t, at(5, "MIG-foreign"))
+			n.prepared(t, instanceClaim("made", oneSlice, elsewhere))
 			n.loseState(t)
 			n.cuts(d)
 			// A GPU that cannot be read says nothing of its instances.
 			n.has(&gpu.Machine{GPUs: machine().GPUs, Faults: []gpu.Fault{{Index: 4, Reason: gpu.FaultUnreadable}}})
-			fails(t, end(n), "cannot be read")
+			expect.Error(t, end(n), "cannot be read")
 			if len(n.specs(t)) == 0 {
 				t.Error("nothing tells of the instance any more")
 			}
 			n.has(d.machine())
 			d.fails = map[string]error{"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
-			fails(t, end(n), "it stays held until that program ends")
+			expect.Error(t, end(n), "it stays held until that program ends")
 			d.fails = nil
-			if err := end(n); err != nil {
-				t.Error(err)
-			}
-			if len(d.instances) != 1 || d.instances[0].UUID != "MIG-foreign" || len(n.files(t)) > 0 {
-				t.Errorf("left: %+v %v", d.instances, n.files(t))
-			}
+			expect.NoError(t, end(n))
+			n.leaves(t, d, "MIG-foreign")
 		})
 	}
 }
@@ -56,10 +51,9 @@ func TestLostRecordsOfInstancesWhoseClaimEnds(t *testing.T) {
 // Another process may make an instance after the GPUs were read: they are read again, and then the claim is recovered.
 // An instance that is gone is told by who publishes the devices.
 func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	before := d.machine()
-	n.prepared(t, t.Context(), instanceClaim("made", oneSlice))
+	n.prepared(t, instanceClaim("made", oneSlice))
 	specs := n.specs(t)
 	n.restart(t)
 	n.has(before)
@@ -68,51 +62,34 @@ func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
 	if err := n.Recover(t.Context()); err != nil || rescans != 1 {
 		t.Errorf("%v; the GPUs are read again %d times, want once", err, rescans)
 	}
-	if err := n.options.Specs.Remove(cdi.SpecName("made")); err != nil {
-		t.Fatal(err)
-	}
-	fails(t, n.repairer().Repair(t.Context()), "the GPUs do not show the MIG instance that was made for it")
+	expect.NoError(t, n.options.Specs.Remove(cdi.SpecName("made")))
+	expect.Error(t, n.repairer().Repair(t.Context()), "the GPUs do not show the MIG instance that was made for it")
 	n.cuts(d)
-	if err := n.Recover(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(specs, n.specs(t)); diff != "" {
-		t.Errorf("CDI specs (-before +after):\n%s", diff)
-	}
+	expect.NoError(t, n.Recover(t.Context()))
+	expect.Equal(t, specs, n.specs(t), "CDI specs")
 }
 
 // Where the records are lost, it is still known which instances were made for claims, and they go with them.
 func TestLostRecordsOfInstances(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{instances: []gpu.Instance{at(5, "MIG-foreign")}}
-	n.cuts(d)
+	n, d := cuttingNode(t, at(5, "MIG-foreign"))
 	made, found := instanceClaim("made", oneSlice, elsewhere), instanceClaim("found", "gpu-4-mig-1g-10gb-5")
-	want := n.prepared(t, t.Context(), made, found)
+	want := n.prepared(t, made, found)
 	n.loseState(t)
 	n.cuts(d)
-	if err := n.repairer().Repair(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, n.records(t, t.Context())); diff != "" {
-		t.Errorf("records (-before +after):\n%s", diff)
-	}
+	expect.NoError(t, n.repairer().Repair(t.Context()))
+	expect.Equal(t, want, n.records(t), "records")
 	for _, c := range []*resourceapi.ResourceClaim{made, found} {
-		if err := n.Unprepare(t.Context(), c.UID); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, n.Unprepare(t.Context(), c.UID))
 	}
-	if len(d.instances) != 1 || d.instances[0].UUID != "MIG-foreign" || len(n.files(t)) > 0 {
-		t.Errorf("left: %+v %v", d.instances, n.files(t))
-	}
+	n.leaves(t, d, "MIG-foreign")
 	// An instance that is gone is made again when the kubelet asks for the claim.
 	n.cuts(d)
 	again := instanceClaim("again", oneSlice)
-	n.prepared(t, t.Context(), again)
+	n.prepared(t, again)
 	d.instances = d.instances[:1]
 	n.loseState(t)
 	n.cuts(d)
-	if err := n.repairer().Repair(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.repairer().Repair(t.Context()))
 	if _, err := n.Prepare(t.Context(), again); err != nil || len(d.instances) != 2 {
 		t.Errorf("%v, instances %+v", err, d.instances)
 	}

@@ -4,11 +4,11 @@ package prepare
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -28,36 +28,20 @@ func at(start int, uuid string) gpu.Instance {
 }
 
 func instanceClaim(uid string, devices ...string) *resourceapi.ResourceClaim {
-	c := emptyClaim(uid)
-	for _, device := range devices {
-		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
-			resourceapi.DeviceRequestAllocationResult{Request: "gpu", Driver: "gpu.aliyun.com", Pool: pool, Device: device})
-	}
-	return c
+	return claimOf(uid, "gpu", devices...)
 }
 
 func (n *node) has(m *gpu.Machine) { n.SetInventory(&Inventory{Machine: m, Base: fakeBase{of: m}}) }
 
 func (n *node) recordOf(t *testing.T, uid string) state.Record {
 	t.Helper()
-	records, err := n.Prepared(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range records {
+	for _, r := range n.records(t) {
 		if string(r.UID) == uid {
 			return r
 		}
 	}
 	t.Fatalf("claim %s has no record", uid)
 	return state.Record{}
-}
-
-func fails(t *testing.T, err error, want string) {
-	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("error %v, want one that contains %q", err, want)
-	}
 }
 
 func TestInstanceIsPreparedAndRecorded(t *testing.T) {
@@ -72,9 +56,7 @@ func TestInstanceIsPreparedAndRecorded(t *testing.T) {
 		g.Isolation != "mig" {
 		t.Errorf("recorded: %+v", g)
 	}
-	if n.recordOf(t, "a").BootID != "boot-1" {
-		t.Error("the boot is not recorded")
-	}
+	expect.Equal(t, "boot-1", n.recordOf(t, "a").BootID, "the boot is not recorded")
 	if err := n.Unprepare(t.Context(), "a"); err != nil || len(n.files(t)) > 0 {
 		t.Errorf("unprepared: %v, left: %v", err, n.files(t))
 	}
@@ -85,52 +67,33 @@ func TestAnotherInstanceInThePlaceIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.has(cut(at(1, "MIG-b")))
 	c := instanceClaim("a", "gpu-4-mig-1g-10gb-1")
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	for name, m := range map[string]*gpu.Machine{"created again": cut(at(1, "MIG-new")),
 		"another place": cut(at(0, "MIG-b2")), "not cut": cut(), "MIG mode off": machine()} {
-		n.has(m)
-		_, err := n.Prepare(t.Context(), c)
-		fails(t, err, "GPU 4's 1g.10gb at slice 1 (MIG-b) is not there any more: somebody cut the GPU again")
-		if err != nil && !strings.Contains(err.Error(), "delete the pod") {
-			t.Errorf("%s: the owner is not told what to do: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			n.has(m)
+			n.refuses(t, c, "GPU 4's 1g.10gb at slice 1 (MIG-b) is not there any more: somebody cut the GPU again",
+				"delete the pod")
+		})
 	}
 	// Another claim does not get the new one either: it has the device nodes of the old one.
 	n.has(cut(at(1, "MIG-new")))
-	_, err := n.Prepare(t.Context(), instanceClaim("b", "gpu-4-mig-1g-10gb-1"))
-	fails(t, err, "holds the instance that was there before (MIG-b), whose device nodes are the same")
+	n.refuses(t, instanceClaim("b", "gpu-4-mig-1g-10gb-1"),
+		"holds the instance that was there before (MIG-b), whose device nodes are the same")
 	// A GPU that cannot be read says nothing of its instances.
 	n.has(&gpu.Machine{GPUs: machine().GPUs, Faults: []gpu.Fault{{Index: 4, Reason: gpu.FaultUnreadable}}})
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Errorf("while the GPU cannot be read: %v", err)
-	}
-	if err := n.Unprepare(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c) // while the GPU cannot be read
+	expect.NoError(t, n.Unprepare(t.Context(), "a"))
 	n.has(cut(at(1, "MIG-new")))
-	if _, err := n.Prepare(t.Context(), instanceClaim("b", "gpu-4-mig-1g-10gb-1")); err != nil {
-		t.Errorf("once the claim ended: %v", err)
-	}
-}
-
-func TestGoneInstanceIsRefusedInWords(t *testing.T) {
-	n := newNode(t)
-	n.has(cut(at(0, "MIG-a")))
-	_, err := n.Prepare(t.Context(), instanceClaim("a", "gpu-4-mig-3g-40gb-4"))
-	fails(t, err, "GPU 4 has no such MIG instance any more")
-	if files := n.files(t); len(files) > 0 {
-		t.Errorf("left: %v", files)
-	}
+	n.takes(t, instanceClaim("b", "gpu-4-mig-1g-10gb-1"))
 }
 
 func TestMissingCapabilityIsRefused(t *testing.T) {
 	n := newNode(t)
 	n.SetInventory(&Inventory{Machine: cut(at(0, "MIG-a")), Base: fakeBase{missing: map[string]error{
 		"MIG-a": errors.New("the capability of GPU instance 7 is not there")}}})
-	_, err := n.Prepare(t.Context(), instanceClaim("a", "gpu-4-mig-1g-10gb-0"))
-	fails(t, err, "GPU 4's 1g.10gb at slice 0: the capability of GPU instance 7 is not there")
+	n.refuses(t, instanceClaim("a", "gpu-4-mig-1g-10gb-0"),
+		"GPU 4's 1g.10gb at slice 0: the capability of GPU instance 7 is not there")
 }
 
 // No container of before outlives a reboot, and no instance does.
@@ -138,18 +101,13 @@ func TestAfterARebootTheInstanceInThePlaceIsGiven(t *testing.T) {
 	n := newNode(t)
 	n.has(cut(at(1, "MIG-b")))
 	c := instanceClaim("a", "gpu-4-mig-1g-10gb-1")
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	n.restart(t)
 	n.options.BootID = "boot-2"
 	n.has(cut())
-	_, err := n.Prepare(t.Context(), c)
-	fails(t, err, "GPU 4 has no such MIG instance any more")
+	n.refuses(t, c, "GPU 4 has no such MIG instance any more")
 	n.has(cut(at(1, "MIG-new")))
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	if r := n.recordOf(t, "a"); r.Grants[0].GPU.UUID != "MIG-new" || r.BootID != "boot-2" {
 		t.Errorf("recorded: %+v", r)
 	}
@@ -165,8 +123,6 @@ func TestSeveralInstancesOfAContainerAreTold(t *testing.T) {
 		if err != nil || len(result.Instances) != want {
 			t.Errorf("%s: %v, %v", c.Name, result.Instances, err)
 		}
-		if err := n.Unprepare(t.Context(), c.UID); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.Unprepare(t.Context(), c.UID))
 	}
 }

@@ -10,11 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -49,40 +48,30 @@ func TestGPUsAreOpenedThatAreNotUsedByMPS(t *testing.T) {
 			nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim})
 			asked := &fakeMPS{}
 			n.options.MPS = asked
-			if _, err := n.Prepare(ctx, tc.claim); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, asked.asked); diff != "" {
-				t.Errorf("asked for (-want +got):\n%s", diff)
-			}
+			n.takes(t, tc.claim)
+			expect.Equal(t, tc.want, asked.asked, "asked for")
 		})
 	}
 }
 
 func TestClaimIsRefusedWhoseGPUIsNotOpened(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	closed := &fakeMPS{err: errors.New("still closed")}
 	n.options.MPS = closed
-	_, err := n.Prepare(ctx, sharesOf("u1", 0, 1))
+	_, err := n.Prepare(t.Context(), sharesOf("u1", 0, 1))
 	if !errors.Is(err, closed.err) || ReasonOf(err) != ReasonNotStartable {
 		t.Errorf("%v, for reason %q", err, ReasonOf(err))
 	}
-	if left := n.files(t); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	n.leavesNothing(t)
 	// A claim that MPS still has the GPU for is in the way, and not the one to be ended.
 	closed.err, closed.asked = nil, nil
 	n = limitedNode(t, nil)
 	n.options.MPS = closed
-	if _, err := n.Prepare(ctx, on(sharesOf("u1", 0, 1), "gpu-0-mps")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Prepare(ctx, sharesOf("u2", 0, 1)); err == nil || len(closed.asked) > 0 {
+	n.takes(t, on(sharesOf("u1", 0, 1), "gpu-0-mps"))
+	if _, err := n.Prepare(t.Context(), sharesOf("u2", 0, 1)); err == nil || len(closed.asked) > 0 {
 		t.Errorf("%v, asked for %q", err, closed.asked)
 	}
 }
@@ -90,86 +79,56 @@ func TestClaimIsRefusedWhoseGPUIsNotOpened(t *testing.T) {
 // The directory that plugin and supervisor share does not survive a reboot, and Recover
 // writes the specs.
 func TestMPSIsToldOfClaimsThatArePreparedAgain(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	c := on(sharesOf("u1", 0, 2), "gpu-0-mps")
 	n := limitedNode(t, []*resourceapi.ResourceClaim{c})
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer release()
-	if err := dir.SetStatus("GPU-0", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.SetStatus("GPU-0", mps.Status{State: mps.Ready}))
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
 	prepared := func() {
 		t.Helper()
-		if _, err := n.Prepare(ctx, c); err != nil {
-			t.Fatal(err)
-		}
+		n.takes(t, c)
 		want := mps.Use{Claimed: true, Limits: mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}, Seq: 1}
 		if use, err := dir.Use("GPU-0"); err != nil || use != want {
 			t.Errorf("%+v, %v, want %+v", use, err, want)
 		}
 	}
 	prepared()
-	if err := os.Remove(filepath.Join(string(dir), "GPU-0", mps.UseFile)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Recover(ctx); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(filepath.Join(string(dir), "GPU-0", mps.UseFile)))
+	expect.NoError(t, n.Recover(t.Context()))
 	prepared()
 }
 
 // gpu-mps-supervisor is gone and does not come back. What is prepared stays so until its pods
 // end, and is taken back without it; what would start now is refused, and says why.
 func TestSupervisorThatIsGoneForGood(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	running, later := on(sharesOf("u1", 0, 2), "gpu-0-mps"), on(sharesOf("u2", 0, 1), "gpu-0-mps")
 	n := limitedNode(t, []*resourceapi.ResourceClaim{running, later})
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dir.SetStatus("GPU-0", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, dir.SetStatus("GPU-0", mps.Status{State: mps.Ready}))
 	n.options.MPS = dir
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
-	if _, err := n.Prepare(ctx, running); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, running)
 	before := n.files(t)
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, release())
 	for _, c := range []*resourceapi.ResourceClaim{running, later} {
-		if _, err := n.Prepare(ctx, c); err == nil || ReasonOf(err) != ReasonNotStartable ||
+		if _, err := n.Prepare(t.Context(), c); err == nil || ReasonOf(err) != ReasonNotStartable ||
 			!strings.Contains(err.Error(), "gpu-mps-supervisor does not run on this node") {
 			t.Errorf("claim %s: %v", c.UID, err)
 		}
 	}
-	if diff := cmp.Diff(before, n.files(t)); diff != "" {
-		t.Errorf("what is prepared (-before +now):\n%s", diff)
-	}
-	if err := n.Unprepare(ctx, running.UID); err != nil {
-		t.Fatal(err)
-	}
-	if left := n.files(t); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	expect.Equal(t, before, n.files(t), "what is prepared")
+	expect.NoError(t, n.Unprepare(t.Context(), running.UID))
+	n.leavesNothing(t)
 	// It has not changed the GPU's compute mode, so others can have the GPU.
-	if _, err := n.Prepare(ctx, wholeGPUs("u3", 0)); err != nil {
-		t.Errorf("a claim without MPS: %v", err)
-	}
+	n.takes(t, wholeGPUs("u3", 0)) // a claim without MPS
 	// If it has, they say what to do.
-	if err := errors.Join(n.Unprepare(ctx, "u3"), dir.KeepFoundMode("GPU-0", gpu.ComputeDefault)); err != nil {
-		t.Fatal(err)
-	}
-	short, cancel := context.WithCancel(ctx)
+	expect.NoError(t, errors.Join(n.Unprepare(t.Context(), "u3"), dir.KeepFoundMode("GPU-0", gpu.ComputeDefault)))
+	short, cancel := context.WithCancel(t.Context())
 	n.options.MPS = endsIn{n.options.MPS, cancel}
 	if _, err := n.Prepare(short, wholeGPUs("u3", 0)); err == nil ||
 		!strings.Contains(err.Error(), "run nvidia-smi --id=GPU-0 --compute-mode=DEFAULT") {
@@ -193,67 +152,41 @@ func TestKnown(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, n *node){
 		"directory removed": func(t *testing.T, n *node) { n.loseState(t) },
 		"record removed": func(t *testing.T, n *node) {
-			if err := os.Remove(filepath.Join(n.stateDir, "u1.json")); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Remove(filepath.Join(n.stateDir, "u1.json")))
 		},
 		"record damaged": func(t *testing.T, n *node) {
-			if err := os.Truncate(filepath.Join(n.stateDir, "u1.json"), 20); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Truncate(filepath.Join(n.stateDir, "u1.json"), 20))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := newNode(t)
-			n.prepared(t, ctx, sharesOf("u1", 0, 3), wholeGPUs("u2", 1))
-			if err := n.Known(ctx); err != nil {
-				t.Fatal(err)
-			}
+			n.prepared(t, sharesOf("u1", 0, 3), wholeGPUs("u2", 1))
+			expect.NoError(t, n.Known(t.Context()))
 			lose(t, n)
-			if err := n.Known(ctx); !errors.Is(err, errIncomplete) {
-				t.Errorf("error %v", err)
-			}
-			if err := n.repairer().Repair(ctx); err != nil {
-				t.Fatal(err)
-			}
-			if err := n.Known(ctx); err != nil {
-				t.Errorf("after it was repaired: %v", err)
-			}
+			expect.ErrorIs(t, n.Known(t.Context()), errIncomplete)
+			expect.NoError(t, n.repairer().Repair(t.Context()))
+			expect.NoErrorf(t, n.Known(t.Context()), "after it was repaired")
 		})
 	}
 }
 
 // The GPU is opened by whoever has closed it.
 func TestGPUIsGivenBackByTheSupervisor(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	dir := mps.Dir(t.TempDir())
 	n.options.MPS = dir
-	if err := dir.KeepFoundMode("GPU-0", gpu.ComputeDefault); err != nil {
-		t.Fatal(err)
-	}
-	limit, cancel := context.WithCancel(ctx)
+	expect.NoError(t, dir.KeepFoundMode("GPU-0", gpu.ComputeDefault))
+	limit, cancel := context.WithCancel(t.Context())
 	cancel()
 	inv := n.inventory.Load()
-	r, err := n.lostRecord(ctx, inv, sharesOf("u1", 0, 1), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, err := n.lostRecord(t.Context(), inv, sharesOf("u1", 0, 1), nil)
+	expect.NoError(t, err)
 	w, err := n.preparationOf(inv, r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.write(limit, w); err == nil || !strings.Contains(err.Error(), "gpu-mps-supervisor does not run") {
-		t.Errorf("error %v", err)
-	}
+	expect.NoError(t, err)
+	expect.Error(t, n.write(limit, w), "gpu-mps-supervisor does not run")
 	if there, err := n.options.Specs.Exists(cdi.SpecName("u1")); err != nil || there {
 		t.Errorf("a spec: %t, %v", there, err)
 	}
-	if err := dir.ForgetFoundMode("GPU-0"); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.write(ctx, w); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, dir.ForgetFoundMode("GPU-0"))
+	expect.NoError(t, n.write(t.Context(), w))
 }

@@ -11,8 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -23,7 +23,6 @@ import (
 // What others hold is not taken by the one daemon for a claim that tolerates the taint which keeps claims off, or was
 // allocated before. Where claims use it already it has all GPUs.
 func TestOneMPSDaemonGetsNoFirstClaimBesideOthers(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	first, second := on(sharesOf("u1", 1, 1), "gpu-1-mps"), on(sharesOf("u2", 1, 1), "gpu-1-mps")
 	n, dir := oneDaemonNode(t, []*resourceapi.ResourceClaim{first, second})
 	var reserved held.Reserved
@@ -33,7 +32,7 @@ func TestOneMPSDaemonGetsNoFirstClaimBesideOthers(t *testing.T) {
 		"another driver": reserved.OfDriver("GPU-0", "gpu.nvidia.com", nil),
 	} {
 		reserved = by
-		_, err := n.Prepare(ctx, first)
+		_, err := n.Prepare(t.Context(), first)
 		if err == nil || !strings.Contains(err.Error(), "one MPS control daemon") || !strings.Contains(err.Error(),
 			"GPU 0") || ReasonOf(err) != ReasonInUse {
 			t.Errorf("%s: %v (%s)", name, err, ReasonOf(err))
@@ -44,19 +43,11 @@ func TestOneMPSDaemonGetsNoFirstClaimBesideOthers(t *testing.T) {
 			}
 		}
 	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	n.leavesNothing(t)
 	reserved = held.Reserved{}
-	if _, err := n.Prepare(ctx, first); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, first)
 	reserved = reserved.Plus("GPU-0", "old/a", held.Taken{Amount: gpu.Amount{Units: 4}})
-	for name, c := range map[string]*resourceapi.ResourceClaim{"again": first, "a second one": second} {
-		if _, err := n.Prepare(ctx, c); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
+	n.takes(t, first, second)
 }
 
 // oneDaemonNode is a node with one MPS daemon for all GPUs, which is ready.
@@ -68,18 +59,10 @@ func oneDaemonNode(
 	n.isolated = map[mode.Mode]string{mode.MPS: mode.IsolationMPSNode}
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	})
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, release()) })
 	for _, g := range machine().GPUs {
-		if err := dir.OfNode().SetStatus(g.UUID, mps.Status{State: mps.Ready}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.OfNode().SetStatus(g.UUID, mps.Status{State: mps.Ready}))
 	}
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
 	return n, dir
@@ -101,14 +84,10 @@ func TestWithOneMPSDaemonAContainerHasSeveralGPUs(t *testing.T) {
 		"one request":      {oneRequest, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n, dir := oneDaemonNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
 			uuids := []string{"GPU-0", "GPU-1"}
 			for range 2 { // the kubelet asks again for a claim that is prepared
-				got, err := n.Prepare(ctx, tc.claim)
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := n.takes(t, tc.claim)
 				want := fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=%s=1075M,%s=7527M", uuids[0], uuids[1])
 				for i := range got {
 					if env := n.env(t, got[i].CDIDeviceIDs[0]); !slices.Contains(env, want) {

@@ -25,6 +25,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -200,9 +201,7 @@ func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{stateDir: filepath.Join(t.TempDir(), "claims"), cdiDir: t.TempDir(), published: mode.Dynamic}
 	n.restart(t)
-	if err := n.options.Store.SetComplete(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.options.Store.SetComplete())
 	return n
 }
 
@@ -210,9 +209,7 @@ func newNode(t testing.TB) *node {
 func (n *node) restart(t testing.TB) {
 	t.Helper()
 	store, err := state.Open(filepath.Dir(n.stateDir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	n.Preparer = New(Options{
 		Pool: pool, Store: nodeStore{store, n}, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{},
 		Cluster: &n.api, Node: fakeNode{n}, Listener: listener{n},
@@ -226,9 +223,7 @@ func (n *node) files(t *testing.T) []string {
 	var out []string
 	for _, dir := range []string{n.stateDir, n.cdiDir} {
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, e := range entries {
 			if !slices.Contains([]string{"lock", "incomplete"}, e.Name()) && !e.IsDir() {
 				out = append(out, e.Name())
@@ -238,13 +233,38 @@ func (n *node) files(t *testing.T) []string {
 	return out
 }
 
+// takes prepares the claims, and returns the devices of the last one.
+func (n *node) takes(t testing.TB, claims ...*resourceapi.ResourceClaim) (devices []kubeletplugin.Device) {
+	t.Helper()
+	for _, c := range claims {
+		got, err := n.Prepare(t.Context(), c)
+		expect.NoError(t, err)
+		devices = got
+	}
+	return devices
+}
+
+// refuses checks that the claim is not prepared, for a reason with these texts; without any text, that it is.
+func (n *node) refuses(t *testing.T, c *resourceapi.ResourceClaim, texts ...string) error {
+	t.Helper()
+	_, err := n.Prepare(t.Context(), c)
+	expect.Error(t, err, texts...)
+	return err
+}
+
+// leavesNothing checks that nothing is left of any claim.
+func (n *node) leavesNothing(t *testing.T) {
+	t.Helper()
+	if left := n.files(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 // env is the environment that the runtime would set for a CDI device.
 func (n *node) env(t *testing.T, id string) []string {
 	t.Helper()
 	cache, err := upstream.NewCache(upstream.WithSpecDirs(n.cdiDir), upstream.WithAutoRefresh(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	d := cache.GetDevice(id)
 	if d == nil {
 		t.Fatalf("CDI device %s does not exist; there are %v", id, cache.ListDevices())
@@ -252,15 +272,24 @@ func (n *node) env(t *testing.T, id string) []string {
 	return d.ContainerEdits.Env
 }
 
-func wholeGPUs(uid string, indices ...int) *resourceapi.ResourceClaim {
+// claimOf is a claim whose request is allocated these devices.
+func claimOf(uid, request string, devices ...string) *resourceapi.ResourceClaim {
 	c := emptyClaim(uid)
-	for _, i := range indices {
+	for _, device := range devices {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
 			resourceapi.DeviceRequestAllocationResult{
-				Request: "gpu", Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d", i),
+				Request: request, Driver: "gpu.aliyun.com", Pool: pool, Device: device,
 			})
 	}
 	return c
+}
+
+func wholeGPUs(uid string, indices ...int) *resourceapi.ResourceClaim {
+	var devices []string
+	for _, i := range indices {
+		devices = append(devices, fmt.Sprintf("gpu-%d", i))
+	}
+	return claimOf(uid, "gpu", devices...)
 }
 
 func sharesOf(uid string, index int, gib ...int64) *resourceapi.ResourceClaim {

@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
-	"k8s.io/klog/v2/ktesting"
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -20,9 +19,7 @@ import (
 func (n *node) injected(t *testing.T, ids ...string) []string {
 	t.Helper()
 	cache, err := upstream.NewCache(upstream.WithSpecDirs(n.cdiDir), upstream.WithAutoRefresh(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	container := &oci.Spec{Process: &oci.Process{}, Linux: &oci.Linux{}}
 	for _, id := range ids {
 		cache.GetDevice(id).ContainerEdits.DeviceNodes = nil // they are looked for on the host
@@ -37,20 +34,13 @@ func (n *node) injected(t *testing.T, ids ...string) []string {
 // of requests and claims by which it has them. There is nothing else, so programs that see their own GPUs alone find
 // what they found before.
 func TestContainersAreToldWhichGPUsAreTheirOwn(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	n.published = mode.Exclusive
 	two, other := devicesOf("u1", "gpu-3", "gpu-0"), devicesOf("u2", "gpu-2")
 	two.Status.Allocation.Devices.Results[0].Request = "a"
 	two.Status.Allocation.Devices.Results[1].Request = "b"
-	first, err := n.Prepare(ctx, two)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := n.Prepare(ctx, other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := n.takes(t, two)
+	second := n.takes(t, other)
 	a, b, c := first[0].CDIDeviceIDs[0], first[1].CDIDeviceIDs[0], second[0].CDIDeviceIDs[0]
 	for name, test := range map[string]struct{ has, want []string }{
 		"one request":            {[]string{a}, []string{"3=GPU-3"}},
@@ -68,12 +58,8 @@ func TestContainersAreToldWhichGPUsAreTheirOwn(t *testing.T) {
 				}
 			}
 			slices.Sort(own)
-			if diff := cmp.Diff(test.want, own); diff != "" {
-				t.Errorf("its GPUs (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff([]string{"COMMON=1", "NVIDIA_VISIBLE_DEVICES=void"}, rest); diff != "" {
-				t.Errorf("besides (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, own, "its GPUs")
+			expect.Equal(t, []string{"COMMON=1", "NVIDIA_VISIBLE_DEVICES=void"}, rest, "besides")
 		})
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -30,55 +30,35 @@ import (
 )
 
 func TestPrepareShare(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	got, err := n.Prepare(ctx, sharesOf("u1", 2, 1, 7))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := n.takes(t, sharesOf("u1", 2, 1, 7))
 	if len(got) != 2 || got[1].DeviceName != "gpu-2-share" || got[1].PoolName != pool || *got[1].ShareID != "u1-share-1" ||
 		!cmp.Equal(got[1].Requests, []string{"r1"}) {
 		t.Fatalf("devices %+v", got)
 	}
 	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "GPU_ALIYUN_COM_UUID_2=GPU-2", "ALIYUN_COM_GPU_MEM_CONTAINER=7",
 		"ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=2", "ALIYUN_COM_GPU_MEM_POD=8"}
-	if diff := cmp.Diff(want, n.env(t, got[1].CDIDeviceIDs[0])); diff != "" {
-		t.Errorf("environment of the second request (-want +got):\n%s", diff)
-	}
-	again, err := n.Prepare(ctx, sharesOf("u1", 2, 1, 7))
+	expect.Equal(t, want, n.env(t, got[1].CDIDeviceIDs[0]), "environment of the second request")
+	again, err := n.Prepare(t.Context(), sharesOf("u1", 2, 1, 7))
 	if diff := cmp.Diff(got, again); diff != "" || err != nil {
 		t.Errorf("second Prepare: %v, (-first +second):\n%s", err, diff)
 	}
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Fatal(err)
-	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Errorf("second Unprepare: %v", err)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+	n.leavesNothing(t)
+	expect.NoErrorf(t, n.Unprepare(t.Context(), "u1"), "second Unprepare")
 }
 
 func TestPrepareRefusesOverCommit(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 12)); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
-		"whole GPU": wholeGPUs("u2", 1, 0)} {
-		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") {
-			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
-		}
-	}
+	n.takes(t, sharesOf("u1", 0, 12))
+	n.refuses(t, sharesOf("u2", 0, 4), "promised twice")
+	n.refuses(t, wholeGPUs("u2", 1, 0), "promised twice")
 	if left := n.files(t); len(left) != 2 {
 		t.Errorf("a refused claim left something behind: %v", left)
 	}
 }
 
 func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	old := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: "a",
@@ -94,36 +74,31 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
 		"whole GPU": wholeGPUs("u2", 1, 0)} {
-		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") ||
+		if _, err := n.Prepare(t.Context(), c); err == nil || !strings.Contains(err.Error(), "promised twice") ||
 			!slices.Equal(usage.InUseBy(err), []string{"old/a"}) {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
 		}
 	}
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 3)); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, sharesOf("u1", 0, 3))
 	unread := errors.New("not read yet")
 	n.reserved = func(context.Context, *gpu.Machine) (held.Reserved, error) {
 		return held.Reserved{}, unread
 	}
-	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
+	if _, err := n.Prepare(t.Context(), sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
 		t.Errorf("while the pods are not known: %v", err)
 	}
 	// What is prepared stays so: its containers may have to be started again.
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 3)); err != nil {
-		t.Errorf("again: %v", err)
-	}
+	n.takes(t, sharesOf("u1", 0, 3))
 }
 
 func TestConcurrentClaimsNeverOverCommit(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	granted := 0
 	for i := range 24 {
 		wg.Go(func() {
-			_, err := n.Prepare(ctx, sharesOf(fmt.Sprintf("u%d", i), 0, 2))
+			_, err := n.Prepare(t.Context(), sharesOf(fmt.Sprintf("u%d", i), 0, 2))
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -134,138 +109,88 @@ func TestConcurrentClaimsNeverOverCommit(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if granted != 7 {
-		t.Errorf("%d shares of 2 GiB were granted on a GPU of 15 GiB, want 7", granted)
-	}
+	expect.Equal(t, 7, granted, "shares of 2 GiB were granted on a GPU of 15 GiB")
 }
 
 func TestPrepareFailsBeforeAnyEffect(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	n.SetInventory(&Inventory{Machine: machine(),
 		Base: fakeBase{missing: map[string]error{"GPU-1": errors.New("/dev/nvidia1 is missing")}}})
-	_, err := n.Prepare(ctx, wholeGPUs("u1", 0, 1))
-	if err == nil || !strings.Contains(err.Error(), "GPU 1: /dev/nvidia1 is missing") {
-		t.Errorf("error %v", err)
-	}
+	n.refuses(t, wholeGPUs("u1", 0, 1), "GPU 1: /dev/nvidia1 is missing")
 	n.SetInventory(nil)
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); !errors.Is(err, errNoInventory) {
+	if _, err := n.Prepare(t.Context(), wholeGPUs("u1", 0)); !errors.Is(err, errNoInventory) {
 		t.Errorf("without GPUs: %v", err)
 	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	n.leavesNothing(t)
 }
 
 func TestUnwritableCDIDirectory(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	// Root writes to any directory, so a file stands where one should be.
 	blocked := filepath.Join(t.TempDir(), "cdi")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(blocked, nil, 0o600))
 	writable := n.options.Specs
 	n.options.Specs = cdi.Dir(blocked)
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err == nil || !strings.Contains(err.Error(), "CDI directory") {
-		t.Errorf("error %v", err)
-	}
+	n.refuses(t, wholeGPUs("u1", 0), "CDI directory")
 	n.options.Specs = writable
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
-		t.Errorf("after the directory was repaired: %v", err)
-	}
+	n.takes(t, wholeGPUs("u1", 0)) // after the directory was repaired
 }
 
 func TestSpecThatVanishedIsWrittenAgain(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	first, err := n.Prepare(ctx, wholeGPUs("u1", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.options.Specs.Remove(cdi.SpecName("u1")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
-		t.Fatal(err)
-	}
+	first := n.takes(t, wholeGPUs("u1", 0))
+	expect.NoError(t, n.options.Specs.Remove(cdi.SpecName("u1")))
+	n.takes(t, wholeGPUs("u1", 0))
 	n.env(t, first[0].CDIDeviceIDs[0])
 }
 
 func TestClaimAllocatedAnewIsPreparedAnew(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := n.Prepare(ctx, wholeGPUs("u1", 3))
+	n.takes(t, wholeGPUs("u1", 0))
+	got, err := n.Prepare(t.Context(), wholeGPUs("u1", 3))
 	if err != nil || got[0].DeviceName != "gpu-3" {
 		t.Fatalf("devices %+v, %v: the old allocation was answered", got, err)
 	}
-	if _, err := n.Prepare(ctx, wholeGPUs("u2", 0)); err != nil {
-		t.Errorf("the first GPU is still held: %v", err)
-	}
-	if err := n.Unprepare(ctx, "u2"); err != nil || !slices.Equal(n.released, []types.UID{"u1", "u2"}) {
+	n.takes(t, wholeGPUs("u2", 0)) // the first GPU is free
+	if err := n.Unprepare(t.Context(), "u2"); err != nil || !slices.Equal(n.released, []types.UID{"u1", "u2"}) {
 		t.Errorf("%v; told to be taken back: %v", err, n.released)
 	}
 }
 
 func TestDamagedRecordCostsOneClaim(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	for i := range 2 {
-		if _, err := n.Prepare(ctx, wholeGPUs(fmt.Sprintf("u%d", i), i)); err != nil {
-			t.Fatal(err)
-		}
+		n.takes(t, wholeGPUs(fmt.Sprintf("u%d", i), i))
 	}
-	if err := os.Truncate(filepath.Join(n.stateDir, "u0.json"), 20); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Truncate(filepath.Join(n.stateDir, "u0.json"), 20))
 	n.restart(t)
-	if err := n.Recover(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]types.UID{"u0"}, n.damaged); diff != "" {
-		t.Errorf("reported as damaged (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, n.Recover(t.Context()))
+	expect.Equal(t, []types.UID{"u0"}, n.damaged, "reported as damaged")
 	// The pod may be running: a container that is started again needs the spec.
 	n.env(t, cdi.QualifiedName(cdi.DeviceName("u0", "gpu", "gpu-0", "")))
 	for i := range 2 {
-		if _, err := n.Prepare(ctx, wholeGPUs(fmt.Sprintf("u%d", i), i)); err != nil {
-			t.Errorf("claim u%d: %v", i, err)
-		}
+		n.takes(t, wholeGPUs(fmt.Sprintf("u%d", i), i))
 	}
 	for i := range 2 {
-		if err := n.Unprepare(ctx, types.UID(fmt.Sprintf("u%d", i))); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, n.Unprepare(t.Context(), types.UID(fmt.Sprintf("u%d", i))))
 	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	n.leavesNothing(t)
 }
 
 func TestLimitsOffForTheNode(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 	capped := sharesOf("u1", 0, 3)
 	capped.Status.Allocation.Devices.Results[0].Device = "gpu-0-mps"
-	if _, err := n.Prepare(ctx, capped); err == nil ||
-		!strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
-		t.Fatalf("without a daemon: %v", err)
-	}
+	n.refuses(t, capped, "could not be limited by mps: gpu-mps-supervisor does not run")
 	n.SetIsolationDisabled(true)
-	got, err := n.Prepare(ctx, capped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := n.takes(t, capped)
 	env := strings.Join(n.env(t, got[0].CDIDeviceIDs[0]), " ")
 	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") ||
 		len(n.limitsOff) != 1 {
 		t.Errorf("environment %q, told of %v", env, n.limitsOff)
 	}
-	if _, err := n.Prepare(ctx, sharesOf("u2", 0, 13)); err == nil {
+	if _, err := n.Prepare(t.Context(), sharesOf("u2", 0, 13)); err == nil {
 		t.Error("what was granted without limits does not count")
 	}
 }

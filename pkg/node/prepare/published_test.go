@@ -6,13 +6,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -40,20 +39,13 @@ func TestPrepareRefusesDevicesOfAnotherMode(t *testing.T) {
 		"whole GPU of a dynamic node":    {mode.Dynamic, "gpu-0", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := newNode(t)
 			n.published = tc.published
 			c := sharesOf("u1", 0, 1)
 			c.Status.Allocation.Devices.Results[0].Device = tc.device
-			_, err := n.Prepare(ctx, c)
-			switch {
-			case tc.want == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
-				t.Errorf("error %v, want one that contains %q", err, tc.want)
-			}
-			if left := n.files(t); tc.want != "" && len(left) != 0 {
-				t.Errorf("left behind: %v", left)
+			n.refuses(t, c, tc.want)
+			if tc.want != "" {
+				n.leavesNothing(t)
 			}
 		})
 	}
@@ -61,31 +53,22 @@ func TestPrepareRefusesDevicesOfAnotherMode(t *testing.T) {
 
 // A monitor's claim does not hold the node's mode, and is not ended by its change.
 func TestPrepareForAnAdministratorInAnyMode(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	n.published = mode.Exclusive
 	monitor := sharesOf("u1", 0, 0)
 	monitor.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
-	if _, err := n.Prepare(ctx, monitor); err != nil {
-		t.Error(err)
-	}
+	n.takes(t, monitor)
 }
 
 func TestWhatIsPreparedStaysSoInAnyMode(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, sharesOf("u1", 0, 1))
 	n.published = mode.Exclusive
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err != nil {
-		t.Errorf("again: %v", err)
-	}
+	n.takes(t, sharesOf("u1", 0, 1))
 }
 
 // Between a claim's first check and its record the node may change its mode.
 func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	n.reserved = func(ctx context.Context, _ *gpu.Machine) (held.Reserved, error) {
 		return held.Reserved{}, n.WithNodeLocked(ctx, func([]state.Record) error {
@@ -93,46 +76,32 @@ func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 			return nil
 		})
 	}
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err == nil ||
-		!strings.Contains(err.Error(), "has changed to mode exclusive") {
-		t.Errorf("error %v", err)
-	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	n.refuses(t, sharesOf("u1", 0, 1), "has changed to mode exclusive")
+	n.leavesNothing(t)
 }
 
 // While the node waits to isolate its GPUs in another way, claims that are
 // allocated get what they were offered.
 func TestPrepareIsolatesAsPublished(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
 	n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: "mps"}
 	c := sharesOf("u1", 0, 1)
 	c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
-	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "could not be limited by mps") {
-		t.Errorf("error %v", err)
-	}
+	n.refuses(t, c, "could not be limited by mps")
 	n.isolated = map[mode.Mode]string{mode.CGPU: "cgpu"}
 	n.reserved = func(context.Context, *gpu.Machine) (held.Reserved, error) {
 		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
 		return held.Reserved{}, nil
 	}
-	if _, err := n.Prepare(ctx, c); err == nil ||
-		!strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
-		t.Errorf("changed on the way: %v", err)
-	}
+	n.refuses(t, c, "changed from cgpu to mps at this moment")
 	n.isolated, n.reserved = nil, nil
-	if _, err := n.Prepare(ctx, c); err != nil {
-		t.Errorf("isolation is not remembered: %v", err)
-	}
+	n.takes(t, c) // isolation is not remembered
 }
 
 // On a node that is closed for a change of its mode no claim is prepared that tolerates
 // that; one that does not was allocated before, and what is prepared stays so.
 func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	tolerating := func(uid string, index int) *resourceapi.ResourceClaim {
 		c := wholeGPUs(uid, index)
@@ -140,32 +109,21 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 			{Operator: resourceapi.DeviceTolerationOpExists}}
 		return c
 	}
-	if _, err := n.Prepare(ctx, tolerating("before", 0)); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, tolerating("before", 0))
 	n.draining = true
 	for _, c := range []*resourceapi.ResourceClaim{tolerating("before", 0), wholeGPUs("late", 1)} {
-		if _, err := n.Prepare(ctx, c); err != nil {
-			t.Errorf("claim %s: %v", c.UID, err)
-		}
+		n.takes(t, c)
 	}
-	if _, err := n.Prepare(ctx, tolerating("after", 2)); err == nil ||
-		!strings.Contains(err.Error(), "takes no further claims, whatever they tolerate") {
-		t.Errorf("a claim that tolerates everything: %v", err)
-	}
+	n.refuses(t, tolerating("after", 2), "takes no further claims, whatever they tolerate")
 	monitor := tolerating("monitor", 3)
 	monitor.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
-	if _, err := n.Prepare(ctx, monitor); err != nil {
-		t.Errorf("a claim with adminAccess: %v", err)
-	}
+	n.takes(t, monitor)
 	// MIG instances stay open, and hold no change up.
 	n.has(cut(at(0, "MIG-a")))
 	instance := instanceClaim("instance", "gpu-4-mig-1g-10gb-0")
 	instance.Status.Allocation.Devices.Results[0].Tolerations =
 		tolerating("", 0).Status.Allocation.Devices.Results[0].Tolerations
-	if _, err := n.Prepare(ctx, instance); err != nil {
-		t.Errorf("a claim for a MIG instance: %v", err)
-	}
+	n.takes(t, instance)
 }
 
 // What is recorded as a claim's limit, which status, metadata, metrics and audit use, is what it
@@ -173,7 +131,6 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 // again after the record was lost, alone or with what the node knows of its own GPUs.
 func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {
 	for isolatedBy, want := range map[string]int64{"none": 2982, "cgpu": 3072} {
-		_, ctx := ktesting.NewTestContext(t)
 		n := newNode(t)
 		n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
 		t4 := gpu.GPU{UUID: "GPU-0", MemoryMiB: 15360, ReservedMiB: 450}
@@ -183,16 +140,12 @@ func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {
 			n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: isolatedBy}
 			c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
 		}
-		if got := n.prepared(t, ctx, c)[0].Grants[0]; got.CapMiB() != want || got.Isolation != isolatedBy {
+		if got := n.prepared(t, c)[0].Grants[0]; got.CapMiB() != want || got.Isolation != isolatedBy {
 			t.Errorf("3 of 15 GiB of a T4 by %s: %d MiB by %s, want %d", isolatedBy, got.CapMiB(), got.Isolation, want)
 		}
 		for range 2 {
-			if err := os.Remove(filepath.Join(n.stateDir, "u1.json")); err != nil {
-				t.Fatal(err)
-			}
-			if err := n.repairer().Repair(ctx); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Remove(filepath.Join(n.stateDir, "u1.json")))
+			expect.NoError(t, n.repairer().Repair(t.Context()))
 			if got := n.recordOf(t, "u1").Grants[0]; got.CapMiB() != want || got.Isolation != isolatedBy {
 				t.Errorf("once it was lost: %d MiB by %s, want %d by %s", got.CapMiB(), got.Isolation, want, isolatedBy)
 			}

@@ -10,6 +10,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestReasons(t *testing.T) {
@@ -28,9 +30,7 @@ func TestReasons(t *testing.T) {
 		"time":             {withReason(ReasonInvalid, fmt.Errorf("around: %w", context.DeadlineExceeded)), ReasonTimeout},
 		"anything of ours": {plain, ReasonNode},
 	} {
-		if got := ReasonOf(c.err); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		expect.Equal(t, c.want, ReasonOf(c.err), "%s", name)
 	}
 	if err := withReason(ReasonInvalid, plain); err.Error() != "no" || !errors.Is(err, plain) {
 		t.Errorf("with a reason %v is %v", plain, err)

@@ -4,12 +4,11 @@ package prepare
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -19,9 +18,7 @@ func (n *node) reboot(t *testing.T, boot string) {
 	t.Helper()
 	n.restart(t)
 	n.options.BootID = boot
-	if err := n.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.Recover(t.Context()))
 }
 
 // countingStore counts the writes of records.
@@ -38,12 +35,9 @@ func (s *countingStore) Put(r state.Record) error {
 // A pod that comes back after a reboot uses its claim again: what it has stays its own until its processes have ended,
 // though it was deleted by force. The record says so before the pod's containers start.
 func TestClaimOfAPodThatCameBackAfterAReboot(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	c := reservedFor(wholeGPUs("u0", 0), "p0")
-	if _, err := n.Prepare(ctx, c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	n.reboot(t, "boot-2")
 	n.running = map[types.UID]bool{"p0": true}
 	if user, err := n.InUse(n.recordOf(t, "u0")); user != "" || err != nil {
@@ -60,39 +54,23 @@ func TestClaimOfAPodThatCameBackAfterAReboot(t *testing.T) {
 		{"the kubelet again", nil, 1},
 		{"a third pod", []types.UID{"p2"}, 2},
 	} {
-		if _, err := n.Prepare(ctx, reservedFor(c, step.pods...)); err != nil {
-			t.Fatal(err)
-		}
-		if writes.puts != step.puts {
-			t.Errorf("%s: %d writes of the record so far, want %d", step.who, writes.puts, step.puts)
-		}
+		n.takes(t, reservedFor(c, step.pods...))
+		expect.Equal(t, step.puts, writes.puts, "%s: writes of the record so far", step.who)
 	}
-	if err := n.Unprepare(ctx, "u0"); err == nil || !strings.Contains(err.Error(), "processes still run of the pod") {
-		t.Errorf("unprepared while a process runs: %v", err)
-	}
-	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u1", 0), "p3")); err == nil ||
-		!strings.Contains(err.Error(), "promised twice") {
-		t.Errorf("another's claim for the GPU: %v", err)
-	}
+	expect.Error(t, n.Unprepare(t.Context(), "u0"), "processes still run of the pod")
+	n.refuses(t, reservedFor(wholeGPUs("u1", 0), "p3"), "promised twice")
 	n.running = nil
-	if err := n.Unprepare(ctx, "u0"); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "u0"))
 }
 
 // What was made for a claim is gone after a reboot. What has its UUID then somebody else has made, and keeps.
 func TestInstanceThatSomebodyMadeAnewAfterAReboot(t *testing.T) {
-	n, d := newNode(t), &dynamicGPU{}
-	n.cuts(d)
+	n, d := cuttingNode(t)
 	c := instanceClaim("a", oneSlice)
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	n.reboot(t, "boot-2")
 	n.cuts(d)
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	if r := n.recordOf(t, "a"); r.BootID != "boot-2" || r.Grants[0].GPU.MIG.Made || d.made != 1 {
 		t.Errorf("recorded: %+v, %d made", r, d.made)
 	}
@@ -107,20 +85,15 @@ func TestInstanceOfAGPUThatIsReadLateAfterAReboot(t *testing.T) {
 	n := newNode(t)
 	n.has(cut(at(1, "MIG-b")))
 	c := instanceClaim("a", "gpu-4-mig-1g-10gb-1")
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	n.reboot(t, "boot-2")
 	n.SetInventory(&Inventory{
 		Machine: &gpu.Machine{GPUs: machine().GPUs, Faults: []gpu.Fault{{Index: 4, Reason: gpu.FaultUnreadable}}},
 		Base:    fakeBase{missing: map[string]error{"MIG-b": errors.New("GPU MIG-b is unknown")}},
 	})
-	_, err := n.Prepare(t.Context(), c)
-	fails(t, err, "GPU MIG-b is unknown")
+	n.refuses(t, c, "GPU MIG-b is unknown")
 	n.has(cut(at(1, "MIG-new")))
-	if _, err := n.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, c)
 	if g := n.recordOf(t, "a").Grants[0].GPU; g.UUID != "MIG-new" {
 		t.Errorf("recorded: %+v", g)
 	}

@@ -3,17 +3,17 @@
 package prepare
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -96,98 +96,82 @@ func runUntilKilled(do func()) (dead bool) {
 	return false
 }
 
-// Whatever the point of the kill, after a restart the claim is prepared or
-// there is no trace of it, the neighbour is untouched, and both calls work.
-func TestKilledBetweenAnyTwoSteps(t *testing.T) {
-	operations := map[string]func(ctx context.Context, n *node) error{
-		"prepare": func(ctx context.Context, n *node) error {
-			_, err := n.Prepare(ctx, sharesOf("u1", 0, 3))
-			return err
-		},
-		"unprepare": func(ctx context.Context, n *node) error { return n.Unprepare(ctx, "u1") },
-	}
-	for name, operation := range operations {
-		for step := 1; ; step++ {
-			dead := false
-			t.Run(fmt.Sprintf("%s/%d", name, step), func(t *testing.T) {
-				_, ctx := ktesting.NewTestContext(t)
-				n := newNode(t)
-				if _, err := n.Prepare(ctx, sharesOf("neighbour", 0, 12)); err != nil {
-					t.Fatal(err)
-				}
-				if name == "unprepare" {
-					if _, err := n.Prepare(ctx, sharesOf("u1", 0, 3)); err != nil {
-						t.Fatal(err)
-					}
+// killedAtEachStep prepares the claim, and takes it back, on nodes whose process is killed at one step after the other.
+// begin makes such a node; mortal has what outlives the process pass the killer, and the node's Preparer use it; after
+// looks at the node once the next process has recovered it.
+func killedAtEachStep(
+	t *testing.T, c *resourceapi.ResourceClaim, begin func(t *testing.T) *node, mortal func(n *node, k *killer),
+	after func(t *testing.T, n *node, operation string),
+) {
+	for _, operation := range []string{"prepare", "unprepare"} {
+		for step, dead := 1, true; dead; step++ {
+			t.Run(fmt.Sprintf("%s/%d", operation, step), func(t *testing.T) {
+				n := begin(t)
+				if operation == "unprepare" {
+					n.takes(t, c)
 				}
 				k := &killer{countdown: step}
 				n.options.Store = mortalStore{n.options.Store.(nodeStore), n.stateDir, k}
 				n.options.Specs = mortalSpecs{cdi.Dir(n.cdiDir), k}
+				mortal(n, k)
 				var err error
-				dead = runUntilKilled(func() { err = operation(ctx, n) })
-				if err != nil {
-					t.Fatal(err)
-				}
+				dead = runUntilKilled(func() {
+					if operation == "unprepare" {
+						err = n.Unprepare(t.Context(), c.UID)
+					} else {
+						_, err = n.Prepare(t.Context(), c)
+					}
+				})
+				expect.NoError(t, err)
 				n.restart(t)
-				if err := n.Recover(ctx); err != nil {
-					t.Fatal(err)
-				}
-				checkPreparedOrGone(t, ctx, n)
+				mortal(n, &killer{})
+				expect.NoError(t, n.Recover(t.Context()))
+				after(t, n, operation)
 			})
-			if !dead {
-				break
-			}
 		}
 	}
 }
 
-func checkPreparedOrGone(t *testing.T, ctx context.Context, n *node) {
+// Whatever the point of the kill, after a restart the claim is prepared or
+// there is no trace of it, the neighbour is untouched, and both calls work.
+func TestKilledBetweenAnyTwoSteps(t *testing.T) {
+	withNeighbour := func(t *testing.T) *node {
+		n := newNode(t)
+		n.takes(t, sharesOf("neighbour", 0, 12))
+		return n
+	}
+	killedAtEachStep(t, sharesOf("u1", 0, 3), withNeighbour, func(*node, *killer) {},
+		func(t *testing.T, n *node, _ string) { checkPreparedOrGone(t, n) })
+}
+
+func checkPreparedOrGone(t *testing.T, n *node) {
 	t.Helper()
 	if len(n.damaged) > 0 {
 		t.Errorf("damaged records: %v", n.damaged)
 	}
-	records, err := n.Prepared(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := n.records(t)
 	for _, r := range records {
-		if r.Phase != state.Prepared {
-			t.Errorf("claim %s is left in phase %s", r.UID, r.Phase)
-		}
+		expect.Equal(t, state.Prepared, r.Phase, "claim %s is left in phase", r.UID)
 	}
 	if files := n.files(t); len(files) != 2*len(records) || len(records) < 1 || len(records) > 2 {
 		t.Errorf("%d prepared claims, but these files: %v", len(records), files)
 	}
-	devices, err := n.Prepare(ctx, sharesOf("u1", 0, 3))
-	if err != nil {
-		t.Fatalf("the claim cannot be prepared any more: %v", err)
-	}
+	devices := n.takes(t, sharesOf("u1", 0, 3))
 	n.env(t, devices[0].CDIDeviceIDs[0])
 	for _, uid := range []types.UID{"u1", "neighbour"} {
-		if err := n.Unprepare(ctx, uid); err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, n.Unprepare(t.Context(), uid))
 	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	n.leavesNothing(t)
 }
 
 func TestRecoverWithoutGPUsKeepsClaims(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 0)); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, wholeGPUs("u1", 0))
 	n.restart(t)
 	n.SetInventory(nil)
-	if err := n.Recover(ctx); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.Recover(t.Context()))
 	if files := n.files(t); len(files) != 2 {
 		t.Errorf("files %v: a driver that cannot be reached must not cost a running pod its GPU", files)
 	}
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Errorf("a pod could not end without the driver: %v", err)
-	}
+	expect.NoErrorf(t, n.Unprepare(t.Context(), "u1"), "a pod could not end without the driver")
 }

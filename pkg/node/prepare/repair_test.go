@@ -7,21 +7,19 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -32,33 +30,23 @@ func (n *node) repairer() *Repairer { return &Repairer{Preparer: n.Preparer, Now
 // loseState removes the state directory, and all of the process that used it.
 func (n *node) loseState(t *testing.T) {
 	t.Helper()
-	if err := os.RemoveAll(n.stateDir); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(n.stateDir))
 	n.restart(t)
-	if err := n.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.Recover(t.Context()))
 }
 
 // prepared prepares claims that the API server then knows.
-func (n *node) prepared(t *testing.T, ctx context.Context, claims ...*resourceapi.ResourceClaim) []state.Record {
+func (n *node) prepared(t *testing.T, claims ...*resourceapi.ResourceClaim) []state.Record {
 	t.Helper()
-	for _, c := range claims {
-		n.api.claims = append(n.api.claims, c)
-		if _, err := n.Prepare(ctx, c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return n.records(t, ctx)
+	n.api.claims = append(n.api.claims, claims...)
+	n.takes(t, claims...)
+	return n.records(t)
 }
 
-func (n *node) records(t *testing.T, ctx context.Context) []state.Record {
+func (n *node) records(t *testing.T) []state.Record {
 	t.Helper()
-	records, err := n.Prepared(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	records, err := n.Prepared(t.Context())
+	expect.NoError(t, err)
 	return records
 }
 
@@ -80,60 +68,37 @@ func TestRecordsAreMadeAgainOfWhatTheAPIServerKnows(t *testing.T) {
 		"directory removed": func(t *testing.T, n *node) { n.loseState(t) },
 		"directory emptied": func(t *testing.T, n *node) {
 			paths, err := filepath.Glob(filepath.Join(n.stateDir, "*"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for _, path := range paths {
-				if err := os.RemoveAll(path); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.RemoveAll(path))
 			}
 			n.restart(t)
 		},
 		"directory removed under a plugin that goes on": func(t *testing.T, n *node) {
-			if err := os.RemoveAll(n.stateDir); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.RemoveAll(n.stateDir))
 		},
 		"one record removed": func(t *testing.T, n *node) {
-			if err := os.Remove(filepath.Join(n.stateDir, "share.json")); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Remove(filepath.Join(n.stateDir, "share.json")))
 		},
 		"one record damaged": func(t *testing.T, n *node) {
-			if err := os.Truncate(filepath.Join(n.stateDir, "share.json"), 20); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.Truncate(filepath.Join(n.stateDir, "share.json"), 20))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := newNode(t)
 			n.isolated = map[mode.Mode]string{mode.Share: "none"}
-			want := n.prepared(t, ctx, sharesOf("share", 0, 3, 4), wholeGPUs("whole", 1, 2), sharesOf("other", 0, 5))
+			want := n.prepared(t, sharesOf("share", 0, 3, 4), wholeGPUs("whole", 1, 2), sharesOf("other", 0, 5))
 			specs := n.specs(t)
 
 			lose(t, n)
-			if err := n.repairer().Repair(ctx); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, n.records(t, ctx)); diff != "" {
-				t.Errorf("records (-before +after):\n%s", diff)
-			}
-			if diff := cmp.Diff(specs, n.specs(t)); diff != "" {
-				t.Errorf("CDI specs (-before +after):\n%s", diff)
-			}
-			if _, err := n.Prepare(ctx, sharesOf("late", 0, 4)); err == nil || !strings.Contains(err.Error(), "promised twice") {
-				t.Errorf("of the GPU's 15 GiB 12 are granted, and 4 more were: %v", err)
-			}
+			expect.NoError(t, n.repairer().Repair(t.Context()))
+			expect.Equal(t, want, n.records(t), "records")
+			expect.Equal(t, specs, n.specs(t), "CDI specs")
+			n.refuses(t, sharesOf("late", 0, 4), "promised twice")
 			for _, c := range n.api.claims {
-				if err := n.Unprepare(ctx, c.UID); err != nil {
-					t.Error(err)
-				}
+				expect.NoError(t, n.Unprepare(t.Context(), c.UID))
 			}
-			if left := n.files(t); len(left) != 0 {
-				t.Errorf("left behind: %v", left)
-			}
+			n.leavesNothing(t)
 		})
 	}
 }
@@ -143,14 +108,10 @@ func (n *node) specs(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	paths, err := filepath.Glob(filepath.Join(n.cdiDir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, path := range paths {
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		out[filepath.Base(path)] = string(content)
 	}
 	return out
@@ -158,28 +119,23 @@ func (n *node) specs(t *testing.T) map[string]string {
 
 // Without the API server nobody knows whose the specs are.
 func TestSpecsStayUntilTheAPIServerAnswers(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.prepared(t, ctx, sharesOf("u1", 0, 12))
+	n.prepared(t, sharesOf("u1", 0, 12))
 	n.loseState(t)
 	n.api.err = errors.New("connection refused")
 	r := n.repairer()
-	if err := r.Repair(ctx); err == nil || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("it is not said what is wrong: %v", err)
-	}
+	expect.Error(t, r.Repair(t.Context()), "connection refused")
 	if specs := n.specs(t); len(specs) != 1 {
 		t.Errorf("specs %v: that of a running claim was removed", specs)
 	}
-	limit, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	limit, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := n.Prepare(limit, sharesOf("u2", 0, 12)); !errors.Is(err, errIncomplete) {
 		t.Errorf("a claim was prepared, or refused with %v, while it was not known who has the GPU", err)
 	}
 	n.api.err = nil
-	if err := r.Repair(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if records := n.records(t, ctx); len(records) != 1 {
+	expect.NoError(t, r.Repair(t.Context()))
+	if records := n.records(t); len(records) != 1 {
 		t.Errorf("records %v, want that of the running claim", records)
 	}
 }
@@ -187,38 +143,27 @@ func TestSpecsStayUntilTheAPIServerAnswers(t *testing.T) {
 // While it is not known what a claim has whose record is damaged, nobody else is given it.
 func TestADamagedRecordDoesNotFreeTheGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, ctx := ktesting.NewTestContext(t)
 		n := newNode(t)
 		n.isolated = map[mode.Mode]string{mode.Share: "none"}
-		n.prepared(t, ctx, sharesOf("u1", 0, 12))
-		damage := func() {
-			if err := os.Truncate(filepath.Join(n.stateDir, "u1.json"), 20); err != nil {
-				t.Fatal(err)
-			}
-		}
+		n.prepared(t, sharesOf("u1", 0, 12))
+		damage := func() { expect.NoError(t, os.Truncate(filepath.Join(n.stateDir, "u1.json"), 20)) }
 		damage()
-		if _, err := n.Prepare(ctx, sharesOf("u2", 0, 12)); !errors.Is(err, errIncomplete) {
+		if _, err := n.Prepare(t.Context(), sharesOf("u2", 0, 12)); !errors.Is(err, errIncomplete) {
 			t.Errorf("another claim was prepared, or refused with %v", err)
 		}
-		if err := n.repairer().Repair(ctx); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.repairer().Repair(t.Context()))
 		damage()
 		// One that comes meanwhile waits for the record.
 		var repairing sync.WaitGroup
 		defer repairing.Wait()
 		repairing.Go(func() {
 			time.Sleep(completeLimit / 2)
-			if err := n.repairer().Repair(ctx); err != nil {
+			if err := n.repairer().Repair(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
-		if _, err := n.Prepare(ctx, sharesOf("u3", 0, 3)); err != nil {
-			t.Errorf("the GPU has 15 GiB, of which 12 are granted, and 3 more were refused: %v", err)
-		}
-		if _, err := n.Prepare(ctx, sharesOf("u4", 0, 1)); err == nil || !strings.Contains(err.Error(), "promised twice") {
-			t.Errorf("one GiB too many: %v", err)
-		}
+		n.takes(t, sharesOf("u3", 0, 3)) // 12 of the GPU's 15 GiB are granted
+		n.refuses(t, sharesOf("u4", 0, 1), "promised twice")
 	})
 }
 
@@ -250,10 +195,9 @@ func TestOnlyPreparedClaimsAreEnteredAgain(t *testing.T) {
 		"spec, claim is allocated elsewhere": {spec: share(), now: nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := newNode(t)
 			if tc.spec != nil {
-				n.prepared(t, ctx, tc.spec)
+				n.prepared(t, tc.spec)
 			}
 			n.loseState(t)
 			n.api.claims = nil
@@ -263,14 +207,12 @@ func TestOnlyPreparedClaimsAreEnteredAgain(t *testing.T) {
 			if tc.pod != nil {
 				n.api.pods = []*corev1.Pod{tc.pod}
 			}
-			if err := n.repairer().Repair(ctx); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, n.repairer().Repair(t.Context()))
 			want := 0
 			if tc.entered {
 				want = 1
 			}
-			if records, specs := n.records(t, ctx), n.specs(t); len(records) != want || len(specs) != want {
+			if records, specs := n.records(t), n.specs(t); len(records) != want || len(specs) != want {
 				t.Errorf("records %v and specs %v, want %d of each", records, specs, want)
 			}
 		})
@@ -280,9 +222,8 @@ func TestOnlyPreparedClaimsAreEnteredAgain(t *testing.T) {
 // What was lost with one GPU must not keep the others from being used, nor all claims
 // of the cluster be listed all the time.
 func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.prepared(t, ctx, wholeGPUs("u3", 3))
+	n.prepared(t, wholeGPUs("u3", 3))
 	n.loseState(t)
 	m := machine()
 	m.GPUs = m.GPUs[:3]
@@ -290,9 +231,7 @@ func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
 	now := time.Unix(0, 0)
 	r := &Repairer{Preparer: n.Preparer, Now: func() time.Time { return now }}
 	for range 60 {
-		if err := r.Repair(ctx); err == nil || !strings.Contains(err.Error(), "claim team/claim-u3") {
-			t.Fatalf("it is not said which claim is not counted: %v", err)
-		}
+		expect.Error(t, r.Repair(t.Context()), "claim team/claim-u3")
 		now = now.Add(10 * time.Second)
 	}
 	if n.api.lists > 10 {
@@ -301,25 +240,16 @@ func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
 	if specs := n.specs(t); len(specs) != 1 {
 		t.Errorf("the spec of the claim is gone: %v", specs)
 	}
-	if _, err := n.Prepare(ctx, wholeGPUs("u1", 1)); err != nil {
-		t.Errorf("another GPU cannot be used: %v", err)
-	}
+	n.takes(t, wholeGPUs("u1", 1)) // another GPU can be used
 }
 
 func TestSpecsThatSomebodyRemovedAreWrittenAgain(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.prepared(t, ctx, sharesOf("u1", 0, 3), wholeGPUs("u2", 1))
+	n.prepared(t, sharesOf("u1", 0, 3), wholeGPUs("u2", 1))
 	before := n.specs(t)
-	if err := os.Remove(filepath.Join(n.cdiDir, cdi.SpecName("u1")+".json")); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.repairer().Repair(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(before, n.specs(t)); diff != "" {
-		t.Errorf("CDI specs (-before +after):\n%s", diff)
-	}
+	expect.NoError(t, os.Remove(filepath.Join(n.cdiDir, cdi.SpecName("u1")+".json")))
+	expect.NoError(t, n.repairer().Repair(t.Context()))
+	expect.Equal(t, before, n.specs(t), "CDI specs")
 	if n.api.lists != 0 {
 		t.Errorf("all claims of the cluster were listed %d times although all records are there", n.api.lists)
 	}

@@ -14,6 +14,7 @@ import (
 	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -24,15 +25,10 @@ import (
 func TestClaimOfAGPUWithAnotherIndex(t *testing.T) {
 	n := newNode(t)
 	c := reservedFor(sharesOf("u1", 2, 3), "p0")
-	devices, err := n.Prepare(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	devices := n.takes(t, c)
 	record := filepath.Join(n.stateDir, "u1.json")
 	before, err := os.ReadFile(record)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	dir := t.TempDir()
 	shifted := machine()
 	shifted.GPUs = []gpu.GPU{shifted.GPUs[0], shifted.GPUs[2]}
@@ -41,20 +37,14 @@ func TestClaimOfAGPUWithAnotherIndex(t *testing.T) {
 	n.options.Metadata = metafile.Dir(dir)
 	n.SetInventory(&Inventory{Machine: shifted,
 		Base: fakeBase{of: shifted, missing: map[string]error{"GPU-2": errors.New("no /dev/nvidia1")}}})
-	if err := n.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.Recover(t.Context()))
 	if env := n.env(t, devices[0].CDIDeviceIDs[0]); !slices.Contains(env, "ALIYUN_COM_GPU_MEM_IDX=1") {
 		t.Errorf("environment %v, want index 1", env)
 	}
 	content, err := os.ReadFile(filepath.Join(dir, "u1", "r0.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var told metadatav1beta1.DeviceMetadata
-	if err := json.Unmarshal(content, &told); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(content, &told))
 	if index := told.Requests[0].Devices[0].Attributes["index"].IntValue; ptr.Deref(index, -1) != 1 {
 		t.Errorf("the container is told %s, want index 1", content)
 	}

@@ -6,14 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 
-	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -47,26 +44,19 @@ func slicingNode(t *testing.T, label v1alpha1.TimeSlice) (*node, *driverSlices) 
 
 // GPUs have what their claims ask for, the shortest of several, as long as the last of them.
 func TestTimeSliceLastsAsLongAsItsClaims(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n, d := slicingNode(t, "Long")
 	uuid := machine().GPUs[0].UUID
 	is := func(what string, want v1alpha1.TimeSlice) {
 		t.Helper()
-		if diff := cmp.Diff(map[string]v1alpha1.TimeSlice{uuid: want}, d.set); diff != "" {
-			t.Fatalf("time slices %s (-want +got):\n%s", what, diff)
-		}
+		expect.Equal(t, map[string]v1alpha1.TimeSlice{uuid: want}, d.set, "time slices %s", what)
 	}
 	prepare := func(uid string) {
 		t.Helper()
-		if _, err := n.Prepare(ctx, sharesOf(uid, 0, 2)); err != nil {
-			t.Fatal(err)
-		}
+		n.takes(t, sharesOf(uid, 0, 2))
 	}
 	unprepare := func(uid types.UID) {
 		t.Helper()
-		if err := n.Unprepare(ctx, uid); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.Unprepare(t.Context(), uid))
 	}
 	prepare("u1")
 	is("of the first claim", "Long")
@@ -85,98 +75,48 @@ func TestTimeSliceLastsAsLongAsItsClaims(t *testing.T) {
 
 // Who asks for none has nothing set, and a driver that cannot is not asked.
 func TestNoTimeSliceSetsNothing(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n, d := slicingNode(t, v1alpha1.TimeSliceDefault)
 	d.err = errors.New("asked")
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 2)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, sharesOf("u1", 0, 2))
+	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
 }
 
 func TestTimeSliceThatCannotBeSetIsRefused(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n, d := slicingNode(t, "Short")
 	d.err = fmt.Errorf("%w: Not Supported", gpu.ErrNoTimeSlices)
-	_, err := n.Prepare(ctx, sharesOf("u1", 0, 2))
-	if err == nil || !strings.Contains(err.Error(), "gpu.aliyun.com/time-slice") ||
-		!strings.Contains(err.Error(), "Not Supported") {
-		t.Errorf("error %v", err)
-	}
-	if files := n.files(t); len(files) > 0 {
-		t.Errorf("left behind: %q", files)
-	}
+	n.refuses(t, sharesOf("u1", 0, 2), "gpu.aliyun.com/time-slice", "Not Supported")
+	n.leavesNothing(t)
 }
 
 // A driver that does not answer is asked again; a GPU that cannot have time slices any more keeps no claim.
 func TestTimeSliceThatCannotBeGivenBack(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n, d := slicingNode(t, "Short")
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 2)); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, sharesOf("u1", 0, 2))
 	d.err = errors.New("hangs")
-	err := n.Unprepare(ctx, "u1")
-	if err == nil || !strings.Contains(err.Error(), "give the GPU's time slice back: hangs") {
-		t.Errorf("error %v", err)
-	}
+	err := n.Unprepare(t.Context(), "u1")
+	expect.Error(t, err, "give the GPU's time slice back: hangs")
 	d.err = gpu.ErrNoTimeSlices
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Error(err)
-	}
-	if files := n.files(t); len(files) > 0 {
-		t.Errorf("left behind: %q", files)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+	n.leavesNothing(t)
 }
 
 // Wherever a process is killed, the next one leaves GPUs as the prepared claims want them.
 func TestTimeSliceOfAKilledPreparationIsGivenBack(t *testing.T) {
-	for _, operation := range []string{"prepare", "unprepare"} {
-		for step, dead := 1, true; dead; step++ {
-			t.Run(fmt.Sprintf("%s/%d", operation, step), func(t *testing.T) {
-				_, ctx := ktesting.NewTestContext(t)
-				n, d := slicingNode(t, "Short")
-				if operation == "unprepare" {
-					if _, err := n.Prepare(ctx, wholeGPUs("u1", 0, 1)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				d.killer = &killer{countdown: step}
-				n.options.Store = mortalStore{n.options.Store.(nodeStore), n.stateDir, d.killer}
-				n.options.Specs = mortalSpecs{cdi.Dir(n.cdiDir), d.killer}
-				var err error
-				dead = runUntilKilled(func() {
-					if operation == "unprepare" {
-						err = n.Unprepare(ctx, "u1")
-					} else {
-						_, err = n.Prepare(ctx, wholeGPUs("u1", 0, 1))
-					}
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				n.restart(t)
-				d.killer, n.options.TimeSlices = &killer{}, d
-				if err := n.Recover(ctx); err != nil {
-					t.Fatal(err)
-				}
-				if operation == "unprepare" {
-					if err := n.Unprepare(ctx, "u1"); err != nil {
-						t.Fatal(err)
-					}
-				}
-				records, err := n.Prepared(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for uuid, slice := range d.set {
-					if want := map[bool]v1alpha1.TimeSlice{true: "Short", false: "Default"}[len(records) > 0]; slice != want {
-						t.Errorf("GPU %s has %s with %d claims, want %s", uuid, slice, len(records), want)
-					}
-				}
-			})
-		}
+	var d *driverSlices
+	slicing := func(t *testing.T) (n *node) {
+		n, d = slicingNode(t, "Short")
+		return n
 	}
+	mortal := func(n *node, k *killer) { d.killer, n.options.TimeSlices = k, d }
+	killedAtEachStep(t, wholeGPUs("u1", 0, 1), slicing, mortal, func(t *testing.T, n *node, operation string) {
+		if operation == "unprepare" {
+			expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+		}
+		records := n.records(t)
+		for uuid, slice := range d.set {
+			if want := map[bool]v1alpha1.TimeSlice{true: "Short", false: "Default"}[len(records) > 0]; slice != want {
+				t.Errorf("GPU %s has %s with %d claims, want %s", uuid, slice, len(records), want)
+			}
+		}
+	})
 }

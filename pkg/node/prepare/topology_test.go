@@ -11,10 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/klog/v2/ktesting"
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -34,23 +33,14 @@ func chained(t *testing.T) *node {
 }
 
 func devicesOf(uid string, names ...string) *resourceapi.ResourceClaim {
-	c := emptyClaim(uid)
-	for _, name := range names {
-		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
-			resourceapi.DeviceRequestAllocationResult{
-				Request: "cards/linked", Driver: "gpu.aliyun.com", Pool: pool, Device: name,
-			})
-	}
-	return c
+	return claimOf(uid, "cards/linked", names...)
 }
 
 // nodes are the device nodes that a CDI device brings.
 func (n *node) nodes(t *testing.T, id string) []string {
 	t.Helper()
 	cache, err := upstream.NewCache(upstream.WithSpecDirs(n.cdiDir), upstream.WithAutoRefresh(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var paths []string
 	for _, d := range cache.GetDevice(id).ContainerEdits.DeviceNodes {
 		paths = append(paths, d.Path)
@@ -59,65 +49,40 @@ func (n *node) nodes(t *testing.T, id string) []string {
 }
 
 func TestPrepareSet(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := chained(t)
 	c := devicesOf("u1", "gpus-0-1-2-3")
-	got, err := n.Prepare(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := n.takes(t, c)
 	if len(got) != 1 || got[0].DeviceName != "gpus-0-1-2-3" || len(got[0].CDIDeviceIDs) != 1 {
 		t.Fatalf("devices %+v, want one for the one result", got)
 	}
 	id := got[0].CDIDeviceIDs[0]
-	if diff := cmp.Diff([]string{"/dev/GPU-0", "/dev/GPU-1", "/dev/GPU-2", "/dev/GPU-3"}, n.nodes(t, id)); diff != "" {
-		t.Errorf("device nodes (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"/dev/GPU-0", "/dev/GPU-1", "/dev/GPU-2", "/dev/GPU-3"}, n.nodes(t, id), "device nodes")
 	wantEnv := []string{"NVIDIA_VISIBLE_DEVICES=void", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1,GPU-3",
 		"GPU_ALIYUN_COM_UUID_0=GPU-0", "GPU_ALIYUN_COM_UUID_1=GPU-1", "GPU_ALIYUN_COM_UUID_2=GPU-2",
 		"GPU_ALIYUN_COM_UUID_3=GPU-3"}
-	if diff := cmp.Diff(wantEnv, n.env(t, id)); diff != "" {
-		t.Errorf("environment (-want +got):\n%s", diff)
-	}
-	again, err := n.Prepare(ctx, c)
+	expect.Equal(t, wantEnv, n.env(t, id), "environment")
+	again, err := n.Prepare(t.Context(), c)
 	if diff := cmp.Diff(got, again); diff != "" || err != nil {
 		t.Errorf("second Prepare: %v, (-first +second):\n%s", err, diff)
 	}
 	// Its GPUs are taken, every one.
-	if _, err := n.Prepare(ctx, devicesOf("u2", "gpu-2-topology")); err == nil ||
-		!strings.Contains(err.Error(), "held as a whole by claim team/claim-u1") {
-		t.Errorf("a GPU of the set: %v", err)
-	}
+	n.refuses(t, devicesOf("u2", "gpu-2-topology"), "held as a whole by claim team/claim-u1")
 	// A new process has the same, though nobody tells it of the pod again.
 	n.restart(t)
 	n.api.err = errors.New("asked again")
-	if err := n.Recover(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(wantEnv, n.env(t, id)); diff != "" {
-		t.Errorf("environment after a restart (-want +got):\n%s", diff)
-	}
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Fatal(err)
-	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	expect.NoError(t, n.Recover(t.Context()))
+	expect.Equal(t, wantEnv, n.env(t, id), "environment after a restart")
+	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+	n.leavesNothing(t)
 }
 
 func TestPrepareSetWithALostGPU(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := chained(t)
 	m := machine()
 	m.GPUs = m.GPUs[:3]
 	n.SetInventory(&Inventory{Machine: m, Base: fakeBase{}})
-	if _, err := n.Prepare(ctx, devicesOf("u1", "gpus-2-3")); err == nil ||
-		!strings.Contains(err.Error(), "GPU 3 is no longer usable") {
-		t.Errorf("error %v", err)
-	}
-	if left := n.files(t); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	n.refuses(t, devicesOf("u1", "gpus-2-3"), "GPU 3 is no longer usable")
+	n.leavesNothing(t)
 }
 
 func TestOrderOfGPUs(t *testing.T) {
@@ -127,14 +92,8 @@ func TestOrderOfGPUs(t *testing.T) {
 	unallocated.Status.Allocation = nil
 	two := devicesOf("u1", "gpu-0-topology", "gpu-1-topology")
 	two.Status.Allocation.Devices.Results[1].Request = "more"
-	none := devicesOf("u1", "gpus-0-1-2")
-	none.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
-		Source: resourceapi.AllocationConfigSourceClaim,
-		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(
-				`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"None"}`)},
-		}},
-	}}
+	none := configuredFor(devicesOf("u1", "gpus-0-1-2"), "gpu.aliyun.com",
+		`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"None"}`)
 	for name, tc := range map[string]struct {
 		claim *resourceapi.ResourceClaim
 		// env is a variable that the pod's container sets, beside what else it uses.
@@ -154,7 +113,6 @@ func TestOrderOfGPUs(t *testing.T) {
 			"CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			n := chained(t)
 			n.api.claims = tc.beside
 			pod := podOf(tc.claim, "")
@@ -169,10 +127,7 @@ func TestOrderOfGPUs(t *testing.T) {
 			if name == "whole GPUs in other mode" {
 				n.published = mode.Exclusive
 			}
-			got, err := n.Prepare(ctx, tc.claim)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := n.takes(t, tc.claim)
 			want := []string{"NVIDIA_VISIBLE_DEVICES=void"}
 			if tc.want != "" {
 				want = append(want, tc.want)
@@ -180,9 +135,7 @@ func TestOrderOfGPUs(t *testing.T) {
 			for _, d := range got {
 				env := slices.DeleteFunc(n.env(t, d.CDIDeviceIDs[0]),
 					func(v string) bool { return strings.HasPrefix(v, v1alpha1.EnvUUID) })
-				if diff := cmp.Diff(want, env); diff != "" {
-					t.Errorf("environment of %s (-want +got):\n%s", d.DeviceName, diff)
-				}
+				expect.Equal(t, want, env, "environment of %s", d.DeviceName)
 			}
 			if !slices.Equal(n.nodes(t, got[0].CDIDeviceIDs[0])[:1], []string{"/dev/GPU-0"}) {
 				t.Error("the first GPU is missing")

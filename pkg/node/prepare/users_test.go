@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // reservedFor reserves the claim for pods.
@@ -27,48 +26,25 @@ func reservedFor(c *resourceapi.ResourceClaim, pods ...types.UID) *resourceapi.R
 // The kubelet asks to unprepare what a pod had that was deleted by force while its
 // containers stop.
 func TestUnprepareWaitsForProcesses(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u0", 0), "p0")); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, reservedFor(wholeGPUs("u0", 0), "p0"))
 	n.running = map[types.UID]bool{"p0": true}
-	if err := n.Unprepare(ctx, "u0"); err == nil ||
-		!strings.Contains(err.Error(), "processes still run of the pod with UID p0") {
-		t.Errorf("unprepared while a process runs: %v", err)
-	}
-	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u1", 0), "p1")); err == nil ||
-		!strings.Contains(err.Error(), "promised twice") {
-		t.Errorf("another's claim for the GPU: %v", err)
-	}
+	expect.Error(t, n.Unprepare(t.Context(), "u0"), "processes still run of the pod with UID p0")
+	n.refuses(t, reservedFor(wholeGPUs("u1", 0), "p1"), "promised twice")
 	// The claim is allocated again, elsewhere.
-	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u0", 2), "p2")); err == nil ||
-		!strings.Contains(err.Error(), "the claim was allocated again: processes still run of the pod with UID p0") {
-		t.Errorf("the claim with another GPU: %v", err)
-	}
-	if diff := cmp.Diff([]types.UID{"u0", "u0", "u0"}, n.contended); diff != "" {
-		t.Errorf("claims that somebody wants released (-want +got):\n%s", diff)
-	}
+	n.refuses(t, reservedFor(wholeGPUs("u0", 2), "p2"),
+		"the claim was allocated again: processes still run of the pod with UID p0")
+	expect.Equal(t, []types.UID{"u0", "u0", "u0"}, n.contended, "claims that somebody wants released")
 	n.running = nil
-	if err := n.Unprepare(ctx, "u0"); err != nil {
-		t.Error(err)
-	}
-	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u1", 0), "p1")); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "u0"))
+	n.takes(t, reservedFor(wholeGPUs("u1", 0), "p1"))
 	// What is not known keeps no pod from ending, and a reboot ends all processes.
 	n.unknown = errors.New("no control groups")
-	if err := n.Unprepare(ctx, "u1"); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
 	n.unknown, n.running = nil, map[types.UID]bool{"p3": true}
-	if _, err := n.Prepare(ctx, reservedFor(wholeGPUs("u3", 0), "p3")); err != nil {
-		t.Fatal(err)
-	}
+	n.takes(t, reservedFor(wholeGPUs("u3", 0), "p3"))
 	n.options.BootID = "boot-2"
-	if err := n.Unprepare(ctx, "u3"); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, n.Unprepare(t.Context(), "u3"))
 }
 
 // A claim can be there for years while pods come and go: its record names those that still matter.
@@ -80,7 +56,7 @@ func TestRecordOfAClaimWhosePodsComeAndGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.unknown, n.running = tc.unknown, map[types.UID]bool{"first": true}
-			n.prepared(t, t.Context(), reservedFor(wholeGPUs("u", 0), "first"))
+			n.prepared(t, reservedFor(wholeGPUs("u", 0), "first"))
 			counted := &fullDisk{Store: n.options.Store, left: 1 << 20}
 			n.options.Store = counted
 			came := tc.most + 50
@@ -91,9 +67,7 @@ func TestRecordOfAClaimWhosePodsComeAndGo(t *testing.T) {
 				n.users = map[string][]types.UID{"claim-u": {pod}}
 				c := reservedFor(wholeGPUs("u", 0), pod)
 				for range 2 {
-					if err := n.EnterReserved(t.Context(), c); err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, n.EnterReserved(t.Context(), c))
 				}
 				if r := n.recordOf(t, "u"); len(r.Pods) > tc.most || !slices.Contains(r.Pods, pod) {
 					t.Fatalf("after %d pods: %d in the record, at most %d are needed", i+1, len(r.Pods), tc.most)

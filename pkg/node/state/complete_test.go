@@ -6,14 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func isComplete(t *testing.T, s *Store) bool {
 	t.Helper()
 	complete, err := s.Complete()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return complete
 }
 
@@ -26,9 +26,7 @@ func TestANewDirectoryIsNotCompleteUntilSomebodySaysSo(t *testing.T) {
 	if isComplete(t, openAgain(t, dir)) {
 		t.Error("it counts as complete after a restart")
 	}
-	if err := s.SetComplete(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.SetComplete())
 	if !isComplete(t, openAgain(t, dir)) {
 		t.Error("it does not count as complete any more")
 	}
@@ -37,12 +35,8 @@ func TestANewDirectoryIsNotCompleteUntilSomebodySaysSo(t *testing.T) {
 // Earlier versions left nothing but the lock file in a directory without claims.
 func TestADirectoryOfAnEarlierVersionIsComplete(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), claimsDir)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, lockFile), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(dir, 0o700))
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, lockFile), nil, 0o600))
 	if !isComplete(t, openAgain(t, dir)) {
 		t.Error("all claims would be looked up after the update")
 	}
@@ -50,28 +44,18 @@ func TestADirectoryOfAnEarlierVersionIsComplete(t *testing.T) {
 
 func TestADirectoryThatIsRemovedWhileInUse(t *testing.T) {
 	s, dir := open(t)
-	if err := s.SetComplete(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.SetComplete())
 	unlock, err := s.LockNode(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, os.RemoveAll(dir))
 	unlock()
 	if _, err := s.List(); err == nil {
 		t.Error("that nothing is there counts as nothing prepared")
 	}
 	unlock, err = s.LockClaim(t.Context(), "a")
-	if err != nil {
-		t.Fatalf("no claim can be worked on any more: %v", err)
-	}
+	expect.NoErrorf(t, err, "no claim can be worked on any more")
 	defer unlock()
-	if err := s.Put(record("a")); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, s.Put(record("a")))
 	if isComplete(t, s) {
 		t.Error("what is there now counts as all there is")
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // before is a record of a share by MPS as the plugin wrote it that knew no effects.
@@ -22,9 +24,7 @@ const before = `{"version":1,"phase":"Prepared","uid":"a","namespace":"team","na
 // A plugin reads what the one before it wrote, and writes of it what that one would.
 func TestRecordWithoutEffects(t *testing.T) {
 	s, dir := open(t)
-	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(before), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "a.json"), []byte(before), 0o600))
 	r, ok, err := s.Get("a")
 	if err != nil || !ok || r.Effects != nil || r.Grants[0].Isolation != "mps" {
 		t.Fatalf("%+v, %v, %v", r, ok, err)
@@ -39,30 +39,18 @@ func TestRecordWithoutEffects(t *testing.T) {
 func TestRecordWithEffects(t *testing.T) {
 	s, dir := open(t)
 	r, err := decode([]byte(before), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	r.Effects = []Effect{{Name: "mps-client", GPU: "GPU-b"}, {Name: "mps-client", GPU: "GPU-a"}, {Name: "other"}}
-	if err := s.Put(r); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.Put(r))
 	path := filepath.Join(dir, "a.json")
 	written, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(written, &fields); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(written, &fields))
 	without := bytes.Replace(written, append([]byte(`,"effects":`), fields["effects"]...), nil, 1)
-	if string(without) != before {
-		t.Errorf("the plugin before reads %s", without)
-	}
+	expect.Equal(t, before, string(without), "the plugin before reads %s", without)
 	newer := strings.Replace(string(written), `{"name":"other"`, `{"addedLater":1,"name":"other"`, 1)
-	if err := os.WriteFile(path, []byte(newer), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path, []byte(newer), 0o600))
 	got, _, err := s.Get("a")
 	if diff := cmp.Diff(r, got); diff != "" || err != nil {
 		t.Errorf("%v, record (-want +got):\n%s", err, diff)

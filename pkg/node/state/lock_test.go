@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // lockers are the ways to wait for a lock that somebody else holds.
@@ -28,9 +30,7 @@ func TestWaitingForALockEndsWithItsContext(t *testing.T) {
 		for what, lock := range lockers(s) {
 			t.Run(what+" locked "+where, func(t *testing.T) {
 				unlock, err := lockers(holder)[what](t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				gaveUp := errors.New("the kubelet gave up")
 				ctx, cancel := context.WithCancelCause(t.Context())
 				done := make(chan error, 1)
@@ -39,24 +39,18 @@ func TestWaitingForALockEndsWithItsContext(t *testing.T) {
 					done <- err
 				}()
 				cancel(gaveUp)
-				if err := <-done; !errors.Is(err, gaveUp) {
-					t.Errorf("error %v, want why the wait ended", err)
-				}
+				expect.ErrorIs(t, <-done, gaveUp)
 				if len(s.queues.byOffset) > 1 {
 					t.Errorf("%d queues are left", len(s.queues.byOffset))
 				}
 				unlock()
 				unlock, err = lock(t.Context())
-				if err != nil {
-					t.Fatalf("the lock is lost to the one that gave up: %v", err)
-				}
+				expect.NoErrorf(t, err, "the lock is lost to the one that gave up")
 				unlock()
 			})
 		}
 	}
-	if len(s.queues.byOffset) != 0 {
-		t.Errorf("%d queues are left of locks that nobody holds", len(s.queues.byOffset))
-	}
+	expect.Equal(t, 0, len(s.queues.byOffset), "queues are left of locks that nobody holds")
 }
 
 // Those who wait in one process are handed the lock; nobody looks again after a while.
@@ -65,9 +59,7 @@ func TestWaitingInOneProcessDoesNotPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		unlock, err := s.LockClaim(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -17,18 +18,14 @@ import (
 func TestNodeOfThePluginBefore(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if n, found, err := s.Node(); found || err != nil {
 		t.Errorf("of a new node it knows %+v, %v", n, err)
 	}
 	const written = `{"wanted":"share","overruled":{"gpushare":"true"},"published":"cgpu","isolation":{"cgpu":"mps"},` +
 		`"closed":true,"devicePluginLeft":"2026-11-29T07:00:00Z"}`
 	path := filepath.Join(dir, "node.json")
-	if err := os.WriteFile(path, []byte(written), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path, []byte(written), 0o600))
 	n, found, err := s.Node()
 	want := Node{Wanted: mode.Share, Overruled: map[string]string{"gpushare": "true"}, Published: mode.CGPU,
 		Isolation: map[mode.Mode]string{mode.CGPU: "mps"}, Closed: true,
@@ -36,9 +33,7 @@ func TestNodeOfThePluginBefore(t *testing.T) {
 	if diff := cmp.Diff(want, n); diff != "" || !found || err != nil {
 		t.Errorf("%v, %v (-want +got):\n%s", found, err, diff)
 	}
-	if err := s.PutNode(n); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.PutNode(n))
 	if again, err := os.ReadFile(path); err != nil || string(again) != written {
 		t.Errorf("written again as %s, %v", again, err)
 	}
@@ -47,12 +42,8 @@ func TestNodeOfThePluginBefore(t *testing.T) {
 func TestDamagedNodeIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "node.json"), []byte(`{"wanted":"sh`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "node.json"), []byte(`{"wanted":"sh`), 0o600))
 	if n, found, err := s.Node(); found || err == nil || n.Wanted != "" {
 		t.Errorf("%+v, %v, %v", n, found, err)
 	}

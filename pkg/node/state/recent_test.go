@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Recent tells what List does after each change of another process, however soon, and reads nothing again in between.
@@ -27,9 +29,7 @@ func recent(t *testing.T, ago time.Duration) {
 	rest := func() {
 		t.Helper()
 		before := time.Now().Add(-ago)
-		if err := os.Chtimes(dir, before, before); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Chtimes(dir, before, before))
 	}
 	has := func(want ...types.UID) {
 		t.Helper()
@@ -39,17 +39,13 @@ func recent(t *testing.T, ago time.Duration) {
 				t.Fatalf("%d records, %v; want %v", len(records), err, want)
 			}
 			for i, r := range records {
-				if r.UID != want[i] {
-					t.Errorf("record %d is of %s, want %s", i, r.UID, want[i])
-				}
+				expect.Equal(t, want[i], r.UID, "record %d is of", i)
 			}
 		}
 	}
 	put := func(uid types.UID) {
 		t.Helper()
-		if err := theirs.Put(record(uid)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, theirs.Put(record(uid)))
 	}
 	has()
 	put("a")
@@ -62,16 +58,12 @@ func recent(t *testing.T, ago time.Duration) {
 	has("a", "b", "c")
 	rest()
 	has("a", "b", "c")
-	if err := theirs.Delete("b"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, theirs.Delete("b"))
 	has("a", "c")
 	rest()
 	has("a", "c")
 	// Nobody does this; it shows that the files are left alone.
-	if err := os.WriteFile(filepath.Join(dir, "a"+recordSuffix), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "a"+recordSuffix), []byte("{"), 0o600))
 	if records, err := ours.Recent(); err != nil || len(records) != 2 {
 		t.Errorf("%d records, %v, from what was read before", len(records), err)
 	}

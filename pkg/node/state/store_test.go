@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -42,9 +42,7 @@ func open(t *testing.T) (*Store, string) {
 func openAgain(t *testing.T, records string) *Store {
 	t.Helper()
 	s, err := Open(filepath.Dir(records))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return s
 }
 
@@ -53,9 +51,7 @@ func encode(t testing.TB, r Record) []byte {
 	t.Helper()
 	r.Version = r.version()
 	data, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return data
 }
 
@@ -69,27 +65,17 @@ func decode(data []byte, uid types.UID) (r Record, err error) {
 func TestRoundTrip(t *testing.T) {
 	s, dir := open(t)
 	for _, uid := range []types.UID{"b", "a"} {
-		if err := s.Put(record(uid)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.Put(record(uid)))
 	}
 	another := openAgain(t, dir)
 	got, err := another.List()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]Record{record("a"), record("b")}, got); diff != "" {
-		t.Errorf("records (-want +got):\n%s", diff)
-	}
-	if err := s.Delete("a"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, []Record{record("a"), record("b")}, got, "records")
+	expect.NoError(t, s.Delete("a"))
 	if _, ok, err := another.Get("a"); ok || err != nil {
 		t.Errorf("deleted record is still there: %v, %v", ok, err)
 	}
-	if err := s.Delete("a"); err != nil {
-		t.Errorf("second delete: %v", err)
-	}
+	expect.NoErrorf(t, s.Delete("a"), "second delete")
 }
 
 // A linked set is several grants of one result, which a plugin of the first
@@ -110,17 +96,11 @@ func TestSetIsWrittenInItsVersion(t *testing.T) {
 // survives checks that another process reads the record as it was put.
 func survives(t *testing.T, s *Store, dir string, r Record) {
 	t.Helper()
-	if err := s.Put(r); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.Put(r))
 	another := openAgain(t, dir)
 	got, _, err := another.Get(r.UID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(r, got); diff != "" {
-		t.Errorf("record (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, r, got, "record")
 }
 
 // A plugin that knows no instances would take one for a GPU that is gone, and unprepare it or not by that.
@@ -142,9 +122,7 @@ func TestRecordOfTheFirstVersion(t *testing.T) {
 		`"card":{"index":0,"uuid":"GPU-a","model":"M","memoryMiB":16130},"config":{}},` +
 		`{"request":"r","pool":"n1/gpu","device":"gpu-1","mode":"exclusive",` +
 		`"card":{"index":1,"uuid":"GPU-b","model":"M","memoryMiB":16130},"config":{}}],"cdiSpec":"spec-a"}`
-	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(written), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "a.json"), []byte(written), 0o600))
 	r, ok, err := s.Get("a")
 	if err != nil || !ok {
 		t.Fatalf("%v, %v", ok, err)
@@ -159,15 +137,11 @@ func TestChangeByAnotherProcessIsSeen(t *testing.T) {
 	other := openAgain(t, dir)
 	r := record("a")
 	r.Phase = Preparing
-	if err := s.Put(r); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.Put(r))
 	if _, _, err := other.Get("a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Put(record("a")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.Put(record("a")))
 	got, _, err := other.Get("a")
 	if err != nil || got.Phase != Prepared {
 		t.Errorf("phase %q, %v: the first reading was remembered although the file changed", got.Phase, err)
@@ -188,12 +162,8 @@ func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, dir := open(t)
-			if err := s.Put(record("b")); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, s.Put(record("b")))
+			expect.NoError(t, os.WriteFile(filepath.Join(dir, "a.json"), []byte(content), 0o600))
 			records, err := s.List()
 			var damaged Damaged
 			if !errors.As(err, &damaged) || damaged.UID != "a" {
@@ -217,9 +187,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 	s, dir := open(t)
 	data := encode(t, record("a"))
 	newer := strings.Replace(string(data), `"version":1`, `"version":1,"addedLater":{"x":1}`, 1)
-	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(newer), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "a.json"), []byte(newer), 0o600))
 	if _, ok, err := s.Get("a"); !ok || err != nil {
 		t.Errorf("a record with a field from a newer plugin was refused: %v", err)
 	}
@@ -227,9 +195,7 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 
 func TestUnfinished(t *testing.T) {
 	s, dir := open(t)
-	if err := os.WriteFile(filepath.Join(dir, "a.json.tmp"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "a.json.tmp"), []byte("{"), 0o600))
 	uids, err := s.Unfinished()
 	if err != nil || len(uids) != 1 || uids[0] != "a" {
 		t.Fatalf("unfinished %v, %v", uids, err)
@@ -237,9 +203,7 @@ func TestUnfinished(t *testing.T) {
 	if records, err := s.List(); len(records) != 0 || err != nil {
 		t.Errorf("a temporary file counts as a record: %v, %v", records, err)
 	}
-	if err := s.Delete("a"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.Delete("a"))
 	if _, err := os.Stat(filepath.Join(dir, "a.json.tmp")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the temporary file is still there: %v", err)
 	}
@@ -292,9 +256,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("what was read cannot be read again: %v", err)
 		}
-		if diff := cmp.Diff(r, second); diff != "" {
-			t.Errorf("lost on the way (-first +second):\n%s", diff)
-		}
+		expect.Equal(t, r, second, "lost on the way")
 	})
 }
 
@@ -303,8 +265,6 @@ func FuzzDecode(f *testing.F) {
 func TestOnlyRecordsOfPreparedClaimsWaitForTheDisk(t *testing.T) {
 	s, _ := open(t)
 	for phase, want := range map[Phase]bool{Preparing: false, Prepared: true} {
-		if got := s.file("a", phase).Synced; got != want {
-			t.Errorf("the write of a record in phase %q is synced: %v, want %v", phase, got, want)
-		}
+		expect.Equal(t, want, s.file("a", phase).Synced, "the write of a record in phase %q is synced", phase)
 	}
 }

@@ -5,9 +5,9 @@ package timeslice
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -17,14 +17,10 @@ func program(t *testing.T, code string) (smi *SMI, noted func() string) {
 	dir := t.TempDir()
 	path, notes := filepath.Join(dir, "nvidia-smi"), filepath.Join(dir, "notes")
 	script := "#!/bin/sh\necho \"$@\" >>" + notes + "\n" + code
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path, []byte(script), 0o700))
 	return &SMI{Root: "/", Path: path}, func() string {
 		content, err := os.ReadFile(notes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return string(content)
 	}
 }
@@ -33,15 +29,11 @@ func program(t *testing.T, code string) (smi *SMI, noted func() string) {
 func TestSetRunsNvidiaSMI(t *testing.T) {
 	smi, noted := program(t, "")
 	for _, slice := range v1alpha1.TimeSlices() {
-		if err := smi.Set(t.Context(), "GPU-a", slice); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, smi.Set(t.Context(), "GPU-a", slice))
 	}
 	want := "compute-policy -i GPU-a --set-timeslice 0\ncompute-policy -i GPU-a --set-timeslice 1\n" +
 		"compute-policy -i GPU-a --set-timeslice 2\ncompute-policy -i GPU-a --set-timeslice 3\n"
-	if got := noted(); got != want {
-		t.Errorf("it ran\n%swant\n%s", got, want)
-	}
+	expect.Equal(t, want, noted(), "it ran")
 }
 
 func TestSetSaysWhyNot(t *testing.T) {
@@ -58,9 +50,7 @@ func TestSetSaysWhyNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := tc.smi.Set(t.Context(), "GPU-a", v1alpha1.TimeSliceShort)
 			for _, want := range tc.want {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("error %v, want one that contains %q", err, want)
-				}
+				expect.Error(t, err, want)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 )
 
@@ -139,9 +140,7 @@ func TestMoves(t *testing.T) {
 			for range got {
 				b.Undo()
 			}
-			if b.where() != before {
-				t.Errorf("without the moves it is %s, want %s", b.where(), before)
-			}
+			expect.Equal(t, before, b.where(), "without the moves it is")
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A decision in a cluster of 1,200 nodes of 8 GPUs that is nine tenths full: a pod comes, is learned and placed, and
@@ -69,8 +71,6 @@ func BenchmarkDecision(b *testing.B) {
 func cpuTime(b *testing.B) int64 {
 	b.Helper()
 	var used unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &used))
 	return used.Utime.Nano() + used.Stime.Nano()
 }

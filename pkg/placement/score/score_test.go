@@ -10,7 +10,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // sharing is a mode of the caller's, slicing another.
@@ -247,9 +247,7 @@ func TestBestNamesNodesInTheirOrder(t *testing.T) {
 		{Binpack, []string{"fitting", "cuts", "empty", "poor"}},
 		{Spread, []string{"empty", "poor", "cuts", "fitting"}},
 	} {
-		if diff := cmp.Diff(tc.want, slices.Collect(x.Best(&Kind{Ask: half}, tc.setting, first))); diff != "" {
-			t.Errorf("setting %s (-want +got):\n%s", tc.setting, diff)
-		}
+		expect.Equal(t, tc.want, slices.Collect(x.Best(&Kind{Ask: half}, tc.setting, first)), "setting %s", tc.setting)
 	}
 }
 
@@ -320,9 +318,7 @@ func TestScoresDependOnNodesAsTheyAre(t *testing.T) {
 				fresh.Set(name, nodes[name])
 			}
 			for _, k := range kinds {
-				if diff := cmp.Diff(scores(fresh, &Kind{Ask: k.Ask}), scores(x, k)); diff != "" {
-					t.Fatalf("seed %d, %+v (-fresh +kept):\n%s", seed, k.Ask, diff)
-				}
+				expect.Equal(t, scores(fresh, &Kind{Ask: k.Ask}), scores(x, k), "seed %d, %+v", seed, k.Ask)
 			}
 		}
 		for event := range 600 {
@@ -363,13 +359,9 @@ func TestMixIsOfTheLastPods(t *testing.T) {
 		return x.demand.cpu
 	}
 	x.Learn(Ask{CPU: 4, Requests: []Request{whole(1)}})
-	if got := cpu(); got != 4 {
-		t.Errorf("after the first pod a GPU goes with %v CPUs, want 4", got)
-	}
+	expect.Equal(t, 4, cpu(), "after the first pod a GPU goes with CPUs")
 	for range 2 * mixPods {
 		x.Learn(Ask{CPU: 8, Requests: []Request{whole(1)}})
 	}
-	if got := cpu(); got != 8 {
-		t.Errorf("after %d others it goes with %v, want 8", 2*mixPods, got)
-	}
+	expect.Equal(t, 8, cpu(), "after %d others it goes with", 2*mixPods)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Where pods go one after the other, as users of the settings expect it.
@@ -51,9 +53,7 @@ func TestSettingsChooseNodes(t *testing.T) {
 				x.Set(name, nodes[name])
 				got = append(got, name)
 			}
-			if strings.Join(got, " ") != tc.want {
-				t.Errorf("pods go to nodes %v, want %s", got, tc.want)
-			}
+			expect.Equal(t, tc.want, strings.Join(got, " "), "pods go to nodes %v", got)
 		})
 	}
 }

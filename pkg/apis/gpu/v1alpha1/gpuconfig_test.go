@@ -3,8 +3,9 @@
 package v1alpha1
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const header = `"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig"`
@@ -28,22 +29,16 @@ func TestDecodeRejects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Decode([]byte(tc.raw))
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want one that contains %q", err, tc.want)
-			}
+			expect.Error(t, err, tc.want)
 		})
 	}
 }
 
 func TestMergePrefersTheLater(t *testing.T) {
 	class, err := Decode([]byte(`{` + header + `,"disableIsolation":true,"env":"None","timeSlice":"Long"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	claim, err := Decode([]byte(`{` + header + `,"disableIsolation":false,"timeSlice":"Short"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got := Default().Merge(class).Merge(claim)
 	if got.IsolationDisabled() {
 		t.Error("the class's disableIsolation won over the claim's")

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // row is a row of the table of reasons: the reason, what it means and what to do.
@@ -21,9 +23,7 @@ var row = regexp.MustCompile("(?m)^\\| `(GPU[A-Za-z]+)` \\| [^|]+ \\| [^|]+ \\|$
 
 func TestEveryReasonIsExplainedOnce(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var explained []string
 	for _, match := range row.FindAllStringSubmatch(string(page), -1) {
 		explained = append(explained, match[1])
@@ -38,17 +38,13 @@ func TestEveryReasonIsExplainedOnce(t *testing.T) {
 func declared(t *testing.T) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "reasons.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var reasons []string
 	ast.Inspect(file, func(n ast.Node) bool {
 		if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
 			if value, ok := spec.Values[0].(*ast.BasicLit); ok {
 				reason, err := strconv.Unquote(value.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				reasons = append(reasons, reason)
 			}
 		}

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/supervisor"
 )
@@ -27,13 +27,9 @@ const testGPU = "GPU-1"
 func program(t *testing.T, script string) *Program {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755))
 	p := &Program{Root: "/", Path: path, LibraryPaths: []string{"/opt/a", "/opt/b"}, Dir: mps.Dir(t.TempDir())}
-	if err := os.MkdirAll(p.Dir.DaemonDir(testGPU), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(p.Dir.DaemonDir(testGPU), 0o755))
 	return p
 }
 
@@ -57,9 +53,7 @@ echo bad luck >&2
 exit 3
 `)
 	d, err := p.Start(testGPU)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	<-d.Done()
 	want := strings.Join([]string{
 		"-f --multiuser-server",
@@ -69,9 +63,7 @@ exit 3
 		"LD_LIBRARY_PATH=/opt/a:/opt/b",
 		"PATH=" + filepath.Dir(p.Path) + ":/usr/sbin:/usr/bin:/sbin:/bin",
 	}, "\n")
-	if diff := cmp.Diff(want, read(t, p, "seen")); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, read(t, p, "seen"), "what the program saw")
 	for _, part := range []string{"exit status 3", `"bad luck"`, p.Dir.LogDir(testGPU)} {
 		if !strings.Contains(d.Err().Error(), part) {
 			t.Errorf("error %q does not say %s", d.Err(), part)
@@ -88,27 +80,19 @@ func ended(pid int) bool {
 func TestServerEndsWithDaemon(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, pid int, kill func() error){
 		"it is killed by somebody": func(t *testing.T, pid int, _ func() error) {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, unix.Kill(pid, unix.SIGKILL))
 		},
 		"it is killed by us": func(t *testing.T, _ int, kill func() error) {
-			if err := kill(); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, kill())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := program(t, `sleep 1000 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/server"; wait`)
 			d, err := p.Start(testGPU)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			t.Cleanup(func() { _ = d.Kill() })
 			server, err := strconv.Atoi(read(t, p, "server"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			end(t, d.PID(), d.Kill)
 			<-d.Done()
 			for deadline := time.Now().Add(10 * time.Second); !ended(server); time.Sleep(time.Millisecond) {
@@ -116,9 +100,7 @@ func TestServerEndsWithDaemon(t *testing.T) {
 					t.Fatal("the server outlives the daemon")
 				}
 			}
-			if err := d.Kill(); err != nil {
-				t.Errorf("killing what has ended: %v", err)
-			}
+			expect.NoErrorf(t, d.Kill(), "killing what has ended")
 		})
 	}
 }
@@ -132,9 +114,7 @@ func TestAsk(t *testing.T) {
 
 	p = program(t, `echo Cannot find MPS control daemon process; exit 1`)
 	_, err = p.Ask(t.Context(), testGPU, "get_server_list")
-	if err == nil || !strings.Contains(err.Error(), "Cannot find") {
-		t.Errorf("error %v does not say what the program said", err)
-	}
+	expect.Error(t, err, "Cannot find")
 
 	p.Path += "-gone"
 	if _, err := p.Ask(t.Context(), testGPU, "get_server_list"); !errors.Is(err, supervisor.ErrNotAsked) {
@@ -169,35 +149,25 @@ func TestTailKeepsTheEnd(t *testing.T) {
 func TestWatch(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "sleep 60 & echo $!; wait")
 	output, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, cmd.Start())
 	var pid int
 	if _, err := fmt.Fscan(output, &pid); err != nil {
 		t.Fatal(err)
 	}
 	p := &Program{}
 	ended, forget, err := p.Watch(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	select {
 	case <-ended:
 		t.Error("it is taken for ended")
 	default:
 	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, unix.Kill(pid, unix.SIGKILL))
 	<-ended
 	forget()
 	forget()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, cmd.Wait())
 	if _, _, err := p.Watch(pid); err == nil {
 		t.Error("a process is watched that is gone")
 	}
@@ -207,22 +177,14 @@ func TestWatch(t *testing.T) {
 func TestServersOutliveTheirDaemonUntilTheyAreKilled(t *testing.T) {
 	p := program(t, `sleep 60 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/server"; exit 1`)
 	d, err := p.Start(testGPU)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	<-d.Gone()
 	server, err := strconv.Atoi(read(t, p, "server"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ended, forget, err := p.Watch(server)
-	if err != nil {
-		t.Fatalf("the server has gone with its daemon: %v", err)
-	}
+	expect.NoErrorf(t, err, "the server has gone with its daemon")
 	defer forget()
-	if err := d.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, d.Kill())
 	<-d.Done()
 	<-ended
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -23,6 +24,8 @@ type plugin struct {
 func (w *world) plugin(declaration mps.Declaration) *plugin {
 	w.t.Helper()
 	p := &plugin{w: w}
+	// The garbage collector would otherwise close the files, whose locks are the declaration.
+	w.t.Cleanup(p.kill)
 	if declaration != mps.Undeclared {
 		p.declare(declaration)
 	}
@@ -41,9 +44,7 @@ func (p *plugin) declare(declaration mps.Declaration) {
 func (p *plugin) add(declaration mps.Declaration) {
 	p.w.t.Helper()
 	withdraw, err := p.w.dir.Declare(declaration)
-	if err != nil {
-		p.w.t.Fatal(err)
-	}
+	expect.NoError(p.w.t, err)
 	if withdraw == nil {
 		withdraw = func() error { return nil }
 	}
@@ -54,9 +55,7 @@ func (p *plugin) add(declaration mps.Declaration) {
 func (p *plugin) drop(n int) {
 	p.w.t.Helper()
 	for _, withdraw := range p.withdraw[:n] {
-		if err := withdraw(); err != nil {
-			p.w.t.Error(err)
-		}
+		expect.NoError(p.w.t, withdraw())
 	}
 	p.withdraw = p.withdraw[n:]
 }
@@ -89,24 +88,18 @@ func (w *world) runs(d time.Duration) {
 	w.t.Helper()
 	end := w.clock.Now().Add(d)
 	w.pass(func() bool { return w.clock.Now().After(end) }, "the time passes")
-	if err := w.dir.Check("a"); err != nil {
-		w.t.Error(err)
-	}
+	expect.NoError(w.t, w.dir.Check("a"))
 }
 
 // starts checks how many daemons of the first GPU were started in all.
 func (w *world) starts(want int) {
 	w.t.Helper()
-	if got := len(w.control.started("a")); got != want {
-		w.t.Errorf("%d daemons were started, want %d", got, want)
-	}
+	expect.Equal(w.t, want, len(w.control.started("a")), "daemons were started")
 }
 
 func TestDaemonsRunWhereTheyAreNeeded(t *testing.T) {
 	w := newWorld(t, "a", "b")
-	w.run()
-	w.awaitState("a", mps.Ready)
-	w.awaitState("b", mps.Ready)
+	w.ready("a", "b")
 	plugin := w.plugin(mps.Idle)
 	w.pass(func() bool { return w.status("a").Reason == nodeIdle && w.status("b").Reason == nodeIdle },
 		"the daemons have ended")
@@ -116,38 +109,18 @@ func TestDaemonsRunWhereTheyAreNeeded(t *testing.T) {
 	}
 	// Nothing is done there: neither asked nor read.
 	w.control.set(func(c *fakeControl) { c.commands = nil })
-	w.mu.Lock()
-	reads := w.reads
-	w.mu.Unlock()
+	reads := w.timesRead()
 	for end := w.clock.Now().Add(3 * rereadInterval); w.clock.Now().Before(end); {
 		w.eventually(w.clock.HasWaiters, "the supervisor waits")
 		w.clock.Step(lookInterval)
 	}
-	w.mu.Lock()
-	again := w.reads - reads
-	w.mu.Unlock()
+	again := w.timesRead() - reads
 	if w.control.asked(commandProbe) || again > 0 {
 		t.Errorf("daemons were asked, or the GPUs were read %d times, for nobody", again)
 	}
 	plugin.declare(mps.InUse)
 	w.pass(func() bool { return w.dir.Check("a") == nil && w.dir.Check("b") == nil }, "the daemons serve again")
-	if starts := len(w.control.started("a")); starts != 2 {
-		t.Errorf("%d starts", starts)
-	}
-}
-
-func TestNoDaemonIsStartedForNobody(t *testing.T) {
-	w := newWorld(t, "a")
-	plugin := w.plugin(mps.Idle)
-	w.run()
-	w.eventually(w.clock.HasWaiters, "the supervisor waits")
-	w.clock.Step(lookInterval)
-	w.eventually(w.clock.HasWaiters, "the supervisor waits again")
-	if starts := len(w.control.started("a")); starts != 0 {
-		t.Errorf("%d starts", starts)
-	}
-	plugin.declare(mps.InUse)
-	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon serves")
+	w.starts(2)
 }
 
 // Where nothing uses MPS it is not looked each moment whether something does: that is told.
@@ -159,6 +132,8 @@ func TestNeedIsTold(t *testing.T) {
 	if often := w.clock.of(lookInterval); len(often) > 0 {
 		t.Errorf("it looks every %s where nothing uses MPS", lookInterval)
 	}
+	w.elapse(2 * idleInterval)
+	w.starts(0)
 	plugin.declare(mps.InUse)
 	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started at once")
 }
@@ -284,9 +259,7 @@ func TestSupervisorRestartsAlone(t *testing.T) {
 			}
 			w.stop()
 			w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
-			if err := <-w.ended; err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, <-w.ended)
 			before := len(w.control.started("a"))
 			if test.runs {
 				w.run()
@@ -305,8 +278,7 @@ func TestInUseCountsMoreThanIdle(t *testing.T) {
 	w := newWorld(t, "a")
 	w.plugin(mps.Idle)
 	next := w.plugin(mps.InUse)
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	next.declare(mps.Idle)
 	w.pass(func() bool { return w.status("a").Reason == nodeIdle }, "the daemon ends")
 }
@@ -317,17 +289,11 @@ func TestPluginOfAnEarlierVersion(t *testing.T) {
 	// It has followed one of this version.
 	w.plugin(mps.Idle).kill()
 	f, err := os.Open(string(w.dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
 	w.looks(w.run)
 	w.elapse(idleInterval)
 	w.starts(0)
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, f.Close())
 	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started at once")
 }

@@ -307,6 +307,30 @@ func (w *world) run() {
 	})
 }
 
+// ready runs the supervisor until the daemons of these GPUs serve.
+func (w *world) ready(uuids ...string) {
+	w.t.Helper()
+	w.run()
+	for _, uuid := range uuids {
+		w.awaitState(uuid, mps.Ready)
+	}
+}
+
+// result is what the supervisor returns in the end.
+func (w *world) result() error {
+	w.t.Helper()
+	w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+	err := <-w.ended
+	w.ended <- nil // for the cleanup
+	return err
+}
+
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
 // eventually waits, in real time, for what other goroutines do by themselves.
 func (w *world) eventually(condition func() bool, what string) {
 	w.t.Helper()

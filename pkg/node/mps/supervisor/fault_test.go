@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -20,8 +19,7 @@ func withClients(t *testing.T, clients string) *world {
 	t.Helper()
 	w, _ := guarded(t, gpu.ComputeDefault)
 	w.control.clients = clients
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	w.serverLogs("New client")
 	w.pass(func() bool { return w.control.asked(commandClients + " 101") }, "its clients are asked for")
 	return w
@@ -37,9 +35,7 @@ func (w *world) serverLogs(line string) {
 	if err == nil {
 		err = f.Close()
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, err)
 }
 
 func (w *world) awaitFault(what string, is func(f mps.Fault) bool) mps.Fault {
@@ -61,9 +57,7 @@ func TestFaultOfOneClient(t *testing.T) {
 	want := mps.Fault{Seen: f.Seen, Until: f.Seen.Add(faultLimit), XID: 31,
 		Culprit: &mps.Client{PID: 11, Program: "p11", Pod: "pod-11"},
 		Lost:    []mps.Client{{PID: 11, Program: "p11", Pod: "pod-11"}, {PID: 12, Program: "p12", Pod: "pod-12"}}}
-	if diff := cmp.Diff(want, f); diff != "" {
-		t.Errorf("the fault (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, f, "the fault")
 	w.checkSays("a", "XID 31")
 	w.checkSays("a", "by the kernel's log that of process 11 (p11)")
 	w.checkSays("a", "at the latest")
@@ -159,8 +153,7 @@ func TestFaulter(t *testing.T) {
 func TestFaultOfAServerThatClientsHadStarted(t *testing.T) {
 	w := newWorld(t, "a")
 	w.control.clients = "11\n12\n"
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	var before mps.Fault
 	for _, server := range []int{50, 51} {
 		w.control.set(func(c *fakeControl) {

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -25,16 +27,33 @@ func guarded(t *testing.T, found gpu.ComputeMode) (*world, *fakeDevice) {
 	return w, d
 }
 
+// claimed is how a GPU is used that has a claim.
+var claimed = mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
+
 func (w *world) uses(u mps.Use) {
 	w.t.Helper()
-	if err := w.dir.SetUse("a", u); err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, w.dir.SetUse("a", u))
 }
 
 func (w *world) awaitMode(d *fakeDevice, mode gpu.ComputeMode) {
 	w.t.Helper()
 	w.pass(func() bool { return d.is() == mode }, "the compute mode is "+mode.String())
+}
+
+// servesAlone checks that the GPU has a server, and takes no program beside it.
+func (w *world) servesAlone(d *fakeDevice) {
+	w.t.Helper()
+	if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+		w.t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+	}
+}
+
+// neverOpen checks that the GPU was not open to everybody at any time.
+func (w *world) neverOpen(uuid string) {
+	w.t.Helper()
+	if modes := w.device(uuid).was(); slices.Contains(modes, gpu.ComputeDefault) {
+		w.t.Errorf("GPU %s was open to everybody: its compute modes were %s", uuid, modes)
+	}
 }
 
 // end asks the supervisor to end, and waits until it has.
@@ -55,11 +74,8 @@ func TestNobodyIsBesideMPS(t *testing.T) {
 			found <- err == nil
 		}
 	}
-	w.run()
-	w.awaitState("a", mps.Ready)
-	if mode := <-started; mode != gpu.ComputeProhibited {
-		t.Errorf("the daemon was started in compute mode %s", mode)
-	}
+	w.ready("a")
+	expect.Equal(t, gpu.ComputeProhibited, <-started, "the daemon was started in compute mode")
 	// Whoever would use MPS finds it before anybody can be beside it.
 	if !<-found {
 		t.Error("clients did not find the daemon when the GPU was opened")
@@ -83,21 +99,14 @@ func TestClosedWhileThereIsNoServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, d := guarded(t, gpu.ComputeDefault)
-			w.run()
-			w.awaitState("a", mps.Ready)
+			w.ready("a")
 			end(w)
 			// The clock stands still.
 			w.awaitState("a", mps.Down)
-			if mode := d.is(); mode != gpu.ComputeProhibited {
-				t.Errorf("compute mode %s", mode)
-			}
+			expect.Equal(t, gpu.ComputeProhibited, d.is(), "compute mode")
 			w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready again")
-			if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
-				t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
-			}
-			if restarts := w.status("a").Restarts; restarts != 1 {
-				t.Errorf("%d restarts", restarts)
-			}
+			w.servesAlone(d)
+			expect.Equal(t, 1, w.status("a").Restarts, "restarts")
 		})
 	}
 }
@@ -113,8 +122,7 @@ func TestModeFoundIsPutBack(t *testing.T) {
 			}
 			t.Run("the mode of the node has changed", func(t *testing.T) {
 				w, d := guarded(t, found)
-				w.run()
-				w.awaitState("a", mps.Ready)
+				w.ready("a")
 				w.uses(mps.Use{})
 				w.pass(func() bool { return w.control.server("a") == 0 && d.is() == found }, "the GPU is everybody's")
 				w.plugin(mps.Idle)
@@ -123,8 +131,7 @@ func TestModeFoundIsPutBack(t *testing.T) {
 			})
 			t.Run("the supervisor has ended", func(t *testing.T) {
 				w, d := guarded(t, found)
-				w.run()
-				w.awaitState("a", mps.Ready)
+				w.ready("a")
 				w.end()
 				check(w, d)
 			})
@@ -144,17 +151,10 @@ func TestModeFoundIsPutBack(t *testing.T) {
 func TestClosedBetweenTwoSupervisors(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	w.uses(mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}})
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	w.end()
-	if d.is() != gpu.ComputeProhibited {
-		t.Errorf("compute mode %s", d.is())
-	}
-	for _, mode := range d.was() {
-		if mode == gpu.ComputeDefault {
-			t.Errorf("the GPU was open to everybody: its compute modes were %s", d.was())
-		}
-	}
+	expect.Equal(t, gpu.ComputeProhibited, d.is(), "compute mode")
+	w.neverOpen("a")
 	next := &world{t: t, dir: w.dir, control: newFakeControl(w.dir), clock: w.clock, ended: make(chan error, 1),
 		devices: w.devices}
 	next.has("a")
@@ -172,8 +172,7 @@ func TestClosedBetweenTwoSupervisors(t *testing.T) {
 func TestClaimsThatNobodyHasTakenBack(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	w.uses(mps.Use{Claimed: true})
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	w.plugin(mps.Idle)
 	w.awaitMode(d, gpu.ComputeDefault)
 }
@@ -182,9 +181,7 @@ func TestClaimsThatNobodyHasTakenBack(t *testing.T) {
 func TestLeftByOneThatWasKilled(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeProhibited)
 	w.uses(mps.Use{})
-	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, w.dir.KeepFoundMode("a", gpu.ComputeDefault))
 	w.plugin(mps.Idle)
 	w.run()
 	w.awaitMode(d, gpu.ComputeDefault)
@@ -195,26 +192,18 @@ func TestLeftByOneThatWasKilled(t *testing.T) {
 func TestLeftByOneThatWasKilledOfAnotherDriver(t *testing.T) {
 	w, _ := guarded(t, gpu.ComputeProhibited)
 	w.uses(mps.Use{})
-	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, w.dir.KeepFoundMode("a", gpu.ComputeDefault))
 	w.plugin(mps.Idle)
 	w.readErr = fmt.Errorf("%w: another library", ErrStale)
 	w.run()
-	w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
-	err := <-w.ended
-	w.ended <- nil
-	if !errors.Is(err, ErrStale) {
-		t.Errorf("error %v", err)
-	}
+	expect.ErrorIs(t, w.result(), ErrStale)
 }
 
 // Somebody cleans up in /run. Whoever comes later is to know what to put back.
 func TestModeFoundIsNotLostWithItsFile(t *testing.T) {
 	t.Run("the server runs", func(t *testing.T) {
 		w, _ := guarded(t, gpu.ComputeDefault)
-		w.run()
-		w.awaitState("a", mps.Ready)
+		w.ready("a")
 		// The supervisor may write there at the same moment.
 		w.eventually(func() bool { return os.RemoveAll(filepath.Dir(w.dir.PipeDir("a"))) == nil }, "it is removed")
 		w.pass(func() bool { mode, known, _ := w.dir.FoundMode("a"); return known && mode == gpu.ComputeDefault },
@@ -222,37 +211,27 @@ func TestModeFoundIsNotLostWithItsFile(t *testing.T) {
 	})
 	t.Run("the daemon is down", func(t *testing.T) {
 		w, d := guarded(t, gpu.ComputeDefault)
-		w.run()
-		w.awaitState("a", mps.Ready)
+		w.ready("a")
 		w.latest("a").end("signal: killed", true)
 		w.awaitState("a", mps.Down) // the clock stands still
-		if err := w.dir.ForgetFoundMode("a"); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, w.dir.ForgetFoundMode("a"))
 		w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves again")
 		if mode, known, err := w.dir.FoundMode("a"); !known || mode != gpu.ComputeDefault {
 			t.Errorf("found before: %s, %t, %v", mode, known, err)
 		}
 		w.end()
-		if d.is() != gpu.ComputeDefault {
-			t.Errorf("compute mode %s", d.is())
-		}
+		expect.Equal(t, gpu.ComputeDefault, d.is(), "compute mode")
 	})
 }
 
 // A supervisor that was killed between the two steps has changed nothing.
 func TestKilledBeforeTheModeWasSet(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
-	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
-		t.Fatal(err)
-	}
-	w.run()
-	w.awaitState("a", mps.Ready)
+	expect.NoError(t, w.dir.KeepFoundMode("a", gpu.ComputeDefault))
+	w.ready("a")
 	w.awaitMode(d, gpu.ComputeExclusiveProcess)
 	w.end()
-	if d.is() != gpu.ComputeDefault {
-		t.Errorf("compute mode %s", d.is())
-	}
+	expect.Equal(t, gpu.ComputeDefault, d.is(), "compute mode")
 }
 
 func TestForeignProcessesKeepTheGPU(t *testing.T) {
@@ -316,9 +295,7 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	if reason := w.status("a").Reason; !strings.Contains(reason, "MPS server") || !strings.Contains(reason, "4711") {
 		t.Errorf("reason %q", reason)
 	}
-	if mode := d.is(); mode != gpu.ComputeProhibited {
-		t.Errorf("compute mode %s", mode)
-	}
+	expect.Equal(t, gpu.ComputeProhibited, d.is(), "compute mode")
 	// As long as it is there nothing is tried, and then at once.
 	w.control.set(func(c *fakeControl) { c.stillborn = false })
 	w.pass(func() bool { return strings.HasPrefix(w.status("a").Reason, errForeign.Error()) }, "it is waited for")
@@ -332,8 +309,7 @@ func TestServerThatDoesNotStart(t *testing.T) {
 // The driver forgets the mode when it is reloaded, and root can set it.
 func TestModeThatSomebodySetsIsSetAgain(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	d.set(func(d *fakeDevice) { d.mode = gpu.ComputeDefault })
 	w.awaitMode(d, gpu.ComputeExclusiveProcess)
 	if starts := len(w.control.started("a")); starts != 1 || w.status("a").State != mps.Ready {
@@ -344,8 +320,7 @@ func TestModeThatSomebodySetsIsSetAgain(t *testing.T) {
 func TestGPUWithoutComputeModes(t *testing.T) {
 	w := newWorld(t, "a")
 	w.uses(mps.Use{Reserved: true})
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	if s := w.status("a"); s.DriverEnforced || w.control.server("a") != 0 {
 		t.Errorf("status %+v, server %d", s, w.control.server("a"))
 	}
@@ -367,14 +342,9 @@ func TestGPUThatCannotBeAsked(t *testing.T) {
 // A supervisor that ends, as for an update, leaves a GPU closed of which the use was lost: claims may have it.
 func TestGPUOfALostUseStaysClosedAtTheEnd(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
-	w.uses(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
-	w.run()
-	w.awaitState("a", mps.Ready)
-	if err := os.Remove(filepath.Join(w.dir.Files("a"), mps.UseFile)); err != nil {
-		t.Fatal(err)
-	}
+	w.uses(claimed)
+	w.ready("a")
+	expect.NoError(t, os.Remove(filepath.Join(w.dir.Files("a"), mps.UseFile)))
 	w.end()
-	if mode := d.is(); mode != gpu.ComputeProhibited {
-		t.Errorf("the compute mode is %s, want %s", mode, gpu.ComputeProhibited)
-	}
+	expect.Equal(t, gpu.ComputeProhibited, d.is(), "the compute mode is")
 }

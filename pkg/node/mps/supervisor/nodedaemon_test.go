@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -28,17 +29,13 @@ func together(t *testing.T, uuids ...string) *world {
 
 func (w *world) wantNodeDaemon(want bool) {
 	w.t.Helper()
-	if err := w.dir.WantNodeDaemon(want); err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, w.dir.WantNodeDaemon(want))
 }
 
 func (w *world) usesOfNode(u mps.Use, uuids ...string) {
 	w.t.Helper()
 	for _, uuid := range uuids {
-		if err := w.dir.OfNode().SetUse(uuid, u); err != nil {
-			w.t.Fatal(err)
-		}
+		expect.NoError(w.t, w.dir.OfNode().SetUse(uuid, u))
 	}
 }
 
@@ -76,17 +73,13 @@ func TestOneDaemonServesAGPUWhoseModeCannotBeSet(t *testing.T) {
 }
 
 func TestOneDaemonServesAllGPUs(t *testing.T) {
-	w := together(t, "a", "b")
-	w.run()
-	w.ofNode(mps.Ready, "", "a", "b")
+	w := serving(t, mps.Use{Reserved: true})
 	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
 	if starts := w.node.started("a,b"); len(starts) != 1 || starts[0].server == 0 {
 		t.Fatalf("starts %+v", starts)
 	}
 	for _, uuid := range []string{"a", "b"} {
-		if err := w.dir.OfNode().Check(uuid); err != nil {
-			t.Errorf("GPU %s: %v", uuid, err)
-		}
+		expect.NoErrorf(t, w.dir.OfNode().Check(uuid), "GPU %s", uuid)
 		if s, err := w.dir.OfNode().Status(uuid); err != nil || !s.DriverEnforced {
 			t.Errorf("GPU %s: %+v, %v", uuid, s, err)
 		}
@@ -97,9 +90,7 @@ func TestOneDaemonServesAllGPUs(t *testing.T) {
 	// Those of single GPUs have none to serve.
 	for _, uuid := range []string{"a", "b"} {
 		w.awaitState(uuid, mps.Ready)
-		if server := w.control.server(uuid); server != 0 {
-			t.Errorf("the daemon of GPU %s has server %d", uuid, server)
-		}
+		expect.Equal(t, 0, w.control.server(uuid), "the daemon of GPU %s has server", uuid)
 	}
 
 	// Each GPU has its limit of memory; the percentage is that of a process everywhere.
@@ -110,9 +101,7 @@ func TestOneDaemonServesAllGPUs(t *testing.T) {
 			w.dir.OfNode().Admit(t.Context(), "b", mps.Limits{MemoryMiB: 2048, ThreadPercent: 25}))
 	}()
 	w.pass(func() bool { return len(admitted) > 0 }, "the claims are admitted")
-	if err := <-admitted; err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, <-admitted)
 	w.pass(func() bool {
 		return w.node.asked(strings.Join([]string{"set_default_device_pinned_mem_limit 0 1024M",
 			"set_default_device_pinned_mem_limit 1 2048M", "set_default_active_thread_percentage 50",
@@ -128,9 +117,7 @@ func TestOneDaemonServesAllGPUs(t *testing.T) {
 
 // The end of the one daemon is told of all GPUs, and none can be used beside it.
 func TestEndOfTheDaemonOfAllGPUs(t *testing.T) {
-	w := together(t, "a", "b")
-	w.run()
-	w.ofNode(mps.Ready, "", "a", "b")
+	w := serving(t, mps.Use{Reserved: true})
 	w.node.started("a,b")[0].end("crashed", false)
 	w.eventually(func() bool {
 		return w.device("a").is() == gpu.ComputeProhibited && w.device("b").is() == gpu.ComputeProhibited
@@ -140,16 +127,12 @@ func TestEndOfTheDaemonOfAllGPUs(t *testing.T) {
 	}
 	w.ofNode(mps.Ready, "", "a", "b")
 	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
-	if starts := len(w.node.started("a,b")); starts != 2 {
-		t.Errorf("%d starts", starts)
-	}
+	expect.Equal(t, 2, len(w.node.started("a,b")), "starts")
 }
 
 // A GPU that hangs keeps no other one open.
 func TestGPUsAreClosedAtTheSameTime(t *testing.T) {
-	w := together(t, "a", "b")
-	w.run()
-	w.ofNode(mps.Ready, "", "a", "b")
+	w := serving(t, mps.Use{Reserved: true})
 	answers := make(chan struct{})
 	defer close(answers)
 	w.device("a").set(func(d *fakeDevice) { d.onSet = func(*fakeDevice, gpu.ComputeMode) { <-answers } })
@@ -161,10 +144,7 @@ func TestGPUsAreClosedAtTheSameTime(t *testing.T) {
 func TestWishForTheDaemonOfAllGPUsThatIsLost(t *testing.T) {
 	for name, lost := range map[string]string{"its file": "wanted", "all files": "*"} {
 		t.Run(name, func(t *testing.T) {
-			w := together(t, "a", "b")
-			w.usesOfNode(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}), "a", "b")
-			w.run()
-			w.ofNode(mps.Ready, "", "a", "b")
+			w := serving(t, claimed)
 			set := len(w.device("a").was()) + len(w.device("b").was())
 			// The supervisor may write there at the same moment.
 			w.eventually(func() bool {
@@ -175,9 +155,8 @@ func TestWishForTheDaemonOfAllGPUsThatIsLost(t *testing.T) {
 				return err == nil
 			}, "it is removed")
 			w.manyLooks()
-			if now := len(w.device("a").was()) + len(w.device("b").was()); now != set {
-				t.Errorf("compute modes were set: %s, %s", w.device("a").was(), w.device("b").was())
-			}
+			expect.Equal(t, set, len(w.device("a").was())+len(w.device("b").was()),
+				"compute modes were set: %s, %s", w.device("a").was(), w.device("b").was())
 			daemon := w.node.started("a,b")[0]
 			select {
 			case <-daemon.Done():
@@ -194,13 +173,9 @@ func TestWishForTheDaemonOfAllGPUsThatIsLost(t *testing.T) {
 
 // With what the GPUs are used for lost, no daemon starts that would serve them, and they stay closed.
 func TestUsesThatAreLostWithTheDaemon(t *testing.T) {
-	w := together(t, "a", "b")
-	w.run()
-	w.ofNode(mps.Ready, "", "a", "b")
+	w := serving(t, mps.Use{Reserved: true})
 	for _, uuid := range []string{"a", "b"} {
-		if err := os.Remove(filepath.Join(w.dir.OfNode().Files(uuid), mps.UseFile)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Remove(filepath.Join(w.dir.OfNode().Files(uuid), mps.UseFile)))
 	}
 	w.ofNode(mps.Down, errUseGone.Error(), "a", "b")
 	w.node.started("a,b")[0].end("crashed", false)
@@ -210,9 +185,7 @@ func TestUsesThatAreLostWithTheDaemon(t *testing.T) {
 	w.usesOfNode(mps.Use{Reserved: true}, "a", "b")
 	w.ofNode(mps.Ready, "", "a", "b")
 	for _, uuid := range []string{"a", "b"} {
-		if modes := w.device(uuid).was(); slices.Contains(modes, gpu.ComputeDefault) {
-			t.Errorf("GPU %s was open to everybody: its compute modes were %s", uuid, modes)
-		}
+		w.neverOpen(uuid)
 	}
 }
 
@@ -240,11 +213,8 @@ func TestOneDaemonTakesTurnsWithThoseOfGPUs(t *testing.T) {
 	w.usesOfNode(mps.Use{}, "a", "b")
 	all := func(u mps.Use) {
 		t.Helper()
-		if err := errors.Join(w.dir.SetUse("a", u), w.dir.SetUse("b", u)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, errors.Join(w.dir.SetUse("a", u), w.dir.SetUse("b", u)))
 	}
-	claimed := mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
 	all(claimed)
 	w.run()
 	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
@@ -289,9 +259,7 @@ func TestLeftOfTheDaemonOfAllGPUs(t *testing.T) {
 			w.usesOfNode(mps.Use{}, "a", "b")
 			for _, uuid := range []string{"a", "b"} {
 				w.device(uuid).mode = gpu.ComputeProhibited
-				if err := w.dir.OfNode().KeepFoundMode(uuid, gpu.ComputeDefault); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, w.dir.OfNode().KeepFoundMode(uuid, gpu.ComputeDefault))
 			}
 			if idle {
 				w.plugin(mps.Idle)
@@ -306,16 +274,11 @@ func TestLeftOfTheDaemonOfAllGPUs(t *testing.T) {
 func TestOneDaemonAndGPUsThatAppearLater(t *testing.T) {
 	w := together(t, "a", "b")
 	w.has("a")
-	w.mu.Lock()
-	w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b"}}
-	w.mu.Unlock()
-	claimed := mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
+	w.set(func() { w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b"}} })
 	w.usesOfNode(claimed, "a")
 	w.run()
 	w.ofNode(mps.Ready, "", "a")
-	w.mu.Lock()
-	w.machine = gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "a"}, {Index: 1, UUID: "b"}}}
-	w.mu.Unlock()
+	w.set(func() { w.machine = gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "a"}, {Index: 1, UUID: "b"}}} })
 	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the card has a daemon of its own")
 	if err := w.dir.OfNode().Check("b"); err == nil || slices.ContainsFunc(w.node.started("a"),
 		func(d *fakeDaemon) bool { return d.killed || d.err != nil }) {

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -58,10 +58,7 @@ func (w *world) servesWithout() {
 func TestOneDaemonAndAGPUThatIsLost(t *testing.T) {
 	for name, lost := range map[string][]string{"a fault": {"a"}, "not there": nil} {
 		t.Run(name, func(t *testing.T) {
-			w := together(t, "a", "b")
-			w.usesOfNode(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}), "a", "b")
-			w.run()
-			w.ofNode(mps.Ready, "", "a", "b")
+			w := serving(t, claimed)
 			w.reading(lost, "b")
 			w.lose()
 			w.servesWithout()
@@ -69,9 +66,7 @@ func TestOneDaemonAndAGPUThatIsLost(t *testing.T) {
 			if starts := w.node.started("b"); len(starts) != 1 || w.dir.OfNode().Check("a") == nil {
 				t.Errorf("%d starts without the GPU; it can be used: %t", len(starts), w.dir.OfNode().Check("a") == nil)
 			}
-			if modes := w.device("b").was(); slices.Contains(modes, gpu.ComputeDefault) {
-				t.Errorf("the other GPU was open to everybody: its compute modes were %s", modes)
-			}
+			w.neverOpen("b")
 
 			w.device("a").set(func(d *fakeDevice) { d.err = nil })
 			before := w.timesRead()
@@ -91,7 +86,6 @@ func TestOneDaemonAndAGPUThatIsLost(t *testing.T) {
 // A GPU may be lost while the server lives, as where no program runs on it. The daemon ends for that when no claim uses
 // it: programs on the other GPUs go on till then.
 func TestOneDaemonThatLosesAGPUAndNotItsServer(t *testing.T) {
-	claimed := mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
 	for name, use := range map[string]mps.Use{"without claims": {Reserved: true}, "with claims": claimed} {
 		t.Run(name, func(t *testing.T) {
 			w := serving(t, use)
@@ -115,7 +109,7 @@ func TestOneDaemonThatLosesAGPUAndNotItsServer(t *testing.T) {
 
 // A GPU that is missing in one reading, as while it is reset, is not left out.
 func TestAGPUThatIsMissingForAMoment(t *testing.T) {
-	w := serving(t, mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
+	w := serving(t, claimed)
 	w.reading([]string{"a"}, "b")
 	before := w.timesRead()
 	w.lose()
@@ -130,7 +124,7 @@ func TestAGPUThatIsMissingForAMoment(t *testing.T) {
 
 // While the daemon without the lost GPU waits, nothing ends with it where the GPU comes back, whatever the claims are.
 func TestAGPUThatComesBackWhileTheDaemonWaits(t *testing.T) {
-	w := serving(t, mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
+	w := serving(t, claimed)
 	foreign := func(pids ...int) {
 		w.device("b").set(func(d *fakeDevice) { d.pids = pids })
 		w.node.set(func(c *fakeControl) { c.stillborn = len(pids) > 0 })
@@ -148,23 +142,15 @@ func TestAGPUThatComesBackWhileTheDaemonWaits(t *testing.T) {
 	foreign()
 	w.ofNode(mps.Ready, "", "a", "b")
 	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
-	if modes := w.device("b").was(); slices.Contains(modes, gpu.ComputeDefault) {
-		t.Errorf("the other GPU was open to everybody: its compute modes were %s", modes)
-	}
+	w.neverOpen("b")
 }
 
 // Where it is not known what the GPUs are used for, none is opened by a daemon without the lost one.
 func TestUsesThatAreLostWithAGPU(t *testing.T) {
-	w := together(t, "a", "b")
-	claimed := mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
-	w.usesOfNode(claimed, "a", "b")
-	w.run()
-	w.ofNode(mps.Ready, "", "a", "b")
+	w := serving(t, claimed)
 	w.reading([]string{"a"}, "b")
 	for _, uuid := range []string{"a", "b"} {
-		if err := os.Remove(filepath.Join(w.dir.OfNode().Files(uuid), mps.UseFile)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Remove(filepath.Join(w.dir.OfNode().Files(uuid), mps.UseFile)))
 	}
 	w.lose()
 	w.manyLooks()
@@ -173,9 +159,7 @@ func TestUsesThatAreLostWithAGPU(t *testing.T) {
 	}
 	w.usesOfNode(claimed, "a", "b")
 	w.servesWithout()
-	if modes := w.device("b").was(); slices.Contains(modes, gpu.ComputeDefault) {
-		t.Errorf("the other GPU was open to everybody: its compute modes were %s", modes)
-	}
+	w.neverOpen("b")
 }
 
 // While a daemon waits for something else than a GPU, they are not read without end.
@@ -193,9 +177,7 @@ func TestOneDaemonThatWaitsReadsTheGPUsRarely(t *testing.T) {
 
 // What was set of a GPU that is lost is not put back by starting and ending daemons without end.
 func TestNoDaemonIsStartedToPutALostGPUBack(t *testing.T) {
-	w := together(t, "a", "b")
-	w.run()
-	w.ofNode(mps.Ready, "", "a", "b")
+	w := serving(t, mps.Use{Reserved: true})
 	w.reading([]string{"a"}, "b")
 	w.lose()
 	w.servesWithout()
@@ -203,9 +185,7 @@ func TestNoDaemonIsStartedToPutALostGPUBack(t *testing.T) {
 	w.wantNodeDaemon(false)
 	w.ofNode(mps.Down, nodeIdle, "b")
 	w.manyLooks()
-	if starts := len(w.node.started("b")); starts != 1 {
-		t.Errorf("%d starts", starts)
-	}
+	expect.Equal(t, 1, len(w.node.started("b")), "starts")
 	w.device("a").set(func(d *fakeDevice) { d.err = nil })
 	w.reading(nil, "a", "b")
 	w.awaitModes(gpu.ComputeDefault, "a", "b")

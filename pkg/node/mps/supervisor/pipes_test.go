@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -22,51 +22,35 @@ func listening(t *testing.T) *pipes {
 	t.Helper()
 	// A socket's path may have 107 bytes.
 	root, err := os.MkdirTemp("/tmp", "pipes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	dir := mps.Dir(root)
 	_, ctx := ktesting.NewTestContext(t)
-	if err := prepareDirs(ctx, dir, "a"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, prepareDirs(ctx, dir, "a"))
 	in := func(name string) string { return filepath.Join(dir.DaemonDir("a"), name) }
 	for name, mode := range map[string]os.FileMode{mps.SocketName: 0o666, "control_privileged": 0o755} {
 		listener, err := net.Listen("unix", in(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		t.Cleanup(func() { _ = listener.Close() })
-		if err := os.Chmod(in(name), mode); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Chmod(in(name), mode))
 	}
-	if err := errors.Join(unix.Mkfifo(in("log"), 0o777), os.WriteFile(in("control_lock"), nil, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(unix.Mkfifo(in("log"), 0o777), os.WriteFile(in("control_lock"), nil, 0o666)))
 	p, err := pipesOf(dir, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return p
 }
 
 func opened(t *testing.T, p *pipes) (names []string) {
 	t.Helper()
 	names, err := p.open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return names
 }
 
 func names(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
@@ -80,9 +64,7 @@ func TestClientsHaveTheSocketOnly(t *testing.T) {
 		t.Errorf("clients have %q before they are to", names)
 	}
 	opened(t, p)
-	if diff := cmp.Diff([]string{mps.SocketName}, names(t, p.dir)); diff != "" {
-		t.Error("clients have:", diff)
-	}
+	expect.Equal(t, []string{mps.SocketName}, names(t, p.dir), "clients have")
 }
 
 func TestPipesAreOpenedAgain(t *testing.T) {
@@ -137,12 +119,8 @@ func TestPipesAreOpenedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := listening(t)
 			opened(t, p)
-			if err := tc.change(func(name string) string { return filepath.Clean(p.dir + "/" + name) }); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, opened(t, p)); diff != "" {
-				t.Error("made again:", diff)
-			}
+			expect.NoError(t, tc.change(func(name string) string { return filepath.Clean(p.dir + "/" + name) }))
+			expect.Equal(t, tc.want, opened(t, p), "made again")
 			connection, err := net.Dial("unix", filepath.Join(p.dir, socket))
 			if err != nil {
 				t.Fatal("clients do not reach the daemon:", err)
@@ -151,12 +129,8 @@ func TestPipesAreOpenedAgain(t *testing.T) {
 			if names := opened(t, p); len(names) > 0 {
 				t.Errorf("the second time %q is made", names)
 			}
-			if mode := stat(t, filepath.Join(p.dir, socket)).Mode().Perm(); mode != 0o666 {
-				t.Errorf("the socket's mode is %v", mode)
-			}
-			if mode := stat(t, p.dir).Mode() &^ os.ModeDir; mode != pipeDirMode {
-				t.Errorf("the directory's mode is %v", mode)
-			}
+			expect.Equal(t, 0o666, stat(t, filepath.Join(p.dir, socket)).Mode().Perm(), "the socket's mode is")
+			expect.Equal(t, pipeDirMode, stat(t, p.dir).Mode()&^os.ModeDir, "the directory's mode is")
 		})
 	}
 }
@@ -164,8 +138,6 @@ func TestPipesAreOpenedAgain(t *testing.T) {
 func stat(t *testing.T, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return info
 }

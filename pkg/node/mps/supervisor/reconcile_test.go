@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -19,17 +20,14 @@ import (
 func TestGPUIsMPSAsLongAsItHasClaims(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	w.uses(mps.Use{})
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	if d.is() != gpu.ComputeDefault || w.control.server("a") != 0 {
 		t.Errorf("compute mode %s, server %d before the first claim", d.is(), w.control.server("a"))
 	}
 	daemon := w.latest("a")
 	for range 2 {
 		w.admit(1024, 100)
-		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
-			t.Errorf("compute mode %s, server %d when a claim was prepared", d.is(), w.control.server("a"))
-		}
+		w.servesAlone(d)
 		w.uses(mps.Use{})
 		w.awaitMode(d, gpu.ComputeDefault)
 	}
@@ -46,9 +44,7 @@ func (w *world) admit(mib, percent int64) {
 		admitted <- w.dir.Admit(w.t.Context(), "a", mps.Limits{MemoryMiB: mib, ThreadPercent: percent})
 	}()
 	w.pass(func() bool { return len(admitted) > 0 }, "the claim is admitted")
-	if err := <-admitted; err != nil {
-		w.t.Error(err)
-	}
+	expect.NoError(w.t, <-admitted)
 }
 
 // limits are what the server and the daemon were told last, of each.
@@ -69,8 +65,7 @@ func (c *fakeControl) limits() map[string]string {
 
 func TestNobodyGetsMoreThanTheLargestShare(t *testing.T) {
 	w, _ := guarded(t, gpu.ComputeDefault)
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	holds := func(mib, percent int64) {
 		t.Helper()
 		want := map[string]string{
@@ -86,9 +81,8 @@ func TestNobodyGetsMoreThanTheLargestShare(t *testing.T) {
 	holds(1024, 25)
 	// Raised before the claim is prepared.
 	w.admit(2048, 25)
-	if got := w.control.limits()["set_device_pinned_mem_limit"]; got != "101 0 2048M" {
-		t.Errorf("a claim of 2048 MiB was prepared while %s held", got)
-	}
+	expect.Equal(t, "101 0 2048M", w.control.limits()["set_device_pinned_mem_limit"],
+		"a claim of 2048 MiB was prepared while held")
 	commands := len(w.control.commandsNow())
 	w.admit(1024, 5)
 	if more := len(w.control.commandsNow()) - commands; more > 0 {
@@ -131,13 +125,10 @@ func TestLimitsAreSetBeforeTheFirstClient(t *testing.T) {
 			for starts := range 2 {
 				w.pass(func() bool { s := w.status("a"); return s.State == mps.Ready && s.Restarts == starts }, "it serves")
 				w.control.set(func(*fakeControl) {
-					if want := limitCommands([]mps.Limits{limits}, nil) + ", while clients find it: false"; first != want {
-						t.Errorf("daemon %d is told first %q, want %q", starts, first, want)
-					}
+					expect.Equal(t, limitCommands([]mps.Limits{limits}, nil)+", while clients find it: false", first,
+						"daemon %d is told first", starts)
 				})
-				if got := w.status("a").InForce; got != limits {
-					t.Errorf("in force: %+v", got)
-				}
+				expect.Equal(t, limits, w.status("a").InForce, "in force")
 				w.latest("a").end("crashed", false)
 			}
 		})
@@ -147,26 +138,17 @@ func TestLimitsAreSetBeforeTheFirstClient(t *testing.T) {
 // Somebody empties /run. What runs goes on, and nothing new starts.
 func TestUseThatIsRemoved(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	g := filepath.Dir(w.dir.PipeDir("a"))
-	if err := errors.Join(os.Remove(filepath.Join(g, mps.UseFile)), w.dir.ForgetFoundMode("a")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(os.Remove(filepath.Join(g, mps.UseFile)), w.dir.ForgetFoundMode("a")))
 	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
 	w.checkSays("a", "was removed")
-	if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
-		t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
-	}
+	w.servesAlone(d)
 	w.uses(mps.Use{Reserved: true})
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves again")
-	if starts := len(w.control.started("a")); starts != 1 {
-		t.Errorf("%d starts", starts)
-	}
+	w.starts(1)
 	w.end()
-	if d.is() != gpu.ComputeDefault {
-		t.Errorf("compute mode %s", d.is())
-	}
+	expect.Equal(t, gpu.ComputeDefault, d.is(), "compute mode")
 }
 
 // A plugin of an earlier version says nothing, and after a reboot containers may start before
@@ -175,8 +157,7 @@ func TestServerThatClientsHadStarted(t *testing.T) {
 	started := func(t *testing.T, pids ...int) (w *world, d *fakeDevice, server int) {
 		w, d = guarded(t, gpu.ComputeDefault)
 		w.uses(mps.Use{})
-		w.run()
-		w.awaitState("a", mps.Ready)
+		w.ready("a")
 		server = w.control.startByClient("a", "4711")
 		d.set(func(d *fakeDevice) { d.pids = append(pids, server, 4711) })
 		w.uses(mps.Use{Reserved: true})
@@ -206,9 +187,7 @@ func TestServerThatClientsHadStarted(t *testing.T) {
 		}
 		d.set(func(d *fakeDevice) { d.pids = []int{server, 4711} })
 		w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves")
-		if w.control.server("a") != server {
-			t.Error("the client's server has ended")
-		}
+		expect.Equal(t, server, w.control.server("a"), "the client's server has ended")
 	})
 }
 
@@ -216,17 +195,14 @@ func TestServerThatClientsHadStarted(t *testing.T) {
 func TestClientsThatNobodySaysToBeThere(t *testing.T) {
 	begin := func(t *testing.T) (*world, *fakeDevice) {
 		w, d := guarded(t, gpu.ComputeDefault)
-		w.run()
-		w.awaitState("a", mps.Ready)
+		w.ready("a")
 		w.control.set(func(c *fakeControl) { c.clients = "4712\n4711\n" })
 		w.uses(mps.Use{})
 		w.pass(func() bool { return w.status("a").Reason != "" }, "it is told of")
 		if s := w.status("a"); s.State != mps.Ready || !strings.Contains(s.Reason, "process 4711 4712 does") {
 			t.Errorf("status %+v", s)
 		}
-		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
-			t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
-		}
+		w.servesAlone(d)
 		return w, d
 	}
 	ended := func(w *world, d *fakeDevice) {
@@ -256,8 +232,7 @@ func TestClientsThatNobodySaysToBeThere(t *testing.T) {
 	})
 	t.Run("they never end", func(t *testing.T) {
 		w, d := guarded(t, gpu.ComputeDefault)
-		w.run()
-		w.awaitState("a", mps.Ready)
+		w.ready("a")
 		w.control.set(func(c *fakeControl) { c.clients = "4711\n" })
 		since := w.clock.Now()
 		w.uses(mps.Use{})

@@ -12,27 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
-func TestEachGPUGetsADaemon(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	w.run()
-	w.awaitState("a", mps.Ready)
-	w.awaitState("b", mps.Ready)
-	if err := w.dir.Check("a"); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestEndIsToldAtOnceAndToNobodyElse(t *testing.T) {
 	w := newWorld(t, "a", "b")
-	w.run()
-	w.awaitState("a", mps.Ready)
-	w.awaitState("b", mps.Ready)
+	w.ready("a", "b")
 
 	w.latest("a").end("signal: killed", true)
 	// The clock stands still.
@@ -55,8 +42,7 @@ func crash(w *world) {
 
 func TestRestartsSlowDown(t *testing.T) {
 	w := newWorld(t, "a")
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	const s = time.Second
 	delays := []time.Duration{1 * s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}
 	for range delays {
@@ -65,12 +51,8 @@ func TestRestartsSlowDown(t *testing.T) {
 	// One that has served for long is not one that keeps ending.
 	w.clock.Step(steadyAfter)
 	crash(w)
-	if diff := cmp.Diff(append(delays, 1*s), w.clock.of(delays...)); diff != "" {
-		t.Error("waits before the next start:", diff)
-	}
-	if restarts := w.status("a").Restarts; restarts != len(delays)+1 {
-		t.Errorf("%d restarts, want %d", restarts, len(delays)+1)
-	}
+	expect.Equal(t, append(delays, 1*s), w.clock.of(delays...), "waits before the next start")
+	expect.Equal(t, len(delays)+1, w.status("a").Restarts, "restarts")
 }
 
 func TestNotReadyBeforeItAnswers(t *testing.T) {
@@ -96,9 +78,7 @@ func TestDaemonThatCannotStart(t *testing.T) {
 	w.control.startErr = errors.New("no such file")
 	w.run()
 	w.awaitState("a", mps.Down)
-	if reason := w.status("a").Reason; reason != "no such file" {
-		t.Errorf("reason %q", reason)
-	}
+	expect.Equal(t, "no such file", w.status("a").Reason, "reason")
 	w.control.set(func(c *fakeControl) { c.startErr = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 }
@@ -108,23 +88,16 @@ func TestStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "a")
 			w.control.stubborn = stubborn
-			w.run()
-			w.awaitState("a", mps.Ready)
+			w.ready("a")
 			w.stop()
-			w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
-			if err := <-w.ended; err != nil {
-				t.Error(err)
-			}
-			w.ended <- nil
+			expect.NoError(t, w.result())
 			if d := w.latest("a"); d.killed != stubborn {
 				t.Errorf("killed: %t", d.killed)
 			}
 			if s := w.status("a"); s.State != mps.Down || s.Reason != stopped {
 				t.Errorf("status %+v", s)
 			}
-			if err := w.dir.Check("a"); err == nil || !strings.Contains(err.Error(), "does not run") {
-				t.Errorf("the directory is still held: %v", err)
-			}
+			expect.Error(t, w.dir.Check("a"), "does not run")
 		})
 	}
 }
@@ -133,8 +106,7 @@ func TestStop(t *testing.T) {
 func TestToldDownBeforeItQuits(t *testing.T) {
 	w := newWorld(t, "a")
 	w.control.stubborn = true
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	w.stop()
 	w.eventually(func() bool { return w.control.asked(commandQuit) }, "the daemon is told to quit")
 	select {
@@ -142,27 +114,20 @@ func TestToldDownBeforeItQuits(t *testing.T) {
 		t.Error("the daemon has ended before its time")
 	default:
 	}
-	if err := w.dir.Check("a"); err == nil || !strings.Contains(err.Error(), stopping) {
-		t.Errorf("a claim would be prepared: %v", err)
-	}
+	expect.Error(t, w.dir.Check("a"), stopping)
 }
 
 func TestGPUsThatAppearLater(t *testing.T) {
 	w := newWorld(t, "a")
 	w.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 1, UUID: "b"}}}
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	if err := w.dir.Check("b"); err == nil {
 		t.Error("a GPU that is left out has a daemon")
 	}
-	w.mu.Lock()
-	w.machine.Partitioned = nil
-	w.mu.Unlock()
+	w.set(func() { w.machine.Partitioned = nil })
 	w.has("a", "b")
 	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the new GPU has a daemon")
-	if starts := len(w.control.started("a")); starts != 1 {
-		t.Errorf("%d starts of the other GPU's daemon", starts)
-	}
+	expect.Equal(t, 1, len(w.control.started("a")), "starts of the other GPU's daemon")
 }
 
 func TestNoDriverYet(t *testing.T) {
@@ -170,9 +135,7 @@ func TestNoDriverYet(t *testing.T) {
 	w.readErr = errors.New("no NVIDIA driver")
 	w.run()
 	w.eventually(w.clock.HasWaiters, "the supervisor waits")
-	w.mu.Lock()
-	w.readErr = nil
-	w.mu.Unlock()
+	w.set(func() { w.readErr = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 }
 
@@ -185,31 +148,17 @@ func TestDriverThatWasReplaced(t *testing.T) {
 		plugin := w.plugin(mps.Idle)
 		w.run()
 		w.eventually(w.clock.HasWaiters, "the supervisor waits")
-		w.mu.Lock()
-		w.readErr = stale
-		w.mu.Unlock()
+		w.set(func() { w.readErr = stale })
 		plugin.declare(mps.InUse)
-		w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
-		err := <-w.ended
-		w.ended <- nil
-		if !errors.Is(err, ErrStale) {
-			t.Errorf("error %v", err)
-		}
+		expect.ErrorIs(t, w.result(), ErrStale)
 	})
 	t.Run("a daemon runs", func(t *testing.T) {
 		w := newWorld(t, "a")
 		w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultUnreadable}}
-		w.run()
-		w.awaitState("a", mps.Ready)
-		w.mu.Lock()
-		w.readErr = stale
-		reads := w.reads
-		w.mu.Unlock()
-		w.pass(func() bool {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.reads > reads+1
-		}, "the GPUs are read again")
+		w.ready("a")
+		reads := w.timesRead()
+		w.set(func() { w.readErr = stale })
+		w.pass(func() bool { return w.timesRead() > reads+1 }, "the GPUs are read again")
 		w.kept()
 		if len(w.ended) > 0 {
 			t.Error("the supervisor has ended, and its daemon with it")
@@ -219,9 +168,7 @@ func TestDriverThatWasReplaced(t *testing.T) {
 
 func TestWhatAnEarlierSupervisorSaidIsForgotten(t *testing.T) {
 	w := newWorld(t)
-	if err := w.dir.SetStatus("gone", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, w.dir.SetStatus("gone", mps.Status{State: mps.Ready}))
 	w.run()
 	w.eventually(func() bool { return w.status("gone").State == "" }, "the status is gone")
 }
@@ -229,16 +176,9 @@ func TestWhatAnEarlierSupervisorSaidIsForgotten(t *testing.T) {
 func TestDirThatCannotBeWritten(t *testing.T) {
 	w := newWorld(t, "a")
 	w.dir = mps.Dir(filepath.Join(t.TempDir(), "file"))
-	if err := os.WriteFile(string(w.dir), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(string(w.dir), nil, 0o644))
 	w.run()
-	w.eventually(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
-	err := <-w.ended
-	w.ended <- nil
-	if err == nil || !strings.Contains(err.Error(), string(w.dir)) || !strings.Contains(err.Error(), "may write") {
-		t.Errorf("error %v", err)
-	}
+	expect.Error(t, w.result(), string(w.dir), "may write")
 }
 
 // Containers of an earlier version have the directory mounted: they keep theirs, and
@@ -248,39 +188,26 @@ func TestPipeDirIsCleanedAndKept(t *testing.T) {
 	pipes := w.dir.PipeDir("a")
 	left := []string{"stale", "control_privileged", "log", filepath.Join(mps.SocketName, "below")}
 	for _, name := range left {
-		if err := os.MkdirAll(filepath.Join(pipes, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Join(pipes, name), 0o700))
 	}
-	if err := os.Chmod(pipes, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Chmod(pipes, 0o777|os.ModeSticky))
 	before := stat(t, pipes)
-	w.run()
-	w.awaitState("a", mps.Ready)
-	if diff := cmp.Diff([]string{mps.SocketName}, names(t, pipes)); diff != "" {
-		t.Error("clients have:", diff)
-	}
+	w.ready("a")
+	expect.Equal(t, []string{mps.SocketName}, names(t, pipes), "clients have")
 	after := stat(t, pipes)
 	if !os.SameFile(before, after) {
 		t.Error("containers that have the directory mounted see another one")
 	}
-	if mode := after.Mode() &^ os.ModeDir; mode != 0o755 {
-		t.Errorf("others than root may write: mode %v", mode)
-	}
+	expect.Equal(t, 0o755, after.Mode()&^os.ModeDir, "others than root may write: mode")
 }
 
 func TestBoundLogs(t *testing.T) {
 	dir := t.TempDir()
 	for name, size := range map[string]int{"control.log": maxLogBytes + 1<<16, "server.log": 10, "other": maxLogBytes +
 		1<<16} {
-		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644))
 	}
-	if err := boundLogs(dir); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, boundLogs(dir))
 	for name, want := range map[string]int64{"control.log": 0, "server.log": 10, "other": maxLogBytes + 1<<16} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() != want {
 			t.Errorf("%s: %v bytes, want %d (%v)", name, info.Size(), want, err)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -17,10 +18,8 @@ import (
 // have that until it ends, and nobody else in.
 func TestProgramThatHadTheGPUBetweenTwoSupervisors(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeExclusiveProcess)
-	w.uses(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}))
-	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
-		t.Fatal(err)
-	}
+	w.uses(claimed)
+	expect.NoError(t, w.dir.KeepFoundMode("a", gpu.ComputeDefault))
 	const beside = 4711
 	d.pids = []int{beside}
 	// The server asks for the only context, and does not get it.
@@ -37,9 +36,7 @@ func TestProgramThatHadTheGPUBetweenTwoSupervisors(t *testing.T) {
 	w.control.set(func(c *fakeControl) { c.stillborn = false })
 	d.set(func(d *fakeDevice) { d.pids = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "the card is MPS' again")
-	if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
-		t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
-	}
+	w.servesAlone(d)
 	// What is put back in the end is what was there before either of them.
 	w.uses(mps.Use{Reserved: true})
 	w.end()
@@ -58,9 +55,7 @@ func TestGPUOfOthersWhileTheDaemonStarts(t *testing.T) {
 	}
 	w.run()
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "MPS is beside them")
-	if err := <-told; err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, <-told)
 	if _, known, err := w.dir.FoundMode("a"); known || err != nil || d.is() != gpu.ComputeDefault ||
 		w.status("a").DriverEnforced {
 		t.Errorf("compute mode %s, to be put back %t (%v), status %+v", d.is(), known, err, w.status("a"))
@@ -98,9 +93,7 @@ func TestClaimsBesidePodsOfADevicePlugin(t *testing.T) {
 	w.uses(mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 2048, ThreadPercent: 25}))
 	w.awaitMode(d, gpu.ComputeExclusiveProcess)
 	w.pass(func() bool { return w.status("a").DriverEnforced }, "nobody else comes")
-	if w.control.server("a") != server {
-		t.Errorf("the server is %d", w.control.server("a"))
-	}
+	expect.Equal(t, server, w.control.server("a"), "the server is")
 	// Claims that were there first keep the GPU.
 	w.uses(mps.Use{Beside: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 25}))
 	w.pass(func() bool { s := w.status("a"); return s.Use != nil && s.Use.Beside }, "it knows of others again")

@@ -13,15 +13,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 func (w *world) checkSays(uuid, want string) {
 	w.t.Helper()
-	if err := w.dir.Check(uuid); err == nil || !strings.Contains(err.Error(), want) {
-		w.t.Errorf("a claim would be prepared: %v, want %q", err, want)
-	}
+	expect.Error(w.t, w.dir.Check(uuid), want)
 }
 
 func TestSocketTakenAway(t *testing.T) {
@@ -32,20 +31,13 @@ func TestSocketTakenAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "a")
-			w.run()
-			w.awaitState("a", mps.Ready)
-			if err := w.dir.Check("a"); err != nil {
-				t.Fatal(err)
-			}
-			if err := take(w.control.socket("a")); err != nil {
-				t.Fatal(err)
-			}
+			w.ready("a")
+			expect.NoError(t, w.dir.Check("a"))
+			expect.NoError(t, take(w.control.socket("a")))
 			// The clock stands still: nobody has to be told.
 			w.checkSays("a", "removed or changed")
 			w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon is reached again")
-			if starts := len(w.control.started("a")); starts != 1 {
-				t.Errorf("%d starts: the daemon's clients were ended", starts)
-			}
+			expect.Equal(t, 1, len(w.control.started("a")), "starts: the daemon's clients were ended")
 		})
 	}
 }
@@ -55,21 +47,14 @@ func TestSocketTakenAway(t *testing.T) {
 func (w *world) unlinkable(uuid string) (possible func()) {
 	w.t.Helper()
 	spare := filepath.Join(w.dir.SpareLink(uuid), "in the way")
-	if err := errors.Join(os.MkdirAll(spare, 0o700), os.Remove(w.control.socket(uuid))); err != nil {
-		w.t.Fatal(err)
-	}
-	return func() {
-		if err := os.RemoveAll(filepath.Dir(spare)); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	expect.NoError(w.t, errors.Join(os.MkdirAll(spare, 0o700), os.Remove(w.control.socket(uuid))))
+	return func() { expect.NoError(w.t, os.RemoveAll(filepath.Dir(spare))) }
 }
 
 // A daemon that new clients cannot be led to goes on for those that it has.
 func TestClientsCannotBeLedToTheDaemon(t *testing.T) {
 	w := newWorld(t, "a")
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	possible := w.unlinkable("a")
 	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
 	w.checkSays("a", "new clients do not find it")
@@ -94,12 +79,9 @@ func TestSilentAndOutOfReach(t *testing.T) {
 // Nobody will ever reach a daemon whose own socket is gone.
 func TestSocketGoneForGood(t *testing.T) {
 	w := newWorld(t, "a")
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	lost := w.latest("a")
-	if err := os.RemoveAll(w.dir.DaemonDir("a")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(w.dir.DaemonDir("a")))
 	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
 	w.pass(func() bool { return w.status("a").Restarts == 1 && w.dir.Check("a") == nil }, "another daemon serves")
 	if <-lost.Done(); !lost.killed {
@@ -110,18 +92,13 @@ func TestSocketGoneForGood(t *testing.T) {
 // What could not be told is told as soon as it can be.
 func TestToldLater(t *testing.T) {
 	w := newWorld(t, "a")
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	// Where the status is written before it takes the place of the last one.
 	blocked := filepath.Join(filepath.Dir(w.dir.PipeDir("a")), "status.json.tmp")
 	possible := w.unlinkable("a")
-	if err := os.MkdirAll(filepath.Join(blocked, "d"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Join(blocked, "d"), 0o700))
 	w.pass(func() bool { return w.status("a").State == "" }, "nothing is said that does not hold")
-	if err := os.RemoveAll(blocked); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(blocked))
 	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
 	possible()
 	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon is reached again")
@@ -132,8 +109,7 @@ func TestToldLater(t *testing.T) {
 func silenced(t *testing.T, askErr error) *world {
 	t.Helper()
 	w := newWorld(t, "a")
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	// Not when it is told of: the clock may step between the two.
 	w.silentFrom = w.clock.Now()
 	w.control.set(func(c *fakeControl) { c.askErr = askErr })
@@ -202,21 +178,17 @@ func TestRefusedForGood(t *testing.T) {
 // The driver's files are gone for a while; the daemon is not.
 func TestCannotBeAsked(t *testing.T) {
 	w := newWorld(t, "a")
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	w.control.set(func(c *fakeControl) { c.askErr = ErrNotAsked })
 	w.later()
-	if err := w.dir.Check("a"); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, w.dir.Check("a"))
 	w.kept()
 }
 
 // Nobody waits for the answer of a daemon that has ended.
 func TestEndIsToldWhileItIsAsked(t *testing.T) {
 	w := newWorld(t, "a")
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	w.control.set(func(c *fakeControl) { c.hang, c.commands = true, nil })
 	w.pass(func() bool { return w.control.asked(commandProbe) }, "the daemon is asked")
 	w.latest("a").end("signal: killed", true)
@@ -234,8 +206,7 @@ func TestEndIsToldBeforeAllHasEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, _ := guarded(t, gpu.ComputeDefault)
 			w.control.undead = true
-			w.run()
-			w.awaitState("a", mps.Ready)
+			w.ready("a")
 			end(w)
 			// The clock stands still.
 			w.awaitState("a", mps.Down)
@@ -254,9 +225,7 @@ func TestEndIsToldBeforeAllHasEnded(t *testing.T) {
 func TestDaemonThatCannotBeKilled(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.control.undead = true
-	w.run()
-	w.awaitState("a", mps.Ready)
-	w.awaitState("b", mps.Ready)
+	w.ready("a", "b")
 	stuck := w.latest("a")
 	w.latest("b").end("crashed", false)
 	w.control.set(func(c *fakeControl) { c.undead, c.stubborn = false, true })
@@ -272,8 +241,7 @@ func TestDaemonThatCannotBeKilled(t *testing.T) {
 func TestDaemonThatHangsAndCannotBeKilled(t *testing.T) {
 	w := newWorld(t, "a")
 	w.control.undead = true
-	w.run()
-	w.awaitState("a", mps.Ready)
+	w.ready("a")
 	stuck := w.latest("a")
 	w.control.set(func(c *fakeControl) { c.askErr = context.DeadlineExceeded })
 	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "does not end") }, "it is told")

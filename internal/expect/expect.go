@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package expect lets tests state in one line what they rely on.
+package expect
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// NoError ends the test if there is an error. It is to be called from the test's own goroutine, as t.Fatal is.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// NoErrorf is NoError with words about what was done.
+func NoErrorf(t testing.TB, err error, format string, args ...any) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf(format+": %v", append(args, err)...)
+	}
+}
+
+// ErrorIs reports if the error is another one, and lets the test go on.
+func ErrorIs(t testing.TB, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("error %v, want %v", err, target)
+	}
+}
+
+// Equal reports what differs between the values, and lets the test go on. The format says whose values they are.
+func Equal[T any](t testing.TB, want, got T, format string, args ...any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
+	}
+}
+
+// Error reports if the error lacks one of the texts, and lets the test go on. Where there is no text, or an empty one,
+// there is to be no error.
+func Error(t testing.TB, err error, texts ...string) {
+	t.Helper()
+	if strings.Join(texts, "") == "" {
+		if err != nil {
+			t.Errorf("error %v, want none", err)
+		}
+		return
+	}
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("error %v, want %q in it", err, text)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package expect
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+)
+
+// recorder is a test that notes what is reported, and whether that ends it.
+type recorder struct {
+	testing.TB
+	said  string
+	ended bool
+}
+
+func (r *recorder) Helper() {}
+
+func (r *recorder) Errorf(format string, args ...any) { r.said += fmt.Sprintf(format, args...) }
+
+func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
+
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	r.ended = true
+	runtime.Goexit()
+}
+
+func TestWhatIsReported(t *testing.T) {
+	one, other := errors.New("one thing"), errors.New("other")
+	for name, test := range map[string]struct {
+		check func(t testing.TB)
+		said  string
+		ended bool
+	}{
+		"no error":             {check: func(t testing.TB) { NoError(t, nil) }},
+		"an error":             {func(t testing.TB) { NoError(t, one) }, "one thing", true},
+		"no error, with words": {check: func(t testing.TB) { NoErrorf(t, nil, "step %d", 1) }},
+		"an error, with words": {func(t testing.TB) { NoErrorf(t, one, "step %d", 1) }, "step 1: one thing", true},
+		"that error":           {check: func(t testing.TB) { ErrorIs(t, fmt.Errorf("around: %w", one), one) }},
+		"another error":        {func(t testing.TB) { ErrorIs(t, one, other) }, "error one thing, want other", false},
+		"the texts":            {check: func(t testing.TB) { Error(t, one, "one", "thing") }},
+		"one text of two": {func(t testing.TB) { Error(t, one, "one", "two") },
+			`error one thing, want "two" in it`, false},
+		"a text, and no error":    {func(t testing.TB) { Error(t, nil, "one") }, `error <nil>, want "one" in it`, false},
+		"no text, and no error":   {check: func(t testing.TB) { Error(t, nil, "") }},
+		"no text, and an error":   {func(t testing.TB) { Error(t, one, "") }, "error one thing, want none", false},
+		"equal values":            {check: func(t testing.TB) { Equal(t, []int{1}, []int{1}, "numbers") }},
+		"nil, and an empty slice": {func(t testing.TB) { Equal(t, nil, []int{}, "numbers of %s", "a") }, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, done := &recorder{}, make(chan struct{})
+			go func() {
+				defer close(done)
+				test.check(r)
+			}()
+			<-done
+			if name == "nil, and an empty slice" { // cmp's words are its own
+				if len(r.said) < len("numbers of a (-want +got):\n") || r.ended {
+					t.Errorf("it said %q", r.said)
+				}
+				return
+			}
+			if r.said != test.said || r.ended != test.ended {
+				t.Errorf("it said %q, and ended: %t; want %q, %t", r.said, r.ended, test.said, test.ended)
+			}
+		})
+	}
+}
