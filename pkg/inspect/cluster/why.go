@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -65,10 +64,7 @@ func (r Reader) ClaimAndCluster(ctx context.Context, name string) (why.Input, er
 		return in, err
 	}
 	in.Claim = claim
-	pods, err := list[*corev1.Pod](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.CoreV1().Pods(r.Namespace).List(ctx, o)
-		})
+	pods, err := list[*corev1.Pod](ctx, r.Client.CoreV1().Pods(r.Namespace), metav1.ListOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
 		in.PodsUnknown = true
@@ -127,10 +123,8 @@ func (r Reader) situation(ctx context.Context) (why.Input, error) {
 		return err
 	})
 	group.Go(func() (err error) {
-		in.Classes, err = list[*resourceapi.DeviceClass](groupCtx, metav1.ListOptions{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return r.Client.ResourceV1().DeviceClasses().List(ctx, o)
-			})
+		in.Classes, err = list[*resourceapi.DeviceClass](groupCtx, r.Client.ResourceV1().DeviceClasses(),
+			metav1.ListOptions{})
 		if apierrors.IsForbidden(err) {
 			return fmt.Errorf("claims ask by DeviceClasses, which you may not list; ask for a ClusterRole with list on "+
 				"deviceclasses of resource.k8s.io: %w", err)
@@ -162,10 +156,8 @@ func (r Reader) situation(ctx context.Context) (why.Input, error) {
 // readTaintRules reads the rules by which administrators taint devices; there are none where
 // the API server does not know them.
 func (r Reader) readTaintRules(ctx context.Context) (found []*resourceapi.DeviceTaintRule, forbidden bool, err error) {
-	found, err = list[*resourceapi.DeviceTaintRule](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.ResourceV1().DeviceTaintRules().List(ctx, o)
-		})
+	found, err = list[*resourceapi.DeviceTaintRule](ctx, r.Client.ResourceV1().DeviceTaintRules(),
+		metav1.ListOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, true, nil
