@@ -20,16 +20,17 @@ import (
 func TestManifestsOfOtherProjects(t *testing.T) {
 	const option = "the option other-manifests converts what container main asks for by "
 	for limits, test := range map[string]struct{ annotation, name string }{
-		"nvidia.com/gpu: 1, nvidia.com/gpumem: 3000":                       {"", "nvidia.com/gpumem"},
-		"nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50":              {"", "nvidia.com/gpumem-percentage"},
-		"nvidia.com/gpu: 1, nvidia.com/gpucores: 33":                       {"", "nvidia.com/gpucores"},
-		"nvidia.com/gpu.shared: 1":                                         {"", "nvidia.com/gpu.shared"},
-		"nvidia.com/gpu: 1":                                                {"nvidia.com/use-gputype: A100", "nvidia.com/gpu"},
-		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 10240":         {"", "volcano.sh/vgpu-memory"},
-		"volcano.sh/gpu-number: 1":                                         {"", "volcano.sh/gpu-number"},
-		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-memory: 3000":          {"", "nvidia.com/vgpu-memory"},
-		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 50":             {"", "nvidia.com/vgpu-cores"},
-		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 50": {"", "volcano.sh/vgpu-memory-percentage"},
+		"nvidia.com/gpu: 1, nvidia.com/gpumem: 3000":               {"", "nvidia.com/gpumem"},
+		"nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50":      {"", "nvidia.com/gpumem-percentage"},
+		"nvidia.com/gpu: 1, nvidia.com/gpucores: 33":               {"", "nvidia.com/gpucores"},
+		"nvidia.com/gpu.shared: 1":                                 {"", "nvidia.com/gpu.shared"},
+		"nvidia.com/gpu: 1":                                        {"nvidia.com/use-gputype: A100", "nvidia.com/gpu"},
+		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 10240": {"", "volcano.sh/vgpu-memory"},
+		"volcano.sh/gpu-number: 1":                                 {"", "volcano.sh/gpu-number"},
+		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-memory: 3000":  {"", "nvidia.com/vgpu-memory"},
+		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 50":     {"", "nvidia.com/vgpu-cores"},
+		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 50": {"",
+			"volcano.sh/vgpu-memory-percentage"},
 	} {
 		t.Run(limits+test.annotation, func(t *testing.T) {
 			manifest := strings.Replace(workload("Deployment", 1, limits), "metadata: {labels",
