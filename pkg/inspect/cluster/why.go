@@ -190,17 +190,20 @@ func claimsIn(claims []*resourceapi.ResourceClaim, namespace string) map[string]
 	return known
 }
 
-// claimsOf are a pod's claims; missing says of each other one why it is not there, or not for a pod that waits: the
-// scheduler places none whose claim is being deleted.
+// claimsOf are a pod's claims, of those that are known or as the API server has them; missing says of each other one
+// why it is not there, or not for a pod that waits: the scheduler places none whose claim is being deleted.
 func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]*resourceapi.ResourceClaim) (
 	found []*resourceapi.ResourceClaim, missing []string, err error) {
 	add := func(name string) error {
-		claim, err := r.claim(ctx, pod.Namespace, name, known)
+		claim, err := known[name], error(nil)
+		if claim == nil {
+			claim, err = r.Client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		}
 		switch {
-		case err != nil:
-			return err
-		case claim == nil:
+		case apierrors.IsNotFound(err):
 			missing = append(missing, "claim "+name+" does not exist")
+		case err != nil:
+			return cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", pod.Namespace, name)
 		case claim.DeletionTimestamp != nil && pod.Spec.NodeName == "":
 			missing = append(missing, "claim "+name+" is being deleted")
 		default:
@@ -229,23 +232,6 @@ func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]
 		err = add(status.ResourceClaimName)
 	}
 	return found, missing, err
-}
-
-// claim is one of those that are known or, where it is not, as the API server has it; nil where
-// there is none.
-func (r Reader) claim(ctx context.Context, namespace, name string, known map[string]*resourceapi.ResourceClaim) (
-	*resourceapi.ResourceClaim, error) {
-	if claim := known[name]; claim != nil {
-		return claim, nil
-	}
-	claim, err := r.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", namespace, name)
-	}
-	return claim, nil
 }
 
 // notMade says why a claim is not there that is to be made of a template, as far as that can
