@@ -4,6 +4,7 @@ package deviceclasses
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,4 +62,17 @@ func Profile(profile string) *resourceapi.DeviceClass {
 			}}},
 		},
 	}
+}
+
+// WithProfiles adds to classes those of MIG profiles that are not there, by their name or their extended resource.
+func WithProfiles(classes []*resourceapi.DeviceClass, profiles []string) []*resourceapi.DeviceClass {
+	for _, profile := range slices.Compact(slices.Sorted(slices.Values(profiles))) {
+		made := Profile(profile)
+		if !slices.ContainsFunc(classes, func(c *resourceapi.DeviceClass) bool {
+			return c.Name == made.Name || ptr.Deref(c.Spec.ExtendedResourceName, "") == *made.Spec.ExtendedResourceName
+		}) {
+			classes = append(classes, made)
+		}
+	}
+	return classes
 }

@@ -21,7 +21,7 @@ const bundleSuffix = ".tar.gz"
 
 // newBundle makes the command bundle.
 func newBundle(o *options) *cobra.Command {
-	c := &cobra.Command{
+	c := o.subcommand(&cobra.Command{
 		Use:   "bundle",
 		Short: "Write an archive with what a report of a bug needs, and no secrets",
 		Long: "Write an archive with what a report of a bug needs: versions, nodes, ResourceSlices, DeviceClasses, claims, " +
@@ -30,16 +30,9 @@ func newBundle(o *options) *cobra.Command {
 			"inside, and what could not be read.",
 		Example: "  kubectl inspect cgpu bundle\n" +
 			"  kubectl inspect cgpu bundle -o report.tar.gz",
-		Args:              cobra.NoArgs,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.bundle(c.Context()) },
-	}
-	flags := c.Flags()
-	o.config.AddFlags(flags)
-	flags.StringVarP(&o.output, "output", "o", "", "the archive's name; by default gpu-bundle-DATE.tar.gz")
-	o.completeNamespaces(c)
+		RunE: func(c *cobra.Command, _ []string) error { return o.bundle(c.Context()) },
+	}, "")
+	c.Flags().StringVarP(&o.output, "output", "o", "", "the archive's name; by default gpu-bundle-DATE.tar.gz")
 	return c
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,6 +111,37 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 	c.AddCommand(newExplain(o), newDoctor(o), newPlan(o), newBundle(o), newUsage(o), newRightsize(o),
 		newDefragment(o))
 	return c, o
+}
+
+// subcommand gives a command what all have: the flags that reach a cluster, what --namespace is for if that is said,
+// and --output with these forms, if there are any.
+func (o *options) subcommand(c *cobra.Command, namespace string, forms ...string) *cobra.Command {
+	c.SilenceUsage, c.SilenceErrors = true, true
+	if c.Args == nil {
+		c.Args, c.ValidArgsFunction = cobra.NoArgs, cobra.NoFileCompletions
+	}
+	flags := c.Flags()
+	o.config.AddFlags(flags)
+	if namespace != "" {
+		flags.Lookup("namespace").Usage = namespace
+	}
+	o.completeNamespaces(c)
+	if len(forms) == 0 {
+		return c
+	}
+	flags.StringVarP(&o.output, "output", "o", "", strings.Join(forms, " or "))
+	register(c, "output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp))
+	known := forms[0]
+	if len(forms) > 1 {
+		known = "one of " + strings.Join(forms, ", ")
+	}
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if o.output != "" && !slices.Contains(forms, o.output) {
+			return fmt.Errorf("--output %s: not %s", o.output, known)
+		}
+		return nil
+	}
+	return c
 }
 
 func oneNodeAtMost(_ *cobra.Command, args []string) error {

@@ -26,7 +26,7 @@ type goal struct {
 // newDefragment makes the command defragment.
 func newDefragment(o *options) *cobra.Command {
 	var g goal
-	c := &cobra.Command{
+	c := o.subcommand(&cobra.Command{
 		Use:   "defragment [--for pod/NAME | --gpu | --node]",
 		Short: "Show which pods should move to other nodes, and the gain",
 		Long: "Show which pods should move to other nodes to make room for a pod that waits, to free a GPU or a node, or " +
@@ -36,23 +36,14 @@ func newDefragment(o *options) *cobra.Command {
 		Example: "  kubectl inspect cgpu defragment\n" +
 			"  kubectl inspect cgpu defragment --for pod/train -n team-a\n" +
 			"  kubectl inspect cgpu defragment --node --moves 20 -o json",
-		Args:              cobra.NoArgs,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.defragment(c.Context(), g) },
-	}
+		RunE: func(c *cobra.Command, _ []string) error { return o.defragment(c.Context(), g) },
+	}, "the namespace of the pod that --for names; without it, that of the context", outputJSON)
 	flags := c.Flags()
-	o.config.AddFlags(flags)
-	flags.Lookup("namespace").Usage = "the namespace of the pod that --for names; without it, that of the context"
 	flags.StringVar(&g.pod, "for", "", "make room for pod/NAME, which waits")
 	flags.BoolVar(&g.gpu, "gpu", false, "free a GPU")
 	flags.BoolVar(&g.node, "node", false, "free all GPUs of a node")
 	flags.IntVar(&g.most, "moves", movesMost, "how many pods move at most")
-	flags.StringVarP(&o.output, "output", "o", "", "json")
-	register(c, "output", cobra.FixedCompletions([]cobra.Completion{outputJSON}, cobra.ShellCompDirectiveNoFileComp))
 	register(c, "for", o.completeObject)
-	o.completeNamespaces(c)
 	c.MarkFlagsMutuallyExclusive("for", "gpu", "node")
 	return c
 }
@@ -78,9 +69,6 @@ func (g *goal) question() (q moves.Question, name string, err error) {
 }
 
 func (o *options) defragment(ctx context.Context, g goal) error {
-	if o.output != "" && o.output != outputJSON {
-		return fmt.Errorf("--output %s: not json", o.output)
-	}
 	q, name, err := g.question()
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +19,7 @@ const exitFindings = 2
 
 // newDoctor is the command that looks for what is not in order.
 func newDoctor(o *options) *cobra.Command {
-	c := &cobra.Command{
+	return o.subcommand(&cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what is not in order with the driver, and say what to do",
 		Long: "Look for what is not in order with the driver: its pods and their versions, nodes that offer no GPUs or " +
@@ -30,24 +29,11 @@ func newDoctor(o *options) *cobra.Command {
 			"The exit code is 0 if nothing has to be done, 2 if something was found, 1 if it could not look.",
 		Example: "  kubectl inspect cgpu doctor\n" +
 			"  kubectl inspect cgpu doctor -o json    # for programs: {\"checks\": [...], \"findings\": [...]}",
-		Args:              cobra.NoArgs,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.doctor(c.Context()) },
-	}
-	flags := c.Flags()
-	o.config.AddFlags(flags)
-	flags.StringVarP(&o.output, "output", "o", "", "json")
-	register(c, "output", cobra.FixedCompletions([]cobra.Completion{"json"}, cobra.ShellCompDirectiveNoFileComp))
-	o.completeNamespaces(c)
-	return c
+		RunE: func(c *cobra.Command, _ []string) error { return o.doctor(c.Context()) },
+	}, "", outputJSON)
 }
 
 func (o *options) doctor(ctx context.Context) error {
-	if o.output != "" && o.output != "json" {
-		return fmt.Errorf("--output %s: not json", o.output)
-	}
 	reader, err := o.reader()
 	if err != nil {
 		return err
@@ -60,11 +46,7 @@ func (o *options) doctor(ctx context.Context) error {
 }
 
 func (o *options) printReport(r *doctor.Report) error {
-	print := o.colored(r.Print)
-	if o.output == outputJSON {
-		print = printable(r.JSON)
-	}
-	if err := print(o.streams.Out); err != nil {
+	if err := o.printNoting(r, r.Print, nil); err != nil {
 		return err
 	}
 	if !r.Sound() {

@@ -9,13 +9,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // What is for programs.
@@ -44,7 +44,7 @@ func kindOf(written string) string {
 
 // newExplain is the command that says why a pod or a claim waits, or what it has.
 func newExplain(o *options) *cobra.Command {
-	c := &cobra.Command{
+	return o.subcommand(&cobra.Command{
 		Use:   "explain pod/NAME | claim/NAME",
 		Short: "Say why a pod or a claim waits for GPUs, or which it has",
 		Long: "Say why a pod or a claim waits: the nodes and GPUs that were looked at, what each lacks now, and what " +
@@ -56,8 +56,6 @@ func newExplain(o *options) *cobra.Command {
 			"  kubectl inspect cgpu explain claim/shared-gpu      # of a claim, and the pod that waits for it\n" +
 			"  kubectl inspect cgpu explain pod/train -o json     # for programs: .headline, .fits, .nodes[].lacks",
 		Args:              cobra.ArbitraryArgs,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
 		ValidArgsFunction: o.completeObject,
 		RunE: func(c *cobra.Command, args []string) error {
 			kind, name, err := objectOf(args)
@@ -66,15 +64,7 @@ func newExplain(o *options) *cobra.Command {
 			}
 			return o.explain(c.Context(), kind, name)
 		},
-	}
-	flags := c.Flags()
-	o.config.AddFlags(flags)
-	flags.Lookup("namespace").Usage = "the namespace of the pod or claim; without it, that of the context"
-	flags.StringVarP(&o.output, "output", "o", "", "json or yaml")
-	register(c, "output", cobra.FixedCompletions([]cobra.Completion{outputJSON, outputYAML},
-		cobra.ShellCompDirectiveNoFileComp))
-	o.completeNamespaces(c)
-	return c
+	}, "the namespace of the pod or claim; without it, that of the context", outputJSON, outputYAML)
 }
 
 // objectOf is the object that arguments name.
@@ -89,9 +79,6 @@ func objectOf(args []string) (kind, name string, err error) {
 }
 
 func (o *options) explain(ctx context.Context, kind, name string) error {
-	if !slices.Contains([]string{"", outputJSON, outputYAML}, o.output) {
-		return fmt.Errorf("--output %s: not one of json, yaml", o.output)
-	}
 	reader, err := o.reader()
 	if err != nil {
 		return err
@@ -112,20 +99,7 @@ func (o *options) printWhy(ctx context.Context, in why.Input) error {
 	if err != nil {
 		return err
 	}
-	print := o.colored(answer.Print)
-	switch o.output {
-	case outputJSON:
-		print = printable(answer.JSON)
-	case outputYAML:
-		print = printable(answer.YAML)
-	}
-	if err := print(o.streams.Out); err != nil {
-		return err
-	}
-	for _, note := range answer.Notes {
-		fmt.Fprintln(o.streams.ErrOut, note)
-	}
-	return nil
+	return o.printNoting(answer, answer.Print, answer.Notes)
 }
 
 // completeObject lists the pods and claims of the namespace.
@@ -150,7 +124,7 @@ func objects(ctx context.Context, reader cluster.Reader) ([]string, error) {
 	}
 	var names []string
 	for _, pod := range pods.Items {
-		if usesDevices(&pod) {
+		if scheduling.AsksForDevices(&pod, scheduling.RequestsOf(&pod)) || pod.Status.ExtendedResourceClaimStatus != nil {
 			names = append(names, kindPod+"/"+pod.Name)
 		}
 	}
@@ -161,19 +135,6 @@ func objects(ctx context.Context, reader cluster.Reader) ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
-}
-
-// usesDevices reports whether a pod may wait for devices, or have some.
-func usesDevices(pod *corev1.Pod) bool {
-	return len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil ||
-		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
-			for name := range c.Resources.Requests {
-				if strings.Contains(string(name), "/") {
-					return true
-				}
-			}
-			return false
-		})
 }
 
 // ownedByPod reports whether a claim was made for one pod, which is easier to ask about.

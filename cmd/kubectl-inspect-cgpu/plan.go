@@ -32,7 +32,7 @@ type planOptions struct {
 // newPlan makes the command plan.
 func newPlan(o *options) *cobra.Command {
 	var p planOptions
-	c := &cobra.Command{
+	c := o.subcommand(&cobra.Command{
 		Use:   "plan -f FILE",
 		Short: "Say whether the pods of manifests would find their GPUs, without creating anything",
 		Long: "Say where the pods of manifests would land, what would be left, and which would wait and why. Pods are " +
@@ -49,31 +49,19 @@ func newPlan(o *options) *cobra.Command {
 			"  helm template . | kubectl inspect cgpu plan -f - -o json\n" +
 			"  kubectl inspect cgpu plan -f train.yaml --machine n1=demo/machines/v100x4.yaml:share\n" +
 			"  kubectl inspect cgpu plan --from-ack           # before a migration",
-		Args:              cobra.NoArgs,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.plan(c.Context(), p) },
-	}
+		RunE: func(c *cobra.Command, _ []string) error { return o.plan(c.Context(), p) },
+	}, "the namespace of objects that name none; without it, that of the context", outputJSON)
 	flags := c.Flags()
-	o.config.AddFlags(flags)
-	flags.Lookup("namespace").Usage = "the namespace of objects that name none; without it, that of the context"
 	flags.StringSliceVarP(&p.files, "filename", "f", nil, "a file, a directory, or - for what is piped; can be repeated")
 	flags.BoolVarP(&p.recursive, "recursive", "R", false, "read directories below those that -f names, too")
 	flags.StringArrayVar(&p.machines, "machine", nil, "plan on this node instead of a cluster, "+
 		"NAME=FILE[:MODE[:PLACEMENT]], as in n1=demo/machines/v100x4.yaml:share; can be repeated")
 	flags.BoolVar(&p.fromACK, "from-ack", false, "plan the cluster's legacy pods, as if all nodes had moved from "+
 		"ACK's device plugins to the driver")
-	flags.StringVarP(&o.output, "output", "o", "", "json")
-	register(c, "output", cobra.FixedCompletions([]cobra.Completion{"json"}, cobra.ShellCompDirectiveNoFileComp))
-	o.completeNamespaces(c)
 	return c
 }
 
 func (o *options) plan(ctx context.Context, p planOptions) error {
-	if o.output != "" && o.output != "json" {
-		return fmt.Errorf("--output %s: not json", o.output)
-	}
 	switch {
 	case len(p.files) == 0 && !p.fromACK:
 		return errors.New("name manifests with -f: a file, a directory, or - for what is piped")
@@ -118,19 +106,15 @@ func (o *options) printPlan(ctx context.Context, in plan.Input) error {
 	if err != nil {
 		return err
 	}
-	if o.output == outputJSON {
-		err = printable(made.JSON)(o.streams.Out)
-	} else {
-		style := inspect.Style{Bars: o.terminal.is}
-		if o.terminal.is {
-			style.Width, _ = o.terminal.size()
-		}
-		err = o.colored(func(out io.Writer) error { return made.Print(out, style) })(o.streams.Out)
-		for _, note := range made.Notes {
-			fmt.Fprintln(o.streams.ErrOut, note)
-		}
+	style := inspect.Style{Bars: o.terminal.is}
+	if o.terminal.is {
+		style.Width, _ = o.terminal.size()
 	}
-	if err != nil {
+	notes := made.Notes
+	if o.output == outputJSON {
+		notes = nil // it has them
+	}
+	if err := o.printNoting(made, func(out io.Writer) error { return made.Print(out, style) }, notes); err != nil {
 		return err
 	}
 	if made.Nothing() {

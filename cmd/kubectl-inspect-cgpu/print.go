@@ -19,6 +19,33 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
+// printNoting prints a report as text, or in the form for programs that --output names, and beside it what it lacks.
+func (o *options) printNoting(report any, asText func(io.Writer) error, notes []string) error {
+	print := o.colored(asText)
+	if o.output != "" {
+		print = func(out io.Writer) error { return o.structured(out, report) }
+	}
+	if err := print(o.streams.Out); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	for _, note := range notes {
+		fmt.Fprintln(o.streams.ErrOut, note)
+	}
+	return nil
+}
+
+// structured prints a report as one object of JSON, indented, or one document of YAML.
+func (o *options) structured(out io.Writer, report any) error {
+	if o.output != outputYAML {
+		return text.JSON(text.Writer{Out: out}, report)
+	}
+	data, err := text.YAML(report)
+	if err == nil {
+		_, err = out.Write(data)
+	}
+	return err
+}
+
 // printer prints tables in one format, and beside them on the error stream what
 // they lack.
 type printer struct {
@@ -66,11 +93,11 @@ func (o *options) printer() (*printer, error) {
 		return nil, fmt.Errorf("--width %s: neither auto nor a number of columns", o.width)
 	}
 	switch o.output {
-	case outputJSON:
-		p.format = func(out io.Writer, t *inspect.Table) error { return inspect.JSON(text.Writer{Out: out}, t) }
-	case outputYAML:
-		p.format = func(out io.Writer, t *inspect.Table) error { return inspect.YAML(text.Writer{Out: out}, t) }
-		p.before = "---\n"
+	case outputJSON, outputYAML:
+		p.format = func(out io.Writer, t *inspect.Table) error { return o.structured(out, t) }
+		if o.output == outputYAML {
+			p.before = "---\n"
+		}
 	case "", "wide":
 		p.times, p.before = true, "\n"
 		if o.terminal.is {
@@ -139,37 +166,37 @@ func (p *printer) printAgain(in inspect.Input) error {
 }
 
 // resized draws the last table again.
-func (p *printer) resized() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.table == nil || p.screen == nil {
-		return nil
-	}
-	return p.draw()
-}
+func (p *printer) resized() error { return p.redraw(func() error { return nil }) }
 
 // suspended gives the terminal back until stop returns, and then draws the last table again.
 func (p *printer) suspended(stop func()) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.screen.end(); err != nil {
+	return p.redraw(func() error {
+		err := p.screen.end()
+		if err == nil {
+			stop()
+		}
 		return err
-	}
-	stop()
-	if p.table == nil {
-		return nil
-	}
-	return p.draw()
+	})
 }
 
 // continued draws the last table again, whatever is in the terminal.
 func (p *printer) continued() error {
+	return p.redraw(func() error {
+		p.screen.forget()
+		return nil
+	})
+}
+
+// redraw draws the last table again, if there is one, after something else was done to the screen.
+func (p *printer) redraw(after func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.table == nil {
+	if p.screen == nil {
 		return nil
 	}
-	p.screen.forget()
+	if err := after(); err != nil || p.table == nil {
+		return err
+	}
 	return p.draw()
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +18,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/rightsize"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/series"
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // periodOptions are where the series of a period are, and how long it is.
@@ -63,17 +61,12 @@ func newUsage(o *options) *cobra.Command {
 
 // readsUsers gives a command what both have.
 func (o *options) readsUsers(c *cobra.Command, p *periodOptions, since string) {
-	c.Args, c.ValidArgsFunction, c.SilenceUsage, c.SilenceErrors = cobra.NoArgs, cobra.NoFileCompletions, true, true
+	o.subcommand(c, "show this namespace alone", outputJSON)
 	flags := c.Flags()
 	flags.StringVar(&p.prometheus, "prometheus", "", "the URL of a Prometheus that scrapes the driver, such as "+
 		"http://localhost:9090")
 	flags.StringVar(&p.tokenFile, "prometheus-token-file", "", "a file with the bearer token that it wants")
 	flags.StringVar(&p.since, "since", since, "how far back to look, such as 24h or 7d; needs --prometheus")
-	o.config.AddFlags(flags)
-	flags.Lookup("namespace").Usage = "show this namespace alone"
-	flags.StringVarP(&o.output, "output", "o", "", "json")
-	register(c, "output", cobra.FixedCompletions([]cobra.Completion{outputJSON}, cobra.ShellCompDirectiveNoFileComp))
-	o.completeNamespaces(c)
 }
 
 func (o *options) showUsage(ctx context.Context, by consumption.By, p periodOptions) error {
@@ -92,9 +85,6 @@ func (o *options) showUsage(ctx context.Context, by consumption.By, p periodOpti
 // readUsers reads the cluster and what is used, of now, or of a period where Prometheus is named.
 func (o *options) readUsers(ctx context.Context, p periodOptions) (consumption.Known, error) {
 	var none consumption.Known
-	if o.output != "" && o.output != outputJSON {
-		return none, fmt.Errorf("--output %s: not json", o.output)
-	}
 	since, err := p.length()
 	if err != nil {
 		return none, err
@@ -123,21 +113,6 @@ func (o *options) readUsers(ctx context.Context, p periodOptions) (consumption.K
 		return none, err
 	}
 	return consumption.Know(in, &period, p.since), nil
-}
-
-// printNoting prints a report as text or as JSON, and beside it what it lacks.
-func (o *options) printNoting(report any, table func(io.Writer) error, notes []string) error {
-	print := o.colored(table)
-	if o.output == outputJSON {
-		print = printable(func(out io.Writer) error { return text.JSON(out, report) })
-	}
-	if err := print(o.streams.Out); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	for _, note := range notes {
-		fmt.Fprintln(o.streams.ErrOut, note)
-	}
-	return nil
 }
 
 // newRightsize makes the command rightsize.

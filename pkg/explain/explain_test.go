@@ -118,7 +118,8 @@ func TestExplanations(t *testing.T) {
 		},
 		"a class of NVIDIA's driver": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "gpu.nvidia.com")},
-			want:     "request gpu: DeviceClass gpu.nvidia.com does not exist; here it is exclusive.gpu.aliyun.com, a whole GPU",
+			want: "request gpu: DeviceClass gpu.nvidia.com does not exist; here it is exclusive.gpu.aliyun.com, a whole GPU, " +
+				"or cgpu.gpu.aliyun.com, a part of one; the option nvidia-dra serves it as it is (docs/nvidia-dra.md)",
 		},
 		"a class that is nobody's": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "nic.example.org")},
@@ -145,6 +146,13 @@ func TestExplanations(t *testing.T) {
 			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for ` +
 				`device gpu-0-share of node share` +
 				` (no such key: memoryMB), and that keeps the pod from every node`,
+		},
+		"an attribute by the name of NVIDIA's driver": {
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass,
+				matching(`device.attributes["gpu.nvidia.com"].productName == "A100"`))},
+			want: `request gpu: the selector device.attributes["gpu.nvidia.com"].productName == "A100" cannot be evaluated ` +
+				`for device gpu-0-share of node share (no such key: productName), and that keeps the pod from every node; ` +
+				`devices have names of gpu.nvidia.com by the option nvidia-dra: docs/nvidia-dra.md`,
 		},
 		"an attribute that linked sets do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/nvidia"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -90,9 +91,12 @@ func (c *Cluster) sayNoClass(r scheduling.Request, oneOfSeveral bool) string {
 }
 
 func sayFailed(f *scheduling.SelectorError, node string) string {
-	return fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
-		"every node",
-		shown(f.Expression), f.Device, node, text.Bound(f.Err.Error(), errorMost))
+	said := fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
+		"every node", shown(f.Expression), f.Device, node, text.Bound(f.Err.Error(), errorMost))
+	if strings.Contains(f.Expression, nvidia.DriverName) {
+		said += "; devices have names of " + nvidia.DriverName + " by the option nvidia-dra: docs/nvidia-dra.md"
+	}
+	return said
 }
 
 func sayUnmatched(r scheduling.Request, all []scheduling.Found, selector string) string {

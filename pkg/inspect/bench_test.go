@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // large is a cluster of 1000 nodes of eight GPUs, with a share on each GPU.
@@ -32,7 +33,7 @@ func BenchmarkLargeCluster(b *testing.B) {
 	for name, print := range map[string]func(io.Writer, *inspect.Table) error{
 		"summary": func(out io.Writer, t *inspect.Table) error { return inspect.Summary(out, t, inspect.Style{}) },
 		"details": func(out io.Writer, t *inspect.Table) error { return inspect.Details(out, t, inspect.Style{}) },
-		"json":    inspect.JSON,
+		"json":    func(out io.Writer, t *inspect.Table) error { return text.JSON(out, t) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

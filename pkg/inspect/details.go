@@ -12,26 +12,24 @@ import (
 // Details prints for each node who holds how much of which GPU, and the sum of all, and then the MIG
 // instances, if there are any.
 func Details(out io.Writer, t *Table, style Style) error {
-	err := fitting(out, style.Width, func(out io.Writer) error { return detailsByNode(out, t, style) },
-		func(out io.Writer) error { return detailsByGPU(out, t, style) })
-	if err != nil {
-		return err
-	}
-	return printInstances(out, t)
+	return printTable(out, t, style, detailsByNode, detailsByGPU)
 }
 
 func detailsByNode(out io.Writer, t *Table, style Style) error {
+	// Each cell has a tab behind it, the last one, too.
+	closed := func(cells []string) string { return strings.Join(cells, "\t") + "\t\n" }
 	var text strings.Builder
 	dashes := 0
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		rows := holders(n, style, t.withUse)
+		columns, rows := holderColumns(n, style, t.withUse), ""
+		for j := range n.Holders {
+			rows += closed(columns.cells(&n.Holders[j]))
+		}
 		if i == 0 {
 			dashes = len(rows) + detailsLine
 		}
-		text.WriteString(heading(n, style, t.withUse))
-		text.WriteString(rows)
-		text.WriteString(sums(n))
+		text.WriteString(title(n, style, t.withUse) + "\n" + closed(columns.headers()) + rows + sums(n))
 		text.WriteString(strings.Repeat("-", dashes) + "\n")
 	}
 	text.WriteString("\n\n" + total(t))
@@ -64,68 +62,37 @@ func title(n *Node, style Style, use bool) string {
 	return text.String()
 }
 
-func heading(n *Node, style Style, use bool) string {
-	var text strings.Builder
-	text.WriteString(title(n, style, use))
-	text.WriteString("\nNAME\tNAMESPACE\t")
-	for i := range n.columns() {
-		fmt.Fprintf(&text, "GPU%d(Allocated)\t", i)
-	}
-	if use {
-		for i := range n.columns() {
-			fmt.Fprintf(&text, "GPU%d(Used)\t", i)
+// holderColumns are those of the details of a node with a line for each holder.
+func holderColumns(n *Node, style Style, use bool) (c columns[*Holder]) {
+	c.add("NAME", func(h *Holder) string { return h.Name() })
+	c.add("NAMESPACE", func(h *Holder) string { return h.Namespace })
+	ofGPUs := func(header string, cell func(h *Holder, index int) string) {
+		for index := range n.columns() {
+			c.add(fmt.Sprintf(header, index), func(h *Holder) string { return cell(h, index) })
 		}
+	}
+	ofGPUs("GPU%d(Allocated)", func(h *Holder, index int) string { return fmt.Sprint(h.on(index).MemoryGiB) })
+	if use {
+		ofGPUs("GPU%d(Used)", (*Holder).usedBy)
 	}
 	if n.PendingGiB > 0 {
-		text.WriteString("Pending(Allocated)\t")
+		c.add("Pending(Allocated)", func(h *Holder) string { return fmt.Sprint(h.PendingGiB) })
 	}
 	if n.CoresPercent.Total > 0 {
-		for i := range n.columns() {
-			fmt.Fprintf(&text, "CORE%d(Allocated)\t", i)
-		}
+		ofGPUs("CORE%d(Allocated)", func(h *Holder, index int) string { return fmt.Sprint(h.on(index).CoresPercent) })
 	}
 	if style.Wide {
-		text.WriteString("ORIGIN\t")
+		c.add("ORIGIN", func(h *Holder) string { return string(h.Origin) })
 	}
-	text.WriteString("\n")
-	return text.String()
+	return c
 }
 
-func holders(n *Node, style Style, use bool) string {
-	var text strings.Builder
-	for _, h := range n.Holders {
-		fmt.Fprintf(&text, "%s\t%s\t", h.Name(), h.Namespace)
-		text.WriteString(amounts(n, h, func(s Share) int64 { return s.MemoryGiB }))
-		if use {
-			for i := range n.columns() {
-				text.WriteString(h.usedBy(i) + "\t")
-			}
-		}
-		if n.PendingGiB > 0 {
-			fmt.Fprintf(&text, "%d\t", h.PendingGiB)
-		}
-		if n.CoresPercent.Total > 0 {
-			text.WriteString(amounts(n, h, func(s Share) int64 { return s.CoresPercent }))
-		}
-		if style.Wide {
-			fmt.Fprintf(&text, "%s\t", h.Origin)
-		}
-		text.WriteString("\n")
+// on is what the holder has of a GPU.
+func (h *Holder) on(index int) Share {
+	if i := slices.IndexFunc(h.Shares, func(s Share) bool { return s.GPU == index }); i >= 0 {
+		return h.Shares[i]
 	}
-	return text.String()
-}
-
-// amounts are the cells of what a holder has of each GPU.
-func amounts(n *Node, h Holder, of func(Share) int64) string {
-	var text strings.Builder
-	for index := range n.columns() {
-		var amount int64
-		if i := slices.IndexFunc(h.Shares, func(s Share) bool { return s.GPU == index }); i >= 0 {
-			amount = of(h.Shares[i])
-		}
-		fmt.Fprintf(&text, "%d\t", amount)
-	}
-	return text.String()
+	return Share{}
 }
 
 func sums(n *Node) string {

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -68,18 +68,7 @@ func publishInstances(node string, m mode.Mode, machine *gpu.Machine, mig device
 		}
 		built = devices.BuildDynamic(machine, perMode)
 	}
-	var out []*resourceapi.ResourceSlice
-	for i, slice := range built.Pools[options.Pool].Slices {
-		out = append(out, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", node, i)},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: options.Pool, Generation: 1,
-					ResourceSliceCount: int64(len(built.Pools[options.Pool].Slices))},
-			},
-		})
-	}
-	return out
+	return published.Slices(node, built)
 }
 
 // without are the slices less a device, as where its GPU cannot be used.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // trimmed is a table without the blanks at the ends of its lines.
@@ -360,12 +361,15 @@ nodes:
     shares:
     - {card: 0, mode: core-mem, memoryGiB: 4, coresPercent: 35}
 `
-	for name, got := range map[string]string{
-		"JSON": printed(func(out *strings.Builder) error { return inspect.JSON(out, inspect.New(in)) }),
-		"YAML": printed(func(out *strings.Builder) error { return inspect.YAML(out, inspect.New(in)) }),
+	for name, form := range map[string]func(any) ([]byte, error){
+		"JSON": json.Marshal, "YAML": text.YAML,
 	} {
 		var gotValue, wantValue any
-		if err := yaml.Unmarshal([]byte(got), &gotValue); err != nil {
+		got, err := form(inspect.New(in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(got, &gotValue); err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, got)
 		}
 		if err := yaml.Unmarshal([]byte(want), &wantValue); err != nil {

@@ -32,54 +32,94 @@ func fitting(out io.Writer, width int, wide, narrow func(io.Writer) error) error
 	return nil
 }
 
+// gpuLine is a line for a GPU of a node, or for all of them where gpu is nil.
+type gpuLine struct {
+	name string
+	node *Node
+	gpu  *GPU
+}
+
+// gpuColumns are those of a summary with a line for each GPU. The last two of a wide one are of single GPUs alone.
+func gpuColumns(t *Table, style Style) (c columns[gpuLine]) {
+	c.add("NAME", func(l gpuLine) string { return l.name })
+	c.add("GPU", func(l gpuLine) string {
+		if l.gpu == nil {
+			return "all"
+		}
+		return fmt.Sprintf("GPU%d", l.gpu.Index)
+	})
+	amount := func(header string, ofGPU func(*GPU) Amount, ofNode func(*Node) Amount) {
+		c.add(header, func(l gpuLine) string {
+			if l.gpu == nil {
+				return ofNode(l.node).String()
+			}
+			return cell(ofGPU(l.gpu), style.Bars)
+		})
+	}
+	amount("GPU Memory(GiB)", func(g *GPU) Amount { return g.MemoryGiB }, func(n *Node) Amount { return n.MemoryGiB })
+	if t.withUse {
+		c.add("USED(GiB)", func(l gpuLine) string {
+			if l.gpu == nil {
+				return usedGiB(l.node.usedMiB())
+			}
+			return usedGiB(l.gpu.UsedMiB)
+		})
+	}
+	if t.CoresPercent.Total > 0 {
+		amount("GPU Core(%)", func(g *GPU) Amount { return g.CoresPercent }, func(n *Node) Amount { return n.CoresPercent })
+	}
+	return c
+}
+
 // summaryByGPU is the summary with a line for each GPU.
 func summaryByGPU(out io.Writer, t *Table, style Style) error {
-	s := newSummary(t, style)
-	header := []string{"NAME", "GPU", "GPU Memory(GiB)"}
-	if t.withUse {
-		header = append(header, "USED(GiB)")
-	}
-	if s.cores {
-		header = append(header, "GPU Core(%)")
-	}
+	columns := gpuColumns(t, style)
+	wide := slices.Clone(columns)
 	if style.Wide {
-		header = append(header, "MODE", "MODEL")
+		wide.add("MODE", func(l gpuLine) string { return string(l.gpu.Mode) })
+		wide.add("MODEL", func(l gpuLine) string { return l.gpu.Model })
 	}
 	var text strings.Builder
-	text.WriteString(line(header))
+	text.WriteString(line(wide.headers()))
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
 		name := n.Name
 		for j := range n.GPUs {
-			c := &n.GPUs[j]
-			cells := []string{name, fmt.Sprintf("GPU%d", c.Index), cell(c.MemoryGiB, style.Bars)}
-			if t.withUse {
-				cells = append(cells, usedGiB(c.UsedMiB))
-			}
-			if s.cores {
-				cells = append(cells, cell(c.CoresPercent, style.Bars))
-			}
-			if style.Wide {
-				cells = append(cells, string(c.Mode), c.Model)
-			}
-			text.WriteString(line(cells))
+			text.WriteString(line(wide.cells(gpuLine{name, n, &n.GPUs[j]})))
 			name = ""
 		}
 		if n.PendingGiB > 0 {
 			text.WriteString(line([]string{name, "PENDING", pending(n.PendingGiB)}))
 		}
-		cells := []string{"", "all", n.MemoryGiB.String()}
-		if t.withUse {
-			cells = append(cells, usedGiB(n.usedMiB()))
-		}
-		if s.cores {
-			cells = append(cells, n.CoresPercent.String())
-		}
-		text.WriteString(line(cells))
+		text.WriteString(line(columns.cells(gpuLine{"", n, nil})))
 	}
-	text.WriteString("\n")
-	text.WriteString(s.sums())
+	text.WriteString("\n" + clusterSums(t))
 	return align(out, text.String())
+}
+
+// shareLine is a line for what a holder has of one GPU.
+type shareLine struct {
+	name, namespace, gpu string
+	share                Share
+	origin               Origin
+}
+
+// shareColumns are those of the details of a node with a line for each GPU that somebody holds.
+func shareColumns(n *Node, style Style, use bool) (c columns[shareLine]) {
+	c.add("NAME", func(l shareLine) string { return l.name })
+	c.add("NAMESPACE", func(l shareLine) string { return l.namespace })
+	c.add("GPU", func(l shareLine) string { return l.gpu })
+	c.add("GPU Memory(GiB)", func(l shareLine) string { return fmt.Sprint(l.share.MemoryGiB) })
+	if use {
+		c.add("USED(GiB)", func(l shareLine) string { return usedGiB(l.share.UsedMiB) })
+	}
+	if n.CoresPercent.Total > 0 {
+		c.add("GPU Core(%)", func(l shareLine) string { return fmt.Sprint(l.share.CoresPercent) })
+	}
+	if style.Wide {
+		c.add("ORIGIN", func(l shareLine) string { return string(l.origin) })
+	}
+	return c
 }
 
 // detailsByGPU are the details with a line for each GPU that somebody holds.
@@ -87,57 +127,22 @@ func detailsByGPU(out io.Writer, t *Table, style Style) error {
 	var text strings.Builder
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		cores := n.CoresPercent.Total > 0
-		text.WriteString(title(n, style, t.withUse))
-		header := []string{"NAME", "NAMESPACE", "GPU", "GPU Memory(GiB)"}
-		if t.withUse {
-			header = append(header, "USED(GiB)")
-		}
-		if cores {
-			header = append(header, "GPU Core(%)")
-		}
-		if style.Wide {
-			header = append(header, "ORIGIN")
-		}
-		text.WriteString("\n" + line(header))
+		columns := shareColumns(n, style, t.withUse)
+		text.WriteString(title(n, style, t.withUse) + "\n" + line(columns.headers()))
 		for _, h := range n.Holders {
-			text.WriteString(linesOf(h, cores, t.withUse, style.Wide))
+			of := shareLine{name: h.Name(), namespace: h.Namespace, origin: h.Origin}
+			for _, s := range h.Shares {
+				of.gpu, of.share = fmt.Sprintf("GPU%d", s.GPU), s
+				text.WriteString(line(columns.cells(of)))
+				of.name, of.namespace = "", ""
+			}
+			if h.PendingGiB > 0 {
+				of.gpu, of.share = "PENDING", Share{MemoryGiB: h.PendingGiB}
+				text.WriteString(line(columns.cells(of)))
+			}
 		}
-		text.WriteString(sums(n))
-		text.WriteString("\n")
+		text.WriteString(sums(n) + "\n")
 	}
 	text.WriteString(total(t))
 	return align(out, text.String())
-}
-
-func linesOf(h Holder, cores, use, wide bool) string {
-	type part struct {
-		gpu        string
-		memory, of int64
-		used       string
-	}
-	parts := make([]part, 0, len(h.Shares)+1)
-	for _, s := range h.Shares {
-		parts = append(parts, part{fmt.Sprintf("GPU%d", s.GPU), s.MemoryGiB, s.CoresPercent, usedGiB(s.UsedMiB)})
-	}
-	if h.PendingGiB > 0 {
-		parts = append(parts, part{"PENDING", h.PendingGiB, 0, unknownUse})
-	}
-	var text strings.Builder
-	name := []string{h.Name(), h.Namespace}
-	for _, p := range parts {
-		cells := slices.Concat(name, []string{p.gpu, fmt.Sprint(p.memory)})
-		if use {
-			cells = append(cells, p.used)
-		}
-		if cores {
-			cells = append(cells, fmt.Sprint(p.of))
-		}
-		if wide {
-			cells = append(cells, string(h.Origin))
-		}
-		text.WriteString(line(cells))
-		name = []string{"", ""}
-	}
-	return text.String()
 }

@@ -35,8 +35,13 @@ const absentGPU = "0/0"
 
 // Summary prints a line for each node and the sum of all, and then the MIG instances, if there are any.
 func Summary(out io.Writer, t *Table, style Style) error {
-	err := fitting(out, style.Width, func(out io.Writer) error { return summaryByNode(out, t, style) },
-		func(out io.Writer) error { return summaryByGPU(out, t, style) })
+	return printTable(out, t, style, summaryByNode, summaryByGPU)
+}
+
+// printTable prints the form that fits into the width of the style, and then the MIG instances, if there are any.
+func printTable(out io.Writer, t *Table, style Style, byNode, byGPU func(io.Writer, *Table, Style) error) error {
+	err := fitting(out, style.Width, func(out io.Writer) error { return byNode(out, t, style) },
+		func(out io.Writer) error { return byGPU(out, t, style) })
 	if err != nil {
 		return err
 	}
@@ -44,93 +49,89 @@ func Summary(out io.Writer, t *Table, style Style) error {
 }
 
 func summaryByNode(out io.Writer, t *Table, style Style) error {
-	s := newSummary(t, style)
+	columns := nodeColumns(t, style)
 	var text strings.Builder
-	text.WriteString(line(s.header()))
+	text.WriteString(line(columns.headers()))
 	for i := range t.Nodes {
-		text.WriteString(line(s.row(&t.Nodes[i], style.Bars)))
+		text.WriteString(line(columns.cells(&t.Nodes[i])))
 	}
 	if len(t.Nodes) > 0 {
-		text.WriteString(strings.Repeat("-", len(line(s.row(&t.Nodes[0], false)))+summaryLine))
+		style.Bars = false
+		text.WriteString(strings.Repeat("-", len(line(nodeColumns(t, style).cells(&t.Nodes[0])))+summaryLine))
 	}
-	text.WriteString("\n")
-	text.WriteString(s.sums())
+	text.WriteString("\n" + clusterSums(t))
 	return align(out, text.String())
 }
 
-func (s *summary) sums() string {
-	t := s.table
+// clusterSums are the lines below a summary.
+func clusterSums(t *Table) string {
 	text := fmt.Sprintf("Allocated/Total GPU Memory In Cluster:\n%s (%s)\t\n", t.MemoryGiB, t.MemoryGiB.percent())
-	if s.cores {
+	if t.CoresPercent.Total > 0 {
 		text += fmt.Sprintf("Allocated/Total GPU Core In Cluster:\n%s (%s)\t\n", t.CoresPercent, t.CoresPercent.percent())
 	}
-	return text + s.table.Lost.String()
+	return text + t.Lost.String()
 }
 
-type summary struct {
-	table   *Table
-	style   Style
-	columns int
-	cores   bool
-	pending bool
+// columns are those of a table with a line for each T.
+type columns[T any] []column[T]
+
+type column[T any] struct {
+	header string
+	cell   func(T) string
 }
 
-func newSummary(t *Table, style Style) summary {
-	return summary{
-		table: t, style: style, columns: t.gpus(), cores: t.CoresPercent.Total > 0,
-		pending: slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.PendingGiB > 0 }),
-	}
+func (c *columns[T]) add(header string, cell func(T) string) {
+	*c = append(*c, column[T]{header, cell})
 }
 
-func (s *summary) header() []string {
-	cells := []string{"NAME", "IPADDRESS"}
-	for i := range s.columns {
-		cells = append(cells, fmt.Sprintf("GPU%d(Allocated/Total)", i))
-	}
-	if s.pending {
-		cells = append(cells, "PENDING(Allocated)")
-	}
-	cells = append(cells, "GPU Memory(GiB)")
-	if s.table.withUse {
-		cells = append(cells, "USED(GiB)")
-	}
-	if s.cores {
-		for i := range s.columns {
-			cells = append(cells, fmt.Sprintf("CORE%d(Allocated/Total)", i))
-		}
-		cells = append(cells, "GPU Core(%)")
-	}
-	if s.style.Wide {
-		cells = append(cells, "MODE", "MODEL")
+func (c columns[T]) headers() []string {
+	cells := make([]string, 0, len(c))
+	for _, column := range c {
+		cells = append(cells, column.header)
 	}
 	return cells
 }
 
-func (s *summary) row(n *Node, bars bool) []string {
-	cells := []string{n.Name, n.IPAddress}
-	amounts := func(of func(*GPU) Amount) {
-		row := slices.Repeat([]string{absentGPU}, s.columns)
-		for i := range n.GPUs {
-			row[n.GPUs[i].Index] = cell(of(&n.GPUs[i]), bars)
-		}
-		cells = append(cells, row...)
-	}
-	amounts(func(c *GPU) Amount { return c.MemoryGiB })
-	if s.pending {
-		cells = append(cells, pending(n.PendingGiB))
-	}
-	cells = append(cells, n.MemoryGiB.String())
-	if s.table.withUse {
-		cells = append(cells, usedGiB(n.usedMiB()))
-	}
-	if s.cores {
-		amounts(func(c *GPU) Amount { return c.CoresPercent })
-		cells = append(cells, n.CoresPercent.String())
-	}
-	if s.style.Wide {
-		cells = append(cells, modes(n), models(n))
+func (c columns[T]) cells(of T) []string {
+	cells := make([]string, 0, len(c))
+	for _, column := range c {
+		cells = append(cells, column.cell(of))
 	}
 	return cells
+}
+
+// nodeColumns are those of a summary with a line for each node.
+func nodeColumns(t *Table, style Style) (c columns[*Node]) {
+	c.add("NAME", func(n *Node) string { return n.Name })
+	c.add("IPADDRESS", func(n *Node) string { return n.IPAddress })
+	ofGPUs := func(header string, amount func(*GPU) Amount) {
+		for index := range t.gpus() {
+			c.add(fmt.Sprintf(header, index), func(n *Node) string {
+				i := slices.IndexFunc(n.GPUs, func(g GPU) bool { return g.Index == index })
+				if i < 0 {
+					return absentGPU
+				}
+				return cell(amount(&n.GPUs[i]), style.Bars)
+			})
+		}
+	}
+	ofGPUs("GPU%d(Allocated/Total)", func(g *GPU) Amount { return g.MemoryGiB })
+	if slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.PendingGiB > 0 }) {
+		c.add("PENDING(Allocated)", func(n *Node) string { return pending(n.PendingGiB) })
+	}
+	c.add("GPU Memory(GiB)", func(n *Node) string { return n.MemoryGiB.String() })
+	if t.withUse {
+		c.add("USED(GiB)", func(n *Node) string { return usedGiB(n.usedMiB()) })
+	}
+	if t.CoresPercent.Total > 0 {
+		ofGPUs("CORE%d(Allocated/Total)", func(g *GPU) Amount { return g.CoresPercent })
+		c.add("GPU Core(%)", func(n *Node) string { return n.CoresPercent.String() })
+	}
+	if style.Wide {
+		c.add("MODE", modes)
+		c.add("MODEL", models)
+	}
+	return c
 }
 
 // pending is how the known tool shows what is on GPUs that are not known.

@@ -76,18 +76,18 @@ b-n1         team       GPU0  6                3.5
 			}
 		})
 	}
-	var out strings.Builder
-	if err := inspect.JSON(&out, inspect.New(used())); err != nil {
+	data, err := json.Marshal(inspect.New(used()))
+	if err != nil {
 		t.Fatal(err)
 	}
 	var table inspect.Table
-	if err := json.Unmarshal([]byte(out.String()), &table); err != nil {
+	if err := json.Unmarshal(data, &table); err != nil {
 		t.Fatal(err)
 	}
 	n1, n2 := table.Nodes[0], table.Nodes[1]
 	if *n1.GPUs[0].UsedMiB != 5120 || *n1.Holders[0].Shares[0].UsedMiB != 1024 || n2.GPUs[0].UsedMiB != nil ||
 		n2.Holders[0].Shares[0].UsedMiB != nil || n2.Holders[0].Shares[0].PeakMiB != nil {
-		t.Errorf("JSON is\n%s", out.String())
+		t.Errorf("JSON is\n%s", data)
 	}
 }
 

@@ -24,3 +24,17 @@ func MinAvailable(pod *corev1.Pod) (int32, error) {
 	}
 	return int32(n), nil
 }
+
+// GangOf names the gang of a pod by its labels, or by its annotations in Koordinator's manner, and says how many of its
+// pods are placed together or none. It is empty where it is not one that would be held.
+func GangOf(pod *corev1.Pod) (gang string, least int) {
+	name, needed := pod.Labels[ack.LabelPodGroup], pod.Labels[ack.LabelMinAvailable]
+	if name == "" {
+		name, needed = pod.Annotations[ack.AnnotationGang], pod.Annotations[ack.AnnotationGangMin]
+	}
+	n, err := strconv.Atoi(needed)
+	if name == "" || err != nil || n < 1 {
+		return "", 0
+	}
+	return pod.Namespace + "/" + name, n
+}

@@ -3,7 +3,10 @@
 package legacy
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -15,6 +18,18 @@ const BindingConvert = "gpushare-legacy-convert"
 // Policies are the driver's admission policies for pods that Ask, for those who have no API server that has them. They
 // are the selector of namespaces in BindingConvert.
 type Policies struct{ Converts labels.Selector }
+
+// NewPolicies are those whose binding has the selector of namespaces; nil selects all.
+func NewPolicies(selector *metav1.LabelSelector) (Policies, error) {
+	if selector == nil {
+		return Policies{labels.Everything()}, nil
+	}
+	converts, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		err = fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", BindingConvert, err)
+	}
+	return Policies{converts}, err
+}
 
 // LeftAlone is why a pod is not converted, empty if it is, and whether it is refused for that. Its namespace has these
 // labels; nil where that is not known. Where pods of a namespace that says nothing are not converted, as during a

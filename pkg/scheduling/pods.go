@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
@@ -17,6 +18,16 @@ const HighestOfUsers = 1_000_000_000
 func QueueOrder(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(corev1helpers.PodPriority(b), corev1helpers.PodPriority(a)),
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+}
+
+// Named returns the object of the name, nil if there is none. Those that have no namespace have the empty one.
+func Named[O metav1.Object](among []O, namespace, name string) (found O) {
+	for _, o := range among {
+		if o.GetNamespace() == namespace && o.GetName() == name {
+			return o
+		}
+	}
+	return found
 }
 
 // Alone reports whether the default scheduler places a pod, by itself.

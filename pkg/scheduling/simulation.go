@@ -3,6 +3,7 @@
 package scheduling
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -224,11 +225,7 @@ func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]Placed,
 func (s *Simulation) current(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
 	out := slices.Clone(claims)
 	for i, claim := range out {
-		if n := slices.IndexFunc(s.Claims, func(c *resourceapi.ResourceClaim) bool {
-			return c.Namespace == claim.Namespace && c.Name == claim.Name
-		}); n >= 0 {
-			out[i] = s.Claims[n]
-		}
+		out[i] = cmp.Or(Named(s.Claims, claim.Namespace, claim.Name), claim)
 	}
 	return out
 }

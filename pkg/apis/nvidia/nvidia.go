@@ -101,6 +101,17 @@ func Translate(c *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, error)
 	return c, nil
 }
 
+// AsksForMPS reports whether a claim has parameters for NVIDIA's driver by which GPUs are shared by MPS.
+func AsksForMPS(all []resourceapi.DeviceClaimConfiguration) bool {
+	return slices.ContainsFunc(all, func(c resourceapi.DeviceClaimConfiguration) bool {
+		if c.Opaque == nil || c.Opaque.Driver != DriverName {
+			return false
+		}
+		ours, err := Decode(c.Opaque.Parameters.Raw)
+		return err == nil && ours.ThreadPercentage != nil
+	})
+}
+
 // Decode reads the parameters strictly, and returns what they mean here.
 func Decode(raw []byte) (v1alpha1.GpuConfig, error) {
 	ours := v1alpha1.GpuConfig{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.Kind}}

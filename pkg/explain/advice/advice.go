@@ -142,13 +142,16 @@ func (a ask) written() string {
 	return text + ")"
 }
 
+// optionNVIDIA is what serves claims for NVIDIA's DRA driver.
+const optionNVIDIA = "the option nvidia-dra serves it as it is (docs/nvidia-dra.md)"
+
 // classRules say which of the driver's DeviceClasses gives what a class of another
 // driver does.
 var classRules = map[string]string{
-	"gpu.nvidia.com":      "exclusive.gpu.aliyun.com, a whole GPU",
+	"gpu.nvidia.com":      "exclusive.gpu.aliyun.com, a whole GPU, or cgpu.gpu.aliyun.com, a part of one; " + optionNVIDIA,
 	"vfio.gpu.nvidia.com": "exclusive.gpu.aliyun.com, a whole GPU, for containers only",
 	"mig.nvidia.com": "mig.gpu.aliyun.com, a MIG instance that an administrator has cut, or core-mem.gpu.aliyun.com, a " +
-		"part of a GPU with limits",
+		"part of a GPU with limits; " + optionNVIDIA,
 	"hami-core-gpu.project-hami.io": "core-mem.gpu.aliyun.com or share.gpu.aliyun.com, a part of a GPU",
 	"gpu.example.com":               "exclusive.gpu.aliyun.com, a whole GPU",
 }

@@ -3,6 +3,8 @@
 package advice_test
 
 import (
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +24,7 @@ func asking(resources ...string) *corev1.Pod {
 		requests[corev1.ResourceName(name)] = resource.MustParse(amount)
 	}
 	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main",
-		Resources: corev1.ResourceRequirements{Requests: requests}}}}}
+		Resources: corev1.ResourceRequirements{Requests: requests, Limits: requests}}}}}
 }
 
 // selecting is a pod with a nodeSelector.
@@ -112,6 +114,9 @@ func TestOf(t *testing.T) {
 		"Volcano": {asking("volcano.sh/vgpu-number=1", "volcano.sh/vgpu-memory=10240",
 			"volcano.sh/vgpu-cores=50"), nil, nil, not("volcano.sh/vgpu-cores, volcano.sh/vgpu-memory, volcano.sh/vgpu-number") +
 			"aliyun.com/gpu-mem: 10 and aliyun.com/gpu-core.percentage: 50" + giB},
+		"vgpu-manager": {asking("nvidia.com/vgpu-number=1", "nvidia.com/vgpu-memory=3000", "nvidia.com/vgpu-cores=50"), nil,
+			nil, not("nvidia.com/vgpu-cores, nvidia.com/vgpu-memory, nvidia.com/vgpu-number") +
+				"aliyun.com/gpu-mem: 3 and aliyun.com/gpu-core.percentage: 50" + giB},
 		"Koordinator": {asking("koordinator.sh/gpu-core=50", "koordinator.sh/gpu-memory=8Gi"), nil, nil,
 			not("koordinator.sh/gpu-core, koordinator.sh/gpu-memory") + "aliyun.com/gpu-mem: 8 and " +
 				"aliyun.com/gpu-core.percentage: 50" + giB},
@@ -175,4 +180,34 @@ func TestClass(t *testing.T) {
 		}
 	}
 	expect.Equal(t, "", advice.Class("nic.example.com"), "of another class")
+}
+
+// What the policy of the option looks for, Option knows.
+func TestOptionNamesWhatThePolicyConverts(t *testing.T) {
+	policy, err := os.ReadFile("../../../deployments/options/other-manifests/policy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, condition, _ := strings.Cut(string(policy), "matchConditions:")
+	condition, _, _ = strings.Cut(condition, "variables:")
+	names := regexp.MustCompile(`'((?:nvidia\.com|volcano\.sh)/[a-z.-]+)'`).FindAllStringSubmatch(condition, -1)
+	if len(names) < 10 {
+		t.Fatalf("the policy's condition has the names %q", names)
+	}
+	for _, found := range names {
+		name := found[1]
+		pod := asking(name + "=1")
+		pod.Annotations = map[string]string{"nvidia.com/use-gputype": "A100"}
+		if got := advice.Option(pod); !strings.Contains(got, "container main asks for by "+name+", when") {
+			t.Errorf("%s: %q", name, got)
+		}
+		if got := advice.Option(asking(name + "=0")); got != "" {
+			t.Errorf("none of %s: %q", name, got)
+		}
+	}
+	for _, name := range []string{"nvidia.com/gpu", "aliyun.com/gpu-mem", "nvidia.com/mig-1g.10gb"} {
+		if got := advice.Option(asking(name + "=1")); got != "" {
+			t.Errorf("%s, which the option leaves alone: %q", name, got)
+		}
+	}
 }

@@ -49,6 +49,10 @@ var rules = []rule{
 		}},
 	{regexp.MustCompile(`^nvidia\.com/.*\.shared$`), somePart},
 	{regexp.MustCompile(`^nvidia\.com/vgpu$`), parts},
+	// vgpu-manager; MiB and percent of each GPU.
+	{regexp.MustCompile(`^nvidia\.com/vgpu-number$`), parts},
+	{regexp.MustCompile(`^nvidia\.com/vgpu-memory$`), mebibytes},
+	{regexp.MustCompile(`^nvidia\.com/vgpu-cores?$`), percentOfCompute},
 	// Models under names of their own, and Kubernetes' first name for GPUs.
 	{regexp.MustCompile(`^nvidia\.com/.*gpu|^alpha\.kubernetes\.io/nvidia-gpu$`), whole},
 

@@ -79,21 +79,19 @@ func Files(in Input) ([]File, error) {
 	f.yaml("devicetaintrules.yaml", each(in.Rules, ruleOf))
 	f.yaml("resourceclaims.yaml", each(s.Claims, claimOf))
 	f.yaml("resourceclaimtemplates.yaml", each(in.Templates, templateOf))
-	f.yaml("pods.yaml", each(slices.DeleteFunc(slices.Clone(s.Pods), func(p *corev1.Pod) bool {
-		return !driver.concerns(
-			p)
-	}),
-		podOf))
+	f.yaml("pods.yaml", each(those(s.Pods, driver.concerns), podOf))
 	f.yaml("events.yaml", each(in.Events, eventOf))
-	f.yaml("driver/daemonsets.yaml", each(slices.DeleteFunc(slices.Clone(s.DaemonSets),
-		func(d *appsv1.DaemonSet) bool { return !driver.Owns(d, &d.Spec.Template.Spec) }), daemonSetOf))
-	f.yaml("driver/deployments.yaml", each(slices.DeleteFunc(slices.Clone(s.Deployments),
-		func(d *appsv1.Deployment) bool { return !driver.Owns(d, &d.Spec.Template.Spec) }), deploymentOf))
+	f.yaml("driver/daemonsets.yaml", each(those(s.DaemonSets, func(d *appsv1.DaemonSet) bool {
+		return driver.Owns(d, &d.Spec.Template.Spec)
+	}), daemonSetOf))
+	f.yaml("driver/deployments.yaml", each(those(s.Deployments, func(d *appsv1.Deployment) bool {
+		return driver.Owns(d, &d.Spec.Template.Spec)
+	}), deploymentOf))
 	f.yaml("driver/configmaps.yaml", each(distinct(slices.Concat(s.ConfigMaps, in.ConfigMaps)), configMapOf))
 	f.yaml("driver/policies.yaml", policiesOf(s))
 	report := doctor.Examine(s)
 	f.print("doctor.txt", func(out *bytes.Buffer) error { return report.Print(out) })
-	f.print("doctor.json", func(out *bytes.Buffer) error { return report.JSON(out) })
+	f.print("doctor.json", func(out *bytes.Buffer) error { return text.JSON(out, report) })
 	in.Table.Nodes = withoutAddresses(in.Table.Nodes)
 	table := inspect.New(in.Table)
 	f.print("inspect.txt", func(out *bytes.Buffer) error {
@@ -109,7 +107,7 @@ func Files(in Input) ([]File, error) {
 		}
 		return nil
 	})
-	f.print("inspect.json", func(out *bytes.Buffer) error { return inspect.JSON(out, table) })
+	f.print("inspect.json", func(out *bytes.Buffer) error { return text.JSON(out, table) })
 	for i := range in.Logs {
 		f.all = append(f.all, File{in.Logs[i].Name(), in.Logs[i].Text})
 	}
@@ -147,6 +145,10 @@ func each[T, U any](objects []T, of func(T) U) []U {
 		out = append(out, of(object))
 	}
 	return out
+}
+
+func those[T any](objects []T, are func(T) bool) []T {
+	return slices.DeleteFunc(slices.Clone(objects), func(o T) bool { return !are(o) })
 }
 
 // distinct leaves out what is there twice.

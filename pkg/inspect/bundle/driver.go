@@ -30,7 +30,7 @@ type Driver struct{ namespaces map[string]bool }
 func DriverOf(s *doctor.Snapshot) Driver {
 	d := Driver{map[string]bool{}}
 	add := func(labels metav1.Object, spec *corev1.PodSpec) {
-		if ofDriver(labels) && spec.ServiceAccountName == plugin && slices.ContainsFunc(spec.Containers, privileged) {
+		if ofDriver(labels) && spec.ServiceAccountName == plugin && IsPrivileged(spec) {
 			d.namespaces[labels.GetNamespace()] = true
 		}
 	}
@@ -43,8 +43,11 @@ func DriverOf(s *doctor.Snapshot) Driver {
 	return d
 }
 
-func privileged(c corev1.Container) bool {
-	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
+// IsPrivileged reports whether a container of a pod is.
+func IsPrivileged(spec *corev1.PodSpec) bool {
+	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
+		return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
+	})
 }
 
 // Namespaces are those that the driver is in.

@@ -242,36 +242,29 @@ func configMapOf(c *corev1.ConfigMap) *corev1.ConfigMap {
 
 // policiesOf are the driver's admission policies and what binds them.
 func policiesOf(s *doctor.Snapshot) any {
-	own := func(m *metav1.ObjectMeta) bool { return ofDriver(m) }
-	type policies struct {
-		Mutating           []*admissionv1.MutatingAdmissionPolicy          `json:"mutatingAdmissionPolicies"`
-		MutatingBindings   []*admissionv1.MutatingAdmissionPolicyBinding   `json:"mutatingAdmissionPolicyBindings"`
-		Validating         []*admissionv1.ValidatingAdmissionPolicy        `json:"validatingAdmissionPolicies"`
-		ValidatingBindings []*admissionv1.ValidatingAdmissionPolicyBinding `json:"validatingAdmissionPolicyBindings"`
+	return map[string]any{
+		"mutatingAdmissionPolicies": owned(s.Mutating, func(p *admissionv1.MutatingAdmissionPolicy) any {
+			return &admissionv1.MutatingAdmissionPolicy{ObjectMeta: meta(&p.ObjectMeta), Spec: p.Spec}
+		}),
+		"mutatingAdmissionPolicyBindings": owned(s.MutatingBindings, func(b *admissionv1.MutatingAdmissionPolicyBinding) any {
+			return &admissionv1.MutatingAdmissionPolicyBinding{ObjectMeta: meta(&b.ObjectMeta), Spec: b.Spec}
+		}),
+		"validatingAdmissionPolicies": owned(s.Validating, func(p *admissionv1.ValidatingAdmissionPolicy) any {
+			return &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta(&p.ObjectMeta), Spec: p.Spec, Status: p.Status}
+		}),
+		"validatingAdmissionPolicyBindings": owned(s.ValidatingBindings,
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) any {
+				return &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta(&b.ObjectMeta), Spec: b.Spec}
+			}),
 	}
-	var out policies
-	for _, p := range s.Mutating {
-		if own(&p.ObjectMeta) {
-			out.Mutating = append(out.Mutating, &admissionv1.MutatingAdmissionPolicy{ObjectMeta: meta(&p.ObjectMeta),
-				Spec: p.Spec})
-		}
-	}
-	for _, p := range s.MutatingBindings {
-		if own(&p.ObjectMeta) {
-			out.MutatingBindings = append(out.MutatingBindings,
-				&admissionv1.MutatingAdmissionPolicyBinding{ObjectMeta: meta(&p.ObjectMeta), Spec: p.Spec})
-		}
-	}
-	for _, p := range s.Validating {
-		if own(&p.ObjectMeta) {
-			out.Validating = append(out.Validating, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta(&p.ObjectMeta),
-				Spec: p.Spec, Status: p.Status})
-		}
-	}
-	for _, p := range s.ValidatingBindings {
-		if own(&p.ObjectMeta) {
-			out.ValidatingBindings = append(out.ValidatingBindings,
-				&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta(&p.ObjectMeta), Spec: p.Spec})
+}
+
+// owned are those of some objects that the driver is installed with, as they are kept.
+func owned[T metav1.Object](all []T, kept func(T) any) []any {
+	var out []any
+	for _, o := range all {
+		if ofDriver(o) {
+			out = append(out, kept(o))
 		}
 	}
 	return out

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // admitAtOnce is how many workloads are tried at a time.
@@ -79,15 +80,15 @@ func tryAll(ctx context.Context, workloads []*plan.Workload, untriable func(name
 
 // untriable says why no pods of a namespace can be tried; empty if they can.
 func (r Reader) untriable(ctx context.Context, in *plan.Input, namespace string) (string, error) {
-	i := slices.IndexFunc(in.KnownNamespaces, func(n *corev1.Namespace) bool { return n.Name == namespace })
+	known := scheduling.Named(in.KnownNamespaces, "", namespace)
 	_, unread := in.Unread["Namespace/"+namespace]
-	if i < 0 && !unread {
+	if known == nil && !unread {
 		return "namespace " + namespace + " does not exist", nil
 	}
 	for _, wanted := range in.Manifests.Namespaces {
 		for key, value := range wanted.Labels {
 			// Policies use labels of namespaces.
-			if wanted.Name == namespace && (unread || in.KnownNamespaces[i].Labels[key] != value) {
+			if wanted.Name == namespace && (unread || known.Labels[key] != value) {
 				return "the manifests change labels of namespace " + namespace, nil
 			}
 		}

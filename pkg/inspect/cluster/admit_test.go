@@ -241,6 +241,47 @@ func TestClaimsAreTriedInDryRuns(t *testing.T) {
 	}
 }
 
+// A policy may change claims, as that of the option nvidia-dra does: they are planned as it makes them.
+func TestClaimsArePlannedAsAdmitted(t *testing.T) {
+	const team, theirs, ours = "team", "gpu.nvidia.com", "cgpu.gpu.aliyun.com"
+	spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+		Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: theirs}}}}}
+	own := claim(team, "own")
+	own.Spec = spec
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "t"},
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+	client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team}})
+	admits(t, client, func(*corev1.Pod) error { return nil })
+	client.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		c := action.(clienttesting.CreateActionImpl).Object.(*resourceapi.ResourceClaim).DeepCopy()
+		c.Spec.Devices.Requests[0].Exactly.DeviceClassName = ours
+		return true, c, nil
+	})
+	in, err := cluster.Reader{Client: client}.PlanInput(t.Context(), plan.Manifests{
+		Claims: []*resourceapi.ResourceClaim{own}, Templates: []*resourceapi.ResourceClaimTemplate{template},
+		Workloads: []plan.Workload{{Kind: "pod", Pods: 1, Namespace: team, Name: "p", Template: corev1.PodTemplateSpec{
+			Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
+				{Name: "a", ResourceClaimTemplateName: ptr.To("t")}, {Name: "b", ResourceClaimName: ptr.To("own")}}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"ResourceClaimTemplate/team/t", "ResourceClaim/team/own"} {
+		if r := in.AdmittedClaims[key].Devices.Requests; len(r) != 1 || r[0].Exactly.DeviceClassName != ours {
+			t.Errorf("%s asks for %+v", key, r)
+		}
+	}
+	made, err := plan.Of(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if asked := strings.Join(made.Pods[0].Asked, "\n"); strings.Count(asked, "1 of class "+ours) != 2 {
+		t.Errorf("planned are\n%s", asked)
+	}
+	if own.Spec.Devices.Requests[0].Exactly.DeviceClassName != theirs {
+		t.Error("the manifest itself is changed")
+	}
+}
+
 // triedBeside are the objects that were created, as in "resourceclaims/c", but for those of some resources.
 func triedBeside(client *fake.Clientset, resources ...string) (out []string) {
 	for _, action := range client.Actions() {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // need is something that would be created for a claim of a pod.
@@ -22,9 +24,16 @@ type need struct {
 	create   func(context.Context) error
 }
 
-// admitClaims finds out what the cluster's admission makes of the claims of the pods that it lets be created: a pod
-// waits for a claim that a quota or a policy refuses.
+// admitted are the specs that admission makes of claims, as plan.Input has them.
+type admitted struct {
+	mu    sync.Mutex
+	specs map[string]resourceapi.ResourceClaimSpec
+}
+
+// admitClaims finds out what the cluster's admission makes of the claims of the pods that it lets be created: policies
+// may change them, and a pod waits for a claim that a quota or a policy refuses.
 func (r Reader) admitClaims(ctx context.Context, in *plan.Input) error {
+	made := admitted{specs: map[string]resourceapi.ResourceClaimSpec{}}
 	needed, templates := map[*plan.Workload][]need{}, map[string]bool{}
 	var workloads []*plan.Workload
 	for i := range in.Workloads {
@@ -32,7 +41,7 @@ func (r Reader) admitClaims(ctx context.Context, in *plan.Input) error {
 		if w.Admitted == nil {
 			continue
 		}
-		if needed[w] = r.neededBy(in, w); len(needed[w]) > 0 {
+		if needed[w] = r.neededBy(in, w, &made); len(needed[w]) > 0 {
 			workloads = append(workloads, w)
 		}
 		if slices.ContainsFunc(needed[w], func(n need) bool { return n.template }) {
@@ -49,38 +58,40 @@ func (r Reader) admitClaims(ctx context.Context, in *plan.Input) error {
 	for _, why := range unknown {
 		in.Notes = append(in.Notes, "Whether claims would be refused is not known: "+why+".")
 	}
+	in.AdmittedClaims = made.specs
 	return err
 }
 
 // neededBy are what would be created for the claims of the first pod of a workload, of what is not there.
-func (r Reader) neededBy(in *plan.Input, w *plan.Workload) (out []need) {
+func (r Reader) neededBy(in *plan.Input, w *plan.Workload, made *admitted) (out []need) {
 	for _, used := range w.Created().Spec.ResourceClaims {
+		what := "its claim " + used.Name
 		if name := used.ResourceClaimTemplateName; name != nil {
 			t := in.Template(w.Namespace, *name)
+			if t == nil {
+				continue
+			}
 			// Quotas and policies may refuse again what is there.
-			if slices.Contains(in.Manifests.Templates, t) && !slices.ContainsFunc(in.KnownTemplates,
-				func(known *resourceapi.ResourceClaimTemplate) bool {
-					return known.Namespace == t.Namespace && known.Name == t.Name
-				}) {
-				out = append(out, r.needTemplate(t, used.Name))
+			if slices.Contains(in.Manifests.Templates, t) && scheduling.Named(in.KnownTemplates, t.Namespace, t.Name) == nil {
+				out = append(out, need{"the template of " + what, true, func(ctx context.Context) error {
+					_, err := r.Client.ResourceV1().ResourceClaimTemplates(t.Namespace).Create(ctx,
+						&resourceapi.ResourceClaimTemplate{Spec: t.Spec, ObjectMeta: written(t.ObjectMeta)}, dryRun())
+					return err
+				}})
 			}
-			if t != nil {
-				// As kube-controller-manager makes it.
-				c := &resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
-					GenerateName: w.Name + "-" + used.Name + "-", Namespace: w.Namespace, Labels: t.Spec.Labels,
-					Annotations: maps.Clone(t.Spec.Annotations)}}
-				metav1.SetMetaDataAnnotation(&c.ObjectMeta, resourceapi.PodResourceClaimAnnotation, used.Name)
-				out = append(out, r.needClaim(c, used.Name))
-			}
+			// As kube-controller-manager makes it.
+			c := &resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
+				GenerateName: w.Name + "-" + used.Name + "-", Namespace: w.Namespace, Labels: t.Spec.Labels,
+				Annotations: maps.Clone(t.Spec.Annotations)}}
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, resourceapi.PodResourceClaimAnnotation, used.Name)
+			out = append(out, r.needClaim(c, what, made, "ResourceClaimTemplate/"+w.Namespace+"/"+*name))
 			continue
 		}
-		is := func(c *resourceapi.ResourceClaim) bool {
-			return c.Namespace == w.Namespace && c.Name == ptr.Deref(used.ResourceClaimName, "")
-		}
-		if i := slices.IndexFunc(in.Manifests.Claims, is); i >= 0 && !slices.ContainsFunc(in.Snapshot.Claims, is) {
-			c := in.Manifests.Claims[i]
-			out = append(out, r.needClaim(&resourceapi.ResourceClaim{Spec: c.Spec, ObjectMeta: written(c.ObjectMeta)},
-				used.Name))
+		name := ptr.Deref(used.ResourceClaimName, "")
+		if c := scheduling.Named(in.Manifests.Claims, w.Namespace, name); c != nil &&
+			scheduling.Named(in.Snapshot.Claims, w.Namespace, name) == nil {
+			out = append(out, r.needClaim(&resourceapi.ResourceClaim{Spec: c.Spec, ObjectMeta: written(c.ObjectMeta)}, what,
+				made, "ResourceClaim/"+w.Namespace+"/"+name))
 		}
 	}
 	return out
@@ -91,17 +102,15 @@ func written(o metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Annotations: o.Annotations}
 }
 
-func (r Reader) needClaim(c *resourceapi.ResourceClaim, called string) need {
-	return need{"its claim " + called, false, func(ctx context.Context) error {
-		_, err := r.Client.ResourceV1().ResourceClaims(c.Namespace).Create(ctx, c, dryRun())
-		return err
-	}}
-}
-
-func (r Reader) needTemplate(t *resourceapi.ResourceClaimTemplate, called string) need {
-	t = &resourceapi.ResourceClaimTemplate{Spec: t.Spec, ObjectMeta: written(t.ObjectMeta)}
-	return need{"the template of its claim " + called, true, func(ctx context.Context) error {
-		_, err := r.Client.ResourceV1().ResourceClaimTemplates(t.Namespace).Create(ctx, t, dryRun())
+// needClaim is a claim, of which made takes up what admission makes of it.
+func (r Reader) needClaim(c *resourceapi.ResourceClaim, what string, made *admitted, key string) need {
+	return need{what, false, func(ctx context.Context) error {
+		created, err := r.Client.ResourceV1().ResourceClaims(c.Namespace).Create(ctx, c, dryRun())
+		if err == nil {
+			made.mu.Lock()
+			defer made.mu.Unlock()
+			made.specs[key] = created.Spec
+		}
 		return err
 	}}
 }

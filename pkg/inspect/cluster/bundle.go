@@ -18,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
@@ -54,27 +53,20 @@ func (r Reader) BundleInput(ctx context.Context, version string) (bundle.Input, 
 	}
 	in.Table, err = r.Read(ctx)
 	missing("the table", err)
-	in.Templates, err = list[*resourceapi.ResourceClaimTemplate](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll).List(ctx, o)
-		})
+	in.Templates, err = list[*resourceapi.ResourceClaimTemplate](ctx,
+		r.Client.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll), metav1.ListOptions{})
 	missing("resourceclaimtemplates.resource.k8s.io", err)
 	in.Rules, _, err = r.readTaintRules(ctx)
 	missing("devicetaintrules.resource.k8s.io", err)
 	for _, writer := range writers {
-		written, err := list[*corev1.Event](ctx,
-			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("source", writer).String()},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return r.Client.CoreV1().Events(metav1.NamespaceAll).List(ctx, o)
-			})
+		written, err := list[*corev1.Event](ctx, r.Client.CoreV1().Events(metav1.NamespaceAll),
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("source", writer).String()})
 		missing("events of "+writer, err)
 		in.Events = append(in.Events, written...)
 	}
 	for _, namespace := range bundle.DriverOf(in.Snapshot).Namespaces() {
-		found, err := list[*corev1.ConfigMap](ctx, metav1.ListOptions{LabelSelector: ofDriver},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return r.Client.CoreV1().ConfigMaps(namespace).List(ctx, o)
-			})
+		found, err := list[*corev1.ConfigMap](ctx, r.Client.CoreV1().ConfigMaps(namespace),
+			metav1.ListOptions{LabelSelector: ofDriver})
 		missing("configmaps of namespace "+namespace, err)
 		in.ConfigMaps = append(in.ConfigMaps, found...)
 	}

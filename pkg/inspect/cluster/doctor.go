@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -40,14 +39,13 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 		s.ServerVersion = info.GitVersion
 	}
 	s.Now = cmp.Or(r.Clock, &Clock{}).Now() // its first answer has come
-	g := &gathering{snapshot: s}
-	whole := ctx // the group's ends with it
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
+	g := &gathering{lists: group, snapshot: s}
 	group.Go(func() error {
-		events, err := Reader{Client: r.Client}.readEvents(ctx)
+		events, err := Reader{Client: r.Client}.readEvents(groupCtx)
 		switch {
 		case apierrors.IsForbidden(err):
-			g.unread("events")
+			g.note(&s.Unread, "events")
 			return nil
 		case err != nil:
 			return fmt.Errorf("list what the plugin says of nodes: %w", err)
@@ -56,7 +54,7 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 		return nil
 	})
 	group.Go(func() error {
-		role, err := r.Client.RbacV1().ClusterRoles().Get(ctx, schedulerRole, metav1.GetOptions{})
+		role, err := r.Client.RbacV1().ClusterRoles().Get(groupCtx, schedulerRole, metav1.GetOptions{})
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 			return nil
@@ -68,81 +66,42 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	})
 	core, apps, dra, admission := r.Client.CoreV1(), r.Client.AppsV1(), r.Client.ResourceV1(),
 		r.Client.AdmissionregistrationV1()
-	driver := metav1.ListOptions{LabelSelector: ofDriver}
-	gather[*corev1.Node](ctx, g, group, "nodes", &s.Nodes, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Nodes().List(ctx, o)
-		})
-	gather[*corev1.Namespace](ctx, g, group, "namespaces", &s.Namespaces, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Namespaces().List(ctx, o)
-		})
-	gather[*corev1.Pod](ctx, g, group, "pods", &s.Pods, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.Pods(metav1.NamespaceAll).List(ctx, o)
-		})
-	gather[*appsv1.DaemonSet](ctx, g, group, "daemonsets.apps", &s.DaemonSets, driver,
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return apps.DaemonSets(metav1.NamespaceAll).List(ctx, o)
-		})
-	gather[*appsv1.Deployment](ctx, g, group, "deployments.apps", &s.Deployments, driver,
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return apps.Deployments(metav1.NamespaceAll).List(ctx, o)
-		})
-	gather[*resourceapi.ResourceSlice](ctx, g, group, "resourceslices.resource.k8s.io", &s.Slices,
-		metav1.ListOptions{FieldSelector: Reader{}.sliceFields()},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return dra.ResourceSlices().List(ctx, o)
-		})
-	gather[*resourceapi.ResourceSlice](ctx, g, group, "resourceslices.resource.k8s.io", &s.CPUs,
-		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver,
-			legacy.ClassCPUs).String()},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return dra.ResourceSlices().List(ctx, o)
-		})
-	gather[*resourceapi.ResourceClaim](ctx, g, group, "resourceclaims.resource.k8s.io", &s.Claims, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return dra.ResourceClaims(metav1.NamespaceAll).List(ctx, o)
-		})
-	gather[*resourceapi.DeviceClass](ctx, g, group, "deviceclasses.resource.k8s.io", &s.Classes, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return dra.DeviceClasses().List(ctx, o)
-		})
-	gather[*corev1.ResourceQuota](ctx, g, group, "resourcequotas", &s.Quotas, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.ResourceQuotas(metav1.NamespaceAll).List(ctx, o)
-		})
-	const admissionGroup = ".admissionregistration.k8s.io"
-	gather[*admissionv1.MutatingAdmissionPolicy](ctx, g, group, "mutatingadmissionpolicies"+admissionGroup, &s.Mutating,
-		metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return admission.MutatingAdmissionPolicies().List(ctx, o)
-		})
-	gather[*admissionv1.MutatingAdmissionPolicyBinding](ctx, g, group, "mutatingadmissionpolicybindings"+admissionGroup,
-		&s.MutatingBindings, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return admission.MutatingAdmissionPolicyBindings().List(ctx, o)
-		})
-	gather[*admissionv1.ValidatingAdmissionPolicy](ctx, g, group, "validatingadmissionpolicies"+admissionGroup,
-		&s.Validating,
-		metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return admission.ValidatingAdmissionPolicies().List(ctx, o)
-		})
-	gather[*admissionv1.ValidatingAdmissionPolicyBinding](ctx, g, group, "validatingadmissionpolicybindings"+
-		admissionGroup,
-		&s.ValidatingBindings, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return admission.ValidatingAdmissionPolicyBindings().List(ctx, o)
-		})
-	if err := group.Wait(); err != nil {
+	all, driver := metav1.ListOptions{}, metav1.ListOptions{LabelSelector: ofDriver}
+	slicesOf := func(driver string) metav1.ListOptions {
+		return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver,
+			driver).String()}
+	}
+	const groupDRA, groupAdmission = ".resource.k8s.io", ".admissionregistration.k8s.io"
+	gather(groupCtx, g, "nodes", &s.Nodes, core.Nodes(), all)
+	gather(groupCtx, g, "namespaces", &s.Namespaces, core.Namespaces(), all)
+	gather(groupCtx, g, "pods", &s.Pods, core.Pods(metav1.NamespaceAll), all)
+	gather(groupCtx, g, "daemonsets.apps", &s.DaemonSets, apps.DaemonSets(metav1.NamespaceAll), driver)
+	gather(groupCtx, g, "deployments.apps", &s.Deployments, apps.Deployments(metav1.NamespaceAll), driver)
+	gather(groupCtx, g, "resourceslices"+groupDRA, &s.Slices, dra.ResourceSlices(), slicesOf(v1alpha1.DriverName))
+	gather(groupCtx, g, "resourceslices"+groupDRA, &s.CPUs, dra.ResourceSlices(), slicesOf(legacy.ClassCPUs))
+	gather(groupCtx, g, "resourceclaims"+groupDRA, &s.Claims, dra.ResourceClaims(metav1.NamespaceAll), all)
+	gather(groupCtx, g, "deviceclasses"+groupDRA, &s.Classes, dra.DeviceClasses(), all)
+	gather(groupCtx, g, "resourcequotas", &s.Quotas, core.ResourceQuotas(metav1.NamespaceAll), all)
+	gather(groupCtx, g, "mutatingadmissionpolicies"+groupAdmission, &s.Mutating,
+		admission.MutatingAdmissionPolicies(), all)
+	gather(groupCtx, g, "mutatingadmissionpolicybindings"+groupAdmission, &s.MutatingBindings,
+		admission.MutatingAdmissionPolicyBindings(), all)
+	gather(groupCtx, g, "validatingadmissionpolicies"+groupAdmission, &s.Validating,
+		admission.ValidatingAdmissionPolicies(), all)
+	gather(groupCtx, g, "validatingadmissionpolicybindings"+groupAdmission, &s.ValidatingBindings,
+		admission.ValidatingAdmissionPolicyBindings(), all)
+	if err := g.lists.Wait(); err != nil {
 		return nil, err
 	}
-	if err := r.settings(whole, g); err != nil {
+	if err := r.settings(ctx, g); err != nil {
 		return nil, err
 	}
 	s.Unread = slices.Compact(slices.Sorted(slices.Values(s.Unread)))
 	s.Unserved = slices.Compact(slices.Sorted(slices.Values(s.Unserved)))
-	if err := r.tryWaiting(whole, s); err != nil {
+	if err := r.tryWaiting(ctx, s); err != nil {
 		return nil, err
 	}
-	return s, r.released(whole, s)
+	return s, r.released(ctx, s)
 }
 
 // releasedWithin is how long kube-controller-manager may take to take a pod that has gone out of its claims.
@@ -159,10 +118,8 @@ func (r Reader) released(ctx context.Context, s *doctor.Snapshot) error {
 		return fmt.Errorf("wait for the claims of pods that are gone: %w", context.Cause(ctx))
 	case <-time.After(releasedWithin):
 	}
-	later, err := list[*resourceapi.ResourceClaim](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, o)
-		})
+	later, err := list[*resourceapi.ResourceClaim](ctx, r.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll),
+		metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list again the claims of pods that are gone: %w", err)
 	}
@@ -216,7 +173,7 @@ func (r Reader) settings(ctx context.Context, g *gathering) error {
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name).String()})
 		switch {
 		case apierrors.IsForbidden(err):
-			g.unread("configmaps")
+			g.note(&g.snapshot.Unread, "configmaps")
 			return nil
 		case err != nil:
 			return fmt.Errorf("list configmap %s: %w", name, err)
@@ -228,37 +185,31 @@ func (r Reader) settings(ctx context.Context, g *gathering) error {
 	return nil
 }
 
-// gathering puts together a snapshot.
+// gathering puts together a snapshot, whose lists it reads side by side.
 type gathering struct {
+	lists    *errgroup.Group
 	mu       sync.Mutex
 	snapshot *doctor.Snapshot
 }
 
-// unread notes that a list may not be read.
-func (g *gathering) unread(what string) {
+// note notes a list in one of those of the snapshot: as one that may not be read, or that the API server does not know.
+func (g *gathering) note(in *[]string, what string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.snapshot.Unread = append(g.snapshot.Unread, what)
-}
-
-// unserved notes that the API server does not know a list.
-func (g *gathering) unserved(what string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.snapshot.Unserved = append(g.snapshot.Unserved, what)
+	*in = append(*in, what)
 }
 
 // gather reads a list into the snapshot, beside others.
-func gather[T runtime.Object](ctx context.Context, g *gathering, group *errgroup.Group, what string, into *[]T,
-	options metav1.ListOptions, page func(context.Context, metav1.ListOptions) (runtime.Object, error)) {
-	group.Go(func() error {
-		found, err := list[T](ctx, options, page)
+func gather[T, L runtime.Object](ctx context.Context, g *gathering, what string, into *[]T, of lister[L],
+	options metav1.ListOptions) {
+	g.lists.Go(func() error {
+		found, err := list[T](ctx, of, options)
 		switch {
 		case apierrors.IsForbidden(err):
-			g.unread(what)
+			g.note(&g.snapshot.Unread, what)
 			return nil
 		case apierrors.IsNotFound(err):
-			g.unserved(what)
+			g.note(&g.snapshot.Unserved, what)
 			return nil
 		case err != nil:
 			return fmt.Errorf("list %s: %w", what, err)

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -24,10 +23,7 @@ func (r Reader) fillGroup(ctx context.Context, in *why.Input) error {
 		return nil
 	}
 	name, namespace := *group.PodGroupName, in.Pod.Namespace
-	pods, err := list[*corev1.Pod](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.CoreV1().Pods(namespace).List(ctx, o)
-		})
+	pods, err := list[*corev1.Pod](ctx, r.Client.CoreV1().Pods(namespace), metav1.ListOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
 		in.Notes = append(in.Notes, "You may not list pods of namespace "+namespace+": whether the gang of the pod finds "+

@@ -21,7 +21,7 @@ import (
 
 // kind is a kind of objects in the API server.
 type kind[L runtime.Object] interface {
-	List(ctx context.Context, options metav1.ListOptions) (L, error)
+	lister[L]
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 

@@ -12,7 +12,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling/moves"
@@ -32,10 +31,9 @@ func (r Reader) Moves(ctx context.Context, name string) (c moves.Cluster, pod *c
 	if c.Pods, err = r.pods(ctx, "status.phase!=Succeeded,status.phase!=Failed"); err != nil {
 		return c, nil, nil, err
 	}
-	if c.Budgets, err = list[*policyv1.PodDisruptionBudget](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, o)
-		}); apierrors.IsForbidden(err) {
+	c.Budgets, err = list[*policyv1.PodDisruptionBudget](ctx,
+		r.Client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), metav1.ListOptions{})
+	if apierrors.IsForbidden(err) {
 		in.Notes = append(in.Notes, "You may not list poddisruptionbudgets.policy, which may keep these pods from moving.")
 	} else if err != nil {
 		return c, nil, nil, fmt.Errorf("list PodDisruptionBudgets: %w", err)

@@ -7,22 +7,28 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // PlanInput reads what a plan of the manifests uses: what the scheduler uses, the pods
 // that are on nodes, and the templates, claims and namespaces that the manifests name.
 func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, error) {
-	in, err := r.planInput(ctx, m)
+	found, err := r.situation(ctx)
+	if err != nil {
+		return plan.Input{}, err
+	}
+	in, err := r.planInput(ctx, m, found)
 	if err != nil {
 		return in, err
 	}
@@ -43,13 +49,9 @@ func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, er
 	return in, r.admitClaims(ctx, &in)
 }
 
-// planInput reads it but for what the manifests are about.
-func (r Reader) planInput(ctx context.Context, m plan.Manifests) (plan.Input, error) {
-	found, err := r.situation(ctx)
-	if err != nil {
-		return plan.Input{}, err
-	}
-	in := plan.Input{Snapshot: found.Snapshot, Manifests: m, Now: found.Now, OthersUnknown: found.OthersUnknown,
+// planInput reads, beside what the scheduler uses, what is on nodes.
+func (r Reader) planInput(ctx context.Context, m plan.Manifests, found why.Input) (in plan.Input, err error) {
+	in = plan.Input{Snapshot: found.Snapshot, Manifests: m, Now: found.Now, OthersUnknown: found.OthersUnknown,
 		NodesUnknown: found.NodesUnknown, Notes: found.Notes, Unread: map[string]string{}}
 	in.Bound, err = r.pods(ctx, r.podFields())
 	if in.PodsUnknown = apierrors.IsForbidden(err); in.PodsUnknown {
@@ -71,10 +73,16 @@ func asksAsOnACK(workloads []plan.Workload) bool {
 // PlanFromACK reads what a plan of the cluster's own pods uses, on its nodes as they would be
 // after a migration. A cluster that serves no ResourceSlices yet has none.
 func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, error) {
-	in, err := r.planInput(ctx, m)
+	found, err := r.situation(ctx)
 	if apierrors.IsNotFound(err) {
-		in, err = r.olderInput(ctx, m)
+		found = why.Input{Now: time.Now(), Notes: []string{
+			"This Kubernetes does not serve ResourceSlices: update it before the migration (docs/install.md)."}}
+		found.Nodes, found.NodesUnknown, err = r.readNodes(ctx)
 	}
+	if err != nil {
+		return plan.Input{}, err
+	}
+	in, err := r.planInput(ctx, m, found)
 	if err != nil {
 		return in, err
 	}
@@ -96,31 +104,13 @@ func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, 
 	return in, r.fillManifests(ctx, &in)
 }
 
-// olderInput is for a cluster without the API of claims.
-func (r Reader) olderInput(ctx context.Context, m plan.Manifests) (in plan.Input, err error) {
-	in = plan.Input{Manifests: m, Now: time.Now(), Unread: map[string]string{}, Notes: []string{
-		"This Kubernetes does not serve ResourceSlices: update it before the migration (docs/install.md)."}}
-	if in.Nodes, in.NodesUnknown, err = r.readNodes(ctx); err != nil {
-		return in, err
-	}
-	in.Bound, err = r.pods(ctx, r.podFields())
-	if in.PodsUnknown = apierrors.IsForbidden(err); in.PodsUnknown {
-		err = nil
-	}
-	return in, err
-}
-
 // pods are those of all namespaces that fields select.
 func (r Reader) pods(ctx context.Context, selected string) ([]*corev1.Pod, error) {
-	found, err := list[*corev1.Pod](ctx, metav1.ListOptions{FieldSelector: selected},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			page, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
-			if err == nil {
-				for i := range page.Items {
-					slim(&page.Items[i])
-				}
-			}
-			return page, err
+	var found []*corev1.Pod
+	err := each(ctx, r.Client.CoreV1().Pods(metav1.NamespaceAll), metav1.ListOptions{FieldSelector: selected},
+		func(pod *corev1.Pod) {
+			slim(pod)
+			found = append(found, pod)
 		})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of all namespaces: %w", err)
@@ -141,13 +131,6 @@ func slim(pod *corev1.Pod) {
 
 // fillManifests reads what the manifests name and do not have.
 func (r Reader) fillManifests(ctx context.Context, in *plan.Input) error {
-	claims := map[string]bool{}
-	for _, claim := range in.Snapshot.Claims {
-		claims[claim.Namespace+"/"+claim.Name] = true
-	}
-	for _, claim := range in.Manifests.Claims {
-		claims[claim.Namespace+"/"+claim.Name] = true
-	}
 	asked := map[string]bool{}
 	first := func(key string) bool {
 		is := asked[key]
@@ -155,19 +138,37 @@ func (r Reader) fillManifests(ctx context.Context, in *plan.Input) error {
 		return !is
 	}
 	for i := range in.Workloads {
-		w := &in.Workloads[i]
-		for _, used := range w.Created().Spec.ResourceClaims {
-			switch template, claim := used.ResourceClaimTemplateName, used.ResourceClaimName; {
-			case template != nil && first("ResourceClaimTemplate/"+w.Namespace+"/"+*template):
-				if err := r.fillTemplate(ctx, in, w.Namespace, *template); err != nil {
+		namespace := in.Workloads[i].Namespace
+		for _, used := range in.Workloads[i].Created().Spec.ResourceClaims {
+			if name := used.ResourceClaimTemplateName; name != nil && first("template "+namespace+"/"+*name) {
+				found, err := r.Client.ResourceV1().ResourceClaimTemplates(namespace).Get(ctx, *name, metav1.GetOptions{})
+				if err := add(in, &in.KnownTemplates, found, err, "ResourceClaimTemplate", namespace, *name); err != nil {
 					return err
 				}
-			case claim != nil && !claims[w.Namespace+"/"+*claim] && first("ResourceClaim/"+w.Namespace+"/"+*claim):
-				if err := r.fillNamedClaim(ctx, in, w.Namespace, *claim); err != nil {
+			}
+			if name := used.ResourceClaimName; name != nil && first("claim "+namespace+"/"+*name) &&
+				scheduling.Named(in.Snapshot.Claims, namespace, *name) == nil &&
+				scheduling.Named(in.Manifests.Claims, namespace, *name) == nil {
+				found, err := r.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, *name, metav1.GetOptions{})
+				if err := add(in, &in.Snapshot.Claims, found, err, "ResourceClaim", namespace, *name); err != nil {
 					return err
 				}
 			}
 		}
+	}
+	return nil
+}
+
+// add adds an object that was read, or notes that it may not be; what is not there the plan says by itself.
+func add[T any](in *plan.Input, to *[]T, found T, err error, kind, namespace, name string) error {
+	switch {
+	case err == nil:
+		*to = append(slices.Clip(*to), found)
+	case apierrors.IsForbidden(err):
+		in.Unread[kind+"/"+namespace+"/"+name] = fmt.Sprintf("you may not read %s %s of namespace %s: ask for get on "+
+			"%ss.resource.k8s.io there", kind, name, namespace, strings.ToLower(kind))
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("read %s %s of namespace %s: %w", kind, name, namespace, err)
 	}
 	return nil
 }
@@ -181,8 +182,16 @@ func (r Reader) fillNamespaces(ctx context.Context, in *plan.Input) error {
 			continue
 		}
 		asked[name] = true
-		if err := r.fillNamespace(ctx, in, name); err != nil {
-			return err
+		namespace, err := r.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			in.KnownNamespaces = append(in.KnownNamespaces, namespace)
+		case apierrors.IsForbidden(err):
+			in.Unread["Namespace/"+name] = "you may not get it"
+			in.Notes = append(in.Notes, "You may not get namespace "+name+": what its labels say of legacy pods is not "+
+				"looked at.")
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("read namespace %s: %w", name, err)
 		}
 	}
 	return nil
@@ -213,54 +222,4 @@ func (r Reader) fillConverts(ctx context.Context, in *plan.Input) error {
 		in.Converts = match.NamespaceSelector
 	}
 	return nil
-}
-
-func (r Reader) fillNamespace(ctx context.Context, in *plan.Input, name string) error {
-	namespace, err := r.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsForbidden(err):
-		in.Unread["Namespace/"+name] = "you may not get it"
-		in.Notes = append(in.Notes, "You may not get namespace "+name+": what its labels say of legacy pods and of the "+
-			"size of shares is not looked at.")
-		return nil
-	case err != nil:
-		return fmt.Errorf("read namespace %s: %w", name, err)
-	}
-	in.KnownNamespaces = append(in.KnownNamespaces, namespace)
-	return nil
-}
-
-func (r Reader) fillTemplate(ctx context.Context, in *plan.Input, namespace, name string) error {
-	template, err := r.Client.ResourceV1().ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err == nil {
-		in.KnownTemplates = append(in.KnownTemplates, template)
-		return nil
-	}
-	return unread(in, err, "ResourceClaimTemplate", "resourceclaimtemplates", namespace, name)
-}
-
-func (r Reader) fillNamedClaim(ctx context.Context, in *plan.Input, namespace, name string) error {
-	claim, err := r.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err == nil {
-		in.Snapshot.Claims = append(in.Snapshot.Claims[:len(in.Snapshot.Claims):len(in.Snapshot.Claims)],
-			claim)
-		return nil
-	}
-	return unread(in, err, "ResourceClaim", "resourceclaims", namespace, name)
-}
-
-// unread notes what may not be read; what is not there the plan says by itself.
-func unread(in *plan.Input, err error, kind, resource, namespace, name string) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsForbidden(err):
-		in.Unread[kind+"/"+namespace+"/"+name] = fmt.Sprintf("you may not read %s %s of namespace %s: ask for get on "+
-			"%s.resource.k8s.io there", kind, name, namespace, resource)
-		return nil
-	default:
-		return fmt.Errorf("read %s %s of namespace %s: %w", kind, name, namespace, err)
-	}
 }

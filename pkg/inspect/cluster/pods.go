@@ -10,8 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
@@ -57,15 +55,12 @@ func (p *podReader) read(ctx context.Context, key string) ([]*corev1.Pod, error)
 		return nil, nil
 	}
 	var found []*corev1.Pod
-	options := metav1.ListOptions{FieldSelector: p.podFields()}
-	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return p.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
-	}).EachListItem(ctx, options, func(object runtime.Object) error {
-		if pod, ok := object.(*corev1.Pod); ok && deviceplugin.Holds(pod) {
-			found = append(found, deviceplugin.Trim(pod))
-		}
-		return nil
-	})
+	err := each(ctx, p.Client.CoreV1().Pods(metav1.NamespaceAll), metav1.ListOptions{FieldSelector: p.podFields()},
+		func(pod *corev1.Pod) {
+			if deviceplugin.Holds(pod) {
+				found = append(found, deviceplugin.Trim(pod))
+			}
+		})
 	return found, err
 }
 

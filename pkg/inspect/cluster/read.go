@@ -118,15 +118,9 @@ func (r Reader) readEvents(ctx context.Context) ([]corev1.Event, error) {
 		selected["involvedObject.name"] = r.Node
 	}
 	var events []corev1.Event
-	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return r.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, o)
-	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.SelectorFromSet(selected).String()},
-		func(object runtime.Object) error {
-			if event, ok := object.(*corev1.Event); ok {
-				events = append(events, *event)
-			}
-			return nil
-		})
+	err := each(ctx, r.Client.CoreV1().Events(metav1.NamespaceDefault),
+		metav1.ListOptions{FieldSelector: fields.SelectorFromSet(selected).String()},
+		func(event *corev1.Event) { events = append(events, *event) })
 	return events, err
 }
 
@@ -173,10 +167,8 @@ func (r Reader) readSlices(ctx context.Context) ([]*resourceapi.ResourceSlice, e
 
 // readSlicesOf reads the slices that fields select.
 func (r Reader) readSlicesOf(ctx context.Context, selected string) ([]*resourceapi.ResourceSlice, error) {
-	found, err := list[*resourceapi.ResourceSlice](ctx, metav1.ListOptions{FieldSelector: selected},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.ResourceV1().ResourceSlices().List(ctx, o)
-		})
+	found, err := list[*resourceapi.ResourceSlice](ctx, r.Client.ResourceV1().ResourceSlices(),
+		metav1.ListOptions{FieldSelector: selected})
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("the GPUs are in ResourceSlices, which you may not list; ask for a ClusterRole with get, "+
@@ -199,10 +191,8 @@ func (r Reader) readClaims(ctx context.Context) (found []*resourceapi.ResourceCl
 		namespaces = append(namespaces, r.Namespace)
 	}
 	for _, namespace = range namespaces {
-		found, err = list[*resourceapi.ResourceClaim](ctx, metav1.ListOptions{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return r.Client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
-			})
+		found, err = list[*resourceapi.ResourceClaim](ctx, r.Client.ResourceV1().ResourceClaims(namespace),
+			metav1.ListOptions{})
 		if !apierrors.IsForbidden(err) {
 			break
 		}
@@ -224,10 +214,7 @@ func (r Reader) readNodes(ctx context.Context) (found []*corev1.Node, forbidden 
 			return []*corev1.Node{node}, false, nil
 		}
 	} else {
-		found, err = list[*corev1.Node](ctx, metav1.ListOptions{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return r.Client.CoreV1().Nodes().List(ctx, o)
-			})
+		found, err = list[*corev1.Node](ctx, r.Client.CoreV1().Nodes(), metav1.ListOptions{})
 	}
 	switch {
 	case apierrors.IsForbidden(err):
@@ -238,16 +225,26 @@ func (r Reader) readNodes(ctx context.Context) (found []*corev1.Node, forbidden 
 	return found, false, nil
 }
 
+// lister lists a kind of objects.
+type lister[L runtime.Object] interface {
+	List(ctx context.Context, options metav1.ListOptions) (L, error)
+}
+
 // list reads all pages of a list.
-func list[T runtime.Object](ctx context.Context, options metav1.ListOptions, page pager.ListPageFunc) ([]T, error) {
-	var found []T
-	err := pager.New(page).EachListItem(ctx, options, func(object runtime.Object) error {
+func list[T, L runtime.Object](ctx context.Context, of lister[L], options metav1.ListOptions) (found []T, err error) {
+	err = each(ctx, of, options, func(item T) { found = append(found, item) })
+	return found, err
+}
+
+// each calls a function for each object of a list, while its pages are read.
+func each[T, L runtime.Object](ctx context.Context, of lister[L], options metav1.ListOptions, do func(T)) error {
+	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return of.List(ctx, o) }
+	return pager.New(page).EachListItem(ctx, options, func(object runtime.Object) error {
 		item, ok := object.(T)
 		if !ok {
 			return fmt.Errorf("the API server lists a %T", object)
 		}
-		found = append(found, item)
+		do(item)
 		return nil
 	})
-	return found, err
 }

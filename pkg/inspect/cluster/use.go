@@ -20,9 +20,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
@@ -164,16 +164,12 @@ func (r Reader) metrics(ctx context.Context, node string, plugins []corev1.Pod) 
 func runningPlugin(pods []corev1.Pod) *corev1.Pod {
 	i := slices.IndexFunc(pods, func(pod corev1.Pod) bool {
 		return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil &&
-			pod.Spec.ServiceAccountName == pluginName && slices.ContainsFunc(pod.Spec.Containers, isPrivileged)
+			pod.Spec.ServiceAccountName == pluginName && bundle.IsPrivileged(&pod.Spec)
 	})
 	if i < 0 {
 		return nil
 	}
 	return &pods[i]
-}
-
-func isPrivileged(c corev1.Container) bool {
-	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 }
 
 func labelsOf(m *dto.Metric) map[string]string {

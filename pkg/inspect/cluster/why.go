@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -65,10 +64,7 @@ func (r Reader) ClaimAndCluster(ctx context.Context, name string) (why.Input, er
 		return in, err
 	}
 	in.Claim = claim
-	pods, err := list[*corev1.Pod](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.CoreV1().Pods(r.Namespace).List(ctx, o)
-		})
+	pods, err := list[*corev1.Pod](ctx, r.Client.CoreV1().Pods(r.Namespace), metav1.ListOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
 		in.PodsUnknown = true
@@ -127,10 +123,8 @@ func (r Reader) situation(ctx context.Context) (why.Input, error) {
 		return err
 	})
 	group.Go(func() (err error) {
-		in.Classes, err = list[*resourceapi.DeviceClass](groupCtx, metav1.ListOptions{},
-			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				return r.Client.ResourceV1().DeviceClasses().List(ctx, o)
-			})
+		in.Classes, err = list[*resourceapi.DeviceClass](groupCtx, r.Client.ResourceV1().DeviceClasses(),
+			metav1.ListOptions{})
 		if apierrors.IsForbidden(err) {
 			return fmt.Errorf("claims ask by DeviceClasses, which you may not list; ask for a ClusterRole with list on "+
 				"deviceclasses of resource.k8s.io: %w", err)
@@ -162,10 +156,8 @@ func (r Reader) situation(ctx context.Context) (why.Input, error) {
 // readTaintRules reads the rules by which administrators taint devices; there are none where
 // the API server does not know them.
 func (r Reader) readTaintRules(ctx context.Context) (found []*resourceapi.DeviceTaintRule, forbidden bool, err error) {
-	found, err = list[*resourceapi.DeviceTaintRule](ctx, metav1.ListOptions{},
-		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.ResourceV1().DeviceTaintRules().List(ctx, o)
-		})
+	found, err = list[*resourceapi.DeviceTaintRule](ctx, r.Client.ResourceV1().DeviceTaintRules(),
+		metav1.ListOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, true, nil
@@ -198,17 +190,20 @@ func claimsIn(claims []*resourceapi.ResourceClaim, namespace string) map[string]
 	return known
 }
 
-// claimsOf are a pod's claims; missing says of each other one why it is not there, or not for a pod that waits: the
-// scheduler places none whose claim is being deleted.
+// claimsOf are a pod's claims, of those that are known or as the API server has them; missing says of each other one
+// why it is not there, or not for a pod that waits: the scheduler places none whose claim is being deleted.
 func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]*resourceapi.ResourceClaim) (
 	found []*resourceapi.ResourceClaim, missing []string, err error) {
 	add := func(name string) error {
-		claim, err := r.claim(ctx, pod.Namespace, name, known)
+		claim, err := known[name], error(nil)
+		if claim == nil {
+			claim, err = r.Client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		}
 		switch {
-		case err != nil:
-			return err
-		case claim == nil:
+		case apierrors.IsNotFound(err):
 			missing = append(missing, "claim "+name+" does not exist")
+		case err != nil:
+			return cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", pod.Namespace, name)
 		case claim.DeletionTimestamp != nil && pod.Spec.NodeName == "":
 			missing = append(missing, "claim "+name+" is being deleted")
 		default:
@@ -237,23 +232,6 @@ func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]
 		err = add(status.ResourceClaimName)
 	}
 	return found, missing, err
-}
-
-// claim is one of those that are known or, where it is not, as the API server has it; nil where
-// there is none.
-func (r Reader) claim(ctx context.Context, namespace, name string, known map[string]*resourceapi.ResourceClaim) (
-	*resourceapi.ResourceClaim, error) {
-	if claim := known[name]; claim != nil {
-		return claim, nil
-	}
-	claim, err := r.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", namespace, name)
-	}
-	return claim, nil
 }
 
 // notMade says why a claim is not there that is to be made of a template, as far as that can

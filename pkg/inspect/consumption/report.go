@@ -152,10 +152,7 @@ func (r *Report) Print(out io.Writer) error {
 	for _, row := range r.Rows {
 		fmt.Fprintln(table, strings.Join(row.cells(r), "\t"))
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	return nil
+	return table.Flush()
 }
 
 func (row Row) cells(of *Report) []string {

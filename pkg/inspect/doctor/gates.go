@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // gatedMost is how long a pod may be at the gate of the option best-node-gate: a leader takes it off within 5 s, and
@@ -28,7 +29,7 @@ func gates(s *Snapshot) []Finding {
 		return nil
 	}
 	return []Finding{{Level: Error, Text: fmt.Sprintf("%d pods are held at the scheduling gate %s, which "+
-		"gpu-compat-controller takes off within seconds: %s", len(held), v1alpha1.GateBestNode, someOf(held)),
+		"gpu-compat-controller takes off within seconds: %s", len(held), v1alpha1.GateBestNode, text.List(held, nodesNamed)),
 		Do: "see what keeps gpu-compat-controller from it, in its log; or gate no further pods, and take the gate off " +
 			"these: docs/packing.md#the-gate"}}
 }

@@ -5,20 +5,17 @@ package doctor
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // settingRequiredLabel is the plugin's setting that names the label without which a node is not
 // the driver's: set for as long as nodes move from device plugins (docs/migrate.md).
 const settingRequiredLabel = "REQUIRED_NODE_LABEL"
-
-// bindingConvert binds the policy that converts pods.
-const bindingConvert = "gpushare-legacy-convert"
 
 // migration says which nodes are left to device plugins: those that lack a label.
 type migration struct {
@@ -90,29 +87,15 @@ func ofOtherDriver(node *corev1.Node) bool {
 	return driver != "" && driver != v1alpha1.DriverName
 }
 
-// conversion says of which namespaces pods are converted.
-type conversion struct {
-	// known reports whether namespaces and bindings could be read.
-	known      bool
-	namespaces map[string]bool
-}
-
-// conversion is as the policy has it, and the selector of its binding where that has one.
-func (s *Snapshot) conversion() conversion {
-	selector := &metav1.LabelSelector{}
-	for _, b := range s.MutatingBindings {
-		if b.Name == bindingConvert && b.Spec.MatchResources != nil && b.Spec.MatchResources.NamespaceSelector != nil {
-			selector = b.Spec.MatchResources.NamespaceSelector
-		}
+// conversion are the policies that convert pods, as the selector of their binding has them; false where that, or
+// namespaces, could not be read.
+func (s *Snapshot) conversion() (legacy.Policies, bool) {
+	var selector *metav1.LabelSelector
+	binding := scheduling.Named(s.MutatingBindings, "", legacy.BindingConvert)
+	if binding != nil && binding.Spec.MatchResources != nil {
+		selector = binding.Spec.MatchResources.NamespaceSelector
 	}
-	selects, err := metav1.LabelSelectorAsSelector(selector)
-	if err != nil || s.cannotRead("namespaces", "mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
-		return conversion{}
-	}
-	c := conversion{known: true, namespaces: map[string]bool{}}
-	for _, ns := range s.Namespaces {
-		c.namespaces[ns.Name] = selects.Matches(labels.Set(ns.Labels)) && ns.Labels[v1alpha1.LabelLegacy] != "false" &&
-			!legacy.OfSystem(ns.Name)
-	}
-	return c
+	policies, err := legacy.NewPolicies(selector)
+	return policies, err == nil &&
+		!s.cannotRead("namespaces", "mutatingadmissionpolicybindings.admissionregistration.k8s.io")
 }

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -22,6 +23,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // registered looks for nodes that should publish devices and do not.
@@ -152,7 +154,7 @@ func modes(s *Snapshot) []Finding {
 		for _, m := range asked.Mode.ServedModes() {
 			wanted[string(m)] = true
 		}
-		differs := !subset(has, wanted)
+		differs := slices.ContainsFunc(slices.Collect(maps.Keys(has)), func(m string) bool { return !wanted[m] })
 		does := strings.Join(slices.Sorted(maps.Keys(has)), ", ")
 		switch {
 		case switching:
@@ -169,15 +171,6 @@ func modes(s *Snapshot) []Finding {
 
 func isTaint(key string) func(resourceapi.DeviceTaint) bool {
 	return func(t resourceapi.DeviceTaint) bool { return t.Key == key }
-}
-
-func subset(of, all map[string]bool) bool {
-	for key := range of {
-		if !all[key] {
-			return false
-		}
-	}
-	return true
 }
 
 // devicePlugin looks for device plugins that serve GPUs of a node that the driver serves, or
@@ -312,22 +305,27 @@ func leftOut(published map[string][]resourceapi.Device, told map[string]*corev1.
 // legacyPods looks for pods that ask as on ACK and were not converted when they were created.
 func legacyPods(s *Snapshot) []Finding {
 	var out []Finding
-	converts := s.conversion()
+	policies, known := s.conversion()
 	for _, pod := range s.Pods {
 		_, decided := pod.Labels[v1alpha1.LabelLegacy] // "true" is converted, "false" opted out
-		exempt := converts.known && !converts.namespaces[pod.Namespace]
-		if pod.Spec.NodeName != "" || decided || exempt || pod.DeletionTimestamp != nil {
+		name := asksAsOnACK(pod)
+		if pod.Spec.NodeName != "" || decided || name == "" || pod.DeletionTimestamp != nil {
 			continue
 		}
-		name := asksAsOnACK(pod)
-		if name == "" {
+		namespace := scheduling.Named(s.Namespaces, "", pod.Namespace)
+		if known && namespace == nil {
 			continue
+		}
+		if known {
+			if exempt, _ := policies.LeftAlone(pod, labels.Merge(namespace.Labels, nil)); exempt != "" {
+				continue
+			}
 		}
 		f := Finding{Level: Warning, Object: "pod/" + pod.Name + " -n " + pod.Namespace,
 			Text: "it waits, asks for " + name + ", and was not converted: it was created before the driver's policies, " +
 				"or they do not select it",
-			Do: "delete and create it again; kubectl get mutatingadmissionpolicybindings " + bindingConvert}
-		if !converts.known {
+			Do: "delete and create it again; kubectl get mutatingadmissionpolicybindings " + legacy.BindingConvert}
+		if !known {
 			f.Level, f.Do = Note, "nothing if its namespace is exempt: kubectl get namespace "+pod.Namespace+
 				" --show-labels; else "+f.Do
 		}

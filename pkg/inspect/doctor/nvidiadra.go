@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/nvidia"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // byNVIDIA is a selector that wants devices of NVIDIA's driver.
@@ -24,9 +25,8 @@ var byNVIDIA = regexp.MustCompile(`device\.driver\s*==\s*["']gpu\.nvidia\.com["'
 // nvidiaDRA looks, where the option nvidia-dra has the class gpu.nvidia.com, for what still means NVIDIA's driver: by
 // its name no device of this one can be selected, whatever it publishes.
 func nvidiaDRA(s *Snapshot) []Finding {
-	at := slices.IndexFunc(s.Classes, func(c *resourceapi.DeviceClass) bool { return c.Name == nvidia.DriverName })
-	if at < 0 || !slices.ContainsFunc(scheduling.Conditions(s.Classes[at].Spec.Selectors),
-		func(expression string) bool { return strings.Contains(expression, v1alpha1.DriverName) }) {
+	class := scheduling.Named(s.Classes, "", nvidia.DriverName)
+	if class == nil || !(scheduling.Request{}).OfDriver(class) {
 		return nil
 	}
 	out := heldOfNVIDIA(s.Claims)
@@ -74,7 +74,7 @@ func heldOfNVIDIA(claims []*resourceapi.ResourceClaim) []Finding {
 	for _, node := range slices.Sorted(maps.Keys(held)) {
 		slices.Sort(held[node])
 		out = append(out, Finding{Level: Note, Object: "node/" + node,
-			Text: "claims hold devices of NVIDIA's driver there: " + someOf(held[node]),
+			Text: "claims hold devices of NVIDIA's driver there: " + text.List(held[node], nodesNamed),
 			Do:   "keep that driver on the node until their pods have ended: docs/nvidia-dra.md#migration"})
 	}
 	return out

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -121,27 +123,30 @@ func sameSelector(a, b resourceapi.DeviceSelector) bool {
 // policy is a policy and what its binding is.
 type policy struct{ there, bound bool }
 
+// states are those of policies, by their names, and of what bindings are of.
+func states[P metav1.Object, B any](policies []P, bindings []B, of func(B) string) map[string]policy {
+	out := map[string]policy{}
+	for _, p := range policies {
+		out[p.GetName()] = policy{there: true}
+	}
+	for _, b := range bindings {
+		out[of(b)] = policy{out[of(b)].there, true}
+	}
+	return out
+}
+
 // unboundedSearch is what it means where one of SearchCost is off.
 const unboundedSearch = "what a pod may cost the scheduler is not bounded: one can keep it busy for all others"
 
 // policies looks for admission policies that are missing, or that nothing binds.
 func policies(s *Snapshot) []Finding {
 	var out []Finding
-	mutating, validating := map[string]policy{}, map[string]policy{}
-	for _, p := range s.Mutating {
-		mutating[p.Name] = policy{there: true}
-	}
-	for _, b := range s.MutatingBindings {
-		p := mutating[b.Spec.PolicyName]
-		mutating[b.Spec.PolicyName] = policy{p.there, true}
-	}
-	for _, p := range s.Validating {
-		validating[p.Name] = policy{there: true}
-	}
-	for _, b := range s.ValidatingBindings {
-		p := validating[b.Spec.PolicyName]
-		validating[b.Spec.PolicyName] = policy{p.there, true}
-	}
+	mutating := states(s.Mutating, s.MutatingBindings, func(b *admissionv1.MutatingAdmissionPolicyBinding) string {
+		return b.Spec.PolicyName
+	})
+	validating := states(s.Validating, s.ValidatingBindings, func(b *admissionv1.ValidatingAdmissionPolicyBinding) string {
+		return b.Spec.PolicyName
+	})
 	if m := s.migration(); m.unknown || m.label != "" {
 		for _, name := range migrationLeavesOut {
 			validating[name] = policy{validating[name].there, true}

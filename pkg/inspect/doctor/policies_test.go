@@ -3,6 +3,7 @@
 package doctor_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -42,12 +43,13 @@ func TestPrint(t *testing.T) {
 	s := installed(t)
 	s.ServerVersion = "v1.34.0"
 	s.Unread = []string{"events"}
-	var text, data strings.Builder
+	var text strings.Builder
 	r := doctor.Examine(s)
 	if err := r.Print(&text); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.JSON(&data); err != nil {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"ERROR   the API server is Kubernetes v1.34.0", "WARNING events: you may not list " +
@@ -58,8 +60,8 @@ func TestPrint(t *testing.T) {
 		}
 	}
 	for _, want := range []string{`"level": "error"`, `"check": "kubernetes"`, `"do": "`} {
-		if !strings.Contains(data.String(), want) {
-			t.Errorf("it does not print %q:\n%s", want, data.String())
+		if !strings.Contains(string(data), want) {
+			t.Errorf("it does not print %q:\n%s", want, string(data))
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Print writes the report as text.
@@ -28,16 +26,6 @@ func (r *Report) Print(out io.Writer) error {
 		fmt.Fprintf(&text, "\n%d checks: %d errors, %d warnings, %d notes\n", len(r.Checks), counts[Error], counts[Warning],
 			counts[Note])
 	}
-	if _, err := io.WriteString(out, text.String()); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	return nil
-}
-
-// JSON writes the report for programs.
-func (r *Report) JSON(out io.Writer) error {
-	if err := text.JSON(out, r); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	return nil
+	_, err := io.WriteString(out, text.String())
+	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/stranded"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 const (
@@ -50,7 +51,7 @@ func strandedGPUs(s *Snapshot) []Finding {
 			"kubectl taint nodes " + which + " " + v1alpha1.NodeTaintFewCPUs + ":PreferNoSchedule" + rest
 	}
 	return []Finding{{Level: Note, Do: do, Text: fmt.Sprintf("%.1f free GPUs are stranded: beside them nodes have too "+
-		"little CPU or memory left for pods with GPUs as they run now: %s", sum, someOf(nodes))}}
+		"little CPU or memory left for pods with GPUs as they run now: %s", sum, text.List(nodes, nodesNamed))}}
 }
 
 // hasFewCPUsTaint reports whether a node has the taint that pods without GPUs avoid.
@@ -59,13 +60,4 @@ func (s *Snapshot) hasFewCPUsTaint(name string) bool {
 		return n.Name == name && slices.ContainsFunc(n.Spec.Taints,
 			func(t corev1.Taint) bool { return t.Key == v1alpha1.NodeTaintFewCPUs })
 	})
-}
-
-// someOf are the first ones, and how many more there are.
-func someOf(nodes []string) string {
-	text := strings.Join(nodes[:min(len(nodes), nodesNamed)], ", ")
-	if more := len(nodes) - nodesNamed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }

@@ -22,7 +22,6 @@ const mostPods = 5000
 // add takes over an object.
 func (r *Reader) add(from plan.Source, d *described, object runtime.Object) error {
 	namespace := cmp.Or(d.Metadata.Namespace, r.Namespace)
-	r.replace(from, d, namespace)
 	w := plan.Workload{Source: from, Namespace: namespace, Name: cmp.Or(d.Metadata.Name, d.Metadata.GenerateName+"x")}
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -64,27 +63,31 @@ func (r *Reader) add(from plan.Source, d *described, object runtime.Object) erro
 	if w.Pods < 0 || w.Pods > mostPods {
 		return fmt.Errorf("%s makes %d pods: a plan is for 0 to %d of one object", d, w.Pods, mostPods)
 	}
-	r.found.Workloads = append(r.found.Workloads, w)
+	r.remember(from, d, namespace, func(m *plan.Manifests) { m.Workloads = append(m.Workloads, w) })
 	return nil
 }
 
 // addOther takes over what pods are not made of.
 func (r *Reader) addOther(from plan.Source, d *described, namespace string, object runtime.Object) error {
+	var put func(*plan.Manifests)
 	switch o := object.(type) {
 	case *resourceapi.ResourceClaim:
 		o.Namespace, o.Status = namespace, resourceapi.ResourceClaimStatus{}
-		r.found.Claims = append(r.found.Claims, o)
-		return named(d)
+		put = func(m *plan.Manifests) { m.Claims = append(m.Claims, o) }
 	case *resourceapi.ResourceClaimTemplate:
 		o.Namespace = namespace
-		r.found.Templates = append(r.found.Templates, o)
-		return named(d)
+		put = func(m *plan.Manifests) { m.Templates = append(m.Templates, o) }
 	case *resourceapi.DeviceClass:
-		r.found.Classes = append(r.found.Classes, o)
-		return named(d)
+		put = func(m *plan.Manifests) { m.Classes = append(m.Classes, o) }
 	case *corev1.Namespace:
-		r.found.Namespaces = append(r.found.Namespaces, o)
-		return named(d)
+		put = func(m *plan.Manifests) { m.Namespaces = append(m.Namespaces, o) }
+	}
+	r.remember(from, d, namespace, put)
+	if put != nil && d.Metadata.Name == "" {
+		return fmt.Errorf("%s has no name", d)
+	}
+	if put != nil {
+		return nil
 	}
 	if object.GetObjectKind().GroupVersionKind().Group == groupDRA {
 		r.skip(from, d, "plan reads resource.k8s.io/v1: `kubectl convert`, or write it so")
@@ -101,13 +104,6 @@ func (r *Reader) addOther(from plan.Source, d *described, namespace string, obje
 // versions are those in which plan reads kinds that had others.
 var versions = map[string]string{"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1",
 	"DaemonSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1"}
-
-func named(d *described) error {
-	if d.Metadata.Name == "" {
-		return fmt.Errorf("%s has no name", d)
-	}
-	return nil
-}
 
 // replicas is how many there are where nothing is said.
 func replicas(n *int32) int { return int(ptr.Deref(n, 1)) }

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,15 +34,29 @@ type Reader struct {
 	// Namespace is that of objects that name none.
 	Namespace string
 
-	found plan.Manifests
+	found   []found
+	skipped []plan.Skipped
 	// objects reports whether there were any.
 	objects bool
-	// named is where each object was read last, by its kind and name.
-	named map[string]plan.Source
+}
+
+// found is an object that was read; key is empty for one without a name, put is nil for one that is skipped.
+type found struct {
+	key  string
+	from plan.Source
+	put  func(*plan.Manifests)
 }
 
 // Manifests are those that were read.
-func (r *Reader) Manifests() plan.Manifests { return r.found }
+func (r *Reader) Manifests() plan.Manifests {
+	m := plan.Manifests{Skipped: r.skipped}
+	for _, f := range r.found {
+		if f.put != nil {
+			f.put(&m)
+		}
+	}
+	return m
+}
 
 // Read reads the documents of a file, YAML or JSON. Errors name the file and the document.
 func (r *Reader) Read(file string, in io.Reader) error {
@@ -141,45 +154,22 @@ func (r *Reader) object(from plan.Source, json []byte) error {
 }
 
 func (r *Reader) skip(from plan.Source, d *described, why string) {
-	r.found.Skipped = append(r.found.Skipped, plan.Skipped{Source: from, Object: d.String(), Why: why})
+	r.skipped = append(r.skipped, plan.Skipped{Source: from, Object: d.String(), Why: why})
 }
 
-// replace forgets an object that another one of its name follows: the API server takes the
-// last one for a change of the first.
-func (r *Reader) replace(from plan.Source, d *described, namespace string) {
-	if d.Metadata.Name == "" {
-		return
+// remember keeps an object in the place of an earlier one of its name: the API server takes the last one for a change
+// of the first.
+func (r *Reader) remember(from plan.Source, d *described, namespace string, put func(*plan.Manifests)) {
+	key := ""
+	if d.Metadata.Name != "" {
+		key = d.APIVersion + " " + namespace + " " + d.String()
 	}
-	if r.named == nil {
-		r.named = map[string]plan.Source{}
+	first := slices.IndexFunc(r.found, func(f found) bool { return key != "" && f.key == key })
+	if first >= 0 {
+		r.skip(r.found[first].from, d, "the one of "+from.String()+" takes its place")
+		r.found = slices.Delete(r.found, first, first+1)
 	}
-	key := d.APIVersion + " " + namespace + " " + d.String()
-	if first, is := r.named[key]; is {
-		r.forget(d, namespace)
-		r.skip(first, d, "the one of "+from.String()+" takes its place")
-	}
-	r.named[key] = from
-}
-
-func (r *Reader) forget(d *described, namespace string) {
-	is := func(o metav1.Object) bool {
-		return o.GetName() == d.Metadata.Name && (o.GetNamespace() == namespace || o.GetNamespace() == "")
-	}
-	m := &r.found
-	switch d.Kind {
-	case "ResourceClaim":
-		m.Claims = slices.DeleteFunc(m.Claims, func(o *resourceapi.ResourceClaim) bool { return is(o) })
-	case "ResourceClaimTemplate":
-		m.Templates = slices.DeleteFunc(m.Templates, func(o *resourceapi.ResourceClaimTemplate) bool { return is(o) })
-	case "DeviceClass":
-		m.Classes = slices.DeleteFunc(m.Classes, func(o *resourceapi.DeviceClass) bool { return is(o) })
-	case "Namespace":
-		m.Namespaces = slices.DeleteFunc(m.Namespaces, func(o *corev1.Namespace) bool { return is(o) })
-	default:
-		m.Workloads = slices.DeleteFunc(m.Workloads, func(w plan.Workload) bool {
-			return w.Kind == strings.ToLower(d.Kind) && w.Namespace == namespace && w.Name == d.Metadata.Name
-		})
-	}
+	r.found = append(r.found, found{key, from, put})
 }
 
 // oneLine is an error on one line: those of decoders can have several.

@@ -5,6 +5,7 @@ package plan
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -12,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -36,11 +38,9 @@ func expand(ctx context.Context, in *Input) []*pending {
 		w := &in.Workloads[i]
 		if w.PerNode {
 			for _, node := range in.Nodes {
-				pod := in.newPod(w, w.Name+"-"+node.Name)
-				if !pinTo(ctx, pod, node) {
-					continue
+				if pod := in.newPod(w, w.Name+"-"+node.Name); pinTo(ctx, pod, node) {
+					out = append(out, in.pending(w, pod))
 				}
-				out = append(out, in.pending(w, pod))
 			}
 			continue
 		}
@@ -69,15 +69,10 @@ func (in *Input) newPod(w *Workload, name string) *corev1.Pod {
 	// The API server takes the limit where nothing is requested.
 	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range containers {
-			r := &containers[i].Resources
-			for name, limit := range r.Limits {
-				if _, ok := r.Requests[name]; !ok {
-					if r.Requests == nil {
-						r.Requests = corev1.ResourceList{}
-					}
-					r.Requests[name] = limit
-				}
-			}
+			r, requests := &containers[i].Resources, corev1.ResourceList{}
+			maps.Copy(requests, r.Limits)
+			maps.Copy(requests, r.Requests)
+			r.Requests = requests
 		}
 	}
 	return pod
@@ -87,12 +82,17 @@ func (in *Input) newPod(w *Workload, name string) *corev1.Pod {
 func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 	p := &pending{from: w, pod: pod, refused: w.Refused}
 	if w.Admitted == nil || pod.Spec.SchedulingGroup != nil {
-		p.gang, p.least = gangOf(pod)
+		p.gang, p.least = legacy.GangOf(pod)
 	}
-	switch {
-	case w.Refused != "" || !legacy.Asks(pod):
+	why, _ := in.policies.LeftAlone(pod, in.labelsOf(pod.Namespace))
+	switch option := advice.Option(pod); {
+	case w.Refused != "":
+	case !legacy.Asks(pod):
+		if w.Admitted == nil && why == "" && option != "" {
+			p.refused = option + ". What it makes of it is known of a dry run alone: plan on a cluster with the option, as " +
+				"who may create pods"
+		}
 	case w.Admitted != nil:
-		why, _ := in.policies.LeftAlone(pod, in.labelsOf(pod.Namespace))
 		p.left = notConverted + cmp.Or(why, "the cluster's policies leave it as it is")
 	default:
 		var left, refused string
@@ -109,9 +109,13 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 	return p
 }
 
-// withDefaults is a claim with what the API server fills in.
-func withDefaults(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+// admitted is a claim, by the object of that kind and name, as the API server creates it: as admission makes it where
+// that is known, and with defaults.
+func (in *Input) admitted(kind, name string, claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	claim = claim.DeepCopy()
+	if spec, known := in.AdmittedClaims[kind+"/"+claim.Namespace+"/"+name]; known {
+		claim.Spec = *spec.DeepCopy()
+	}
 	fill := func(mode *resourceapi.DeviceAllocationMode, count *int64) {
 		*mode = cmp.Or(*mode, resourceapi.DeviceAllocationModeExactCount)
 		if *mode == resourceapi.DeviceAllocationModeExactCount {
@@ -133,7 +137,7 @@ func withDefaults(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 // Template is the one of the name: of the manifests, or of the cluster, or the one that
 // gpu-compat-controller would make for what the policies convert pods to; nil if there is none.
 func (in *Input) Template(namespace, name string) *resourceapi.ResourceClaimTemplate {
-	if t := named(slices.Concat(in.Manifests.Templates, in.KnownTemplates), namespace, name); t != nil {
+	if t := scheduling.Named(slices.Concat(in.Manifests.Templates, in.KnownTemplates), namespace, name); t != nil {
 		return t
 	}
 	if request, err := legacy.ParseName(name); err == nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -69,16 +70,7 @@ func (s *site) offer(name string, resources resourceslice.DriverResources, optio
 		option(node)
 	}
 	s.Nodes = append(s.Nodes, node)
-	for pool, of := range resources.Pools {
-		for i, slice := range of.Slices {
-			s.Slices = append(s.Slices, &resourceapi.ResourceSlice{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s", i, name)},
-				Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To(name),
-					Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-					Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(of.Slices))}},
-			})
-		}
-	}
+	s.Slices = append(s.Slices, published.Slices(name, resources)...)
 }
 
 // network adds a device of another driver that all nodes reach.

@@ -16,12 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -101,6 +98,9 @@ type Input struct {
 	// Unread says of claims and templates that could not be read why, by kind/namespace/name,
 	// and of namespaces by Namespace/name.
 	Unread map[string]string
+	// AdmittedClaims are the specs that admission makes of claims, where that is known, by the kind/namespace/name of the
+	// manifest: of a ResourceClaim, or of the ResourceClaimTemplate that the claims are made of.
+	AdmittedClaims map[string]resourceapi.ResourceClaimSpec
 	// Bound are the pods that are on nodes: CPU and memory are theirs. PodsUnknown says that
 	// they could not be read.
 	Bound       []*corev1.Pod
@@ -117,8 +117,6 @@ type Input struct {
 
 	policies legacy.Policies
 	engine   *scheduling.Engine
-	// withoutClaim are those of Bound that may hold GPUs without a claim, where nodes show that some do.
-	withoutClaim []*corev1.Pod
 }
 
 // Plan is the answer. Its JSON form is an interface: fields are added, never renamed.
@@ -194,8 +192,7 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 				"other: docs/packing.md.", more))
 		}
 	}
-	first.left = inspect.New(inspect.Input{Slices: s.Slices, Claims: s.Claims, Nodes: in.Nodes, Pods: in.withoutClaim,
-		PodsUnknown: in.PodsUnknown})
+	first.left = s.table()
 	first.Nodes, first.Skipped, first.nothing = first.left.Nodes, in.Skipped, len(in.Workloads) == 0
 	first.Notes = slices.Concat(in.Notes, notLookedAt(&in, pods), first.Notes)
 	return first, nil
@@ -203,33 +200,19 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 
 // prepare makes of the input what the API server would have made of it, and ready what pods are compared with.
 func (in *Input) prepare() (err error) {
-	classes := slices.Clone(in.Snapshot.Classes)
-	for _, class := range in.Manifests.Classes {
-		classes = slices.DeleteFunc(classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name })
-		classes = append(classes, class)
-	}
-	in.Snapshot.Classes = withProfiles(classes, in)
-	there := slices.Clone(in.Snapshot.Claims)
-	in.Snapshot.Claims = slices.Clone(there)
+	classes := slices.DeleteFunc(slices.Clone(in.Snapshot.Classes), func(c *resourceapi.DeviceClass) bool {
+		return scheduling.Named(in.Manifests.Classes, "", c.Name) != nil
+	})
+	in.Snapshot.Classes = withProfiles(append(classes, in.Manifests.Classes...), in)
+	in.Snapshot.Claims = slices.Clone(in.Snapshot.Claims)
 	for _, claim := range in.Manifests.Claims {
 		// One that is there may be allocated, and cannot be changed.
-		if named(there, claim.Namespace, claim.Name) == nil {
-			in.Snapshot.Claims = append(in.Snapshot.Claims, withDefaults(claim))
+		if scheduling.Named(in.Snapshot.Claims, claim.Namespace, claim.Name) == nil {
+			in.Snapshot.Claims = append(in.Snapshot.Claims, in.admitted("ResourceClaim", claim.Name, claim))
 		}
 	}
-	if inspect.WithoutClaimKey(in.Slices) != "" {
-		in.withoutClaim = slices.DeleteFunc(slices.Clone(in.Bound),
-			func(pod *corev1.Pod) bool { return !deviceplugin.Holds(pod) })
-	}
-	in.policies.Converts = labels.Everything()
-	if in.Converts != nil {
-		in.policies.Converts, err = metav1.LabelSelectorAsSelector(in.Converts)
-	}
-	if err != nil {
-		return fmt.Errorf("read the namespaceSelector of the MutatingAdmissionPolicyBinding %s: %w", legacy.BindingConvert,
-			err)
-	}
-	return nil
+	in.policies, err = legacy.NewPolicies(in.Converts)
+	return err
 }
 
 // withProfiles are the classes with those of the MIG profiles that nodes offer, which gpu-compat-controller makes, and
@@ -253,14 +236,5 @@ func withProfiles(classes []*resourceapi.DeviceClass, in *Input) []*resourceapi.
 			}
 		}
 	}
-	slices.Sort(profiles)
-	for _, profile := range slices.Compact(profiles) {
-		made := deviceclasses.Profile(profile)
-		if !slices.ContainsFunc(classes, func(c *resourceapi.DeviceClass) bool {
-			return c.Name == made.Name || ptr.Deref(c.Spec.ExtendedResourceName, "") == *made.Spec.ExtendedResourceName
-		}) {
-			classes = append(classes, made)
-		}
-	}
-	return classes
+	return deviceclasses.WithProfiles(classes, profiles)
 }

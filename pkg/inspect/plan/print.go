@@ -3,25 +3,17 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // lacksMost is how many nodes are shown of those that lack something for a pod.
 const lacksMost = 8
-
-// JSON prints the plan for programs.
-func (p *Plan) JSON(out io.Writer) error {
-	if err := text.JSON(out, p); err != nil {
-		return fmt.Errorf("print the plan: %w", err)
-	}
-	return nil
-}
 
 // Print prints the plan as text: the pods, why some wait, and the table of what is left.
 func (p *Plan) Print(out io.Writer, style inspect.Style) error {
@@ -53,10 +45,8 @@ func (p *Plan) Print(out io.Writer, style inspect.Style) error {
 			return err
 		}
 	}
-	if _, err := io.WriteString(out, text.String()); err != nil {
-		return fmt.Errorf("print the plan: %w", err)
-	}
-	return nil
+	_, err := io.WriteString(out, text.String())
+	return err
 }
 
 func (p *Plan) printPods(text *strings.Builder) {
@@ -74,10 +64,7 @@ func (p *Plan) printPods(text *strings.Builder) {
 		case node == "":
 			node, devices = "-", "would wait"
 		}
-		if devices == "" {
-			devices = "-"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", pod.Namespace, pod.Name, node, devices)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", pod.Namespace, pod.Name, node, cmp.Or(devices, "-"))
 	}
 	table.Flush() //nolint:errcheck // A strings.Builder takes everything.
 }
@@ -101,7 +88,8 @@ func (p *Plan) printWaiting(text *strings.Builder) {
 			fmt.Fprintf(text, "  asked: %s\n", asked)
 		}
 		for _, lack := range pod.Lacks[:min(len(pod.Lacks), lacksMost)] {
-			fmt.Fprintf(text, "  node %s (%d GPUs): %s\n", lack.Node, lack.GPUs, saidOf(lack))
+			fmt.Fprintf(text, "  node %s (%d GPUs): %s\n", lack.Node, lack.GPUs,
+				cmp.Or(strings.Join(lack.Lacks, "; "), "it has room for one"))
 		}
 		if more := len(pod.Lacks) - lacksMost; more > 0 {
 			fmt.Fprintf(text, "  and %d nodes that lack as much or more\n", more)
@@ -110,13 +98,6 @@ func (p *Plan) printWaiting(text *strings.Builder) {
 			fmt.Fprintf(text, "  would help: %s\n", help)
 		}
 	}
-}
-
-func saidOf(lack NodeLack) string {
-	if len(lack.Lacks) == 0 {
-		return "it has room for one"
-	}
-	return strings.Join(lack.Lacks, "; ")
 }
 
 func (p Pod) sameReason(other Pod) bool {

@@ -7,18 +7,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -26,12 +25,10 @@ import (
 type simulation struct {
 	*scheduling.Simulation
 	in *Input
-	// fill is whether one node is filled after the other.
-	fill bool
+	// fill is set where one node is filled after the other, those first that had the least GPU memory left: in GiB.
+	fill map[string]int64
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
-	// left is how much GPU memory nobody has, in GiB, of the nodes of which it was counted since they changed.
-	left map[string]int64
 }
 
 // run places all pods, those of a gang where the first of them is.
@@ -40,8 +37,13 @@ func run(ctx context.Context, in *Input, pods []*pending, fill bool) (*Plan, *si
 	if !in.PodsUnknown {
 		beside = scheduling.ResourcesOf(in.Nodes, in.Bound)
 	}
-	s := &simulation{Simulation: in.engine.Simulate(in.Snapshot, beside), in: in, fill: fill,
-		waiting: map[*Workload]*Pod{}, left: map[string]int64{}}
+	s := &simulation{Simulation: in.engine.Simulate(in.Snapshot, beside), in: in, waiting: map[*Workload]*Pod{}}
+	if fill {
+		s.fill = map[string]int64{}
+		for _, n := range s.table().Nodes {
+			s.fill[n.Name] = n.MemoryGiB.Total - ptr.Deref(n.MemoryGiB.Allocated, 0)
+		}
+	}
 	p := &Plan{Pods: []Pod{}}
 	gangs := map[string]bool{}
 	for i, pod := range pods {
@@ -95,7 +97,6 @@ func (s *simulation) placeTogether(ctx context.Context, pods []*pending) ([]Pod,
 		return out, nil
 	}
 	s.Simulation = before
-	clear(s.left)
 	running := ""
 	if there > 0 {
 		running = fmt.Sprintf("%d are there already, ", there)
@@ -122,7 +123,7 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 		return out, nil
 	}
 	var room *scheduling.Room
-	out.Why = cmp.Or(p.refused, s.in.overLimit(p.pod.Namespace, claims))
+	out.Why = cmp.Or(p.refused, s.in.unconverted(claims))
 	if out.Why == "" && len(p.pod.Spec.SchedulingGates) == 0 && len(missing) == 0 {
 		var alike any
 		if !p.from.PerNode {
@@ -136,18 +137,17 @@ func (s *simulation) place(ctx context.Context, p *pending) (Pod, error) {
 		if found := s.pick(p, looked); found != nil {
 			s.Take(p.pod, claims, found)
 			s.Slices = published.After(s.Slices, s.Claims, found.Name)
-			delete(s.left, found.Name)
 			out.Node, out.Devices = found.Name, found.Devices()
 			return out, nil
 		}
-		if len(claims) == 0 {
-			out.sayFull(looked, p.left)
-		}
 	}
 	// Where nodes are filled one after the other, it counts how many fit.
-	if out.Why == "" && !s.fill {
+	if out.Why == "" && s.fill == nil {
 		if err := s.explain(ctx, p, claims, missing, room, &out); err != nil {
 			return out, err
+		}
+		if len(claims) == 0 && room != nil {
+			out.sayFull(*room, p.left)
 		}
 	}
 	if !p.from.PerNode {
@@ -162,14 +162,14 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 	for _, asked := range p.pod.Spec.ResourceClaims {
 		if template := asked.ResourceClaimTemplateName; template != nil {
 			if t := s.in.Template(p.pod.Namespace, *template); t != nil {
-				claims = append(claims, withDefaults(&resourceapi.ResourceClaim{Spec: t.Spec.Spec,
-					ObjectMeta: metav1.ObjectMeta{Namespace: p.pod.Namespace, Name: p.pod.Name + "-" + asked.Name,
-						Labels: t.Spec.Labels, Annotations: t.Spec.Annotations}}))
+				claims = append(claims, s.in.admitted("ResourceClaimTemplate", *template, &resourceapi.ResourceClaim{
+					Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{Namespace: p.pod.Namespace,
+						Name: p.pod.Name + "-" + asked.Name, Labels: t.Spec.Labels, Annotations: t.Spec.Annotations}}))
 			} else {
 				missing = append(missing, s.in.notThere("ResourceClaimTemplate", p.pod.Namespace, *template))
 			}
 		} else if name := asked.ResourceClaimName; name != nil {
-			if c := named(s.Claims, p.pod.Namespace, *name); c == nil {
+			if c := scheduling.Named(s.Claims, p.pod.Namespace, *name); c == nil {
 				missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *name))
 			} else if c.DeletionTimestamp != nil {
 				// The scheduler places no pod with it.
@@ -183,16 +183,6 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 		claims = append(claims, own)
 	}
 	return claims, missing
-}
-
-// named is the one of the name, nil if there is none.
-func named[O metav1.Object](among []O, namespace, name string) (found O) {
-	for _, o := range among {
-		if o.GetNamespace() == namespace && o.GetName() == name {
-			return o
-		}
-	}
-	return found
 }
 
 // notThere says why something that a pod names cannot be planned with.
@@ -219,11 +209,12 @@ func (s *simulation) explain(ctx context.Context, p *pending, claims []*resource
 	return nil
 }
 
-// sayFull is for a pod that needs no devices; left is why it stays as it is.
+// sayFull is for a pod that needs no devices and finds no node; left is why it stays as it is, and then nothing would
+// help but what that says.
 func (p *Pod) sayFull(room scheduling.Room, left string) {
 	p.Why = "no node takes it"
 	if left != "" {
-		p.Why += ", and " + left
+		p.Why, p.Help = p.Why+", and "+left, nil
 	}
 	for _, n := range room.Nodes {
 		if n.Closed.By != scheduling.Open {
@@ -239,52 +230,23 @@ func (s *simulation) pick(p *pending, room scheduling.Room) *scheduling.NodeRoom
 		return &room.Nodes[stays]
 	}
 	rank := s.LeastRequested
-	if s.fill {
-		rank = s.fullest
+	if s.fill != nil {
+		rank = func(a, b string) int { return cmp.Compare(s.fill[a], s.fill[b]) }
 	}
 	return s.Best(p.pod, room, rank)
 }
 
-// fullest ranks nodes by how little GPU memory is left.
-func (s *simulation) fullest(a, b string) int { return cmp.Compare(s.leftOn(a), s.leftOn(b)) }
-
-// leftOn is how much GPU memory of a node nobody has. What is not counted since it changed is counted as the table
-// does: the places of MIG instances on one GPU have its memory together.
-func (s *simulation) leftOn(node string) int64 {
-	if left, counted := s.left[node]; counted {
-		return left
-	}
-	of := slices.DeleteFunc(slices.Clone(s.Slices), func(slice *resourceapi.ResourceSlice) bool {
-		_, counted := s.left[ptr.Deref(slice.Spec.NodeName, "")]
-		return counted
-	})
-	for _, n := range inspect.New(inspect.Input{Slices: of, Claims: s.Claims, Pods: s.in.withoutClaim,
-		PodsUnknown: s.in.PodsUnknown}).Nodes {
-		s.left[n.Name] = n.MemoryGiB.Total - ptr.Deref(n.MemoryGiB.Allocated, 0)
-	}
-	left := s.left[node]
-	s.left[node] = left // also of one that the table does not have
-	return left
-}
-
-// gangOf is the gang of a pod, in ACK's manner; none where it is not one that would be held.
-func gangOf(pod *corev1.Pod) (string, int) {
-	name, least := pod.Labels[ack.LabelPodGroup], pod.Labels[ack.LabelMinAvailable]
-	if name == "" {
-		name, least = pod.Annotations[ack.AnnotationGang], pod.Annotations[ack.AnnotationGangMin]
-	}
-	n, err := strconv.Atoi(least)
-	if name == "" || err != nil || n < 1 {
-		return "", 0
-	}
-	return pod.Namespace + "/" + name, n
+// table shows what is allocated, and what is left: the places of MIG instances on one GPU have its memory together.
+func (s *simulation) table() *inspect.Table {
+	return inspect.New(inspect.Input{Slices: s.Slices, Claims: s.Claims, Nodes: s.in.Nodes, Pods: s.in.Bound,
+		PodsUnknown: s.in.PodsUnknown})
 }
 
 // there is how many pods of a gang count as placed without being planned: those on nodes, and
 // those that need no GPU.
 func (in *Input) there(gang string) int {
 	return len(slices.DeleteFunc(slices.Concat(in.Bound, in.Beside), func(pod *corev1.Pod) bool {
-		name, _ := gangOf(pod)
+		name, _ := legacy.GangOf(pod)
 		return name != gang
 	}))
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -49,12 +50,17 @@ func Of(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.Resource
 	if asked.Mode == mode.Dynamic {
 		resources = devices.BuildDynamic(m, all)
 	}
+	return After(Slices(node.Name, resources), nil, node.Name), nil
+}
+
+// Slices are the ResourceSlices by which a node publishes what it has.
+func Slices(node string, resources resourceslice.DriverResources) []*resourceapi.ResourceSlice {
 	var out []*resourceapi.ResourceSlice
-	for i, slice := range resources.Pools[pool].Slices {
-		out = append(out, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05d-%s", i, node.Name)},
-			Spec:       devices.SliceSpec(node.Name, pool, resources.Pools[pool], slice),
-		})
+	for name, pool := range resources.Pools {
+		for i, slice := range pool.Slices {
+			out = append(out, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05d-%s", i, node)},
+				Spec: devices.SliceSpec(node, name, pool, slice)})
+		}
 	}
-	return After(out, nil, node.Name), nil
+	return out
 }

@@ -79,10 +79,8 @@ func (r *Report) Print(out io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&text, "\nAll of it gives %d GiB back.\n", r.FreesGiB)
-	if _, err := io.WriteString(out, text.String()); err != nil {
-		return fmt.Errorf("print the advice: %w", err)
-	}
-	return nil
+	_, err := io.WriteString(out, text.String())
+	return err
 }
 
 func (a Advice) peak() string {

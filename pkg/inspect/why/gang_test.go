@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
@@ -153,14 +154,14 @@ func forPrograms(t *testing.T, in why.Input, into any) (*why.Answer, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var text strings.Builder
-	if err := answer.JSON(&text); err != nil {
-		t.Fatal(err)
+	data, err := json.MarshalIndent(answer, "", "  ")
+	if err == nil {
+		err = json.Unmarshal(data, into)
 	}
-	if err := json.Unmarshal([]byte(text.String()), into); err != nil {
-		t.Fatalf("%v in\n%s", err, text.String())
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, data)
 	}
-	return answer, text.String()
+	return answer, string(data)
 }
 
 // Programs are not told that a gang does not fit, or of a pod that it has no room, unless
@@ -209,8 +210,7 @@ func TestAnswersForPrograms(t *testing.T) {
 		g.FindRoom[0].Pod != "train-0" || g.FindRoom[0].Node != "n2" || fmt.Sprint(g.NoRoom) != "[train-2]" {
 		t.Errorf("got\n%s", text)
 	}
-	var yaml strings.Builder
-	if err := answer.YAML(&yaml); err != nil || !strings.Contains(yaml.String(), "needed: 4\n") {
-		t.Errorf("YAML: %v\n%s", err, yaml.String())
+	if data, err := yaml.Marshal(answer); err != nil || !strings.Contains(string(data), "needed: 4\n") {
+		t.Errorf("YAML: %v\n%s", err, data)
 	}
 }

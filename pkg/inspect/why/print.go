@@ -7,8 +7,6 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Print writes the answer as text.
@@ -34,30 +32,8 @@ func (a *Answer) Print(out io.Writer) error {
 	if len(a.Said) > 0 {
 		text.WriteString("\n" + strings.Join(a.Said, "\n") + "\n")
 	}
-	if _, err := io.WriteString(out, text.String()); err != nil {
-		return fmt.Errorf("print the answer: %w", err)
-	}
-	return nil
-}
-
-// JSON writes the answer as one JSON object, indented.
-func (a *Answer) JSON(out io.Writer) error {
-	if err := text.JSON(out, a); err != nil {
-		return fmt.Errorf("print the answer as JSON: %w", err)
-	}
-	return nil
-}
-
-// YAML writes it as one YAML document with the same fields.
-func (a *Answer) YAML(out io.Writer) error {
-	data, err := text.YAML(a)
-	if err == nil {
-		_, err = out.Write(data)
-	}
-	if err != nil {
-		return fmt.Errorf("print the answer as YAML: %w", err)
-	}
-	return nil
+	_, err := io.WriteString(out, text.String())
+	return err
 }
 
 func (a *Answer) printHas(text *strings.Builder) {

@@ -195,6 +195,9 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	}); advised != "" {
 		a.Help = append(a.Help, advised)
 	}
+	if option := advice.Option(pod); option != "" {
+		a.Help = append(a.Help, option)
+	}
 	switch {
 	case pod.DeletionTimestamp != nil:
 		a.say(what, "is being deleted")

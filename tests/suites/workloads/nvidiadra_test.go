@@ -148,6 +148,11 @@ devices:
 	ns.Template(t, "gpu-4gi", spec(t, `
 devices:
   requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 4Gi}}}}]`))
+	// It is planned as the policy converts the claim, which is what the API server says in a dry run.
+	planned := ns.PlannedPods(t, nvidiaPod("a", dynamicNode, harness.FromTemplate("gpu-4gi"))).Pods[0]
+	if len(planned.Devices) != 1 || !strings.HasSuffix(planned.Devices[0], "-cgpu") {
+		t.Errorf("a part of a GPU is planned as %+v", planned)
+	}
 	twice := func(pod *corev1.Pod) {
 		for _, c := range pod.Spec.Containers {
 			c.Name += "-1"

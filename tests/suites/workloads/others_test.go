@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,10 @@ func TestManifestsOfOthers(t *testing.T) {
 		if want := fmt.Sprintf("0=%dM", gpuMiB*gib/gpuGiB); env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] != want {
 			t.Errorf("pod %s has %v, want the limit %s", pod, env, want)
 		}
+	}
+	if planned := ns.Planned(t, "", "-f", file).Pods[0]; len(planned.Devices) != 1 ||
+		!strings.HasSuffix(planned.Devices[0], "-cgpu") || !strings.Contains(planned.Asked[0], "memory 3Gi") {
+		t.Errorf("it is planned as %+v", planned)
 	}
 	for range 2 { // the manifest can be applied again
 		if output, err := ns.Kubectl(t, "apply", "-f", file); err != nil {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package advice
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// What the policies of deployments/options/other-manifests convert: limits, and GPUs where an annotation chooses them.
+var (
+	converted = regexp.MustCompile(`^nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority|gpu\.shared|` +
+		`vgpu-(number|memory|cores?))$|^volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))$`)
+	chooses = regexp.MustCompile(
+		`^nvidia\.com/((use|nouse)-gpu(type|uuid|indexes)|(include|exclude)-gpu-(type|uuid)|vgpu-mode|numa-bind)$`)
+)
+
+// Option says of a pod that asks for GPUs as for another project that the option other-manifests would convert it;
+// nothing of another pod, and of one that opted out.
+func Option(pod *corev1.Pod) string {
+	if pod.Labels[v1alpha1.LabelLegacy] == "false" {
+		return ""
+	}
+	chosen := slices.ContainsFunc(slices.Collect(maps.Keys(pod.Annotations)), chooses.MatchString)
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
+			amount := c.Resources.Limits[name]
+			if !amount.IsZero() && (converted.MatchString(string(name)) || name == wholeGPU && chosen) {
+				return fmt.Sprintf("the option other-manifests converts what container %s asks for by %s, when the API server "+
+					"creates the pod: docs/other-manifests.md", c.Name, name)
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Pods of docs/other-manifests.md are planned as the policies of the option convert them; where no API server has said
+// to what, plan says which option does.
+func TestManifestsOfOtherProjects(t *testing.T) {
+	const option = "the option other-manifests converts what container main asks for by "
+	for limits, test := range map[string]struct{ annotation, name string }{
+		"nvidia.com/gpu: 1, nvidia.com/gpumem: 3000":               {"", "nvidia.com/gpumem"},
+		"nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50":      {"", "nvidia.com/gpumem-percentage"},
+		"nvidia.com/gpu: 1, nvidia.com/gpucores: 33":               {"", "nvidia.com/gpucores"},
+		"nvidia.com/gpu.shared: 1":                                 {"", "nvidia.com/gpu.shared"},
+		"nvidia.com/gpu: 1":                                        {"nvidia.com/use-gputype: A100", "nvidia.com/gpu"},
+		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 10240": {"", "volcano.sh/vgpu-memory"},
+		"volcano.sh/gpu-number: 1":                                 {"", "volcano.sh/gpu-number"},
+		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-memory: 3000":  {"", "nvidia.com/vgpu-memory"},
+		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 50":     {"", "nvidia.com/vgpu-cores"},
+		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 50": {"",
+			"volcano.sh/vgpu-memory-percentage"},
+	} {
+		t.Run(limits+test.annotation, func(t *testing.T) {
+			manifest := strings.Replace(workload("Deployment", 1, limits), "metadata: {labels",
+				"metadata: {annotations: {"+test.annotation+"}, labels", 1)
+			s := newSite(t)
+			s.node("n1", 1, mode.Exclusive)
+			s.read(t, manifest)
+			made := s.plan(t)
+			if made.Waits != 1 {
+				t.Errorf("without a server %d wait", made.Waits)
+			}
+			contains(t, printed(t, made), option+test.name+", when the API server creates the pod: docs/other-manifests.md. "+
+				"What it makes of it is known of a dry run alone")
+
+			// The server has the option.
+			s = newSite(t)
+			s.node("n1", 1, mode.CGPU)
+			s.admitted(t, manifest, withClaim("gpushare.mem-on--cgpu.main.3"))
+			if got := strings.Join(verdicts(s.plan(t)), " "); got != "train-0=n1:gpu-0-cgpu" {
+				t.Errorf("as converted: %s", got)
+			}
+		})
+	}
+	// A server without the option leaves the pod as it is; one whose author opted out is another driver's.
+	unchanged := func(*corev1.PodTemplateSpec) {}
+	s := newSite(t)
+	s.node("n1", 1, mode.CGPU, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
+	s.admitted(t, workload("Deployment", 1, "nvidia.com/gpumem: 3000"), unchanged)
+	contains(t, printed(t, s.plan(t)), "no node takes it", "nvidia.com/gpumem: asked 3k, free 0",
+		"would help: container main asks for nvidia.com/gpumem, which is not served here", "would help: "+option)
+	s = newSite(t)
+	s.node("n1", 1, mode.CGPU, allocatable(map[corev1.ResourceName]string{"nvidia.com/gpumem": "16k", "pods": "9"}))
+	s.read(t, workload("Deployment", 1, "nvidia.com/gpumem: 3000", `, gpu.aliyun.com/legacy: "false"`))
+	if made := s.plan(t); made.Fits != 1 {
+		t.Errorf("one that opted out waits:\n%s", printed(t, made))
+	}
+}
+
+// ofNVIDIA is a claim template of docs/nvidia-dra.md, and two pods that each have a claim of it.
+func ofNVIDIA(class, request, sharing string) string {
+	config := ""
+	if sharing != "" {
+		config = ", config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, " +
+			"kind: GpuConfig, sharing: {" + sharing + "}}}}]"
+	}
+	return fmt.Sprintf(`---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: gpu}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: %s%s}}]%s}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: train}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: train}}
+  template:
+    metadata: {labels: {app: train}}
+    spec:
+      containers: [{name: main, image: train, resources: {claims: [{name: gpu}]}}]
+      resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}]
+`, class, request, config)
+}
+
+// Claims of docs/nvidia-dra.md are planned as the policy of the option converts them: whole GPUs by its classes alone.
+func TestClaimsForNVIDIAsDriver(t *testing.T) {
+	classes, err := os.ReadFile("../../../deployments/options/nvidia-dra/classes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const (
+		whole    = "train-0=n1:gpu-0 train-1=n1:gpu-1"
+		part     = ", capacity: {requests: {memory: 4Gi}}"
+		mps      = "strategy: MPS, mpsConfig: {defaultPinnedDeviceMemoryLimit: 10Gi}"
+		isPart   = "request gpu is for a part of a GPU by class gpu.nvidia.com, which the option nvidia-dra makes a share"
+		noOption = "the option nvidia-dra serves it as it is (docs/nvidia-dra.md)"
+	)
+	for name, test := range map[string]struct {
+		classes   string
+		manifests string
+		want      string
+		says      string
+	}{
+		"a whole GPU": {string(classes), ofNVIDIA("gpu.nvidia.com", "", ""), whole, ""},
+		"a time slice": {string(classes), ofNVIDIA("gpu.nvidia.com", "",
+			"strategy: TimeSlicing, timeSlicingConfig: {interval: Long}"), whole, ""},
+		"a part":        {string(classes), ofNVIDIA("gpu.nvidia.com", part, ""), "train-0=- train-1=-", isPart},
+		"MPS":           {string(classes), ofNVIDIA("gpu.nvidia.com", "", mps), "train-0=- train-1=-", isPart},
+		"no option":     {"", ofNVIDIA("gpu.nvidia.com", "", ""), "train-0=- train-1=-", noOption},
+		"no option MIG": {"", ofNVIDIA("mig.nvidia.com", "", ""), "train-0=- train-1=-", noOption},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.node("n1", 2, mode.Exclusive)
+			s.read(t, test.classes+test.manifests)
+			made := s.plan(t)
+			if got := strings.Join(verdicts(made), " "); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+			contains(t, printed(t, made), test.says)
+		})
+	}
+	// The API server has the option, and made shares of the requests: of one GPU.
+	s := newSite(t)
+	s.node("n1", 2, mode.CGPU)
+	s.read(t, string(classes)+ofNVIDIA("gpu.nvidia.com", part, ""))
+	s.AdmittedClaims = map[string]resourceapi.ResourceClaimSpec{"ResourceClaimTemplate/team/gpu": {
+		Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu",
+			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "cgpu.gpu.aliyun.com",
+				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+					"memory": resource.MustParse("4Gi")}}}}}}}}
+	if got := strings.Join(verdicts(s.plan(t)), " "); got != "train-0=n1:gpu-0-cgpu train-1=n1:gpu-0-cgpu" {
+		t.Errorf("as converted: %s", got)
+	}
+}
