@@ -29,30 +29,26 @@ type Config struct {
 	Events *report.Reporter
 }
 
-type teller struct {
+type reconciler struct {
 	Config
 	pods    cache.Unscheduled
 	classes cache.Classes
 
-	mu sync.Mutex
 	// untold are pods that lack CPUs and were not told so, by key.
-	untold map[string]*corev1.Pod
+	untold sync.Map
 }
 
 // New returns the controller. Its keys are those of pods; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	t := &teller{Config: cfg, pods: cfg.Cache.UnscheduledPods(), classes: cfg.Cache.Classes(),
-		untold: map[string]*corev1.Pod{}}
-	work := manager.NewController("cpusets", t.reconcile)
-	t.pods.On(cache.Handler[*corev1.Pod]{
+	r := &reconciler{Config: cfg, pods: cfg.Cache.UnscheduledPods(), classes: cfg.Cache.Classes()}
+	work := manager.NewController("cpusets", r.reconcile)
+	r.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: func(pod *corev1.Pod) {
 			if missing(pod) == "" {
 				return
 			}
 			key := cache.Key(pod)
-			t.mu.Lock()
-			t.untold[key] = pod
-			t.mu.Unlock()
+			r.untold.Store(key, pod)
 			work.Enqueue(key)
 		},
 		Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) },
@@ -61,24 +57,22 @@ func New(cfg Config) *manager.Controller {
 }
 
 // reconcile is a manager.Reconcile; the key is that of a pod.
-func (t *teller) reconcile(_ context.Context, key string) (time.Duration, error) {
-	t.mu.Lock()
-	pod := t.untold[key]
-	delete(t.untold, key)
-	t.mu.Unlock()
-	if pod == nil {
+func (r *reconciler) reconcile(_ context.Context, key string) (time.Duration, error) {
+	untold, _ := r.untold.LoadAndDelete(key)
+	pod, is := untold.(*corev1.Pod)
+	if !is {
 		return 0, nil
 	}
 	why := missing(pod)
 	if why == unclaimed {
-		_, exists := t.classes.Get(legacy.ClassCPUs)
+		_, exists := r.classes.Get(legacy.ClassCPUs)
 		why = sayUnclaimed(exists)
 	}
-	t.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonCPUsNotGiven,
+	r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonCPUsNotGiven,
 		"The pod runs without exclusive CPUs: "+why)
 	// It may have got a node meanwhile.
-	if _, there := t.pods.Get(key); !there {
-		t.Events.Forget(pod.UID)
+	if _, there := r.pods.Get(key); !there {
+		r.Events.Forget(pod.UID)
 	}
 	return 0, nil
 }
