@@ -108,7 +108,7 @@ func (r *reconciler) reconcile(ctx context.Context, _ string) (time.Duration, er
 			return 0, err
 		}
 	}
-	p.mark(named(classes))
+	p.mark(classesByName(classes))
 	again, retireErr := r.retire(ctx, p.surplus)
 	r.tell(classes, p.told)
 	r.tellNodes(over)

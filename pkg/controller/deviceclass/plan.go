@@ -62,8 +62,8 @@ func Catalogue(models []view.Model, profiles []string) ([]*resourceapi.DeviceCla
 
 func byName(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) }
 
-// named are classes by their names.
-func named(classes []*resourceapi.DeviceClass) map[string]*resourceapi.DeviceClass {
+// classesByName are classes by their names.
+func classesByName(classes []*resourceapi.DeviceClass) map[string]*resourceapi.DeviceClass {
 	out := map[string]*resourceapi.DeviceClass{}
 	for _, class := range classes {
 		out[class.Name] = class
@@ -74,7 +74,7 @@ func named(classes []*resourceapi.DeviceClass) map[string]*resourceapi.DeviceCla
 // newPlan compares the classes that the models and MIG profiles should have with those that exist.
 func newPlan(models []view.Model, profiles []string, existing []*resourceapi.DeviceClass) (plan, error) {
 	var p plan
-	have := named(existing)
+	have := classesByName(existing)
 	wanted, err := Catalogue(p.withNames(models, have), profiles)
 	if err != nil {
 		return plan{}, err

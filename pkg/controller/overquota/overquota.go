@@ -10,7 +10,6 @@
 package overquota
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -204,9 +203,7 @@ func (r *reconciler) waiting(namespace string) (pods []*corev1.Pod, younger int)
 			younger++
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(pods, podstate.ByAge)
 	return pods, younger
 }
 

@@ -141,8 +141,9 @@ func (r *reconciler) reconcile(ctx context.Context, key string) (time.Duration, 
 	// The cache of claims may be behind: what has none of the driver is looked at again.
 	concerned := r.concerned(pod)
 	if concerned {
-		if err := r.sync(ctx, pod); err != nil {
-			return 0, err
+		if err := podstate.Touch(ctx, r.Client, pod, r.Clock.Now()); err != nil {
+			return 0, fmt.Errorf("have the kubelet of node %s sync pod %s, which has claims and no sandbox: %w",
+				pod.Spec.NodeName, klog.KObj(pod), err)
 		}
 	}
 	if now := r.Clock.Now(); p.syncs < len(schedule) && !now.Before(p.first.Add(schedule[p.syncs])) {
@@ -196,13 +197,4 @@ func (r *reconciler) concerned(pod *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// sync has the kubelet sync the pod.
-func (r *reconciler) sync(ctx context.Context, pod *corev1.Pod) error {
-	if err := podstate.Touch(ctx, r.Client, pod, r.Clock.Now()); err != nil {
-		return fmt.Errorf("have the kubelet of node %s sync pod %s, which has claims and no sandbox: %w",
-			pod.Spec.NodeName, klog.KObj(pod), err)
-	}
-	return nil
 }

@@ -162,7 +162,7 @@ func (r *reconciler) group(nodes []string) {
 				continue
 			}
 			key := kindOf(pod)
-			if other := first[key]; other == nil || older(pod, other) {
+			if other := first[key]; other == nil || podstate.ByAge(pod, other) < 0 {
 				first[key] = pod
 			}
 		}
@@ -174,10 +174,6 @@ func (r *reconciler) group(nodes []string) {
 		}
 		r.kinds[key].pod = pod
 	}
-}
-
-func older(a, b *corev1.Pod) bool {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
 // kindOf is the same for pods that go to the same nodes with claims of the same templates.
