@@ -183,21 +183,6 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// templateLag and annotationLag count how late templates and annotations were.
-func (o Options) templateLag() func(time.Duration) {
-	if o.Metrics == nil {
-		return nil
-	}
-	return o.Metrics.TemplateLag
-}
-
-func (o Options) annotationLag() func(time.Duration) {
-	if o.Metrics == nil {
-		return nil
-	}
-	return o.Metrics.AnnotationLag
-}
-
 func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorder) []task {
 	events, core := report.New(recorder, clock.RealClock{}), o.Client.CoreV1()
 	repeating := func(after time.Duration) *report.Reporter {
@@ -239,15 +224,17 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 			tasks = append(tasks, task{name: "preempt", known: known})
 		}
 		r := waiting.New(cfg)
-		beforehand = r.Nominate
-		if o.BestNode && o.Metrics != nil {
-			o.Metrics.SetStranded(r.Stranded)
+		if n := r.Nominator(); n != nil {
+			beforehand = n.Nominate
+			if o.Metrics != nil {
+				o.Metrics.SetStranded(n.Stranded)
+			}
 		}
 		return r.Controller()
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,
-			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag(), Beforehand: beforehand})
+			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.Metrics.TemplateLag, Beforehand: beforehand})
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return nodestatus.New(nodestatus.Config{Cache: c, Client: core.Nodes(), Events: events, Policy: o.LegacyPolicy})
@@ -265,9 +252,6 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		return cpusets.New(cpusets.Config{Cache: c, Events: report.New(recorder, clock.RealClock{})})
 	})
 	add(1, func(c *cache.Reader) *manager.Controller {
-		return cpusets.NewMarker(cpusets.MarkerConfig{Cache: c, Client: o.Client.ResourceV1().DeviceClasses()})
-	})
-	add(1, func(c *cache.Reader) *manager.Controller {
 		return spread.New(spread.Config{Cache: c, Client: o.Client.ResourceV1(), Nodes: core.Nodes(),
 			Engine: engine, Clock: clock.RealClock{}})
 	})
@@ -283,14 +267,12 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	if o.PodAnnotations {
 		add(writers, func(c *cache.Reader) *manager.Controller {
 			return podannotations.New(podannotations.Config{Cache: c, Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1,
-				Lag: o.annotationLag()})
+				Lag: o.Metrics.AnnotationLag})
 		})
 	}
-	if o.DeviceClasses {
-		add(1, func(c *cache.Reader) *manager.Controller {
-			return deviceclass.New(deviceclass.Config{Cache: c, Client: o.Client.ResourceV1(), Events: events,
-				Grace: o.ClassGrace, Clock: clock.RealClock{}})
-		})
-	}
+	add(1, func(c *cache.Reader) *manager.Controller {
+		return deviceclass.New(deviceclass.Config{Cache: c, Client: o.Client.ResourceV1(), Events: events,
+			Models: o.DeviceClasses, Grace: o.ClassGrace, Clock: clock.RealClock{}})
+	})
 	return tasks
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -64,31 +63,16 @@ func refuses(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
 }
 
-// problems are those of several informers.
-type problems []error
-
-// Error implements error.
-func (p problems) Error() string {
-	var texts []string
-	for _, err := range p {
-		texts = append(texts, err.Error())
-	}
-	return strings.Join(texts, "; ")
-}
-
-// Unwrap is for errors.Is.
-func (p problems) Unwrap() []error { return p }
-
 // Problem is what keeps the reader from what it asked for; nil where nothing does.
 func (r *Reader) Problem() error {
-	var found problems
+	var found error
 	for _, w := range r.needs {
-		if err := w.problem(); err != nil {
-			found = append(found, err)
+		switch err := w.problem(); {
+		case found == nil:
+			found = err
+		case err != nil:
+			found = fmt.Errorf("%w; %w", found, err)
 		}
-	}
-	if len(found) == 0 {
-		return nil
 	}
 	return found
 }

@@ -21,7 +21,7 @@ func TestBeforehand(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client := fake.NewClientset()
 	told := 0
-	k := newKeeper(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.ResourceV1(),
+	k := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.ResourceV1(),
 		Events: report.New(record.NewFakeRecorder(10), clock.RealClock{}), Clock: clock.RealClock{},
 		Beforehand: func(_ context.Context, pods []*corev1.Pod) {
 			if told = len(pods); len(client.Actions()) > 0 {

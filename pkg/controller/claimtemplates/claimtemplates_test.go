@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -110,9 +111,7 @@ func pod(namespace, name, template string) *corev1.Pod {
 func (s *site) create(pods ...*corev1.Pod) {
 	s.t.Helper()
 	for _, pod := range pods {
-		if _, err := s.client.CoreV1().Pods(pod.Namespace).Create(s.t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			s.t.Fatal(err)
-		}
+		apitest.Create(s.t, s.client, pod)
 	}
 }
 
@@ -156,13 +155,9 @@ func TestTemplatesComeAndGoWithThePods(t *testing.T) {
 	if _, err := s.client.CoreV1().Pods("a").UpdateStatus(t.Context(), ended, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.client.CoreV1().Pods("b").Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	apitest.Delete[*corev1.Pod](t, s.client, "b", "one")
 	s.comesToHave("a/" + three)
-	if err := s.client.CoreV1().Pods("a").Delete(t.Context(), "two", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	apitest.Delete[*corev1.Pod](t, s.client, "a", "two")
 	s.comesToHave()
 	s.create(pod("a", "three", three))
 	s.comesToHave("a/" + three)
@@ -173,19 +168,10 @@ func TestTemplateThatSomebodyRemovesComesBack(t *testing.T) {
 	s.start()
 	s.create(pod("a", "one", three))
 	s.comesToHave("a/" + three)
-	made, err := s.client.ResourceV1().ResourceClaimTemplates("a").Get(t.Context(), three, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.client.ResourceV1().ResourceClaimTemplates("a").Delete(t.Context(), three,
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	made := apitest.Get[*resourceapi.ResourceClaimTemplate](t, s.client, "a", three)
+	apitest.Delete[*resourceapi.ResourceClaimTemplate](t, s.client, "a", three)
 	s.comesToHave("a/" + three)
-	again, err := s.client.ResourceV1().ResourceClaimTemplates("a").Get(t.Context(), three, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := apitest.Get[*resourceapi.ResourceClaimTemplate](t, s.client, "a", three)
 	if diff := cmp.Diff(made.Spec, again.Spec); diff != "" {
 		t.Errorf("it came back as another (-first +second):\n%s", diff)
 	}
@@ -240,10 +226,7 @@ func TestTemplatesThatAreNotWhatTheirNamesSay(t *testing.T) {
 		s.isTold("Warning GPUClaimTemplateNotOurs ResourceClaimTemplate " + three + " was made by somebody else and is " +
 			"not what the pod asks for")
 		s.comesToHave("a/" + three)
-		if err := s.client.ResourceV1().ResourceClaimTemplates("a").Delete(t.Context(), three,
-			metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		apitest.Delete[*resourceapi.ResourceClaimTemplate](t, s.client, "a", three)
 		s.comesToAskFor(three)
 	})
 	t.Run("one that the cache does not have", func(t *testing.T) {

@@ -33,7 +33,7 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(ctx)
 		client := fake.NewClientset()
 		known := cache.New(cache.Options{Client: client})
-		k := newKeeper(Config{Cache: known.Reader(), Grace: time.Minute, Clock: clock.RealClock{},
+		k := newReconciler(Config{Cache: known.Reader(), Grace: time.Minute, Clock: clock.RealClock{},
 			Events: report.New(record.NewFakeRecorder(10), clock.RealClock{})})
 		var looks atomic.Int32
 		work := manager.NewController("test", func(context.Context, string) (time.Duration, error) {
@@ -49,7 +49,7 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 		if err := k.templates.Put(template); err != nil {
 			t.Fatal(err)
 		}
-		k.settle(template)
+		k.settled.Store(keyOf(template), template.UID)
 		var running sync.WaitGroup
 		running.Go(func() { k.pods.RunWithContext(ctx) })
 		running.Go(func() { work.Run(ctx, 1) })

@@ -16,7 +16,7 @@ import (
 func TestLag(t *testing.T) {
 	var lags []time.Duration
 	// The clock of the controller has no part in it.
-	k := &keeper{Config: Config{Clock: clocktesting.NewFakePassiveClock(time.Unix(7, 0)),
+	k := &reconciler{Config: Config{Clock: clocktesting.NewFakePassiveClock(time.Unix(7, 0)),
 		Lag: func(lag time.Duration) { lags = append(lags, lag) }}}
 	made := metav1.Unix(100, 0)
 	var pods []*corev1.Pod

@@ -13,7 +13,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 
@@ -26,8 +25,8 @@ import (
 
 // tellLag tells how long the oldest of the pods had waited when a template was made. Both times are by the clock of the
 // API server.
-func (k *keeper) tellLag(pods []*corev1.Pod, made metav1.Time) {
-	if k.Lag == nil || len(pods) == 0 {
+func (r *reconciler) tellLag(pods []*corev1.Pod, made metav1.Time) {
+	if r.Lag == nil || len(pods) == 0 {
 		return
 	}
 	oldest := pods[0].CreationTimestamp
@@ -37,15 +36,15 @@ func (k *keeper) tellLag(pods []*corev1.Pod, made metav1.Time) {
 		}
 	}
 	if !oldest.IsZero() {
-		k.Lag(made.Sub(oldest.Time))
+		r.Lag(made.Sub(oldest.Time))
 	}
 }
 
 // handler has the controller called for the templates of pods that come, change or go.
-func (k *keeper) handler(work *manager.Controller) cache.Handler[*corev1.Pod] {
+func (r *reconciler) handler(work *manager.Controller) cache.Handler[*corev1.Pod] {
 	came := func(pod *corev1.Pod) {
 		for _, key := range podstate.NamedTemplates(pod) {
-			if !k.isSettled(key) {
+			if !r.isSettled(key) {
 				work.Enqueue(key)
 			}
 		}
@@ -53,7 +52,7 @@ func (k *keeper) handler(work *manager.Controller) cache.Handler[*corev1.Pod] {
 	// Many pods of one template may end at about the same time.
 	went := func(pod *corev1.Pod) {
 		for _, key := range podstate.NamedTemplates(pod) {
-			work.EnqueueAfter(key, min(k.Grace, deletionBatch))
+			work.EnqueueAfter(key, min(r.Grace, deletionBatch))
 		}
 	}
 	return cache.Handler[*corev1.Pod]{
@@ -72,7 +71,7 @@ func (k *keeper) handler(work *manager.Controller) cache.Handler[*corev1.Pod] {
 			}
 		},
 		Gone: func(pod *corev1.Pod) {
-			k.Events.Forget(pod.UID)
+			r.Events.Forget(pod.UID)
 			went(pod)
 		},
 	}
@@ -82,18 +81,10 @@ func (k *keeper) handler(work *manager.Controller) cache.Handler[*corev1.Pod] {
 const deletionBatch = time.Second
 
 // podsOf returns the pods, each once, that the caches know to need a template.
-func (k *keeper) podsOf(key string) []*corev1.Pod {
-	pods := k.pods.WithTemplate(key)
-	there := map[types.UID]bool{}
-	for _, pod := range pods {
-		there[pod.UID] = true
-	}
-	for _, pod := range k.unbound.WithTemplate(key) {
-		if !there[pod.UID] {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
+func (r *reconciler) podsOf(key string) []*corev1.Pod {
+	pods := podstate.ByUID(r.unbound.WithTemplate(key))
+	maps.Copy(pods, podstate.ByUID(r.pods.WithTemplate(key)))
+	return slices.Collect(maps.Values(pods))
 }
 
 // listed are the keys of the templates that pods of a namespace needed at some moment.
@@ -107,17 +98,17 @@ type listed struct {
 const listedFor = time.Second
 
 // isNeeded asks the API server whether a pod that has not ended names the template.
-func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (bool, error) {
-	now := k.Clock.Now()
-	k.mu.Lock()
-	maps.DeleteFunc(k.live, func(_ string, l listed) bool { return now.Sub(l.at) >= listedFor })
-	last, known := k.live[template.Namespace]
-	k.mu.Unlock()
+func (r *reconciler) isNeeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (bool, error) {
+	now := r.Clock.Now()
+	r.mu.Lock()
+	maps.DeleteFunc(r.live, func(_ string, l listed) bool { return now.Sub(l.at) >= listedFor })
+	last, known := r.live[template.Namespace]
+	r.mu.Unlock()
 	if known {
 		return last.keys[keyOf(template)], nil
 	}
 	list := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
-		return k.Live.Pods(template.Namespace).List(ctx, options)
+		return r.Live.Pods(template.Namespace).List(ctx, options)
 	}))
 	found := listed{at: now, keys: map[string]bool{}}
 	err := list.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
@@ -134,21 +125,21 @@ func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceCla
 		return false, fmt.Errorf("look whether a pod needs ResourceClaimTemplate %s before it is removed: %w",
 			klog.KObj(template), err)
 	}
-	k.mu.Lock()
-	k.live[template.Namespace] = found
-	k.mu.Unlock()
+	r.mu.Lock()
+	r.live[template.Namespace] = found
+	r.mu.Unlock()
 	return found.keys[keyOf(template)], nil
 }
 
 // tell tells the pods, and remembers it for as long as they are there.
-func (k *keeper) tell(pods []*corev1.Pod, reason, message string) {
+func (r *reconciler) tell(pods []*corev1.Pod, reason, message string) {
 	for _, pod := range pods {
 		of := report.Pod(pod.Namespace, pod.Name, pod.UID)
 		of.ResourceVersion = pod.ResourceVersion
-		k.Events.Warn(of, reason, message)
+		r.Events.Warn(of, reason, message)
 		// Its end may have been seen meanwhile.
-		if !isIn(k.pods.Objects, pod) && !isIn(k.unbound.Objects, pod) {
-			k.Events.Forget(pod.UID)
+		if !isIn(r.pods.Objects, pod) && !isIn(r.unbound.Objects, pod) {
+			r.Events.Forget(pod.UID)
 		}
 	}
 }
@@ -158,8 +149,8 @@ func isIn(pods *cache.Objects[*corev1.Pod], pod *corev1.Pod) bool {
 	return exists && there.UID == pod.UID
 }
 
-func (k *keeper) clear(pods []*corev1.Pod) {
+func (r *reconciler) clear(pods []*corev1.Pod) {
 	for _, pod := range pods {
-		k.Events.Forget(pod.UID)
+		r.Events.Forget(pod.UID)
 	}
 }

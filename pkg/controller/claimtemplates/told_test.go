@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -58,9 +60,7 @@ func TestWhatPodsWereToldIsForgottenWithThem(t *testing.T) {
 	for range 2 {
 		s.create(pod("a", "waits", three))
 		s.isTold("quota exceeded")
-		if err := s.client.CoreV1().Pods("a").Delete(t.Context(), "waits", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		apitest.Delete[*corev1.Pod](t, s.client, "a", "waits")
 	}
 }
 

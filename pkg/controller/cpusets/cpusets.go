@@ -10,11 +10,14 @@ package cpusets
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -29,30 +32,26 @@ type Config struct {
 	Events *report.Reporter
 }
 
-type teller struct {
+type reconciler struct {
 	Config
 	pods    cache.Unscheduled
 	classes cache.Classes
 
-	mu sync.Mutex
 	// untold are pods that lack CPUs and were not told so, by key.
-	untold map[string]*corev1.Pod
+	untold sync.Map
 }
 
 // New returns the controller. Its keys are those of pods; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	t := &teller{Config: cfg, pods: cfg.Cache.UnscheduledPods(), classes: cfg.Cache.Classes(),
-		untold: map[string]*corev1.Pod{}}
-	work := manager.NewController("cpusets", t.reconcile)
-	t.pods.On(cache.Handler[*corev1.Pod]{
+	r := &reconciler{Config: cfg, pods: cfg.Cache.UnscheduledPods(), classes: cfg.Cache.Classes()}
+	work := manager.NewController("cpusets", r.reconcile)
+	r.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: func(pod *corev1.Pod) {
 			if missing(pod) == "" {
 				return
 			}
 			key := cache.Key(pod)
-			t.mu.Lock()
-			t.untold[key] = pod
-			t.mu.Unlock()
+			r.untold.Store(key, pod)
 			work.Enqueue(key)
 		},
 		Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) },
@@ -61,24 +60,69 @@ func New(cfg Config) *manager.Controller {
 }
 
 // reconcile is a manager.Reconcile; the key is that of a pod.
-func (t *teller) reconcile(_ context.Context, key string) (time.Duration, error) {
-	t.mu.Lock()
-	pod := t.untold[key]
-	delete(t.untold, key)
-	t.mu.Unlock()
-	if pod == nil {
+func (r *reconciler) reconcile(_ context.Context, key string) (time.Duration, error) {
+	untold, _ := r.untold.LoadAndDelete(key)
+	pod, is := untold.(*corev1.Pod)
+	if !is {
 		return 0, nil
 	}
 	why := missing(pod)
 	if why == unclaimed {
-		_, exists := t.classes.Get(legacy.ClassCPUs)
+		_, exists := r.classes.Get(legacy.ClassCPUs)
 		why = sayUnclaimed(exists)
 	}
-	t.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonCPUsNotGiven,
+	r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonCPUsNotGiven,
 		"The pod runs without exclusive CPUs: "+why)
 	// It may have got a node meanwhile.
-	if _, there := t.pods.Get(key); !there {
-		t.Events.Forget(pod.UID)
+	if _, there := r.pods.Get(key); !there {
+		r.Events.Forget(pod.UID)
 	}
 	return 0, nil
+}
+
+// unclaimed is said of a pod to which the policies would have given a claim, had the
+// DeviceClass been there.
+const unclaimed = "unclaimed"
+
+// missing is why none of a pod's containers has a claim for CPUs; empty where one has, or the
+// policy that would give it has not looked at the pod.
+func missing(pod *corev1.Pod) string {
+	if _, asks := pod.Annotations[v1alpha1.AnnotationCPUSet]; !asks {
+		return ""
+	}
+	could := false
+	for _, c := range pod.Spec.Containers {
+		if slices.ContainsFunc(c.Resources.Claims, legacy.IsForCPUs) {
+			return ""
+		}
+		could = could || wholeCPUs(c.Resources)
+	}
+	switch burst := pod.Annotations[ack.AnnotationBurst]; {
+	case burst == "eci" || burst == "eci_only":
+		return fmt.Sprintf("by its annotation %s: %s it may run on a virtual node, which prepares no ResourceClaims",
+			ack.AnnotationBurst, burst)
+	case !could:
+		return fmt.Sprintf("no container has a CPU limit that is a whole number from 1 to %d and the same as its request",
+			legacy.MostCPUs)
+	default:
+		return unclaimed
+	}
+}
+
+// wholeCPUs reports whether a container could have CPUs of its own.
+func wholeCPUs(r corev1.ResourceRequirements) bool {
+	limit, limited := r.Limits[corev1.ResourceCPU]
+	request, requested := r.Requests[corev1.ResourceCPU]
+	n := limit.Value()
+	return limited && requested && limit.Cmp(request) == 0 && limit.CmpInt64(n) == 0 && n >= 1 && n <= legacy.MostCPUs
+}
+
+func sayUnclaimed(classExists bool) string {
+	if classExists {
+		// The class may have been there: the policy uses the marker that the controller makes.
+		return fmt.Sprintf("%s had not yet seen DeviceClass %s when it was created, and it cannot be given a claim "+
+			"afterwards: create it again", v1alpha1.ControllerName, legacy.ClassCPUs)
+	}
+	return fmt.Sprintf("the cluster has no DeviceClass %s. Its administrator installs dra-driver-cpu of kubernetes-sigs, "+
+		"which pins containers to CPUs", legacy.ClassCPUs)
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -110,13 +111,9 @@ func TestPodsAreTold(t *testing.T) {
 				running.Go(func() { known.Run(ctx) })
 				synctest.Wait()
 				// The pod has come and gone before anybody works.
-				if _, err := client.CoreV1().Pods("ns").Create(ctx, asking("p", test.cpus), metav1.CreateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				apitest.Create(t, client, asking("p", test.cpus))
 				synctest.Wait()
-				if err := client.CoreV1().Pods("ns").Delete(ctx, "p", metav1.DeleteOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				apitest.Delete[*corev1.Pod](t, client, "ns", "p")
 				synctest.Wait()
 				running.Go(func() { work.Run(ctx, 1) })
 				synctest.Wait()

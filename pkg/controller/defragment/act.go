@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -29,22 +29,21 @@ func (d *Defragmenter) tell(p *moves.Plan, gain string) {
 
 // evict evicts the pods of a plan, if the cluster lets all of them go as far as can be tried.
 func (d *Defragmenter) evict(ctx context.Context, p *moves.Plan, gain string, r record, now time.Time) error {
-	for _, m := range p.Moves {
-		err := podstate.Evict(ctx, d.Pods, m.Pod, nil, metav1.DryRunAll)
-		switch {
-		case err == nil:
-		case podstate.Refused(err):
-			klog.FromContext(ctx).Info("Looking for other moves: the API server refused to evict a pod",
-				"pod", klog.KObj(m.Pod), "for", podstate.RefusedFor, "err", err)
-			d.refused[m.Pod.UID] = now.Add(podstate.RefusedFor)
-			return nil
-		default:
-			return fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(m.Pod), err)
-		}
-	}
 	r.Moves = slices.Clone(r.Moves)
+	var pods []*corev1.Pod
 	for _, m := range p.Moves {
+		pods = append(pods, m.Pod)
 		r.Moves = append(r.Moves, moved{now.UTC().Truncate(time.Second), m.Pod.UID, ownerOf(m.Pod), m.To})
+	}
+	own := func(*corev1.Pod) *int64 { return nil }
+	switch err := d.refused.Try(ctx, d.Pods, pods, own, now); {
+	case err == nil:
+	case podstate.Refused(err):
+		klog.FromContext(ctx).Info("Looking for other moves: the API server refused to evict a pod", "for",
+			podstate.RefusedFor, "err", err)
+		return nil
+	default:
+		return err
 	}
 	if err := d.write(ctx, r); err != nil {
 		return err

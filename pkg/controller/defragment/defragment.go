@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -203,12 +202,9 @@ func (d *Defragmenter) readOnce(ctx context.Context, cached *corev1.Pod) (schedu
 
 // read reads a pod as the API server has it.
 func (d *Defragmenter) read(ctx context.Context, cached *corev1.Pod) (scheduling.Pod, error) {
-	pod, err := d.Pods.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && pod.UID != cached.UID {
-		return scheduling.Pod{}, nil
-	}
-	if err != nil {
-		return scheduling.Pod{}, fmt.Errorf("look at pod %s: %w", klog.KObj(cached), err)
+	pod, err := podstate.Current(ctx, d.Pods, cached.Namespace, cached.Name, cached.UID)
+	if pod == nil || err != nil {
+		return scheduling.Pod{}, err
 	}
 	claims, there, err := podstate.Claims(ctx, d.Claims, pod)
 	if err != nil || !there {
@@ -226,12 +222,9 @@ func (d *Defragmenter) read(ctx context.Context, cached *corev1.Pod) (scheduling
 
 // forget forgets pods that are gone, and refusals that are long ago.
 func (d *Defragmenter) forget(pods []*corev1.Pod, now time.Time) {
-	there := map[types.UID]bool{}
-	for _, pod := range pods {
-		there[pod.UID] = true
-	}
-	maps.DeleteFunc(d.known, func(uid types.UID, _ scheduling.Pod) bool { return !there[uid] })
-	d.refused.Forget(now, func(uid types.UID) bool { return there[uid] })
+	there := podstate.ByUID(pods)
+	maps.DeleteFunc(d.known, func(uid types.UID, _ scheduling.Pod) bool { return there[uid] == nil })
+	d.refused.Forget(now, there)
 }
 
 // keyOf is the same for the same moves.

@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -117,22 +118,14 @@ func (s *site) pod(name, on, gib string) {
 			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: v1alpha1.DriverName,
 				Pool: v1alpha1.PoolName(on), Device: "gpu-0-share", ConsumedCapacity: amounts, ShareID: &pod.UID}}}}
 	}
-	if _, err := s.client.ResourceV1().ResourceClaims("a").Create(s.Context(), claim, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
-	if _, err := s.client.CoreV1().Pods("a").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Create(s, s.client, claim)
+	apitest.Create(s, s.client, pod)
 }
 
 func (s *site) gone(name string) {
 	s.Helper()
-	if err := s.client.CoreV1().Pods("a").Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
-	if err := s.client.ResourceV1().ResourceClaims("a").Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Delete[*corev1.Pod](s, s.client, "a", name)
+	apitest.Delete[*resourceapi.ResourceClaim](s, s.client, "a", name)
 }
 
 func (s *site) onEviction(action k8stesting.Action) (bool, runtime.Object, error) {
@@ -148,13 +141,10 @@ func (s *site) onEviction(action k8stesting.Action) (bool, runtime.Object, error
 		return true, nil, err
 	}
 	s.evicted = append(s.evicted, eviction.Name)
-	object, err := s.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), "a", eviction.Name)
-	if pod, is := object.(*corev1.Pod); is && err == nil {
-		pod = pod.DeepCopy()
+	apitest.Change(s, s.client, "a", eviction.Name, func(pod *corev1.Pod) {
 		pod.DeletionTimestamp, pod.Finalizers = ptr.To(metav1.Now()), []string{"kept"}
-		err = s.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "a")
-	}
-	return true, nil, err
+	})
+	return true, nil, nil
 }
 
 // start starts a controller, as a new leader does.
@@ -241,9 +231,7 @@ func TestNobodyGoesWhileTheLastBatchWaits(t *testing.T) {
 		s.after(time.Minute, "small")
 		s.gone("small")
 		s.pod("small-2", "", "6Gi")
-		for _, object := range node("n3") {
-			s.add(object)
-		}
+		apitest.Create(s, s.client, node("n3")...)
 		s.pod("other", "n3", "1Gi")
 		s.after(10*time.Minute, "small")
 		s.gone("small-2")
@@ -259,26 +247,10 @@ func TestMorePodsOfTheSameOwnerKeepNobody(t *testing.T) {
 		s.gone("small")
 		s.pod("small-2", "n1", "6Gi")
 		s.pod("small-3", "", "64Gi")
-		for _, object := range node("n3") {
-			s.add(object)
-		}
+		apitest.Create(s, s.client, node("n3")...)
 		s.pod("other", "n3", "1Gi")
 		s.after(2*time.Minute, "small", "other")
 	})
-}
-
-func (s *site) add(object runtime.Object) {
-	s.Helper()
-	var err error
-	switch o := object.(type) {
-	case *corev1.Node:
-		_, err = s.client.CoreV1().Nodes().Create(s.Context(), o, metav1.CreateOptions{})
-	case *resourceapi.ResourceSlice:
-		_, err = s.client.ResourceV1().ResourceSlices().Create(s.Context(), o, metav1.CreateOptions{})
-	}
-	if err != nil {
-		s.Fatal(err)
-	}
 }
 
 // The next leader evicts nobody again, nor the pod that was made in its place, nor more than the rest of the number.

@@ -3,7 +3,7 @@
 // Package deviceclass keeps the DeviceClasses of the cluster's GPU models:
 // <model>.gpu.aliyun.com and <mode>.<model>.gpu.aliyun.com for each model and mode
 // that some node publishes GPUs in, and <profile>.mig.gpu.aliyun.com for each profile of
-// MIG instances.
+// MIG instances. It also keeps the class by which the policies know that there are CPUs to claim.
 //
 // A class whose GPUs are gone stays for a while, since a plugin that is replaced
 // and a node that restarts take their GPUs away too, and then as long as a
@@ -12,6 +12,7 @@
 package deviceclass
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ type Config struct {
 	Cache  *cache.Reader
 	Client typedresourcev1.ResourceV1Interface
 	Events *report.Reporter
+	// Models is whether it keeps the classes of GPU models and MIG profiles. If not, those that are there stay.
+	Models bool
 	// Grace is how long a class stays without GPUs. Claims that name it are looked
 	// for after that, and then again each time it has passed.
 	Grace time.Duration
@@ -53,22 +56,22 @@ type Config struct {
 // all is the only key: each class depends on all nodes.
 const all = "all"
 
-type keeper struct {
+type reconciler struct {
 	Config
 	slices  cache.Slices
 	classes cache.Classes
 	// since is when a class was first seen without GPUs, over are the nodes that were told of models without
-	// classes. Only sync uses them.
+	// classes. Only reconcile uses them.
 	since map[string]time.Time
 	over  map[string]string
 }
 
 // New returns the controller. It is to be run with one worker.
 func New(cfg Config) *manager.Controller {
-	k := newKeeper(cfg)
-	work := manager.NewController("deviceclass", k.sync)
+	r := newReconciler(cfg)
+	work := manager.NewController("deviceclass", r.reconcile)
 	look := func() { work.Enqueue(all) }
-	k.slices.On(cache.Handler[*view.Slice]{
+	r.slices.On(cache.Handler[*view.Slice]{
 		Seen: func(*view.Slice) { look() }, Gone: func(*view.Slice) { look() },
 		// Most changes of a slice, such as another order of its devices, are of no concern.
 		Changed: func(before, after *view.Slice) {
@@ -77,7 +80,7 @@ func New(cfg Config) *manager.Controller {
 			}
 		},
 	})
-	k.classes.On(cache.Handler[*resourceapi.DeviceClass]{
+	r.classes.On(cache.Handler[*resourceapi.DeviceClass]{
 		Seen: func(*resourceapi.DeviceClass) { look() }, Gone: func(*resourceapi.DeviceClass) { look() },
 	})
 	// Also where there is neither a slice nor a class.
@@ -85,31 +88,38 @@ func New(cfg Config) *manager.Controller {
 	return work
 }
 
-func newKeeper(cfg Config) *keeper {
-	return &keeper{Config: cfg, slices: cfg.Cache.Slices(), classes: cfg.Cache.Classes(), since: map[string]time.Time{}}
+func newReconciler(cfg Config) *reconciler {
+	return &reconciler{Config: cfg, slices: cfg.Cache.Slices(), classes: cfg.Cache.Classes(),
+		since: map[string]time.Time{}}
 }
 
 func modelsOf(slice *view.Slice) []view.Model { return view.Models([]*view.Slice{slice}) }
 
-// sync is a manager.Reconcile.
-func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
-	classes := k.classes.List()
-	published, over := bounded(k.slices.List(), classes)
-	p, err := newPlan(view.Models(published), view.Profiles(published), classes)
-	if err != nil {
-		return 0, err
+// reconcile is a manager.Reconcile.
+func (r *reconciler) reconcile(ctx context.Context, _ string) (time.Duration, error) {
+	var p plan
+	var over map[string]string
+	classes := r.classes.List()
+	if r.Models {
+		var published []*view.Slice
+		var err error
+		published, over = bounded(r.slices.List(), classes)
+		if p, err = newPlan(view.Models(published), view.Profiles(published), classes); err != nil {
+			return 0, err
+		}
 	}
-	again, retireErr := k.retire(ctx, p.surplus)
-	k.tell(classes, p.told)
-	k.tellNodes(over)
-	return again, errors.Join(k.write(ctx, p), retireErr)
+	p.mark(classesByName(classes))
+	again, retireErr := r.retire(ctx, p.surplus)
+	r.tell(classes, p.told)
+	r.tellNodes(over)
+	return again, errors.Join(r.write(ctx, p), retireErr)
 }
 
 // write makes and changes classes. Where the cache was behind, its next change
-// brings sync back.
-func (k *keeper) write(ctx context.Context, p plan) error {
+// brings reconcile back.
+func (r *reconciler) write(ctx context.Context, p plan) error {
 	logger := klog.FromContext(ctx)
-	client := k.Client.DeviceClasses()
+	client := r.Client.DeviceClasses()
 	var errs []error
 	for _, class := range p.create {
 		_, err := client.Create(ctx, class, metav1.CreateOptions{FieldManager: v1alpha1.ControllerName})
@@ -131,96 +141,92 @@ func (k *keeper) write(ctx context.Context, p plan) error {
 			logger.Info("Updated a DeviceClass", "class", class.Name, "for", kind(class))
 		}
 	}
+	if p.outlived != nil {
+		errs = append(errs, r.remove(ctx, p.outlived, "that of the driver for CPUs is gone"))
+	}
 	return errors.Join(errs...)
 }
 
 // retire removes the classes that have been without GPUs for long enough and that
 // nobody names, and says when to look again at the others.
-func (k *keeper) retire(ctx context.Context, surplus []*resourceapi.DeviceClass) (time.Duration, error) {
-	now, since := k.Clock.Now(), map[string]time.Time{}
+func (r *reconciler) retire(ctx context.Context, surplus []*resourceapi.DeviceClass) (time.Duration, error) {
+	now, since := r.Clock.Now(), map[string]time.Time{}
 	var due []*resourceapi.DeviceClass
 	var again time.Duration
 	for _, class := range surplus {
-		first, ok := k.since[class.Name]
+		first, ok := r.since[class.Name]
 		if !ok {
 			first = now
 		}
 		since[class.Name] = first
-		if left := k.Grace - now.Sub(first); left > 0 {
-			again = sooner(again, left)
+		if left := r.Grace - now.Sub(first); left > 0 {
+			again = min(cmp.Or(again, left), left)
 		} else {
 			due = append(due, class)
 		}
 	}
-	k.since = since
+	r.since = since
 	if len(due) == 0 {
 		return again, nil
 	}
-	named, err := classesNamed(ctx, k.Client)
+	inUse, err := classesNamed(ctx, r.Client)
 	if err != nil {
 		return again, err
 	}
 	var errs []error
 	for _, class := range due {
-		if named[class.Name] {
+		if inUse[class.Name] {
 			klog.FromContext(ctx).V(4).Info("DeviceClass without GPUs stays, for claims name it", "class", class.Name)
-			again = sooner(again, max(k.Grace, leastRecheck))
+			recheck := max(r.Grace, leastRecheck)
+			again = min(cmp.Or(again, recheck), recheck)
 			continue
 		}
-		errs = append(errs, k.remove(ctx, class))
+		errs = append(errs, r.remove(ctx, class, "no node has such GPUs, and no claim names it"))
 	}
 	return again, errors.Join(errs...)
 }
 
-func (k *keeper) remove(ctx context.Context, class *resourceapi.DeviceClass) error {
+func (r *reconciler) remove(ctx context.Context, class *resourceapi.DeviceClass, why string) error {
 	// The class as it was looked at, and no other of that name.
-	err := k.Client.DeviceClasses().Delete(ctx, class.Name, metav1.DeleteOptions{
+	err := r.Client.DeviceClasses().Delete(ctx, class.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion},
 	})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("remove DeviceClass %s, for which there are no GPUs: %w", class.Name, err)
+		return fmt.Errorf("remove DeviceClass %s, as %s: %w", class.Name, why, err)
 	}
-	klog.FromContext(ctx).Info("Removed a DeviceClass: no node has such GPUs, and no claim names it", "class", class.Name,
-		"for", kind(class))
-	k.Events.Forget(class.UID)
+	klog.FromContext(ctx).Info("Removed a DeviceClass", "class", class.Name, "for", kind(class), "reason", why)
+	r.Events.Forget(class.UID)
 	return nil
 }
 
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
-	}
-	return min(a, b)
-}
-
 // tellNodes says of which nodes not all that they publish has classes.
-func (k *keeper) tellNodes(over map[string]string) {
+func (r *reconciler) tellNodes(over map[string]string) {
 	for node, message := range over {
-		k.Events.Warn(report.Node(node, types.UID(node)), v1alpha1.ReasonTooManyModels, message)
+		r.Events.Warn(report.Node(node, types.UID(node)), v1alpha1.ReasonTooManyModels, message)
 	}
-	for node := range k.over {
+	for node := range r.over {
 		if over[node] == "" {
-			k.Events.Clear(types.UID(node), v1alpha1.ReasonTooManyModels)
+			r.Events.Clear(types.UID(node), v1alpha1.ReasonTooManyModels)
 		}
 	}
-	k.over = over
+	r.over = over
 }
 
-func (k *keeper) tell(classes []*resourceapi.DeviceClass, findings []finding) {
+func (r *reconciler) tell(classes []*resourceapi.DeviceClass, findings []finding) {
 	told := map[finding]bool{}
 	for _, f := range findings {
 		told[finding{class: f.class, reason: f.reason}] = true
-		k.Events.Normal(corev1.ObjectReference{
+		r.Events.Normal(corev1.ObjectReference{
 			APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "DeviceClass", Name: f.class.Name, UID: f.class.UID,
 		}, f.reason, f.message)
 	}
 	for _, class := range classes {
 		for _, reason := range []string{v1alpha1.ReasonDeviceClassNotOurs, v1alpha1.ReasonModelNameTaken} {
 			if !told[finding{class: class, reason: reason}] {
-				k.Events.Clear(class.UID, reason)
+				r.Events.Clear(class.UID, reason)
 			}
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -31,11 +31,11 @@ const grace = 10 * time.Minute
 
 // site is an API server and the controller at it.
 type site struct {
-	t        *testing.T
-	client   kubernetes.Interface
-	clock    *clocktesting.FakePassiveClock
-	recorder *record.FakeRecorder
-	keeper   *keeper
+	t          *testing.T
+	client     *fake.Clientset
+	clock      *clocktesting.FakePassiveClock
+	recorder   *record.FakeRecorder
+	reconciler *reconciler
 }
 
 func newSite(t *testing.T) *site {
@@ -48,8 +48,9 @@ func newSite(t *testing.T) *site {
 
 // restart begins with a process that remembers nothing.
 func (s *site) restart() {
-	s.keeper = newKeeper(Config{Cache: cache.New(cache.Options{Client: s.client}).Reader(),
-		Client: s.client.ResourceV1(), Events: report.New(s.recorder, s.clock), Grace: grace, Clock: s.clock})
+	s.reconciler = newReconciler(Config{Cache: cache.New(cache.Options{Client: s.client}).Reader(),
+		Client: s.client.ResourceV1(), Events: report.New(s.recorder, s.clock), Models: true, Grace: grace,
+		Clock: s.clock})
 }
 
 // sync lets the controller see what is there now, and returns when it wants to be called
@@ -65,13 +66,13 @@ func (s *site) sync() time.Duration {
 	for i := range published.Items {
 		kept = append(kept, *view.Read(&published.Items[i]))
 	}
-	refill(s.t, s.keeper.slices, kept)
+	refill(s.t, s.reconciler.slices, kept)
 	classes, err := s.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	refill(s.t, s.keeper.classes, classes.Items)
-	again, err := s.keeper.sync(ctx, all)
+	refill(s.t, s.reconciler.classes, classes.Items)
+	again, err := s.reconciler.reconcile(ctx, all)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -333,9 +334,7 @@ func TestClassesAreRepairedAndMadeAgain(t *testing.T) {
 func TestClassesOfOthersAreLeftAlone(t *testing.T) {
 	s := newSite(t)
 	foreign := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nvidia-a10.gpu.aliyun.com"}}
-	if _, err := s.client.ResourceV1().DeviceClasses().Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	apitest.Create(t, s.client, foreign)
 	s.publish("a", "NVIDIA-A10", mode.Share)
 	s.sync()
 	s.event("Normal GPUDeviceClassNotOurs")

@@ -18,31 +18,28 @@ import (
 // needed, and a cache of all claims would have to follow each of them all the time.
 func classesNamed(ctx context.Context, client typedresourcev1.ResourceV1Interface) (map[string]bool, error) {
 	named := map[string]bool{}
-	claims := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return client.ResourceClaims(metav1.NamespaceAll).List(ctx, o)
-	})
-	if err := claims.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		claim, ok := object.(*resourceapi.ResourceClaim)
-		if !ok {
-			return fmt.Errorf("among the ResourceClaims is a %T", object)
+	for kind, page := range map[string]pager.ListPageFunc{
+		"ResourceClaims": func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return client.ResourceClaims(metav1.NamespaceAll).List(ctx, o)
+		},
+		"ResourceClaimTemplates": func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return client.ResourceClaimTemplates(metav1.NamespaceAll).List(ctx, o)
+		},
+	} {
+		err := pager.New(page).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+			switch object := object.(type) {
+			case *resourceapi.ResourceClaim:
+				addNamed(named, object.Spec)
+			case *resourceapi.ResourceClaimTemplate:
+				addNamed(named, object.Spec.Spec)
+			default:
+				return fmt.Errorf("among them is a %T", object)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("look for %s that name a DeviceClass: %w", kind, err)
 		}
-		addNamed(named, claim.Spec)
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("look for ResourceClaims that name a DeviceClass: %w", err)
-	}
-	templates := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return client.ResourceClaimTemplates(metav1.NamespaceAll).List(ctx, o)
-	})
-	if err := templates.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		template, ok := object.(*resourceapi.ResourceClaimTemplate)
-		if !ok {
-			return fmt.Errorf("among the ResourceClaimTemplates is a %T", object)
-		}
-		addNamed(named, template.Spec.Spec)
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("look for ResourceClaimTemplates that name a DeviceClass: %w", err)
 	}
 	return named, nil
 }

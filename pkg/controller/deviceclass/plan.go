@@ -4,12 +4,12 @@ package deviceclass
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -23,6 +23,8 @@ type plan struct {
 	create, update []*resourceapi.DeviceClass
 	// surplus are classes of ours for which there are no GPUs.
 	surplus []*resourceapi.DeviceClass
+	// outlived is the marker of a class for CPUs that is gone, nil where there is none.
+	outlived *resourceapi.DeviceClass
 	// told are classes that something is to be said of.
 	told []finding
 }
@@ -60,13 +62,19 @@ func Catalogue(models []view.Model, profiles []string) ([]*resourceapi.DeviceCla
 
 func byName(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) }
 
+// classesByName are classes by their names.
+func classesByName(classes []*resourceapi.DeviceClass) map[string]*resourceapi.DeviceClass {
+	out := map[string]*resourceapi.DeviceClass{}
+	for _, class := range classes {
+		out[class.Name] = class
+	}
+	return out
+}
+
 // newPlan compares the classes that the models and MIG profiles should have with those that exist.
 func newPlan(models []view.Model, profiles []string, existing []*resourceapi.DeviceClass) (plan, error) {
 	var p plan
-	have := map[string]*resourceapi.DeviceClass{}
-	for _, class := range existing {
-		have[class.Name] = class
-	}
+	have := classesByName(existing)
 	wanted, err := Catalogue(p.withNames(models, have), profiles)
 	if err != nil {
 		return plan{}, err
@@ -131,19 +139,34 @@ func (p *plan) withNames(models []view.Model, have map[string]*resourceapi.Devic
 // add plans for one name: the class that has it, or nil, and the one that should.
 func (p *plan) add(have, want *resourceapi.DeviceClass) {
 	switch {
-	case have == nil:
-		p.create = append(p.create, want)
-	case !managed(have):
+	case have != nil && !managed(have):
 		if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 			p.told = append(p.told, finding{have, v1alpha1.ReasonDeviceClassNotOurs, fmt.Sprintf(
 				"The class was not made by %s, and selects something else than the GPUs that its name stands for, those of the "+
 					"%s: it is left as it is", v1alpha1.ControllerName, kind(want))})
 		}
-	case model(have) != model(want):
+	case have != nil && model(have) != model(want):
 		p.surplus = append(p.surplus, have)
 		p.tellNameInUse(have, model(want))
-	case !same(have, want):
-		p.update = append(p.update, merged(have, want))
+	default:
+		p.write(have, want)
+	}
+}
+
+// write plans for a class that is to be as wanted. What others have added to its labels and
+// annotations stays.
+func (p *plan) write(have, want *resourceapi.DeviceClass) {
+	if have == nil {
+		p.create = append(p.create, want)
+		return
+	}
+	class := have.DeepCopy()
+	class.Spec = want.Spec
+	class.Labels = labels.Merge(class.Labels, want.Labels)
+	class.Annotations = labels.Merge(class.Annotations, want.Annotations)
+	same := equality.Semantic.DeepEqual
+	if !same(have.Spec, class.Spec) || !same(have.Labels, class.Labels) || !same(have.Annotations, class.Annotations) {
+		p.update = append(p.update, class)
 	}
 }
 
@@ -163,41 +186,12 @@ func kind(class *resourceapi.DeviceClass) string {
 	if profile := class.Labels[v1alpha1.LabelProfile]; profile != "" {
 		return fmt.Sprintf("MIG profile %q", profile)
 	}
+	if class.Name == legacy.ClassCPUsMarker {
+		return "exclusive CPUs"
+	}
 	return fmt.Sprintf("model %q", model(class))
 }
 
 func model(class *resourceapi.DeviceClass) string {
 	return class.Annotations[v1alpha1.AnnotationModel]
-}
-
-// same reports whether a class is as wanted. What others have added to its labels and
-// annotations does not matter.
-func same(have, want *resourceapi.DeviceClass) bool {
-	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && contains(have.Labels, want.Labels) &&
-		contains(have.Annotations, want.Annotations)
-}
-
-func contains(have, want map[string]string) bool {
-	for key, value := range want {
-		if got, ok := have[key]; !ok || got != value {
-			return false
-		}
-	}
-	return true
-}
-
-// merged is the class as it is, with what is wanted.
-func merged(have, want *resourceapi.DeviceClass) *resourceapi.DeviceClass {
-	class := have.DeepCopy()
-	class.Spec = want.Spec
-	class.Labels = union(class.Labels, want.Labels)
-	class.Annotations = union(class.Annotations, want.Annotations)
-	return class
-}
-
-func union(a, b map[string]string) map[string]string {
-	out := map[string]string{}
-	maps.Copy(out, a)
-	maps.Copy(out, b)
-	return out
 }

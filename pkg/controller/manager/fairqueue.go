@@ -3,11 +3,11 @@
 package manager
 
 import (
-	"container/heap"
 	"strings"
 	"sync"
 	"time"
 
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -33,33 +33,45 @@ func namespaceOf(key string) string {
 type fairQueue struct {
 	// mu is for charge; all else is called under the lock of the workqueue.
 	mu sync.Mutex
-	// queued are the namespaces that have keys, by name and as a heap; len the number
-	// of keys.
-	queued map[string]*share
-	order  shares
+	// shares are the namespaces that have keys, or may come back before the others have had as
+	// much time: theirs is beyond now. order are those that have keys; len is the number of keys.
+	shares map[string]*share
+	order  *toolscache.Heap
 	len    int
-	// used is what namespaces have used that may come back before the others have
-	// had as much: those whose time is beyond now. now is the time of the namespace
-	// that was served last.
-	used map[string]time.Duration
-	now  time.Duration
+	// now is the time of the namespace that was served last.
+	now time.Duration
 	// count numbers namespaces as they come, which orders those of equal time.
 	count int
-	// pruneAt is how many namespaces used may hold before it is pruned.
+	// pruneAt is how many namespaces shares may hold before it is pruned.
 	pruneAt int
 }
 
-// share is a namespace that has keys.
+// share is what a namespace has used, and its keys.
 type share struct {
 	namespace string
 	keys      workqueue.Queue[string]
 	used      time.Duration
 	came      int
-	index     int
 }
 
 func newFairQueue() *fairQueue {
-	return &fairQueue{queued: map[string]*share{}, used: map[string]time.Duration{}, pruneAt: pruneLeast}
+	return &fairQueue{shares: map[string]*share{}, order: toolscache.NewHeap(keyOf, comesFirst), pruneAt: pruneLeast}
+}
+
+// keyOf is a cache.KeyFunc of shares.
+func keyOf(object any) (string, error) {
+	s, _ := object.(*share)
+	return s.namespace, nil
+}
+
+// comesFirst is a cache.LessFunc of shares: the namespace with the least time is first.
+func comesFirst(a, b any) bool {
+	one, _ := a.(*share)
+	other, _ := b.(*share)
+	if one.used != other.used {
+		return one.used < other.used
+	}
+	return one.came < other.came
 }
 
 // Touch implements workqueue.Queue.
@@ -69,17 +81,14 @@ func (q *fairQueue) Touch(string) {}
 func (q *fairQueue) Push(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	namespace := namespaceOf(key)
-	s := q.queued[namespace]
-	if s == nil {
+	s := q.of(namespaceOf(key))
+	if s.keys.Len() == 0 {
 		q.count++
-		s = &share{namespace: namespace, keys: workqueue.DefaultQueue[string](), used: max(q.used[namespace], q.now),
-			came: q.count}
-		q.queued[namespace] = s
-		heap.Push(&q.order, s)
+		s.came = q.count
 	}
 	s.keys.Push(key)
 	q.len++
+	q.sort(s)
 }
 
 // Len implements workqueue.Queue.
@@ -93,20 +102,19 @@ func (q *fairQueue) Len() int {
 func (q *fairQueue) Pop() string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	s := q.order[0]
+	// The heap is never closed.
+	first, _ := q.order.Pop()
+	s, _ := first.(*share)
 	key := s.keys.Pop()
 	q.len--
 	q.now = s.used
 	q.count++
 	s.came = q.count
-	q.use(s.namespace, turn)
-	if s.keys.Len() == 0 {
-		heap.Remove(&q.order, s.index)
-		delete(q.queued, s.namespace)
-	}
-	if len(q.queued) == 0 {
+	s.used += turn
+	q.sort(s)
+	if q.len == 0 {
 		// Nobody is kept waiting by what was used.
-		clear(q.used)
+		clear(q.shares)
 		q.now = 0
 	}
 	return key
@@ -117,19 +125,32 @@ func (q *fairQueue) charge(key string, took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if rest := took - turn; rest > 0 {
-		q.use(namespaceOf(key), rest)
+		s := q.of(namespaceOf(key))
+		s.used += rest
+		q.sort(s)
 	}
 }
 
-// use adds to what a namespace has used.
-func (q *fairQueue) use(namespace string, d time.Duration) {
-	used := max(q.used[namespace], q.now) + d
-	q.used[namespace] = used
-	if s := q.queued[namespace]; s != nil {
-		s.used = used
-		heap.Fix(&q.order, s.index)
+// of is the share of a namespace, which has had as much time as the others at least.
+func (q *fairQueue) of(namespace string) *share {
+	s := q.shares[namespace]
+	if s == nil {
+		q.prune()
+		s = &share{namespace: namespace, keys: workqueue.DefaultQueue[string]()}
+		q.shares[namespace] = s
 	}
-	q.prune()
+	if s.keys.Len() == 0 {
+		s.used = max(s.used, q.now)
+	}
+	return s
+}
+
+// sort has a namespace in its place among those that have keys.
+func (q *fairQueue) sort(s *share) {
+	if s.keys.Len() > 0 {
+		// A share always has a key.
+		_ = q.order.Update(s)
+	}
 }
 
 // pruneLeast is how many namespaces are remembered in any case.
@@ -137,48 +158,13 @@ const pruneLeast = 100
 
 // prune forgets what makes no difference any more, once there is much of it.
 func (q *fairQueue) prune() {
-	if len(q.used) <= q.pruneAt {
+	if len(q.shares) <= q.pruneAt {
 		return
 	}
-	for namespace, used := range q.used {
-		if used <= q.now && q.queued[namespace] == nil {
-			delete(q.used, namespace)
+	for namespace, s := range q.shares {
+		if s.used <= q.now && s.keys.Len() == 0 {
+			delete(q.shares, namespace)
 		}
 	}
-	q.pruneAt = 2*len(q.used) + pruneLeast
-}
-
-// shares is a heap.Interface: the namespace with the least time is first.
-type shares []*share
-
-func (s shares) Len() int { return len(s) }
-
-func (s shares) Less(i, j int) bool {
-	if s[i].used != s[j].used {
-		return s[i].used < s[j].used
-	}
-	return s[i].came < s[j].came
-}
-
-func (s shares) Swap(i, j int) {
-	s[i], s[j] = s[j], s[i]
-	s[i].index, s[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (s *shares) Push(x any) {
-	added, ok := x.(*share)
-	if !ok {
-		return
-	}
-	added.index = len(*s)
-	*s = append(*s, added)
-}
-
-// Pop implements heap.Interface.
-func (s *shares) Pop() any {
-	last := (*s)[len(*s)-1]
-	(*s)[len(*s)-1] = nil
-	*s = (*s)[:len(*s)-1]
-	return last
+	q.pruneAt = 2*len(q.shares) + pruneLeast
 }

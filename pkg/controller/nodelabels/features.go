@@ -70,13 +70,13 @@ func version(a resourceapi.DeviceAttribute) []string {
 // writes them under a field manager of its own, by which the API server knows them, and none where another has written
 // one of them otherwise. Where GPU Feature Discovery comes later, those that are there are its own: it writes none
 // again that is there with its value, and would not notice that they were removed.
-func (l *labeller) features(ctx context.Context, node *cache.Node, published []*view.Slice) error {
+func (r *reconciler) features(ctx context.Context, node *cache.Node, published []*view.Slice) error {
 	// GPU Feature Discovery alone writes this one, on each node where it runs.
 	if _, runs := node.Labels[nvidia+"gfd.timestamp"]; runs {
 		return nil
 	}
 	var want map[string]string
-	if l.Features {
+	if r.Features {
 		gpus, whole := view.Pool(node.Name, published)
 		if !whole {
 			return nil // its plugin is being replaced
@@ -90,7 +90,7 @@ func (l *labeller) features(ctx context.Context, node *cache.Node, published []*
 		return nil
 	}
 	apply := func(labels map[string]string) error {
-		_, err := l.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(labels),
+		_, err := r.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(labels),
 			metav1.ApplyOptions{FieldManager: v1alpha1.FeaturesManager})
 		return err
 	}

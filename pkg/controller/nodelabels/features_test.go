@@ -79,7 +79,7 @@ func (s *site) features(on bool, published ...*resourceapi.ResourceSlice) {
 	for _, slice := range published {
 		kept = append(kept, view.Read(slice))
 	}
-	l := &labeller{Config: Config{Client: s.client.CoreV1().Nodes(), Features: on}}
+	l := &reconciler{Config: Config{Client: s.client.CoreV1().Nodes(), Features: on}}
 	if err := l.features(ctx, cache.KeepNode(s.node(), false), kept); err != nil {
 		s.t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ type Config struct {
 	Labels, Features bool
 }
 
-type labeller struct {
+type reconciler struct {
 	Config
 	nodes  cache.Nodes
 	slices cache.Slices
@@ -55,11 +55,11 @@ type labeller struct {
 
 // New returns the controller. Its keys are nodes; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	l := &labeller{Config: cfg, nodes: cfg.Cache.Nodes(), slices: cfg.Cache.Slices()}
-	work := manager.NewController("nodelabels", l.sync)
-	l.slices.OnChange(work.Enqueue)
+	r := &reconciler{Config: cfg, nodes: cfg.Cache.Nodes(), slices: cfg.Cache.Slices()}
+	work := manager.NewController("nodelabels", r.sync)
+	r.slices.OnChange(work.Enqueue)
 	changed := func(node *cache.Node) { work.Enqueue(node.Name) }
-	l.nodes.On(cache.Handler[*cache.Node]{
+	r.nodes.On(cache.Handler[*cache.Node]{
 		Seen: changed,
 		Changed: func(before, after *cache.Node) {
 			if !sameLabels(before, after) {
@@ -77,66 +77,66 @@ func sameLabels(before, after *cache.Node) bool {
 }
 
 // sync is a manager.Reconcile; the key is a node's name.
-func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error) {
-	node, exists := l.nodes.Get(name)
+func (r *reconciler) sync(ctx context.Context, name string) (time.Duration, error) {
+	node, exists := r.nodes.Get(name)
 	if !exists {
 		return 0, nil
 	}
 	var err error
-	published := l.slices.OnNode(name)
-	if l.Labels {
-		err = l.reconcile(ctx, &node.ObjectMeta, published)
+	published := r.slices.OnNode(name)
+	if r.Labels {
+		err = r.reconcile(ctx, &node.ObjectMeta, published)
 	}
-	return 0, errors.Join(err, l.features(ctx, node, published))
+	return 0, errors.Join(err, r.features(ctx, node, published))
 }
 
-func (l *labeller) reconcile(ctx context.Context, node *metav1.ObjectMeta, published []*view.Slice) error {
+func (r *reconciler) reconcile(ctx context.Context, node *metav1.ObjectMeta, published []*view.Slice) error {
 	nodeGPUs, whole := view.Pool(node.Name, published)
 	if !whole || len(nodeGPUs) == 0 {
 		return nil
 	}
 	want := For(nodeGPUs)
-	l.tellMixed(node, nodeGPUs, want)
+	r.tellMixed(node, nodeGPUs, want)
 	if len(differences(node.Labels, want)) == 0 {
-		l.Events.Clear(node.UID, v1alpha1.ReasonLabelsNotOurs)
+		r.Events.Clear(node.UID, v1alpha1.ReasonLabelsNotOurs)
 		return nil
 	}
 	// Server-side apply without force: the API server knows who wrote a label, and
 	// refuses to change all of them if one is not ours. The UID keeps it from
 	// making a node that was deleted meanwhile.
-	_, err := l.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(want),
+	_, err := r.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(want),
 		metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName})
 	switch {
 	case err == nil:
 		klog.FromContext(ctx).Info("Labelled the node", "node", klog.KRef("", node.Name), "labels", want)
-		l.Events.Clear(node.UID, v1alpha1.ReasonLabelsNotOurs)
+		r.Events.Clear(node.UID, v1alpha1.ReasonLabelsNotOurs)
 	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
-		l.tellConflict(node, want, err)
+		r.tellConflict(node, want, err)
 	default:
 		return fmt.Errorf("label node %s: %w", node.Name, err)
 	}
 	return nil
 }
 
-func (l *labeller) tellMixed(node *metav1.ObjectMeta, nodeGPUs []view.GPU, want map[string]string) {
+func (r *reconciler) tellMixed(node *metav1.ObjectMeta, nodeGPUs []view.GPU, want map[string]string) {
 	mixed := Mixed(nodeGPUs)
 	if mixed == "" {
-		l.Events.Clear(node.UID, v1alpha1.ReasonModelsDiffer)
+		r.Events.Clear(node.UID, v1alpha1.ReasonModelsDiffer)
 		return
 	}
-	l.Events.Normal(report.Node(node.Name, node.UID), v1alpha1.ReasonModelsDiffer, fmt.Sprintf(
+	r.Events.Normal(report.Node(node.Name, node.UID), v1alpha1.ReasonModelsDiffer, fmt.Sprintf(
 		"The GPUs differ: %s. The labels %s=%s and %s=%s are those of GPU %d: choose GPUs by a DeviceClass of the model "+
 			"instead",
 		mixed, ack.NodeLabelModel, want[ack.NodeLabelModel], ack.NodeLabelMemory, want[ack.NodeLabelMemory],
 		nodeGPUs[0].Index))
 }
 
-func (l *labeller) tellConflict(node *metav1.ObjectMeta, want map[string]string, conflict error) {
+func (r *reconciler) tellConflict(node *metav1.ObjectMeta, want map[string]string, conflict error) {
 	var remove []string
 	for _, key := range ack.GPUNodeLabels() {
 		remove = append(remove, key+"-")
 	}
-	l.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonLabelsNotOurs, fmt.Sprintf(
+	r.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonLabelsNotOurs, fmt.Sprintf(
 		"The labels are left as somebody else wrote them: %s (%v). To have them written from the GPUs: kubectl label node "+
 			"%s %s",
 		strings.Join(differences(node.Labels, want), ", "), conflict, node.Name, strings.Join(remove, " ")))

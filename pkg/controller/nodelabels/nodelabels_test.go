@@ -15,13 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -97,10 +97,10 @@ func TestLabelsFollowTheFirstGPU(t *testing.T) {
 
 // site is a node at an API server, and the controller's work on it.
 type site struct {
-	t        *testing.T
-	client   kubernetes.Interface
-	recorder *record.FakeRecorder
-	labeller *labeller
+	t          *testing.T
+	client     *fake.Clientset
+	recorder   *record.FakeRecorder
+	reconciler *reconciler
 }
 
 func newSite(t *testing.T) *site {
@@ -109,7 +109,7 @@ func newSite(t *testing.T) *site {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "u1", Labels: map[string]string{"zone": "a"}}}
 	client := fake.NewClientset(node)
 	return &site{t, client, recorder,
-		&labeller{Config: Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})}}}
+		&reconciler{Config: Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})}}}
 }
 
 // reconcile lets the controller see what is there now.
@@ -120,7 +120,7 @@ func (s *site) reconcile(published ...*resourceapi.ResourceSlice) {
 	for _, slice := range published {
 		kept = append(kept, view.Read(slice))
 	}
-	if err := s.labeller.reconcile(ctx, &s.node().ObjectMeta, kept); err != nil {
+	if err := s.reconciler.reconcile(ctx, &s.node().ObjectMeta, kept); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -216,16 +216,14 @@ func TestChangesReachTheLoop(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := newSite(t)
-	cfg := s.labeller.Config
+	cfg := s.reconciler.Config
 	known := cache.New(cache.Options{Client: s.client})
 	cfg.Cache, cfg.Labels, cfg.Features = known.Reader(), true, true
 	work := New(cfg)
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() { work.Run(ctx, 1) })
-	if _, err := s.client.ResourceV1().ResourceSlices().Create(ctx, pool(v100), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	apitest.Create(t, s.client, pool(v100))
 	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
 		func(context.Context) (bool, error) {
 			labels := s.node().Labels

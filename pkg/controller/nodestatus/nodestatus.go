@@ -52,7 +52,7 @@ type Config struct {
 	Policy string
 }
 
-type writer struct {
+type reconciler struct {
 	Config
 	nodes  cache.Nodes
 	slices cache.Slices
@@ -61,10 +61,10 @@ type writer struct {
 
 // New returns the controller. Its keys are nodes; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	w := &writer{Config: cfg, nodes: cfg.Cache.Nodes(), slices: cfg.Cache.Slices(), policy: none{}}
-	work := manager.NewController("nodestatus", w.sync)
-	w.slices.OnChange(work.Enqueue)
-	w.nodes.On(cache.Handler[*cache.Node]{
+	r := &reconciler{Config: cfg, nodes: cfg.Cache.Nodes(), slices: cfg.Cache.Slices(), policy: none{}}
+	work := manager.NewController("nodestatus", r.sync)
+	r.slices.OnChange(work.Enqueue)
+	r.nodes.On(cache.Handler[*cache.Node]{
 		Seen: func(node *cache.Node) { work.Enqueue(node.Name) },
 		Changed: func(before, after *cache.Node) {
 			// What kubelets write every now and then is left out; a resync, which brings the same node
@@ -78,55 +78,55 @@ func New(cfg Config) *manager.Controller {
 	if cfg.Policy != "" {
 		installed := newInstalled(cfg.Cache, cfg.Policy)
 		installed.onChange(func() {
-			for _, name := range w.nodes.Names() {
+			for _, name := range r.nodes.Names() {
 				work.Enqueue(name)
 			}
 		})
-		w.policy = installed
+		r.policy = installed
 	}
 	return work
 }
 
 // sync is a manager.Reconcile; the key is a node's name.
-func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
-	node, exists := w.nodes.Get(name)
+func (r *reconciler) sync(ctx context.Context, name string) (time.Duration, error) {
+	node, exists := r.nodes.Get(name)
 	if !exists {
 		return 0, nil
 	}
-	return w.reconcile(ctx, Read(node), w.slices.OnNode(name))
+	return r.reconcile(ctx, Read(node), r.slices.OnNode(name))
 }
 
-func (w *writer) reconcile(ctx context.Context, node *Node, published []*view.Slice) (time.Duration, error) {
-	enforced, pending := w.policy.enforced(), w.policy.pending()
+func (r *reconciler) reconcile(ctx context.Context, node *Node, published []*view.Slice) (time.Duration, error) {
+	enforced, pending := r.policy.enforced(), r.policy.pending()
 	if enforced && len(published) > 0 && len(pending) > 0 {
-		w.tellPending(node, pending)
+		r.tellPending(node, pending)
 	} else {
-		w.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotShown)
+		r.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotShown)
 	}
 	if len(published) == 0 || !enforced || len(pending) > 0 {
-		w.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotOurs)
-		return w.withdraw(ctx, node)
+		r.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotOurs)
+		return r.withdraw(ctx, node)
 	}
 	offered, whole := view.Offered(node.Name, published)
 	if !whole {
 		return 0, nil
 	}
 	if len(node.Foreign) > 0 {
-		w.tellConflict(node)
+		r.tellConflict(node)
 		return 0, nil
 	}
-	w.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotOurs)
+	r.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotOurs)
 	want := legacy.Of(offered)
 	if node.shows(want) {
 		return 0, nil
 	}
-	return w.apply(ctx, node, want)
+	return r.apply(ctx, node, want)
 }
 
 // withdraw takes back what the controller wrote, and nothing else. It does not apply
 // a node without amounts: the API server does not know who wrote a new node's other
 // capacity, and would remove it along with ours.
-func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error) {
+func (r *reconciler) withdraw(ctx context.Context, node *Node) (time.Duration, error) {
 	if len(node.OursInCapacity) == 0 && len(node.OursInAllocatable) == 0 {
 		return 0, nil
 	}
@@ -137,9 +137,9 @@ func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error
 	if err != nil {
 		return 0, fmt.Errorf("write the patch that removes the GPU amounts of node %s: %w", node.Name, err)
 	}
-	_, err = w.Client.Patch(ctx, node.Name, types.MergePatchType, patch,
+	_, err = r.Client.Patch(ctx, node.Name, types.MergePatchType, patch,
 		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}, "status")
-	return w.written(ctx, node, nil, err)
+	return r.written(ctx, node, nil, err)
 }
 
 func removal(names []corev1.ResourceName) map[corev1.ResourceName]any {
@@ -154,19 +154,20 @@ func removal(names []corev1.ResourceName) map[corev1.ResourceName]any {
 // somebody else's and no promise: the zeros of a kubelet, and the number of GPUs.
 // That is known of the node as it was seen, so it holds for that version of it
 // alone. The UID keeps it from making a node that was deleted meanwhile.
-func (w *writer) apply(ctx context.Context, node *Node, want corev1.ResourceList) (time.Duration, error) {
+func (r *reconciler) apply(ctx context.Context, node *Node, want corev1.ResourceList) (time.Duration, error) {
 	desired := applycorev1.Node(node.Name).WithUID(node.UID).
 		WithStatus(applycorev1.NodeStatus().WithCapacity(want).WithAllocatable(want))
 	if node.Others {
 		desired.WithResourceVersion(node.ResourceVersion)
 	}
-	_, err := w.Client.ApplyStatus(ctx, desired,
+	_, err := r.Client.ApplyStatus(ctx, desired,
 		metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName, Force: node.Others})
-	return w.written(ctx, node, want, err)
+	return r.written(ctx, node, want, err)
 }
 
 // written is what came of a write.
-func (w *writer) written(ctx context.Context, node *Node, want corev1.ResourceList, err error) (time.Duration, error) {
+func (r *reconciler) written(ctx context.Context, node *Node, want corev1.ResourceList, err error) (time.Duration,
+	error) {
 	logger := klog.FromContext(ctx)
 	switch {
 	case apierrors.IsConflict(err):
@@ -179,12 +180,12 @@ func (w *writer) written(ctx context.Context, node *Node, want corev1.ResourceLi
 	return 0, nil
 }
 
-func (w *writer) tellConflict(node *Node) {
+func (r *reconciler) tellConflict(node *Node) {
 	var foreign []string
 	for _, f := range node.Foreign {
 		foreign = append(foreign, f.String())
 	}
-	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotOurs, fmt.Sprintf(
+	r.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotOurs, fmt.Sprintf(
 		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this "+
 			"node; the kubelet forgets it within minutes",
 		strings.Join(foreign, "; ")))
@@ -193,8 +194,8 @@ func (w *writer) tellConflict(node *Node) {
 // mostNamed is how many pods an Event names.
 const mostNamed = 5
 
-func (w *writer) tellPending(node *Node, pending []string) {
-	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
+func (r *reconciler) tellPending(node *Node, pending []string) {
+	r.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
 		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a GPU: %s. "+
 			"They are older than the policy that converts such pods: delete them and create them again",
 		text.List(pending, mostNamed)))

@@ -51,10 +51,10 @@ func pool(n int, m mode.Mode) *view.Slice {
 
 // site is a node at an API server, and the controller's work on it.
 type site struct {
-	t        *testing.T
-	client   kubernetes.Interface
-	recorder *record.FakeRecorder
-	writer   *writer
+	t          *testing.T
+	client     kubernetes.Interface
+	recorder   *record.FakeRecorder
+	reconciler *reconciler
 }
 
 func newSite(t *testing.T) *site {
@@ -69,7 +69,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	return &site{t, client, recorder,
-		&writer{Config: Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})},
+		&reconciler{Config: Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})},
 			policy: fixed{is: true}}}
 }
 
@@ -77,7 +77,7 @@ func newSite(t *testing.T) *site {
 func (s *site) reconcile(published ...*view.Slice) {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
-	again, err := s.writer.reconcile(ctx, Read(cache.KeepNode(s.node(), false)), published)
+	again, err := s.reconciler.reconcile(ctx, Read(cache.KeepNode(s.node(), false)), published)
 	if err != nil || again != 0 {
 		s.t.Fatalf("again after %s, error %v", again, err)
 	}
@@ -156,13 +156,13 @@ func TestAmountsFollowTheGPUs(t *testing.T) {
 
 func TestNothingIsShownUnlessPodsWithoutClaimsAreRefused(t *testing.T) {
 	s := newSite(t)
-	s.writer.policy = fixed{}
+	s.reconciler.policy = fixed{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
-	s.writer.policy = fixed{is: true}
+	s.reconciler.policy = fixed{is: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
-	s.writer.policy = fixed{}
+	s.reconciler.policy = fixed{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
 	s.told()
@@ -170,12 +170,12 @@ func TestNothingIsShownUnlessPodsWithoutClaimsAreRefused(t *testing.T) {
 
 func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
 	s := newSite(t)
-	s.writer.policy = fixed{is: true, pods: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
+	s.reconciler.policy = fixed{is: true, pods: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
 	s.told("Warning "+v1alpha1.ReasonAmountsNotShown, "run without a GPU: a/1, a/2, a/3, a/4, a/5 and 1 more.",
 		"delete them and create them again")
-	s.writer.policy = fixed{is: true}
+	s.reconciler.policy = fixed{is: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
 	s.told()

@@ -9,23 +9,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
 
 // look is one look at the pods of a namespace, in which nothing is asked for twice.
 type look struct {
-	*watcher
+	*reconciler
 	namespace string
 	// amounts is whether the claims of the namespace are counted by amounts.
 	amounts bool
 	// templates are nil where there is none.
-	templates map[string]*resourceapi.ResourceClaimTemplateSpec
+	templates map[string]*resourceapi.ResourceClaimSpec
 	// made are the claims that were made of templates; nil until they are asked for.
 	made map[madeFor]bool
 }
@@ -90,7 +88,7 @@ func (l *look) usage(ctx context.Context, claims []corev1.PodResourceClaim) (usa
 		name := *c.ResourceClaimTemplateName
 		spec, known := l.templates[name]
 		if !known {
-			if spec, err = l.template(ctx, name); err != nil {
+			if spec, err = podstate.TemplateSpec(ctx, l.Templates, l.namespace, name); err != nil {
 				return quota.Usage{}, false, err
 			}
 			l.templates[name] = spec
@@ -98,28 +96,11 @@ func (l *look) usage(ctx context.Context, claims []corev1.PodResourceClaim) (usa
 		if spec == nil {
 			return quota.Usage{}, false, nil
 		}
-		requests := spec.Spec.Devices.Requests
+		requests := spec.Devices.Requests
 		if l.amounts {
 			requests = quota.Counted(requests)
 		}
 		usage.Add(requests)
 	}
 	return usage, true, nil
-}
-
-// template is the specification of a template; nil where there is none.
-func (l *look) template(ctx context.Context, name string) (*resourceapi.ResourceClaimTemplateSpec, error) {
-	// Of templates for legacy pods the name says it all.
-	if request, err := legacy.ParseName(name); err == nil {
-		return &request.Template(l.namespace).Spec, nil
-	}
-	template, err := l.Templates.ResourceClaimTemplates(l.namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look at ResourceClaimTemplate %s/%s, of which a claim is waited for: %w", l.namespace, name,
-			err)
-	}
-	return &template.Spec, nil
 }

@@ -10,7 +10,6 @@
 package overquota
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -75,7 +74,7 @@ type Config struct {
 	Clock  clock.PassiveClock
 }
 
-type watcher struct {
+type reconciler struct {
 	Config
 	pods cache.Unscheduled
 	// waits is for how long pods have been seen without their claims, by UID.
@@ -98,33 +97,33 @@ type known struct {
 
 // New returns the controller. Its keys are namespaces; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	w := &watcher{Config: cfg, pods: cfg.Cache.UnscheduledPods(), waits: seen.NewSince[types.UID](cfg.Clock),
+	r := &reconciler{Config: cfg, pods: cfg.Cache.UnscheduledPods(), waits: seen.NewSince[types.UID](cfg.Clock),
 		known: map[types.UID]*known{}, budget: report.NewBudget(RepeatAfter)}
-	work := manager.NewController("overquota", w.reconcile)
-	w.pods.On(cache.Handler[*corev1.Pod]{
+	work := manager.NewController("overquota", r.reconcile)
+	r.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: func(pod *corev1.Pod) {
 			if len(podstate.UnmadeClaims(pod)) > 0 {
-				w.waits.For(pod.UID)
+				r.waits.For(pod.UID)
 				work.EnqueueAfter(pod.Namespace, patience)
 			} else {
-				w.forget(pod.UID)
+				r.forget(pod.UID)
 			}
 		},
-		Gone: func(pod *corev1.Pod) { w.forget(pod.UID) },
+		Gone: func(pod *corev1.Pod) { r.forget(pod.UID) },
 	})
 	return work
 }
 
 // reconcile is a manager.Reconcile; the key is a namespace.
-func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
-	pods, younger := w.waiting(namespace)
+func (r *reconciler) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
+	pods, younger := r.waiting(namespace)
 	if len(pods) == 0 {
 		if younger == 0 {
 			return 0, nil
 		}
 		return patience, nil
 	}
-	quotas, err := w.Quotas.ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	quotas, err := r.Quotas.ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("look whether a ResourceQuota keeps claims of namespace %s from being created: %w", namespace,
 			err)
@@ -132,16 +131,16 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 	room := quota.NewRoom(quotas.Items)
 	if !room.Any() {
 		// They wait for a quota that is gone.
-		pods = w.keptByAQuota(pods)
+		pods = r.keptByAQuota(pods)
 	}
 	if len(pods) == 0 {
 		return lookElsewhere, nil
 	}
-	l, touched := &look{watcher: w, namespace: namespace, amounts: room.Amounts(),
-		templates: map[string]*resourceapi.ResourceClaimTemplateSpec{}}, 0
+	l, touched := &look{reconciler: r, namespace: namespace, amounts: room.Amounts(),
+		templates: map[string]*resourceapi.ResourceClaimSpec{}}, 0
 	for _, pod := range pods {
 		from := room
-		if w.inVain(pod.UID) {
+		if r.inVain(pod.UID) {
 			// It takes nothing from the others.
 			from = quota.NewRoom(quotas.Items)
 		}
@@ -153,13 +152,13 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 			continue
 		}
 		if short != "" {
-			w.tell(pod, short)
+			r.tell(pod, short)
 			continue
 		}
-		w.Events.Clear(pod.UID, v1alpha1.ReasonQuotaExceeded)
-		if touched < mostTouched && w.due(pod.UID) {
+		r.Events.Clear(pod.UID, v1alpha1.ReasonQuotaExceeded)
+		if touched < mostTouched && r.due(pod.UID) {
 			touched++
-			if err := w.wake(ctx, pod); err != nil {
+			if err := r.wake(ctx, pod); err != nil {
 				return 0, err
 			}
 		}
@@ -169,9 +168,9 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 
 // wake changes a pod. That the API server refuses it, as by a policy for this one, keeps no
 // other pod waiting: it is tried again when the pod is due.
-func (w *watcher) wake(ctx context.Context, pod *corev1.Pod) error {
+func (r *reconciler) wake(ctx context.Context, pod *corev1.Pod) error {
 	logger := klog.FromContext(ctx)
-	err := podstate.Touch(ctx, w.Changes, pod, w.Clock.Now())
+	err := podstate.Touch(ctx, r.Changes, pod, r.Clock.Now())
 	switch {
 	case err == nil:
 		logger.V(2).Info("Had the claims of a pod created for which quotas have room", "pod", klog.KObj(pod))
@@ -185,52 +184,50 @@ func (w *watcher) wake(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // keptByAQuota are those of the pods of which a quota has kept the claims from being created.
-func (w *watcher) keptByAQuota(pods []*corev1.Pod) []*corev1.Pod {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (r *reconciler) keptByAQuota(pods []*corev1.Pod) []*corev1.Pod {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
-		k := w.known[pod.UID]
+		k := r.known[pod.UID]
 		return k == nil || !k.short
 	})
 }
 
 // waiting are the pods of a namespace that have waited for a while, the oldest first, and how
 // many others wait.
-func (w *watcher) waiting(namespace string) (pods []*corev1.Pod, younger int) {
-	for _, pod := range w.pods.WithoutClaims(namespace) {
-		if w.waits.For(pod.UID) >= patience {
+func (r *reconciler) waiting(namespace string) (pods []*corev1.Pod, younger int) {
+	for _, pod := range r.pods.WithoutClaims(namespace) {
+		if r.waits.For(pod.UID) >= patience {
 			pods = append(pods, pod)
 		} else {
 			younger++
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(pods, podstate.ByAge)
 	return pods, younger
 }
 
 // tell tells a pod, and what has changed since not too often, nor too many of a namespace.
-func (w *watcher) tell(pod *corev1.Pod, short string) {
-	w.mu.Lock()
-	k, now := w.of(pod.UID), w.Clock.Now()
-	due := (k.told.IsZero() || now.Sub(k.told) >= RepeatAfter) && w.budget.Take(pod.Namespace, pod.UID, now)
+func (r *reconciler) tell(pod *corev1.Pod, short string) {
+	r.mu.Lock()
+	k, now := r.of(pod.UID), r.Clock.Now()
+	due := (k.told.IsZero() || now.Sub(k.told) >= RepeatAfter) && r.budget.Take(pod.Namespace, pod.UID, now)
 	if due {
 		k.told = now
 	}
 	k.next, k.changes, k.short = time.Time{}, 0, true
-	w.mu.Unlock()
+	r.mu.Unlock()
 	if due {
-		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonQuotaExceeded,
+		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonQuotaExceeded,
 			"The pod's claim is not created: "+short)
 	}
 }
 
 // due reports whether a pod is to be changed now, and notes that it is.
-func (w *watcher) due(uid types.UID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	k, now := w.of(uid), w.Clock.Now()
+func (r *reconciler) due(uid types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k, now := r.of(uid), r.Clock.Now()
 	if now.Before(k.next) {
 		return false
 	}
@@ -240,25 +237,25 @@ func (w *watcher) due(uid types.UID) bool {
 }
 
 // inVain reports whether a pod was changed several times since quotas have room for its claims, and has none.
-func (w *watcher) inVain(uid types.UID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	k := w.known[uid]
+func (r *reconciler) inVain(uid types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.known[uid]
 	return k != nil && k.changes >= mostInVain
 }
 
 // of is what is known of a pod; mu is held.
-func (w *watcher) of(uid types.UID) *known {
-	if w.known[uid] == nil {
-		w.known[uid] = &known{}
+func (r *reconciler) of(uid types.UID) *known {
+	if r.known[uid] == nil {
+		r.known[uid] = &known{}
 	}
-	return w.known[uid]
+	return r.known[uid]
 }
 
-func (w *watcher) forget(uid types.UID) {
-	w.waits.Forget(uid)
-	w.mu.Lock()
-	delete(w.known, uid)
-	w.mu.Unlock()
-	w.Events.Forget(uid)
+func (r *reconciler) forget(uid types.UID) {
+	r.waits.Forget(uid)
+	r.mu.Lock()
+	delete(r.known, uid)
+	r.mu.Unlock()
+	r.Events.Forget(uid)
 }

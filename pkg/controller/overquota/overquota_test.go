@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/overquota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
@@ -99,9 +100,9 @@ func pod(name, template string) *corev1.Pod {
 func (s *site) create(pods ...*corev1.Pod) {
 	s.Helper()
 	for _, p := range pods {
-		if _, err := s.client.CoreV1().Pods(p.Namespace).Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Create(s, s.client, p)
+		// A watch has room for so many.
+		synctest.Wait()
 	}
 }
 
@@ -133,9 +134,7 @@ func (s *site) made(p *corev1.Pod) {
 	p = p.DeepCopy()
 	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{
 		{Name: "gpushare", ResourceClaimName: ptr.To(p.Name + "-gpushare")}}
-	if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), p, metav1.UpdateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Update(s, s.client, p)
 }
 
 // after checks which pods were changed within the next time, and which Events there are.
@@ -194,9 +193,7 @@ func TestPodGoesOnWhenTheQuotaIsDeleted(t *testing.T) {
 		p := pod("p", "gpushare.mem.main.3")
 		s.create(p)
 		s.after(4*time.Second, nil, []string{short(10, 10, 3)})
-		if err := s.client.CoreV1().ResourceQuotas("ns").Delete(s.Context(), "gpu", metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Delete[*corev1.ResourceQuota](s, s.client, "ns", "gpu")
 		// This one waits for something else.
 		s.create(pod("q", "gpushare.mem.main.3"))
 		s.after(6*time.Second, []string{"p"}, nil)
@@ -307,10 +304,7 @@ func TestTemplatesOfUsers(t *testing.T) {
 				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
 					"memory": resource.MustParse("4Gi")}},
 			}}}
-		if _, err := s.client.ResourceV1().ResourceClaimTemplates("ns").Create(s.Context(), template,
-			metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Create(s, s.client, template)
 		s.after(10*time.Second, nil, []string{short(10, 8, 8)})
 	})
 }
@@ -364,9 +358,7 @@ func (s *site) claim(name, of string, p *corev1.Pod) {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
 		Annotations:     map[string]string{resourceapi.PodResourceClaimAnnotation: of},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p, corev1.SchemeGroupVersion.WithKind("Pod"))}}}
-	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Create(s, s.client, c)
 }
 
 // A namespace with thousands that wait leaves the others their Events.

@@ -18,7 +18,7 @@ import (
 func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client := fake.NewClientset(pod("main"))
-	a := newAnnotator(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1()})
+	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1()})
 	cached := func(p *corev1.Pod) {
 		t.Helper()
 		if err := a.pods.Put(p); err != nil {

@@ -12,16 +12,12 @@ package podannotations
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
@@ -30,6 +26,7 @@ import (
 	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -45,7 +42,7 @@ type Config struct {
 	Lag func(time.Duration)
 }
 
-type annotator struct {
+type reconciler struct {
 	Config
 	claims cache.Claims
 	pods   cache.Converted
@@ -54,18 +51,18 @@ type annotator struct {
 
 // New returns the controller. Its keys are those of claims; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	a := newAnnotator(cfg)
-	work := manager.NewController("podannotations", a.sync)
+	r := newReconciler(cfg)
+	work := manager.NewController("podannotations", r.sync)
 	changed := func(claim *resourceapi.ResourceClaim) {
 		if concerned(claim) {
 			work.Enqueue(cache.Key(claim))
 		}
 	}
-	a.claims.On(cache.Handler[*resourceapi.ResourceClaim]{Seen: changed})
+	r.claims.On(cache.Handler[*resourceapi.ResourceClaim]{Seen: changed})
 	if cfg.V1 {
 		// The first version also says how large a GPU is.
-		a.slices.OnGPUs(func(node string) {
-			for _, claim := range a.claims.OnNode(node) {
+		r.slices.OnGPUs(func(node string) {
+			for _, claim := range r.claims.OnNode(node) {
 				changed(claim)
 			}
 		})
@@ -73,8 +70,9 @@ func New(cfg Config) *manager.Controller {
 	return work
 }
 
-func newAnnotator(cfg Config) *annotator {
-	return &annotator{Config: cfg, claims: cfg.Cache.Claims(), pods: cfg.Cache.ConvertedPods(), slices: cfg.Cache.Slices()}
+func newReconciler(cfg Config) *reconciler {
+	return &reconciler{Config: cfg, claims: cfg.Cache.Claims(), pods: cfg.Cache.ConvertedPods(),
+		slices: cfg.Cache.Slices()}
 }
 
 // concerned reports whether a claim stands for a request in ACK's manner, and there is
@@ -84,34 +82,34 @@ func concerned(claim *resourceapi.ResourceClaim) bool {
 }
 
 // sync is a manager.Reconcile; the key is a claim's namespace/name.
-func (a *annotator) sync(ctx context.Context, key string) (time.Duration, error) {
-	claim, exists := a.claims.Get(key)
+func (r *reconciler) sync(ctx context.Context, key string) (time.Duration, error) {
+	claim, exists := r.claims.Get(key)
 	if !exists {
 		return 0, nil
 	}
-	return 0, a.reconcile(ctx, claim)
+	return 0, r.reconcile(ctx, claim)
 }
 
-func (a *annotator) reconcile(ctx context.Context, c *resourceapi.ResourceClaim) error {
+func (r *reconciler) reconcile(ctx context.Context, c *resourceapi.ResourceClaim) error {
 	if !concerned(c) {
 		return nil
 	}
 	users, _ := gpuclaim.Pods(c)
 	for _, user := range users {
-		if err := a.annotate(ctx, c, user); err != nil {
+		if err := r.annotate(ctx, c, user); err != nil {
 			return fmt.Errorf("annotate pod %s/%s with what claim %s was allocated: %w", c.Namespace, user.Name, c.Name, err)
 		}
 	}
 	return nil
 }
 
-func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceClaim,
+func (r *reconciler) annotate(ctx context.Context, claim *resourceapi.ResourceClaim,
 	user resourceapi.ResourceClaimConsumerReference) error {
-	pod, err := a.pod(ctx, claim.Namespace, user)
+	pod, err := r.pod(ctx, claim.Namespace, user)
 	if pod == nil || err != nil {
 		return err
 	}
-	want, err := For(pod, claim, a.units(gpuclaim.AllocatedFrom(claim)))
+	want, err := For(pod, claim, r.units(gpuclaim.AllocatedFrom(claim)))
 	if err != nil {
 		return err
 	}
@@ -119,25 +117,14 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	if len(changes) == 0 {
 		return nil
 	}
-	// Whoever wrote them, nobody else knows what was allocated. The UID keeps the patch
-	// from another pod of that name.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": changes}})
-	if err != nil {
-		return err
-	}
-	_, err = a.Client.Pods(claim.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is gone, or another one has its name.
-		return nil
-	}
-	if err != nil {
+	// Whoever wrote them, nobody else knows what was allocated.
+	if changed, err := podstate.Annotate(ctx, r.Client, pod, changes); err != nil || !changed {
 		return err
 	}
 	klog.FromContext(ctx).Info("Annotated the pod", "pod", klog.KObj(pod), "annotations", want)
 	// A scheduler before 1.36 does not say when it allocated. Its clock may be ahead.
-	if allocated := claim.Status.Allocation.AllocationTimestamp; a.Lag != nil && allocated != nil {
-		a.Lag(max(0, time.Since(allocated.Time)))
+	if allocated := claim.Status.Allocation.AllocationTimestamp; r.Lag != nil && allocated != nil {
+		r.Lag(max(0, time.Since(allocated.Time)))
 	}
 	return nil
 }
@@ -145,16 +132,12 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 // pod is the one that uses a claim; nil where it is gone. The API server is asked only
 // for one that the cache does not have: anybody who may change a pod can take off the
 // label by which it has it.
-func (a *annotator) pod(ctx context.Context, namespace string, user resourceapi.ResourceClaimConsumerReference) (
+func (r *reconciler) pod(ctx context.Context, namespace string, user resourceapi.ResourceClaimConsumerReference) (
 	*corev1.Pod, error) {
-	if pod, exists := a.pods.Get(namespace + "/" + user.Name); exists && pod.UID == user.UID {
+	if pod, exists := r.pods.Get(namespace + "/" + user.Name); exists && pod.UID == user.UID {
 		return pod, nil
 	}
-	pod, err := a.Client.Pods(namespace).Get(ctx, user.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && pod.UID != user.UID {
-		return nil, nil
-	}
-	return pod, err
+	return podstate.Current(ctx, r.Client, namespace, user.Name, user.UID)
 }
 
 // change is what a merge patch has to say for annotations to be the wanted ones; nil
@@ -176,12 +159,12 @@ func change(annotations, want map[string]string) map[string]*string {
 }
 
 // units knows the memory of a node's GPUs; it is nil where nobody asks.
-func (a *annotator) units(node string) GPUUnits {
-	if !a.V1 {
+func (r *reconciler) units(node string) GPUUnits {
+	if !r.V1 {
 		return nil
 	}
 	return func(index int) (int64, bool) {
-		for _, slice := range a.slices.OnNode(node) {
+		for _, slice := range r.slices.OnNode(node) {
 			if i := slices.IndexFunc(slice.GPUs, func(c view.GPU) bool { return c.Index == int64(index) }); i >= 0 {
 				return gpu.GPU{MemoryMiB: slice.GPUs[i].MemoryMiB}.MemoryUnits(), true
 			}

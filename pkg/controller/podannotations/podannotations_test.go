@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -194,15 +195,13 @@ func TestDevicesOfNobodyAreAnError(t *testing.T) {
 }
 
 // site is an API server with pods, and the controller's work on them.
-func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[string]string) {
+func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*reconciler, func() map[string]string) {
 	t.Helper()
 	client := fake.NewClientset()
 	for _, p := range pods {
-		if _, err := client.CoreV1().Pods(p.Namespace).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		apitest.Create(t, client, p)
 	}
-	a := newAnnotator(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1(), V1: v1})
+	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1(), V1: v1})
 	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1",
 		GPUs: []view.GPU{{Index: 1, MemoryMiB: 16130}}}
 	if err := a.slices.GetStore().Add(slice); err != nil {

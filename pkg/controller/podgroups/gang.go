@@ -60,7 +60,7 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 		}
 		placed = placed || pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil
 		// Labels can be changed after the policy has read them.
-		if _, err := legacy.MinAvailable(pod); err == nil && (newest == nil || newer(pod, newest)) {
+		if _, err := legacy.MinAvailable(pod); err == nil && (newest == nil || podstate.ByAge(pod, newest) > 0) {
 			newest = pod
 		}
 	}
@@ -101,10 +101,6 @@ func (g *gang) lower(left int32, quiet time.Duration) {
 	default:
 		g.minCount = left
 	}
-}
-
-func newer(a, b *corev1.Pod) bool {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) > 0
 }
 
 // lookedAt reports whether the admission policy was there when the pod was created, and has not

@@ -26,6 +26,7 @@ import (
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
@@ -76,7 +77,7 @@ type Discovery interface {
 	ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error)
 }
 
-type keeper struct {
+type reconciler struct {
 	Config
 	pods cache.OfGangs
 
@@ -84,9 +85,10 @@ type keeper struct {
 	// quiet is for how long no pod of a gang has come, by its key.
 	quiet *seen.Since[string]
 
+	// groups has, by the key of its gang, what was last observed of a PodGroup.
+	groups sync.Map
+
 	mu sync.Mutex
-	// observed is, by the key of its gang, what a PodGroup was last seen to have, and when.
-	observed map[string]observed
 	// served is what the API server said last about PodGroups.
 	served   bool
 	servedAt time.Time
@@ -94,6 +96,7 @@ type keeper struct {
 	asking bool
 }
 
+// observed is what a PodGroup was last seen to have, and when.
 type observed struct {
 	minCount      int32
 	priorityClass string
@@ -110,16 +113,15 @@ type observed struct {
 
 // New returns the controller. Its keys are gangs; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), observed: map[string]observed{},
-		quiet: seen.NewSince[string](cfg.Clock)}
-	work := manager.NewController("podgroups", k.reconcile)
-	k.enqueue = work.Enqueue
+	r := &reconciler{Config: cfg, pods: cfg.Cache.PodsOfGangs(), quiet: seen.NewSince[string](cfg.Clock)}
+	work := manager.NewController("podgroups", r.reconcile)
+	r.enqueue = work.Enqueue
 	changed := func(pod *corev1.Pod) { work.Enqueue(podstate.NamedGang(pod).String()) }
 	came := func(pod *corev1.Pod) {
-		k.quiet.Begin(podstate.NamedGang(pod).String())
+		r.quiet.Begin(podstate.NamedGang(pod).String())
 		changed(pod)
 	}
-	k.pods.On(cache.Handler[*corev1.Pod]{
+	r.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: came,
 		Changed: func(before, after *corev1.Pod) {
 			changed(before)
@@ -137,63 +139,63 @@ func New(cfg Config) *manager.Controller {
 }
 
 // reconcile is a manager.Reconcile; the key is that of a gang, or sweepKey.
-func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	served, err := k.isServed()
+func (r *reconciler) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	served, err := r.isServed()
 	if err != nil {
 		return 0, err
 	}
 	if key == sweepKey {
-		return sweepEvery, k.sweep(ctx, served)
+		return sweepEvery, r.sweep(ctx, served)
 	}
 	name, err := toolscache.ParseObjectName(key)
 	if err != nil {
 		return 0, fmt.Errorf("%q is no gang: %w", key, err)
 	}
-	pods := k.pods.Gang(name)
-	g, alone := gangOfPods(name.Name, pods, k.quiet.For(key))
+	pods := r.pods.Gang(name)
+	g, alone := gangOfPods(name.Name, pods, r.quiet.For(key))
 	if len(pods) == 0 {
-		k.quiet.Forget(key)
+		r.quiet.Forget(key)
 	}
-	k.tell(alone, served)
+	r.tell(alone, served)
 	switch {
 	case !served && (g != nil && len(g.waiting) > 0 || slices.ContainsFunc(alone, unplaced)):
 		return lookAgain, nil
 	case !served:
 		return 0, nil
 	case g == nil:
-		return k.remove(ctx, name)
+		return r.remove(ctx, name)
 	}
-	return k.keep(ctx, name, g)
+	return r.keep(ctx, name, g)
 }
 
 func unplaced(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }
 
 // isServed reports whether the cluster serves PodGroups, which its administrator may change. It is
 // asked again now and then; who comes meanwhile uses what was said last.
-func (k *keeper) isServed() (bool, error) {
-	k.mu.Lock()
-	if !k.servedAt.IsZero() && (k.asking || k.Clock.Since(k.servedAt) < lookAgain) {
-		defer k.mu.Unlock()
-		return k.served, nil
+func (r *reconciler) isServed() (bool, error) {
+	r.mu.Lock()
+	if !r.servedAt.IsZero() && (r.asking || r.Clock.Since(r.servedAt) < lookAgain) {
+		defer r.mu.Unlock()
+		return r.served, nil
 	}
-	k.asking = true
-	k.mu.Unlock()
-	served, err := k.ask()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.asking = false
+	r.asking = true
+	r.mu.Unlock()
+	served, err := r.ask()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking = false
 	if err != nil {
 		return false, err
 	}
-	k.served, k.servedAt = served, k.Clock.Now()
+	r.served, r.servedAt = served, r.Clock.Now()
 	return served, nil
 }
 
 // ask asks the API server whether it serves PodGroups, which may take as long as its client
 // waits for an answer.
-func (k *keeper) ask() (bool, error) {
+func (r *reconciler) ask() (bool, error) {
 	version := schedulingapi.SchemeGroupVersion.String()
-	resources, err := k.Discovery.ServerResourcesForGroupVersion(version)
+	resources, err := r.Discovery.ServerResourcesForGroupVersion(version)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -201,11 +203,11 @@ func (k *keeper) ask() (bool, error) {
 		return false, fmt.Errorf("ask whether the cluster serves the PodGroups of %s: %w", version, err)
 	}
 	return slices.ContainsFunc(resources.APIResources,
-		func(r metav1.APIResource) bool { return r.Name == "podgroups" }), nil
+		func(of metav1.APIResource) bool { return of.Name == "podgroups" }), nil
 }
 
 // tell says to pods that name a gang and are scheduled without it why that is so.
-func (k *keeper) tell(alone []*corev1.Pod, served bool) {
+func (r *reconciler) tell(alone []*corev1.Pod, served bool) {
 	if served {
 		// The others have what they need already.
 		alone = slices.DeleteFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
@@ -218,58 +220,61 @@ func (k *keeper) tell(alone []*corev1.Pod, served bool) {
 		if served {
 			why = whyAlone(pod)
 		}
-		k.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld,
+		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld,
 			"The pod is scheduled by itself, not together with the others of its gang: "+why)
 	}
 }
 
+// of is what was last observed of the PodGroup of a gang; false where nothing was.
+func (r *reconciler) of(key string) (observed, bool) {
+	known, _ := r.groups.Load(key)
+	group, is := known.(observed)
+	return group, is
+}
+
 // keep makes the PodGroup of a gang, or gives it the gang's size.
-func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) (time.Duration, error) {
+func (r *reconciler) keep(ctx context.Context, name toolscache.ObjectName, g *gang) (time.Duration, error) {
 	key := name.String()
-	k.mu.Lock()
-	known := k.observed[key]
-	k.mu.Unlock()
+	known, _ := r.of(key)
 	if known.minCount == g.minCount && (known.foreign || !g.outlived(known.priorityClass)) &&
-		k.Clock.Since(known.at) < lookAgain {
-		k.tellPriority(known, g)
-		return k.wake(ctx, key, known, g)
+		r.Clock.Since(known.at) < lookAgain {
+		r.tellPriority(known, g)
+		return r.wake(ctx, key, known, g)
 	}
-	groups := k.Client.PodGroups(name.Namespace)
+	groups := r.Client.PodGroups(name.Namespace)
 	now := observed{minCount: g.minCount, priorityClass: g.priorityClass}
 	group, err := groups.Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		group, err = k.create(ctx, name, g)
+		group, err = r.create(ctx, name, g)
 	case err != nil:
 		return 0, fmt.Errorf("look for PodGroup %s: %w", key, err)
 	case !ours(group):
 		now.foreign, now.found, now.woken = true, known.found || known.minCount == 0, known.woken
 	case g.outlived(group.Spec.PriorityClassName) && !g.newest.Before(&group.CreationTimestamp):
-		group, err = k.changePriority(ctx, group, g)
+		group, err = r.changePriority(ctx, group, g)
 	default:
 		now.priorityClass, now.woken = group.Spec.PriorityClassName, known.woken
 		now.found = known.found || known.minCount == 0
-		err = k.resize(ctx, group, g)
+		err = r.resize(ctx, group, g)
 	}
 	if err != nil {
-		k.tellRefused(g, err)
+		r.tellRefused(g, err)
 		return 0, fmt.Errorf("keep PodGroup %s of at least %d pods: %w", key, g.minCount, err)
 	}
-	now.at, now.made = k.Clock.Now(), group.CreationTimestamp.Time
-	k.mu.Lock()
-	k.observed[key] = now
-	k.mu.Unlock()
-	k.tellPriority(now, g)
-	return k.wake(ctx, key, now, g)
+	now.at, now.made = r.Clock.Now(), group.CreationTimestamp.Time
+	r.groups.Store(key, now)
+	r.tellPriority(now, g)
+	return r.wake(ctx, key, now, g)
 }
 
 // resize gives a PodGroup the size of its gang.
-func (k *keeper) resize(ctx context.Context, group *schedulingapi.PodGroup, g *gang) error {
+func (r *reconciler) resize(ctx context.Context, group *schedulingapi.PodGroup, g *gang) error {
 	if group.Spec.SchedulingPolicy.Gang == nil || group.Spec.SchedulingPolicy.Gang.MinCount == g.minCount {
 		return nil
 	}
 	group.Spec.SchedulingPolicy.Gang.MinCount = g.minCount
-	_, err := k.Client.PodGroups(group.Namespace).Update(ctx, group, metav1.UpdateOptions{})
+	_, err := r.Client.PodGroups(group.Namespace).Update(ctx, group, metav1.UpdateOptions{})
 	if err == nil {
 		klog.FromContext(ctx).Info("Changed the size of a gang", "podGroup", klog.KObj(group), "minCount", g.minCount)
 	}
@@ -277,12 +282,12 @@ func (k *keeper) resize(ctx context.Context, group *schedulingapi.PodGroup, g *g
 }
 
 // tellRefused says to pods that wait for their PodGroup why they do so in vain.
-func (k *keeper) tellRefused(g *gang, err error) {
+func (r *reconciler) tellRefused(g *gang, err error) {
 	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		return
 	}
 	for _, pod := range g.waiting[:min(len(g.waiting), mostTold)] {
-		k.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld, "The pod waits for the "+
+		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld, "The pod waits for the "+
 			"PodGroup of its gang, "+
 			"which the API server refuses: "+err.Error())
 	}
@@ -290,7 +295,7 @@ func (k *keeper) tellRefused(g *gang, err error) {
 
 // nextLook is when somebody who removed the PodGroup is found out, or fewer pods are enough. Pods
 // that have a node do not need it.
-func (k *keeper) nextLook(g *gang) time.Duration {
+func (r *reconciler) nextLook(g *gang) time.Duration {
 	switch {
 	case len(g.waiting) == 0:
 		return 0
@@ -304,10 +309,10 @@ func ours(group *schedulingapi.PodGroup) bool {
 	return group.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
 }
 
-func (k *keeper) create(
+func (r *reconciler) create(
 	ctx context.Context, name toolscache.ObjectName, g *gang,
 ) (*schedulingapi.PodGroup, error) {
-	group, err := k.Client.PodGroups(name.Namespace).Create(ctx, &schedulingapi.PodGroup{
+	group, err := r.Client.PodGroups(name.Namespace).Create(ctx, &schedulingapi.PodGroup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name,
 			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}},
 		Spec: schedulingapi.PodGroupSpec{
@@ -324,32 +329,44 @@ func (k *keeper) create(
 }
 
 // remove removes the PodGroup of a gang without pods when it has had none for a while.
-func (k *keeper) remove(ctx context.Context, name toolscache.ObjectName) (time.Duration, error) {
+func (r *reconciler) remove(ctx context.Context, name toolscache.ObjectName) (time.Duration, error) {
 	key := name.String()
-	k.mu.Lock()
-	last, known := k.observed[key]
-	if known && last.minCount > 0 {
-		k.observed[key] = observed{at: k.Clock.Now()}
-	}
-	k.mu.Unlock()
-	switch {
+	switch last, known := r.of(key); {
 	case !known:
 		return 0, nil
 	case last.minCount > 0:
+		r.groups.Store(key, observed{at: r.Clock.Now()})
 		return grace, nil
-	case k.Clock.Since(last.at) < grace:
-		return grace - k.Clock.Since(last.at), nil
+	case r.Clock.Since(last.at) < grace:
+		return grace - r.Clock.Since(last.at), nil
 	}
-	group, err := k.Client.PodGroups(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	group, err := r.Client.PodGroups(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	if err == nil && ours(group) {
-		err = k.Client.PodGroups(name.Namespace).Delete(ctx, name.Name,
+		err = r.Client.PodGroups(name.Namespace).Delete(ctx, name.Name,
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(group.UID)}})
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return 0, fmt.Errorf("remove PodGroup %s, which has no pods: %w", key, err)
 	}
-	k.mu.Lock()
-	delete(k.observed, key)
-	k.mu.Unlock()
+	r.groups.Delete(key)
 	return 0, nil
+}
+
+// sweep has the PodGroups looked at whose pods went while no replica watched.
+func (r *reconciler) sweep(ctx context.Context, served bool) error {
+	if !served {
+		return nil
+	}
+	list, err := r.Client.PodGroups(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		LabelSelector: labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}.String(),
+	})
+	if err != nil {
+		return fmt.Errorf("list the PodGroups of gangs: %w", err)
+	}
+	for i := range list.Items {
+		key := cache.Key(&list.Items[i])
+		r.groups.LoadOrStore(key, observed{minCount: 1})
+		r.enqueue(key)
+	}
+	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -112,26 +113,20 @@ func (s *site) serve(served bool) {
 func (s *site) create(pods ...*corev1.Pod) {
 	s.Helper()
 	for _, pod := range pods {
-		if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Create(s, s.client, pod)
 	}
 	synctest.Wait()
 }
 
 func (s *site) update(pod *corev1.Pod) {
 	s.Helper()
-	if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), pod, metav1.UpdateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Update(s, s.client, pod)
 	synctest.Wait()
 }
 
 func (s *site) remove(pod string) {
 	s.Helper()
-	if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), pod, metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Delete[*corev1.Pod](s, s.client, "ns", pod)
 	synctest.Wait()
 }
 
@@ -234,9 +229,7 @@ func TestPodGroupsWithoutPodsAreFound(t *testing.T) {
 func TestPodGroupComesBack(t *testing.T) {
 	run(t, true, nil, func(s *site) {
 		s.create(member("a", "2"))
-		if err := s.client.SchedulingV1beta1().PodGroups("ns").Delete(s.Context(), "g", metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Delete[*schedulingapi.PodGroup](s, s.client, "ns", "g")
 		s.after(lookAgain + time.Second)
 		s.has(2)
 	})

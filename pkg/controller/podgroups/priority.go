@@ -33,22 +33,22 @@ func (g *gang) outlived(class string) bool {
 
 // changePriority makes a PodGroup again with the priority of the gang's pods: it cannot be
 // changed, and the scheduler places no pod whose priority is another one.
-func (k *keeper) changePriority(
+func (r *reconciler) changePriority(
 	ctx context.Context, group *schedulingapi.PodGroup, g *gang,
 ) (*schedulingapi.PodGroup, error) {
 	before := group.Spec.PriorityClassName
-	if err := k.discard(ctx, group); err != nil {
+	if err := r.discard(ctx, group); err != nil {
 		return nil, fmt.Errorf("remove it, which has priority class %q, and its pods have %q: %w", before, g.priorityClass,
 			err)
 	}
 	klog.FromContext(ctx).Info("Removed the PodGroup of a gang whose pods have another priority", "podGroup",
 		klog.KObj(group), "before", before, "priorityClass", g.priorityClass)
-	return k.create(ctx, toolscache.MetaObjectToName(group), g)
+	return r.create(ctx, toolscache.MetaObjectToName(group), g)
 }
 
 // discard removes a PodGroup although pods name it.
-func (k *keeper) discard(ctx context.Context, group *schedulingapi.PodGroup) error {
-	groups := k.Client.PodGroups(group.Namespace)
+func (r *reconciler) discard(ctx context.Context, group *schedulingapi.PodGroup) error {
+	groups := r.Client.PodGroups(group.Namespace)
 	this := &metav1.Preconditions{UID: &group.UID}
 	if err := groups.Delete(ctx, group.Name, metav1.DeleteOptions{Preconditions: this}); err != nil {
 		return ignoreGone(err)
@@ -70,7 +70,7 @@ func ignoreGone(err error) error {
 }
 
 // tellPriority says to pods that wait why they do so in vain.
-func (k *keeper) tellPriority(group observed, g *gang) {
+func (r *reconciler) tellPriority(group observed, g *gang) {
 	if group.foreign {
 		return
 	}
@@ -78,7 +78,7 @@ func (k *keeper) tellPriority(group observed, g *gang) {
 		return pod.Spec.PriorityClassName == group.priorityClass
 	})
 	for _, pod := range others[:min(len(others), mostTold)] {
-		k.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld,
+		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld,
 			fmt.Sprintf("The pod cannot be placed with its gang: the gang's PodGroup has %s, the pod has %s, and the "+
 				"pods of a gang have one priority. Delete the pods of the gang, and create them with the same one",
 				classText(group.priorityClass), classText(pod.Spec.PriorityClassName)))

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -21,11 +22,7 @@ func TestPodGroupOfAnotherPriority(t *testing.T) {
 	high := func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }
 	class := func(s *site) string {
 		s.Helper()
-		group, err := s.client.SchedulingV1beta1().PodGroups("ns").Get(s.Context(), "g", metav1.GetOptions{})
-		if err != nil {
-			s.Fatal(err)
-		}
-		return group.Spec.PriorityClassName
+		return apitest.Get[*schedulingapi.PodGroup](s, s.client, "ns", "g").Spec.PriorityClassName
 	}
 	left := func() *schedulingapi.PodGroup {
 		group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g", UID: "old",
@@ -75,11 +72,7 @@ func TestGangOfTwoPriorities(t *testing.T) {
 	high := func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }
 	group := func(s *site) *schedulingapi.PodGroup {
 		s.Helper()
-		group, err := s.client.SchedulingV1beta1().PodGroups("ns").Get(s.Context(), "g", metav1.GetOptions{})
-		if err != nil {
-			s.Fatal(err)
-		}
-		return group
+		return apitest.Get[*schedulingapi.PodGroup](s, s.client, "ns", "g")
 	}
 	told := func(s *site, want int) {
 		s.Helper()

@@ -28,7 +28,7 @@ func (s slow) ServerResourcesForGroupVersion(string) (*metav1.APIResourceList, e
 // While one gang waits for what the API server serves, the others go on by what it said last.
 func TestASlowAnswerHoldsUpNoOtherGang(t *testing.T) {
 	clock, api := clocktesting.NewFakeClock(time.Unix(0, 0)), slow{make(chan struct{}), make(chan struct{})}
-	k := &keeper{Config: Config{Discovery: api, Clock: clock}}
+	k := &reconciler{Config: Config{Discovery: api, Clock: clock}}
 	ask := func() chan error {
 		done := make(chan error, 1)
 		go func() {

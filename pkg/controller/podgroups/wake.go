@@ -34,42 +34,40 @@ const (
 // wake has the claims of pods made that were there before their PodGroup, once, and returns when to look at the
 // gang next. kube-controller-manager makes none without the PodGroup, does not use one that comes, and tries
 // again after up to 17 minutes.
-func (k *keeper) wake(ctx context.Context, key string, group observed, g *gang) (time.Duration, error) {
-	now := k.Clock.Now()
+func (r *reconciler) wake(ctx context.Context, key string, group observed, g *gang) (time.Duration, error) {
+	now := r.Clock.Now()
 	pods := slices.DeleteFunc(slices.Clone(g.waiting), func(pod *corev1.Pod) bool {
 		again, woken := group.woken[pod.UID]
 		return len(podstate.UnmadeClaims(pod)) == 0 || pod.CreationTimestamp.After(group.made) ||
 			woken && (again.IsZero() || now.Before(again))
 	})
 	if len(pods) == 0 || group.found && now.Sub(group.made) > longest {
-		return k.nextLook(g), nil
+		return r.nextLook(g), nil
 	}
-	if wait := settle - k.Clock.Since(group.at); wait > 0 {
+	if wait := settle - r.Clock.Since(group.at); wait > 0 {
 		return wait, nil
 	}
 	if group.woken == nil {
 		group.woken = map[types.UID]time.Time{}
-		k.mu.Lock()
-		k.observed[key] = group
-		k.mu.Unlock()
+		r.groups.Store(key, group)
 	}
-	if err := k.touch(ctx, pods[:min(len(pods), mostWoken)], group.woken); err != nil {
+	if err := r.touch(ctx, pods[:min(len(pods), mostWoken)], group.woken); err != nil {
 		return 0, err
 	}
 	if len(pods) > mostWoken {
 		return time.Second, nil
 	}
-	return k.nextLook(g), nil
+	return r.nextLook(g), nil
 }
 
 // touch changes pods, and notes of which that need not be done again, or when. That the API server refuses one, as
 // by a policy for it, keeps no other waiting, and the gang goes on.
-func (k *keeper) touch(ctx context.Context, pods []*corev1.Pod, woken map[types.UID]time.Time) error {
+func (r *reconciler) touch(ctx context.Context, pods []*corev1.Pod, woken map[types.UID]time.Time) error {
 	var errs []error
 	for _, pod := range pods {
 		logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod))
-		now := k.Clock.Now()
-		err := podstate.Touch(ctx, k.Changes, pod, now)
+		now := r.Clock.Now()
+		err := podstate.Touch(ctx, r.Changes, pod, now)
 		switch {
 		case err == nil:
 			woken[pod.UID] = time.Time{}

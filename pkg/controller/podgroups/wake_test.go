@@ -18,6 +18,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -197,9 +198,7 @@ func TestOfALargeGangOnlyThoseWithoutClaimsAreWoken(t *testing.T) {
 			}
 			for _, pod := range others {
 				made(pod)
-				if err := s.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, "ns"); err != nil {
-					s.Error(err)
-				}
+				apitest.Update(s, s.client, pod)
 			}
 			return false, nil, nil
 		})

@@ -49,6 +49,24 @@ func Claims(
 	return claims, true, nil
 }
 
+// TemplateSpec is what claims of a template ask for; nil where there is no such template. That of a
+// legacy pod is in the template's name, so it is known before the template is there.
+func TemplateSpec(ctx context.Context, client typedresourcev1.ResourceClaimTemplatesGetter, namespace, name string) (
+	*resourceapi.ResourceClaimSpec, error) {
+	if request, err := legacy.ParseName(name); err == nil {
+		return &request.Template(namespace).Spec.Spec, nil
+	}
+	template, err := client.ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at ResourceClaimTemplate %s/%s, of which a claim is waited for: %w", namespace, name,
+			err)
+	}
+	return &template.Spec.Spec, nil
+}
+
 // UnmadeClaims are the claims of templates that the status of a pod without a node says nothing
 // of yet.
 func UnmadeClaims(pod *corev1.Pod) []corev1.PodResourceClaim {

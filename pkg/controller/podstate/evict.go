@@ -5,6 +5,7 @@ package podstate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"time"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
 )
 
 // evictionMost is how long the API server may take for one eviction: client-go asks again
@@ -55,7 +57,26 @@ const RefusedFor = 5 * time.Minute
 // RefusedPods are those that the cluster did not let be evicted, until when they stay.
 type RefusedPods map[types.UID]time.Time
 
-// Forget forgets those whose time is over, and those that are gone.
-func (r RefusedPods) Forget(now time.Time, there func(types.UID) bool) {
-	maps.DeleteFunc(r, func(uid types.UID, until time.Time) bool { return !now.Before(until) || !there(uid) })
+// Try tries whether pods may be evicted, with the grace that each is given, and remembers those that the cluster
+// decided to keep. The error is Refused where there are only such, and else says what keeps another one.
+func (r RefusedPods) Try(ctx context.Context, client typedcorev1.PodsGetter, pods []*corev1.Pod,
+	grace func(*corev1.Pod) *int64, now time.Time) error {
+	var refused error
+	for _, pod := range pods {
+		err := Evict(ctx, client, pod, grace(pod), metav1.DryRunAll)
+		if err == nil {
+			continue
+		}
+		err = fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(pod), err)
+		if !Refused(err) {
+			return err
+		}
+		r[pod.UID], refused = now.Add(RefusedFor), err
+	}
+	return refused
+}
+
+// Forget forgets those whose time is over, and those that are not there.
+func (r RefusedPods) Forget(now time.Time, there map[types.UID]*corev1.Pod) {
+	maps.DeleteFunc(r, func(uid types.UID, until time.Time) bool { return !now.Before(until) || there[uid] == nil })
 }

@@ -65,6 +65,11 @@ func InGangOfOthers(pod *corev1.Pod) bool {
 			slices.ContainsFunc(GangAnnotations(), named(pod.Annotations)))
 }
 
+// ByAge compares pods by when they were created, those of one moment by their names.
+func ByAge(a, b *corev1.Pod) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
+
 // Requests is what the scheduler counts of a pod.
 func Requests(pod *corev1.Pod) corev1.ResourceList {
 	return resource.PodRequests(pod, resource.PodResourcesOptions{

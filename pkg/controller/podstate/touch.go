@@ -17,22 +17,27 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// Touch changes the pod's annotation, of the pod with this UID and no other of its name, so
-// that who watches pods looks at it again. A pod that is gone is no error.
-func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid":         pod.UID,
-		"annotations": map[string]string{v1alpha1.AnnotationSyncRequested: now.UTC().Format(time.RFC3339Nano)},
-	}})
+// Annotate changes annotations of the pod with this UID, and of no other of its name; nil removes
+// one. It is false where the pod is gone, which is no error.
+func Annotate(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod,
+	annotations map[string]*string) (bool, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
 	if err != nil {
-		return fmt.Errorf("write a patch: %w", err)
+		return false, fmt.Errorf("write a patch: %w", err)
 	}
-	options := metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}
-	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options)
+	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// It is gone, or another one has its name.
-		return nil
+		return false, nil
 	}
+	return err == nil, err
+}
+
+// Touch changes the annotation by which who watches pods looks at the pod again, as Annotate does.
+func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time) error {
+	at := now.UTC().Format(time.RFC3339Nano)
+	_, err := Annotate(ctx, client, pod, map[string]*string{v1alpha1.AnnotationSyncRequested: &at})
 	if err != nil {
 		return fmt.Errorf("change its annotation %s: %w", v1alpha1.AnnotationSyncRequested, err)
 	}

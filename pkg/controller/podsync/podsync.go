@@ -61,17 +61,16 @@ type Config struct {
 	Clock  clock.PassiveClock
 }
 
-type syncer struct {
+type reconciler struct {
 	Config
 	pods   cache.Starting
 	claims cache.Claims
 
-	mu sync.Mutex
-	// known are the pods that start, by namespace/name. That of a pod belongs to the
+	// known is what is known of the pods that start, by namespace/name. That of a pod belongs to the
 	// Reconcile of its key.
-	known map[string]*starting
+	known sync.Map
 	// returned is when the plugin of a node was last seen to be ready again.
-	returned map[string]time.Time
+	returned sync.Map
 }
 
 // starting is what is known of a pod that starts.
@@ -85,16 +84,15 @@ type starting struct {
 
 // New returns the controller. Its keys are pods; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	s := &syncer{Config: cfg, pods: cfg.Cache.StartingPods(), claims: cfg.Cache.Claims(), known: map[string]*starting{},
-		returned: map[string]time.Time{}}
-	work := manager.NewController("podsync", s.reconcile)
+	r := &reconciler{Config: cfg, pods: cfg.Cache.StartingPods(), claims: cfg.Cache.Claims()}
+	work := manager.NewController("podsync", r.reconcile)
 	look := func(pod *corev1.Pod) { work.Enqueue(cache.Key(pod)) }
 	awaits := func(pod *corev1.Pod) {
 		if podstate.AwaitsClaims(pod) {
 			look(pod)
 		}
 	}
-	s.pods.On(cache.Handler[*corev1.Pod]{
+	r.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: awaits, Gone: look,
 		Changed: func(before, after *corev1.Pod) {
 			awaits(before)
@@ -103,7 +101,7 @@ func New(cfg Config) *manager.Controller {
 	})
 	cfg.Cache.PluginPods().On(cache.Handler[*corev1.Pod]{Changed: func(before, after *corev1.Pod) {
 		if !ready(before) && ready(after) {
-			s.pluginReturned(after.Spec.NodeName, look)
+			r.pluginReturned(after.Spec.NodeName, look)
 		}
 	}})
 	return work
@@ -117,25 +115,23 @@ func ready(plugin *corev1.Pod) bool {
 }
 
 // pluginReturned has the pods of the node looked at that start.
-func (s *syncer) pluginReturned(node string, look func(*corev1.Pod)) {
-	s.mu.Lock()
-	s.returned[node] = s.Clock.Now()
-	s.mu.Unlock()
-	for _, pod := range s.pods.OnNode(node) {
+func (r *reconciler) pluginReturned(node string, look func(*corev1.Pod)) {
+	r.returned.Store(node, r.Clock.Now())
+	for _, pod := range r.pods.OnNode(node) {
 		look(pod)
 	}
 }
 
 // reconcile is a manager.Reconcile; the key is that of a pod.
-func (s *syncer) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	pod, exists := s.pods.Get(key)
+func (r *reconciler) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	pod, exists := r.pods.Get(key)
 	// A kubelet that has not seen the pod yet needs no reminder.
 	if !exists || !podstate.AwaitsClaims(pod) || pod.Status.StartTime == nil {
-		s.forget(key)
+		r.known.Delete(key)
 		return 0, nil
 	}
-	p := s.of(key, pod.UID)
-	wait, due := s.next(p, pod.Spec.NodeName)
+	p := r.of(key, pod.UID)
+	wait, due := r.next(p, pod.Spec.NodeName)
 	if !due {
 		return 0, nil
 	}
@@ -143,47 +139,40 @@ func (s *syncer) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return wait, nil
 	}
 	// The cache of claims may be behind: what has none of the driver is looked at again.
-	concerned := s.concerned(pod)
+	concerned := r.concerned(pod)
 	if concerned {
-		if err := s.sync(ctx, pod); err != nil {
-			return 0, err
+		if err := podstate.Touch(ctx, r.Client, pod, r.Clock.Now()); err != nil {
+			return 0, fmt.Errorf("have the kubelet of node %s sync pod %s, which has claims and no sandbox: %w",
+				pod.Spec.NodeName, klog.KObj(pod), err)
 		}
 	}
-	if now := s.Clock.Now(); p.syncs < len(schedule) && !now.Before(p.first.Add(schedule[p.syncs])) {
+	if now := r.Clock.Now(); p.syncs < len(schedule) && !now.Before(p.first.Add(schedule[p.syncs])) {
 		p.syncs++
 	}
-	p.last = s.Clock.Now()
+	p.last = r.Clock.Now()
 	if concerned {
 		klog.FromContext(ctx).Info("Had the kubelet sync a pod that has claims and no sandbox",
 			"pod", klog.KObj(pod), "node", pod.Spec.NodeName, "after", p.last.Sub(p.first), "sync", p.syncs)
 	}
-	wait, _ = s.next(p, pod.Spec.NodeName)
+	wait, _ = r.next(p, pod.Spec.NodeName)
 	return wait, nil
 }
 
 // of is what is known of a pod; it begins now for one that has the name of another.
-func (s *syncer) of(key string, uid types.UID) *starting {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.known[key]
-	if p == nil || p.uid != uid {
-		p = &starting{uid: uid, first: s.Clock.Now()}
-		s.known[key] = p
+func (r *reconciler) of(key string, uid types.UID) *starting {
+	known, _ := r.known.Load(key)
+	p, is := known.(*starting)
+	if !is || p.uid != uid {
+		p = &starting{uid: uid, first: r.Clock.Now()}
+		r.known.Store(key, p)
 	}
 	return p
 }
 
-func (s *syncer) forget(key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, key)
-}
-
 // next is in how long a pod's next sync is due; false where there is none.
-func (s *syncer) next(p *starting, node string) (time.Duration, bool) {
-	s.mu.Lock()
-	returned := s.returned[node]
-	s.mu.Unlock()
+func (r *reconciler) next(p *starting, node string) (time.Duration, bool) {
+	at, _ := r.returned.Load(node)
+	returned, _ := at.(time.Time)
 	var due time.Time
 	if p.syncs < len(schedule) {
 		due = p.first.Add(schedule[p.syncs])
@@ -197,24 +186,15 @@ func (s *syncer) next(p *starting, node string) (time.Duration, bool) {
 	if earliest := p.last.Add(apart); !p.last.IsZero() && due.Before(earliest) {
 		due = earliest
 	}
-	return due.Sub(s.Clock.Now()), true
+	return due.Sub(r.Clock.Now()), true
 }
 
 // concerned reports whether a claim of the pod was allocated GPUs of the driver.
-func (s *syncer) concerned(pod *corev1.Pod) bool {
+func (r *reconciler) concerned(pod *corev1.Pod) bool {
 	for name := range resourceclaim.PodClaims(pod) {
-		if claim, exists := s.claims.Get(pod.Namespace + "/" + name); exists && gpuclaim.AllocatedFrom(claim) != "" {
+		if claim, exists := r.claims.Get(pod.Namespace + "/" + name); exists && gpuclaim.AllocatedFrom(claim) != "" {
 			return true
 		}
 	}
 	return false
-}
-
-// sync has the kubelet sync the pod.
-func (s *syncer) sync(ctx context.Context, pod *corev1.Pod) error {
-	if err := podstate.Touch(ctx, s.Client, pod, s.Clock.Now()); err != nil {
-		return fmt.Errorf("have the kubelet of node %s sync pod %s, which has claims and no sandbox: %w",
-			pod.Spec.NodeName, klog.KObj(pod), err)
-	}
-	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
@@ -99,32 +100,22 @@ func run(t *testing.T, claim *resourceapi.ResourceClaim, test func(s *site)) {
 
 func (s *site) create(p *corev1.Pod) {
 	s.Helper()
-	if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Create(s, s.client, p)
 }
 
 func (s *site) update(change func(*corev1.Pod)) {
 	s.Helper()
-	if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), pod(change), metav1.UpdateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Update(s, s.client, pod(change))
 }
 
 func (s *site) remove() {
 	s.Helper()
-	if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	apitest.Delete[*corev1.Pod](s, s.client, "ns", "p")
 }
 
 func (s *site) read() *corev1.Pod {
 	s.Helper()
-	p, err := s.client.CoreV1().Pods("ns").Get(s.Context(), "p", metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
-	return p
+	return apitest.Get[*corev1.Pod](s, s.client, "ns", "p")
 }
 
 // synced checks when the pod was synced until now, counted from the beginning.

@@ -15,6 +15,7 @@ import (
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -26,14 +27,9 @@ func beside(name string, gib int64) func(*site) {
 	return func(s *site) {
 		s.Helper()
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := s.client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Create(s, s.client, node)
 		behind := gpu.Amount{Units: gib, Shares: 1}
-		if _, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), publishedBy(name, gib, "1", behind, behind),
-			metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Create(s, s.client, publishedBy(name, gib, "1", behind, behind))
 	}
 }
 
@@ -41,14 +37,7 @@ func beside(name string, gib int64) func(*site) {
 func changed(change func(*corev1.Node)) func(*site) {
 	return func(s *site) {
 		s.Helper()
-		node, err := s.client.CoreV1().Nodes().Get(s.Context(), "n", metav1.GetOptions{})
-		if err != nil {
-			s.Fatal(err)
-		}
-		change(node)
-		if _, err := s.client.CoreV1().Nodes().Update(s.Context(), node, metav1.UpdateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Change(s, s.client, "", "n", change)
 	}
 }
 
@@ -232,9 +221,7 @@ func TestACrowd(t *testing.T) {
 		if looks := s.did("get", "resourceclaims"); looks > 10 {
 			t.Errorf("%d looks at a crowd in five minutes", looks)
 		}
-		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p00", metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		apitest.Delete[*corev1.Pod](s, s.client, "ns", "p00")
 		s.told("soon", &placement.Waiting{Claim: "of-p01", GiB: 3, Shares: 2})
 	})
 }
@@ -315,10 +302,7 @@ func TestANodeWithSeveralSlices(t *testing.T) {
 					s.Fatal(err)
 				}
 				time.Sleep(time.Minute)
-				if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), waitingPod(refused),
-					metav1.CreateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+				apitest.Create(s, s.client, waitingPod(refused))
 				s.told("at once", test.want)
 			}, options...)
 		})

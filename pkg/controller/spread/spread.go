@@ -72,7 +72,7 @@ type kind struct {
 	at    time.Time
 }
 
-type teller struct {
+type reconciler struct {
 	Config
 	pods    cache.Unscheduled
 	slices  cache.Slices
@@ -88,17 +88,17 @@ type teller struct {
 // New makes the controller. It is to be run with one worker.
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
-	t := &teller{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), claims: c.Claims(), classes: c.Classes(),
+	r := &reconciler{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), claims: c.Claims(), classes: c.Classes(),
 		nodes: c.Nodes(), kinds: map[string]*kind{}, told: map[string]time.Time{}}
-	work := manager.NewController("spread", t.reconcile)
+	work := manager.NewController("spread", r.reconcile)
 	look := func() { work.EnqueueAfter(everyNode, soon) }
 	changed := func(pod *corev1.Pod) {
 		if waits(pod) {
 			look()
 		}
 	}
-	t.pods.On(cache.Handler[*corev1.Pod]{Seen: changed, Gone: changed})
-	t.slices.On(cache.Handler[*view.Slice]{Seen: func(slice *view.Slice) {
+	r.pods.On(cache.Handler[*corev1.Pod]{Seen: changed, Gone: changed})
+	r.slices.On(cache.Handler[*view.Slice]{Seen: func(slice *view.Slice) {
 		if slice.Spread {
 			look()
 		}
@@ -119,18 +119,18 @@ func waits(pod *corev1.Pod) bool {
 }
 
 // reconcile is a manager.Reconcile: one turn of the nodes.
-func (t *teller) reconcile(ctx context.Context, _ string) (time.Duration, error) {
-	nodes := t.spreadNodes()
-	t.group(nodes)
-	now := t.Clock.Now()
-	maps.DeleteFunc(t.told, func(_ string, at time.Time) bool { return now.Sub(at) >= turn })
-	kinds := slices.SortedFunc(maps.Values(t.kinds), func(a, b *kind) int {
+func (r *reconciler) reconcile(ctx context.Context, _ string) (time.Duration, error) {
+	nodes := r.spreadNodes()
+	r.group(nodes)
+	now := r.Clock.Now()
+	maps.DeleteFunc(r.told, func(_ string, at time.Time) bool { return now.Sub(at) >= turn })
+	kinds := slices.SortedFunc(maps.Values(r.kinds), func(a, b *kind) int {
 		return cmp.Or(a.next.Compare(b.next), a.at.Compare(b.at))
 	})
 	again := time.Duration(0)
 	for i, k := range kinds {
 		if i < kindsMost && !k.next.After(now) {
-			if err := t.look(ctx, k, nodes, now); err != nil {
+			if err := r.look(ctx, k, nodes, now); err != nil {
 				return 0, err
 			}
 		}
@@ -141,9 +141,9 @@ func (t *teller) reconcile(ctx context.Context, _ string) (time.Duration, error)
 }
 
 // spreadNodes are the names of the nodes whose shares are spread, in order.
-func (t *teller) spreadNodes() []string {
+func (r *reconciler) spreadNodes() []string {
 	var names []string
-	for _, slice := range t.slices.List() {
+	for _, slice := range r.slices.List() {
 		if slice.Spread {
 			names = append(names, slice.Node)
 		}
@@ -154,30 +154,26 @@ func (t *teller) spreadNodes() []string {
 
 // group groups the pods that wait into kinds, if there are nodes. When the first of a kind waits no more, the next is
 // new to the nodes.
-func (t *teller) group(nodes []string) {
+func (r *reconciler) group(nodes []string) {
 	first := map[string]*corev1.Pod{}
 	if len(nodes) > 0 {
-		for _, pod := range t.pods.List() {
+		for _, pod := range r.pods.List() {
 			if !waits(pod) {
 				continue
 			}
 			key := kindOf(pod)
-			if other := first[key]; other == nil || older(pod, other) {
+			if other := first[key]; other == nil || podstate.ByAge(pod, other) < 0 {
 				first[key] = pod
 			}
 		}
 	}
-	maps.DeleteFunc(t.kinds, func(key string, _ *kind) bool { return first[key] == nil })
+	maps.DeleteFunc(r.kinds, func(key string, _ *kind) bool { return first[key] == nil })
 	for key, pod := range first {
-		if k := t.kinds[key]; k == nil || k.pod.UID != pod.UID {
-			t.kinds[key] = &kind{}
+		if k := r.kinds[key]; k == nil || k.pod.UID != pod.UID {
+			r.kinds[key] = &kind{}
 		}
-		t.kinds[key].pod = pod
+		r.kinds[key].pod = pod
 	}
-}
-
-func older(a, b *corev1.Pod) bool {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) < 0
 }
 
 // kindOf is the same for pods that go to the same nodes with claims of the same templates.
@@ -195,19 +191,19 @@ func kindOf(pod *corev1.Pod) string {
 
 // look tells nodes of a pod, one after the other, and decides when to go on: with the node that is left to another pod
 // for the moment, or, after some time, with the first again.
-func (t *teller) look(ctx context.Context, k *kind, nodes []string, now time.Time) error {
+func (r *reconciler) look(ctx context.Context, k *kind, nodes []string, now time.Time) error {
 	k.next = now.Add(turn)
-	w, err := t.wishOf(ctx, k.pod)
+	w, err := r.wishOf(ctx, k.pod)
 	if err != nil {
 		return err
 	}
 	start, _ := slices.BinarySearch(nodes, k.after+"\x00")
 	if w != nil {
 		for i, node := range nodes[start:] {
-			if _, told := t.told[node]; told || i == nodesMost {
+			if _, told := r.told[node]; told || i == nodesMost {
 				return nil
 			}
-			if err := t.tell(ctx, w, node, now); err != nil {
+			if err := r.tell(ctx, w, node, now); err != nil {
 				return err
 			}
 			k.after = node
@@ -220,8 +216,8 @@ func (t *teller) look(ctx context.Context, k *kind, nodes []string, now time.Tim
 }
 
 // tell tells a node of a pod that may fit there.
-func (t *teller) tell(ctx context.Context, w *wish, node string, now time.Time) error {
-	fits, err := t.mayFit(ctx, w, node)
+func (r *reconciler) tell(ctx context.Context, w *wish, node string, now time.Time) error {
+	fits, err := r.mayFit(ctx, w, node)
 	if err != nil || !fits {
 		return err
 	}
@@ -235,12 +231,12 @@ func (t *teller) tell(ctx context.Context, w *wish, node string, now time.Time) 
 	if err != nil {
 		return fmt.Errorf("encode an annotation of node %s: %w", node, err)
 	}
-	_, err = t.Nodes.Patch(ctx, node, types.MergePatchType, patch,
+	_, err = r.Nodes.Patch(ctx, node, types.MergePatchType, patch,
 		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("tell node %s that claim %s waits: %w", node, w.claim, err)
 	}
-	t.told[node] = now
+	r.told[node] = now
 	klog.FromContext(ctx).V(2).Info("Told a node that spreads shares of a pod that waits", "pod", klog.KObj(w.pod),
 		"node", node)
 	return nil

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
@@ -135,10 +136,7 @@ func (s *site) waiting() *placement.Waiting {
 func (s *site) waitingOn(name string) *placement.Waiting {
 	s.Helper()
 	synctest.Wait()
-	node, err := s.client.CoreV1().Nodes().Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	node := apitest.Get[*corev1.Node](s, s.client, "", name)
 	text := node.Annotations[v1alpha1.AnnotationWaiting]
 	if text == "" {
 		return nil
@@ -172,23 +170,17 @@ func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.R
 			option(s)
 		}
 		for _, pod := range pods {
-			if _, err := s.client.CoreV1().Pods("ns").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			apitest.Create(t, s.client, pod)
 		}
 		for _, c := range claims {
-			if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(ctx, c, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			apitest.Create(t, s.client, c)
 		}
 		all, err := deviceclasses.Modes()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, class := range all {
-			if _, err := s.client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			apitest.Create(t, s.client, class)
 		}
 		running := s.start(ctx)
 		test(s)

@@ -45,8 +45,8 @@ func (w *wish) waiting(now time.Time) placement.Waiting {
 }
 
 // wishOf is what a pod waits for; nil where it waits for no GPUs of this driver, or its claims are not there yet.
-func (t *teller) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) {
-	claims, made, err := podstate.Claims(ctx, t.Client, pod)
+func (r *reconciler) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) {
+	claims, made, err := podstate.Claims(ctx, r.Client, pod)
 	if err != nil || !made {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (t *teller) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) {
 		if claim.Status.Allocation != nil {
 			continue
 		}
-		if parts := t.partsOf(claim.Spec.Devices); len(parts) > 0 {
+		if parts := r.partsOf(claim.Spec.Devices); len(parts) > 0 {
 			w.claim, w.parts = claim.UID, append(w.parts, parts...)
 		}
 	}
@@ -70,21 +70,21 @@ func (t *teller) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) {
 
 // partsOf is what a claim asks for of this driver: the requests that a constraint has on one GPU together, all others
 // by themselves.
-func (t *teller) partsOf(claim resourceapi.DeviceClaim) []ofOneGPU {
+func (r *reconciler) partsOf(claim resourceapi.DeviceClaim) []ofOneGPU {
 	var parts []ofOneGPU
 	at := map[int]int{}
 	for i := range claim.Requests {
-		r := &claim.Requests[i]
-		served := slices.DeleteFunc(scheduling.Served(r), func(r scheduling.Request) bool {
-			class, _ := t.classes.Get(r.Class)
-			return !r.OfDriver(class)
+		request := &claim.Requests[i]
+		served := slices.DeleteFunc(scheduling.Served(request), func(of scheduling.Request) bool {
+			class, _ := r.classes.Get(of.Class)
+			return !of.OfDriver(class)
 		})
 		if len(served) == 0 {
 			continue
 		}
 		together := slices.IndexFunc(claim.Constraints, func(c resourceapi.DeviceConstraint) bool {
 			return c.MatchAttribute != nil && string(*c.MatchAttribute) == v1alpha1.DriverName+"/"+string(v1alpha1.AttrUUID) &&
-				(len(c.Requests) == 0 || slices.Contains(c.Requests, r.Name))
+				(len(c.Requests) == 0 || slices.Contains(c.Requests, request.Name))
 		})
 		j, known := at[together]
 		if together < 0 || !known {
@@ -110,13 +110,13 @@ func memoryOf(alternatives []scheduling.Request) int64 {
 
 // mayFit reports whether a node takes the pod and has, for each request, a GPU that suits with room for all that is
 // asked for of it, and shares of one of these are spread. Whether the requests fit together the scheduler finds out.
-func (t *teller) mayFit(ctx context.Context, w *wish, name string) (bool, error) {
-	node, exists := t.nodes.Get(name)
-	newest, whole := view.Newest(name, t.slices.OnNode(name))
+func (r *reconciler) mayFit(ctx context.Context, w *wish, name string) (bool, error) {
+	node, exists := r.nodes.Get(name)
+	newest, whole := view.Newest(name, r.slices.OnNode(name))
 	if !exists || !whole || scheduling.ClosedTo(ctx, node.Node(), w.pod, w.may).By != scheduling.Open {
 		return false, nil
 	}
-	taken := takenOf(name, t.claims.OnNode(name))
+	taken := takenOf(name, r.claims.OnNode(name))
 	var offered []resourceapi.Device
 	for _, slice := range newest {
 		some, _, err := slice.Offer()
@@ -135,8 +135,8 @@ func (t *teller) mayFit(ctx context.Context, w *wish, name string) (bool, error)
 	for _, p := range w.parts {
 		for _, alternatives := range p.requests {
 			found := false
-			for _, r := range alternatives {
-				for _, d := range t.Engine.Suitable(ctx, t.classes.List(), offered, r) {
+			for _, of := range alternatives {
+				for _, d := range r.Engine.Suitable(ctx, r.classes.List(), offered, of) {
 					room := hasRoom(&d, p.Units)
 					found = found || room
 					spread = spread || room && d.Attributes[v1alpha1.AttrMaxShares].IntValue != nil

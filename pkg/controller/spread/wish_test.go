@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
@@ -26,9 +27,7 @@ func TestSharesBesideDevicesOfOthers(t *testing.T) {
 				Expression: `device.driver == "nic.example.com"`}}}}}
 		everything := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any"}}
 		for _, c := range []*resourceapi.DeviceClass{c, everything} {
-			if _, err := s.client.ResourceV1().DeviceClasses().Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
-				s.Fatal(err)
-			}
+			apitest.Create(s, s.client, c)
 		}
 	}
 	other := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "nics"}}

@@ -112,20 +112,8 @@ func New(cfg Config) *Reconciler {
 // Controller is what is to be run. It can have several workers.
 func (r *Reconciler) Controller() *manager.Controller { return r.work }
 
-// Nominate nominates nodes for pods before something happens that has the scheduler look at them: Nominator.Nominate.
-func (r *Reconciler) Nominate(ctx context.Context, pods []*corev1.Pod) {
-	if r.nominator != nil {
-		r.nominator.Nominate(ctx, pods)
-	}
-}
-
-// Stranded are the GPUs that are free and of no use: Nominator.Stranded. They are known where nodes are nominated.
-func (r *Reconciler) Stranded() map[string]float64 {
-	if r.nominator == nil {
-		return nil
-	}
-	return r.nominator.Stranded()
-}
+// Nominator is what nominates nodes, nil where none are.
+func (r *Reconciler) Nominator() *Nominator { return r.nominator }
 
 // sync is a manager.Reconcile; the key is that of a pod, or one of all.
 func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error) {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -105,7 +105,7 @@ func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.
 	return out, err
 }
 
-// spec is that of a claim, nil for one that is allocated.
+// spec is that of a claim, nil for one that is allocated, or whose template is not there.
 func (w *wishes) spec(ctx context.Context, pod *corev1.Pod, ref *corev1.PodResourceClaim) (
 	*resourceapi.ResourceClaimSpec, error) {
 	if ref.ResourceClaimTemplateName != nil {
@@ -121,25 +121,16 @@ func (w *wishes) spec(ctx context.Context, pod *corev1.Pod, ref *corev1.PodResou
 	return &claim.Spec, nil
 }
 
-// template is the spec of the claims of a template. That of a legacy pod is in the template's name, so it is known
-// before the template is there.
+// template is podstate.TemplateSpec, remembered for a while.
 func (w *wishes) template(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaimSpec, error) {
-	if legacy.IsName(name) {
-		request, err := legacy.ParseName(name)
-		if err != nil {
-			return nil, nil // pkg/controller/claimtemplates tells the pod
-		}
-		return &request.Template(namespace).Spec.Spec, nil
-	}
 	key := namespace + "/" + name
 	if known, ok := w.templates.Get(key); ok {
 		spec, _ := known.(*resourceapi.ResourceClaimSpec)
 		return spec, nil
 	}
-	template, err := w.client.ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
+	spec, err := podstate.TemplateSpec(ctx, w.client, namespace, name)
+	if spec != nil {
+		w.templates.Add(key, spec, templateAge)
 	}
-	w.templates.Add(key, &template.Spec.Spec, templateAge)
-	return &template.Spec.Spec, nil
+	return spec, err
 }

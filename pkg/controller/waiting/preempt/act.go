@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
@@ -61,12 +60,8 @@ func (p *Preemptor) evicting(such func(*eviction) bool) (n int) {
 	return n
 }
 
-// finish ends the evictions whose pods are placed or gone, or had the time for it.
-func (p *Preemptor) finish(ctx context.Context, pods []*corev1.Pod, now time.Time) {
-	there := map[types.UID]*corev1.Pod{}
-	for _, pod := range pods {
-		there[pod.UID] = pod
-	}
+// finish ends the evictions whose pods are placed or gone, or had the time for it. there are all pods.
+func (p *Preemptor) finish(ctx context.Context, there map[types.UID]*corev1.Pod, now time.Time) {
 	for name, e := range p.evictions {
 		pod := there[e.pod]
 		left := slices.ContainsFunc(e.victims, func(uid types.UID) bool { return there[uid] != nil })
@@ -110,36 +105,22 @@ func (p *Preemptor) evict(
 		p.Events.WarnOf(object, v1alpha1.ReasonNotPreempted, reasonOf(err), fmt.Sprintf("The API server does not let a pod "+
 			"of lower priority be evicted from node %s, whose GPUs this pod could have: %s", o.node.Name, reasonOf(err)))
 	}
-	// All are tried, so that each that the cluster keeps is known.
-	var first error
-	kept := 0
 	trying, cancel := context.WithTimeout(ctx, evictingMost)
 	defer cancel()
-	for _, victim := range o.victims {
-		err := p.evictOne(trying, victim, metav1.DryRunAll)
-		if err == nil {
-			continue
-		}
-		if first == nil {
-			first = fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(victim), err)
-			refused(err)
-		}
+	if err := p.refused.Try(trying, p.Client, o.victims, shortened, now); err != nil {
+		refused(err)
 		if !podstate.Refused(err) {
-			return first
+			return err
 		}
-		p.refused[victim.UID] = now.Add(podstate.RefusedFor)
-		kept++
-	}
-	if kept > 0 {
-		logger.Info("Looks for other pods to evict than those that the cluster does not let be evicted", "pods", kept,
-			"for", podstate.RefusedFor, "err", first)
+		logger.Info("Looks for other pods to evict than those that the cluster does not let be evicted", "for",
+			podstate.RefusedFor, "err", err)
 		w.miss(now)
 		return nil
 	}
-	switch waits, err := p.stillWaits(ctx, pod); {
+	switch current, err := podstate.Current(ctx, p.Client, pod.Namespace, pod.Name, pod.UID); {
 	case err != nil:
 		return err
-	case !waits:
+	case current == nil || !preempts(current):
 		logger.V(4).Info("No pod is evicted: the pod does not wait as it did when victims were looked for")
 		return nil
 	}
@@ -155,7 +136,7 @@ func (p *Preemptor) evict(
 	evicting, cancel := context.WithTimeout(ctx, evictingMost)
 	defer cancel()
 	for i, victim := range o.victims {
-		if err := p.evictOne(evicting, victim); err != nil {
+		if err := podstate.Evict(evicting, p.Client, victim, shortened(victim)); err != nil {
 			if p.goes(ctx, victim) {
 				continue
 			}
@@ -189,23 +170,10 @@ func (p *Preemptor) evict(
 	return nil
 }
 
-// stillWaits reports whether a pod waits as it did.
-func (p *Preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look again at pod %s, which waits for devices: %w", klog.KObj(pod), err)
-	}
-	return now.UID == pod.UID && preempts(now), nil
-}
-
 // goes reports whether a pod that could not be evicted is gone or leaves, as far as can be said.
 func (p *Preemptor) goes(ctx context.Context, pod *corev1.Pod) bool {
-	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-	return apierrors.IsNotFound(err) ||
-		err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil && pod.DeletionTimestamp == nil)
+	current, err := podstate.Current(ctx, p.Client, pod.Namespace, pod.Name, pod.UID)
+	return err == nil && (current == nil || current.DeletionTimestamp != nil && pod.DeletionTimestamp == nil)
 }
 
 func counting(pods int) string {
@@ -225,9 +193,4 @@ func reasonOf(err error) string {
 		return "a PodDisruptionBudget keeps it"
 	}
 	return cmp.Or(string(apierrors.ReasonForError(err)), "it did not answer, or said that it has to be asked later")
-}
-
-// evictOne evicts a pod, and no other of that name. It does not wait for long.
-func (p *Preemptor) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
-	return podstate.Evict(ctx, p.Client, pod, shortened(pod), dryRun...)
 }

@@ -7,10 +7,14 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // candidate is a pod that may be evicted.
 type candidate struct {
+	// pods are the pod, or those of a gang together, which may be on other nodes, too.
+	pods     []*corev1.Pod
 	priority int32
 	started  time.Time
 	// budgets are the PodDisruptionBudgets that count the pod.

@@ -15,13 +15,11 @@ package preempt
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -155,8 +153,10 @@ func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
 		return interval, nil
 	}
 	pods, waits := p.pods.List(), p.Waits()
-	p.finish(ctx, pods, now)
-	p.forget(pods, now)
+	there := podstate.ByUID(pods)
+	p.finish(ctx, there, now)
+	p.failures.forget(now)
+	p.refused.Forget(now, there)
 	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
 		return waits[pod.UID] == nil || !preempts(pod) || !p.takesPart(pod.Namespace)
 	})
@@ -192,15 +192,9 @@ func (p *Preemptor) Round(ctx context.Context) (time.Duration, error) {
 // consider evicts others for a pod if that helps it.
 func (p *Preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *Wait) error {
 	s.without(p.evictions)
-	pod, err := p.Client.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look at pod %s, which waits for devices: %w", klog.KObj(cached), err)
-	}
-	if pod.UID != cached.UID || !preempts(pod) {
-		return nil
+	pod, err := podstate.Current(ctx, p.Client, cached.Namespace, cached.Name, cached.UID)
+	if pod == nil || err != nil || !preempts(pod) {
+		return err
 	}
 	wished, err := p.wish(ctx, pod)
 	if err != nil {

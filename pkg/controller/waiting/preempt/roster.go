@@ -20,8 +20,6 @@ const podsMost = 64
 // of such pods as a whole.
 type roster struct {
 	candidates []candidate
-	// pods are those of each candidate, which may be on other nodes, too.
-	pods [][]*corev1.Pod
 	// allowed is how many pods each budget lets go, and then each gang without which it lacks none.
 	allowed []int
 }
@@ -41,7 +39,7 @@ func (s situation) rosterOf(n *node, holders map[types.UID]string, than int32) r
 		g := s.gangs[name]
 		if g == nil || g.least <= 1 || pod.DeletionTimestamp != nil {
 			c.kind = kind
-			r.add(expendable, c, pod)
+			r.add(expendable, c)
 			continue
 		}
 		budget, known := spare[name]
@@ -50,20 +48,20 @@ func (s situation) rosterOf(n *node, holders map[types.UID]string, than int32) r
 			spare[name] = budget
 			r.allowed = append(slices.Clip(r.allowed), len(g.pods)-g.least)
 			if all, may := s.candidate(than, g.pods...); len(g.pods) <= podsMost {
-				r.add(may, all, g.pods...)
+				r.add(may, all)
 			}
 		}
 		if len(g.pods) > g.least {
 			c.kind, c.budgets = kind, append(slices.Clip(c.budgets), budget)
-			r.add(expendable, c, pod)
+			r.add(expendable, c)
 		}
 	}
 	return r
 }
 
-func (r *roster) add(may bool, c candidate, pods ...*corev1.Pod) {
+func (r *roster) add(may bool, c candidate) {
 	if may {
-		r.candidates, r.pods = append(r.candidates, c), append(r.pods, pods)
+		r.candidates = append(r.candidates, c)
 	}
 }
 
@@ -86,7 +84,7 @@ func (s situation) candidate(than int32, pods ...*corev1.Pod) (candidate, bool) 
 		all, budgets = append(all, i), append(budgets, of...)
 	}
 	c := costOf(each, all)
-	return candidate{priority: c.highest, started: c.started, budgets: budgets, more: c.count - 1,
+	return candidate{pods: pods, priority: c.highest, started: c.started, budgets: budgets, more: c.count - 1,
 		moreSum: c.sum - int64(c.highest)}, true
 }
 
@@ -94,7 +92,7 @@ func (s situation) candidate(than int32, pods ...*corev1.Pod) (candidate, bool) 
 func (r *roster) victims(chosen []int) []*corev1.Pod {
 	var victims []*corev1.Pod
 	for _, c := range chosen {
-		for _, pod := range r.pods[c] {
+		for _, pod := range r.candidates[c].pods {
 			if !slices.Contains(victims, pod) {
 				victims = append(victims, pod)
 			}

@@ -56,16 +56,6 @@ func inTurns(pods []*corev1.Pod) []*corev1.Pod {
 	})
 }
 
-// forget forgets the failures that are long ago, and the pods that may be evicted again or are gone.
-func (p *Preemptor) forget(pods []*corev1.Pod, now time.Time) {
-	there := map[types.UID]bool{}
-	for _, pod := range pods {
-		there[pod.UID] = true
-	}
-	p.failures.forget(now)
-	p.refused.Forget(now, func(uid types.UID) bool { return there[uid] })
-}
-
 // miss is for a pod for which nobody is to be evicted now.
 func (w *Wait) miss(now time.Time) {
 	w.plan = ""

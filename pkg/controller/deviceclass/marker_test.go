@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cpusets
+package deviceclass
 
 import (
 	"context"
@@ -13,12 +13,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // The policy's parameter is there while the DeviceClass of the driver for CPUs is, and says
@@ -33,9 +36,10 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 		classes := client.ResourceV1().DeviceClasses()
 		known := cache.New(cache.Options{Client: client})
 		reader := known.Reader()
-		work := NewMarker(MarkerConfig{Cache: reader, Client: classes})
+		work := New(Config{Cache: reader, Client: client.ResourceV1(), Clock: clock.RealClock{},
+			Events: report.New(record.NewFakeRecorder(10), clock.RealClock{})})
 		go known.Run(ctx)
-		if synced, err := reader.WaitForSync(ctx, "cpuclass", 0); err != nil || !synced {
+		if synced, err := reader.WaitForSync(ctx, "deviceclass", 0); err != nil || !synced {
 			t.Fatalf("the cache does not fill: %v", err)
 		}
 		go work.Run(ctx, 1)
@@ -116,8 +120,9 @@ func TestMarkerOfSomebodyElse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		m := marking{MarkerConfig{Client: client.ResourceV1().DeviceClasses()}, reader.Classes()}
-		if _, err := m.keep(ctx, ""); err != nil {
+		r := newReconciler(Config{Cache: reader, Client: client.ResourceV1(), Clock: clock.RealClock{},
+			Events: report.New(record.NewFakeRecorder(10), clock.RealClock{})})
+		if _, err := r.reconcile(ctx, all); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if wrote := client.Actions(); len(wrote) > 0 {
