@@ -12,10 +12,12 @@ package harness
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -43,23 +45,42 @@ type Cluster struct {
 	nodes map[string]*sync.RWMutex
 	// taken are the nodes that tests have, or wait for, in the order in which they took them.
 	taken map[string][]string
+	// places has room for the tests that work at once, working are their names. Without places all work.
+	places  chan struct{}
+	working map[string]bool
 }
 
 // openMost is how long the API server may take to answer before any test begins.
 const openMost = time.Minute
 
 // RunTests is for TestMain: it opens the cluster for the tests and runs them, and returns the
-// exit status.
+// exit status. The flag -parallel is for how many tests work at once: those that wait for their nodes do not count.
 func RunTests(m *testing.M, into **Cluster) int {
 	ctx, cancel := context.WithTimeout(context.Background(), openMost)
 	defer cancel()
 	cluster, err := Open(ctx)
+	if err == nil {
+		err = cluster.makePlaces()
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "end-to-end tests:", err)
 		return 1
 	}
 	*into = cluster
 	return m.Run()
+}
+
+// makePlaces has the testing package start all parallel tests at once, and gives as many of them a place as it would
+// have started.
+func (c *Cluster) makePlaces() error {
+	const parallel, all = "test.parallel", "1000"
+	flag.Parse()
+	atOnce, err := strconv.Atoi(flag.Lookup(parallel).Value.String())
+	if err != nil {
+		return fmt.Errorf("read how many tests work at once: %w", err)
+	}
+	c.places = make(chan struct{}, atOnce)
+	return flag.Set(parallel, all)
 }
 
 // Open finds the cluster that the environment names and checks that it has what
@@ -94,7 +115,7 @@ func OpenIn(ctx context.Context, dir, kubeconfig string) (*Cluster, error) {
 		return nil, fmt.Errorf("make a client from %s: %w", kubeconfig, err)
 	}
 	c := &Cluster{Dir: dir, Client: client, Config: config, nodes: map[string]*sync.RWMutex{},
-		taken: map[string][]string{}}
+		taken: map[string][]string{}, working: map[string]bool{}}
 	return c, c.check(ctx)
 }
 
@@ -147,9 +168,42 @@ func (c *Cluster) queue(t *testing.T, node string, take func()) {
 		defer c.mu.Unlock()
 		c.taken[t.Name()] = c.taken[t.Name()][:len(c.taken[t.Name()])-1]
 	})
+	c.rest(t)
 	began := time.Now()
 	take()
 	t.Attr("queued", time.Since(began).String())
+	c.work(t)
+}
+
+// work waits for a place among the tests that work, unless the test has one, and adds how long that took to its
+// attribute "queued". The test has the place until it ends, or rests.
+func (c *Cluster) work(t *testing.T) {
+	t.Helper()
+	test, _, _ := strings.Cut(t.Name(), "/")
+	c.mu.Lock()
+	works := c.working[test]
+	c.working[test] = true
+	c.mu.Unlock()
+	if works || c.places == nil {
+		return
+	}
+	began := time.Now()
+	c.places <- struct{}{}
+	t.Attr("queued", time.Since(began).String())
+	t.Cleanup(func() { c.rest(t) })
+}
+
+// rest gives the test's place to another one, if it has one.
+func (c *Cluster) rest(t *testing.T) {
+	t.Helper()
+	test, _, _ := strings.Cut(t.Name(), "/")
+	c.mu.Lock()
+	works := c.working[test]
+	delete(c.working, test)
+	c.mu.Unlock()
+	if works && c.places != nil {
+		<-c.places
+	}
 }
 
 func (c *Cluster) lock(node string) *sync.RWMutex {

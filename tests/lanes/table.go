@@ -65,7 +65,7 @@ type Suite struct {
 	Images []string
 	// Env are variables of the tests, NAME=VALUE.
 	Env []string
-	// Parallel is how many tests run at once; 0 is Go's default.
+	// Parallel is how many tests work at once, without those that wait for nodes; 0 is Go's default.
 	Parallel int
 	// Promised takes the tests that the table of promises names, or, if it is false, leaves them out. A
 	// suite that names neither has all.
@@ -103,7 +103,7 @@ link components github.com/kubeflow/trainer/v2 trainer
 link kuberay github.com/ray-project/kuberay/ray-operator kuberay
 tests/suites/workloads/images.sh "$BUILD/operators" "$BUILD/bin/cluster" demo/operators/raycluster.yaml \
 	demo/operators/jobset.yaml`
-	// atOnce is how many tests of suite e2e run at once: with more, two processors are late with all of them.
+	// atOnce is how many tests of suite e2e work at once: with more, two processors are late with all of them.
 	atOnce = 8
 	// mainNodes are described in tests/suites/e2e/doc.go.
 	mainNodes = "fill=v100x4:share share=a10x4:share whole=a100x8:default mixed=mixed switch=t4x1:share " +
@@ -304,7 +304,7 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 				"docs/autoscaling.md says of Karpenter, by the allocator and the readiness of its core",
 			Commands: []Command{{Dir: "tests/karpenter", Tests: []string{"./..."}}},
 			Suite: &Suite{Package: "./tests/suites/operators", Nodes: "mps=v100x4:mps", Prepare: buildOperators,
-				Install: installDriver, Env: []string{"OPERATORS=$BUILD/operators"}, Parallel: 1,
+				Install: installDriver, Env: []string{"OPERATORS=$BUILD/operators"},
 				Images: []string{"$BUILD/driver-image.tar", "$BUILD/operators/raycluster.tar",
 					"$BUILD/operators/jobset.tar"}}},
 		{Name: "pages", When: Release, Takes: 4 * time.Minute, Proves: "the commands of README.md and docs, page by page",

@@ -62,13 +62,5 @@ func TestWavesOfPods(t *testing.T) {
 			t.Errorf("event of pod %s: %s: %s", event.InvolvedObject.Name, event.Reason, event.Message)
 		}
 	}
-	lines, err := ns.PluginLog(t.Context(), "fill", began)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range lines {
-		if harness.IsErrorLine(line) {
-			t.Errorf("the plugin logged: %s", line)
-		}
-	}
+	cluster.LoggedNoError(t, "fill", began)
 }
