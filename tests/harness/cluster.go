@@ -45,9 +45,8 @@ type Cluster struct {
 	nodes map[string]*sync.RWMutex
 	// taken are the nodes that tests have, or wait for, in the order in which they took them.
 	taken map[string][]string
-	// places has room for the tests that work at once, working are their names. Without places all work.
-	places  chan struct{}
-	working map[string]bool
+	// places are for the tests that work at once. Without them all work.
+	places *places
 }
 
 // openMost is how long the API server may take to answer before any test begins.
@@ -79,7 +78,7 @@ func (c *Cluster) makePlaces() error {
 	if err != nil {
 		return fmt.Errorf("read how many tests work at once: %w", err)
 	}
-	c.places = make(chan struct{}, atOnce)
+	c.places = newPlaces(atOnce)
 	return flag.Set(parallel, all)
 }
 
@@ -115,7 +114,7 @@ func OpenIn(ctx context.Context, dir, kubeconfig string) (*Cluster, error) {
 		return nil, fmt.Errorf("make a client from %s: %w", kubeconfig, err)
 	}
 	c := &Cluster{Dir: dir, Client: client, Config: config, nodes: map[string]*sync.RWMutex{},
-		taken: map[string][]string{}, working: map[string]bool{}}
+		taken: map[string][]string{}}
 	return c, c.check(ctx)
 }
 
@@ -179,30 +178,56 @@ func (c *Cluster) queue(t *testing.T, node string, take func()) {
 // attribute "queued". The test has the place until it ends, or rests.
 func (c *Cluster) work(t *testing.T) {
 	t.Helper()
-	test, _, _ := strings.Cut(t.Name(), "/")
-	c.mu.Lock()
-	works := c.working[test]
-	c.working[test] = true
-	c.mu.Unlock()
-	if works || c.places == nil {
+	if c.places == nil {
 		return
 	}
 	began := time.Now()
-	c.places <- struct{}{}
+	c.places.take(testOf(t))
 	t.Attr("queued", time.Since(began).String())
 	t.Cleanup(func() { c.rest(t) })
 }
 
 // rest gives the test's place to another one, if it has one.
 func (c *Cluster) rest(t *testing.T) {
-	t.Helper()
+	if c.places != nil {
+		c.places.give(testOf(t))
+	}
+}
+
+// testOf is the name of the test that a subtest is part of.
+func testOf(t *testing.T) string {
 	test, _, _ := strings.Cut(t.Name(), "/")
-	c.mu.Lock()
-	works := c.working[test]
-	delete(c.working, test)
-	c.mu.Unlock()
-	if works && c.places != nil {
-		<-c.places
+	return test
+}
+
+// places has room for so many tests.
+type places struct {
+	room chan struct{}
+	mu   sync.Mutex
+	has  map[string]bool
+}
+
+func newPlaces(n int) *places { return &places{room: make(chan struct{}, n), has: map[string]bool{}} }
+
+// take waits for a place for a test, unless it has one.
+func (p *places) take(test string) {
+	p.mu.Lock()
+	has := p.has[test]
+	p.has[test] = true
+	p.mu.Unlock()
+	if !has {
+		p.room <- struct{}{}
+	}
+}
+
+// give gives the place of a test to another one, if it has one.
+func (p *places) give(test string) {
+	p.mu.Lock()
+	has := p.has[test]
+	delete(p.has, test)
+	p.mu.Unlock()
+	if has {
+		<-p.room
 	}
 }
 

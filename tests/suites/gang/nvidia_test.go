@@ -93,7 +93,8 @@ func TestNVIDIAGPUsAsClaims(t *testing.T) {
 	out := harness.Labelled(harness.GoingTo(harness.Asking("nvidia.com/gpu 1"), "out", "whole"),
 		"gpu.aliyun.com/legacy", "false")
 	ns.Run(t, out)
-	if stored := ns.Get(t, "out"); stored.Status.ExtendedResourceClaimStatus == nil || len(stored.Spec.ResourceClaims) > 0 {
+	stored := ns.Get(t, "out")
+	if stored.Status.ExtendedResourceClaimStatus == nil || len(stored.Spec.ResourceClaims) > 0 {
 		t.Errorf("a pod that opted out has %v", stored.Spec.ResourceClaims)
 	}
 	ns.SeesItsGPUs(t, "out", "c0", ns.Granted(t, "out"))
