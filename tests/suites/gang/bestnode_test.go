@@ -20,7 +20,10 @@ import (
 // nominateBest has the controller nominate nodes by a setting until the test ends.
 func nominateBest(t *testing.T, ns *harness.Namespace, placement score.Setting) {
 	t.Helper()
-	ns.Option(t, "best-node")
+	// Its rights stay: a controller whose setting is taken away uses them until it knows.
+	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/best-node"); err != nil {
+		t.Fatalf("apply option best-node: %v: %s", err, output)
+	}
 	cluster.SetController(t, map[string]string{"BEST_NODE": "true", "NODE_PLACEMENT": string(placement)})
 }
 
