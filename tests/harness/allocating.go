@@ -49,10 +49,7 @@ func (n *Namespace) ClaimOf(t *testing.T, pod string) *resourceapi.ResourceClaim
 func (n *Namespace) Promise(t *testing.T, name, node string, taken *resourceapi.AllocationResult) {
 	t.Helper()
 	claim := n.ClaimOf(t, name)
-	pod, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := n.Get(t, name)
 	claim.Status.Allocation = taken.DeepCopy()
 	share := &claim.Status.Allocation.Devices.Results[0]
 	share.ShareID = ptr.To(uuid.NewUUID())

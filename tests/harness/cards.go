@@ -174,10 +174,7 @@ func newGPUs(node string, published []resourceapi.Device) []GPU {
 // pod's claims and of their allocations.
 func (n *Namespace) Granted(t *testing.T, pod string) []Grant {
 	t.Helper()
-	p, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), pod, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := n.Get(t, pod)
 	var names []string
 	for _, status := range p.Status.ResourceClaimStatuses {
 		names = append(names, ptr.Deref(status.ResourceClaimName, ""))

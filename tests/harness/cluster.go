@@ -12,10 +12,12 @@ package harness
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -43,23 +45,41 @@ type Cluster struct {
 	nodes map[string]*sync.RWMutex
 	// taken are the nodes that tests have, or wait for, in the order in which they took them.
 	taken map[string][]string
+	// places are for the tests that work at once. Without them all work.
+	places *places
 }
 
 // openMost is how long the API server may take to answer before any test begins.
 const openMost = time.Minute
 
 // RunTests is for TestMain: it opens the cluster for the tests and runs them, and returns the
-// exit status.
+// exit status. The flag -parallel is for how many tests work at once: those that wait for their nodes do not count.
 func RunTests(m *testing.M, into **Cluster) int {
 	ctx, cancel := context.WithTimeout(context.Background(), openMost)
 	defer cancel()
 	cluster, err := Open(ctx)
+	if err == nil {
+		err = cluster.makePlaces()
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "end-to-end tests:", err)
 		return 1
 	}
 	*into = cluster
 	return m.Run()
+}
+
+// makePlaces has the testing package start all parallel tests at once, and gives as many of them a place as it would
+// have started.
+func (c *Cluster) makePlaces() error {
+	const parallel, all = "test.parallel", "1000"
+	flag.Parse()
+	atOnce, err := strconv.Atoi(flag.Lookup(parallel).Value.String())
+	if err != nil {
+		return fmt.Errorf("read how many tests work at once: %w", err)
+	}
+	c.places = newPlaces(atOnce)
+	return flag.Set(parallel, all)
 }
 
 // Open finds the cluster that the environment names and checks that it has what
@@ -147,9 +167,68 @@ func (c *Cluster) queue(t *testing.T, node string, take func()) {
 		defer c.mu.Unlock()
 		c.taken[t.Name()] = c.taken[t.Name()][:len(c.taken[t.Name()])-1]
 	})
+	c.rest(t)
 	began := time.Now()
 	take()
 	t.Attr("queued", time.Since(began).String())
+	c.work(t)
+}
+
+// work waits for a place among the tests that work, unless the test has one, and adds how long that took to its
+// attribute "queued". The test has the place until it ends, or rests.
+func (c *Cluster) work(t *testing.T) {
+	t.Helper()
+	if c.places == nil {
+		return
+	}
+	began := time.Now()
+	c.places.take(testOf(t))
+	t.Attr("queued", time.Since(began).String())
+	t.Cleanup(func() { c.rest(t) })
+}
+
+// rest gives the test's place to another one, if it has one.
+func (c *Cluster) rest(t *testing.T) {
+	if c.places != nil {
+		c.places.give(testOf(t))
+	}
+}
+
+// testOf is the name of the test that a subtest is part of.
+func testOf(t *testing.T) string {
+	test, _, _ := strings.Cut(t.Name(), "/")
+	return test
+}
+
+// places has room for so many tests.
+type places struct {
+	room chan struct{}
+	mu   sync.Mutex
+	has  map[string]bool
+}
+
+func newPlaces(n int) *places { return &places{room: make(chan struct{}, n), has: map[string]bool{}} }
+
+// take waits for a place for a test, unless it has one.
+func (p *places) take(test string) {
+	p.mu.Lock()
+	has := p.has[test]
+	p.has[test] = true
+	p.mu.Unlock()
+	if !has {
+		p.room <- struct{}{}
+	}
+}
+
+// give gives the place of a test to another one, if it has one.
+func (p *places) give(test string) {
+	p.mu.Lock()
+	has := p.has[test]
+	delete(p.has, test)
+	p.mu.Unlock()
+	if has {
+		<-p.room
+	}
 }
 
 func (c *Cluster) lock(node string) *sync.RWMutex {

@@ -112,9 +112,7 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 		return err
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
-		defer cancel()
-		if err := scale(ctx, before.Spec.Replicas); err != nil {
+		if err := scale(Context(t), before.Spec.Replicas); err != nil {
 			t.Errorf("bring the replicas of %s back: %v", v1alpha1.ControllerName, err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -156,7 +157,7 @@ func (n *Namespace) describeLog(ctx context.Context, b *strings.Builder, node st
 // describeLines shows the last of the lines that speak of the test's namespace or of an error.
 func (n *Namespace) describeLines(b *strings.Builder, lines []string) {
 	lines = slices.DeleteFunc(lines, func(line string) bool {
-		return !strings.Contains(line, n.Name) && !IsErrorLine(line)
+		return !strings.Contains(line, n.Name) && !isErrorLine(line)
 	})
 	for _, line := range lines[max(0, len(lines)-logTail):] {
 		fmt.Fprintf(b, "  %s\n", line)
@@ -189,8 +190,22 @@ func (n *Namespace) describeControllers(ctx context.Context, b *strings.Builder)
 	}
 }
 
-// IsErrorLine reports whether a line of the plugin's log reports an error.
-func IsErrorLine(line string) bool {
+// LoggedNoError checks that the plugin of a node has logged something since a time, and no error.
+func (c *Cluster) LoggedNoError(t *testing.T, node string, since metav1.Time) {
+	t.Helper()
+	lines, err := c.PluginLog(t.Context(), node, since)
+	if err != nil || len(lines) == 0 {
+		t.Errorf("the plugin of node %s has logged %d lines: %v", node, len(lines), err)
+	}
+	for _, line := range lines {
+		if isErrorLine(line) {
+			t.Errorf("the plugin of node %s logged: %s", node, line)
+		}
+	}
+}
+
+// isErrorLine reports whether a line of the plugin's log reports an error.
+func isErrorLine(line string) bool {
 	return strings.HasPrefix(line, "E") || strings.HasPrefix(line, "F") || strings.Contains(line, "panic")
 }
 

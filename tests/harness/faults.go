@@ -151,10 +151,7 @@ func (n *Namespace) StillRuns(t *testing.T, pod string) func() bool {
 // process finds a process of a running pod with one container.
 func (n *Namespace) process(t *testing.T, pod string) *os.Process {
 	t.Helper()
-	object, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), pod, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	object := n.Get(t, pod)
 	process, err := processOf(object, func(string) bool { return true })
 	if err != nil {
 		t.Fatal(err)
@@ -316,7 +313,7 @@ func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), tool,
+	command := exec.CommandContext(Context(t), tool,
 		append([]string{"--dir", n.Dir, "kubectl", "--namespace", n.Name}, arguments...)...)
 	output, err := command.CombinedOutput()
 	return string(output), err

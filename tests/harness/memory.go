@@ -4,7 +4,6 @@ package harness
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/memory"
 )
@@ -105,11 +103,7 @@ func (n *Namespace) cgroup(t *testing.T, pod, container string) memory.Cgroup {
 func (n *Namespace) ContainerPID(t *testing.T, pod, container string) int {
 	t.Helper()
 	var found int
-	Eventually(t, fmt.Sprintf("a process of container %s of pod %s", container, pod), func(ctx context.Context) error {
-		object, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, pod, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	n.WaitPod(t, pod, "to have a process of container "+container, func(object *corev1.Pod) error {
 		id := containerID(object, container)
 		if id == "" {
 			return errors.New("it does not run")

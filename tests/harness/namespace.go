@@ -39,6 +39,7 @@ type Namespace struct {
 // that is preceded by a description of what is there.
 func (c *Cluster) Namespace(t *testing.T, options ...func(*corev1.Namespace)) *Namespace {
 	t.Helper()
+	c.work(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-" + dnsName(t.Name()) + "-"}}
 	for _, option := range options {
 		option(namespace)

@@ -25,9 +25,7 @@ func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) 
 		t.Fatalf("make a DeviceClass: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
-		defer cancel()
-		if err := classes.Delete(ctx, class.Name, metav1.DeleteOptions{}); err != nil {
+		if err := classes.Delete(Context(t), class.Name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete DeviceClass %s: %v", class.Name, err)
 		}
 	})
@@ -68,9 +66,7 @@ func (c *Cluster) Label(t *testing.T, node, key string) func(value string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
-		defer cancel()
-		if err := c.label(ctx, node, key, before.Labels[key]); err != nil {
+		if err := c.label(Context(t), node, key, before.Labels[key]); err != nil {
 			t.Errorf("put the labels of node %s back: %v", node, err)
 		}
 	})

@@ -4,6 +4,7 @@ package harness
 
 import (
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -44,6 +45,15 @@ func Pod(name, node string, options ...func(*corev1.Pod)) *corev1.Pod {
 		option(pod)
 	}
 	return pod
+}
+
+// Pods are so many pods as Pod makes them, whose names end with their numbers.
+func Pods(n int, name, node string, options ...func(*corev1.Pod)) []*corev1.Pod {
+	var pods []*corev1.Pod
+	for i := range n {
+		pods = append(pods, Pod(name+strconv.Itoa(i), node, options...))
+	}
+	return pods
 }
 
 func probe(name string) corev1.Container {

@@ -62,16 +62,57 @@ func (n *Namespace) Run(t *testing.T, pods ...*corev1.Pod) {
 	}
 }
 
+// Get returns a pod.
+func (n *Namespace) Get(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	pod, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// WaitPod waits until a condition holds of a pod, as in WaitPod(t, "a", "to be bound", isBound).
+func (n *Namespace) WaitPod(t *testing.T, name, what string, condition func(pod *corev1.Pod) error) {
+	t.Helper()
+	Eventually(t, "pod "+name+" "+what, func(ctx context.Context) error {
+		pod, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return condition(pod)
+	})
+}
+
+// WaitBound waits until a pod is bound to a node.
+func (n *Namespace) WaitBound(t *testing.T, name string) {
+	t.Helper()
+	n.WaitPod(t, name, "to be bound to a node", func(pod *corev1.Pod) error {
+		if pod.Spec.NodeName == "" {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+}
+
+// WaitGone waits until a pod is gone.
+func (n *Namespace) WaitGone(t *testing.T, name string) {
+	t.Helper()
+	Eventually(t, "pod "+name+" to be gone", func(ctx context.Context) error {
+		_, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is there"), err)
+	})
+}
+
 // WaitRunning waits until all containers of a pod run, and fails at once where
 // the pod has ended.
 func (n *Namespace) WaitRunning(t *testing.T, name string) {
 	t.Helper()
 	var ended error
-	Eventually(t, "pod "+name+" to run", func(ctx context.Context) error {
-		pod, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	n.WaitPod(t, name, "to run", func(pod *corev1.Pod) error {
 		if phase := pod.Status.Phase; phase == corev1.PodFailed || phase == corev1.PodSucceeded {
 			ended = fmt.Errorf("pod %s has ended (%s): %s", name, phase, pod.Status.Message)
 			return nil
@@ -100,11 +141,7 @@ func running(pod *corev1.Pod) error {
 func (n *Namespace) WaitUnschedulable(t *testing.T, name, text string) string {
 	t.Helper()
 	var reason string
-	Eventually(t, fmt.Sprintf("the scheduler to refuse pod %s with %q", name, text), func(ctx context.Context) error {
-		pod, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	n.WaitPod(t, name, fmt.Sprintf("to be refused by the scheduler with %q", text), func(pod *corev1.Pod) error {
 		reason = unscheduledBecause(pod)
 		if pod.Status.Phase != corev1.PodPending || !strings.Contains(reason, text) {
 			return fmt.Errorf("it is %s %s", pod.Status.Phase, reason)
@@ -176,13 +213,7 @@ func (n *Namespace) Delete(t *testing.T, pods ...string) {
 		}
 	}
 	for _, pod := range pods {
-		Eventually(t, "pod "+pod+" to be gone", func(ctx context.Context) error {
-			_, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, pod, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return errors.Join(errors.New("it is there"), err)
-		})
+		n.WaitGone(t, pod)
 	}
 	for name, uid := range claims {
 		Eventually(t, "claim "+name+" of a pod that is gone to be gone", func(ctx context.Context) error {
@@ -210,6 +241,32 @@ func (n *Namespace) claimsFor(t *testing.T, pods []string) map[string]types.UID 
 		}
 	}
 	return claims
+}
+
+// WaitNoClaims waits until the namespace has no claims.
+func (n *Namespace) WaitNoClaims(t *testing.T) {
+	t.Helper()
+	Eventually(t, "the claims of namespace "+n.Name+" to be gone", func(ctx context.Context) error {
+		claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(ctx, metav1.ListOptions{})
+		if err == nil && len(claims.Items) > 0 {
+			err = fmt.Errorf("there are %d", len(claims.Items))
+		}
+		return err
+	})
+}
+
+// HoldsNothing checks that no claim whose name begins so is allocated.
+func (n *Namespace) HoldsNothing(t *testing.T, prefix string) {
+	t.Helper()
+	claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, claim := range claims.Items {
+		if strings.HasPrefix(claim.Name, prefix) && claim.Status.Allocation != nil {
+			t.Errorf("claim %s of what waits is allocated", claim.Name)
+		}
+	}
 }
 
 // Exec runs the probe in a container, as in Exec(t, "a", "main", "stat", "/dev/nvidia0").

@@ -4,16 +4,73 @@ package harness
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
+
+// Option applies an option of deployments/options until the test ends, or the returned function is called.
+func (n *Namespace) Option(t *testing.T, name string) (remove func()) {
+	t.Helper()
+	dir := filepath.Join("..", "..", "..", "deployments", "options", name)
+	remove = sync.OnceFunc(func() {
+		if output, err := n.Kubectl(t, "delete", "-k", dir, "--ignore-not-found"); err != nil {
+			t.Errorf("remove option %s: %v: %s", name, err, output)
+		}
+	})
+	t.Cleanup(remove)
+	if output, err := n.Kubectl(t, "apply", "-k", dir); err != nil {
+		t.Fatalf("apply option %s: %v: %s", name, err, output)
+	}
+	return remove
+}
+
+// Keep makes a PodDisruptionBudget that keeps the one pod whose label app is so.
+func (n *Namespace) Keep(t *testing.T, app string) {
+	t.Helper()
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
+	if _, err := n.Client.PolicyV1().PodDisruptionBudgets(n.Name).Create(t.Context(), budget,
+		metav1.CreateOptions{}); err != nil {
+		t.Fatalf("make PodDisruptionBudget %s: %v", app, err)
+	}
+}
+
+// SetController gives the controller settings that it has only until the test ends.
+func (c *Cluster) SetController(t *testing.T, settings map[string]string) {
+	t.Helper()
+	set := func(value func(string) any) {
+		t.Helper()
+		data := map[string]any{}
+		for key, text := range settings {
+			data[key] = value(text)
+		}
+		patch, err := json.Marshal(map[string]any{"data": data})
+		if err == nil {
+			_, err = c.Client.CoreV1().ConfigMaps(PluginNamespace).Patch(Context(t), v1alpha1.ControllerName,
+				types.MergePatchType, patch, metav1.PatchOptions{})
+		}
+		if err != nil {
+			t.Errorf("change the settings %v of %s: %v", data, v1alpha1.ControllerName, err)
+		}
+	}
+	t.Cleanup(func() { set(func(string) any { return nil }) })
+	set(func(text string) any { return text })
+}
 
 // WaitPluginSetting waits until the plugin of a node sees that a setting has a value. The kubelet
 // brings it when it looks at the pod: a changed annotation has it look now.

@@ -36,17 +36,7 @@ func (n *Namespace) Tenant(t *testing.T) kubernetes.Interface {
 	if _, err := n.Client.RbacV1().RoleBindings(n.Name).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("give the tenant of namespace %s its rights: %v", n.Name, err)
 	}
-	token, err := n.Client.CoreV1().ServiceAccounts(n.Name).CreateToken(t.Context(), name,
-		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("ask for a token of the tenant of namespace %s: %v", n.Name, err)
-	}
-	config := rest.AnonymousClientConfig(n.Config)
-	config.BearerToken = token.Status.Token
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatalf("make a client of the tenant of namespace %s: %v", n.Name, err)
-	}
+	client := n.ClientOf(t, n.Name, name, nil)
 	for _, resource := range []authorizationv1.ResourceAttributes{
 		{Namespace: n.Name, Verb: "create", Resource: "pods"},
 		{Namespace: n.Name, Verb: "create", Group: resourceapi.GroupName, Resource: "resourceclaimtemplates"},
@@ -61,6 +51,35 @@ func (n *Namespace) Tenant(t *testing.T) kubernetes.Interface {
 			}
 			return err
 		})
+	}
+	return client
+}
+
+// ConfigOf is how whoever has a token of a ServiceAccount speaks to the API server: the token that a pod has or, where
+// pod is nil, one of no pod.
+func (c *Cluster) ConfigOf(t *testing.T, namespace, account string, pod *corev1.Pod) *rest.Config {
+	t.Helper()
+	var request authenticationv1.TokenRequest
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name,
+			UID: pod.UID}
+	}
+	token, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &request,
+		metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("ask for a token of ServiceAccount %s/%s: %v", namespace, account, err)
+	}
+	config := rest.AnonymousClientConfig(c.Config)
+	config.BearerToken = token.Status.Token
+	return config
+}
+
+// ClientOf is a client of whoever has a token as ConfigOf asks for it.
+func (c *Cluster) ClientOf(t *testing.T, namespace, account string, pod *corev1.Pod) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(c.ConfigOf(t, namespace, account, pod))
+	if err != nil {
+		t.Fatalf("make a client with a token of ServiceAccount %s/%s: %v", namespace, account, err)
 	}
 	return client
 }

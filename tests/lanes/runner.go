@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -191,8 +192,10 @@ func (r *Runner) command(ctx context.Context, lane string, command Command, nice
 	if command.Shell != "" {
 		return nil, r.shell(ctx, lane, command.Shell, nil, nice)
 	}
-	// Lane lint vets them, and what a linker leaves out for debuggers saves a third of its time.
-	arguments := append([]string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout=30m"}, command.Tests...)
+	// Lane lint vets them, and what a linker leaves out for debuggers saves a third of its time. Of the packages that run
+	// at once, one mostly waits: for a daemon that is late, or a kubelet that is killed.
+	atOnce := fmt.Sprintf("-p=%d", runtime.NumCPU()+1)
+	arguments := append([]string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout=30m", atOnce}, command.Tests...)
 	if r.Only != "" {
 		arguments = append(arguments, "-run", r.Only)
 	}

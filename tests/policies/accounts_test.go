@@ -59,7 +59,7 @@ func TestPluginDeletesPodsOfItsOwnNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkRefusal(t, test.refused, s.validate(test.who, nil, on(test.node), "Pod",
-				corev1.SchemeGroupVersion.WithResource("pods"), admission.Delete))
+				podsResource, admission.Delete))
 		})
 	}
 }

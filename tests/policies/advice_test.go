@@ -3,7 +3,6 @@
 package admission
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 )
 
@@ -26,6 +24,16 @@ func (w *warnings) AddWarning(_, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.texts = append(w.texts, text)
+}
+
+// warnings are what whoever makes a request is warned of, which is not refused.
+func (s *server) warnings(t *testing.T, request admission.Attributes) string {
+	t.Helper()
+	var shown warnings
+	if err := s.Validate(warning.WithWarningRecorder(t.Context(), &shown), request); err != nil {
+		t.Errorf("refused: %v", err)
+	}
+	return strings.Join(shown.texts, "\n")
 }
 
 func several(r resourceapi.DeviceRequest, count int64) resourceapi.DeviceRequest {
@@ -69,13 +77,7 @@ func TestAdviceOnClaims(t *testing.T) {
 			meta := metav1.ObjectMeta{Namespace: team, Name: "c"}
 			check := func(want string, attributes admission.Attributes) {
 				t.Helper()
-				shown := &warnings{}
-				ctx := warning.WithWarningRecorder(context.Background(), shown)
-				if err := s.validating.Validate(ctx, attributes,
-					admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
-					t.Errorf("refused: %v", err)
-				}
-				if got := strings.Join(shown.texts, "\n"); (got == "") != (want == "") || !strings.Contains(got, want) {
+				if got := s.warnings(t, attributes); (got == "") != (want == "") || !strings.Contains(got, want) {
 					t.Errorf("warned %q, want %q", got, want)
 				}
 			}

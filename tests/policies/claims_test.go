@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
 )
 
@@ -21,8 +20,7 @@ func (s *server) createClaim(spec resourceapi.ResourceClaimSpec) error {
 
 func (s *server) createClaimIn(namespace string, spec resourceapi.ResourceClaimSpec) error {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c"}, Spec: spec}
-	return s.validate(&user.DefaultInfo{Name: "somebody"}, claim, nil, "ResourceClaim",
-		resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), admission.Create)
+	return s.validate(somebody, claim, nil, "ResourceClaim", claimsResource, admission.Create)
 }
 
 func exactly(name, class string) resourceapi.DeviceRequest {

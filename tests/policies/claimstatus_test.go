@@ -71,7 +71,7 @@ func TestPluginWritesStatusOfItsOwnDevices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			write := func(who user.Info) error {
 				return s.validateSubresource(who, test.object, test.old, "ResourceClaim",
-					resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "status", admission.Update)
+					claimsResource, "status", admission.Update)
 			}
 			for _, namespace := range []string{metav1.NamespaceSystem, "other"} {
 				checkRefusal(t, test.refused, write(account(namespace, "gpu-kubelet-plugin", "n1")))
@@ -81,7 +81,7 @@ func TestPluginWritesStatusOfItsOwnDevices(t *testing.T) {
 	}
 	t.Run("a token of no pod", func(t *testing.T) {
 		err := s.validateSubresource(account("other", "gpu-kubelet-plugin", ""), claim(own), claim(), "ResourceClaim",
-			resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "status", admission.Update)
+			claimsResource, "status", admission.Update)
 		checkRefusal(t, "names no node", err)
 	})
 }

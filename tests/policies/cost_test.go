@@ -7,11 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // allBut are the names of all policies and bindings but those.
@@ -37,16 +34,10 @@ func BenchmarkPodWithoutGPUs(b *testing.B) {
 	create := func(b *testing.B, without ...string) {
 		s := newServer(b, without...)
 		p := pod("p", nil, limited("c", ""))
-		objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 		b.ReportAllocs()
 		for b.Loop() {
-			attributes := admission.NewAttributesRecord(p, nil, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
-				corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Create, nil, false,
-				&user.DefaultInfo{Name: "somebody"})
-			if err := s.mutating.Admit(context.Background(), attributes, objects); err != nil {
-				b.Fatal(err)
-			}
-			if err := s.validating.Validate(context.Background(), attributes, objects); err != nil {
+			request := attributesOf(somebody, p, nil, "Pod", podsResource, "", admission.Create)
+			if err := s.Admit(context.Background(), request); err != nil {
 				b.Fatal(err)
 			}
 		}

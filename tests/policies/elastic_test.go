@@ -10,10 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -174,9 +171,7 @@ func TestWhatVirtualNodesDoNotHave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var seen warnings
 			_, err := s.createWarned(&seen, test.pod)
-			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
-				t.Errorf("error %v, want %q", err, test.refused)
-			}
+			checkRefusal(t, test.refused, err)
 			if got := strings.Join(seen.texts, "; "); test.refused == "" && ((got == "") != (test.warn == "") ||
 				!strings.Contains(got, test.warn)) {
 				t.Errorf("warnings %q, want %q", got, test.warn)
@@ -188,16 +183,5 @@ func TestWhatVirtualNodesDoNotHave(t *testing.T) {
 // createWarned is create, with what its author is warned of.
 func (s *server) createWarned(seen *warnings, p *corev1.Pod) (*corev1.Pod, error) {
 	ctx := warning.WithWarningRecorder(context.Background(), seen)
-	attributes := admission.NewAttributesRecord(p.DeepCopy(), nil, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace,
-		p.Name, corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Create, nil, false,
-		&user.DefaultInfo{Name: "somebody"})
-	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
-	if err := s.mutating.Admit(ctx, attributes, objects); err != nil {
-		return nil, err
-	}
-	if err := s.validating.Validate(ctx, attributes, objects); err != nil {
-		return nil, err
-	}
-	admitted, _ := attributes.GetObject().(*corev1.Pod)
-	return admitted, nil
+	return admitted(ctx, s, somebody, p, nil, "Pod", podsResource)
 }

@@ -164,7 +164,7 @@ func TestOptionVisibleDevicesOfEphemeralContainers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkRefusal(t, test.refused, s.validateSubresource(somebody, debugged(test.before, test.added), test.before, "Pod",
-				corev1.SchemeGroupVersion.WithResource("pods"), "ephemeralcontainers", admission.Update))
+				podsResource, "ephemeralcontainers", admission.Update))
 		})
 	}
 }

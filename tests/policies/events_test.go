@@ -3,23 +3,18 @@
 package admission
 
 import (
-	"context"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // createEvent is what is said of a new Event.
 func (s *server) createEvent(event *corev1.Event) error {
-	attributes := admission.NewAttributesRecord(event, nil, corev1.SchemeGroupVersion.WithKind("Event"), event.Namespace,
-		event.Name,
-		corev1.SchemeGroupVersion.WithResource("events"), "", admission.Create, nil, false,
-		&user.DefaultInfo{Name: "system:kube-controller-manager"})
-	return s.validating.Validate(context.Background(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+	return s.validate(&user.DefaultInfo{Name: "system:kube-controller-manager"}, event, nil, "Event", eventsResource,
+		admission.Create)
 }
 
 // The Warnings of a legacy pod whose template is about to be made are not stored; all

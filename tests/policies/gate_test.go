@@ -142,7 +142,7 @@ func TestControllerTakesItsOwnGateOffAlone(t *testing.T) {
 			written := held()
 			test.change(written)
 			write := func(who user.Info) error {
-				return s.validateSubresource(who, written, held(), "Pod", corev1.SchemeGroupVersion.WithResource("pods"), "",
+				return s.validateSubresource(who, written, held(), "Pod", podsResource, "",
 					admission.Update)
 			}
 			checkRefusal(t, test.refused, write(account("other", "gpu-compat-controller", "n1")))

@@ -77,7 +77,7 @@ func TestControllerWritesTheNominatedNodeAlone(t *testing.T) {
 			written := test.old.DeepCopy()
 			test.change(written)
 			write := func(who user.Info, subresource string) error {
-				return s.validateSubresource(who, written, test.old, "Pod", corev1.SchemeGroupVersion.WithResource("pods"),
+				return s.validateSubresource(who, written, test.old, "Pod", podsResource,
 					subresource, admission.Update)
 			}
 			for _, namespace := range []string{metav1.NamespaceSystem, "other"} {
@@ -92,6 +92,6 @@ func TestControllerWritesTheNominatedNodeAlone(t *testing.T) {
 	t.Run("by way of another subresource", func(t *testing.T) {
 		checkRefusal(t, "may change nothing of a pod but the annotations", s.validateSubresource(
 			account("other", "gpu-compat-controller", "n1"), nominated(), waiting(), "Pod",
-			corev1.SchemeGroupVersion.WithResource("pods"), "resize", admission.Update))
+			podsResource, "resize", admission.Update))
 	})
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // withNVIDIADRA is a server with the option nvidia-dra.
@@ -99,7 +98,7 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 			c := claimWith(team, test.requests...)
 			c.Spec.Devices.Config = test.configs
 			got := ""
-			if admitted, err := s.admitClaim(&user.DefaultInfo{Name: "somebody"}, c, nil); err != nil {
+			if admitted, err := s.admitClaim(somebody, c, nil); err != nil {
 				got = err.Error()
 			} else {
 				got = classesAndMemory(admitted)
@@ -117,7 +116,7 @@ func TestTemplatesForNVIDIAsDriver(t *testing.T) {
 	create := func(spec resourceapi.ResourceClaimSpec) error {
 		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "t"},
 			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
-		return s.validate(&user.DefaultInfo{Name: "somebody"}, template, nil, "ResourceClaimTemplate", templatesResource,
+		return s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource,
 			admission.Create)
 	}
 	if err := create(resourceapi.ResourceClaimSpec{}); err != nil {

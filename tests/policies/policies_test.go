@@ -3,6 +3,7 @@
 package admission
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -33,6 +34,8 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"cards":                 {pod("p", nil, limited("c", "gpu 2")), "gpushare.gpu.c.2 c:c"},
 		"two of three containers": {pod("p", nil, limited("a", "mem 1"), limited("b", ""), limited("c", "mem 7")),
 			"gpushare.mem.a.1.c.7 a:a c:c"},
+		"a sidecar alone": {withInit(pod("p", nil, limited("c", "")), sidecar(limited("s", "mem 1")),
+			limited("i", "mem 10G")), "gpushare.mem.s.1 s:s i:s"},
 		"sidecars come last": {withInit(pod("p", nil, limited("c", "mem 3")), sidecar(limited("side", "mem 1"))),
 			"gpushare.mem.c.3.side.1 c:c side:side"},
 		"init containers do not count": {withInit(pod("p", nil, limited("c", "mem 3")), limited("i", "mem 10G")),
@@ -151,6 +154,18 @@ func TestRandomPods(t *testing.T) {
 			t.Fatalf("pod %d, %s: the controller makes no such template: %v", i, describe(p), err)
 		}
 		converted++
+		var recorded map[string]corev1.ResourceList
+		if err := json.Unmarshal([]byte(got.Annotations[v1alpha1.AnnotationLegacyRequest]), &recorded); err != nil {
+			t.Fatalf("pod %d, %s: annotation %q: %v", i, describe(p), got.Annotations[v1alpha1.AnnotationLegacyRequest], err)
+		}
+		for _, c := range members(p) {
+			for _, resource := range []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs} {
+				want, got := c.Resources.Limits[resource], recorded[c.Name][resource]
+				if want.Cmp(got) != 0 {
+					t.Fatalf("pod %d, %s: %s of %s is recorded for container %s", i, describe(p), got.String(), resource, c.Name)
+				}
+			}
+		}
 		for _, c := range members(got) {
 			for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
 				for resource, amount := range list {
@@ -306,9 +321,7 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.create(test.pod)
-			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
-				t.Errorf("error %v, want %q", err, test.refused)
-			}
+			checkRefusal(t, test.refused, err)
 			// Who writes pods is not told how to get round it.
 			if err != nil && strings.Contains(err.Error(), v1alpha1.LabelLegacy) {
 				t.Errorf("error %v", err)
@@ -331,6 +344,7 @@ func TestOptionShareLimit(t *testing.T) {
 		return changed(pod("p", labels, limited("c", amounts)), func(p *corev1.Pod) { p.Namespace = namespace })
 	}
 	eight := map[string]string{ack.PodLabelCount: "8"}
+	inBounded := func(p *corev1.Pod) { p.Namespace = bounded }
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		refused string
@@ -341,6 +355,11 @@ func TestOptionShareLimit(t *testing.T) {
 			"namespace bounded is allowed shares of 8 GiB of a GPU at most"},
 		"more of eight GPUs": {of(bounded, eight, "mem 1120"), "container c asks for aliyun.com/gpu-mem 1120 of 8 " +
 			"GPUs, and"},
+		"more of a whole GPU": {of(bounded, map[string]string{ack.PodLabelPlacement: ack.RequireWholeDevice}, "mem 15"),
+			"container c asks for aliyun.com/gpu-mem 15, and"},
+		"a template's own": {changed(fromTemplate("gpushare.mem"), inBounded), ""},
+		"more by its template": {changed(fromTemplate("gpushare.mem-x2-whole.c.18"), inBounded),
+			"container c asks for aliyun.com/gpu-mem 18 of 2 GPUs, and"},
 		"no GPU":                {of(bounded, nil, ""), ""},
 		"a typo and no GPU":     {of(boundedTypo, nil, ""), ""},
 		"a typo and whole GPUs": {of(boundedTypo, nil, "gpu 2"), ""},
@@ -350,9 +369,7 @@ func TestOptionShareLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.create(test.pod)
-			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
-				t.Errorf("error %v, want %q", err, test.refused)
-			}
+			checkRefusal(t, test.refused, err)
 		})
 	}
 }

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
@@ -35,26 +34,7 @@ func quotaFor(namespace, name string, key corev1.ResourceName) *corev1.ResourceQ
 
 // admitClaim is what becomes of a claim that a user creates, or updates.
 func (s *server) admitClaim(who user.Info, claim, old *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, error) {
-	operation := admission.Create
-	a := admission.NewAttributesRecord(claim.DeepCopy(), nil, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"),
-		claim.Namespace, claim.Name, claimsResource, "", operation, nil, false, who)
-	if old != nil {
-		a = admission.NewAttributesRecord(claim.DeepCopy(), old.DeepCopy(),
-			resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), claim.Namespace, claim.Name, claimsResource, "",
-			admission.Update, nil, false, who)
-	}
-	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
-	if err := s.mutating.Admit(context.Background(), a, objects); err != nil {
-		return nil, err
-	}
-	if err := s.validating.Validate(context.Background(), a, objects); err != nil {
-		return nil, err
-	}
-	admitted, ok := a.GetObject().(*resourceapi.ResourceClaim)
-	if !ok {
-		return nil, fmt.Errorf("a claim became a %T", a.GetObject())
-	}
-	return admitted, nil
+	return admitted(context.Background(), s, who, claim, old, "ResourceClaim", claimsResource)
 }
 
 func claimWith(namespace string, requests ...resourceapi.DeviceRequest) *resourceapi.ResourceClaim {

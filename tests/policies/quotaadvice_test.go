@@ -3,7 +3,6 @@
 package admission
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -11,8 +10,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // A model's class of any mode may give a whole GPU, whatever amount is asked for: where GiB are counted
@@ -83,14 +80,8 @@ func TestAdviceOnQuotasAsOnACK(t *testing.T) {
 			}
 			told := func() string {
 				t.Helper()
-				var w warnings
-				attributes := attributesOf(somebody, q, nil, "ResourceQuota",
-					corev1.SchemeGroupVersion.WithResource("resourcequotas"), "", admission.Create)
-				if err := s.validating.Validate(warning.WithWarningRecorder(context.Background(), &w), attributes,
-					admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
-					t.Errorf("it is refused: %v", err)
-				}
-				return strings.Join(w.texts, "\n")
+				return s.warnings(t, attributesOf(somebody, q, nil, "ResourceQuota",
+					corev1.SchemeGroupVersion.WithResource("resourcequotas"), "", admission.Create))
 			}
 			isTold := func(got, want string) bool { return (got == "") == (want == "") && strings.Contains(got, want) }
 			if got := told(); !isTold(got, test.without) {

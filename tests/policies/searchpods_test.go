@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -169,8 +168,8 @@ func TestClaimsOfOnePod(t *testing.T) {
 				if strings.HasPrefix(c, "own") {
 					claim.Labels = map[string]string{"gpu.aliyun.com/own-class": "true"}
 				}
-				if err := withPods.validate(&user.DefaultInfo{Name: "somebody"}, claim, nil, "ResourceClaim",
-					resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), admission.Create); err != nil {
+				if err := withPods.validate(somebody, claim, nil, "ResourceClaim", claimsResource,
+					admission.Create); err != nil {
 					refusals++
 				}
 			}
@@ -325,12 +324,8 @@ func TestCopiesOfClassesAreAnAdministrators(t *testing.T) {
 		class := ownClass(name, "true")
 		class.Labels = map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare"}
 		class.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass"}
-		attributes := admission.NewAttributesRecord(class, nil,
-			resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), "", name,
-			resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), "", admission.Create, nil, false,
-			&user.DefaultInfo{Name: "admin"})
-		if err := s.mutating.Admit(t.Context(), attributes,
-			admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
+		if err := s.Admit(t.Context(), attributesOf(&user.DefaultInfo{Name: "admin"}, class, nil, "DeviceClass",
+			resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), "", admission.Create)); err != nil {
 			t.Fatal(err)
 		}
 		if _, has := class.Labels["app.kubernetes.io/name"]; has != kept {

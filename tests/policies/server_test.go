@@ -20,11 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
-	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/policies/apiserver"
 )
@@ -54,10 +51,7 @@ const (
 )
 
 // server is as much of an API server as comes between a pod and its storage here.
-type server struct {
-	mutating   *mutating.Plugin
-	validating *validating.Plugin
-}
+type server struct{ *apiserver.Plugins }
 
 // servers are those that tests have shared, by what is particular about them.
 var servers = map[string]*server{}
@@ -118,7 +112,7 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{mutating: plugins.Mutating, validating: plugins.Validating}
+	s := &server{plugins}
 	if err := plugins.Await(t.Context(), func() error {
 		_, err := s.create(pod("probe", nil, limited("c", "mem 1")))
 		return err
@@ -181,48 +175,48 @@ func (s *server) create(p *corev1.Pod) (*corev1.Pod, error) {
 
 // createBy is what becomes of a new pod that a user writes.
 func (s *server) createBy(username string, p *corev1.Pod) (*corev1.Pod, error) {
-	return s.admit(username, p, nil, admission.Create)
+	return admitted(context.Background(), s, &user.DefaultInfo{Name: username}, p, nil, "Pod", podsResource)
 }
 
 // update is what becomes of a change of a pod.
 func (s *server) update(old, p *corev1.Pod) (*corev1.Pod, error) {
-	return s.admit("somebody", p, old, admission.Update)
+	return admitted(context.Background(), s, somebody, p, old, "Pod", podsResource)
 }
 
-func (s *server) admit(username string, p, old *corev1.Pod, operation admission.Operation) (*corev1.Pod, error) {
+var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
+
+// admitted is what becomes of an object that a user creates, or writes over an old one.
+func admitted[T interface {
+	comparable
+	runtime.Object
+}](ctx context.Context, s *server, who user.Info, object, old T, kind string,
+	resource schema.GroupVersionResource) (T, error) {
+	var none T
 	var before runtime.Object
-	if old != nil {
-		before = old.DeepCopy()
+	operation := admission.Create
+	if old != none {
+		before, operation = old.DeepCopyObject(), admission.Update
 	}
-	attributes := admission.NewAttributesRecord(p.DeepCopy(), before, corev1.SchemeGroupVersion.WithKind("Pod"),
-		p.Namespace, p.Name,
-		corev1.SchemeGroupVersion.WithResource("pods"), "", operation, nil, false, &user.DefaultInfo{Name: username})
-	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
-	if err := s.mutating.Admit(context.Background(), attributes, objects); err != nil {
-		return nil, err
+	request := attributesOf(who, object.DeepCopyObject(), before, kind, resource, "", operation)
+	if err := s.Admit(ctx, request); err != nil {
+		return none, err
 	}
-	if err := s.validating.Validate(context.Background(), attributes, objects); err != nil {
-		return nil, err
-	}
-	admitted, ok := attributes.GetObject().(*corev1.Pod)
+	admitted, ok := request.GetObject().(T)
 	if !ok {
-		return nil, fmt.Errorf("a pod became a %T", attributes.GetObject())
+		return none, fmt.Errorf("a %s became a %T", kind, request.GetObject())
 	}
 	return admitted, nil
 }
 
 // validate is what is said of an object that a user writes.
 func (s *server) validate(who user.Info, object, old runtime.Object, kind string,
-	resource schema.GroupVersionResource,
-	operation admission.Operation) error {
+	resource schema.GroupVersionResource, operation admission.Operation) error {
 	return s.validateSubresource(who, object, old, kind, resource, "", operation)
 }
 
 func (s *server) validateSubresource(who user.Info, object, old runtime.Object, kind string,
 	resource schema.GroupVersionResource, subresource string, operation admission.Operation) error {
-	return s.validating.Validate(context.Background(),
-		attributesOf(who, object, old, kind, resource, subresource, operation),
-		admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+	return s.Validate(context.Background(), attributesOf(who, object, old, kind, resource, subresource, operation))
 }
 
 func attributesOf(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource,
@@ -230,8 +224,7 @@ func attributesOf(who user.Info, object, old runtime.Object, kind string, resour
 	// All objects here have metadata.
 	accessor, _ := meta.Accessor(cmp.Or(object, old))
 	return admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(),
-		accessor.GetName(),
-		resource, subresource, operation, nil, false, who)
+		accessor.GetName(), resource, subresource, operation, nil, false, who)
 }
 
 func named(name string) metav1.ObjectMeta {

@@ -3,7 +3,6 @@
 package admission
 
 import (
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +38,12 @@ func TestOptionShareLimitBoundsCompute(t *testing.T) {
 	s := newServer(t)
 	alternative := firstOf("a", "share", "core-mem")
 	alternative.FirstAvailable[1].Capacity = asking("core-mem", "memory", "1Gi", "cores", "55").Exactly.Capacity
+	orLess := firstOf("a", "share", "cgpu")
+	for i, amount := range []string{"16Gi", "8Gi"} {
+		orLess.FirstAvailable[i].Capacity = asking("share", "memory", amount).Exactly.Capacity
+	}
+	twoGPUs := asking("share", "memory", "8Gi")
+	twoGPUs.Exactly.AllocationMode, twoGPUs.Exactly.Count = resourceapi.DeviceAllocationModeExactCount, 2
 	for name, test := range map[string]struct {
 		request   resourceapi.DeviceRequest
 		namespace string
@@ -58,6 +63,11 @@ func TestOptionShareLimitBoundsCompute(t *testing.T) {
 		"both are, and both fit":     {asking("core-mem", "memory", "8Gi", "cores", "50"), boundedBoth, ""},
 		"both are, too much compute": {asking("core-mem", "memory", "8Gi", "cores", "55"), boundedBoth, "55 percent"},
 		"both are, too much memory":  {asking("core-mem", "memory", "9Gi", "cores", "50"), boundedBoth, "9Gi of a GPU"},
+		"memory as much as allowed":  {asking("share", "memory", "8Gi"), bounded, ""},
+		"of two GPUs":                {twoGPUs, bounded, ""},
+		"more memory, in Mi":         {asking("share", "memory", "9216Mi"), bounded, "request a asks for 9Gi of a GPU"},
+		"more memory, or else less":  {orLess, bounded, "request a/share asks for 16Gi of a GPU"},
+		"more, of an administrator":  {admin(asking("share", "memory", "80Gi")), bounded, ""},
 		"no amount":                  {exactly("a", "share"), bounded, ""},
 		"a typo, and a share":        {asking("share", "memory", "1Gi"), boundedTypo, "is not a whole number of GiB"},
 		"a typo, and no amount":      {exactly("a", "share"), boundedTypo, "is not a whole number of GiB"},
@@ -71,9 +81,7 @@ func TestOptionShareLimitBoundsCompute(t *testing.T) {
 			var spec resourceapi.ResourceClaimSpec
 			spec.Devices.Requests = []resourceapi.DeviceRequest{test.request}
 			err := s.createClaimIn(test.namespace, spec)
-			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
-				t.Errorf("error %v, want %q", err, test.refused)
-			}
+			checkRefusal(t, test.refused, err)
 		})
 	}
 	of := func(labels map[string]string, amounts string) *corev1.Pod {
@@ -93,9 +101,7 @@ func TestOptionShareLimitBoundsCompute(t *testing.T) {
 	} {
 		t.Run("a pod: "+name, func(t *testing.T) {
 			_, err := s.create(test.pod)
-			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
-				t.Errorf("error %v, want %q", err, test.refused)
-			}
+			checkRefusal(t, test.refused, err)
 		})
 	}
 }

@@ -280,7 +280,7 @@ func (s *server) stored(who user.Info, slice *resourceapi.ResourceSlice, dryRun 
 	}
 	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 	asked := attributes(slice.DeepCopy())
-	if err := s.mutating.Admit(context.Background(), asked, objects); err != nil {
+	if err := s.Mutating.Admit(context.Background(), asked, objects); err != nil {
 		return nil, err
 	}
 	mutated, ok := asked.GetObject().(*resourceapi.ResourceSlice)
@@ -290,7 +290,7 @@ func (s *server) stored(who user.Info, slice *resourceapi.ResourceSlice, dryRun 
 	if mutated.Name == "" {
 		mutated.Name = mutated.GenerateName + "x7f2q"
 	}
-	return mutated, s.validating.Validate(context.Background(), attributes(mutated), objects)
+	return mutated, s.Validate(context.Background(), attributes(mutated))
 }
 
 // A node has no more slices than its pool says, however many its token creates: each has one of so many names, which

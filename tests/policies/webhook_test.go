@@ -25,18 +25,17 @@ import (
 // the API server asks those again that had to do with the pod before.
 func (s *server) createBefore(webhook func(*corev1.Pod), p *corev1.Pod) (*corev1.Pod, error) {
 	got := p.DeepCopy()
-	attributes := attributesOf(somebody, got, nil, "Pod", corev1.SchemeGroupVersion.WithResource("pods"), "",
-		admission.Create)
+	attributes := attributesOf(somebody, got, nil, "Pod", podsResource, "", admission.Create)
 	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
-	if err := s.mutating.Admit(context.Background(), attributes, objects); err != nil {
+	if err := s.Mutating.Admit(context.Background(), attributes, objects); err != nil {
 		return nil, err
 	}
 	webhook(got)
 	attributes.GetReinvocationContext().SetIsReinvoke()
-	if err := s.mutating.Admit(context.Background(), attributes, objects); err != nil {
+	if err := s.Mutating.Admit(context.Background(), attributes, objects); err != nil {
 		return nil, err
 	}
-	return got, s.validating.Validate(context.Background(), attributes, objects)
+	return got, s.Validate(context.Background(), attributes)
 }
 
 // withCPUClass is a server where dra-driver-cpu is installed.

@@ -3,15 +3,12 @@
 package admission
 
 import (
-	"context"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
 
@@ -134,13 +131,9 @@ func TestAdviceOnOperators(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shown := &warnings{}
-			if err := s.validating.Validate(warning.WithWarningRecorder(context.Background(), shown),
-				attributesOf(somebody, &object, nil, object.GetKind(), version.WithResource(test.resource), "", admission.Create),
-				admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
-				t.Errorf("refused: %v", err)
-			}
-			if got := strings.Join(shown.texts, "\n"); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+			got := s.warnings(t, attributesOf(somebody, &object, nil, object.GetKind(), version.WithResource(test.resource), "",
+				admission.Create))
+			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 				t.Errorf("warned %q, want %q", got, test.want)
 			}
 		})

@@ -67,22 +67,22 @@ func Decode(t *testing.T, what string, content []byte) []Object {
 // the fields that tests use: none is converted by a webhook.
 func Define(t *testing.T, cluster *harness.Cluster, objects []Object) {
 	t.Helper()
-	var names []string
+	var definitions []Object
+	wait := []string{"wait", "--for=condition=Established", "--timeout=1m"}
 	for _, o := range objects {
 		if o["kind"] == "CustomResourceDefinition" {
 			_ = unstructured.SetNestedMap(o, Object{"strategy": "None"}, "spec", "conversion") // spec is a map in each
-			Apply(t, cluster, o)
+			definitions = append(definitions, o)
 			name, _, _ := unstructured.NestedString(o, "metadata", "name")
-			names = append(names, name)
+			wait = append(wait, "crd/"+name)
 		}
 	}
-	for _, name := range names {
-		harness.Eventually(t, "the API server to serve "+name, func(context.Context) error {
-			// It fails where there are no conditions yet.
-			_, err := try(t, cluster, "wait", "crd/"+name, "--for=condition=Established", "--timeout=1m")
-			return err
-		})
-	}
+	Apply(t, cluster, definitions...)
+	harness.Eventually(t, "the API server to serve the CustomResourceDefinitions", func(context.Context) error {
+		// It fails where there are no conditions yet.
+		_, err := try(t, cluster, wait...)
+		return err
+	})
 }
 
 // WebhooksAt returns the webhook configurations among objects, with a URL in place of each Service, and names that

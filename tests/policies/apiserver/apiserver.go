@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -88,6 +89,22 @@ func New(done <-chan struct{}, objects []runtime.Object, who authorizer.Authoriz
 	factory.Start(done)
 	return p, nil
 }
+
+// Admit has the mutating policies change the object of a request, and returns what the validating ones say of it then.
+func (p *Plugins) Admit(ctx context.Context, request admission.Attributes) error {
+	if err := p.Mutating.Admit(ctx, request, objects); err != nil {
+		return err
+	}
+	return p.Validate(ctx, request)
+}
+
+// Validate returns what the validating policies say of a request.
+func (p *Plugins) Validate(ctx context.Context, request admission.Attributes) error {
+	return p.Validating.Validate(ctx, request, objects)
+}
+
+// objects are the kinds that requests are of.
+var objects = admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 
 func mapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/policies/apiserver"
 )
@@ -37,7 +36,6 @@ const namespace = "team"
 // server is as much of an API server as comes between an object and its storage.
 type server struct {
 	*apiserver.Plugins
-	objects admission.ObjectInterfaces
 	// stored is what was put into the informers.
 	stored []stored
 }
@@ -89,7 +87,7 @@ func newServer(ctx context.Context, files []string, labels map[string]string,
 	if err != nil {
 		return nil, err
 	}
-	s := &server{Plugins: plugins, objects: admission.NewObjectInterfacesFromScheme(scheme.Scheme)}
+	s := &server{Plugins: plugins}
 	return s, s.await(ctx)
 }
 
@@ -139,10 +137,7 @@ func (s *server) admit(who string, object, old runtime.Object, resource schema.G
 	}
 	attributes := admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kindOf[resource]),
 		accessor.GetNamespace(), accessor.GetName(), resource, "", operation, nil, false, &user.DefaultInfo{Name: who})
-	if err := s.Mutating.Admit(context.Background(), attributes, s.objects); err != nil {
-		return nil, err
-	}
-	if err := s.Validating.Validate(context.Background(), attributes, s.objects); err != nil {
+	if err := s.Admit(context.Background(), attributes); err != nil {
 		return nil, err
 	}
 	object = attributes.GetObject()

@@ -39,8 +39,12 @@ type charts struct {
 	*harness.Namespace
 }
 
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
+
 func TestUpgradeRollbackUninstall(t *testing.T) {
-	c := open(t)
+	c := &charts{cluster.Namespace(t)}
 	notes := c.install(t, older)
 	if !strings.Contains(notes, `Before "helm uninstall", end the pods`) {
 		t.Errorf("an installation does not say what its end will do:\n%s", notes)
@@ -85,17 +89,6 @@ func TestUpgradeRollbackUninstall(t *testing.T) {
 	c.helm(t, "uninstall", release)
 	c.isGone(t)
 	c.leftNothing(t)
-}
-
-func open(t *testing.T) *charts {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	cluster, err := harness.Open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &charts{cluster.Namespace(t)}
 }
 
 func chart(version string) string {
@@ -251,9 +244,7 @@ func (c *charts) uninstalledWhilePodsRun(t *testing.T, containers map[string]str
 		harness.Eventually(t, "the kubelet to say that pod "+name+" waits for the driver", func(context.Context) error {
 			return c.kubeletWaits(node, name)
 		})
-		if pod, err := c.Client.CoreV1().Pods(c.Name).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
-			t.Errorf("pod %s did not wait for the driver: %v", name, err)
-		} else if pod.DeletionTimestamp == nil {
+		if pod := c.Get(t, name); pod.DeletionTimestamp == nil {
 			t.Errorf("pod %s is not terminating", name)
 		}
 	}

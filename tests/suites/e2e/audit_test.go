@@ -5,16 +5,10 @@
 package e2e
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -90,17 +84,10 @@ func TestAuditTellsWhatIsBesideMPS(t *testing.T) {
 func TestAuditEvicts(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	keep := intstr.FromInt32(1)
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "keep"},
-		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &keep,
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
-	if _, err := ns.Client.PolicyV1().PodDisruptionBudgets(ns.Name).Create(t.Context(), budget,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	ns.Keep(t, "kept")
 	ns.Run(t, harness.Pod("evicted", "bad", harness.FromTemplate("one")), harness.Pod("kept", "bad",
 		harness.FromTemplate("one"), func(p *corev1.Pod) { p.Labels = map[string]string{"app": "kept"} }))
-	permit(t, ns)
+	ns.Option(t, "audit-evicts")
 	set := pluginWith(t, "bad", map[string]string{"AUDIT_EVICT": "over-share", "AUDIT_EVICT_AFTER": "6s"})
 	ns.SetGPUProcesses(t, "bad", harness.GPUProcess{GPU: 0, Pod: "evicted", MemoryMiB: 5000},
 		harness.GPUProcess{GPU: 0, Pod: "kept", MemoryMiB: 5000})
@@ -108,40 +95,9 @@ func TestAuditEvicts(t *testing.T) {
 	told := time.Now()
 	ns.WaitPodEvent(t, "evicted", v1alpha1.ReasonEvicted, "its use of GPUs")
 	t.Logf("evicted %s after it was told", time.Since(told).Round(time.Millisecond))
-	goes := func(name string) {
-		t.Helper()
-		harness.Eventually(t, "pod "+name+" to be gone", func(ctx context.Context) error {
-			_, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return errors.Join(errors.New("it is there"), err)
-		})
-	}
-	goes("evicted")
+	ns.WaitGone(t, "evicted")
 	ns.WaitPodEvent(t, "kept", v1alpha1.ReasonNotEvicted, "PodDisruptionBudget")
 	ns.WaitRunning(t, "kept")
 	set("AUDIT_EVICT_OVER_BUDGETS", "true")
-	goes("kept")
-}
-
-// permit applies the option that lets plugins evict, until the test ends.
-func permit(t *testing.T, ns *harness.Namespace) {
-	t.Helper()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		const name, policy = "gpushare:gpu-kubelet-plugin-evictions", "gpushare-deletes-on-own-node"
-		rbac, policies := cluster.Client.RbacV1(), cluster.Client.AdmissionregistrationV1()
-		if err := errors.Join(
-			policies.ValidatingAdmissionPolicyBindings().Delete(ctx, policy, metav1.DeleteOptions{}),
-			policies.ValidatingAdmissionPolicies().Delete(ctx, policy, metav1.DeleteOptions{}),
-			rbac.ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}),
-			rbac.ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
-			t.Errorf("forbid evictions again: %v", err)
-		}
-	})
-	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/audit-evicts"); err != nil {
-		t.Fatalf("permit evictions: %v: %s", err, output)
-	}
+	ns.WaitGone(t, "kept")
 }

@@ -127,10 +127,9 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 
 func deleteClasses(t *testing.T, names ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-	defer cancel()
+	classes := cluster.Client.ResourceV1().DeviceClasses()
 	for _, name := range names {
-		err := cluster.Client.ResourceV1().DeviceClasses().Delete(ctx, name+".gpu.aliyun.com", metav1.DeleteOptions{})
+		err := classes.Delete(harness.Context(t), name+".gpu.aliyun.com", metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
@@ -185,9 +184,7 @@ func gpuAppears(t *testing.T, node, model string) (goes func()) {
 		t.Fatal(err)
 	}
 	goes = sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := client.Delete(ctx, slice.Name, metav1.DeleteOptions{}); err != nil {
+		if err := client.Delete(harness.Context(t), slice.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})

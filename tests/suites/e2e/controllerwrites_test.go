@@ -7,7 +7,6 @@ package e2e
 import (
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,9 +24,7 @@ func TestControllerWritesNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stolen := withToken(t,
-		token(t, v1alpha1.ControllerName, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
-			Name: pod.Name, UID: pod.UID}))
+	stolen := cluster.ClientOf(t, harness.PluginNamespace, v1alpha1.ControllerName, pod)
 	patch := func(content string) error {
 		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content),
 			metav1.PatchOptions{DryRun: harness.DryRun})

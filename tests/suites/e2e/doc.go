@@ -12,7 +12,7 @@
 //	whole        eight A100, handed out whole
 //	mixed        two A10 and two T4, handed out whole
 //	switch       one T4, for tests that change the node's labels
-//	flip         four V100, for the test that keeps changing the mode
+//	flip         four V100, for the test that keeps changing the mode, and some that break their node
 //	dynamic      eight A100, each in the mode of its first claim
 //	modes        four V100, for the modes with limits
 //	kill, bad    four V100 each, shared, for tests that break their node

@@ -80,12 +80,11 @@ func TestDocumentOnElasticInstances(t *testing.T) {
 	only.Spec.NodeSelector = map[string]string{elasticLabel: "yes"}
 	only.Annotations = map[string]string{burstAnnotation: "eci_only"}
 	ns.Create(t, only)
-	harness.Eventually(t, "a pod for virtual nodes to be bound", func(ctx context.Context) error {
-		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, "only", metav1.GetOptions{})
-		if err == nil && pod.Spec.NodeName != virtual {
-			err = fmt.Errorf("it is on node %q", pod.Spec.NodeName)
+	ns.WaitPod(t, "only", "to be bound to a virtual node", func(pod *corev1.Pod) error {
+		if pod.Spec.NodeName != virtual {
+			return fmt.Errorf("it is on node %q", pod.Spec.NodeName)
 		}
-		return err
+		return nil
 	})
 	shared := harness.Pod("shared", virtual)
 	shared.Annotations = map[string]string{burstAnnotation: "eci_only"}
@@ -185,8 +184,7 @@ func renew(ctx context.Context, ns *harness.Namespace, node string) error {
 }
 
 func removeVirtualNode(t *testing.T, ns *harness.Namespace, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-	defer cancel()
+	ctx := harness.Context(t)
 	api := ns.Client.CoreV1()
 	if err := ns.Client.AppsV1().Deployments(ns.Name).DeleteCollection(ctx,
 		metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)},

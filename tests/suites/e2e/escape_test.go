@@ -62,11 +62,7 @@ func TestLegacyPodsThatNameTheirNodeDoNotRun(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Create(t, harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) { p.Spec.NodeName = "share" }))
 	ns.WaitPodEvent(t, "p", "FailedPrepareDynamicResources", "")
-	harness.Eventually(t, "the kubelet to say what the container does", func(ctx context.Context) error {
-		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, "p", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	ns.WaitPod(t, "p", "to have the kubelet say what its container does", func(pod *corev1.Pod) error {
 		statuses := pod.Status.ContainerStatuses
 		if len(statuses) != len(pod.Spec.Containers) {
 			return fmt.Errorf("it tells of %d containers of %d", len(statuses), len(pod.Spec.Containers))

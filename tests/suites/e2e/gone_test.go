@@ -7,13 +7,11 @@ package e2e
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -65,22 +63,11 @@ func TestOptionGraceLimit(t *testing.T) {
 	ns := cluster.Namespace(t)
 	tenant := ns.Tenant(t)
 	ns.Template(t, "most", harness.Requests(harness.Share("gpu", "12Gi")))
-	option := filepath.Join("..", "..", "..", "deployments", "options", "grace-limit")
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		bindings := cluster.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-		if err := bindings.Delete(ctx, "gpushare-grace-limit", metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
-			t.Errorf("the option was not taken off: %v", err)
-		}
-	})
 	// From before the option, and over its bound: nobody can change what the pod states, but delete it.
 	ns.Run(t, harness.Pod("before", node, harness.FromTemplate("most"), func(pod *corev1.Pod) {
 		pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(900))
 	}))
-	if output, err := ns.Kubectl(t, "apply", "-k", option); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+	remove := ns.Option(t, "grace-limit")
 	dryRun := func(ctx context.Context) error {
 		pod := harness.Pod("refused", node, harness.FromTemplate("most"), stopsSlowly(year))
 		_, err := tenant.CoreV1().Pods(ns.Name).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -99,8 +86,6 @@ func TestOptionGraceLimit(t *testing.T) {
 	err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "kept",
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(year))})
 	harness.CheckRefusal(t, "deletion", "this states a grace period of 31536000", err)
-	if output, err := ns.Kubectl(t, "delete", "-k", option); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+	remove()
 	harness.Eventually(t, "a grace period of a year to be taken", dryRun)
 }

@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -41,11 +39,7 @@ func healthShown(pod *corev1.Pod) (health, message string) {
 // showsHealth waits until the status of the pod says so.
 func showsHealth(t *testing.T, ns *harness.Namespace, name, want, text string) {
 	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("the status of pod %s to say %s", name, want), func(ctx context.Context) error {
-		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	ns.WaitPod(t, name, "to show that its GPU is "+want, func(pod *corev1.Pod) error {
 		if health, message := healthShown(pod); health != want || !strings.Contains(message, text) {
 			return fmt.Errorf("it says %q, %q", health, message)
 		}

@@ -70,10 +70,7 @@ func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {
 	}
 
 	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
-	var pods []*corev1.Pod
-	for i := range 8 {
-		pods = append(pods, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("three")))
-	}
+	pods := harness.Pods(8, "p", "fill", harness.FromTemplate("three"))
 	ns.Run(t, pods...)
 
 	// As ACK's documents show it for these pods and GPUs.

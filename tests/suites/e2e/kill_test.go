@@ -148,10 +148,7 @@ func runsOrIsRefused(t *testing.T, ns *harness.Namespace, name string) (running,
 // allocated of its GPU, those of other pods included, is more than there is.
 func isAllocatedWhatOthersHold(t *testing.T, ns *harness.Namespace, name string) {
 	t.Helper()
-	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := ns.Get(t, name)
 	uses, err := allAllocated(t.Context(), memoryOfDevices(t))
 	if err != nil {
 		t.Fatal(err)

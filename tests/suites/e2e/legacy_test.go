@@ -104,11 +104,7 @@ func TestLegacyGPUsOfSeveralContainers(t *testing.T) {
 // isAnnotated waits until a pod says, for legacy tools, what it has of which GPU.
 func isAnnotated(t *testing.T, ns *harness.Namespace, pod, want string) {
 	t.Helper()
-	harness.Eventually(t, "pod "+pod+" to be annotated", func(ctx context.Context) error {
-		got, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, pod, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	ns.WaitPod(t, pod, "to be annotated", func(got *corev1.Pod) error {
 		if diff := cmp.Diff(want, got.Annotations[allocationAnnotation]); diff != "" {
 			return fmt.Errorf("(-want +got):\n%s", diff)
 		}

@@ -5,15 +5,10 @@
 package e2e
 
 import (
-	"encoding/json"
-	"fmt"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -21,187 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// What tests/policies shows of the policies' rules holds on a real API server.
-func TestLegacyPodsAreConverted(t *testing.T) {
-	t.Parallel()
-	ns := cluster.Namespace(t)
-	for name, test := range map[string]struct {
-		pod      *corev1.Pod
-		template string // empty where the pod is left as it is
-		claims   string // "container:request" of those that have one, in the pod's order
-	}{
-		"nothing":                {harness.Asking(""), "", ""},
-		"zero":                   {harness.Asking("mem 0 gpu 0"), "", ""},
-		"a resource of NVIDIA's": {harness.Asking("nvidia.com/gpu 1"), "", ""},
-		"memory":                 {harness.Asking("mem 3"), "gpushare.mem.c0.3", "c0:c0"},
-		"memory among others":    {harness.Asking("cpu 1 mem 3 memory 1Gi"), "gpushare.mem.c0.3", "c0:c0"},
-		"memory of one GPU":      {harness.Asking("mem 5 count 1"), "gpushare.mem.c0.5", "c0:c0"},
-		"memory, cores zero":     {harness.Asking("mem 3 core 0"), "gpushare.mem.c0.3", "c0:c0"},
-		"memory and compute":     {harness.Asking("mem 10 core 30"), "gpushare.core.c0.10-30", "c0:c0"},
-		"cards":                  {harness.Asking("gpu 2"), "gpushare.gpu.c0.2", "c0:c0"},
-		"three containers":       {harness.Asking("mem 1", "cpu 1", "mem 7"), "gpushare.mem.c0.1.c2.7", "c0:c0 c2:c2"},
-		"GPUs of two":            {harness.Asking("gpu 1", "gpu 3"), "gpushare.gpu.c0.1.c1.3", "c0:c0 c1:c1"},
-		"four GPUs": {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "4"), "gpushare.mem-x4.c0.8",
-			"c0:c0"},
-		"two GPUs of two": {
-			harness.WithInit(harness.Labelled(harness.Asking("mem 8", "", "mem 4"), ack.PodLabelCount, "2"),
-				harness.Limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 " +
-				"i:c0-card0 i:c0-card1"},
-		"one GPU": {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "1"), "gpushare.mem.c0.8",
-			"c0:c0"},
-		"no GPU": {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "0"), "gpushare.mem.c0.8",
-			"c0:c0"},
-		"compute of two GPUs": {harness.Labelled(harness.Asking("mem 8 core 50"), ack.PodLabelCount, "2"),
-			"gpushare.core-x2.c0.8-50", "c0:c0"},
-		"more of two GPUs": {harness.Labelled(harness.Asking("mem 8 core 110"), ack.PodLabelCount, "2"),
-			"gpushare.core-x2.c0.8-110", "c0:c0"},
-		"whole GPU": {harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice),
-			"gpushare.mem-whole.c0.15", "c0:c0"},
-		"labels beside GPUs": {harness.Labelled(harness.Asking("gpu 3"), ack.PodLabelCount, "x"), "gpushare.gpu.c0.3",
-			"c0:c0"},
-		"requests as well": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Limits.DeepCopy()
-		}), "gpushare.mem.c0.3", "c0:c0"},
-		"init container": {harness.WithInit(harness.Asking("", "mem 3"), harness.Limited("i", "mem 2")), "gpushare.mem.c1.3",
-			"c1:c1 i:c1"},
-		"sidecar": {harness.WithInit(harness.Asking("mem 3"), harness.Limited("i", ""),
-			harness.Sidecar(harness.Limited("s", "mem 1"))), "gpushare.mem.c0.3.s.1", "c0:c0 s:s"},
-		"sidecar alone": {harness.WithInit(harness.Asking(""), harness.Sidecar(harness.Limited("s", "mem 1")),
-			harness.Limited("i", "mem 10G")), "gpushare.mem.s.1", "s:s i:s"},
-		"generateName": {harness.Changed(harness.Asking("mem 3"),
-			func(p *corev1.Pod) { p.Name, p.GenerateName = "", "p-" }), "gpushare.mem.c0.3", "c0:c0"},
-		"host IPC": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) { p.Spec.HostIPC = true }),
-			"gpushare.mem.c0.3", "c0:c0"},
-		"has annotations": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
-			p.Annotations = map[string]string{"a": "b"}
-		}), "gpushare.mem.c0.3", "c0:c0"},
-		"16 containers": {harness.Asking(strings.Split(strings.Repeat("mem 1,", 16)+"cpu 1", ",")...), "gpushare.mem" +
-			numbered(16, ".c%d.1"), strings.TrimSpace(numbered(16, "c%[1]d:c%[1]d "))},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := ns.Admitted(t.Context(), test.pod)
-			if err != nil {
-				t.Fatal(err)
-			}
-			isConverted(t, test.pod, got, test.template, test.claims)
-			if test.template != "" {
-				isLeftAlone(t, ns, got)
-			}
-		})
-	}
-}
-
-func numbered(n int, format string) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, format, i)
-	}
-	return b.String()
-}
-
-// isConverted checks that of a pod nothing is changed but what has to be.
-func isConverted(t *testing.T, asked, got *corev1.Pod, template, claims string) {
-	t.Helper()
-	var names, uses []string
-	for _, claim := range got.Spec.ResourceClaims {
-		names = append(names, claim.Name+"="+ptr.Deref(claim.ResourceClaimTemplateName, ""))
-	}
-	want := ""
-	if template != "" {
-		want = "gpushare=" + template
-	}
-	if strings.Join(names, " ") != want {
-		t.Errorf("claims %q, want %q", names, want)
-	}
-	for _, c := range append(append([]corev1.Container{}, got.Spec.Containers...), got.Spec.InitContainers...) {
-		for _, claim := range c.Resources.Claims {
-			uses = append(uses, c.Name+":"+claim.Request)
-		}
-		for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
-			for name, amount := range list {
-				if strings.HasPrefix(string(name), "aliyun.com/") && template != "" && !amount.IsZero() {
-					t.Errorf("container %s still has %s", c.Name, name)
-				}
-			}
-		}
-	}
-	if strings.Join(uses, " ") != claims {
-		t.Errorf("requests of containers %q, want %q", uses, claims)
-	}
-	if got.Spec.HostIPC != asked.Spec.HostIPC || got.Annotations["a"] != asked.Annotations["a"] {
-		t.Error("more was changed")
-	}
-	if template == "" {
-		return
-	}
-	var recorded map[string]corev1.ResourceList
-	if err := json.Unmarshal([]byte(got.Annotations[v1alpha1.AnnotationLegacyRequest]), &recorded); err != nil {
-		t.Fatalf("annotation %q: %v", got.Annotations[v1alpha1.AnnotationLegacyRequest], err)
-	}
-	for _, c := range append(append([]corev1.Container{}, asked.Spec.Containers...), asked.Spec.InitContainers...) {
-		for _, name := range []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs} {
-			want, got := c.Resources.Limits[name], recorded[c.Name][name]
-			if want.Cmp(got) != 0 {
-				t.Errorf("the annotation says %s of %s's %s, want %s", got.String(), c.Name, name, want.String())
-			}
-		}
-	}
-}
-
-// isLeftAlone has a converted pod made once more.
-func isLeftAlone(t *testing.T, ns *harness.Namespace, pod *corev1.Pod) {
-	t.Helper()
-	again := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, GenerateName: pod.GenerateName, Labels: pod.Labels,
-		Annotations: pod.Annotations}, Spec: pod.Spec}
-	got, err := ns.Admitted(t.Context(), again)
-	if err != nil {
-		t.Fatalf("the converted pod is refused: %v", err)
-	}
-	if diff := cmp.Diff(pod.Spec, got.Spec); diff != "" {
-		t.Errorf("the second time it is changed (-first +second):\n%s", diff)
-	}
-}
-
-// What there was before stays beside what comes.
-func TestLegacyPodsKeepTheirClaims(t *testing.T) {
-	t.Parallel()
-	ns := cluster.Namespace(t)
-	pod := harness.Asking("cpu 1 mem 3", "")
-	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "net", ResourceClaimName: ptr.To("nic")}}
-	for i := range pod.Spec.Containers {
-		pod.Spec.Containers[i].Resources.Claims = []corev1.ResourceClaim{{Name: "net"}}
-	}
-	got, err := ns.Admitted(t.Context(), pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "gpushare", ResourceClaimTemplateName: ptr.To(
-		"gpushare.mem.c0.3")})
-	if diff := cmp.Diff(want, got.Spec.ResourceClaims); diff != "" {
-		t.Errorf("the pod's claims (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]corev1.ResourceClaim{{Name: "net"}, {Name: "gpushare", Request: "c0"}},
-		got.Spec.Containers[0].Resources.Claims); diff != "" {
-		t.Errorf("the container's claims (-want +got):\n%s", diff)
-	}
-}
-
-func TestSchedulerOfACK(t *testing.T) {
-	t.Parallel()
-	ns := cluster.Namespace(t)
-	for name, want := range map[string]string{"ack-co-scheduler": "default-scheduler",
-		"default-scheduler": "default-scheduler", "another": "another"} {
-		for _, limits := range []string{"mem 3", "cpu 1"} {
-			got, err := ns.Admitted(t.Context(), harness.Changed(harness.Asking(limits), func(p *corev1.Pod) {
-				p.Spec.SchedulerName = name
-			}))
-			if err != nil || got.Spec.SchedulerName != want {
-				t.Errorf("scheduler %s of a pod with %s became %s (%v), want %s", name, limits, got.Spec.SchedulerName, err, want)
-			}
-		}
-	}
-}
-
+// What else the policies make of pods is tested in tests/policies.
 func TestLegacyPodsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
@@ -274,20 +89,4 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 			harness.CheckRefusal(t, "pod", test.refused, err)
 		})
 	}
-}
-
-func TestNamespacesThatAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	optedOut := cluster.Namespace(t, func(n *corev1.Namespace) {
-		n.Labels = map[string]string{
-			v1alpha1.LabelLegacy: "false"}
-	})
-	_, err := optedOut.Admitted(t.Context(), harness.Asking("mem 3"))
-	harness.CheckRefusal(t, "pod", "its namespace opted out by the label gpu.aliyun.com/legacy=false. It would run "+
-		"without a GPU", err)
-	_, err = optedOut.Admitted(t.Context(), harness.Asking("cpu 1"))
-	harness.CheckRefusal(t, "pod", "", err)
-	_, err = cluster.Client.CoreV1().Pods("kube-system").Create(t.Context(), harness.Asking("mem 3"),
-		metav1.CreateOptions{DryRun: harness.DryRun})
-	harness.CheckRefusal(t, "pod", "pods of this namespace are left alone. It would run without a GPU", err)
 }

@@ -16,21 +16,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-func TestDeletedPodLeavesNothing(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "fill")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
-	ns.Run(t, harness.Pod("a", "fill", harness.FromTemplate("three")))
-	if err := cluster.CheckNothingOn("fill"); err == nil {
-		t.Error("a pod with a claim runs, but its node keeps no state file and no CDI spec: this test looks in the wrong " +
-			"place")
-	}
-	ns.Delete(t, "a")
-	harness.Eventually(t, "the claim to leave the node",
-		func(context.Context) error { return cluster.CheckNothingOn("fill") })
-}
-
 func TestWavesOfPods(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
@@ -62,13 +47,5 @@ func TestWavesOfPods(t *testing.T) {
 			t.Errorf("event of pod %s: %s: %s", event.InvolvedObject.Name, event.Reason, event.Message)
 		}
 	}
-	lines, err := ns.PluginLog(t.Context(), "fill", began)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range lines {
-		if harness.IsErrorLine(line) {
-			t.Errorf("the plugin logged: %s", line)
-		}
-	}
+	cluster.LoggedNoError(t, "fill", began)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -36,9 +35,7 @@ const leftToDevicePlugins = "e2e.gpu.aliyun.com/device-plugin"
 func oldNamespace(t *testing.T) *harness.Namespace {
 	t.Helper()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := refuse(ctx, "null"); err != nil {
+		if err := refuse(harness.Context(t), "null"); err != nil {
 			t.Errorf("put the policy's binding back: %v", err)
 		}
 	})
@@ -288,12 +285,7 @@ func TestMigrationOfWholeGPUs(t *testing.T) {
 		t.Errorf("the pod holds %s after the kubelet's restart, %s before", again, held)
 	}
 
-	var news []*corev1.Pod
-	for i := range 7 {
-		pod := harness.Pod(fmt.Sprintf("new-%d", i), node)
-		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{whole: resource.MustParse("1")}
-		news = append(news, pod)
-	}
+	news := harness.Pods(7, "new-", node, harness.Limit(whole, "1"))
 	ns.Run(t, news...)
 	ns.Create(t, harness.Changed(news[0].DeepCopy(), func(p *corev1.Pod) { p.Name, p.ResourceVersion = "eighth", "" }))
 	ns.WaitUnschedulable(t, "eighth", "")

@@ -20,7 +20,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -158,13 +157,7 @@ func supervisorKilled(t *testing.T) {
 	// The kubelet prepares the claim only when it goes on.
 	resume := cluster.PauseKubelet(t, modesNode)
 	ns.Create(t, harness.Pod("granted", modesNode, harness.FromTemplate("on-0")))
-	harness.Eventually(t, "the scheduler to bind the pod", func(ctx context.Context) error {
-		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, "granted", metav1.GetOptions{})
-		if err == nil && pod.Spec.NodeName == "" {
-			return errors.New("it has not")
-		}
-		return err
-	})
+	ns.WaitBound(t, "granted")
 	back := withoutDaemons(t)
 	began := time.Now()
 	if err := cluster.Supervisor(t, modesNode).Kill(); err != nil {

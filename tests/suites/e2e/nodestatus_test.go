@@ -274,10 +274,7 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	}
 	// ACK's own example: eight pods of 3 on four GPUs of 15.
 	legacyTemplate(t, ns, "three", harness.Share("main", "3Gi"))
-	var pods []*corev1.Pod
-	for i := range 8 {
-		pods = append(pods, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("three")))
-	}
+	pods := harness.Pods(8, "p", "fill", harness.FromTemplate("three"))
 	ns.Run(t, pods...)
 	reads("15/15 9/15 0/15 0/15 24/60")
 
@@ -285,10 +282,7 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	legacyTemplate(t, ns, "two", harness.Share("c0", "1Gi"), harness.Share("c1", "7Gi"))
 	ns.Run(t, harness.Pod("two", "fill", harness.FromTemplate("two"), harness.PerRequest("c0", "c1")))
 	reads("15/15 9/15 8/15 0/15 32/60")
-	pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "two", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := ns.Get(t, "two")
 	if diff := cmp.Diff(`{"0":{"2":1},"1":{"2":7}}`,
 		pod.Annotations["scheduler.framework.gpushare.allocation"]); diff != "" {
 		t.Errorf("annotation (-want +got):\n%s", diff)
@@ -310,11 +304,7 @@ func TestWholeGPUsAreAnnotatedForLegacyTools(t *testing.T) {
 	for _, grant := range ns.Granted(t, "pair") {
 		gpus = append(gpus, strconv.FormatInt(grant.GPU.Index, 10))
 	}
-	harness.Eventually(t, fmt.Sprintf("the pod to be annotated with GPUs %s", gpus), func(ctx context.Context) error {
-		pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(ctx, "pair", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	ns.WaitPod(t, "pair", fmt.Sprintf("to be annotated with GPUs %s", gpus), func(pod *corev1.Pod) error {
 		var topology struct{ AllocatedGPUs map[string][]string }
 		if err := json.Unmarshal([]byte(pod.Annotations["gputopology.alibabacloud.com/allocation"]), &topology); err != nil {
 			return err

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -128,10 +127,7 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 	cluster.FreshPlugin(t, "kill")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	var pods []*corev1.Pod
-	for i := range 20 {
-		pods = append(pods, harness.Pod(fmt.Sprintf("p-%d", i), "kill", harness.FromTemplate("one")))
-	}
+	pods := harness.Pods(20, "p-", "kill", harness.FromTemplate("one"))
 	// After its first end the plugin is started again at once, after its second one ten seconds
 	// later; and by a kubelet that finds the pods there when it goes on.
 	cluster.KillPlugin(t, "kill")()
@@ -139,13 +135,7 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 	serves := cluster.KillPlugin(t, "kill")
 	ns.Create(t, pods...)
 	for _, pod := range pods {
-		harness.Eventually(t, "pod "+pod.Name+" to be scheduled", func(ctx context.Context) error {
-			scheduled, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, pod.Name, metav1.GetOptions{})
-			if err == nil && scheduled.Spec.NodeName == "" {
-				err = errors.New("it is not")
-			}
-			return err
-		})
+		ns.WaitBound(t, pod.Name)
 	}
 	resume()
 	failsWhileAway(t, ns)
@@ -154,10 +144,7 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 	failed, longest := 0, time.Duration(0)
 	for _, pod := range pods {
 		ns.WaitRunning(t, pod.Name)
-		running, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), pod.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		running := ns.Get(t, pod.Name)
 		count, last, err := failures(t.Context(), ns, pod.Name)
 		if err != nil {
 			t.Fatal(err)

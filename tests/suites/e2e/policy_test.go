@@ -161,8 +161,9 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 		cluster.Share(t, node)
 	}
 	ctx := t.Context()
-	stolen := withToken(t, pluginToken(t, "mixed"))
-	own, other := published(t, "mixed"), published(t, "whole")
+	stolen := cluster.ClientOf(t, harness.PluginNamespace, "gpu-kubelet-plugin", cluster.Plugin(t, "mixed"))
+	published := func(*resourceapi.ResourceSlice) error { return nil }
+	own, other := cluster.Slice(t, "mixed", "is there", published), cluster.Slice(t, "whole", "is there", published)
 	const refused = "gpu-kubelet-plugin on node mixed may only write ResourceSlices of driver gpu.aliyun.com for that node"
 
 	slices := stolen.ResourceV1().ResourceSlices()
@@ -250,59 +251,9 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 				d.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": {StringValue: ptr.To("withdrawn")}}
 			})))
 
-	nowhere := withToken(t, token(t, "gpu-kubelet-plugin", nil))
+	nowhere := cluster.ClientOf(t, harness.PluginNamespace, "gpu-kubelet-plugin", nil)
 	harness.CheckRefusal(t, "a slice written with a token of no pod", "names no node",
 		create(nowhere, "mixed", ours, "mixed/gpu"))
-}
-
-func TestSupervisorWritesEventsOfItsOwnNodeOnly(t *testing.T) {
-	t.Parallel()
-	stolen := withToken(t, tokenOn(t, "mixed", "gpu-mps-supervisor"))
-	write := func(namespace string, about corev1.ObjectReference) error {
-		event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Namespace: namespace},
-			InvolvedObject: about}
-		_, err := stolen.CoreV1().Events(namespace).Create(t.Context(), event, metav1.CreateOptions{DryRun: harness.DryRun})
-		return err
-	}
-	node := func(name string) corev1.ObjectReference {
-		return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
-	}
-	const refused = "gpu-mps-supervisor on node mixed may only write Events of that node"
-	harness.CheckRefusal(t, "an Event of its node", "", write(metav1.NamespaceDefault, node("mixed")))
-	harness.CheckRefusal(t, "an Event of another node", refused, write(metav1.NamespaceDefault, node("whole")))
-	ns := cluster.Namespace(t)
-	harness.CheckRefusal(t, "an Event of a tenant's pod", refused,
-		write(ns.Name, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns.Name, Name: "p"}))
-}
-
-// With the token of one node's plugin nobody can write Events about other nodes, nor
-// such about pods as another node's plugin would.
-func TestPluginWritesEventsOfItsOwnNodeOnly(t *testing.T) {
-	t.Parallel()
-	stolen := withToken(t, tokenOn(t, "mixed", "gpu-kubelet-plugin"))
-	write := func(namespace, source string, about corev1.ObjectReference) error {
-		event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Namespace: namespace},
-			InvolvedObject: about, Source: corev1.EventSource{Host: source}}
-		_, err := stolen.CoreV1().Events(namespace).Create(t.Context(), event, metav1.CreateOptions{DryRun: harness.DryRun})
-		return err
-	}
-	node := func(name string) corev1.ObjectReference {
-		return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
-	}
-	const refused = "gpu-kubelet-plugin on node mixed may only write Events of that node and of pods and claims, with " +
-		"that node as their source"
-	ns := cluster.Namespace(t)
-	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns.Name, Name: "p"}
-	harness.CheckRefusal(t, "an Event of its node", "", write(metav1.NamespaceDefault, "mixed", node("mixed")))
-	harness.CheckRefusal(t, "an Event of a pod", "", write(ns.Name, "mixed", pod))
-	harness.CheckRefusal(t, "an Event of another node", refused, write(metav1.NamespaceDefault, "mixed", node("other")))
-	harness.CheckRefusal(t, "an Event in another node's name", refused, write(ns.Name, "other", pod))
-	harness.CheckRefusal(t, "an Event in nobody's name", refused, write(ns.Name, "", pod))
-	claim := corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: ns.Name, Name: "c"}
-	harness.CheckRefusal(t, "an Event of a claim", "", write(ns.Name, "mixed", claim))
-	harness.CheckRefusal(t, "an Event of a claim in another node's name", refused, write(ns.Name, "other", claim))
-	secret := corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: ns.Name, Name: "s"}
-	harness.CheckRefusal(t, "an Event of something else", refused, write(ns.Name, "mixed", secret))
 }
 
 // A tenant whose quota and bound allow a share of 1Gi does not close a GPU with it, by

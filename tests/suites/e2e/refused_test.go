@@ -47,10 +47,7 @@ func TestPodsWhoseGPUOthersHoldComeRight(t *testing.T) {
 	for _, name := range []string{web.Name, "bare"} {
 		ns.WaitPodEvent(t, name, failedPrepare, promisedTwice+"; if others keep it, delete the pods that use the claim: ")
 		ns.WaitPodEvent(t, name, failedPrepare, "7 GiB asked for, but 12 of 15 GiB are already granted")
-		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := ns.Get(t, name)
 		if pod.Status.Phase != corev1.PodPending || !slices.ContainsFunc(pod.Status.Conditions,
 			func(c corev1.PodCondition) bool {
 				return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionFalse
@@ -93,9 +90,7 @@ func replicaSet(t *testing.T, ns *harness.Namespace, name string, pod *corev1.Po
 	}
 	// Before the namespace is cleaned up, so that nothing makes its pod again.
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := sets.Delete(ctx, name,
+		if err := sets.Delete(harness.Context(t), name,
 			metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
 			t.Errorf("delete ReplicaSet %s: %v", name, err)
 		}

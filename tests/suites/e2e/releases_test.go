@@ -160,7 +160,7 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 // plugin lets it. Until the process has ended, nobody else gets what it uses.
 func TestProcessThatTheRuntimeHasLost(t *testing.T) {
 	t.Parallel()
-	const node = "fill"
+	const node = "share"
 	cluster.Share(t, node)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "some", harness.Requests(harness.Share("gpu", "2Gi")))

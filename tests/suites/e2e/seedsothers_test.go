@@ -84,9 +84,7 @@ func taint(t *testing.T, node, taints string) {
 		return err
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := set(ctx, "null"); err != nil {
+		if err := set(harness.Context(t), "null"); err != nil {
 			t.Errorf("take the taints of node %s away: %v", node, err)
 		}
 	})

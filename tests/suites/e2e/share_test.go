@@ -27,10 +27,7 @@ func TestSharesFillOneGPUAfterTheOther(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
 	ns.Template(t, "sixteen", harness.Requests(harness.Share("gpu", "16Gi")))
-	var pods []*corev1.Pod
-	for i := range 8 {
-		pods = append(pods, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("three")))
-	}
+	pods := harness.Pods(8, "p", "fill", harness.FromTemplate("three"))
 	ns.Run(t, pods...)
 	// More than any GPU has.
 	ns.Create(t, harness.Pod("large", "fill", harness.FromTemplate("sixteen")))

@@ -24,7 +24,7 @@ import (
 // other with it, and is offered again when it works.
 func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 	t.Parallel()
-	cluster.Whole(t, "bad")
+	cluster.Whole(t, flipNode)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	for name, tc := range map[string]struct {
@@ -42,24 +42,24 @@ func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 			remembered: true,
 		},
 	} {
-		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 		began := time.Now()
-		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) { s.GPUs[1].Fault = tc.fault })
+		putBack := cluster.ChangeMachine(t, flipNode, func(s *sim.Spec) { s.GPUs[1].Fault = tc.fault })
 		if !tc.remembered {
-			cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
-			cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
+			cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-2-share", "gpu-3-share")
+			cluster.WaitNodeEvent(t, flipNode, began, "GPULeftOut", tc.says)
 			t.Logf("%s: left out after %s", name, since(began))
 		}
 
 		// The next plugin finds it so.
-		cluster.ReplacePlugin(t, "bad")
-		cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
-		ns.Run(t, harness.Pod("beside-"+name, "bad", harness.FromTemplate("one")))
+		cluster.ReplacePlugin(t, flipNode)
+		cluster.WaitNodeEvent(t, flipNode, began, "GPULeftOut", tc.says)
+		ns.Run(t, harness.Pod("beside-"+name, flipNode, harness.FromTemplate("one")))
 		ns.SeesItsGPUs(t, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
-		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-2-share", "gpu-3-share")
 		healed := time.Now()
 		putBack()
-		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 		t.Logf("%s: offered again after %s", name, since(healed))
 	}
 }

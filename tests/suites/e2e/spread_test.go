@@ -189,13 +189,7 @@ func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 		}}}
 		stuck.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		ns.Create(t, stuck)
-		harness.Eventually(t, "the pod to be on its node", func(ctx context.Context) error {
-			pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, stuck.Name, metav1.GetOptions{})
-			if err == nil && pod.Spec.NodeName == "" {
-				err = fmt.Errorf("it is on none")
-			}
-			return err
-		})
+		ns.WaitBound(t, stuck.Name)
 		deploy(t, ns, deploymentOn("d", 9, harness.Asking("mem 4"), "fill"))
 		ns.PodsOf(t, "d", 9)
 	})

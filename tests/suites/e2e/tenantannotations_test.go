@@ -162,8 +162,7 @@ func TestToleratingClaimsDoNotHoldAModeSwitchUp(t *testing.T) {
 	})
 	first.Delete(t, "before")
 	cluster.Publishes(t, node, "gpu-0")
-	got, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "during", metav1.GetOptions{})
-	if err != nil || got.Status.Phase != corev1.PodPending {
-		t.Errorf("the pod that tolerates everything: %v, %v", got.Status.Phase, err)
+	if got := ns.Get(t, "during"); got.Status.Phase != corev1.PodPending {
+		t.Errorf("the pod that tolerates everything is %v", got.Status.Phase)
 	}
 }

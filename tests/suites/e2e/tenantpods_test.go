@@ -100,9 +100,7 @@ func TestTenantsPodsCloseNoGPUs(t *testing.T) {
 
 // unblock takes the blocker off all pods of a namespace, so that they can go.
 func unblock(t *testing.T, ns *harness.Namespace) {
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-	defer cancel()
-	if err := withoutFinalizers(ctx, ns.Client, ns.Name); err != nil {
+	if err := withoutFinalizers(harness.Context(t), ns.Client, ns.Name); err != nil {
 		t.Errorf("let the pods of namespace %s go: %v", ns.Name, err)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -26,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -50,22 +48,7 @@ func stolen(t *testing.T, component string) kubernetes.Interface {
 	if err != nil || len(pods.Items) == 0 {
 		t.Fatalf("look for the pods of %s: %d, %v", component, len(pods.Items), err)
 	}
-	pod := pods.Items[0]
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
-	}}
-	token, err := cluster.Client.CoreV1().ServiceAccounts(installed).CreateToken(t.Context(), component, request,
-		metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := rest.AnonymousClientConfig(cluster.Config)
-	config.BearerToken = token.Status.Token
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	return cluster.ClientOf(t, installed, component, &pods.Items[0])
 }
 
 // What the driver's tokens may not do in kube-system, they may not do here.

@@ -5,14 +5,11 @@
 package gang
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -23,26 +20,11 @@ import (
 // nominateBest has the controller nominate nodes by a setting until the test ends.
 func nominateBest(t *testing.T, ns *harness.Namespace, placement score.Setting) {
 	t.Helper()
-	const option = "../../../deployments/options/best-node"
-	if output, err := ns.Kubectl(t, "apply", "-k", option); err != nil {
+	// Its rights stay: a controller whose setting is taken away uses them until it knows.
+	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/best-node"); err != nil {
 		t.Fatalf("apply option best-node: %v: %s", err, output)
 	}
-	maps := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
-	set := func(ctx context.Context, data string) error {
-		_, err := maps.Patch(ctx, v1alpha1.ControllerName, types.MergePatchType, []byte(`{"data":`+data+`}`),
-			metav1.PatchOptions{})
-		return err
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := set(ctx, `{"BEST_NODE":null,"NODE_PLACEMENT":null}`); err != nil {
-			t.Errorf("have no nodes nominated again: %v", err)
-		}
-	})
-	if err := set(t.Context(), fmt.Sprintf(`{"BEST_NODE":"true","NODE_PLACEMENT":%q}`, placement)); err != nil {
-		t.Fatal(err)
-	}
+	cluster.SetController(t, map[string]string{"BEST_NODE": "true", "NODE_PLACEMENT": string(placement)})
 }
 
 // anywhere is a pod that names no node.
@@ -55,22 +37,20 @@ func anywhere(name, template string) *corev1.Pod {
 // waitNominated waits until a pod is nominated to a node, none where it is empty.
 func waitNominated(t *testing.T, ns *harness.Namespace, name, node string) {
 	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("pod %s to be nominated to %q", name, node), func(ctx context.Context) error {
-		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
-		if err == nil && pod.Status.NominatedNodeName != node {
-			err = fmt.Errorf("it is nominated to %q", pod.Status.NominatedNodeName)
+	ns.WaitPod(t, name, fmt.Sprintf("to be nominated to %q", node), func(pod *corev1.Pod) error {
+		if pod.Status.NominatedNodeName != node {
+			return fmt.Errorf("it is nominated to %q", pod.Status.NominatedNodeName)
 		}
-		return err
+		return nil
 	})
 }
 
 func runsOn(t *testing.T, ns *harness.Namespace, name, node string) {
 	t.Helper()
 	ns.WaitRunning(t, name)
-	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil || pod.Spec.NodeName != node || pod.Status.NominatedNodeName != "" {
-		t.Errorf("error %v: pod %s is on node %q and nominated to %q, want it on %q, and nominated no more", err, name,
-			pod.Spec.NodeName, pod.Status.NominatedNodeName, node)
+	if pod := ns.Get(t, name); pod.Spec.NodeName != node || pod.Status.NominatedNodeName != "" {
+		t.Errorf("pod %s is on node %q and nominated to %q, want it on %q, and nominated no more", name, pod.Spec.NodeName,
+			pod.Status.NominatedNodeName, node)
 	}
 }
 

@@ -49,9 +49,7 @@ func serveCPUsOf(t *testing.T, node string, shape cpu.Shape, cpus map[int64]int6
 	}
 	t.Cleanup(func() {
 		stop()
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := cluster.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{},
+		if err := cluster.Client.ResourceV1().ResourceSlices().DeleteCollection(harness.Context(t), metav1.DeleteOptions{},
 			metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + cpu.DriverName + "," +
 				resourceapi.ResourceSliceSelectorNodeName + "=" + node}); err != nil {
 			t.Errorf("remove the ResourceSlices of %s: %v", cpu.DriverName, err)
@@ -72,9 +70,7 @@ func classOfCPUs(t *testing.T) (remove func(ctx context.Context) error) {
 	}
 	remove = func(ctx context.Context) error { return classes.Delete(ctx, class.Name, metav1.DeleteOptions{}) }
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := remove(ctx); err != nil && !strings.Contains(err.Error(), "not found") {
+		if err := remove(harness.Context(t)); err != nil && !strings.Contains(err.Error(), "not found") {
 			t.Errorf("remove DeviceClass %s: %v", class.Name, err)
 		}
 	})

@@ -14,11 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -79,24 +75,11 @@ func podOf(t *testing.T, ns *harness.Namespace, deployment, on string) (name str
 // setDefragment has the controller defragment until the test ends.
 func setDefragment(t *testing.T, ns *harness.Namespace, setting string) {
 	t.Helper()
+	// Its rights stay: a controller whose setting is taken away uses them until it knows.
 	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/defragment"); err != nil {
 		t.Fatalf("apply option defragment: %v: %s", err, output)
 	}
-	set := func(ctx context.Context, data string) error {
-		_, err := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace).Patch(ctx, v1alpha1.ControllerName,
-			types.MergePatchType, []byte(`{"data":{"DEFRAGMENT":`+data+`}}`), metav1.PatchOptions{})
-		return err
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := set(ctx, "null"); err != nil {
-			t.Errorf("have no pods moved again: %v", err)
-		}
-	})
-	if err := set(t.Context(), fmt.Sprintf("%q", setting)); err != nil {
-		t.Fatal(err)
-	}
+	cluster.SetController(t, map[string]string{"DEFRAGMENT": setting})
 }
 
 // Two nodes have a GPU each with a Deployment's share, and a pod waits that needs one of these GPUs. One Deployment's
@@ -118,13 +101,7 @@ func TestDefragment(t *testing.T) {
 	// While it ends, the node has no room for the next one: the scheduler alone would choose either.
 	deployOn(t, ns, "mover", "big", "share")
 	deployOn(t, ns, "kept", "small", "whole")
-	if _, err := ns.Client.PolicyV1().PodDisruptionBudgets(ns.Name).Create(t.Context(), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: ptr.To(intstr.FromInt32(1)),
-			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	ns.Keep(t, "kept")
 	mover, kept := podOf(t, ns, "mover", "share"), podOf(t, ns, "kept", "whole")
 	ns.Create(t, anywhere("large", "all"))
 	ns.WaitUnschedulable(t, "large", "cannot allocate all claims")

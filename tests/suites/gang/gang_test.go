@@ -86,15 +86,7 @@ func waitsWhole(t *testing.T, ns *harness.Namespace, prefix string, pod string) 
 
 func holdsNothing(t *testing.T, ns *harness.Namespace, prefix string) {
 	t.Helper()
-	claims, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, claim := range claims.Items {
-		if strings.HasPrefix(claim.Name, prefix) && claim.Status.Allocation != nil {
-			t.Errorf("claim %s of the gang that waits is allocated", claim.Name)
-		}
-	}
+	ns.HoldsNothing(t, prefix)
 	if n, err := runs(t.Context(), ns, prefix); err != nil || n != 0 {
 		t.Errorf("%d pods of the gang that waits run, %v", n, err)
 	}

@@ -24,23 +24,7 @@ import (
 // gate has pods with GPUs wait for their nominations until the test ends.
 func gate(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
-	const option = "../../../deployments/options/best-node-gate"
-	if output, err := ns.Kubectl(t, "apply", "-k", option); err != nil {
-		t.Fatalf("apply option best-node-gate: %v: %s", err, output)
-	}
-	t.Cleanup(func() {
-		policies := cluster.Client.AdmissionregistrationV1()
-		const name = "gpushare-best-node-gate"
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		for _, take := range []func(context.Context, string, metav1.DeleteOptions) error{
-			policies.MutatingAdmissionPolicyBindings().Delete, policies.MutatingAdmissionPolicies().Delete,
-		} {
-			if err := take(ctx, name, metav1.DeleteOptions{}); err != nil {
-				t.Errorf("take option best-node-gate away: %v", err)
-			}
-		}
-	})
+	ns.Option(t, "best-node-gate")
 	// The API server may take a moment to know the policy.
 	harness.Eventually(t, "pods to be gated", func(ctx context.Context) error {
 		pod, err := ns.Admitted(ctx, anywhere("tried", "small"))
@@ -57,8 +41,7 @@ func withoutKubelet(t *testing.T, name, like string) (takeAway func()) {
 	nodes, slices := cluster.Client.CoreV1().Nodes(), cluster.Client.ResourceV1().ResourceSlices()
 	gone := func(err error) bool { return err == nil || apierrors.IsNotFound(err) }
 	takeAway = func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
+		ctx := harness.Context(t)
 		if err := nodes.Delete(ctx, name, metav1.DeleteOptions{}); !gone(err) {
 			t.Errorf("take node %s away: %v", name, err)
 		}

@@ -6,7 +6,6 @@ package gang
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,30 +29,8 @@ func asClaims(t *testing.T, ns *harness.Namespace) {
 			return err
 		}
 	}
-	const convert, applyAgain = "gpushare-nvidia-gpu-claims", "gpushare-nvidia-gpu-claims-apply-again"
-	const refuse = "gpushare-nvidia-gpu-claims-refuse"
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		api, options := cluster.Client.AdmissionregistrationV1(), metav1.DeleteOptions{}
-		var errs []error
-		for _, name := range []string{convert, applyAgain} {
-			errs = append(errs, api.MutatingAdmissionPolicyBindings().Delete(ctx, name, options),
-				api.MutatingAdmissionPolicies().Delete(ctx, name, options))
-		}
-		errs = append(errs, api.ValidatingAdmissionPolicyBindings().Delete(ctx, refuse, options),
-			api.ValidatingAdmissionPolicies().Delete(ctx, refuse, options))
-		if err := errors.Join(errs...); err != nil {
-			t.Errorf("take the option away again: %v", err)
-		}
-		if err := harness.Poll(ctx, harness.Timeout, converted(false)); err != nil {
-			t.Errorf("wait until the option is off: %v", err)
-		}
-	})
-	option := filepath.Join("..", "..", "..", "deployments", "options", "nvidia-gpu-claims")
-	if output, err := ns.Kubectl(t, "apply", "-k", option); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
+	t.Cleanup(func() { harness.Eventually(t, "pods to be given no claims", converted(false)) })
+	ns.Option(t, "nvidia-gpu-claims")
 	harness.Eventually(t, "pods to be given claims", converted(true))
 }
 
@@ -81,10 +58,7 @@ func TestNVIDIAGPUsAsClaims(t *testing.T) {
 	if output, err := apply("1"); err == nil || !strings.Contains(output, "pod updates may not change fields") {
 		t.Errorf("the number was changed: %v\n%s", err, output)
 	}
-	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "p", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := ns.Get(t, "p")
 	if pod.Status.ExtendedResourceClaimStatus != nil || len(pod.Status.ResourceClaimStatuses) != 1 {
 		t.Errorf("its claims are %v, and of the scheduler's own making %v", pod.Status.ResourceClaimStatuses,
 			pod.Status.ExtendedResourceClaimStatus)
@@ -119,9 +93,9 @@ func TestNVIDIAGPUsAsClaims(t *testing.T) {
 	out := harness.Labelled(harness.GoingTo(harness.Asking("nvidia.com/gpu 1"), "out", "whole"),
 		"gpu.aliyun.com/legacy", "false")
 	ns.Run(t, out)
-	stored, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "out", metav1.GetOptions{})
-	if err != nil || stored.Status.ExtendedResourceClaimStatus == nil || len(stored.Spec.ResourceClaims) > 0 {
-		t.Errorf("error %v: a pod that opted out has %v", err, stored.Spec.ResourceClaims)
+	stored := ns.Get(t, "out")
+	if stored.Status.ExtendedResourceClaimStatus == nil || len(stored.Spec.ResourceClaims) > 0 {
+		t.Errorf("a pod that opted out has %v", stored.Spec.ResourceClaims)
 	}
 	ns.SeesItsGPUs(t, "out", "c0", ns.Granted(t, "out"))
 }

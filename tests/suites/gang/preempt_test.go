@@ -12,12 +12,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -96,13 +93,7 @@ func TestPreemption(t *testing.T) {
 	low := priorityClass(t, ns, -5, corev1.PreemptLowerPriority)
 	high := priorityClass(t, ns, 1000, corev1.PreemptLowerPriority)
 	never := priorityClass(t, ns, 2000, corev1.PreemptNever)
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "kept"},
-		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
-	if _, err := ns.Client.PolicyV1().PodDisruptionBudgets(ns.Name).Create(t.Context(), budget,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	ns.Keep(t, "kept")
 	ns.Run(t,
 		asks(lowest, "kept", "whole", "nvidia.com/gpu 1"), asks(low, "whole-1", "whole", "nvidia.com/gpu 1"),
 		asks("", "whole-2", "whole", "nvidia.com/gpu 1"), asks("", "whole-3", "whole", "nvidia.com/gpu 1"),

@@ -56,13 +56,7 @@ func TestPrioritiesOfGangs(t *testing.T) {
 	// takes what else waits. One that starts has all in its queue.
 	cluster.RestartScheduler(t, func() {
 		ns.Delete(t, "holds")
-		harness.Eventually(t, "the GPUs to be free", func(ctx context.Context) error {
-			claims, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).List(ctx, metav1.ListOptions{})
-			if err == nil && len(claims.Items) > 0 {
-				err = fmt.Errorf("there are %d claims", len(claims.Items))
-			}
-			return err
-		})
+		ns.WaitNoClaims(t)
 	})
 	waitRuns(t, ns, "high-", 3)
 	holdsNothing(t, ns, "low-")

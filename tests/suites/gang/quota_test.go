@@ -8,14 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -30,52 +26,16 @@ const (
 	quotaOfCores  corev1.ResourceName = "requests.aliyun.com/gpu-core.percentage"
 )
 
-// amounts bounds what the shares of a namespace take, and waits until new claims are counted.
-func amounts(t *testing.T, ns *harness.Namespace, gib, percent string) {
-	t.Helper()
-	if output, err := ns.Kubectl(t, "apply", "-k",
-		filepath.Join("..", "..", "..", "deployments", "options", "quota")); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
-		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
-			quotaOfGiB: resource.MustParse(gib), quotaOfPercent: resource.MustParse(percent),
-			quotaOfMemory: resource.MustParse(gib), quotaOfCores: resource.MustParse(percent)}}}
-	if _, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "counted"},
-		Spec: harness.Requests(harness.Share("gpu", "1Gi"))}
-	harness.Eventually(t, "claims to be counted", func(ctx context.Context) error {
-		made, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Create(ctx, claim,
-			metav1.CreateOptions{DryRun: harness.DryRun})
-		if err == nil && len(made.Spec.Devices.Requests[0].FirstAvailable) != 2 {
-			err = errors.New("one is stored as it was written")
-		}
-		return err
-	})
-	uses(t, ns, 0, 0)
+// ofShares are amounts of memory and of compute, each by both of its lines.
+func ofShares(gib, percent int64) map[corev1.ResourceName]int64 {
+	return map[corev1.ResourceName]int64{quotaOfGiB: gib, quotaOfMemory: gib, quotaOfPercent: percent,
+		quotaOfCores: percent}
 }
 
 // uses waits until so much of the quota is used.
 func uses(t *testing.T, ns *harness.Namespace, gib, percent int64) {
 	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("the quota to have %d GiB and %d percent used", gib, percent),
-		func(ctx context.Context) error {
-			quota, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Get(ctx, "gpu", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			memory, known := quota.Status.Used[quotaOfGiB]
-			cores := quota.Status.Used[quotaOfPercent]
-			memoryOfACK, coresOfACK := quota.Status.Used[quotaOfMemory], quota.Status.Used[quotaOfCores]
-			if !known || memory.Value() != gib || cores.Value() != percent || memoryOfACK.Value() != gib ||
-				coresOfACK.Value() != percent {
-				return fmt.Errorf("used is %v", quota.Status.Used)
-			}
-			return nil
-		})
+	ns.QuotaUses(t, ofShares(gib, percent))
 }
 
 // says waits until kubectl inspect cgpu says all of it, and beside it nothing of what the quota
@@ -107,7 +67,7 @@ func TestSharesThatAQuotaCounts(t *testing.T) {
 	setMode("core_mem")
 	ns := cluster.Namespace(t, harness.Preemption)
 	cluster.Publishes(t, "whole", harness.DeviceNames(4, "gpu-%d-core-mem")...)
-	amounts(t, ns, "60", "100")
+	ns.Quota(t, ofShares(60, 100))
 	high := priorityClass(t, ns, 1000, corev1.PreemptLowerPriority)
 
 	// Three times 30 percent of 100: a gang of four has claims for three, and waits whole.

@@ -35,14 +35,12 @@ type rehearsal struct {
 	planned plan.Plan
 }
 
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
+
 func open(t *testing.T) *rehearsal {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cluster, err := harness.Open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
 	d := read(t, checkout+"/docs/migrate.md")
 	d.environment = []string{"PATH=" + tools(t, cluster) + ":" + os.Getenv("PATH"), "OLD=gpushare-device-plugin-ds",
 		"TEAM=prod"}
@@ -231,11 +229,7 @@ func (r *rehearsal) pod(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	ns := &harness.Namespace{Cluster: r.Cluster, Name: "prod"}
 	ns.WaitRunning(t, name)
-	pod, err := r.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pod
+	return ns.Get(t, name)
 }
 
 // always checks something over and over, until the returned function is called or the

@@ -114,9 +114,11 @@ func define(t *testing.T, dir string) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no CustomResourceDefinitions in %s: %v", dir, err)
 	}
+	var all []component.Object
 	for _, file := range files {
-		component.Define(t, cluster, component.Read(t, file))
+		all = append(all, component.Read(t, file)...)
 	}
+	component.Define(t, cluster, all)
 }
 
 // addWebhooks has the API server ask a component that serves its webhooks.

@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,7 +29,8 @@ import (
 // the API server of a cluster whose feature gate is off, beside one where it is on, refuses what the plugin writes when
 // it has dropped the field, keeps the field of a slice that has it, and tells a dry run.
 func TestNoShareIsStoredWithoutItsGate(t *testing.T) {
-	as := asPlugin(t, node)
+	plugin := cluster.Plugin(t, node)
+	as := cluster.ConfigOf(t, plugin.Namespace, plugin.Spec.ServiceAccountName, plugin)
 	on := client(t, as)
 	as.Host = otherServer(t, "--feature-gates=DRAConsumableCapacity=false")
 	off := client(t, as)
@@ -70,22 +70,6 @@ func allShared(slice *resourceapi.ResourceSlice) bool {
 		}
 	}
 	return len(slice.Spec.Devices) > 0
-}
-
-// asPlugin is how a node's plugin speaks to the API server.
-func asPlugin(t *testing.T, node string) *rest.Config {
-	t.Helper()
-	plugin := cluster.Plugin(t, node)
-	token, err := cluster.Client.CoreV1().ServiceAccounts(plugin.Namespace).CreateToken(t.Context(),
-		plugin.Spec.ServiceAccountName, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: plugin.Name,
-				UID: plugin.UID}}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("ask for a token of the plugin of node %s: %v", node, err)
-	}
-	config := rest.AnonymousClientConfig(cluster.Config)
-	config.BearerToken = token.Status.Token
-	return config
 }
 
 func client(t *testing.T, config *rest.Config) kubernetes.Interface {

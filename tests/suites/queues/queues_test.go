@@ -143,15 +143,7 @@ func waitHeld(t *testing.T, ns *harness.Namespace, name, because string) {
 		}
 		return fmt.Errorf("none of its conditions says %q: %+v", because, workload.Status.Conditions)
 	})
-	claims, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, claim := range claims.Items {
-		if strings.HasPrefix(claim.Name, name+"-") && claim.Status.Allocation != nil {
-			t.Errorf("%s is held back, and claim %s is allocated", name, claim.Name)
-		}
-	}
+	ns.HoldsNothing(t, name+"-")
 }
 
 // workload is what the tests read of Kueue's object for a Job or pod.
@@ -240,13 +232,7 @@ func TestBorrowedGiBComeBack(t *testing.T) {
 	t.Logf("the owner's pods ran on GPUs that were all taken after %s", time.Since(began).Round(time.Second/10))
 	waitJob(t, borrower, "borrowing", 0)
 	waitHeld(t, borrower, "borrowing", "aliyun.com/gpu-mem")
-	harness.Eventually(t, "the borrower's claims to be gone", func(ctx context.Context) error {
-		claims, err := borrower.Client.ResourceV1().ResourceClaims(borrower.Name).List(ctx, metav1.ListOptions{})
-		if err == nil && len(claims.Items) > 0 {
-			err = fmt.Errorf("%d are there", len(claims.Items))
-		}
-		return err
-	})
+	borrower.WaitNoClaims(t)
 	endJob(t, owner, "own")
 	waitJob(t, borrower, "borrowing", 4)
 }

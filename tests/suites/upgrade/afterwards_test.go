@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,10 +33,7 @@ func (u *upgrade) fill(t *testing.T) []string {
 	if free == 0 {
 		t.Fatalf("nothing is left to fill: %v", u.UnitsByGPU(t, "share"))
 	}
-	var rest []*corev1.Pod
-	for i := range free {
-		rest = append(rest, harness.Pod(fmt.Sprintf("rest-%d", i), "share", harness.FromTemplate("seven")))
-	}
+	rest := harness.Pods(int(free), "rest-", "share", harness.FromTemplate("seven"))
 	u.Run(t, rest...)
 	u.Create(t, harness.Pod("too-much", "share", harness.FromTemplate("seven")))
 	u.WaitUnschedulable(t, "too-much", "cannot allocate all claims")

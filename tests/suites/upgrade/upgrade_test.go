@@ -39,8 +39,12 @@ type upgrade struct {
 	*harness.Namespace
 }
 
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
+
 func TestPodsRunOnAndCount(t *testing.T) {
-	u := open(t)
+	u := &upgrade{cluster.Namespace(t)}
 	u.templates(t)
 	before := u.pods("old")
 	u.Run(t, before...)
@@ -54,7 +58,9 @@ func TestPodsRunOnAndCount(t *testing.T) {
 	u.keptRunning(t, containers)
 	u.keeps(t, held)
 	u.publishesWhatIsAllocated(t)
-	u.loggedNoError(t)
+	for _, node := range nodes {
+		u.LoggedNoError(t, node, metav1.NewTime(time.Now().Add(-time.Hour)))
+	}
 
 	// The kubelet asks for what it had asked the released version for.
 	u.Tool(t, "node", "restart-kubelet", "share")
@@ -82,17 +88,6 @@ func TestPodsRunOnAndCount(t *testing.T) {
 	u.Delete(t, names(after)...)
 	u.Delete(t, rest...)
 	harness.Eventually(t, "nothing to be left", u.nothingLeft)
-}
-
-func open(t *testing.T) *upgrade {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	cluster, err := harness.Open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &upgrade{cluster.Namespace(t)}
 }
 
 // templates are those of the pods' claims, one for each way to have a GPU.
@@ -258,24 +253,6 @@ func (u *upgrade) publishesWhatIsAllocated(t *testing.T) {
 				}
 				return nil
 			})
-	}
-}
-
-func (u *upgrade) loggedNoError(t *testing.T) {
-	t.Helper()
-	for _, node := range nodes {
-		lines, err := u.PluginLog(t.Context(), node, metav1.NewTime(time.Now().Add(-time.Hour)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(lines) == 0 {
-			t.Errorf("the plugin of node %s has logged nothing", node)
-		}
-		for _, line := range lines {
-			if harness.IsErrorLine(line) {
-				t.Errorf("the plugin of node %s logged: %s", node, line)
-			}
-		}
 	}
 }
 
