@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // gatedMost is how long a pod may be at the gate of the option best-node-gate: a leader takes it off within 5 s, and
@@ -33,8 +32,9 @@ func gates(s *Snapshot) []Finding {
 			"these: docs/packing.md#the-gate"}}
 }
 
-// isGated reports whether the gate alone keeps a pod from the scheduler.
+// isGated reports whether that gate alone keeps a pod from the scheduler. At the one of costly claims pods may be for
+// long, and Events tell them why.
 func isGated(pod *corev1.Pod) bool {
 	gates := pod.Spec.SchedulingGates
-	return pod.DeletionTimestamp == nil && len(gates) == 1 && placement.IsGate(gates[0])
+	return pod.DeletionTimestamp == nil && len(gates) == 1 && gates[0].Name == v1alpha1.GateBestNode
 }
