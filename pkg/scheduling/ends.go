@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 )
 
 // EndsInTime reports whether the scheduler's allocator has searched a node for claims after nodeLooks at most, whatever
@@ -17,6 +19,9 @@ import (
 // up on counts as endless.
 func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []*resourceapi.ResourceSlice,
 	classes []*resourceapi.DeviceClass, claims []*resourceapi.ResourceClaim) (bool, error) {
+	if !named(claims, classes) {
+		return true, nil
+	}
 	allocator, err := e.Allocator(ctx, Snapshot{Slices: published, Classes: classes}, nil)
 	if err != nil {
 		return false, err
@@ -30,6 +35,20 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 		return false, fmt.Errorf("search node %s for the longest: %w", node.Name, errors.Join(context.Cause(ctx), err))
 	}
 	return err == nil, nil
+}
+
+// named reports whether all classes that claims name are there: else the scheduler gives up before it searches.
+func named(claims []*resourceapi.ResourceClaim, classes stockallocator.Classes) bool {
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			for _, r := range Alternatives(&claim.Spec.Devices.Requests[i]) {
+				if _, err := classes.Get(r.Class); err != nil {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }
 
 // withoutLast are claims like those that are given, which tolerate all taints, and of whose devices the last cannot be

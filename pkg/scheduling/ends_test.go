@@ -50,27 +50,31 @@ func TestEndsInTime(t *testing.T) {
 			{Name: "two", DeviceClassName: anyGPU, Count: 2, AllocationMode: resourceapi.DeviceAllocationModeExactCount},
 			{Name: "one", DeviceClassName: anyGPU, Count: 1, AllocationMode: resourceapi.DeviceAllocationModeExactCount}}})
 	selecting := ones(1)
-	selecting.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: "lists.range(80).all(i, lists.range(80).all(j, lists.range(10).all(k, i + j + k >= 0)))"}}}
+	selecting.Spec.Devices.Requests[0].Exactly.Selectors = make([]resourceapi.DeviceSelector, 1)
+	selecting.Spec.Devices.Requests[0].Exactly.Selectors[0].CEL = &resourceapi.CELDeviceSelector{
+		Expression: "lists.range(80).all(i, lists.range(80).all(j, lists.range(10).all(k, i + j + k >= 0)))"}
+	classless := ones(9)
+	classless.Spec.Devices.Requests[8].Exactly.DeviceClassName = "missing.example.com"
 	tainted := resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	for name, test := range map[string]struct {
 		claims claims
 		on     *resourceapi.ResourceSlice
 		want   bool
 	}{
-		"nothing":                    {nil, eight(), true},
-		"a claim without requests":   {claims{asking()}, eight(), true},
-		"one GPU":                    {claims{ones(1)}, eight(), true},
-		"all GPUs by a count":        {claims{asking(8)}, eight(), true},
-		"single GPUs":                {claims{ones(7)}, eight(), true},
-		"all of them, one by one":    {claims{ones(9)}, eight(), false},
-		"while all are closed":       {claims{ones(9)}, eight(tainted), false},
-		"on a node without any":      {claims{ones(9)}, pool("n"), true},
-		"of several claims":          {claims{ones(5), asking(), ones(4)}, eight(), false},
-		"of a count that comes last": {claims{ones(7), asking(2)}, eight(), false},
-		"before all others":          {claims{all}, eight(), false},
-		"alternatives of two":        {claims{alternatives}, eight(), false},
-		"a selector that takes long": {claims{selecting}, eight(), false},
+		"nothing":                      {nil, eight(), true},
+		"a claim without requests":     {claims{asking()}, eight(), true},
+		"one GPU":                      {claims{ones(1)}, eight(), true},
+		"all GPUs by a count":          {claims{asking(8)}, eight(), true},
+		"single GPUs":                  {claims{ones(7)}, eight(), true},
+		"all of them, one by one":      {claims{ones(9)}, eight(), false},
+		"while all are closed":         {claims{ones(9)}, eight(tainted), false},
+		"on a node without any":        {claims{ones(9)}, pool("n"), true},
+		"of several claims":            {claims{ones(5), asking(), ones(4)}, eight(), false},
+		"of a count that comes last":   {claims{ones(7), asking(2)}, eight(), false},
+		"of a class that is not there": {claims{classless}, eight(), true},
+		"before all others":            {claims{all}, eight(), false},
+		"alternatives of two":          {claims{alternatives}, eight(), false},
+		"a selector that takes long":   {claims{selecting}, eight(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := make(claims, len(test.claims))

@@ -32,7 +32,8 @@ func fromTemplate(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 // nominated nothing does not wait, nor does a pod as on ACK, whose claim waits already.
 func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 	s := shared("with the gate", func() *server {
-		return newServerWith(t, append(decoded(t, gatePolicy), namespace("trusted", "gpu.aliyun.com/costly-claims", "allowed")))
+		trusted := namespace("trusted", "gpu.aliyun.com/costly-claims", "allowed")
+		return newServerWith(t, append(decoded(t, gatePolicy), trusted))
 	})
 	ours, kueue := corev1.PodSchedulingGate{Name: v1alpha1.GateBestNode},
 		corev1.PodSchedulingGate{Name: "kueue.x-k8s.io/admission"}

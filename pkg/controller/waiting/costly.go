@@ -24,9 +24,9 @@ var heldAgain = backoff.Doubling{Least: 2 * time.Second, Most: 30 * time.Second}
 const (
 	heldForClaim = "a claim of the pod is not there yet"
 	heldForRoom  = "no node has room for the pod's GPUs on which the scheduler is sure to end its search within 200 ms"
-	heldForGood  = "on no node that the pod can be on is the scheduler sure to end its search for the GPUs within 200 ms: " +
-		"ask for fewer devices, requests and alternatives, or tie requests to one GPU by the constraint matchAttribute: " +
-		"docs/security.md#the-schedulers-time"
+	heldForGood  = "on no node that the pod can be on is the scheduler sure to end its search for the GPUs within 200 " +
+		"ms: ask for fewer devices, requests and alternatives, or tie requests to one GPU by the constraint " +
+		"matchAttribute: docs/security.md#the-schedulers-time"
 )
 
 // verdict is what is to become of a pod at the gate of costly claims: it is held for a reason, or goes on, pinned to a

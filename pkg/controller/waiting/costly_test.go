@@ -94,7 +94,7 @@ func TestCostlyGateOpensForWhatIsCheap(t *testing.T) {
 	}
 }
 
-// A dear pod goes on when a node has room on which its search is short, however long that takes, and to that node alone.
+// A dear pod goes on when a node has room on which its search is short, however late that is, and to that node alone.
 func TestDearPodsWaitForANodeThatIsSearchedInTime(t *testing.T) {
 	run(t, mode.Share, func(s *site) {
 		s.waits("p", dear(), atCostlyGate)

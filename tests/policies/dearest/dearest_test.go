@@ -121,8 +121,9 @@ const gateBound = 200 * time.Millisecond
 func TestNothingDearGoesFromTheGate(t *testing.T) {
 	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	let := 0
-	nodes := []string{"a100x8 share empty", "a100x16 share half taken", "a100x8 dynamic empty", "a100x8 dynamic half taken",
-		"dgx1 topology empty", "a100x8-mig exclusive empty", "a100x16 exclusive fragmented", "a100x16 exclusive seven free"}
+	nodes := []string{"a100x8 share empty", "a100x16 share half taken", "a100x8 dynamic empty",
+		"a100x8 dynamic half taken", "dgx1 topology empty", "a100x8-mig exclusive empty", "a100x16 exclusive fragmented",
+		"a100x16 exclusive seven free"}
 	f := searched(t, nil, nodes, kinds{"requests", "amounts", "counts", "alternatives", "claims"}, 1, 300, false,
 		func(s *search) {
 			s.most = gateBound * 6 / 5
