@@ -10,8 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // EndsInTime reports whether the scheduler's allocator has searched a node for claims after nodeLooks at most, whatever
@@ -22,10 +24,11 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 	if !named(claims, classes) {
 		return true, nil
 	}
-	allocator, err := e.Allocator(ctx, Snapshot{Slices: published, Classes: classes}, nil)
+	allocator, err := e.Allocator(ctx, Snapshot{Slices: e.tooFew(ctx, published, classes, claims), Classes: classes}, nil)
 	if err != nil {
 		return false, err
 	}
+	allocator.looks = stepLooks(published)                       // what cannot be had is looked at, too
 	selectors, err := allocator.selectorLooks(node.Name, claims) // also those of the last
 	if err != nil {
 		return false, nil
@@ -35,6 +38,58 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 		return false, fmt.Errorf("search node %s for the longest: %w", node.Name, errors.Join(context.Cause(ctx), err))
 	}
 	return err == nil, nil
+}
+
+// tooFew is what a node publishes without some of the devices that claims ask for, where these ask for n that are alike:
+// the last cannot be had only while n - 1 of the GPUs have room at most, and no way leads over the others.
+func (e *Engine) tooFew(ctx context.Context, published []*resourceapi.ResourceSlice, classes []*resourceapi.DeviceClass,
+	claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceSlice {
+	wanted, n := alike(claims)
+	if n == 0 {
+		return published
+	}
+	out, seen := slices.Clone(published), map[int64]bool{}
+	for i, slice := range out {
+		suiting, rest := map[string]bool{}, *slice
+		for _, d := range e.Suitable(ctx, classes, slice.Spec.Devices, wanted) {
+			suiting[d.Name] = true
+		}
+		rest.Spec.Devices = nil
+		for _, d := range slice.Spec.Devices {
+			if suiting[d.Name] {
+				index := d.Attributes[v1alpha1.AttrIndex].IntValue
+				if index == nil || seen[*index] || IsInstance(&d) {
+					return published // a GPU that has several may have room for one of them alone
+				}
+				seen[*index] = true
+			}
+			if !suiting[d.Name] || int64(len(seen)) < n {
+				rest.Spec.Devices = append(rest.Spec.Devices, d)
+			}
+		}
+		out[i] = &rest
+	}
+	return out
+}
+
+// alike is what all requests of claims ask for, of any devices, and how many of them; none where they differ.
+func alike(claims []*resourceapi.ResourceClaim) (first Request, n int64) {
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			of := Alternatives(&claim.Spec.Devices.Requests[i])
+			if n == 0 && len(of) > 0 {
+				first = of[0]
+			}
+			if len(of) != 1 || of[0].All || of[0].Admin || len(claim.Spec.Devices.Constraints) > 0 ||
+				of[0].Class != first.Class || !slices.Equal(of[0].Selectors, first.Selectors) ||
+				!equality.Semantic.DeepEqual(of[0].Capacity, first.Capacity) {
+				return Request{}, 0
+			}
+			n += of[0].Count
+		}
+	}
+	first.Tolerations = everyTaint()
+	return first, n
 }
 
 // named reports whether all classes that claims name are there: else the scheduler gives up before it searches.
@@ -78,13 +133,16 @@ func withoutLast(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceCla
 
 // tolerateAll has a request find devices whatever their taints, which come and go.
 func tolerateAll(r *resourceapi.DeviceRequest) {
-	all := []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
 	if r.Exactly != nil {
-		r.Exactly.Tolerations = all
+		r.Exactly.Tolerations = everyTaint()
 	}
 	for i := range r.FirstAvailable {
-		r.FirstAvailable[i].Tolerations = all
+		r.FirstAvailable[i].Tolerations = everyTaint()
 	}
+}
+
+func everyTaint() []resourceapi.DeviceToleration {
+	return []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
 }
 
 // oneFewer is a request for all but the last of its devices: none, where no alternative asks for several. Who asks for

@@ -10,7 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -19,7 +21,9 @@ func eight(taints ...resourceapi.DeviceTaint) *resourceapi.ResourceSlice {
 	slice := pool("n")
 	slice.Spec.Devices = nil
 	for i := range 8 {
-		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprint("gpu-", i), Taints: taints})
+		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprint("gpu-", i), Taints: taints,
+			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+				v1alpha1.AttrIndex: {IntValue: ptr.To(int64(i))}}})
 	}
 	return slice
 }
@@ -37,8 +41,8 @@ func asking(counts ...int64) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// The whole search of a node decides, not that which happens to find something: eight single GPUs are found at once
-// where all are free, and looked for in 8! ways where the last is gone.
+// The whole search of a node decides, not that which happens to find something: nine single GPUs are found at once on a
+// node with nine, and looked for in 8! ways where the last is gone.
 func TestEndsInTime(t *testing.T) {
 	type claims = []*resourceapi.ResourceClaim
 	ones := func(n int) *resourceapi.ResourceClaim { return asking(slices.Repeat([]int64{1}, n)...) }
@@ -53,6 +57,9 @@ func TestEndsInTime(t *testing.T) {
 	selecting.Spec.Devices.Requests[0].Exactly.Selectors = make([]resourceapi.DeviceSelector, 1)
 	selecting.Spec.Devices.Requests[0].Exactly.Selectors[0].CEL = &resourceapi.CELDeviceSelector{
 		Expression: "lists.range(80).all(i, lists.range(80).all(j, lists.range(10).all(k, i + j + k >= 0)))"}
+	unlike := ones(8)
+	unlike.Spec.Devices.Requests[7].Exactly.Selectors = []resourceapi.DeviceSelector{{
+		CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver != ''"}}}
 	classless := ones(9)
 	classless.Spec.Devices.Requests[8].Exactly.DeviceClassName = "missing.example.com"
 	tainted := resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}
@@ -66,7 +73,9 @@ func TestEndsInTime(t *testing.T) {
 		"one GPU":                      {claims{ones(1)}, eight(), true},
 		"all GPUs by a count":          {claims{asking(8)}, eight(), true},
 		"single GPUs":                  {claims{ones(7)}, eight(), true},
-		"all of them, one by one":      {claims{ones(9)}, eight(), false},
+		"all of them, one by one":      {claims{ones(8)}, eight(), true},
+		"unlike each other":            {claims{unlike}, eight(), false},
+		"one more than there are":      {claims{ones(9)}, eight(), false},
 		"while all are closed":         {claims{ones(9)}, eight(tainted), false},
 		"on a node without any":        {claims{ones(9)}, pool("n"), true},
 		"of several claims":            {claims{ones(5), asking(), ones(4)}, eight(), false},
