@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -28,7 +29,7 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 	if err != nil {
 		return false, err
 	}
-	allocator.looks = stepLooks(published)                       // what cannot be had is looked at, too
+	allocator.looks = longestLooks(published)
 	selectors, err := allocator.selectorLooks(node.Name, claims) // also those of the last
 	if err != nil {
 		return false, nil
@@ -38,6 +39,23 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 		return false, fmt.Errorf("search node %s for the longest: %w", node.Name, errors.Join(context.Cause(ctx), err))
 	}
 	return err == nil, nil
+}
+
+// counterLooks is what it takes at worst to find that a device cannot be had whose GPU serves others of its devices: its
+// counters are added up.
+const counterLooks = 8
+
+// longestLooks are stepLooks of steps at which no device can be had, also of those that tooFew leaves out.
+func longestLooks(published []*resourceapi.ResourceSlice) map[string]int64 {
+	looks := stepLooks(published)
+	for _, slice := range published {
+		for i := range slice.Spec.Devices {
+			if len(slice.Spec.Devices[i].ConsumesCounters) > 0 {
+				looks[ptr.Deref(slice.Spec.NodeName, "")] += counterLooks
+			}
+		}
+	}
+	return looks
 }
 
 // tooFew is what a node publishes without some of the devices that claims ask for, where these ask for n that are alike:
