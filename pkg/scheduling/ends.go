@@ -41,7 +41,7 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 	return err == nil, nil
 }
 
-// counterLooks is what it takes at worst to find that a device cannot be had whose GPU serves others of its devices: its
+// counterLooks is what it takes at worst to find that a device cannot be had whose GPU serves other devices, too: its
 // counters are added up.
 const counterLooks = 8
 
@@ -58,8 +58,8 @@ func longestLooks(published []*resourceapi.ResourceSlice) map[string]int64 {
 	return looks
 }
 
-// tooFew is what a node publishes without some of the devices that claims ask for, where these ask for n that are alike:
-// the last cannot be had only while n - 1 of the GPUs have room at most, and no way leads over the others.
+// tooFew is what a node publishes without some of the devices that claims ask for, where these ask for n that are
+// alike: the last cannot be had only while n - 1 of the GPUs have room at most, and no way leads over the others.
 func (e *Engine) tooFew(ctx context.Context, published []*resourceapi.ResourceSlice, classes []*resourceapi.DeviceClass,
 	claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceSlice {
 	wanted, n := alike(claims)
