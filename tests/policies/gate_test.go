@@ -16,6 +16,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
+const gatePolicy = "testdata/deployments/options/best-node-gate/policy.yaml"
+
 // fromTemplate is a pod with a claim of a template.
 func fromTemplate(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := pod("p", nil, limited("c", ""))
@@ -30,11 +32,16 @@ func fromTemplate(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 // nominated nothing does not wait, nor does a pod as on ACK, whose claim waits already.
 func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 	s := shared("with the gate", func() *server {
-		return newServerWith(t, decoded(t, "testdata/deployments/options/best-node-gate/policy.yaml"))
+		trusted := namespace("trusted", "gpu.aliyun.com/costly-claims", "allowed")
+		return newServerWith(t, append(decoded(t, gatePolicy), trusted))
 	})
 	ours, kueue := corev1.PodSchedulingGate{Name: v1alpha1.GateBestNode},
 		corev1.PodSchedulingGate{Name: "kueue.x-k8s.io/admission"}
-	gated := []corev1.PodSchedulingGate{ours}
+	gated, held := []corev1.PodSchedulingGate{ours}, []corev1.PodSchedulingGate{{Name: v1alpha1.GateCostlyClaims}}
+	trusted := func(p *corev1.Pod) *corev1.Pod {
+		p.Namespace = "trusted"
+		return p
+	}
 	affinity := func(a corev1.Affinity) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.Affinity = &a } }
 	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname}
 	for name, test := range map[string]struct {
@@ -53,6 +60,10 @@ func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 		"at Kueue's gate": {fromTemplate("t", func(p *corev1.Pod) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{kueue}
 		}), []corev1.PodSchedulingGate{kueue, ours}},
+		"with costly claims": {trusted(fromTemplate("t")), held},
+		"with costly claims, of a gang": {trusted(fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
+		})), nil},
 		"without GPUs":   {pod("p", nil, limited("c", "")), nil},
 		"as on ACK":      {pod("p", nil, limited("c", "mem 3")), nil},
 		"as it was made": {fromTemplate("gpushare.mem.c.3"), nil},
@@ -147,6 +158,82 @@ func TestControllerTakesItsOwnGateOffAlone(t *testing.T) {
 			}
 			checkRefusal(t, test.refused, write(account("other", "gpu-compat-controller", "n1")))
 			checkRefusal(t, "", write(account("other", "kueue", "n1")))
+		})
+	}
+}
+
+// heldFor is a pod at the gate of costly claims, with what it wants of nodes.
+func heldFor(wanted *corev1.NodeAffinity) *corev1.Pod {
+	p := pod("p", nil, limited("c", ""))
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1alpha1.GateCostlyClaims}}
+	if wanted != nil {
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: wanted}
+	}
+	return p
+}
+
+// The gate of costly claims is the controller's to take off, and that of whoever may write nodes.
+func TestCostlyClaimsStayAtTheirGate(t *testing.T) {
+	s := newServerWith(t, decoded(t, gatePolicy))
+	const no = "gpu-compat-controller takes the scheduling gate gpu.aliyun.com/costly-claims off"
+	other := corev1.PodSchedulingGate{Name: "example.com/gate"}
+	for name, test := range map[string]struct {
+		before, after []corev1.PodSchedulingGate
+		refused       string
+	}{
+		"it":                 {heldFor(nil).Spec.SchedulingGates, nil, no},
+		"it, and leaves one": {append(heldFor(nil).Spec.SchedulingGates, other), []corev1.PodSchedulingGate{other}, no},
+		"another":            {append(heldFor(nil).Spec.SchedulingGates, other), heldFor(nil).Spec.SchedulingGates, ""},
+		"nothing":            {heldFor(nil).Spec.SchedulingGates, heldFor(nil).Spec.SchedulingGates, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, after := heldFor(nil), heldFor(nil)
+			before.Spec.SchedulingGates, after.Spec.SchedulingGates = test.before, test.after
+			write := func(who user.Info) error {
+				return s.validateSubresource(who, after, before, "Pod", corev1.SchemeGroupVersion.WithResource("pods"), "",
+					admission.Update)
+			}
+			checkRefusal(t, test.refused, write(somebody))
+			if test.refused != "" {
+				checkRefusal(t, test.refused, write(account(team, "gpu-compat-controller", "")))
+				checkRefusal(t, "", write(&user.DefaultInfo{Name: preemption}))
+			}
+			checkRefusal(t, "", write(&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}))
+		})
+	}
+}
+
+// At the gate of costly claims the controller pins a pod to one node, and changes nothing else of where it can be.
+func TestControllerPinsPodsWithCostlyClaims(t *testing.T) {
+	s := newServer(t)
+	const no = "gpu-compat-controller may change nothing of a pod but the annotations"
+	on := func(nodes ...string) *corev1.NodeAffinity {
+		return &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
+				Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: nodes}}}}}}
+	}
+	preferring := on("a")
+	preferring.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{Weight: 1}}
+	labelled := on("a")
+	labelled.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0] = corev1.NodeSelectorTerm{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: corev1.NodeSelectorOpExists}}}
+	for name, test := range map[string]struct {
+		to      *corev1.NodeAffinity
+		gate    string
+		refused string
+	}{
+		"a node":                     {on("a"), v1alpha1.GateCostlyClaims, ""},
+		"no node":                    {nil, v1alpha1.GateCostlyClaims, ""},
+		"two":                        {on("a", "b"), v1alpha1.GateCostlyClaims, no},
+		"nodes with a label":         {labelled, v1alpha1.GateCostlyClaims, no},
+		"a node, and prefers others": {preferring, v1alpha1.GateCostlyClaims, no},
+		"a node, at the other gate":  {on("a"), v1alpha1.GateBestNode, no},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, after := heldFor(nil), heldFor(test.to)
+			before.Spec.SchedulingGates[0].Name, after.Spec.SchedulingGates = test.gate, nil
+			checkRefusal(t, test.refused, s.validateSubresource(account("other", "gpu-compat-controller", "n1"), after, before,
+				"Pod", corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Update))
 		})
 	}
 }

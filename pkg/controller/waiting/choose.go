@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ const (
 type kindID struct {
 	question    scheduling.QuestionID
 	cpu, memory int64
+	// costly is that of pods for which nodes count alone that the scheduler searches in time.
+	costly bool
 }
 
 // question is what pods with the same claims ask for, as the score counts it; shaped is fleet.shaped when it was found
@@ -57,12 +60,12 @@ type kind struct {
 // chooser finds the best node for pods, one after the other.
 type chooser struct {
 	*fleet
-	engine           *scheduling.Engine
-	kinds, questions *lru.Cache
+	engine                    *scheduling.Engine
+	kinds, questions, endings *lru.Cache
 }
 
 func newChooser(f *fleet, e *scheduling.Engine) *chooser {
-	return &chooser{f, e, lru.New(kindsMost), lru.New(kindsMost)}
+	return &chooser{f, e, lru.New(kindsMost), lru.New(kindsMost), lru.New(kindsMost)}
 }
 
 // asked is what a pod asks for, which is found out once for all with its claims: it takes selectors of all devices.
@@ -120,17 +123,23 @@ func (c *chooser) best(ctx context.Context, pod *corev1.Pod, w *wish, by score.S
 		return promise{}, err
 	}
 	k := c.kindOf(ctx, w)
-	if k.asks == nil || k.none == c.version {
+	if k.asks == nil && !w.kind.costly || k.none == c.version {
 		return promise{}, nil
 	}
 	may, err := scheduling.Possible(pod, w.claims)
 	if err != nil {
 		return promise{}, err
 	}
-	effort, tries := scheduling.NewEffort(1), 0
-	for name := range c.index.Best(k.asks, by, rand.IntN) {
+	nodes, effort, tries := maps.Keys(c.known), scheduling.NewEffort(1), 0
+	if k.asks != nil {
+		nodes = c.index.Best(k.asks, by, rand.IntN)
+	}
+	if w.kind.costly { // one node that takes long does not keep the pod from the others
+		effort = scheduling.NewEffort(triesMost)
+	}
+	for name := range nodes {
 		n := c.known[name]
-		if k.misses[name] == n.version || c.closed(ctx, n, pod, may, w.requests) {
+		if k.misses[name] == n.version || c.excluded(ctx, n, pod, may, w) {
 			continue
 		}
 		if tries++; tries > triesMost {
@@ -152,7 +161,7 @@ func (c *chooser) on(ctx context.Context, name string, pod *corev1.Pod, w *wish)
 	}
 	n := c.known[name]
 	may, err := scheduling.Possible(pod, w.claims)
-	if n == nil || err != nil || c.closed(ctx, n, pod, may, w.requests) {
+	if n == nil || err != nil || c.excluded(ctx, n, pod, may, w) {
 		return promise{}, err
 	}
 	return c.fit(ctx, n, pod, w, scheduling.NewEffort(1))

@@ -100,6 +100,7 @@ func (e *explainer) answer(ctx context.Context, l *look) (answer, error) {
 		Served:     func(name corev1.ResourceName) bool { return e.cluster.ClassOf(name) != nil || e.nodes.Serve(name) },
 		OnSomeNode: func(key string) bool { return e.cluster.Labels[key] },
 	}))
+	a.add(". ", pinnedAdvice(l.pod))
 	a.again = cmp.Or(a.again, RepeatAfter)
 	return a, nil
 }

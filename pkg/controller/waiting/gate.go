@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 const (
@@ -35,8 +36,12 @@ func heldByOthers(pod *corev1.Pod) bool {
 		func(g corev1.PodSchedulingGate) bool { return !placement.IsGate(g) })
 }
 
-// held is a pod at the gate: since when the gate alone holds it, and when it was opened, zero while it is not.
-type held struct{ since, opened time.Time }
+// held is a pod at the gate: since when the gate alone holds it, and when it was opened, zero while it is not. At the
+// gate of costly claims, looks counts those after which it stayed, the next of which is not before next.
+type held struct {
+	since, opened, next time.Time
+	looks               int
+}
 
 // gates are the pods at the gate.
 type gates struct {
@@ -79,17 +84,45 @@ func (g *gates) opened(uid types.UID, now time.Time) {
 	}
 }
 
-// pass has a pod go on from the gate: when a node is nominated for it, when none is to be, or after gateMost.
+// stays notes that a pod was looked at and stays, and returns when it is to be looked at again.
+func (g *gates) stays(uid types.UID, now time.Time) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h := g.held[uid]
+	h.looks++
+	again := heldAgain.After(h.looks)
+	h.next = now.Add(again)
+	g.held[uid] = h
+	return again
+}
+
+// pass has a pod go on from the gate: when a node is nominated for it, when none is to be, or after gateMost. From the
+// gate of costly claims it goes on when the scheduler cannot search for too long, however long that takes.
 func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
 	h, now := n.gates.of(pod.UID), n.Clock.Now()
 	if heldByOthers(pod) || !h.opened.IsZero() && now.Sub(h.opened) < underway {
 		return 0, nil
 	}
+	var v verdict
+	if placement.AtCostlyGate(pod) {
+		if wait := h.next.Sub(now); wait > 0 {
+			return wait, nil
+		}
+		var err error
+		if v, err = n.judge(ctx, pod); err != nil {
+			return 0, err
+		}
+		if v.held != "" {
+			n.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting,
+				"the pod waits at the scheduling gate "+v1alpha1.GateCostlyClaims+": "+v.held)
+			return n.gates.stays(pod.UID, now), nil
+		}
+	}
 	left := gateMost
 	if !h.since.IsZero() {
 		left -= now.Sub(h.since)
 	}
-	if left > 0 && n.nominable(pod) {
+	if left > 0 && v.node == "" && n.nominable(pod) {
 		looking, cancel := context.WithTimeout(ctx, left)
 		_, err := n.look(looking, pod)
 		cancel()
@@ -98,7 +131,7 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 				"err", err)
 		}
 	}
-	if err := open(ctx, n.Pods, pod); err != nil {
+	if err := open(ctx, n.Pods, pod, v.node); err != nil {
 		if ctx.Err() != nil {
 			return 0, err
 		}
@@ -109,11 +142,17 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 	return 0, nil
 }
 
-// open takes a pod's gate off. A pod that has changed meanwhile is seen again.
-func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod) error {
-	path := fmt.Sprintf("/spec/schedulingGates/%d", slices.IndexFunc(pod.Spec.SchedulingGates, placement.IsGate))
-	patch, err := json.Marshal([]operation{{"test", "/metadata/uid", string(pod.UID)},
-		{"test", path + "/name", v1alpha1.GateBestNode}, {"remove", path, nil}})
+// open takes a pod's gate off, and pins the pod to a node, where one is given. A pod that has changed meanwhile is seen
+// again.
+func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) error {
+	at := slices.IndexFunc(pod.Spec.SchedulingGates, placement.IsGate)
+	path, gate := fmt.Sprintf("/spec/schedulingGates/%d", at), pod.Spec.SchedulingGates[at].Name
+	operations := []operation{{"test", "/metadata/uid", string(pod.UID)}, {"test", path + "/name", gate},
+		{"remove", path, nil}}
+	if node != "" {
+		operations = append(operations, operation{"add", "/spec/affinity", pinnedTo(node, pod.Spec.Affinity)})
+	}
+	patch, err := json.Marshal(operations)
 	if err != nil {
 		return fmt.Errorf("write a patch: %w", err)
 	}
@@ -123,8 +162,7 @@ func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod) e
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("take the scheduling gate %s off pod %s/%s: %w", v1alpha1.GateBestNode, pod.Namespace, pod.Name,
-			err)
+		return fmt.Errorf("take the scheduling gate %s off pod %s/%s: %w", gate, pod.Namespace, pod.Name, err)
 	}
 	return nil
 }

@@ -87,8 +87,14 @@ func must[T, O any](s *site, object T, write func(context.Context, T, O) (T, err
 
 func (s *site) node(name string, m mode.Mode) {
 	s.Helper()
+	s.nodeOf(2, name, m)
+}
+
+// nodeOf makes a node of so many GPUs.
+func (s *site) nodeOf(gpus int, name string, m mode.Mode) {
+	s.Helper()
 	machine := &gpu.Machine{}
-	for i := range 2 {
+	for i := range gpus {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10",
 			MemoryMiB: 23028})
 	}

@@ -210,7 +210,7 @@ func (s *stream) come(ctx context.Context) bool {
 	claims := []*resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "gpu"}, Spec: k.claim}}
 	question, err := scheduling.Question(pod, claims)
 	s.must(err)
-	w := &wish{claims: claims, requests: requests, kind: kindID{question, k.cpu, k.memory}}
+	w := &wish{claims: claims, requests: requests, kind: kindID{question: question, cpu: k.cpu, memory: k.memory}}
 	s.pods[pod.UID] = &state{wish: w}
 	d, err := s.decide(ctx, pod, w)
 	s.must(err)

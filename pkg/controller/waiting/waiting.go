@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -60,6 +61,7 @@ type Nominator struct {
 	Nominations
 	Cache    *cache.Reader
 	Clock    clock.PassiveClock
+	Events   *report.Reporter
 	work     *manager.Controller
 	waiting  cache.Unscheduled
 	starting cache.Starting
@@ -77,7 +79,7 @@ type Nominator struct {
 // newNominator makes a Nominator whose sync the queue is to call for each pod without a node.
 func newNominator(cfg Config, work *manager.Controller) *Nominator {
 	f := newFleet(cfg.Cache)
-	n := &Nominator{Nominations: *cfg.Nominations, Cache: cfg.Cache, Clock: cfg.Clock, work: work,
+	n := &Nominator{Nominations: *cfg.Nominations, Cache: cfg.Cache, Clock: cfg.Clock, Events: cfg.Events, work: work,
 		waiting: cfg.Cache.NominablePods(), starting: cfg.Cache.StartingPods(), gates: gates{held: map[types.UID]held{}},
 		chooser: newChooser(f, cfg.Engine), pods: map[types.UID]*state{}}
 	n.wishes = wishes{client: n.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -81,19 +82,14 @@ func (w *wishes) allocated(pod *corev1.Pod) bool {
 // of is what a pod asks for. It is without claims where one of them is not there, or allocated. extended is the claim
 // that the scheduler makes, or nil.
 func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.ResourceClaim) (*wish, error) {
-	out := &wish{}
-	for i := range pod.Spec.ResourceClaims {
-		ref := &pod.Spec.ResourceClaims[i]
-		spec, err := w.spec(ctx, pod, ref)
-		if apierrors.IsNotFound(err) || err == nil && spec == nil {
-			return &wish{}, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read what claim %s of pod %s/%s asks for: %w", ref.Name, pod.Namespace, pod.Name, err)
-		}
-		out.claims = append(out.claims, &resourceapi.ResourceClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: ref.Name}, Spec: *spec})
+	claims, there, err := w.unmet(ctx, pod)
+	if err != nil {
+		return nil, err
 	}
+	if !there || len(claims) < len(pod.Spec.ResourceClaims) {
+		return &wish{}, nil
+	}
+	out := &wish{claims: claims}
 	if extended != nil {
 		out.claims = append(out.claims, extended)
 	}
@@ -101,8 +97,29 @@ func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.
 		out.requests = pod.Spec.Resources.Requests
 	}
 	question, err := scheduling.Question(pod, out.claims)
-	out.kind = kindID{question, out.requests.Cpu().MilliValue(), out.requests.Memory().Value()}
+	out.kind = kindID{question, out.requests.Cpu().MilliValue(), out.requests.Memory().Value(),
+		placement.AtCostlyGate(pod)}
 	return out, err
+}
+
+// unmet are those of a pod's claims that have to be allocated yet. It is false while one of them is not there.
+func (w *wishes) unmet(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, bool, error) {
+	var claims []*resourceapi.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		spec, err := w.spec(ctx, pod, ref)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && spec == nil && ref.ResourceClaimTemplateName != nil:
+			return nil, false, nil
+		case err != nil:
+			return nil, false, fmt.Errorf("read what claim %s of pod %s/%s asks for: %w", ref.Name, pod.Namespace, pod.Name,
+				err)
+		case spec != nil:
+			claims = append(claims, &resourceapi.ResourceClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: ref.Name}, Spec: *spec})
+		}
+	}
+	return claims, true, nil
 }
 
 // spec is that of a claim, nil for one that is allocated, or whose template is not there.

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -34,8 +33,9 @@ func gates(s *Snapshot) []Finding {
 			"these: docs/packing.md#the-gate"}}
 }
 
-// isGated reports whether the gate alone keeps a pod from the scheduler.
+// isGated reports whether that gate alone keeps a pod from the scheduler. At the one of costly claims pods may be for
+// long, and Events tell them why.
 func isGated(pod *corev1.Pod) bool {
 	gates := pod.Spec.SchedulingGates
-	return pod.DeletionTimestamp == nil && len(gates) == 1 && placement.IsGate(gates[0])
+	return pod.DeletionTimestamp == nil && len(gates) == 1 && gates[0].Name == v1alpha1.GateBestNode
 }

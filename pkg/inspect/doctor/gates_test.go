@@ -26,6 +26,7 @@ func TestGatedPods(t *testing.T) {
 		"by Kueue":          {time.Hour, []string{"kueue.x-k8s.io/admission"}, false},
 		"by Kueue, and not": {time.Hour, []string{"kueue.x-k8s.io/admission", ours}, false},
 		"by nobody":         {time.Hour, nil, false},
+		"by what it costs":  {time.Hour, []string{"gpu.aliyun.com/costly-claims"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := installed(t)

@@ -207,6 +207,11 @@ func TestAnswers(t *testing.T) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}}
 		}, []string{"its schedulingGates hold it back (example.com/hold)"}, []string{"Looked at", "best-node"}},
+		"the gate of costly claims": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gpu.aliyun.com/costly-claims"}}
+		}, []string{"hold it back (gpu.aliyun.com/costly-claims)", "its Event GPUClaimWaiting says what is missing"},
+			[]string{"Looked at", "within seconds"}},
 		"the gate of best-node": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gpu.aliyun.com/best-node"}}

@@ -9,13 +9,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // tooDear is the work above which a pod keeps the scheduler too long.
 const tooDear = 100 * time.Millisecond
 
 // searched is a search on the nodes with these names.
-func searched(t *testing.T, files, nodes []string, of kinds, seed uint64, tries int, stop bool) *found {
+func searched(t *testing.T, files, nodes []string, of kinds, seed uint64, tries int, stop bool,
+	change ...func(*search)) *found {
 	t.Helper()
 	all, err := targets(t.Context(), "../testdata/machines",
 		func(name string) bool { return slices.Contains(nodes, name) })
@@ -32,6 +37,9 @@ func searched(t *testing.T, files, nodes []string, of kinds, seed uint64, tries 
 	}
 	s := &search{server: server, limits: newLimits(nil), targets: all, kinds: of, labels: labels, seed: seed,
 		tries: tries, most: tooDear * 6 / 5}
+	for _, c := range change {
+		c(s)
+	}
 	var dearest *found
 	s.run(func(f *found) {
 		if dearest == nil || f.cost.dearer(dearest.cost) {
@@ -101,6 +109,41 @@ func TestNothingDearIsAdmitted(t *testing.T) {
 	// By the count: a loaded machine takes longer.
 	if f.cost.counted > tooDear {
 		t.Errorf("on %s a pod is admitted that takes %s:\n%s", f.target, f.cost,
+			shortened(f.candidate.manifests("dearest")))
+	}
+}
+
+// gateBound is the work that a pod from the gate of costly claims takes on a node at most.
+const gateBound = 200 * time.Millisecond
+
+// Without any policy, what goes from the gate of costly claims to a node is searched there within the bound, whatever
+// others hold of it.
+func TestNothingDearGoesFromTheGate(t *testing.T) {
+	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
+	let := 0
+	nodes := []string{"a100x8 share empty", "a100x16 share half taken", "a100x8 dynamic empty",
+		"a100x8 dynamic half taken", "dgx1 topology empty", "a100x8-mig exclusive empty", "a100x16 exclusive fragmented",
+		"a100x16 exclusive seven free"}
+	f := searched(t, nil, nodes, kinds{"requests", "amounts", "counts", "alternatives", "claims"}, 1, 300, false,
+		func(s *search) {
+			s.most = gateBound * 6 / 5
+			s.gate = func(on *target, claims []*resourceapi.ResourceClaim) bool {
+				inTime, err := engine.EndsInTime(t.Context(), theNode(), on.slices, on.classes, claims)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if inTime {
+					let++
+				}
+				return inTime
+			}
+		})
+	if f == nil || let == 0 {
+		t.Fatalf("%d pods go from the gate, the dearest is %v", let, f)
+	}
+	t.Logf("%d pods go from the gate; the dearest, on %s: %s; %s", let, f.target, f.cost, f.candidate)
+	if f.cost.counted > gateBound {
+		t.Errorf("on %s a pod goes from the gate that takes %s:\n%s", f.target, f.cost,
 			shortened(f.candidate.manifests("dearest")))
 	}
 }

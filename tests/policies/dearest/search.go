@@ -44,6 +44,8 @@ type search struct {
 	top  []*found
 	// tried is how many there were, admittedCount how many of them were admitted.
 	tried, admittedCount int
+	// gate reports whether pods with such claims may go to a node; nil holds none.
+	gate func(*target, []*resourceapi.ResourceClaim) bool
 	// refusals counts what the others were refused for.
 	refusals map[string]int
 	skipped  int
@@ -146,7 +148,7 @@ func (s *search) try(c *candidate, t *target, least time.Duration) (cost, bool) 
 		return cost{}, false
 	}
 	s.admittedCount++
-	if len(claims) == 0 {
+	if len(claims) == 0 || s.gate != nil && !s.gate(t, claims) {
 		return cost{}, false
 	}
 	of := measure(t, claims, s.most)

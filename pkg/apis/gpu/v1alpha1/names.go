@@ -250,6 +250,10 @@ const LabelNodePlacement = "gpu.aliyun.com/node-placement"
 // (docs/packing.md#the-gate). gpu-compat-controller takes it off.
 const GateBestNode = DriverName + "/best-node"
 
+// GateCostlyClaims takes the place of GateBestNode in namespaces with LabelCostlyClaims. gpu-compat-controller takes it
+// off when no node can keep the scheduler long, or when it has pinned the pod to one that cannot.
+const GateCostlyClaims = DriverName + "/costly-claims"
+
 // Labels that policies and kustomizations of deployments read, and no program.
 const (
 	// LabelMigrated is the key that deployments/options/migration requires.

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
+)
+
+// heldAgain is when a pod is looked at again that stays at the gate of costly claims.
+var heldAgain = backoff.Doubling{Least: 2 * time.Second, Most: 30 * time.Second}
+
+// Why a pod stays at the gate of costly claims.
+const (
+	heldForClaim = "a claim of the pod is not there yet"
+	heldForRoom  = "no node has room for the pod's GPUs on which the scheduler is sure to end its search within 200 ms"
+	heldForGood  = "on no node that the pod can be on is the scheduler sure to end its search for the GPUs within 200 " +
+		"ms: ask for fewer devices, requests and alternatives, or tie requests to one GPU by the constraint " +
+		"matchAttribute: docs/security.md#the-schedulers-time"
+)
+
+// verdict is what is to become of a pod at the gate of costly claims: it is held for a reason, or goes on, pinned to a
+// node where the scheduler might search others for too long.
+type verdict struct{ held, node string }
+
+// judge finds out what the pod may cost the scheduler, and nominates a node for one that may be pinned.
+func (n *Nominator) judge(ctx context.Context, pod *corev1.Pod) (verdict, error) {
+	claims, there, err := n.wishes.unmet(ctx, pod)
+	if err != nil || !there {
+		return verdict{held: heldForClaim}, err
+	}
+	on, dear, err := n.dearOn(ctx, pod, claims)
+	switch {
+	case err != nil || dear == 0:
+		return verdict{}, err
+	case dear == on:
+		return verdict{held: heldForGood}, nil
+	}
+	if n.nominable(pod) {
+		if _, err := n.look(ctx, pod); err != nil {
+			return verdict{}, err
+		}
+	}
+	if node := n.written(pod.UID); node != "" {
+		return verdict{node: node}, nil
+	}
+	return verdict{held: heldForRoom}, nil
+}
+
+// dearOn counts the nodes with devices that a pod can be on, and those of them that the scheduler may search for too
+// long.
+func (n *Nominator) dearOn(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (on, dear int,
+	err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.chooser.refresh(); err != nil {
+		return 0, 0, err
+	}
+	if extended := scheduling.ClaimForExtended(pod, n.chooser.classes.of); extended != nil {
+		claims = append(claims, extended)
+	}
+	question, err := scheduling.Question(pod, claims)
+	if err != nil {
+		return 0, 0, err
+	}
+	may := scheduling.Wanted(pod)
+	for _, node := range n.chooser.known {
+		if len(node.published) == 0 || !may(node.Node) {
+			continue
+		}
+		on++
+		if !n.chooser.endsInTime(ctx, node, question, claims) {
+			dear++
+		}
+	}
+	return on, dear, ctx.Err()
+}
+
+// written is the nomination of a pod that the API server has, by this controller or an earlier leader.
+func (n *Nominator) written(uid types.UID) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s := n.pods[uid]; s != nil && s.written {
+		return s.nominated
+	}
+	return ""
+}
+
+// excluded reports whether a node is none for a pod, whatever is left of its GPUs.
+func (c *chooser) excluded(ctx context.Context, on *node, pod *corev1.Pod, may scheduling.Where, w *wish) bool {
+	return c.closed(ctx, on, pod, may, w.requests) ||
+		w.kind.costly && !c.endsInTime(ctx, on, w.kind.question, w.claims)
+}
+
+// endings is what is known of the nodes that the scheduler searches for some claims, by DeviceClasses of a version.
+type endings struct {
+	classes uint64
+	known   []ending
+}
+
+// ending is whether the scheduler searches nodes that offer such shapes in time.
+type ending struct {
+	shapes []view.Shape
+	inTime bool
+}
+
+// endsInTime is scheduling.Engine.EndsInTime, which is found out once for the nodes that are alike.
+func (c *chooser) endsInTime(ctx context.Context, on *node, of scheduling.QuestionID,
+	claims []*resourceapi.ResourceClaim) bool {
+	known, _ := c.endings.Get(of)
+	e, _ := known.(*endings)
+	if e == nil || e.classes != c.classes.version || len(e.known) >= kindsMost {
+		e = &endings{classes: c.classes.version}
+		c.endings.Add(of, e)
+	}
+	if i := slices.IndexFunc(e.known, func(k ending) bool { return slices.Equal(k.shapes, on.shapes) }); i >= 0 {
+		return e.known[i].inTime
+	}
+	inTime, err := c.engine.EndsInTime(ctx, on.Node, on.published, c.classes.all, claims)
+	if err == nil {
+		e.known = append(e.known, ending{on.shapes, inTime})
+	}
+	return inTime
+}
+
+// pinnedAdvice is what helps a pod that waits for the node to which it is pinned, and that its owner makes again
+// elsewhere; empty for others.
+func pinnedAdvice(pod *corev1.Pod) string {
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" ||
+		pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil ||
+		pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return ""
+	}
+	for _, term := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, field := range term.MatchFields {
+			if field.Key == metav1.ObjectNameField && field.Operator == corev1.NodeSelectorOpIn && len(field.Values) == 1 {
+				return "The pod is pinned to node " + field.Values[0] + ": delete it, and the next one may be on another"
+			}
+		}
+	}
+	return ""
+}
+
+// pinnedTo narrows where a pod can be to one node. The API server takes it while the pod is at a gate: nothing goes but
+// what the pod wants already.
+func pinnedTo(node string, affinity *corev1.Affinity) *corev1.Affinity {
+	only := []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+		Values: []string{node}}}
+	out := &corev1.Affinity{}
+	if affinity != nil {
+		out = affinity.DeepCopy()
+	}
+	if out.NodeAffinity == nil {
+		out.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	wanted := out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if wanted == nil {
+		out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: only}}}
+		return out
+	}
+	for i := range wanted.NodeSelectorTerms {
+		// One that asks for nothing selects no node.
+		if term := &wanted.NodeSelectorTerms[i]; len(term.MatchExpressions)+len(term.MatchFields) > 0 {
+			term.MatchFields = append(term.MatchFields, only...)
+		}
+	}
+	return out
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// atCostlyGate has a pod wait as the policy has it in a namespace with costly claims.
+func atCostlyGate(p *corev1.Pod) {
+	p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.GateCostlyClaims})
+}
+
+// dear is a claim for 17 shares: on a node with one GPU there is one way to have them, on one with two GPUs there are
+// 2^17.
+func dear() resourceapi.ResourceClaimSpec {
+	spec := claimOf("share.gpu.aliyun.com", "1Gi", 1)
+	for i := range 16 {
+		r := spec.Devices.Requests[0].DeepCopy()
+		r.Name = fmt.Sprint("gpu-", i)
+		spec.Devices.Requests = append(spec.Devices.Requests, *r)
+	}
+	return spec
+}
+
+// pinnedOn checks to which node a pod is pinned, none where it is empty.
+func (s *site) pinnedOn(when, name, node string) {
+	s.Helper()
+	synctest.Wait()
+	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	var want *corev1.Affinity
+	if node != "" {
+		want = pinnedTo(node, nil)
+	}
+	if diff := cmp.Diff(want, pod.Spec.Affinity); diff != "" {
+		s.Errorf("%s: the affinity of pod %s (-want +got):\n%s", when, name, diff)
+	}
+}
+
+// toldOnce checks the Events since the last time.
+func (s *site) toldOnce(when string, want ...string) {
+	s.Helper()
+	synctest.Wait()
+	for len(s.recorder.Events) > 0 {
+		got := <-s.recorder.Events
+		if len(want) == 0 || !strings.Contains(got, want[0]) {
+			s.Errorf("%s: told %q, want %q", when, got, want)
+			return
+		}
+		want = want[1:]
+	}
+	if len(want) > 0 {
+		s.Errorf("%s: not told %q", when, want)
+	}
+}
+
+// What cannot keep the scheduler for long on any node is for the scheduler, whether there is room or not.
+func TestCostlyGateOpensForWhatIsCheap(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"with room":            func(*corev1.Pod) {},
+		"no node has room":     func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"on": "nowhere"} },
+		"no GPUs":              func(p *corev1.Pod) { p.Spec.ResourceClaims = nil },
+		"a gang":               func(p *corev1.Pod) { p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{} },
+		"the pod's own choice": func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelNodePlacement: "any"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, mode.Exclusive, func(s *site) {
+				s.waits("p", claimOf(whole, "", 1), atCostlyGate, change)
+				s.at("at once", "p")
+				s.pinnedOn("at once", "p", "")
+				s.toldOnce("at once")
+			}, "a")
+		})
+	}
+}
+
+// A dear pod goes on when a node has room on which its search is short, however late that is, and to that node alone.
+func TestDearPodsWaitForANodeThatIsSearchedInTime(t *testing.T) {
+	run(t, mode.Share, func(s *site) {
+		s.waits("p", dear(), atCostlyGate)
+		s.at("at first", "p", v1alpha1.GateCostlyClaims)
+		s.toldOnce("where each search is long", "on no node that the pod can be on is the scheduler sure to end")
+		time.Sleep(10 * gateMost)
+		s.at("later", "p", v1alpha1.GateCostlyClaims)
+		s.nominated("later", "p", "")
+
+		s.waits("holder", claimOf(whole, "", 1), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims, p.Spec.NodeName, p.Status.Phase = nil, "small", corev1.PodRunning
+			p.Spec.Containers[0].Resources.Requests = amounts("16", "1Gi", "1")
+		})
+		s.nodeOf(1, "small", mode.Share)
+		time.Sleep(heldAgain.Most)
+		s.at("on a node without room", "p", v1alpha1.GateCostlyClaims)
+		s.toldOnce("on a node without room", "no node has room for the pod's GPUs on which the scheduler is sure to end")
+
+		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "holder", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(heldAgain.Most)
+		s.at("with room", "p")
+		s.nominated("with room", "p", "small")
+		s.pinnedOn("with room", "p", "small")
+	}, "large")
+}
+
+// A pod whose claim is not there yet may be dear.
+func TestPodsStayWhileAClaimIsMissing(t *testing.T) {
+	run(t, mode.Share, func(s *site) {
+		s.waits("other", dear(), func(p *corev1.Pod) {
+			atCostlyGate(p)
+			p.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("late")
+		})
+		time.Sleep(2 * gateMost)
+		s.at("without its claim", "other", v1alpha1.GateCostlyClaims)
+		s.toldOnce("without its claim", heldForClaim)
+		must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "late"},
+			Spec: claimOf("share.gpu.aliyun.com", "1Gi", 1)}, s.client.ResourceV1().ResourceClaims("ns").Create)
+		time.Sleep(heldAgain.Most)
+		s.at("with a cheap one", "other")
+	}, "a")
+}
+
+// A leader that goes, before a node is found or between the nomination and the gate, leaves no pod behind; two at the
+// same time pin a pod once.
+func TestCostlyGateAcrossLeaders(t *testing.T) {
+	run(t, mode.Share, func(s *site) {
+		s.nodeOf(1, "small", mode.Share)
+		time.Sleep(time.Minute)
+		var ended atomic.Bool
+		s.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			return a.GetSubresource() == "" && !ended.Load(), nil, errors.New("not now")
+		})
+		s.waits("named", dear(), atCostlyGate)
+		s.nominated("by a leader that gets no further", "named", "small")
+		s.at("by a leader that gets no further", "named", v1alpha1.GateCostlyClaims)
+		s.stop()
+		ended.Store(true)
+		s.start()
+		stop := s.stop
+		s.at("by the next leader", "named")
+		s.pinnedOn("by the next leader", "named", "small")
+
+		s.nodeOf(1, "other", mode.Share)
+		time.Sleep(time.Minute)
+		s.start()
+		s.waits("twice", dear(), atCostlyGate)
+		time.Sleep(time.Minute)
+		s.at("by two leaders", "twice")
+		s.pinnedOn("by two leaders", "twice", "other")
+		stop()
+	}, "large")
+}
+
+// What a pod wants already stays, as the API server has it.
+func TestPinnedTo(t *testing.T) {
+	only := corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n"}}
+	other := corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpExists}
+	anti := &corev1.PodAntiAffinity{}
+	terms := func(of ...corev1.NodeSelectorTerm) *corev1.Affinity {
+		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: of}}}
+	}
+	fields := func(of ...corev1.NodeSelectorRequirement) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchFields: of}
+	}
+	asks := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{other}}
+	both := corev1.NodeSelectorTerm{MatchExpressions: asks.MatchExpressions, MatchFields: fields(only).MatchFields}
+	against := terms(fields(only))
+	against.PodAntiAffinity = anti
+	for name, test := range map[string]struct{ before, want *corev1.Affinity }{
+		"anywhere":         {nil, terms(fields(only))},
+		"of pods":          {&corev1.Affinity{PodAntiAffinity: anti}, against},
+		"a label":          {terms(asks), terms(both)},
+		"either of two":    {terms(asks, fields(other)), terms(both, fields(other, only))},
+		"one that is none": {terms(asks, corev1.NodeSelectorTerm{}), terms(both, corev1.NodeSelectorTerm{})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := test.before.DeepCopy()
+			if diff := cmp.Diff(test.want, pinnedTo("n", test.before)); diff != "" {
+				t.Errorf("the affinity (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, test.before); diff != "" {
+				t.Errorf("what was given is changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Who waits for the node to which it is pinned is told what helps.
+func TestPinnedAdvice(t *testing.T) {
+	pinned := &corev1.Pod{Spec: corev1.PodSpec{Affinity: pinnedTo("n", nil)}}
+	daemon := pinned.DeepCopy()
+	daemon.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: ptr.To(true)}}
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		"pinned":         {pinned, "The pod is pinned to node n: delete it, and the next one may be on another"},
+		"of a DaemonSet": {daemon, ""},
+		"not pinned":     {&corev1.Pod{}, ""},
+	} {
+		if got := pinnedAdvice(test.pod); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// EndsInTime reports whether the scheduler's allocator has searched a node for claims after nodeLooks at most, whatever
+// others hold there: the search takes the longest where all is free but the last device. One that the allocator gives
+// up on counts as endless.
+func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []*resourceapi.ResourceSlice,
+	classes []*resourceapi.DeviceClass, claims []*resourceapi.ResourceClaim) (bool, error) {
+	if !named(claims, classes) {
+		return true, nil
+	}
+	allocator, err := e.Allocator(ctx, Snapshot{Slices: e.tooFew(ctx, published, classes, claims), Classes: classes}, nil)
+	if err != nil {
+		return false, err
+	}
+	allocator.looks = longestLooks(published)
+	selectors, err := allocator.selectorLooks(node.Name, claims) // also those of the last
+	if err != nil {
+		return false, nil
+	}
+	_, _, err = allocator.Fit(ctx, node, withoutLast(claims), &Effort{nodeLooks - selectors})
+	if err != nil && ctx.Err() != nil {
+		return false, fmt.Errorf("search node %s for the longest: %w", node.Name, errors.Join(context.Cause(ctx), err))
+	}
+	return err == nil, nil
+}
+
+// counterLooks is what it takes at worst to find that a device cannot be had whose GPU serves other devices, too: its
+// counters are added up.
+const counterLooks = 8
+
+// longestLooks are stepLooks of steps at which no device can be had, also of those that tooFew leaves out.
+func longestLooks(published []*resourceapi.ResourceSlice) map[string]int64 {
+	looks := stepLooks(published)
+	for _, slice := range published {
+		for i := range slice.Spec.Devices {
+			if len(slice.Spec.Devices[i].ConsumesCounters) > 0 {
+				looks[ptr.Deref(slice.Spec.NodeName, "")] += counterLooks
+			}
+		}
+	}
+	return looks
+}
+
+// tooFew is what a node publishes without some of the devices that claims ask for, where these ask for n that are
+// alike: the last cannot be had only while n - 1 of the GPUs have room at most, and no way leads over the others.
+func (e *Engine) tooFew(ctx context.Context, published []*resourceapi.ResourceSlice, classes []*resourceapi.DeviceClass,
+	claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceSlice {
+	wanted, n := alike(claims)
+	if n == 0 {
+		return published
+	}
+	out, seen := slices.Clone(published), map[int64]bool{}
+	for i, slice := range out {
+		suiting, rest := map[string]bool{}, *slice
+		for _, d := range e.Suitable(ctx, classes, slice.Spec.Devices, wanted) {
+			suiting[d.Name] = true
+		}
+		rest.Spec.Devices = nil
+		for _, d := range slice.Spec.Devices {
+			if suiting[d.Name] {
+				index := d.Attributes[v1alpha1.AttrIndex].IntValue
+				if index == nil || seen[*index] || IsInstance(&d) {
+					return published // a GPU that has several may have room for one of them alone
+				}
+				seen[*index] = true
+			}
+			if !suiting[d.Name] || int64(len(seen)) < n {
+				rest.Spec.Devices = append(rest.Spec.Devices, d)
+			}
+		}
+		out[i] = &rest
+	}
+	return out
+}
+
+// alike is what all requests of claims ask for, of any devices, and how many of them; none where they differ.
+func alike(claims []*resourceapi.ResourceClaim) (first Request, n int64) {
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			of := Alternatives(&claim.Spec.Devices.Requests[i])
+			if n == 0 && len(of) > 0 {
+				first = of[0]
+			}
+			if len(of) != 1 || of[0].All || of[0].Admin || len(claim.Spec.Devices.Constraints) > 0 ||
+				of[0].Class != first.Class || !slices.Equal(of[0].Selectors, first.Selectors) ||
+				!equality.Semantic.DeepEqual(of[0].Capacity, first.Capacity) {
+				return Request{}, 0
+			}
+			n += of[0].Count
+		}
+	}
+	first.Tolerations = everyTaint()
+	return first, n
+}
+
+// named reports whether all classes that claims name are there: else the scheduler gives up before it searches.
+func named(claims []*resourceapi.ResourceClaim, classes stockallocator.Classes) bool {
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			for _, r := range Alternatives(&claim.Spec.Devices.Requests[i]) {
+				if _, err := classes.Get(r.Class); err != nil {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// withoutLast are claims like those that are given, which tolerate all taints, and of whose devices the last cannot be
+// had.
+func withoutLast(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
+	out := make([]*resourceapi.ResourceClaim, 0, len(claims))
+	for _, claim := range claims {
+		claim = claim.DeepCopy()
+		for i := range claim.Spec.Devices.Requests {
+			tolerateAll(&claim.Spec.Devices.Requests[i])
+		}
+		out = append(out, claim)
+	}
+	out = slices.DeleteFunc(out, func(c *resourceapi.ResourceClaim) bool { return len(c.Spec.Devices.Requests) == 0 })
+	if len(out) == 0 {
+		return nil
+	}
+	of := &out[len(out)-1].Spec.Devices
+	last := of.Requests[len(of.Requests)-1]
+	missing := resourceapi.DeviceRequest{Name: "missing", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: Alternatives(&last)[0].Class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "false"}}}}}
+	of.Requests = append(of.Requests[:len(of.Requests)-1], oneFewer(last)...)
+	of.Requests = append(of.Requests, missing)
+	return out
+}
+
+// tolerateAll has a request find devices whatever their taints, which come and go.
+func tolerateAll(r *resourceapi.DeviceRequest) {
+	if r.Exactly != nil {
+		r.Exactly.Tolerations = everyTaint()
+	}
+	for i := range r.FirstAvailable {
+		r.FirstAvailable[i].Tolerations = everyTaint()
+	}
+}
+
+func everyTaint() []resourceapi.DeviceToleration {
+	return []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+}
+
+// oneFewer is a request for all but the last of its devices: none, where no alternative asks for several. Who asks for
+// all devices chooses none of them.
+func oneFewer(r resourceapi.DeviceRequest) []resourceapi.DeviceRequest {
+	fewer := func(mode resourceapi.DeviceAllocationMode, count *int64) bool {
+		*count--
+		return mode != resourceapi.DeviceAllocationModeAll && *count > 0
+	}
+	if e := r.Exactly; e != nil {
+		if !fewer(e.AllocationMode, &e.Count) {
+			return nil
+		}
+		return []resourceapi.DeviceRequest{r}
+	}
+	var some []resourceapi.DeviceSubRequest
+	for _, s := range r.FirstAvailable {
+		if fewer(s.AllocationMode, &s.Count) {
+			some = append(some, s)
+		}
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	r.FirstAvailable = some
+	return []resourceapi.DeviceRequest{r}
+}
