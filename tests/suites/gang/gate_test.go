@@ -7,10 +7,12 @@ package gang
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,6 +145,65 @@ func TestBestNodeGate(t *testing.T) {
 		}
 	})
 	ns.Delete(t, "holder")
+	setMode("default")
+	cluster.Publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
+}
+
+// affinityOf is what a pod wants of nodes.
+func affinityOf(t *testing.T, ns *harness.Namespace, name string) *corev1.Affinity {
+	t.Helper()
+	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod.Spec.Affinity
+}
+
+// In a namespace with costly claims, what is cheap is for the scheduler at once. What node linked with its 61 devices
+// would keep the scheduler with waits for room on node whole, also where the leader is killed, and goes there alone.
+func TestCostlyClaims(t *testing.T) {
+	ns, setMode := nominated(t, score.Best, func(n *corev1.Namespace) {
+		n.Labels = map[string]string{v1alpha1.LabelCostlyClaims: v1alpha1.CostlyClaimsAllowed}
+	})
+	gate(t, ns)
+	class := ns.DeviceClass(t, resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
+		CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.aliyun.com"`}}}})
+	full := harness.Share("gpu", "9Gi")
+	ns.Template(t, "cheap", harness.Requests(full))
+	full.Exactly.AllocationMode, full.Exactly.Count = resourceapi.DeviceAllocationModeExactCount, 4
+	ns.Template(t, "full", harness.Requests(full))
+	var each []resourceapi.DeviceRequest
+	for i := range 4 {
+		r := harness.Share(fmt.Sprint("gpu-", i), "9Gi")
+		r.Exactly.DeviceClassName = class
+		each = append(each, r)
+	}
+	ns.Template(t, "dear", harness.Requests(each...))
+
+	ns.Run(t, anywhere("cheap", "cheap"))
+	if a := affinityOf(t, ns, "cheap"); a != nil {
+		t.Errorf("a pod that is cheap on all nodes is pinned by %v", a)
+	}
+	ns.Delete(t, "cheap")
+
+	ns.Run(t, harness.Pod("holder", "whole", harness.FromTemplate("full")))
+	ns.Create(t, choosing(anywhere("dear", "dear"), "whole", "linked"))
+	ns.WaitPodEvent(t, "dear", v1alpha1.ReasonClaimWaiting, "no node has room for the pod's GPUs on which the scheduler")
+	explained, _ := ns.Inspect(t, "explain", "pod/dear", "-n", ns.Name)
+	if want := "its Event " + v1alpha1.ReasonClaimWaiting + " says"; !strings.Contains(explained, want) {
+		t.Errorf("explain says nothing of the gate:\n%s", explained)
+	}
+	cluster.KillLeader(t)
+	ns.Delete(t, "holder")
+	runsOn(t, ns, "dear", "whole")
+	only := []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+		Values: []string{"whole"}}}
+	terms := affinityOf(t, ns, "dear").NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 || !equality.Semantic.DeepEqual(terms[0].MatchFields, only) ||
+		len(terms[0].MatchExpressions) != 1 {
+		t.Errorf("the pod wants nodes with %+v", terms)
+	}
+	ns.Delete(t, "dear")
 	setMode("default")
 	cluster.Publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
 }

@@ -90,11 +90,12 @@ func remove(t *testing.T, ns *harness.Namespace, deployment string) {
 
 // nominated has two nodes share their GPUs, and the controller nominate nodes by the setting, until the test ends.
 // setMode sets the mode of the one that has whole GPUs else.
-func nominated(t *testing.T, setting score.Setting) (ns *harness.Namespace, setMode func(string)) {
+func nominated(t *testing.T, setting score.Setting, options ...func(*corev1.Namespace)) (ns *harness.Namespace,
+	setMode func(string)) {
 	t.Helper()
 	setMode = cluster.Label(t, "whole", ack.NodeLabelSchedule)
 	setMode("share")
-	ns = cluster.Namespace(t)
+	ns = cluster.Namespace(t, options...)
 	cluster.Publishes(t, "whole", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 	// A controller that started before would use the settings of before for a while, and take gates off without
 	// nominations.
