@@ -27,7 +27,7 @@ const manyClaims = 100
 const answerTimeout = 30 * time.Second
 
 const (
-	// trivialDriver is the name in tests/bench/trivial, nvidiaDriver that of NVIDIA's. DeviceClasses have these names, too.
+	// trivialDriver is the name in tests/bench/trivial, nvidiaDriver that of NVIDIA's: so are the DeviceClasses called.
 	trivialDriver = "trivial.bench.test"
 	nvidiaDriver  = "gpu.nvidia.com"
 	// socketNode is a Node without a kubelet. The drivers that the benchmark

@@ -101,7 +101,7 @@ func run(ctx context.Context, c *cli.Command) (err error) {
 	}
 	// Also what was measured before a section that fails.
 	defer func() {
-		fmt.Print(machine, "\n\n")
+		fmt.Println(machine)
 		err = errors.Join(err, b.table.Write(os.Stdout))
 	}()
 	for _, s := range chosen {

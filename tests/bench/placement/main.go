@@ -160,7 +160,7 @@ func inflation(of []node, lists []*workload, by []contender, seeds int, paper ma
 			table.Set(policy.name, w.name, cell)
 		}
 	}
-	return write(&table)
+	return table.Write(os.Stdout)
 }
 
 func (r result) String() string {
@@ -201,15 +201,9 @@ func departures(of []node, lists []*workload, by []contender) error {
 				table.Set(by[i].name, table.Head[1+at], m.String())
 			}
 		}
-		if err := write(&table); err != nil {
+		if err := table.Write(os.Stdout); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// write prints a table below what was printed before.
-func write(t *report.Table) error {
-	fmt.Println()
-	return t.Write(os.Stdout)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -90,7 +91,7 @@ func throughScheduler(ctx context.Context, kubeconfig, program string, of []node
 		fmt.Sprintf("%d, %d, %d", s.right, s.wrong, s.none)} {
 		table.Set(by.name, table.Head[1+i], cell)
 	}
-	return write(&table)
+	return table.Write(os.Stdout)
 }
 
 // prepare makes the nodes, what they publish, and what pods need.
@@ -120,31 +121,20 @@ func prepare(ctx context.Context, c *nodes.Cluster, of []node, w *workload, tain
 	return s, err
 }
 
-// inflate has the pods of the first seed come.
+// inflate has the pods of the first seed come, some at a time.
 func (s *scheduled) inflate(ctx context.Context, w *workload, gated bool) (result, error) {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	newGroup := func() *errgroup.Group {
-		group := &errgroup.Group{}
-		group.SetLimit(underway)
-		return group
-	}
-	group := newGroup()
+	group, own := errgroup.WithContext(ctx)
+	group.SetLimit(underway)
 	made := 0
 	return inflate(s.is, w, firstSeed, func(k *kind) error {
 		made++
-		object := k.pod(fmt.Sprintf("pod-%d", made), gated)
-		group.Go(func() error {
-			err := s.follow(ctx, k, object)
-			if err != nil {
-				fail(err)
-			}
-			return err
-		})
-		return context.Cause(ctx)
+		ctx, object := own, k.pod(fmt.Sprintf("pod-%d", made), gated)
+		group.Go(func() error { return s.follow(ctx, k, object) })
+		return context.Cause(own)
 	}, func() error {
 		err := group.Wait()
-		group = newGroup()
+		group, own = errgroup.WithContext(ctx)
+		group.SetLimit(underway)
 		return err
 	})
 }

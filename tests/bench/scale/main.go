@@ -96,7 +96,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := b.measure(ctx); err != nil {
 		return err
 	}
-	fmt.Print(described, "\n\n")
+	fmt.Println(described)
 	return b.table.Write(os.Stdout)
 }
 

@@ -82,9 +82,10 @@ func (t *Table) Set(measure, column, cell string) {
 	}
 }
 
-// Write writes the table in Markdown, with a dash for an empty cell.
+// Write writes the table in Markdown, below an empty line and with a dash for an empty cell.
 func (t *Table) Write(w io.Writer) error {
 	var out strings.Builder
+	out.WriteString("\n")
 	for i, line := range slices.Concat([][]string{t.Head}, t.lines) {
 		for _, cell := range line {
 			out.WriteString("| " + cmp.Or(cell, "–") + " ")

@@ -52,7 +52,8 @@ func TestTable(t *testing.T) {
 	if err := table.Write(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `| measure | share | no claim |
+	want := `
+| measure | share | no claim |
 | --- | --- | --- |
 | first | 1.0 / 1000 ms | – |
 | second | – | 2 |
