@@ -185,11 +185,6 @@ bench: bench-claims bench-scale
 bench-claims: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)
 
-# What the policies, with those of all options, add to the creation of a pod.
-.PHONY: bench-admission
-bench-admission: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
-	@tests/bench/admission.sh .cluster-bench-admission
-
 # What the driver's devices cost the scheduler of a cluster of 1000 nodes, on a
 # cluster of its own: a table, which docs/internals/performance.md explains. SCALE_ARGS go
 # to tests/bench/scale (see its --help).
@@ -199,15 +194,14 @@ bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/nodes.sh $(BUILD) .cluster-scale scale $(SCALE_ARGS)
 
 # How many GPUs pods get of Alibaba's published trace, by the driver's score of nodes, by the stock scheduler and by the
-# policies of the paper on it: a table for arrivals alone, one for pods that come and go, and one for pods that are
-# moved. bench-placement needs no cluster. bench-placement-scheduler has the stock scheduler of one place them, without and with the options best-node
+# policies of the paper on it: a table for arrivals alone, and one for pods that come and go. bench-placement needs no
+# cluster. bench-placement-scheduler has the stock scheduler of one place them, without and with the options best-node
 # and best-node-gate.
 # PLACEMENT_ARGS go to tests/bench/placement (see its --help); --trace DIRECTORY says where the trace is.
 .PHONY: bench-placement bench-placement-scheduler
 bench-placement:
 	@go run ./tests/bench/placement $(PLACEMENT_ARGS)
 	@go run ./tests/bench/placement --departures --workload default $(PLACEMENT_ARGS)
-	@go run ./tests/bench/placement --defragment $(PLACEMENT_ARGS)
 
 bench-placement-scheduler: $(BUILD)/bin/cluster
 	@for policy in stock "best + taint" "best + taint + gate"; do \

@@ -10,141 +10,144 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
+	resourceapi "k8s.io/api/resource/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/report"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// claimCount is how many claims there are for each driver.
-const claimCount = 100
+// manyClaims is how many claims there are for each driver that gives out shares.
+const manyClaims = 100
 
 // answerTimeout bounds each step that only a defect makes slow.
 const answerTimeout = 30 * time.Second
 
-// contender is a driver that is compared, with claims allocated from it.
+const (
+	// trivialDriver is the name in tests/bench/trivial, nvidiaDriver that of NVIDIA's: so are the DeviceClasses called.
+	trivialDriver = "trivial.bench.test"
+	nvidiaDriver  = "gpu.nvidia.com"
+	// socketNode is a Node without a kubelet. The drivers that the benchmark
+	// starts itself believe to be on it; NVIDIA's on another one: beside a driver with the same
+	// GPUs, and no kubelet to say who has them, this one would grant none. An older build of this one is on a third.
+	socketNode = "bench-socket"
+	nvidiaNode = "bench-nvidia"
+	beforeNode = "bench-before"
+)
+
+// contender is a driver that is compared, with what was measured of it.
 type contender struct {
 	driver.Driver
+	// name is that of its directory and of its template of claims, column that of its column in the table.
+	name, column string
 	// node is a Node without a kubelet, on which the driver believes to be.
-	node   string
-	claims []*drapb.Claim
+	node string
+	// installed is the program in its container, empty where it is not in the cluster.
+	installed string
+	// request is that of its claims, device what the scheduler writes into one, for GPU i.
+	request resourceapi.DeviceRequest
+	device  func(i int) resourceapi.DeviceRequestAllocationResult
+	// claims are claimCount claims that are allocated, as the kubelet names them to a driver.
+	claimCount int
+	claims     []*drapb.Claim
+	// process and socket are there while it serves.
+	process *driver.Process
+	socket  *driver.Socket
+
+	prepare, again, unprepare, burst report.Sample
+	sockets, published               report.Sample
+	pods                             podTimes
 }
 
-func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
+// contenders are the drivers that are compared, with the driver root of a simulated node.
+func contenders(c *cli.Command, dir string) ([]*contender, error) {
 	machine, err := sim.Load(c.String("machine"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	root := filepath.Join(b.dir, "root")
+	root := filepath.Join(dir, "root")
 	library, err := os.ReadFile(c.String("nvml"))
 	if err != nil {
-		return fmt.Errorf("read the NVML library: %w", err)
+		return nil, fmt.Errorf("read the NVML library: %w", err)
 	}
 	err = machine.ForNode(socketNode).WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: library})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	common := []string{"--kubeconfig", c.String("kubeconfig"), "--node-name"}
-	b.gpushare = &contender{node: socketNode, Driver: driver.Driver{
-		Name: v1alpha1.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
-		Args: append([]string{
-			"--driver-root", root, "--sysfs-root", filepath.Join(root, sim.SysDir), "--cdi-hook", c.String("hook"),
-			"--mps-check", "", "--memory-limit-hook", "",
-		}, append(common, socketNode)...),
-	}}
-	b.trivial = &contender{node: socketNode, Driver: driver.Driver{
-		Name: trivialDriver, Program: c.String("trivial"), Dir: filepath.Join(b.dir, "trivial"),
-		Args: append(common, socketNode),
-	}}
-	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+v1alpha1.DriverName,
-		shareRequest()), shareOfGPU); err != nil {
-		return err
+	own := func(name, program, node string) *contender {
+		return &contender{name: name, column: name, node: node, claimCount: manyClaims,
+			request: harness.Share(request, "1Gi"),
+			device:  func(i int) resourceapi.DeviceRequestAllocationResult { return shareOf(node, i) },
+			Driver: driver.Driver{Name: v1alpha1.DriverName, Program: program,
+				Args: []string{"--driver-root", root, "--sysfs-root", filepath.Join(root, sim.SysDir),
+					"--cdi-hook", c.String("hook"), "--mps-check", "", "--memory-limit-hook", ""}}}
 	}
-	b.trivial.claims, err = b.makeClaims(ctx, "trivial", claimCount, claimSpec(trivialDriver, nil), trivialDevice)
-	if err != nil || c.String("nvidia") == "" {
-		return err
+	ours := own("gpushare", c.String("plugin"), socketNode)
+	ours.installed = "/usr/bin/gpu-kubelet-plugin"
+	all := []*contender{ours, {name: "trivial", column: "trivial driver", node: socketNode, installed: "/trivial",
+		claimCount: manyClaims, request: ofClass(trivialDriver), device: whole(trivialDriver, socketNode, "device-"),
+		Driver: driver.Driver{Name: trivialDriver, Program: c.String("trivial")}}}
+	if program := c.String("before"); program != "" {
+		all = append(all, own("before", program, beforeNode))
 	}
-	b.nvidia = &contender{node: nvidiaNode, Driver: driver.Driver{
-		Name: nvidiaDriver, Program: c.String("nvidia"), Dir: filepath.Join(b.dir, "nvidia"),
-		Flags: driver.Flags{Plugins: "--kubelet-plugins-directory-path",
-			Registrar: "--kubelet-registrar-directory-path", CDI: "--cdi-root"},
-		Args: append([]string{
-			"--nvidia-driver-root", root, "--container-driver-root", root, "--image-name", "none",
-			"--nvidia-cdi-hook-path", c.String("hook"),
-		}, append(common, nvidiaNode)...),
-	}}
-	// It gives out whole GPUs, one to a claim.
-	b.nvidia.claims, err = b.makeClaims(ctx, "nvidia", newGPUs, claimSpec(nvidiaDriver, nil), nvidiaDevice)
-	return err
-}
-
-// contenders are the drivers that are compared: this one first, then the trivial one.
-func (b *bench) contenders() []*contender {
-	all := []*contender{b.gpushare, b.trivial}
-	if b.nvidia != nil {
-		all = append(all, b.nvidia)
+	if c.String("nvidia") != "" {
+		// It gives out whole GPUs, one to a claim.
+		all = append(all, &contender{name: "nvidia", column: "NVIDIA's driver", node: nvidiaNode,
+			installed: "/nvidia/gpu-kubelet-plugin", claimCount: gpus, request: ofClass(nvidiaDriver),
+			device: whole(nvidiaDriver, nvidiaNode, "gpu-"),
+			Driver: driver.Driver{Name: nvidiaDriver, Program: c.String("nvidia"),
+				Flags: driver.Flags{Plugins: "--kubelet-plugins-directory-path",
+					Registrar: "--kubelet-registrar-directory-path", CDI: "--cdi-root"},
+				Args: []string{"--nvidia-driver-root", root, "--container-driver-root", root, "--image-name", "none",
+					"--nvidia-cdi-hook-path", c.String("hook")}}})
 	}
-	return all
-}
-
-// served is a contender that runs and answers.
-type served struct {
-	*contender
-	process *driver.Process
-	socket  *driver.Socket
+	for _, d := range all {
+		d.Dir = filepath.Join(dir, d.name)
+		d.Args = append(d.Args, "--kubeconfig", c.String("kubeconfig"), "--node-name", d.node)
+	}
+	return all, nil
 }
 
 // serve starts the contender and waits until it has answered once: a first
 // call also sets up connections.
-func (c *contender) serve(ctx context.Context) (*served, error) {
+func (c *contender) serve(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	process, err := c.Start()
-	if err != nil {
-		return nil, err
-	}
-	socket, err := process.Connect(ctx)
-	if err != nil {
-		process.Kill()
-		return nil, err
-	}
-	s := &served{contender: c, process: process, socket: socket}
-	if err := s.prepareAndBack(ctx, c.claims[0]); err != nil {
-		s.kill()
-		return nil, fmt.Errorf("%w: see %s", err, c.Log())
-	}
-	return s, nil
-}
-
-func (s *served) prepareAndBack(ctx context.Context, claim *drapb.Claim) error {
-	if _, err := s.socket.Prepare(ctx, claim); err != nil {
+	if c.process, err = c.Start(); err != nil {
 		return err
 	}
-	_, err := s.socket.Unprepare(ctx, claim)
-	return err
+	if c.socket, err = c.process.Connect(ctx); err != nil {
+		return err
+	}
+	if _, err = c.socket.Prepare(ctx, c.claims[0]); err == nil {
+		_, err = c.socket.Unprepare(ctx, c.claims[0])
+	}
+	if err != nil {
+		return fmt.Errorf("%w: see %s", err, c.Log())
+	}
+	return nil
 }
 
-// kill ends the process at once.
-func (s *served) kill() {
-	s.process.Kill()
-	_ = s.socket.Close()
-}
-
-// serveAll starts all contenders, in the order of contenders. The returned function ends them.
-func (b *bench) serveAll(ctx context.Context) (all []*served, stop func(), err error) {
+// serveAll starts all contenders. The returned function ends them, and those that were started where one fails.
+func (b *bench) serveAll(ctx context.Context) (stop func(), err error) {
 	stop = func() {
-		for _, s := range all {
-			s.kill()
+		for _, c := range b.contenders {
+			if c.socket != nil {
+				_ = c.socket.Close()
+			}
+			if c.process != nil {
+				c.process.Stop()
+			}
+			c.process, c.socket = nil, nil
 		}
 	}
-	for _, c := range b.contenders() {
-		s, err := c.serve(ctx)
-		if err != nil {
-			stop()
-			return nil, nil, err
+	for _, c := range b.contenders {
+		if err := c.serve(ctx); err != nil {
+			return stop, err
 		}
-		all = append(all, s)
 	}
-	return all, stop, nil
+	return stop, nil
 }

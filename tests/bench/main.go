@@ -10,31 +10,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/machine"
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/nodes"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
-	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/report"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command().Run(ctx, os.Args)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main(command())) }
 
 func command() *cli.Command {
 	return &cli.Command{
@@ -47,80 +35,81 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "hook", Required: true, Usage: "the `PROGRAM` gpu-cdi-hook"},
 			&cli.StringFlag{Name: "trivial", Required: true, Usage: "the `PROGRAM` built from tests/bench/trivial"},
 			&cli.StringFlag{Name: "nvidia", Usage: "the `PROGRAM` gpu-kubelet-plugin of NVIDIA's driver, to compare with"},
+			&cli.StringFlag{Name: "before", Usage: "an older build of the `PROGRAM` gpu-kubelet-plugin, to compare with in " +
+				"all but the pods"},
 			&cli.StringFlag{Name: "machine", Required: true, Usage: "machine `FILE` of the GPUs to simulate"},
 			&cli.StringFlag{Name: "nvml", Required: true, Usage: "NVML `LIBRARY` of simulated nodes"},
 			&cli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY`, on the disk to measure, to work in"},
-			&cli.StringSliceFlag{Name: "only", Usage: "run only these `SECTIONS` of " + strings.Join(sectionNames(), ", ")},
+			&cli.StringSliceFlag{Name: "only", Usage: "run only these `SECTIONS` of socket, start, pods, rest"},
 			&cli.BoolFlag{Name: "keep", Usage: "leave the directory, with the drivers' logs, behind"},
 		},
 		Action: run,
 	}
 }
 
-// bench is what the sections work with.
+// bench is what the sections work with, and the table that they fill.
 type bench struct {
-	client   kubernetes.Interface
-	node     string
-	dir      string
-	gpushare *contender
-	trivial  *contender
-	// nvidia is nil where there is nothing of it to compare with.
-	nvidia *contender
-	pods   *pods.Runner
+	*nodes.Cluster
+	node, dir string
+	// contenders are the drivers that are compared: this one, the trivial one, and NVIDIA's where it is there.
+	contenders []*contender
+	table      report.Table
 }
 
-// section measures one thing and says what came of it.
+// The columns of the table, beside the contenders'.
+const (
+	columnBase   = "without a driver"
+	columnRatio  = "gpushare : trivial"
+	columnTarget = "target"
+)
+
+// section measures one thing.
 type section struct {
 	name string
-	run  func(context.Context, *bench) ([]stats.Row, error)
+	run  func(*bench, context.Context) error
 }
 
-var sections = []section{
-	{"socket", measureSocket},
-	{"start", measureStart},
-	{"pods", measurePods},
-	{"rest", measureRest},
-}
-
-func sectionNames() []string {
-	names := make([]string, len(sections))
-	for i, s := range sections {
-		names[i] = s.name
+func sections() []section {
+	return []section{
+		{"socket", (*bench).measureSocket},
+		{"start", (*bench).measureStart},
+		{"pods", (*bench).measurePods},
+		{"rest", (*bench).measureRest},
 	}
-	return names
 }
 
 func run(ctx context.Context, c *cli.Command) (err error) {
 	only := c.StringSlice("only")
-	for _, name := range only {
-		if !slices.Contains(sectionNames(), name) {
-			return fmt.Errorf("--only %s: there is no such section; there are %s", name, strings.Join(sectionNames(), ", "))
-		}
+	chosen := slices.DeleteFunc(sections(), func(s section) bool {
+		return len(only) > 0 && !slices.Contains(only, s.name)
+	})
+	if len(chosen) == 0 {
+		return fmt.Errorf("--only %v: there is no such section", only)
 	}
-	described := machine.Describe()
-	b, cleanUp, err := setUp(ctx, c)
-	if err != nil {
+	machine := report.Machine()
+	b := &bench{node: c.String("node")}
+	if b.dir, err = os.MkdirTemp(c.String("dir"), "run-"); err != nil {
+		return fmt.Errorf("make a directory to work in: %w", err)
+	}
+	if c.Bool("keep") {
+		progress("the drivers' logs and files will stay in %s", b.dir)
+	} else {
+		defer os.RemoveAll(b.dir)
+	}
+	if err := b.setUp(ctx, c); err != nil {
 		return err
 	}
-	defer cleanUp()
-	var rows []stats.Row
 	// Also what was measured before a section that fails.
 	defer func() {
-		fmt.Println(described)
-		fmt.Println()
-		err = errors.Join(err, stats.WriteTable(os.Stdout, rows))
+		fmt.Println(machine)
+		err = errors.Join(err, b.table.Write(os.Stdout))
 	}()
-	for _, s := range sections {
-		if len(only) > 0 && !slices.Contains(only, s.name) {
-			continue
-		}
+	for _, s := range chosen {
 		start := time.Now()
 		progress("measuring: %s", s.name)
-		more, err := s.run(ctx, b)
-		if err != nil {
+		if err := s.run(b, ctx); err != nil {
 			return fmt.Errorf("measure %s: %w", s.name, err)
 		}
-		rows = append(rows, more...)
 		progress("measured: %s, in %.0f s", s.name, time.Since(start).Seconds())
 	}
 	return nil
@@ -128,58 +117,47 @@ func run(ctx context.Context, c *cli.Command) (err error) {
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }
 
-func setUp(ctx context.Context, c *cli.Command) (b *bench, cleanUp func(), err error) {
-	client, err := newClient(c.String("kubeconfig"))
-	if err != nil {
-		return nil, nil, err
+// setUp makes what is measured.
+func (b *bench) setUp(ctx context.Context, c *cli.Command) (err error) {
+	if b.Cluster, err = nodes.Connect(c.String("kubeconfig")); err != nil {
+		return err
 	}
-	parent, err := filepath.Abs(c.String("dir"))
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a directory to work in: %w", err)
+	if b.contenders, err = contenders(c, b.dir); err != nil {
+		return err
 	}
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return nil, nil, fmt.Errorf("make a directory to work in: %w", err)
+	b.table.Head = []string{"measure"}
+	for _, d := range b.contenders {
+		b.table.Head = append(b.table.Head, d.column)
 	}
-	dir, err := os.MkdirTemp(parent, "run-")
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a directory to work in: %w", err)
-	}
-	cleanUp = func() {
-		if c.Bool("keep") {
-			progress("the drivers' logs and files are in %s", dir)
-		} else if err := os.RemoveAll(dir); err != nil {
-			progress("%v", err)
-		}
-	}
-	b = &bench{client: client, node: c.String("node"), dir: dir}
-	if err := b.fill(ctx, c); err != nil {
-		cleanUp()
-		return nil, nil, err
-	}
-	return b, cleanUp, nil
-}
-
-func (b *bench) fill(ctx context.Context, c *cli.Command) error {
+	b.table.Head = append(b.table.Head, columnBase, columnRatio, columnTarget)
 	if err := b.makeObjects(ctx); err != nil {
 		return err
 	}
-	if err := b.makeContenders(ctx, c); err != nil {
-		return err
-	}
-	var err error
-	b.pods, err = pods.New(ctx, b.client, namespace, b.node)
+	b.Pods, err = pods.Watch(ctx, b.Client, namespace, true)
 	return err
 }
 
-func newClient(kubeconfig string) (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("configure the API client: %w", err)
+// row fills a line of the table: so many quantiles of what was measured of each contender, and how some of them of this
+// driver's are to those of the trivial one.
+func (b *bench) row(measure, target string, quantiles, compared []float64, of func(*contender) report.Sample) {
+	for _, d := range b.contenders {
+		b.table.Set(measure, d.column, of(d).Summary(quantiles...))
 	}
-	config.QPS = -1 // none of its limits
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make the API client: %w", err)
+	b.table.Set(measure, columnRatio, ratios(of(b.contenders[0]), of(b.contenders[1]), compared))
+	b.table.Set(measure, columnTarget, target)
+}
+
+// ratios writes the ratio and the difference of some quantiles.
+func ratios(ours, floor report.Sample, quantiles []float64) string {
+	var out []string
+	for _, q := range quantiles {
+		a, b := ours.Quantile(q), floor.Quantile(q)
+		out = append(out, fmt.Sprintf("%.2f (%s) p%.0f", float64(a)/float64(b), signed(a-b), q*100))
 	}
-	return client, nil
+	return strings.Join(out, "; ")
+}
+
+// signed writes a difference.
+func signed(d time.Duration) string {
+	return fmt.Sprintf("%+.1f ms", float64(d)/float64(time.Millisecond))
 }

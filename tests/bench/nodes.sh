@@ -28,8 +28,4 @@ go build -o "$build/bench/" "./tests/bench/$benchmark" ./cmd/gpu-compat-controll
 # The cluster tool wants one node; it takes no pods.
 cluster up --nodes n1 >&2
 cluster kubectl cordon n1 >&2
-# The control plane of a cluster with network K, but for its API server, is at
-# 127.88.K.1: tests/cluster/internal/cluster/network.go.
-network=$(sed -n 's|^ *"index": *\([0-9]*\).*|\1|p' "$dir/state.json")
-"$build/bench/$benchmark" --kubeconfig "$dir/kubeconfig" --controller "$build/bench/gpu-compat-controller" \
-	--scheduler "https://127.88.$network.1:10259" --controller-manager "https://127.88.$network.1:10257" "$@"
+"$build/bench/$benchmark" --kubeconfig "$dir/kubeconfig" --controller "$build/bench/gpu-compat-controller" "$@"

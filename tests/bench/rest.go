@@ -5,21 +5,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
-	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
-)
-
-// The programs in their containers; the drivers that the benchmark starts itself have other paths.
-const (
-	pluginProgram     = "/usr/bin/gpu-kubelet-plugin"
-	supervisorProgram = "/usr/bin/gpu-mps-supervisor"
-	controllerProgram = "/usr/bin/gpu-compat-controller"
-	trivialProgram    = "/trivial"
-	nvidiaProgram     = "/nvidia/gpu-kubelet-plugin"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
 )
 
 const (
@@ -27,104 +16,91 @@ const (
 	restWindow   = 2 * time.Minute
 )
 
-// measureRest looks at what the installed programs take while nobody asks for anything.
-func measureRest(ctx context.Context, b *bench) ([]stats.Row, error) {
-	rows := []struct {
-		measure                  string
-		product, trivial, nvidia string
-		target                   string
-	}{
-		{"gpu-kubelet-plugin", pluginProgram, trivialProgram, b.ofNVIDIA(nvidiaProgram), "≤ 0.05 s a minute"},
-		{"gpu-mps-supervisor, nothing uses MPS", supervisorProgram, "", "", "≤ 0.05 s a minute"},
-		{"gpu-compat-controller, each replica", controllerProgram, "", "", ""},
-	}
-	if err := rest(ctx, restSettling); err != nil {
-		return nil, err
-	}
-	resting := map[string]*atRest{}
-	for _, r := range rows {
-		for _, program := range []string{r.product, r.trivial, r.nvidia} {
-			if program == "" {
-				continue
-			}
-			a, err := begin(program)
-			if err != nil {
-				return nil, err
-			}
-			resting[program] = a
-		}
-	}
-	if err := rest(ctx, restWindow); err != nil {
-		return nil, err
-	}
-	cells := map[string]string{"": ""}
-	for program, a := range resting {
-		var err error
-		if cells[program], err = a.end(); err != nil {
-			return nil, err
-		}
-	}
-	var out []stats.Row
-	for _, r := range rows {
-		out = append(out, stats.Row{
-			Measure: fmt.Sprintf("at rest for %.0f s: %s: processor time, resident memory", restWindow.Seconds(), r.measure),
-			Product: cells[r.product], Trivial: cells[r.trivial], NVIDIA: cells[r.nvidia], Target: r.target,
-		})
-	}
-	return out, nil
+// resting are the processes of a program, as they were when they were looked at first.
+type resting struct {
+	measure, column string
+	pids            []int
+	looks           []process.Look
 }
 
-func rest(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// atRest is what the processes of one program had used when it was looked at first.
-type atRest struct {
-	since time.Time
-	used  map[int]time.Duration
-}
-
-func begin(program string) (*atRest, error) {
-	pids, err := driver.Running(program)
+// measureRest looks at what programs take while nobody asks for anything: those that are installed, and drivers whose
+// claims are prepared.
+func (b *bench) measureRest(ctx context.Context) error {
+	stop, err := b.serveAll(ctx)
+	defer stop()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	a := &atRest{since: time.Now(), used: map[int]time.Duration{}}
-	for _, pid := range pids {
-		if a.used[pid], err = driver.CPU(pid); err != nil {
-			return nil, err
+	all, err := b.installed()
+	if err != nil {
+		return err
+	}
+	for _, c := range b.contenders {
+		for _, claim := range c.claims {
+			if _, err := c.socket.Prepare(ctx, claim); err != nil {
+				return fmt.Errorf("%w: see %s", err, c.Log())
+			}
+		}
+		all = append(all, &resting{column: c.column, pids: []int{c.process.PID},
+			measure: fmt.Sprintf("the driver with %d claims, a process of the machine (NVIDIA's: %d)", manyClaims, gpus)})
+	}
+	if err := process.LeaveAlone(ctx, restSettling); err != nil {
+		return err
+	}
+	for _, r := range all {
+		for _, pid := range r.pids {
+			look, err := process.LookAt(pid)
+			if err != nil {
+				return err
+			}
+			r.looks = append(r.looks, look)
 		}
 	}
-	return a, nil
+	if err := process.LeaveAlone(ctx, restWindow); err != nil {
+		return err
+	}
+	for _, r := range all {
+		cell, err := r.used()
+		if err != nil {
+			return err
+		}
+		measure := fmt.Sprintf("at rest for %.0f s: %s: processor time, resident memory", restWindow.Seconds(), r.measure)
+		b.table.Set(measure, r.column, cell)
+		b.table.Set(measure, columnTarget, "≤ 0.05 s a minute")
+	}
+	return nil
 }
 
-// end says what each process has used since, the busiest first.
-func (a *atRest) end() (string, error) {
-	type process struct {
-		core float64
-		rss  int64
+// installed are the programs in containers.
+func (b *bench) installed() ([]*resting, error) {
+	ours := b.contenders[0].column
+	programs := [][3]string{{"gpu-mps-supervisor, nothing uses MPS", ours, "/usr/bin/gpu-mps-supervisor"},
+		{"gpu-compat-controller, each replica", ours, "/usr/bin/gpu-compat-controller"}}
+	for _, c := range b.contenders {
+		if c.installed != "" {
+			programs = append(programs, [3]string{"the driver in its container", c.column, c.installed})
+		}
 	}
-	var all []process
-	for pid, before := range a.used {
-		now, err := driver.CPU(pid)
+	var all []*resting
+	for _, program := range programs {
+		pids, err := process.With(program[2])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &resting{measure: program[0], column: program[1], pids: pids})
+	}
+	return all, nil
+}
+
+// used says what each process has used.
+func (r *resting) used() (string, error) {
+	var cells []string
+	for _, look := range r.looks {
+		use, err := look.Since()
 		if err != nil {
 			return "", err
 		}
-		rss, err := driver.RSS(pid)
-		if err != nil {
-			return "", err
-		}
-		all = append(all, process{float64(now-before) / float64(time.Since(a.since)), rss})
-	}
-	slices.SortFunc(all, func(a, b process) int { return int(b.core*1e6) - int(a.core*1e6) })
-	cells := make([]string, len(all))
-	for i, p := range all {
-		cells[i] = fmt.Sprintf("%.3f s a minute, %.1f MiB", 60*p.core, float64(p.rss)/(1<<20))
+		cells = append(cells, use)
 	}
 	return strings.Join(cells, "; "), nil
 }

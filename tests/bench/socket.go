@@ -3,17 +3,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
-	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/report"
 )
 
 const (
@@ -24,150 +22,88 @@ const (
 	pace = 10 * time.Millisecond
 )
 
-// step is one call to a driver.
-type step func(s *driver.Socket, ctx context.Context, claim *drapb.Claim) (time.Duration, error)
-
-// steps are what is measured of one contender.
-type steps struct{ first, again, back, burst stats.Sample }
+// step is one call to a driver, and where its times go.
+type step struct {
+	measure, target string
+	call            func(*driver.Socket, context.Context, *drapb.Claim) (time.Duration, error)
+	into            func(*contender) *report.Sample
+}
 
 // measureSocket asks all drivers the same in turn, claim by claim, at the
 // sockets the kubelet would use.
-func measureSocket(ctx context.Context, b *bench) ([]stats.Row, error) {
-	drivers, stop, err := b.serveAll(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (b *bench) measureSocket(ctx context.Context) error {
+	stop, err := b.serveAll(ctx)
 	defer stop()
-	measured := make([]steps, len(drivers))
-	var writes stats.Sample
-	twoWrites := func() error {
-		took, err := b.twoWrites()
-		writes = append(writes, took)
+	if err != nil {
 		return err
 	}
-	alternate := func(call step, into func(*steps) *stats.Sample, also func() error) error {
-		for i := range claimCount {
-			for n, s := range drivers {
-				if i >= len(s.claims) {
-					continue
-				}
-				if err := one(ctx, s, call, i, into(&measured[n])); err != nil {
-					return err
+	steps := []step{
+		{"NodePrepareResources, paced", "trivial + 1 ms p50, + 2 ms p99", (*driver.Socket).Prepare,
+			func(c *contender) *report.Sample { return &c.prepare }},
+		{"NodePrepareResources again", "≤ trivial p50", (*driver.Socket).Prepare,
+			func(c *contender) *report.Sample { return &c.again }},
+		{"NodeUnprepareResources", "≤ 1.6 ms p50, 4 ms p99", (*driver.Socket).Unprepare,
+			func(c *contender) *report.Sample { return &c.unprepare }},
+	}
+	for range rounds {
+		for _, s := range steps {
+			for i := range manyClaims {
+				for _, c := range b.contenders {
+					if err := c.paced(ctx, s, i); err != nil {
+						return err
+					}
 				}
 			}
-			if err := also(); err != nil {
+		}
+		for _, c := range b.contenders {
+			if err := c.backToBack(ctx); err != nil {
 				return err
 			}
 		}
-		return nil
 	}
-	nothing := func() error { return nil }
-	for range rounds {
-		for _, s := range []struct {
-			call step
-			into func(*steps) *stats.Sample
-			also func() error
-		}{
-			{(*driver.Socket).Prepare, func(m *steps) *stats.Sample { return &m.first }, twoWrites},
-			{(*driver.Socket).Prepare, func(m *steps) *stats.Sample { return &m.again }, nothing},
-			{(*driver.Socket).Unprepare, func(m *steps) *stats.Sample { return &m.back }, nothing},
-		} {
-			if err := alternate(s.call, s.into, s.also); err != nil {
-				return nil, err
-			}
-		}
-		for n, s := range drivers {
-			if err := backToBack(ctx, s, &measured[n].burst); err != nil {
-				return nil, err
-			}
-		}
+	steps = append(steps, step{fmt.Sprintf("NodePrepareResources, %d back to back (NVIDIA's: %d)", manyClaims, gpus),
+		"as paced", nil, func(c *contender) *report.Sample { return &c.burst }})
+	for _, s := range steps {
+		b.row(s.measure+", p50 / p90 / p99", s.target, []float64{0.5, 0.9, 0.99}, []float64{0.5, 0.99},
+			func(c *contender) report.Sample { return *s.into(c) })
 	}
-	return socketRows(measured, writes), nil
+	return nil
 }
 
-// one makes one paced call.
-func one(ctx context.Context, s *served, call step, i int, into *stats.Sample) error {
-	select {
-	case <-time.After(pace):
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// paced makes one paced call, for a claim that the driver has.
+func (c *contender) paced(ctx context.Context, of step, i int) error {
+	if i >= len(c.claims) {
+		return nil
+	}
+	if err := process.LeaveAlone(ctx, pace); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	took, err := call(s.socket, ctx, s.claims[i])
+	took, err := of.call(c.socket, ctx, c.claims[i])
 	if err != nil {
-		return fmt.Errorf("%w: see %s", err, s.Log())
+		return fmt.Errorf("%w: see %s", err, c.Log())
 	}
+	into := of.into(c)
 	*into = append(*into, took)
 	return nil
 }
 
 // backToBack prepares all claims, each as soon as the one before is answered.
-func backToBack(ctx context.Context, s *served, into *stats.Sample) error {
+func (c *contender) backToBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
 	defer cancel()
-	for _, claim := range s.claims {
-		took, err := s.socket.Prepare(ctx, claim)
+	for _, claim := range c.claims {
+		took, err := c.socket.Prepare(ctx, claim)
 		if err != nil {
-			return fmt.Errorf("%w: see %s", err, s.Log())
+			return fmt.Errorf("%w: see %s", err, c.Log())
 		}
-		*into = append(*into, took)
+		c.burst = append(c.burst, took)
 	}
-	for _, claim := range s.claims {
-		if _, err := s.socket.Unprepare(ctx, claim); err != nil {
-			return fmt.Errorf("%w: see %s", err, s.Log())
+	for _, claim := range c.claims {
+		if _, err := c.socket.Unprepare(ctx, claim); err != nil {
+			return fmt.Errorf("%w: see %s", err, c.Log())
 		}
 	}
 	return nil
-}
-
-// twoWrites writes two files of a record's size to the disk, in the way that
-// records are written.
-func (b *bench) twoWrites() (time.Duration, error) {
-	content := bytes.Repeat([]byte{'x'}, 700)
-	start := time.Now()
-	for range 2 {
-		if err := atomicfile.Write(filepath.Join(b.dir, "write"), content, 0o600, true); err != nil {
-			return 0, fmt.Errorf("write a file: %w", err)
-		}
-	}
-	return time.Since(start), nil
-}
-
-func socketRows(measured []steps, writes stats.Sample) []stats.Row {
-	row := func(measure string, of func(steps) stats.Sample, target string) stats.Row {
-		ours, floor := of(measured[0]), of(measured[1])
-		r := stats.Row{
-			Measure: measure + ", p50 / p90 / p99", Product: ours.Summary(0.5, 0.9, 0.99),
-			Trivial: floor.Summary(0.5, 0.9, 0.99),
-			Ratio:   ratios(ours, floor, 0.5, 0.99), Target: target,
-		}
-		if len(measured) > 2 {
-			r.NVIDIA = of(measured[2]).Summary(0.5, 0.9, 0.99)
-		}
-		return r
-	}
-	first := row("NodePrepareResources, paced", func(m steps) stats.Sample { return m.first },
-		"trivial + 1 ms p50, + 2 ms p99")
-	first.Base = writes.Summary(0.5, 0.9, 0.99) + " (two fsynced writes)"
-	return []stats.Row{
-		first,
-		row(fmt.Sprintf("NodePrepareResources, %d back to back (NVIDIA's: %d)", claimCount, newGPUs),
-			func(m steps) stats.Sample { return m.burst }, "as paced"),
-		row("NodePrepareResources again", func(m steps) stats.Sample { return m.again }, "≤ trivial p50"),
-		row("NodeUnprepareResources", func(m steps) stats.Sample { return m.back }, "≤ 1.6 ms p50, 4 ms p99"),
-	}
-}
-
-// ratios writes the ratio and the difference of two quantiles.
-func ratios(ours, floor stats.Sample, quantiles ...float64) string {
-	var out string
-	for i, q := range quantiles {
-		if i > 0 {
-			out += "; "
-		}
-		a, b := ours.Quantile(q), floor.Quantile(q)
-		out += fmt.Sprintf("%s (%s) p%.0f", stats.Ratio(float64(a), float64(b)), signed(a-b), q*100)
-	}
-	return out
 }

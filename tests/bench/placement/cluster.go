@@ -9,11 +9,15 @@ import (
 
 // cluster are the nodes of the trace, with the pods that a policy placed.
 type cluster struct {
-	nodes  []node
+	nodes []node
+	// at are the places of nodes by name.
+	at     map[string]int
 	random *rand.Rand
 	policy policy
 	gpus   int64
 	taint  bool
+	// large is how many pods of manyGPUs or more are placed.
+	large int64
 	// next is the node with which the stock scheduler begins.
 	next int
 }
@@ -35,11 +39,11 @@ type placed struct {
 }
 
 func newCluster(nodes []node, seed uint64, taint bool, p policy) *cluster {
-	c := &cluster{random: rand.New(rand.NewPCG(seed, 1)), policy: p, taint: taint}
+	c := &cluster{at: map[string]int{}, random: rand.New(rand.NewPCG(seed, 1)), policy: p, taint: taint}
 	for i := range nodes {
 		n := nodes[i]
 		n.rests = slices.Clone(n.rests)
-		c.nodes = append(c.nodes, n)
+		c.at[n.name], c.nodes = i, append(c.nodes, n)
 		c.gpus += n.free
 	}
 	for i := range c.nodes {
@@ -76,16 +80,10 @@ func (c *cluster) place(k *kind) (placed, bool) {
 	if at < 0 {
 		return placed{}, false
 	}
-	return c.on(at, k), true
-}
-
-// on places a pod on a node with room.
-func (c *cluster) on(at int, k *kind) placed {
 	n, p := &c.nodes[at], placed{node: at}
-	switch {
-	case k.gpus == 1 && k.share < milli:
+	if k.gpus == 1 && k.share < milli {
 		p.gpus = 1 << c.policy.gpu(c, at, k)
-	default:
+	} else {
 		for i, left := 0, k.gpus; left > 0; i++ {
 			if n.rests[i] >= k.share {
 				p.gpus |= 1 << i
@@ -94,7 +92,7 @@ func (c *cluster) on(at int, k *kind) placed {
 		}
 	}
 	c.take(p, k, 1)
-	return p
+	return p, true
 }
 
 // take has a pod take what it asks for, times 1, or give it back, times -1.
@@ -107,6 +105,9 @@ func (c *cluster) take(p placed, k *kind, times int64) {
 			n.rests[i] -= times * k.share
 			n.free -= times * k.share
 		}
+	}
+	if k.gpus >= manyGPUs {
+		c.large += times
 	}
 	c.policy.changed(c, p.node)
 }
@@ -122,12 +123,14 @@ func (n *node) fullest(k *kind) int {
 	return best
 }
 
-// ties keeps the best of what it sees, each of equal ones with the same chance.
+// ties keeps the best of what it sees, each of equal ones with the same chance. Without chance it keeps the first, as
+// the paper's simulator does. FGD needs that: with random ties, pods without GPUs take the CPUs of all nodes alike.
 type ties struct {
 	random *rand.Rand
-	best   int
-	score  float64
-	equal  int
+	// best is -1 for none.
+	best  int
+	score float64
+	equal int
 }
 
 func newTies(random *rand.Rand) ties { return ties{random: random, best: -1} }
@@ -136,9 +139,35 @@ func (t *ties) see(i int, score float64) {
 	switch {
 	case t.best < 0 || score > t.score:
 		t.best, t.score, t.equal = i, score, 1
-	case score == t.score:
+	case score == t.score && t.random != nil:
 		if t.equal++; t.random.IntN(t.equal) == 0 {
 			t.best = i
 		}
 	}
+}
+
+// allocated is what is taken of all GPUs, in percent.
+func (c *cluster) allocated() float64 {
+	var free int64
+	for i := range c.nodes {
+		free += c.nodes[i].free
+	}
+	return percent(c.gpus-free, c.gpus)
+}
+
+// fragments are what typical pods cannot have of free GPUs, on average, in percent of all GPUs.
+func (c *cluster) fragments(pods []typical) float64 {
+	sum := 0.0
+	for i := range c.nodes {
+		sum += c.nodes[i].fragments(pods)
+	}
+	return 100 * sum / float64(c.gpus)
+}
+
+// percent is nothing where there is nothing.
+func percent(part, all int64) float64 {
+	if all == 0 {
+		return 0
+	}
+	return 100 * float64(part) / float64(all)
 }

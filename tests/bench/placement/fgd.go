@@ -11,8 +11,7 @@ import (
 // fgd is the paper's policy: the node on which a pod adds the least fragments, for a mix that is known beforehand.
 type fgd struct {
 	typical []typical
-	// nodes are the versions of nodes, scores what was found for kinds of pods.
-	nodes  []int
+	// scores is what was found for kinds of pods, by node.
 	scores map[*kind][]fgdScore
 }
 
@@ -24,9 +23,9 @@ type typical struct {
 
 // fgdScore is a node's, with the GPU that a share gets there.
 type fgdScore struct {
-	version int
-	score   float64
-	gpu     int
+	known bool
+	score float64
+	gpu   int
 }
 
 // typicalOf are the most frequent kinds of a workload that make up so many percent of it.
@@ -87,25 +86,24 @@ func (f *fgd) node(c *cluster, k *kind) int {
 		scores = make([]fgdScore, len(c.nodes))
 		f.scores[k] = scores
 	}
-	var first first
+	first := newTies(nil)
 	for i := range c.nodes {
-		if scores[i].version != f.nodes[i] {
+		if !scores[i].known {
 			scores[i] = f.score(&c.nodes[i], k)
-			scores[i].version = f.nodes[i]
 		}
 		if scores[i].score >= 0 {
 			first.see(i, scores[i].score)
 		}
 	}
-	return first.node()
+	return first.best
 }
 
 // score is how much less fragmented a node is with a pod, from 0 to 100; -1 if it has no room.
 func (f *fgd) score(n *node, k *kind) fgdScore {
 	if !n.fits(k) {
-		return fgdScore{score: -1}
+		return fgdScore{known: true, score: -1}
 	}
-	before, best := n.fragments(f.typical), fgdScore{score: -1}
+	before, best := n.fragments(f.typical), fgdScore{known: true, score: -1}
 	try := func(gpus ...int) {
 		after := *n
 		after.rests = slices.Clone(n.rests)
@@ -142,9 +140,8 @@ func (f *fgd) score(n *node, k *kind) fgdScore {
 
 func (f *fgd) gpu(_ *cluster, at int, k *kind) int { return f.scores[k][at].gpu }
 
-func (f *fgd) changed(c *cluster, at int) {
-	if f.nodes == nil {
-		f.nodes = make([]int, len(c.nodes))
+func (f *fgd) changed(_ *cluster, at int) {
+	for _, scores := range f.scores {
+		scores[at].known = false
 	}
-	f.nodes[at]++
 }

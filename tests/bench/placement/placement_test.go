@@ -4,12 +4,10 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
-	"strconv"
 	"testing"
 )
 
@@ -35,8 +33,11 @@ func TestDefaultOfTheTrace(t *testing.T) {
 	for _, by := range chosen([]string{"Random", "BestFit", "FGD", "best + taint"}) {
 		t.Run(by.name, func(t *testing.T) {
 			t.Parallel()
-			got := inflate(nodes, w, firstSeed, by)
-			published, is := paper[published(w.name, by.paper, strconv.Itoa(firstSeed))]
+			got, err := simulate(nodes, w, firstSeed, by)
+			if err != nil {
+				t.Fatal(err)
+			}
+			published, is := paper[publishedAs(w.name, by.paper, firstSeed)]
 			switch {
 			case by.paper == "":
 				if got.allocated < 95.5 || got.large < 65 {
@@ -112,27 +113,5 @@ func TestArrivalsAreDrawnUntilSoMuchIsAskedFor(t *testing.T) {
 		if sum != want {
 			t.Errorf("%d are asked for at %d %% of 1000, want %d", sum, percent, want)
 		}
-	}
-}
-
-// A share that moves takes what it asks for elsewhere, and nothing is left of it where it was, nor of a move that is
-// taken back.
-func TestSharesMove(t *testing.T) {
-	half := &kind{cpu: 2, memory: 1, gpus: 1, share: 500, asked: 500}
-	c := newCluster(twoNodes(), 1, false, stock{})
-	w := &world{cluster: c, pods: []tenant{{half, c.on(0, half)}}}
-	before := fmt.Sprint(c.nodes)
-	if free := w.Without(0); free.CPU != 10 || fmt.Sprint(c.nodes) != before {
-		t.Errorf("without it %d CPU are left, want 10; and then the nodes are %v, want %s", free.CPU, c.nodes, before)
-	}
-	if !w.Move(0, 1) || c.nodes[0].free != 1400 || c.nodes[1].free != 1500 || w.pods[0].node != 1 {
-		t.Errorf("it has moved, and the nodes are %v", c.nodes)
-	}
-	if w.Undo(); fmt.Sprint(c.nodes) != before || w.pods[0].node != 0 {
-		t.Errorf("it is back, and the nodes are %v, want %s", c.nodes, before)
-	}
-	c.nodes[1].freeCPU = 1
-	if w.Move(0, 1) {
-		t.Error("it has moved to a node without CPU for it")
 	}
 }

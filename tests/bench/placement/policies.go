@@ -40,28 +40,6 @@ func (packed) gpu(c *cluster, at int, k *kind) int { return c.nodes[at].fullest(
 
 func (packed) changed(*cluster, int) {}
 
-// first keeps the first of the best that it sees, as the paper's simulator does. FGD needs that: with random ties, pods
-// without GPUs take the CPUs of all nodes alike.
-type first struct {
-	seen  bool
-	best  int
-	score float64
-}
-
-func (f *first) see(i int, score float64) {
-	if !f.seen || score > f.score {
-		f.seen, f.best, f.score = true, i, score
-	}
-}
-
-// node is the best, -1 for none.
-func (f *first) node() int {
-	if !f.seen {
-		return -1
-	}
-	return f.best
-}
-
 // bestFit takes the node with the least CPU and GPUs left, which count as a part of the largest node's.
 type bestFit struct {
 	packed
@@ -82,13 +60,13 @@ func (b *bestFit) node(c *cluster, k *kind) int {
 		}
 		b.scores = append(b.scores, s)
 	}
-	var first first
+	first := newTies(nil)
 	for i, s := range b.scores {
 		if !math.IsNaN(s) {
 			first.see(i, math.Trunc(100*(s-least)/max(1, most-least)))
 		}
 	}
-	return first.node()
+	return first.best
 }
 
 // stock chooses as kube-scheduler does by default: by what is free of CPU and memory, and how even that is, among some
@@ -137,7 +115,6 @@ type best struct {
 	stock
 	index   *score.Index
 	setting score.Setting
-	numbers map[string]int
 	kinds   map[*kind]*score.Kind
 }
 
@@ -145,38 +122,36 @@ type best struct {
 const shared = score.Whole << 1
 
 func newBest(setting score.Setting) *best {
-	return &best{index: score.New(), setting: setting, numbers: map[string]int{}, kinds: map[*kind]*score.Kind{}}
+	return &best{index: score.New(), setting: setting, kinds: map[*kind]*score.Kind{}}
 }
 
 func (b *best) node(c *cluster, k *kind) int {
 	if k.gpus == 0 {
 		return b.stock.node(c, k)
 	}
-	of := k.of(b.kinds)
+	of := b.kinds[k]
+	if of == nil {
+		of = &score.Kind{Ask: k.ask()}
+		b.kinds[k] = of
+	}
 	b.index.Learn(of.Ask)
 	for name := range b.index.Best(of, b.setting, c.random.IntN) {
-		return b.numbers[name]
+		return c.at[name]
 	}
 	return -1
 }
 
-// of is the kind as the score knows it.
-func (k *kind) of(known map[*kind]*score.Kind) *score.Kind {
-	of := known[k]
-	if of == nil {
-		ask := score.Ask{CPU: k.cpu, Memory: k.memory, Requests: []score.Request{{Count: k.gpus, Mode: score.Whole,
-			Models: k.models}}}
-		if k.share < milli {
-			ask.Requests[0].Mode, ask.Requests[0].Memory = shared, k.share
-		}
-		of = &score.Kind{Ask: ask}
-		known[k] = of
+// ask is the kind as the score knows it.
+func (k *kind) ask() score.Ask {
+	request := score.Request{Count: k.gpus, Mode: score.Whole, Models: k.models}
+	if k.share < milli {
+		request.Mode, request.Memory = shared, k.share
 	}
-	return of
+	return score.Ask{CPU: k.cpu, Memory: k.memory, Requests: []score.Request{request}}
 }
 
-// left is what is left of the node, as the score counts it.
-func (n *node) left() score.Node {
+func (b *best) changed(c *cluster, at int) {
+	n := &c.nodes[at]
 	left := score.Node{CPU: n.freeCPU, Memory: n.freeMemory}
 	for _, rest := range n.rests {
 		g := score.GPU{Model: n.model, Memory: milli, Free: rest, Cores: 100, Modes: shared}
@@ -185,11 +160,5 @@ func (n *node) left() score.Node {
 		}
 		left.GPUs = append(left.GPUs, g)
 	}
-	return left
-}
-
-func (b *best) changed(c *cluster, at int) {
-	n := &c.nodes[at]
-	b.numbers[n.name] = at
-	b.index.Set(n.name, n.left())
+	b.index.Set(n.name, left)
 }

@@ -4,11 +4,12 @@ package main
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -50,114 +51,103 @@ type node struct {
 	free  int64
 }
 
-// table are the rows of a file, by the names in its first row.
-func table(dir, file string) ([]map[string]string, error) {
+// read are the rows of a file of the trace. The fields of a row are named by the file's first row.
+func read[Row any](dir, file string) ([]Row, error) {
 	f, err := os.Open(filepath.Join(dir, file))
 	if err != nil {
 		return nil, fmt.Errorf("read the trace (--trace names its directory): %w", err)
 	}
 	defer f.Close()
-	read := csv.NewReader(f)
-	rows, err := read.ReadAll()
+	cells, err := csv.NewReader(f).ReadAll()
 	if err != nil {
 		return nil, fmt.Errorf("read %s of the trace: %w", file, err)
 	}
-	var out []map[string]string
-	for _, row := range rows[min(1, len(rows)):] {
-		named := map[string]string{}
+	var named []map[string]string
+	for _, row := range cells[min(1, len(cells)):] {
+		one := map[string]string{}
 		for i, cell := range row {
-			named[rows[0][i]] = cell
+			one[cells[0][i]] = cell
 		}
-		out = append(out, named)
+		named = append(named, one)
 	}
-	return out, nil
-}
-
-// numbers are some cells of a row, 0 for those that are not there.
-func numbers(row map[string]string, names ...string) ([]int64, error) {
-	out := make([]int64, len(names))
-	for i, name := range names {
-		cell, is := row[name]
-		if !is {
-			continue
-		}
-		n, err := strconv.ParseInt(cell, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("read %s of %v: %w", name, row, err)
-		}
-		out[i] = n
+	encoded, err := json.Marshal(named)
+	if err != nil {
+		return nil, fmt.Errorf("read %s of the trace: %w", file, err)
 	}
-	return out, nil
+	var rows []Row
+	if err := json.Unmarshal(encoded, &rows); err != nil {
+		return nil, fmt.Errorf("read %s of the trace: %w", file, err)
+	}
+	return rows, nil
 }
 
 // readNodes are the nodes of the trace, all of them free.
 func readNodes(dir string) ([]node, error) {
-	rows, err := table(dir, "openb_node_list_gpu_node.csv")
-	if err != nil {
-		return nil, err
-	}
+	rows, err := read[struct {
+		Name   string `json:"sn"`
+		Model  string `json:"model"`
+		CPU    int64  `json:"cpu_milli,string"`
+		Memory int64  `json:"memory_mib,string"`
+		GPUs   int    `json:"gpu,string"`
+	}](dir, "openb_node_list_gpu_node.csv")
 	var nodes []node
-	for _, row := range rows {
-		n, err := numbers(row, "cpu_milli", "memory_mib", "gpu")
-		if err != nil {
-			return nil, err
-		}
-		made := node{name: row["sn"], model: row["model"], cpu: n[0], memory: n[1], freeCPU: n[0], freeMemory: n[1],
-			free: n[2] * milli}
-		for range n[2] {
-			made.rests = append(made.rests, milli)
-		}
-		nodes = append(nodes, made)
+	for _, r := range rows {
+		nodes = append(nodes, node{name: r.Name, model: r.Model, cpu: r.CPU, memory: r.Memory, freeCPU: r.CPU,
+			freeMemory: r.Memory, free: int64(r.GPUs) * milli, rests: slices.Repeat([]int64{milli}, r.GPUs)})
 	}
-	return nodes, nil
+	return nodes, err
 }
 
 // readWorkload is a list of pods of the trace.
 func readWorkload(dir, name string) (*workload, error) {
-	rows, err := table(dir, "openb_pod_list_"+name+".csv")
-	if err != nil {
-		return nil, err
+	type ask struct {
+		CPU    int64  `json:"cpu_milli,string"`
+		Memory int64  `json:"memory_mib,string"`
+		GPUs   int    `json:"num_gpu,string"`
+		Share  int64  `json:"gpu_milli,string"`
+		Models string `json:"gpu_spec"`
 	}
-	w, at := &workload{name: name}, map[string]*kind{}
-	for _, row := range rows {
-		n, err := numbers(row, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time")
-		if err != nil {
-			return nil, err
-		}
-		key := fmt.Sprint(n[:4], row["gpu_spec"])
-		k := at[key]
+	rows, err := read[struct {
+		ask
+		Created int64 `json:"creation_time,string"`
+		Deleted int64 `json:"deletion_time,string"`
+	}](dir, "openb_pod_list_"+name+".csv")
+	w, at := &workload{name: name}, map[ask]*kind{}
+	for _, r := range rows {
+		k := at[r.ask]
 		if k == nil {
-			k = &kind{number: len(w.kinds), cpu: n[0], memory: n[1], gpus: int(n[2]), share: n[3], asked: n[2] * n[3]}
-			if spec := row["gpu_spec"]; spec != "" {
-				k.models = strings.Split(spec, "|")
+			k = &kind{number: len(w.kinds), cpu: r.CPU, memory: r.Memory, gpus: r.GPUs, share: r.Share,
+				asked: int64(r.GPUs) * r.Share}
+			if r.Models != "" {
+				k.models = strings.Split(r.Models, "|")
 			}
-			at[key], w.kinds = k, append(w.kinds, k)
+			at[r.ask], w.kinds = k, append(w.kinds, k)
 		}
-		w.pods = append(w.pods, pod{k, n[4], n[5]})
+		w.pods = append(w.pods, pod{k, r.Created, r.Deleted})
 	}
-	return w, nil
+	return w, err
 }
 
-// readPublished are the paper's own results: allocated GPUs in percent when 130 % have been asked for, by workload,
-// policy and seed.
+// readPublished are the paper's own results: allocated GPUs in percent when 130 % have been asked for, by publishedAs.
 func readPublished(dir string) (map[string]float64, error) {
-	rows, err := table(dir, "published_allocated.csv")
-	if err != nil {
-		return nil, err
-	}
+	rows, err := read[struct {
+		Workload  string  `json:"workload"`
+		Policy    string  `json:"sc_policy"`
+		Seed      int     `json:"seed,string"`
+		Allocated float64 `json:"130,string"`
+	}](dir, "published_allocated.csv")
 	out := map[string]float64{}
-	for _, row := range rows {
-		allocated, err := strconv.ParseFloat(row["130"], 64)
-		if err != nil {
-			return nil, fmt.Errorf("read the published result %v: %w", row, err)
-		}
-		_, policy, _ := strings.Cut(row["sc_policy"], "-")
-		out[published(strings.TrimPrefix(row["workload"], "openb_pod_list_"), policy, row["seed"])] = allocated
+	for _, r := range rows {
+		_, policy, _ := strings.Cut(r.Policy, "-")
+		out[publishedAs(strings.TrimPrefix(r.Workload, "openb_pod_list_"), policy, r.Seed)] = r.Allocated
 	}
-	return out, nil
+	return out, err
 }
 
-func published(workload, policy, seed string) string { return workload + "/" + policy + "/" + seed }
+// publishedAs is the key of a result of the paper.
+func publishedAs(workload, policy string, seed int) string {
+	return fmt.Sprint(workload, "/", policy, "/", seed)
+}
 
 // arrivals are the pods in the order of a seed, and drawn again until GPUs in percent of the cluster's are asked for.
 func (w *workload) arrivals(random *rand.Rand, percent, gpus int64) []*kind {

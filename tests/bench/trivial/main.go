@@ -12,33 +12,28 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"github.com/urfave/cli/v3"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 )
 
-const driverName = "trivial.bench.test"
+const (
+	driverName = "trivial.bench.test"
+	// devices is how many it publishes.
+	devices = 8
+)
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := command().Run(ctx, os.Args)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "trivial:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main(command())) }
 
 func command() *cli.Command {
 	return &cli.Command{
@@ -50,23 +45,29 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "plugins-dir", Value: kubeletplugin.KubeletPluginsDir},
 			&cli.StringFlag{Name: "registrar-dir", Value: kubeletplugin.KubeletRegistryDir},
 			&cli.StringFlag{Name: "cdi-dir", Value: "/var/run/cdi"},
-			&cli.IntFlag{Name: "devices", Value: 8},
 		},
 		Action: run,
 	}
 }
 
 func run(ctx context.Context, c *cli.Command) error {
-	client, err := newClient(c.String("kubeconfig"))
+	config, err := program.ClientConfig(c.String("kubeconfig"), driverName)
 	if err != nil {
 		return err
 	}
-	d := driver{cdiDir: c.String("cdi-dir")}
+	// As the product's: what differs between the two is to be the drivers' own.
+	config.QPS, config.Burst = 200, 400
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
 	pluginDir := filepath.Join(c.String("plugins-dir"), driverName)
 	if err := os.MkdirAll(pluginDir, 0o750); err != nil {
 		return err
 	}
-	helper, err := kubeletplugin.Start(ctx, d,
+	helper, err := kubeletplugin.Start(ctx, driver{cdiDir: c.String("cdi-dir")},
 		kubeletplugin.DriverName(driverName),
 		kubeletplugin.KubeClient(client),
 		kubeletplugin.NodeName(c.String("node-name")),
@@ -78,33 +79,20 @@ func run(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	defer helper.Stop()
-	if err := helper.PublishResources(ctx, resources(c.String("node-name"), c.Int("devices"))); err != nil {
+	if err := helper.PublishResources(ctx, resources(c.String("node-name"))); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// newClient has the product's limits and encoding: what differs between the
-// two is to be the drivers' own.
-func newClient(kubeconfig string) (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	config.QPS, config.Burst = 200, 400
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
-		runtime.ContentTypeJSON
-	return kubernetes.NewForConfig(config)
-}
-
-func resources(node string, count int) resourceslice.DriverResources {
-	devices := make([]resourceapi.Device, count)
+func resources(node string) resourceslice.DriverResources {
+	slice := resourceslice.Slice{}
 	for i := range devices {
-		devices[i].Name = fmt.Sprintf("device-%d", i)
+		slice.Devices = append(slice.Devices, resourceapi.Device{Name: fmt.Sprintf("device-%d", i)})
 	}
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		node: {Slices: []resourceslice.Slice{{Devices: devices}}},
+		node: {Slices: []resourceslice.Slice{slice}},
 	}}
 }
 

@@ -6,6 +6,7 @@ package nodes
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,35 +18,39 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
 )
 
-// writers is how many requests Each has under way at once.
+// writers is how many requests each has under way at once.
 const writers = 16
 
 // leaseEvery is how often each node is said to be up. The controller manager
 // gives a node up that it has not heard of for 50 s.
 const leaseEvery = 25 * time.Second
 
-// Settled is how long a benchmark waits for the cluster to do something.
-const Settled = 3 * time.Minute
-
-// Cluster is the one that the nodes are registered with.
+// Cluster is one whose control plane are processes of this machine.
 type Cluster struct {
-	Client kubernetes.Interface
-	// Scheduler and ControllerManager are those of the control plane.
-	Scheduler, ControllerManager *Component
-	// Nodes are those that Register made, as the API server has them.
+	Client     kubernetes.Interface
+	kubeconfig string
+	// Nodes are those that SetUp made, as the API server has them.
 	Nodes []*corev1.Node
+	// Pods makes the pods of the namespace.
+	Pods *pods.Watcher
+	// processes are the scheduler's, and that of the controller while it runs.
+	processes []int
 }
 
-// Connect makes the clients of a cluster: kubeconfig is a file, scheduler and controllerManager are the URLs of these
-// programs' own servers.
-func Connect(kubeconfig, scheduler, controllerManager string) (*Cluster, error) {
+// Connect connects to a cluster by the kubeconfig file that lies in its directory.
+func Connect(kubeconfig string) (*Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("configure the API client: %w", err)
@@ -57,18 +62,75 @@ func Connect(kubeconfig, scheduler, controllerManager string) (*Cluster, error) 
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)
 	}
-	c := &Cluster{Client: client}
-	if c.Scheduler, err = newComponent(config, scheduler); err != nil {
+	dir, err := filepath.Abs(filepath.Dir(kubeconfig))
+	if err != nil {
 		return nil, err
 	}
-	if c.ControllerManager, err = newComponent(config, controllerManager); err != nil {
-		return nil, err
+	scheduler, err := process.With("--config=" + filepath.Join(dir, "scheduler.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("find kube-scheduler: %w", err)
 	}
-	return c, nil
+	return &Cluster{Client: client, kubeconfig: kubeconfig, processes: scheduler[:1]}, nil
 }
 
-// Each runs f for 0 to n-1, some at once, until one fails.
-func Each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
+// SetUp makes nodes, which are up until ctx ends, and what pods of a namespace need, and watches these pods.
+func (c *Cluster) SetUp(ctx context.Context, namespace string, templates map[string]resourceapi.ResourceClaimSpec,
+	nodes []*corev1.Node) error {
+	if err := c.Install(ctx, namespace, templates); err != nil {
+		return err
+	}
+	if err := c.register(ctx, nodes); err != nil {
+		return err
+	}
+	go c.keepUp(ctx)
+	var err error
+	c.Pods, err = pods.Watch(ctx, c.Client, namespace, false)
+	return err
+}
+
+// CPU is the processor time that the scheduler and, where it runs, the controller have used so far.
+func (c *Cluster) CPU() ([]time.Duration, error) {
+	var out []time.Duration
+	for _, pid := range c.processes {
+		used, err := process.CPU(pid)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, used)
+	}
+	return out, nil
+}
+
+// Install makes a namespace with templates of claims, by their names, and the driver's DeviceClasses. What is there
+// stays as it is.
+func (c *Cluster) Install(ctx context.Context, namespace string,
+	templates map[string]resourceapi.ResourceClaimSpec) error {
+	classes, err := deviceclasses.All()
+	if err != nil {
+		return err
+	}
+	_, err = c.Client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	errs := []error{err}
+	for _, class := range classes {
+		_, err := c.Client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+		errs = append(errs, err)
+	}
+	for name, spec := range templates {
+		_, err := c.Client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec},
+		}, metav1.CreateOptions{})
+		errs = append(errs, err)
+	}
+	err = utilerrors.FilterOut(utilerrors.NewAggregate(errs), apierrors.IsAlreadyExists)
+	if err != nil {
+		return fmt.Errorf("make namespace %s, and what pods there need: %w", namespace, err)
+	}
+	return nil
+}
+
+// each runs f for 0 to n-1, some at once, until one fails.
+func each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
 	for i := range n {
@@ -82,10 +144,10 @@ func Each(ctx context.Context, n int, f func(ctx context.Context, i int) error) 
 	return group.Wait()
 }
 
-// Register makes the nodes and waits until the cluster takes them for Ready.
-func (c *Cluster) Register(ctx context.Context, nodes []*corev1.Node) error {
+// register makes the nodes and waits until the cluster takes them for Ready.
+func (c *Cluster) register(ctx context.Context, nodes []*corev1.Node) error {
 	c.Nodes = make([]*corev1.Node, len(nodes))
-	err := Each(ctx, len(nodes), func(ctx context.Context, i int) error {
+	err := each(ctx, len(nodes), func(ctx context.Context, i int) error {
 		var err error
 		if c.Nodes[i], err = c.Client.CoreV1().Nodes().Create(ctx, nodes[i], metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("make node %s: %w", nodes[i].Name, err)
@@ -95,7 +157,7 @@ func (c *Cluster) Register(ctx context.Context, nodes []*corev1.Node) error {
 	if err != nil {
 		return err
 	}
-	err = wait.PollUntilContextTimeout(ctx, time.Second, Settled, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Second, pods.Settled, true, func(ctx context.Context) (bool, error) {
 		list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -135,15 +197,15 @@ func (c *Cluster) renew(ctx context.Context, node string) error {
 	return nil
 }
 
-// KeepUp renews the leases of all nodes, evenly over time and some at once, until ctx ends:
+// keepUp renews the leases of all nodes, evenly over time and some at once, until ctx ends:
 // where the API server is slow, one after the other would be too late for the last.
-func (c *Cluster) KeepUp(ctx context.Context) {
+func (c *Cluster) keepUp(ctx context.Context) {
 	turns := int(leaseEvery / time.Second)
 	perTurn, next := (len(c.Nodes)+turns-1)/turns, 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		first := next
 		next = (next + perTurn) % len(c.Nodes)
-		err := Each(ctx, perTurn, func(ctx context.Context, i int) error {
+		err := each(ctx, perTurn, func(ctx context.Context, i int) error {
 			return c.renew(ctx, c.Nodes[(first+i)%len(c.Nodes)].Name)
 		})
 		if err != nil && ctx.Err() == nil {
@@ -160,7 +222,7 @@ func (c *Cluster) Publish(ctx context.Context, published [][]*resourceapi.Resour
 		return 0, fmt.Errorf("remove the slices of the last mode: %w", err)
 	}
 	start := time.Now()
-	err := Each(ctx, len(published), func(ctx context.Context, i int) error {
+	err := each(ctx, len(published), func(ctx context.Context, i int) error {
 		for _, slice := range published[i] {
 			if _, err := api.Create(ctx, slice, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("write slice %s: %w", slice.Name, err)

@@ -6,63 +6,60 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
+	"net/http"
 	"strings"
-	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
 )
 
-// healthAddress and metricsAddress are where the controller serves.
-const healthAddress, metricsAddress = "127.0.0.1:18081", "127.0.0.1:18481"
+// healthAddress is where the controller tells of its work.
+const healthAddress = "127.0.0.1:18081"
 
-// Controller is gpu-compat-controller as a process of this machine.
-type Controller struct {
-	*Component
-	command *exec.Cmd
-}
-
-// StartController starts gpu-compat-controller for a cluster, and returns when it does its work. What it prints goes to
-// the file log. It ends with the benchmark.
-func (c *Cluster) StartController(ctx context.Context, program, kubeconfig, log string, args ...string) (*Controller,
-	error) {
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+// StartController starts gpu-compat-controller for the cluster as a process of this machine, and returns when it does
+// its work. What it prints goes to a file beside the program.
+func (c *Cluster) StartController(ctx context.Context, program string, args ...string) (stop func(), err error) {
+	log := program + ".log"
+	started, err := process.Start(log, program, append([]string{"--kubeconfig", c.kubeconfig, "--identity", "bench",
+		"--health-address", healthAddress, "--metrics-address", "0"}, args...)...)
 	if err != nil {
-		return nil, fmt.Errorf("write the log of the controller: %w", err)
+		return nil, err
 	}
-	defer out.Close()
-	args = append([]string{"--kubeconfig", kubeconfig, "--identity", "bench", "--health-address", healthAddress,
-		"--metrics-address", metricsAddress}, args...)
-	k := &Controller{command: exec.Command(program, args...),
-		Component: &Component{URL: "http://" + metricsAddress, client: c.Scheduler.client}}
-	k.command.Stdout, k.command.Stderr = out, out
-	k.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := k.command.Start(); err != nil {
-		return nil, fmt.Errorf("start the controller: %w", err)
+	stop = func() {
+		started.Stop()
+		c.processes = c.processes[:1]
 	}
-	health := &Component{URL: "http://" + healthAddress, client: c.Scheduler.client}
-	err = wait.PollUntilContextTimeout(ctx, time.Second, Settled, true, func(ctx context.Context) (bool, error) {
-		body, err := health.get(ctx, "/readyz")
-		if err != nil {
-			return false, nil // not ready yet
+	err = wait.PollUntilContextTimeout(ctx, time.Second, pods.Settled, true, func(ctx context.Context) (bool, error) {
+		select {
+		case <-started.Exited:
+			return false, started.Gone()
+		default:
+			return leads(ctx), nil
 		}
-		defer body.Close()
-		report, err := io.ReadAll(body)
-		// Without a check, another replica leads.
-		return strings.Contains(string(report), "[+]"), err
 	})
 	if err != nil {
-		k.Stop()
+		stop()
 		return nil, fmt.Errorf("wait until the controller works, see %s: %w", log, err)
 	}
-	return k, nil
+	c.processes = append(c.processes, started.PID)
+	return stop, nil
 }
 
-// Stop ends the controller, and returns when it is gone.
-func (k *Controller) Stop() {
-	// Errors say that it is gone already, or how it ended.
-	_ = k.command.Process.Signal(syscall.SIGTERM)
-	_ = k.command.Wait()
+// leads reports whether the controller is ready and does its work: without a check in what it answers, another replica
+// leads.
+func leads(ctx context.Context) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+healthAddress+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	report, err := io.ReadAll(response.Body)
+	return err == nil && response.StatusCode == http.StatusOK && strings.Contains(string(report), "[+]")
 }

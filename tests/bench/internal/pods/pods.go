@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pods makes pods and observes, to the millisecond, when they run. The
+// Package pods makes pods and observes, to the millisecond, what becomes of them. The
 // times in the objects themselves are in whole seconds.
 package pods
 
@@ -12,190 +12,140 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// Image is in every node of the test cluster. It stays until it is told to stop.
-const Image = "localhost/gpu-probe:latest"
+// Settled is how long a benchmark waits for the cluster to do something.
+const Settled = 3 * time.Minute
 
-// Runner makes pods in one namespace.
-type Runner struct {
+// Anywhere is a pod that the scheduler may bind to any node. It never runs: it is for nodes without kubelets.
+func Anywhere(name string) *corev1.Pod {
+	pod := harness.Pod(name, "")
+	pod.Spec.NodeSelector = nil
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(0))
+	return pod
+}
+
+// Watcher makes pods in one namespace, each with a name of its own, and observes them.
+type Watcher struct {
 	client    kubernetes.Interface
 	namespace string
-	node      string
+	stores    []cache.Store
 
 	mu   sync.Mutex
 	pods map[string]*Pod
 }
 
-// Pod is a pod that was made.
-type Pod struct {
-	Name    string
-	created time.Time
-	// scheduled: the pod has a node; started: the kubelet said that the
-	// container was started; running: the pod's status says so, which the
-	// kubelet finds out once a second.
-	scheduled, started, running, gone moment
-}
-
-// moment is when something was first seen.
-type moment struct {
-	once sync.Once
-	at   time.Time
-	seen chan struct{}
-}
-
-func (m *moment) happened() {
-	m.once.Do(func() {
-		m.at = time.Now()
-		close(m.seen)
-	})
-}
-
-// New returns a Runner of pods on one node, which observes until ctx ends.
-func New(ctx context.Context, client kubernetes.Interface, namespace, node string) (*Runner, error) {
-	r := &Runner{client: client, namespace: namespace, node: node, pods: map[string]*Pod{}}
+// Watch observes the pods of a namespace until ctx ends, and with Events also when they are Started.
+func Watch(ctx context.Context, client kubernetes.Interface, namespace string, events bool) (*Watcher, error) {
+	w := &Watcher{client: client, namespace: namespace, pods: map[string]*Pod{}}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
-	podsInformer, events := factory.Core().V1().Pods().Informer(), factory.Core().V1().Events().Informer()
-	_, errPods := podsInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    r.podSeen,
-		UpdateFunc: func(_, obj any) { r.podSeen(obj) },
-		DeleteFunc: r.podGone,
+	pods, claims := factory.Core().V1().Pods().Informer(), factory.Resource().V1().ResourceClaims().Informer()
+	w.stores = []cache.Store{pods.GetStore(), claims.GetStore()}
+	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    w.podSeen,
+		UpdateFunc: func(_, obj any) { w.podSeen(obj) },
+		DeleteFunc: w.podGone,
 	})
-	_, errEvents := events.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    r.eventSeen,
-		UpdateFunc: func(_, obj any) { r.eventSeen(obj) },
-	})
-	if err := errors.Join(errPods, errEvents); err != nil {
+	synced := []cache.InformerSynced{pods.HasSynced, claims.HasSynced}
+	if events {
+		told := factory.Core().V1().Events().Informer()
+		_, errEvents := told.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: w.eventSeen,
+			UpdateFunc: func(_, obj any) { w.eventSeen(obj) }})
+		err, synced = errors.Join(err, errEvents), append(synced, told.HasSynced)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("watch the pods of namespace %s: %w", namespace, err)
 	}
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), podsInformer.HasSynced, events.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil, fmt.Errorf("watch the pods of namespace %s: %w", namespace, context.Cause(ctx))
 	}
-	return r, nil
+	return w, nil
 }
 
-// Create makes a pod with a claim made from the template, or without a claim
-// if template is empty. Its name must not have been used before.
-func (r *Runner) Create(ctx context.Context, name, template string) (*Pod, error) {
-	object := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.PodSpec{
-			// To this node, but through the scheduler.
-			NodeSelector:                  map[string]string{corev1.LabelHostname: r.node},
-			RestartPolicy:                 corev1.RestartPolicyNever,
-			TerminationGracePeriodSeconds: ptr.To(int64(2)),
-			AutomountServiceAccountToken:  ptr.To(false),
-			Containers:                    []corev1.Container{{Name: "main", Image: Image, ImagePullPolicy: corev1.PullNever}},
-		},
-	}
-	if template != "" {
-		object.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimTemplateName: &template}}
-		object.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "device"}}
-	}
-	pod := &Pod{Name: name, created: time.Now()}
-	for _, m := range []*moment{&pod.scheduled, &pod.started, &pod.running, &pod.gone} {
-		m.seen = make(chan struct{})
-	}
-	r.mu.Lock()
-	r.pods[name] = pod
-	r.mu.Unlock()
-	if _, err := r.client.CoreV1().Pods(r.namespace).Create(ctx, object, metav1.CreateOptions{}); err != nil {
-		return nil, fmt.Errorf("make pod %s: %w", name, err)
+// Create makes a pod. Its name must not have been used before.
+func (w *Watcher) Create(ctx context.Context, object *corev1.Pod) (*Pod, error) {
+	pod := &Pod{Name: object.Name, Created: time.Now(), seen: map[Moment]Seen{}}
+	w.mu.Lock()
+	w.pods[pod.Name] = pod
+	w.mu.Unlock()
+	if _, err := w.client.CoreV1().Pods(w.namespace).Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return nil, fmt.Errorf("make pod %s: %w", pod.Name, err)
 	}
 	return pod, nil
 }
 
 // Delete deletes a pod and waits until it is gone.
-func (r *Runner) Delete(ctx context.Context, pod *Pod) error {
-	err := r.client.CoreV1().Pods(r.namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+func (w *Watcher) Delete(ctx context.Context, pod *Pod) error {
+	if err := w.client.CoreV1().Pods(w.namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("delete pod %s: %w", pod.Name, err)
 	}
-	return pod.gone.wait(ctx, pod.Name, "be gone")
+	_, err := pod.Wait(ctx, Gone)
+	return err
 }
 
-// Scheduled waits until the pod has a node and says how long after its creation
-// that was.
-func (p *Pod) Scheduled(ctx context.Context) (time.Duration, error) {
-	return p.scheduled.since(ctx, p, "have a node")
-}
-
-// Running waits until the pod's status says that it runs and says how long
-// after its creation that was.
-func (p *Pod) Running(ctx context.Context) (time.Duration, error) {
-	return p.running.since(ctx, p, "run")
-}
-
-// Started waits until the kubelet reports that the pod's container was started
-// and says how long after the pod's creation that was.
-func (p *Pod) Started(ctx context.Context) (time.Duration, error) {
-	return p.started.since(ctx, p, "have its container started")
-}
-
-func (m *moment) since(ctx context.Context, p *Pod, what string) (time.Duration, error) {
-	if err := m.wait(ctx, p.Name, what); err != nil {
-		return 0, err
+// Clear deletes all pods and waits until they and all claims are gone.
+func (w *Watcher) Clear(ctx context.Context) error {
+	err := w.client.CoreV1().Pods(w.namespace).DeleteCollection(ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("delete the pods: %w", err)
 	}
-	return m.at.Sub(p.created), nil
-}
-
-func (m *moment) wait(ctx context.Context, pod, what string) error {
-	select {
-	case <-m.seen:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for pod %s to %s: %w", pod, what, context.Cause(ctx))
+	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, Settled, true, func(context.Context) (bool, error) {
+		left := 0
+		for _, store := range w.stores {
+			left += len(store.ListKeys())
+		}
+		return left == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until pods and claims are gone: %w", err)
 	}
+	return nil
 }
 
-func (r *Runner) find(name string) *Pod {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.pods[name]
+func (w *Watcher) find(name string) *Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pods[name]
 }
 
-func (r *Runner) podSeen(obj any) {
+func (w *Watcher) podSeen(obj any) {
 	object, ok := obj.(*corev1.Pod)
 	if !ok {
 		return
 	}
-	pod := r.find(object.Name)
-	if pod == nil {
-		return
-	}
-	if object.Spec.NodeName != "" {
-		pod.scheduled.happened()
-	}
-	if object.Status.Phase == corev1.PodRunning {
-		pod.running.happened()
-	}
-}
-
-func (r *Runner) podGone(obj any) {
-	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
-	if err != nil {
-		return
-	}
-	if name, err := cache.ParseObjectName(key); err == nil {
-		if pod := r.find(name.Name); pod != nil {
-			pod.gone.happened()
+	if pod := w.find(object.Name); pod != nil {
+		for _, m := range momentsOf(object) {
+			pod.happened(m, object)
 		}
 	}
 }
 
-func (r *Runner) eventSeen(obj any) {
-	event, ok := obj.(*corev1.Event)
-	if !ok || event.InvolvedObject.Kind != "Pod" {
+func (w *Watcher) podGone(obj any) {
+	name, err := cache.DeletionHandlingObjectToName(obj)
+	if err != nil {
 		return
 	}
-	if pod := r.find(event.InvolvedObject.Name); pod != nil && event.Reason == "Started" {
-		pod.started.happened()
+	if pod := w.find(name.Name); pod != nil {
+		pod.happened(Gone, nil)
+	}
+}
+
+func (w *Watcher) eventSeen(obj any) {
+	event, ok := obj.(*corev1.Event)
+	if !ok || event.InvolvedObject.Kind != "Pod" || event.Reason != "Started" {
+		return
+	}
+	if pod := w.find(event.InvolvedObject.Name); pod != nil {
+		pod.happened(Started, nil)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stats
+package report
 
 import (
 	"strings"
@@ -43,12 +43,22 @@ func TestMinus(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
+	table := Table{Head: []string{"measure", "share", "no claim"}}
+	table.Set("first", "share", ms(1, 1000).Summary(0.5, 1))
+	table.Set("second", "no claim", "2")
+	table.Set("second", "nobody's", "3")
+	table.Set("first", "no claim", Sample(nil).Summary(0.5))
 	var out strings.Builder
-	if err := WriteTable(&out,
-		[]Row{{Measure: "m", Product: ms(1, 1000).Summary(0.5, 1), Ratio: Ratio(3, 2)}}); err != nil {
+	if err := table.Write(&out); err != nil {
 		t.Fatal(err)
 	}
-	if want := "| m | 1.0 / 1000 ms | – | – | 1.50 | – |"; !strings.Contains(out.String(), want) {
-		t.Errorf("the table is\n%swithout the row\n%s", out.String(), want)
+	want := `
+| measure | share | no claim |
+| --- | --- | --- |
+| first | 1.0 / 1000 ms | – |
+| second | – | 2 |
+`
+	if out.String() != want {
+		t.Errorf("the table is\n%s\nwant\n%s", out.String(), want)
 	}
 }
