@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -106,9 +107,37 @@ func contenders(c *cli.Command, dir string) ([]*contender, error) {
 	}
 	for _, d := range all {
 		d.Dir = filepath.Join(dir, d.name)
-		d.Args = append(d.Args, "--kubeconfig", c.String("kubeconfig"), "--node-name", d.node)
+		kubeconfig := c.String("kubeconfig")
+		if d.Name == v1alpha1.DriverName {
+			if kubeconfig, err = asPlugin(kubeconfig, d.Dir, d.node); err != nil {
+				return nil, err
+			}
+		}
+		d.Args = append(d.Args, "--kubeconfig", kubeconfig, "--node-name", d.node)
 	}
 	return all, nil
+}
+
+// asPlugin writes a kubeconfig by which a program is the plugin on a node: the policies let nobody else publish slices of
+// the names that the plugin's have.
+func asPlugin(kubeconfig, dir, node string) (string, error) {
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		return "", fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	for _, user := range config.AuthInfos {
+		user.Impersonate = "system:serviceaccount:kube-system:gpu-kubelet-plugin"
+		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
+		user.ImpersonateUserExtra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
+	}
+	out := filepath.Join(dir, "kubeconfig")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("write the plugin's kubeconfig: %w", err)
+	}
+	if err := clientcmd.WriteToFile(*config, out); err != nil {
+		return "", fmt.Errorf("write the plugin's kubeconfig: %w", err)
+	}
+	return out, nil
 }
 
 // serve starts the contender and waits until it has answered once: a first
