@@ -119,7 +119,7 @@ func TestDefragment(t *testing.T) {
 		t.Errorf("planned is:\n%s", planned)
 	}
 	setDefragment(t, ns, "evict")
-	ns.WaitPodEvent(t, mover, v1alpha1.ReasonMoved, "evicted from node share: node whole has room")
+	ns.WaitPodEvent(t, mover, v1alpha1.ReasonMoved, "evicted the pod from node share: node whole has room")
 	cluster.KillLeader(t)
 	podOf(t, ns, "mover", "whole")
 	runsOn(t, ns, "large", "share")
