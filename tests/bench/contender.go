@@ -118,8 +118,8 @@ func contenders(c *cli.Command, dir string) ([]*contender, error) {
 	return all, nil
 }
 
-// asPlugin writes a kubeconfig by which a program is the plugin on a node: the policies let nobody else publish slices of
-// the names that the plugin's have.
+// asPlugin writes a kubeconfig by which a program is the plugin on a node: the policies let nobody else publish slices
+// of the names that the plugin's have.
 func asPlugin(kubeconfig, dir, node string) (string, error) {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
