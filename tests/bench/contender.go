@@ -109,7 +109,9 @@ func contenders(c *cli.Command, dir string) ([]*contender, error) {
 		d.Dir = filepath.Join(dir, d.name)
 		kubeconfig := c.String("kubeconfig")
 		if d.Name == v1alpha1.DriverName {
-			if kubeconfig, err = asPlugin(kubeconfig, d.Dir, d.node); err != nil {
+			admin := kubeconfig
+			kubeconfig = filepath.Join(d.Dir, "kubeconfig")
+			if err := asPlugin(admin, kubeconfig, d.node); err != nil {
 				return nil, err
 			}
 		}
@@ -120,24 +122,16 @@ func contenders(c *cli.Command, dir string) ([]*contender, error) {
 
 // asPlugin writes a kubeconfig by which a program is the plugin on a node: the policies let nobody else publish slices
 // of the names that the plugin's have.
-func asPlugin(kubeconfig, dir, node string) (string, error) {
-	config, err := clientcmd.LoadFromFile(kubeconfig)
+func asPlugin(admin, out, node string) error {
+	config, err := clientcmd.LoadFromFile(admin)
 	if err != nil {
-		return "", fmt.Errorf("read the kubeconfig: %w", err)
+		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
 	for _, user := range config.AuthInfos {
 		user.Impersonate = "system:serviceaccount:kube-system:gpu-kubelet-plugin"
-		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
 		user.ImpersonateUserExtra = map[string][]string{"authentication.kubernetes.io/node-name": {node}}
 	}
-	out := filepath.Join(dir, "kubeconfig")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("write the plugin's kubeconfig: %w", err)
-	}
-	if err := clientcmd.WriteToFile(*config, out); err != nil {
-		return "", fmt.Errorf("write the plugin's kubeconfig: %w", err)
-	}
-	return out, nil
+	return clientcmd.WriteToFile(*config, out)
 }
 
 // serve starts the contender and waits until it has answered once: a first

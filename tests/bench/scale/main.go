@@ -29,9 +29,9 @@ import (
 // namespace is that of all pods and claims.
 const namespace = "scale"
 
-// columnNoClaim is the column of pods without a claim, bestNode what the name of a mode's column with the option
-// best-node ends with.
-const columnNoClaim, bestNode = "no claim", ", best-node"
+// columnNoClaim is the column of pods without a claim, bestNode and bestNodeGate what the names of a mode's columns with
+// these options end with.
+const columnNoClaim, bestNode, bestNodeGate = "no claim", ", best-node", ", best-node-gate"
 
 func main() { os.Exit(program.Main(command())) }
 
@@ -75,7 +75,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	for _, m := range b.modes {
 		b.table.Head = append(b.table.Head, string(m))
 		if b.controller != "" {
-			b.table.Head = append(b.table.Head, string(m)+bestNode)
+			b.table.Head = append(b.table.Head, string(m)+bestNode, string(m)+bestNodeGate)
 		}
 	}
 	b.table.Head = append(b.table.Head, columnNoClaim)

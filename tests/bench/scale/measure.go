@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/nodes"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
@@ -70,17 +72,21 @@ func (b *bench) measureMode(ctx context.Context, m mode.Mode, plain *series) err
 		return err
 	}
 	defer stop()
-	nominated := &series{template: string(m)}
-	if err := b.measurePods(ctx, nominated, plain); err != nil {
-		return err
+	for _, column := range []string{bestNode, bestNodeGate} {
+		nominated := &series{template: string(m), gated: column == bestNodeGate}
+		if err := b.measurePods(ctx, nominated, plain); err != nil {
+			return err
+		}
+		nominated.write(&b.table, string(m)+column)
 	}
-	nominated.write(&b.table, string(m)+bestNode)
 	return nil
 }
 
-// series is what came of all pods of one kind: with a claim of the template, or with none where that is empty.
+// series is what came of all pods of one kind: with a claim of the template, or with none where that is empty, and at
+// the gate, where the option best-node-gate would have put them.
 type series struct {
 	template   string
+	gated      bool
 	perSecond  []float64
 	burst, one report.Sample
 	// scheduler and controller are their processor time per pod.
@@ -103,7 +109,7 @@ func (b *bench) measurePods(ctx context.Context, own, plain *series) error {
 	// The first bursts warm all up and say how many pods make one of the right
 	// length.
 	for i, kind := range kinds {
-		perSecond, _, err := b.burst(ctx, fewPods, kind.template)
+		perSecond, _, err := b.burst(ctx, fewPods, kind)
 		if err != nil {
 			return err
 		}
@@ -124,7 +130,7 @@ func (b *bench) measurePods(ctx context.Context, own, plain *series) error {
 	}
 	for _, kind := range kinds {
 		for range podsOneAfterOther {
-			_, took, err := b.burst(ctx, 1, kind.template)
+			_, took, err := b.burst(ctx, 1, kind)
 			if err != nil {
 				return err
 			}
@@ -140,7 +146,7 @@ func (b *bench) measureBurst(ctx context.Context, count int, to *series) error {
 	if err != nil {
 		return err
 	}
-	perSecond, took, err := b.burst(ctx, count, to.template)
+	perSecond, took, err := b.burst(ctx, count, to)
 	if err != nil {
 		return err
 	}
@@ -157,8 +163,7 @@ func (b *bench) measureBurst(ctx context.Context, count int, to *series) error {
 
 // burst makes that many pods as fast as the API server takes them, and returns how many were bound a second, and how
 // long each waited.
-func (b *bench) burst(ctx context.Context, count int, template string) (perSecond float64, took report.Sample,
-	err error) {
+func (b *bench) burst(ctx context.Context, count int, of *series) (perSecond float64, took report.Sample, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, pods.Settled, errors.New("it takes too long: see the scheduler's log"))
 	defer cancel()
 	took, ends := make(report.Sample, count), make([]time.Time, count)
@@ -167,8 +172,11 @@ func (b *bench) burst(ctx context.Context, count int, template string) (perSecon
 	for i := range count {
 		b.made++
 		object := pods.Anywhere(fmt.Sprintf("pod-%d", b.made))
-		if template != "" {
-			harness.FromTemplate(template)(object)
+		if of.template != "" {
+			harness.FromTemplate(of.template)(object)
+		}
+		if of.gated {
+			object.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1alpha1.GateBestNode}}
 		}
 		group.Go(func() error {
 			pod, err := b.Pods.Create(ctx, object)
