@@ -84,14 +84,17 @@ func (g *gates) opened(uid types.UID, now time.Time) {
 	}
 }
 
-// stays notes that a pod was looked at and stays, and returns when it is to be looked at again.
-func (g *gates) stays(uid types.UID, now time.Time) time.Duration {
+// stays notes that a pod was looked at and stays, and returns when it is to be looked at again: before that, too, when
+// its claims are made.
+func (g *gates) stays(uid types.UID, now time.Time, held string) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h := g.held[uid]
 	h.looks++
 	again := heldAgain.After(h.looks)
-	h.next = now.Add(again)
+	if held != heldForClaim {
+		h.next = now.Add(again)
+	}
 	g.held[uid] = h
 	return again
 }
@@ -113,9 +116,11 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 			return 0, err
 		}
 		if v.held != "" {
-			n.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting,
-				"the pod waits at the scheduling gate "+v1alpha1.GateCostlyClaims+": "+v.held)
-			return n.gates.stays(pod.UID, now), nil
+			if v.held != heldForClaim || h.looks > 0 { // each pod with a template's claim is looked at before that is made
+				n.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting,
+					"the pod waits at the scheduling gate "+v1alpha1.GateCostlyClaims+": "+v.held)
+			}
+			return n.gates.stays(pod.UID, now, v.held), nil
 		}
 	}
 	left := gateMost
