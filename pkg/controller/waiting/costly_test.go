@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,8 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -292,4 +295,36 @@ func TestCostlyGateBesideAnAllocatedClaim(t *testing.T) {
 		s.at("at once", "p")
 		s.pinnedOn("at once", "p", "")
 	}, "large")
+}
+
+// Who made a pod may have put it at the other gate, as from a copy of another pod.
+func TestBothGatesOpenTogether(t *testing.T) {
+	for name, gates := range map[string][]func(*corev1.Pod){
+		"the costly one last": {gated(), atCostlyGate}, "the costly one first": {atCostlyGate, gated()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, mode.Exclusive, func(s *site) {
+				s.waits("p", claimOf(whole, "", 1), gates...)
+				s.at("at once", "p")
+			}, "a")
+		})
+	}
+}
+
+// A pod that changes while its gate is opened is looked at again, as it is then.
+func TestGateIsOpenedAgainWhereThePodChanges(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		var refuses sync.Once
+		s.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			err := error(nil)
+			if a.GetSubresource() == "" {
+				refuses.Do(func() { err = apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", nil) })
+			}
+			return err != nil, nil, err
+		})
+		s.waits("p", claimOf(whole, "", 1), gated())
+		s.change("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"on": "a"} })
+		time.Sleep(gateAgain + time.Second)
+		s.at("after another try", "p")
+	}, "a")
 }
