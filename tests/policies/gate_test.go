@@ -91,6 +91,12 @@ func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 		"that opted out": {fromTemplate("t", func(p *corev1.Pod) {
 			p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
 		}), nil},
+		"with a port of its node": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 81, HostPort: 81}}
+		}), nil},
+		"with a port": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}}
+		}), gated},
 		"that is spread": {fromTemplate("t", func(p *corev1.Pod) {
 			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: corev1.LabelHostname}}
 		}), nil},
