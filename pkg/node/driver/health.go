@@ -49,8 +49,8 @@ func (a *agent) makeMonitor(ctx context.Context, bootID string) *health.Monitor 
 	return monitor
 }
 
-// watchEvents passes on what the driver tells of the node's GPUs; cut is told when one is cut otherwise. After a failure
-// the driver is asked again when other GPUs were read than before: nobody keeps the events that come until then.
+// watchEvents passes on what the driver tells of the node's GPUs; cut is told when one is cut otherwise. After a
+// failure the driver is asked again when other GPUs were read than before: nobody keeps the events until then.
 func watchEvents(ctx context.Context, watch func(context.Context, func(gpu.Event)) error, monitor *health.Monitor,
 	cut func(), inventories *signal.Broadcast) {
 	logger, said := klog.FromContext(ctx), ""
