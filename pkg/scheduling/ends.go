@@ -25,6 +25,7 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 	if !named(claims, classes) {
 		return true, nil
 	}
+	claims = e.othersLast(ctx, published, classes, claims)
 	allocator, err := e.Allocator(ctx, Snapshot{Slices: e.tooFew(ctx, published, classes, claims), Classes: classes}, nil)
 	if err != nil {
 		return false, err
@@ -86,6 +87,41 @@ func (e *Engine) tooFew(ctx context.Context, published []*resourceapi.ResourceSl
 			}
 		}
 		out[i] = &rest
+	}
+	return out
+}
+
+// othersLast are claims of whose requests those are one, the last, whose classes select nothing that a node publishes:
+// they may be for devices of other drivers, of which it is not known when they run out.
+func (e *Engine) othersLast(ctx context.Context, published []*resourceapi.ResourceSlice,
+	classes []*resourceapi.DeviceClass, claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
+	var last string
+	isOthers := func(r resourceapi.DeviceRequest) bool {
+		for _, way := range Alternatives(&r) {
+			one := Request{Class: way.Class, Count: 1, Tolerations: everyTaint()}
+			if slices.ContainsFunc(published, func(s *resourceapi.ResourceSlice) bool {
+				return len(e.Suitable(ctx, classes, s.Spec.Devices, one)) > 0
+			}) {
+				return false
+			}
+			last = way.Class
+		}
+		return true
+	}
+	out := make([]*resourceapi.ResourceClaim, 0, len(claims))
+	others := false
+	for _, claim := range claims {
+		claim = claim.DeepCopy()
+		of := &claim.Spec.Devices
+		all := len(of.Requests)
+		of.Requests = slices.DeleteFunc(of.Requests, isOthers)
+		others = others || len(of.Requests) < all
+		out = append(out, claim)
+	}
+	if others {
+		of := &out[len(out)-1].Spec.Devices
+		of.Requests = append(of.Requests, resourceapi.DeviceRequest{Name: "others", Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: last, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}})
 	}
 	return out
 }

@@ -62,6 +62,12 @@ func TestEndsInTime(t *testing.T) {
 		CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver != ''"}}}
 	classless := ones(9)
 	classless.Spec.Devices.Requests[8].Exactly.DeviceClassName = "missing.example.com"
+	beside := func(claim *resourceapi.ResourceClaim, at int) *resourceapi.ResourceClaim {
+		nic := asking(1).Spec.Devices.Requests[0]
+		nic.Name, nic.Exactly.DeviceClassName = "nic", "nic.example.com"
+		claim.Spec.Devices.Requests = slices.Insert(claim.Spec.Devices.Requests, at, nic)
+		return claim
+	}
 	tainted := resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	for name, test := range map[string]struct {
 		claims claims
@@ -82,6 +88,11 @@ func TestEndsInTime(t *testing.T) {
 		"of a count that comes last":   {claims{ones(7), asking(2)}, eight(), false},
 		"of a class that is not there": {claims{classless}, eight(), true},
 		"before all others":            {claims{all}, eight(), false},
+		"another driver's first":       {claims{beside(ones(9), 0)}, eight(), false},
+		"another driver's last":        {claims{beside(ones(8), 8)}, eight(), false},
+		"another driver's in a claim":  {claims{beside(asking(), 0), ones(9)}, eight(), false},
+		"another driver's and one":     {claims{beside(ones(1), 0)}, eight(), true},
+		"another driver's alone":       {claims{beside(asking(), 0)}, eight(), true},
 		"alternatives of two":          {claims{alternatives}, eight(), false},
 		"a selector that takes long":   {claims{selecting}, eight(), false},
 	} {
@@ -92,7 +103,10 @@ func TestEndsInTime(t *testing.T) {
 			}
 			got, err := scheduling.NewEngine(10).EndsInTime(t.Context(),
 				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceSlice{test.on},
-				[]*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: anyGPU}}}, test.claims)
+				[]*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: anyGPU}},
+					{ObjectMeta: metav1.ObjectMeta{Name: "nic.example.com"}, Spec: resourceapi.DeviceClassSpec{
+						Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+							Expression: "device.driver == 'nic.example.com'"}}}}}}, test.claims)
 			if err != nil || got != test.want {
 				t.Errorf("it ends in time: %t, %v, want %t", got, err, test.want)
 			}

@@ -42,6 +42,9 @@ func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 		p.Namespace = "trusted"
 		return p
 	}
+	at := func(gates ...corev1.PodSchedulingGate) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.SchedulingGates = gates }
+	}
 	affinity := func(a corev1.Affinity) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.Affinity = &a } }
 	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname}
 	for name, test := range map[string]struct {
@@ -57,13 +60,16 @@ func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 		"that chooses a placement": {fromTemplate("t", func(p *corev1.Pod) {
 			p.Labels = map[string]string{v1alpha1.LabelNodePlacement: "spread"}
 		}), gated},
-		"at Kueue's gate": {fromTemplate("t", func(p *corev1.Pod) {
-			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{kueue}
-		}), []corev1.PodSchedulingGate{kueue, ours}},
+		"at Kueue's gate":    {fromTemplate("t", at(kueue)), []corev1.PodSchedulingGate{kueue, ours}},
 		"with costly claims": {trusted(fromTemplate("t")), held},
 		"with costly claims, of a gang": {trusted(fromTemplate("t", func(p *corev1.Pod) {
 			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
 		})), nil},
+		"at the gate":               {fromTemplate("t", at(ours)), gated},
+		"at the gate for costly":    {fromTemplate("t", at(held...)), append(held, ours)},
+		"with costly claims, at it": {trusted(fromTemplate("t", at(held...))), held},
+		"with costly claims, at the other gate": {trusted(fromTemplate("t", at(ours))),
+			[]corev1.PodSchedulingGate{ours, held[0]}},
 		"without GPUs":   {pod("p", nil, limited("c", "")), nil},
 		"as on ACK":      {pod("p", nil, limited("c", "mem 3")), nil},
 		"as it was made": {fromTemplate("gpushare.mem.c.3"), nil},
@@ -85,6 +91,12 @@ func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 		"that opted out": {fromTemplate("t", func(p *corev1.Pod) {
 			p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
 		}), nil},
+		"with a port of its node": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 81, HostPort: 81}}
+		}), nil},
+		"with a port": {fromTemplate("t", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}}
+		}), gated},
 		"that is spread": {fromTemplate("t", func(p *corev1.Pod) {
 			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: corev1.LabelHostname}}
 		}), nil},

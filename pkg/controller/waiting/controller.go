@@ -131,7 +131,9 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 	if r.nominator != nil {
 		nominated, failed = r.nominator.sync(ctx, key)
 	} else if pod, waits := r.pods.Get(key); waits && placement.AtGate(pod) {
-		failed = open(ctx, r.Gates, pod, "")
+		if opened, err := open(ctx, r.Gates, pod, ""); !opened {
+			nominated, failed = gateAgain, err
+		}
 	}
 	told, err := r.tell(ctx, key)
 	return earlier(nominated, told), errors.Join(failed, err)

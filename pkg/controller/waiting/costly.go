@@ -5,6 +5,7 @@ package waiting
 import (
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -35,15 +37,24 @@ type verdict struct{ held, node string }
 
 // judge finds out what the pod may cost the scheduler, and nominates a node for one that may be pinned.
 func (n *Nominator) judge(ctx context.Context, pod *corev1.Pod) (verdict, error) {
-	claims, there, err := n.wishes.unmet(ctx, pod)
+	claims, there, err := n.wishes.made(ctx, pod)
 	if err != nil || !there {
 		return verdict{held: heldForClaim}, err
 	}
-	on, dear, err := n.dearOn(ctx, pod, claims)
-	switch {
-	case err != nil || dear == 0:
+	inTime, err := n.searched(ctx, pod, claims)
+	if err != nil {
 		return verdict{}, err
-	case dear == on:
+	}
+	dear := 0
+	for _, ends := range inTime {
+		if !ends {
+			dear++
+		}
+	}
+	switch dear {
+	case 0:
+		return verdict{}, nil
+	case len(inTime):
 		return verdict{held: heldForGood}, nil
 	}
 	if n.nominable(pod) {
@@ -51,39 +62,58 @@ func (n *Nominator) judge(ctx context.Context, pod *corev1.Pod) (verdict, error)
 			return verdict{}, err
 		}
 	}
-	if node := n.written(pod.UID); node != "" {
+	// What was nominated by may be another claim, which was deleted since.
+	if node := n.written(pod.UID); inTime[node] {
 		return verdict{node: node}, nil
 	}
 	return verdict{held: heldForRoom}, nil
 }
 
-// dearOn counts the nodes with devices that a pod can be on, and those of them that the scheduler may search for too
-// long.
-func (n *Nominator) dearOn(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (on, dear int,
-	err error) {
+// searched are the nodes with devices that a pod can be on, and whether the scheduler has searched each in time.
+func (n *Nominator) searched(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
+	map[string]bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.chooser.refresh(); err != nil {
-		return 0, 0, err
+		return nil, err
 	}
+	may, err := scheduling.Possible(pod, claims)
+	if err != nil {
+		return nil, err
+	}
+	claims = unallocated(claims)
 	if extended := scheduling.ClaimForExtended(pod, n.chooser.classes.of); extended != nil {
 		claims = append(claims, extended)
 	}
 	question, err := scheduling.Question(pod, claims)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
-	may := scheduling.Wanted(pod)
-	for _, node := range n.chooser.known {
-		if len(node.published) == 0 || !may(node.Node) {
-			continue
-		}
-		on++
-		if !n.chooser.endsInTime(ctx, node, question, claims) {
-			dear++
+	inTime := map[string]bool{}
+	for name, node := range n.chooser.known {
+		if len(node.published) > 0 && may(node.Node) {
+			inTime[name] = n.chooser.endsInTime(ctx, node, question, claims)
 		}
 	}
-	return on, dear, ctx.Err()
+	return inTime, ctx.Err()
+}
+
+// made are the claims of a pod as they are, not as a template has them that may have been made again since. Their names
+// are those of others' claims, too, for which the same is found out. It is false while one of them is not there.
+func (w *wishes) made(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, bool, error) {
+	claims, there, err := podstate.Claims(ctx, w.client, pod)
+	for i, claim := range claims {
+		claims[i] = &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: strconv.Itoa(i)}, Spec: claim.Spec,
+			Status: resourceapi.ResourceClaimStatus{Allocation: claim.Status.Allocation}}
+	}
+	return claims, there, err
+}
+
+// unallocated are those of some claims that have to be allocated yet.
+func unallocated(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
+	return slices.DeleteFunc(slices.Clone(claims),
+		func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil })
 }
 
 // written is the nomination of a pod that the API server has, by this controller or an earlier leader.

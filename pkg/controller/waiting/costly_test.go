@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,8 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -223,4 +226,105 @@ func TestPinnedAdvice(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
+}
+
+// What counts is the claim that the scheduler will search for: a template that was made again is another one.
+func TestCostlyGateLooksAtTheClaimThatWasMade(t *testing.T) {
+	run(t, mode.Share, func(s *site) {
+		made := func(pod string, spec resourceapi.ResourceClaimSpec) func(*corev1.Pod) {
+			return func(p *corev1.Pod) {
+				atCostlyGate(p)
+				p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
+				p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu",
+					ResourceClaimName: ptr.To(pod + "-gpu")}}
+				must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod + "-gpu",
+					OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: pod, UID: p.UID, Controller: ptr.To(true)}}},
+					Spec: spec}, s.client.ResourceV1().ResourceClaims("ns").Create)
+			}
+		}
+		cheap := claimOf("share.gpu.aliyun.com", "1Gi", 1)
+		must(s, &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"},
+			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: cheap}}, s.client.ResourceV1().ResourceClaimTemplates("ns").Create)
+		s.waits("cheap", cheap, made("cheap", cheap))
+		s.at("with a cheap claim", "cheap")
+		s.waits("dear", cheap, made("dear", dear()))
+		s.at("with a dear claim", "dear", v1alpha1.GateCostlyClaims)
+	}, "a")
+}
+
+// A claim that is not made yet is waited for; only a pod whose claim stays away is told so.
+func TestCostlyGateWaitsForTheClaimOfATemplate(t *testing.T) {
+	run(t, mode.Share, func(s *site) {
+		cheap := claimOf("share.gpu.aliyun.com", "1Gi", 1)
+		s.waits("p", cheap, atCostlyGate, func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
+		})
+		s.at("without its claim", "p", v1alpha1.GateCostlyClaims)
+		s.toldOnce("without its claim")
+		must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-gpu",
+			OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: "p", UID: "uid-p", Controller: ptr.To(true)}}},
+			Spec: cheap}, s.client.ResourceV1().ResourceClaims("ns").Create)
+		s.change("p", func(p *corev1.Pod) {
+			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu",
+				ResourceClaimName: ptr.To("p-gpu")}}
+		})
+		s.at("as soon as it is made", "p")
+		s.toldOnce("as soon as it is made")
+	}, "a")
+}
+
+// A pod goes where a claim of it is allocated: what its others cost elsewhere keeps it from nothing.
+func TestCostlyGateBesideAnAllocatedClaim(t *testing.T) {
+	run(t, mode.Share, func(s *site) {
+		s.nodeOf(1, "small", mode.Share)
+		time.Sleep(time.Minute)
+		s.waits("shared", claimOf("share.gpu.aliyun.com", "1Gi", 1), func(p *corev1.Pod) { p.Spec.NodeName = "small" })
+		s.takes("shared", "small", "shared", "gpu-0")
+		claim, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), "shared", metav1.GetOptions{})
+		if err != nil {
+			s.Fatal(err)
+		}
+		claim.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+				Values: []string{"small"}}}}}}
+		must(s, claim, s.client.ResourceV1().ResourceClaims("ns").Update)
+		s.waits("p", dear(), atCostlyGate, func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = append(p.Spec.ResourceClaims,
+				corev1.PodResourceClaim{Name: "shared", ResourceClaimName: ptr.To("shared")})
+		})
+		s.at("at once", "p")
+		s.pinnedOn("at once", "p", "")
+	}, "large")
+}
+
+// Who made a pod may have put it at the other gate, as from a copy of another pod.
+func TestBothGatesOpenTogether(t *testing.T) {
+	for name, gates := range map[string][]func(*corev1.Pod){
+		"the costly one last": {gated(), atCostlyGate}, "the costly one first": {atCostlyGate, gated()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, mode.Exclusive, func(s *site) {
+				s.waits("p", claimOf(whole, "", 1), gates...)
+				s.at("at once", "p")
+			}, "a")
+		})
+	}
+}
+
+// A pod that changes while its gate is opened is looked at again, as it is then.
+func TestGateIsOpenedAgainWhereThePodChanges(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		var refuses sync.Once
+		s.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			err := error(nil)
+			if a.GetSubresource() == "" {
+				refuses.Do(func() { err = apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", nil) })
+			}
+			return err != nil, nil, err
+		})
+		s.waits("p", claimOf(whole, "", 1), gated())
+		s.change("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"on": "a"} })
+		time.Sleep(gateAgain + time.Second)
+		s.at("after another try", "p")
+	}, "a")
 }

@@ -84,14 +84,17 @@ func (g *gates) opened(uid types.UID, now time.Time) {
 	}
 }
 
-// stays notes that a pod was looked at and stays, and returns when it is to be looked at again.
-func (g *gates) stays(uid types.UID, now time.Time) time.Duration {
+// stays notes that a pod was looked at and stays, and returns when it is to be looked at again: before that, too, when
+// its claims are made.
+func (g *gates) stays(uid types.UID, now time.Time, held string) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	h := g.held[uid]
 	h.looks++
 	again := heldAgain.After(h.looks)
-	h.next = now.Add(again)
+	if held != heldForClaim {
+		h.next = now.Add(again)
+	}
 	g.held[uid] = h
 	return again
 }
@@ -113,9 +116,11 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 			return 0, err
 		}
 		if v.held != "" {
-			n.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting,
-				"the pod waits at the scheduling gate "+v1alpha1.GateCostlyClaims+": "+v.held)
-			return n.gates.stays(pod.UID, now), nil
+			if v.held != heldForClaim || h.looks > 0 { // each pod with a template's claim is looked at before that is made
+				n.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting,
+					"the pod waits at the scheduling gate "+v1alpha1.GateCostlyClaims+": "+v.held)
+			}
+			return n.gates.stays(pod.UID, now, v.held), nil
 		}
 	}
 	left := gateMost
@@ -131,38 +136,43 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 				"err", err)
 		}
 	}
-	if err := open(ctx, n.Pods, pod, v.node); err != nil {
-		if ctx.Err() != nil {
-			return 0, err
-		}
+	switch opened, err := open(ctx, n.Pods, pod, v.node); {
+	case ctx.Err() != nil && err != nil:
+		return 0, err
+	case err != nil:
 		klog.FromContext(ctx).Error(err, "A pod waits at its gate; will try again", "pod", klog.KObj(pod))
+		return gateAgain, nil
+	case !opened:
 		return gateAgain, nil
 	}
 	n.gates.opened(pod.UID, n.Clock.Now())
 	return 0, nil
 }
 
-// open takes a pod's gate off, and pins the pod to a node, where one is given. A pod that has changed meanwhile is seen
-// again.
-func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) error {
-	at := slices.IndexFunc(pod.Spec.SchedulingGates, placement.IsGate)
-	path, gate := fmt.Sprintf("/spec/schedulingGates/%d", at), pod.Spec.SchedulingGates[at].Name
-	operations := []operation{{"test", "/metadata/uid", string(pod.UID)}, {"test", path + "/name", gate},
-		{"remove", path, nil}}
+// open takes a pod's gates off, and pins the pod to a node, where one is given. It is false where the pod has changed
+// meanwhile, or is gone.
+func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) (bool, error) {
+	operations := []operation{{"test", "/metadata/uid", string(pod.UID)}}
+	for i, gate := range slices.Backward(pod.Spec.SchedulingGates) {
+		if placement.IsGate(gate) {
+			path := fmt.Sprintf("/spec/schedulingGates/%d", i)
+			operations = append(operations, operation{"test", path + "/name", gate.Name}, operation{"remove", path, nil})
+		}
+	}
 	if node != "" {
 		operations = append(operations, operation{"add", "/spec/affinity", pinnedTo(node, pod.Spec.Affinity)})
 	}
 	patch, err := json.Marshal(operations)
 	if err != nil {
-		return fmt.Errorf("write a patch: %w", err)
+		return false, fmt.Errorf("write a patch: %w", err)
 	}
 	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.JSONPatchType, patch,
 		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("take the scheduling gate %s off pod %s/%s: %w", gate, pod.Namespace, pod.Name, err)
+		return false, fmt.Errorf("take the scheduling gate off pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return nil
+	return true, nil
 }

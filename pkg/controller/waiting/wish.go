@@ -104,6 +104,10 @@ func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.
 
 // unmet are those of a pod's claims that have to be allocated yet. It is false while one of them is not there.
 func (w *wishes) unmet(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, bool, error) {
+	if placement.AtCostlyGate(pod) {
+		claims, there, err := w.made(ctx, pod)
+		return unallocated(claims), there, err
+	}
 	var claims []*resourceapi.ResourceClaim
 	for i := range pod.Spec.ResourceClaims {
 		ref := &pod.Spec.ResourceClaims[i]

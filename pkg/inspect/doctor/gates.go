@@ -4,8 +4,11 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -19,8 +22,12 @@ const gatedMost = time.Minute
 // gates looks for pods whose gate nobody takes off.
 func gates(s *Snapshot) []Finding {
 	var held []string
+	only := []string{v1alpha1.GateBestNode}
+	if s.controllerless() {
+		only = append(only, v1alpha1.GateCostlyClaims)
+	}
 	for _, pod := range s.Pods {
-		if isGated(pod) && s.Now.Sub(pod.CreationTimestamp.Time) > gatedMost {
+		if isGated(pod, only) && s.Now.Sub(pod.CreationTimestamp.Time) > gatedMost {
 			held = append(held, pod.Namespace+"/"+pod.Name)
 		}
 	}
@@ -28,14 +35,22 @@ func gates(s *Snapshot) []Finding {
 		return nil
 	}
 	return []Finding{{Level: Error, Text: fmt.Sprintf("%d pods are held at the scheduling gate %s, which "+
-		"gpu-compat-controller takes off within seconds: %s", len(held), v1alpha1.GateBestNode, text.List(held, nodesNamed)),
+		"gpu-compat-controller takes off: %s", len(held), strings.Join(only, " or "), text.List(held, nodesNamed)),
 		Do: "see what keeps gpu-compat-controller from it, in its log; or gate no further pods, and take the gate off " +
 			"these: docs/packing.md#the-gate"}}
 }
 
-// isGated reports whether that gate alone keeps a pod from the scheduler. At the one of costly claims pods may be for
-// long, and Events tell them why.
-func isGated(pod *corev1.Pod) bool {
-	gates := pod.Spec.SchedulingGates
-	return pod.DeletionTimestamp == nil && len(gates) == 1 && gates[0].Name == v1alpha1.GateBestNode
+// isGated reports whether these gates alone keep a pod from the scheduler.
+func isGated(pod *corev1.Pod, gates []string) bool {
+	of := pod.Spec.SchedulingGates
+	return pod.DeletionTimestamp == nil && len(of) > 0 && !slices.ContainsFunc(of,
+		func(g corev1.PodSchedulingGate) bool { return !slices.Contains(gates, g.Name) })
+}
+
+// controllerless reports whether no controller runs. Else pods may be at the gate of costly claims for long, and Events
+// tell them why.
+func (s *Snapshot) controllerless() bool {
+	return !s.cannotRead("deployments.apps") && !slices.ContainsFunc(s.Deployments, func(d *appsv1.Deployment) bool {
+		return d.Labels[labelComponent] == controller && d.Status.ReadyReplicas > 0
+	})
 }

@@ -15,21 +15,28 @@ import (
 
 // A pod whose gate stays shut for longer than the controller takes is told of, one that others hold is not.
 func TestGatedPods(t *testing.T) {
-	const ours = "gpu.aliyun.com/best-node"
+	const ours, costly = "gpu.aliyun.com/best-node", "gpu.aliyun.com/costly-claims"
 	for name, test := range map[string]struct {
-		age   time.Duration
-		gates []string
-		found bool
+		age     time.Duration
+		gates   []string
+		stopped bool
+		found   bool
 	}{
-		"for long":          {2 * time.Minute, []string{ours}, true},
-		"just now":          {30 * time.Second, []string{ours}, false},
-		"by Kueue":          {time.Hour, []string{"kueue.x-k8s.io/admission"}, false},
-		"by Kueue, and not": {time.Hour, []string{"kueue.x-k8s.io/admission", ours}, false},
-		"by nobody":         {time.Hour, nil, false},
-		"by what it costs":  {time.Hour, []string{"gpu.aliyun.com/costly-claims"}, false},
+		"for long":          {2 * time.Minute, []string{ours}, false, true},
+		"just now":          {30 * time.Second, []string{ours}, false, false},
+		"by Kueue":          {time.Hour, []string{"kueue.x-k8s.io/admission"}, false, false},
+		"by Kueue, and not": {time.Hour, []string{"kueue.x-k8s.io/admission", ours}, false, false},
+		"by nobody":         {time.Hour, nil, false, false},
+		"by what it costs":  {time.Hour, []string{costly}, false, false},
+		"by what it costs, while no controller runs": {time.Hour, []string{costly}, true, true},
+		"by both, while no controller runs":          {time.Hour, []string{ours, costly}, true, true},
+		"just now by what it costs, while none runs": {30 * time.Second, []string{costly}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := installed(t)
+			if test.stopped {
+				s.Deployments[0].Status.ReadyReplicas = 0
+			}
 			pod := s.Pods[3]
 			pod.CreationTimestamp = metav1.NewTime(now.Add(-test.age))
 			for _, gate := range test.gates {

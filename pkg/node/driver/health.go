@@ -32,7 +32,7 @@ const (
 	// where nothing changes: the kubelet forgets it after 30 s.
 	healthCollect = time.Second
 	healthResend  = 10 * time.Second
-	// eventsAgain is when the driver is asked for events again after it failed to.
+	// eventsAgain is when the driver is asked for events again after it failed to, at the latest.
 	eventsAgain = 30 * time.Second
 )
 
@@ -49,11 +49,13 @@ func (a *agent) makeMonitor(ctx context.Context, bootID string) *health.Monitor 
 	return monitor
 }
 
-// watchEvents passes on what the driver tells of the node's GPUs; cut is told when one is cut otherwise.
-func (a *agent) watchEvents(ctx context.Context, watch func(context.Context, func(gpu.Event)) error,
-	monitor *health.Monitor, cut func()) {
+// watchEvents passes on what the driver tells of the node's GPUs; cut is told when one is cut otherwise. After a
+// failure the driver is asked again when other GPUs were read than before: nobody keeps the events until then.
+func watchEvents(ctx context.Context, watch func(context.Context, func(gpu.Event)) error, monitor *health.Monitor,
+	cut func(), inventories *signal.Broadcast) {
 	logger, said := klog.FromContext(ctx), ""
 	for ctx.Err() == nil {
+		found := inventories.Next() // also while the driver is asked
 		err := watch(ctx, func(e gpu.Event) {
 			monitor.Event(ctx, e)
 			if e.Kind == gpu.EventMIGChanged {
@@ -70,6 +72,7 @@ func (a *agent) watchEvents(ctx context.Context, watch func(context.Context, fun
 		}
 		select {
 		case <-ctx.Done():
+		case <-found:
 		case <-time.After(eventsAgain):
 		}
 	}

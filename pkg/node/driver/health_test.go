@@ -4,6 +4,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -160,4 +162,36 @@ func TestHealthWithoutRecords(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A plugin that waited for its driver is told the faults of GPUs from when it offers them.
+func TestEventsAreWatchedWhenTheGPUsAreThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		var inventories signal.Broadcast
+		var asked []time.Duration
+		began, there := time.Now(), false
+		watch := func(ctx context.Context, _ func(gpu.Event)) error {
+			asked = append(asked, time.Since(began))
+			if !there {
+				return errors.New("the driver is not there")
+			}
+			<-ctx.Done()
+			return nil
+		}
+		var running sync.WaitGroup
+		running.Go(func() { watchEvents(ctx, watch, nil, nil, &inventories) })
+		time.Sleep(eventsAgain + 7*time.Second)
+		synctest.Wait()
+		there = true
+		inventories.Send()
+		synctest.Wait()
+		want := []time.Duration{0, eventsAgain, eventsAgain + 7*time.Second}
+		if diff := cmp.Diff(want, asked); diff != "" {
+			t.Errorf("asked for events after (-want +got):\n%s", diff)
+		}
+		cancel()
+		running.Wait()
+	})
 }

@@ -231,12 +231,14 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
+	var found signal.Broadcast
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: gpus, Events: a.events, Machines: usable,
 		// Before anything is prepared, or published.
 		Preparer: inventories(func(inv *prepare.Inventory) {
 			a.limited.Look(ctx, inv.Machine)
 			a.preparer.SetInventory(inv)
+			found.Send()
 		}),
 		Changed: a.recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval,
 		Health: monitor, Rescan: a.rescan,
@@ -287,7 +289,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	wg.Go(func() { a.watchNode(ctx) })
 	wg.Go(func() { a.watchSettings(ctx) })
 	wg.Go(func() { a.makeMPSWatch().Run(ctx) })
-	wg.Go(func() { a.watchEvents(ctx, gpus.Watch, monitor, inv.Cut) })
+	wg.Go(func() { watchEvents(ctx, gpus.Watch, monitor, inv.Cut, &found) })
 	if a.statuses != nil {
 		wg.Go(func() { a.statuses.Run(ctx) })
 	}
