@@ -28,7 +28,8 @@ const manyClaims = 100
 const answerTimeout = 30 * time.Second
 
 const (
-	// trivialDriver is the name in tests/bench/trivial, nvidiaDriver that of NVIDIA's: so are the DeviceClasses called.
+	// trivialDriver is the name of the driver in tests/bench/trivial and of its DeviceClass, nvidiaDriver that of
+	// NVIDIA's.
 	trivialDriver = "trivial.bench.test"
 	nvidiaDriver  = "gpu.nvidia.com"
 	// socketNode is a Node without a kubelet. The drivers that the benchmark
@@ -39,7 +40,7 @@ const (
 	beforeNode = "bench-before"
 )
 
-// contender is a driver that is compared, with what was measured of it.
+// contender is a driver under comparison, with its measurements.
 type contender struct {
 	driver.Driver
 	// name is that of its directory and of its template of claims, column that of its column in the table.
@@ -118,8 +119,8 @@ func contenders(c *cli.Command, dir string) ([]*contender, error) {
 	return all, nil
 }
 
-// asPlugin writes a kubeconfig by which a program is the plugin on a node: the policies let nobody else publish slices
-// of the names that the plugin's have.
+// asPlugin writes a kubeconfig with the identity of a node's plugin: the policies let nobody else publish slices with
+// the names of the plugin's slices.
 func asPlugin(kubeconfig, dir, node string) (string, error) {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
@@ -160,7 +161,7 @@ func (c *contender) serve(ctx context.Context) (err error) {
 	return nil
 }
 
-// serveAll starts all contenders. The returned function ends them, and those that were started where one fails.
+// serveAll starts all contenders, and stops them again if one fails. The returned function stops them.
 func (b *bench) serveAll(ctx context.Context) (stop func(), err error) {
 	stop = func() {
 		for _, c := range b.contenders {

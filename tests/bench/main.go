@@ -137,8 +137,8 @@ func (b *bench) setUp(ctx context.Context, c *cli.Command) (err error) {
 	return err
 }
 
-// row fills a line of the table: so many quantiles of what was measured of each contender, and how some of them of this
-// driver's are to those of the trivial one.
+// row fills a line of the table with quantiles of each contender's sample, and compares some of this driver's with
+// those of the trivial one.
 func (b *bench) row(measure, target string, quantiles, compared []float64, of func(*contender) report.Sample) {
 	for _, d := range b.contenders {
 		b.table.Set(measure, d.column, of(d).Summary(quantiles...))

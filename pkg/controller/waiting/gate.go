@@ -36,8 +36,9 @@ func heldByOthers(pod *corev1.Pod) bool {
 		func(g corev1.PodSchedulingGate) bool { return !placement.IsGate(g) })
 }
 
-// held is a pod at the gate: since when the gate alone holds it, and when it was opened, zero while it is not. At the
-// gate of costly claims, looks counts those after which it stayed, the next of which is not before next.
+// held is what is known of a pod at the gate: since when the gate alone holds it, and when the gate was opened, zero
+// while it is not. At the gate of costly claims, looks counts the judgements after which the pod stayed, and next is
+// the earliest time of the next one.
 type held struct {
 	since, opened, next time.Time
 	looks               int
@@ -84,7 +85,7 @@ func (g *gates) opened(uid types.UID, now time.Time) {
 	}
 }
 
-// stays notes that a pod was looked at and stays, and returns when it is to be looked at again.
+// stays notes that a pod was judged and stays, and returns after how long to judge it again.
 func (g *gates) stays(uid types.UID, now time.Time) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,8 +97,8 @@ func (g *gates) stays(uid types.UID, now time.Time) time.Duration {
 	return again
 }
 
-// pass has a pod go on from the gate: when a node is nominated for it, when none is to be, or after gateMost. From the
-// gate of costly claims it goes on when the scheduler cannot search for too long, however long that takes.
+// pass opens the gate for a pod that has a nomination, that gets none, or that has waited for gateMost. It opens the
+// gate of costly claims only when the scheduler's search is sure to be short, however long that takes.
 func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
 	h, now := n.gates.of(pod.UID), n.Clock.Now()
 	if heldByOthers(pod) || !h.opened.IsZero() && now.Sub(h.opened) < underway {
@@ -142,8 +143,8 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 	return 0, nil
 }
 
-// open takes a pod's gate off, and pins the pod to a node, where one is given. A pod that has changed meanwhile is seen
-// again.
+// open removes a pod's gate, and pins the pod to the node, unless that is empty. It leaves a pod that has changed
+// meanwhile, which the controller sees again.
 func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) error {
 	at := slices.IndexFunc(pod.Spec.SchedulingGates, placement.IsGate)
 	path, gate := fmt.Sprintf("/spec/schedulingGates/%d", at), pod.Spec.SchedulingGates[at].Name

@@ -28,13 +28,14 @@ func gates(s *Snapshot) []Finding {
 		return nil
 	}
 	return []Finding{{Level: Error, Text: fmt.Sprintf("%d pods are held at the scheduling gate %s, which "+
-		"gpu-compat-controller takes off within seconds: %s", len(held), v1alpha1.GateBestNode, text.List(held, nodesNamed)),
-		Do: "see what keeps gpu-compat-controller from it, in its log; or gate no further pods, and take the gate off " +
-			"these: docs/packing.md#the-gate"}}
+		"gpu-compat-controller should remove within seconds: %s", len(held), v1alpha1.GateBestNode,
+		text.List(held, nodesNamed)),
+		Do: "see in the log of gpu-compat-controller what keeps it from this; or gate no further pods, and remove the " +
+			"gate from these: docs/packing.md#the-gate"}}
 }
 
-// isGated reports whether that gate alone keeps a pod from the scheduler. At the one of costly claims pods may be for
-// long, and Events tell them why.
+// isGated reports whether the gate best-node alone keeps a pod from the scheduler. The gate of costly claims does not
+// count: pods may wait there for long, and Events tell why.
 func isGated(pod *corev1.Pod) bool {
 	gates := pod.Spec.SchedulingGates
 	return pod.DeletionTimestamp == nil && len(gates) == 1 && gates[0].Name == v1alpha1.GateBestNode

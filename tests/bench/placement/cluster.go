@@ -123,8 +123,8 @@ func (n *node) fullest(k *kind) int {
 	return best
 }
 
-// ties keeps the best of what it sees, each of equal ones with the same chance. Without chance it keeps the first, as
-// the paper's simulator does. FGD needs that: with random ties, pods without GPUs take the CPUs of all nodes alike.
+// ties keeps the best of what it sees, and each of equal ones with the same chance. Without chance it keeps the first,
+// as the paper's simulator does. FGD needs that: with random ties, pods without GPUs take the CPUs of all nodes alike.
 type ties struct {
 	random *rand.Rand
 	// best is -1 for none.
@@ -164,7 +164,7 @@ func (c *cluster) fragments(pods []typical) float64 {
 	return 100 * sum / float64(c.gpus)
 }
 
-// percent is nothing where there is nothing.
+// percent returns 0 if the whole is 0.
 func percent(part, all int64) float64 {
 	if all == 0 {
 		return 0

@@ -37,7 +37,7 @@ type scheduled struct {
 	*nodes.Cluster
 	// mu guards all below while pods are underway.
 	mu sync.Mutex
-	// is has what was allocated, claims the claims with GPUs of each node, slices what is published of it.
+	// is has what was allocated, claims has the claims with GPUs of each node, and slices what each node publishes.
 	is     *cluster
 	claims [][]*resourceapi.ResourceClaim
 	slices [][]*resourceapi.ResourceSlice

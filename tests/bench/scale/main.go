@@ -100,7 +100,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	return b.table.Write(os.Stdout)
 }
 
-// much is what nodes have beside GPUs: of all that pods want.
+// much is what nodes have beside GPUs: more than pods ask for.
 func much() corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("96"),
 		corev1.ResourceMemory: resource.MustParse("768Gi"), corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"),

@@ -78,7 +78,7 @@ func (b *bench) measureMode(ctx context.Context, m mode.Mode, plain *series) err
 	return nil
 }
 
-// series is what came of all pods of one kind: with a claim of the template, or with none where that is empty.
+// series has the results of all pods of one kind: with a claim of the template, or without one if that is empty.
 type series struct {
 	template   string
 	perSecond  []float64

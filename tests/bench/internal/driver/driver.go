@@ -28,7 +28,7 @@ type Driver struct {
 	Program string
 	// Args are arguments besides those that name the directories.
 	Args []string
-	// Flags are those that name the directories; of this repository's drivers if empty.
+	// Flags are the flags that name the directories; if empty, those of this repository's drivers.
 	Flags Flags
 	// Dir holds all that the driver writes, its log and its sockets. A socket's
 	// path must stay below 108 bytes.

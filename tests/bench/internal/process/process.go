@@ -55,7 +55,7 @@ func Start(log, program string, args ...string) (*Process, error) {
 	return p, nil
 }
 
-// Gone is the error of a process that has exited by itself.
+// Gone returns an error for a process that has exited by itself.
 func (p *Process) Gone() error {
 	return fmt.Errorf("%s ended: %s: see %s", p.cmd.Path, p.cmd.ProcessState, p.log)
 }
@@ -101,20 +101,20 @@ func rss(pid int) (float64, error) {
 	return 0, fmt.Errorf("read the memory of process %d: no VmRSS in its status", pid)
 }
 
-// Look is what a process had used when it was looked at.
+// Look is what a process had used at some time.
 type Look struct {
 	pid  int
 	when time.Time
 	cpu  time.Duration
 }
 
-// LookAt looks at a process.
+// LookAt returns what a process has used so far.
 func LookAt(pid int) (Look, error) {
 	cpu, err := CPU(pid)
 	return Look{pid, time.Now(), cpu}, err
 }
 
-// Since says what the process has used since it was looked at: processor time a minute, and the memory that is resident
+// Since returns the processor time that the process has used a minute since the Look, and the memory that is resident
 // now.
 func (l Look) Since() (string, error) {
 	now, err := LookAt(l.pid)

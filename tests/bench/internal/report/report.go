@@ -30,8 +30,7 @@ func (s Sample) Quantile(q float64) time.Duration {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Minus is the sample's differences to another one, pair by pair. The longer
-// one's rest is left out.
+// Minus returns the sample's differences to another one, pair by pair, without the rest of the longer one.
 func (s Sample) Minus(other Sample) Sample {
 	out := make(Sample, min(len(s), len(other)))
 	for i := range out {
@@ -69,7 +68,7 @@ type Table struct {
 	lines [][]string
 }
 
-// Set fills the cell of a measure in a column. One in a column that the table does not have is left out.
+// Set fills the cell of a measure in a column. It ignores a column that the table does not have.
 func (t *Table) Set(measure, column, cell string) {
 	line := slices.IndexFunc(t.lines, func(line []string) bool { return line[0] == measure })
 	if line < 0 {
