@@ -32,9 +32,9 @@ const (
 	// NVIDIA's.
 	trivialDriver = "trivial.bench.test"
 	nvidiaDriver  = "gpu.nvidia.com"
-	// socketNode is a Node without a kubelet. The drivers that the benchmark
-	// starts itself believe to be on it; NVIDIA's on another one: beside a driver with the same
-	// GPUs, and no kubelet to say who has them, this one would grant none. An older build of this one is on a third.
+	// socketNode is a Node without a kubelet, on which the drivers run that the benchmark starts itself. NVIDIA's
+	// driver has another Node: this driver grants no GPUs that another one publishes on its node, unless a kubelet
+	// tells who has them. An older build of this driver has a third.
 	socketNode = "bench-socket"
 	nvidiaNode = "bench-nvidia"
 	beforeNode = "bench-before"
@@ -43,19 +43,19 @@ const (
 // contender is a driver under comparison, with its measurements.
 type contender struct {
 	driver.Driver
-	// name is that of its directory and of its template of claims, column that of its column in the table.
+	// name names its directory and its template of claims, column its column in the table.
 	name, column string
 	// node is a Node without a kubelet, on which the driver believes to be.
 	node string
-	// installed is the program in its container, empty where it is not in the cluster.
+	// installed is the program in its container, empty if the cluster does not have it.
 	installed string
-	// request is that of its claims, device what the scheduler writes into one, for GPU i.
+	// request is the request of its claims, and device returns what the scheduler writes into a claim for GPU i.
 	request resourceapi.DeviceRequest
 	device  func(i int) resourceapi.DeviceRequestAllocationResult
 	// claims are claimCount claims that are allocated, as the kubelet names them to a driver.
 	claimCount int
 	claims     []*drapb.Claim
-	// process and socket are there while it serves.
+	// process and socket are set while it serves.
 	process *driver.Process
 	socket  *driver.Socket
 
@@ -64,7 +64,7 @@ type contender struct {
 	pods                             podTimes
 }
 
-// contenders are the drivers that are compared, with the driver root of a simulated node.
+// contenders returns the drivers under comparison, with the driver root of a simulated node.
 func contenders(c *cli.Command, dir string) ([]*contender, error) {
 	machine, err := sim.Load(c.String("machine"))
 	if err != nil {

@@ -47,16 +47,16 @@ func command() *cli.Command {
 	}
 }
 
-// bench is what the sections work with, and the table that they fill.
+// bench has what the sections need, and the table that they fill.
 type bench struct {
 	*nodes.Cluster
 	node, dir string
-	// contenders are the drivers that are compared: this one, the trivial one, and NVIDIA's where it is there.
+	// contenders are the drivers under comparison: this one, the trivial one, and NVIDIA's if it is installed.
 	contenders []*contender
 	table      report.Table
 }
 
-// The columns of the table, beside the contenders'.
+// These are the columns of the table, beside the contenders'.
 const (
 	columnBase   = "without a driver"
 	columnRatio  = "gpushare : trivial"

@@ -142,7 +142,7 @@ func (r *reconciler) write(ctx context.Context, p plan) error {
 		}
 	}
 	if p.outlived != nil {
-		errs = append(errs, r.remove(ctx, p.outlived, "that of the driver for CPUs is gone"))
+		errs = append(errs, r.remove(ctx, p.outlived, "the class of the driver for CPUs is gone"))
 	}
 	return errors.Join(errs...)
 }

@@ -10,13 +10,13 @@ import (
 // cluster are the nodes of the trace, with the pods that a policy placed.
 type cluster struct {
 	nodes []node
-	// at are the places of nodes by name.
+	// at has the indices of nodes, by their names.
 	at     map[string]int
 	random *rand.Rand
 	policy policy
 	gpus   int64
 	taint  bool
-	// large is how many pods of manyGPUs or more are placed.
+	// large counts the placed pods of manyGPUs or more.
 	large int64
 	// next is the node with which the stock scheduler begins.
 	next int
@@ -146,7 +146,7 @@ func (t *ties) see(i int, score float64) {
 	}
 }
 
-// allocated is what is taken of all GPUs, in percent.
+// allocated returns the allocated part of all GPUs, in percent.
 func (c *cluster) allocated() float64 {
 	var free int64
 	for i := range c.nodes {
@@ -155,7 +155,7 @@ func (c *cluster) allocated() float64 {
 	return percent(c.gpus-free, c.gpus)
 }
 
-// fragments are what typical pods cannot have of free GPUs, on average, in percent of all GPUs.
+// fragments returns what typical pods cannot use of free GPUs, on average, in percent of all GPUs.
 func (c *cluster) fragments(pods []typical) float64 {
 	sum := 0.0
 	for i := range c.nodes {

@@ -29,8 +29,8 @@ import (
 // namespace is that of all pods and claims.
 const namespace = "scale"
 
-// columnNoClaim is the column of pods without a claim, bestNode what the name of a mode's column with the option
-// best-node ends with.
+// columnNoClaim names the column of pods without a claim. The name of a mode's column with the option best-node ends
+// with bestNode.
 const columnNoClaim, bestNode = "no claim", ", best-node"
 
 func main() { os.Exit(program.Main(command())) }
@@ -51,15 +51,15 @@ func command() *cli.Command {
 	}
 }
 
-// bench is what is measured, and with what.
+// bench has what is measured, and the means to measure it.
 type bench struct {
 	*nodes.Cluster
 	modes []mode.Mode
 	// machines are the GPUs of each node.
 	machines []*gpu.Machine
-	// controller is the program, empty for without.
+	// controller is the controller's program, empty to run without one.
 	controller string
-	// made is how many pods there have been.
+	// made counts the pods made so far.
 	made  int
 	table report.Table
 }

@@ -83,7 +83,7 @@ type series struct {
 	template   string
 	perSecond  []float64
 	burst, one report.Sample
-	// scheduler and controller are their processor time per pod.
+	// scheduler and controller are the processor times of these programs per pod.
 	scheduler, controller report.Sample
 }
 
@@ -96,7 +96,7 @@ func (s *series) write(t *report.Table, column string) {
 	t.Set("one pod after the other, create → bound, p50 / p90", column, s.one.Summary(0.5, 0.9))
 }
 
-// measurePods has bursts of pods of several kinds, in turn, and then pods of each kind one after the other.
+// measurePods makes bursts of pods of several kinds, in turn, and then pods of each kind one after the other.
 func (b *bench) measurePods(ctx context.Context, own, plain *series) error {
 	kinds := []*series{plain, own}
 	counts := make([]int, len(kinds))

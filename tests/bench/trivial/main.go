@@ -29,7 +29,7 @@ import (
 
 const (
 	driverName = "trivial.bench.test"
-	// devices is how many it publishes.
+	// devices is how many devices the driver publishes.
 	devices = 8
 )
 

@@ -71,8 +71,8 @@ func (p *Process) Stop() {
 	}
 }
 
-// CPU is the processor time that a process has used so far, in all its
-// threads, to the nanosecond: /proc has it only in hundredths of a second.
+// CPU returns the processor time that all threads of a process have used so far, in nanoseconds: /proc has it only in
+// hundredths of a second.
 func CPU(pid int) (time.Duration, error) {
 	// The clock of another process, as clock_getcpuclockid(3) computes it: the
 	// complement of the process ID, and 2 for "scheduled time, all threads".
@@ -85,7 +85,7 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// rss is a process' resident memory in MiB.
+// rss returns a process' resident memory in MiB.
 func rss(pid int) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

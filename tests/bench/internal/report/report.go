@@ -19,8 +19,7 @@ import (
 // Sample is a series of measurements.
 type Sample []time.Duration
 
-// Quantile is the smallest measurement that a share q, 0 to 1, of all does not
-// exceed; 0 of an empty sample.
+// Quantile returns the smallest measurement that a share q, 0 to 1, of all does not exceed; 0 for an empty sample.
 func (s Sample) Quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -39,8 +38,8 @@ func (s Sample) Minus(other Sample) Sample {
 	return out
 }
 
-// Summary writes several quantiles of the sample as one cell of a table, in
-// milliseconds. That of an empty sample is empty.
+// Summary writes several quantiles of the sample as one cell of a table, in milliseconds. The cell of an empty sample
+// is empty.
 func (s Sample) Summary(quantiles ...float64) string {
 	if len(s) == 0 {
 		return ""
@@ -63,7 +62,7 @@ func milliseconds(d time.Duration) string {
 
 // Table is what was measured: a line for each measure, in the order in which they came.
 type Table struct {
-	// Head are the names of the columns, that of the measures first.
+	// Head has the names of the columns; the first column has the measures.
 	Head  []string
 	lines [][]string
 }
@@ -98,7 +97,7 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Machine is when and where figures are measured, in one line.
+// Machine returns the time and the machine of a measurement, in one line.
 func Machine() string {
 	var info unix.Sysinfo_t
 	var name unix.Utsname
