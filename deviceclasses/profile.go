@@ -64,7 +64,7 @@ func Profile(profile string) *resourceapi.DeviceClass {
 	}
 }
 
-// WithProfiles adds to classes those of MIG profiles that are not there, by their name or their extended resource.
+// WithProfiles adds to the classes those of the MIG profiles whose name or extended resource no class has.
 func WithProfiles(classes []*resourceapi.DeviceClass, profiles []string) []*resourceapi.DeviceClass {
 	for _, profile := range slices.Compact(slices.Sorted(slices.Values(profiles))) {
 		made := Profile(profile)

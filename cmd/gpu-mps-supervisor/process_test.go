@@ -141,7 +141,7 @@ func (p *process) end(t *testing.T, signal os.Signal) {
 	<-p.ended
 }
 
-// serving starts a supervisor for a directory of its own, whose daemons serve.
+// serving starts a supervisor for a directory of its own, and waits until its daemons serve.
 func serving(t *testing.T) (mps.Dir, []string) {
 	t.Helper()
 	dir, uuids := shortDir(t), newGPUs(t)

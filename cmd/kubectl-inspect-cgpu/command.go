@@ -113,8 +113,8 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 	return c, o
 }
 
-// subcommand gives a command what all have: the flags that reach a cluster, what --namespace is for if that is said,
-// and --output with these forms, if there are any.
+// subcommand adds to a command the flags that all commands have: those that select a cluster, with this usage of
+// --namespace unless it is empty, and --output for these forms, if there are any.
 func (o *options) subcommand(c *cobra.Command, namespace string, forms ...string) *cobra.Command {
 	c.SilenceUsage, c.SilenceErrors = true, true
 	if c.Args == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
-// printNoting prints a report as text, or in the form for programs that --output names, and beside it what it lacks.
+// printNoting prints a report as text or in the form that --output names, and the notes to the error stream.
 func (o *options) printNoting(report any, asText func(io.Writer) error, notes []string) error {
 	print := o.colored(asText)
 	if o.output != "" {
@@ -34,7 +34,7 @@ func (o *options) printNoting(report any, asText func(io.Writer) error, notes []
 	return nil
 }
 
-// structured prints a report as one object of JSON, indented, or one document of YAML.
+// structured prints a report as one indented JSON object or as one YAML document.
 func (o *options) structured(out io.Writer, report any) error {
 	if o.output != outputYAML {
 		return text.JSON(text.Writer{Out: out}, report)
@@ -187,7 +187,7 @@ func (p *printer) continued() error {
 	})
 }
 
-// redraw draws the last table again, if there is one, after something else was done to the screen.
+// redraw calls after, which writes to the screen, and draws the last table again, if there is one.
 func (p *printer) redraw(after func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apitest lets tests write and read objects at a fake API server as others do, whatever the
-// clients of the code under test are answered. All but Get may be called while such a client waits
-// for an answer. Who wrote a field is not kept: where that matters, tests write by a client.
+// Package apitest lets tests write and read objects of a fake API server as other clients do, whatever the server
+// answers the code under test. A test may call all functions but Get while that code waits for an answer. The server
+// does not keep who wrote a field: a test that needs this writes through a client.
 package apitest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// Object is one of the API.
+// Object is an object of the API.
 type Object interface {
 	runtime.Object
 	metav1.Object
@@ -33,7 +33,7 @@ func Create[T runtime.Object](t testing.TB, server *fake.Clientset, objects ...T
 	}
 }
 
-// Update writes an object that is there.
+// Update overwrites an existing object.
 func Update(t testing.TB, server *fake.Clientset, object Object) {
 	t.Helper()
 	if err := server.Tracker().Update(resourceOf(t, object), object, object.GetNamespace()); err != nil {
@@ -41,7 +41,7 @@ func Update(t testing.TB, server *fake.Clientset, object Object) {
 	}
 }
 
-// Get returns the object of that name, which ends the test where there is none.
+// Get returns the object of that name. It ends the test if there is none.
 func Get[T Object](t testing.TB, server *fake.Clientset, namespace, name string) T {
 	t.Helper()
 	object, there := find[T](t, server, namespace, name)
@@ -51,7 +51,7 @@ func Get[T Object](t testing.TB, server *fake.Clientset, namespace, name string)
 	return object
 }
 
-// Change writes the object of that name as it is with a change.
+// Change changes the object of that name, as the server has it.
 func Change[T Object](t testing.TB, server *fake.Clientset, namespace, name string, change func(T)) {
 	t.Helper()
 	if object, there := find[T](t, server, namespace, name); there {
@@ -68,7 +68,7 @@ func Delete[T Object](t testing.TB, server *fake.Clientset, namespace, name stri
 	}
 }
 
-// find returns the object of that name; where there is none the test has failed.
+// find returns the object of that name. It fails the test if there is none.
 func find[T Object](t testing.TB, server *fake.Clientset, namespace, name string) (T, bool) {
 	t.Helper()
 	found, err := server.Tracker().Get(resourceOf(t, none[T]()), namespace, name)
@@ -79,13 +79,13 @@ func find[T Object](t testing.TB, server *fake.Clientset, namespace, name string
 	return object, is
 }
 
-// none is an empty object of a type.
+// none returns an empty object of the type.
 func none[T Object]() Object {
 	object, _ := reflect.New(reflect.TypeFor[T]().Elem()).Interface().(Object)
 	return object
 }
 
-// resourceOf is what the API server calls objects such as this one.
+// resourceOf returns the API resource of the object.
 func resourceOf(t testing.TB, object runtime.Object) schema.GroupVersionResource {
 	t.Helper()
 	kinds, _, err := scheme.Scheme.ObjectKinds(object)

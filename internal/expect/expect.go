@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// NoError ends the test if there is an error. It is to be called from the test's own goroutine, as t.Fatal is.
+// NoError ends the test if there is an error. Call it from the test's own goroutine, as t.Fatal.
 func NoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -19,7 +19,7 @@ func NoError(t testing.TB, err error) {
 	}
 }
 
-// NoErrorf is NoError with words about what was done.
+// NoErrorf is NoError with a format that says what was done.
 func NoErrorf(t testing.TB, err error, format string, args ...any) {
 	t.Helper()
 	if err != nil {
@@ -27,7 +27,7 @@ func NoErrorf(t testing.TB, err error, format string, args ...any) {
 	}
 }
 
-// ErrorIs reports if the error is another one, and lets the test go on.
+// ErrorIs fails the test, and lets it go on, if the error is another one.
 func ErrorIs(t testing.TB, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
@@ -35,7 +35,7 @@ func ErrorIs(t testing.TB, err, target error) {
 	}
 }
 
-// Equal reports what differs between the values, and lets the test go on. The format says whose values they are.
+// Equal fails the test, and lets it go on, if the values differ, and prints how. The format says whose values they are.
 func Equal[T any](t testing.TB, want, got T, format string, args ...any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -43,8 +43,8 @@ func Equal[T any](t testing.TB, want, got T, format string, args ...any) {
 	}
 }
 
-// Error reports if the error lacks one of the texts, and lets the test go on. Where there is no text, or an empty one,
-// there is to be no error.
+// Error fails the test, and lets it go on, if the error lacks one of the texts. Without texts, or with empty ones
+// alone, it fails the test if there is an error.
 func Error(t testing.TB, err error, texts ...string) {
 	t.Helper()
 	if strings.Join(texts, "") == "" {

@@ -152,7 +152,7 @@ func TestExplanations(t *testing.T) {
 				matching(`device.attributes["gpu.nvidia.com"].productName == "A100"`))},
 			want: `request gpu: the selector device.attributes["gpu.nvidia.com"].productName == "A100" cannot be evaluated ` +
 				`for device gpu-0-share of node share (no such key: productName), and that keeps the pod from every node; ` +
-				`devices have names of gpu.nvidia.com by the option nvidia-dra: docs/nvidia-dra.md`,
+				`devices have names of gpu.nvidia.com with the option nvidia-dra: docs/nvidia-dra.md`,
 		},
 		"an attribute that linked sets do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},

@@ -88,7 +88,7 @@ func (s *stage) hold(t testing.TB, node string, requests ...resourceapi.DeviceRe
 	return held
 }
 
-// holdEach has a claim allocated for each request.
+// holdEach allocates a claim for each request.
 func (s *stage) holdEach(t testing.TB, node string, requests []resourceapi.DeviceRequest) {
 	t.Helper()
 	for _, r := range requests {
@@ -98,7 +98,7 @@ func (s *stage) holdEach(t testing.TB, node string, requests []resourceapi.Devic
 	}
 }
 
-// room is what an engine finds for a pod that can be on any node.
+// room returns what an engine finds for a pod that may use any node.
 func (s *stage) room(t testing.TB, e *scheduling.Engine, claims ...*resourceapi.ResourceClaim) scheduling.Room {
 	t.Helper()
 	room, err := e.FindRoom(t.Context(), s.Snapshot, podOn(""), claims)

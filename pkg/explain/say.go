@@ -94,7 +94,7 @@ func sayFailed(f *scheduling.SelectorError, node string) string {
 	said := fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
 		"every node", shown(f.Expression), f.Device, node, text.Bound(f.Err.Error(), errorMost))
 	if strings.Contains(f.Expression, nvidia.DriverName) {
-		said += "; devices have names of " + nvidia.DriverName + " by the option nvidia-dra: docs/nvidia-dra.md"
+		said += "; devices have names of " + nvidia.DriverName + " with the option nvidia-dra: docs/nvidia-dra.md"
 	}
 	return said
 }

@@ -132,8 +132,8 @@ func (m *Machine) All() []GPU {
 	return all
 }
 
-// Unpartitioned are the GPUs that are not in MIG mode: also those that are left out, of which only the index and the
-// UUID are known, if that is.
+// Unpartitioned returns the GPUs that are not in MIG mode. It includes those that are left out, of which at most the
+// index and the UUID are known.
 func (m *Machine) Unpartitioned() []GPU {
 	gpus := slices.Clone(m.GPUs)
 	for _, f := range m.Faults {

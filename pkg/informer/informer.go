@@ -30,10 +30,10 @@ func Object(given any) any {
 	return given
 }
 
-// FirstRead is closed when what is watched from then on has been read once.
+// FirstRead is closed once all watched objects have been read.
 type FirstRead chan struct{}
 
-// IsDone reports whether it is.
+// IsDone reports whether the objects have been read.
 func (r FirstRead) IsDone() bool {
 	select {
 	case <-r:
@@ -43,11 +43,11 @@ func (r FirstRead) IsDone() bool {
 	}
 }
 
-// readLimit is how long a claim waits for what is watched: one that is refused is not tried again by the kubelet for
-// ten seconds and more.
+// readLimit is how long a claim waits for the watched objects: the kubelet tries a refused claim again only after ten
+// seconds or more.
 const readLimit = 5 * time.Second
 
-// Await waits for it, for a moment.
+// Await waits until the objects have been read, for readLimit at most.
 func (r FirstRead) Await(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()

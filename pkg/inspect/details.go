@@ -16,7 +16,7 @@ func Details(out io.Writer, t *Table, style Style) error {
 }
 
 func detailsByNode(out io.Writer, t *Table, style Style) error {
-	// Each cell has a tab behind it, the last one, too.
+	// A tab ends each cell, also the last one.
 	closed := func(cells []string) string { return strings.Join(cells, "\t") + "\t\n" }
 	var text strings.Builder
 	dashes := 0
@@ -62,7 +62,7 @@ func title(n *Node, style Style, use bool) string {
 	return text.String()
 }
 
-// holderColumns are those of the details of a node with a line for each holder.
+// holderColumns returns the columns of a node's details with a line for each holder.
 func holderColumns(n *Node, style Style, use bool) (c columns[*Holder]) {
 	c.add("NAME", func(h *Holder) string { return h.Name() })
 	c.add("NAMESPACE", func(h *Holder) string { return h.Namespace })
@@ -87,7 +87,7 @@ func holderColumns(n *Node, style Style, use bool) (c columns[*Holder]) {
 	return c
 }
 
-// on is what the holder has of a GPU.
+// on returns the holder's share of a GPU.
 func (h *Holder) on(index int) Share {
 	if i := slices.IndexFunc(h.Shares, func(s Share) bool { return s.GPU == index }); i >= 0 {
 		return h.Shares[i]

@@ -39,7 +39,8 @@ type gpuLine struct {
 	gpu  *GPU
 }
 
-// gpuColumns are those of a summary with a line for each GPU. The last two of a wide one are of single GPUs alone.
+// gpuColumns returns the columns of a summary with a line for each GPU. Only lines of single GPUs fill the last two of
+// a wide one.
 func gpuColumns(t *Table, style Style) (c columns[gpuLine]) {
 	c.add("NAME", func(l gpuLine) string { return l.name })
 	c.add("GPU", func(l gpuLine) string {
@@ -71,7 +72,7 @@ func gpuColumns(t *Table, style Style) (c columns[gpuLine]) {
 	return c
 }
 
-// summaryByGPU is the summary with a line for each GPU.
+// summaryByGPU prints the summary with a line for each GPU.
 func summaryByGPU(out io.Writer, t *Table, style Style) error {
 	columns := gpuColumns(t, style)
 	wide := slices.Clone(columns)
@@ -104,7 +105,7 @@ type shareLine struct {
 	origin               Origin
 }
 
-// shareColumns are those of the details of a node with a line for each GPU that somebody holds.
+// shareColumns returns the columns of a node's details with a line for each GPU that somebody holds.
 func shareColumns(n *Node, style Style, use bool) (c columns[shareLine]) {
 	c.add("NAME", func(l shareLine) string { return l.name })
 	c.add("NAMESPACE", func(l shareLine) string { return l.namespace })

@@ -38,7 +38,7 @@ func Summary(out io.Writer, t *Table, style Style) error {
 	return printTable(out, t, style, summaryByNode, summaryByGPU)
 }
 
-// printTable prints the form that fits into the width of the style, and then the MIG instances, if there are any.
+// printTable prints the form that fits the width of the style, and then the MIG instances, if there are any.
 func printTable(out io.Writer, t *Table, style Style, byNode, byGPU func(io.Writer, *Table, Style) error) error {
 	err := fitting(out, style.Width, func(out io.Writer) error { return byNode(out, t, style) },
 		func(out io.Writer) error { return byGPU(out, t, style) })
@@ -63,7 +63,7 @@ func summaryByNode(out io.Writer, t *Table, style Style) error {
 	return align(out, text.String())
 }
 
-// clusterSums are the lines below a summary.
+// clusterSums returns the lines below a summary.
 func clusterSums(t *Table) string {
 	text := fmt.Sprintf("Allocated/Total GPU Memory In Cluster:\n%s (%s)\t\n", t.MemoryGiB, t.MemoryGiB.percent())
 	if t.CoresPercent.Total > 0 {
@@ -72,7 +72,7 @@ func clusterSums(t *Table) string {
 	return text + t.Lost.String()
 }
 
-// columns are those of a table with a line for each T.
+// columns are the columns of a table with a line for each T.
 type columns[T any] []column[T]
 
 type column[T any] struct {
@@ -100,7 +100,7 @@ func (c columns[T]) cells(of T) []string {
 	return cells
 }
 
-// nodeColumns are those of a summary with a line for each node.
+// nodeColumns returns the columns of a summary with a line for each node.
 func nodeColumns(t *Table, style Style) (c columns[*Node]) {
 	c.add("NAME", func(n *Node) string { return n.Name })
 	c.add("IPADDRESS", func(n *Node) string { return n.IPAddress })

@@ -50,7 +50,7 @@ func nodeOf(t *testing.T, gpus int, m mode.Mode, isolation string) *allocatortes
 	return publishing(t, devices.BuildDynamic(machine, perMode))
 }
 
-// alike are so many GPUs of a model.
+// alike returns a machine with so many GPUs of a model.
 func alike(gpus int, model string, mib int64) *gpu.Machine {
 	machine := &gpu.Machine{}
 	for i := range gpus {

@@ -25,8 +25,8 @@ func MinAvailable(pod *corev1.Pod) (int32, error) {
 	return int32(n), nil
 }
 
-// GangOf names the gang of a pod by its labels, or by its annotations in Koordinator's manner, and says how many of its
-// pods are placed together or none. It is empty where it is not one that would be held.
+// GangOf returns the gang that a pod's labels, or Koordinator's annotations, name, and the least number of its pods to
+// place together. The name is empty if the pod is in no gang that would be held.
 func GangOf(pod *corev1.Pod) (gang string, least int) {
 	name, needed := pod.Labels[ack.LabelPodGroup], pod.Labels[ack.LabelMinAvailable]
 	if name == "" {

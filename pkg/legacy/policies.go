@@ -19,7 +19,7 @@ const BindingConvert = "gpushare-legacy-convert"
 // are the selector of namespaces in BindingConvert.
 type Policies struct{ Converts labels.Selector }
 
-// NewPolicies are those whose binding has the selector of namespaces; nil selects all.
+// NewPolicies returns the policies as bound for the namespaces that the selector selects; nil selects all.
 func NewPolicies(selector *metav1.LabelSelector) (Policies, error) {
 	if selector == nil {
 		return Policies{labels.Everything()}, nil

@@ -56,15 +56,14 @@ func (c *Controller) SetSurplus(surplus func() map[string]int64) { c.surplus.of.
 // SetStranded says how many GPUs are stranded, by node: it is asked at each scrape.
 func (c *Controller) SetStranded(stranded func() map[string]float64) { c.stranded.of.Store(&stranded) }
 
-// TemplateLag counts a template that a pod has waited for; nothing where there are no metrics.
+// TemplateLag counts a template that a pod has waited for. Without metrics it does nothing.
 func (c *Controller) TemplateLag(lag time.Duration) {
 	if c != nil {
 		c.templateLag.Observe(lag.Seconds())
 	}
 }
 
-// AnnotationLag counts a pod that was annotated so long after its claim was allocated; nothing where there are no
-// metrics.
+// AnnotationLag counts a pod that was annotated so long after its claim was allocated. Without metrics it does nothing.
 func (c *Controller) AnnotationLag(lag time.Duration) {
 	if c != nil {
 		c.annotationLag.Observe(lag.Seconds())

@@ -18,7 +18,8 @@ func IsGate(gate corev1.PodSchedulingGate) bool {
 // AtGate reports whether a pod is at a gate of the option best-node-gate.
 func AtGate(pod *corev1.Pod) bool { return slices.ContainsFunc(pod.Spec.SchedulingGates, IsGate) }
 
-// AtCostlyGate reports whether a pod is at that gate which stays until the scheduler's search is known to be short.
+// AtCostlyGate reports whether a pod is at the gate of costly claims, which stays until the scheduler's search is sure
+// to be short.
 func AtCostlyGate(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.SchedulingGates, isCostly)
 }

@@ -60,7 +60,7 @@ func Pod(namespace, name string, uid types.UID) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: uid}
 }
 
-// Claim is a reference to a ResourceClaim.
+// Claim returns a reference to a ResourceClaim.
 func Claim(namespace, name string, uid types.UID) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
 		Namespace: namespace, Name: name, UID: uid}

@@ -17,9 +17,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// EndsInTime reports whether the scheduler's allocator has searched a node for claims after nodeLooks at most, whatever
-// others hold there: the search takes the longest where all is free but the last device. One that the allocator gives
-// up on counts as endless.
+// EndsInTime reports whether the scheduler's allocator ends its search of a node for claims within nodeLooks, whatever
+// others hold there. It has the allocator search the longest case: all devices are free, and the last one that the
+// claims ask for cannot be had. It returns false also for claims that the allocator gives up on.
 func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []*resourceapi.ResourceSlice,
 	classes []*resourceapi.DeviceClass, claims []*resourceapi.ResourceClaim) (bool, error) {
 	if !named(claims, classes) {
@@ -42,11 +42,11 @@ func (e *Engine) EndsInTime(ctx context.Context, node *corev1.Node, published []
 	return err == nil, nil
 }
 
-// counterLooks is what it takes at worst to find that a device cannot be had whose GPU serves other devices, too: its
-// counters are added up.
+// counterLooks is how many looks the allocator takes at most to refuse a device that consumes counters: it adds up what
+// the GPU's other devices consume.
 const counterLooks = 8
 
-// longestLooks are stepLooks of steps at which no device can be had, also of those that tooFew leaves out.
+// longestLooks returns the stepLooks of steps at which no device can be had. Devices that tooFew leaves out count, too.
 func longestLooks(published []*resourceapi.ResourceSlice) map[string]int64 {
 	looks := stepLooks(published)
 	for _, slice := range published {
@@ -59,8 +59,9 @@ func longestLooks(published []*resourceapi.ResourceSlice) map[string]int64 {
 	return looks
 }
 
-// tooFew is what a node publishes without some of the devices that claims ask for, where these ask for n that are
-// alike: the last cannot be had only while n - 1 of the GPUs have room at most, and no way leads over the others.
+// tooFew returns what a node publishes, with only n - 1 of the suitable devices if the claims ask for n devices that
+// are alike. The last of these cannot be had only while at most n - 1 of the GPUs have room, and the search never takes
+// the other GPUs.
 func (e *Engine) tooFew(ctx context.Context, published []*resourceapi.ResourceSlice, classes []*resourceapi.DeviceClass,
 	claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceSlice {
 	wanted, n := alike(claims)
@@ -91,8 +92,8 @@ func (e *Engine) tooFew(ctx context.Context, published []*resourceapi.ResourceSl
 	return out
 }
 
-// othersLast are claims of whose requests those are one, the last, whose classes select nothing that a node publishes:
-// they may be for devices of other drivers, of which it is not known when they run out.
+// othersLast returns the claims with one request, the last, in place of all those whose classes select nothing that a
+// node publishes. These may be for devices of other drivers, and the controller does not know when they run out.
 func (e *Engine) othersLast(ctx context.Context, published []*resourceapi.ResourceSlice,
 	classes []*resourceapi.DeviceClass, claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
 	var last string
@@ -126,7 +127,8 @@ func (e *Engine) othersLast(ctx context.Context, published []*resourceapi.Resour
 	return out
 }
 
-// alike is what all requests of claims ask for, of any devices, and how many of them; none where they differ.
+// alike returns what each request of the claims asks for, with tolerations of all taints, and the number of devices.
+// The number is 0 if the requests differ.
 func alike(claims []*resourceapi.ResourceClaim) (first Request, n int64) {
 	for _, claim := range claims {
 		for i := range claim.Spec.Devices.Requests {
@@ -146,7 +148,7 @@ func alike(claims []*resourceapi.ResourceClaim) (first Request, n int64) {
 	return first, n
 }
 
-// named reports whether all classes that claims name are there: else the scheduler gives up before it searches.
+// named reports whether all classes that the claims name exist. Otherwise the scheduler gives up before it searches.
 func named(claims []*resourceapi.ResourceClaim, classes stockallocator.Classes) bool {
 	for _, claim := range claims {
 		for i := range claim.Spec.Devices.Requests {
@@ -160,8 +162,7 @@ func named(claims []*resourceapi.ResourceClaim, classes stockallocator.Classes) 
 	return true
 }
 
-// withoutLast are claims like those that are given, which tolerate all taints, and of whose devices the last cannot be
-// had.
+// withoutLast returns copies of the claims that tolerate all taints, and whose last device cannot be had.
 func withoutLast(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
 	out := make([]*resourceapi.ResourceClaim, 0, len(claims))
 	for _, claim := range claims {
@@ -185,7 +186,7 @@ func withoutLast(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceCla
 	return out
 }
 
-// tolerateAll has a request find devices whatever their taints, which come and go.
+// tolerateAll makes a request tolerate all taints, since these come and go.
 func tolerateAll(r *resourceapi.DeviceRequest) {
 	if r.Exactly != nil {
 		r.Exactly.Tolerations = everyTaint()
@@ -199,8 +200,8 @@ func everyTaint() []resourceapi.DeviceToleration {
 	return []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
 }
 
-// oneFewer is a request for all but the last of its devices: none, where no alternative asks for several. Who asks for
-// all devices chooses none of them.
+// oneFewer returns a request for all but the last of its devices, and none if no alternative asks for several. An
+// alternative for all devices is left out: the allocator has nothing to choose for it.
 func oneFewer(r resourceapi.DeviceRequest) []resourceapi.DeviceRequest {
 	fewer := func(mode resourceapi.DeviceAllocationMode, count *int64) bool {
 		*count--

@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// eight is what a node with eight GPUs publishes; a taint is on all of them, if one is given.
+// eight returns what a node with eight GPUs publishes, all with these taints.
 func eight(taints ...resourceapi.DeviceTaint) *resourceapi.ResourceSlice {
 	slice := pool("n")
 	slice.Spec.Devices = nil
@@ -30,7 +30,7 @@ func eight(taints ...resourceapi.DeviceTaint) *resourceapi.ResourceSlice {
 
 const anyGPU = "gpu.example.com"
 
-// asking is a claim with requests for so many GPUs each.
+// asking returns a claim with requests for so many GPUs each.
 func asking(counts ...int64) *resourceapi.ResourceClaim {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("claim-", len(counts))}}
 	for i, n := range counts {
@@ -41,8 +41,8 @@ func asking(counts ...int64) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// The whole search of a node decides, not that which happens to find something: nine single GPUs are found at once on a
-// node with nine, and looked for in 8! ways where the last is gone.
+// EndsInTime judges the longest search of a node, not one that happens to succeed: a node with nine GPUs has nine
+// single GPUs at once, but takes 8! ways if the last is gone.
 func TestEndsInTime(t *testing.T) {
 	type claims = []*resourceapi.ResourceClaim
 	ones := func(n int) *resourceapi.ResourceClaim { return asking(slices.Repeat([]int64{1}, n)...) }

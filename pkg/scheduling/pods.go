@@ -20,7 +20,7 @@ func QueueOrder(a, b *corev1.Pod) int {
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 }
 
-// Named returns the object of the name, nil if there is none. Those that have no namespace have the empty one.
+// Named returns the object of that name, nil if there is none. The namespace of cluster-wide objects is empty.
 func Named[O metav1.Object](among []O, namespace, name string) (found O) {
 	for _, o := range among {
 		if o.GetNamespace() == namespace && o.GetName() == name {

@@ -28,33 +28,34 @@ const manyClaims = 100
 const answerTimeout = 30 * time.Second
 
 const (
-	// trivialDriver is the name in tests/bench/trivial, nvidiaDriver that of NVIDIA's: so are the DeviceClasses called.
+	// trivialDriver is the name of the driver in tests/bench/trivial and of its DeviceClass, nvidiaDriver that of
+	// NVIDIA's.
 	trivialDriver = "trivial.bench.test"
 	nvidiaDriver  = "gpu.nvidia.com"
-	// socketNode is a Node without a kubelet. The drivers that the benchmark
-	// starts itself believe to be on it; NVIDIA's on another one: beside a driver with the same
-	// GPUs, and no kubelet to say who has them, this one would grant none. An older build of this one is on a third.
+	// socketNode is a Node without a kubelet, on which the drivers run that the benchmark starts itself. NVIDIA's
+	// driver has another Node: this driver grants no GPUs that another one publishes on its node, unless a kubelet
+	// tells who has them. An older build of this driver has a third.
 	socketNode = "bench-socket"
 	nvidiaNode = "bench-nvidia"
 	beforeNode = "bench-before"
 )
 
-// contender is a driver that is compared, with what was measured of it.
+// contender is a driver under comparison, with its measurements.
 type contender struct {
 	driver.Driver
-	// name is that of its directory and of its template of claims, column that of its column in the table.
+	// name names its directory and its template of claims, column its column in the table.
 	name, column string
 	// node is a Node without a kubelet, on which the driver believes to be.
 	node string
-	// installed is the program in its container, empty where it is not in the cluster.
+	// installed is the program in its container, empty if the cluster does not have it.
 	installed string
-	// request is that of its claims, device what the scheduler writes into one, for GPU i.
+	// request is the request of its claims, and device returns what the scheduler writes into a claim for GPU i.
 	request resourceapi.DeviceRequest
 	device  func(i int) resourceapi.DeviceRequestAllocationResult
 	// claims are claimCount claims that are allocated, as the kubelet names them to a driver.
 	claimCount int
 	claims     []*drapb.Claim
-	// process and socket are there while it serves.
+	// process and socket are set while it serves.
 	process *driver.Process
 	socket  *driver.Socket
 
@@ -63,7 +64,7 @@ type contender struct {
 	pods                             podTimes
 }
 
-// contenders are the drivers that are compared, with the driver root of a simulated node.
+// contenders returns the drivers under comparison, with the driver root of a simulated node.
 func contenders(c *cli.Command, dir string) ([]*contender, error) {
 	machine, err := sim.Load(c.String("machine"))
 	if err != nil {
@@ -120,8 +121,8 @@ func contenders(c *cli.Command, dir string) ([]*contender, error) {
 	return all, nil
 }
 
-// asPlugin writes a kubeconfig by which a program is the plugin on a node: the policies let nobody else publish slices
-// of the names that the plugin's have.
+// asPlugin writes a kubeconfig with the identity of a node's plugin: the policies let nobody else publish slices with
+// the names of the plugin's slices.
 func asPlugin(admin, out, node string) error {
 	config, err := clientcmd.LoadFromFile(admin)
 	if err != nil {
@@ -154,7 +155,7 @@ func (c *contender) serve(ctx context.Context) (err error) {
 	return nil
 }
 
-// serveAll starts all contenders. The returned function ends them, and those that were started where one fails.
+// serveAll starts all contenders, and stops them again if one fails. The returned function stops them.
 func (b *bench) serveAll(ctx context.Context) (stop func(), err error) {
 	stop = func() {
 		for _, c := range b.contenders {

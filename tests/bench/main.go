@@ -47,16 +47,16 @@ func command() *cli.Command {
 	}
 }
 
-// bench is what the sections work with, and the table that they fill.
+// bench has what the sections need, and the table that they fill.
 type bench struct {
 	*nodes.Cluster
 	node, dir string
-	// contenders are the drivers that are compared: this one, the trivial one, and NVIDIA's where it is there.
+	// contenders are the drivers under comparison: this one, the trivial one, and NVIDIA's if it is installed.
 	contenders []*contender
 	table      report.Table
 }
 
-// The columns of the table, beside the contenders'.
+// These are the columns of the table, beside the contenders'.
 const (
 	columnBase   = "without a driver"
 	columnRatio  = "gpushare : trivial"
@@ -137,8 +137,8 @@ func (b *bench) setUp(ctx context.Context, c *cli.Command) (err error) {
 	return err
 }
 
-// row fills a line of the table: so many quantiles of what was measured of each contender, and how some of them of this
-// driver's are to those of the trivial one.
+// row fills a line of the table with quantiles of each contender's sample, and compares some of this driver's with
+// those of the trivial one.
 func (b *bench) row(measure, target string, quantiles, compared []float64, of func(*contender) report.Sample) {
 	for _, d := range b.contenders {
 		b.table.Set(measure, d.column, of(d).Summary(quantiles...))

@@ -27,7 +27,7 @@ const (
 	namespace = "bench"
 	// request is the name of the one request of each claim.
 	request = "gpu"
-	// gpus is how many each driver publishes.
+	// gpus is how many GPUs each driver publishes.
 	gpus = 8
 	// podsOnNode is how many pods there are on socketNode.
 	podsOnNode = 40
@@ -75,7 +75,7 @@ func (b *bench) makeObjects(ctx context.Context) error {
 	return nil
 }
 
-// makeClaims makes a driver's claims, which are allocated already, spread over the GPUs.
+// makeClaims makes a driver's claims, already allocated and spread over the GPUs.
 func (b *bench) makeClaims(ctx context.Context, of *contender) error {
 	for i := range of.claimCount {
 		c, err := b.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
@@ -96,12 +96,12 @@ func (b *bench) makeClaims(ctx context.Context, of *contender) error {
 	return nil
 }
 
-// ofClass is a request for a device of a class.
+// ofClass returns a request for a device of a class.
 func ofClass(name string) resourceapi.DeviceRequest {
 	return resourceapi.DeviceRequest{Name: request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: name}}
 }
 
-// shareOf is what the scheduler writes for a share of 1Gi of a node's GPU.
+// shareOf returns what the scheduler writes for a share of 1Gi of a node's GPU.
 func shareOf(node string, gpu int) resourceapi.DeviceRequestAllocationResult {
 	return resourceapi.DeviceRequestAllocationResult{
 		Request: request, Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(node),
@@ -113,7 +113,7 @@ func shareOf(node string, gpu int) resourceapi.DeviceRequestAllocationResult {
 	}
 }
 
-// whole writes that a claim has a device that the driver gives out whole.
+// whole returns what the scheduler writes for a device that the driver gives out whole.
 func whole(driver, pool, prefix string) func(i int) resourceapi.DeviceRequestAllocationResult {
 	return func(i int) resourceapi.DeviceRequestAllocationResult {
 		return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: driver, Pool: pool,

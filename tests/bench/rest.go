@@ -16,15 +16,14 @@ const (
 	restWindow   = 2 * time.Minute
 )
 
-// resting are the processes of a program, as they were when they were looked at first.
+// resting has the processes of a program, with what they had used at the first look.
 type resting struct {
 	measure, column string
 	pids            []int
 	looks           []process.Look
 }
 
-// measureRest looks at what programs take while nobody asks for anything: those that are installed, and drivers whose
-// claims are prepared.
+// measureRest measures what idle programs use: the installed ones, and drivers whose claims are prepared.
 func (b *bench) measureRest(ctx context.Context) error {
 	stop, err := b.serveAll(ctx)
 	defer stop()
@@ -71,7 +70,7 @@ func (b *bench) measureRest(ctx context.Context) error {
 	return nil
 }
 
-// installed are the programs in containers.
+// installed returns the programs in containers.
 func (b *bench) installed() ([]*resting, error) {
 	ours := b.contenders[0].column
 	programs := [][3]string{{"gpu-mps-supervisor, nothing uses MPS", ours, "/usr/bin/gpu-mps-supervisor"},
@@ -92,7 +91,7 @@ func (b *bench) installed() ([]*resting, error) {
 	return all, nil
 }
 
-// used says what each process has used.
+// used returns what each process has used.
 func (r *resting) used() (string, error) {
 	var cells []string
 	for _, look := range r.looks {

@@ -22,7 +22,7 @@ const (
 	pace = 10 * time.Millisecond
 )
 
-// step is one call to a driver, and where its times go.
+// step is one call to a driver, with the sample for its times.
 type step struct {
 	measure, target string
 	call            func(*driver.Socket, context.Context, *drapb.Claim) (time.Duration, error)

@@ -45,15 +45,15 @@ type Cluster struct {
 	nodes map[string]*sync.RWMutex
 	// taken are the nodes that tests have, or wait for, in the order in which they took them.
 	taken map[string][]string
-	// places are for the tests that work at once. Without them all work.
+	// places limits how many tests work at once; nil does not limit them.
 	places *places
 }
 
 // openMost is how long the API server may take to answer before any test begins.
 const openMost = time.Minute
 
-// RunTests is for TestMain: it opens the cluster for the tests and runs them, and returns the
-// exit status. The flag -parallel is for how many tests work at once: those that wait for their nodes do not count.
+// RunTests is for TestMain: it opens the cluster for the tests and runs them, and returns the exit status. The flag
+// -parallel limits how many tests work at once. Tests that wait for their nodes do not count.
 func RunTests(m *testing.M, into **Cluster) int {
 	ctx, cancel := context.WithTimeout(context.Background(), openMost)
 	defer cancel()
@@ -69,8 +69,8 @@ func RunTests(m *testing.M, into **Cluster) int {
 	return m.Run()
 }
 
-// makePlaces has the testing package start all parallel tests at once, and gives as many of them a place as it would
-// have started.
+// makePlaces makes the testing package start all parallel tests at once, and makes as many places as the flag would
+// have let start.
 func (c *Cluster) makePlaces() error {
 	const parallel, all = "test.parallel", "1000"
 	flag.Parse()
@@ -194,7 +194,7 @@ func (c *Cluster) rest(t *testing.T) {
 	}
 }
 
-// testOf is the name of the test that a subtest is part of.
+// testOf returns the name of the test that a subtest is part of.
 func testOf(t *testing.T) string {
 	test, _, _ := strings.Cut(t.Name(), "/")
 	return test

@@ -47,7 +47,7 @@ func Pod(name, node string, options ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-// Pods are so many pods as Pod makes them, whose names end with their numbers.
+// Pods returns n pods as Pod makes them. Their names end with their numbers.
 func Pods(n int, name, node string, options ...func(*corev1.Pod)) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for i := range n {

@@ -255,7 +255,7 @@ func (n *Namespace) WaitNoClaims(t *testing.T) {
 	})
 }
 
-// HoldsNothing checks that no claim whose name begins so is allocated.
+// HoldsNothing checks that no claim whose name has the prefix is allocated.
 func (n *Namespace) HoldsNothing(t *testing.T, prefix string) {
 	t.Helper()
 	claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Quota gives a namespace a ResourceQuota of what shares take, by the lines of the option quota, and waits until new
-// claims are counted. The option is for namespaces with such a quota, and stays: other tests do not meet it.
+// Quota gives the namespace a ResourceQuota with these lines of the option quota, and waits until new claims are
+// counted. It leaves the option installed, which affects only namespaces with such a quota.
 func (n *Namespace) Quota(t *testing.T, hard map[corev1.ResourceName]int64) {
 	t.Helper()
 	if output, err := n.Kubectl(t, "apply", "-k", "../../../deployments/options/quota"); err != nil {
@@ -42,7 +42,7 @@ func (n *Namespace) Quota(t *testing.T, hard map[corev1.ResourceName]int64) {
 	n.QuotaUses(t, none)
 }
 
-// QuotaUses waits until so much of the quota is used, by these lines.
+// QuotaUses waits until the quota's lines have these values of use.
 func (n *Namespace) QuotaUses(t *testing.T, want map[corev1.ResourceName]int64) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("%v of the quota to be used", want), func(ctx context.Context) error {

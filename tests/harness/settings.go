@@ -38,7 +38,7 @@ func (n *Namespace) Option(t *testing.T, name string) (remove func()) {
 	return remove
 }
 
-// Keep makes a PodDisruptionBudget that keeps the one pod whose label app is so.
+// Keep makes a PodDisruptionBudget that protects the one pod with this label app.
 func (n *Namespace) Keep(t *testing.T, app string) {
 	t.Helper()
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app},
@@ -50,7 +50,7 @@ func (n *Namespace) Keep(t *testing.T, app string) {
 	}
 }
 
-// SetController gives the controller settings that it has only until the test ends.
+// SetController changes settings of the controller until the test ends.
 func (c *Cluster) SetController(t *testing.T, settings map[string]string) {
 	t.Helper()
 	set := func(value func(string) any) {

@@ -55,8 +55,8 @@ func (n *Namespace) Tenant(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// ConfigOf is how whoever has a token of a ServiceAccount speaks to the API server: the token that a pod has or, where
-// pod is nil, one of no pod.
+// ConfigOf returns a configuration that authenticates by a token of a ServiceAccount: the token of a pod or, if pod is
+// nil, one that is bound to no pod.
 func (c *Cluster) ConfigOf(t *testing.T, namespace, account string, pod *corev1.Pod) *rest.Config {
 	t.Helper()
 	var request authenticationv1.TokenRequest
@@ -74,7 +74,7 @@ func (c *Cluster) ConfigOf(t *testing.T, namespace, account string, pod *corev1.
 	return config
 }
 
-// ClientOf is a client of whoever has a token as ConfigOf asks for it.
+// ClientOf returns a client with the configuration that ConfigOf returns.
 func (c *Cluster) ClientOf(t *testing.T, namespace, account string, pod *corev1.Pod) kubernetes.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(c.ConfigOf(t, namespace, account, pod))

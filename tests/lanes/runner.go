@@ -192,8 +192,8 @@ func (r *Runner) command(ctx context.Context, lane string, command Command, nice
 	if command.Shell != "" {
 		return nil, r.shell(ctx, lane, command.Shell, nil, nice)
 	}
-	// Lane lint vets them, and what a linker leaves out for debuggers saves a third of its time. Of the packages that run
-	// at once, one mostly waits: for a daemon that is late, or a kubelet that is killed.
+	// Lane lint vets the packages. Without debugging information the linker takes a third less time. One package more
+	// than there are processors runs at once, since one mostly waits: for a late daemon, or a killed kubelet.
 	atOnce := fmt.Sprintf("-p=%d", runtime.NumCPU()+1)
 	arguments := append([]string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout=30m", atOnce}, command.Tests...)
 	if r.Only != "" {

@@ -65,7 +65,7 @@ type Suite struct {
 	Images []string
 	// Env are variables of the tests, NAME=VALUE.
 	Env []string
-	// Parallel is how many tests work at once, without those that wait for nodes; 0 is Go's default.
+	// Parallel is how many tests work at once, not counting those that wait for nodes; 0 is Go's default.
 	Parallel int
 	// Promised takes the tests that the table of promises names, or, if it is false, leaves them out. A
 	// suite that names neither has all.

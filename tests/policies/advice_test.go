@@ -26,7 +26,7 @@ func (w *warnings) AddWarning(_, text string) {
 	w.texts = append(w.texts, text)
 }
 
-// warnings are what whoever makes a request is warned of, which is not refused.
+// warnings returns the warnings for a request, which must not be refused.
 func (s *server) warnings(t *testing.T, request admission.Attributes) string {
 	t.Helper()
 	var shown warnings

@@ -174,7 +174,7 @@ func TestControllerTakesItsOwnGateOffAlone(t *testing.T) {
 	}
 }
 
-// heldFor is a pod at the gate of costly claims, with what it wants of nodes.
+// heldFor returns a pod at the gate of costly claims with this node affinity.
 func heldFor(wanted *corev1.NodeAffinity) *corev1.Pod {
 	p := pod("p", nil, limited("c", ""))
 	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: v1alpha1.GateCostlyClaims}}
@@ -184,10 +184,11 @@ func heldFor(wanted *corev1.NodeAffinity) *corev1.Pod {
 	return p
 }
 
-// The gate of costly claims is the controller's to take off, and that of whoever may write nodes.
+// Only the controller, and those who may write nodes, can remove the gate of costly claims.
 func TestCostlyClaimsStayAtTheirGate(t *testing.T) {
 	s := newServerWith(t, decoded(t, gatePolicy))
-	const no = "gpu-compat-controller takes the scheduling gate gpu.aliyun.com/costly-claims off"
+	const no = "only gpu-compat-controller, and users who may patch nodes, can remove the scheduling gate " +
+		"gpu.aliyun.com/costly-claims"
 	other := corev1.PodSchedulingGate{Name: "example.com/gate"}
 	for name, test := range map[string]struct {
 		before, after []corev1.PodSchedulingGate
@@ -215,7 +216,7 @@ func TestCostlyClaimsStayAtTheirGate(t *testing.T) {
 	}
 }
 
-// At the gate of costly claims the controller pins a pod to one node, and changes nothing else of where it can be.
+// The controller may pin a pod at the gate of costly claims to one node, and change nothing else of its affinity.
 func TestControllerPinsPodsWithCostlyClaims(t *testing.T) {
 	s := newServer(t)
 	const no = "gpu-compat-controller may change nothing of a pod but the annotations"

@@ -21,8 +21,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// What the policies of the options nvidia-dra and other-manifests make of pods and claims is what `kubectl inspect cgpu
-// plan` places: a pod of HAMi's and two claims for a part of a GPU of NVIDIA's driver have shares of one GPU.
+// `kubectl inspect cgpu plan` places pods and claims as the policies of the options nvidia-dra and other-manifests
+// convert them: a pod for HAMi and two claims for a part of a GPU of NVIDIA's driver get shares of one GPU.
 func TestOptionsArePlannedAsThePoliciesConvert(t *testing.T) {
 	hami, err := withOthers(t).create(pod("hami", nil, limited("c", "nvidia.com/gpu 1 nvidia.com/gpumem 3000")))
 	if err != nil {

@@ -185,7 +185,7 @@ func (s *server) update(old, p *corev1.Pod) (*corev1.Pod, error) {
 
 var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
 
-// admitted is what becomes of an object that a user creates, or writes over an old one.
+// admitted returns what admission makes of an object that a user creates, or writes over an old one.
 func admitted[T interface {
 	comparable
 	runtime.Object

@@ -71,14 +71,14 @@ type reconciler struct {
 	// unused is for how long a template has been seen without pods, by key.
 	unused *seen.Since[string]
 
-	// altered are the UIDs of templates that the API server stored otherwise than they were
-	// sent, by key: an admission policy or webhook of the cluster wants them so.
+	// altered has, by key, the UIDs of templates that the API server stored otherwise than the controller sent them,
+	// because an admission policy or webhook changed them.
 	altered sync.Map
-	// settled are those of templates that are as pods need them, by key: further pods that name
-	// them change nothing.
+	// settled has, by key, the UIDs of templates that are as pods need them: further pods that name them change
+	// nothing.
 	settled sync.Map
 
-	// mu is for live, which is what was listed last, by namespace.
+	// mu guards live: the templates that were listed last, by namespace.
 	mu   sync.Mutex
 	live map[string]listed
 }

@@ -80,12 +80,11 @@ func (r *reconciler) reconcile(_ context.Context, key string) (time.Duration, er
 	return 0, nil
 }
 
-// unclaimed is said of a pod to which the policies would have given a claim, had the
-// DeviceClass been there.
+// unclaimed is the note on a pod to which the policies would have given a claim if the DeviceClass had existed.
 const unclaimed = "unclaimed"
 
-// missing is why none of a pod's containers has a claim for CPUs; empty where one has, or the
-// policy that would give it has not looked at the pod.
+// missing returns why none of a pod's containers has a claim for CPUs. It is empty if one has, or if the policy that
+// gives claims has not seen the pod.
 func missing(pod *corev1.Pod) string {
 	if _, asks := pod.Annotations[v1alpha1.AnnotationCPUSet]; !asks {
 		return ""
@@ -109,7 +108,7 @@ func missing(pod *corev1.Pod) string {
 	}
 }
 
-// wholeCPUs reports whether a container could have CPUs of its own.
+// wholeCPUs reports whether a container requests CPUs as one with CPUs of its own must.
 func wholeCPUs(r corev1.ResourceRequirements) bool {
 	limit, limited := r.Limits[corev1.ResourceCPU]
 	request, requested := r.Requests[corev1.ResourceCPU]

@@ -45,7 +45,7 @@ type Config struct {
 	Cache  *cache.Reader
 	Client typedresourcev1.ResourceV1Interface
 	Events *report.Reporter
-	// Models is whether it keeps the classes of GPU models and MIG profiles. If not, those that are there stay.
+	// Models switches on the classes of GPU models and MIG profiles. Without it, existing ones stay.
 	Models bool
 	// Grace is how long a class stays without GPUs. Claims that name it are looked
 	// for after that, and then again each time it has passed.
@@ -142,7 +142,7 @@ func (r *reconciler) write(ctx context.Context, p plan) error {
 		}
 	}
 	if p.outlived != nil {
-		errs = append(errs, r.remove(ctx, p.outlived, "that of the driver for CPUs is gone"))
+		errs = append(errs, r.remove(ctx, p.outlived, "the class of the driver for CPUs is gone"))
 	}
 	return errors.Join(errs...)
 }

@@ -10,16 +10,15 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// mark plans for a DeviceClass with the label LabelCPUClass, which is there for as long as the one of
-// the driver for CPUs, and has the same content. It is the parameter of the policy that gives
-// claims for CPUs. The driver's own class cannot be: the API server looks a parameter that it
-// does not find by its name up in etcd for each pod that is created (generic.CollectParams of
-// k8s.io/apiserver 1.37), and in its cache where it is found by a label.
+// mark plans the marker: a DeviceClass with the label LabelCPUClass that exists while the class of the driver for CPUs
+// does, with the same content. The policy that gives claims for CPUs has the marker as its parameter, since the API
+// server finds it by its label, in its cache. The driver's own class would be found by its name: while it is missing,
+// the API server looks it up in etcd for each created pod (generic.CollectParams of k8s.io/apiserver 1.37).
 func (p *plan) mark(existing map[string]*resourceapi.DeviceClass) {
 	of, have := existing[legacy.ClassCPUs], existing[legacy.ClassCPUsMarker]
 	switch {
 	case have != nil && have.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ControllerName:
-		// Somebody decides by hand.
+		// An administrator made this one, and decides about it.
 	case of != nil:
 		p.write(have, marker(of))
 	case have != nil:
@@ -27,7 +26,7 @@ func (p *plan) mark(existing map[string]*resourceapi.DeviceClass) {
 	}
 }
 
-// marker is the one of a class. An extended resource can be that of one class only.
+// marker returns the marker of a class, without its extended resource: only one class can have that.
 func marker(of *resourceapi.DeviceClass) *resourceapi.DeviceClass {
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
 		Labels: map[string]string{

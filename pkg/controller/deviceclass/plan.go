@@ -23,7 +23,7 @@ type plan struct {
 	create, update []*resourceapi.DeviceClass
 	// surplus are classes of ours for which there are no GPUs.
 	surplus []*resourceapi.DeviceClass
-	// outlived is the marker of a class for CPUs that is gone, nil where there is none.
+	// outlived is the marker whose class for CPUs is gone, nil if there is none.
 	outlived *resourceapi.DeviceClass
 	// told are classes that something is to be said of.
 	told []finding
@@ -62,7 +62,7 @@ func Catalogue(models []view.Model, profiles []string) ([]*resourceapi.DeviceCla
 
 func byName(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) }
 
-// classesByName are classes by their names.
+// classesByName returns the classes by their names.
 func classesByName(classes []*resourceapi.DeviceClass) map[string]*resourceapi.DeviceClass {
 	out := map[string]*resourceapi.DeviceClass{}
 	for _, class := range classes {
@@ -153,8 +153,7 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 	}
 }
 
-// write plans for a class that is to be as wanted. What others have added to its labels and
-// annotations stays.
+// write plans to make a class, or to change it into the wanted one. Labels and annotations that others added stay.
 func (p *plan) write(have, want *resourceapi.DeviceClass) {
 	if have == nil {
 		p.create = append(p.create, want)

@@ -33,8 +33,8 @@ func namespaceOf(key string) string {
 type fairQueue struct {
 	// mu is for charge; all else is called under the lock of the workqueue.
 	mu sync.Mutex
-	// shares are the namespaces that have keys, or may come back before the others have had as
-	// much time: theirs is beyond now. order are those that have keys; len is the number of keys.
+	// shares has the namespaces with keys, and those whose time is later than now: they wait for the others if they
+	// come back. order has the namespaces with keys; len is the number of keys.
 	shares map[string]*share
 	order  *toolscache.Heap
 	len    int
@@ -46,7 +46,7 @@ type fairQueue struct {
 	pruneAt int
 }
 
-// share is what a namespace has used, and its keys.
+// share is the time that a namespace has used, and its keys.
 type share struct {
 	namespace string
 	keys      workqueue.Queue[string]
@@ -131,7 +131,8 @@ func (q *fairQueue) charge(key string, took time.Duration) {
 	}
 }
 
-// of is the share of a namespace, which has had as much time as the others at least.
+// of returns the share of a namespace. A namespace without keys starts with no less time than the one that was served
+// last.
 func (q *fairQueue) of(namespace string) *share {
 	s := q.shares[namespace]
 	if s == nil {
@@ -145,7 +146,7 @@ func (q *fairQueue) of(namespace string) *share {
 	return s
 }
 
-// sort has a namespace in its place among those that have keys.
+// sort moves a namespace to its place among those with keys.
 func (q *fairQueue) sort(s *share) {
 	if s.keys.Len() > 0 {
 		// A share always has a key.

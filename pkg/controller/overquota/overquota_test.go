@@ -101,7 +101,7 @@ func (s *site) create(pods ...*corev1.Pod) {
 	s.Helper()
 	for _, p := range pods {
 		apitest.Create(s, s.client, p)
-		// A watch has room for so many.
+		// The fake watch has a small buffer: the informer reads the event before the next one comes.
 		synctest.Wait()
 	}
 }

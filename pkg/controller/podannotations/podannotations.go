@@ -117,7 +117,7 @@ func (r *reconciler) annotate(ctx context.Context, claim *resourceapi.ResourceCl
 	if len(changes) == 0 {
 		return nil
 	}
-	// Whoever wrote them, nobody else knows what was allocated.
+	// Only this controller knows what was allocated, so it overwrites what others wrote.
 	if changed, err := podstate.Annotate(ctx, r.Client, pod, changes); err != nil || !changed {
 		return err
 	}

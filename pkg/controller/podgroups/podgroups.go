@@ -85,7 +85,7 @@ type reconciler struct {
 	// quiet is for how long no pod of a gang has come, by its key.
 	quiet *seen.Since[string]
 
-	// groups has, by the key of its gang, what was last observed of a PodGroup.
+	// groups has, by the key of the gang, the last observation of its PodGroup.
 	groups sync.Map
 
 	mu sync.Mutex
@@ -225,7 +225,7 @@ func (r *reconciler) tell(alone []*corev1.Pod, served bool) {
 	}
 }
 
-// of is what was last observed of the PodGroup of a gang; false where nothing was.
+// of returns the last observation of a gang's PodGroup, and false if there is none.
 func (r *reconciler) of(key string) (observed, bool) {
 	known, _ := r.groups.Load(key)
 	group, is := known.(observed)
@@ -352,7 +352,7 @@ func (r *reconciler) remove(ctx context.Context, name toolscache.ObjectName) (ti
 	return 0, nil
 }
 
-// sweep has the PodGroups looked at whose pods went while no replica watched.
+// sweep queues the PodGroups whose pods may have gone while no replica watched.
 func (r *reconciler) sweep(ctx context.Context, served bool) error {
 	if !served {
 		return nil

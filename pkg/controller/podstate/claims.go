@@ -49,8 +49,8 @@ func Claims(
 	return claims, true, nil
 }
 
-// TemplateSpec is what claims of a template ask for; nil where there is no such template. That of a
-// legacy pod is in the template's name, so it is known before the template is there.
+// TemplateSpec returns the spec of a template's claims, nil if there is no such template. The name of a legacy pod's
+// template contains it, so it is known before the template exists.
 func TemplateSpec(ctx context.Context, client typedresourcev1.ResourceClaimTemplatesGetter, namespace, name string) (
 	*resourceapi.ResourceClaimSpec, error) {
 	if request, err := legacy.ParseName(name); err == nil {

@@ -13,7 +13,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// Current is a pod as the API server has it; nil where it is gone, or another one has its name.
+// Current returns a pod as the API server has it, nil if it is gone or another pod has its name.
 func Current(ctx context.Context, client typedcorev1.PodsGetter, namespace, name string, uid types.UID) (
 	*corev1.Pod, error) {
 	pod, err := client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -28,7 +28,7 @@ func Current(ctx context.Context, client typedcorev1.PodsGetter, namespace, name
 	return pod, nil
 }
 
-// ByUID are pods by their UIDs.
+// ByUID returns the pods by their UIDs.
 func ByUID(pods []*corev1.Pod) map[types.UID]*corev1.Pod {
 	out := make(map[types.UID]*corev1.Pod, len(pods))
 	for _, pod := range pods {

@@ -57,8 +57,9 @@ const RefusedFor = 5 * time.Minute
 // RefusedPods are those that the cluster did not let be evicted, until when they stay.
 type RefusedPods map[types.UID]time.Time
 
-// Try tries whether pods may be evicted, with the grace that each is given, and remembers those that the cluster
-// decided to keep. The error is Refused where there are only such, and else says what keeps another one.
+// Try asks the API server, in dry runs, whether it would evict the pods with the grace that each is given, and
+// remembers those that it refused to evict. The error is Refused if it refused nothing but these; otherwise it says
+// what keeps another pod.
 func (r RefusedPods) Try(ctx context.Context, client typedcorev1.PodsGetter, pods []*corev1.Pod,
 	grace func(*corev1.Pod) *int64, now time.Time) error {
 	var refused error
@@ -76,7 +77,7 @@ func (r RefusedPods) Try(ctx context.Context, client typedcorev1.PodsGetter, pod
 	return refused
 }
 
-// Forget forgets those whose time is over, and those that are not there.
+// Forget forgets the pods whose time is over, and those that are gone.
 func (r RefusedPods) Forget(now time.Time, there map[types.UID]*corev1.Pod) {
 	maps.DeleteFunc(r, func(uid types.UID, until time.Time) bool { return !now.Before(until) || there[uid] == nil })
 }

@@ -65,7 +65,7 @@ func InGangOfOthers(pod *corev1.Pod) bool {
 			slices.ContainsFunc(GangAnnotations(), named(pod.Annotations)))
 }
 
-// ByAge compares pods by when they were created, those of one moment by their names.
+// ByAge compares pods by their creation, and those of the same moment by their names.
 func ByAge(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }

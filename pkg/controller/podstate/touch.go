@@ -17,8 +17,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// Annotate changes annotations of the pod with this UID, and of no other of its name; nil removes
-// one. It is false where the pod is gone, which is no error.
+// Annotate changes annotations of the pod with this UID, and of no other pod of its name; nil removes one. It returns
+// false, and no error, if the pod is gone.
 func Annotate(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod,
 	annotations map[string]*string) (bool, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
@@ -34,7 +34,7 @@ func Annotate(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Po
 	return err == nil, err
 }
 
-// Touch changes the annotation by which who watches pods looks at the pod again, as Annotate does.
+// Touch changes an annotation of the pod, as Annotate does, so that all who watch pods look at it again.
 func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time) error {
 	at := now.UTC().Format(time.RFC3339Nano)
 	_, err := Annotate(ctx, client, pod, map[string]*string{v1alpha1.AnnotationSyncRequested: &at})

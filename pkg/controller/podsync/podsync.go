@@ -66,8 +66,7 @@ type reconciler struct {
 	pods   cache.Starting
 	claims cache.Claims
 
-	// known is what is known of the pods that start, by namespace/name. That of a pod belongs to the
-	// Reconcile of its key.
+	// known has, by namespace/name, what is known of the pods that start. Only the Reconcile of a key uses its entry.
 	known sync.Map
 	// returned is when the plugin of a node was last seen to be ready again.
 	returned sync.Map

@@ -32,7 +32,7 @@ const (
 type kindID struct {
 	question    scheduling.QuestionID
 	cpu, memory int64
-	// costly is that of pods for which nodes count alone that the scheduler searches in time.
+	// costly marks pods that may only go to nodes that the scheduler searches in time.
 	costly bool
 }
 

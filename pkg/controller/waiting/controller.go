@@ -112,7 +112,7 @@ func New(cfg Config) *Reconciler {
 // Controller is what is to be run. It can have several workers.
 func (r *Reconciler) Controller() *manager.Controller { return r.work }
 
-// Nominator is what nominates nodes, nil where none are.
+// Nominator returns what nominates nodes, nil if nothing does.
 func (r *Reconciler) Nominator() *Nominator { return r.nominator }
 
 // sync is a manager.Reconcile; the key is that of a pod, or one of all.

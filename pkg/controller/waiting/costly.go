@@ -19,23 +19,24 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// heldAgain is when a pod is looked at again that stays at the gate of costly claims.
+// heldAgain is after how long the controller judges a pod again that stayed at the gate of costly claims.
 var heldAgain = backoff.Doubling{Least: 2 * time.Second, Most: 30 * time.Second}
 
-// Why a pod stays at the gate of costly claims.
+// These are the reasons why a pod stays at the gate of costly claims.
 const (
-	heldForClaim = "a claim of the pod is not there yet"
-	heldForRoom  = "no node has room for the pod's GPUs on which the scheduler is sure to end its search within 200 ms"
-	heldForGood  = "on no node that the pod can be on is the scheduler sure to end its search for the GPUs within 200 " +
-		"ms: ask for fewer devices, requests and alternatives, or tie requests to one GPU by the constraint " +
-		"matchAttribute: docs/security.md#the-schedulers-time"
+	heldForClaim = "a claim of the pod does not exist yet"
+	heldForRoom  = "no node has room for the pod's GPUs and lets the scheduler finish its search within 200 ms"
+	heldForGood  = "no node that the pod may use lets the scheduler finish its search for the GPUs within 200 ms: " +
+		"request fewer devices, with fewer requests and alternatives, or tie requests to one GPU by the constraint " +
+		"matchAttribute (docs/security.md#the-schedulers-time)"
 )
 
-// verdict is what is to become of a pod at the gate of costly claims: it is held for a reason, or goes on, pinned to a
-// node where the scheduler might search others for too long.
+// verdict is a decision about a pod at the gate of costly claims. The pod stays if held has a reason. Otherwise it goes
+// on, pinned to node unless that is empty.
 type verdict struct{ held, node string }
 
-// judge finds out what the pod may cost the scheduler, and nominates a node for one that may be pinned.
+// judge finds out whether a pod may cost the scheduler too much on some node. For such a pod it nominates a node to pin
+// it to.
 func (n *Nominator) judge(ctx context.Context, pod *corev1.Pod) (verdict, error) {
 	claims, there, err := n.wishes.made(ctx, pod)
 	if err != nil || !there {
@@ -69,7 +70,7 @@ func (n *Nominator) judge(ctx context.Context, pod *corev1.Pod) (verdict, error)
 	return verdict{held: heldForRoom}, nil
 }
 
-// searched are the nodes with devices that a pod can be on, and whether the scheduler has searched each in time.
+// searched returns the nodes with devices that a pod may use, and whether the scheduler searches each of them in time.
 func (n *Nominator) searched(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
 	map[string]bool, error) {
 	n.mu.Lock()
@@ -116,7 +117,8 @@ func unallocated(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceCla
 		func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil })
 }
 
-// written is the nomination of a pod that the API server has, by this controller or an earlier leader.
+// written returns the node that this controller or an earlier leader has nominated for a pod, once the API server has
+// it.
 func (n *Nominator) written(uid types.UID) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -126,25 +128,25 @@ func (n *Nominator) written(uid types.UID) string {
 	return ""
 }
 
-// excluded reports whether a node is none for a pod, whatever is left of its GPUs.
+// excluded reports whether a pod cannot use a node, whatever is left of the node's GPUs.
 func (c *chooser) excluded(ctx context.Context, on *node, pod *corev1.Pod, may scheduling.Where, w *wish) bool {
 	return c.closed(ctx, on, pod, may, w.requests) ||
 		w.kind.costly && !c.endsInTime(ctx, on, w.kind.question, w.claims)
 }
 
-// endings is what is known of the nodes that the scheduler searches for some claims, by DeviceClasses of a version.
+// endings has the answers of EndsInTime for some claims, found with one version of the DeviceClasses.
 type endings struct {
 	classes uint64
 	known   []ending
 }
 
-// ending is whether the scheduler searches nodes that offer such shapes in time.
+// ending is the answer for all nodes that offer these shapes.
 type ending struct {
 	shapes []view.Shape
 	inTime bool
 }
 
-// endsInTime is scheduling.Engine.EndsInTime, which is found out once for the nodes that are alike.
+// endsInTime is scheduling.Engine.EndsInTime, called once for all nodes that are alike.
 func (c *chooser) endsInTime(ctx context.Context, on *node, of scheduling.QuestionID,
 	claims []*resourceapi.ResourceClaim) bool {
 	known, _ := c.endings.Get(of)
@@ -163,8 +165,8 @@ func (c *chooser) endsInTime(ctx context.Context, on *node, of scheduling.Questi
 	return inTime
 }
 
-// pinnedAdvice is what helps a pod that waits for the node to which it is pinned, and that its owner makes again
-// elsewhere; empty for others.
+// pinnedAdvice returns what the owner of a pod can do that waits for the node to which it is pinned. It is empty for
+// other pods, and for those of DaemonSets.
 func pinnedAdvice(pod *corev1.Pod) string {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" ||
 		pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil ||
@@ -174,15 +176,15 @@ func pinnedAdvice(pod *corev1.Pod) string {
 	for _, term := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 		for _, field := range term.MatchFields {
 			if field.Key == metav1.ObjectNameField && field.Operator == corev1.NodeSelectorOpIn && len(field.Values) == 1 {
-				return "The pod is pinned to node " + field.Values[0] + ": delete it, and the next one may be on another"
+				return "The pod is pinned to node " + field.Values[0] + ". Delete it: a new pod can use another node"
 			}
 		}
 	}
 	return ""
 }
 
-// pinnedTo narrows where a pod can be to one node. The API server takes it while the pod is at a gate: nothing goes but
-// what the pod wants already.
+// pinnedTo returns an affinity that restricts a pod to one node and keeps all that the pod asks for. The API server
+// accepts such a change while the pod is at a gate.
 func pinnedTo(node string, affinity *corev1.Affinity) *corev1.Affinity {
 	only := []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
 		Values: []string{node}}}
@@ -200,7 +202,7 @@ func pinnedTo(node string, affinity *corev1.Affinity) *corev1.Affinity {
 		return out
 	}
 	for i := range wanted.NodeSelectorTerms {
-		// One that asks for nothing selects no node.
+		// A term without requirements selects no node, and would select one with these.
 		if term := &wanted.NodeSelectorTerms[i]; len(term.MatchExpressions)+len(term.MatchFields) > 0 {
 			term.MatchFields = append(term.MatchFields, only...)
 		}

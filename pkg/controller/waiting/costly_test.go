@@ -26,7 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// atCostlyGate has a pod wait as the policy has it in a namespace with costly claims.
+// atCostlyGate adds the gate that the policy adds in a namespace with costly claims.
 func atCostlyGate(p *corev1.Pod) {
 	p.Spec.SchedulingGates = append(p.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: v1alpha1.GateCostlyClaims})
 }
@@ -43,7 +43,7 @@ func dear() resourceapi.ResourceClaimSpec {
 	return spec
 }
 
-// pinnedOn checks to which node a pod is pinned, none where it is empty.
+// pinnedOn checks to which node a pod is pinned; empty means none.
 func (s *site) pinnedOn(when, name, node string) {
 	s.Helper()
 	synctest.Wait()
@@ -77,7 +77,7 @@ func (s *site) toldOnce(when string, want ...string) {
 	}
 }
 
-// What cannot keep the scheduler for long on any node is for the scheduler, whether there is room or not.
+// A pod that cannot keep the scheduler for long on any node goes to the scheduler, with or without room.
 func TestCostlyGateOpensForWhatIsCheap(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"with room":            func(*corev1.Pod) {},
@@ -97,12 +97,12 @@ func TestCostlyGateOpensForWhatIsCheap(t *testing.T) {
 	}
 }
 
-// A dear pod goes on when a node has room on which its search is short, however late that is, and to that node alone.
+// A dear pod goes on as soon as a node with a short search has room, however late that is, and only to that node.
 func TestDearPodsWaitForANodeThatIsSearchedInTime(t *testing.T) {
 	run(t, mode.Share, func(s *site) {
 		s.waits("p", dear(), atCostlyGate)
 		s.at("at first", "p", v1alpha1.GateCostlyClaims)
-		s.toldOnce("where each search is long", "on no node that the pod can be on is the scheduler sure to end")
+		s.toldOnce("where each search is long", "no node that the pod may use lets the scheduler finish its search")
 		time.Sleep(10 * gateMost)
 		s.at("later", "p", v1alpha1.GateCostlyClaims)
 		s.nominated("later", "p", "")
@@ -114,7 +114,7 @@ func TestDearPodsWaitForANodeThatIsSearchedInTime(t *testing.T) {
 		s.nodeOf(1, "small", mode.Share)
 		time.Sleep(heldAgain.Most)
 		s.at("on a node without room", "p", v1alpha1.GateCostlyClaims)
-		s.toldOnce("on a node without room", "no node has room for the pod's GPUs on which the scheduler is sure to end")
+		s.toldOnce("on a node without room", "no node has room for the pod's GPUs and lets the scheduler finish its search")
 
 		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "holder", metav1.DeleteOptions{}); err != nil {
 			s.Fatal(err)
@@ -126,7 +126,7 @@ func TestDearPodsWaitForANodeThatIsSearchedInTime(t *testing.T) {
 	}, "large")
 }
 
-// A pod whose claim is not there yet may be dear.
+// A pod whose claim does not exist yet may be dear.
 func TestPodsStayWhileAClaimIsMissing(t *testing.T) {
 	run(t, mode.Share, func(s *site) {
 		s.waits("other", dear(), func(p *corev1.Pod) {
@@ -143,8 +143,8 @@ func TestPodsStayWhileAClaimIsMissing(t *testing.T) {
 	}, "a")
 }
 
-// A leader that goes, before a node is found or between the nomination and the gate, leaves no pod behind; two at the
-// same time pin a pod once.
+// A leader that stops before it finds a node, or between the nomination and the gate, leaves no pod behind. Two leaders
+// at the same time pin a pod once.
 func TestCostlyGateAcrossLeaders(t *testing.T) {
 	run(t, mode.Share, func(s *site) {
 		s.nodeOf(1, "small", mode.Share)
@@ -174,7 +174,7 @@ func TestCostlyGateAcrossLeaders(t *testing.T) {
 	}, "large")
 }
 
-// What a pod wants already stays, as the API server has it.
+// A pin keeps all that the pod asked for.
 func TestPinnedTo(t *testing.T) {
 	only := corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n"}}
 	other := corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpExists}
@@ -209,7 +209,7 @@ func TestPinnedTo(t *testing.T) {
 	}
 }
 
-// Who waits for the node to which it is pinned is told what helps.
+// A pod that waits for the node to which it is pinned is told what helps.
 func TestPinnedAdvice(t *testing.T) {
 	pinned := &corev1.Pod{Spec: corev1.PodSpec{Affinity: pinnedTo("n", nil)}}
 	daemon := pinned.DeepCopy()
@@ -218,7 +218,7 @@ func TestPinnedAdvice(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"pinned":         {pinned, "The pod is pinned to node n: delete it, and the next one may be on another"},
+		"pinned":         {pinned, "The pod is pinned to node n. Delete it: a new pod can use another node"},
 		"of a DaemonSet": {daemon, ""},
 		"not pinned":     {&corev1.Pod{}, ""},
 	} {

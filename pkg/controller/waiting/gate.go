@@ -36,8 +36,9 @@ func heldByOthers(pod *corev1.Pod) bool {
 		func(g corev1.PodSchedulingGate) bool { return !placement.IsGate(g) })
 }
 
-// held is a pod at the gate: since when the gate alone holds it, and when it was opened, zero while it is not. At the
-// gate of costly claims, looks counts those after which it stayed, the next of which is not before next.
+// held is what is known of a pod at the gate: since when the gate alone holds it, and when the gate was opened, zero
+// while it is not. At the gate of costly claims, looks counts the judgements after which the pod stayed, and next is
+// the earliest time of the next one.
 type held struct {
 	since, opened, next time.Time
 	looks               int
@@ -84,8 +85,8 @@ func (g *gates) opened(uid types.UID, now time.Time) {
 	}
 }
 
-// stays notes that a pod was looked at and stays, and returns when it is to be looked at again: before that, too, when
-// its claims are made.
+// stays notes that a pod was judged and stays, and returns after how long to judge it again. The controller judges it
+// earlier if its claims are made before that.
 func (g *gates) stays(uid types.UID, now time.Time, held string) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,8 +100,8 @@ func (g *gates) stays(uid types.UID, now time.Time, held string) time.Duration {
 	return again
 }
 
-// pass has a pod go on from the gate: when a node is nominated for it, when none is to be, or after gateMost. From the
-// gate of costly claims it goes on when the scheduler cannot search for too long, however long that takes.
+// pass opens the gate for a pod that has a nomination, that gets none, or that has waited for gateMost. It opens the
+// gate of costly claims only when the scheduler's search is sure to be short, however long that takes.
 func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
 	h, now := n.gates.of(pod.UID), n.Clock.Now()
 	if heldByOthers(pod) || !h.opened.IsZero() && now.Sub(h.opened) < underway {
@@ -149,7 +150,7 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 	return 0, nil
 }
 
-// open takes a pod's gates off, and pins the pod to a node, where one is given. It is false where the pod has changed
+// open removes a pod's gates, and pins the pod to the node, unless that is empty. It returns false if the pod has changed
 // meanwhile, or is gone.
 func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) (bool, error) {
 	operations := []operation{{"test", "/metadata/uid", string(pod.UID)}}

@@ -102,7 +102,7 @@ func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.
 	return out, err
 }
 
-// unmet are those of a pod's claims that have to be allocated yet. It is false while one of them is not there.
+// unmet returns the claims of a pod that are not allocated yet, and false while one of them does not exist.
 func (w *wishes) unmet(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, bool, error) {
 	if placement.AtCostlyGate(pod) {
 		claims, there, err := w.made(ctx, pod)
@@ -126,7 +126,7 @@ func (w *wishes) unmet(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.Res
 	return claims, true, nil
 }
 
-// spec is that of a claim, nil for one that is allocated, or whose template is not there.
+// spec returns the spec of a claim, nil if the claim is allocated or its template does not exist.
 func (w *wishes) spec(ctx context.Context, pod *corev1.Pod, ref *corev1.PodResourceClaim) (
 	*resourceapi.ResourceClaimSpec, error) {
 	if ref.ResourceClaimTemplateName != nil {
@@ -142,7 +142,7 @@ func (w *wishes) spec(ctx context.Context, pod *corev1.Pod, ref *corev1.PodResou
 	return &claim.Spec, nil
 }
 
-// template is podstate.TemplateSpec, remembered for a while.
+// template is podstate.TemplateSpec, whose answers it remembers for a while.
 func (w *wishes) template(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaimSpec, error) {
 	key := namespace + "/" + name
 	if known, ok := w.templates.Get(key); ok {

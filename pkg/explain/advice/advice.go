@@ -142,7 +142,7 @@ func (a ask) written() string {
 	return text + ")"
 }
 
-// optionNVIDIA is what serves claims for NVIDIA's DRA driver.
+// optionNVIDIA tells users which option serves claims for NVIDIA's DRA driver.
 const optionNVIDIA = "the option nvidia-dra serves it as it is (docs/nvidia-dra.md)"
 
 // classRules say which of the driver's DeviceClasses gives what a class of another

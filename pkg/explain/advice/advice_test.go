@@ -182,7 +182,7 @@ func TestClass(t *testing.T) {
 	expect.Equal(t, "", advice.Class("nic.example.com"), "of another class")
 }
 
-// What the policy of the option looks for, Option knows.
+// Option knows all that the policy of the option converts.
 func TestOptionNamesWhatThePolicyConverts(t *testing.T) {
 	policy, err := os.ReadFile("../../../deployments/options/other-manifests/policy.yaml")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// What the policies of deployments/options/other-manifests convert: limits, and GPUs where an annotation chooses them.
+// These are what the policies of deployments/options/other-manifests convert: limits, and GPUs that an annotation
+// chooses.
 var (
 	converted = regexp.MustCompile(`^nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority|gpu\.shared|` +
 		`vgpu-(number|memory|cores?))$|^volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))$`)
@@ -21,8 +22,8 @@ var (
 		`^nvidia\.com/((use|nouse)-gpu(type|uuid|indexes)|(include|exclude)-gpu-(type|uuid)|vgpu-mode|numa-bind)$`)
 )
 
-// Option says of a pod that asks for GPUs as for another project that the option other-manifests would convert it;
-// nothing of another pod, and of one that opted out.
+// Option returns, for a pod that is written for another project, that the option other-manifests would convert it. It
+// is empty for other pods, and for those that opted out.
 func Option(pod *corev1.Pod) string {
 	if pod.Labels[v1alpha1.LabelLegacy] == "false" {
 		return ""

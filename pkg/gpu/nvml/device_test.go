@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// lacking is a library that has all functions but one, if any.
+// lacking returns a library that has all functions but this one, if any.
 func lacking(function string) *mock.Interface {
 	return &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
 		return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
@@ -27,14 +27,14 @@ func lacking(function string) *mock.Interface {
 	}}
 }
 
-// known is a GPU that a Reader has read before.
+// known returns a GPU that a Reader has read before.
 func known(index int, uuid string, handle nvml.Device) *cachedGPU {
 	c := newGPU(time.Minute)
 	c.gpu, c.handle = gpu.GPU{Index: index, UUID: uuid}, handle
 	return c
 }
 
-// deviceOf is the GPU of a library that lacks a function, if any.
+// deviceOf returns the GPU of a library that lacks this function, if any.
 func deviceOf(t *testing.T, lacks string, d *mock.Device) *Device {
 	t.Helper()
 	r := NewReader(lacking(lacks), Options{})

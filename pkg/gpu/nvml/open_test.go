@@ -29,7 +29,7 @@ func writeRoot(t *testing.T, spec *sim.Spec, dir string) {
 	expect.NoError(t, spec.WriteRoot(dir))
 }
 
-// driverRoot is a directory with the machine's driver root, and no symbolic links on its way.
+// driverRoot makes the machine's driver root, and returns its path without symbolic links.
 func driverRoot(t *testing.T, spec *sim.Spec) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

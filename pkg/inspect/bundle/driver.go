@@ -43,7 +43,7 @@ func DriverOf(s *doctor.Snapshot) Driver {
 	return d
 }
 
-// IsPrivileged reports whether a container of a pod is.
+// IsPrivileged reports whether one of the pod's containers is privileged.
 func IsPrivileged(spec *corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
 		return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)

@@ -259,7 +259,7 @@ func policiesOf(s *doctor.Snapshot) any {
 	}
 }
 
-// owned are those of some objects that the driver is installed with, as they are kept.
+// owned returns the objects that belong to the driver's installation, as the bundle keeps them.
 func owned[T metav1.Object](all []T, kept func(T) any) []any {
 	var out []any
 	for _, o := range all {

@@ -241,7 +241,7 @@ func TestClaimsAreTriedInDryRuns(t *testing.T) {
 	}
 }
 
-// A policy may change claims, as that of the option nvidia-dra does: they are planned as it makes them.
+// A policy may change claims, as that of the option nvidia-dra does: plan places them as changed.
 func TestClaimsArePlannedAsAdmitted(t *testing.T) {
 	const team, theirs, ours = "team", "gpu.nvidia.com", "cgpu.gpu.aliyun.com"
 	spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{

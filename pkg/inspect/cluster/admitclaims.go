@@ -24,7 +24,7 @@ type need struct {
 	create   func(context.Context) error
 }
 
-// admitted are the specs that admission makes of claims, as plan.Input has them.
+// admitted collects the specs that admission makes of claims, for plan.Input.AdmittedClaims.
 type admitted struct {
 	mu    sync.Mutex
 	specs map[string]resourceapi.ResourceClaimSpec
@@ -71,7 +71,7 @@ func (r Reader) neededBy(in *plan.Input, w *plan.Workload, made *admitted) (out 
 			if t == nil {
 				continue
 			}
-			// Quotas and policies may refuse again what is there.
+			// An existing template needs no dry run: quotas and policies could refuse another one.
 			if slices.Contains(in.Manifests.Templates, t) && scheduling.Named(in.KnownTemplates, t.Namespace, t.Name) == nil {
 				out = append(out, need{"the template of " + what, true, func(ctx context.Context) error {
 					_, err := r.Client.ResourceV1().ResourceClaimTemplates(t.Namespace).Create(ctx,
@@ -79,7 +79,7 @@ func (r Reader) neededBy(in *plan.Input, w *plan.Workload, made *admitted) (out 
 					return err
 				}})
 			}
-			// As kube-controller-manager makes it.
+			// kube-controller-manager makes claims so.
 			c := &resourceapi.ResourceClaim{Spec: t.Spec.Spec, ObjectMeta: metav1.ObjectMeta{
 				GenerateName: w.Name + "-" + used.Name + "-", Namespace: w.Namespace, Labels: t.Spec.Labels,
 				Annotations: maps.Clone(t.Spec.Annotations)}}
@@ -102,7 +102,7 @@ func written(o metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: o.Labels, Annotations: o.Annotations}
 }
 
-// needClaim is a claim, of which made takes up what admission makes of it.
+// needClaim returns the need for a claim. Its creation adds to made, by the key, the spec that admission returns.
 func (r Reader) needClaim(c *resourceapi.ResourceClaim, what string, made *admitted, key string) need {
 	return need{what, false, func(ctx context.Context) error {
 		created, err := r.Client.ResourceV1().ResourceClaims(c.Namespace).Create(ctx, c, dryRun())

@@ -185,14 +185,15 @@ func (r Reader) settings(ctx context.Context, g *gathering) error {
 	return nil
 }
 
-// gathering puts together a snapshot, whose lists it reads side by side.
+// gathering reads the lists of a snapshot concurrently.
 type gathering struct {
 	lists    *errgroup.Group
 	mu       sync.Mutex
 	snapshot *doctor.Snapshot
 }
 
-// note notes a list in one of those of the snapshot: as one that may not be read, or that the API server does not know.
+// note adds a list's name to one of the snapshot's: the lists that you may not read, or that the API server does not
+// know.
 func (g *gathering) note(in *[]string, what string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

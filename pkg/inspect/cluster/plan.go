@@ -49,7 +49,7 @@ func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, er
 	return in, r.admitClaims(ctx, &in)
 }
 
-// planInput reads, beside what the scheduler uses, what is on nodes.
+// planInput adds to what the scheduler uses the pods on nodes.
 func (r Reader) planInput(ctx context.Context, m plan.Manifests, found why.Input) (in plan.Input, err error) {
 	in = plan.Input{Snapshot: found.Snapshot, Manifests: m, Now: found.Now, OthersUnknown: found.OthersUnknown,
 		NodesUnknown: found.NodesUnknown, Notes: found.Notes, Unread: map[string]string{}}
@@ -159,7 +159,8 @@ func (r Reader) fillManifests(ctx context.Context, in *plan.Input) error {
 	return nil
 }
 
-// add adds an object that was read, or notes that it may not be; what is not there the plan says by itself.
+// add adds an object that was read, or notes that you may not read it. It ignores a missing object, which the plan
+// reports.
 func add[T any](in *plan.Input, to *[]T, found T, err error, kind, namespace, name string) error {
 	switch {
 	case err == nil:

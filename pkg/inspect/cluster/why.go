@@ -190,8 +190,8 @@ func claimsIn(claims []*resourceapi.ResourceClaim, namespace string) map[string]
 	return known
 }
 
-// claimsOf are a pod's claims, of those that are known or as the API server has them; missing says of each other one
-// why it is not there, or not for a pod that waits: the scheduler places none whose claim is being deleted.
+// claimsOf returns a pod's claims, known ones or as the API server has them. missing tells of each other claim why it
+// does not exist or is of no use to a waiting pod: the scheduler places no pod whose claim is being deleted.
 func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]*resourceapi.ResourceClaim) (
 	found []*resourceapi.ResourceClaim, missing []string, err error) {
 	add := func(name string) error {

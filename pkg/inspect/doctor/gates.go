@@ -35,9 +35,9 @@ func gates(s *Snapshot) []Finding {
 		return nil
 	}
 	return []Finding{{Level: Error, Text: fmt.Sprintf("%d pods are held at the scheduling gate %s, which "+
-		"gpu-compat-controller takes off: %s", len(held), strings.Join(only, " or "), text.List(held, nodesNamed)),
-		Do: "see what keeps gpu-compat-controller from it, in its log; or gate no further pods, and take the gate off " +
-			"these: docs/packing.md#the-gate"}}
+		"gpu-compat-controller should remove: %s", len(held), strings.Join(only, " or "), text.List(held, nodesNamed)),
+		Do: "see in the log of gpu-compat-controller what keeps it from this; or gate no further pods, and remove the " +
+			"gate from these: docs/packing.md#the-gate"}}
 }
 
 // isGated reports whether these gates alone keep a pod from the scheduler.
@@ -47,8 +47,8 @@ func isGated(pod *corev1.Pod, gates []string) bool {
 		func(g corev1.PodSchedulingGate) bool { return !slices.Contains(gates, g.Name) })
 }
 
-// controllerless reports whether no controller runs. Else pods may be at the gate of costly claims for long, and Events
-// tell them why.
+// controllerless reports whether no controller runs. While one runs, pods may wait at the gate of costly claims for
+// long, and Events tell them why.
 func (s *Snapshot) controllerless() bool {
 	return !s.cannotRead("deployments.apps") && !slices.ContainsFunc(s.Deployments, func(d *appsv1.Deployment) bool {
 		return d.Labels[labelComponent] == controller && d.Status.ReadyReplicas > 0

@@ -87,8 +87,8 @@ func ofOtherDriver(node *corev1.Node) bool {
 	return driver != "" && driver != v1alpha1.DriverName
 }
 
-// conversion are the policies that convert pods, as the selector of their binding has them; false where that, or
-// namespaces, could not be read.
+// conversion returns the policies that convert pods, with the namespaces that their binding selects. It returns false
+// if the binding or the namespaces could not be read.
 func (s *Snapshot) conversion() (legacy.Policies, bool) {
 	var selector *metav1.LabelSelector
 	binding := scheduling.Named(s.MutatingBindings, "", legacy.BindingConvert)

@@ -123,7 +123,7 @@ func sameSelector(a, b resourceapi.DeviceSelector) bool {
 // policy is a policy and what its binding is.
 type policy struct{ there, bound bool }
 
-// states are those of policies, by their names, and of what bindings are of.
+// states returns the state of each policy by its name: of those that exist, and of those that a binding names.
 func states[P metav1.Object, B any](policies []P, bindings []B, of func(B) string) map[string]policy {
 	out := map[string]policy{}
 	for _, p := range policies {

@@ -40,7 +40,7 @@ type Reader struct {
 	objects bool
 }
 
-// found is an object that was read; key is empty for one without a name, put is nil for one that is skipped.
+// found is an object that was read. key is empty for an object without a name, put is nil for one that is skipped.
 type found struct {
 	key  string
 	from plan.Source
@@ -157,8 +157,7 @@ func (r *Reader) skip(from plan.Source, d *described, why string) {
 	r.skipped = append(r.skipped, plan.Skipped{Source: from, Object: d.String(), Why: why})
 }
 
-// remember keeps an object in the place of an earlier one of its name: the API server takes the last one for a change
-// of the first.
+// remember keeps an object, in place of an earlier one of its name: to the API server, the later one is a change of it.
 func (r *Reader) remember(from plan.Source, d *described, namespace string, put func(*plan.Manifests)) {
 	key := ""
 	if d.Metadata.Name != "" {

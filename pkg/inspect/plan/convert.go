@@ -27,8 +27,9 @@ func (in *Input) labelsOf(namespace string) labels.Set {
 	return labels.Set{}
 }
 
-// unconverted is why claims for NVIDIA's driver are not planned: requests for a part of a GPU, of which the option
-// nvidia-dra makes shares when the API server creates a claim. By the class alone they would get whole GPUs.
+// unconverted returns why claims for NVIDIA's driver are not planned, empty if they are. The option nvidia-dra turns
+// requests for a part of a GPU into shares when the API server creates a claim; by the class alone they would get whole
+// GPUs.
 func (in *Input) unconverted(claims []*resourceapi.ResourceClaim) string {
 	class := scheduling.Named(in.Snapshot.Classes, "", nvidia.DriverName)
 	for _, c := range claims {
@@ -36,9 +37,9 @@ func (in *Input) unconverted(claims []*resourceapi.ResourceClaim) string {
 		for i := range c.Spec.Devices.Requests {
 			for _, r := range scheduling.Alternatives(&c.Spec.Devices.Requests[i]) {
 				if c.UID == "" && r.Class == nvidia.DriverName && r.OfDriver(class) && (mps || len(r.Capacity) > 0) {
-					return fmt.Sprintf("request %s is for a part of a GPU by class %s, which the option nvidia-dra makes a share "+
-						"when the API server creates the claim: plan on a cluster with the option, as who may create claims, or "+
-						"write class cgpu.%s (docs/nvidia-dra.md)", r.Name, r.Class, v1alpha1.DriverName)
+					return fmt.Sprintf("request %s asks for a part of a GPU by class %s, which the option nvidia-dra turns into a "+
+						"share when the API server creates the claim: plan on a cluster with the option, as a user who may "+
+						"create claims, or write class cgpu.%s (docs/nvidia-dra.md)", r.Name, r.Class, v1alpha1.DriverName)
 				}
 			}
 		}

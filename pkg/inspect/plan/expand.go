@@ -89,8 +89,7 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 	case w.Refused != "":
 	case !legacy.Asks(pod):
 		if w.Admitted == nil && why == "" && option != "" {
-			p.refused = option + ". What it makes of it is known of a dry run alone: plan on a cluster with the option, as " +
-				"who may create pods"
+			p.refused = option + ". Only a dry run tells how: plan on a cluster with the option, as a user who may create pods"
 		}
 	case w.Admitted != nil:
 		p.left = notConverted + cmp.Or(why, "the cluster's policies leave it as it is")
@@ -109,8 +108,8 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 	return p
 }
 
-// admitted is a claim, by the object of that kind and name, as the API server creates it: as admission makes it where
-// that is known, and with defaults.
+// admitted returns a claim, made by the object of that kind and name, as the API server creates it: as admission
+// changes it, if that is known, and with defaults.
 func (in *Input) admitted(kind, name string, claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	claim = claim.DeepCopy()
 	if spec, known := in.AdmittedClaims[kind+"/"+claim.Namespace+"/"+name]; known {

@@ -15,8 +15,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Pods of docs/other-manifests.md are planned as the policies of the option convert them; where no API server has said
-// to what, plan says which option does.
+// Plan places pods of docs/other-manifests.md as the policies of the option convert them. If no API server has
+// converted them, plan names the option.
 func TestManifestsOfOtherProjects(t *testing.T) {
 	const option = "the option other-manifests converts what container main asks for by "
 	for limits, test := range map[string]struct{ annotation, name string }{
@@ -43,7 +43,7 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 				t.Errorf("without a server %d wait", made.Waits)
 			}
 			contains(t, printed(t, made), option+test.name+", when the API server creates the pod: docs/other-manifests.md. "+
-				"What it makes of it is known of a dry run alone")
+				"Only a dry run tells how")
 
 			// The server has the option.
 			s = newSite(t)
@@ -69,7 +69,7 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 	}
 }
 
-// ofNVIDIA is a claim template of docs/nvidia-dra.md, and two pods that each have a claim of it.
+// ofNVIDIA returns a claim template of docs/nvidia-dra.md, and two pods that each have a claim of it.
 func ofNVIDIA(class, request, sharing string) string {
 	config := ""
 	if sharing != "" {
@@ -96,7 +96,8 @@ spec:
 `, class, request, config)
 }
 
-// Claims of docs/nvidia-dra.md are planned as the policy of the option converts them: whole GPUs by its classes alone.
+// Plan places claims of docs/nvidia-dra.md as the policy of the option converts them. Whole GPUs need its classes
+// alone.
 func TestClaimsForNVIDIAsDriver(t *testing.T) {
 	classes, err := os.ReadFile("../../../deployments/options/nvidia-dra/classes.yaml")
 	if err != nil {
@@ -106,7 +107,7 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		whole    = "train-0=n1:gpu-0 train-1=n1:gpu-1"
 		part     = ", capacity: {requests: {memory: 4Gi}}"
 		mps      = "strategy: MPS, mpsConfig: {defaultPinnedDeviceMemoryLimit: 10Gi}"
-		isPart   = "request gpu is for a part of a GPU by class gpu.nvidia.com, which the option nvidia-dra makes a share"
+		isPart   = "request gpu asks for a part of a GPU by class gpu.nvidia.com, which the option nvidia-dra turns into "
 		noOption = "the option nvidia-dra serves it as it is (docs/nvidia-dra.md)"
 	)
 	for name, test := range map[string]struct {
@@ -134,7 +135,7 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 			contains(t, printed(t, made), test.says)
 		})
 	}
-	// The API server has the option, and made shares of the requests: of one GPU.
+	// The API server has the option, and made the requests shares, which fit on one GPU.
 	s := newSite(t)
 	s.node("n1", 2, mode.CGPU)
 	s.read(t, string(classes)+ofNVIDIA("gpu.nvidia.com", part, ""))

@@ -98,8 +98,8 @@ type Input struct {
 	// Unread says of claims and templates that could not be read why, by kind/namespace/name,
 	// and of namespaces by Namespace/name.
 	Unread map[string]string
-	// AdmittedClaims are the specs that admission makes of claims, where that is known, by the kind/namespace/name of the
-	// manifest: of a ResourceClaim, or of the ResourceClaimTemplate that the claims are made of.
+	// AdmittedClaims has the known specs that admission makes of claims, by the kind/namespace/name of the manifest: a
+	// ResourceClaim, or the ResourceClaimTemplate of the claims.
 	AdmittedClaims map[string]resourceapi.ResourceClaimSpec
 	// Bound are the pods that are on nodes: CPU and memory are theirs. PodsUnknown says that
 	// they could not be read.

@@ -25,7 +25,8 @@ import (
 type simulation struct {
 	*scheduling.Simulation
 	in *Input
-	// fill is set where one node is filled after the other, those first that had the least GPU memory left: in GiB.
+	// fill has the GiB of GPU memory that were left on each node. If it is set, one node is filled after the other,
+	// those with the least left first.
 	fill map[string]int64
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
@@ -209,8 +210,8 @@ func (s *simulation) explain(ctx context.Context, p *pending, claims []*resource
 	return nil
 }
 
-// sayFull is for a pod that needs no devices and finds no node; left is why it stays as it is, and then nothing would
-// help but what that says.
+// sayFull tells why a pod that needs no devices finds no node. left is why the pod is not converted; if it is not
+// empty, no other advice helps.
 func (p *Pod) sayFull(room scheduling.Room, left string) {
 	p.Why = "no node takes it"
 	if left != "" {
@@ -236,7 +237,7 @@ func (s *simulation) pick(p *pending, room scheduling.Room) *scheduling.NodeRoom
 	return s.Best(p.pod, room, rank)
 }
 
-// table shows what is allocated, and what is left: the places of MIG instances on one GPU have its memory together.
+// table returns what is allocated and what is left. The MIG instances that a GPU could have count its memory once.
 func (s *simulation) table() *inspect.Table {
 	return inspect.New(inspect.Input{Slices: s.Slices, Claims: s.Claims, Nodes: s.in.Nodes, Pods: s.in.Bound,
 		PodsUnknown: s.in.PodsUnknown})

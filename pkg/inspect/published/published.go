@@ -53,7 +53,7 @@ func Of(node *corev1.Node, m *gpu.Machine, module bool) ([]*resourceapi.Resource
 	return After(Slices(node.Name, resources), nil, node.Name), nil
 }
 
-// Slices are the ResourceSlices by which a node publishes what it has.
+// Slices returns the ResourceSlices by which a node publishes its devices.
 func Slices(node string, resources resourceslice.DriverResources) []*resourceapi.ResourceSlice {
 	var out []*resourceapi.ResourceSlice
 	for name, pool := range resources.Pools {

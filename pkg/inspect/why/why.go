@@ -206,11 +206,11 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.say(what, "is not looked at by the scheduler: its schedulingGates hold it back ("+gates(pod)+")")
 		switch {
 		case placement.AtCostlyGate(pod):
-			a.Help = append(a.Help, "gpu-compat-controller takes "+v1alpha1.GateCostlyClaims+" off when the scheduler is sure "+
-				"to search no longer than it may; its Event "+v1alpha1.ReasonClaimWaiting+" says what is missing: "+
+			a.Help = append(a.Help, "gpu-compat-controller removes "+v1alpha1.GateCostlyClaims+" when the scheduler's search "+
+				"is sure to be short; its Event "+v1alpha1.ReasonClaimWaiting+" says what is missing: "+
 				"docs/packing.md#the-gate.")
 		case placement.AtGate(pod):
-			a.Help = append(a.Help, "gpu-compat-controller takes "+v1alpha1.GateBestNode+" off within seconds, while it runs: "+
+			a.Help = append(a.Help, "gpu-compat-controller removes "+v1alpha1.GateBestNode+" within seconds, while it runs: "+
 				"docs/packing.md#the-gate.")
 		}
 		return nil

@@ -215,7 +215,8 @@ func TestAnswers(t *testing.T) {
 		"the gate of best-node": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gpu.aliyun.com/best-node"}}
-		}, []string{"hold it back (gpu.aliyun.com/best-node)", "gpu-compat-controller takes gpu.aliyun.com/best-node off"},
+		}, []string{"hold it back (gpu.aliyun.com/best-node)",
+			"gpu-compat-controller removes gpu.aliyun.com/best-node within seconds"},
 			[]string{"Looked at"}},
 		"a gang": {func(in *why.Input) {
 			waiting(in, share("8Gi"))

@@ -177,8 +177,8 @@ type agent struct {
 	// first is for the node's first ResourceSlices.
 	first sync.Once
 	calls *calls
-	// pods are those of the node, none unless they are watched. taken, which are others, know what is held without a
-	// claim of this driver.
+	// pods has the node's pods, and is empty unless they are watched. taken knows what others hold without a claim of
+	// this driver.
 	pods    *pods.Picture
 	taken   watch.Pods
 	others  *otherwatch.Watch

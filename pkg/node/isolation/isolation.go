@@ -76,8 +76,8 @@ type Backend interface {
 	SetUp(ctx context.Context, r Group) error
 }
 
-// notMPS is for back ends without MPS: they count grants as they are, each container by itself, change nothing on the
-// host that has to be undone, and are the same on every GPU.
+// notMPS has what back ends without MPS share: they count grants as they are, and each container by itself, they change
+// nothing on the host that must be undone, and they are the same on every GPU.
 type notMPS struct{}
 
 func (notMPS) Adjust(*claim.Grant)              {}
@@ -95,10 +95,10 @@ type noSetUp struct{ notMPS }
 
 func (noSetUp) SetUp(context.Context, Group) error { return nil }
 
-// noLimits enforces nothing, under a name: of none, where grants are counted and that is all; of whole GPUs, which
-// have one user; and of MIG instances. The GPU keeps these apart, and the NVIDIA driver's kernel module lets a process
-// use the instances whose capabilities it can open and no others. A container gets those of its own (source: NVIDIA's
-// MIG user guide; not tried on a GPU).
+// noLimits is a back end that enforces nothing. It serves under three names: none, which only counts grants; whole
+// GPUs, which have one user; and MIG instances, which the GPU keeps apart. The NVIDIA driver's kernel module lets a
+// process use only the instances whose capabilities it can open, and a container gets those of its own (source:
+// NVIDIA's MIG user guide; not tried on a GPU).
 type noLimits struct {
 	noSetUp
 	name string

@@ -160,7 +160,7 @@ func (r *Registry) insisting() Backend {
 
 func (r *Registry) byKernel() Backend { return r.limiting(kernelBackend{memory: r.memory}) }
 
-// limiting is a back end that adds MPSOverheadMiB to each memory limit.
+// limiting returns a back end that adds MPSOverheadMiB to each memory limit, misconfigured if that is negative.
 func (r *Registry) limiting(b Backend) Backend {
 	if r.config.MPSOverheadMiB < 0 {
 		return misconfigured{b, fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is "+

@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 	const changed, none = "removed or changed", "serves no MPS control daemon for this GPU"
 	served := Status{State: Ready, Since: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
 	another := func(path string) error {
-		// Kept, by which the other has another number.
+		// The first pipe is kept, so that the second has another inode number.
 		return errors.Join(os.Rename(path, path+".kept"), unix.Mkfifo(path, 0o600))
 	}
 	for name, tc := range map[string]struct {

@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 )
 
-// untilGone is an API server that has claim u1 for a moment, then does not answer for another, and then has it no more.
+// untilGone is an API server that has claim u1, then gives no answer for a while, and then no longer has the claim.
 type untilGone struct {
 	preparetest.Cluster
 	begin time.Time
@@ -40,7 +40,8 @@ func (u untilGone) Claim(_ context.Context, _, name string) (*resourceapi.Resour
 	}
 }
 
-// A claim is looked at soon after a pod that used it was deleted, until that has succeeded, and not only when all are.
+// The driver checks a claim soon after a pod that used it was deleted, and again until it succeeds, without waiting for
+// the check of all claims.
 func TestClaimOfADeletedPodIsLookedAtSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
@@ -77,7 +78,7 @@ func TestClaimOfADeletedPodIsLookedAtSoon(t *testing.T) {
 		handler := s.options.Pods.Handler()
 		handler.OnAdd(pod, true)
 		handler.OnDelete(pod)
-		// It is looked at while the API server is away, then once to find it, and once more to tell it.
+		// One check is while the API server is away, one finds the claim gone, and one more reports it.
 		if after := <-told; after > gone+2*sweepAgain {
 			t.Errorf("it is told after %s that the claim is an orphan", after)
 		}

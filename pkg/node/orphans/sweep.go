@@ -55,7 +55,7 @@ type Orphan struct {
 type Options struct {
 	Claims  *prepare.Preparer
 	Cluster prepare.Cluster
-	// Pods are those of the node, as far as they are watched.
+	// Pods has the node's pods if they are watched.
 	Pods *pods.Picture
 	// BootID identifies the boot of the node.
 	BootID string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pods is one picture of the pods on the node: those that the API server has, and those that it has no more
-// though they run, as after a deletion by force. A Watch keeps it, where somebody needs it.
+// Package pods has one picture of the pods on the node: those that the API server has, and those that it no longer has
+// although they run, as after a deletion by force. A Watch keeps the picture.
 package pods
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
-// startsWithin is for how long a pod that uses claims leaves at least: when it was deleted, the kubelet may have been
-// starting a container of it.
+// startsWithin is how long a deleted pod that uses claims stays in the picture at least: the kubelet may have been
+// starting one of its containers.
 const startsWithin = 5 * time.Second
 
 // Processes reports whether a pod has processes on the node; *podcgroup.Tree implements it.
@@ -29,14 +29,14 @@ type Processes interface {
 	Running(pod types.UID) (bool, error)
 }
 
-// Follower is told of the pods, by its Picture, which it may ask meanwhile.
+// Follower hears of the pods from its Picture. Its methods may call the Picture.
 type Follower interface {
-	// Saw is told each version of a pod. before is the version before, nil for a pod that is new. Of a static pod whose
-	// mirror was made again it is the mirror before.
+	// Saw is called with each version of a pod. before is the previous version, nil for a new pod. For a static pod
+	// whose mirror was made again it is the previous mirror.
 	Saw(before, pod *corev1.Pod)
-	// Deleted is told a pod that the API server has no more, and whether it has processes.
+	// Deleted is called with a pod that the API server no longer has, and with whether it has processes.
 	Deleted(pod *corev1.Pod, runs bool)
-	// Ended is told a pod that has left.
+	// Ended is called with a deleted pod that has no processes any more.
 	Ended(pod *corev1.Pod)
 }
 
@@ -50,40 +50,40 @@ func (nobody) Ended(*corev1.Pod)         {}
 // Picture is what is known of the node's pods. Its methods may be called concurrently.
 type Picture struct {
 	Processes
-	// Left is sent when a pod was deleted that uses claims.
+	// Left is sent when a pod that uses claims was deleted.
 	Left signal.Broadcast
 
 	follower Follower
-	// leaves is signalled when another pod leaves.
+	// leaves receives a signal when a further pod leaves.
 	leaves chan struct{}
 
 	mu sync.Mutex
-	// there are the pods that the API server has, leaving those that were deleted and may run, both by UID.
+	// there has the pods of the API server, and leaving the deleted pods that may run, both by UID.
 	there   map[types.UID]*corev1.Pod
 	leaving map[types.UID]leaving
-	// mirrors are the pods that stand for static ones, by the UIDs of these.
+	// mirrors has the UIDs of the mirrors of static pods, by the static pods' own UIDs.
 	mirrors map[types.UID]types.UID
 }
 
-// leaving is a pod that was deleted, when, and whether it was seen to run since.
+// leaving is a deleted pod, with the time of the deletion and whether it was seen to run since.
 type leaving struct {
 	*corev1.Pod
 	at  time.Time
 	ran bool
 }
 
-// New returns a Picture of no pods, until a Watch keeps it.
+// New returns a Picture without pods, which a Watch fills.
 func New(p Processes) *Picture {
 	return &Picture{Processes: p, follower: nobody{}, leaves: make(chan struct{}, 1), there: map[types.UID]*corev1.Pod{},
 		leaving: map[types.UID]leaving{}, mirrors: map[types.UID]types.UID{}}
 }
 
-// Handler takes in what an informer of the node's pods tells.
+// Handler returns what updates the Picture by the events of an informer of the node's pods.
 func (p *Picture) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: p.saw,
 		UpdateFunc: func(before, object any) {
-			// After a watch that was lost, one that was created again under the name is an update.
+			// After a lost watch, the informer reports a new pod of the same name as an update.
 			if was, is := before.(*corev1.Pod), object.(*corev1.Pod); was.UID != is.UID {
 				p.Delete(was)
 			}
@@ -120,7 +120,7 @@ func (p *Picture) saw(object any) {
 	p.follower.Saw(before, pod)
 }
 
-// Delete takes in that the API server has the pod no more. It may be one that an earlier process saw.
+// Delete notes that the API server no longer has the pod, which may be one that only an earlier process saw.
 func (p *Picture) Delete(pod *corev1.Pod) {
 	runs, err := p.runs(pod)
 	runs = runs && err == nil
@@ -151,8 +151,8 @@ func (p *Picture) Delete(pod *corev1.Pod) {
 	}
 }
 
-// sweep forgets those of the pods that leave which have no processes any more, and reports whether others leave. That
-// it cannot be read whether one has any ends nothing.
+// sweep forgets the leaving pods that have no processes any more, and reports whether others leave. It keeps a pod that
+// was seen to run while it cannot read whether the pod has processes.
 func (p *Picture) sweep() (others bool) {
 	p.mu.Lock()
 	var ended []*corev1.Pod
@@ -173,7 +173,7 @@ func (p *Picture) sweep() (others bool) {
 	return others
 }
 
-// Pods lists the pods that the API server has, and those that were deleted and run.
+// Pods lists the pods that the API server has, and the deleted ones that run.
 func (p *Picture) Pods() (there, leaving []*corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,8 +192,9 @@ func (p *Picture) Has(uid types.UID) bool {
 	return p.there[uid] != nil
 }
 
-// KnownAs returns those of the API server's pods that the kubelet knows by the UIDs: static ones by another than the
-// API server. Whoever writes pods can write the annotation that says so; no pod is taken for another one by it.
+// KnownAs returns the pods of the API server that the kubelet knows by these UIDs. The kubelet knows a static pod by
+// another UID, which an annotation of its mirror names. All who may write pods can write it: no pod can pass for an
+// existing one by it.
 func (p *Picture) KnownAs(uids map[types.UID]bool) map[types.UID]*corev1.Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +207,7 @@ func (p *Picture) KnownAs(uids map[types.UID]bool) map[types.UID]*corev1.Pod {
 	return out
 }
 
-// UsersOf lists the pods that use a claim, in order: those that leave, too.
+// UsersOf lists the UIDs of the pods that use a claim, in order. It includes leaving pods.
 func (p *Picture) UsersOf(namespace, name string) []types.UID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,7 +226,7 @@ func (p *Picture) UsersOf(namespace, name string) []types.UID {
 	return users
 }
 
-// AnyLeaves reports whether one of the pods leaves, or one that uses the claim.
+// AnyLeaves reports whether one of these pods, or a pod that uses the claim, is leaving.
 func (p *Picture) AnyLeaves(namespace, claim string, pods []types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

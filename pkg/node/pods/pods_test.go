@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// processes are the pods that have some, or of which it cannot be read, with the error.
+// processes has the pods with processes, and the error for pods whose processes cannot be read.
 type processes struct{ sync.Map }
 
 func (p *processes) Running(pod types.UID) (bool, error) {
@@ -28,7 +28,7 @@ func (p *processes) Running(pod types.UID) (bool, error) {
 	return runs && err == nil, err
 }
 
-// heard is what a Follower was told.
+// heard is a Follower that keeps what it is told.
 type heard struct {
 	sync.Mutex
 	told []string
@@ -95,7 +95,7 @@ func (n node) hears(t *testing.T, want ...string) {
 	n.told = nil
 }
 
-// user is a pod that uses claim c.
+// user returns a pod that uses claim c.
 func user(name string, uid types.UID) *corev1.Pod {
 	pod := plain(name, uid)
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}
@@ -138,7 +138,7 @@ func (n node) users(t *testing.T, want ...types.UID) {
 	}
 }
 
-// Pods that were deleted use their claims until they have no processes; one that had none has a moment to start.
+// Deleted pods use their claims until they have no processes. A pod without processes gets a moment to start one.
 func TestUsersOfClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -180,7 +180,7 @@ func TestUsersOfClaims(t *testing.T) {
 	})
 }
 
-// That it cannot be read whether a pod runs ends nothing, and begins nothing.
+// A pod whose processes cannot be read does not end if it was seen to run, and does not count as running otherwise.
 func TestPodsOfWhichItCannotBeReadWhetherTheyRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -202,8 +202,8 @@ func TestPodsOfWhichItCannotBeReadWhetherTheyRun(t *testing.T) {
 	})
 }
 
-// A static pod runs on when its mirror is deleted, and is the same under the next one; also where an earlier process
-// saw the one before. The kubelet knows it by a UID of its own.
+// A static pod runs on when its mirror is deleted, and is the same pod under the next mirror, also if only an earlier
+// process saw the first one. The kubelet knows the static pod by another UID.
 func TestMirrorsOfAStaticPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -223,7 +223,7 @@ func TestMirrorsOfAStaticPod(t *testing.T) {
 		if _, leaving := n.Pods(); len(leaving) > 0 {
 			t.Errorf("these leave: %v", leaving)
 		}
-		// Whoever writes pods can write that annotation, too: it hides no processes of the pod's own.
+		// All who may write pods can write that annotation: it hides no processes of the pod's own.
 		n.running.Store(types.UID("own"), true)
 		n.Delete(mirror("own", "forged"))
 		n.hears(t, "deleted own true")

@@ -16,17 +16,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 )
 
-// sweepInterval is how often it is looked whether deleted pods still run, while some do.
+// sweepInterval is how often the watch checks whether deleted pods still run, while some do.
 const sweepInterval = time.Second
 
-// Watch keeps a Picture, by the one informer of the node's pods.
+// Watch keeps a Picture through the one informer of the node's pods.
 type Watch struct {
 	*Picture
 	informer cache.SharedIndexInformer
 	told     cache.ResourceEventHandlerRegistration
 }
 
-// NewWatch returns a Watch, which has to Run. failed is told, each time that the pods cannot be read, why.
+// NewWatch returns a Watch, which keeps the Picture while it runs. It calls failed each time that it cannot read the
+// pods.
 func NewWatch(
 	p *Picture, client kubernetes.Interface, nodeName string, follower Follower, failed func(error),
 ) (*Watch, error) {
@@ -49,15 +50,14 @@ func NewWatch(
 	return w, nil
 }
 
-// Run keeps the Picture until the context ends. It calls listed when all pods have been seen once.
+// Run keeps the Picture until the context ends. It calls listed once all pods have been seen.
 func (w *Watch) Run(ctx context.Context, listed func()) {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		w.informer.RunWithContext(ctx)
 	}()
-	// Not by looking ten times a second, as cache.WaitForCacheSync does: the first
-	// claims wait for it.
+	// cache.WaitForCacheSync would look only ten times a second, and the first claims wait for this.
 	select {
 	case <-w.told.HasSyncedChecker().Done():
 		listed()

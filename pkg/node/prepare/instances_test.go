@@ -138,7 +138,7 @@ func cuttingNode(t *testing.T, instances ...gpu.Instance) (*node, *dynamicGPU) {
 	return n, d
 }
 
-// leaves checks that nothing is left of any claim, and which instances there are.
+// leaves checks that nothing is left of any claim, and that the GPU has these instances.
 func (n *node) leaves(t *testing.T, d *dynamicGPU, uuids ...string) {
 	t.Helper()
 	n.leavesNothing(t)

@@ -244,7 +244,8 @@ func (n *node) takes(t testing.TB, claims ...*resourceapi.ResourceClaim) (device
 	return devices
 }
 
-// refuses checks that the claim is not prepared, for a reason with these texts; without any text, that it is.
+// refuses checks that the node refuses the claim with an error that has these texts. Without texts it checks that the
+// node prepares the claim.
 func (n *node) refuses(t *testing.T, c *resourceapi.ResourceClaim, texts ...string) error {
 	t.Helper()
 	_, err := n.Prepare(t.Context(), c)
@@ -272,7 +273,7 @@ func (n *node) env(t *testing.T, id string) []string {
 	return d.ContainerEdits.Env
 }
 
-// claimOf is a claim whose request is allocated these devices.
+// claimOf returns a claim whose request is allocated these devices.
 func claimOf(uid, request string, devices ...string) *resourceapi.ResourceClaim {
 	c := emptyClaim(uid)
 	for _, device := range devices {

@@ -96,9 +96,9 @@ func runUntilKilled(do func()) (dead bool) {
 	return false
 }
 
-// killedAtEachStep prepares the claim, and takes it back, on nodes whose process is killed at one step after the other.
-// begin makes such a node; mortal has what outlives the process pass the killer, and the node's Preparer use it; after
-// looks at the node once the next process has recovered it.
+// killedAtEachStep prepares and unprepares the claim on one node for each step at which the process can be killed.
+// begin makes a node; mortal passes all that outlives the process through the killer, and has the node's Preparer use
+// that; after checks the node once the next process has recovered it.
 func killedAtEachStep(
 	t *testing.T, c *resourceapi.ResourceClaim, begin func(t *testing.T) *node, mortal func(n *node, k *killer),
 	after func(t *testing.T, n *node, operation string),
@@ -132,8 +132,8 @@ func killedAtEachStep(
 	}
 }
 
-// Whatever the point of the kill, after a restart the claim is prepared or
-// there is no trace of it, the neighbour is untouched, and both calls work.
+// After a kill at any point and a restart, the claim is prepared or has left no trace, its neighbour is untouched, and
+// both calls work.
 func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	withNeighbour := func(t *testing.T) *node {
 		n := newNode(t)

@@ -10,13 +10,13 @@ import (
 // cluster are the nodes of the trace, with the pods that a policy placed.
 type cluster struct {
 	nodes []node
-	// at are the places of nodes by name.
+	// at has the indices of nodes, by their names.
 	at     map[string]int
 	random *rand.Rand
 	policy policy
 	gpus   int64
 	taint  bool
-	// large is how many pods of manyGPUs or more are placed.
+	// large counts the placed pods of manyGPUs or more.
 	large int64
 	// next is the node with which the stock scheduler begins.
 	next int
@@ -123,8 +123,8 @@ func (n *node) fullest(k *kind) int {
 	return best
 }
 
-// ties keeps the best of what it sees, each of equal ones with the same chance. Without chance it keeps the first, as
-// the paper's simulator does. FGD needs that: with random ties, pods without GPUs take the CPUs of all nodes alike.
+// ties keeps the best of what it sees, and each of equal ones with the same chance. Without chance it keeps the first,
+// as the paper's simulator does. FGD needs that: with random ties, pods without GPUs take the CPUs of all nodes alike.
 type ties struct {
 	random *rand.Rand
 	// best is -1 for none.
@@ -146,7 +146,7 @@ func (t *ties) see(i int, score float64) {
 	}
 }
 
-// allocated is what is taken of all GPUs, in percent.
+// allocated returns the allocated part of all GPUs, in percent.
 func (c *cluster) allocated() float64 {
 	var free int64
 	for i := range c.nodes {
@@ -155,7 +155,7 @@ func (c *cluster) allocated() float64 {
 	return percent(c.gpus-free, c.gpus)
 }
 
-// fragments are what typical pods cannot have of free GPUs, on average, in percent of all GPUs.
+// fragments returns what typical pods cannot use of free GPUs, on average, in percent of all GPUs.
 func (c *cluster) fragments(pods []typical) float64 {
 	sum := 0.0
 	for i := range c.nodes {
@@ -164,7 +164,7 @@ func (c *cluster) fragments(pods []typical) float64 {
 	return 100 * sum / float64(c.gpus)
 }
 
-// percent is nothing where there is nothing.
+// percent returns 0 if the whole is 0.
 func percent(part, all int64) float64 {
 	if all == 0 {
 		return 0

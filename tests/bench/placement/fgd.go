@@ -11,7 +11,7 @@ import (
 // fgd is the paper's policy: the node on which a pod adds the least fragments, for a mix that is known beforehand.
 type fgd struct {
 	typical []typical
-	// scores is what was found for kinds of pods, by node.
+	// scores has the scores found for kinds of pods, by node.
 	scores map[*kind][]fgdScore
 }
 

@@ -50,13 +50,14 @@ func command() *cli.Command {
 	}
 }
 
-// contender is a policy, with whether nodes with few CPUs are tainted.
+// contender is a policy, and whether nodes with few CPUs are tainted.
 type contender struct {
 	name  string
 	taint bool
-	// option is whether the stock scheduler does it by the option best-node.
+	// option means that the stock scheduler follows the policy through the option best-node.
 	option bool
-	// gate is whether pods wait at a scheduling gate for their nomination, which policies here are in time for anyway.
+	// gate means that pods wait at a scheduling gate for their nomination. In the simulation, nominations always come
+	// in time.
 	gate bool
 	make func(w *workload) policy
 	// paper is the name of the policy in the published results.
@@ -167,7 +168,7 @@ func (r result) String() string {
 	return fmt.Sprintf("%.2f (%.1f), %.0f %%", r.allocated, r.fragments, r.large)
 }
 
-// eachOf runs f for 0 to n-1, on all processors, and says how long that took.
+// eachOf runs f for 0 to n-1, on all processors, and returns how long that took.
 func eachOf(n int, name string, f func(i int) error) error {
 	began := time.Now()
 	var all errgroup.Group
@@ -180,7 +181,8 @@ func eachOf(n int, name string, f func(i int) error) error {
 	return err
 }
 
-// departures prints how things stand at some times while pods come and go, in percent of the time of the last arrival.
+// departures prints the state of the cluster while pods come and go, at some percentages of the time of the last
+// arrival.
 func departures(of []node, lists []*workload, by []contender) error {
 	times := []int64{82, 88, 92, 96, 98, 100}
 	for _, w := range lists {

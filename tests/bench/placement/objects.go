@@ -20,7 +20,8 @@ import (
 const (
 	// namespace is that of all pods.
 	namespace = "placement"
-	// memoryGiB is that of every GPU: ten thousandths of one are a GiB, and nothing is rounded.
+	// memoryGiB is the memory of every GPU. Ten thousandths of a GPU are a GiB, so that no share of the trace is
+	// rounded.
 	memoryGiB = 100
 	// fewCPUs is the taint of nodes with few CPUs for their GPUs.
 	fewCPUs = "few-cpus"
@@ -32,7 +33,7 @@ func beside(cpu, memory int64) corev1.ResourceList {
 		corev1.ResourceMemory: *resource.NewQuantity(memory<<20, resource.BinarySI)}
 }
 
-// node is a node of the trace as a kubelet registers it.
+// node returns a node of the trace as a kubelet registers it.
 func (n *node) object(tainted bool) *corev1.Node {
 	has := beside(n.cpu, n.memory)
 	has[corev1.ResourcePods] = resource.MustParse("1000")
@@ -43,7 +44,7 @@ func (n *node) object(tainted bool) *corev1.Node {
 	return out
 }
 
-// machine are the GPUs of a node of the trace.
+// machine returns the GPUs of a node of the trace.
 func (n *node) machine() *gpu.Machine {
 	m := &gpu.Machine{DriverVersion: "580.95.05", CUDADriverVersion: "13.0"}
 	for i := range n.rests {
@@ -58,7 +59,7 @@ func (k *kind) template() string {
 	return strings.ToLower(strings.Join(append([]string{fmt.Sprintf("gpus-%d-%d", k.gpus, k.share)}, k.models...), "-"))
 }
 
-// claim is what pods of the kind ask for, as users write it.
+// claim returns the claim of pods of the kind, as users write it.
 func (k *kind) claim() resourceapi.ResourceClaimSpec {
 	request := harness.Exclusive("gpu", int64(k.gpus))
 	request.Exactly.DeviceClassName = v1alpha1.DriverName
@@ -73,8 +74,8 @@ func (k *kind) claim() resourceapi.ResourceClaimSpec {
 	return harness.Requests(request)
 }
 
-// pod is one of the kind. Pods with GPUs tolerate the taint, and wait at the gate, if gated, as the policy of the
-// option best-node-gate has them.
+// pod returns a pod of the kind. A pod with GPUs tolerates the taint and, if gated, has the gate of the option
+// best-node-gate.
 func (k *kind) pod(name string, gated bool) *corev1.Pod {
 	pod := pods.Anywhere(name)
 	pod.Spec.Containers[0].Resources.Requests = beside(k.cpu, k.memory)

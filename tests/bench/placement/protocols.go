@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	// asked is when the paper's protocol ends, fragmentedAt when fragments are measured, in percent of all GPUs.
+	// asked and fragmentedAt are percentages of all GPUs. When pods have asked for so much, the paper's protocol ends,
+	// or fragments are measured.
 	asked, fragmentedAt = 130, 90
-	// manyGPUs are those of a large pod.
+	// manyGPUs is how many GPUs a large pod has at least.
 	manyGPUs = 4
 )
 
@@ -19,8 +20,8 @@ const (
 // and 8 GPUs that were placed.
 type result struct{ allocated, fragments, large float64 }
 
-// inflate has the pods of a seed come until so much is asked for. come places one in the cluster, or lets it wait until
-// the next call of settle.
+// inflate creates the pods of a seed until they ask for so much. come places a pod in the cluster, or lets it wait
+// until the next call of settle.
 func inflate(c *cluster, w *workload, seed uint64, come func(k *kind) error, settle func() error) (result, error) {
 	var r result
 	withGPUs := w.typicalOf(100, func(k *kind) bool { return k.gpus > 0 })
@@ -47,7 +48,7 @@ func inflate(c *cluster, w *workload, seed uint64, come func(k *kind) error, set
 	return r, nil
 }
 
-// simulate has a contender place the pods of a seed.
+// simulate places the pods of a seed by a contender's policy.
 func simulate(nodes []node, w *workload, seed uint64, by contender) (result, error) {
 	c := newCluster(nodes, seed, by.taint, by.make(w))
 	return inflate(c, w, seed, func(k *kind) error {
@@ -57,10 +58,10 @@ func simulate(nodes []node, w *workload, seed uint64, by contender) (result, err
 }
 
 const (
-	// copies of each pod come, within jitter seconds of its own time, to every fourth node: the lists are samples, and ask
-	// for less than 1 % of all GPUs at any time.
+	// copies is how often each pod comes, within jitter seconds of its own time, while only every everyNode-th node is
+	// used. The lists are samples, whose pods ask for less than 1 % of all GPUs at any time.
 	copies, jitter, everyNode = 35, 12 * 3600, 4
-	// retried is after how many seconds pods that found no room are tried again.
+	// retried is after how many seconds pods without room are tried again.
 	retried = 600
 )
 
@@ -71,22 +72,22 @@ type guest struct {
 	is     bool
 }
 
-// event is that a guest comes, or goes.
+// event is the arrival or the departure of a guest.
 type event struct {
 	at   int64
 	goes bool
 	*guest
 }
 
-// moment is how things stand at some time, in percent: GPUs that are asked for by pods that have come and not gone, of
-// all GPUs; and the result so far, for pods that are there.
+// moment is the state of the cluster at some time: the GPUs that present pods ask for, in percent of all GPUs, and the
+// result so far.
 type moment struct {
 	asked float64
 	result
 }
 
-// comeAndGo has the pods of a workload come and go by their own times, and looks at the cluster at some times, in
-// percent of the last one.
+// comeAndGo lets the pods of a workload come and go at their own times. It returns the state of the cluster at some
+// percentages of the last time.
 func comeAndGo(nodes []node, w *workload, seed uint64, by contender, at []int64) []moment {
 	guests := w.guests(rand.New(rand.NewPCG(seed, 2)))
 	events := eventsOf(guests)
@@ -120,7 +121,7 @@ func comeAndGo(nodes []node, w *workload, seed uint64, by contender, at []int64)
 	return out
 }
 
-// guests are the pods in the order in which they come.
+// guests returns the pods in the order in which they come.
 func (w *workload) guests(random *rand.Rand) []guest {
 	var out []guest
 	for _, p := range w.pods {
@@ -133,7 +134,7 @@ func (w *workload) guests(random *rand.Rand) []guest {
 	return out
 }
 
-// eventsOf are the events of guests in the order of time. At the same time, some go before others come.
+// eventsOf returns the events of guests in the order of time. At the same time, departures come before arrivals.
 func eventsOf(guests []guest) []event {
 	var come, leave []event
 	for i := range guests {
@@ -145,7 +146,7 @@ func eventsOf(guests []guest) []event {
 	return all
 }
 
-// leave has a pod go.
+// leave removes a pod.
 func (c *cluster) leave(g *guest) {
 	if g.is {
 		c.take(g.placed, g.kind, -1)
@@ -153,7 +154,7 @@ func (c *cluster) leave(g *guest) {
 	}
 }
 
-// retry tries to place pods that wait, the first ones first, and returns those that go on waiting.
+// retry tries to place the waiting pods, the oldest first, and returns those that still wait.
 func (c *cluster) retry(waiting []*guest, now int64) []*guest {
 	still, none := waiting[:0], map[*kind]bool{}
 	for _, g := range waiting {
@@ -171,7 +172,7 @@ func (c *cluster) retry(waiting []*guest, now int64) []*guest {
 	return still
 }
 
-// moment is how things stand before pods come at that time.
+// moment returns the state of the cluster before the pods of that time come.
 func (c *cluster) moment(guests []guest, now int64, withGPUs []typical) moment {
 	var asked, large int64
 	for _, g := range guests {

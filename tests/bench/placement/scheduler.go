@@ -35,9 +35,9 @@ const (
 // scheduled is a workload that the stock scheduler of a cluster places, on nodes without kubelets.
 type scheduled struct {
 	*nodes.Cluster
-	// mu guards all below while pods are underway.
+	// mu guards the fields below while pods are underway.
 	mu sync.Mutex
-	// is has what was allocated, claims the claims with GPUs of each node, slices what is published of it.
+	// is has what was allocated, claims has the claims with GPUs of each node, and slices what each node publishes.
 	is     *cluster
 	claims [][]*resourceapi.ResourceClaim
 	slices [][]*resourceapi.ResourceSlice
@@ -47,7 +47,7 @@ type scheduled struct {
 	right, wrong, none int
 }
 
-// throughScheduler prints what the scheduler of a cluster makes of a workload, with the controller beside it.
+// throughScheduler prints how the scheduler of a cluster, with the controller beside it, places a workload.
 func throughScheduler(ctx context.Context, kubeconfig, program string, of []node, w *workload,
 	by contender) error {
 	c, err := nodes.Connect(kubeconfig)
@@ -121,7 +121,7 @@ func prepare(ctx context.Context, c *nodes.Cluster, of []node, w *workload, tain
 	return s, err
 }
 
-// inflate has the pods of the first seed come, some at a time.
+// inflate creates the pods of the first seed, some at a time.
 func (s *scheduled) inflate(ctx context.Context, w *workload, gated bool) (result, error) {
 	group, own := errgroup.WithContext(ctx)
 	group.SetLimit(underway)
@@ -139,7 +139,7 @@ func (s *scheduled) inflate(ctx context.Context, w *workload, gated bool) (resul
 	})
 }
 
-// follow makes a pod, waits until it has a node or is refused, and takes note of that.
+// follow makes a pod, waits until it has a node or is refused, and records the outcome.
 func (s *scheduled) follow(ctx context.Context, k *kind, object *corev1.Pod) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("the scheduler takes too long: see its log"))
 	defer cancel()
@@ -181,8 +181,8 @@ func (s *scheduled) follow(ctx context.Context, k *kind, object *corev1.Pod) err
 	return nil
 }
 
-// allocated are the GPUs that a pod was allocated on a node, as bits. It publishes the GPUs there in their new order,
-// as the node's plugin does.
+// allocated returns the GPUs that a pod was allocated on a node, as bits. It publishes the GPUs there in their new
+// order, as the node's plugin does.
 func (s *scheduled) allocated(ctx context.Context, pod *corev1.Pod, at int) (uint64, error) {
 	var bits uint64
 	for _, status := range pod.Status.ResourceClaimStatuses {

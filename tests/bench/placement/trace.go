@@ -51,7 +51,7 @@ type node struct {
 	free  int64
 }
 
-// read are the rows of a file of the trace. The fields of a row are named by the file's first row.
+// read returns the rows of a file of the trace. The file's first row names the fields.
 func read[Row any](dir, file string) ([]Row, error) {
 	f, err := os.Open(filepath.Join(dir, file))
 	if err != nil {
@@ -128,7 +128,8 @@ func readWorkload(dir, name string) (*workload, error) {
 	return w, err
 }
 
-// readPublished are the paper's own results: allocated GPUs in percent when 130 % have been asked for, by publishedAs.
+// readPublished returns the paper's own results by publishedAs: allocated GPUs in percent, when pods have asked for 130
+// %.
 func readPublished(dir string) (map[string]float64, error) {
 	rows, err := read[struct {
 		Workload  string  `json:"workload"`
@@ -144,7 +145,7 @@ func readPublished(dir string) (map[string]float64, error) {
 	return out, err
 }
 
-// publishedAs is the key of a result of the paper.
+// publishedAs returns the key of a result of the paper.
 func publishedAs(workload, policy string, seed int) string {
 	return fmt.Sprint(workload, "/", policy, "/", seed)
 }

@@ -29,8 +29,8 @@ import (
 // namespace is that of all pods and claims.
 const namespace = "scale"
 
-// columnNoClaim is the column of pods without a claim, bestNode and bestNodeGate what the names of a mode's columns with
-// these options end with.
+// columnNoClaim names the column of pods without a claim. The names of a mode's columns with options end with bestNode
+// and bestNodeGate.
 const columnNoClaim, bestNode, bestNodeGate = "no claim", ", best-node", ", best-node-gate"
 
 func main() { os.Exit(program.Main(command())) }
@@ -51,15 +51,15 @@ func command() *cli.Command {
 	}
 }
 
-// bench is what is measured, and with what.
+// bench has what is measured, and the means to measure it.
 type bench struct {
 	*nodes.Cluster
 	modes []mode.Mode
 	// machines are the GPUs of each node.
 	machines []*gpu.Machine
-	// controller is the program, empty for without.
+	// controller is the controller's program, empty to run without one.
 	controller string
-	// made is how many pods there have been.
+	// made counts the pods made so far.
 	made  int
 	table report.Table
 }
@@ -100,7 +100,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	return b.table.Write(os.Stdout)
 }
 
-// much is what nodes have beside GPUs: of all that pods want.
+// much is what nodes have beside GPUs: more than pods ask for.
 func much() corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("96"),
 		corev1.ResourceMemory: resource.MustParse("768Gi"), corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"),

@@ -82,14 +82,14 @@ func (b *bench) measureMode(ctx context.Context, m mode.Mode, plain *series) err
 	return nil
 }
 
-// series is what came of all pods of one kind: with a claim of the template, or with none where that is empty, and at
-// the gate, where the option best-node-gate would have put them.
+// series has the results of all pods of one kind: with a claim of the template, or without one if that is empty, and at
+// the gate of the option best-node-gate.
 type series struct {
 	template   string
 	gated      bool
 	perSecond  []float64
 	burst, one report.Sample
-	// scheduler and controller are their processor time per pod.
+	// scheduler and controller are the processor times of these programs per pod.
 	scheduler, controller report.Sample
 }
 
@@ -102,7 +102,7 @@ func (s *series) write(t *report.Table, column string) {
 	t.Set("one pod after the other, create → bound, p50 / p90", column, s.one.Summary(0.5, 0.9))
 }
 
-// measurePods has bursts of pods of several kinds, in turn, and then pods of each kind one after the other.
+// measurePods makes bursts of pods of several kinds, in turn, and then pods of each kind one after the other.
 func (b *bench) measurePods(ctx context.Context, own, plain *series) error {
 	kinds := []*series{plain, own}
 	counts := make([]int, len(kinds))

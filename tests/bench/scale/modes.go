@@ -12,10 +12,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// modes are those that are measured. To the scheduler the capped modes are what share is.
+// modes are the measured modes. To the scheduler, modes with limits are the same as share.
 func modes() []mode.Mode { return []mode.Mode{mode.Exclusive, mode.Share, mode.Topology, mode.Dynamic} }
 
-// requestIn is what each claim asks for in a mode. It fits on every node that is free.
+// requestIn returns the request of each claim in a mode. It fits on every free node.
 func requestIn(m mode.Mode) resourceapi.DeviceRequest {
 	switch m {
 	case mode.Exclusive:
@@ -39,7 +39,7 @@ func linked(size int) resourceapi.DeviceRequest {
 	}}
 }
 
-// named are the modes with these names, or all where none is named.
+// named returns the modes with these names, or all modes without a name.
 func named(names []string) ([]mode.Mode, error) {
 	if len(names) == 0 {
 		return modes(), nil

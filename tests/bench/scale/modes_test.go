@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// That a claim fits on each node that is free is what the benchmark's figures rest on.
+// The benchmark's figures hold only if a claim fits on each free node.
 func TestClaimsFit(t *testing.T) {
 	testneeds.DeviceNodes(t)
 	_, ctx := ktesting.NewTestContext(t)

@@ -29,7 +29,7 @@ import (
 
 const (
 	driverName = "trivial.bench.test"
-	// devices is how many it publishes.
+	// devices is how many devices the driver publishes.
 	devices = 8
 )
 
@@ -55,7 +55,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	// As the product's: what differs between the two is to be the drivers' own.
+	// These are the product's options, so that only the drivers themselves differ.
 	config.QPS, config.Burst = 200, 400
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
 		runtime.ContentTypeJSON

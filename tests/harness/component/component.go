@@ -79,7 +79,7 @@ func Define(t *testing.T, cluster *harness.Cluster, objects []Object) {
 	}
 	Apply(t, cluster, definitions...)
 	harness.Eventually(t, "the API server to serve the CustomResourceDefinitions", func(context.Context) error {
-		// It fails where there are no conditions yet.
+		// kubectl fails while there are no conditions.
 		_, err := try(t, cluster, wait...)
 		return err
 	})

@@ -90,7 +90,7 @@ func New(done <-chan struct{}, objects []runtime.Object, who authorizer.Authoriz
 	return p, nil
 }
 
-// Admit has the mutating policies change the object of a request, and returns what the validating ones say of it then.
+// Admit applies the mutating policies to the object of a request, and returns the error of the validating ones.
 func (p *Plugins) Admit(ctx context.Context, request admission.Attributes) error {
 	if err := p.Mutating.Admit(ctx, request, objects); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (p *Plugins) Admit(ctx context.Context, request admission.Attributes) error
 	return p.Validate(ctx, request)
 }
 
-// Validate returns what the validating policies say of a request.
+// Validate returns the error of the validating policies for a request.
 func (p *Plugins) Validate(ctx context.Context, request admission.Attributes) error {
 	return p.Validating.Validate(ctx, request, objects)
 }

@@ -113,11 +113,11 @@ func TestNothingDearIsAdmitted(t *testing.T) {
 	}
 }
 
-// gateBound is the work that a pod from the gate of costly claims takes on a node at most.
+// gateBound is the most work that a pod may take on a node once it has left the gate of costly claims.
 const gateBound = 200 * time.Millisecond
 
-// Without any policy, what goes from the gate of costly claims to a node is searched there within the bound, whatever
-// others hold of it.
+// Without any policy, the search of a node for a pod that leaves the gate of costly claims stays within the bound,
+// whatever others hold there.
 func TestNothingDearGoesFromTheGate(t *testing.T) {
 	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	let := 0

@@ -179,7 +179,8 @@ func TestDriverThatCannotBeInitialised(t *testing.T) {
 		ns.WaitRunning(t, fault.node)
 	}
 	for _, fault := range faults {
-		// One that waited for its driver asks for events up to half a minute later, and misses those of the next test.
+		// A plugin that waited for its driver watches events again only up to half a minute later, and misses those of
+		// the next test.
 		cluster.ReplacePlugin(t, fault.node)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// What else the policies make of pods is tested in tests/policies.
+// The module tests/policies tests what else the policies make of pods.
 func TestLegacyPodsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)

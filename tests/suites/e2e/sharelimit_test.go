@@ -14,8 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// The option is for namespaces with its label, so that other tests do not meet it. Its rules are tested in
-// tests/policies.
+// The option affects only namespaces with its label. The module tests/policies tests its rules.
 func TestOptionShareLimit(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t, func(n *corev1.Namespace) {

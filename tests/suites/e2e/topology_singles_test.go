@@ -60,7 +60,7 @@ func TestTopologyOnPCIe(t *testing.T) {
 }
 
 // On an NVSwitch machine all GPUs are linked alike: claims for linked GPUs get single ones, and no GPUs are counted. A
-// GPU of which a lane to the NVSwitches is down is offered after the others, and the node's Events tell.
+// GPU whose lane to the NVSwitches is down is offered after the others, and an Event of the node tells it.
 func TestTopologyWithALaneDown(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "whole")

@@ -20,7 +20,7 @@ import (
 // nominateBest has the controller nominate nodes by a setting until the test ends.
 func nominateBest(t *testing.T, ns *harness.Namespace, placement score.Setting) {
 	t.Helper()
-	// Its rights stay: a controller whose setting is taken away uses them until it knows.
+	// The rights stay: the controller uses them until it knows that the setting is gone.
 	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/best-node"); err != nil {
 		t.Fatalf("apply option best-node: %v: %s", err, output)
 	}

@@ -75,7 +75,7 @@ func podOf(t *testing.T, ns *harness.Namespace, deployment, on string) (name str
 // setDefragment has the controller defragment until the test ends.
 func setDefragment(t *testing.T, ns *harness.Namespace, setting string) {
 	t.Helper()
-	// Its rights stay: a controller whose setting is taken away uses them until it knows.
+	// The rights stay: the controller uses them until it knows that the setting is gone.
 	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/defragment"); err != nil {
 		t.Fatalf("apply option defragment: %v: %s", err, output)
 	}

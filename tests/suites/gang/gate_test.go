@@ -149,7 +149,7 @@ func TestBestNodeGate(t *testing.T) {
 	cluster.Publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3")
 }
 
-// affinityOf is what a pod wants of nodes.
+// affinityOf returns a pod's affinity.
 func affinityOf(t *testing.T, ns *harness.Namespace, name string) *corev1.Affinity {
 	t.Helper()
 	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
@@ -159,8 +159,9 @@ func affinityOf(t *testing.T, ns *harness.Namespace, name string) *corev1.Affini
 	return pod.Spec.Affinity
 }
 
-// In a namespace with costly claims, what is cheap is for the scheduler at once. What node linked with its 61 devices
-// would keep the scheduler with waits for room on node whole, also where the leader is killed, and goes there alone.
+// In a namespace with costly claims, a cheap pod goes to the scheduler at once. A pod for which node linked, with its
+// 61 devices, would keep the scheduler busy waits for room on node whole, also when the leader is killed, and can go
+// only there.
 func TestCostlyClaims(t *testing.T) {
 	ns, setMode := nominated(t, score.Best, func(n *corev1.Namespace) {
 		n.Labels = map[string]string{v1alpha1.LabelCostlyClaims: v1alpha1.CostlyClaimsAllowed}
@@ -188,7 +189,7 @@ func TestCostlyClaims(t *testing.T) {
 
 	ns.Run(t, harness.Pod("holder", "whole", harness.FromTemplate("full")))
 	ns.Create(t, choosing(anywhere("dear", "dear"), "whole", "linked"))
-	ns.WaitPodEvent(t, "dear", v1alpha1.ReasonClaimWaiting, "no node has room for the pod's GPUs on which the scheduler")
+	ns.WaitPodEvent(t, "dear", v1alpha1.ReasonClaimWaiting, "no node has room for the pod's GPUs and lets the scheduler")
 	explained, _ := ns.Inspect(t, "explain", "pod/dear", "-n", ns.Name)
 	if want := "its Event " + v1alpha1.ReasonClaimWaiting + " says"; !strings.Contains(explained, want) {
 		t.Errorf("explain says nothing of the gate:\n%s", explained)

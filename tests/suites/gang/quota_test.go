@@ -26,7 +26,7 @@ const (
 	quotaOfCores  corev1.ResourceName = "requests.aliyun.com/gpu-core.percentage"
 )
 
-// ofShares are amounts of memory and of compute, each by both of its lines.
+// ofShares returns amounts of memory and of compute, each by both of its lines.
 func ofShares(gib, percent int64) map[corev1.ResourceName]int64 {
 	return map[corev1.ResourceName]int64{quotaOfGiB: gib, quotaOfMemory: gib, quotaOfPercent: percent,
 		quotaOfCores: percent}

@@ -148,7 +148,7 @@ devices:
 	ns.Template(t, "gpu-4gi", spec(t, `
 devices:
   requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 4Gi}}}}]`))
-	// It is planned as the policy converts the claim, which is what the API server says in a dry run.
+	// Plan places the claim as the policy converts it, which it learns from a dry run.
 	planned := ns.PlannedPods(t, nvidiaPod("a", dynamicNode, harness.FromTemplate("gpu-4gi"))).Pods[0]
 	if len(planned.Devices) != 1 || !strings.HasSuffix(planned.Devices[0], "-cgpu") {
 		t.Errorf("a part of a GPU is planned as %+v", planned)

@@ -60,7 +60,7 @@ func (p *Preemptor) evicting(such func(*eviction) bool) (n int) {
 	return n
 }
 
-// finish ends the evictions whose pods are placed or gone, or had the time for it. there are all pods.
+// finish ends the evictions whose pods are placed or gone, or had the time for it. there has all pods.
 func (p *Preemptor) finish(ctx context.Context, there map[types.UID]*corev1.Pod, now time.Time) {
 	for name, e := range p.evictions {
 		pod := there[e.pod]
@@ -112,7 +112,7 @@ func (p *Preemptor) evict(
 		if !podstate.Refused(err) {
 			return err
 		}
-		logger.Info("Looks for other pods to evict than those that the cluster does not let be evicted", "for",
+		logger.Info("Looking for other pods to evict: the API server refused to evict some", "for",
 			podstate.RefusedFor, "err", err)
 		w.miss(now)
 		return nil

@@ -26,9 +26,9 @@ const fetchAgain = 10 * time.Second
 // fetchMost is of how many claims that a new pod may have joined the pods are read in one look.
 const fetchMost = 16
 
-// Pods are the node's pods by the UIDs that the kubelet knows.
+// Pods finds the node's pods by the UIDs that the kubelet knows.
 type Pods struct {
-	// Watched are the node's pods where they are watched. Where they are not, Fetch reads the pods that use a claim.
+	// Watched has the node's pods if they are watched. Otherwise Fetch reads the pods that use a claim.
 	Watched *pods.Picture
 	Fetch   func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error)
 	Clock   clock.PassiveClock

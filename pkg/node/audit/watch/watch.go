@@ -113,7 +113,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Snapshot is the last one; false before the GPUs have been read once. It may be called beside Run.
+// Snapshot returns the last snapshot, and false before the GPUs have been read once. It may be called while Run runs.
 func (w *Watch) Snapshot() (audit.Snapshot, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -44,7 +44,7 @@ type observations struct {
 	lock func(ctx context.Context) (unlock func(), err error)
 
 	mu sync.Mutex
-	// seen has also the pods with devices that were deleted and run.
+	// seen also has deleted pods that have devices and still run.
 	seen deviceplugin.Observations
 	left time.Time
 	// lost says that what earlier processes saw is lost. It does until the file is
@@ -82,8 +82,8 @@ func openObservations(
 		file.DamagedPath(), err), nil
 }
 
-// observe notes a pod as the API server has it. It returns whether that is another observation of
-// it than before. A static pod goes on with what it was first seen with under the mirror before.
+// observe notes a pod as the API server has it. It reports whether the observation of the pod changed. A static pod
+// keeps what it was first seen with under the previous mirror.
 func (s *observations) observe(mirror, pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,9 +105,8 @@ func (s *observations) observe(mirror, pod *corev1.Pod) bool {
 	return known != holds || !reflect.DeepEqual(before, after)
 }
 
-// deleted is for a pod that the API server does not have any more. What is known of it is dropped, unless it has
-// devices, and processes that may use them: the kubelet does not list a pod that was deleted by force, and stops it
-// only then.
+// deleted drops what is known of a pod that the API server no longer has, unless the pod has devices, and processes
+// that may use them: the kubelet does not list a pod that was deleted by force, and stops it only then.
 func (s *observations) deleted(pod *corev1.Pod, runs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +115,7 @@ func (s *observations) deleted(pod *corev1.Pod, runs bool) {
 	}
 }
 
-// ended is for a pod that was deleted and has no processes any more. It returns whether anything was known of it.
+// ended drops what is known of a deleted pod that has no processes any more. It reports whether anything was known.
 func (s *observations) ended(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,14 +124,14 @@ func (s *observations) ended(pod *corev1.Pod) bool {
 	return known
 }
 
-// forget drops what is known of a pod. The lock is held.
+// forget drops what is known of a pod. The caller holds the lock.
 func (s *observations) forget(uid types.UID) {
 	s.changed = s.changed || s.seen[uid].Devices != nil
 	delete(s.seen, uid)
 }
 
-// listed is called once all pods have been seen that the API server has. It returns those that were seen by earlier
-// processes and are not among them; what was not kept of such pods is forgotten.
+// listed returns the pods that earlier processes saw and the API server no longer has. Call it once all pods of the API
+// server have been seen. It forgets such pods if nothing of them was kept.
 func (s *observations) listed(there func(types.UID) bool) (gone []*corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,8 +170,8 @@ func (s *observations) needKubelet(pods []*corev1.Pod) (need bool, notBefore tim
 	return need, notBefore
 }
 
-// reserved is what the pods hold of the GPUs, and those with devices of them that were deleted and still run. What the
-// kubelet says of the pods is noted.
+// reserved returns what the pods hold of the GPUs, and what deleted pods hold that still run. It notes what the kubelet
+// says of the pods.
 func (s *observations) reserved(pods, leaving []*corev1.Pod, n deviceplugin.Node) held.Reserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +206,7 @@ func (s *observations) store(ctx context.Context) error {
 	kept := deviceplugin.Observations{}
 	for uid, observed := range s.seen {
 		if first, ok := earlier.Pods[uid]; ok {
-			// Files of before have no pods.
+			// Files of earlier versions have no pods.
 			first.Pod = cmp.Or(first.Pod, observed.Pod)
 			s.seen[uid], observed = first, first
 		}

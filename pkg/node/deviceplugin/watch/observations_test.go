@@ -64,7 +64,7 @@ type life struct {
 	handler cache.ResourceEventHandler
 }
 
-// begins is the life of a process with these observations.
+// begins starts the life of a process with these observations.
 func begins(t *testing.T, s *observations, running processes) life {
 	t.Helper()
 	w, err := newWatcher(Options{Client: fake.NewClientset(), NodeName: "n1", Picture: pods.New(running),
@@ -75,8 +75,8 @@ func begins(t *testing.T, s *observations, running processes) life {
 	return life{w, w.pods.Handler()}
 }
 
-// looks has the process see these pods, for the first time or again, and returns what is taken of the GPUs, and of what
-// it is not known on which.
+// looks shows the process these pods, for the first time or again. It returns what is taken of each GPU, and what is
+// taken of GPUs that are not known.
 func (l life) looks(t *testing.T, kubelet deviceplugin.Kubelet, now ...*corev1.Pod) string {
 	t.Helper()
 	for _, p := range now {
@@ -94,7 +94,7 @@ func (l life) looks(t *testing.T, kubelet deviceplugin.Kubelet, now ...*corev1.P
 	return fmt.Sprintf("%d %d", held.GPU("GPU-0").Units, held.GPU("GPU-1").Units)
 }
 
-// first is the first look of a process at the pods, of which those that are gone have ended.
+// first is the first look of a process at the pods. Pods that are gone have ended.
 func first(t *testing.T, s *observations, kubelet deviceplugin.Kubelet, now ...*corev1.Pod) string {
 	t.Helper()
 	return begins(t, s, ended).looks(t, kubelet, now...)

@@ -39,7 +39,7 @@ type Options struct {
 	Client   kubernetes.Interface
 	NodeName string
 	Kubelet  Kubelet
-	// Picture is that of the node's pods; the watch keeps it.
+	// Picture is the picture of the node's pods, which the watch keeps.
 	Picture *pods.Picture
 	// File is where it is kept what pods were first seen with.
 	File string
@@ -65,8 +65,7 @@ func New(o Options) (Pods, error) {
 	return newWatcher(o, observed)
 }
 
-// watcher watches the pods of the node, for what those hold that a device plugin
-// started: they have no claim that would tell.
+// watcher watches the node's pods for what device plugins gave them: no claim tells that.
 type watcher struct {
 	pods     *pods.Watch
 	kubelet  *kubeletAnswers
@@ -88,8 +87,8 @@ func newWatcher(o Options, s *observations) (w *watcher, err error) {
 	return w, err
 }
 
-// Saw implements [pods.Follower]. Annotations, which the pod's owner can change as often as he likes, are a change only
-// as far as they count.
+// Saw implements [pods.Follower]. A change of annotations counts only if it changes what is observed: the pod's owner
+// can change them at any rate.
 func (w *watcher) Saw(before, pod *corev1.Pod) {
 	if w.observed.observe(before, pod) || before != nil && (deviceplugin.Holds(before) || deviceplugin.Holds(pod)) &&
 		!same(before, pod) {
@@ -122,8 +121,8 @@ func same(before, after *corev1.Pod) bool {
 // Run watches until the context ends.
 func (w *watcher) Run(ctx context.Context) { w.pods.Run(ctx, w.listed) }
 
-// listed is called when all pods have been seen once. Of those that earlier processes saw, and that were deleted
-// meanwhile, some may run.
+// listed takes note, once all pods have been seen, of those that earlier processes saw and that are deleted: they may
+// run.
 func (w *watcher) listed() {
 	for _, pod := range w.observed.listed(w.pods.Has) {
 		w.pods.Delete(pod)
@@ -135,7 +134,8 @@ func (w *watcher) listed() {
 // SetLeft implements [Pods].
 func (w *watcher) SetLeft(left time.Time) { w.observed.setLeft(left) }
 
-// Reserved is now, after a moment's wait for the node's pods, if need be.
+// Reserved returns what device plugins' pods hold now. It waits a moment for the node's pods if they have not been
+// read.
 func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (held.Reserved, error) {
 	w.read.Await(ctx)
 	return w.now(ctx, m)

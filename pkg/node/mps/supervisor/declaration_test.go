@@ -24,7 +24,7 @@ type plugin struct {
 func (w *world) plugin(declaration mps.Declaration) *plugin {
 	w.t.Helper()
 	p := &plugin{w: w}
-	// The garbage collector would otherwise close the files, whose locks are the declaration.
+	// Otherwise the garbage collector closes the files, whose locks are the declaration.
 	w.t.Cleanup(p.kill)
 	if declaration != mps.Undeclared {
 		p.declare(declaration)

@@ -316,7 +316,7 @@ func (w *world) ready(uuids ...string) {
 	}
 }
 
-// result is what the supervisor returns in the end.
+// result returns the error with which the supervisor ended.
 func (w *world) result() error {
 	w.t.Helper()
 	w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")

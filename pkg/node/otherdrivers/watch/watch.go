@@ -37,7 +37,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers"
 )
 
-// askInterval is how often the kubelet is asked, where there is something to ask.
+// askInterval is how often the watch asks the kubelet, if there is something to ask.
 const askInterval = 5 * time.Second
 
 // Kubelet tells which pods have devices of DRA drivers; podresources.Client is one.
@@ -66,9 +66,9 @@ type Watch struct {
 	Options
 	slices cache.SharedIndexInformer
 	told   cache.ResourceEventHandlerRegistration
-	// read is closed when all slices have been seen once, and the kubelet was asked.
+	// read is closed once all slices have been seen and the kubelet was asked.
 	read informer.FirstRead
-	// look is signalled when the kubelet is to be asked again.
+	// look receives a signal when the watch must ask the kubelet again.
 	look chan struct{}
 
 	// stored is what the file has, answered whether the kubelet has ever told who has what, and failures

@@ -28,7 +28,7 @@ type Driver struct {
 	Program string
 	// Args are arguments besides those that name the directories.
 	Args []string
-	// Flags are those that name the directories; of this repository's drivers if empty.
+	// Flags are the flags that name the directories; if empty, those of this repository's drivers.
 	Flags Flags
 	// Dir holds all that the driver writes, its log and its sockets. A socket's
 	// path must stay below 108 bytes.
@@ -65,7 +65,7 @@ func (d Driver) Start() (*Process, error) {
 	return &Process{started, d}, nil
 }
 
-// Log is the file with all that the driver's processes printed.
+// Log returns the path of the file with all that the driver's processes print.
 func (d Driver) Log() string { return filepath.Join(d.Dir, "log") }
 
 func (d Driver) plugins() string { return filepath.Join(d.Dir, "plugins") }
@@ -96,7 +96,7 @@ func (p *Process) Connect(ctx context.Context) (*Socket, error) {
 	}
 }
 
-// Socket is a connection to a driver as the kubelet has one.
+// Socket is a connection to a driver, like the kubelet's.
 type Socket struct {
 	conn   *grpc.ClientConn
 	client drapb.DRAPluginClient
@@ -134,7 +134,7 @@ func (s *Socket) Unprepare(ctx context.Context, claim *drapb.Claim) (time.Durati
 	return took, failure("NodeUnprepareResources", claim, err, response.GetClaims()[claim.Uid].GetError())
 }
 
-// failure is the error of a call, or what was answered.
+// failure returns the error of a call, or the one in its answer.
 func failure(call string, claim *drapb.Claim, err error, answered string) error {
 	if err == nil && answered != "" {
 		err = errors.New(answered)

@@ -30,14 +30,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
 )
 
-// writers is how many requests each has under way at once.
+// writers is how many requests each sends at once.
 const writers = 16
 
 // leaseEvery is how often each node is said to be up. The controller manager
 // gives a node up that it has not heard of for 50 s.
 const leaseEvery = 25 * time.Second
 
-// Cluster is one whose control plane are processes of this machine.
+// Cluster is a cluster whose control plane runs as processes of this machine.
 type Cluster struct {
 	Client     kubernetes.Interface
 	kubeconfig string
@@ -45,7 +45,7 @@ type Cluster struct {
 	Nodes []*corev1.Node
 	// Pods makes the pods of the namespace.
 	Pods *pods.Watcher
-	// processes are the scheduler's, and that of the controller while it runs.
+	// processes has the scheduler's processes, and the controller's while it runs.
 	processes []int
 }
 
@@ -88,7 +88,7 @@ func (c *Cluster) SetUp(ctx context.Context, namespace string, templates map[str
 	return err
 }
 
-// CPU is the processor time that the scheduler and, where it runs, the controller have used so far.
+// CPU returns the processor time that the scheduler and, if it runs, the controller have used so far.
 func (c *Cluster) CPU() ([]time.Duration, error) {
 	var out []time.Duration
 	for _, pid := range c.processes {
@@ -101,8 +101,8 @@ func (c *Cluster) CPU() ([]time.Duration, error) {
 	return out, nil
 }
 
-// Install makes a namespace with templates of claims, by their names, and the driver's DeviceClasses. What is there
-// stays as it is.
+// Install makes a namespace with templates of claims, by their names, and the driver's DeviceClasses. Existing objects
+// stay as they are.
 func (c *Cluster) Install(ctx context.Context, namespace string,
 	templates map[string]resourceapi.ResourceClaimSpec) error {
 	classes, err := deviceclasses.All()

@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
 )
 
-// healthAddress is where the controller tells of its work.
+// healthAddress is where the controller serves its health checks.
 const healthAddress = "127.0.0.1:18081"
 
 // StartController starts gpu-compat-controller for the cluster as a process of this machine, and returns when it does
@@ -48,8 +48,7 @@ func (c *Cluster) StartController(ctx context.Context, program string, args ...s
 	return stop, nil
 }
 
-// leads reports whether the controller is ready and does its work: without a check in what it answers, another replica
-// leads.
+// leads reports whether the controller is ready and leads. If its answer lists no checks, another replica leads.
 func leads(ctx context.Context) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+healthAddress+"/readyz", nil)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Node is a Node as a kubelet registers it that is up.
+// Node returns a Node as a running kubelet registers it.
 func Node(name string, resources corev1.ResourceList) *corev1.Node {
 	now := metav1.Now()
 	return &corev1.Node{
@@ -31,7 +31,7 @@ func Node(name string, resources corev1.ResourceList) *corev1.Node {
 	}
 }
 
-// Slices are those that the driver publishes of a node with these GPUs in a mode. They go with the node.
+// Slices returns the ResourceSlices that the driver publishes for a node with these GPUs in a mode. The node owns them.
 func Slices(node *corev1.Node, machine *gpu.Machine, in mode.Mode) ([]*resourceapi.ResourceSlice, error) {
 	labelled := node.DeepCopy()
 	if in != mode.Exclusive { // which is that of nodes without the label

@@ -17,21 +17,21 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
-// Moment is what can become of a pod.
+// Moment is an event in the life of a pod.
 type Moment string
 
 const (
-	// Nominated is that gpu-compat-controller has named a node.
+	// Nominated means that gpu-compat-controller has nominated a node.
 	Nominated Moment = "nominated"
-	// Scheduled is that the pod has a node.
+	// Scheduled means that the pod has a node.
 	Scheduled Moment = "scheduled"
-	// Refused is that the scheduler looked at the nodes and found none.
+	// Refused means that the scheduler has tried the nodes and found none.
 	Refused Moment = "refused"
-	// Started is that the kubelet said that the container was started.
+	// Started means that an Event of the kubelet reports the container as started.
 	Started Moment = "started"
-	// Running is that the pod's status says so, which the kubelet finds out once a second.
+	// Running is the phase in the pod's status, which the kubelet updates once a second.
 	Running Moment = "running"
-	// Gone is that the pod was deleted.
+	// Gone means that the pod was deleted.
 	Gone Moment = "gone"
 )
 
@@ -45,13 +45,13 @@ type Pod struct {
 	seen    map[Moment]Seen
 }
 
-// Seen is when a moment was first seen, and the pod as it was then, where the moment is one of the pod's status.
+// Seen is the time at which a moment was first seen, with the pod at that time if its status shows the moment.
 type Seen struct {
 	At  time.Time
 	Pod *corev1.Pod
 }
 
-// Seen is when the moment was first seen, zero if it was not.
+// Seen returns when the moment was first seen, zero if it was not.
 func (p *Pod) Seen(m Moment) Seen {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *Pod) happened(m Moment, object *corev1.Pod) {
 	}
 }
 
-// momentsOf are the moments that a pod shows.
+// momentsOf returns the moments that a pod's status shows.
 func momentsOf(pod *corev1.Pod) []Moment {
 	var out []Moment
 	if pod.Status.NominatedNodeName != "" && slices.ContainsFunc(pod.ManagedFields, byController) {

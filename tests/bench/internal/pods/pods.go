@@ -25,7 +25,7 @@ import (
 // Settled is how long a benchmark waits for the cluster to do something.
 const Settled = 3 * time.Minute
 
-// Anywhere is a pod that the scheduler may bind to any node. It never runs: it is for nodes without kubelets.
+// Anywhere returns a pod for nodes without kubelets, which the scheduler may bind to any node. It never runs.
 func Anywhere(name string) *corev1.Pod {
 	pod := harness.Pod(name, "")
 	pod.Spec.NodeSelector = nil

@@ -55,7 +55,7 @@ func Start(log, program string, args ...string) (*Process, error) {
 	return p, nil
 }
 
-// Gone is the error of a process that has exited by itself.
+// Gone returns an error for a process that has exited by itself.
 func (p *Process) Gone() error {
 	return fmt.Errorf("%s ended: %s: see %s", p.cmd.Path, p.cmd.ProcessState, p.log)
 }
@@ -71,8 +71,8 @@ func (p *Process) Stop() {
 	}
 }
 
-// CPU is the processor time that a process has used so far, in all its
-// threads, to the nanosecond: /proc has it only in hundredths of a second.
+// CPU returns the processor time that all threads of a process have used so far, in nanoseconds: /proc has it only in
+// hundredths of a second.
 func CPU(pid int) (time.Duration, error) {
 	// The clock of another process, as clock_getcpuclockid(3) computes it: the
 	// complement of the process ID, and 2 for "scheduled time, all threads".
@@ -85,7 +85,7 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// rss is a process' resident memory in MiB.
+// rss returns a process' resident memory in MiB.
 func rss(pid int) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -101,20 +101,20 @@ func rss(pid int) (float64, error) {
 	return 0, fmt.Errorf("read the memory of process %d: no VmRSS in its status", pid)
 }
 
-// Look is what a process had used when it was looked at.
+// Look is what a process had used at some time.
 type Look struct {
 	pid  int
 	when time.Time
 	cpu  time.Duration
 }
 
-// LookAt looks at a process.
+// LookAt returns what a process has used so far.
 func LookAt(pid int) (Look, error) {
 	cpu, err := CPU(pid)
 	return Look{pid, time.Now(), cpu}, err
 }
 
-// Since says what the process has used since it was looked at: processor time a minute, and the memory that is resident
+// Since returns the processor time that the process has used a minute since the Look, and the memory that is resident
 // now.
 func (l Look) Since() (string, error) {
 	now, err := LookAt(l.pid)

@@ -19,8 +19,7 @@ import (
 // Sample is a series of measurements.
 type Sample []time.Duration
 
-// Quantile is the smallest measurement that a share q, 0 to 1, of all does not
-// exceed; 0 of an empty sample.
+// Quantile returns the smallest measurement that a share q, 0 to 1, of all does not exceed; 0 for an empty sample.
 func (s Sample) Quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -30,8 +29,7 @@ func (s Sample) Quantile(q float64) time.Duration {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Minus is the sample's differences to another one, pair by pair. The longer
-// one's rest is left out.
+// Minus returns the sample's differences to another one, pair by pair, without the rest of the longer one.
 func (s Sample) Minus(other Sample) Sample {
 	out := make(Sample, min(len(s), len(other)))
 	for i := range out {
@@ -40,8 +38,8 @@ func (s Sample) Minus(other Sample) Sample {
 	return out
 }
 
-// Summary writes several quantiles of the sample as one cell of a table, in
-// milliseconds. That of an empty sample is empty.
+// Summary writes several quantiles of the sample as one cell of a table, in milliseconds. The cell of an empty sample
+// is empty.
 func (s Sample) Summary(quantiles ...float64) string {
 	if len(s) == 0 {
 		return ""
@@ -64,12 +62,12 @@ func milliseconds(d time.Duration) string {
 
 // Table is what was measured: a line for each measure, in the order in which they came.
 type Table struct {
-	// Head are the names of the columns, that of the measures first.
+	// Head has the names of the columns; the first column has the measures.
 	Head  []string
 	lines [][]string
 }
 
-// Set fills the cell of a measure in a column. One in a column that the table does not have is left out.
+// Set fills the cell of a measure in a column. It ignores a column that the table does not have.
 func (t *Table) Set(measure, column, cell string) {
 	line := slices.IndexFunc(t.lines, func(line []string) bool { return line[0] == measure })
 	if line < 0 {
@@ -99,7 +97,7 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Machine is when and where figures are measured, in one line.
+// Machine returns the time and the machine of a measurement, in one line.
 func Machine() string {
 	var info unix.Sysinfo_t
 	var name unix.Utsname

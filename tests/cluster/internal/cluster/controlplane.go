@@ -28,8 +28,9 @@ const (
 // start would keep it from answering for longer than a request may take.
 const controlPlaneNice = -10
 
-// memoryLimits are from when on a program collects garbage as often as it takes (runtime/debug.SetMemoryLimit). With
-// seldomCollected alone, 4/5 of what it has is garbage: with slices of 5000 nodes, more than a machine of 24 GiB has.
+// memoryLimits are the sizes from which a program collects garbage as often as it must (runtime/debug.SetMemoryLimit).
+// With seldomCollected alone, 4/5 of its memory is garbage: with slices of 5000 nodes, that exceeds a machine of 24
+// GiB.
 var memoryLimits = map[string]string{
 	"kube-apiserver": "8GiB", "kube-scheduler": "6GiB", "kube-controller-manager": "3GiB",
 }
