@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -30,29 +31,17 @@ func TestColors(t *testing.T) {
 			test.terminal.size = func() (int, int) { return 80, 24 }
 			streams, _, out, _ := genericiooptions.NewTestIOStreams()
 			c, o := newCommand(streams, test.terminal)
-			if err := c.ParseFlags(test.arguments); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, c.ParseFlags(test.arguments))
 			p, err := o.printer()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.print(oneGPU(0)); err != nil {
-				t.Fatal(err)
-			}
-			if got := strings.Contains(out.String(), "\x1b["); got != test.colors {
-				t.Errorf("colours: %v\n%q", got, out)
-			}
+			expect.NoError(t, err)
+			expect.NoError(t, p.print(oneGPU(0)))
+			expect.Equal(t, test.colors, strings.Contains(out.String(), "\x1b["), "colours in\n%q", out)
 			// Without them it is the same.
 			colored := regexp.MustCompile(`\x1b\[[0-9]*m`).ReplaceAllString(out.String(), "")
 			o.color = never
 			out.Reset()
-			if err := p.print(oneGPU(0)); err != nil {
-				t.Fatal(err)
-			}
-			if colored != out.String() {
-				t.Errorf("without its colours it is\n%q\nwant\n%q", colored, out)
-			}
+			expect.NoError(t, p.print(oneGPU(0)))
+			expect.Equal(t, out.String(), colored, "without its colours")
 		})
 	}
 }
@@ -63,9 +52,7 @@ func TestColorOfBars(t *testing.T) {
 		"█████████░": cyan + "█████████" + plain + "░",
 		"██████████": cyan + "██████████" + plain, "░░░░░░░░░░": "░░░░░░░░░░",
 	} {
-		if got := string(paint([]byte("3/15 " + bar + "  4"))); got != "3/15 "+want+"  4" {
-			t.Errorf("%s becomes %q", bar, got)
-		}
+		expect.Equal(t, "3/15 "+want+"  4", string(paint([]byte("3/15 "+bar+"  4"))), "%s becomes", bar)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -49,9 +50,7 @@ func oneGPU(more int64) inspect.Input {
 func printing(t *testing.T, terminal bool, arguments ...string) (p *printer, out, errOut *bytes.Buffer) {
 	t.Helper()
 	p, out, errOut, err := parse(terminal, arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return p, out, errOut
 }
 
@@ -100,22 +99,12 @@ func TestFormats(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			p, out, errOut := printing(t, test.terminal, test.arguments...)
-			if err := p.print(oneGPU(0)); err != nil {
-				t.Fatal(err)
-			}
-			for _, want := range test.want {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("it does not print %q:\n%s", want, out)
-				}
-			}
+			expect.NoError(t, p.print(oneGPU(0)))
+			expect.Says(t, out.String(), test.want...)
 			for _, not := range test.not {
-				if strings.Contains(out.String(), not) {
-					t.Errorf("it prints %q:\n%s", not, out)
-				}
+				expect.Equal(t, false, strings.Contains(out.String(), not), "it prints %q:\n%s", not, out)
 			}
-			if errOut.Len() > 0 {
-				t.Errorf("beside it, it says\n%s", errOut)
-			}
+			expect.Equal(t, 0, errOut.Len(), "beside it, it says\n%s", errOut)
 		})
 	}
 }
@@ -132,12 +121,8 @@ func TestWhereWhatIsLostIsShown(t *testing.T) {
 		{[]string{"-o", "json"}, false, true}, {[]string{"-o", "yaml", "-A"}, false, true},
 	} {
 		c, o := newCommand(genericiooptions.NewTestIOStreamsDiscard(), terminal{is: test.terminal})
-		if err := c.ParseFlags(test.arguments); err != nil {
-			t.Fatal(err)
-		}
-		if got := o.showsLost(); got != test.want {
-			t.Errorf("%q, in a terminal %v: shown is %v, want %v", test.arguments, test.terminal, got, test.want)
-		}
+		expect.NoError(t, c.ParseFlags(test.arguments))
+		expect.Equal(t, test.want, o.showsLost(), "%q, in a terminal %v: lost ones are shown", test.arguments, test.terminal)
 	}
 }
 
@@ -160,9 +145,7 @@ func TestNotesDoNotGoIntoTheTable(t *testing.T) {
 	p, out, errOut := printing(t, false)
 	in := oneGPU(0)
 	in.Notes = []string{"You may not."}
-	if err := p.print(in); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, p.print(in))
 	if strings.Contains(out.String(), "You may not.") || errOut.String() != "You may not.\n" {
 		t.Errorf("printed\n%s\nand beside it\n%s", out, errOut)
 	}
@@ -200,20 +183,14 @@ func TestWatchPrintsWhatHasChanged(t *testing.T) {
 			var tables [2]string
 			for i := range tables {
 				other, text, _ := printing(t, false, test.arguments...)
-				if err := other.print(oneGPU(int64(i))); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, other.print(oneGPU(int64(i))))
 				tables[i] = text.String()
 			}
 			for i, more := range []int64{0, 0, 1, 1} {
 				seconds = i
-				if err := p.printAgain(oneGPU(more)); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, p.printAgain(oneGPU(more)))
 			}
-			if want := test.before + tables[0] + test.between + tables[1]; out.String() != want {
-				t.Errorf("got\n%q\nwant\n%q", out, want)
-			}
+			expect.Equal(t, test.before+tables[0]+test.between+tables[1], out.String(), "printed")
 		})
 	}
 }
@@ -232,12 +209,8 @@ func TestCompletion(t *testing.T) {
 			streams, _, out, _ := genericiooptions.NewTestIOStreams()
 			c, _ := newCommand(streams, terminal{})
 			c.SetArgs(arguments(test.args))
-			if err := c.Execute(); err != nil {
-				t.Fatal(err)
-			}
-			if out.String() != test.want {
-				t.Errorf("got %q, want %q", out, test.want)
-			}
+			expect.NoError(t, c.Execute())
+			expect.Equal(t, test.want, out.String(), "printed")
 		})
 	}
 	if got := arguments([]string{"/bin/kubectl-inspect-cgpu", "-d", "n1"}); strings.Join(got, " ") != "-d n1" {

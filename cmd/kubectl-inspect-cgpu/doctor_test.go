@@ -4,11 +4,11 @@ package main
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -35,9 +35,7 @@ func TestDoctorPrintsTheReport(t *testing.T) {
 			if errors.Is(err, errFindings) != test.findings || !test.findings && err != nil {
 				t.Errorf("it ends with %v", err)
 			}
-			if !strings.Contains(out.String(), test.want) {
-				t.Errorf("it prints\n%s\nwant %s", out, test.want)
-			}
+			expect.Says(t, out.String(), test.want)
 		})
 	}
 }

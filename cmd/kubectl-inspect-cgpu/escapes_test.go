@@ -18,6 +18,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
@@ -38,9 +39,7 @@ var own = regexp.MustCompile(`\x1b\[[0-9]*m`)
 // does nothing to the terminal of the administrator who looks at it.
 func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	table := oneGPU(9)
 	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 	table.Claims[0].Status.ReservedFor[0].Name = hostile
@@ -59,9 +58,7 @@ func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 	report := &doctor.Report{Checks: []string{"claims"}, Findings: []doctor.Finding{{Level: doctor.Note, Check: "claims",
 		Object: "claim/" + hostile, Text: hostile}}}
 	planned := manifests.Reader{Namespace: "a"}
-	if err := planned.Read(hostile, strings.NewReader(strings.Replace(asksFor, "AMOUNT", "1", 1))); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, planned.Read(hostile, strings.NewReader(strings.Replace(asksFor, "AMOUNT", "1", 1))))
 	for name, run := range map[string]func(ctx context.Context, o *options) error{
 		"explain": func(ctx context.Context, o *options) error {
 			return o.printWhy(ctx, why.Input{Snapshot: situation, Now: time.Unix(0, 0), Pod: pod,
@@ -89,9 +86,7 @@ func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 				streams, _, out, errOut := genericiooptions.NewTestIOStreams()
 				_, o := newCommand(streams, terminal{})
 				o.output, o.color = output, color
-				if err := run(t.Context(), o); err != nil {
-					t.Fatalf("%s -o %q: %v", name, output, err)
-				}
+				expect.NoErrorf(t, run(t.Context(), o), "%s -o %q", name, output)
 				if both := out.String() + errOut.String(); !strings.Contains(both, "2J") {
 					t.Errorf("%s -o %q does not show it:\n%s", name, output, both)
 				}
@@ -104,9 +99,8 @@ func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 						t.Errorf("%s -o %q --color %s lets %.12q through:\n%q", name, output, color, text[i:], text)
 					}
 				}
-				if strings.Contains(out.String(), "\nERROR") {
-					t.Errorf("%s -o %q --color %s has a line that a tenant wrote:\n%s", name, output, color, out)
-				}
+				expect.Equal(t, false, strings.Contains(out.String(), "\nERROR"),
+					"%s -o %q --color %s has a line that a tenant wrote:\n%s", name, output, color, out)
 			}
 		}
 	}
@@ -119,12 +113,8 @@ func TestTenantsDoNotReachTheScreen(t *testing.T) {
 	p.screen.out, p.streams.Out, p.screen.size = e, e, func() (int, int) { return 200, 24 }
 	in := oneGPU(0)
 	in.Notes = []string{"Not read: " + hostile}
-	if err := p.printAgain(in); err != nil {
-		t.Fatal(err)
-	}
-	if text := e.Text(); !strings.Contains(text, "3/15") || !strings.Contains(text, `Not read: x\u001b[2J`) {
-		t.Errorf("it shows\n%s", text)
-	}
+	expect.NoError(t, p.printAgain(in))
+	expect.Says(t, e.Text(), "3/15", `Not read: x\u001b[2J`)
 }
 
 // The texts of an archive are read in a terminal, too.
@@ -132,9 +122,7 @@ func TestTenantsDoNotReachTheTerminalByABundle(t *testing.T) {
 	in := bundle.Input{Snapshot: &doctor.Snapshot{}, Table: inspect.Input{Notes: []string{hostile}}, Now: time.Unix(0, 0),
 		Missing: []string{hostile}}
 	files, err := bundle.Files(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, name := range []string{"README.txt", "inspect.txt", "inspect.json"} {
 		i := slices.IndexFunc(files, func(f bundle.File) bool { return f.Name == name })
 		if i < 0 || !bytes.Contains(files[i].Data, []byte("2J")) || bytes.ContainsFunc(files[i].Data, acts) {

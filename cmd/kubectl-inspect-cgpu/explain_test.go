@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -23,9 +24,7 @@ import (
 
 func TestExplainPrintsTheAnswerAndBesideItWhatIsNotKnown(t *testing.T) {
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	table := oneGPU(9)
 	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q-gpu"}}
@@ -43,19 +42,12 @@ func TestExplainPrintsTheAnswerAndBesideItWhatIsNotKnown(t *testing.T) {
 		Now: time.Unix(0, 0), Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q"}},
 		PodClaims: []*resourceapi.ResourceClaim{claim}, Notes: []string{"You may not."},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"Pod a/q waits: no node has room", "n1    1     memory: asked 8Gi, largest free 3Gi " +
-		"on gpu-0",
-		"- 5Gi more memory free of gpu-0-share on node n1; held by pod a/p (12Gi)"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("it does not print %q:\n%s", want, out)
-		}
-	}
-	if errOut.String() != "You may not.\n" {
-		t.Errorf("beside it, it says %q", errOut)
-	}
+	expect.NoError(t, err)
+	expect.Says(t, out.String(), "Pod a/q waits: no node has room",
+		"n1    1     memory: asked 8Gi, largest free 3Gi "+
+			"on gpu-0",
+		"- 5Gi more memory free of gpu-0-share on node n1; held by pod a/p (12Gi)")
+	expect.Equal(t, "You may not.\n", errOut.String(), "printed beside it")
 }
 
 // Each error is one line.

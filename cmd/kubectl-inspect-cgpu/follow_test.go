@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
 
@@ -73,13 +74,9 @@ func (o *terminalOutput) until(text string) (before string) {
 // A watch in a terminal that fails, is stopped by Ctrl-Z and goes on.
 func TestWatchKeepsItsScreen(t *testing.T) {
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer read.Close()
-	if err := read.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, read.SetReadDeadline(time.Now().Add(time.Minute)))
 	var errOut bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -88,9 +85,7 @@ func TestWatchKeepsItsScreen(t *testing.T) {
 	child.Stdout, child.Stderr = write, &errOut
 	// Where its parent is in another group of the same session, as a shell is, it can be stopped.
 	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, child.Start())
 	write.Close()
 	ended := false
 	end := func() {
@@ -107,9 +102,7 @@ func TestWatchKeepsItsScreen(t *testing.T) {
 	terminal.until("Watching fails and is tried again: the API server restarts.")
 
 	for range 2 {
-		if err := child.Process.Signal(syscall.SIGTSTP); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, child.Process.Signal(syscall.SIGTSTP))
 		terminal.until(leave)
 		var status syscall.WaitStatus
 		for {
@@ -120,19 +113,13 @@ func TestWatchKeepsItsScreen(t *testing.T) {
 		if err != nil || !status.Stopped() || status.StopSignal() != syscall.SIGSTOP {
 			t.Fatalf("after Ctrl-Z it has status %#x, %v", status, err)
 		}
-		if err := child.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
-		if before := terminal.until(enter); before != "" {
-			t.Errorf("after it gave the terminal back it wrote %q", before)
-		}
+		expect.NoError(t, child.Process.Signal(syscall.SIGCONT))
+		expect.Equal(t, "", terminal.until(enter), "written after it gave the terminal back")
 		terminal.until("3/15")
 		terminal.until("Watching fails")
 	}
 	end()
-	if errOut.Len() > 0 {
-		t.Errorf("into the middle of the screen goes\n%s", errOut.String())
-	}
+	expect.Equal(t, 0, errOut.Len(), "into the middle of the screen goes\n%s", errOut.String())
 }
 
 // A program that was stopped without being told, as by SIGSTOP, does not know what the terminal
@@ -144,20 +131,15 @@ func TestContinuedDrawsEverything(t *testing.T) {
 	if err := p.continued(); err != nil || e.bytes > 0 {
 		t.Fatalf("without a table it wrote %d bytes, %v", e.bytes, err)
 	}
-	if err := p.printAgain(oneGPU(0)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, p.printAgain(oneGPU(0)))
 	want := e.Text()
-	if _, err := e.Write([]byte("a line of another program's over that of ours")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := e.Write([]byte("a line of another program's over that of ours"))
+	expect.NoError(t, err)
 	if err := p.continued(); err != nil || !e.HasProgram() || e.Text() != want {
 		t.Errorf("it shows\n%s\nwant\n%s\n%v", e.Text(), want, err)
 	}
 	stopped := func() {
-		if e.HasProgram() {
-			t.Error("it stops with a screen of its own")
-		}
+		expect.Equal(t, false, e.HasProgram(), "it stops with a screen of its own")
 	}
 	if err := p.suspended(stopped); err != nil || !e.HasProgram() || e.Text() != want {
 		t.Errorf("after it was stopped it shows\n%s\nwant\n%s\n%v", e.Text(), want, err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
@@ -27,9 +28,7 @@ const asksFor = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containe
 
 func TestPlanPrintsAndEndsByTheVerdict(t *testing.T) {
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for amount, test := range map[string]struct {
 		output  string
 		want    string
@@ -42,9 +41,7 @@ func TestPlanPrintsAndEndsByTheVerdict(t *testing.T) {
 		table := oneGPU(-3)
 		table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 		r := manifests.Reader{Namespace: "a"}
-		if err := r.Read("m.yaml", strings.NewReader(strings.Replace(asksFor, "AMOUNT", amount, 1))); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, r.Read("m.yaml", strings.NewReader(strings.Replace(asksFor, "AMOUNT", amount, 1))))
 		streams, _, out, errOut := genericiooptions.NewTestIOStreams()
 		_, o := newCommand(streams, terminal{})
 		o.output = test.output
@@ -68,13 +65,11 @@ func TestPlanPrintsAndEndsByTheVerdict(t *testing.T) {
 // What was not searched to the end is neither all that fits nor what waits.
 func TestAPlanOfWhichNotAllIsKnownFails(t *testing.T) {
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	table := oneGPU(-3)
 	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 	r := manifests.Reader{Namespace: "a"}
-	if err := r.Read("m.yaml", strings.NewReader(`
+	expect.NoError(t, r.Read("m.yaml", strings.NewReader(`
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
 metadata: {name: c}
@@ -87,9 +82,7 @@ metadata: {name: p}
 spec:
   containers: [{name: main, image: train, resources: {claims: [{name: gpu}]}}]
   resourceClaims: [{name: gpu, resourceClaimName: c}]
-`)); err != nil {
-		t.Fatal(err)
-	}
+`)))
 	streams, _, out, _ := genericiooptions.NewTestIOStreams()
 	_, o := newCommand(streams, terminal{})
 	err = o.printPlan(t.Context(), plan.Input{Now: time.Unix(0, 0), Manifests: r.Manifests(),
@@ -114,9 +107,7 @@ func TestAPlanOfNothingFails(t *testing.T) {
 func TestPlanErrors(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/nonexistent")
 	good := filepath.Join(t.TempDir(), "m.yaml")
-	if err := os.WriteFile(good, []byte(strings.Replace(asksFor, "AMOUNT", "1", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(good, []byte(strings.Replace(asksFor, "AMOUNT", "1", 1)), 0o600))
 	for arguments, want := range map[string]string{
 		"plan":                           "name manifests with -f",
 		"plan -f " + good + " -o xml":    "--output xml: not json",
@@ -148,13 +139,9 @@ func TestPlanErrors(t *testing.T) {
 func TestBundleIsForItsWriterAlone(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "report.tar.gz")
 	in := bundle.Input{Snapshot: &doctor.Snapshot{}, Now: time.Unix(0, 0)}
-	if err := writeBundle(name, in); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, writeBundle(name, in))
 	if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if err := writeBundle(name, in); err == nil || !strings.Contains(err.Error(), "exists") {
-		t.Errorf("over another: %v", err)
-	}
+	expect.Error(t, writeBundle(name, in), "exists")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	terminals "github.com/gpushare/dra-driver-gpushare/tests/harness/terminal"
 )
@@ -45,12 +46,8 @@ func TestScreenShowsTheLastTextAndWritesWhatDiffers(t *testing.T) {
 		{"1\n2\n3\n4\n5\n6\n7\n", "1\n2\n3\n4\n… and 3 lines more:r", 140},
 	} {
 		before := e.bytes
-		if err := s.draw(step.text); err != nil {
-			t.Fatal(err)
-		}
-		if got := e.Text(); got != step.want {
-			t.Errorf("after %q the terminal shows\n%s\nwant\n%s", step.text, got, step.want)
-		}
+		expect.NoError(t, s.draw(step.text))
+		expect.Equal(t, step.want, e.Text(), "after %q the terminal shows", step.text)
 		if wrote := e.bytes - before; wrote > step.most {
 			t.Errorf("for %q it wrote %d bytes, at most %d are right", step.text, wrote, step.most)
 		}
@@ -75,9 +72,7 @@ func TestWatchInATerminal(t *testing.T) {
 	for i, want := range []string{"3/15", "3/15", "4/15"} {
 		in := oneGPU(int64(i / 2))
 		in.Notes = []string{"You may not."}
-		if err := p.printAgain(in); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, p.printAgain(in))
 		text := e.Text()
 		if !strings.HasPrefix(text, "As of 2026-11-22 10:00:00") || !strings.Contains(text, want) ||
 			!strings.HasSuffix(text, "You may not.") {
@@ -124,9 +119,7 @@ func TestTerminalOf(t *testing.T) {
 		})
 	}
 	file, err := os.Create(t.TempDir() + "/file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer file.Close()
 	if to := terminalOf(file, func(string) string { return "" }); to.is {
 		t.Error("a file is taken for a terminal")

@@ -11,6 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/rightsize"
@@ -36,13 +37,9 @@ func TestRightsizeOfWhatWasRead(t *testing.T) {
 	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
 	_, o := newCommand(streams, terminal{})
 	known := consumption.Know(withPod(), &period, "7d")
-	if other := rightsize.Of(known, 0.2, "b"); len(other.Advice) != 0 {
-		t.Errorf("of another namespace: %+v", other.Advice)
-	}
+	expect.Equal(t, []rightsize.Advice{}, rightsize.Of(known, 0.2, "b").Advice, "advice of another namespace")
 	report := rightsize.Of(known, 0.2, "")
-	if err := o.printNoting(report, report.Print, report.Notes); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, o.printNoting(report, report.Print, report.Notes))
 	want := `Looked 7d back. Needs are peaks and 20 % more, in whole GiB of each GPU.
 
 NAMESPACE  WORKLOAD  PODS  SEEN  HAS(GiB)  PEAK(GiB)  NEEDS(GiB)  ADVICE

@@ -59,3 +59,17 @@ func Error(t testing.TB, err error, texts ...string) {
 		}
 	}
 }
+
+// Says reports if the text lacks one of the parts, and lets the test go on. Where a part is empty, there is to be no
+// text.
+func Says(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		switch {
+		case part == "" && text != "":
+			t.Errorf("it says %q, and is to say nothing", text)
+		case !strings.Contains(text, part):
+			t.Errorf("it does not say %q:\n%s", part, text)
+		}
+	}
+}

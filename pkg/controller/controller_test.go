@@ -25,6 +25,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -44,9 +45,7 @@ func site(t *testing.T, more ...gpu.GPU) (*fake.Clientset, *metadatafake.FakeMet
 			Slots: 20}).Pools[pool].Slices[0].Devices,
 	}}
 	scheme := metadatafake.NewTestScheme()
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, metav1.AddMetaToScheme(scheme))
 	return fake.NewClientset(node, slice), metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: node.ObjectMeta,
 	})
@@ -86,9 +85,7 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 				t.Errorf("labels and classes: %v", err)
 			}
 			cancel()
-			if err := <-returned; err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			expect.Error(t, <-returned)
 			if labels, classes, err := did(t.Context()); err != nil || labels != does.labels || classes != does.classes {
 				t.Errorf("labels %v, classes %v (%v): want %+v", labels, classes, err, does)
 			}
@@ -117,12 +114,8 @@ func TestLastEventsAreWritten(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		cancel()
-		if err := <-returned; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		if !written.Load() {
-			t.Error("Run returned before it was written that the models of the node's GPUs differ")
-		}
+		expect.Error(t, <-returned)
+		expect.Equal(t, true, written.Load(), "it is written, before Run returns, that the models of the node's GPUs differ")
 	})
 }
 
@@ -140,13 +133,9 @@ func TestPreemptionIsOffByDefault(t *testing.T) {
 			budgets := slices.ContainsFunc(client.Actions(), func(a k8stesting.Action) bool {
 				return a.GetResource().Resource == "poddisruptionbudgets"
 			})
-			if budgets != on {
-				t.Errorf("preemption %t: it reads PodDisruptionBudgets: %t", on, budgets)
-			}
+			expect.Equal(t, on, budgets, "it reads PodDisruptionBudgets")
 			cancel()
-			if err := <-returned; err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			expect.Error(t, <-returned)
 		})
 	}
 }
@@ -156,17 +145,15 @@ func legacyPolicy(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	named := metav1.ObjectMeta{Name: LegacyPolicy}
 	admission := client.AdmissionregistrationV1()
-	if _, err := admission.ValidatingAdmissionPolicies().Create(t.Context(),
-		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(t.Context(),
+	_, err := admission.ValidatingAdmissionPolicies().Create(t.Context(),
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{})
+	expect.NoError(t, err)
+	_, err = admission.ValidatingAdmissionPolicyBindings().Create(t.Context(),
 		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named,
 			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 				PolicyName: LegacyPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-			}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+			}}, metav1.CreateOptions{})
+	expect.NoError(t, err)
 }
 
 // shows waits until the node shows so much memory.
@@ -195,9 +182,7 @@ func watches(ctx context.Context, t *testing.T, client *fake.Clientset, resource
 			watching := func(a k8stesting.Action) bool { return a.Matches("watch", resource) }
 			return slices.ContainsFunc(client.Actions(), watching), nil
 		})
-	if err != nil {
-		t.Fatalf("nobody watches %s: %v", resource, err)
-	}
+	expect.NoErrorf(t, err, "nobody watches %s", resource)
 }
 
 func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
@@ -212,15 +197,11 @@ func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
 	}()
 	shows(ctx, t, client, "22")
 	watches(ctx, t, client, "validatingadmissionpolicybindings")
-	if err := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, LegacyPolicy,
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, LegacyPolicy,
+		metav1.DeleteOptions{}))
 	shows(ctx, t, client, "0")
 	cancel()
-	if err := <-returned; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	expect.Error(t, <-returned)
 }
 
 // Who no longer wants amounts gets rid of those that there are, before the policy goes.
@@ -236,9 +217,7 @@ func TestNodesStopShowingAmountsWithoutAPolicy(t *testing.T) {
 		}()
 		shows(ctx, t, client, run.want)
 		cancel()
-		if err := <-returned; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		expect.Error(t, <-returned)
 	}
 }
 
@@ -274,9 +253,7 @@ func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
 		t.Errorf("%v; it says %q, want %q", err, report, want)
 	}
 	cancel()
-	if err := <-returned; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	expect.Error(t, <-returned)
 }
 
 // Another replica may be able to. The five seconds are real: what apimachinery keeps of earlier errors is

@@ -7,6 +7,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -38,9 +39,7 @@ func BenchmarkLargeCluster(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := print(io.Discard, inspect.New(in)); err != nil {
-					b.Fatal(err)
-				}
+				expect.NoError(b, print(io.Discard, inspect.New(in)))
 			}
 		})
 	}

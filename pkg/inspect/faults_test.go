@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -52,9 +53,7 @@ func TestNodesWithoutGPUsAreNamedWithTheirFault(t *testing.T) {
 		"Nodes a, b, unread offer no GPUs: GPUDriverUnavailable: of GPUDriverUnavailable",
 		"Node c offers no GPUs: see its Events with `kubectl describe node c`",
 	}
-	if got := inspect.New(in).Notes; !slices.Equal(got, want) {
-		t.Errorf("notes\n%q, want\n%q", got, want)
-	}
+	expect.Equal(t, want, inspect.New(in).Notes, "notes")
 }
 
 func TestFewOfManyNodesWithoutGPUsAreNamed(t *testing.T) {
@@ -65,9 +64,7 @@ func TestFewOfManyNodesWithoutGPUsAreNamed(t *testing.T) {
 		in.Events = append(in.Events, nodeEvent(name, corev1.EventTypeWarning, "R", 1))
 	}
 	want := []string{"Nodes n0, n1, n2, n3, n4 and 4 more offer no GPUs: R: of R"}
-	if got := inspect.New(in).Notes; !slices.Equal(got, want) {
-		t.Errorf("notes\n%q, want\n%q", got, want)
-	}
+	expect.Equal(t, want, inspect.New(in).Notes, "notes")
 }
 
 func TestAWaitingModeSwitchIsShown(t *testing.T) {

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -128,12 +128,8 @@ func TestSummaryOfModes(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			in := inspect.Input{Slices: test.slices, Claims: test.claims, Nodes: []*corev1.Node{node("n1", "10.0.0.1")}}
-			if diff := cmp.Diff([][]string{test.want}, nodesOf(summary(in, inspect.Style{}))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if notes := inspect.New(in).Notes; len(notes) > 0 {
-				t.Errorf("notes: %q", notes)
-			}
+			expect.Equal(t, [][]string{test.want}, nodesOf(summary(in, inspect.Style{})), "nodes")
+			expect.Equal(t, nil, inspect.New(in).Notes, "notes")
 		})
 	}
 }
@@ -166,9 +162,7 @@ Allocated/Total GPU Core In Cluster:
 75/200 (37%)
 `
 	got := "\n" + trimmed(summary(everyMode(), inspect.Style{Wide: true, Bars: true}))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "summary")
 }
 
 func TestDetailsOfAllThereIsToSee(t *testing.T) {
@@ -203,9 +197,7 @@ Total :      59
 Allocated/Total GPU Memory In Cluster:  38/89 (42%)
 Allocated/Total GPU Core In Cluster:    75/200 (37%)
 `
-	if diff := cmp.Diff(want, trimmed(details(everyMode(), inspect.Style{Wide: true}))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, trimmed(details(everyMode(), inspect.Style{Wide: true})), "details")
 }
 
 func TestHolders(t *testing.T) {
@@ -243,17 +235,13 @@ func TestHolders(t *testing.T) {
 		"q a 0 2",
 		"resourceclaim/kept a 0 5", // allocated, and nobody uses it
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rows (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "rows")
 
 	filtered := inspect.New(in).Of("b")
 	if holders := filtered.Nodes[0].Holders; len(holders) != 1 || holders[0].Namespace != "b" {
 		t.Errorf("holders of namespace b: %+v", holders)
 	}
-	if sum := filtered.MemoryGiB.String(); sum != "17/30" {
-		t.Errorf("sum %s with a namespace, want that of all, 17/30", sum)
-	}
+	expect.Equal(t, "17/30", filtered.MemoryGiB.String(), "sum of all, with a namespace")
 }
 
 func TestWhatIsMissingIsSaid(t *testing.T) {
@@ -296,17 +284,13 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff([][]string{test.want}, nodesOf(summary(test.in, inspect.Style{}))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, [][]string{test.want}, nodesOf(summary(test.in, inspect.Style{})), "nodes")
 			notes := inspect.New(test.in).Notes
 			if len(notes) != len(test.notes) {
 				t.Fatalf("notes %q, want %q", notes, test.notes)
 			}
 			for i, want := range test.notes {
-				if !strings.Contains(notes[i], want) {
-					t.Errorf("note %q does not say %q", notes[i], want)
-				}
+				expect.Says(t, notes[i], want)
 			}
 		})
 	}
@@ -316,9 +300,7 @@ func TestPercentIsThatOfTheKnownTool(t *testing.T) {
 	// It truncates what floating point makes of 29 of 100.
 	in := inspect.Input{Slices: publish("n1", mode.Share, newGPU("X", 100*1024)),
 		Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 29")}}
-	if got := summary(in, inspect.Style{}); !strings.Contains(got, "29/100 (28%)") {
-		t.Errorf("got\n%s", got)
-	}
+	expect.Says(t, summary(in, inspect.Style{}), "29/100 (28%)")
 }
 
 func TestOrderOfTheInputDoesNotMatter(t *testing.T) {
@@ -327,9 +309,7 @@ func TestOrderOfTheInputDoesNotMatter(t *testing.T) {
 	slices.Reverse(in.Slices)
 	slices.Reverse(in.Claims)
 	slices.Reverse(in.Nodes)
-	if diff := cmp.Diff(want, details(in, inspect.Style{Wide: true})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, details(in, inspect.Style{Wide: true}), "details")
 }
 
 func TestStructuredOutput(t *testing.T) {
@@ -366,18 +346,12 @@ nodes:
 	} {
 		var gotValue, wantValue any
 		got, err := form(inspect.New(in))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if err := yaml.Unmarshal(got, &gotValue); err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, got)
 		}
-		if err := yaml.Unmarshal([]byte(want), &wantValue); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(wantValue, gotValue); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.NoError(t, yaml.Unmarshal([]byte(want), &wantValue))
+		expect.Equal(t, wantValue, gotValue, "%s", name)
 	}
 	in.ClaimsUnknown = true
 	if text, err := json.Marshal(inspect.New(in).MemoryGiB); err != nil || string(text) != `{"total":15}` {

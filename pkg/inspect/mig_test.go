@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -68,9 +69,7 @@ func TestSummaryHasMIGInstances(t *testing.T) {
 func TestSummaryWithoutMIG(t *testing.T) {
 	text := summary(inspect.Input{Slices: publish("n1", mode.Share, newGPU("Tesla-T4", 15360)),
 		Nodes: []*corev1.Node{node("n1", "10.0.0.1")}}, inspect.Style{})
-	if strings.Contains(text, "MIG") {
-		t.Errorf("it speaks of MIG:\n%s", text)
-	}
+	expect.Equal(t, false, strings.Contains(text, "MIG"), "it speaks of MIG:\n%s", text)
 }
 
 // Where instances are made for claims, there is a line for each that was made, and one for free slices that lie next to
@@ -186,9 +185,7 @@ func TestInstancesThatAreGone(t *testing.T) {
 				lines = append(lines, strings.Join(strings.Fields(line), " "))
 			}
 			for _, want := range append(test.lines, "n1 10.0.0.1 0/0 "+test.total+" "+test.total) {
-				if !slices.Contains(lines, want) {
-					t.Errorf("it does not say %q:\n%s", want, text)
-				}
+				expect.Equal(t, true, slices.Contains(lines, want), "line %q of\n%s", want, text)
 			}
 		})
 	}

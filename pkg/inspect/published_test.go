@@ -8,10 +8,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -74,12 +74,8 @@ func TestPublishedSamples(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			want, err := os.ReadFile(filepath.Join("testdata", test.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), test.print(test.in, inspect.Style{})); diff != "" {
-				t.Errorf("(-published +got):\n%s", diff)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, string(want), test.print(test.in, inspect.Style{}), "published")
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	claims "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -81,9 +82,7 @@ func compareAccounts(
 			c.Status.Allocation.Devices.Results[i].ShareID = ptr.To(types.UID(fmt.Sprintf("share-%d", i)))
 		}
 		grants, err := claims.Grants(c, v1alpha1.PoolName("n1"), machine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		accounts = append(accounts, usage.Claim{Namespace: c.Namespace, Name: c.Name, Grants: grants})
 	}
 	used := usage.Of(accounts, func(string) held.GPU { return held.GPU{} })

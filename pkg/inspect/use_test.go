@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -77,13 +78,9 @@ b-n1         team       GPU0  6                3.5
 		})
 	}
 	data, err := json.Marshal(inspect.New(used()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var table inspect.Table
-	if err := json.Unmarshal(data, &table); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(data, &table))
 	n1, n2 := table.Nodes[0], table.Nodes[1]
 	if *n1.GPUs[0].UsedMiB != 5120 || *n1.Holders[0].Shares[0].UsedMiB != 1024 || n2.GPUs[0].UsedMiB != nil ||
 		n2.Holders[0].Shares[0].UsedMiB != nil || n2.Holders[0].Shares[0].PeakMiB != nil {
@@ -135,8 +132,6 @@ func TestUseByAClaimThatIsShared(t *testing.T) {
 		{Namespace: "team", Claim: "b,d", GPU: 0}: 1 << 30, {Namespace: "team", Claim: "b", GPU: 0}: 1 << 29}}}
 	want := map[string]int64{"p": 7168, "p,q": 1536, "podgroups/g": 0}
 	for _, h := range inspect.New(in).Nodes[0].Holders {
-		if got := *h.Shares[0].UsedMiB; got != want[h.Name()] {
-			t.Errorf("%s uses %d MiB, want %d", h.Name(), got, want[h.Name()])
-		}
+		expect.Equal(t, want[h.Name()], *h.Shares[0].UsedMiB, "MiB used by %s", h.Name())
 	}
 }

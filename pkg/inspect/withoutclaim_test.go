@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
@@ -110,14 +110,9 @@ n1    10.0.0.1   3/15                   6/15                   5/15             
 Allocated/Total GPU Memory In Cluster:
 16/45 (35%)
 `
-	if diff := cmp.Diff(want, "\n"+trimmed(summary(beside(), inspect.Style{}))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, "\n"+trimmed(summary(beside(), inspect.Style{})), "summary")
 	notes := strings.Join(inspect.New(beside()).Notes, "\n")
-	if !strings.Contains(notes, "On node n1 pods hold GPUs without a claim") ||
-		!strings.Contains(notes, "team-b/lost (it has neither of the annotations") {
-		t.Errorf("notes: %s", notes)
-	}
+	expect.Says(t, notes, "On node n1 pods hold GPUs without a claim", "team-b/lost (it has neither of the annotations")
 }
 
 func TestDetailsOfPodsWithoutClaims(t *testing.T) {
@@ -135,19 +130,15 @@ Allocated :  16 (35%)
 Total :      45
 `
 	got, _, _ := strings.Cut(trimmed(details(beside(), inspect.Style{})), "----")
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "details")
 	origins := map[string]string{}
 	for line := range strings.Lines(details(beside(), inspect.Style{Wide: true})) {
 		if fields := strings.Fields(line); len(fields) == 7 && strings.HasPrefix(fields[1], "team-") {
 			origins[fields[0]] = fields[6]
 		}
 	}
-	if diff := cmp.Diff(map[string]string{"converted": "limits", "own": "claim", "v2": "device-plugin",
-		"v1": "device-plugin", "lost": "device-plugin"}, origins); diff != "" {
-		t.Errorf("origins (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"converted": "limits", "own": "claim", "v2": "device-plugin",
+		"v1": "device-plugin", "lost": "device-plugin"}, origins, "origins")
 }
 
 func TestPodsWithoutClaimsInEveryMode(t *testing.T) {
@@ -196,9 +187,7 @@ func TestPodsWithoutClaimsInEveryMode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := inspect.Input{Slices: test.slices, Pods: test.pods, Nodes: []*corev1.Node{node("n1", "10.0.0.1")}}
-			if diff := cmp.Diff([][]string{test.want}, nodesOf(summary(in, inspect.Style{}))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, [][]string{test.want}, nodesOf(summary(in, inspect.Style{})), "nodes")
 		})
 	}
 }
@@ -216,17 +205,11 @@ func TestPodsThatShareAGPUByTime(t *testing.T) {
 		t.Errorf("allocated are %v, of them %d are pending, of the cluster %v", n.MemoryGiB, n.PendingGiB, table.MemoryGiB)
 	}
 	for _, h := range n.Holders {
-		if want := map[bool]int64{false: 22}[h.Name() == "mig"]; h.PendingGiB != want {
-			t.Errorf("%s holds %d, want %d", h.Name(), h.PendingGiB, want)
-		}
+		expect.Equal(t, map[bool]int64{false: 22}[h.Name() == "mig"], h.PendingGiB, "%s holds", h.Name())
 	}
 	notes := strings.Join(table.Notes, "\n")
-	for _, want := range []string{"pods of a GPU that is shared by time count together as that GPU: a/p0 (", "and 7 more",
-		"how much is not known here; it is not counted: a/mig ("} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("the notes do not say %q:\n%s", want, notes)
-		}
-	}
+	expect.Says(t, notes, "pods of a GPU that is shared by time count together as that GPU: a/p0 (", "and 7 more",
+		"how much is not known here; it is not counted: a/mig (")
 }
 
 func TestPodsThatMayNotBeRead(t *testing.T) {
@@ -246,18 +229,14 @@ func TestPodsThatMayNotBeRead(t *testing.T) {
 		{"15/15", "0/0", "0/0", "15/15", "0/0", "0/0", "0/0", "0/0"},
 		{"15/15", "0/0", "0/0", "15/15", "0/0", "0/0", "0/0", "0/0"},
 	}
-	if diff := cmp.Diff(want, nodesOf(summary(in, inspect.Style{}))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, nodesOf(summary(in, inspect.Style{})), "nodes")
 }
 
 func TestWhetherAnythingIsTaken(t *testing.T) {
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology,
 		mode.Dynamic} {
 		published := publish("n1", m, a10, t4, h200, h200)
-		if key := inspect.WithoutClaimKey(published); key != "" {
-			t.Errorf("in mode %s this is taken of free GPUs: %s", m, key)
-		}
+		expect.Equal(t, "", inspect.WithoutClaimKey(published), "taken of free GPUs in mode %s", m)
 	}
 	some := inspect.WithoutClaimKey(left(publish("n1", mode.Share, v100), "gpu-0-share", 14, 100))
 	more := inspect.WithoutClaimKey(left(publish("n1", mode.Share, v100), "gpu-0-share", 13, 100))

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -111,9 +112,7 @@ func TestEndsInTime(t *testing.T) {
 				t.Errorf("it ends in time: %t, %v, want %t", got, err, test.want)
 			}
 			for i := range before {
-				if before[i].String() != test.claims[i].String() {
-					t.Errorf("claim %s is changed", before[i].Name)
-				}
+				expect.Equal(t, test.claims[i].String(), before[i].String(), "claim %s after it is looked at", before[i].Name)
 			}
 		})
 	}

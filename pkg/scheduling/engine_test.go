@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -56,13 +57,9 @@ func TestWithRules(t *testing.T) {
 					}
 				}
 			}
-			if !slices.Equal(tainted, test.want) {
-				t.Errorf("tainted %q, want %q", tainted, test.want)
-			}
+			expect.Equal(t, test.want, tainted, "tainted")
 			for _, device := range given[0].Spec.Devices {
-				if len(device.Taints) > 0 {
-					t.Errorf("what was given has the taint, too: %s", device.Name)
-				}
+				expect.Equal(t, 0, len(device.Taints), "taints of what was given: %s", device.Name)
 			}
 		})
 	}
@@ -102,9 +99,7 @@ func TestFitWithoutPodsThatAreGone(t *testing.T) {
 				Classes: []*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: class}}}}
 			a, err := scheduling.NewEngine(1).Allocator(t.Context(), s,
 				func(uid types.UID) bool { return slices.Contains(test.gone, uid) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			got, fits, err := a.Fit(t.Context(), node, []*resourceapi.ResourceClaim{wanted}, scheduling.NewEffort(1))
 			if err != nil || fits != test.want || fits != (len(got) == 1) {
@@ -165,9 +160,7 @@ func TestShort(t *testing.T) {
 				func(name corev1.ResourceName) bool { return name == "nvidia.com/gpu" }) {
 				got = append(got, short.Name)
 			}
-			if !slices.Equal(got, test.want) {
-				t.Errorf("short of %q, want %q", got, test.want)
-			}
+			expect.Equal(t, test.want, got, "short of")
 		})
 	}
 }

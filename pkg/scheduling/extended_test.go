@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -16,8 +17,6 @@ func TestExtended(t *testing.T) {
 		"nvidia.com/gpu": true, "aliyun.com/gpu-mem": true, "alpha.kubernetes.io/nvidia-gpu": true,
 		"deviceclass.resource.kubernetes.io/exclusive.gpu.aliyun.com": true,
 	} {
-		if got := scheduling.Extended(name); got != want {
-			t.Errorf("%s: %t, want %t", name, got, want)
-		}
+		expect.Equal(t, want, scheduling.Extended(name), "%s", name)
 	}
 }

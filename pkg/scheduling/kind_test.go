@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -29,9 +30,7 @@ func TestKindsKeepWhatIsOfferedOnce(t *testing.T) {
 	built := devices.Build(m, o).Pools[o.Pool].Slices[0]
 	k, err := newKind([]*view.Slice{view.Read(&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"},
 		Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, Devices: built.Devices}})}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for i, want := range []struct {
 		offered string
 		once    bool

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -54,9 +55,7 @@ func TestLetGo(t *testing.T) {
 			if got := fmt.Sprint(from); got != test.from || shares(letGo, 0) != test.afterwards || shares(letGo, 1) != 5 {
 				t.Errorf("from %s, %d and %d shares", got, shares(letGo, 0), shares(letGo, 1))
 			}
-			if shares(s, 0) != test.offered {
-				t.Errorf("what was given offers %d shares", shares(s, 0))
-			}
+			expect.Equal(t, test.offered, shares(s, 0), "shares that what was given offers")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -67,9 +68,7 @@ func TestInUse(t *testing.T) {
 			if err != nil || room.Fits() {
 				t.Fatalf("%+v, %v", room, err)
 			}
-			if got := room.InUse(claims); got != test.want {
-				t.Errorf("got %v, want %v: %+v", got, test.want, room)
-			}
+			expect.Equal(t, test.want, room.InUse(claims), "in use of %+v", room)
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestReadsUUID(t *testing.T) {
@@ -34,8 +36,6 @@ func TestReadsUUID(t *testing.T) {
 			t.Errorf("%s does not compile: %v", expression, compiled.Error)
 			continue
 		}
-		if got := readsUUID(compiled); got != want {
-			t.Errorf("%s: %v, want %v", expression, got, want)
-		}
+		expect.Equal(t, want, readsUUID(compiled), "%s", expression)
 	}
 }

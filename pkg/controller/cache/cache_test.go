@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -69,9 +70,8 @@ func TestCachesLeaveOutWhatNobodyReads(t *testing.T) {
 		Name: "n1", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
 		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
 	}}
-	if _, err := withoutNotes(node); err != nil {
-		t.Fatal(err)
-	}
+	_, err := withoutNotes(node)
+	expect.NoError(t, err)
 	if node.Annotations != nil || node.ManagedFields != nil || node.Labels["a"] != "b" {
 		t.Errorf("left: %+v", node.ObjectMeta)
 	}
@@ -99,9 +99,7 @@ func TestWhatIsAskedForIsNeeded(t *testing.T) {
 		// The controller works without them.
 		{func(r *Reader) { r.PluginPods() }, nil},
 	} {
-		if diff := cmp.Diff(test.want, needs(test.ask)); diff != "" {
-			t.Errorf("a reader needs (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, test.want, needs(test.ask), "a reader needs")
 	}
 	var all []string
 	for _, p := range c.parts {
@@ -148,16 +146,12 @@ func TestPodThatGetsANode(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			slices.Sort(said)
-			if diff := cmp.Diff(want, said); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, said, "said")
 			said = nil
 		}
 		pods := client.CoreV1().Pods("ns")
 		pod, err := pods.Create(ctx, starts("p", ""), metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		step("unscheduled sees p")
 		if _, there := unscheduled.Get("ns/p"); !there || len(starting.List()) > 0 {
 			t.Error("it has no node, and is not among those without")
@@ -174,9 +168,7 @@ func TestPodThatGetsANode(t *testing.T) {
 			t.Fatal(err)
 		}
 		step("starting changed p")
-		if err := pods.Delete(ctx, "p", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, pods.Delete(ctx, "p", metav1.DeleteOptions{}))
 		step("starting lost p")
 		cancel()
 		<-done
@@ -211,9 +203,7 @@ func TestWhatIsKeptOfContainers(t *testing.T) {
 		return slim.Spec.Containers
 	}
 	want := []corev1.Container{{Name: "b", Resources: corev1.ResourceRequirements{Requests: gpus}}}
-	if diff := cmp.Diff(want, kept()); diff != "" {
-		t.Errorf("of a pod that asks for a GPU (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, kept(), "of a pod that asks for a GPU")
 	whole.Annotations = map[string]string{v1alpha1.AnnotationCPUSet: "", "other": "x"}
 	cpus := func() corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse("4")} }
 	both := cpus()
@@ -222,9 +212,7 @@ func TestWhatIsKeptOfContainers(t *testing.T) {
 		{Name: "a", Resources: corev1.ResourceRequirements{Requests: cpus(), Limits: cpus()}},
 		{Name: "b", Resources: corev1.ResourceRequirements{Requests: both, Limits: cpus()}},
 	}
-	if diff := cmp.Diff(want, kept()); diff != "" {
-		t.Errorf("of a pod that asks for CPUs of its own, too (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, kept(), "of a pod that asks for CPUs of its own, too")
 }
 
 // All that a node can allocate is kept only for who asks for it.
@@ -236,9 +224,7 @@ func TestWhatIsKeptOfNodes(t *testing.T) {
 		true: all, false: {"nvidia.com/gpu": resource.MustParse("1")},
 	} {
 		kept := KeepNode(node, allocatable)
-		if diff := cmp.Diff(want, kept.Allocatable); diff != "" {
-			t.Errorf("allocatable (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, want, kept.Allocatable, "allocatable")
 		if len(kept.Annotations)+len(kept.Capacity) > 0 {
 			t.Errorf("kept: %+v", kept)
 		}
@@ -262,7 +248,5 @@ func TestLittleIsKeptOfAConvertedPod(t *testing.T) {
 		t.Errorf("%d annotations are kept, of one %d bytes", len(kept.Annotations),
 			len(kept.Annotations[ack.AnnotationMemory]))
 	}
-	if diff := cmp.Diff([]corev1.Container{{Name: "main"}}, kept.Spec.Containers); diff != "" {
-		t.Errorf("containers (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []corev1.Container{{Name: "main"}}, kept.Spec.Containers, "containers")
 }

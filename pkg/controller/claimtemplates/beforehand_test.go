@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -28,9 +29,8 @@ func TestBeforehand(t *testing.T) {
 				t.Errorf("told of pods after %v", client.Actions())
 			}
 		}})
-	if _, err := k.make(ctx, mustTemplate(t, "a", three), []*corev1.Pod{pod("a", "one", three)}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := k.make(ctx, mustTemplate(t, "a", three), []*corev1.Pod{pod("a", "one", three)})
+	expect.NoError(t, err)
 	if told != 1 || len(client.Actions()) != 1 {
 		t.Errorf("told of %d pods, want one, and the template made: %v", told, client.Actions())
 	}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -152,9 +153,8 @@ func TestTemplatesComeAndGoWithThePods(t *testing.T) {
 	// One of two pods has ended, the other still needs it.
 	ended := pod("a", "one", three)
 	ended.Status.Phase = corev1.PodSucceeded
-	if _, err := s.client.CoreV1().Pods("a").UpdateStatus(t.Context(), ended, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.client.CoreV1().Pods("a").UpdateStatus(t.Context(), ended, metav1.UpdateOptions{})
+	expect.NoError(t, err)
 	apitest.Delete[*corev1.Pod](t, s.client, "b", "one")
 	s.comesToHave("a/" + three)
 	apitest.Delete[*corev1.Pod](t, s.client, "a", "two")
@@ -172,9 +172,7 @@ func TestTemplateThatSomebodyRemovesComesBack(t *testing.T) {
 	apitest.Delete[*resourceapi.ResourceClaimTemplate](t, s.client, "a", three)
 	s.comesToHave("a/" + three)
 	again := apitest.Get[*resourceapi.ResourceClaimTemplate](t, s.client, "a", three)
-	if diff := cmp.Diff(made.Spec, again.Spec); diff != "" {
-		t.Errorf("it came back as another (-first +second):\n%s", diff)
-	}
+	expect.Equal(t, made.Spec, again.Spec, "the one that came back")
 }
 
 func TestRestartLosesNothing(t *testing.T) {
@@ -194,9 +192,7 @@ func TestRestartLosesNothing(t *testing.T) {
 func mustTemplate(t *testing.T, namespace, name string) *resourceapi.ResourceClaimTemplate {
 	t.Helper()
 	request, err := legacy.ParseName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return request.Template(namespace)
 }
 
@@ -287,9 +283,7 @@ func TestTemplateThatTheAPIServerChangesStays(t *testing.T) {
 	s.create(pod("a", "two", three), pod("b", "last", "gpushare.unknown"))
 	s.isTold(`"gpushare.unknown"`)
 	s.stop()
-	if made != 1 {
-		t.Errorf("the template was made %d times", made)
-	}
+	expect.Equal(t, 1, made, "times the template was made")
 }
 
 func TestSameTemplatesHoweverTheyAreWritten(t *testing.T) {
@@ -303,11 +297,7 @@ func TestSameTemplatesHoweverTheyAreWritten(t *testing.T) {
 	}
 	parameters := &other.Spec.Spec.Devices.Config[0].Opaque.Parameters
 	parameters.Raw = []byte(strings.ReplaceAll(string(parameters.Raw), ",", " ,\n"))
-	if !same(mustTemplate(t, "a", name), other) {
-		t.Error("they differ")
-	}
+	expect.Equal(t, true, same(mustTemplate(t, "a", name), other), "parameters in another order are the same")
 	parameters.Raw = []byte(strings.Replace(string(parameters.Raw), `"container":"a"`, `"container":"b"`, 1))
-	if same(mustTemplate(t, "a", name), other) {
-		t.Error("other parameters are the same")
-	}
+	expect.Equal(t, false, same(mustTemplate(t, "a", name), other), "other parameters are the same")
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -42,13 +43,9 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 		})
 		k.pods.On(k.handler(work))
 		template, err := wanted("ns/" + three)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		template.UID = "u1"
-		if err := k.templates.Put(template); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, k.templates.Put(template))
 		k.settled.Store(keyOf(template), template.UID)
 		var running sync.WaitGroup
 		running.Go(func() { k.pods.RunWithContext(ctx) })
@@ -58,18 +55,16 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 		const crowd = 50
 		pods := client.CoreV1().Pods("ns")
 		for i := range crowd {
-			if _, err := pods.Create(ctx, pod("ns", fmt.Sprint("p", i), three), metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := pods.Create(ctx, pod("ns", fmt.Sprint("p", i), three), metav1.CreateOptions{})
+			expect.NoError(t, err)
 		}
 		change := func(phase corev1.PodPhase) {
 			t.Helper()
 			for i := range crowd {
 				p := pod("ns", fmt.Sprint("p", i), three)
 				p.Status.Phase, p.ResourceVersion = phase, string(phase)
-				if _, err := pods.UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := pods.UpdateStatus(ctx, p, metav1.UpdateOptions{})
+				expect.NoError(t, err)
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -94,9 +89,7 @@ func TestTemplatesThatGoTogetherAreOneList(t *testing.T) {
 	var templates []runtime.Object
 	for i := range crowd {
 		template, err := wanted(fmt.Sprintf("ns/gpushare.mem.main.%d", i+1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		template.UID = types.UID(template.Name)
 		templates = append(templates, template)
 	}

@@ -3,13 +3,14 @@
 package claimtemplates
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A template is as late as the oldest of the pods that waited for it.
@@ -26,7 +27,5 @@ func TestLag(t *testing.T) {
 	k.tellLag(pods, made)
 	k.tellLag(nil, made)
 	k.tellLag([]*corev1.Pod{{}}, made)
-	if !slices.Equal(lags, []time.Duration{5 * time.Second}) {
-		t.Errorf("told %v, want the 5s of the oldest", lags)
-	}
+	expect.Equal(t, []time.Duration{5 * time.Second}, lags, "lags told")
 }

@@ -5,7 +5,6 @@ package claimtemplates
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -42,12 +42,10 @@ func TestPodsWithoutTheLabel(t *testing.T) {
 	s.start()
 	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
 	// Of the one that is needed the time is over again and again.
-	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 30*time.Second, true,
+	expect.NoErrorf(t, wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 30*time.Second, true,
 		func(context.Context) (bool, error) {
 			return looked.Load() > 3, nil
-		}); err != nil {
-		t.Fatalf("the pods were looked at %d times: %v", looked.Load(), err)
-	}
+		}), "the pods were looked at %d times", looked.Load())
 	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
 }
 
@@ -111,9 +109,7 @@ func (s *site) isTold(want string) {
 	s.t.Helper()
 	select {
 	case event := <-s.recorder.Events:
-		if !strings.Contains(event, want) {
-			s.t.Errorf("Event %q, want %q", event, want)
-		}
+		expect.Says(s.t, event, want)
 	case <-time.After(30 * time.Second):
 		s.t.Fatalf("no Event, want %q", want)
 	}

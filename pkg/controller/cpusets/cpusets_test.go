@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -75,9 +76,7 @@ func TestWhatIsMissing(t *testing.T) {
 			""},
 	} {
 		pods := cache.New(cache.Options{Client: fake.NewClientset()}).Reader().UnscheduledPods()
-		if err := pods.Put(test.pod); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, pods.Put(test.pod))
 		// What the cache keeps of it is enough.
 		kept, _ := pods.Get(cache.Key(test.pod))
 		got := missing(kept)

@@ -4,7 +4,6 @@ package defragment
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -56,9 +56,7 @@ type site struct {
 func run(t *testing.T, setting Setting, most int, test func(*site)) {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		objects := []runtime.Object{&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "driver",
 			Name: v1alpha1.ControllerName}}}
@@ -180,9 +178,7 @@ func (s *site) after(d time.Duration, evicted ...string) {
 	s.Helper()
 	time.Sleep(d)
 	synctest.Wait()
-	if !slices.Equal(s.evicted, evicted) {
-		s.Errorf("evicted are %q, want %q", s.evicted, evicted)
-	}
+	expect.Equal(s, evicted, s.evicted, "evicted")
 }
 
 // told checks that the Events since the last call hold these texts.
@@ -192,9 +188,7 @@ func (s *site) told(want ...string) {
 		if len(s.recorder.Events) == 0 {
 			s.Fatalf("no Event, want %q", text)
 		}
-		if got := <-s.recorder.Events; !strings.Contains(got, text) {
-			s.Errorf("Event %q, want %q", got, text)
-		}
+		expect.Says(s, <-s.recorder.Events, text)
 	}
 	if len(s.recorder.Events) > 0 {
 		s.Errorf("another Event: %q", <-s.recorder.Events)
@@ -311,8 +305,6 @@ func TestPlannedNodes(t *testing.T) {
 		"another owner's":     {pod("new", "set-other", 1000), ""},
 		"that of another one": {pod("new", "set-else", 1001), "n3"},
 	} {
-		if got := d.Planned(tc.pod); got != tc.want {
-			t.Errorf("%s: it is expected on %q, want %q", name, got, tc.want)
-		}
+		expect.Equal(t, tc.want, d.Planned(tc.pod), "%s: it is expected on", name)
 	}
 }

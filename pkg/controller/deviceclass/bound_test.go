@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -28,9 +29,7 @@ func (s *site) models(node, prefix string, n int) {
 func (s *site) count() int {
 	s.t.Helper()
 	list, err := s.client.ResourceV1().DeviceClasses().List(s.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	models := map[string]bool{}
 	for _, class := range list.Items {
 		models[model(&class)] = true
@@ -44,9 +43,7 @@ func TestModelsOfANodeAreBounded(t *testing.T) {
 	s.publish("well", "zz-NVIDIA-A10", mode.Share)
 	s.models("stolen", "m", 50)
 	s.sync()
-	if got := s.count(); got != modelsOfNode+1 {
-		t.Errorf("%d models have classes", got)
-	}
+	expect.Equal(t, modelsOfNode+1, s.count(), "models that have classes")
 	s.event("Warning GPUTooManyModels The node publishes 42 GPU models and MIG profiles that have no DeviceClass: there " +
 		"are classes for 8 models")
 	// Others that come later displace nothing that claims may rely on.
@@ -57,9 +54,7 @@ func TestModelsOfANodeAreBounded(t *testing.T) {
 	s.models("stolen", "m", 50)
 	s.sync()
 	s.event("GPUTooManyModels")
-	if got := s.count(); got != 2*modelsOfNode+1 {
-		t.Errorf("%d models have classes", got)
-	}
+	expect.Equal(t, 2*modelsOfNode+1, s.count(), "models that have classes")
 	s.publish("stolen", "zz-NVIDIA-A10", mode.Share)
 	s.sync()
 	s.pass(grace)
@@ -77,12 +72,8 @@ func TestModelsInAllAreBounded(t *testing.T) {
 		s.sync()
 	}
 	s.event("GPUTooManyModels")
-	if got := s.count(); got != modelsMost {
-		t.Errorf("%d models have classes", got)
-	}
-	if !slices.Contains(s.names(), "share.zz-nvidia-a10") {
-		t.Error("the class of a model that is there is gone")
-	}
+	expect.Equal(t, modelsMost, s.count(), "models that have classes")
+	expect.Equal(t, true, slices.Contains(s.names(), "share.zz-nvidia-a10"), "the class of a model that is there stays")
 }
 
 // MIG profiles are bounded, too.
@@ -96,8 +87,6 @@ func TestProfilesOfANodeAreBounded(t *testing.T) {
 	}
 	s.publishMachine("a", mode.Exclusive, machine)
 	s.sync()
-	if got := len(s.names()); got != profilesOfNode {
-		t.Errorf("%d profiles have classes", got)
-	}
+	expect.Equal(t, profilesOfNode, len(s.names()), "profiles that have classes")
 	s.event("The node publishes 28 GPU models and MIG profiles")
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -18,6 +17,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -59,23 +59,17 @@ func (s *site) sync() time.Duration {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
 	published, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	var kept []view.Slice
 	for i := range published.Items {
 		kept = append(kept, *view.Read(&published.Items[i]))
 	}
 	refill(s.t, s.reconciler.slices, kept)
 	classes, err := s.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	refill(s.t, s.reconciler.classes, classes.Items)
 	again, err := s.reconciler.reconcile(ctx, all)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	return again
 }
 
@@ -85,9 +79,7 @@ func refill[T any](t *testing.T, of toolscache.SharedIndexInformer, items []T) {
 	for i := range items {
 		objects = append(objects, &items[i])
 	}
-	if err := of.GetStore().Replace(objects, ""); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, of.GetStore().Replace(objects, ""))
 }
 
 // publish makes a node publish GPUs of a model in a mode; no model, none.
@@ -109,9 +101,8 @@ func (s *site) publishMachine(node string, m mode.Mode, machine *gpu.Machine) {
 		Driver: v1alpha1.DriverName, NodeName: &node, Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: 1},
 		Devices: devices.Build(machine, devices.Options{Pool: name, Mode: m, Slots: 20}).Pools[name].Slices[0].Devices,
 	}}
-	if _, err := client.Create(s.t.Context(), slice, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := client.Create(s.t.Context(), slice, metav1.CreateOptions{})
+	expect.NoError(s.t, err)
 }
 
 func (s *site) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
@@ -119,18 +110,14 @@ func (s *site) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
 // has checks the names of all classes, of which each is short for NAME.gpu.aliyun.com.
 func (s *site) has(want ...string) {
 	s.t.Helper()
-	if diff := cmp.Diff(append([]string{}, want...), s.names()); diff != "" {
-		s.t.Errorf("classes (-want +got):\n%s", diff)
-	}
+	expect.Equal(s.t, append([]string{}, want...), s.names(), "classes")
 }
 
 // names are those of all classes, as for has.
 func (s *site) names() []string {
 	s.t.Helper()
 	list, err := s.client.ResourceV1().DeviceClasses().List(s.t.Context(), metav1.ListOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	got := []string{}
 	for _, class := range list.Items {
 		got = append(got, strings.TrimSuffix(class.Name, ".gpu.aliyun.com"))
@@ -145,9 +132,7 @@ func (s *site) event(want string) {
 	case got = <-s.recorder.Events:
 	default:
 	}
-	if !strings.Contains(got, want) || want == "" && got != "" {
-		s.t.Errorf("Event %q, want %q", got, want)
-	}
+	expect.Says(s.t, got, want)
 }
 
 func TestClassesComeAndGoWithTheGPUs(t *testing.T) {
@@ -161,15 +146,11 @@ func TestClassesComeAndGoWithTheGPUs(t *testing.T) {
 	s.has("exclusive.nvidia-a10", "nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4")
 
 	s.publish("b", "", "")
-	if again := s.sync(); again != grace {
-		t.Errorf("called again after %s, want %s", again, grace)
-	}
+	expect.Equal(t, grace, s.sync(), "called again after")
 	s.has("exclusive.nvidia-a10", "nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4")
 	s.pass(grace / 2)
 	s.publish("c", "", "")
-	if again := s.sync(); again != grace/2 {
-		t.Errorf("called again after %s, want %s", again, grace/2)
-	}
+	expect.Equal(t, grace/2, s.sync(), "called again after")
 	s.pass(grace / 2)
 	s.sync()
 	s.has("nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4")
@@ -205,9 +186,7 @@ func TestClassesOfProfiles(t *testing.T) {
 		t.Errorf("%+v, %v", class, err)
 	}
 	cut("3g.40gb", "1g.10gb+me")
-	if again := s.sync(); again != grace {
-		t.Errorf("called again after %s, want %s", again, grace)
-	}
+	expect.Equal(t, grace, s.sync(), "called again after")
 	s.has("1g.10gb.me.mig", "1g.10gb.mig", "3g.40gb.mig")
 	s.pass(grace)
 	s.sync()
@@ -230,9 +209,7 @@ func TestGPUsThatAreBackInTimeKeepTheirClasses(t *testing.T) {
 	// A process that did not see them go waits from its start.
 	s.restart()
 	s.pass(grace - time.Second)
-	if again := s.sync(); again != grace {
-		t.Errorf("called again after %s, want %s", again, grace)
-	}
+	expect.Equal(t, grace, s.sync(), "called again after")
 	s.has("nvidia-a10", "share.nvidia-a10")
 }
 
@@ -259,9 +236,7 @@ func TestClassesThatAreNamedStay(t *testing.T) {
 				s.publish("a", "", "")
 				s.sync()
 				s.pass(grace)
-				if again := s.sync(); again != grace {
-					t.Errorf("called again after %s, want %s", again, grace)
-				}
+				expect.Equal(t, grace, s.sync(), "called again after")
 				s.has("share.nvidia-a10")
 				drop()
 				s.pass(grace)
@@ -286,9 +261,7 @@ func (s *site) name(kind string, spec resourceapi.ResourceClaimSpec) (drop func(
 			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
 		_, err = s.client.ResourceV1().ResourceClaimTemplates("team").Create(ctx, template, metav1.CreateOptions{})
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	return func() {
 		s.t.Helper()
 		var err error
@@ -297,9 +270,7 @@ func (s *site) name(kind string, spec resourceapi.ResourceClaimSpec) (drop func(
 		} else {
 			err = s.client.ResourceV1().ResourceClaimTemplates("team").Delete(ctx, "x", metav1.DeleteOptions{})
 		}
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		expect.NoError(s.t, err)
 	}
 }
 
@@ -308,27 +279,18 @@ func TestClassesAreRepairedAndMadeAgain(t *testing.T) {
 	classes := s.client.ResourceV1().DeviceClasses()
 	s.publish("a", "NVIDIA-A10", mode.Share)
 	s.sync()
-	if err := classes.Delete(t.Context(), "nvidia-a10.gpu.aliyun.com", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, classes.Delete(t.Context(), "nvidia-a10.gpu.aliyun.com", metav1.DeleteOptions{}))
 	broken, err := classes.Get(t.Context(), "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := broken.Spec.DeepCopy()
 	broken.Spec.Selectors = nil
-	if _, err := classes.Update(t.Context(), broken, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = classes.Update(t.Context(), broken, metav1.UpdateOptions{})
+	expect.NoError(t, err)
 	s.sync()
 	s.has("nvidia-a10", "share.nvidia-a10")
 	repaired, err := classes.Get(t.Context(), broken.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, &repaired.Spec); diff != "" {
-		t.Errorf("repaired (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, want, &repaired.Spec, "repaired")
 }
 
 func TestClassesOfOthersAreLeftAlone(t *testing.T) {

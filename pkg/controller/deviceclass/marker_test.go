@@ -4,11 +4,9 @@ package deviceclass
 
 import (
 	"context"
-	"maps"
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -51,9 +50,7 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			return class
 		}
 		if got := marker(); got != nil {
@@ -65,9 +62,7 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 		of := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUs},
 			Spec: resourceapi.DeviceClassSpec{Selectors: selector("first"), ExtendedResourceName: ptr.To("example.com/cpu")}}
 		of, err := classes.Create(ctx, of, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		made := marker()
 		if made == nil {
 			t.Fatal("none was made when the driver's class came")
@@ -76,26 +71,18 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 			made.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ControllerName {
 			t.Errorf("its labels are %v", made.Labels)
 		}
-		if diff := cmp.Diff(resourceapi.DeviceClassSpec{Selectors: selector("first")}, made.Spec); diff != "" {
-			t.Errorf("made (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, resourceapi.DeviceClassSpec{Selectors: selector("first")}, made.Spec, "made")
 		of.Spec.Selectors = selector("second")
 		if of, err = classes.Update(ctx, of, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(selector("second"), marker().Spec.Selectors); diff != "" {
-			t.Errorf("after a change (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, selector("second"), marker().Spec.Selectors, "after a change")
 		// What somebody removes comes back.
-		if err := classes.Delete(ctx, legacy.ClassCPUsMarker, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, classes.Delete(ctx, legacy.ClassCPUsMarker, metav1.DeleteOptions{}))
 		if marker() == nil {
 			t.Error("it was removed, and not made again")
 		}
-		if err := classes.Delete(ctx, of.Name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, classes.Delete(ctx, of.Name, metav1.DeleteOptions{}))
 		if got := marker(); got != nil {
 			t.Errorf("the driver's class is gone, and it is there: %v", got)
 		}
@@ -116,9 +103,7 @@ func TestMarkerOfSomebodyElse(t *testing.T) {
 		client := fake.NewClientset()
 		reader := cache.New(cache.Options{Client: client}).Reader()
 		for _, object := range objects {
-			if err := reader.Classes().Put(object); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, reader.Classes().Put(object))
 		}
 		r := newReconciler(Config{Cache: reader, Client: client.ResourceV1(), Clock: clock.RealClock{},
 			Events: report.New(record.NewFakeRecorder(10), clock.RealClock{})})
@@ -129,7 +114,5 @@ func TestMarkerOfSomebodyElse(t *testing.T) {
 			t.Errorf("%s the driver for CPUs: wrote %v", name, wrote)
 		}
 	}
-	if !maps.Equal(theirs.Labels, map[string]string{v1alpha1.LabelManagedBy: "gitops"}) {
-		t.Errorf("the cache's object has the labels %v", theirs.Labels)
-	}
+	expect.Equal(t, map[string]string{v1alpha1.LabelManagedBy: "gitops"}, theirs.Labels, "labels of the cache's object")
 }

@@ -5,10 +5,10 @@ package deviceclass
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -27,9 +27,7 @@ func names(classes []*resourceapi.DeviceClass) []string {
 func made(t *testing.T, models ...view.Model) []*resourceapi.DeviceClass {
 	t.Helper()
 	p, err := newPlan(models, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return p.create
 }
 
@@ -99,9 +97,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := newPlan(test.models, nil, test.existing)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			got := want{create: names(p.create), update: names(p.update), surplus: names(p.surplus)}
 			for _, f := range p.told {
 				got.told = append(got.told, f.class.Name+" "+f.reason)
@@ -113,9 +109,7 @@ func TestPlan(t *testing.T) {
 				{"create", test.want.create, got.create}, {"update", test.want.update, got.update},
 				{"surplus", test.want.surplus, got.surplus}, {"told", test.want.told, got.told},
 			} {
-				if diff := cmp.Diff(append([]string{}, list.want...), append([]string{}, list.got...)); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", list.what, diff)
-				}
+				expect.Equal(t, append([]string{}, list.want...), append([]string{}, list.got...), "%s", list.what)
 			}
 		})
 	}
@@ -126,23 +120,17 @@ func TestUpdateKeepsWhatOthersAdded(t *testing.T) {
 		c.Labels["team"], c.UID, c.Spec.Selectors = "a", "u", nil
 	})
 	p, err := newPlan([]view.Model{a10}, nil, existing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := made(t, a10)[0]
 	want.Labels["team"], want.UID = "a", "u"
-	if diff := cmp.Diff([]*resourceapi.DeviceClass{want}, p.update); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []*resourceapi.DeviceClass{want}, p.update, "updated")
 }
 
 // What a node calls a profile is for that node to say. Two that have one class's name take turns at nothing.
 func TestProfilesOfOneName(t *testing.T) {
 	made := func(profile string) *resourceapi.DeviceClass {
 		p, err := newPlan(nil, []string{profile}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return p.create[0]
 	}
 	changed := made("1g.10gb.me")
@@ -163,17 +151,13 @@ func TestProfilesOfOneName(t *testing.T) {
 				existing = append(existing, test.stored)
 			}
 			p, err := newPlan(nil, both, existing)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			written := append(p.create, p.update...)
 			if len(written) != test.writes || len(p.surplus) > 0 || len(p.told) > 0 {
 				t.Fatalf("creates %v, updates %v, surplus %v, says %v", names(p.create), names(p.update), names(p.surplus), p.told)
 			}
 			for _, class := range written {
-				if diff := cmp.Diff(test.want.Spec, class.Spec); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
+				expect.Equal(t, test.want.Spec, class.Spec, "the class")
 				existing = []*resourceapi.DeviceClass{existing[0], class}
 			}
 			again, err := newPlan(nil, both, existing)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
 
@@ -45,9 +46,7 @@ func wait(t *testing.T, called <-chan string, want string) {
 	t.Helper()
 	select {
 	case got := <-called:
-		if got != want {
-			t.Errorf("called for %q, want %q", got, want)
-		}
+		expect.Equal(t, want, got, "called for")
 	case <-time.After(30 * time.Second):
 		t.Fatalf("not called for %q", want)
 	}
@@ -88,9 +87,7 @@ func TestRunEndsWithTheLastSync(t *testing.T) {
 	})
 	l.Enqueue("a")
 	l.Run(ctx, 1)
-	if !finished.Load() {
-		t.Error("Run returned while a Reconcile was under way")
-	}
+	expect.Equal(t, true, finished.Load(), "a Reconcile that was under way ended before Run returned")
 }
 
 func TestPanicIsLoggedWithItsStack(t *testing.T) {
@@ -107,9 +104,7 @@ func TestPanicIsLoggedWithItsStack(t *testing.T) {
 		t.Fatalf("the log is a %T", logger.GetSink())
 	}
 	log := buffered.GetBuffer().String()
-	if !strings.Contains(log, "expected by the test") || !strings.Contains(log, "manager_test.panics") {
-		t.Errorf("the log says not what panicked and where:\n%s", log)
-	}
+	expect.Says(t, log, "expected by the test", "manager_test.panics")
 }
 
 func panics() (time.Duration, error) { panic("expected by the test") }

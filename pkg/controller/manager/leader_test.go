@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
 
@@ -79,13 +80,9 @@ func TestTheNextLeaderBeginsWhenTheLastHasEnded(t *testing.T) {
 		firstReturned := make(chan error, 1)
 		go func() { firstReturned <- endFirst() }()
 		close(firstMayEnd)
-		if err := <-firstReturned; err != nil {
-			t.Errorf("the first: %v", err)
-		}
+		expect.Error(t, <-firstReturned)
 		await(t, "the second leads", secondLeads)
-		if err := endSecond(); err != nil {
-			t.Errorf("the second: %v", err)
-		}
+		expect.Error(t, endSecond())
 	})
 }
 
@@ -103,9 +100,7 @@ func TestAReplicaThatNeverLedEnds(t *testing.T) {
 		t.Error("two lead")
 		return nil
 	})
-	if err := end(); err != nil {
-		t.Error(err)
-	}
+	expect.Error(t, end())
 }
 
 func TestAnErrorEndsTheReplica(t *testing.T) {
@@ -113,7 +108,5 @@ func TestAnErrorEndsTheReplica(t *testing.T) {
 	o := options(fake.NewClientset())
 	o.Identity = "only"
 	failure := errors.New("expected by the test")
-	if err := manager.Lead(ctx, o, func(context.Context) error { return failure }); !errors.Is(err, failure) {
-		t.Errorf("got %v", err)
-	}
+	expect.ErrorIs(t, manager.Lead(ctx, o, func(context.Context) error { return failure }), failure)
 }

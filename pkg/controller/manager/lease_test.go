@@ -18,15 +18,14 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
 
 func TestLeaseDurations(t *testing.T) {
 	for _, right := range []string{"5s", "15s", "1m30s", "3m"} {
 		d, err := time.ParseDuration(right)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if err := manager.CheckLeaseDuration(d); err != nil {
 			t.Errorf("%s: %v", right, err)
 		}
@@ -37,9 +36,7 @@ func TestLeaseDurations(t *testing.T) {
 		"3m0.1s": "when a leader is killed", "1h0m0s": "when a leader is killed",
 	} {
 		d, err := time.ParseDuration(wrong)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		err = manager.CheckLeaseDuration(d)
 		for _, said := range []string{"a lease of " + wrong, "from 5s to 3m0s", why} {
 			if err == nil || !strings.Contains(err.Error(), said) {
@@ -87,18 +84,13 @@ func TestALeaderIsCutOff(t *testing.T) {
 				before := server.writes.Load()
 				time.Sleep(times * test.retryPeriod)
 				synctest.Wait()
-				if wrote := server.writes.Load() - before; wrote != times {
-					t.Errorf("%d writes in %s, want %d", wrote, times*test.retryPeriod, times)
-				}
-				if lasts := time.Duration(server.seconds.Load()) * time.Second; lasts != test.lease {
-					t.Errorf("the Lease lasts %s", lasts)
-				}
+				expect.Equal(t, times, server.writes.Load()-before, "writes in %s", times*test.retryPeriod)
+				expect.Equal(t, test.lease, time.Duration(server.seconds.Load())*time.Second, "the Lease lasts")
 
 				server.cut.Store(true)
 				renewed := time.Now()
-				if ended := (<-firstEnds).Sub(renewed); ended != test.retryPeriod+test.renewDeadline {
-					t.Errorf("the first ends %s after it has renewed the lease", ended)
-				}
+				expect.Equal(t, test.retryPeriod+test.renewDeadline, (<-firstEnds).Sub(renewed),
+					"the first ends, after it has renewed the lease, in")
 				<-secondLeads
 				// Each look of the second comes 2.2 times the period after the last one at most.
 				most := test.lease + 2*22*test.retryPeriod/10
@@ -110,9 +102,7 @@ func TestALeaderIsCutOff(t *testing.T) {
 					!strings.Contains(err.Error(), want) {
 					t.Errorf("the first: %v, want %q", err, want)
 				}
-				if err := endSecond(); err != nil {
-					t.Errorf("the second: %v", err)
-				}
+				expect.Error(t, endSecond())
 			})
 		})
 	}

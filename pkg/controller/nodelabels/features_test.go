@@ -6,11 +6,11 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -64,9 +64,7 @@ func TestFeaturesAsDiscoveryWritesThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.want["gpu.present"], test.want["gpu.count"] = "true", "2"
-			if diff := cmp.Diff(nvidiaLabels(test.want), Features(test.first, 2)); diff != "" {
-				t.Errorf("labels (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, nvidiaLabels(test.want), Features(test.first, 2), "labels")
 		})
 	}
 }
@@ -80,9 +78,7 @@ func (s *site) features(on bool, published ...*resourceapi.ResourceSlice) {
 		kept = append(kept, view.Read(slice))
 	}
 	l := &reconciler{Config: Config{Client: s.client.CoreV1().Nodes(), Features: on}}
-	if err := l.features(ctx, cache.KeepNode(s.node(), false), kept); err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, l.features(ctx, cache.KeepNode(s.node(), false), kept))
 }
 
 func TestFeaturesFollowTheGPUs(t *testing.T) {
@@ -103,9 +99,7 @@ func TestFeaturesFollowTheGPUs(t *testing.T) {
 	s.features(true, pool(a10, a10))
 	s.features(false, pool(a10, a10))
 	s.has(map[string]string{})
-	if cache.KeepNode(s.node(), false).Features {
-		t.Error("the labels still count as written")
-	}
+	expect.Equal(t, false, cache.KeepNode(s.node(), false).Features, "the labels still count as written")
 }
 
 // Where GPU Feature Discovery or somebody else writes the labels, only theirs are there.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -85,12 +85,8 @@ func TestLabelsFollowTheFirstGPU(t *testing.T) {
 			if !whole {
 				t.Fatal("the pool is not whole")
 			}
-			if diff := cmp.Diff(test.want, For(got)); diff != "" {
-				t.Errorf("labels (-want +got):\n%s", diff)
-			}
-			if got := Mixed(got); got != test.mixed {
-				t.Errorf("mixed: %q, want %q", got, test.mixed)
-			}
+			expect.Equal(t, test.want, For(got), "labels")
+			expect.Equal(t, test.mixed, Mixed(got), "mixed")
 		})
 	}
 }
@@ -120,17 +116,13 @@ func (s *site) reconcile(published ...*resourceapi.ResourceSlice) {
 	for _, slice := range published {
 		kept = append(kept, view.Read(slice))
 	}
-	if err := s.reconciler.reconcile(ctx, &s.node().ObjectMeta, kept); err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, s.reconciler.reconcile(ctx, &s.node().ObjectMeta, kept))
 }
 
 func (s *site) node() *corev1.Node {
 	s.t.Helper()
 	node, err := s.client.CoreV1().Nodes().Get(s.t.Context(), nodeName, metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	return node
 }
 
@@ -139,17 +131,13 @@ func (s *site) byHand(patch string) {
 	s.t.Helper()
 	_, err := s.client.CoreV1().Nodes().Patch(s.t.Context(), nodeName, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{FieldManager: "kubectl-label"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 }
 
 func (s *site) has(want map[string]string) {
 	s.t.Helper()
 	want["zone"] = "a"
-	if diff := cmp.Diff(want, s.node().Labels); diff != "" {
-		s.t.Errorf("labels (-want +got):\n%s", diff)
-	}
+	expect.Equal(s.t, want, s.node().Labels, "labels")
 }
 
 // told checks that there is one Event with all the texts, or, without any, none.

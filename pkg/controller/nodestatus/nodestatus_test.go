@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -65,9 +65,7 @@ func newSite(t *testing.T) *site {
 	_, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "u1"}, Status: corev1.NodeStatus{Capacity: cpu, Allocatable: cpu},
 	}, metav1.CreateOptions{FieldManager: "kubelet"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return &site{t, client, recorder,
 		&reconciler{Config: Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})},
 			policy: fixed{is: true}}}
@@ -86,9 +84,7 @@ func (s *site) reconcile(published ...*view.Slice) {
 func (s *site) node() *corev1.Node {
 	s.t.Helper()
 	node, err := s.client.CoreV1().Nodes().Get(s.t.Context(), nodeName, metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 	return node
 }
 
@@ -98,9 +94,7 @@ func (s *site) kubelet(name corev1.ResourceName, amount string) {
 	patch := fmt.Sprintf(`{"status":{"capacity":{%q:%q},"allocatable":{%q:%q}}}`, name, amount, name, amount)
 	_, err := s.client.CoreV1().Nodes().Patch(s.t.Context(), nodeName, types.StrategicMergePatchType, []byte(patch),
 		metav1.PatchOptions{FieldManager: "kubelet"}, "status")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	expect.NoError(s.t, err)
 }
 
 // shows checks what the node shows: gpu-mem, gpu-count, gpu-core.percentage, gpu, or
@@ -117,9 +111,7 @@ func (s *site) shows(want ...string) {
 		for name, amount := range got {
 			texts[name] = amount.String()
 		}
-		if diff := cmp.Diff(list, texts); diff != "" {
-			s.t.Errorf("%s (-want +got):\n%s", part, diff)
-		}
+		expect.Equal(s.t, list, texts, "%s", part)
 	}
 }
 
@@ -222,11 +214,7 @@ func TestHeartbeatsAreNoChange(t *testing.T) {
 	before := Read(cache.KeepNode(s.node(), false))
 	after := *before
 	after.ResourceVersion = "another"
-	if !same(before, &after) {
-		t.Error("a node that differs in its version alone is another")
-	}
+	expect.Equal(t, true, same(before, &after), "a node that differs in its version alone is the same")
 	s.kubelet(ack.ResourceMemory, "1")
-	if same(before, Read(cache.KeepNode(s.node(), false))) {
-		t.Error("a node with another amount is the same")
-	}
+	expect.Equal(t, false, same(before, Read(cache.KeepNode(s.node(), false))), "a node with another amount is the same")
 }

@@ -5,7 +5,6 @@ package nodestatus
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 )
 
@@ -82,18 +82,12 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			p := newInstalled(cache.New(cache.Options{Client: fake.NewClientset()}).Reader(), name)
 			if test.policy != nil {
-				if err := p.policies.Put(test.policy); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, p.policies.Put(test.policy))
 			}
 			if test.binding != nil {
-				if err := p.bindings.Put(test.binding); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, p.bindings.Put(test.binding))
 			}
-			if got := p.enforced(); got != test.want {
-				t.Errorf("enforced: %t, want %t", got, test.want)
-			}
+			expect.Equal(t, test.want, p.enforced(), "enforced")
 		})
 	}
 }
@@ -104,9 +98,7 @@ func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 		t.Helper()
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 			Spec: corev1.PodSpec{Containers: containers, InitContainers: init}}
-		if err := p.pods.Put(pod); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, p.pods.Put(pod))
 	}
 	asking := func(name corev1.ResourceName, amount string) []corev1.Container {
 		return []corev1.Container{{},
@@ -118,7 +110,5 @@ func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 	pod("nothing", asking("aliyun.com/gpu-mem", "0"), nil)
 	pod("native", asking("nvidia.com/gpu", "1"), asking("cpu", "1"))
 	want := []string{"ns/init", "ns/share", "ns/topology"}
-	if diff := cmp.Diff(want, p.pending()); diff != "" {
-		t.Errorf("waiting (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, p.pending(), "waiting")
 }

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/overquota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
@@ -123,9 +123,7 @@ func (s *site) quotaOf(namespace string, hard, used int64) {
 	if apierrors.IsNotFound(err) {
 		_, err = quotas.Create(s.Context(), q, metav1.CreateOptions{})
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 }
 
 // made is that the pod's claim was created.
@@ -144,17 +142,13 @@ func (s *site) after(d time.Duration, touched, events []string) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if diff := cmp.Diff(touched, s.touched); diff != "" {
-		s.Errorf("changed (-want +got):\n%s", diff)
-	}
+	expect.Equal(s, touched, s.touched, "changed")
 	s.touched = nil
 	var told []string
 	for len(s.events.Events) > 0 {
 		told = append(told, <-s.events.Events)
 	}
-	if diff := cmp.Diff(events, told); diff != "" {
-		s.Errorf("told (-want +got):\n%s", diff)
-	}
+	expect.Equal(s, events, told, "told")
 }
 
 func short(hard, used, asked int64) string {
@@ -271,9 +265,7 @@ func TestPodsThatAreNoneOfItsBusiness(t *testing.T) {
 				s.quota(10, 0)
 				s.create(p)
 				s.after(time.Hour, nil, nil)
-				if s.looked != 0 {
-					t.Errorf("looked at the quotas %d times", s.looked)
-				}
+				expect.Equal(t, 0, s.looked, "times looked at the quotas")
 			})
 		})
 	}
@@ -326,9 +318,7 @@ func TestWhatTheAPIServerRefuses(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !slices.Contains(s.touched, "p") {
-			t.Errorf("not tried again: %v", s.touched)
-		}
+		expect.Equal(t, true, slices.Contains(s.touched, "p"), "tried again: %v", s.touched)
 	})
 }
 
@@ -374,8 +364,6 @@ func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
 		s.create(other)
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
-		if got := len(s.events.Events); got != 101 {
-			s.Errorf("%d Events, want 100 of the one namespace and 1 of the other", got)
-		}
+		expect.Equal(s, 101, len(s.events.Events), "Events, 100 of the one namespace and 1 of the other")
 	})
 }

@@ -5,11 +5,11 @@ package podannotations
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 )
@@ -21,16 +21,12 @@ func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1()})
 	cached := func(p *corev1.Pod) {
 		t.Helper()
-		if err := a.pods.Put(p); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, a.pods.Put(p))
 	}
 	asked := func() (verbs []string) {
 		t.Helper()
 		client.ClearActions()
-		if err := a.reconcile(ctx, claim(result("main", "gpu-1-share", "3Gi"))); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, a.reconcile(ctx, claim(result("main", "gpu-1-share", "3Gi"))))
 		for _, action := range client.Actions() {
 			verbs = append(verbs, action.GetVerb())
 		}
@@ -38,20 +34,12 @@ func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 	}
 	without := pod("main")
 	cached(without)
-	if diff := cmp.Diff([]string{"patch"}, asked()); diff != "" {
-		t.Errorf("for a pod without annotations (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"patch"}, asked(), "for a pod without annotations")
 	right := pod("main")
 	right.Annotations[ack.AnnotationMemory] = `{"0":{"1":3}}`
 	cached(right)
-	if got := asked(); len(got) > 0 {
-		t.Errorf("for a pod that is right: %v", got)
-	}
+	expect.Equal(t, nil, asked(), "for a pod that is right")
 	// Somebody took the label off it, or it was created again: the cache does not have it.
-	if err := a.pods.GetStore().Delete(right); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"get"}, asked()); diff != "" {
-		t.Errorf("for a pod that the cache does not have (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, a.pods.GetStore().Delete(right))
+	expect.Equal(t, []string{"get"}, asked(), "for a pod that the cache does not have")
 }

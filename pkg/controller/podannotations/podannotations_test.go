@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -152,20 +153,12 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 			want := map[string]string{}
 			maps.Copy(want, test.want)
 			got, err := For(pod(test.containers...), claim(test.results...), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("annotations (-want +got):\n%s", diff)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, want, got, "annotations")
 			maps.Copy(want, test.v1)
 			got, err = For(pod(test.containers...), claim(test.results...), func(int) (int64, bool) { return 15, true })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("annotations with the first version (-want +got):\n%s", diff)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, want, got, "annotations with the first version")
 		})
 	}
 }
@@ -179,13 +172,8 @@ func TestRequestsAreOfTheContainersThatUseThem(t *testing.T) {
 	}
 	got, err := For(p, claim(result("0-card0", "gpu-1-share", "4Gi"), result("1-card0", "gpu-1-share", "1Gi"),
 		result("0-card1", "gpu-3-share", "4Gi"), result("1-card1", "gpu-3-share", "1Gi")), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"1":{"1":4,"3":4},"2":{"1":1,"3":1}}`},
-		got); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, map[string]string{ack.AnnotationMemory: `{"1":{"1":4,"3":4},"2":{"1":1,"3":1}}`}, got, "annotations")
 }
 
 func TestDevicesOfNobodyAreAnError(t *testing.T) {
@@ -204,14 +192,10 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*reconciler, func() map[s
 	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1(), V1: v1})
 	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1",
 		GPUs: []view.GPU{{Index: 1, MemoryMiB: 16130}}}
-	if err := a.slices.GetStore().Add(slice); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, a.slices.GetStore().Add(slice))
 	annotations := func() map[string]string {
 		p, err := client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return p.Annotations
 	}
 	return a, annotations
@@ -225,18 +209,14 @@ func TestPodsAreAnnotated(t *testing.T) {
 	a, annotations := site(t, true, copied)
 	c := claim(result("main", "gpu-1-share", "3Gi"))
 	for range 2 {
-		if err := a.reconcile(ctx, c); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, a.reconcile(ctx, c))
 	}
 	want := map[string]string{
 		"mine": "stays", ack.AnnotationMemory: `{"0":{"1":3}}`,
 		ack.AnnotationV1Index: "1", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true",
 		ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
 	}
-	if diff := cmp.Diff(want, annotations()); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, annotations(), "annotations")
 }
 
 func TestOtherPodsAreLeftAlone(t *testing.T) {
@@ -248,13 +228,9 @@ func TestOtherPodsAreLeftAlone(t *testing.T) {
 	notAllocated.Status.Allocation = nil
 	gone.Status.ReservedFor[0].Name = "q"
 	for _, c := range []*resourceapi.ResourceClaim{another, notAllocated, gone} {
-		if err := a.reconcile(ctx, c); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, a.reconcile(ctx, c))
 	}
-	if diff := cmp.Diff(map[string]string{"mine": "stays"}, annotations()); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"mine": "stays"}, annotations(), "annotations")
 }
 
 func TestOnlyWhatIsWantedStays(t *testing.T) {
@@ -276,9 +252,7 @@ func TestOnlyWhatIsWantedStays(t *testing.T) {
 			map[string]*string{ack.AnnotationV1Index: nil, ack.AnnotationV1Assigned: nil}},
 		"nothing to say": {map[string]string{ack.AnnotationMemory: "a"}, nil, map[string]*string{}},
 	} {
-		if diff := cmp.Diff(test.changes, change(test.annotations, test.want)); diff != "" {
-			t.Errorf("%s: changes (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, test.changes, change(test.annotations, test.want), "%s: changes", name)
 	}
 }
 
@@ -321,15 +295,14 @@ func TestFirstVersionComesWithTheGPU(t *testing.T) {
 	comeToHave(want)
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}}}
-	if _, err := client.ResourceV1().ResourceSlices().Create(ctx,
+	_, err := client.ResourceV1().ResourceSlices().Create(ctx,
 		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
 			Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
 			Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
 			Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
 				Slots: 20}).Pools[pool].Slices[0].Devices,
-		}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+		}}, metav1.CreateOptions{})
+	expect.NoError(t, err)
 	maps.Copy(want, map[string]string{
 		ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true",
 		ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
@@ -343,10 +316,6 @@ func TestContainersOfTheRequestsNames(t *testing.T) {
 	p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
 	p.Spec.Containers[1].Resources.Claims = []corev1.ResourceClaim{{Name: "gpu", Request: "b"}}
 	got, err := For(p, claim(result("a", "gpu-1-share", "4Gi"), result("b", "gpu-1-share", "1Gi")), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"0":{"1":4},"1":{"1":1}}`}, got); diff != "" {
-		t.Errorf("annotations (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, map[string]string{ack.AnnotationMemory: `{"0":{"1":4},"1":{"1":1}}`}, got, "annotations")
 }

@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -145,12 +146,8 @@ func (s *site) has(want int32) {
 		}
 		return
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
-	if got := group.Spec.SchedulingPolicy.Gang.MinCount; got != want {
-		s.Errorf("the PodGroup has minCount %d, want %d", got, want)
-	}
+	expect.NoError(s, err)
+	expect.Equal(s, want, group.Spec.SchedulingPolicy.Gang.MinCount, "minCount of the PodGroup")
 }
 
 func (s *site) said() []string {
@@ -183,9 +180,7 @@ func TestPodGroupFollowsItsPods(t *testing.T) {
 		s.has(2)
 		s.after(grace + time.Second)
 		s.has(0)
-		if events := s.said(); len(events) > 0 {
-			s.Errorf("told %q", events)
-		}
+		expect.Equal(s, nil, s.said(), "told")
 	})
 }
 
@@ -238,9 +233,7 @@ func TestPodGroupComesBack(t *testing.T) {
 func TestClustersWithoutPodGroupsSaySo(t *testing.T) {
 	run(t, false, nil, func(s *site) {
 		s.create(member("left-alone", "2", func(p *corev1.Pod) { p.Spec.SchedulingGroup = nil }))
-		if events := s.said(); len(events) > 0 {
-			s.Errorf("told %q to a pod that the policy left alone", events)
-		}
+		expect.Equal(s, nil, s.said(), "told to a pod that the policy left alone")
 		for i := range mostTold + 5 {
 			s.create(member(fmt.Sprintf("p%02d", i), "2", withoutGroup))
 		}
@@ -287,9 +280,7 @@ func TestFewPodsOfALargeGangAreTold(t *testing.T) {
 			s.create(member(fmt.Sprintf("p%02d", i), "2"))
 		}
 		s.after(time.Minute)
-		if events := s.said(); len(events) != mostTold {
-			s.Errorf("told %d pods, want %d", len(events), mostTold)
-		}
+		expect.Equal(s, mostTold, len(s.said()), "pods told")
 	})
 }
 
@@ -301,8 +292,6 @@ func TestWhyAPodIsAlone(t *testing.T) {
 			func(p *corev1.Pod) { p.Labels[ack.LabelPodGroup] = "Some_Gang" }),
 		"create it again": member("a", "2", withoutGroup),
 	} {
-		if got := whyAlone(pod); !strings.Contains(got, text) {
-			t.Errorf("%q, want %q in it", got, text)
-		}
+		expect.Says(t, whyAlone(pod), text)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -33,22 +34,16 @@ func TestPodGroupOfAnotherPriority(t *testing.T) {
 	}
 	run(t, true, []runtime.Object{left()}, func(s *site) {
 		s.create(member("a", "2", high))
-		if got := class(s); got != "high" {
-			s.Errorf("the PodGroup has class %q, want that of the pods", got)
-		}
+		expect.Equal(s, "high", class(s), "class of the PodGroup and of the pods")
 		s.has(2)
-		if events := s.said(); len(events) > 0 {
-			s.Errorf("told %q", events)
-		}
+		expect.Equal(s, nil, s.said(), "told")
 	})
 	// What runs keeps its PodGroup.
 	run(t, true, []runtime.Object{left()}, func(s *site) {
 		s.create(member("runs", "2", func(p *corev1.Pod) { p.Spec.NodeName = "n1" }))
 		s.after(time.Second)
 		s.create(member("a", "2", high))
-		if got := class(s); got != "" {
-			s.Errorf("the PodGroup has class %q, want that of the pod that runs", got)
-		}
+		expect.Equal(s, "", class(s), "class of the PodGroup and of the pod that runs")
 		if events := s.said(); len(events) != 1 || !strings.Contains(events[0], "the gang's PodGroup has no priority "+
 			"class, the pod has priority class high") {
 			s.Errorf("told %q, want why the pod waits", events)
@@ -59,9 +54,7 @@ func TestPodGroupOfAnotherPriority(t *testing.T) {
 	newer.CreationTimestamp = metav1.NewTime(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC))
 	run(t, true, []runtime.Object{newer}, func(s *site) {
 		s.create(member("a", "2", high))
-		if got := class(s); got != "" {
-			s.Errorf("the PodGroup has class %q, want it kept", got)
-		}
+		expect.Equal(s, "", class(s), "class that the PodGroup keeps")
 	})
 }
 
@@ -78,13 +71,9 @@ func TestGangOfTwoPriorities(t *testing.T) {
 		s.Helper()
 		events := s.said()
 		for _, event := range events {
-			if !strings.Contains(event, text) {
-				s.Errorf("told %q", event)
-			}
+			expect.Says(s, event, text)
 		}
-		if len(events) != want {
-			s.Errorf("told %q, want %d Events", events, want)
-		}
+		expect.Equal(s, want, len(events), "Events: %q", events)
 	}
 	for name, node := range map[string]string{"nothing runs": "", "one runs": "n1"} {
 		t.Run(name, func(t *testing.T) {
@@ -97,9 +86,7 @@ func TestGangOfTwoPriorities(t *testing.T) {
 				s.after(time.Second)
 				s.create(member("b", "2", high))
 				told(s, 1)
-				if class := group(s).Spec.PriorityClassName; class != "" {
-					s.Errorf("the PodGroup has class %q, want that of its first pod", class)
-				}
+				expect.Equal(s, "", group(s).Spec.PriorityClassName, "class of the PodGroup and of its first pod")
 				s.after(time.Second)
 				s.create(member("c", "3", high))
 				s.has(3)
@@ -114,9 +101,7 @@ func TestGangOfTwoPriorities(t *testing.T) {
 					}
 				}
 				s.remove("low")
-				if class := group(s).Spec.PriorityClassName; class != "high" {
-					s.Errorf("the PodGroup has class %q, want that of the pods that are left", class)
-				}
+				expect.Equal(s, "high", group(s).Spec.PriorityClassName, "class of the PodGroup and of the pods that are left")
 				s.has(3)
 				told(s, 0)
 			})
@@ -133,8 +118,6 @@ func TestTwoPrioritiesInTheGroupOfAnother(t *testing.T) {
 		s.create(member("a", "2", func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }))
 		s.after(2 * lookAgain)
 		s.has(7)
-		if events := s.said(); len(events) > 0 {
-			s.Errorf("told %q", events)
-		}
+		expect.Equal(s, nil, s.said(), "told")
 	})
 }

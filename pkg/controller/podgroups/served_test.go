@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
@@ -40,9 +41,7 @@ func TestASlowAnswerHoldsUpNoOtherGang(t *testing.T) {
 	}
 	first := ask()
 	api.answer <- struct{}{}
-	if err := <-first; err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, <-first)
 	clock.Step(2 * lookAgain)
 	second := ask()
 	if !k.mu.TryLock() {
@@ -53,9 +52,7 @@ func TestASlowAnswerHoldsUpNoOtherGang(t *testing.T) {
 		t.Errorf("meanwhile: %v, %v", served, err)
 	}
 	api.answer <- struct{}{}
-	if err := <-second; err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, <-second)
 }
 
 // An administrator enables PodGroups, and the first gang comes before it is asked for them again.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -26,9 +26,7 @@ import (
 func (s *site) woken() []string {
 	s.Helper()
 	pods, err := s.client.CoreV1().Pods("ns").List(s.Context(), metav1.ListOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	var names []string
 	for i := range pods.Items {
 		if pods.Items[i].Annotations[v1alpha1.AnnotationSyncRequested] != "" {
@@ -82,21 +80,15 @@ func TestPodsThatWereThereFirstAreWoken(t *testing.T) {
 		s.create(member("a", "2", old, unmade), member("b", "2", old, unmade), member("has", "2", old, made),
 			member("new", "2", unmade), member("other", "2", old), member("placed", "2", old, unmade,
 				func(p *corev1.Pod) { p.Spec.NodeName = "n1" }))
-		if got := s.woken(); len(got) > 0 {
-			s.Errorf("at once: %q", got)
-		}
+		expect.Equal(s, nil, s.woken(), "woken at once")
 		s.after(10 * time.Second)
 		// Times are whole seconds: one of the same second may have been there first.
-		if diff := cmp.Diff([]string{"a", "b", "new"}, s.woken()); diff != "" {
-			s.Errorf("woken (-want +got):\n%s", diff)
-		}
+		expect.Equal(s, []string{"a", "b", "new"}, s.woken(), "woken")
 		s.client.ClearActions()
 		s.after(10 * lookAgain)
 		s.create(member("later", "3", unmade))
 		s.after(lookAgain)
-		if n := s.writes(); n != 0 {
-			s.Errorf("%d writes to pods that were woken, or came later", n)
-		}
+		expect.Equal(s, 0, s.writes(), "writes to pods that were woken, or came later")
 	})
 }
 
@@ -120,9 +112,7 @@ func TestARefusedPodKeepsNoOtherFromBeingWoken(t *testing.T) {
 				})
 				s.create(pod("a"), pod("b"))
 				s.after(time.Hour)
-				if n := s.writesTo("b"); n != 1 {
-					s.Errorf("%d writes to the pod that is not refused, want 1", n)
-				}
+				expect.Equal(s, 1, s.writesTo("b"), "writes to the pod that is not refused")
 				// What is refused for a while, as by a webhook that is down, is tried again.
 				if n := s.writesTo("a"); n < 2 || n > test.most {
 					s.Errorf("%d writes to the refused pod in an hour, want 2 to %d", n, test.most)
@@ -143,9 +133,7 @@ func TestPodsOfANewGangAreNotWoken(t *testing.T) {
 			s.update(member(name, "2", ago(2*time.Second), made))
 		}
 		s.after(time.Hour)
-		if n := s.writes(); n != 0 {
-			s.Errorf("%d writes to pods", n)
-		}
+		expect.Equal(s, 0, s.writes(), "writes to pods")
 	})
 }
 
@@ -155,17 +143,11 @@ func TestPodsThatAreHardlyOlderThanTheirPodGroupAreWoken(t *testing.T) {
 	run(t, true, nil, func(s *site) {
 		s.create(member("a", "2", ago(time.Second), unmade), member("b", "2", ago(time.Second), unmade))
 		s.after(settle - time.Millisecond)
-		if n := s.writes(); n != 0 {
-			s.Errorf("%d writes to pods that may be tried again by themselves", n)
-		}
+		expect.Equal(s, 0, s.writes(), "writes to pods that may be tried again by themselves")
 		s.after(10 * time.Second)
-		if diff := cmp.Diff([]string{"a", "b"}, s.woken()); diff != "" {
-			s.Errorf("woken (-want +got):\n%s", diff)
-		}
+		expect.Equal(s, []string{"a", "b"}, s.woken(), "woken")
 		s.after(time.Hour)
-		if n := s.writes(); n != 2 {
-			s.Errorf("%d writes to pods, want one for each", n)
-		}
+		expect.Equal(s, 2, s.writes(), "writes to pods, one for each")
 	})
 }
 
@@ -176,9 +158,7 @@ func TestPodsAreWokenWhereClocksAreApart(t *testing.T) {
 			s.apart = apart
 			s.create(member("a", "2", ago(time.Second-apart), unmade), member("b", "2", ago(time.Second-apart), unmade))
 			s.after(10 * time.Second)
-			if diff := cmp.Diff([]string{"a", "b"}, s.woken()); diff != "" {
-				s.Errorf("by a clock apart by %v woken (-want +got):\n%s", apart, diff)
-			}
+			expect.Equal(s, []string{"a", "b"}, s.woken(), "woken by a clock apart by %v", apart)
 		})
 	}
 }
@@ -213,9 +193,7 @@ func TestOfALargeGangOnlyThoseWithoutClaimsAreWoken(t *testing.T) {
 		s.after(time.Minute)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if writes != mostWoken {
-			s.Errorf("%d writes to pods, want %d", writes, mostWoken)
-		}
+		expect.Equal(s, mostWoken, writes, "writes to pods")
 	})
 }
 
@@ -227,8 +205,6 @@ func TestPodsOfAnOldPodGroupAreNotWoken(t *testing.T) {
 	run(t, true, []runtime.Object{group}, func(s *site) {
 		s.create(member("a", "2", ago(2*time.Hour), unmade))
 		s.after(time.Hour)
-		if n := s.writes(); n != 0 {
-			s.Errorf("%d writes to pods", n)
-		}
+		expect.Equal(s, 0, s.writes(), "writes to pods")
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
@@ -124,9 +124,7 @@ func (s *site) synced(when string, want ...time.Duration) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if diff := cmp.Diff(want, s.at); diff != "" {
-		s.Errorf("%s: synced after (-want +got):\n%s", when, diff)
-	}
+	expect.Equal(s, want, s.at, "%s: synced after", when)
 }
 
 func seconds(all ...int) []time.Duration {
@@ -284,9 +282,7 @@ func (s *site) plugin(node string, ready bool) {
 	if apierrors.IsNotFound(err) {
 		_, err = api.Create(s.Context(), p, metav1.CreateOptions{})
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	synctest.Wait()
 }
 

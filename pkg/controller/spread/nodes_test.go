@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -291,16 +292,12 @@ func TestANodeWithSeveralSlices(t *testing.T) {
 			var options []func(*site)
 			if test.before != nil {
 				options = append(options, func(s *site) {
-					if err := test.before(s); err != nil {
-						s.Fatal(err)
-					}
+					expect.NoError(s, test.before(s))
 				})
 			}
 			run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, nil, func(s *site) {
 				time.Sleep(time.Minute)
-				if err := test.after(s); err != nil {
-					s.Fatal(err)
-				}
+				expect.NoError(s, test.after(s))
 				time.Sleep(time.Minute)
 				apitest.Create(s, s.client, waitingPod(refused))
 				s.told("at once", test.want)

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
@@ -142,9 +142,7 @@ func (s *site) waitingOn(name string) *placement.Waiting {
 		return nil
 	}
 	w, err := placement.DecodeWaiting(text)
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	w.At = time.Time{}
 	return &w
 }
@@ -153,9 +151,7 @@ func (s *site) waitingOn(name string) *placement.Waiting {
 func (s *site) told(when string, want *placement.Waiting) {
 	s.Helper()
 	time.Sleep(time.Second)
-	if diff := cmp.Diff(want, s.waiting()); diff != "" {
-		s.Errorf("%s the node is told (-want +got):\n%s", when, diff)
-	}
+	expect.Equal(s, want, s.waiting(), "%s the node is told", when)
 }
 
 func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim, pods []*corev1.Pod,
@@ -176,9 +172,7 @@ func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.R
 			apitest.Create(t, s.client, c)
 		}
 		all, err := deviceclasses.Modes()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, class := range all {
 			apitest.Create(t, s.client, class)
 		}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -52,22 +53,16 @@ func BenchmarkNominate(b *testing.B) {
 			w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: of.claim}},
 				requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}
 			question, err := scheduling.Question(&corev1.Pod{}, w.claims)
-			if err != nil {
-				b.Fatal(err)
-			}
+			expect.NoError(b, err)
 			w.kind = kindID{question: question, cpu: 1000}
 			i, none := 0, 0
 			defer processorTime(b)()
 			for b.Loop() {
 				i++
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i))}}
-				if err := n.learn(ctx, w, &state{}); err != nil {
-					b.Fatal(err)
-				}
+				expect.NoError(b, n.learn(ctx, w, &state{}))
 				p, err := n.chooser.best(ctx, pod, w, score.Best)
-				if err != nil {
-					b.Fatal(err)
-				}
+				expect.NoError(b, err)
 				if p.node == "" {
 					if none++; none > 10 {
 						b.Fatal("no node has room")
@@ -89,9 +84,7 @@ func processorTime(b *testing.B) (end func()) {
 	b.Helper()
 	used := func() int64 {
 		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 		return u.Utime.Nano() + u.Stime.Nano()
 	}
 	before := used()
@@ -116,9 +109,7 @@ func clusterOf(ctx context.Context, b testing.TB, m mode.Mode, nodes int) *Nomin
 	b.Helper()
 	machine := machineOf8()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, err)
 	var objects []runtime.Object
 	for _, class := range classes {
 		objects = append(objects, class)
@@ -144,8 +135,6 @@ func clusterOf(ctx context.Context, b testing.TB, m mode.Mode, nodes int) *Nomin
 	if synced, err := reader.WaitForSync(ctx, "waiting", 0); !synced || err != nil {
 		b.Fatal("not synced", err)
 	}
-	if err := n.refresh(ctx); err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, n.refresh(ctx))
 	return n
 }

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -48,16 +48,12 @@ func (s *site) pinnedOn(when, name, node string) {
 	s.Helper()
 	synctest.Wait()
 	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	var want *corev1.Affinity
 	if node != "" {
 		want = pinnedTo(node, nil)
 	}
-	if diff := cmp.Diff(want, pod.Spec.Affinity); diff != "" {
-		s.Errorf("%s: the affinity of pod %s (-want +got):\n%s", when, name, diff)
-	}
+	expect.Equal(s, want, pod.Spec.Affinity, "%s: the affinity of pod %s", when, name)
 }
 
 // toldOnce checks the Events since the last time.
@@ -116,9 +112,7 @@ func TestDearPodsWaitForANodeThatIsSearchedInTime(t *testing.T) {
 		s.at("on a node without room", "p", v1alpha1.GateCostlyClaims)
 		s.toldOnce("on a node without room", "no node has room for the pod's GPUs and lets the scheduler finish its search")
 
-		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "holder", metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), "holder", metav1.DeleteOptions{}))
 		time.Sleep(heldAgain.Most)
 		s.at("with room", "p")
 		s.nominated("with room", "p", "small")
@@ -199,12 +193,8 @@ func TestPinnedTo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := test.before.DeepCopy()
-			if diff := cmp.Diff(test.want, pinnedTo("n", test.before)); diff != "" {
-				t.Errorf("the affinity (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(before, test.before); diff != "" {
-				t.Errorf("what was given is changed:\n%s", diff)
-			}
+			expect.Equal(t, test.want, pinnedTo("n", test.before), "the affinity")
+			expect.Equal(t, before, test.before, "what was given")
 		})
 	}
 }
@@ -222,9 +212,7 @@ func TestPinnedAdvice(t *testing.T) {
 		"of a DaemonSet": {daemon, ""},
 		"not pinned":     {&corev1.Pod{}, ""},
 	} {
-		if got := pinnedAdvice(test.pod); got != test.want {
-			t.Errorf("%s: %q, want %q", name, got, test.want)
-		}
+		expect.Equal(t, test.want, pinnedAdvice(test.pod), "%s", name)
 	}
 }
 

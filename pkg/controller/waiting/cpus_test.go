@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/cpu"
@@ -40,9 +41,8 @@ func TestPodsThatAskForCPUsAreToldOfAnOldDriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
 				for _, of := range test.slices {
-					if _, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), of, metav1.CreateOptions{}); err != nil {
-						s.Error(err)
-					}
+					_, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), of, metav1.CreateOptions{})
+					expect.Error(s, err)
 				}
 				s.create(claimOf(t, "gpushare.mem-cpu8.main.3"), pod(refused))
 				time.Sleep(time.Minute)
@@ -57,9 +57,7 @@ func TestPodsThatAskForCPUsAreToldOfAnOldDriver(t *testing.T) {
 func claimOf(t *testing.T, template string) *resourceapi.ResourceClaim {
 	t.Helper()
 	request, err := legacy.ParseName(template)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	spec := request.Template("ns").Spec
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", Labels: spec.Labels}, Spec: spec.Spec}

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -19,9 +20,8 @@ import (
 func (s *site) asksInTooManyWays() {
 	s.Helper()
 	eight := sliceOf(devices.Options{Mode: mode.Share}, slices.Repeat([]int64{23028}, 8)...)
-	if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), eight, metav1.UpdateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), eight, metav1.UpdateOptions{})
+	expect.NoError(s, err)
 	many := claim("22Gi")
 	for i := range 8 {
 		r := many.Spec.Devices.Requests[0].DeepCopy()

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
@@ -120,14 +121,11 @@ func run(t *testing.T, test func(s *site), nodes ...*corev1.Node) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		classes, err := deviceclasses.All()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		client := fake.NewClientset(slice(23028))
 		for _, class := range classes {
-			if _, err := client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
+			expect.NoError(t, err)
 		}
 		s := &site{T: t, client: client, recorder: record.NewFakeRecorder(1000), nodes: nodes}
 		running := s.start(ctx)
@@ -151,9 +149,8 @@ func nodeOf(name string, labels map[string]string) *corev1.Node {
 func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	s.Helper()
 	for _, node := range append([]*corev1.Node{nodeOf("n1", map[string]string{"on": "n1"})}, s.nodes...) {
-		if _, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+		expect.NoError(s, err)
 	}
 	known := cache.New(cache.Options{Client: s.client})
 	work := waiting.New(waiting.Config{
@@ -172,25 +169,20 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 func (s *site) changeNode(change func(*corev1.NodeSpec)) {
 	s.Helper()
 	node, err := s.client.CoreV1().Nodes().Get(s.Context(), "n1", metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	change(&node.Spec)
 	node.ResourceVersion += "+"
-	if _, err := s.client.CoreV1().Nodes().Update(s.Context(), node, metav1.UpdateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err = s.client.CoreV1().Nodes().Update(s.Context(), node, metav1.UpdateOptions{})
+	expect.NoError(s, err)
 }
 
 // create makes a claim and a pod that waits for it.
 func (s *site) create(c *resourceapi.ResourceClaim, p *corev1.Pod) {
 	s.Helper()
-	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
-	if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), c, metav1.CreateOptions{})
+	expect.NoError(s, err)
+	_, err = s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{})
+	expect.NoError(s, err)
 }
 
 // told checks that the Events until now are these, as "Warning REASON message".
@@ -201,9 +193,7 @@ func (s *site) told(when string, want ...string) {
 	for len(s.recorder.Events) > 0 {
 		got = append(got, <-s.recorder.Events)
 	}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		s.Errorf("%s: Events %q, want %q", when, got, want)
-	}
+	expect.Equal(s, strings.Join(want, "\n"), strings.Join(got, "\n"), "%s: Events", when)
 }
 
 const warning = "Warning " + v1alpha1.ReasonClaimWaiting + " "
@@ -230,23 +220,18 @@ func TestChangesAreTold(t *testing.T) {
 			"(memory: asked 22Gi, largest free 0 on gpu-0)"
 		time.Sleep(time.Minute)
 		s.told("with a GPU of the size", busy)
-		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130),
-			metav1.UpdateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130),
+			metav1.UpdateOptions{})
+		expect.NoError(s, err)
 		time.Sleep(time.Minute)
 		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest GPU that matches "+
 			"has 15Gi (node n1, NVIDIA-A10)")
-		if err := s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com",
-			metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		expect.NoError(s, s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com",
+			metav1.DeleteOptions{}))
 		time.Sleep(time.Minute)
 		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are GPUs "+
 			"in the mode share")
-		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}))
 		time.Sleep(time.Hour)
 		s.told("when the pod is gone")
 	})
@@ -286,10 +271,9 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
-					metav1.UpdateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+				_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
+					metav1.UpdateOptions{})
+				expect.NoError(s, err)
 				test.claim.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
 				s.hold(sliceIn(test.mode, 23028))
 				s.create(test.claim, pod(refused))
@@ -363,10 +347,9 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
-					metav1.UpdateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+				_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
+					metav1.UpdateOptions{})
+				expect.NoError(s, err)
 				s.hold(sliceIn(test.mode, 23028))
 				s.create(claim("1Gi"), test.pod)
 				time.Sleep(time.Minute)

@@ -9,6 +9,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -56,9 +57,7 @@ func TestForeignDevices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := n.chooser.engine.Foreign(t.Context(), n.chooser.classesOf().all, of,
 				[]*resourceapi.ResourceClaim{{Spec: test.claim}})
-			if !slices.Equal(got, test.want) {
-				t.Errorf("foreign are %v, want %v", got, test.want)
-			}
+			expect.Equal(t, test.want, got, "foreign")
 		})
 	}
 }

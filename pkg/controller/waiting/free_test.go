@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 )
@@ -36,10 +37,9 @@ func (s *site) hold(published *resourceapi.ResourceSlice) {
 		}
 		held.Status.Allocation.Devices.Results = append(held.Status.Allocation.Devices.Results, result)
 	}
-	if _, err := s.client.ResourceV1().ResourceClaims("other").Create(s.Context(), held,
-		metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.client.ResourceV1().ResourceClaims("other").Create(s.Context(), held,
+		metav1.CreateOptions{})
+	expect.NoError(s, err)
 }
 
 const (
@@ -64,10 +64,8 @@ func TestPodsWhoseGPUsStayFreeAreToldThatSomethingElseIsMissing(t *testing.T) {
 		s.hold(slice(23028))
 		time.Sleep(2 * time.Minute)
 		s.told("when others have it", full+zero)
-		if err := s.client.ResourceV1().ResourceClaims("other").Delete(s.Context(), "held",
-			metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		expect.NoError(s, s.client.ResourceV1().ResourceClaims("other").Delete(s.Context(), "held",
+			metav1.DeleteOptions{}))
 		// The next look is RepeatAfter the last.
 		time.Sleep(3*time.Minute + 30*time.Second)
 		s.told("when it is free again")
@@ -102,9 +100,8 @@ func TestPodsAreToldWithoutTheNearestBeforeLong(t *testing.T) {
 		s.told("when there is time", full+zero)
 		s.slow.Store(int64(3 * time.Second))
 		p := pod(refused + " And so on.")
-		if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), p, metav1.UpdateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.CoreV1().Pods("ns").Update(s.Context(), p, metav1.UpdateOptions{})
+		expect.NoError(s, err)
 		time.Sleep(time.Minute)
 		s.told("when there is none again, and it has been told more")
 	})
@@ -142,9 +139,8 @@ func TestPodsThatAskForDevicesOfOthersAreNotToldThatTakenGPUsAreFree(t *testing.
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
 				class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: netClass}}
-				if _, err := s.client.ResourceV1().DeviceClasses().Create(s.Context(), class, metav1.CreateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+				_, err := s.client.ResourceV1().DeviceClasses().Create(s.Context(), class, metav1.CreateOptions{})
+				expect.NoError(s, err)
 				if test.held {
 					s.hold(slice(23028))
 				}
@@ -152,10 +148,9 @@ func TestPodsThatAskForDevicesOfOthersAreNotToldThatTakenGPUsAreFree(t *testing.
 				for _, more := range test.claims[1:] {
 					p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: more.Name,
 						ResourceClaimName: ptr.To(more.Name)})
-					if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), more,
-						metav1.CreateOptions{}); err != nil {
-						s.Fatal(err)
-					}
+					_, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), more,
+						metav1.CreateOptions{})
+					expect.NoError(s, err)
 				}
 				s.create(test.claims[0], p)
 				time.Sleep(time.Minute)
@@ -194,9 +189,8 @@ func TestPodsAreNotToldOfNodesThatTheyExclude(t *testing.T) {
 		other := slice(23028)
 		other.Name, other.ResourceVersion, other.Spec.NodeName = "other", "other", ptr.To("n2")
 		other.Spec.Pool.Name = v1alpha1.PoolName("n2")
-		if _, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), other, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), other, metav1.CreateOptions{})
+		expect.NoError(s, err)
 		s.hold(slice(23028))
 		p := pod(refused)
 		p.Spec.NodeSelector = map[string]string{"on": "n1"}
@@ -222,15 +216,12 @@ func TestOnePodOfAGangIsTold(t *testing.T) {
 		for _, name := range []string{"q", "r"} {
 			// One after the other.
 			time.Sleep(time.Second)
-			if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), member(name), metav1.CreateOptions{}); err != nil {
-				s.Fatal(err)
-			}
+			_, err := s.client.CoreV1().Pods("ns").Create(s.Context(), member(name), metav1.CreateOptions{})
+			expect.NoError(s, err)
 		}
 		time.Sleep(time.Minute)
 		s.told("after a while", warning+waits+"p reports whether they do")
-		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}))
 		time.Sleep(waiting.RepeatAfter)
 		s.told("when the first is gone", warning+waits+"q reports whether they do")
 		time.Sleep(time.Minute)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -42,9 +42,7 @@ func (s *site) gatesOf(name string) []string {
 	s.Helper()
 	synctest.Wait()
 	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	var names []string
 	for _, gate := range pod.Spec.SchedulingGates {
 		names = append(names, gate.Name)
@@ -55,9 +53,7 @@ func (s *site) gatesOf(name string) []string {
 // at checks at which gates a pod is.
 func (s *site) at(when, name string, want ...string) {
 	s.Helper()
-	if got := s.gatesOf(name); !slices.Equal(got, want) {
-		s.Errorf("%s: pod %s is at the gates %q, want %q", when, name, got, want)
-	}
+	expect.Equal(s, want, s.gatesOf(name), "%s: pod %s is at the gates", when, name)
 }
 
 // The scheduler looks at a pod when its gate is off: it is nominated by then.
@@ -72,9 +68,7 @@ func TestGateOpensAfterTheNomination(t *testing.T) {
 		})
 		s.waits("p", claimOf(whole, "", 1), gated())
 		s.at("when it was looked at", "p")
-		if opened != "a" {
-			t.Errorf("the gate was opened while the pod was nominated to %q", opened)
-		}
+		expect.Equal(t, "a", opened, "the gate was opened while the pod was nominated to")
 		s.nominated("when it was looked at", "p", "a")
 	}, "a")
 }
@@ -184,9 +178,7 @@ func TestGateIsOpenedAgain(t *testing.T) {
 		s.waits("p", claimOf(whole, "", 1), gated())
 		time.Sleep(gateAgain + time.Second)
 		s.at("after another try", "p")
-		if refused != 1 {
-			t.Errorf("%d writes were refused", refused)
-		}
+		expect.Equal(t, 1, refused, "writes refused")
 	}, "a")
 }
 

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
@@ -33,9 +33,7 @@ import (
 func (s *site) preempts() *[]string {
 	s.Helper()
 	scheme := metadatafake.NewTestScheme()
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, metav1.AddMetaToScheme(scheme))
 	s.metadata = metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: "ns", Labels: map[string]string{v1alpha1.LabelPreemption: "true"}}})
@@ -77,9 +75,7 @@ func TestPreemption(t *testing.T) {
 				s.waits("p", claimOf(whole, "", tc.gpus), refused, func(p *corev1.Pod) { p.Spec.Priority = ptr.To[int32](9) })
 				time.Sleep(15 * time.Second)
 				synctest.Wait()
-				if diff := cmp.Diff(tc.want, *evicted); diff != "" {
-					t.Errorf("evictions (-want +got):\n%s", diff)
-				}
+				expect.Equal(t, tc.want, *evicted, "evictions")
 			}, "a")
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -94,9 +95,7 @@ func TestLooksAreFirstForWhoWasNotTold(t *testing.T) {
 		t.Fatal("with all of the time left it is not looked")
 	}
 	c.made = time.Time{}
-	if c.ask(t, "b") {
-		t.Error("of the time for the others it is looked for a pod that was told before")
-	}
+	expect.Equal(t, false, c.ask(t, "b"), "of the time for the others it is looked for a pod that was told before")
 	if c.told = false; !c.ask(t, "c") {
 		t.Error("it is not looked for one that was not")
 	}

@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -25,9 +26,8 @@ func (s *site) closes(pool string) {
 	rule := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "repair"}}
 	rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{Driver: ptr.To(v1alpha1.DriverName), Pool: &pool}
 	rule.Spec.Taint = resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}
-	if _, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), rule, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), rule, metav1.CreateOptions{})
+	expect.NoError(s, err)
 }
 
 // A GPU that a rule closes is not free.
@@ -38,9 +38,7 @@ func TestGPUsThatRulesCloseAreNotFree(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		s.told("while the rule is there", warning+"the GPUs that the pod asks for take no new claims: DeviceTaintRules "+
 			"close them. Nearest: node n1 (taint repair: gpu-0)")
-		if err := s.client.ResourceV1().DeviceTaintRules().Delete(s.Context(), "repair", metav1.DeleteOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		expect.NoError(s, s.client.ResourceV1().DeviceTaintRules().Delete(s.Context(), "repair", metav1.DeleteOptions{}))
 		time.Sleep(8 * time.Minute)
 		s.told("when it is gone", yetWaits)
 	})
@@ -81,16 +79,14 @@ func TestGPUsThatTheDriverClosesAreNotPutDownToRules(t *testing.T) {
 				other.Name, other.Spec.NodeName, other.Spec.Pool.Name = "s2", ptr.To("n2"), v1alpha1.PoolName("n2")
 				s.hold(other)
 				if test.claim != all {
-					if _, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), other,
-						metav1.CreateOptions{}); err != nil {
-						s.Fatal(err)
-					}
+					_, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), other,
+						metav1.CreateOptions{})
+					expect.NoError(s, err)
 				}
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
+				_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
 					sliceOf(devices.Options{Mode: mode.Share, GPUTaints: sick}, test.gpus...),
-					metav1.UpdateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+					metav1.UpdateOptions{})
+				expect.NoError(s, err)
 				if test.rule != "" {
 					s.closes(test.rule)
 				}

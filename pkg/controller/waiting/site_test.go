@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting/preempt"
@@ -61,9 +62,7 @@ func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 		s := &site{T: t, client: fake.NewClientset(), recorder: record.NewFakeRecorder(1000), placement: score.Best,
 			outcomes: map[Outcome]int{}}
 		classes, err := deviceclasses.All()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, class := range classes {
 			must(s, class, s.client.ResourceV1().DeviceClasses().Create)
 		}
@@ -80,9 +79,8 @@ func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 func must[T, O any](s *site, object T, write func(context.Context, T, O) (T, error)) {
 	s.Helper()
 	var options O
-	if _, err := write(s.Context(), object, options); err != nil {
-		s.Fatal(err)
-	}
+	_, err := write(s.Context(), object, options)
+	expect.NoError(s, err)
 }
 
 func (s *site) node(name string, m mode.Mode) {
@@ -145,9 +143,8 @@ func (s *site) start() {
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
 	running.Go(func() {
-		if _, err := reader.WaitForSync(ctx, "waiting", 0); err != nil {
-			s.Error(err)
-		}
+		_, err := reader.WaitForSync(ctx, "waiting", 0)
+		expect.Error(s, err)
 		r.Controller().Run(ctx, 2)
 	})
 	s.stop = func() {
@@ -192,9 +189,7 @@ func (s *site) waits(name string, spec resourceapi.ResourceClaimSpec, change ...
 func (s *site) change(name string, change func(*corev1.Pod)) {
 	s.Helper()
 	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	change(pod)
 	pod.ResourceVersion += "+"
 	must(s, pod, s.client.CoreV1().Pods("ns").Update)
@@ -204,9 +199,7 @@ func (s *site) change(name string, change func(*corev1.Pod)) {
 func (s *site) takes(claim, node, pod string, taken ...string) {
 	s.Helper()
 	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), claim, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	allocation := &resourceapi.AllocationResult{}
 	for _, device := range taken {
 		allocation.Devices.Results = append(allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
@@ -234,18 +227,14 @@ func (s *site) nominationOf(name string) string {
 	s.Helper()
 	synctest.Wait()
 	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	return pod.Status.NominatedNodeName
 }
 
 // nominated checks which node a pod is nominated to.
 func (s *site) nominated(when, name, want string) {
 	s.Helper()
-	if got := s.nominationOf(name); got != want {
-		s.Errorf("%s: pod %s is nominated to %q, want %q", when, name, got, want)
-	}
+	expect.Equal(s, want, s.nominationOf(name), "%s: pod %s is nominated to", when, name)
 }
 
 // refused is what the scheduler writes when it finds no node.

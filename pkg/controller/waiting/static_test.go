@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -41,14 +42,12 @@ func TestStaticPodsAreTold(t *testing.T) {
 					Status: corev1.PodStatus{Phase: corev1.PodPending},
 				}
 				test.change(p)
-				if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+				_, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{})
+				expect.NoError(s, err)
 				s.told("when it comes", test.want...)
 				p.ResourceVersion, p.Labels = "2", map[string]string{"a": "b"}
-				if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), p, metav1.UpdateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+				_, err = s.client.CoreV1().Pods("ns").Update(s.Context(), p, metav1.UpdateOptions{})
+				expect.NoError(s, err)
 				s.told("when it changes")
 			})
 		})

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -130,9 +131,7 @@ var streamShapes = []struct {
 
 func (s *stream) must(err error) {
 	s.b.Helper()
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	expect.NoError(s.b, err)
 }
 
 // publish has the cache know what a node publishes, which is made once for all that are alike.

@@ -19,6 +19,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -31,20 +32,16 @@ func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
 		for i := range 150 {
 			p := asking(refused, "nvidia.com/gpu=1")
 			p.Name, p.UID = fmt.Sprintf("p%d", i), types.UID(fmt.Sprintf("u%d", i))
-			if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
-				s.Fatal(err)
-			}
+			_, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{})
+			expect.NoError(s, err)
 		}
 		other := asking(refused, "nvidia.com/gpu=1")
 		other.Namespace, other.Name, other.UID = "other", "last", "last"
-		if _, err := s.client.CoreV1().Pods("other").Create(s.Context(), other, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.CoreV1().Pods("other").Create(s.Context(), other, metav1.CreateOptions{})
+		expect.NoError(s, err)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := len(s.recorder.Events); got != 101 {
-			s.Errorf("%d Events, want 100 of the one namespace and 1 of the other", got)
-		}
+		expect.Equal(s, 101, len(s.recorder.Events), "Events, 100 of the one namespace and 1 of the other")
 	})
 }
 
@@ -75,9 +72,7 @@ func TestPodsForSeveralGPUsAreToldOfMPS(t *testing.T) {
 					s.Fatal(err)
 				}
 				request, err := legacy.ParseName(test.template)
-				if err != nil {
-					s.Fatal(err)
-				}
+				expect.NoError(s, err)
 				s.hold(sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028))
 				c := claim("1Gi")
 				c.Labels, c.Spec = map[string]string{v1alpha1.LabelLegacy: "true"}, request.Template("ns").Spec.Spec
@@ -227,9 +222,7 @@ func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
 		for len(s.recorder.Events) > 0 {
 			last = <-s.recorder.Events
 		}
-		if last != warning+tooMuch {
-			s.Errorf("later: %q, want %q", last, warning+tooMuch)
-		}
+		expect.Equal(s, warning+tooMuch, last, "later")
 	}, nodeOf("gone", map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}))
 }
 
@@ -238,9 +231,7 @@ func TestPodThatGoesMeanwhileIsNotExplained(t *testing.T) {
 		var once sync.Once
 		s.answer("get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
 			once.Do(func() {
-				if err := s.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"); err != nil {
-					s.Error(err)
-				}
+				expect.Error(s, s.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"))
 				time.Sleep(time.Second)
 			})
 			return false, nil, nil

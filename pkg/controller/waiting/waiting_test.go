@@ -16,6 +16,7 @@ import (
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
@@ -113,9 +114,7 @@ func TestNominationsCountAtOnce(t *testing.T) {
 		}
 		// The first pod ends: its GPU is free again.
 		was := s.nominationOf("p")
-		if err := s.client.CoreV1().Pods("ns").Delete(t.Context(), "p", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.client.CoreV1().Pods("ns").Delete(t.Context(), "p", metav1.DeleteOptions{}))
 		time.Sleep(3 * time.Second)
 		s.nominated("when one is gone", "none", was)
 	}, "a", "b")
@@ -220,10 +219,8 @@ func TestWrongNominationsAreTakenBack(t *testing.T) {
 			s.holds("a", "thief", "gpu-1")
 			s.nominated("before the scheduler looked", "p", "a")
 			if other != "" {
-				if err := s.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), "for-a-while",
-					metav1.DeleteOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, s.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), "for-a-while",
+					metav1.DeleteOptions{}))
 			}
 			s.change("p", refused)
 			time.Sleep(3 * time.Second)

@@ -8,7 +8,6 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
@@ -143,9 +143,7 @@ func input() bundle.Input {
 
 func TestNothingSecretIsInIt(t *testing.T) {
 	files, err := bundle.Files(input())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, f := range files {
 		for line := range strings.Lines(string(f.Data)) {
 			if strings.Contains(line, planted) {
@@ -157,12 +155,8 @@ func TestNothingSecretIsInIt(t *testing.T) {
 
 func TestWhatIsInIt(t *testing.T) {
 	files, err := bundle.Files(input())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if files[0].Name != "README.txt" {
-		t.Errorf("the first is %s", files[0].Name)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, "README.txt", files[0].Name, "the first file")
 	byName := map[string]string{}
 	for _, f := range files {
 		byName[f.Name] = string(f.Data)
@@ -201,29 +195,21 @@ func TestWhatIsInIt(t *testing.T) {
 func TestArchive(t *testing.T) {
 	var out bytes.Buffer
 	files := []bundle.File{{Name: "README.txt", Data: []byte("read me")}, {Name: "logs/a.log", Data: nil}}
-	if err := bundle.Write(&out, "gpu-bundle", files, time.Unix(100, 0)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, bundle.Write(&out, "gpu-bundle", files, time.Unix(100, 0)))
 	zipped, err := gzip.NewReader(&out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var names []string
 	for archive := tar.NewReader(zipped); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		data, err := io.ReadAll(archive)
 		if err != nil || header.Mode != 0o600 {
 			t.Errorf("%s: mode %o, %v", header.Name, header.Mode, err)
 		}
 		names = append(names, header.Name+"="+string(data))
 	}
-	if want := []string{"gpu-bundle/README.txt=read me", "gpu-bundle/logs/a.log="}; !slices.Equal(names, want) {
-		t.Errorf("got %q, want %q", names, want)
-	}
+	expect.Equal(t, []string{"gpu-bundle/README.txt=read me", "gpu-bundle/logs/a.log="}, names, "files")
 }

@@ -19,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
@@ -37,9 +38,7 @@ func admits(t *testing.T, client *fake.Clientset, admission func(*corev1.Pod) er
 	reviewed(client, true)
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create := action.(clienttesting.CreateActionImpl)
-		if !slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll}) {
-			t.Errorf("a pod is created with %+v", create.CreateOptions)
-		}
+		expect.Equal(t, []string{metav1.DryRunAll}, create.CreateOptions.DryRun, "the dry run of %+v", create.CreateOptions)
 		pod := create.Object.(*corev1.Pod).DeepCopy()
 		if err := admission(pod); err != nil {
 			return true, nil, err
@@ -104,9 +103,7 @@ func TestPodsAreTriedInDryRuns(t *testing.T) {
 				Workloads: []plan.Workload{{Source: plan.Source{File: "m.yaml", Document: 1}, Kind: "deployment", Pods: 3,
 					Namespace: "team", Name: "train", Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 						ServiceAccountName: "new", PriorityClassName: "new"}}}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			w := in.Workloads[0]
 			if (w.Admitted != nil) != test.admitted || test.admitted && w.Created().Annotations["changed"] != "yes" {
 				t.Errorf("it is planned as %+v", w.Created())
@@ -115,9 +112,7 @@ func TestPodsAreTriedInDryRuns(t *testing.T) {
 			if gates := w.Created().Spec.SchedulingGates; test.admitted && (len(gates) != 1 || gates[0].Name != "other") {
 				t.Errorf("it is planned at the gates %v", gates)
 			}
-			if w.Refused != test.refused {
-				t.Errorf("refused: %q, want %q", w.Refused, test.refused)
-			}
+			expect.Equal(t, test.refused, w.Refused, "refused")
 			noted := strings.Join(in.Notes, "\n")
 			if !strings.HasSuffix(noted, test.note) || test.note == "" && strings.Contains(noted, "policies make") {
 				t.Errorf("notes %q, want %q", noted, test.note)
@@ -222,21 +217,12 @@ func TestClaimsAreTriedInDryRuns(t *testing.T) {
 				Name: "train", Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 					ResourceClaims: []corev1.PodResourceClaim{test.uses}}}}}
 			in, err := cluster.Reader{Client: client}.PlanInput(t.Context(), test.wanted)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(template.Spec.Annotations) != 1 {
-				t.Errorf("the template itself is changed: %v", template.Spec.Annotations)
-			}
-			if got := in.Workloads[0].Refused; got != test.refused {
-				t.Errorf("refused: %q, want %q", got, test.refused)
-			}
-			if got := strings.Join(in.Notes, "\n"); got != test.note {
-				t.Errorf("notes %q, want %q", got, test.note)
-			}
-			if got := strings.Join(triedBeside(client, "pods", "selfsubjectaccessreviews"), " "); got != test.tried {
-				t.Errorf("it tries %q, want %q", got, test.tried)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, 1, len(template.Spec.Annotations), "annotations of the template itself: %v",
+				template.Spec.Annotations)
+			expect.Equal(t, test.refused, in.Workloads[0].Refused, "refused")
+			expect.Equal(t, test.note, strings.Join(in.Notes, "\n"), "notes")
+			expect.Equal(t, test.tried, strings.Join(triedBeside(client, "pods", "selfsubjectaccessreviews"), " "), "it tries")
 		})
 	}
 }
@@ -262,24 +248,18 @@ func TestClaimsArePlannedAsAdmitted(t *testing.T) {
 		Workloads: []plan.Workload{{Kind: "pod", Pods: 1, Namespace: team, Name: "p", Template: corev1.PodTemplateSpec{
 			Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
 				{Name: "a", ResourceClaimTemplateName: ptr.To("t")}, {Name: "b", ResourceClaimName: ptr.To("own")}}}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, key := range []string{"ResourceClaimTemplate/team/t", "ResourceClaim/team/own"} {
 		if r := in.AdmittedClaims[key].Devices.Requests; len(r) != 1 || r[0].Exactly.DeviceClassName != ours {
 			t.Errorf("%s asks for %+v", key, r)
 		}
 	}
 	made, err := plan.Of(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if asked := strings.Join(made.Pods[0].Asked, "\n"); strings.Count(asked, "1 of class "+ours) != 2 {
 		t.Errorf("planned are\n%s", asked)
 	}
-	if own.Spec.Devices.Requests[0].Exactly.DeviceClassName != theirs {
-		t.Error("the manifest itself is changed")
-	}
+	expect.Equal(t, theirs, own.Spec.Devices.Requests[0].Exactly.DeviceClassName, "class in the manifest itself")
 }
 
 // triedBeside are the objects that were created, as in "resourceclaims/c", but for those of some resources.

@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 )
 
@@ -74,16 +75,12 @@ func TestBundleInput(t *testing.T) {
 				return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: what}, "", nil)
 			})
 			in, err := Reader{Client: client}.BundleInput(t.Context(), "v1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			var logs []string
 			for _, l := range in.Logs {
 				logs = append(logs, strings.TrimPrefix(l.Name(), "logs/gpu/"))
 			}
-			if got := strings.Join(logs, " "); got != test.logs {
-				t.Errorf("logs %q, want %q", got, test.logs)
-			}
+			expect.Equal(t, test.logs, strings.Join(logs, " "), "logs")
 			if got := strings.Join(in.Missing, "\n"); !strings.HasPrefix(got, test.missing) || strings.Contains(got, "\n") ||
 				test.missing == "" && got != "" {
 				t.Errorf("missing %q, want %q", got, test.missing)
@@ -92,9 +89,7 @@ func TestBundleInput(t *testing.T) {
 				t.Errorf("ConfigMaps %v", in.ConfigMaps)
 			}
 			files, err := bundle.Files(in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			settings := files[slices.IndexFunc(files, func(f bundle.File) bool { return f.Name == "driver/configmaps.yaml" })]
 			for _, name := range []string{"driver", "gpu-compat-controller"} {
 				if want := test.forbidden != "configmaps"; strings.Contains(string(settings.Data), "name: "+name+"\n") != want {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
 
@@ -25,14 +26,10 @@ func TestTheClockIsTheAPIServers(t *testing.T) {
 		config := &rest.Config{Host: server.URL}
 		config.Wrap(clock.Wrap)
 		client, err := kubernetes.NewForConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		s, err := cluster.Reader{Client: client, Clock: &clock}.Snapshot(t.Context())
 		server.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		// The header has seconds.
 		if off := time.Now().Add(ahead).Sub(s.Now); off.Abs() > time.Minute {
 			t.Errorf("ahead by %v: the time is off by %v", ahead, off)

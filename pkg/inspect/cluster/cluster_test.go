@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
@@ -110,19 +110,13 @@ func TestReadsWhatItMay(t *testing.T) {
 			client := fake.NewClientset(objects()...)
 			forbid(client, test.forbidden...)
 			in, err := cluster.Reader{Client: client, Node: test.node, Namespace: "team-a"}.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, short(in)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, test.want, short(in), "read")
 			if len(in.Notes) != len(test.notes) {
 				t.Fatalf("notes %q, want %q", in.Notes, test.notes)
 			}
 			for i, want := range test.notes {
-				if !strings.Contains(in.Notes[i], want) {
-					t.Errorf("note %q does not say %q", in.Notes[i], want)
-				}
+				expect.Says(t, in.Notes[i], want)
 			}
 		})
 	}
@@ -142,18 +136,15 @@ func TestReadErrors(t *testing.T) {
 			client := fake.NewClientset(objects()...)
 			forbid(client, test.forbidden...)
 			_, err := cluster.Reader{Client: client, Node: test.node, Namespace: "team-a"}.Read(t.Context())
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			expect.Error(t, err, test.want)
 		})
 	}
 }
 
 func TestOneListForEachKind(t *testing.T) {
 	client := fake.NewClientset(objects()...)
-	if _, err := (cluster.Reader{Client: client, Namespace: "team-a"}).Read(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := (cluster.Reader{Client: client, Namespace: "team-a"}).Read(t.Context())
+	expect.NoError(t, err)
 	if actions := client.Actions(); len(actions) != 3 {
 		t.Errorf("asked the API server %d times: %v", len(actions), actions)
 	}
@@ -184,9 +175,7 @@ func TestPodsOnNodesAreReadForWhatTheyRequest(t *testing.T) {
 			forbid(client, test.forbidden...)
 			test.reader.Client = client
 			in, err := test.reader.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if (len(in.Bound) == 1) != test.want {
 				t.Fatalf("read are %v", in.Bound)
 			}
@@ -243,9 +232,7 @@ func TestPodsAreReadWhereSomeHoldNoClaim(t *testing.T) {
 			client := fake.NewClientset(append(objects, slice("s1", "n1", test.left))...)
 			forbid(client, test.forbidden...)
 			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			var pods []string
 			for _, pod := range in.Pods {
 				if pods = append(pods, pod.Name); pod.Spec.Containers[0].Image != "" {
@@ -255,9 +242,7 @@ func TestPodsAreReadWhereSomeHoldNoClaim(t *testing.T) {
 			if !slices.Equal(test.pods, pods) || in.PodsUnknown != test.unknown {
 				t.Errorf("pods %q, unknown: %t", pods, in.PodsUnknown)
 			}
-			if notes := strings.Join(in.Notes, "\n"); (test.note == "") != (notes == "") || !strings.Contains(notes, test.note) {
-				t.Errorf("notes %q", notes)
-			}
+			expect.Says(t, strings.Join(in.Notes, "\n"), test.note)
 			if actions := client.Actions(); len(actions) != test.lists {
 				t.Errorf("asked the API server %d times: %v", len(actions), actions)
 			}
@@ -302,10 +287,9 @@ func TestWatchShowsChanges(t *testing.T) {
 	case err := <-result:
 		t.Fatalf("the watch ended: %v", err)
 	}
-	if _, err := client.ResourceV1().ResourceClaims("team-c").Create(t.Context(), claim("team-c", "new"),
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := client.ResourceV1().ResourceClaims("team-c").Create(t.Context(), claim("team-c", "new"),
+		metav1.CreateOptions{})
+	expect.NoError(t, err)
 	for {
 		select {
 		case now := <-shown:
@@ -318,9 +302,7 @@ func TestWatchShowsChanges(t *testing.T) {
 		break
 	}
 	stop()
-	if err := <-result; err != nil {
-		t.Errorf("stopped, it returns %v", err)
-	}
+	expect.Error(t, <-result)
 }
 
 func TestWatchReadsPodsWhenNodesShowThem(t *testing.T) {
@@ -359,16 +341,13 @@ func TestWatchReadsPodsWhenNodesShowThem(t *testing.T) {
 		left int64
 		pods int
 	}{{12, 1}, {15, 0}} {
-		if _, err := client.ResourceV1().ResourceSlices().Update(t.Context(), slice("s1", "n1", change.left),
-			metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.ResourceV1().ResourceSlices().Update(t.Context(), slice("s1", "n1", change.left),
+			metav1.UpdateOptions{})
+		expect.NoError(t, err)
 		until(change.pods)
 	}
 	stop()
-	if err := <-result; err != nil {
-		t.Errorf("stopped, it returns %v", err)
-	}
+	expect.Error(t, <-result)
 }
 
 func TestWatchEndsWhereItIsForbidden(t *testing.T) {
@@ -382,9 +361,7 @@ func TestWatchEndsWhereItIsForbidden(t *testing.T) {
 		case <-shown:
 			continue
 		case err := <-result:
-			if err == nil || !strings.Contains(err.Error(), "watching needs the permissions list and watch") {
-				t.Errorf("got %v", err)
-			}
+			expect.Error(t, err, "watching needs the permissions list and watch")
 		}
 		break
 	}

@@ -24,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
@@ -53,9 +54,7 @@ func TestSnapshot(t *testing.T) {
 
 	client := fake.NewClientset(append(objects(), plugin, settings, namespace, forged, theirs, said, silent, role)...)
 	s, err := cluster.Reader{Client: client}.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if s.SchedulerRole == nil {
 		t.Error("the scheduler's role was not read")
 	}
@@ -63,18 +62,14 @@ func TestSnapshot(t *testing.T) {
 		len(s.Unread)+len(s.Unserved) > 0 {
 		t.Errorf("ConfigMaps %v, namespaces %v, unread %v, unserved %v", s.ConfigMaps, s.Namespaces, s.Unread, s.Unserved)
 	}
-	if len(s.NodeEvents) != 1 {
-		t.Errorf("Events %v, though each node publishes", s.NodeEvents)
-	}
+	expect.Equal(t, 1, len(s.NodeEvents), "Events, though each node publishes: %v", s.NodeEvents)
 
 	forbid(client, "list configmaps gpu", "list nodes", "list events default")
 	client.PrependReactor("list", "deviceclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "deviceclasses"}, "")
 	})
 	s, err = cluster.Reader{Client: client}.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if !slices.Equal(s.Unread, []string{"configmaps", "events", "nodes"}) ||
 		!slices.Equal(s.Unserved, []string{"deviceclasses.resource.k8s.io"}) {
 		t.Errorf("unread %v, unserved %v", s.Unread, s.Unserved)
@@ -139,9 +134,7 @@ func TestPodsThatHaveJustGone(t *testing.T) {
 					found = append(found, c.Name+": "+pods[0].Name)
 				}
 				slices.Sort(found)
-				if got := strings.Join(found, ", "); got != test.found {
-					t.Errorf("found %q, want %q", got, test.found)
-				}
+				expect.Equal(t, test.found, strings.Join(found, ", "), "found")
 			})
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
@@ -60,9 +61,7 @@ func TestReadsWhatAPlanGoesBy(t *testing.T) {
 			forbid(client, test.forbidden...)
 			admits(t, client, func(*corev1.Pod) error { return nil })
 			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PlanInput(t.Context(), wanted())
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			claims := 0
 			for _, c := range in.Snapshot.Claims {
 				if c.Namespace == "team-b" && c.Name == "c" {
@@ -72,22 +71,14 @@ func TestReadsWhatAPlanGoesBy(t *testing.T) {
 			if claims != test.claims || len(in.KnownNamespaces) != test.namespaces {
 				t.Errorf("the claim is there %d times, namespaces %v", claims, in.KnownNamespaces)
 			}
-			if got := strings.Join(slices.Sorted(maps.Keys(in.Unread)), " "); got != test.unread {
-				t.Errorf("unread are %s, want %s", got, test.unread)
-			}
+			expect.Equal(t, test.unread, strings.Join(slices.Sorted(maps.Keys(in.Unread)), " "), "unread")
 			if test.unread == "" && (len(in.KnownTemplates) != 1 || !slices.ContainsFunc(in.Bound, func(p *corev1.Pod) bool {
 				return p.Name == "bound"
 			})) {
 				t.Errorf("templates %v, pods %v", in.KnownTemplates, in.Bound)
 			}
-			if len(in.Notes) != len(test.notes) {
-				t.Errorf("notes %q", in.Notes)
-			}
-			for _, want := range test.notes {
-				if !strings.Contains(strings.Join(in.Notes, "\n"), want) {
-					t.Errorf("notes %q, want %s", in.Notes, want)
-				}
-			}
+			expect.Equal(t, len(test.notes), len(in.Notes), "notes %q", in.Notes)
+			expect.Says(t, strings.Join(in.Notes, "\n"), test.notes...)
 		})
 	}
 }
@@ -134,9 +125,7 @@ func TestReadsWhatIsConverted(t *testing.T) {
 			if !test.tried {
 				const untried = "What the cluster's policies make of pods is not known, and pods are planned as with the " +
 					"driver's defaults: you may not create pods in namespace team-b."
-				if in.Notes[0] != untried {
-					t.Errorf("notes %q", in.Notes)
-				}
+				expect.Equal(t, untried, in.Notes[0], "notes %q", in.Notes)
 				in.Notes = in.Notes[1:]
 			}
 			if got := strings.Join(in.Notes, "\n"); !strings.HasPrefix(got, test.note) || test.note == "" && got != "" {
@@ -178,22 +167,17 @@ func TestReadsACKsCluster(t *testing.T) {
 				})
 			}
 			in, err := cluster.Reader{Client: client}.PlanFromACK(t.Context(), plan.Manifests{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			made, err := plan.Of(t.Context(), in)
 			if err != nil || made.Fits != 1 || made.Pods[0].Node != "gpu" {
 				t.Errorf("got %+v, %v", made, err)
 			}
-			if said := strings.Contains(strings.Join(made.Notes, "\n"), "does not serve ResourceSlices"); said != absent {
-				t.Errorf("notes %q", made.Notes)
-			}
+			expect.Equal(t, absent, strings.Contains(strings.Join(made.Notes, "\n"), "does not serve ResourceSlices"),
+				"noted in %q", made.Notes)
 		})
 	}
 	client := fake.NewClientset(node, pod)
 	forbid(client, "list pods")
-	if _, err := (cluster.Reader{Client: client}).PlanFromACK(t.Context(), plan.Manifests{}); err == nil ||
-		!strings.Contains(err.Error(), "ask for a ClusterRole with list on nodes and pods") {
-		t.Errorf("without rights: %v", err)
-	}
+	_, err := (cluster.Reader{Client: client}).PlanFromACK(t.Context(), plan.Manifests{})
+	expect.Error(t, err, "ask for a ClusterRole with list on nodes and pods")
 }

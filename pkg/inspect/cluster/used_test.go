@@ -16,6 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
@@ -81,9 +82,7 @@ gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset()
 			for _, node := range test.plugins {
-				if err := client.Tracker().Add(pluginOn(node)); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, client.Tracker().Add(pluginOn(node)))
 			}
 			forbid(client, test.forbidden)
 			client.AddProxyReactor("pods", func(clienttesting.Action) (bool, rest.ResponseWrapper, error) {
@@ -95,12 +94,8 @@ gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team
 			}}
 			usage := &cluster.Usage{Reader: cluster.Reader{Client: client}, Most: test.most}
 			usage.Fill(t.Context(), &in)
-			if diff := cmp.Diff(test.want, in.Used); diff != "" {
-				t.Errorf("used (-want +got):\n%s", diff)
-			}
-			if got := strings.Join(in.Notes, "\n"); test.note == "" && got != "" || !strings.Contains(got, test.note) {
-				t.Errorf("notes %q, want %q", got, test.note)
-			}
+			expect.Equal(t, test.want, in.Used, "used")
+			expect.Says(t, strings.Join(in.Notes, "\n"), test.note)
 			// It is not read again at once, and said again.
 			asked, again := len(client.Actions()), inspect.Input{Slices: in.Slices}
 			usage.Fill(t.Context(), &again)

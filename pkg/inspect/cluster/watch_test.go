@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
@@ -65,7 +66,5 @@ func TestWatchSaysForHowLongItFails(t *testing.T) {
 	down.Store(false)
 	until("")
 	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("stopped, it returns %v", err)
-	}
+	expect.Error(t, <-ended)
 }

@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
@@ -69,25 +70,17 @@ func TestReadsPodAndItsClaims(t *testing.T) {
 			client := fake.NewClientset(append(objects(), test.objects...)...)
 			forbid(client, test.forbidden...)
 			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			var claims []string
 			for _, claim := range in.PodClaims {
 				claims = append(claims, claim.Name)
 			}
-			if got := strings.Join(claims, " "); got != test.claims {
-				t.Errorf("claims %q, want %q", got, test.claims)
-			}
-			if got := strings.Join(in.Missing, "; "); !strings.Contains(got, test.missing) || test.missing == "" && got != "" {
-				t.Errorf("missing %q, want %q", got, test.missing)
-			}
+			expect.Equal(t, test.claims, strings.Join(claims, " "), "claims")
+			expect.Says(t, strings.Join(in.Missing, "; "), test.missing)
 			if len(in.Notes) != test.notes || in.OthersUnknown != (test.notes > 0) || len(in.Nodes) == 0 {
 				t.Errorf("notes %q, others unknown: %v, nodes %v", in.Notes, in.OthersUnknown, in.Nodes)
 			}
-			if in.NodesUnknown != slices.Contains(test.forbidden, "list nodes") {
-				t.Errorf("nodes unknown: %v", in.NodesUnknown)
-			}
+			expect.Equal(t, slices.Contains(test.forbidden, "list nodes"), in.NodesUnknown, "nodes unknown")
 		})
 	}
 }
@@ -162,9 +155,7 @@ gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod=
 				return true, answered(test.metrics), nil
 			})
 			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if test.note != "" {
 				if len(in.Notes) != 1 || !strings.Contains(in.Notes[0], test.note) || in.Used != nil {
 					t.Errorf("notes %q, used %v", in.Notes, in.Used)
@@ -258,9 +249,7 @@ func TestReadsTaintsOfRules(t *testing.T) {
 	client := fake.NewClientset(append(objects(), podWith(false), slice("s2", "n1", 15), rule("this", "gpu-0-share"),
 		rule("that", "gpu-1-share"))...)
 	in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, s := range in.Slices {
 		for _, d := range s.Spec.Devices {
 			if len(d.Taints) != 1 || d.Taints[0].Key != "this" {

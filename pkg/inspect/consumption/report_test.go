@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
 )
@@ -19,9 +19,7 @@ import (
 func printed(t *testing.T, r *consumption.Report) string {
 	t.Helper()
 	var out strings.Builder
-	if err := r.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Print(&out))
 	return out.String()
 }
 
@@ -74,9 +72,7 @@ team       deployment/infer    infer-7d9f-b  4.0           0.0        1.0
 		t.Run(name, func(t *testing.T) {
 			table, workloads := cluster()
 			got := printed(t, consumption.Sum(consumption.Now(table, workloads, test.namespace), test.by))
-			if diff := cmp.Diff(strings.TrimPrefix(test.want, "\n"), got); diff != "" {
-				t.Errorf("table (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, strings.TrimPrefix(test.want, "\n"), got, "table")
 		})
 	}
 }
@@ -118,9 +114,7 @@ team       resourceclaim/shared  0     24.0            6.0          1.0         
 team       pod/blind             1     20.0            -            2.0               -             -
 team       pod/never             1     3.0             0.0          3.0               0.0           0.0
 `
-	if diff := cmp.Diff(want, printed(t, r)); diff != "" {
-		t.Errorf("table (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, printed(t, r), "table")
 }
 
 // The fields of the JSON form are an interface.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -130,9 +131,7 @@ func claimOf(pod string) *resourceapi.ResourceClaim {
 func installed(t *testing.T) *doctor.Snapshot {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s := &doctor.Snapshot{
 		Now: now, ServerVersion: "v1.37.1", Classes: classes,
 		SchedulerRole: &rbacv1.ClusterRole{Rules: []rbacv1.PolicyRule{{Resources: []string{"nodes"}},

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -52,9 +53,7 @@ func TestGatedPods(t *testing.T) {
 					}
 				}
 			}
-			if found != test.found {
-				t.Errorf("found: %t, want %t", found, test.found)
-			}
+			expect.Equal(t, test.found, found, "found")
 		})
 	}
 }

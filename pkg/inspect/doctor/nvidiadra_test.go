@@ -5,10 +5,10 @@ package doctor_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -44,8 +44,6 @@ func TestWhatMeansNVIDIAsDriver(t *testing.T) {
 				found = append(found, f.Object)
 			}
 		}
-		if diff := cmp.Diff(want, found); diff != "" {
-			t.Errorf("with the class %s (-want +got):\n%s", own, diff)
-		}
+		expect.Equal(t, want, found, "found with the class %s", own)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -19,9 +20,7 @@ func TestEachPolicyIsLookedFor(t *testing.T) {
 	s.Mutating, s.Validating = nil, nil
 	found := told(doctor.Examine(s))
 	for name := range policyNames(t) {
-		if !strings.Contains(found, name) {
-			t.Errorf("policy %s is not looked for", name)
-		}
+		expect.Says(t, found, name)
 	}
 }
 
@@ -45,23 +44,12 @@ func TestPrint(t *testing.T) {
 	s.Unread = []string{"events"}
 	var text strings.Builder
 	r := doctor.Examine(s)
-	if err := r.Print(&text); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Print(&text))
 	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"ERROR   the API server is Kubernetes v1.34.0", "WARNING events: you may not list " +
-		"events",
-		"        do: run it as an administrator", "checks: 1 errors, 1 warnings, 0 notes"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("it does not print %q:\n%s", want, text.String())
-		}
-	}
-	for _, want := range []string{`"level": "error"`, `"check": "kubernetes"`, `"do": "`} {
-		if !strings.Contains(string(data), want) {
-			t.Errorf("it does not print %q:\n%s", want, string(data))
-		}
-	}
+	expect.NoError(t, err)
+	expect.Says(t, text.String(), "ERROR   the API server is Kubernetes v1.34.0",
+		"WARNING events: you may not list "+
+			"events", "        do: run it as an administrator",
+		"checks: 1 errors, 1 warnings, 0 notes")
+	expect.Says(t, string(data), `"level": "error"`, `"check": "kubernetes"`, `"do": "`)
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -73,9 +74,7 @@ func TestQuotasThatDoNotCount(t *testing.T) {
 					found = append(found, line)
 				}
 			}
-			if got := strings.Join(found, "\n"); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
-				t.Errorf("found %q, want %q", got, test.want)
-			}
+			expect.Says(t, strings.Join(found, "\n"), test.want)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
@@ -211,9 +212,7 @@ func TestMigrationsFindings(t *testing.T) {
 			s := installed(t)
 			migrating(s)
 			test.change(s)
-			if found := told(doctor.Examine(s)); !strings.Contains(found, test.want) {
-				t.Errorf("found\n%s\nwant %s", found, test.want)
-			}
+			expect.Says(t, told(doctor.Examine(s)), test.want)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -76,9 +77,7 @@ func TestStrandedGPUs(t *testing.T) {
 			for _, f := range doctor.Examine(s).Findings {
 				if f.Check == "stranded" {
 					text, do = f.Text, f.Do
-					if f.Level != doctor.Note {
-						t.Errorf("it is a finding of level %s", f.Level)
-					}
+					expect.Equal(t, doctor.Note, f.Level, "level of the finding")
 				}
 			}
 			if text != test.text || !strings.HasSuffix(do, test.do) {

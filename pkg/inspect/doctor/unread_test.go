@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -81,11 +82,7 @@ func TestNothingThatCouldNotBeReadIsFoundMissing(t *testing.T) {
 		"validatingadmissionpolicies" + admission, "validatingadmissionpolicybindings" + admission}}
 	r := doctor.Examine(s)
 	for _, f := range r.Findings {
-		if f.Check != "rights" {
-			t.Errorf("found %+v", f)
-		}
+		expect.Equal(t, "rights", f.Check, "check of %+v", f)
 	}
-	if len(r.Findings) != len(s.Unread) {
-		t.Errorf("found\n%s", told(r))
-	}
+	expect.Equal(t, len(s.Unread), len(r.Findings), "findings\n%s", told(r))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
@@ -33,21 +34,13 @@ func TestMachinesAreThoseThatTheDriverReads(t *testing.T) {
 			continue // a plan leaves out all GPUs with a fault
 		}
 		spec, err := sim.Load(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		want, err := nvml.Read(t.Context(), spec.NVML(), nvml.Options{SysFS: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		var f machineFile
-		if err := yaml.Unmarshal(data, &f); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, yaml.Unmarshal(data, &f))
 		got, err := f.machine("n")
 		if len(want.GPUs) == 0 {
 			if err == nil || !strings.Contains(err.Error(), "those in MIG mode that are not cut, are left out") {
@@ -55,9 +48,7 @@ func TestMachinesAreThoseThatTheDriverReads(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		// The node's sysfs has the rest, and UUIDs are the node's. Of MIG instances a machine file says little.
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(gpu.GPU{}, "UUID", "NUMANode", "PCIeRoot",
 			"SMCount", "MIG"), cmpopts.IgnoreFields(gpu.Machine{}, "Partitioned")); diff != "" {
@@ -73,13 +64,9 @@ func TestIsolationIsTheDrivers(t *testing.T) {
 		"mps":     mode.MPS,
 		"default": mode.Exclusive, "topology": mode.Topology} {
 		backend, err := registry.For(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		in, err := Machines([]string{"n1=" + machines + "/t4x1.yaml:" + label})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		d := in.Slices[0].Spec.Devices[0]
 		level, name := *d.Attributes["isolationLevel"].StringValue, *d.Attributes["isolation"].StringValue
 		want := mode.IsolationNamed(backend.Name())
@@ -113,29 +100,19 @@ func TestPlansOnMachines(t *testing.T) {
 			specs = append(specs, strings.Replace(m, "=", "="+machines+"/", 1))
 		}
 		in, err := Machines(specs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		r := Reader{Namespace: "a"}
-		if err := r.Read("m.yaml", strings.NewReader(strings.Replace(asks, "LIMITS", limits, 1))); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, r.Read("m.yaml", strings.NewReader(strings.Replace(asks, "LIMITS", limits, 1))))
 		in.Manifests = r.Manifests()
 		made, err := plan.Of(t.Context(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if made.Fits != test.fits {
-			t.Errorf("%s on %v: %d fit, want %d: %+v", limits, test.machines, made.Fits, test.fits, made.Pods)
-		}
+		expect.NoError(t, err)
+		expect.Equal(t, test.fits, made.Fits, "pods that fit with %s on %v: %+v", limits, test.machines, made.Pods)
 	}
 }
 
 func TestBadMachines(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none.yaml")
-	if err := os.WriteFile(none, []byte("kind: SimulatedMachine\ncards: [{model: x}]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(none, []byte("kind: SimulatedMachine\ncards: [{model: x}]\n"), 0o600))
 	const good = "n1=" + machines + "/t4x1.yaml"
 	for spec, want := range map[string]string{
 		"n1":                        "write NAME=FILE[:MODE[:PLACEMENT]]",
@@ -160,14 +137,10 @@ func TestBadMachines(t *testing.T) {
 // Instances of a machine file are planned where they are, with the memory in their names.
 func TestMachinesWithInstances(t *testing.T) {
 	in, err := Machines([]string{"n1=" + machines + "/migx4.yaml:mig"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	r := Reader{Namespace: "team"}
-	if err := r.Read("m.yaml", strings.NewReader("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: "+
-		"[{name: c, resources: {limits: {nvidia.com/mig-1g.10gb.me: 1}}}]}\n")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Read("m.yaml", strings.NewReader("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"+
+		"spec: {containers: [{name: c, resources: {limits: {nvidia.com/mig-1g.10gb.me: 1}}}]}\n")))
 	in.Manifests = r.Manifests()
 	made, err := plan.Of(t.Context(), in)
 	if err != nil || made.Fits != 1 || made.Pods[0].Devices[0] != "gpu-1-mig-1g-10gb-me-1" || len(made.Notes) != 1 {

@@ -5,10 +5,10 @@ package manifests_test
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 )
 
@@ -75,9 +75,7 @@ func TestWhatMakesPods(t *testing.T) {
 		if w.Note != "" {
 			got += ": " + w.Note
 		}
-		if got != want {
-			t.Errorf("%s: got %s, want %s", text, got, want)
-		}
+		expect.Equal(t, want, got, "requests of %s", text)
 	}
 }
 
@@ -150,9 +148,7 @@ apiVersion: ray.io/v1
 kind: RayJob
 metadata: {name: ray}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	m := r.Manifests()
 	if len(m.Claims) != 1 || m.Claims[0].Namespace != "team" ||
 		m.Claims[0].Spec.Devices.Requests[0].Exactly.DeviceClassName != "c" ||
@@ -168,9 +164,7 @@ metadata: {name: ray}
 		"m.yaml, document 6: ConfigMap/settings: it makes no pods that plan knows of",
 		"m.yaml, document 7: RayJob/ray: RayJob of ray.io/v1 is not known here: pods that it makes are not planned",
 	}
-	if !slices.Equal(skipped, want) {
-		t.Errorf("skipped %q, want %q", skipped, want)
-	}
+	expect.Equal(t, want, skipped, "skipped")
 }
 
 // As with kubectl apply, the last one of a name counts.
@@ -180,9 +174,7 @@ func TestTheLastOfANameCounts(t *testing.T) {
 		"}\n"+
 		"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: b}\nspec: {replicas: 2, "+template+"}\n"+
 		"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: 3, "+template+"}\n---\n"+claim)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	m := r.Manifests()
 	if len(m.Workloads) != 2 || m.Workloads[0].Pods != 2 || m.Workloads[1].Pods != 3 || len(m.Claims) != 1 {
 		t.Errorf("got %+v", m)
@@ -199,20 +191,14 @@ func TestFilesAndDirectories(t *testing.T) {
 		return []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec: {containers: [{name: c}]}\n")
 	}
 	for _, d := range []string{"below", "empty"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.Mkdir(filepath.Join(dir, d), 0o755))
 	}
 	nothing := filepath.Join(t.TempDir(), "nothing.yaml")
-	if err := os.WriteFile(nothing, []byte("# nothing\n---\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(nothing, []byte("# nothing\n---\n"), 0o644))
 	for name, data := range map[string][]byte{"b.yaml": pod("b"), "a.yml": pod("a"), "notes.txt": []byte("{"),
 		"below/c.json": []byte(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}, "spec": {"containers": ` +
 			`[{"name": "c"}]}}`)} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o644))
 	}
 	for name, test := range map[string]struct {
 		files     []string
@@ -232,9 +218,7 @@ func TestFilesAndDirectories(t *testing.T) {
 			r := manifests.Reader{Namespace: "team"}
 			err := r.ReadAll(test.files, test.recursive, strings.NewReader(string(pod("piped"))))
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("got %v, want %s", err, test.err)
-				}
+				expect.Error(t, err, test.err)
 				return
 			}
 			var names []string

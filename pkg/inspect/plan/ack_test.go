@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -75,18 +76,14 @@ func TestFromACK(t *testing.T) {
 		ackPod("web", "n1", 8, map[string]string{"cpu": "1"}),
 	}
 	s.Bound = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return p.Spec.NodeName == "" })
-	if err := fromack.Move(&s.Input, pods); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, fromack.Move(&s.Input, pods))
 	made := s.plan(t)
 	want := []string{"first=n2:gpu-0-cgpu", "second=n1:gpu-0-share", "third=n1:gpu-1-share", "whole=n3:gpu-0",
 		"linked=n5:gpu-0-topology+gpu-1-topology", "waits=-", "odd=-"}
-	if got := verdicts(made); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q\n%s", got, want, printed(t, made))
-	}
-	contains(t, printed(t, made), "5 of 7 pods", "pod/waits -n prod (the cluster), pod waits: no node has room",
+	expect.Equal(t, want, verdicts(made), "verdicts of\n%s", printed(t, made))
+	expect.Says(t, printed(t, made), "5 of 7 pods", "pod/waits -n prod (the cluster), pod waits: no node has room",
 		"largest free 6Gi", "it would be refused: ")
-	contains(t, strings.Join(made.Notes, "\n"), "Node n4 is left out: how its GPUs are cut into MIG instances is "+
+	expect.Says(t, strings.Join(made.Notes, "\n"), "Node n4 is left out: how its GPUs are cut into MIG instances is "+
 		"not known before the driver runs there", "How the GPUs of n5 are linked is not known")
 	if s.Nodes[0].Status.Allocatable["cpu"] != resource.MustParse("4") || len(s.Bound) != 1 {
 		t.Errorf("node %v, bound %v", s.Nodes[0].Status.Allocatable, s.Bound)
@@ -99,13 +96,9 @@ func TestNodesThatHaveMovedStayAsTheyAre(t *testing.T) {
 	s.Nodes = append(s.Nodes, ackNode("n2", map[string]string{"aliyun.accelerator/nvidia_count": "8"}, nil),
 		ackNode("n3", map[string]string{"aliyun.accelerator/nvidia_count": "many"}, nil))
 	before := len(s.Slices)
-	if err := fromack.Move(&s.Input, nil); err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Slices) != before {
-		t.Errorf("there are %d slices", len(s.Slices))
-	}
-	contains(t, strings.Join(s.Notes, "\n"), "Node n2 is left out: how much memory its GPUs have is not known",
+	expect.NoError(t, fromack.Move(&s.Input, nil))
+	expect.Equal(t, before, len(s.Slices), "slices")
+	expect.Says(t, strings.Join(s.Notes, "\n"), "Node n2 is left out: how much memory its GPUs have is not known",
 		"Node n3 is left out: how many GPUs it has is not known")
 }
 
@@ -138,21 +131,15 @@ func TestReplicasAreNoGPUs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &site{plan.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{
 				Nodes: []*corev1.Node{ackNode("n1", test.labels, test.shows)}}}}
-			if err := fromack.Move(&s.Input, nil); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, fromack.Move(&s.Input, nil))
 			gpus := map[int64]bool{}
 			for _, slice := range s.Slices {
 				for _, d := range slice.Spec.Devices {
 					gpus[*d.Attributes["index"].IntValue] = true
-					if model := *d.Attributes["model"].StringValue; model != "Tesla-T4" {
-						t.Errorf("%s is of model %s", d.Name, model)
-					}
+					expect.Equal(t, "Tesla-T4", *d.Attributes["model"].StringValue, "model of %s", d.Name)
 				}
 			}
-			if len(gpus) != test.gpus {
-				t.Errorf("there are %d GPUs, want %d; notes %q", len(gpus), test.gpus, s.Notes)
-			}
+			expect.Equal(t, test.gpus, len(gpus), "GPUs; notes %q", s.Notes)
 		})
 	}
 }
@@ -170,9 +157,7 @@ func TestPodsOnNodesThatHaveMovedStay(t *testing.T) {
 	pods := []*corev1.Pod{ofGang(ackPod("there", "n1", 1, asks("9")), "3"),
 		ofGang(ackPod("moves", "n2", 2, asks("15")), "3"), ofGang(ackPod("comes", "", 3, asks("6")), "3")}
 	s.Bound = pods[:2]
-	if err := fromack.Move(&s.Input, pods); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, fromack.Move(&s.Input, pods))
 	made := s.plan(t)
 	if got, want := verdicts(made), []string{"moves=n2:gpu-0-share", "comes=n1:gpu-0-share"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q\n%s", got, want, printed(t, made))
@@ -187,14 +172,10 @@ func TestSharesBeyondTheModule(t *testing.T) {
 	s := &site{plan.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{Nodes: []*corev1.Node{ackNode("n1",
 		map[string]string{"cgpu": "true", "aliyun.accelerator/nvidia_count": "1", "ack.node.gpu.max-pod": "30",
 			"aliyun.accelerator/nvidia_mem": "40960MiB"}, nil)}}}}
-	if err := fromack.Move(&s.Input, nil); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, fromack.Move(&s.Input, nil))
 	if len(s.Slices) != 1 || len(s.Notes) > 0 {
 		t.Fatalf("slices %v, notes %q", s.Slices, s.Notes)
 	}
 	slots := s.Slices[0].Spec.Devices[0].Capacity["slots"]
-	if slots.Value.Value() != 20 {
-		t.Errorf("the GPU takes %s shares, want 20", slots.Value.String())
-	}
+	expect.Equal(t, 20, slots.Value.Value(), "shares that the GPU takes")
 }

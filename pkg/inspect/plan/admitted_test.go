@@ -3,7 +3,6 @@
 package plan_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -55,10 +55,8 @@ func TestPodsArePlannedAsAdmitted(t *testing.T) {
 			s.node("n1", 1, mode.Share, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
 			s.admitted(t, workload("Deployment", 2, "aliyun.com/gpu-mem: 3"), test.change)
 			made := s.plan(t)
-			if got := strings.Join(verdicts(made), " "); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
-			contains(t, printed(t, made), test.say)
+			expect.Equal(t, test.want, strings.Join(verdicts(made), " "), "verdicts")
+			expect.Says(t, printed(t, made), test.say)
 		})
 	}
 }
@@ -69,10 +67,8 @@ func TestPodsThatAdmissionRefusesWait(t *testing.T) {
 	s.read(t, workload("Deployment", 2, "aliyun.com/gpu-mem: 3"))
 	s.Workloads[0].Refused = "it would be refused: exceeded quota"
 	made := s.plan(t)
-	if made.Waits != 2 {
-		t.Errorf("%d wait", made.Waits)
-	}
-	contains(t, printed(t, made), "(m.yaml, document 1), 2 pods: it would be refused: exceeded quota.")
+	expect.Equal(t, 2, made.Waits, "pods that wait")
+	expect.Says(t, printed(t, made), "(m.yaml, document 1), 2 pods: it would be refused: exceeded quota.")
 }
 
 // A gang is held where the API server gives its pods to a PodGroup.
@@ -97,7 +93,7 @@ func TestGangsAreHeldAsAdmitted(t *testing.T) {
 	s.admitted(t, workload("Deployment", 1, "aliyun.com/gpu-mem: 7"), func(of *corev1.PodTemplateSpec) {
 		of.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("own")}
 	})
-	contains(t, strings.Join(s.plan(t).Notes, "\n"),
+	expect.Says(t, strings.Join(s.plan(t).Notes, "\n"),
 		"Not looked at: how many pods of its PodGroup are needed at once (deployment/train).")
 }
 
@@ -132,12 +128,8 @@ func TestPodsGoWhereTheyPrefer(t *testing.T) {
 			for _, pod := range made.Pods {
 				got = append(got, pod.Node)
 			}
-			if strings.Join(got, " ") != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-			if strings.Contains(strings.Join(made.Notes, "\n"), "affinity") {
-				t.Errorf("notes %q", made.Notes)
-			}
+			expect.Equal(t, test.want, strings.Join(got, " "), "verdicts")
+			expect.Equal(t, false, strings.Contains(strings.Join(made.Notes, "\n"), "affinity"), "notes %q", made.Notes)
 		})
 	}
 }
@@ -150,11 +142,7 @@ func TestWhatPoliciesWouldDoIsNotLookedAt(t *testing.T) {
 		"alibabacloud.com/burst-resource: eci"))
 	unknown := []string{"Not looked at: CPUs of a container's own (deployment/train).",
 		"Not looked at: virtual nodes (annotation alibabacloud.com/burst-resource) (deployment/train)."}
-	if made := s.plan(t); !slices.Equal(made.Notes, unknown) {
-		t.Errorf("notes %q", made.Notes)
-	}
+	expect.Equal(t, unknown, s.plan(t).Notes, "notes")
 	s.Workloads[0].Admitted = &s.Workloads[0].Template
-	if made := s.plan(t); len(made.Notes) > 0 {
-		t.Errorf("notes %q", made.Notes)
-	}
+	expect.Equal(t, nil, s.plan(t).Notes, "notes")
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -62,16 +63,16 @@ func TestPodsOfNamespacesThatTheBindingDoesNotSelect(t *testing.T) {
 			if got := verdicts(made); !slices.Equal(got, []string{test.want}) {
 				t.Errorf("got %q, want %q\n%s", got, test.want, printed(t, made))
 			}
-			contains(t, printed(t, made), test.say)
-			noted := strings.Contains(strings.Join(made.Notes, "\n"), "pod/p -n team: it would not be converted: ")
-			if left := test.say != "" && test.binding == migration || test.want == "p=old:"; noted != left {
-				t.Errorf("notes %q", made.Notes)
+			if test.say != "" {
+				expect.Says(t, printed(t, made), test.say)
 			}
+			noted := strings.Contains(strings.Join(made.Notes, "\n"), "pod/p -n team: it would not be converted: ")
+			expect.Equal(t, test.say != "" && test.binding == migration || test.want == "p=old:", noted, "noted in %q",
+				made.Notes)
 		})
 	}
 	s := newSite(t)
 	s.Converts = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "odd"}}}
-	if _, err := plan.Of(t.Context(), s.Input); err == nil || !strings.Contains(err.Error(), "gpushare-legacy-convert") {
-		t.Errorf("got %v", err)
-	}
+	_, err := plan.Of(t.Context(), s.Input)
+	expect.Error(t, err, "gpushare-legacy-convert")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -49,7 +50,7 @@ func TestPodsOfWhichItIsNotKnownAreCountedApart(t *testing.T) {
 		t.Errorf("%d fit, %d wait, of %d it is not known", made.Fits, made.Waits, made.Unsearched)
 	}
 	text := printed(t, made)
-	contains(t, text, "1 of 3 pods would find room, 0 would wait; of 2 it is not known, as nodes were not searched to "+
+	expect.Says(t, text, "1 of 3 pods would find room, 0 would wait; of 2 it is not known, as nodes were not searched to "+
 		"the end.", "  not searched to the end\n", "2 pods: whether a node has room for its GPUs is not known: 1 node "+
 		"that it can be on was not searched to the end: the requests can be met in too many ways.")
 	if strings.Contains(text, "would wait\n") || strings.Contains(text, "no node has room") {

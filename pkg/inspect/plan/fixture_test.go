@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -33,9 +34,7 @@ type site struct{ plan.Input }
 func newSite(t testing.TB) *site {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return &site{plan.Input{Snapshot: scheduling.Snapshot{Classes: classes}, Now: time.Unix(0, 0)}}
 }
 
@@ -94,18 +93,14 @@ func allocatable(amounts map[corev1.ResourceName]string) func(*corev1.Node) {
 func (s *site) read(t testing.TB, text string) {
 	t.Helper()
 	r := manifests.Reader{Namespace: "team"}
-	if err := r.Read("m.yaml", strings.NewReader(text)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, r.Read("m.yaml", strings.NewReader(text)))
 	s.Manifests = r.Manifests()
 }
 
 func (s *site) plan(t testing.TB) *plan.Plan {
 	t.Helper()
 	made, err := plan.Of(t.Context(), s.Input)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return made
 }
 
@@ -125,19 +120,8 @@ func verdicts(p *plan.Plan) []string {
 func printed(t testing.TB, p *plan.Plan) string {
 	t.Helper()
 	var text strings.Builder
-	if err := p.Print(&text, inspect.Style{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, p.Print(&text, inspect.Style{}))
 	return text.String()
-}
-
-func contains(t testing.TB, text string, wanted ...string) {
-	t.Helper()
-	for _, want := range wanted {
-		if !strings.Contains(text, want) {
-			t.Errorf("it does not say %q:\n%s", want, text)
-		}
-	}
 }
 
 // workload is a manifest of a Deployment, or another kind like it.

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -35,14 +36,12 @@ func TestMembersThatRunCount(t *testing.T) {
 		other.Namespace = "elsewhere"
 		s.Bound = append(s.Bound, other)
 		made := s.plan(t)
-		if got := verdicts(made); !slices.Equal(got, want) {
-			t.Errorf("%d run: got %q, want %q\n%s", running, got, want, printed(t, made))
-		}
+		expect.Equal(t, want, verdicts(made), "verdicts while %d run\n%s", running, printed(t, made))
 		if running == 1 {
-			contains(t, printed(t, made), "of its gang team/g 1 are there already, 2 would find room at once, and it needs 4")
+			expect.Says(t, printed(t, made), "of its gang team/g 1 are there already, 2 would find room at once, and it needs 4")
 		}
 		s.PodsUnknown = true
-		contains(t, strings.Join(s.plan(t).Notes, "\n"), "Not looked at: which pods of its gang run already")
+		expect.Says(t, strings.Join(s.plan(t).Notes, "\n"), "Not looked at: which pods of its gang run already")
 	}
 }
 
@@ -53,9 +52,7 @@ func TestMembersWithoutGPUsCount(t *testing.T) {
 	pods := []*corev1.Pod{ofGang(ackPod("launcher", "", 1, nil), "3"), ofGang(ackPod("master", "n1", 1, nil), "3"),
 		ofGang(ackPod("worker", "", 2, map[string]string{"aliyun.com/gpu-mem": "8"}), "3")}
 	s.Bound = pods[1:2]
-	if err := fromack.Move(&s.Input, pods); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, fromack.Move(&s.Input, pods))
 	if got, want := verdicts(s.plan(t)), []string{"worker=n1:gpu-0-share"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -79,8 +76,8 @@ func TestWhatNodesSayIsNotKnown(t *testing.T) {
 		want) {
 		t.Errorf("got %q, want %q\n%s", got, want, printed(t, made))
 	}
-	contains(t, strings.Join(made.Notes, "\n"), "Not looked at: nodeSelector and node affinity, because you may not read "+
-		"nodes (deployment/train, daemonset/agent).")
+	expect.Says(t, strings.Join(made.Notes, "\n"), "Not looked at: nodeSelector and node affinity, because you may not "+
+		"read nodes (deployment/train, daemonset/agent).")
 }
 
 // A device of another driver that several nodes reach is given to one pod.
@@ -118,7 +115,7 @@ func TestNotLookedAt(t *testing.T) {
 			"{podAffinity: {}}\n",
 			"{name: main", "{name: main, ports: [{containerPort: 80, hostPort: 80}]").Replace(
 			workload("DaemonSet", 0, "aliyun.com/gpu-mem: 2")))
-	contains(t, strings.Join(s.plan(t).Notes, "\n"), "Not looked at: where volumes can be (statefulset/train).",
+	expect.Says(t, strings.Join(s.plan(t).Notes, "\n"), "Not looked at: where volumes can be (statefulset/train).",
 		"Not looked at: affinity towards other pods (daemonset/agent).",
 		"Not looked at: ports of nodes (hostPort, hostNetwork) (daemonset/agent).")
 }

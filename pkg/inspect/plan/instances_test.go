@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/fromack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
@@ -84,14 +85,10 @@ func TestInstancesBeforeAMigration(t *testing.T) {
 				pods = append(pods, ackPod(string(rune('a'+i)), "n1", i, limits))
 			}
 			s.Bound = pods
-			if err := fromack.Move(&s.Input, pods); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, fromack.Move(&s.Input, pods))
 			made := s.plan(t)
-			if got := strings.Join(verdicts(made), " "); got != test.want {
-				t.Errorf("got %s, want %s\n%s", got, test.want, printed(t, made))
-			}
-			contains(t, printed(t, made)+strings.Join(made.Notes, "\n"), test.say...)
+			expect.Equal(t, test.want, strings.Join(verdicts(made), " "), "verdicts of\n%s", printed(t, made))
+			expect.Says(t, printed(t, made)+strings.Join(made.Notes, "\n"), test.say...)
 		})
 	}
 }

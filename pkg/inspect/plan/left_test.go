@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -68,10 +69,8 @@ func TestTheFullestNodeHasTheLeastLeft(t *testing.T) {
 			test.nodes(s)
 			s.read(t, test.manifest)
 			made := s.plan(t)
-			if made.Waits != 1 {
-				t.Errorf("%d wait\n%s", made.Waits, printed(t, made))
-			}
-			contains(t, strings.Join(made.Notes, "\n"), "1 more would fit if the scheduler filled one node after the other")
+			expect.Equal(t, 1, made.Waits, "pods that wait\n%s", printed(t, made))
+			expect.Says(t, strings.Join(made.Notes, "\n"), "1 more would fit if the scheduler filled one node after the other")
 		})
 	}
 }
@@ -109,7 +108,7 @@ func TestWhatPodsHoldWithoutAClaimIsInTheTable(t *testing.T) {
 			offer(s, "n1")
 			change(s)
 			s.read(t, workload("Deployment", 1, "aliyun.com/gpu-mem: 8"))
-			contains(t, printed(t, s.plan(t)), "The pod would find room.", "14/15")
+			expect.Says(t, printed(t, s.plan(t)), "The pod would find room.", "14/15")
 		})
 	}
 	// Of a GPU that is closed to claims nothing is left, and no more than all is allocated.
@@ -120,7 +119,7 @@ func TestWhatPodsHoldWithoutAClaimIsInTheTable(t *testing.T) {
 		Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	s.PodsUnknown = true
 	s.read(t, workload("Deployment", 1, "nvidia.com/gpu: 1"))
-	contains(t, printed(t, s.plan(t)), "0 of 1 pods would find room", "15/15")
+	expect.Says(t, printed(t, s.plan(t)), "0 of 1 pods would find room", "15/15")
 	// The node that is fuller for it is filled first.
 	s = newSite(t)
 	s.node("n1", 1, mode.Share)
@@ -128,5 +127,6 @@ func TestWhatPodsHoldWithoutAClaimIsInTheTable(t *testing.T) {
 	s.Bound = []*corev1.Pod{held("n2")}
 	s.read(t, workload("Deployment", 1, "aliyun.com/gpu-mem: 7")+"---"+
 		strings.ReplaceAll(workload("Deployment", 1, "aliyun.com/gpu-mem: 15"), "train", "large"))
-	contains(t, strings.Join(s.plan(t).Notes, "\n"), "1 more would fit if the scheduler filled one node after the other")
+	expect.Says(t, strings.Join(s.plan(t).Notes, "\n"),
+		"1 more would fit if the scheduler filled one node after the other")
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -158,10 +159,8 @@ func TestInstances(t *testing.T) {
 			test.nodes(s)
 			s.read(t, test.manifest)
 			made := s.plan(t)
-			if got := strings.Join(verdicts(made), " "); got != test.want {
-				t.Errorf("got %s, want %s\n%s", got, test.want, printed(t, made))
-			}
-			contains(t, printed(t, made), test.say...)
+			expect.Equal(t, test.want, strings.Join(verdicts(made), " "), "verdicts of\n%s", printed(t, made))
+			expect.Says(t, printed(t, made), test.say...)
 		})
 	}
 }
@@ -184,9 +183,7 @@ func TestDynamicInstances(t *testing.T) {
 			free = append(free, fmt.Sprintf("%d:%d+%d", i.GPU, i.Start, i.Size))
 		}
 	}
-	if got := strings.Join(free, " "); got != "0:7+1 1:7+1 2:7+1 3:7+1 4:6+2" {
-		t.Errorf("free are the slices %s\n%s", got, printed(t, made))
-	}
+	expect.Equal(t, "0:7+1 1:7+1 2:7+1 3:7+1 4:6+2", strings.Join(free, " "), "free slices\n%s", printed(t, made))
 	if sum := made.Nodes[0].MemoryGiB; sum.Total != 8*76 || *sum.Allocated != 30*9+7*38 {
 		t.Errorf("%d of %d GiB are allocated", *sum.Allocated, sum.Total)
 	}

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -39,19 +40,15 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 			s.node("n1", 1, mode.Exclusive)
 			s.read(t, manifest)
 			made := s.plan(t)
-			if made.Waits != 1 {
-				t.Errorf("without a server %d wait", made.Waits)
-			}
-			contains(t, printed(t, made), option+test.name+", when the API server creates the pod: docs/other-manifests.md. "+
+			expect.Equal(t, 1, made.Waits, "pods that wait without a server")
+			expect.Says(t, printed(t, made), option+test.name+", when the API server creates the pod: docs/other-manifests.md. "+
 				"Only a dry run tells how")
 
 			// The server has the option.
 			s = newSite(t)
 			s.node("n1", 1, mode.CGPU)
 			s.admitted(t, manifest, withClaim("gpushare.mem-on--cgpu.main.3"))
-			if got := strings.Join(verdicts(s.plan(t)), " "); got != "train-0=n1:gpu-0-cgpu" {
-				t.Errorf("as converted: %s", got)
-			}
+			expect.Equal(t, "train-0=n1:gpu-0-cgpu", strings.Join(verdicts(s.plan(t)), " "), "as converted")
 		})
 	}
 	// A server without the option leaves the pod as it is; one whose author opted out is another driver's.
@@ -59,7 +56,7 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 	s := newSite(t)
 	s.node("n1", 1, mode.CGPU, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
 	s.admitted(t, workload("Deployment", 1, "nvidia.com/gpumem: 3000"), unchanged)
-	contains(t, printed(t, s.plan(t)), "no node takes it", "nvidia.com/gpumem: asked 3k, free 0",
+	expect.Says(t, printed(t, s.plan(t)), "no node takes it", "nvidia.com/gpumem: asked 3k, free 0",
 		"would help: container main asks for nvidia.com/gpumem, which is not served here", "would help: "+option)
 	s = newSite(t)
 	s.node("n1", 1, mode.CGPU, allocatable(map[corev1.ResourceName]string{"nvidia.com/gpumem": "16k", "pods": "9"}))
@@ -100,9 +97,7 @@ spec:
 // alone.
 func TestClaimsForNVIDIAsDriver(t *testing.T) {
 	classes, err := os.ReadFile("../../../deployments/options/nvidia-dra/classes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	const (
 		whole    = "train-0=n1:gpu-0 train-1=n1:gpu-1"
 		part     = ", capacity: {requests: {memory: 4Gi}}"
@@ -129,10 +124,10 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 			s.node("n1", 2, mode.Exclusive)
 			s.read(t, test.classes+test.manifests)
 			made := s.plan(t)
-			if got := strings.Join(verdicts(made), " "); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
+			expect.Equal(t, test.want, strings.Join(verdicts(made), " "), "verdicts")
+			if test.says != "" {
+				expect.Says(t, printed(t, made), test.says)
 			}
-			contains(t, printed(t, made), test.says)
 		})
 	}
 	// The API server has the option, and made the requests shares, which fit on one GPU.
@@ -144,7 +139,5 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "cgpu.gpu.aliyun.com",
 				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
 					"memory": resource.MustParse("4Gi")}}}}}}}}
-	if got := strings.Join(verdicts(s.plan(t)), " "); got != "train-0=n1:gpu-0-cgpu train-1=n1:gpu-0-cgpu" {
-		t.Errorf("as converted: %s", got)
-	}
+	expect.Equal(t, "train-0=n1:gpu-0-cgpu train-1=n1:gpu-0-cgpu", strings.Join(verdicts(s.plan(t)), " "), "as converted")
 }

@@ -3,7 +3,6 @@
 package plan_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -143,9 +143,7 @@ spec:
 			test.nodes(s)
 			s.read(t, test.manifest)
 			made := s.plan(t)
-			if got := verdicts(made); !slices.Equal(got, test.want) {
-				t.Errorf("they land at\n%q, want\n%q\n%s", got, test.want, printed(t, made))
-			}
+			expect.Equal(t, test.want, verdicts(made), "they land at\n%s", printed(t, made))
 			waits := 0
 			for _, v := range test.want {
 				if strings.HasSuffix(v, "=-") {
@@ -169,9 +167,7 @@ func TestDaemonSetsHaveAPodOnEachNode(t *testing.T) {
 	s.node("n4", 1, mode.Exclusive)
 	s.read(t, strings.Replace(workload("DaemonSet", 0, "aliyun.com/gpu-mem: 2"), "  replicas: 0\n", "", 1))
 	want := []string{"train-n1=n1:gpu-0-share", "train-n2=n2:gpu-0-share", "train-n4=-"}
-	if got := verdicts(s.plan(t)); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Equal(t, want, verdicts(s.plan(t)), "verdicts")
 }
 
 func TestWhyTheyWait(t *testing.T) {
@@ -241,10 +237,8 @@ func TestWhyTheyWait(t *testing.T) {
 			}
 			s.read(t, test.manifest)
 			made := s.plan(t)
-			if made.AllFit() {
-				t.Error("all fit")
-			}
-			contains(t, printed(t, made), test.want...)
+			expect.Equal(t, false, made.AllFit(), "all fit")
+			expect.Says(t, printed(t, made), test.want...)
 		})
 	}
 }
@@ -278,11 +272,11 @@ spec:
           containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 2}}}]
 `)
 	made := s.plan(t)
-	contains(t, printed(t, made), "The pod would find room.", "nightly-0",
+	expect.Says(t, printed(t, made), "The pod would find room.", "nightly-0",
 		"Skipped: Service/s (m.yaml, document 1): it makes no pods", "Skipped: PyTorchJob/p (m.yaml, document 2): "+
 			"PyTorchJob of "+
 			"kubeflow.org/v1 is not known here")
-	contains(t, strings.Join(made.Notes, "\n"), "Not looked at: affinity towards other pods (cronjob/nightly).",
+	expect.Says(t, strings.Join(made.Notes, "\n"), "Not looked at: affinity towards other pods (cronjob/nightly).",
 		"Not looked at: topologySpreadConstraints", "Not looked at: where volumes can be", "Not looked at: CPUs of a "+
 			"container's own",
 		"cronjob/nightly (m.yaml, document 3): planned as one of its runs.")
@@ -311,16 +305,12 @@ func TestAllIsSkipped(t *testing.T) {
 	s.read(t, "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: p}\n---\n"+
 		"apiVersion: apps/v1beta1\nkind: Deployment\nmetadata: {name: d}\n")
 	made := s.plan(t)
-	if !made.Nothing() {
-		t.Error("something was planned")
-	}
-	contains(t, printed(t, made), "Nothing was planned: all that the manifests have was skipped.\n",
+	expect.Equal(t, true, made.Nothing(), "nothing is planned")
+	expect.Says(t, printed(t, made), "Nothing was planned: all that the manifests have was skipped.\n",
 		"Skipped: Deployment/d (m.yaml, document 2): it is of apps/v1beta1: write it as apps/v1.")
 	s.read(t, workload("Deployment", 0, "aliyun.com/gpu-mem: 2")+"---\napiVersion: v1\nkind: Service\n"+
 		"metadata: {name: s}\n")
-	if s.plan(t).Nothing() {
-		t.Error("a Deployment of no pods is planned, too")
-	}
+	expect.Equal(t, false, s.plan(t).Nothing(), "there is nothing to plan beside a Deployment of no pods")
 }
 
 func TestNothingToPlan(t *testing.T) {
@@ -357,6 +347,6 @@ spec:
 	if made.Fits != 256 || made.Waits != 2 {
 		t.Errorf("%d fit and %d wait, want 256 and 2", made.Fits, made.Waits)
 	}
-	contains(t, printed(t, made), "2 pods: claim team/one has 256 users, as many as Kubernetes lets a claim have: it "+
+	expect.Says(t, printed(t, made), "2 pods: claim team/one has 256 users, as many as Kubernetes lets a claim have: it "+
 		"takes another when one of them is gone.")
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/rightsize"
@@ -227,9 +228,8 @@ func TestAdvice(t *testing.T) {
 				if a.NeedsGiB > 0 && float64(a.NeedsGiB) < a.PeakGiB {
 					t.Errorf("it is advised to have less than it needed: %+v", a)
 				}
-				if (a.Command+a.Write != "") != (a.Verdict == rightsize.Shrink || a.Verdict == rightsize.Grow) {
-					t.Errorf("%s is told to %q%q", a.Verdict, a.Command, a.Write)
-				}
+				expect.Equal(t, a.Verdict == rightsize.Shrink || a.Verdict == rightsize.Grow, a.Command+a.Write != "",
+					"advice of %s has a command: %q%q", a.Verdict, a.Command, a.Write)
 			}
 		})
 	}
@@ -266,9 +266,7 @@ func TestHowToWriteIt(t *testing.T) {
 			if len(report.Advice) != 1 {
 				t.Fatalf("got %+v", report.Advice)
 			}
-			if got := report.Advice[0].Command + report.Advice[0].Write; got != test.want {
-				t.Errorf("got\n%s\nwant\n%s", got, test.want)
-			}
+			expect.Equal(t, test.want, report.Advice[0].Command+report.Advice[0].Write, "told")
 		})
 	}
 }

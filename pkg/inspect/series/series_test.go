@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/consumption"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/series"
 )
@@ -56,9 +57,7 @@ var day = answers{
 func period(t *testing.T, address string, since time.Duration, namespace string) (consumption.Period, error) {
 	t.Helper()
 	reader, err := series.NewReader(address, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return reader.Period(t.Context(), since, namespace)
 }
 
@@ -66,18 +65,14 @@ func TestPeriod(t *testing.T) {
 	server := httptest.NewServer(day)
 	defer server.Close()
 	got, err := period(t, server.URL, 24*time.Hour, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	of := consumption.Series{Namespace: "a", Pod: "p", Claim: "c", UUID: "GPU-0"}
 	want := consumption.Period{
 		Granted: []consumption.Granted{{Series: of, MostGiB: 4, GiBHours: 48, Present: 12 * time.Hour, Seen: 11 * time.Hour,
 			Age: 12 * time.Hour}},
 		Used: []consumption.Used{{Series: of, MostGiB: 3, P99GiB: 1.5, GiBHours: 12}},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("period (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "period")
 }
 
 // A longer period is looked at as often, and one namespace is asked for alone.
@@ -140,11 +135,7 @@ func TestErrors(t *testing.T) {
 			server := httptest.NewServer(test.handler)
 			defer server.Close()
 			_, err := period(t, server.URL, 24*time.Hour, "")
-			for _, want := range test.want {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("got %v, want %q", err, want)
-				}
-			}
+			expect.Error(t, err, test.want...)
 		})
 	}
 	for _, address := range []string{"localhost:9090", "prometheus", "ftp://host", "http://", "http://a b"} {
@@ -152,10 +143,8 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	if _, err := series.NewReader("http://host", "/nonexistent"); err == nil ||
-		!strings.Contains(err.Error(), "read the token for Prometheus") {
-		t.Errorf("without the file: %v", err)
-	}
+	_, err := series.NewReader("http://host", "/nonexistent")
+	expect.Error(t, err, "read the token for Prometheus")
 	if _, err := period(t, "http://user:secret@127.0.0.1:1", 24*time.Hour, ""); err == nil ||
 		strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("of nobody: %v", err)
@@ -178,13 +167,9 @@ func TestPartialAnswersAndTokens(t *testing.T) {
 	}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("t0ken\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte("t0ken\n"), 0o600))
 	reader, err := series.NewReader(server.URL, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got, err := reader.Period(t.Context(), time.Hour, "")
 	want := []string{"Prometheus says that its answer may lack something: store s1 is down"}
 	if diff := cmp.Diff(want, got.Notes); err != nil || diff != "" || len(got.Granted) != 1 {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -51,9 +52,7 @@ func TestGPUThatTwoClaimsHave(t *testing.T) {
 func dynamicStage(t *testing.T, gpus int, allocated map[string]bool) why.Input {
 	t.Helper()
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	in := why.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{Classes: classes}}
 	m := &gpu.Machine{}
 	for i := range gpus {

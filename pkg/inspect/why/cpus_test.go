@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/cpu"
@@ -21,9 +22,7 @@ import (
 func withCPUs(t *testing.T, in *why.Input, shape cpu.Shape, layout cpu.Layout, cpus map[int64]int64) {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	in.Classes = append(classes, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: cpu.DriverName},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
 			CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "dra.cpu"`}}}}})
@@ -57,9 +56,7 @@ func holdCPUs(in *why.Input, device, amount string) {
 func TestPodsThatLackCPUs(t *testing.T) {
 	converted := func(template string) *resourceapi.ResourceClaim {
 		request, err := legacy.ParseName(template)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		spec := request.Template("team-a").Spec
 		return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "c",
 			Labels: spec.Labels}, Spec: spec.Spec}

@@ -10,6 +10,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
@@ -55,18 +56,12 @@ func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
 			in := stage(t)
 			test.of(&in)
 			answer, err := why.Of(t.Context(), in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			var text strings.Builder
-			if err := answer.Print(&text); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, answer.Print(&text))
 			checkSays(t, text.String(), test.want, []string{"no node has room", "it has room"})
 			data, err := json.Marshal(answer)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if answer.Unsearched == test.known || (answer.Fits != nil) != test.known ||
 				strings.Contains(string(data), `"unsearched":true`) == test.known {
 				t.Errorf("fits %v: %s", answer.Fits, data)
@@ -81,16 +76,12 @@ func TestAGangIsOpenWhereASearchIsCutOff(t *testing.T) {
 	gangOf(&in, 2, 0, 2, "2Gi")
 	in.Group.Members[1].Claims = []*resourceapi.ResourceClaim{manyWays("c")}
 	answer, err := why.Of(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if g := answer.Gang; g.Fits != nil || g.NotLookedAt != 1 || len(g.NoRoom) > 0 {
 		t.Errorf("the gang is %+v", g)
 	}
 	var text strings.Builder
-	if err := answer.Print(&text); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, answer.Print(&text))
 	checkSays(t, text.String(), []string{"whether the gang fits is open, as the other 1 were not looked at to the end"},
 		nil)
 }

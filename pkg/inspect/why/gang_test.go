@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
@@ -95,11 +96,7 @@ func TestGangs(t *testing.T) {
 			in := stage(t)
 			gangOf(&in, test.count, test.placed, test.least, test.memory)
 			text := printed(t, in)
-			for _, want := range test.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("it does not say %q:\n%s", want, text)
-				}
-			}
+			expect.Says(t, text, test.want...)
 		})
 	}
 }
@@ -151,9 +148,7 @@ func TestGangOfPodsThatCannotBePlaced(t *testing.T) {
 func forPrograms(t *testing.T, in why.Input, into any) (*why.Answer, string) {
 	t.Helper()
 	answer, err := why.Of(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	data, err := json.MarshalIndent(answer, "", "  ")
 	if err == nil {
 		err = json.Unmarshal(data, into)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -28,9 +28,7 @@ func prepared(t *testing.T, in *why.Input, name string, requests ...string) *res
 	claim.Status.Allocation.Devices.Results = nil
 	data, err := json.Marshal(v1alpha1.DeviceStatus{GPUs: []v1alpha1.DeviceStatusGPU{
 		{Index: 1, UUID: "GPU-n2-b", Model: "NVIDIA-A10"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, request := range requests {
 		one.Request, one.ShareID = request, ptr.To(types.UID(name+request))
 		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results, one)
@@ -119,9 +117,7 @@ func TestUseIsToldOnce(t *testing.T) {
 			in.Used = test.used
 			want := "Pod team-a/train runs on node n2.\n" +
 				strings.ReplaceAll(test.want, "\n  claim:", "\ngpu-1 (NVIDIA-A10, GPU-n2-b)\n  claim:")
-			if diff := cmp.Diff(want, printed(t, in)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, printed(t, in), "printed")
 		})
 	}
 }
@@ -147,9 +143,7 @@ func TestUseOfAClaim(t *testing.T) {
 			in.Used = test.used
 			want := "Claim team-a/train-gpu is allocated and used by pod team-a/train.\n\ngpu-1 (NVIDIA-A10, GPU-n2-b)\n" +
 				"  claim:     train-gpu, request a\n  has:       3Gi of memory\n" + test.want
-			if diff := cmp.Diff(want, printed(t, in)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, printed(t, in), "printed")
 		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -31,9 +31,7 @@ import (
 func stage(t *testing.T) why.Input {
 	t.Helper()
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	in := why.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{Classes: classes}}
 	a10 := gpu.GPU{Model: "NVIDIA-A10", MemoryMiB: 23028}
 	for _, n := range []struct {
@@ -103,28 +101,18 @@ func waiting(in *why.Input, claims ...*resourceapi.ResourceClaim) {
 func printed(t *testing.T, in why.Input) string {
 	t.Helper()
 	answer, err := why.Of(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var text strings.Builder
-	if err := answer.Print(&text); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, answer.Print(&text))
 	return text.String()
 }
 
 // checkSays checks what is in a text and what is not.
 func checkSays(t *testing.T, got string, want, not []string) {
 	t.Helper()
-	for _, w := range want {
-		if !strings.Contains(got, w) {
-			t.Errorf("it does not say %q:\n%s", w, got)
-		}
-	}
+	expect.Says(t, got, want...)
 	for _, n := range not {
-		if strings.Contains(got, n) {
-			t.Errorf("it says %q:\n%s", n, got)
-		}
+		expect.Equal(t, false, strings.Contains(got, n), "it says %q:\n%s", n, got)
 	}
 }
 
@@ -148,9 +136,7 @@ What would help:
 
 The scheduler says: 0/3 nodes are available: 3 cannot allocate all claims.
 `
-	if diff := cmp.Diff(want, printed(t, in)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, printed(t, in), "printed")
 }
 
 func TestAnswers(t *testing.T) {
@@ -339,20 +325,14 @@ gpu-1-share
 `
 	const before = "Pod team-a/train is about to start on node n2.\n" + device +
 		"  but:       the driver has not said in the claim's status that it prepared it\n"
-	if diff := cmp.Diff(before, printed(t, in)); diff != "" {
-		t.Errorf("before the driver has said anything (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, before, printed(t, in), "before the driver has said anything")
 	// Its containers would not run had the driver not prepared it: CLAIM_STATUS=false keeps it
 	// from saying so, and nothing is wrong.
 	in.Pod.Status.Phase = corev1.PodRunning
-	if diff := cmp.Diff("Pod team-a/train runs on node n2.\n"+device, printed(t, in)); diff != "" {
-		t.Errorf("without CLAIM_STATUS (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "Pod team-a/train runs on node n2.\n"+device, printed(t, in), "without CLAIM_STATUS")
 	data, err := json.Marshal(v1alpha1.DeviceStatus{Mode: "mps", Isolation: "mps", IsolationLevel: "cooperative",
 		MemoryMiB: 8192, GPUs: []v1alpha1.DeviceStatusGPU{{Index: 1, UUID: "GPU-n2-b", Model: "NVIDIA-A10"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	result := claim.Status.Allocation.Devices.Results[0]
 	claim.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: result.Driver, Pool: result.Pool,
 		Device: result.Device, ShareID: ptr.To(string(*result.ShareID)), Data: &runtime.RawExtension{Raw: data},
@@ -369,9 +349,7 @@ gpu-1 (NVIDIA-A10, GPU-n2-b)
   uses:      5000 MiB of memory, by 2 processes
   but:       not healthy: XID 79
 `
-	if diff := cmp.Diff(after, printed(t, in)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, after, printed(t, in), "printed")
 }
 
 // Where a device plugin serves a resource, the scheduler asks that plugin, not this driver.
@@ -385,9 +363,7 @@ func TestNodesOfADevicePluginAreNamed(t *testing.T) {
 	for _, amount := range []string{"0", "2"} {
 		in.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(amount)}
 		answer, err := why.Of(t.Context(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		got := strings.Join(answer.Notes, " ")
 		if want := "a device plugin that serves nvidia.com/gpu: what it has free is not looked at"; amount == "0" &&
 			got != "" ||

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
@@ -49,9 +50,7 @@ func TestWhatTheDriverCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := counts(tc.counted, tc.held...)
 			if tc.used == 0 {
-				if len(j.Claims) > 0 {
-					t.Errorf("use %+v", j.Claims)
-				}
+				expect.Equal(t, 0, len(j.Claims), "claims in use %+v", j.Claims)
 				return
 			}
 			if len(j.Claims) != 1 || j.Claims[0].UsedMiB != tc.used || j.Claims[0].Processes != tc.processes ||

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -324,18 +324,14 @@ func TestUse(t *testing.T) {
 		return ClaimUse{Namespace: "team", Pod: "one", Container: container, Claim: claimName, Index: index,
 			UUID: newGPU(index).UUID, UsedMiB: used, GrantedMiB: granted, SMPercent: sm, Processes: processes}
 	}
-	if diff := cmp.Diff([]ClaimUse{
+	expect.Equal(t, []ClaimUse{
 		use("main", "a,b", 0, 300, 5376, &seventy, 2), use("main", "b", 1, 800, 16130, nil, 1),
 		use("side", "a", 0, 400, 3226, nil, 1),
-	}, got.Claims); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]GPUUse{
+	}, got.Claims, "claims")
+	expect.Equal(t, []GPUUse{
 		{Index: 0, UUID: "GPU-0", UsedMiB: 7, TotalMiB: 16130, SMPercent: &seventy, Processes: 3},
 		{Index: 1, UUID: "GPU-1", UsedMiB: 7, TotalMiB: 16130, Processes: 2},
-	}, got.GPUs); diff != "" {
-		t.Errorf("GPUs (-want +got):\n%s", diff)
-	}
+	}, got.GPUs, "GPUs")
 }
 
 // A claim that was created again under its name has not what the one before has, whose records are here still.
@@ -361,10 +357,8 @@ func TestUseOfPodsThatAreGone(t *testing.T) {
 	}}.input()
 	input.Claims[0].Pods = append(input.Claims[0].Pods, "joined")
 	got := Judge(input)
-	if diff := cmp.Diff([]ClaimUse{{Namespace: "team", Claim: "a", UUID: "GPU-0", UsedMiB: 300, GrantedMiB: 3226,
-		Processes: 2}}, got.Claims); diff != "" {
-		t.Errorf("claims (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []ClaimUse{{Namespace: "team", Claim: "a", UUID: "GPU-0", UsedMiB: 300, GrantedMiB: 3226,
+		Processes: 2}}, got.Claims, "claims")
 	if len(got.Findings) != 2 || !strings.Contains(got.Findings[0].Message, "of a pod of namespace team (UID joined)") {
 		t.Errorf("findings %+v, want one of each pod", got.Findings)
 	}

@@ -5,7 +5,7 @@ package audit
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // The peak of a container stays while its claim is prepared, also when its processes have ended, and goes with the
@@ -35,8 +35,6 @@ func TestPeaks(t *testing.T) {
 		{nil, both[1:], nil},
 	} {
 		p.Observe(step.uses, step.claims)
-		if diff := cmp.Diff(step.want, p.List()); diff != "" {
-			t.Errorf("after %v (-want +got):\n%s", step.uses, diff)
-		}
+		expect.Equal(t, step.want, p.List(), "after %v", step.uses)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func finding(kind Kind, pod, message string) Finding {
@@ -34,9 +36,7 @@ func TestHysteresis(t *testing.T) {
 	read(over, all, 0, 0)
 	read([]Finding{finding(OverShare, "p", "second")}, all, 1, 1)
 	read([]Finding{finding(OverShare, "p", "third")}, all, 1, 1)
-	if got := tracker.Holding()[0].Message; got != "second" {
-		t.Errorf("message %q, want that of when it was raised", got)
-	}
+	expect.Equal(t, "second", tracker.Holding()[0].Message, "message of when it was raised")
 	for range 14 {
 		read(nil, all, 1, 1)
 	}
@@ -106,18 +106,10 @@ func TestDue(t *testing.T) {
 			t.Fatalf("%q are due before the grace time is over", got)
 		}
 	}
-	if got := due(findings); len(got) > 0 {
-		t.Errorf("%q are due for no kind", got)
-	}
-	if got := due(findings, OverShare); !slices.Equal(got, []string{"p"}) {
-		t.Errorf("%q are due for their shares, want p", got)
-	}
-	if got := due(findings, OverShare, BesideMPS); !slices.Equal(got, []string{"beside", "p"}) {
-		t.Errorf("%q are due, want beside and p", got)
-	}
-	if got := due(findings[1:], OverShare, BesideMPS); !slices.Equal(got, []string{"beside"}) {
-		t.Errorf("%q are due, want the one that is still seen", got)
-	}
+	expect.Equal(t, nil, due(findings), "due for no kind")
+	expect.Equal(t, []string{"p"}, due(findings, OverShare), "due for their shares")
+	expect.Equal(t, []string{"beside", "p"}, due(findings, OverShare, BesideMPS), "due for their shares and beside MPS")
+	expect.Equal(t, []string{"beside"}, due(findings[1:], OverShare, BesideMPS), "due while only one is seen")
 }
 
 func TestTell(t *testing.T) {
@@ -162,8 +154,7 @@ func TestParseKinds(t *testing.T) {
 		t.Errorf("kinds %q, %v, want none", kinds, err)
 	}
 	for _, list := range []string{"no-pod", "all", "over-share;no-grant"} {
-		if _, err := ParseKinds(list); err == nil || !strings.Contains(err.Error(), list) {
-			t.Errorf("%q: %v", list, err)
-		}
+		_, err := ParseKinds(list)
+		expect.Error(t, err, list)
 	}
 }

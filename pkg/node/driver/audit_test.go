@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -52,18 +51,14 @@ import (
 func agentWithClaims(tb testing.TB, count int) (*agent, *state.Store) {
 	tb.Helper()
 	store, err := state.Open(tb.TempDir())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	expect.NoError(tb, err)
 	for i := range count {
 		err := store.Put(state.Record{Phase: state.Prepared, UID: types.UID(fmt.Sprint("uid", i)), Namespace: "team",
 			Name: fmt.Sprint("c", i), CDISpec: "spec", Pods: []types.UID{types.UID(fmt.Sprint("p", i))},
 			Grants: []claim.Grant{{Request: "gpu", Device: fmt.Sprintf("gpu-%d-share", i%8),
 				ShareID: types.UID(fmt.Sprint(i)), Mode: mode.Share, Units: 1,
 				GPU: claim.GPU{Index: i % 8, UUID: fmt.Sprint("GPU-", i%8), MemoryMiB: 16130}}}})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		expect.NoError(tb, err)
 	}
 	a := &agent{pods: pods.New(nil), preparer: prepare.New(prepare.Options{Store: store}),
 		publisher: publish.New(publish.Options{})}
@@ -77,9 +72,7 @@ func TestGranted(t *testing.T) {
 	if _, err := a.granted(t.Context()); err == nil {
 		t.Error("claims are taken for all there are, although the directory is new")
 	}
-	if err := store.SetComplete(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, store.SetComplete())
 	// A pod that joined a claim later is in no record.
 	joined := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
 		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}}
@@ -92,9 +85,7 @@ func TestGranted(t *testing.T) {
 		c.Grants[0].GPU.UUID != "GPU-1" {
 		t.Errorf("claim %+v", c)
 	}
-	if want := map[int]bool{0: true, 1: true}; !maps.Equal(want, granted.Offered) {
-		t.Errorf("offered are GPUs %v, want those that claims have", granted.Offered)
-	}
+	expect.Equal(t, map[int]bool{0: true, 1: true}, granted.Offered, "GPUs offered that claims have")
 }
 
 // running are the pods that have processes.
@@ -109,9 +100,7 @@ func (r running) Running(pod types.UID) (bool, error) { return r.pods[pod], nil 
 // not unprepared while its processes run, though it was deleted by force.
 func TestPodThatJoinsAClaimIsNoted(t *testing.T) {
 	a, store := agentWithClaims(t, 2)
-	if err := store.SetComplete(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, store.SetComplete())
 	now := running{pods: map[types.UID]bool{"p1": true, "joined": true}}
 	a.preparer = prepare.New(prepare.Options{Store: store, Node: now, Specs: cdi.Dir(t.TempDir()),
 		Listener: preparetest.Listener{}})
@@ -122,15 +111,10 @@ func TestPodThatJoinsAClaimIsNoted(t *testing.T) {
 	}
 	a.Audit.Client = fake.NewClientset(c)
 	granted, err := a.granted(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	a.auditedPods().Of(t.Context(), map[types.UID]bool{"joined": true}, granted.Claims)
 	now.pods["p1"] = false
-	if err := a.preparer.Unprepare(t.Context(), "uid1"); err == nil ||
-		!strings.Contains(err.Error(), "processes still run of the pod with UID joined") {
-		t.Errorf("unprepared while a pod uses the claim that has joined it: %v", err)
-	}
+	expect.Error(t, a.preparer.Unprepare(t.Context(), "uid1"), "processes still run of the pod with UID joined")
 }
 
 // The audit knows the supervisor by the lock that it has.
@@ -144,13 +128,9 @@ func TestSupervisorIsFound(t *testing.T) {
 	}
 	is(0)
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	is(os.Getpid())
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, release())
 	is(0)
 }
 
@@ -230,15 +210,11 @@ func TestPodsOfDevicePluginsByTheKubelet(t *testing.T) {
 		a, _ := agentWithClaims(t, 0)
 		// A socket's path has 107 bytes at most; that of a temporary directory may have more.
 		dir, err := os.Open(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer dir.Close()
 		socket := fmt.Sprintf("/proc/self/fd/%d/kubelet.sock", dir.Fd())
 		listener, err := net.Listen("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		server := grpc.NewServer()
 		podresourcesv1.RegisterPodResourcesListerServer(server, kubeletWith{pods: map[string]corev1.ResourceName{
 			"given": mig, "feigns": "example.com/nic"}})
@@ -251,9 +227,7 @@ func TestPodsOfDevicePluginsByTheKubelet(t *testing.T) {
 			}
 		}
 		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, <-served)
 		if is, err := a.ofPlugin(t.Context(), audit.Pod{Namespace: "team", Name: "given"}); is || err == nil {
 			t.Errorf("%v, although the kubelet does not answer", is)
 		}
@@ -283,9 +257,7 @@ func (p placed) Places(pid int) ([]podcgroup.Place, error) {
 // among 110 pods of the node.
 func BenchmarkAudit(b *testing.B) {
 	a, store := agentWithClaims(b, 64)
-	if err := store.SetComplete(); err != nil {
-		b.Fatal(err)
-	}
+	expect.NoError(b, store.SetComplete())
 	picture := pods.New(nil)
 	processes := placed{"/proc", map[int]types.UID{}}
 	uses := make(usesOf, 8)
@@ -307,16 +279,10 @@ func BenchmarkAudit(b *testing.B) {
 		// It ends when its input does.
 		process := exec.Command("cat")
 		input, err := process.StdinPipe()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := process.Start(); err != nil {
-			b.Fatal(err)
-		}
+		expect.NoError(b, err)
+		expect.NoError(b, process.Start())
 		b.Cleanup(func() {
-			if err := errors.Join(input.Close(), process.Wait()); err != nil {
-				b.Error(err)
-			}
+			expect.Error(b, errors.Join(input.Close(), process.Wait()))
 		})
 		processes.pods[process.Process.Pid] = uid
 		uses[i%8].Processes = append(uses[i%8].Processes, gpu.Process{PID: process.Process.Pid, MemoryMiB: 1000})
@@ -343,8 +309,6 @@ func BenchmarkAudit(b *testing.B) {
 func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
-		tb.Fatal(err)
-	}
+	expect.NoError(tb, unix.Getrusage(unix.RUSAGE_SELF, &usage))
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

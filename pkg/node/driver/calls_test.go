@@ -10,6 +10,8 @@ import (
 	"time"
 
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestDrainWaitsForTheKubelet(t *testing.T) {
@@ -29,9 +31,7 @@ func TestDrainWaitsForTheKubelet(t *testing.T) {
 			call(time.Second)
 		}()
 		synctest.Wait()
-		if err := c.drain(t.Context(), drainQuiet, drainLimit); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.drain(t.Context(), drainQuiet, drainLimit))
 		if took, want := time.Since(start), 3*time.Second+drainQuiet/2+drainQuiet; took < want || took > want+2*drainPolling {
 			t.Errorf("drained after %s, want %s: a call was cut off, or the end came late", took, want)
 		}

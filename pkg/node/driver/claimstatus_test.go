@@ -8,6 +8,7 @@ import (
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -33,9 +34,7 @@ func TestStatusOfAClaimOfAGPUWithAnotherIndex(t *testing.T) {
 		t.Fatalf("claims %+v, %v", claims, err)
 	}
 	var told v1alpha1.DeviceStatus
-	if err := json.Unmarshal(claims[1].Devices[0].Data.Raw, &told); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal(claims[1].Devices[0].Data.Raw, &told))
 	if device := claims[1].Devices[0].Device; device != "gpu-1-share" || told.GPUs[0].Index != 0 {
 		t.Errorf("device %s has GPUs %+v, want index 0", device, told.GPUs)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/hostdir"
 )
 
@@ -38,12 +39,8 @@ func TestOnlyWhatWasSoundIsLost(t *testing.T) {
 		}
 	}
 	check("a directory that was never there", []string{"CDI_DIR", dir}, nil, []string{"CDI_DIR", dir})
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(socket, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(socket, nil, 0o600)))
 	check("when all is there", nil, nil, nil)
-	if err := errors.Join(os.Remove(dir), os.Remove(socket)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(os.Remove(dir), os.Remove(socket)))
 	check("when all is gone", []string{"CDI_DIR", dir}, []string{"CDI_DIR", dir, socket}, nil)
 }

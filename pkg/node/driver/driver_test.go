@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // The kubelet's first call waits for the GPUs, but not for ever, and not without
@@ -32,9 +34,7 @@ func TestFirstClaimsWaitForTheGPUs(t *testing.T) {
 				}
 				start := time.Now()
 				(&driver{read: read}).waitForGPUs(ctx)
-				if waited := time.Since(start); waited != tc.want {
-					t.Errorf("waited %s, want %s", waited, tc.want)
-				}
+				expect.Equal(t, tc.want, time.Since(start), "waited")
 			})
 		})
 	}

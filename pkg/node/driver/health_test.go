@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
@@ -57,9 +57,7 @@ func (k *kubeletSees) watch(t *testing.T) (stop func() string) {
 	go func() { done <- h.watch(ctx, k.reports) }()
 	return func() string {
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, <-done)
 		return logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 	}
 }
@@ -87,12 +85,8 @@ func TestHealthIsReportedWhenItChangesAndAgain(t *testing.T) {
 		stop := k.watch(t)
 		begin := time.Now()
 		time.Sleep(25 * time.Second)
-		if got := len(k.drain()); got != 3 {
-			t.Errorf("%d reports in 25 s without a change, want 3", got)
-		}
-		if k.looks != 3 {
-			t.Errorf("the records were listed %d times in 25 s without a change, want 3", k.looks)
-		}
+		expect.Equal(t, 3, len(k.drain()), "reports in 25 s without a change")
+		expect.Equal(t, 3, k.looks, "times the records were listed in 25 s without a change")
 		k.change(func() {
 			k.devices = []publish.DeviceHealth{{Device: "gpu-0"}, {Device: "gpu-1", Message: strings.Repeat("m", 2000)}}
 		})
@@ -110,9 +104,7 @@ func TestHealthIsReportedWhenItChangesAndAgain(t *testing.T) {
 			t.Errorf("the message has %d bytes", n)
 		}
 		got.Devices[1].Message = ""
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("report (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, want, got, "report")
 		stop()
 	})
 }
@@ -152,9 +144,7 @@ func TestHealthWithoutRecords(t *testing.T) {
 				stop := k.watch(t)
 				time.Sleep(5 * time.Minute)
 				for i, report := range k.drain() {
-					if len(report.Devices) != 1 {
-						t.Errorf("report %d is %v", i, report)
-					}
+					expect.Equal(t, 1, len(report.Devices), "devices of report %d: %v", i, report)
 				}
 				if log := stop(); strings.Count(log, says) != test.want {
 					t.Errorf("the log says it %d times, want %d:\n%s", strings.Count(log, says), test.want, log)
@@ -188,9 +178,7 @@ func TestEventsAreWatchedWhenTheGPUsAreThere(t *testing.T) {
 		inventories.Send()
 		synctest.Wait()
 		want := []time.Duration{0, eventsAgain, eventsAgain + 7*time.Second}
-		if diff := cmp.Diff(want, asked); diff != "" {
-			t.Errorf("asked for events after (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, want, asked, "asked for events after")
 		cancel()
 		running.Wait()
 	})

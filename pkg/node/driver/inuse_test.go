@@ -12,6 +12,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
@@ -33,17 +34,13 @@ func TestProcessThatOutlivesItsPod(t *testing.T) {
 		t.Helper()
 		errs, err := d.UnprepareResourceClaims(t.Context(), []kubeletplugin.NamespacedObject{
 			{NamespacedName: types.NamespacedName{Namespace: "team", Name: "c0"}, UID: "uid0"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return errs["uid0"]
 	}
 	held := func() bool {
 		t.Helper()
 		_, found, err := store.Get("uid0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return found
 	}
 	for range 2 {
@@ -60,7 +57,5 @@ func TestProcessThatOutlivesItsPod(t *testing.T) {
 		t.Errorf("the process has ended: %v, held: %t", err, held())
 	}
 	// It is not remembered for ever.
-	if since := inUse.For("uid0"); since != 0 {
-		t.Errorf("after its release the claim has been in use for %s", since)
-	}
+	expect.Equal(t, 0, inUse.For("uid0"), "after its release the claim has been in use for")
 }

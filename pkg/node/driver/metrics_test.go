@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -64,16 +64,12 @@ func TestClaimsOfTheMetrics(t *testing.T) {
 		recordOf(state.Prepared, "one", mode.IsolationNone, "pod"),
 		recordOf(state.Preparing, "cut-off", mode.IsolationNone, "pod"), joined,
 	}, publish.Status{}, audit.Snapshot{}).look(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var got [][2]string
 	for _, c := range n.Claims {
 		got = append(got, [2]string{c.Name, c.Pod})
 	}
-	if diff := cmp.Diff([][2]string{{"one", "pod"}, {"joined", ""}}, got); diff != "" {
-		t.Errorf("claims and their pods (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, [][2]string{{"one", "pod"}, {"joined", ""}}, got, "claims and their pods")
 	if n.Daemons != nil || n.Prepared[mode.MPS] != 2 {
 		t.Errorf("daemons %v, prepared %v", n.Daemons, n.Prepared)
 	}
@@ -89,12 +85,8 @@ func TestDaemonsOfTheMetrics(t *testing.T) {
 			audit.Snapshot{}),
 	} {
 		n, err := source.look(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, n.Daemons); diff != "" {
-			t.Errorf("%s uses MPS (-want +got):\n%s", name, diff)
-		}
+		expect.NoError(t, err)
+		expect.Equal(t, want, n.Daemons, "%s uses MPS", name)
 	}
 }
 
@@ -119,7 +111,6 @@ func TestWhatTheMetricsLeaveOut(t *testing.T) {
 		t.Errorf("a node without GPUs: %v", err)
 	}
 	source.publisher = publisherSays{GPUsUnread: true}
-	if _, err := source.look(t.Context()); !errors.Is(err, errUnreadGPUs) {
-		t.Errorf("the driver does not answer: %v", err)
-	}
+	_, err := source.look(t.Context())
+	expect.ErrorIs(t, err, errUnreadGPUs)
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
@@ -41,9 +42,8 @@ func TestPodsAreToldOfLimits(t *testing.T) {
 					t.Errorf("told %q, want %q", event, tc.want)
 				}
 			}
-			if want := map[bool]int{true: 0, false: 2}[tc.want == ""]; count != want {
-				t.Errorf("%d Events, want one for each of the pods that there are to tell: %d", count, want)
-			}
+			expect.Equal(t, map[bool]int{true: 0, false: 2}[tc.want == ""], count,
+				"Events, one for each of the pods that there are to tell")
 		})
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // TestInstallPrograms: what the container runtime starts is the image's program, whatever
@@ -15,9 +17,7 @@ func TestInstallPrograms(t *testing.T) {
 	image, dir := t.TempDir(), t.TempDir()
 	source := filepath.Join(image, "hook")
 	content := strings.Repeat("a program, longer than one piece of the comparison\n", 3000)
-	if err := os.WriteFile(source, []byte(content), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(source, []byte(content), 0o755))
 	target := InstalledProgram(source, dir)
 	for _, test := range []struct {
 		name   string
@@ -36,13 +36,9 @@ func TestInstallPrograms(t *testing.T) {
 		{"not executable", func() error { return os.Chmod(target, 0o644) }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if err := test.before(); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, test.before())
 			old, _ := os.Stat(target)
-			if err := installPrograms([]string{source}, dir); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, installPrograms([]string{source}, dir))
 			got, err := os.ReadFile(target)
 			if err != nil || string(got) != content {
 				t.Errorf("installed %d bytes (%v), not the program", len(got), err)
@@ -60,9 +56,7 @@ func TestInstallPrograms(t *testing.T) {
 
 func TestInstallProgramThatIsMissing(t *testing.T) {
 	err := installPrograms([]string{"/no/such/hook"}, t.TempDir())
-	if err == nil || !strings.Contains(err.Error(), "/no/such/hook does not exist") {
-		t.Errorf("got %v, want an error that names the program", err)
-	}
+	expect.Error(t, err, "/no/such/hook does not exist")
 }
 
 // NVIDIA's hook is not in the image, but on nodes that have its toolkit.
@@ -71,17 +65,11 @@ func TestProgramOfTheHost(t *testing.T) {
 	ours, both := filepath.Join(image, "ours"), filepath.Join(image, "both")
 	theirs := filepath.Join(image, "theirs")
 	for _, file := range []string{ours, both, filepath.Join(host, both), filepath.Join(host, theirs)} {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		expect.NoError(t, os.WriteFile(file, nil, 0o755))
 	}
 	none := filepath.Join(image, "none")
 	for source, want := range map[string]bool{ours: false, both: false, theirs: true, none: false, "": false} {
-		if got := IsOnHost(source, host); got != want {
-			t.Errorf("%q is the host's: %v, want %v", source, got, want)
-		}
+		expect.Equal(t, want, IsOnHost(source, host), "%q is the host's", source)
 	}
 }

@@ -4,13 +4,13 @@ package driver
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -20,23 +20,15 @@ func TestHealthyIsWhoAnswersOnBothSockets(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	dir := t.TempDir()
 	cfg := Config{PodUID: "uid", PluginDir: dir, RegistrarDir: dir}
-	if err := CheckHealthy(ctx, cfg); err == nil || !strings.Contains(err.Error(), cfg.registrarSocket()) {
-		t.Errorf("before it starts: %v", err)
-	}
+	expect.Error(t, CheckHealthy(ctx, cfg), cfg.registrarSocket())
 	helper, err := kubeletplugin.Start(ctx, &driver{read: make(chan struct{})},
 		kubeletplugin.DriverName(v1alpha1.DriverName), kubeletplugin.KubeClient(fake.NewClientset()),
 		kubeletplugin.PluginDataDirectoryPath(dir), kubeletplugin.RegistrarDirectoryPath(dir),
 		kubeletplugin.RollingUpdate(cfg.PodUID), kubeletplugin.Serialize(false))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := CheckHealthy(ctx, cfg); err != nil {
-		t.Errorf("while it runs: %v", err)
-	}
+	expect.NoError(t, err)
+	expect.Error(t, CheckHealthy(ctx, cfg))
 	other := Config{PodUID: "uid", PluginDir: filepath.Join(dir, "other"), RegistrarDir: dir}
-	if err := CheckHealthy(ctx, other); err == nil || !strings.Contains(err.Error(), other.draSocket()) {
-		t.Errorf("where nobody answers for claims: %v", err)
-	}
+	expect.Error(t, CheckHealthy(ctx, other), other.draSocket())
 	helper.Stop()
 	if err := CheckHealthy(ctx, cfg); err == nil {
 		t.Error("healthy after its end")

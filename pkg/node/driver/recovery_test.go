@@ -13,6 +13,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -38,12 +39,8 @@ func TestClaimThatTheInstanceBeforePreparedLate(t *testing.T) {
 	stateDir, specDir := t.TempDir(), cdi.Dir(t.TempDir())
 	instance := func(name string) *prepare.Preparer {
 		store, err := state.Open(stateDir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := store.SetComplete(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
+		expect.NoError(t, store.SetComplete())
 		p := prepare.New(prepare.Options{Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specDir,
 			BootID: "boot-1", Isolation: &isolation.Registry{}, Cluster: preparetest.Cluster{}, Node: preparetest.Node{},
 			Listener: preparetest.Listener{}})
@@ -60,17 +57,14 @@ func TestClaimThatTheInstanceBeforePreparedLate(t *testing.T) {
 	recovered := 0
 	a := &agent{preparer: after, registration: newRegistration(clock.RealClock{})}
 	a.recovery = &recovery{again: make(chan struct{}, 1), recover: func(ctx context.Context) {
-		if err := after.Recover(ctx); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, after.Recover(ctx))
 		if recovered++; recovered == 2 {
 			cancel()
 		}
 	}}
 	a.recovery.changed(t.Context())
-	if _, err := before.Prepare(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	_, err := before.Prepare(t.Context(), c)
+	expect.NoError(t, err)
 	a.registered()
 	if len(a.recovery.again) == 0 {
 		t.Fatal("nothing is recovered when the kubelet has registered the instance")

@@ -12,6 +12,7 @@ import (
 
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/hostdir"
 )
 
@@ -45,15 +46,11 @@ func TestDirectoriesAside(t *testing.T) {
 	if found := w.look(); found != (dirsFound{}) {
 		t.Errorf("one that was never there: %+v", found)
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(dir, 0o755))
 	if found := w.look(); found != (dirsFound{}) {
 		t.Errorf("one that is there: %+v", found)
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(dir))
 	found := w.look()
 	if found.lost == nil || !strings.Contains(found.lost.Error(), "MPS_DIR") || found.gone != nil || found.wrong != nil {
 		t.Errorf("one that is lost: %+v", found)

@@ -5,7 +5,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 )
 
@@ -61,9 +61,7 @@ func TestUsersAreToldWhyAClaimIsNotTakenBack(t *testing.T) {
 			r := &told{}
 			unprepareFailures{r, test.api}.tell(t.Context(), kubeletplugin.NamespacedObject{
 				NamespacedName: types.NamespacedName{Namespace: "team", Name: "c"}, UID: "u"}, errors.New("in use"))
-			if !slices.Equal(r.objects, test.want) {
-				t.Errorf("told %q, want %q", r.objects, test.want)
-			}
+			expect.Equal(t, test.want, r.objects, "told")
 		})
 	}
 }

@@ -5,6 +5,7 @@ package isolation
 import (
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -39,13 +40,9 @@ func TestAutoIsAsPlansSay(t *testing.T) {
 				c.Offered = map[mode.Mode]string{mode.CGPU: mode.IsolationKernel, mode.CoreMem: mode.IsolationKernel}
 			}
 			b, err := NewRegistry(c).For(m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := mode.AutoIsolation(m, test.module, test.kernel); b.Name() != want.Name {
-				t.Errorf("mode %s, module %t, kernel %t: the driver chooses %s, a plan shows %s", m, test.module, test.kernel,
-					b.Name(), want.Name)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, mode.AutoIsolation(m, test.module, test.kernel).Name, b.Name(),
+				"mode %s, module %t, kernel %t: the driver chooses, a plan shows", m, test.module, test.kernel)
 		}
 	}
 }

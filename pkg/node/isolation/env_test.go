@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -56,9 +56,7 @@ func TestEnv(t *testing.T) {
 			own, "GPU_ALIYUN_COM_UUID_1=GPU-b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Env(tc.request)); diff != "" {
-				t.Errorf("environment (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tc.want, Env(tc.request), "environment")
 		})
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -50,9 +50,7 @@ func TestCapMiB(t *testing.T) {
 		{16130, 1, 1075}, {16130, 7, 7527}, {16130, 15, 16130}, {143771, 140, 143771},
 	} {
 		g := claim.Grant{Units: tc.units, GPU: claim.GPU{MemoryMiB: tc.gpuMiB}}
-		if got := g.CapMiB(); got != tc.want {
-			t.Errorf("%d units of a GPU of %d MiB: %d MiB, want %d", tc.units, tc.gpuMiB, got, tc.want)
-		}
+		expect.Equal(t, tc.want, g.CapMiB(), "MiB of %d units of a GPU of %d MiB", tc.units, tc.gpuMiB)
 	}
 }
 
@@ -60,9 +58,7 @@ func TestCapMiB(t *testing.T) {
 // divided: what the driver keeps of a T4, some 450 MiB, is nobody's.
 func TestLimitsOfAFullGPUFit(t *testing.T) {
 	t4 := claim.GPU{MemoryMiB: 15360, ReservedMiB: 450}
-	if units := t4.Units(); units != 15 {
-		t.Errorf("the GPU has %d units, want 15 as on ACK", units)
-	}
+	expect.Equal(t, 15, t4.Units(), "units of the GPU")
 	for _, shares := range [][]int64{{15}, {1, 14}, {7, 8}, {5, 5, 5}, slices.Repeat([]int64{1}, 15)} {
 		var sum int64
 		for _, units := range shares {
@@ -100,19 +96,13 @@ func TestMPSEdits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			edits, err := b.Edits(tc.request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, edits.Env); diff != "" {
-				t.Errorf("environment (-want +got):\n%s", diff)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, tc.want, edits.Env, "environment")
 			if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/run/gpushare/mps/GPU-a/pipe" ||
 				edits.Mounts[0].ContainerPath != "/run/gpushare/mps" {
 				t.Errorf("mounts %+v: the client would not find its GPU's daemon", edits.Mounts)
 			}
-			if diff := cmp.Diff([]string{"rbind", "ro", "nosuid", "nodev", "noexec"}, edits.Mounts[0].Options); diff != "" {
-				t.Errorf("the mount's options (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, []string{"rbind", "ro", "nosuid", "nodev", "noexec"}, edits.Mounts[0].Options, "the mount's options")
 		})
 	}
 }
@@ -123,14 +113,10 @@ func TestMPSChecksEachStart(t *testing.T) {
 	share := grant(mode.MPS, 0, 3, 0)
 	share.ShareID = "s1"
 	edits, err := b.Edits(request(share))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := []*specs.Hook{{HookName: "createRuntime", Path: "/plugins/gpu-mps-check", Args: []string{"gpu-mps-check",
 		"/run/gpushare/mps", "GPU-a"}, Env: []string{"MPS_SHARE=s1", "MPS_CONTAINERS=4"}}}
-	if diff := cmp.Diff(want, edits.Hooks); diff != "" {
-		t.Errorf("hooks (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, edits.Hooks, "hooks")
 	for name, tc := range map[string]struct {
 		b mpsBackend
 		r Group
@@ -146,13 +132,9 @@ func TestMPSChecksEachStart(t *testing.T) {
 
 func TestMPSRefusesTwoGPUs(t *testing.T) {
 	b := mpsBackend{}
-	if err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 0, 7, 0)}); err != nil {
-		t.Errorf("two requests on one GPU: %v", err)
-	}
+	expect.Error(t, b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 0, 7, 0)}))
 	err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 2, 1, 0)})
-	if err == nil || !strings.Contains(err.Error(), "GPUs 0 and 2") {
-		t.Errorf("two GPUs: %v", err)
-	}
+	expect.Error(t, err, "GPUs 0 and 2")
 }
 
 func TestCGPUEdits(t *testing.T) {
@@ -178,12 +160,8 @@ func TestCGPUEdits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			edits, err := b.Edits(tc.request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, edits.Env); diff != "" {
-				t.Errorf("environment (-want +got):\n%s", diff)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, tc.want, edits.Env, "environment")
 		})
 	}
 	b.keep = true
@@ -195,39 +173,25 @@ func TestCGPUEdits(t *testing.T) {
 		!slices.Equal(edits.Env, []string{"CGPU_DISABLE=true"}) {
 		t.Errorf("lifted by an administrator: %v, %v", edits, err)
 	}
-	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), "/proc/no_such_module") {
-		t.Errorf("without the module: %v", err)
-	}
+	expect.Error(t, b.Check("GPU-a"), "/proc/no_such_module")
 }
 
 func TestHAMi(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hami")
 	library := filepath.Join(t.TempDir(), "libvgpu.so")
 	b := hamiBackend{library: library, localLibrary: library, dir: dir, mu: &sync.Mutex{}}
-	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), library) {
-		t.Errorf("without the library: %v", err)
-	}
-	if err := os.WriteFile(library, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Check("GPU-a"); err != nil {
-		t.Error(err)
-	}
+	expect.Error(t, b.Check("GPU-a"), library)
+	expect.NoError(t, os.WriteFile(library, nil, 0o600))
+	expect.Error(t, b.Check("GPU-a"))
 	r := request(grant(mode.CoreMem, 0, 3, 30), grant(mode.CoreMem, 1, 3, 30))
 	edits, err := b.Edits(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/gpushare/cache/region.cache",
 		"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_DEVICE_MEMORY_LIMIT_0=3226m", "CUDA_DEVICE_MEMORY_LIMIT_1=3226m",
 		"CUDA_DEVICE_SM_LIMIT=30"}
-	if diff := cmp.Diff(want, edits.Env); diff != "" {
-		t.Errorf("environment (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, edits.Env, "environment")
 	for range 2 {
-		if err := b.SetUp(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, b.SetUp(t.Context(), r))
 	}
 	inContainer := map[string]string{}
 	for _, m := range edits.Mounts {
@@ -238,9 +202,7 @@ func TestHAMi(t *testing.T) {
 	}
 	// A tmpfs is new at each start of a container.
 	wantMounts := map[string]string{hamiLibrary: "", preloadFile: "", hamiCacheDir: "tmpfs", "/tmp/vgpulock": "tmpfs"}
-	if diff := cmp.Diff(wantMounts, inContainer); diff != "" {
-		t.Errorf("kinds of mounts (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, wantMounts, inContainer, "kinds of mounts")
 	off, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0))))
 	if err != nil || len(off.Env)+len(off.Mounts) != 0 {
 		t.Errorf("limits lifted, but %+v, %v", off, err)
@@ -271,9 +233,7 @@ func TestRegistry(t *testing.T) {
 					t.Error(err)
 					continue
 				}
-				if got := b.Name() + " " + string(LevelOn(b, "GPU-a")); got != want {
-					t.Errorf("%s is isolated by %s, want %s", m, got, want)
-				}
+				expect.Equal(t, want, b.Name()+" "+string(LevelOn(b, "GPU-a")), "%s is isolated by", m)
 				if again, err := r.ByName(b.Name()); err != nil || again.Name() != b.Name() {
 					t.Errorf("%s cannot be found by its name: %v", b.Name(), err)
 				}
@@ -346,21 +306,13 @@ func TestMPSCheck(t *testing.T) {
 	}
 	check("gpu-mps-supervisor does not run")
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	check("no MPS control daemon for this GPU")
 	for state, want := range map[mps.State]string{mps.Starting: "Starting", mps.Down: "killed", mps.Ready: ""} {
-		if err := dir.SetStatus("GPU-a", mps.Status{State: state, Reason: "killed"}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: state, Reason: "killed"}))
 		check(want)
 	}
-	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}))
+	expect.NoError(t, release())
 	check("gpu-mps-supervisor does not run")
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -74,12 +74,8 @@ func TestChoiceOfTheKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := registryWith(tc.config, tc.found)
 			b, err := r.For(tc.m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if b.Name() != tc.want {
-				t.Errorf("isolation %s, want %s", b.Name(), tc.want)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, tc.want, b.Name(), "isolation")
 			var limited []string
 			for _, uuid := range []string{"GPU-a", "GPU-b"} {
 				held, kind := r.KernelMemory(tc.m, b.Name(), uuid)
@@ -90,9 +86,7 @@ func TestChoiceOfTheKernel(t *testing.T) {
 					t.Errorf("%s is counted by %q, found was %q", uuid, kind, found)
 				}
 			}
-			if diff := cmp.Diff(tc.limited, limited); diff != "" {
-				t.Errorf("GPUs (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tc.limited, limited, "limited GPUs")
 			// Without a supervisor MPS is never there.
 			if err := b.Check("GPU-b"); tc.reason != "" && (err == nil || !strings.Contains(err.Error(), tc.reason)) {
 				t.Errorf("%v: want %q", err, tc.reason)
@@ -202,9 +196,7 @@ func TestKernelBesideMPSWhileNothingAnswers(t *testing.T) {
 // A claim that was to be limited by the kernel beside MPS is not prepared without.
 func TestClaimBesideMPSWhileNothingAnswers(t *testing.T) {
 	r, dir := byMPS(t)
-	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}))
 	r.memory.config.Hook = "/plugins/gpu-memory-limit"
 	r.SetKernelLimits(both)
 	r.SetKernelLimits(KernelLimits{Reasons: map[string]error{"GPU-a": bounded.ErrHung}})
@@ -212,19 +204,13 @@ func TestClaimBesideMPSWhileNothingAnswers(t *testing.T) {
 	g.Isolation, g.ShareID = mode.IsolationMPS, "s1"
 	g.KernelMemory, _ = r.KernelMemory(g.Mode, g.Isolation, g.GPU.UUID)
 	c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "no answer in time") {
-		t.Errorf("error %v", err)
-	}
+	expect.NoError(t, err)
+	expect.Error(t, c.Check(), "no answer in time")
 }
 
 // No word stronger than what is known of it (limits.md §7, §10.12).
 func TestLevelOfTheKernel(t *testing.T) {
-	if got := LevelOn(kernelBackend{}, "GPU-a"); got != "device-memory" {
-		t.Errorf("level %s", got)
-	}
+	expect.Equal(t, "device-memory", LevelOn(kernelBackend{}, "GPU-a"), "level")
 	b, err := registryWith(Config{MPS: "kernel", MPSDir: t.TempDir()}, both).For(mode.MPS)
 	if err != nil || LevelOn(b, "GPU-a") != mode.LevelCooperative {
 		t.Errorf("level beside MPS: %s, %v", LevelOn(b, "GPU-a"), err)
@@ -245,13 +231,9 @@ func held(g claim.Grant) claim.Grant {
 func hooksOf(t *testing.T, r *Registry, grants ...claim.Grant) []*specs.Hook {
 	t.Helper()
 	c, err := ForClaim(r, "c1", grants, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, edits, err := c[0].Edits()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return edits.Hooks
 }
 
@@ -280,9 +262,7 @@ func TestHookOfTheKernel(t *testing.T) {
 				len(hooks[0].Env) > 0 {
 				t.Fatalf("hooks %+v", hooks)
 			}
-			if diff := cmp.Diff(slices.Concat(common, tc.want), hooks[0].Args); diff != "" {
-				t.Errorf("arguments (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, slices.Concat(common, tc.want), hooks[0].Args, "arguments")
 		})
 	}
 }
@@ -294,13 +274,9 @@ func TestKernelBesideMPS(t *testing.T) {
 	without.Isolation, without.ShareID = mode.IsolationMPS, "s1"
 	for _, g := range []claim.Grant{held(grant(mode.CoreMem, 0, 3, 25)), without} {
 		c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		_, edits, err := c[0].Edits()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if !slices.Contains(edits.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3226M") ||
 			!slices.Contains(edits.Env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25") {
 			t.Errorf("by the kernel %t: environment %q", g.KernelMemory, edits.Env)
@@ -313,9 +289,7 @@ func TestKernelBesideMPS(t *testing.T) {
 		if g.KernelMemory {
 			want = []string{"gpu-memory-limit", "gpu-mps-check"}
 		}
-		if diff := cmp.Diff(want, hooks); diff != "" {
-			t.Errorf("by the kernel %t: hooks (-want +got):\n%s", g.KernelMemory, diff)
-		}
+		expect.Equal(t, want, hooks, "by the kernel %t: hooks", g.KernelMemory)
 	}
 }
 
@@ -325,19 +299,12 @@ func TestPreparedWithTheKernel(t *testing.T) {
 	r := registryWith(Config{}, both)
 	r.memory.config.Hook = ""
 	c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := c[0].Edits(); err == nil || !strings.Contains(err.Error(), "MEMORY_LIMIT_HOOK") {
-		t.Errorf("without the hook: %v", err)
-	}
+	expect.NoError(t, err)
+	_, _, err = c[0].Edits()
+	expect.Error(t, err, "MEMORY_LIMIT_HOOK")
 	c, err = ForClaim(registryWith(Config{}, older), "c1", []claim.Grant{g}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "the driver is older") {
-		t.Errorf("with an older driver: %v", err)
-	}
+	expect.NoError(t, err)
+	expect.Error(t, c.Check(), "the driver is older")
 	if !Limited(g) || Limited(held(lifted(grant(mode.Share, 0, 3, 0)))) || Limited(grant(mode.Share, 0, 3, 0)) {
 		t.Error("which grants are limited")
 	}
@@ -346,9 +313,7 @@ func TestPreparedWithTheKernel(t *testing.T) {
 func TestOneDaemonThatInsists(t *testing.T) {
 	r := registryWith(Config{MPS: "kernel"}, older)
 	b, err := r.For(mode.MPS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	b, is := b.NodeDaemon()
 	if !is || b.Name() != mode.IsolationMPSNode || !strings.Contains(b.Check("GPU-a").Error(), "the driver is older") {
 		t.Errorf("%t, %s: %v", is, b.Name(), b.Check("GPU-a"))

@@ -4,11 +4,11 @@ package isolation
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -19,13 +19,9 @@ func byMPS(t *testing.T) (*Registry, mps.Dir) {
 	t.Helper()
 	dir := mps.Dir(t.TempDir())
 	release, err := dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, release())
 	})
 	return NewRegistry(Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module", MPSOverheadMiB: 500}), dir
 }
@@ -44,23 +40,15 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			backends, dir := byMPS(t)
 			uuid := tc.grants[0].GPU.UUID
-			if err := dir.SetStatus(uuid, mps.Status{State: mps.Ready}); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, dir.SetStatus(uuid, mps.Status{State: mps.Ready}))
 			c, err := ForClaim(backends, "c1", tc.grants, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.SetUp(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
+			expect.NoError(t, c.SetUp(t.Context()))
 			use, err := dir.Use(uuid)
 			if diff := cmp.Diff(mps.Use{Claimed: true, Limits: tc.want, Seq: 1}, use); err != nil || diff != "" {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
-			if diff := cmp.Diff(map[string]mps.Limits{uuid: tc.want}, c.MPSLimits()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, map[string]mps.Limits{uuid: tc.want}, c.MPSLimits(), "limits of the daemon")
 		})
 	}
 }
@@ -68,21 +56,11 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 func TestLevelOn(t *testing.T) {
 	backends, dir := byMPS(t)
 	b, err := backends.For(mode.MPS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := LevelOn(b, "GPU-a"); got != mode.LevelCooperative {
-		t.Errorf("level %s", got)
-	}
-	if err := dir.SetStatus("GPU-a", mps.Status{DriverEnforced: true}); err != nil {
-		t.Fatal(err)
-	}
-	if got := LevelOn(b, "GPU-a"); got != mode.LevelDriver {
-		t.Errorf("level %s", got)
-	}
-	if got := LevelOn(noLimits{name: mode.IsolationNone}, "GPU-a"); got != mode.LevelNone {
-		t.Errorf("level %s", got)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, mode.LevelCooperative, LevelOn(b, "GPU-a"), "level")
+	expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{DriverEnforced: true}))
+	expect.Equal(t, mode.LevelDriver, LevelOn(b, "GPU-a"), "level")
+	expect.Equal(t, mode.LevelNone, LevelOn(noLimits{name: mode.IsolationNone}, "GPU-a"), "level")
 }
 
 // byNodeMPS is the back end of one daemon for all GPUs.
@@ -103,40 +81,25 @@ func ofNode(grants ...claim.Grant) []claim.Grant {
 func TestContainerWithSeveralGPUsByOneDaemon(t *testing.T) {
 	backends, dir := byNodeMPS(t)
 	for _, uuid := range []string{"GPU-a", "GPU-c"} {
-		if err := dir.SetStatus(uuid, mps.Status{State: mps.Ready}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.SetStatus(uuid, mps.Status{State: mps.Ready}))
 	}
 	grants := ofNode(grant(mode.CoreMem, 0, 3, 25), grant(mode.CoreMem, 2, 2, 25))
 	c, err := ForClaim(backends, "c1", grants, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	parts, err := Parts(backends, "claim", grants)
-	if err := errors.Join(err, c.Check(), c.SetUp(t.Context()), CheckContainer(parts)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, errors.Join(err, c.Check(), c.SetUp(t.Context()), CheckContainer(parts)))
 	_, edits, err := c[0].Edits()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps",
+	expect.NoError(t, err)
+	expect.Equal(t, []string{"CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps",
 		"CUDA_VISIBLE_DEVICES=GPU-a,GPU-c", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-a=3726M,GPU-c=2650M",
-		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"},
-		edits.Env); diff != "" {
-		t.Errorf("environment (-want +got):\n%s", diff)
-	}
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}, edits.Env, "environment")
 	if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != dir.PipeDir("GPU-c") {
 		t.Errorf("mounts %+v", edits.Mounts)
 	}
 	want := map[string]mps.Limits{"GPU-a": {MemoryMiB: 3726, ThreadPercent: 25}, "GPU-c": {MemoryMiB: 2650,
 		ThreadPercent: 25}}
-	if diff := cmp.Diff(want, c.NodeMPSLimits()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if own := c.MPSLimits(); len(own) > 0 {
-		t.Errorf("limits of daemons of single GPUs: %v", own)
-	}
+	expect.Equal(t, want, c.NodeMPSLimits(), "limits of the daemon for all GPUs")
+	expect.Equal(t, map[string]mps.Limits{}, c.MPSLimits(), "limits of daemons of single GPUs")
 	for uuid, limits := range want {
 		use, err := dir.Use(uuid)
 		if diff := cmp.Diff(mps.Use{Claimed: true, Limits: limits, Seq: 1}, use); err != nil || diff != "" {
@@ -162,48 +125,28 @@ func TestTheCheckOfAContainerIsForAllItsGPUs(t *testing.T) {
 			t.Fatalf("%s: hooks %v, %v", name, edits.Hooks, err)
 		}
 		hook := edits.Hooks[0]
-		if diff := cmp.Diff([]string{"gpu-mps-check", "/run/mps", "GPU-b"}, hook.Args); diff != "" {
-			t.Errorf("%s: arguments (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, []string{"gpu-mps-check", "/run/mps", "GPU-b"}, hook.Args, "%s: arguments", name)
 		want := append([]string{"MPS_SHARE=s1", "MPS_CONTAINERS=4"}, tc.more...)
-		if diff := cmp.Diff(want, hook.Env); diff != "" {
-			t.Errorf("%s: environment (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, want, hook.Env, "%s: environment", name)
 	}
 }
 
 func TestOneDaemonGivesAProcessOnePercentage(t *testing.T) {
 	backends, dir := byNodeMPS(t)
 	for _, uuid := range []string{"GPU-a", "GPU-b"} {
-		if err := dir.SetStatus(uuid, mps.Status{State: mps.Ready}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.SetStatus(uuid, mps.Status{State: mps.Ready}))
 	}
 	c, err := ForClaim(backends, "c1", ofNode(grant(mode.CoreMem, 0, 3, 25), grant(mode.CoreMem, 1, 3, 50)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Check(); err == nil || !strings.Contains(err.Error(),
-		"25 percent of the compute of GPU 0 and 50 of GPU 1") {
-		t.Errorf("error %v", err)
-	}
+	expect.NoError(t, err)
+	expect.Error(t, c.Check(), "25 percent of the compute of GPU 0 and 50 of GPU 1")
 }
 
 // One GPU of a container whose daemon is down is enough: the daemon is that of all.
 func TestEachGPUOfTheOneDaemonIsChecked(t *testing.T) {
 	backends, dir := byNodeMPS(t)
-	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}))
 	c, err := ForClaim(backends, "c1", ofNode(grant(mode.MPS, 0, 3, 0), grant(mode.MPS, 1, 3, 0)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Check(); err == nil || !strings.Contains(err.Error(),
-		"GPU 1: its share could not be limited by mps-node") {
-		t.Errorf("error %v", err)
-	}
-	if beside := c.BesideMPS(); len(beside) > 0 {
-		t.Errorf("beside MPS: %q", beside)
-	}
+	expect.NoError(t, err)
+	expect.Error(t, c.Check(), "GPU 1: its share could not be limited by mps-node")
+	expect.Equal(t, nil, c.BesideMPS(), "beside MPS")
 }

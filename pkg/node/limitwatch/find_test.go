@@ -19,6 +19,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -74,9 +75,7 @@ func TestLookBesideGPUsThatHang(t *testing.T) {
 				t.Errorf("look %d: %+v", i, found)
 			}
 		}
-		if n := calls.Load(); n != 2 {
-			t.Errorf("%d calls hang, want one on each GPU", n)
-		}
+		expect.Equal(t, 2, calls.Load(), "calls hang on two GPUs")
 		if l.gpu("GPU-0") != nil || l.gpu("GPU-3") == nil {
 			t.Error("which GPUs can be looked at")
 		}
@@ -113,15 +112,11 @@ func preparerOn(t *testing.T, store *state.Store, dir cdi.Dir, l *Watch, m *gpu.
 func TestSpecsAfterALookThatFailed(t *testing.T) {
 	m := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", MemoryMiB: 16130}}}
 	store, err := state.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	g := claim.Grant{Request: "r", Device: "gpu-0-cgpu", Mode: mode.CGPU, Units: 3, Config: v1alpha1.Default(),
 		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Isolation: mode.IsolationKernel, KernelMemory: true, ShareID: "s1"}
-	if err := store.Put(state.Record{Phase: state.Prepared, UID: "u1", Namespace: "team", Name: "c",
-		CDISpec: cdi.SpecName("u1"), Grants: []claim.Grant{g}}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, store.Put(state.Record{Phase: state.Prepared, UID: "u1", Namespace: "team", Name: "c",
+		CDISpec: cdi.SpecName("u1"), Grants: []claim.Grant{g}}))
 	dir := cdi.Dir(t.TempDir())
 	tells := func(when string, l *Watch) {
 		t.Helper()
@@ -132,9 +127,7 @@ func TestSpecsAfterALookThatFailed(t *testing.T) {
 		}
 	}
 	before, _ := newLooking(t)
-	if err := preparerOn(t, store, dir, before, m).Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, preparerOn(t, store, dir, before, m).Recover(t.Context()))
 	tells("at first", before)
 
 	l, _ := newLooking(t)
@@ -146,29 +139,21 @@ func TestSpecsAfterALookThatFailed(t *testing.T) {
 		return open(path)
 	}
 	p := preparerOn(t, store, dir, l, m)
-	if err := p.Recover(t.Context()); !errors.Is(err, fails) {
-		t.Errorf("while the library cannot be opened: %v", err)
-	}
+	expect.ErrorIs(t, p.Recover(t.Context()), fails)
 	tells("while the library cannot be opened", before)
 	rewritten := 0
 	l.Rewrite = func() {
 		rewritten++
-		if err := p.Recover(context.Background()); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, p.Recover(context.Background()))
 	}
 	l.pass(t.Context())
-	if rewritten != 0 {
-		t.Errorf("rewritten %d times while nothing is known", rewritten)
-	}
+	expect.Equal(t, 0, rewritten, "times rewritten while nothing is known")
 	fails = nil
 	for range 2 {
 		l.pass(t.Context())
 	}
 	tells("at last", l)
-	if rewritten != 1 {
-		t.Errorf("rewritten %d times", rewritten)
-	}
+	expect.Equal(t, 1, rewritten, "times rewritten")
 }
 
 // What was prepared after the records were read, and has started, keeps its limit.
@@ -178,23 +163,17 @@ func TestClaimThatIsPreparedWhileLimitsAreChecked(t *testing.T) {
 	n.gpus["GPU-a"].Target, n.kind = g, g.Kind
 	e := memlimit.Entry{Pod: "p2", PodDir: "/kubepods/podp2", Dir: "/kubepods/podp2/b", Container: "b", Claim: "c2",
 		Share: "s2", MiB: 2 << 10}
-	if err := os.MkdirAll(filepath.Join(n.host.Root, e.Dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Join(n.host.Root, e.Dir), 0o755))
 	n.Prepared = func(context.Context) (map[types.UID]string, error) {
 		read := maps.Clone(n.claims)
 		if len(read) == 1 {
 			n.claims["c2"] = "ns/late"
-			if err := n.host.Apply(n.table, g, memlimit.Start{Entry: e, OnlyShare: true}); err != nil {
-				t.Error(err)
-			}
+			expect.Error(t, n.host.Apply(n.table, g, memlimit.Start{Entry: e, OnlyShare: true}))
 		}
 		return read, nil
 	}
 	n.pass(t.Context())
-	if got := n.limits[filepath.Join(n.host.Root, e.PodDir)]; got != 2<<30 {
-		t.Errorf("the pod has %d bytes", got)
-	}
+	expect.Equal(t, 2<<30, n.limits[filepath.Join(n.host.Root, e.PodDir)], "bytes of the pod")
 	used, err := n.host.Used(n.table, g)
 	if err != nil || len(used) != 2 {
 		t.Errorf("noted: %+v, %v", used, err)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	nvmllimit "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
@@ -33,12 +34,8 @@ func newLooking(t *testing.T) (l *Watch, found *isolation.KernelLimits) {
 	t.Helper()
 	dir := t.TempDir()
 	library := filepath.Join(dir, "libnvidia-ml.so.1")
-	if err := os.WriteFile(library, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "kubepods/pod0aa1-own"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(library, nil, 0o600))
+	expect.NoError(t, os.MkdirAll(filepath.Join(dir, "kubepods/pod0aa1-own"), 0o755))
 	found = &isolation.KernelLimits{}
 	const hook = "/plugins/gpu-memory-limit"
 	l = New(Options{
@@ -79,9 +76,7 @@ func TestHookThatHangs(t *testing.T) {
 				t.Errorf("it was waited for for %s", took)
 			}
 		}
-		if n := tries.Load(); n != 1 {
-			t.Errorf("%d processes hang, want one", n)
-		}
+		expect.Equal(t, 1, tries.Load(), "processes hang")
 		close(release)
 		synctest.Wait()
 		if l.Look(t.Context(), &gpu.Machine{}); found.Err != nil {
@@ -124,9 +119,7 @@ func TestWhatWasFoundForGood(t *testing.T) {
 			l, found := newLooking(t)
 			tc.begin(l)
 			l.Look(t.Context(), tc.machine)
-			if found.Settled != tc.settled {
-				t.Errorf("found for good: %t, want %t: %+v", found.Settled, tc.settled, found)
-			}
+			expect.Equal(t, tc.settled, found.Settled, "found for good: %+v", found)
 			if again := l.pass(t.Context()); again != tc.again {
 				t.Errorf("again after %s, want %s", again, tc.again)
 			}
@@ -139,9 +132,7 @@ func TestLimitsThatThereCannotBe(t *testing.T) {
 	for err, again := range map[error]bool{nvmllimit.ErrUncounted: false, nvmllimit.ErrUnset: false,
 		errors.New("no answer"): true} {
 		found := isolation.KernelLimits{Reasons: map[string]error{"GPU-a": fmt.Errorf("a limit was tried: %w", err)}}
-		if got := failed(found); got != again {
-			t.Errorf("%v: looked for again: %t, want %t", err, got, again)
-		}
+		expect.Equal(t, again, failed(found), "%v: looked for again", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	nvmllimit "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
@@ -91,12 +92,8 @@ func newLimitsNode(t *testing.T) *limitsNode {
 		Share: "s1",
 		MiB:   3 << 10}
 	n.leaf = filepath.Join(host.Root, e.Dir)
-	if err := os.MkdirAll(n.leaf, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := host.Apply(n.table, g, memlimit.Start{Entry: e}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(n.leaf, 0o755))
+	expect.NoError(t, host.Apply(n.table, g, memlimit.Start{Entry: e}))
 	return n
 }
 
@@ -107,33 +104,21 @@ func TestLimitThatIsGoneIsSetAgainAndTold(t *testing.T) {
 	}
 	n.limits = map[string]uint64{}
 	n.pass(t.Context())
-	if got := n.limits[n.leaf]; got != 3<<30 {
-		t.Errorf("the container has %d bytes", got)
-	}
-	for _, want := range []string{"reads unlimited, not 3072 MiB", "claim ns/c", "GPU-a", "pod with UID p1",
-		"set again"} {
-		if !strings.Contains(n.said["GPUMemoryLimitMissing"], want) {
-			t.Errorf("%q, want %q in it", n.said, want)
-		}
-	}
+	expect.Equal(t, 3<<30, n.limits[n.leaf], "bytes of the container")
+	expect.Says(t, n.said["GPUMemoryLimitMissing"], "reads unlimited, not 3072 MiB", "claim ns/c", "GPU-a",
+		"pod with UID p1", "set again")
 	n.pass(t.Context())
-	if len(n.said) > 0 {
-		t.Errorf("once all is well: %q", n.said)
-	}
+	expect.Equal(t, 0, len(n.said), "once all is well: %q", n.said)
 	n.limits, n.refuses = map[string]uint64{}, errors.New("insufficient permissions")
 	n.pass(t.Context())
-	if !strings.Contains(n.said["GPUMemoryLimitMissing"], "could not be set again: insufficient permissions") {
-		t.Errorf("%q", n.said)
-	}
+	expect.Says(t, n.said["GPUMemoryLimitMissing"], "could not be set again: insufficient permissions")
 }
 
 // What is not known to be prepared is not taken for gone.
 func TestLimitsWhileRecordsAreRestored(t *testing.T) {
 	n := newLimitsNode(t)
 	n.claims, n.unknown = nil, errors.New("being restored")
-	if after := n.pass(t.Context()); after != limitsInterval {
-		t.Errorf("again after %s", after)
-	}
+	expect.Equal(t, limitsInterval, n.pass(t.Context()), "again after")
 	if gpus, err := n.host.GPUs(); err != nil || len(gpus) != 1 {
 		t.Errorf("%v are noted, %v", gpus, err)
 	}
@@ -165,9 +150,7 @@ func TestCounted(t *testing.T) {
 func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	library := filepath.Join(dir, "libnvidia-ml.so.1")
-	if err := os.WriteFile(library, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(library, nil, 0o600))
 	for name, hook := range map[string]string{"an older driver": "/plugins/gpu-memory-limit", "no hook": ""} {
 		opened := 0
 		var found []isolation.KernelLimits
@@ -177,18 +160,14 @@ func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 			Found:   func(k isolation.KernelLimits) { found = append(found, k) },
 		})
 		l.open = func(path string) (findGPU, error) {
-			if path != library {
-				t.Errorf("%s: %s is opened", name, path)
-			}
+			expect.Equal(t, library, path, "%s: opened", name)
 			opened++
 			return nil, nvmllimit.ErrUnsupported
 		}
 		m := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}
 		l.Look(t.Context(), m)
 		l.Look(t.Context(), m)
-		if after := l.pass(t.Context()); after != 0 {
-			t.Errorf("%s: again after %s", name, after)
-		}
+		expect.Equal(t, 0, l.pass(t.Context()), "%s: again after", name)
 		if len(found) != 1 || found[0].Err == nil || opened != map[string]int{"an older driver": 1}[name] {
 			t.Errorf("%s: found %+v, opened %d times", name, found, opened)
 		}
@@ -201,9 +180,7 @@ func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 // A hook that does not run on the host, as with another C library, is told with what it says.
 func TestHookThatDoesNotRun(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hook")
-	if err := os.WriteFile(program, []byte("#!/bin/sh\necho \"$1 $2 $3\" >&2\nexit 1\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho \"$1 $2 $3\" >&2\nexit 1\n"), 0o700))
 	if err := tryHook(t.Context(), "/", program, "/lib"); err == nil || !strings.Contains(err.Error(),
 		"probe --library /lib") {
 		t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -54,9 +55,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) fault(t *testing.T, dir mps.Dir, f mps.Fault) {
 	t.Helper()
 	for _, uuid := range []string{"GPU-1", "GPU-2"}[:map[bool]int{true: 1, false: 2}[dir == b.Dir]] {
-		if err := dir.SetStatus(uuid, mps.Status{State: mps.Down, Fault: &f}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, dir.SetStatus(uuid, mps.Status{State: mps.Down, Fault: &f}))
 	}
 	b.Look(t.Context())
 }
@@ -124,12 +123,8 @@ func TestOldFault(t *testing.T) {
 func TestContainerThatWaits(t *testing.T) {
 	b := newBench(t)
 	release, err := b.Dir.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Dir.SetStatus("GPU-1", mps.Status{State: mps.Late, Reason: "it is busy"}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, b.Dir.SetStatus("GPU-1", mps.Status{State: mps.Late, Reason: "it is busy"}))
 	ended := make(chan error, 1)
 	go func() {
 		ended <- b.Dir.Await(t.Context(), []string{"GPU-1"}, mps.Waiting{ID: "c", Namespace: "team", Pod: "a", UID: "a"})
@@ -143,17 +138,9 @@ func TestContainerThatWaits(t *testing.T) {
 	reporttest.Told(t, b.pods, "GPUContainerWaiting", "waits to start on GPU-1", "it is busy")
 	b.Look(t.Context())
 	reporttest.Told(t, b.pods)
-	if err := b.Dir.SetStatus("GPU-1", mps.Status{State: mps.Ready}); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, b.Dir.SetStatus("GPU-1", mps.Status{State: mps.Ready}))
+	expect.Error(t, <-ended)
 	b.Look(t.Context())
-	if len(b.waiting) > 0 {
-		t.Errorf("still waiting: %v", b.waiting)
-	}
-	if err := release(); err != nil {
-		t.Error(err)
-	}
+	expect.Equal(t, 0, len(b.waiting), "still waiting: %v", b.waiting)
+	expect.Error(t, release())
 }

@@ -8,6 +8,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // madeAnew has claim u1 created again, under its name and reserved for pods.
@@ -22,21 +24,17 @@ func (s *sweeps) madeAnew(pods ...types.UID) *resourceapi.ResourceClaim {
 func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	if _, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1"))
+	expect.NoError(t, err)
 	c := s.madeAnew("p2")
 	s.users = map[string][]types.UID{"claim-u1": {"p1", "p2", "joined"}}
 	s.running["joined"] = true
 	s.after(t, 0, uids{"u1"}, nil) // p2 waits still
-	if _, err := s.Prepare(ctx, c); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Prepare(ctx, c)
+	expect.NoError(t, err)
 	s.running["p2"] = true
 	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
-	if user := s.told[0].User; user != "joined" {
-		t.Errorf("the user is %q", user)
-	}
+	expect.Equal(t, "joined", s.told[0].User, "the user is")
 	// Nor does who uses the one before hold the new one.
 	s.running["p2"], s.api.claims = false, nil
 	s.after(t, 0, uids{"new", "u1"}, uids{"u1"})
@@ -68,15 +66,13 @@ func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			s := newSweeps(t)
-			if _, err := s.Prepare(ctx, wholeGPU("u1", 1, tc.recorded...)); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Prepare(ctx, wholeGPU("u1", 1, tc.recorded...))
+			expect.NoError(t, err)
 			c, after := s.madeAnew(tc.reserved...), uids(nil)
 			if tc.prepared {
 				after = uids{"new"}
-				if _, err := s.Prepare(ctx, c); err != nil {
-					t.Fatal(err)
-				}
+				_, err := s.Prepare(ctx, c)
+				expect.NoError(t, err)
 			}
 			if tc.joined != nil {
 				s.madeAnew(tc.joined...)
@@ -97,15 +93,13 @@ func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 func TestSweepRemembersAPodOfTheClaimBefore(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	if _, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1"))
+	expect.NoError(t, err)
 	c := s.madeAnew("p2", "p3")
 	s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p2"}}, true
 	s.after(t, 0, uids{"u1"}, nil)
-	if _, err := s.Prepare(ctx, c); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Prepare(ctx, c)
+	expect.NoError(t, err)
 	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
 	s.users = nil
 	s.start(t, "boot-1")

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +21,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -76,9 +76,7 @@ func newSweeps(t *testing.T) *sweeps {
 		clock:   testingclock.NewFakeClock(time.Unix(0, 0)),
 		running: map[types.UID]bool{}}
 	store := s.start(t, "boot-1")
-	if err := store.SetComplete(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, store.SetComplete())
 	return s
 }
 
@@ -86,9 +84,7 @@ func newSweeps(t *testing.T) *sweeps {
 func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 	t.Helper()
 	store, err := state.Open(filepath.Dir(s.stateDir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	specs := prepare.Specs(cdi.Dir(s.cdiDir))
 	if s.specs != nil {
 		specs = s.specs(cdi.Dir(s.cdiDir))
@@ -144,9 +140,7 @@ func (s *sweeps) uids(t *testing.T) (prepared, told []types.UID) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	records, err := s.Prepared(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, r := range records {
 		prepared = append(prepared, r.UID)
 	}
@@ -164,9 +158,7 @@ func (s *sweeps) after(t *testing.T, d time.Duration, prepared, told []types.UID
 		t.Errorf("error %v, but these cannot be looked up: %v", err, s.api.away)
 	}
 	gotPrepared, gotTold := s.uids(t)
-	if diff := cmp.Diff([][]types.UID{prepared, told}, [][]types.UID{gotPrepared, gotTold}); diff != "" {
-		t.Errorf("prepared, and told to be orphans (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, [][]types.UID{prepared, told}, [][]types.UID{gotPrepared, gotTold}, "prepared, and told to be orphans")
 }
 
 type uids = []types.UID
@@ -175,9 +167,8 @@ func TestSweep(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
 	for i, uid := range []string{"u0", "u1", "u2"} {
-		if _, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p"+uid))); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p"+uid)))
+		expect.NoError(t, err)
 	}
 	s.api.claims = []*resourceapi.ResourceClaim{wholeGPU("u0", 0, "pu0")}
 	s.api.away = map[string]bool{"claim-u2": true}
@@ -201,18 +192,14 @@ func TestSweep(t *testing.T) {
 func TestSweepReleasesNothingInUse(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	if _, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Prepare(ctx, wholeGPU("u1", 1)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0"))
+	expect.NoError(t, err)
+	_, err = s.Prepare(ctx, wholeGPU("u1", 1))
+	expect.NoError(t, err)
 	s.running["p0"] = true
 	s.after(t, 0, uids{"u0", "u1"}, nil)
 	s.after(t, time.Hour, uids{"u0", "u1"}, uids{"u0", "u1"})
-	if user := s.told[0].User; user != "p0" {
-		t.Errorf("the user is %q", user)
-	}
+	expect.Equal(t, "p0", s.told[0].User, "the user is")
 	if s.told[1].Unknown == nil {
 		t.Error("it is known who uses a claim that was reserved for nobody")
 	}
@@ -221,9 +208,7 @@ func TestSweepReleasesNothingInUse(t *testing.T) {
 	s.unknown = nil
 	s.after(t, 0, uids{"u1"}, uids{"u1"})
 	// The kubelet knows.
-	if err := s.Unprepare(ctx, "u1"); err != nil {
-		t.Error(err)
-	}
+	expect.Error(t, s.Unprepare(ctx, "u1"))
 }
 
 // A pod that comes to use a claim later keeps it from being released as well, also when
@@ -232,9 +217,8 @@ func TestSweepNotesWhoUsesAClaim(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
 	for i, uid := range []string{"u0", "u1"} {
-		if _, err := s.Prepare(ctx, wholeGPU(uid, i, "first")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Prepare(ctx, wholeGPU(uid, i, "first"))
+		expect.NoError(t, err)
 	}
 	s.api.claims = []*resourceapi.ResourceClaim{
 		wholeGPU("u0", 0, "first", "second"), wholeGPU("u1", 1, "first"),
@@ -267,15 +251,12 @@ func TestSweepKeepsWhatItCannotLookUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			s := newSweeps(t)
-			if _, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0")); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0"))
+			expect.NoError(t, err)
 			s.running["p0"] = true
 			s.after(t, 0, uids{"u0"}, nil)
 			s.after(t, sweepNotice, uids{"u0"}, uids{"u0"})
-			if err := fault.begin(s); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, fault.begin(s))
 			for range 2 {
 				s.clock.Step(sweepGrace)
 				if _, err := s.sweep(ctx, nil); err == nil {
@@ -285,9 +266,7 @@ func TestSweepKeepsWhatItCannotLookUp(t *testing.T) {
 					t.Errorf("told %+v", s.told)
 				}
 			}
-			if err := fault.end(s); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, fault.end(s))
 			s.after(t, 0, uids{"u0"}, uids{"u0"})
 			// Since when it is one is not forgotten.
 			s.running["p0"] = false
@@ -301,14 +280,12 @@ func TestSweepAfterAReboot(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
 	for i, uid := range []string{"back", "gone"} {
-		if _, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p-"+uid))); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p-"+uid)))
+		expect.NoError(t, err)
 	}
 	s.start(t, "boot-2")
-	if _, err := s.Prepare(ctx, wholeGPU("back", 0, "p-back")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Prepare(ctx, wholeGPU("back", 0, "p-back"))
+	expect.NoError(t, err)
 	s.running["p-back"] = true
 	s.after(t, 0, uids{"back"}, nil)
 	s.after(t, time.Hour, uids{"back"}, uids{"back"})
@@ -325,9 +302,8 @@ func (stuck) Remove(string) error { return errors.New("in use") }
 func TestSweepTellsWhatCannotBeUnprepared(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	if _, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0"))
+	expect.NoError(t, err)
 	s.specs = func(d cdi.Dir) prepare.Specs { return stuck{d} }
 	s.start(t, "boot-1")
 	sweep := func(d time.Duration) error {
@@ -335,9 +311,7 @@ func TestSweepTellsWhatCannotBeUnprepared(t *testing.T) {
 		_, err := s.sweep(ctx, nil)
 		return err
 	}
-	if err := sweep(0); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, sweep(0))
 	for range 2 {
 		err := sweep(time.Minute)
 		if len(s.told) != 1 || s.told[0].Kept == nil || !errors.Is(err, s.told[0].Kept) {

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -60,9 +60,7 @@ func TestGPUsInSlicesOfOtherDrivers(t *testing.T) {
 			if want == nil {
 				want = map[Device]string{}
 			}
-			if diff := cmp.Diff(want, OnGPUs(Read(tc.slice, "n1"), machine)); diff != "" {
-				t.Errorf("devices on GPUs (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, OnGPUs(Read(tc.slice, "n1"), machine), "devices on GPUs")
 		})
 	}
 }
@@ -105,9 +103,7 @@ func TestWhoHasAGPU(t *testing.T) {
 		"the same, and nobody has it":             {nil, somewhere, Held{}, "", none, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Having(machine, tc.published, tc.kept, tc.held, tc.owner)); diff != "" {
-				t.Errorf("GPUs of other drivers (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, tc.want, Having(machine, tc.published, tc.kept, tc.held, tc.owner), "GPUs of other drivers")
 			if got := Keep(tc.published, tc.kept, tc.held); len(got) != len(tc.keep) || got[d] != tc.keep[d] {
 				t.Errorf("kept: %v, want %v", got, tc.keep)
 			}
@@ -132,8 +128,6 @@ func TestDevicesThatNobodyPlaces(t *testing.T) {
 		"held by nobody":       {nil, nil, Held{}, map[Device]string{}},
 		"nobody knows of whom": {nil, nil, Held{Err: errors.New("the kubelet does not answer")}, map[Device]string{}},
 	} {
-		if diff := cmp.Diff(tc.want, WithUnplaced(tc.published, tc.kept, tc.held)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		expect.Equal(t, tc.want, WithUnplaced(tc.published, tc.kept, tc.held), "%s", name)
 	}
 }

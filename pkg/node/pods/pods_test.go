@@ -11,12 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // processes has the pods with processes, and the error for pods whose processes cannot be read.
@@ -65,9 +66,7 @@ func newNode(t *testing.T) node {
 	n := node{heard: &heard{}, client: fake.NewClientset(), running: &processes{}}
 	n.Picture = New(n.running)
 	w, err := NewWatch(n.Picture, n.client, "n1", n.heard, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan struct{})
 	go func() {
@@ -89,9 +88,7 @@ func (n node) hears(t *testing.T, want ...string) {
 	synctest.Wait()
 	n.heard.Lock()
 	defer n.heard.Unlock()
-	if diff := cmp.Diff(want, n.told); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, n.told, "told")
 	n.told = nil
 }
 
@@ -116,26 +113,20 @@ func mirror(uid, static types.UID) *corev1.Pod {
 func (n node) add(t *testing.T, pods ...*corev1.Pod) {
 	t.Helper()
 	for _, pod := range pods {
-		if err := n.client.Tracker().Add(pod); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.client.Tracker().Add(pod))
 	}
 	synctest.Wait()
 }
 
 func (n node) remove(t *testing.T, name string) {
 	t.Helper()
-	if err := n.client.CoreV1().Pods("team").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.client.CoreV1().Pods("team").Delete(t.Context(), name, metav1.DeleteOptions{}))
 	synctest.Wait()
 }
 
 func (n node) users(t *testing.T, want ...types.UID) {
 	t.Helper()
-	if diff := cmp.Diff(want, n.UsersOf("team", "c")); diff != "" {
-		t.Errorf("users (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, n.UsersOf("team", "c"), "users")
 }
 
 // Deleted pods use their claims until they have no processes. A pod without processes gets a moment to start one.
@@ -145,9 +136,7 @@ func TestUsersOfClaims(t *testing.T) {
 		n.running.Store(types.UID("b1"), true)
 		n.add(t, user("a", "a1"), user("b", "b1"), plain("none", "n1"))
 		n.users(t, "a1", "b1")
-		if n.AnyLeaves("team", "c", []types.UID{"n1"}) {
-			t.Error("a pod leaves")
-		}
+		expect.Equal(t, false, n.AnyLeaves("team", "c", []types.UID{"n1"}), "a pod leaves")
 		left := n.Left.Next()
 		n.remove(t, "none")
 		select {
@@ -167,9 +156,7 @@ func TestUsersOfClaims(t *testing.T) {
 		n.users(t, "a1")
 		left = n.Left.Next()
 		pods := corev1.SchemeGroupVersion.WithResource("pods")
-		if err := n.client.Tracker().Update(pods, user("a", "a2"), "team"); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, n.client.Tracker().Update(pods, user("a", "a2"), "team"))
 		synctest.Wait()
 		<-left
 		n.users(t, "a1", "a2")

@@ -4,8 +4,6 @@ package publish
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -35,9 +34,7 @@ func (b *bench) asked(verb string) int {
 // default, and that nobody was asked about.
 func leaving(t *testing.T) *bench {
 	t.Helper()
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
 	b.clock.Step(mode.Settle)
@@ -57,9 +54,7 @@ func TestWhatIsPreparedHereSavesListingClaims(t *testing.T) {
 	if lists, gets := b.asked("list"), b.asked("get"); lists != 0 || gets != 1 {
 		t.Errorf("%d lists of claims and %d looks at one, want none and one", lists, gets)
 	}
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
-		t.Errorf("event %q does not name the pod", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer")
 	// Unprepared, it is allocated for a moment still.
 	b.records = nil
 	b.reconciled(t, false, shareClosed)
@@ -75,13 +70,9 @@ func TestEventNamesNoMoreClaimsThanItAskedFor(t *testing.T) {
 			Mode: mode.Share}}})
 	}
 	b.reconciled(t, false, shareClosed)
-	if gets := b.asked("get"); gets != mostNamed {
-		t.Errorf("%d claims were read, want %d", gets, mostNamed)
-	}
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/c09 (its pod is "+
-		"being stopped) and 5 more") {
-		t.Errorf("event %q", got)
-	}
+	expect.Equal(t, mostNamed, b.asked("get"), "claims were read")
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "claim team/c09 (its pod is "+
+		"being stopped) and 5 more")
 }
 
 // A claim that stays allocated, for days maybe, without being prepared.
@@ -108,9 +99,7 @@ func TestClaimsAreReadPageByPage(t *testing.T) {
 	b := leaving(t)
 	b.allocate(t, "gpu-0-share", "trainer")
 	stored, err := b.client.ResourceV1().ResourceClaims("team").Get(t.Context(), "held", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	pages := map[string]*resourceapi.ResourceClaimList{
 		"": {ListMeta: metav1.ListMeta{Continue: "more"},
 			Items: []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "other"}}}},
@@ -126,7 +115,5 @@ func TestClaimsAreReadPageByPage(t *testing.T) {
 		return true, pages[o.Continue], nil
 	})
 	b.reconciled(t, false, shareClosed)
-	if !slices.Equal(asked, []string{"", "more"}) {
-		t.Errorf("pages %q were read", asked)
-	}
+	expect.Equal(t, []string{"", "more"}, asked, "pages that were read")
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -72,9 +72,7 @@ func (b *bench) servesOf(healthy, all string, labels ...string) {
 
 func (b *bench) refusedBecause(t *testing.T, text string) {
 	t.Helper()
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, text) {
-		t.Errorf("event %q, want one with %q", got, text)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], text)
 }
 
 // After a reboot the device plugin and this process are started together, and the
@@ -152,9 +150,7 @@ func TestCapacityOfADevicePluginThatTheRequiredLabelKeepsAway(t *testing.T) {
 
 func TestDevicePluginThatMayHaveBeenForgotten(t *testing.T) {
 	b := newBench(t)
-	if err := os.WriteFile(b.nodeFile(), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(b.nodeFile(), []byte("{"), 0o600))
 	b.serves("0")
 	b.reconciled(t, false, "")
 	b.refusedBecause(t, "until a moment ago")

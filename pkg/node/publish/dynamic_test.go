@@ -4,12 +4,12 @@ package publish
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	apiversion "k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -26,18 +26,12 @@ func (b *bench) kubernetes(version string) {
 func (b *bench) supervised(t *testing.T) (stop func()) {
 	t.Helper()
 	release, err := b.mps.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, uuid := range []string{"GPU-0", "GPU-1"} {
-		if err := b.mps.SetStatus(uuid, mps.Status{State: mps.Ready}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, b.mps.SetStatus(uuid, mps.Status{State: mps.Ready}))
 	}
 	return func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, release())
 	}
 }
 
@@ -58,10 +52,8 @@ func TestDynamicOffersEachGPUInEveryMode(t *testing.T) {
 	stop()
 	b.reconciled(t, true, "gpu-0 gpu-0-share gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1 gpu-1-share gpu-1-cgpu! "+
 		"gpu-1-core-mem! gpu-1-mps!")
-	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 1 is closed to new "+
-		"claims of mode cgpu, core-mem, mps: gpu-mps-supervisor does not run") {
-		t.Errorf("event %q does not say which modes are closed, and why", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "GPU 1 is closed to new "+
+		"claims of mode cgpu, core-mem, mps: gpu-mps-supervisor does not run")
 }
 
 func TestSwitchToAndFromDynamic(t *testing.T) {
@@ -79,9 +71,7 @@ func TestSwitchToAndFromDynamic(t *testing.T) {
 	b.reconciled(t, false, everyModeClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, everyModeClosed)
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer")
 	b.release(t)
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, shares)
@@ -93,10 +83,7 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, false, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs Kubernetes 1.37") ||
-		!strings.Contains(got, "v1.36.4") {
-		t.Errorf("event %q does not say what is too old", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "needs Kubernetes 1.37", "v1.36.4")
 	b.mode("share")
 	b.reconciled(t, true, shares)
 	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {

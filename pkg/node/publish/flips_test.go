@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -21,17 +22,13 @@ func (b *bench) late(t *testing.T, looks int) {
 	var pending []resourceslice.DriverResources
 	left := 0
 	b.publish = func(_ context.Context, r resourceslice.DriverResources) error {
-		if len(pending) > 0 {
-			t.Error("published while the change before is on its way")
-		}
+		expect.Equal(t, 0, len(pending), "changes published while the change before is on its way")
 		b.published, pending, left = append(b.published, r), append(pending, r), looks
 		return nil
 	}
 	b.client.PrependReactor("list", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		if left--; left < 0 && len(pending) > 0 {
-			if err := b.storeSlice(pending[0]); err != nil {
-				t.Error(err)
-			}
+			expect.Error(t, b.storeSlice(pending[0]))
 			pending = nil
 		}
 		return false, nil, nil
@@ -43,9 +40,7 @@ func (b *bench) late(t *testing.T, looks int) {
 func TestClosingAfterFlipsOfTheLabel(t *testing.T) {
 	for _, looks := range []int{0, 1, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBench(t)
-			b.mode("share")
-			b.reconciled(t, true, shares)
+			b := sharing(t)
 			b.mode("default")
 			b.reconciled(t, false, shareClosed)
 			b.late(t, looks)
@@ -67,9 +62,7 @@ func TestClosingAfterFlipsOfTheLabel(t *testing.T) {
 // As long as the API server does not take the opening, the node is not closed on top of it.
 func TestClosingWaitsForTheOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.mode("share")
-		b.reconciled(t, true, shares)
+		b := sharing(t)
 		b.mode("default")
 		b.reconciled(t, false, shareClosed)
 		b.late(t, 1<<20)

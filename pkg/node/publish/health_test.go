@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -33,9 +33,7 @@ func TestHealthOfDevices(t *testing.T) {
 	p.SetMachine(machine)
 	p.SetHealth(map[string]health.Unhealthy{"GPU-b": {Reason: "xid-79", Message: "XID 79"}})
 	served, err := servedModes(mode.Offer{Mode: mode.Topology}, isolation.NewRegistry(isolation.Config{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	p.noteHealth(buildPool(machine, mode.Topology, served, held.Reserved{}, nil, devices.Options{Pool: p.pool()}))
 	prepared := []state.Record{{Grants: []claim.Grant{
 		{Device: "gpu-2-topology", GPU: claim.GPU{Index: 2, UUID: "GPU-c"}},
@@ -47,9 +45,7 @@ func TestHealthOfDevices(t *testing.T) {
 		{"gpu-1-topology", "XID 79"}, {"gpu-2-topology", "it is lost"}, {"gpu-3-monitor", ""},
 		{"gpu-3-topology", ""}, {"gpu-7-share", "the GPU is not there any more"}, {"gpus-0-1", "XID 79"},
 		{"gpus-2-3", "it is lost"}}
-	if diff := cmp.Diff(want, p.Health(prepared)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, p.Health(prepared), "health")
 }
 
 // A GPU whose MPS daemon is down is told to the pods that have it.
@@ -60,9 +56,7 @@ func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
 		{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}}
 	p.SetMachine(machine)
 	served, err := servedModes(mode.Offer{Mode: mode.Share}, isolation.NewRegistry(isolation.Config{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	publish := func(unhealthy map[string]string, want ...string) {
 		t.Helper()
 		served[0].notIsolated = unhealthy
@@ -82,9 +76,7 @@ func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
 				got = append(got, d.Device)
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("unhealthy (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, want, got, "unhealthy")
 	}
 	publish(map[string]string{"GPU-b": "its daemon is down"}, "gpu-1-share")
 	publish(nil)
@@ -106,8 +98,6 @@ func TestUnhealthyTaints(t *testing.T) {
 			"GPU-a": {{Key: v1alpha1.TaintUnhealthy, Value: "lost", Effect: want}, notIsolated},
 			"GPU-b": {notIsolated},
 		}
-		if diff := cmp.Diff(wanted, got); diff != "" {
-			t.Errorf("effect %q (-want +got):\n%s", effect, diff)
-		}
+		expect.Equal(t, wanted, got, "unhealthy by effect %q", effect)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -39,9 +40,7 @@ func (b *bench) loadModule(t *testing.T) {
 // write replaces what the node's memory keeps.
 func (b *bench) write(t *testing.T, content string) {
 	t.Helper()
-	if err := os.WriteFile(b.nodeFile(), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(b.nodeFile(), []byte(content), 0o600))
 }
 
 const (
@@ -72,20 +71,14 @@ func TestIsolationChangesAsAModeDoes(t *testing.T) {
 	b.reconciled(t, false, cappedClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, cappedClosed)
-	if got := b.isolatedBy(); got != "mps mps" {
-		t.Errorf("isolated by %q although a claim is allocated", got)
-	}
+	expect.Equal(t, "mps mps", b.isolatedBy(), "isolated, although a claim is allocated, by")
 	const waiting = "stay in mode cgpu with isolation of cgpu by mps, closed to new claims, and change to mode cgpu " +
 		"with isolation of cgpu by cgpu when these have ended: pod team/trainer"
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, waiting) {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], waiting)
 	b.release(t)
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, capped)
-	if got := b.isolatedBy(); got != "cgpu cgpu" {
-		t.Errorf("isolated by %q", got)
-	}
+	expect.Equal(t, "cgpu cgpu", b.isolatedBy(), "isolated by")
 }
 
 // Earlier versions remembered the mode alone.
@@ -139,13 +132,10 @@ func TestKernelLimitsBesideMPSThatAreNotThereAnyMore(t *testing.T) {
 	b.registry.SetKernelLimits(isolation.KernelLimits{Kinds: map[string]memlimit.Kind{"GPU-0": memlimit.DMem},
 		Reasons: map[string]error{"GPU-1": errors.New("the hook does not run on the host")}})
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps!")
-	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "the hook does not run") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "the hook does not run")
 	for i, want := range []string{string(memlimit.DMem), ""} {
-		if got := attribute(b.Publisher.published[i], v1alpha1.AttrMemoryLimits); got != want {
-			t.Errorf("GPU %d's memory is limited by %q, want %q", i, got, want)
-		}
+		expect.Equal(t, want, attribute(b.Publisher.published[i], v1alpha1.AttrMemoryLimits),
+			"the memory of GPU %d is limited by", i)
 	}
 	b.registry.SetKernelLimits(has)
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
@@ -173,14 +163,10 @@ func TestKernelIsolationThatIsNotKnownYet(t *testing.T) {
 	b.allocate(t, "gpu-0-cgpu", "trainer")
 	start(late)
 	b.reconciled(t, true, "gpu-0-cgpu gpu-1-cgpu!")
-	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "no answer in time") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "no answer in time")
 	b.registry.SetKernelLimits(has)
 	b.reconciled(t, true, capped)
-	if got := b.isolatedBy(); got != "kernel kernel" {
-		t.Errorf("isolated by %q", got)
-	}
+	expect.Equal(t, "kernel kernel", b.isolatedBy(), "isolated by")
 	// An older driver has none for good.
 	start(isolation.KernelLimits{Err: errors.New("the driver is older"), Settled: true})
 	b.reconciled(t, false, cappedClosed)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
@@ -43,19 +44,15 @@ func TestWhenTheDevicePluginLeft(t *testing.T) {
 	late.Status.StartTime = ptr.To(metav1.NewTime(left.Add(time.Minute)))
 	b.pods = []*corev1.Pod{late}
 	b.reconciled(t, true, shares)
-	if got := b.memoryOf(t); got != "15Gi 15Gi" {
-		t.Errorf("memory %s", got)
-	}
+	expect.Equal(t, "15Gi 15Gi", b.memoryOf(t), "memory")
 }
 
 // The version before did not remember it: what ran when it was replaced may be of a
 // device plugin.
 func TestWhenTheDevicePluginLeftIsNotRemembered(t *testing.T) {
 	b := newBench(t)
-	if err := os.WriteFile(b.nodeFile(),
-		[]byte(`{"wanted":"share","published":"share","isolation":{"share":"none"}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(b.nodeFile(),
+		[]byte(`{"wanted":"share","published":"share","isolation":{"share":"none"}}`), 0o600))
 	b.clock.Step(time.Hour)
 	b.restart()
 	b.serves("0")
@@ -95,12 +92,9 @@ func TestNodeThatNeverHadADevicePlugin(t *testing.T) {
 				Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
 			b.pods = []*corev1.Pod{pinned}
 			_, ctx := ktesting.NewTestContext(t)
-			if _, err := b.reconcile(ctx); err != nil {
-				t.Fatal(err)
-			}
-			if got := b.memoryOf(t); got != test.want {
-				t.Errorf("memory %q, want %q", got, test.want)
-			}
+			_, err := b.reconcile(ctx)
+			expect.NoError(t, err)
+			expect.Equal(t, test.want, b.memoryOf(t), "memory")
 		})
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -87,21 +87,13 @@ func TestRepartitioningWhileHeld(t *testing.T) {
 			}
 			s.records = []state.Record{holding(held)}
 			p, err := s.plan()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := p.devices(); got != test.devices {
-				t.Errorf("published %s, want %s", got, test.devices)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, test.devices, p.devices(), "published")
 			for device, want := range test.want {
-				if got := p.taints(device); got != want {
-					t.Errorf("%s has %s, want %s", device, got, want)
-				}
+				expect.Equal(t, want, p.taints(device), "%s has", device)
 			}
 			got := p.told(v1alpha1.ReasonInstanceGone)
-			if (got == "") != (test.event == "") || !strings.Contains(got, test.event) {
-				t.Errorf("the node is told %q, want %q", got, test.event)
-			}
+			expect.Says(t, got, test.event)
 			if _, told := p.goneClaims["u"]; told != (test.event != "") {
 				t.Errorf("the claim is told: %v", p.goneClaims)
 			}
@@ -133,9 +125,7 @@ func TestInstancesDoNotKeepANodeInItsMode(t *testing.T) {
 	}
 	stored := []resourceapi.ResourceSlice{{Spec: resourceapi.ResourceSliceSpec{
 		Devices: p.resources.Pools["n1/gpu"].Slices[0].Devices}}}
-	if !allClosed(stored) {
-		t.Error("the node waits until its instances are closed")
-	}
+	expect.Equal(t, true, allClosed(stored), "the instances are closed when the node is stored")
 	if i := firstAllocated(holding(instanceAt(0, "MIG-a")).Grants); i >= 0 {
 		t.Error("a claim for an instance keeps the node in its mode")
 	}
@@ -154,9 +144,7 @@ func TestWhatOfMIGIsNotOfferedIsTold(t *testing.T) {
 		t.Errorf("told %q, %v", got, err)
 	}
 	at := slices.IndexFunc(p.events, func(e event) bool { return e.reason == v1alpha1.ReasonInstancesLeftOut })
-	if !p.events[at].good {
-		t.Error("it is a warning, although it may be meant so")
-	}
+	expect.Equal(t, true, p.events[at].good, "it is no warning, as it may be meant so")
 	got := p.published(s)
 	if len(got) != 1 || got[0].message != "2 GPUs are offered in mode exclusive, and 1 MIG instances of 2 GPUs" {
 		t.Errorf("published: %v", got)
@@ -180,9 +168,7 @@ func TestHealthOfInstances(t *testing.T) {
 	want := map[string]string{"gpu-2-mig-1g-10gb-1": "XID 94", "gpu-3-mig-1g-10gb-0": "XID 79",
 		"gpu-2-mig-1g-10gb-0": "the MIG instance MIG-old is not there any more: another one, MIG-a, is in its place",
 		"gpu-2-mig-1g-10gb-4": "the MIG instance is not there any more MIG-gone"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "messages of health")
 }
 
 // A device plugin that serves instances, by whatever profile, has the node to itself.
@@ -242,9 +228,7 @@ func TestInstancesOnDemand(t *testing.T) {
 			if told := p.told(v1alpha1.ReasonInstanceGone); (told != "") != test.gone {
 				t.Errorf("the node is told %q", told)
 			}
-			if told := p.told(v1alpha1.ReasonInstancesLeftOut); told != "" {
-				t.Errorf("the node is told %q", told)
-			}
+			expect.Equal(t, "", p.told(v1alpha1.ReasonInstancesLeftOut), "the node is told")
 			if got := p.published(s); len(got) != 1 ||
 				got[0].message != "2 GPUs are offered in mode exclusive, and 1 GPUs whose MIG instances are made "+
 					"when claims need them" {
@@ -274,9 +258,7 @@ func TestHealthOfInstancesOnDemand(t *testing.T) {
 	}
 	want := map[string]string{"gpu-2-mig-1g-10gb-0": "", "gpu-2-mig-1g-10gb-1": "", "gpu-3-mig-1g-10gb-0": "XID 79",
 		"gpu-3-mig-1g-10gb-1": "the MIG instance is not there any more MIG-gone"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "messages of health")
 }
 
 // An instance whose claim is gone and that cannot be destroyed closes all that overlaps it, and nothing else: with or
@@ -304,13 +286,9 @@ func TestInstanceThatCannotBeDestroyed(t *testing.T) {
 			if err != nil || p.devices() != want {
 				t.Errorf("published %s, %v; want %s", p.devices(), err, want)
 			}
-			if got := p.taints("gpu-2-mig-2g-20gb-0"); got != "held-without-claim=:NoSchedule" {
-				t.Errorf("taints %s", got)
-			}
+			expect.Equal(t, "held-without-claim=:NoSchedule", p.taints("gpu-2-mig-2g-20gb-0"), "taints")
 			told := p.told(v1alpha1.ReasonHeldByGoneClaim)
-			if !strings.Contains(told, "GPU 2's 1g.10gb at slice 0 by claim team/c (IN_USE)") {
-				t.Errorf("the node is told %q", told)
-			}
+			expect.Says(t, told, "GPU 2's 1g.10gb at slice 0 by claim team/c (IN_USE)")
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -36,9 +37,7 @@ func (b *bench) needs(t *testing.T, want bool) {
 func (b *bench) daemons(t *testing.T, state mps.State) {
 	t.Helper()
 	for _, uuid := range []string{"GPU-0", "GPU-1"} {
-		if err := b.mps.SetStatus(uuid, mps.Status{State: state}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, b.mps.SetStatus(uuid, mps.Status{State: state}))
 	}
 }
 
@@ -56,9 +55,7 @@ func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
 	b.reconciled(t, false, wholeGPUs)
 	b.needs(t, true)
 	b.reconciled(t, false, wholeGPUs)
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; got != "" {
-		t.Errorf("event %q", got)
-	}
+	expect.Equal(t, "", b.events.current[v1alpha1.ReasonModeNotServed], "event")
 	b.daemons(t, mps.Ready)
 	b.switched(t, wholeGPUsClosed, byMPS)
 	b.needs(t, true)
@@ -94,10 +91,8 @@ func TestDaemonsThatAreAskedForInVain(t *testing.T) {
 	b.reconciled(t, false, wholeGPUs)
 	b.clock.Step(mpsStartLimit)
 	b.switched(t, wholeGPUsClosed, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs isolation mps, which is "+
-		"not available") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "needs isolation mps, which is "+
+		"not available")
 	b.needs(t, true)
 }
 
@@ -171,10 +166,7 @@ func TestMPSLimitsNothingBeforeVolta(t *testing.T) {
 	}})
 	b.mode("mps")
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	if got := strings.Join(slices.Collect(maps.Values(b.events.current)), "\n"); !strings.Contains(got, "6.1") ||
-		!strings.Contains(got, "Volta") {
-		t.Errorf("events %q, want one that says why GPU 0 is closed", got)
-	}
+	expect.Says(t, strings.Join(slices.Collect(maps.Values(b.events.current)), "\n"), "6.1", "Volta")
 	b.mode("share")
 	b.switched(t, "gpu-0-mps! gpu-1-mps!", shares)
 }

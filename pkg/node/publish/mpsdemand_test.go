@@ -5,7 +5,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -47,18 +47,12 @@ func TestSupervisorThatCannotBeTold(t *testing.T) {
 		b.mode("mps")
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if got := b.devices(t); got != byMPS {
-			t.Errorf("published %q, want %q", got, byMPS)
-		}
-		if err := b.Status().Err; err == nil || !strings.Contains(err.Error(), "no space left") {
-			t.Errorf("status %v", err)
-		}
+		expect.Equal(t, byMPS, b.devices(t), "published")
+		expect.Error(t, b.Status().Err, "no space left")
 		disk.full.Store(false)
 		time.Sleep(retryInterval)
 		synctest.Wait()
-		if err := b.Status().Err; err != nil {
-			t.Errorf("it is said still: %v", err)
-		}
+		expect.Error(t, b.Status().Err)
 		b.uses(t, mps.Use{Reserved: true}, mps.Use{Reserved: true})
 	})
 }

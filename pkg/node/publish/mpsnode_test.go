@@ -3,12 +3,11 @@
 package publish
 
 import (
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -27,9 +26,7 @@ func (b *bench) oneDaemon(m string) {
 func (b *bench) nodeDaemon(t *testing.T, state mps.State) {
 	t.Helper()
 	for _, uuid := range []string{"GPU-0", "GPU-1"} {
-		if err := b.mps.OfNode().SetStatus(uuid, mps.Status{State: state}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, b.mps.OfNode().SetStatus(uuid, mps.Status{State: state}))
 	}
 }
 
@@ -46,15 +43,11 @@ func (b *bench) usesOfNode(t *testing.T, want ...mps.Use) {
 	var got []mps.Use
 	for _, uuid := range []string{"GPU-0", "GPU-1"} {
 		u, err := b.mps.OfNode().Use(uuid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		u.Seq = 0
 		got = append(got, u)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the GPUs' uses by the daemon of all (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "the GPUs' uses by the daemon of all")
 }
 
 // A change to one daemon for all GPUs, and back, is a change of the mode: it waits for what is
@@ -82,9 +75,7 @@ func TestOneMPSDaemonForAllGPUs(t *testing.T) {
 	b.release(t)
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, byMPS)
-	if got := b.isolatedBy(); got != "mps-node mps-node" {
-		t.Errorf("isolated by %q", got)
-	}
+	expect.Equal(t, "mps-node mps-node", b.isolatedBy(), "isolated by")
 	b.uses(t, none, none)
 	b.usesOfNode(t, alone, alone)
 
@@ -107,9 +98,7 @@ func TestOneMPSDaemonForAllGPUs(t *testing.T) {
 	b.release(t)
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, byMPS)
-	if got := b.isolatedBy(); got != "mps mps" {
-		t.Errorf("isolated by %q", got)
-	}
+	expect.Equal(t, "mps mps", b.isolatedBy(), "isolated by")
 	b.uses(t, alone, alone)
 	b.usesOfNode(t, none, none)
 	b.wantsNodeDaemon(t, false)
@@ -145,10 +134,7 @@ func TestOneMPSDaemonTakesNoGPUsBesideOthers(t *testing.T) {
 			none, alone := mps.Use{}, mps.Use{Reserved: true}
 			says := func(want string) {
 				t.Helper()
-				if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, want) ||
-					want == "" && got != "" {
-					t.Errorf("event %q, want %q", got, want)
-				}
+				expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], want)
 			}
 			b.nodeDaemon(t, mps.Ready)
 			b.oneDaemon("core_mem")
@@ -187,9 +173,7 @@ func TestOneMPSDaemonTakesNoGPUsBesideOthersOnOneThatIsLeftOut(t *testing.T) {
 				Faults: []gpu.Fault{{Index: 0, UUID: uuid, Reason: gpu.FaultUnreadable}}})
 			b.reconciled(t, true, "gpu-1-core-mem!")
 			b.usesOfNode(t, mps.Use{}, mps.Use{})
-			if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 0 is held") {
-				t.Errorf("event %q", got)
-			}
+			expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "GPU 0 is held")
 		})
 	}
 }
@@ -209,21 +193,15 @@ func TestClaimsOfTheOneMPSDaemonAreHealthyBesideOthers(t *testing.T) {
 	healthy := func(want bool) {
 		t.Helper()
 		for _, d := range b.Health(b.records) {
-			if (d.Message == "") != want {
-				t.Errorf("%s: %q", d.Device, d.Message)
-			}
+			expect.Equal(t, want, d.Message == "", "%s is healthy: %q", d.Device, d.Message)
 		}
 		for _, d := range b.Status().Devices {
-			if (d.Unhealthy == "") != want {
-				t.Errorf("status of %s: %q", d.Name, d.Unhealthy)
-			}
+			expect.Equal(t, want, d.Unhealthy == "", "status of %s is healthy: %q", d.Name, d.Unhealthy)
 		}
 	}
 	b.reconciled(t, true, byMPSClosed)
 	healthy(true)
-	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 0 is held") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "GPU 0 is held")
 	b.nodeDaemon(t, mps.Down)
 	b.reconciled(t, true, byMPSClosed)
 	healthy(false)
@@ -242,9 +220,7 @@ func TestLabelForOneMPSDaemonWithoutEffect(t *testing.T) {
 			b.label(map[string]string{ack.NodeLabelSchedule: tc.mode, "gpu.aliyun.com/mps-daemon": tc.value})
 			b.reconciled(t, true, tc.offered)
 			said := b.events.current[v1alpha1.ReasonInvalidLabel]
-			if !strings.Contains(said, tc.said) || tc.said == "" && said != "" {
-				t.Errorf("event %q, want %q", said, tc.said)
-			}
+			expect.Says(t, said, tc.said)
 			b.wantsNodeDaemon(t, false)
 		})
 	}

@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -35,15 +35,11 @@ func (b *bench) uses(t *testing.T, want ...mps.Use) {
 	var got []mps.Use
 	for _, uuid := range []string{"GPU-0", "GPU-1"} {
 		u, err := b.mps.Use(uuid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		u.Seq = 0
 		got = append(got, u)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the GPUs' uses (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "the GPUs' uses")
 }
 
 // share is a claim for a share of GPU-0 by MPS.
@@ -240,9 +236,7 @@ func TestOthersKeepTheirPartOfAGPUThatCannotBeRead(t *testing.T) {
 			b.mode("core_mem")
 			b.SetMachine(machine)
 			told()
-			if err := os.WriteFile(filepath.Join(string(b.mps), "GPU-0", mps.UseFile), []byte("{"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(filepath.Join(string(b.mps), "GPU-0", mps.UseFile), []byte("{"), 0o600))
 			told()
 			b.SetMachine(&read)
 			told()
@@ -279,16 +273,10 @@ func TestIsolationLevelIsThatOfTheGPU(t *testing.T) {
 				got = append(got, ptr.Deref(d.Attributes[v1alpha1.AttrIsolationLevel].StringValue, ""))
 			}
 		}
-		if strings.Join(got, " ") != want {
-			t.Errorf("isolation levels %q, want %q", got, want)
-		}
+		expect.Equal(t, want, strings.Join(got, " "), "isolation levels")
 	}
 	levels("cooperative cooperative")
-	if err := b.mps.SetStatus("GPU-1", mps.Status{State: mps.Ready, DriverEnforced: true}); err != nil {
-		t.Fatal(err)
-	}
-	if !b.isolationChanged() {
-		t.Error("nobody looks at it")
-	}
+	expect.NoError(t, b.mps.SetStatus("GPU-1", mps.Status{State: mps.Ready, DriverEnforced: true}))
+	expect.Equal(t, true, b.isolationChanged(), "somebody looks at it")
 	levels("cooperative driver")
 }

@@ -4,11 +4,9 @@ package publish
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -41,20 +39,13 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 			b.SetOrphans([]orphans.Orphan{{Record: test.record, User: "p"}})
 			b.reconciled(t, true, test.want)
 			if test.memory != "" {
-				if diff := cmp.Diff(test.memory, b.memoryOf(t)); diff != "" {
-					t.Errorf("memory (-want +got):\n%s", diff)
-				}
+				expect.Equal(t, test.memory, b.memoryOf(t), "memory")
 			}
-			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "by claim team/gone "+
-				"(processes of the pod with UID p still run)") {
-				t.Errorf("event %q", got)
-			}
+			expect.Says(t, b.events.current[v1alpha1.ReasonHeldByGoneClaim], "by claim team/gone "+
+				"(processes of the pod with UID p still run)")
 			b.SetOrphans([]orphans.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
 			b.reconciled(t, true, test.want)
-			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got,
-				"is not known (no control groups)") {
-				t.Errorf("event %q", got)
-			}
+			expect.Says(t, b.events.current[v1alpha1.ReasonHeldByGoneClaim], "is not known (no control groups)")
 			// The kubelet has it unprepared.
 			b.records = nil
 			b.reconciled(t, true, test.open)

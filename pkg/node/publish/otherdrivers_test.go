@@ -3,11 +3,11 @@
 package publish
 
 import (
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -46,16 +46,12 @@ func TestGPUsOfOtherDriversAreClosed(t *testing.T) {
 
 func (b *bench) saysOfOtherDrivers(t *testing.T, want string) {
 	t.Helper()
-	if got := b.events.current[v1alpha1.ReasonOtherDriver]; !strings.Contains(got, want) || want == "" && got != "" {
-		t.Errorf("event %q, want %q", got, want)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonOtherDriver], want)
 }
 
 // The node is the other driver's by its label: nothing is offered, whatever is published.
 func TestNodeThatIsAnotherDrivers(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.label(map[string]string{"ack.node.gpu.schedule": "share", v1alpha1.LabelGPUDriver: "gpu.aliyun.com"})
 	b.reconciled(t, true, shares)
 	b.label(map[string]string{"ack.node.gpu.schedule": "share", v1alpha1.LabelGPUDriver: "gpu.nvidia.com"})

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -37,13 +37,9 @@ func newPods(t *testing.T, gpus int, labels map[string]string) *pods {
 	p := &pods{bench: newBench(t)}
 	p.kubernetes("v1.37.1")
 	release, err := p.mps.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, release())
 	})
 	m := &gpu.Machine{}
 	for i := range gpus {
@@ -58,9 +54,7 @@ func newPods(t *testing.T, gpus int, labels map[string]string) *pods {
 
 func (p *pods) daemon(t *testing.T, g int, s mps.State) {
 	t.Helper()
-	if err := p.mps.SetStatus(fmt.Sprintf("GPU-%d", g), mps.Status{State: s}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, p.mps.SetStatus(fmt.Sprintf("GPU-%d", g), mps.Status{State: s}))
 }
 
 // publish lets the publisher look at what is granted.
@@ -71,9 +65,7 @@ func (p *pods) publish(t *testing.T) {
 		t.Fatal(err)
 	}
 	classes, err := deviceclasses.Modes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	published := p.published[len(p.published)-1]
 	if p.node == nil {
 		p.node = allocatortest.NewNode("n1", "gpu.aliyun.com", published, classes)
@@ -94,18 +86,14 @@ func (p *pods) run(t *testing.T, m mode.Mode, memory, cores string) int {
 	}
 	results, err := p.node.Allocate(ctx, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu",
 		Exactly: request}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(results) == 0 {
 		return -1
 	}
 	grants, err := claim.Grants(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{
 		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
 	}}, "n1/gpu", p.inputs().machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	p.allocated = append(p.allocated, results)
 	p.records = append(p.records, state.Record{Grants: grants})
 	p.publish(t)
@@ -165,9 +153,7 @@ func TestSpreadGoesRoundTheGPUsThatTakeClaims(t *testing.T) {
 					got = append(got, p.run(t, a.mode, a.memory, a.cores))
 				}
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "GPUs of the claims")
 		})
 	}
 }
@@ -183,9 +169,7 @@ func TestSpreadReturnsToAGPUThatIsOpenAgain(t *testing.T) {
 	for range 4 {
 		got = append(got, p.run(t, mode.MPS, "3Gi", "0"))
 	}
-	if diff := cmp.Diff([]int{1, 0, 2, 0, 1}, got); diff != "" {
-		t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{1, 0, 2, 0, 1}, got, "GPUs of the claims")
 }
 
 // A GPU that is sick takes no claims, so that nobody waits until it has caught up.
@@ -197,9 +181,7 @@ func TestSpreadDoesNotWaitForASickGPU(t *testing.T) {
 	for range 5 {
 		got = append(got, p.run(t, mode.Share, "3Gi", "0"))
 	}
-	if diff := cmp.Diff([]int{1, 2, 1, 2, 1}, got); diff != "" {
-		t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{1, 2, 1, 2, 1}, got, "GPUs of the claims")
 }
 
 // Each write makes the scheduler look at all waiting pods of the cluster again.
@@ -208,9 +190,7 @@ func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
 		t.Helper()
 		before := len(p.published)
 		f()
-		if got := len(p.published) - before; got != want {
-			t.Errorf("%s: published %d times, want %d", what, got, want)
-		}
+		expect.Equal(t, want, len(p.published)-before, "%s: times published", what)
 	}
 	t.Run("spread", func(t *testing.T) {
 		p := newPods(t, 4, map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
@@ -238,9 +218,7 @@ func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
 		writes(t, p, 1, "GPU 1 is free and stands before GPU 2", func() { p.end(t, 1) })
 		writes(t, p, 1, "nothing is in use", func() { p.end(t, 2) })
 		writes(t, p, 0, "the first GPU is taken", func() {
-			if got := p.run(t, mode.Share, "3Gi", "0"); got != 0 {
-				t.Errorf("the claim got GPU %d", got)
-			}
+			expect.Equal(t, 0, p.run(t, mode.Share, "3Gi", "0"), "GPU of the claim")
 		})
 		writes(t, p, 0, "a free GPU stands before one that takes no claim", func() {
 			p.run(t, mode.Exclusive, "", "")
@@ -306,9 +284,7 @@ func TestSpreadOntoAGPUThatHasTheNameOfAHeldOne(t *testing.T) {
 			for range test.asked.times {
 				got = append(got, p.run(t, test.asked.mode, test.asked.memory, test.asked.cores))
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "GPUs of the claims")
 		})
 	}
 }

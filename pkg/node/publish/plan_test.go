@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -178,9 +179,7 @@ func TestPlanOfWhatTheAPIServerWouldNotKeep(t *testing.T) {
 		s.closedSince, s.occupants = s.now.Add(-mode.Settle), &allocations{}
 		s.retained.machine = s.machine
 		p, err := s.plan()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		p = p.withheld(s)
 		if p.devices() != "" || !p.again || p.checkpoint.Published != test.remain ||
 			p.checkpoint.Wanted != s.asked.mode {

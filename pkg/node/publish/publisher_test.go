@@ -22,6 +22,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -86,6 +87,15 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	return b
 }
 
+// sharing has a node in mode share whose shares are published.
+func sharing(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	return b
+}
+
 // restart replaces the publisher, as a new process would.
 func (b *bench) restart() {
 	b.events = &loggedEvents{current: map[string]string{}}
@@ -116,9 +126,7 @@ func (b *bench) state() *state.Store {
 func (b *bench) promised(t *testing.T) state.Node {
 	t.Helper()
 	n, _, err := b.state().Node()
-	if err != nil {
-		t.Error(err)
-	}
+	expect.Error(t, err)
 	return n
 }
 
@@ -247,15 +255,9 @@ func (b *bench) reconciled(t *testing.T, wantSettled bool, wantDevices string) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	settled, err := b.reconcile(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if settled != wantSettled {
-		t.Errorf("settled: %v, want %v", settled, wantSettled)
-	}
-	if got := b.devices(t); got != wantDevices {
-		t.Errorf("published %q, want %q", got, wantDevices)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, wantSettled, settled, "settled")
+	expect.Equal(t, wantDevices, b.devices(t), "published")
 }
 
 // switched goes through a change of the mode with nothing in its way.
@@ -280,9 +282,7 @@ func (b *bench) allocate(t *testing.T, device string, pods ...string) {
 		c.Status.ReservedFor = append(c.Status.ReservedFor,
 			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod})
 	}
-	if err := b.client.Tracker().Add(c); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.client.Tracker().Add(c))
 }
 
 // tolerating has the claim that is allocated tolerate every taint.
@@ -290,22 +290,17 @@ func (b *bench) tolerating(t *testing.T) {
 	t.Helper()
 	claims := b.client.ResourceV1().ResourceClaims("team")
 	c, err := claims.Get(t.Context(), "held", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{
 		{Operator: resourceapi.DeviceTolerationOpExists}}
-	if _, err := claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+	expect.NoError(t, err)
 }
 
 func (b *bench) release(t *testing.T) {
 	t.Helper()
-	if err := b.client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "team",
-		"held"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "team",
+		"held"))
 }
 
 const (
@@ -326,9 +321,7 @@ func TestModeFollowsTheLabel(t *testing.T) {
 }
 
 func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.label(nil)
 	b.reconciled(t, true, shares)
 	b.restart()
@@ -336,10 +329,7 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 	b.reconciled(t, true, shares)
 	b.mode("bogus")
 	b.reconciled(t, true, shares)
-	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"bogus"`) ||
-		!strings.Contains(got, "stay in mode share") {
-		t.Errorf("event %q does not name the value and the mode that stays", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `"bogus"`, "stay in mode share")
 	b.mode("default")
 	b.switched(t, shareClosed, whole)
 }
@@ -376,7 +366,5 @@ func TestUnknownModeOnANewNode(t *testing.T) {
 	b := newBench(t)
 	b.mode("bogus")
 	b.reconciled(t, true, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, `"bogus"`) {
-		t.Errorf("event %q does not name the value", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], `"bogus"`)
 }

@@ -17,6 +17,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -54,18 +55,14 @@ func TestSpread(t *testing.T) {
 	}
 	grant(0, 4)
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
-	if len(b.published) != 1 {
-		t.Errorf("%d publications: of what was offered, GPU 1 is left", len(b.published))
-	}
+	expect.Equal(t, 1, len(b.published), "publications: of what was offered, GPU 1 is left")
 	grant(1, 3)
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
 	grant(1, 2)
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "random"})
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
-	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"random"`) {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `"random"`)
 }
 
 func TestDevicePluginOnTheNode(t *testing.T) {
@@ -75,19 +72,15 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 		"aliyun.com/gpu-mem": resource.MustParse("0")}
 	b.SetNode(node)
 	b.reconciled(t, true, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves nvidia.com/gpu here") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "serves nvidia.com/gpu here")
 	node = node.DeepCopy()
 	node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
 	b.SetNode(node)
 	b.clock.Step(time.Hour)
 	// It may have been the kubelet that was restarted.
 	b.reconciled(t, false, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "served the same GPUs here until "+
-		"a moment ago") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "served the same GPUs here until "+
+		"a moment ago")
 	b.clock.Step(devicePluginGrace - time.Second)
 	b.reconciled(t, false, "")
 	b.clock.Step(time.Second)
@@ -130,9 +123,7 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 		node.ManagedFields = writers
 		b.SetNode(node)
 		b.reconciled(t, true, "")
-		if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves aliyun.com/gpu-mem here") {
-			t.Errorf("event %q", got)
-		}
+		expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "serves aliyun.com/gpu-mem here")
 	}
 	node = node.DeepCopy()
 	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
@@ -143,19 +134,13 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 }
 
 func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", "unrelated": "label"})
 	b.reconciled(t, true, shares)
-	if len(b.published) != 1 {
-		t.Errorf("published %d times", len(b.published))
-	}
+	expect.Equal(t, 1, len(b.published), "times published")
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelMaxPod: "x"})
 	b.reconciled(t, true, shares)
-	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"x"`) {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `"x"`)
 }
 
 // An API server without DRAConsumableCapacity stores the devices as ones for a
@@ -166,9 +151,7 @@ func TestDroppedFieldsPublishNothing(t *testing.T) {
 	*gateOff = true
 	b.mode("share")
 	b.reconciled(t, false, "")
-	if got := b.events.current[v1alpha1.ReasonFeatureDisabled]; !strings.Contains(got, "DRAConsumableCapacity") {
-		t.Errorf("event %q does not name the feature gate", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonFeatureDisabled], "DRAConsumableCapacity")
 	*gateOff = false
 	b.reconciled(t, true, shares)
 	*gateOff = true
@@ -212,18 +195,14 @@ func TestDroppedFieldsAreWrittenAgain(t *testing.T) {
 		}
 		b.clock.Step(step.after)
 		b.reconciled(t, step.settled, shares)
-		if len(b.published) != step.want {
-			t.Errorf("%+v: published %d times", step, len(b.published))
-		}
+		expect.Equal(t, step.want, len(b.published), "%+v: times published", step)
 	}
 	// Nobody asks whether the server keeps what such devices need.
 	b.mode("default")
 	b.switched(t, shareClosed, whole)
 	b.SetDropped()
 	b.reconciled(t, true, whole)
-	if len(b.published) != 5 {
-		t.Errorf("published %d times, want 5", len(b.published))
-	}
+	expect.Equal(t, 5, len(b.published), "times published")
 }
 
 func TestFailClosedWhenTheAPIServerCannotBeAsked(t *testing.T) {
@@ -273,21 +252,13 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	b := newBench(t)
 	b.mode("mps")
 	b.reconciled(t, true, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "gpu-mps-supervisor does not run") {
-		t.Errorf("event %q does not say what is missing", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "gpu-mps-supervisor does not run")
 	release, err := b.mps.Hold()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	daemon := func(g int, s mps.State) {
 		t.Helper()
-		if err := b.mps.SetStatus(fmt.Sprintf("GPU-%d", g), mps.Status{State: s, Reason: "exit status 1"}); err != nil {
-			t.Fatal(err)
-		}
-		if !b.isolationChanged() {
-			t.Error("the change was not noticed")
-		}
+		expect.NoError(t, b.mps.SetStatus(fmt.Sprintf("GPU-%d", g), mps.Status{State: s, Reason: "exit status 1"}))
+		expect.Equal(t, true, b.isolationChanged(), "the change is noticed")
 	}
 	daemon(0, mps.Ready)
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps!")
@@ -295,13 +266,8 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 	daemon(0, mps.Down)
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got,
-		"GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
-		t.Errorf("event %q does not name the GPU and the reason", got)
-	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "GPU 0 is closed to new claims", "exit status 1")
+	expect.NoError(t, release())
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps!")
 }
 
@@ -317,9 +283,7 @@ func TestWrongIsolationSetting(t *testing.T) {
 	b.restart()
 	b.mode("cgpu")
 	b.reconciled(t, true, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "set HAMI_LIBRARY") {
-		t.Errorf("event %q does not name the setting", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "set HAMI_LIBRARY")
 	b.mode("mps")
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
@@ -334,9 +298,7 @@ func TestWrongIsolationSetting(t *testing.T) {
 	b.restart()
 	b.mode("cgpu")
 	b.reconciled(t, false, "gpu-0-cgpu! gpu-1-cgpu!")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "set HAMI_LIBRARY") {
-		t.Errorf("event %q does not name the setting", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "set HAMI_LIBRARY")
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, true, "")
 }

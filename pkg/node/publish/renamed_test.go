@@ -6,8 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -82,9 +81,7 @@ func TestRenamedGPUsTakeNoClaims(t *testing.T) {
 				t.Errorf("published %s, %v; want %s", p.devices(), err, test.devices)
 			}
 			for device, want := range test.taints {
-				if got := p.taints(device); got != want {
-					t.Errorf("%s has %s, want %s", device, got, want)
-				}
+				expect.Equal(t, want, p.taints(device), "%s has", device)
 			}
 		})
 	}
@@ -106,12 +103,9 @@ func TestRenamedGPUsWhileTheRecordsCannotBeListed(t *testing.T) {
 	} {
 		b.SetMachine(&gpu.Machine{GPUs: test.gpus})
 		// It is published, and told that the records are missed.
-		if _, err := b.reconcile(t.Context()); !errors.Is(err, b.unlisted) {
-			t.Errorf("error %v, want %v", err, b.unlisted)
-		}
-		if got := b.devices(t); got != test.want {
-			t.Errorf("published %q, want %q", got, test.want)
-		}
+		_, err := b.reconcile(t.Context())
+		expect.ErrorIs(t, err, b.unlisted)
+		expect.Equal(t, test.want, b.devices(t), "published")
 	}
 	b.unlisted, b.records = nil, nil
 	b.reconciled(t, true, "gpu-0")
@@ -142,9 +136,7 @@ func TestHealthOfRenamedGPUs(t *testing.T) {
 	p.SetMachine(machine)
 	p.SetHealth(map[string]health.Unhealthy{"d": {Message: "XID 79"}, "GPU-2": {Message: "XID 94"}})
 	served, err := servedModes(mode.Offer{Mode: mode.Share}, isolation.NewRegistry(isolation.Config{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	p.noteHealth(buildPool(machine, mode.Share, served, held.Reserved{}, nil, devices.Options{Pool: p.pool()}))
 	granted := func(grants ...claim.Grant) state.Record { return state.Record{Grants: grants} }
 	const gone = "the GPU is not there any more"
@@ -175,9 +167,7 @@ func TestHealthOfRenamedGPUs(t *testing.T) {
 					got[d.Device] = d.Message
 				}
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "messages of health")
 		})
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -43,13 +43,9 @@ func TestHowFarBehind(t *testing.T) {
 	}
 	behind := func(want time.Duration) {
 		t.Helper()
-		if got := b.Status().Behind; got != want {
-			t.Errorf("behind by %s, want %s", got, want)
-		}
+		expect.Equal(t, want, b.Status().Behind, "behind by")
 	}
-	if err := b.Status().Err; !errors.Is(err, errUnpublished) {
-		t.Errorf("before anything: %v", err)
-	}
+	expect.ErrorIs(t, b.Status().Err, errUnpublished)
 	broken := errors.New("expected by the test")
 	failing := true
 	b.client.PrependReactor("create", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
@@ -60,17 +56,13 @@ func TestHowFarBehind(t *testing.T) {
 	reconcile(broken)
 	b.clock.Step(time.Second)
 	behind(2 * time.Second)
-	if err := b.Status().Err; !errors.Is(err, broken) {
-		t.Errorf("while it fails: %v", err)
-	}
+	expect.ErrorIs(t, b.Status().Err, broken)
 	failing = false
 	b.granted()
 	b.clock.Step(time.Second)
 	reconcile(nil)
 	behind(0)
-	if err := b.Status().Err; err != nil {
-		t.Errorf("when it is published: %v", err)
-	}
+	expect.Error(t, b.Status().Err)
 	reconcile(nil)
 	if counts.failed != 1 || !slices.Equal(counts.lags, []time.Duration{3 * time.Second}) {
 		t.Errorf("counted %+v", counts)
@@ -81,32 +73,23 @@ func TestStatusOfDevicesAndOfASwitch(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	b := newBench(t)
 	b.mode("share")
-	if _, err := b.reconcileNoted(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.reconcileNoted(ctx)
+	expect.NoError(t, err)
 	b.SetHealth(map[string]health.Unhealthy{"GPU-1": {Reason: "lost", Message: "it is lost"}})
 	want := []DeviceStatus{
 		{Name: "gpu-0-share", Mode: mode.Share, Isolation: "none", IsolationLevel: "none"},
 		{Name: "gpu-1-share", Mode: mode.Share, Isolation: "none", IsolationLevel: "none", Unhealthy: "it is lost"},
 	}
-	if diff := cmp.Diff(want, b.Status().Devices); diff != "" {
-		t.Errorf("devices (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, b.Status().Devices, "devices")
 	b.mode("default")
-	if _, err := b.reconcileNoted(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err = b.reconcileNoted(ctx)
+	expect.NoError(t, err)
 	b.clock.Step(3 * time.Second)
-	if got := b.Status().SwitchWaiting; got != 3*time.Second {
-		t.Errorf("it has waited for %s to change its mode, want 3s", got)
-	}
+	expect.Equal(t, 3*time.Second, b.Status().SwitchWaiting, "it waits to change its mode for")
 	b.mode("share")
-	if _, err := b.reconcileNoted(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.Status().SwitchWaiting; got != 0 {
-		t.Errorf("it has waited for %s to change its mode back, want 0", got)
-	}
+	_, err = b.reconcileNoted(ctx)
+	expect.NoError(t, err)
+	expect.Equal(t, 0, b.Status().SwitchWaiting, "it waits to change its mode back for")
 }
 
 // What the API server refuses is told after it was published.
@@ -119,9 +102,8 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 	})
 	pass := func(wantErr error, wantBehind time.Duration) {
 		t.Helper()
-		if _, err := b.reconcileNoted(ctx); !errors.Is(err, wantErr) {
-			t.Errorf("error %v, want %v", err, wantErr)
-		}
+		_, err := b.reconcileNoted(ctx)
+		expect.ErrorIs(t, err, wantErr)
 		if s := b.Status(); s.Behind != wantBehind || !errors.Is(s.Err, wantErr) {
 			t.Errorf("behind by %s, %v, want %s, %v", s.Behind, s.Err, wantBehind, wantErr)
 		}
@@ -131,9 +113,7 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 	b.mode("default")
 	pass(nil, 0)
 	taken := b.published[0]
-	if err := b.storeSlice(resourceslice.DriverResources{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.storeSlice(resourceslice.DriverResources{}))
 	b.ReportFailed(refused)
 	b.clock.Step(2 * time.Minute)
 	if s := b.Status(); s.Behind != 2*time.Minute || !errors.Is(s.Err, refused) {
@@ -143,9 +123,7 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 	b.clock.Step(time.Minute)
 	b.granted()
 	pass(refused, 3*time.Minute)
-	if err := b.storeSlice(taken); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.storeSlice(taken))
 	reads = 0
 	pass(refused, 3*time.Minute)
 	if reads > 0 {
@@ -160,14 +138,10 @@ func TestRefusedSlicesAreBehind(t *testing.T) {
 	}
 	// What is dropped was taken.
 	b.SetDropped()
-	if err := b.storeSlice(resourceslice.DriverResources{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.storeSlice(resourceslice.DriverResources{}))
 	b.ReportFailed(refused)
 	pass(nil, 0)
-	if counts.failed != 2 {
-		t.Errorf("%d failures are counted of 2 refusals", counts.failed)
-	}
+	expect.Equal(t, 2, counts.failed, "failures counted of 2 refusals")
 }
 
 // While it is not known what pods hold, nothing is published.
@@ -178,17 +152,13 @@ func TestUnreadPodsAreBehind(t *testing.T) {
 	b.unread = true
 	for range 2 {
 		b.clock.Step(time.Minute)
-		if _, err := b.reconcileNoted(ctx); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.reconcileNoted(ctx)
+		expect.NoError(t, err)
 	}
-	if got := b.Status().Behind; got != 2*time.Minute {
-		t.Errorf("behind by %s, want 2m", got)
-	}
+	expect.Equal(t, 2*time.Minute, b.Status().Behind, "behind by")
 	b.unread = false
-	if _, err := b.reconcileNoted(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.reconcileNoted(ctx)
+	expect.NoError(t, err)
 	if s := b.Status(); s.Behind != 0 || s.Err != nil {
 		t.Errorf("when they are read: %+v", s)
 	}
@@ -202,16 +172,13 @@ func TestModelsOfDevices(t *testing.T) {
 		Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2", Model: "A100", MemoryMiB: 81920},
 			Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}})
 	b.mode("default")
-	if _, err := b.reconcileNoted(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.reconcileNoted(ctx)
+	expect.NoError(t, err)
 	got := map[string]string{}
 	for _, d := range b.Status().Devices {
 		got[d.Name] = d.Model
 	}
-	if diff := cmp.Diff(map[string]string{"gpu-0": "T4", "gpu-2-mig-1g-10gb-0": "A100"}, got); diff != "" {
-		t.Errorf("models (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, map[string]string{"gpu-0": "T4", "gpu-2-mig-1g-10gb-0": "A100"}, got, "models")
 }
 
 // A node that has GPUs says that they have not been read; one that has none is silent.
@@ -221,16 +188,10 @@ func TestUnreadGPUs(t *testing.T) {
 		b := newBench(t)
 		read := b.machine
 		b.machine = nil
-		if b.Status().GPUsUnread {
-			t.Error("unread before the node is known")
-		}
+		expect.Equal(t, false, b.Status().GPUsUnread, "unread before the node is known")
 		b.label(map[string]string{label: "T4"})
-		if got := b.Status().GPUsUnread; got != want {
-			t.Errorf("label %q: unread: %t, want %t", label, got, want)
-		}
+		expect.Equal(t, want, b.Status().GPUsUnread, "GPUs unread with label %q", label)
 		b.SetMachine(read)
-		if b.Status().GPUsUnread {
-			t.Errorf("label %q: unread when they are read", label)
-		}
+		expect.Equal(t, false, b.Status().GPUsUnread, "label %q: unread when they are read", label)
 	}
 }

@@ -5,7 +5,6 @@ package publish
 import (
 	"context"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -22,18 +22,13 @@ import (
 )
 
 func TestSwitchWaitsForClaims(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.allocate(t, "gpu-0-share", "trainer", "evaluator")
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got,
-		"pod team/evaluator, pod team/trainer") {
-		t.Errorf("event %q does not name the pods", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/evaluator, pod team/trainer")
 	b.mode("share")
 	b.reconciled(t, true, shares)
 	if _, ok := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; ok {
@@ -50,21 +45,15 @@ func TestSwitchWaitsForClaims(t *testing.T) {
 // The label's value "disabled" takes the GPUs from the driver when their claims have ended, and gives them back when it
 // is gone, also to another process.
 func TestDisabledNodeOffersNothingAfterItsClaims(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.allocate(t, "gpu-0-share", "trainer")
 	b.mode("disabled")
 	b.reconciled(t, false, shareClosed)
 	b.refusedBecause(t, "ack.node.gpu.schedule=disabled")
-	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; got != "" {
-		t.Errorf("event %q of a label that is valid", got)
-	}
+	expect.Equal(t, "", b.events.current[v1alpha1.ReasonInvalidLabel], "event of a label that is valid")
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
-		t.Errorf("event %q does not name the pod", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer")
 	b.release(t)
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, "")
@@ -80,9 +69,7 @@ func TestDisabledNodeOffersNothingAfterItsClaims(t *testing.T) {
 func TestClaimInEveryGapOfASwitch(t *testing.T) {
 	for _, gap := range []string{"before the label", "before the taint is seen", "just before the last look"} {
 		t.Run(gap, func(t *testing.T) {
-			b := newBench(t)
-			b.mode("share")
-			b.reconciled(t, true, shares)
+			b := sharing(t)
 			allocateIn := func(here string) {
 				if here == gap {
 					b.allocate(t, "gpu-1-share", "late")
@@ -108,9 +95,7 @@ func TestClaimInEveryGapOfASwitch(t *testing.T) {
 // tells what is prepared from then on of the change before it shows the new
 // devices. What was prepared before that keeps the old mode.
 func TestClaimAfterTheLastLook(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
 	b.clock.Step(mode.Settle)
@@ -119,22 +104,17 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 		b.allocate(t, "gpu-1-share", "late")
 		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}}}}
 	}
-	if _, err := b.reconcile(ctx); err == nil ||
-		!strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
-		t.Errorf("error %v", err)
-	}
-	if got := b.promised(t).Published; got != mode.Share {
-		t.Errorf("claims are prepared in mode %q, want share", got)
-	}
+	_, err := b.reconcile(ctx)
+	expect.Error(t, err, "claim team/held was prepared in the moment before")
+	expect.Equal(t, mode.Share, b.promised(t).Published, "mode in which claims are prepared")
 	b.beforeLock = func() {}
 	b.reconciled(t, false, shareClosed)
 	b.release(t)
 	b.records = nil
 	publish := b.publish
 	b.publish = func(ctx context.Context, r resourceslice.DriverResources) error {
-		if got := b.promised(t).Published; got != mode.Exclusive {
-			t.Errorf("claims are prepared in mode %q while whole GPUs are published", got)
-		}
+		expect.Equal(t, mode.Exclusive, b.promised(t).Published,
+			"mode in which claims are prepared while whole GPUs are published")
 		return publish(ctx, r)
 	}
 	b.reconciled(t, true, whole)
@@ -142,30 +122,20 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 
 // Without the file everything would be refused until the plugin is restarted.
 func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
+	b := sharing(t)
+	expect.NoError(t, os.Remove(b.nodeFile()))
 	b.reconciled(t, true, shares)
-	if err := os.Remove(b.nodeFile()); err != nil {
-		t.Fatal(err)
-	}
-	b.reconciled(t, true, shares)
-	if got := b.promised(t).Published; got != mode.Share {
-		t.Errorf("published mode %q", got)
-	}
+	expect.Equal(t, mode.Share, b.promised(t).Published, "published mode")
 }
 
 func TestSwitchWaitsForWhatIsStillPrepared(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.records = []state.Record{{Namespace: "team", Name: "gone", Grants: []claim.Grant{{Mode: mode.Share}}}}
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/gone") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "claim team/gone")
 	b.records = nil
 	b.reconciled(t, true, whole)
 }
@@ -212,9 +182,7 @@ func TestMemoryLost(t *testing.T) {
 // A label that never stands still must not get the node to give GPUs out in
 // two modes, nor to write without end.
 func TestFlappingLabel(t *testing.T) {
-	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := sharing(t)
 	b.allocate(t, "gpu-0-share", "trainer")
 	for range 60 {
 		b.mode("default")
@@ -224,9 +192,7 @@ func TestFlappingLabel(t *testing.T) {
 		b.reconciled(t, true, shares)
 		b.clock.Step(time.Second)
 	}
-	if len(b.published) != 121 {
-		t.Errorf("%d publications for 120 changes of the label", len(b.published)-1)
-	}
+	expect.Equal(t, 121, len(b.published), "publications for 120 changes of the label")
 }
 
 // A claim that tolerates everything is allocated from closed devices, and so would keep
@@ -242,20 +208,14 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 		Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0"}}}}}
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
-	if closed() {
-		t.Error("claims that were allocated before are refused at once")
-	}
+	expect.Equal(t, false, closed(), "claims that were allocated before are refused at once")
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if !closed() {
-		t.Error("claims that tolerate it are prepared still")
-	}
+	expect.Equal(t, true, closed(), "claims that tolerate it are refused")
 	b.restart()
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
-	if !closed() {
-		t.Error("claims that tolerate it are prepared again after a restart")
-	}
+	expect.Equal(t, true, closed(), "claims that tolerate it are refused after a restart, too")
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
 	b.allocate(t, "gpu-1-share", "stubborn")
@@ -263,7 +223,5 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b.records = nil
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, whole)
-	if closed() {
-		t.Error("still closed")
-	}
+	expect.Equal(t, false, closed(), "still closed")
 }

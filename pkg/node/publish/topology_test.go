@@ -4,7 +4,6 @@ package publish
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -12,6 +11,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -58,9 +58,7 @@ func TestSwitchToAndFromTopology(t *testing.T) {
 	b.reconciled(t, false, bridgedClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, bridgedClosed)
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
-		t.Errorf("event %q", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer")
 	b.release(t)
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, "gpu-0 gpu-1 gpu-2 gpu-3")
@@ -72,9 +70,7 @@ func TestUniformMachineInTopology(t *testing.T) {
 	b := newBench(t)
 	b.mode("topology")
 	b.reconciled(t, true, "gpu-0-topology gpu-1-topology")
-	if n := len(b.published[0].Pools["n1/gpu"].Slices); n != 1 {
-		t.Errorf("%d slices: a uniform machine needs no counters", n)
-	}
+	expect.Equal(t, 1, len(b.published[0].Pools["n1/gpu"].Slices), "slices of a uniform machine, which needs no counters")
 }
 
 // Without counters, GPUs of a set would be given away a second time.
@@ -92,10 +88,7 @@ func TestTopologyNeedsCounters(t *testing.T) {
 	b.SetMachine(bridged())
 	b.mode("topology")
 	b.reconciled(t, false, "")
-	if got := b.events.current[v1alpha1.ReasonFeatureDisabled]; !strings.Contains(got, "mode topology") ||
-		!strings.Contains(got, "DRAPartitionableDevices") {
-		t.Errorf("event %q does not say what is missing", got)
-	}
+	expect.Says(t, b.events.current[v1alpha1.ReasonFeatureDisabled], "mode topology", "DRAPartitionableDevices")
 	off = false
 	b.reconciled(t, true, bridgedWhole)
 }
@@ -139,9 +132,8 @@ func TestOnlyAChangeOfTheMachineAsksForClaims(t *testing.T) {
 	b := topologyBench(t)
 	before := len(b.client.Actions())
 	for range 3 {
-		if _, err := b.reconcile(ctx); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.reconcile(ctx)
+		expect.NoError(t, err)
 	}
 	if after := len(b.client.Actions()); after != before {
 		t.Errorf("%d further requests: %v", after-before, b.client.Actions()[before:])

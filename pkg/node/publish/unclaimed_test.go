@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -88,19 +88,15 @@ func TestNothingIsSaidOfWhoHoldsGPUsThatAreUnread(t *testing.T) {
 						b.events.current[reason] = said
 					}
 				}
-				if _, err := b.reconcile(ctx); err != nil {
-					t.Fatal(err)
-				}
+				_, err := b.reconcile(ctx)
+				expect.NoError(t, err)
 				for _, reason := range reasons {
-					if got := b.events.current[reason]; got != said {
-						t.Errorf("event %s: %q, want %q", reason, got, said)
-					}
+					expect.Equal(t, said, b.events.current[reason], "event %s", reason)
 				}
 			}
 			b.SetMachine(read)
-			if _, err := b.reconcile(ctx); err != nil {
-				t.Fatal(err)
-			}
+			_, err := b.reconcile(ctx)
+			expect.NoError(t, err)
 			for _, reason := range reasons {
 				if got := b.events.current[reason]; got == "before" {
 					t.Errorf("event %s: %q although the GPUs are read", reason, got)
@@ -121,23 +117,15 @@ func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {
 	b.unread = false
 	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4"), oldPod("b", "1", "aliyun.com/gpu-mem", "15")}
 	b.reconciled(t, true, "gpu-0-share gpu-1-share!")
-	if diff := cmp.Diff("11Gi 0", b.memoryOf(t)); diff != "" {
-		t.Errorf("memory (-want +got):\n%s", diff)
-	}
-	if got := b.events.current[v1alpha1.ReasonHeldWithoutClaim]; !strings.Contains(got, "GPU 0: 4 of 15 GiB (old/a); "+
-		"GPU 1: 15 of 15 GiB (old/b)") {
-		t.Errorf("event %q", got)
-	}
+	expect.Equal(t, "11Gi 0", b.memoryOf(t), "memory")
+	expect.Says(t, b.events.current[v1alpha1.ReasonHeldWithoutClaim], "GPU 0: 4 of 15 GiB (old/a); "+
+		"GPU 1: 15 of 15 GiB (old/b)")
 	b.pods[1].Status.Phase = corev1.PodSucceeded
 	b.reconciled(t, true, shares)
 	b.pods = nil
 	b.reconciled(t, true, shares)
-	if diff := cmp.Diff("15Gi 15Gi", b.memoryOf(t)); diff != "" {
-		t.Errorf("memory (-want +got):\n%s", diff)
-	}
-	if got := b.events.current[v1alpha1.ReasonHeldWithoutClaim]; got != "" {
-		t.Errorf("event %q", got)
-	}
+	expect.Equal(t, "15Gi 15Gi", b.memoryOf(t), "memory")
+	expect.Equal(t, "", b.events.current[v1alpha1.ReasonHeldWithoutClaim], "event")
 }
 
 func TestPodOfWhichTheGPUIsNotKnown(t *testing.T) {
@@ -145,18 +133,11 @@ func TestPodOfWhichTheGPUIsNotKnown(t *testing.T) {
 	b.mode("share")
 	b.pods = []*corev1.Pod{oldPod("lost", "7", "aliyun.com/gpu-mem", "4")}
 	b.reconciled(t, false, shares)
-	if diff := cmp.Diff("11Gi 11Gi", b.memoryOf(t)); diff != "" {
-		t.Errorf("memory (-want +got):\n%s", diff)
-	}
-	if got := b.events.current[v1alpha1.ReasonGPUsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") ||
-		!strings.Contains(got, "no GPU 7") {
-		t.Errorf("event %q", got)
-	}
+	expect.Equal(t, "11Gi 11Gi", b.memoryOf(t), "memory")
+	expect.Says(t, b.events.current[v1alpha1.ReasonGPUsOfPodsUnknown], "pod old/lost: ", "no GPU 7")
 	b.pods = nil
 	b.reconciled(t, true, shares)
-	if got := b.events.current[v1alpha1.ReasonGPUsOfPodsUnknown]; got != "" {
-		t.Errorf("event %q", got)
-	}
+	expect.Equal(t, "", b.events.current[v1alpha1.ReasonGPUsOfPodsUnknown], "event")
 }
 
 // Whoever holds a share holds the GPU in the mode that it was given in.

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -36,9 +36,7 @@ func (b *bench) told(t *testing.T, text string) {
 func (b *bench) offers(t *testing.T, when string, again bool, want map[string]gpu.Amount) {
 	t.Helper()
 	settled, err := b.reconcile(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if settled == again {
 		t.Errorf("%s: looks again: %t, want %t", when, !settled, again)
 	}
@@ -51,9 +49,7 @@ func (b *bench) offers(t *testing.T, when string, again bool, want map[string]gp
 			t.Errorf("%s: device %s has attributes %v", when, d.Name, d.Attributes)
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: offered (-want +got):\n%s", when, diff)
-	}
+	expect.Equal(t, want, got, "%s: offered", when)
 }
 
 func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
@@ -65,9 +61,7 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 	b := newBench(t)
 	waiting := func(gib, shares int64, apart time.Duration) string {
 		text, err := placement.Waiting{Claim: "waits", At: b.clock.Now().Add(apart), GiB: gib, Shares: shares}.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return text
 	}
 	grant := func(uid types.UID, index int, units int64) {

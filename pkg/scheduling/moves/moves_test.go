@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -32,9 +33,7 @@ type site struct{ Cluster }
 func newSite(t testing.TB) *site {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s := &site{}
 	s.Classes, s.Engine = classes, scheduling.NewEngine(100)
 	s.Read = func(_ context.Context, pod *corev1.Pod) (scheduling.Pod, error) {
@@ -211,12 +210,8 @@ func TestPlan(t *testing.T) {
 			tc.change(s, small)
 			tc.ask.Most = 3
 			p, err := s.Plan(t.Context(), tc.ask)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := saidOf(p); got != tc.want {
-				t.Errorf("the plan is %q, want %q", got, tc.want)
-			}
+			expect.NoError(t, err)
+			expect.Equal(t, tc.want, saidOf(p), "the plan is")
 		})
 	}
 }
@@ -278,9 +273,8 @@ func BenchmarkPlan(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for range b.N {
-				if _, err := s.Plan(b.Context(), q); err != nil {
-					b.Fatal(err)
-				}
+				_, err := s.Plan(b.Context(), q)
+				expect.NoError(b, err)
 			}
 		})
 	}

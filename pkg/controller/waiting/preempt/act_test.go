@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Replicas that name one claim have one place to go to: where it is allocated.
@@ -41,9 +43,7 @@ func (s *site) meanwhile(name string, change func(*corev1.Pod)) {
 	}
 	pod = pod.DeepCopy()
 	change(pod)
-	if err := s.client.Tracker().Update(resource, pod, "ns"); err != nil {
-		s.Error(err)
-	}
+	expect.Error(s, s.client.Tracker().Update(resource, pod, "ns"))
 }
 
 // The last look at the pod is right before the evictions.
@@ -142,9 +142,7 @@ func TestEvictionsAreNotWaitedForForLongTogether(t *testing.T) {
 		s.start()
 		s.waits(podOf("p", 9), 2)
 		s.after(20 * time.Second)
-		if waited != evictingMost {
-			t.Errorf("the evictions of two pods took %s, want %s", waited, evictingMost)
-		}
+		expect.Equal(t, evictingMost, waited, "the evictions of two pods took")
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -115,9 +116,8 @@ func TestNoEvictionBesideOneThatKeepsOthersAwayAndLeaves(t *testing.T) {
 			s.runs("n1", podOf("leaves", 1, append(test.change, terminating(noon.Add(time.Minute)))...), "1Gi")
 			s.runs("n1", podOf("plain", 1), "20Gi")
 			node, victims, why := s.victims(wishes(podOf("p", 9), "20Gi"))
-			if got := strings.TrimSpace(strings.Join(append([]string{node}, victims...), " ")); got != test.want {
-				t.Errorf("victims %s (%s), want %q", got, why, test.want)
-			}
+			expect.Equal(t, test.want, strings.TrimSpace(strings.Join(append([]string{node}, victims...), " ")), "victims (%s)",
+				why)
 		})
 	}
 }

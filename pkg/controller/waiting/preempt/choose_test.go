@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // gpus are GPUs of which candidates hold amounts: held[i] is what the i-th candidate holds, by
@@ -188,9 +188,7 @@ func TestOrderOfVictims(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := choose(test.candidates, []int{0, 1}, 1000, nil, test.fits)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("victims (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, got, "victims")
 		})
 	}
 }
@@ -221,9 +219,7 @@ func TestSearchIsBounded(t *testing.T) {
 		if asked > triesMost+200 {
 			t.Errorf("alike %t: asked %d times", alike, asked)
 		}
-		if len(got) != 5 {
-			t.Errorf("alike %t: victims %v, want 5", alike, got)
-		}
+		expect.Equal(t, 5, len(got), "alike %t: victims %v", alike, got)
 	}
 }
 
@@ -268,9 +264,7 @@ func TestVictimsAreNotTooMany(t *testing.T) {
 			got := choose(candidates, nil, triesMost, nil, func(victims []int) bool {
 				return len(victims) >= need || need == 100 && slices.Contains(victims, 0)
 			})
-			if len(got) != want {
-				t.Errorf("alike %t, %d needed: %d victims, want %d", alike, need, len(got), want)
-			}
+			expect.Equal(t, want, len(got), "alike %t, %d needed: victims", alike, need)
 		}
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -111,9 +111,7 @@ func TestSizeOfGangs(t *testing.T) {
 			}
 			s.gang(test.least)
 			_, victims, _ := s.victims(wishes(podOf("p", 9, on("n1")), "7Gi"))
-			if len(victims) != test.want {
-				t.Errorf("victims %v, want %d", victims, test.want)
-			}
+			expect.Equal(t, test.want, len(victims), "victims %v", victims)
 		})
 	}
 }
@@ -142,10 +140,9 @@ func TestPodGroupsOfTheAPIServer(t *testing.T) {
 			run(t, func(s *site) {
 				group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
 					Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: test.policy, DisruptionMode: test.mode}}
-				if _, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
-					metav1.CreateOptions{}); err != nil {
-					s.Fatal(err)
-				}
+				_, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
+					metav1.CreateOptions{})
+				expect.NoError(s, err)
 				s.change("a", inGroup)
 				s.change("b", inGroup)
 				s.waits(podOf("p", 9), 1)
@@ -162,10 +159,9 @@ func TestGangOfManyIsEvicted(t *testing.T) {
 		group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
 			Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
 				Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 6}}}}
-		if _, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
-			metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
+			metav1.CreateOptions{})
+		expect.NoError(s, err)
 		gang := append([]string{"a", "b"}, nodes...)
 		for _, name := range gang {
 			s.change(name, inGroup)
@@ -174,9 +170,7 @@ func TestGangOfManyIsEvicted(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		slices.Sort(s.evicted)
-		if diff := cmp.Diff(gang, s.evicted); diff != "" {
-			s.Errorf("evicted (-want +got):\n%s", diff)
-		}
+		expect.Equal(s, gang, s.evicted, "evicted")
 	}, nodes...)
 }
 
@@ -188,10 +182,9 @@ func TestGangOfWhichOthersWereEvictedAtOnce(t *testing.T) {
 			group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
 				Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
 					Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 2}}}}
-			if _, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
-				metav1.CreateOptions{}); err != nil {
-				s.Fatal(err)
-			}
+			_, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
+				metav1.CreateOptions{})
+			expect.NoError(s, err)
 			// It cannot go as a whole.
 			s.change("a", high)
 			for _, name := range []string{"a", "n2", "n3"} {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -58,9 +59,7 @@ func TestVictimsEndSoon(t *testing.T) {
 				s.change("b", graced(test.own))
 				s.waits(podOf("p", 9), 1)
 				s.after(20*time.Second, "b")
-				if got := ptr.Deref(s.graces["b"], -1); got != ptr.Deref(test.told, -1) {
-					t.Errorf("it is evicted with a grace of %d s, want %d", got, ptr.Deref(test.told, -1))
-				}
+				expect.Equal(t, ptr.Deref(test.told, -1), ptr.Deref(s.graces["b"], -1), "seconds of grace it is evicted with")
 				s.change("b", terminatingFor(time.Now(), test.want))
 				s.after(test.want, "b")
 				// It does not go: the one of the node's other GPU has to.

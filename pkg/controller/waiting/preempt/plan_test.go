@@ -18,6 +18,7 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -273,9 +274,7 @@ func randomly(s *stage, r *rand.Rand) wish {
 				of = []string{"gpu"}
 			}
 			results, err := s.offered[name].Allocate(s.Context(), asking(of...))
-			if err != nil {
-				s.Fatal(err)
-			}
+			expect.NoError(s, err)
 			if results == nil {
 				continue
 			}
@@ -317,9 +316,7 @@ func (s *stage) cheapest(ctx context.Context, w wish) (best *cost, room bool) {
 				continue
 			}
 			results, err := offered.Allocate(ctx, w.claims[0].Spec.Devices)
-			if err != nil {
-				s.Fatal(err)
-			}
+			expect.NoError(s, err)
 			if results == nil {
 				continue
 			}
@@ -343,9 +340,7 @@ func TestPlanIsTheCheapestOfAll(t *testing.T) {
 		w := randomly(s, rand.New(rand.NewPCG(seed, 1)))
 		best, room := s.cheapest(t.Context(), w)
 		o, why, err := s.plan(t.Context(), w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		switch {
 		case room:
 			rooms++

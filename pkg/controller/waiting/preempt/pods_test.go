@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -26,9 +27,7 @@ func TestOrderOfTheQueue(t *testing.T) {
 	for _, pod := range pods {
 		names = append(names, pod.Name)
 	}
-	if got := fmt.Sprint(names); got != "[high early late low]" {
-		t.Errorf("order %s", got)
-	}
+	expect.Equal(t, "[high early late low]", fmt.Sprint(names), "order")
 }
 
 // Others wait as well: it is not thought about one pod for ever.
@@ -45,9 +44,8 @@ func TestPlanningIsBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := s.planWithin(ctx, time.Minute, w); !errors.Is(err, context.Canceled) {
-		t.Errorf("after its end: %v, want that it ended", err)
-	}
+	_, _, err := s.planWithin(ctx, time.Minute, w)
+	expect.ErrorIs(t, err, context.Canceled)
 }
 
 // Whoever waits is looked at within as many rounds as it takes to look at all, however many
@@ -66,20 +64,14 @@ func TestEveryPodHasItsTurn(t *testing.T) {
 	for range pods / (most / 2) {
 		now = now.Add(interval)
 		halves := turns(queue, func(pod *corev1.Pod) time.Time { return since[pod.UID] }, most)
-		if halves[0][0].Name != "p00" {
-			t.Errorf("the first of the queue is %s", halves[0][0].Name)
-		}
-		if n := len(halves[0]) + len(halves[1]); n != most {
-			t.Errorf("%d pods are looked at, want %d", n, most)
-		}
+		expect.Equal(t, "p00", halves[0][0].Name, "the first of the queue is")
+		expect.Equal(t, most, len(halves[0])+len(halves[1]), "pods looked at")
 		for _, pod := range slices.Concat(halves[0], halves[1]) {
 			looked[pod.UID]++
 			since[pod.UID] = now
 		}
 	}
-	if len(looked) != pods {
-		t.Errorf("%d of %d pods have been looked at", len(looked), pods)
-	}
+	expect.Equal(t, pods, len(looked), "pods that have been looked at")
 	few := turns(queue[:1], func(*corev1.Pod) time.Time { return noon }, most)
 	if len(few[0]) != 1 || len(few[1]) != 0 {
 		t.Errorf("of one pod: %d and %d", len(few[0]), len(few[1]))

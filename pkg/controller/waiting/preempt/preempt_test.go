@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -95,10 +96,9 @@ func TestTheNextWaitsUntilTheFirstIsPlaced(t *testing.T) {
 				Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r0", Driver: v1alpha1.DriverName,
 					Pool: v1alpha1.PoolName("n1"), Device: "gpu-1"}}}},
 		}
-		if _, err := s.client.ResourceV1().ResourceClaims("ns").Update(s.Context(), claim,
-			metav1.UpdateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.ResourceV1().ResourceClaims("ns").Update(s.Context(), claim,
+			metav1.UpdateOptions{})
+		expect.NoError(s, err)
 		s.after(time.Minute, "b", "a")
 	})
 }
@@ -155,19 +155,15 @@ func TestWhoIsNotPlacedWaitsForTheNextTry(t *testing.T) {
 		pod.Spec.NodeName = "n1"
 		withClaim(pod)
 		claim, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), "b-gpu", metav1.GetOptions{})
-		if err != nil {
-			s.Fatal(err)
-		}
+		expect.NoError(s, err)
 		s.gone("b")
 		claim.Name, claim.ResourceVersion = "b2-gpu", ""
 		claim.Status.ReservedFor[0].Name, claim.Status.ReservedFor[0].UID = "b2", "b2"
-		if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
-		if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim,
-			metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err = s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{})
+		expect.NoError(s, err)
+		_, err = s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim,
+			metav1.CreateOptions{})
+		expect.NoError(s, err)
 		s.after(40*time.Second, "b")
 		s.told("Warning GPUNotPreempted Pods of lower priority were evicted from node n1, and the scheduler has not placed " +
 			"this pod since they ended: others may have taken their GPUs. No others are evicted for 1m0s")

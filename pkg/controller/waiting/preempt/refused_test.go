@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
@@ -83,9 +84,7 @@ func TestAllVictimsAreKept(t *testing.T) {
 			t.Errorf("in 40 s the evictions of %q were tried, want of one to five", s.kept)
 		}
 		s.after(4 * time.Minute)
-		if len(s.kept) != len(nodes)+2 {
-			t.Errorf("the evictions of %q were tried, want of each once", s.kept)
-		}
+		expect.Equal(t, len(nodes)+2, len(s.kept), "evictions tried, one of each: %q", s.kept)
 		s.told("Warning GPUNotPreempted The API server does not let a pod of lower priority be evicted")
 		s.keep = nil
 		s.after(3*time.Minute, "b")
@@ -113,8 +112,6 @@ func TestWhoRefusesAnEviction(t *testing.T) {
 		"it is gone":  {apierrors.NewNotFound(evictionsOfPods, "b"), false},
 		"no answer":   {context.DeadlineExceeded, false},
 	} {
-		if got := podstate.Refused(test.err); got != test.is {
-			t.Errorf("%s: %t, want %t", text, got, test.is)
-		}
+		expect.Equal(t, test.is, podstate.Refused(test.err), "%s is a refusal", text)
 	}
 }

@@ -7,12 +7,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -26,6 +24,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -162,9 +161,8 @@ func (s *site) start() {
 	go known.Run(ctx)
 	go func() {
 		defer close(done)
-		if _, err := reader.WaitForSync(ctx, "preempt", 0); err != nil {
-			s.Error(err)
-		}
+		_, err := reader.WaitForSync(ctx, "preempt", 0)
+		expect.Error(s, err)
 		for ctx.Err() == nil {
 			if _, err := p.Round(ctx); err != nil {
 				s.Log(err)
@@ -197,38 +195,29 @@ func (s *site) waits(pod *corev1.Pod, gpus int) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-gpu", UID: pod.UID + "-gpu"},
 		Spec:       resourceapi.ResourceClaimSpec{Devices: asking([]string{"gpu", "gpu"}[:gpus]...)},
 	}
-	if _, err := s.client.ResourceV1().ResourceClaims(pod.Namespace).Create(s.Context(), claim,
-		metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
-	if _, err := s.client.CoreV1().Pods(pod.Namespace).Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.client.ResourceV1().ResourceClaims(pod.Namespace).Create(s.Context(), claim,
+		metav1.CreateOptions{})
+	expect.NoError(s, err)
+	_, err = s.client.CoreV1().Pods(pod.Namespace).Create(s.Context(), pod, metav1.CreateOptions{})
+	expect.NoError(s, err)
 }
 
 // change changes a pod as others do.
 func (s *site) change(name string, change func(*corev1.Pod)) {
 	s.Helper()
 	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	change(pod)
-	if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), pod, metav1.UpdateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err = s.client.CoreV1().Pods("ns").Update(s.Context(), pod, metav1.UpdateOptions{})
+	expect.NoError(s, err)
 }
 
 // gone has a pod end, and its claim freed.
 func (s *site) gone(name string) {
 	s.Helper()
-	if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
-	if err := s.client.ResourceV1().ResourceClaims("ns").Delete(s.Context(), name+"-gpu",
-		metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), name, metav1.DeleteOptions{}))
+	expect.NoError(s, s.client.ResourceV1().ResourceClaims("ns").Delete(s.Context(), name+"-gpu",
+		metav1.DeleteOptions{}))
 }
 
 // after checks which pods were evicted until then.
@@ -236,9 +225,7 @@ func (s *site) after(d time.Duration, evicted ...string) {
 	s.Helper()
 	time.Sleep(d)
 	synctest.Wait()
-	if diff := cmp.Diff(evicted, slices.Clone(s.evicted)); diff != "" {
-		s.Errorf("evicted (-want +got):\n%s", diff)
-	}
+	expect.Equal(s, evicted, slices.Clone(s.evicted), "evicted")
 }
 
 // told checks that the Events since the last call hold these texts.
@@ -252,9 +239,7 @@ func (s *site) told(want ...string) {
 		s.Fatalf("Events %q, want %q", got, want)
 	}
 	for i := range want {
-		if !strings.Contains(got[i], want[i]) {
-			s.Errorf("Event %q, want %q", got[i], want[i])
-		}
+		expect.Says(s, got[i], want[i])
 	}
 }
 
@@ -262,9 +247,7 @@ func (s *site) told(want ...string) {
 func namespaces(t *testing.T, names ...string) *metadatafake.FakeMetadataClient {
 	t.Helper()
 	scheme := metadatafake.NewTestScheme()
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, metav1.AddMetaToScheme(scheme))
 	var objects []runtime.Object
 	for _, name := range names {
 		objects = append(objects, &metav1.PartialObjectMetadata{

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -48,9 +49,7 @@ type stage struct {
 func newStage(t testing.TB) *stage {
 	t.Helper()
 	classes, err := deviceclasses.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return &stage{TB: t, offered: map[string]*allocatortest.Node{}, situation: situation{now: noon, classes: classes,
 		engine: engine, budgets: scheduling.NewBudgets(nil),
 		namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
@@ -234,9 +233,7 @@ func (s *stage) victims(w wish) (node string, victims []string, why string) {
 	}
 	s.overdue = overdue(s.pods, func(e ending) time.Duration { return since[e] })
 	o, why, err := s.plan(s.Context(), w)
-	if err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, err)
 	if o == nil {
 		return "", nil, why
 	}

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -72,9 +73,8 @@ func TestRulesOfTheAPIServer(t *testing.T) {
 		rule := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "repair"}}
 		rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{Device: ptr.To("gpu-1")}
 		rule.Spec.Taint = resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoExecute}
-		if _, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), rule, metav1.CreateOptions{}); err != nil {
-			s.Fatal(err)
-		}
+		_, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), rule, metav1.CreateOptions{})
+		expect.NoError(s, err)
 		s.waits(podOf("p", 9), 1)
 		s.after(time.Minute, "a")
 	})

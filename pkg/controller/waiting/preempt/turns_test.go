@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Whoever has a crowd of pods before another's in the queue, that have waited for longer, keeps
@@ -33,9 +35,7 @@ func TestNamespacesHaveTurns(t *testing.T) {
 	for _, pod := range slices.Concat(halves[0], halves[1]) {
 		names = append(names, pod.Name)
 	}
-	if got := fmt.Sprint(names); got != "[crowd-0 single other crowd-1 crowd-2 crowd-3]" {
-		t.Errorf("the turns are of %s", got)
-	}
+	expect.Equal(t, "[crowd-0 single other crowd-1 crowd-2 crowd-3]", fmt.Sprint(names), "turns")
 }
 
 // A pod that is hard to find victims for takes no more of the first rounds than others.
@@ -46,9 +46,7 @@ func TestTimeToFindVictims(t *testing.T) {
 		got = append(got, w.timeToPlan())
 		w.tookTooLong()
 	}
-	if got := fmt.Sprint(got); got != "[500ms 1s 2s 4s 8s 10s 10s]" {
-		t.Errorf("it is looked for victims for %s", got)
-	}
+	expect.Equal(t, "[500ms 1s 2s 4s 8s 10s 10s]", fmt.Sprint(got), "it is looked for victims for")
 }
 
 // Who was not placed does not have others evicted at once under another UID.
@@ -128,7 +126,5 @@ func (s *site) labelled(name string) {
 	s.Helper()
 	namespace := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: taking}}
-	if err := s.metadata.Tracker().Add(namespace); err != nil {
-		s.Fatal(err)
-	}
+	expect.NoError(s, s.metadata.Tracker().Add(namespace))
 }

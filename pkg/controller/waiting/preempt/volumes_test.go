@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Nobody goes for a pod whose volume cannot follow it to the node, or may not.
@@ -50,18 +52,16 @@ func TestVolumes(t *testing.T) {
 				if test.claim != nil {
 					test.claim.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "p-v"}
 					test.claim.Spec.VolumeName = "pv"
-					if _, err := s.client.CoreV1().PersistentVolumeClaims("ns").Create(s.Context(), test.claim,
-						metav1.CreateOptions{}); err != nil {
-						s.Fatal(err)
-					}
+					_, err := s.client.CoreV1().PersistentVolumeClaims("ns").Create(s.Context(), test.claim,
+						metav1.CreateOptions{})
+					expect.NoError(s, err)
 				}
 				if test.volume != nil {
 					pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 					test.volume(pv)
-					if _, err := s.client.CoreV1().PersistentVolumes().Create(s.Context(), pv,
-						metav1.CreateOptions{}); err != nil {
-						s.Fatal(err)
-					}
+					_, err := s.client.CoreV1().PersistentVolumes().Create(s.Context(), pv,
+						metav1.CreateOptions{})
+					expect.NoError(s, err)
 				}
 				s.waits(podOf("p", 9, test.pod), 1)
 				s.after(time.Minute, test.want...)

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
@@ -59,9 +60,7 @@ func TestServersOfMPS(t *testing.T) {
 			} else if asked > 1 {
 				t.Errorf("the supervisor was looked for %d times", asked)
 			}
-			if tc.asks != (asked > 0) {
-				t.Errorf("the supervisor was looked for %d times", asked)
-			}
+			expect.Equal(t, tc.asks, asked > 0, "the supervisor was looked for: %d times", asked)
 			reporttest.Told(t, m.node)
 			reporttest.Told(t, m.pods)
 		})
@@ -78,24 +77,18 @@ func TestLockHolder(t *testing.T) {
 	}
 	is(0)
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer f.Close()
 	is(0)
 	for how, want := range map[int]int{unix.LOCK_SH: 0, unix.LOCK_EX: os.Getpid(), unix.LOCK_UN: 0} {
-		if err := unix.Flock(int(f.Fd()), how); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, unix.Flock(int(f.Fd()), how))
 		is(want)
 	}
 	if pid, err := LockHolder(t.TempDir(), path); pid != 0 || err == nil {
 		t.Errorf("without a procfs it is locked by %d", pid)
 	}
 	waits, proc := fmt.Sprintf("1: -> FLOCK  ADVISORY  WRITE 9 %s 0 EOF\n", identityOf(t, path)), t.TempDir()
-	if err := os.WriteFile(filepath.Join(proc, "locks"), []byte(waits), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(proc, "locks"), []byte(waits), 0o600))
 	if pid, err := LockHolder(proc, path); pid != 0 || err != nil {
 		t.Errorf("it is locked by %d, %v, who only waits", pid, err)
 	}
@@ -103,9 +96,7 @@ func TestLockHolder(t *testing.T) {
 
 func identityOf(t *testing.T, path string) string {
 	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, unix.Stat(path, &stat))
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino)
 }
 
@@ -147,9 +138,7 @@ func TestPodsOfDevicePlugins(t *testing.T) {
 				reporttest.Told(t, m.pods, "GPUUsedWithoutGrant", `Container "main"`)
 			}
 			reporttest.Told(t, m.pods)
-			if asked != tc.asked {
-				t.Errorf("the kubelet was asked %d times in 40 s, want %d", asked, tc.asked)
-			}
+			expect.Equal(t, tc.asked, asked, "times the kubelet was asked in 40 s")
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 )
@@ -64,9 +65,7 @@ func TestClaimsOfOtherDrivers(t *testing.T) {
 					gets++
 				}
 			}
-			if gets != 1 {
-				t.Errorf("the claim was read %d times, want once", gets)
-			}
+			expect.Equal(t, 1, gets, "times the claim was read")
 		})
 	}
 	t.Run("it cannot be read", func(t *testing.T) {
@@ -123,13 +122,9 @@ func TestPodsOfADriverThatIsAwayStay(t *testing.T) {
 	asked := m.evictions(func() error { return nil })
 	m.claims = nil
 	m.looks(5)
-	if err := m.client.ResourceV1().ResourceSlices().Delete(t.Context(), "s", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, m.client.ResourceV1().ResourceSlices().Delete(t.Context(), "s", metav1.DeleteOptions{}))
 	m.clock.Step(knownFor + time.Minute)
 	m.looks(60)
 	reporttest.Told(t, m.pods)
-	if len(*asked) > 0 {
-		t.Errorf("evictions %v", *asked)
-	}
+	expect.Equal(t, 0, len(*asked), "evictions %v", *asked)
 }

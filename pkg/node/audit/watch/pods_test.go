@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 )
@@ -52,9 +53,8 @@ func TestPodsThatAreWatched(t *testing.T) {
 	}
 	handler.OnDelete(static)
 	handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: victim})
-	if got, _ := watched.Of(t.Context(), asked("victim", "hash"), nil); len(got) > 0 {
-		t.Errorf("pods %v, of which none is there", got)
-	}
+	got, _ = watched.Of(t.Context(), asked("victim", "hash"), nil)
+	expect.Equal(t, 0, len(got), "pods %v, of which none is there", got)
 }
 
 // Where pods are not watched, those of a claim are read when one of them is on a GPU, and
@@ -158,9 +158,7 @@ func TestPodsThatJoinManyClaims(t *testing.T) {
 			t.Fatalf("pods %v, unread %t", got, unread)
 		}
 	}
-	if reads != 30 {
-		t.Errorf("%d claims are read for 30 pods, each of one of 100 claims", reads)
-	}
+	expect.Equal(t, 30, reads, "claims read for 30 pods, each of one of 100 claims")
 	// 30 pods join claims that are in use: each is found in time, and they cost what one of them does.
 	clear(uids)
 	reads = 0

@@ -22,6 +22,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -127,9 +128,7 @@ func TestNobodyIsAskedWhereNothingRuns(t *testing.T) {
 	}
 	m.holds(1, 9000)
 	m.looks(1)
-	if asked != 1 {
-		t.Errorf("asked %d times about a process, want once", asked)
-	}
+	expect.Equal(t, 1, asked, "times asked about a process")
 }
 
 // What holds is told once; when it was over for half a minute it is told again.
@@ -186,9 +185,8 @@ func TestProcessOfAPodThatIsGoneIsToldOfTheNode(t *testing.T) {
 	}
 	m.holds()
 	m.looks(16)
-	if s, _ := m.Snapshot(); s.Holding[audit.GonePod] != 0 {
-		t.Errorf("snapshot %+v after the process has ended", s)
-	}
+	s, _ = m.Snapshot()
+	expect.Equal(t, 0, s.Holding[audit.GonePod], "snapshot %+v after the process has ended", s)
 	reporttest.Told(t, m.pods)
 }
 
@@ -254,9 +252,7 @@ func TestNothingIsEvictedByDefault(t *testing.T) {
 			m := newMachine(t, change)
 			asked := m.evictions(func() error { return nil })
 			m.looks(100)
-			if len(*asked) > 0 {
-				t.Errorf("evictions %v", *asked)
-			}
+			expect.Equal(t, 0, len(*asked), "evictions %v", *asked)
 		})
 	}
 }
@@ -278,9 +274,7 @@ func TestEviction(t *testing.T) {
 	reporttest.Told(t, m.pods, "GPUEvicted", "10s")
 	// While it ends.
 	m.looks(30)
-	if len(*asked) != 1 {
-		t.Errorf("%d evictions of one pod", len(*asked))
-	}
+	expect.Equal(t, 1, len(*asked), "evictions of one pod")
 	reporttest.Told(t, m.pods)
 }
 
@@ -304,9 +298,7 @@ func TestEvictionThatIsRefused(t *testing.T) {
 			reporttest.Told(t, m.pods, "GPUShareExceeded")
 			reporttest.Told(t, m.pods, "GPUNotEvicted", tc.text)
 			m.looks(300) // 10 minutes: after 10, 20, 40, 80, 160 and 300 seconds
-			if n := len(*asked); n != 6 {
-				t.Errorf("asked %d times, want 6", n)
-			}
+			expect.Equal(t, 6, len(*asked), "times asked")
 			reporttest.Told(t, m.pods)
 			answer = nil
 			m.looks(150)

@@ -9,15 +9,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 )
 
@@ -54,23 +53,17 @@ func serve(t *testing.T, served podresourcesv1.PodResourcesListerServer) (socket
 	t.Helper()
 	// A socket's path has 107 bytes at most; that of a temporary directory may have more.
 	dir, err := os.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	socket = fmt.Sprintf("/proc/self/fd/%d/kubelet.sock", dir.Fd())
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	server := grpc.NewServer()
 	podresourcesv1.RegisterPodResourcesListerServer(server, served)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	return socket, func() {
 		server.Stop()
-		if err := errors.Join(<-ended, dir.Close()); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, errors.Join(<-ended, dir.Close()))
 	}
 }
 
@@ -79,26 +72,18 @@ func TestDevicesOfContainers(t *testing.T) {
 	defer stop()
 	client := Client{Socket: socket, Own: cache.ObjectName{Namespace: "ns", Name: "p"}}
 	got, err := client.Devices(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := map[deviceplugin.Container]deviceplugin.Devices{
 		{Namespace: "ns", Pod: "p", Name: "a"}: {Resources: []corev1.ResourceName{"nvidia.com/gpu"},
 			IDs: []string{"GPU-1", "GPU-2"}},
 		{Namespace: "ns", Pod: "p", Name: "b"}: {},
 		{Namespace: "ns", Pod: "p", Name: "c"}: {Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("devices (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "devices")
 	claimed, err := client.Claimed(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	wantClaimed := []Claimed{{"gpu.nvidia.com", "n1", "gpu-0", "ns/p"}, {"gpu.aliyun.com", "n1/gpu", "gpu-1", "ns/p"}}
-	if diff := cmp.Diff(wantClaimed, claimed); diff != "" {
-		t.Errorf("devices of DRA drivers (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, wantClaimed, claimed, "devices of DRA drivers")
 }
 
 // A kubelet that has just been started lists no pods of the API server's yet: nobody may take it for
@@ -111,9 +96,7 @@ func TestKubeletThatDoesNotKnowThePodsYet(t *testing.T) {
 		_, devicesErr := client.Devices(t.Context())
 		_, claimedErr := client.Claimed(t.Context())
 		for _, err := range []error{devicesErr, claimedErr} {
-			if err == nil || !strings.Contains(err.Error(), own.String()) {
-				t.Errorf("error %v: it has to name the pod that is not listed", err)
-			}
+			expect.Error(t, err, own.String())
 		}
 	}
 	if _, err := (Client{Socket: socket}).Devices(t.Context()); err != nil {
@@ -123,7 +106,6 @@ func TestKubeletThatDoesNotKnowThePodsYet(t *testing.T) {
 
 func TestKubeletThatDoesNotAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
-	if _, err := (Client{Socket: socket}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), socket) {
-		t.Errorf("error %v: it has to name the socket", err)
-	}
+	_, err := (Client{Socket: socket}).Devices(t.Context())
+	expect.Error(t, err, socket)
 }

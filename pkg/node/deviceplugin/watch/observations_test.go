@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
@@ -69,9 +70,7 @@ func begins(t *testing.T, s *observations, running processes) life {
 	t.Helper()
 	w, err := newWatcher(Options{Client: fake.NewClientset(), NodeName: "n1", Picture: pods.New(running),
 		OnChange: func() {}}, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return life{w, w.pods.Handler()}
 }
 
@@ -88,9 +87,7 @@ func (l life) looks(t *testing.T, kubelet deviceplugin.Kubelet, now ...*corev1.P
 	kubelet.Asked = time.Now()
 	there, leaving := l.pods.Pods()
 	held := l.observed.reserved(there, leaving, deviceplugin.Node{GPUs: gpusOfNode, Kubelet: kubelet})
-	if err := l.observed.store(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, l.observed.store(t.Context()))
 	return fmt.Sprintf("%d %d", held.GPU("GPU-0").Units, held.GPU("GPU-1").Units)
 }
 
@@ -108,9 +105,7 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	dir := t.TempDir()
 	is := func(want string, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) {
 		t.Helper()
-		if got := first(t, opened(t, dir), kubelet, pods...); got != want {
-			t.Errorf("taken are %s units, want %s", got, want)
-		}
+		expect.Equal(t, want, first(t, opened(t, dir), kubelet, pods...), "units taken")
 	}
 	is("4 4", gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1"))
 	// Its owner moves one to the other's GPU, or makes it count on all.
@@ -150,9 +145,7 @@ func TestStaticPodOutlivesItsMirror(t *testing.T) {
 		before, again := mirrored(share("a", "0"), "mirror-1"), mirrored(share("a", "0"), "mirror-2")
 		is := func(when, want string, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) {
 			t.Helper()
-			if got := l.looks(t, kubelet, pods...); got != want {
-				t.Errorf("%s: taken are %s, want %s", when, got, want)
-			}
+			expect.Equal(t, want, l.looks(t, kubelet, pods...), "%s: taken are", when)
 		}
 		is("at first", "4 0", gives(before), before)
 		l = anew()
@@ -182,14 +175,10 @@ func TestPodsOfAnEarlierVersionAreKept(t *testing.T) {
 		seen.Pod = nil
 		before.seen[uid] = seen
 	}
-	if err := before.file.Store(checkpointContent{before.seen}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, before.file.Store(checkpointContent{before.seen}))
 	first(t, opened(t, dir), gives(a), a)
 	next := begins(t, opened(t, dir), func(types.UID) (bool, error) { return true, nil })
-	if got := next.looks(t, gives()); got != "4 0" {
-		t.Errorf("taken are %s, want 4 0", got)
-	}
+	expect.Equal(t, "4 0", next.looks(t, gives()), "taken are")
 }
 
 // A pod that was deleted by force while no process of the driver ran is in no list any more.
@@ -203,9 +192,7 @@ func TestDeletedPodsThatRunAreKnownToTheNextProcess(t *testing.T) {
 		{func(uid types.UID) (bool, error) { return uid == "a", nil }, "4 0"},
 		{func(types.UID) (bool, error) { return true, podcgroup.ErrUnknown }, "0 0"},
 	} {
-		if got := begins(t, opened(t, dir), state.running).looks(t, gives()); got != state.want {
-			t.Errorf("taken are %s, want %s", got, state.want)
-		}
+		expect.Equal(t, state.want, begins(t, opened(t, dir), state.running).looks(t, gives()), "taken are")
 	}
 }
 
@@ -213,14 +200,10 @@ func TestDeletedPodsThatRunAreKnownToTheNextProcess(t *testing.T) {
 func TestTheFirstOfTwoProcessesCounts(t *testing.T) {
 	dir := t.TempDir()
 	one, two := opened(t, dir), opened(t, dir)
-	if got := first(t, one, gives(share("a", "")), share("a", "0")); got != "4 0" {
-		t.Errorf("taken are %s", got)
-	}
+	expect.Equal(t, "4 0", first(t, one, gives(share("a", "")), share("a", "0")), "taken are")
 	first(t, two, gives(share("a", "")), share("a", "1"))
 	for _, s := range []*observations{two, opened(t, dir)} {
-		if got := first(t, s, gives(), share("a", "1")); got != "4 0" {
-			t.Errorf("taken are %s", got)
-		}
+		expect.Equal(t, "4 0", first(t, s, gives(), share("a", "1")), "taken are")
 	}
 }
 
@@ -232,13 +215,9 @@ func TestPodsWithoutDevicesCostNoFile(t *testing.T) {
 	listed := gives(p)
 	listed.Containers[deviceplugin.Container{Namespace: "old", Pod: "a", Name: "c"}] = deviceplugin.Devices{}
 	l := begins(t, opened(t, dir), ended)
-	if got := l.looks(t, listed, p); got != "0 0" {
-		t.Errorf("taken are %s", got)
-	}
+	expect.Equal(t, "0 0", l.looks(t, listed, p), "taken are")
 	l.handler.OnDelete(p)
-	if err := l.observed.store(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, l.observed.store(t.Context()))
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("there are %v, %v", entries, err)
 	}
@@ -250,9 +229,7 @@ func TestDamagedObservations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := newCheckpointFile(filepath.Join(dir, "unclaimed.json"))
-			if err := os.WriteFile(file.Path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, os.WriteFile(file.Path, []byte(content), 0o600))
 			// It stays lost, however often the process is killed, until it has been written anew.
 			var s *observations
 			for range 2 {
@@ -261,24 +238,18 @@ func TestDamagedObservations(t *testing.T) {
 				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.DamagedPath()) {
 					t.Fatalf("damage %v, %v", damage, err)
 				}
-				if got := first(t, s, deviceplugin.Kubelet{Err: errors.New("no socket")}, share("a", "0")); got != "4 4" {
-					t.Errorf("taken are %s units, want those of a pod on any GPU", got)
-				}
+				expect.Equal(t, "4 4", first(t, s, deviceplugin.Kubelet{Err: errors.New("no socket")}, share("a", "0")),
+					"units taken by a pod on any GPU")
 			}
-			if got := first(t, s, gives(share("a", "")), share("a", "0")); got != "4 4" {
-				t.Errorf("taken are %s units, want those of a pod on any GPU", got)
-			}
+			expect.Equal(t, "4 4", first(t, s, gives(share("a", "")), share("a", "0")), "units taken by a pod on any GPU")
 			if kept, err := os.ReadFile(file.DamagedPath()); err != nil || string(kept) != content {
 				t.Errorf("set aside is %q, %v", kept, err)
 			}
 			// A pod that comes later is seen as it comes; the other one counts everywhere until it ends.
 			s = opened(t, dir)
-			if got := first(t, s, gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1")); got != "4 8" {
-				t.Errorf("taken are %s units", got)
-			}
-			if got := first(t, opened(t, dir), gives(share("b", "")), share("b", "0")); got != "0 4" {
-				t.Errorf("taken are %s units", got)
-			}
+			expect.Equal(t, "4 8", first(t, s, gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1")),
+				"units taken")
+			expect.Equal(t, "0 4", first(t, opened(t, dir), gives(share("b", "")), share("b", "0")), "units taken")
 		})
 	}
 }

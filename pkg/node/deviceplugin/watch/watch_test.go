@@ -24,6 +24,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
@@ -78,9 +79,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 	u, err := newWatcher(Options{Client: client, NodeName: "n1", Picture: pods.New(ended),
 		Kubelet:  podresources.Client{Socket: filepath.Join(t.TempDir(), "none.sock")},
 		OnChange: func() { changed <- struct{}{} }, OnUnread: func(error) {}}, opened(t, t.TempDir()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}},
 		Faults: []gpu.Fault{{Index: 1, UUID: "GPU-1"}}}
 	if _, err := u.now(ctx, m); err != held.ErrPodsUnread {
@@ -91,9 +90,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 		t.Helper()
 		for {
 			got, err := u.Reserved(ctx, m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			g := got.GPU("GPU-0")
 			if text := fmt.Sprintf("%d %t %v", g.Units, g.Whole, g.Pods); text == want {
 				return
@@ -110,19 +107,14 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 		t.Errorf("pods were listed by %q", selectors)
 	}
 	// The GPU of a fault is a GPU, too.
-	if err := client.Tracker().Add(oldPod("b", "1", "aliyun.com/gpu-mem", "4")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, client.Tracker().Add(oldPod("b", "1", "aliyun.com/gpu-mem", "4")))
 	ended := oldPod("a", "0", "aliyun.com/gpu-mem", "4")
 	ended.Status.Phase = corev1.PodFailed
-	if _, err := client.CoreV1().Pods("old").UpdateStatus(ctx, ended, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.CoreV1().Pods("old").UpdateStatus(ctx, ended, metav1.UpdateOptions{})
+	expect.NoError(t, err)
 	holds("0 false []")
 	// A kubelet that does not answer leaves it unknown.
-	if err := client.Tracker().Add(oldPod("n", "", "nvidia.com/gpu", "1")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, client.Tracker().Add(oldPod("n", "", "nvidia.com/gpu", "1")))
 	holds("0 true [old/n]")
 }
 
@@ -135,9 +127,7 @@ func TestPodsThatCannotBeRead(t *testing.T) {
 	failed := make(chan error, 100)
 	u, err := newWatcher(Options{Client: client, NodeName: "n1", Picture: pods.New(ended), Kubelet: &kubelet{},
 		OnChange: func() {}, OnUnread: func(err error) { failed <- err }}, opened(t, t.TempDir()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	start(ctx, t, u)
 	if err := <-failed; !apierrors.IsForbidden(err) {
 		t.Errorf("told %v", err)
@@ -169,9 +159,7 @@ func newNode(t *testing.T) *node {
 	n.watcher, err = newWatcher(Options{Client: n.client, NodeName: "n1", Picture: pods.New(processes(running)),
 		Kubelet: n.kubelet, OnChange: func() { n.changes.Add(1) }, OnUnread: func(err error) { t.Error(err) }},
 		opened(t, t.TempDir()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, ctx := ktesting.NewTestContext(t)
 	start(ctx, t, n.watcher)
 	synctest.Wait()
@@ -183,17 +171,13 @@ func (n *node) add(t *testing.T, name string, uid types.UID) {
 	t.Helper()
 	pod := oldPod(name, "", "nvidia.com/gpu", "1")
 	pod.UID = uid
-	if err := n.client.Tracker().Add(pod); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.client.Tracker().Add(pod))
 	synctest.Wait()
 }
 
 func (n *node) delete(t *testing.T, name string) {
 	t.Helper()
-	if err := n.client.CoreV1().Pods("old").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, n.client.CoreV1().Pods("old").Delete(t.Context(), name, metav1.DeleteOptions{}))
 	synctest.Wait()
 }
 
@@ -201,12 +185,8 @@ func (n *node) delete(t *testing.T, name string) {
 func (n *node) has(t *testing.T, want string) {
 	t.Helper()
 	got, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := fmt.Sprint(got.GPU("GPU-0").Pods, got.GPU("GPU-1").Pods); text != want {
-		t.Errorf("GPUs are held by %s, want %s", text, want)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, want, fmt.Sprint(got.GPU("GPU-0").Pods, got.GPU("GPU-1").Pods), "GPUs are held by")
 }
 
 // A pod that was deleted by force is stopped only then, and holds its GPU until it has ended.
@@ -229,9 +209,7 @@ func TestPodThatIsDeletedByForceHoldsItsGPUUntilItHasEnded(t *testing.T) {
 		n.runs.Clear()
 		time.Sleep(2 * time.Second)
 		n.has(t, "[] []")
-		if n.changes.Load() != 1 {
-			t.Errorf("told %d times that the pod has ended, want once", n.changes.Load())
-		}
+		expect.Equal(t, 1, n.changes.Load(), "times told that the pod has ended")
 		// One that has ended before it is deleted is gone at once.
 		n.kubelet.gave("nvidia.com/gpu", map[string]string{"b": "GPU-1"})
 		n.add(t, "b", "b")
@@ -259,9 +237,7 @@ func TestPodThatIsMadeAnewUnderItsName(t *testing.T) {
 		for range 3 {
 			n.has(t, "[old/other] [old/train-0]")
 		}
-		if n.kubelet.asked != asked+1 {
-			t.Errorf("the kubelet was asked %d times for one more pod", n.kubelet.asked-asked)
-		}
+		expect.Equal(t, asked+1, n.kubelet.asked, "times the kubelet was asked, with one more pod")
 		time.Sleep(2 * goodFor)
 		n.has(t, "[old/other] [old/train-0]")
 	})
@@ -290,17 +266,13 @@ func TestPodThatWasMadeAnewWhileTheWatchWasLost(t *testing.T) {
 				n := newNode(t)
 				n.runs.Store(tc.runs, true)
 				n.kubelet.gave("aliyun.com/gpu-mem", map[string]string{"a": "GPU-0"})
-				if err := n.client.Tracker().Add(tc.pod("1")); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, n.client.Tracker().Add(tc.pod("1")))
 				synctest.Wait()
 				if _, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode}); err != nil {
 					t.Fatal(err)
 				}
 				pods := corev1.SchemeGroupVersion.WithResource("pods")
-				if err := n.client.Tracker().Update(pods, tc.pod("2"), "old"); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, n.client.Tracker().Update(pods, tc.pod("2"), "old"))
 				synctest.Wait()
 				got, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode})
 				if err != nil || got.GPU("GPU-0").Units != tc.units {

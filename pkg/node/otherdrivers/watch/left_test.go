@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -42,9 +43,7 @@ func TestPodsOfADriverThatLeftBeforeThisOneCame(t *testing.T) {
 		later()
 		asks := b.kubelet.wasAsked()
 		later()
-		if again := b.kubelet.wasAsked(); again != asks {
-			t.Errorf("the kubelet is asked on though nobody has GPUs: %d times, then %d", asks, again)
-		}
+		expect.Equal(t, asks, b.kubelet.wasAsked(), "times the kubelet is asked though nobody has GPUs")
 	})
 }
 
@@ -59,13 +58,9 @@ func TestDriverThatComesBackSaysWhichGPUItsPodsHave(t *testing.T) {
 			t.Helper()
 			later()
 			reserved, err := b.Observe(t.Context(), b.machine)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for i, g := range b.machine.GPUs {
-				if got := reserved.GPU(g.UUID).Whole; got != want[i] {
-					t.Errorf("%s, GPU %d is closed: %t, want %t", when, i, got, want[i])
-				}
+				expect.Equal(t, want[i], reserved.GPU(g.UUID).Whole, "%s, GPU %d is closed", when, i)
 			}
 		}
 		closed("before it is back", true, true)
@@ -108,9 +103,7 @@ func TestDamagedFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := unstarted(t)
-				if err := os.WriteFile(b.file, []byte(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.WriteFile(b.file, []byte(content), 0o600))
 				b.kubelet.says(nil, "team/p")
 				b.start(t)
 				if aside := b.file + ".damaged"; len(b.damaged) != 1 || !strings.Contains(b.damaged[0].Error(), aside) {
@@ -122,9 +115,7 @@ func TestDamagedFile(t *testing.T) {
 				b.shows(t, nvidia+"[team/p]")
 				b.start(t)
 				b.shows(t, nvidia+"[team/p]")
-				if len(b.damaged) != 1 {
-					t.Errorf("told is %v after the plugin restarted, want it once", b.damaged)
-				}
+				expect.Equal(t, 1, len(b.damaged), "times told after the plugin restarted: %v", b.damaged)
 			})
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -114,12 +115,9 @@ func (b *bench) start(t *testing.T) {
 	b.Watch, err = New(ctx, Options{Client: b.client, NodeName: "n1", Kubelet: b.kubelet, Pods: noPods{}, File: b.file,
 		OnChange: func() { b.changes.Add(1) }, OnUnread: func(err error) { t.Error(err) },
 		OnDamaged: func(err error) { b.damaged = append(b.damaged, err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Observe(ctx, b.machine); !errors.Is(err, held.ErrPodsUnread) {
-		t.Errorf("before the slices are read: %v, want GPUs to be offered only after it", err)
-	}
+	expect.NoError(t, err)
+	_, err = b.Observe(ctx, b.machine)
+	expect.ErrorIs(t, err, held.ErrPodsUnread)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -143,16 +141,12 @@ func (b *bench) shows(t *testing.T, want string) {
 	}
 	synctest.Wait()
 	reserved, err := b.Observe(t.Context(), b.machine)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got := ""
 	if g := reserved.GPU("GPU-0"); g.Whole {
 		got = fmt.Sprint(g.Driver, g.Pods)
 	}
-	if got != want {
-		t.Errorf("%q has GPU-0, want %q", got, want)
-	}
+	expect.Equal(t, want, got, "pod that has GPU-0")
 	if changes := b.changes.Swap(0); changes == 0 && got != b.shown {
 		t.Errorf("nobody was told that %q has GPU-0", got)
 	}
@@ -177,16 +171,12 @@ func neighbour() *resourceapi.ResourceSlice {
 
 func (b *bench) publish(t *testing.T) {
 	t.Helper()
-	if err := b.client.Tracker().Add(neighbour()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.client.Tracker().Add(neighbour()))
 }
 
 func (b *bench) withdraw(t *testing.T) {
 	t.Helper()
-	if err := b.client.ResourceV1().ResourceSlices().Delete(t.Context(), "n1-nvidia", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, b.client.ResourceV1().ResourceSlices().Delete(t.Context(), "n1-nvidia", metav1.DeleteOptions{}))
 }
 
 // A GPU is another driver's while that publishes it, and after that until the last pod that has it
@@ -204,9 +194,7 @@ func TestGPUIsAnotherDriversUntilNobodyHasItThere(t *testing.T) {
 		later()
 		b.shows(t, nvidia+"[team/p]")
 		for pod, want := range map[string]bool{"team/p": true, "team/q": false} {
-			if got := b.Has(pod, "GPU-0"); got != want {
-				t.Errorf("pod %s has GPU-0 from another driver: %t, want %t", pod, got, want)
-			}
+			expect.Equal(t, want, b.Has(pod, "GPU-0"), "pod %s has GPU-0 from another driver", pod)
 		}
 		// Neither a plugin that restarts nor a kubelet that does not answer lets it go.
 		b.kubelet.says(errors.New("it does not answer"))
@@ -263,9 +251,7 @@ func TestNodeWithoutOtherDriversPaysNothing(t *testing.T) {
 		later()
 		b.shows(t, "")
 		b.stop()
-		if n := b.kubelet.wasAsked(); n != 1 {
-			t.Errorf("the kubelet was asked %d times, want once", n)
-		}
+		expect.Equal(t, 1, b.kubelet.wasAsked(), "times the kubelet was asked")
 		for _, action := range b.client.Actions() {
 			list, ok := action.(k8stesting.ListActionImpl)
 			if want := "spec.driver!=gpu.aliyun.com,spec.nodeName=n1"; ok && list.ListRestrictions.Fields.String() != want {

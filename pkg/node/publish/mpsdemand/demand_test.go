@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -70,9 +71,7 @@ func TestUses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			backends := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 			got, err := test.offered.uses(backends, test.records)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			want := map[daemonGPU]mps.Use{{"GPU-0", false}: test.own[0], {"GPU-1", false}: test.own[1],
 				{"GPU-0", true}: test.node[0], {"GPU-1", true}: test.node[1]}
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(daemonGPU{})); diff != "" {
@@ -90,16 +89,13 @@ func TestUseThatWasRemoved(t *testing.T) {
 	d.passes(t, offers(mode.MPS, mode.IsolationMPS))
 	d.passes(t, other)
 	use := filepath.Join(dir.Files("GPU-0"), mps.UseFile)
-	if err := os.Remove(use); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(use))
 	d.passes(t, other)
 	if u, err := dir.Use("GPU-0"); err != nil || u != (mps.Use{Seq: 1}) {
 		t.Errorf("%+v, %v", u, err)
 	}
-	if _, err := os.Stat(dir.OfNode().Files("GPU-0")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("something is told to a daemon that there has never been: %v", err)
-	}
+	_, err := os.Stat(dir.OfNode().Files("GPU-0"))
+	expect.ErrorIs(t, err, os.ErrNotExist)
 	d.kill(t)
 }
 
@@ -114,17 +110,13 @@ func TestUseOfAGPUThatIsLost(t *testing.T) {
 			t.Errorf("%+v, %v, want %+v", u, err, want)
 		}
 	}
-	if _, err := d.Want(true, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(node.SetStatus("lost", mps.Status{}), node.SetUse("lost", lost)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := d.Want(true, true)
+	expect.NoError(t, err)
+	expect.NoError(t, errors.Join(node.SetStatus("lost", mps.Status{}), node.SetUse("lost", lost)))
 	d.passes(t, offers(mode.MPS, mode.IsolationMPSNode))
 	told(lost)
-	if _, err := d.Want(false, false); err != nil {
-		t.Fatal(err)
-	}
+	_, err = d.Want(false, false)
+	expect.NoError(t, err)
 	d.passes(t, offers(mode.MPS, mode.IsolationMPSNode))
 	told(lost)
 	d.passes(t, offers(mode.Share, mode.IsolationNone))
@@ -160,9 +152,7 @@ func plugin(dir mps.Dir, prepared []state.Record) *Demand {
 func (d *Demand) kill(t *testing.T) {
 	t.Helper()
 	if d.withdraw != nil {
-		if err := d.withdraw(); err != nil {
-			t.Error(err)
-		}
+		expect.Error(t, d.withdraw())
 	}
 }
 
@@ -170,9 +160,8 @@ func (d *Demand) kill(t *testing.T) {
 func (d *Demand) passes(t *testing.T, o Offered) {
 	t.Helper()
 	d.Publishes(o)
-	if _, err := d.Pass(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := d.Pass(t.Context())
+	expect.NoError(t, err)
 }
 
 func declares(t *testing.T, dir mps.Dir, want mps.Declaration) {
@@ -210,13 +199,10 @@ func TestDaemonsThatAreWantedMeanwhile(t *testing.T) {
 			dir := mps.Dir(t.TempDir())
 			d := plugin(dir, nil)
 			d.Claims.(*claims).known = func() error { return test.meanwhile(d) }
-			if err := dir.WantNodeDaemon(true); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, dir.WantNodeDaemon(true))
 			d.Publishes(offers(mode.Share, mode.IsolationNone))
-			if _, err := d.Pass(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			_, err := d.Pass(t.Context())
+			expect.NoError(t, err)
 			declares(t, dir, test.want)
 			if got, err := dir.NodeDaemonWanted(); err != nil || got != test.node {
 				t.Errorf("the daemon for all GPUs is wanted: %t, %v, want %t", got, err, test.node)
@@ -242,9 +228,8 @@ func TestPluginAfterOneThatDeclaredTheNodeIdle(t *testing.T) {
 			d.passes(t, other)
 		}, want: mps.Undeclared},
 		"MPS is asked for": {knows: func(t *testing.T, d *Demand) {
-			if _, err := d.Want(true, false); err != nil {
-				t.Fatal(err)
-			}
+			_, err := d.Want(true, false)
+			expect.NoError(t, err)
 		}, want: mps.InUse, started: true},
 		"MPS is published": {knows: func(t *testing.T, d *Demand) { d.passes(t, byMPS) }, want: mps.InUse},
 		"a claim is held by it": {prepared: []state.Record{share(mode.IsolationMPS)}, want: mps.InUse,
@@ -290,9 +275,7 @@ func TestDemandChanges(t *testing.T) {
 	}
 	d.kill(t)
 	want := []string{"+idle", "+in use", "-idle", "+idle", "-in use", "+in use", "-idle", "+idle", "-in use", "-idle"}
-	if diff := cmp.Diff(want, dir.calls); diff != "" {
-		t.Errorf("declared (+) and withdrawn (-), -want +got:\n%s", diff)
-	}
+	expect.Equal(t, want, dir.calls, "declared (+) and withdrawn (-)")
 }
 
 // recordingDir keeps what is declared and withdrawn, in its order.
