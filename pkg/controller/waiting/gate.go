@@ -150,8 +150,8 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 	return 0, nil
 }
 
-// open removes a pod's gates, and pins the pod to the node, unless that is empty. It returns false if the pod has changed
-// meanwhile, or is gone.
+// open removes a pod's gates, and pins the pod to the node, unless that is empty. It returns false if the pod has
+// changed meanwhile, or is gone.
 func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) (bool, error) {
 	operations := []operation{{"test", "/metadata/uid", string(pod.UID)}}
 	for i, gate := range slices.Backward(pod.Spec.SchedulingGates) {
