@@ -195,8 +195,8 @@ bench-scale: $(BUILD)/bin/cluster
 
 # How many GPUs pods get of Alibaba's published trace, by the driver's score of nodes, by the stock scheduler and by the
 # policies of the paper on it: a table for arrivals alone, and one for pods that come and go. bench-placement needs no
-# cluster. bench-placement-scheduler has the stock scheduler of one place them, without and with the options best-node
-# and best-node-gate.
+# cluster. bench-placement-scheduler has a stock scheduler place them, without
+# and with the options best-node and best-node-gate.
 # PLACEMENT_ARGS go to tests/bench/placement (see its --help); --trace DIRECTORY says where the trace is.
 .PHONY: bench-placement bench-placement-scheduler
 bench-placement:

@@ -12,7 +12,6 @@
 package deviceclass
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +32,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -108,7 +108,9 @@ func (r *reconciler) reconcile(ctx context.Context, _ string) (time.Duration, er
 			return 0, err
 		}
 	}
-	p.mark(classesByName(classes))
+	ofCPUs, _ := r.classes.Get(legacy.ClassCPUs)
+	marks, _ := r.classes.Get(legacy.ClassCPUsMarker)
+	p.mark(ofCPUs, marks)
 	again, retireErr := r.retire(ctx, p.surplus)
 	r.tell(classes, p.told)
 	r.tellNodes(over)
@@ -160,7 +162,7 @@ func (r *reconciler) retire(ctx context.Context, surplus []*resourceapi.DeviceCl
 		}
 		since[class.Name] = first
 		if left := r.Grace - now.Sub(first); left > 0 {
-			again = min(cmp.Or(again, left), left)
+			again = manager.Earlier(again, left)
 		} else {
 			due = append(due, class)
 		}
@@ -177,8 +179,7 @@ func (r *reconciler) retire(ctx context.Context, surplus []*resourceapi.DeviceCl
 	for _, class := range due {
 		if inUse[class.Name] {
 			klog.FromContext(ctx).V(4).Info("DeviceClass without GPUs stays, for claims name it", "class", class.Name)
-			recheck := max(r.Grace, leastRecheck)
-			again = min(cmp.Or(again, recheck), recheck)
+			again = manager.Earlier(again, max(r.Grace, leastRecheck))
 			continue
 		}
 		errs = append(errs, r.remove(ctx, class, "no node has such GPUs, and no claim names it"))

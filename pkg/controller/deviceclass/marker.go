@@ -10,12 +10,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// mark plans the marker: a DeviceClass with the label LabelCPUClass that exists while the class of the driver for CPUs
-// does, with the same content. The policy that gives claims for CPUs has the marker as its parameter, since the API
-// server finds it by its label, in its cache. The driver's own class would be found by its name: while it is missing,
-// the API server looks it up in etcd for each created pod (generic.CollectParams of k8s.io/apiserver 1.37).
-func (p *plan) mark(existing map[string]*resourceapi.DeviceClass) {
-	of, have := existing[legacy.ClassCPUs], existing[legacy.ClassCPUsMarker]
+// mark plans the marker of the class of the driver for CPUs, given both as they exist; nil for one that does not. The
+// marker is a DeviceClass with the label LabelCPUClass that exists while the class does, with the same content. The
+// policy that gives claims for CPUs has the marker as its parameter, since the API server finds it by its label, in its
+// cache. The driver's own class would be found by its name: while it is missing, the API server looks it up in etcd for
+// each created pod (generic.CollectParams of k8s.io/apiserver 1.37).
+func (p *plan) mark(of, have *resourceapi.DeviceClass) {
 	switch {
 	case have != nil && have.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ControllerName:
 		// An administrator made this one, and decides about it.

@@ -62,19 +62,13 @@ func Catalogue(models []view.Model, profiles []string) ([]*resourceapi.DeviceCla
 
 func byName(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) }
 
-// classesByName returns the classes by their names.
-func classesByName(classes []*resourceapi.DeviceClass) map[string]*resourceapi.DeviceClass {
-	out := map[string]*resourceapi.DeviceClass{}
-	for _, class := range classes {
-		out[class.Name] = class
-	}
-	return out
-}
-
 // newPlan compares the classes that the models and MIG profiles should have with those that exist.
 func newPlan(models []view.Model, profiles []string, existing []*resourceapi.DeviceClass) (plan, error) {
 	var p plan
-	have := classesByName(existing)
+	have := map[string]*resourceapi.DeviceClass{}
+	for _, class := range existing {
+		have[class.Name] = class
+	}
 	wanted, err := Catalogue(p.withNames(models, have), profiles)
 	if err != nil {
 		return plan{}, err

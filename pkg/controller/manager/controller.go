@@ -30,6 +30,14 @@ import (
 // waiting.
 type Reconcile func(ctx context.Context, key string) (again time.Duration, err error)
 
+// Earlier returns the shorter of two waits that a Reconcile may return, of which zero is none.
+func Earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
 // Controller calls a Reconcile for the keys of its queue.
 type Controller struct {
 	name      string

@@ -134,8 +134,7 @@ func (r *reconciler) reconcile(ctx context.Context, _ string) (time.Duration, er
 				return 0, err
 			}
 		}
-		wait := max(k.next.Sub(now), soon)
-		again = min(cmp.Or(again, wait), wait)
+		again = manager.Earlier(again, max(k.next.Sub(now), soon))
 	}
 	return again, nil
 }

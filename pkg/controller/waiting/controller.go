@@ -136,15 +136,7 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 		}
 	}
 	told, err := r.tell(ctx, key)
-	return earlier(nominated, told), errors.Join(failed, err)
-}
-
-// earlier returns the shorter of two waits, of which zero is none.
-func earlier(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
+	return manager.Earlier(nominated, told), errors.Join(failed, err)
 }
 
 // lookAtRefused has all pods looked at again that the scheduler refused.
