@@ -110,9 +110,8 @@ func contenders(c *cli.Command, dir string) ([]*contender, error) {
 		d.Dir = filepath.Join(dir, d.name)
 		kubeconfig := c.String("kubeconfig")
 		if d.Name == v1alpha1.DriverName {
-			admin := kubeconfig
 			kubeconfig = filepath.Join(d.Dir, "kubeconfig")
-			if err := asPlugin(admin, kubeconfig, d.node); err != nil {
+			if err := asPlugin(c.String("kubeconfig"), kubeconfig, d.node); err != nil {
 				return nil, err
 			}
 		}
