@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // Object is an object of the API.
@@ -31,6 +32,14 @@ func Create[T runtime.Object](t testing.TB, server *fake.Clientset, objects ...T
 			t.Error(err)
 		}
 	}
+}
+
+// Answer has the server answer requests by how, which comes before what answered them until now. Others may send
+// requests meanwhile: PrependReactor alone is a data race then.
+func Answer(server *fake.Clientset, verb, resource string, how clienttesting.ReactionFunc) {
+	server.Lock()
+	defer server.Unlock()
+	server.PrependReactor(verb, resource, how)
 }
 
 // Update overwrites an existing object.

@@ -52,7 +52,7 @@ type site struct {
 func newSite(t *testing.T, objects ...runtime.Object) *site {
 	t.Helper()
 	s := &site{t: t, client: fake.NewClientset(objects...), recorder: record.NewFakeRecorder(10), workers: 2, grace: grace}
-	s.client.PrependReactor("list", "pods", s.listUnbound)
+	apitest.Answer(s.client, "list", "pods", s.listUnbound)
 	t.Cleanup(func() { s.stop() })
 	return s
 }
@@ -259,7 +259,7 @@ func (s *site) comesToAskFor(name string) {
 func TestTemplateThatTheAPIServerChangesStays(t *testing.T) {
 	s := newSite(t, pod("a", "one", three))
 	made := 0
-	s.client.PrependReactor("create", "resourceclaimtemplates",
+	apitest.Answer(s.client, "create", "resourceclaimtemplates",
 		func(action k8stesting.Action) (bool, runtime.Object, error) {
 			create, ok := action.(k8stesting.CreateAction)
 			if !ok {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -95,7 +96,7 @@ func TestTemplatesThatGoTogetherAreOneList(t *testing.T) {
 	}
 	s := newSite(t, templates...)
 	var lists atomic.Int64
-	s.client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(s.client, "list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		if action.GetNamespace() == "ns" {
 			lists.Add(1)
 		}

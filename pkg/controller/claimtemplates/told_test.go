@@ -32,7 +32,7 @@ func TestPodsWithoutTheLabel(t *testing.T) {
 	}
 	s := newSite(t, waits, runs, own, unneeded)
 	var looked atomic.Int64
-	s.client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(s.client, "list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		if list, ok := action.(k8stesting.ListAction); ok && action.GetNamespace() == "a" &&
 			list.GetListRestrictions().Fields.Empty() {
 			looked.Add(1)
@@ -52,7 +52,7 @@ func TestPodsWithoutTheLabel(t *testing.T) {
 // Of a pod that is gone nothing is remembered: another is told what it was told.
 func TestWhatPodsWereToldIsForgottenWithThem(t *testing.T) {
 	s := newSite(t)
-	s.client.PrependReactor("create", "resourceclaimtemplates",
+	apitest.Answer(s.client, "create", "resourceclaimtemplates",
 		func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("quota exceeded") })
 	s.start()
 	for range 2 {
@@ -77,7 +77,7 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			if test.refusal != nil {
-				s.client.PrependReactor("create", "resourceclaimtemplates",
+				apitest.Answer(s.client, "create", "resourceclaimtemplates",
 					func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, test.refusal })
 			}
 			s.workers = 1

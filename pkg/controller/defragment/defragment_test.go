@@ -69,7 +69,7 @@ func run(t *testing.T, setting Setting, most int, test func(*site)) {
 		s := &site{T: t, client: fake.NewClientset(objects...), recorder: events.NewFakeRecorder(100),
 			refuse: map[string]error{}}
 		s.config = Config{Setting: setting, Most: most}
-		s.client.PrependReactor("create", "pods", s.onEviction)
+		apitest.Answer(s.client, "create", "pods", s.onEviction)
 		s.pod("small", "n1", "6Gi")
 		s.pod("big", "n2", "8Gi")
 		s.pod("large", "", "16Gi")

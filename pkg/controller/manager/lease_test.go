@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
@@ -118,7 +119,7 @@ type leases struct {
 
 func newLeases() *leases {
 	l := &leases{client: fake.NewClientset()}
-	l.client.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(l.client, "update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		spec := action.(clienttesting.UpdateAction).GetObject().(*coordinationv1.Lease).Spec
 		// To give it back, too, is to write.
 		if l.cut.Load() && ptr.Deref(spec.HolderIdentity, "") != "second" {

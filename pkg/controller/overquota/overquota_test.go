@@ -56,7 +56,7 @@ func run(t *testing.T, test func(s *site)) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		s := &site{T: t, client: fake.NewClientset(), events: record.NewFakeRecorder(1000)}
-		s.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if patch, ok := a.(k8stesting.PatchAction); ok {
@@ -64,7 +64,7 @@ func run(t *testing.T, test func(s *site)) {
 			}
 			return s.refuse != nil, nil, s.refuse
 		})
-		s.client.PrependReactor("list", "resourcequotas", func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "list", "resourcequotas", func(k8stesting.Action) (bool, runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.looked++
@@ -199,7 +199,7 @@ func TestPodGoesOnWhenTheQuotaIsDeleted(t *testing.T) {
 // Pods that the API server does not let change, as by a policy, keep no other one waiting.
 func TestPodsThatCannotBeChangedHoldUpNobody(t *testing.T) {
 	run(t, func(s *site) {
-		s.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			if patch, ok := a.(k8stesting.PatchAction); !ok || patch.GetName() == "z" {
 				return false, nil, nil
 			}

@@ -82,7 +82,7 @@ func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		s := &site{T: t, client: fake.NewClientset(objects...), events: record.NewFakeRecorder(1000)}
-		s.client.PrependReactor("create", "podgroups", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "create", "podgroups", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			// The API server's own time of creation, which the fake one does not write.

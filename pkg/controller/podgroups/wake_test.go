@@ -69,7 +69,7 @@ func TestPodsThatWereThereFirstAreWoken(t *testing.T) {
 	old := ago(time.Minute)
 	run(t, true, nil, func(s *site) {
 		fails := 1
-		s.client.PrependReactor("patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if fails--; fails < 0 {
@@ -106,7 +106,7 @@ func TestARefusedPodKeepsNoOtherFromBeingWoken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, true, nil, func(s *site) {
-				s.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				apitest.Answer(s.client, "patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 					refused := a.(k8stesting.PatchAction).GetName() == "a"
 					return refused, nil, test.refusal
 				})
@@ -168,7 +168,7 @@ func TestOfALargeGangOnlyThoseWithoutClaimsAreWoken(t *testing.T) {
 	run(t, true, nil, func(s *site) {
 		var others []*corev1.Pod
 		writes := 0
-		s.client.PrependReactor("patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
 			// The client's limit.
 			time.Sleep(20 * time.Millisecond)
 			s.mu.Lock()

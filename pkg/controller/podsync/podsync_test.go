@@ -80,7 +80,7 @@ func run(t *testing.T, claim *resourceapi.ResourceClaim, test func(s *site)) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		s := &site{T: t, client: fake.NewClientset(claim), start: time.Now()}
-		s.client.PrependReactor("patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.at = append(s.at, time.Since(s.start))

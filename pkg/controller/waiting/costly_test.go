@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -144,7 +145,7 @@ func TestCostlyGateAcrossLeaders(t *testing.T) {
 		s.nodeOf(1, "small", mode.Share)
 		time.Sleep(time.Minute)
 		var ended atomic.Bool
-		s.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			return a.GetSubresource() == "" && !ended.Load(), nil, errors.New("not now")
 		})
 		s.waits("named", dear(), atCostlyGate)
@@ -303,7 +304,7 @@ func TestBothGatesOpenTogether(t *testing.T) {
 func TestGateIsOpenedAgainWhereThePodChanges(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
 		var refuses sync.Once
-		s.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			err := error(nil)
 			if a.GetSubresource() == "" {
 				refuses.Do(func() { err = apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", nil) })

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -133,12 +132,6 @@ func run(t *testing.T, test func(s *site), nodes ...*corev1.Node) {
 		cancel()
 		running.Wait()
 	})
-}
-
-// answer has the API server answer so from now on. Its fake does not lock that: nobody else may ask meanwhile.
-func (s *site) answer(verb, resource string, how k8stesting.ReactionFunc) {
-	synctest.Wait()
-	s.client.PrependReactor(verb, resource, how)
 }
 
 func nodeOf(name string, labels map[string]string) *corev1.Node {

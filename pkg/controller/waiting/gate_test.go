@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -60,7 +61,7 @@ func (s *site) at(when, name string, want ...string) {
 func TestGateOpensAfterTheNomination(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
 		opened := ""
-		s.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if a.GetSubresource() == "" {
 				opened = s.nominationNow("p")
 			}
@@ -168,7 +169,7 @@ func TestGateIsOpenedAgain(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
 		var refuses sync.Once
 		refused := 0
-		s.client.PrependReactor("patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "patch", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			err := error(nil)
 			if a.GetSubresource() == "" {
 				refuses.Do(func() { err = errors.New("not now"); refused++ })

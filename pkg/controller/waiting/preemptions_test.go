@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -43,7 +44,7 @@ func (s *site) preempts() *[]string {
 			Events: report.New(record.NewFakeRecorder(1000), clock.RealClock{}), Clock: clock.RealClock{}}
 	}
 	var evicted []string
-	s.client.PrependReactor("create", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(s.client, "create", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		create, is := action.(k8stesting.CreateAction)
 		if !is || action.GetSubresource() != "eviction" {
 			return false, nil, nil
@@ -86,7 +87,7 @@ func TestPreemptionWithoutItsPermissions(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
 		s.stop()
 		evicted := s.preempts()
-		s.client.PrependReactor("list", "poddisruptionbudgets", func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "list", "poddisruptionbudgets", func(k8stesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(policyv1.Resource("poddisruptionbudgets"), "", errors.New("no"))
 		})
 		s.holds("a", "old", "gpu-0", "gpu-1")

@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -105,7 +106,7 @@ func TestRulesThatAreNotKnown(t *testing.T) {
 		"not allowed": apierrors.NewForbidden(resource, "", errors.New("no"))} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				s.answer("list", resource.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				apitest.Answer(s.client, "list", resource.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 					return true, nil, err
 				})
 				s.create(claim("22Gi"), pod(refused))

@@ -19,6 +19,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -229,7 +230,7 @@ func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
 func TestPodThatGoesMeanwhileIsNotExplained(t *testing.T) {
 	run(t, func(s *site) {
 		var once sync.Once
-		s.answer("get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
 			once.Do(func() {
 				expect.Error(s, s.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"))
 				time.Sleep(time.Second)

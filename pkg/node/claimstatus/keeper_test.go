@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -201,7 +202,7 @@ func TestStatusThatCannotBeWritten(t *testing.T) {
 	s := newSite(t)
 	failing := error(apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "c", nil))
 	tries := 0
-	s.client.PrependReactor("patch", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(s.client, "patch", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
 		tries++
 		return failing != nil, nil, failing
 	})

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -106,7 +107,7 @@ func TestClaimsAreReadPageByPage(t *testing.T) {
 		"more": {Items: []resourceapi.ResourceClaim{*stored}},
 	}
 	var asked []string
-	b.client.PrependReactor("list", "resourceclaims", func(action k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "list", "resourceclaims", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		o := action.(k8stesting.ListActionImpl).GetListOptions()
 		if o.Limit == 0 || o.ResourceVersion != "" {
 			t.Errorf("asked with limit %d and resourceVersion %q", o.Limit, o.ResourceVersion)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -26,7 +27,7 @@ func (b *bench) late(t *testing.T, looks int) {
 		b.published, pending, left = append(b.published, r), append(pending, r), looks
 		return nil
 	}
-	b.client.PrependReactor("list", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "list", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		if left--; left < 0 && len(pending) > 0 {
 			expect.Error(t, b.storeSlice(pending[0]))
 			pending = nil

@@ -22,6 +22,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -80,7 +81,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	}
 	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
 	// The fake client would store what a dry run creates.
-	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		return true, action.(k8stesting.CreateAction).GetObject(), nil
 	})
 	b.restart()
@@ -170,7 +171,7 @@ func (b *bench) SetLeft(left time.Time) { b.left = left }
 // gives: it stores shareable devices as ones for a single claim.
 func (b *bench) gate(t *testing.T) (off *bool) {
 	off = new(bool)
-	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		create := action.(k8stesting.CreateActionImpl)
 		if len(create.GetCreateOptions().DryRun) != 1 {
 			t.Error("the preflight must not store anything")

@@ -17,6 +17,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -166,7 +167,7 @@ func TestDroppedFieldsThatAreToldMeanwhile(t *testing.T) {
 	b := newBench(t)
 	gateOff := b.gate(t)
 	tell := sync.OnceFunc(b.SetDropped)
-	b.client.PrependReactor("create", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "create", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		tell()
 		return false, nil, nil
 	})
@@ -209,7 +210,7 @@ func TestFailClosedWhenTheAPIServerCannotBeAsked(t *testing.T) {
 	for _, verb := range []string{"create resourceslices", "list resourceclaims"} {
 		b := newBench(t)
 		v, what, _ := strings.Cut(verb, " ")
-		b.client.PrependReactor(v, what, func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(b.client, v, what, func(k8stesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("connection refused")
 		})
 		b.mode("share")

@@ -13,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -48,7 +49,7 @@ func TestHowFarBehind(t *testing.T) {
 	expect.ErrorIs(t, b.Status().Err, errUnpublished)
 	broken := errors.New("expected by the test")
 	failing := true
-	b.client.PrependReactor("create", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "create", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return failing, nil, broken
 	})
 	b.mode("share")
@@ -96,7 +97,7 @@ func TestStatusOfDevicesAndOfASwitch(t *testing.T) {
 func TestRefusedSlicesAreBehind(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	b, refused, reads := newBench(t), errors.New("refused"), 0
-	b.client.PrependReactor("list", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "list", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
 		reads++
 		return false, nil, nil
 	})

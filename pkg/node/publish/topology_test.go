@@ -11,6 +11,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -77,7 +78,7 @@ func TestUniformMachineInTopology(t *testing.T) {
 func TestTopologyNeedsCounters(t *testing.T) {
 	b := newBench(t)
 	off := true
-	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(b.client, "create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		slice := action.(k8stesting.CreateAction).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
 		if off {
 			slice.Spec.SharedCounters = nil

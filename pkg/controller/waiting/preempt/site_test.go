@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -90,8 +91,8 @@ func run(t *testing.T, test func(s *site), more ...string) {
 		}
 		s := &site{T: t, nodes: len(stage.nodes), client: fake.NewClientset(objects...),
 			metadata: namespaces(t, "ns", "team-a"), recorder: record.NewFakeRecorder(1000), graces: map[string]*int64{}}
-		s.client.PrependReactor("create", "pods", s.onEviction)
-		s.client.PrependReactor("list", "devicetaintrules", func(k8stesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(s.client, "create", "pods", s.onEviction)
+		apitest.Answer(s.client, "list", "devicetaintrules", func(k8stesting.Action) (bool, runtime.Object, error) {
 			return s.noRules != nil, nil, s.noRules
 		})
 		s.start()

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 )
@@ -42,7 +43,7 @@ func TestEvictionOverBudgets(t *testing.T) {
 			})
 			m.evictions(func() error { return test.answer })
 			var deleted []metav1.DeleteOptions
-			m.client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			apitest.Answer(m.client, "delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 				if d, ok := action.(clienttesting.DeleteActionImpl); ok {
 					deleted = append(deleted, d.DeleteOptions)
 				}

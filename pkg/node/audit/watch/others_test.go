@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -71,7 +72,7 @@ func TestClaimsOfOtherDrivers(t *testing.T) {
 	t.Run("it cannot be read", func(t *testing.T) {
 		m := newMachine(t, nil)
 		m.claims = nil
-		m.client.PrependReactor("get", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(m.client, "get", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("down")
 		})
 		m.looks(10)
@@ -92,7 +93,7 @@ func TestClaimsOfOtherDrivers(t *testing.T) {
 	t.Run("a device of no node", func(t *testing.T) {
 		m := newMachine(t, nil, allocated("fabric", "nic-0"))
 		m.claims = nil
-		m.client.PrependReactor("list", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		apitest.Answer(m.client, "list", "resourceslices", func(action clienttesting.Action) (bool, runtime.Object, error) {
 			list, ok := action.(clienttesting.ListAction)
 			out := &resourceapi.ResourceSliceList{}
 			if ok && list.GetListRestrictions().Fields.Matches(fields.Set{"spec.nodeName": "", "spec.driver": "fabric"}) {

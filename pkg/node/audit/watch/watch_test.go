@@ -22,6 +22,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -227,7 +228,7 @@ func TestOwnNamespaceIsExempt(t *testing.T) {
 // evictions has the API server answer evictions, and returns those that were asked for.
 func (m *machine) evictions(answer func() error) *[]*policyv1.Eviction {
 	var asked []*policyv1.Eviction
-	m.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+	apitest.Answer(m.client, "create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create, ok := action.(clienttesting.CreateAction)
 		if !ok || action.GetSubresource() != "eviction" {
 			return false, nil, nil
