@@ -43,6 +43,7 @@ func TestPodsWithGPUsTolerateFewCPUs(t *testing.T) {
 			corev1.Toleration{Operator: corev1.TolerationOpExists}),
 			[]corev1.Toleration{{Operator: corev1.TolerationOpExists}}},
 		"without GPUs":   {pod("p", nil, limited("c", "")), nil},
+		"with none":      {pod("p", nil, limited("c", "nvidia.com/gpu 0")), nil},
 		"another device": {pod("p", nil, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), nil},
 		"that opted out": {withNIC(pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", ""))), nil},
 	} {

@@ -71,6 +71,7 @@ func TestPodsWithGPUsWaitAtTheGate(t *testing.T) {
 		"with costly claims, at the other gate": {trusted(fromTemplate("t", at(ours))),
 			[]corev1.PodSchedulingGate{ours, held[0]}},
 		"without GPUs":   {pod("p", nil, limited("c", "")), nil},
+		"with none":      {pod("p", nil, limited("c", "nvidia.com/gpu 0")), nil},
 		"as on ACK":      {pod("p", nil, limited("c", "mem 3")), nil},
 		"as it was made": {fromTemplate("gpushare.mem.c.3"), nil},
 		"of a driver for others": {pod("p", nil, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")),

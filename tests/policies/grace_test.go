@@ -55,6 +55,8 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 				Limits: corev1.ResourceList{name: resource.MustParse("1")}}}}
 		}
 	}
+	// What programs write that run on nodes with GPUs and use none, as mlrun's pipelines.
+	none := func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{limited("c", "nvidia.com/gpu 0")} }
 	// Of a DeviceClass' resource there may be a request without a limit.
 	withoutLimit := func(p *corev1.Pod) {
 		p.Spec.Containers = append(p.Spec.Containers,
@@ -75,6 +77,7 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 		"a request without a limit":  {create(ending(team, year, withoutLimit)), refused},
 		"deletion of such a pod":     {remove(ending(team, 30, withoutLimit), ptr.To(int64(year))), refused},
 		"no GPUs":                    {create(ending(team, year)), ""},
+		"a limit of no GPU":          {create(ending(team, year, none)), ""},
 		"another resource":           {create(ending(team, year, extended("example.com/nic"))), ""},
 		"a label that allows it":     {create(ending(patient, 7200, claims)), ""},
 		"more than the label allows": {create(ending(patient, 7201, claims)), "may take 7200 seconds"},
