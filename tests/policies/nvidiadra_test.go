@@ -66,8 +66,13 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		configs  configs
 		want     string
 	}{
-		"whole":        {requests: whole("r"), want: "gpu.nvidia.com"},
-		"a part":       {requests: whole("r", "memory", "4Gi"), want: "cgpu.gpu.aliyun.com=4Gi"},
+		"whole":  {requests: whole("r"), want: "gpu.nvidia.com"},
+		"a part": {requests: whole("r", "memory", "4Gi"), want: "cgpu.gpu.aliyun.com=4Gi"},
+		// NVIDIA's driver counts in steps of 1Mi.
+		"a part in MiB":   {requests: whole("r", "memory", "4097Mi"), want: "cgpu.gpu.aliyun.com=5Gi"},
+		"less than a GiB": {requests: whole("r", "memory", "512Mi"), want: "cgpu.gpu.aliyun.com=1Gi"},
+		"a part of nothing": {requests: whole("r", "memory", "0"),
+			want: "request r0: memory 0 is not a whole number of Gi"},
 		"time slicing": {whole("r"), configs{sharedBy(long)}, "gpu.nvidia.com"},
 		"MPS":          {whole("r"), configs{sharedBy(tenGiB)}, "mps.gpu.aliyun.com=10Gi"},
 		"MPS by device": {whole("r"), configs{sharedBy(ofDevice)},
