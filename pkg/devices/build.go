@@ -90,8 +90,9 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 
 // Serves reports whether the GPU can be offered in the mode. One without memory of its
 // own is handed out as a whole only: its share of the host's cannot be told, let
-// alone limited.
-func Serves(m mode.Mode, g gpu.GPU) bool { return !m.Shared() || !g.HostMemory }
+// alone limited. So is one with less than the smallest share: the scheduler would give
+// all of its capacity, which is nothing, to a claim that states no memory.
+func Serves(m mode.Mode, g gpu.GPU) bool { return !m.Shared() || !g.HostMemory && g.MemoryUnits() > 0 }
 
 // Empty returns the pool without devices: the driver is up and has nothing to
 // hand out.

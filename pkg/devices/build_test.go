@@ -207,10 +207,24 @@ func mustJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-// What a GPU uses of the host's memory cannot be limited.
-func TestGPUWithTheHostsMemoryIsNotShared(t *testing.T) {
-	m := v100()
-	m.GPUs[0].HostMemory = true
+// What a GPU uses of the host's memory cannot be limited, and the smallest share is 1 GiB.
+func TestGPUsThatAreNotShared(t *testing.T) {
+	for name, change := range map[string]func(*gpu.GPU){
+		"memory of the host":     func(g *gpu.GPU) { g.HostMemory = true },
+		"a vGPU of 512 MiB":      func(g *gpu.GPU) { g.MemoryMiB = 512 },
+		"a GPU that tells 0 MiB": func(g *gpu.GPU) { g.MemoryMiB = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := v100()
+			change(&m.GPUs[0])
+			checkFirstIsWhole(t, m)
+		})
+	}
+}
+
+// checkFirstIsWhole checks that the first of two GPUs is offered in the modes for whole GPUs alone.
+func checkFirstIsWhole(t *testing.T, m *gpu.Machine) {
+	t.Helper()
 	for _, md := range []mode.Mode{mode.Exclusive, mode.Topology, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 		want := 2
 		if md.Shared() {

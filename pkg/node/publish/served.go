@@ -122,8 +122,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 				}
 				switch unlimited := s.backend.Unlimited(g); {
 				case !devices.Serves(s.mode, g):
-					notIsolated[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole " +
-						"GPUs only"
+					notIsolated[g.UUID] = whyWhole(g) + ", and is offered in modes for whole GPUs only"
 				case unlimited != "":
 					notIsolated[g.UUID] = unlimited
 				case now.whyNot != "":
@@ -138,6 +137,14 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 			served[i].notIsolated, served[i].levels, served[i].limits = notIsolated, levels, limits
 		}
 	}
+}
+
+// whyWhole is why a GPU is not shared.
+func whyWhole(g gpu.GPU) string {
+	if g.HostMemory {
+		return "it has no memory of its own, but uses the host's"
+	}
+	return fmt.Sprintf("it has %d MiB of memory, less than a share of 1 GiB", g.MemoryMiB)
 }
 
 // besideOthers are the servings on a node where others hold those GPUs, by UUID. One MPS daemon for all GPUs keeps
