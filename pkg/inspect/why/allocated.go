@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
@@ -98,4 +100,15 @@ func users(c *resourceapi.ResourceClaim) []string {
 		names = append(names, c.Namespace+"/"+pod.Name)
 	}
 	return names
+}
+
+// unused reports whether a pod names a device's claim, and no container of it names the request.
+func unused(pod *corev1.Pod, d *Device) bool {
+	names := slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
+		name, _, err := resourceclaim.Name(pod, &c)
+		return err == nil && ptr.Deref(name, "") == d.Claim
+	})
+	return names && !slices.ContainsFunc(claim.Containers(pod), func(c claim.PodContainer) bool {
+		return c.UsesRequest(d.Claim, d.Request)
+	})
 }

@@ -46,6 +46,11 @@ type Device struct {
 func (a *Answer) onNode(in Input, what string) {
 	pod := in.Pod
 	a.has(in, in.PodClaims)
+	for i := range a.Has {
+		if d := &a.Has[i]; unused(pod, d) {
+			d.Wrong = append(d.Wrong, "no container sees it: name the claim in resources.claims of those that are to use it")
+		}
+	}
 	state := "runs"
 	switch {
 	case pod.DeletionTimestamp != nil:

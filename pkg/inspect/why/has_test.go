@@ -160,3 +160,28 @@ func TestEachLevelHasWords(t *testing.T) {
 		checkSays(t, printed(t, in), []string{"(level " + string(i.Level) + ": "}, nil)
 	}
 }
+
+// The most frequent mistake in a first manifest: the pod has the claim, and its container nothing of it.
+func TestClaimThatNoContainerUses(t *testing.T) {
+	const unseen = "but:       no container sees it: name the claim in resources.claims"
+	for name, test := range map[string]struct {
+		uses   []corev1.ResourceClaim
+		unseen bool
+	}{
+		"nothing":         {nil, true},
+		"another request": {[]corev1.ResourceClaim{{Name: "gpus", Request: "nic"}}, true},
+		"the request":     {[]corev1.ResourceClaim{{Name: "gpus", Request: "gpu"}}, false},
+		"the claim":       {[]corev1.ResourceClaim{{Name: "gpus"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			held := hold(&in, "team-a", "train", "n2", "gpu-1-share", "8Gi")
+			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"}, Spec: corev1.PodSpec{
+				NodeName: "n2", ResourceClaims: []corev1.PodResourceClaim{{Name: "gpus", ResourceClaimName: &held.Name}},
+				Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: test.uses}}}},
+				Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			in.PodClaims = []*resourceapi.ResourceClaim{held}
+			expect.Equal(t, test.unseen, strings.Contains(printed(t, in), unseen), "it says so")
+		})
+	}
+}
