@@ -57,6 +57,7 @@ func TestAdviceOnQuotasAsOnACK(t *testing.T) {
 		}
 	}
 	const memory, cores = "requests.aliyun.com/gpu-mem", "requests.aliyun.com/gpu-core.percentage"
+	const hami, ofOthers = "requests.nvidia.com/gpumem", " does not count the GPUs of dra-driver-gpushare: write"
 	for name, test := range map[string]struct {
 		line          corev1.ResourceName
 		scoped        bool
@@ -69,6 +70,11 @@ func TestAdviceOnQuotasAsOnACK(t *testing.T) {
 			"quota with scopes"},
 		"whole GPUs": {"requests.aliyun.com/gpu", false, "add the line single.topology.gpu.aliyun.com.deviceclass",
 			"add the line single.topology.gpu.aliyun.com.deviceclass"},
+		"for HAMi: memory": {hami, false, hami + ofOthers, hami + ofOthers},
+		"for HAMi: GPUs": {"limits.nvidia.com/gpu", false, "limits.nvidia.com/gpu" + ofOthers,
+			"limits.nvidia.com/gpu" + ofOthers},
+		"for Volcano": {"requests.volcano.sh/vgpu-cores", false, "requests.volcano.sh/vgpu-cores" + ofOthers,
+			"requests.volcano.sh/vgpu-cores" + ofOthers},
 		"of Kubernetes'": {"requests.nvidia.com/gpu", false, "", ""},
 		"of the driver's": {"gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices", false, "",
 			""},

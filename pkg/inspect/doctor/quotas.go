@@ -4,6 +4,8 @@ package doctor
 
 import (
 	"cmp"
+	"maps"
+	"regexp"
 	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -11,11 +13,16 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// quotaPolicy is the policy of the option quota.
-const quotaPolicy = "gpushare-quota"
+// The policies that the options quota and other-manifests bind.
+const (
+	quotaPolicy  = "gpushare-quota"
+	othersPolicy = "gpushare-other-manifests"
+)
 
 // lineGPUs is of a quota as on ACK, and lineSingle counts what it would.
 const (
@@ -23,11 +30,18 @@ const (
 	lineSingle = "single.topology.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"
 )
 
-// quotas looks for ResourceQuotas as on ACK whose lines do not count what the driver gives.
+// lineOfOthers is of a quota for HAMi, Volcano or vgpu-manager, as in the policy gpushare-quota-advice.
+var lineOfOthers = regexp.MustCompile(
+	`^(requests|limits)\.(nvidia\.com/(gpumem|gpucore|cores|vgpu)|volcano\.sh/v?gpu-)|^limits\.nvidia\.com/gpu$`)
+
+// quotas looks for ResourceQuotas as on ACK or for another project whose lines do not count what the driver gives.
 func quotas(s *Snapshot) []Finding {
-	bound := slices.ContainsFunc(s.MutatingBindings, func(b *admissionv1.MutatingAdmissionPolicyBinding) bool {
-		return b.Spec.PolicyName == quotaPolicy
-	})
+	binds := func(policy string) bool {
+		return slices.ContainsFunc(s.MutatingBindings, func(b *admissionv1.MutatingAdmissionPolicyBinding) bool {
+			return b.Spec.PolicyName == policy
+		})
+	}
+	bound, converts := binds(quotaPolicy), binds(othersPolicy)
 	known := !s.cannotRead("mutatingadmissionpolicybindings.admissionregistration.k8s.io", "deviceclasses.resource.k8s.io")
 	var out []Finding
 	for _, q := range s.Quotas {
@@ -54,6 +68,16 @@ func quotas(s *Snapshot) []Finding {
 		}
 		if _, has := q.Spec.Hard[lineGPUs]; has {
 			say(lineGPUs, "", "add the line "+lineSingle+", which does")
+		}
+		namespace := scheduling.Named(s.Namespaces, "", q.Namespace)
+		if !converts || namespace != nil && namespace.Labels[v1alpha1.LabelLegacy] == "false" {
+			continue
+		}
+		for line := range maps.Keys(q.Spec.Hard) {
+			if lineOfOthers.MatchString(string(line)) {
+				say(string(line), "", "write "+quota.LineMemory+" (GiB) or "+quota.LineCores+", which count with the option "+
+					"quota, or requests.nvidia.com/gpu, which counts whole GPUs: docs/quota.md")
+			}
 		}
 	}
 	slices.SortFunc(out, func(a, b Finding) int {

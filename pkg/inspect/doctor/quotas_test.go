@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
@@ -27,15 +28,19 @@ func limited(lines ...corev1.ResourceName) func(s *doctor.Snapshot) {
 	}
 }
 
-// counts installs the option quota.
-func counts(s *doctor.Snapshot) {
+// counts installs the option quota, converts other-manifests.
+func counts(s *doctor.Snapshot)   { binding(s, "gpushare-quota") }
+func converts(s *doctor.Snapshot) { binding(s, "gpushare-other-manifests") }
+
+func binding(s *doctor.Snapshot, policy string) {
 	s.MutatingBindings = append(s.MutatingBindings, &admissionv1.MutatingAdmissionPolicyBinding{
-		Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "gpushare-quota"}})
+		Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: policy}})
 }
 
 // A quota whose lines count nothing is found, by whomever it was brought.
 func TestQuotasThatDoNotCount(t *testing.T) {
 	const memory, cores = "requests.aliyun.com/gpu-mem", "requests.aliyun.com/gpu-core.percentage"
+	const hami = "limits.nvidia.com/gpumem"
 	const finding = "warning quotas resourcequota/gpu -n a: its line "
 	for name, test := range map[string]struct {
 		changes []func(s *doctor.Snapshot)
@@ -59,6 +64,12 @@ func TestQuotasThatDoNotCount(t *testing.T) {
 			"requests.aliyun.com/gpu does not count"},
 		"of Kubernetes' and the driver's": {[]func(*doctor.Snapshot){limited("requests.nvidia.com/gpu", "pods",
 			"gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices")}, ""},
+		"for HAMi": {[]func(*doctor.Snapshot){limited(hami), converts}, finding + hami +
+			" does not count the driver's GPUs"},
+		"for HAMi, whose pods are not converted": {[]func(*doctor.Snapshot){limited(hami)}, ""},
+		"for HAMi, in its namespaces": {[]func(*doctor.Snapshot){limited(hami), converts, func(s *doctor.Snapshot) {
+			s.Namespaces[0].Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
+		}}, ""},
 		"of which the classes cannot be read": {[]func(*doctor.Snapshot){limited(memory), counts, func(s *doctor.Snapshot) {
 			s.Unread, s.Classes = []string{"deviceclasses.resource.k8s.io"}, nil
 		}}, ""},
