@@ -16,8 +16,8 @@ import (
 // These are what the policies of deployments/options/other-manifests convert: limits, and GPUs that an annotation
 // chooses.
 var (
-	converted = regexp.MustCompile(`^nvidia\.com/(gpumem|gpumem-percentage|gpucores|priority|gpu\.shared|` +
-		`vgpu-(number|memory|cores?))$|^volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))$`)
+	converted = regexp.MustCompile(`^nvidia\.com/(gpumem|gpumem-percentage|(gpu)?cores|priority|gpu\.shared|` +
+		`vgpu(-(number|memory|cores?))?)$|^volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))$`)
 	chooses = regexp.MustCompile(
 		`^nvidia\.com/((use|nouse)-gpu(type|uuid|indexes)|(include|exclude)-gpu-(type|uuid)|vgpu-mode|numa-bind)$`)
 )

@@ -36,7 +36,7 @@ var rules = []rule{
 	// HAMi and its forerunner; MiB and percent of each GPU.
 	{regexp.MustCompile(`^nvidia\.com/gpumem$`), mebibytes},
 	{regexp.MustCompile(`^nvidia\.com/gpumem-percentage$`), somePart},
-	{regexp.MustCompile(`^nvidia\.com/gpucores$`), percentOfCompute},
+	{regexp.MustCompile(`^nvidia\.com/(?:gpu)?cores$`), percentOfCompute},
 	{regexp.MustCompile(`^4paradigm\.com/vgpu$`), parts},
 
 	// NVIDIA's device plugin: MIG, time-slicing and MPS.
