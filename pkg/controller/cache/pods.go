@@ -3,6 +3,7 @@
 package cache
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -78,9 +79,12 @@ func (c *Cache) keepPending(pod, kept *corev1.Pod) {
 	}
 }
 
+// unseenBy is what UnseenBy reads of a pod, an annotation that the cache alone has.
+const unseenBy = "unseen by"
+
 // Unscheduled are the pods without a node: their claims, what the scheduler said of them, what
 // extended resources they ask for, and by what they choose nodes; of those that ask for CPUs of
-// their own also these. Of pods that ask for nothing of the kind next to nothing is kept.
+// their own also these; and UnseenBy. Of pods that ask for nothing of the kind next to nothing is kept.
 type Unscheduled struct{ *Objects[*corev1.Pod] }
 
 // UnscheduledPods asks for the pods without a node.
@@ -130,12 +134,28 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 		return
 	}
 	kept.Spec = spec
+	if unseen(pod) {
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, unseenBy, pod.Spec.SchedulerName)
+	}
 	kept.Status.Phase, kept.Status.ResourceClaimStatuses = pod.Status.Phase, pod.Status.ResourceClaimStatuses
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled {
 			kept.Status.Conditions = []corev1.PodCondition{condition}
 		}
 	}
+}
+
+// UnseenBy is the scheduler that an Unscheduled pod names and that has said nothing of it. It is empty for the default
+// one, for pods that do not ask for GPUs by limits, and for those of a gang, which may be in that scheduler's queue for
+// long.
+func UnseenBy(pod *corev1.Pod) string { return pod.Annotations[unseenBy] }
+
+func unseen(pod *corev1.Pod) bool {
+	return cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName &&
+		pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && !podstate.InGangOfOthers(pod) &&
+		!slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodScheduled
+		}) && (pod.Labels[v1alpha1.LabelLegacy] == "true" || advice.Concerns(pod))
 }
 
 // asking are the containers that ask for extended resources, with what they ask for.

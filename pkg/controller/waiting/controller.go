@@ -102,6 +102,8 @@ func New(cfg Config) *Reconciler {
 	r.pods.On(cache.Handler[*corev1.Pod]{Gone: forget, Seen: func(pod *corev1.Pod) {
 		if _, refused := podstate.Unschedulable(pod); refused || r.nominator == nil && placement.AtGate(pod) {
 			r.work.Enqueue(cache.Key(pod))
+		} else if cache.UnseenBy(pod) != "" {
+			r.work.EnqueueAfter(cache.Key(pod), unseenAfter)
 		}
 	}})
 	c.StartingPods().On(cache.Handler[*corev1.Pod]{Gone: forget, Seen: r.tellStatic})
@@ -193,7 +195,8 @@ func (r *Reconciler) note(l *look, due time.Time) {
 	}
 }
 
-// refused returns a pod that waits because the scheduler found no node for it, and what the scheduler said.
+// refused returns a pod that waits because the scheduler found no node for it, and what the scheduler said. A pod that
+// waits for another reason is returned, too.
 func (r *Reconciler) refused(key string) (pod *corev1.Pod, said string, is bool) {
 	if pod, is = r.pods.Get(key); is {
 		said, is = podstate.Unschedulable(pod)
@@ -201,12 +204,13 @@ func (r *Reconciler) refused(key string) (pod *corev1.Pod, said string, is bool)
 	return pod, said, is
 }
 
-// tell tells a pod that the scheduler refused why it waits, and returns when it is to be looked at again.
+// tell tells a pod that the scheduler refused, or has not looked at, why it waits, and returns when it is to be looked
+// at again.
 func (r *Reconciler) tell(ctx context.Context, key string) (time.Duration, error) {
 	pod, said, is := r.refused(key)
 	if !is {
 		r.forget(key)
-		return 0, nil
+		return r.tellUnseen(pod)
 	}
 	m, now := r.memoryOf(key, pod), r.Clock.Now()
 	if wait := m.wait(pod, r.settled.Load(), now); wait > 0 {

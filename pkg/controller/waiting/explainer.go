@@ -96,13 +96,18 @@ func (e *explainer) answer(ctx context.Context, l *look) (answer, error) {
 	if err != nil || a.stays {
 		return a, err
 	}
-	a.add(". ", advice.Of(l.pod, advice.Cluster{
-		Served:     func(name corev1.ResourceName) bool { return e.cluster.ClassOf(name) != nil || e.nodes.Serve(name) },
-		OnSomeNode: func(key string) bool { return e.cluster.Labels[key] },
-	}))
+	a.add(". ", e.advised(l.pod))
 	a.add(". ", pinnedAdvice(l.pod))
 	a.again = cmp.Or(a.again, RepeatAfter)
 	return a, nil
+}
+
+// advised is what the pod's author is to write instead of words of other projects.
+func (e *explainer) advised(pod *corev1.Pod) string {
+	return advice.Of(pod, advice.Cluster{
+		Served:     func(name corev1.ResourceName) bool { return e.cluster.ClassOf(name) != nil || e.nodes.Serve(name) },
+		OnSomeNode: func(key string) bool { return e.cluster.Labels[key] },
+	})
 }
 
 // refresh has cluster be what is in the caches.

@@ -126,6 +126,46 @@ func TestWhoIsNotTold(t *testing.T) {
 	}
 }
 
+// A scheduler that does not run says nothing of the pods that name it, and no other one looks at them.
+func TestPodsOfASchedulerThatSaysNothing(t *testing.T) {
+	const unseen = warning + "the scheduler volcano, which the pod names, has said nothing of it: if it does not run " +
+		"here, create the pod without schedulerName"
+	for name, test := range map[string]struct {
+		change func(p *corev1.Pod)
+		want   []string
+	}{
+		"as on ACK": {func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelLegacy: "true"} },
+			[]string{unseen}},
+		"as for Volcano": {func(p *corev1.Pod) {
+			p.Spec.Containers = asking("", "volcano.sh/vgpu-memory=1024").Spec.Containers
+		}, []string{unseen + ". container main asks for volcano.sh/vgpu-memory, which is not served here. Write, " +
+			"as its limits, aliyun.com/gpu-mem: 1 (GiB) instead. docs/legacy.md has all that is understood"}},
+		"in a gang of Volcano's": {func(p *corev1.Pod) {
+			p.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+			p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"}
+		}, nil},
+		"without GPUs": {func(*corev1.Pod) {}, nil},
+		"of which it says something": {func(p *corev1.Pod) {
+			p.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				p := pod("")
+				p.Spec.SchedulerName, p.Status.Conditions = "volcano", nil
+				p.CreationTimestamp = metav1.Now()
+				test.change(p)
+				s.create(claim("1Gi"), p)
+				time.Sleep(59 * time.Second)
+				s.told("in the first minute")
+				time.Sleep(2 * time.Second)
+				s.told("after it", test.want...)
+			})
+		})
+	}
+}
+
 func TestMessageFitsAnEvent(t *testing.T) {
 	run(t, func(s *site) {
 		long := claim("1Gi")

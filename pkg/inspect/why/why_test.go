@@ -204,6 +204,14 @@ func TestAnswers(t *testing.T) {
 		}, []string{"hold it back (gpu.aliyun.com/best-node)",
 			"gpu-compat-controller removes gpu.aliyun.com/best-node within seconds"},
 			[]string{"Looked at"}},
+		"a scheduler that says nothing": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Spec.SchedulerName, in.Pod.Status.Conditions = "volcano", nil
+		}, []string{"The scheduler volcano, which the pod names, has said nothing of it"}, nil},
+		"a scheduler that says something": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Spec.SchedulerName = "volcano"
+		}, []string{"The scheduler says: "}, []string{"said nothing"}},
 		"a gang": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
