@@ -3,7 +3,6 @@
 package cache
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -134,8 +133,8 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 		return
 	}
 	kept.Spec = spec
-	if unseen(pod) {
-		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, unseenBy, pod.Spec.SchedulerName)
+	if scheduler := advice.SilentScheduler(pod); scheduler != "" && hasATurn(pod) {
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, unseenBy, scheduler)
 	}
 	kept.Status.Phase, kept.Status.ResourceClaimStatuses = pod.Status.Phase, pod.Status.ResourceClaimStatuses
 	for _, condition := range pod.Status.Conditions {
@@ -150,12 +149,10 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 // long.
 func UnseenBy(pod *corev1.Pod) string { return pod.Annotations[unseenBy] }
 
-func unseen(pod *corev1.Pod) bool {
-	return cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName) != corev1.DefaultSchedulerName &&
-		pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && !podstate.InGangOfOthers(pod) &&
-		!slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodScheduled
-		}) && (pod.Labels[v1alpha1.LabelLegacy] == "true" || advice.Concerns(pod))
+// hasATurn reports whether the scheduler of a pod that asks for GPUs by limits could look at it now.
+func hasATurn(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && !podstate.InGangOfOthers(pod) &&
+		(pod.Labels[v1alpha1.LabelLegacy] == "true" || advice.Concerns(pod))
 }
 
 // asking are the containers that ask for extended resources, with what they ask for.

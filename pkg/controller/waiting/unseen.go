@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -33,8 +34,7 @@ func (r *Reconciler) tellUnseen(pod *corev1.Pod) (time.Duration, error) {
 	if err := r.explainer.refresh(); err != nil {
 		return 0, err
 	}
-	a := says("the scheduler " + cache.UnseenBy(pod) + ", which the pod names, has said nothing of it: if it does not " +
-		"run here, create the pod without schedulerName")
+	a := says("the " + advice.OfSilence(cache.UnseenBy(pod)))
 	a.add(". ", r.explainer.advised(pod))
 	if r.budget.Take(pod.Namespace, pod.UID, now) {
 		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, cut(a.text))

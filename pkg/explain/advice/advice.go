@@ -80,6 +80,24 @@ func Concerns(pod *corev1.Pod) bool {
 	return len(needs(&pod.Spec, func(string) bool { return false })) > 0
 }
 
+// SilentScheduler returns the scheduler that a pod names and that has said nothing of it; nothing where that is the
+// default one, which runs.
+func SilentScheduler(pod *corev1.Pod) string {
+	said := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled
+	})
+	if said || pod.Spec.SchedulerName == corev1.DefaultSchedulerName {
+		return ""
+	}
+	return pod.Spec.SchedulerName
+}
+
+// OfSilence says what to do about a SilentScheduler, to follow an article.
+func OfSilence(scheduler string) string {
+	return "scheduler " + scheduler + ", which the pod names, has said nothing of it: if it does not run here, " +
+		"create the pod without schedulerName"
+}
+
 // forContainer is what one container is to ask for instead, and whether it asks for
 // what would have been converted.
 func forContainer(container *corev1.Container, c Cluster) (text string, again bool) {

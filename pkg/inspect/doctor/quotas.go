@@ -4,7 +4,6 @@ package doctor
 
 import (
 	"cmp"
-	"maps"
 	"regexp"
 	"slices"
 
@@ -73,7 +72,7 @@ func quotas(s *Snapshot) []Finding {
 		if !converts || namespace != nil && namespace.Labels[v1alpha1.LabelLegacy] == "false" {
 			continue
 		}
-		for line := range maps.Keys(q.Spec.Hard) {
+		for line := range q.Spec.Hard {
 			if lineOfOthers.MatchString(string(line)) {
 				say(string(line), "", "write "+quota.LineMemory+" (GiB) or "+quota.LineCores+", which count with the option "+
 					"quota, or requests.nvidia.com/gpu, which counts whole GPUs: docs/quota.md")

@@ -362,16 +362,13 @@ func gates(pod *corev1.Pod) string {
 // saidOf is what the scheduler said of a pod; read says that its group is known.
 func saidOf(pod *corev1.Pod, read bool) []string {
 	var said []string
-	seen := false
 	for _, condition := range pod.Status.Conditions {
-		seen = seen || condition.Type == corev1.PodScheduled
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Message != "" {
 			said = append(said, "The scheduler says: "+text.Bound(condition.Message, messageMost))
 		}
 	}
-	if other := pod.Spec.SchedulerName; !seen && other != "" && other != corev1.DefaultSchedulerName {
-		said = append(said, "The scheduler "+other+", which the pod names, has said nothing of it: if it does not run here, "+
-			"create the pod without schedulerName")
+	if scheduler := advice.SilentScheduler(pod); scheduler != "" {
+		said = append(said, "The "+advice.OfSilence(scheduler))
 	}
 	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil && !read {
 		said = append(said, "The pod is one of the gang (PodGroup) "+*group.PodGroupName+
