@@ -152,25 +152,42 @@ func (p *Picture) Delete(pod *corev1.Pod) {
 }
 
 // sweep forgets the leaving pods that have no processes any more, and reports whether others leave. It keeps a pod that
-// was seen to run while it cannot read whether the pod has processes.
+// was seen to run while it cannot read whether the pod has processes. Nobody waits for it while it reads control groups.
 func (p *Picture) sweep() (others bool) {
 	p.mu.Lock()
+	left := maps.Clone(p.leaving)
+	p.mu.Unlock()
 	var ended []*corev1.Pod
-	for uid, pod := range p.leaving {
-		runs, err := p.runs(pod.Pod)
-		pod.ran = pod.ran || runs && err == nil
-		p.leaving[uid] = pod
-		if !runs && (err == nil || !pod.ran) && (pod.ran || time.Since(pod.at) >= startsWithin) {
-			delete(p.leaving, uid)
-			ended = append(ended, pod.Pod)
+	for uid, before := range left {
+		runs, err := p.runs(before.Pod)
+		now := before
+		now.ran = before.ran || runs && err == nil
+		over := !runs && (err == nil || !now.ran) && (now.ran || time.Since(now.at) >= startsWithin)
+		if p.swept(uid, before, now, over) && over {
+			ended = append(ended, before.Pod)
 		}
 	}
-	others = len(p.leaving) > 0
-	p.mu.Unlock()
 	for _, pod := range ended {
 		p.follower.Ended(pod)
 	}
-	return others
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.leaving) > 0
+}
+
+// swept notes what a sweep found of a leaving pod, and that it is over. It reports whether the pod was still leaving as
+// before: its mirror may have been made again meanwhile.
+func (p *Picture) swept(uid types.UID, before, now leaving, over bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.leaving[uid] != before {
+		return false
+	}
+	p.leaving[uid] = now
+	if over {
+		delete(p.leaving, uid)
+	}
+	return true
 }
 
 // Pods lists the pods that the API server has, and the deleted ones that run.

@@ -216,3 +216,39 @@ func TestMirrorsOfAStaticPod(t *testing.T) {
 		n.hears(t, "deleted own true")
 	})
 }
+
+// readings are processes that take a while to be read: what happens meanwhile, and whether the pods run then.
+type readings struct {
+	meanwhile func()
+	runs      bool
+}
+
+func (r *readings) Running(types.UID) (bool, error) {
+	r.meanwhile()
+	return r.runs, nil
+}
+
+// Whoever asks the picture does not wait for the disk, and what comes while it is read counts.
+func TestSweepReadsControlGroupsBesideThePicture(t *testing.T) {
+	disk, follower := &readings{meanwhile: func() {}, runs: true}, &heard{}
+	p := New(disk)
+	p.follower = follower
+	p.Delete(mirror("m1", "s"))
+	disk.runs = false
+	read := 0
+	disk.meanwhile = func() {
+		if !p.mu.TryLock() {
+			t.Error("the picture is locked while control groups are read")
+			return
+		}
+		p.mu.Unlock()
+		if read++; read == 1 {
+			p.saw(mirror("m2", "s"))
+		}
+	}
+	expect.Equal(t, false, p.sweep(), "pods leave")
+	if read == 0 {
+		t.Error("no control group was read")
+	}
+	expect.Equal(t, []string{"deleted m1 true", "m2 was m1"}, follower.told, "told")
+}
