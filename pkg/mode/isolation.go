@@ -59,6 +59,16 @@ func (l Level) Meaning() string {
 	return ""
 }
 
+// Daemon says which MPS control daemon a GPU's users are clients of.
+type Daemon string
+
+// The daemons.
+const (
+	NoDaemon     Daemon = ""
+	DaemonOfGPU  Daemon = "gpu"  // each GPU has one of its own
+	DaemonOfNode Daemon = "node" // one has all of the node's GPUs
+)
+
 // Isolation is a back end that keeps the users of a GPU apart, as its devices show it.
 type Isolation struct {
 	// Name is the device attribute "isolation", Level the attribute "isolationLevel" unless the GPU has a stricter one.
@@ -66,19 +76,20 @@ type Isolation struct {
 	Level Level
 	// Shares is how many shares of one GPU it keeps apart, 0 if it sets no limit.
 	Shares int64
+	Daemon Daemon
 }
 
 // Isolations are all that there are.
 func Isolations() []Isolation {
 	return []Isolation{
-		{IsolationWholeGPU, LevelGPU, 0},
-		{IsolationNone, LevelNone, 0},
-		{IsolationMPS, LevelCooperative, 48}, // clients that connected on an H200
-		{IsolationMPSNode, LevelCooperative, 48},
-		{IsolationCGPU, LevelKernel, 20}, // as ACK documents it
-		{IsolationHAMi, LevelCooperative, 0},
-		{IsolationKernel, LevelDeviceMemory, 0},
-		{IsolationMIG, LevelKernel, 0},
+		{IsolationWholeGPU, LevelGPU, 0, NoDaemon},
+		{IsolationNone, LevelNone, 0, NoDaemon},
+		{IsolationMPS, LevelCooperative, 48, DaemonOfGPU}, // clients that connected on an H200
+		{IsolationMPSNode, LevelCooperative, 48, DaemonOfNode},
+		{IsolationCGPU, LevelKernel, 20, NoDaemon}, // as ACK documents it
+		{IsolationHAMi, LevelCooperative, 0, NoDaemon},
+		{IsolationKernel, LevelDeviceMemory, 0, NoDaemon},
+		{IsolationMIG, LevelKernel, 0, NoDaemon},
 	}
 }
 
@@ -93,7 +104,7 @@ func IsolationNamed(name string) Isolation {
 }
 
 // ByMPS reports whether the isolation of that name has a GPU's users be clients of MPS.
-func ByMPS(name string) bool { return name == IsolationMPS || name == IsolationMPSNode }
+func ByMPS(name string) bool { return IsolationNamed(name).Daemon != NoDaemon }
 
 // AutoIsolation is the one that a node chooses for a mode where no setting names another: of those that limit all that
 // the mode does, that by which most is held. module is whether Alibaba's module is loaded there, which somebody has

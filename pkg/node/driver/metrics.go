@@ -147,10 +147,10 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	if status.GPUsUnread {
 		errs = append(errs, errUnreadGPUs)
 	}
-	if usesMPS(status.Devices, h.Claims, mode.IsolationMPS) {
+	if usesMPS(status.Devices, h.Claims, mode.DaemonOfGPU) {
 		n.Daemons = ofMPS(n, s.daemons)
 	}
-	if usesMPS(status.Devices, h.Claims, mode.IsolationMPSNode) {
+	if usesMPS(status.Devices, h.Claims, mode.DaemonOfNode) {
 		n.Daemons = ofMPS(n, s.nodeDaemon)
 	}
 	n.Behind, n.SwitchWaiting = status.Behind.Seconds(), status.SwitchWaiting.Seconds()
@@ -163,12 +163,13 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	return n, nil
 }
 
-// usesMPS reports whether devices or claims are isolated by this kind of MPS. Where none is, the daemons of
+// usesMPS reports whether devices or claims are isolated by that daemon of MPS. Where none is, the daemons of
 // the GPUs have ended, and that is well.
-func usesMPS(devices []publish.DeviceStatus, claims []metrics.Granted, kind string) bool {
-	return slices.ContainsFunc(devices, func(d publish.DeviceStatus) bool { return d.Isolation == kind }) ||
+func usesMPS(devices []publish.DeviceStatus, claims []metrics.Granted, by mode.Daemon) bool {
+	is := func(isolation string) bool { return mode.IsolationNamed(isolation).Daemon == by }
+	return slices.ContainsFunc(devices, func(d publish.DeviceStatus) bool { return is(d.Isolation) }) ||
 		slices.ContainsFunc(claims, func(c metrics.Granted) bool {
-			return slices.ContainsFunc(c.Grants, func(g claim.Grant) bool { return g.Isolation == kind })
+			return slices.ContainsFunc(c.Grants, func(g claim.Grant) bool { return is(g.Isolation) })
 		})
 }
 

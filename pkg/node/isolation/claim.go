@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 )
 
 // Backends finds back ends; *Registry implements it.
@@ -22,9 +21,6 @@ type Backends interface {
 	For(m mode.Mode) (Backend, error)
 	// ByName is the back end of that name.
 	ByName(name string) (Backend, error)
-	// KernelMemory reports whether the kernel limits the memory of shares of the GPU in a mode that
-	// the back end of that name serves, and who counts it; empty where it cannot now.
-	KernelMemory(m mode.Mode, backend, uuid string) (held bool, kind memlimit.Kind)
 	// Undo takes back an effect of a claim that is no longer prepared, or never was. It is
 	// idempotent, and nothing where the effect has not happened.
 	Undo(e Effect) error

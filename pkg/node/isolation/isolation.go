@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -47,6 +48,9 @@ type Backend interface {
 	// Check reports why a container that starts now would not be held to its
 	// share of the GPU, nil if it would be.
 	Check(uuid string) error
+	// KernelMemory reports whether the kernel limits the memory of shares of the GPU in a mode that the back end
+	// serves, or has to, and who counts it; empty where it cannot now.
+	KernelMemory(m mode.Mode, uuid string) (held bool, kind memlimit.Kind)
 	// CheckMemory reports why the kernel would not limit memory beside it, for a grant that is to have that.
 	CheckMemory(uuid string) error
 	// MPSLimits are the limits that a client of MPS has by the grant; none without MPS.
@@ -89,6 +93,9 @@ func (notMPS) Unlimited(gpu.GPU) string         { return "" }
 func (notMPS) CheckMemory(string) error         { return nil }
 func (notMPS) MPSLimits(claim.Grant) mps.Limits { return mps.Limits{} }
 func (notMPS) NodeDaemon() (Backend, bool)      { return nil, false }
+func (notMPS) KernelMemory(mode.Mode, string) (held bool, kind memlimit.Kind) {
+	return false, ""
+}
 
 // noSetUp is for back ends whose edits refer to nothing on the host.
 type noSetUp struct{ notMPS }

@@ -52,12 +52,8 @@ var errNotLooked = errors.New("it was not looked yet whether the NVIDIA driver h
 // kernelMemory limits the memory of containers on the GPUs on which the kernel can. nil limits
 // none.
 type kernelMemory struct {
-	config KernelConfig
-	// overheadMiB is added to each limit, containers is how many may have a share, 0 for any
-	// number.
-	overheadMiB int64
-	containers  int
-	found       atomic.Pointer[KernelLimits]
+	config Config
+	found  atomic.Pointer[KernelLimits]
 	// first is what was found first that is settled: a choice that changed by itself would close
 	// GPUs, or mix two kinds of isolation.
 	first atomic.Pointer[KernelLimits]
@@ -131,12 +127,29 @@ func (k *kernelMemory) missed(uuid string) bool {
 	}
 }
 
+// besideMPS reports whether the kernel limits memory beside MPS, as the mode's setting says, and who counts it: by Auto
+// where it can, or could.
+func (k *kernelMemory) besideMPS(m mode.Mode, uuid string) (held bool, kind memlimit.Kind) {
+	if k == nil {
+		return false, ""
+	}
+	kind = k.kind(uuid)
+	switch k.config.settingOf(m).value {
+	case mode.IsolationKernel:
+		return true, kind
+	case "", Auto:
+		return kind != "" || k.missed(uuid), kind
+	default:
+		return false, ""
+	}
+}
+
 // limitMiB is what the containers with a grant have together of its GPU, pod by pod.
 func (k *kernelMemory) limitMiB(g claim.Grant) int64 {
 	if !limited(g) {
 		return g.GPU.MemoryMiB
 	}
-	return g.CapMiB() + k.overheadMiB
+	return g.CapMiB() + k.config.MPSOverheadMiB
 }
 
 // edits have containers limited when they start, on those GPUs of the group on which the
@@ -168,24 +181,25 @@ func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
 			"library and control groups to set them; its CDI spec stays as it is, and is written again by itself: %w",
 			cmp.Or(found.Err, errNotLooked))
 	}
-	args := []string{filepath.Base(k.config.Hook), "set", "--library", found.Library, "--cgroup-root",
-		k.config.CgroupRoot,
-		"--kubelet-root", found.Kubelet, "--ledger", k.config.Ledger, "--claim", string(r.Claim),
-		"--share", string(first.ShareID), "--containers", strconv.Itoa(k.containers)}
+	kernel := k.config.Kernel
+	args := []string{filepath.Base(kernel.Hook), "set", "--library", found.Library, "--cgroup-root",
+		kernel.CgroupRoot,
+		"--kubelet-root", found.Kubelet, "--ledger", kernel.Ledger, "--claim", string(r.Claim),
+		"--share", string(first.ShareID), "--containers", strconv.Itoa(k.config.ContainersPerShare)}
 	if r.Only {
 		args = append(args, "--only")
 	}
 	if !limited(first) {
 		args = append(args, "--lifted")
 	}
-	return []*specs.Hook{{HookName: "createRuntime", Path: k.config.Hook, Args: slices.Concat(args, gpus)}}, nil
+	return []*specs.Hook{{HookName: "createRuntime", Path: kernel.Hook, Args: slices.Concat(args, gpus)}}, nil
 }
 
 func (k *kernelMemory) hook() string {
 	if k == nil {
 		return ""
 	}
-	return k.config.Hook
+	return k.config.Kernel.Hook
 }
 
 // kernelBackend has the kernel limit memory, and nothing else limited: containers compute by
@@ -199,6 +213,10 @@ func (kernelBackend) Name() string                 { return mode.IsolationKernel
 func (kernelBackend) Validate([]claim.Grant) error { return nil }
 
 func (b kernelBackend) Check(uuid string) error { return b.memory.check(uuid) }
+
+func (b kernelBackend) KernelMemory(_ mode.Mode, uuid string) (held bool, kind memlimit.Kind) {
+	return true, b.memory.kind(uuid)
+}
 
 func (b kernelBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	hooks, err := b.memory.edits(r)
@@ -215,25 +233,4 @@ func (r *Registry) SetKernelLimits(found KernelLimits) {
 		r.memory.first.CompareAndSwap(nil, &found)
 	}
 	r.memory.found.Store(&found)
-}
-
-// KernelMemory reports whether the kernel limits the memory of shares of the GPU in a mode that the
-// back end of that name serves, or has to, and who counts it; empty where it cannot now.
-func (r *Registry) KernelMemory(m mode.Mode, backend, uuid string) (held bool, kind memlimit.Kind) {
-	kind = r.memory.kind(uuid)
-	switch {
-	case backend == mode.IsolationKernel:
-		held = true
-	case mode.ByMPS(backend):
-		switch r.settingOf(m).value {
-		case mode.IsolationKernel:
-			held = true
-		case "", Auto:
-			held = kind != "" || r.memory.missed(uuid)
-		}
-	}
-	if !held {
-		kind = ""
-	}
-	return held, kind
 }

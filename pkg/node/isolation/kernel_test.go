@@ -78,7 +78,7 @@ func TestChoiceOfTheKernel(t *testing.T) {
 			expect.Equal(t, tc.want, b.Name(), "isolation")
 			var limited []string
 			for _, uuid := range []string{"GPU-a", "GPU-b"} {
-				held, kind := r.KernelMemory(tc.m, b.Name(), uuid)
+				held, kind := b.KernelMemory(tc.m, uuid)
 				if held {
 					limited = append(limited, uuid)
 				}
@@ -169,7 +169,7 @@ func TestKernelBesideMPSWhileNothingAnswers(t *testing.T) {
 			for _, found := range tc.found {
 				r.SetKernelLimits(found)
 			}
-			if held, kind := r.KernelMemory(mode.CoreMem, mode.IsolationMPS, "GPU-a"); held != tc.held || kind != "" {
+			if held, kind := r.mps.KernelMemory(mode.CoreMem, "GPU-a"); held != tc.held || kind != "" {
 				t.Errorf("held: %t, by %q; want %t", held, kind, tc.held)
 			}
 			if err := r.memory.check("GPU-a"); tc.held && (err == nil || !strings.Contains(err.Error(), tc.says)) {
@@ -179,16 +179,16 @@ func TestKernelBesideMPSWhileNothingAnswers(t *testing.T) {
 	}
 	// By a GPU beside one that hangs it is known.
 	r := registryWith(Config{}, silent)
-	if held, kind := r.KernelMemory(mode.MPS, mode.IsolationMPS, "GPU-b"); !held || kind != memlimit.Misc {
+	if held, kind := r.mps.KernelMemory(mode.MPS, "GPU-b"); !held || kind != memlimit.Misc {
 		t.Errorf("beside it: %t, by %q", held, kind)
 	}
 	silent.Kinds, silent.Reasons["GPU-b"] = nil, errors.New("nobody counts")
 	r = registryWith(Config{}, silent)
-	if held, _ := r.KernelMemory(mode.MPS, mode.IsolationMPS, "GPU-b"); held {
+	if held, _ := r.mps.KernelMemory(mode.MPS, "GPU-b"); held {
 		t.Error("a GPU that has none waits for one that hangs")
 	}
 	// Where there is no hook there is nothing to wait for.
-	if held, _ := NewRegistry(Config{}).KernelMemory(mode.MPS, mode.IsolationMPS, "GPU-a"); held {
+	if held, _ := NewRegistry(Config{}).mps.KernelMemory(mode.MPS, "GPU-a"); held {
 		t.Error("held without a hook")
 	}
 }
@@ -197,12 +197,12 @@ func TestKernelBesideMPSWhileNothingAnswers(t *testing.T) {
 func TestClaimBesideMPSWhileNothingAnswers(t *testing.T) {
 	r, dir := byMPS(t)
 	expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}))
-	r.memory.config.Hook = "/plugins/gpu-memory-limit"
+	r.memory.config.Kernel.Hook = "/plugins/gpu-memory-limit"
 	r.SetKernelLimits(both)
 	r.SetKernelLimits(KernelLimits{Reasons: map[string]error{"GPU-a": bounded.ErrHung}})
 	g := grant(mode.CoreMem, 0, 3, 25)
 	g.Isolation, g.ShareID = mode.IsolationMPS, "s1"
-	g.KernelMemory, _ = r.KernelMemory(g.Mode, g.Isolation, g.GPU.UUID)
+	g.KernelMemory, _ = r.mps.KernelMemory(g.Mode, g.GPU.UUID)
 	c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
 	expect.NoError(t, err)
 	expect.Error(t, c.Check(), "no answer in time")
@@ -297,7 +297,7 @@ func TestKernelBesideMPS(t *testing.T) {
 func TestPreparedWithTheKernel(t *testing.T) {
 	g := held(grant(mode.CGPU, 0, 3, 0))
 	r := registryWith(Config{}, both)
-	r.memory.config.Hook = ""
+	r.memory.config.Kernel.Hook = ""
 	c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
 	expect.NoError(t, err)
 	_, _, err = c[0].Edits()

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -60,6 +61,10 @@ func (b mpsBackend) Check(uuid string) error {
 		return errors.Join(b.dir.Check(uuid), b.memory.check(uuid))
 	}
 	return b.dir.Check(uuid)
+}
+
+func (b mpsBackend) KernelMemory(m mode.Mode, uuid string) (held bool, kind memlimit.Kind) {
+	return b.memory.besideMPS(m, uuid)
 }
 
 func (b mpsBackend) CheckMemory(uuid string) error { return b.memory.check(uuid) }
@@ -258,17 +263,12 @@ func (b mpsBackend) SetUp(ctx context.Context, r Group) error {
 	return nil
 }
 
-// MPSLimits are the largest limits of the claim's containers on each GPU that they use by
-// MPS with a daemon of its own, by UUID.
-func (c Claim) MPSLimits() map[string]mps.Limits { return c.limitsBy(mode.IsolationMPS) }
-
-// NodeMPSLimits are those on each GPU that they use by the node's one daemon.
-func (c Claim) NodeMPSLimits() map[string]mps.Limits { return c.limitsBy(mode.IsolationMPSNode) }
-
-func (c Claim) limitsBy(name string) map[string]mps.Limits {
+// MPSLimits are the largest limits of the claim's containers on each GPU that they use as clients of that daemon, by
+// UUID.
+func (c Claim) MPSLimits(by mode.Daemon) map[string]mps.Limits {
 	out := map[string]mps.Limits{}
 	for _, container := range c {
-		if container.backend.Name() != name {
+		if mode.IsolationNamed(container.backend.Name()).Daemon != by {
 			continue
 		}
 		for _, g := range container.group.Grants {
@@ -301,7 +301,7 @@ func (c Claim) BesideMPS() []string {
 // shares.
 func UsesNodeDaemon(grants []claim.Grant) bool {
 	return slices.ContainsFunc(grants, func(g claim.Grant) bool {
-		return !g.Admin && g.Isolation == mode.IsolationMPSNode
+		return !g.Admin && mode.IsolationNamed(g.Isolation).Daemon == mode.DaemonOfNode
 	})
 }
 

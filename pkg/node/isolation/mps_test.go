@@ -48,7 +48,7 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 			if diff := cmp.Diff(mps.Use{Claimed: true, Limits: tc.want, Seq: 1}, use); err != nil || diff != "" {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
-			expect.Equal(t, map[string]mps.Limits{uuid: tc.want}, c.MPSLimits(), "limits of the daemon")
+			expect.Equal(t, map[string]mps.Limits{uuid: tc.want}, c.MPSLimits(mode.DaemonOfGPU), "limits of the daemon")
 		})
 	}
 }
@@ -98,8 +98,8 @@ func TestContainerWithSeveralGPUsByOneDaemon(t *testing.T) {
 	}
 	want := map[string]mps.Limits{"GPU-a": {MemoryMiB: 3726, ThreadPercent: 25}, "GPU-c": {MemoryMiB: 2650,
 		ThreadPercent: 25}}
-	expect.Equal(t, want, c.NodeMPSLimits(), "limits of the daemon for all GPUs")
-	expect.Equal(t, map[string]mps.Limits{}, c.MPSLimits(), "limits of daemons of single GPUs")
+	expect.Equal(t, want, c.MPSLimits(mode.DaemonOfNode), "limits of the daemon for all GPUs")
+	expect.Equal(t, map[string]mps.Limits{}, c.MPSLimits(mode.DaemonOfGPU), "limits of daemons of single GPUs")
 	for uuid, limits := range want {
 		use, err := dir.Use(uuid)
 		if diff := cmp.Diff(mps.Use{Claimed: true, Limits: limits, Seq: 1}, use); err != nil || diff != "" {

@@ -72,7 +72,7 @@ type Registry struct {
 // NewRegistry never fails: what is wrong with a setting concerns the modes that go
 // by it. The back end of such a mode says so in its Check, for every GPU.
 func NewRegistry(c Config) *Registry {
-	memory := &kernelMemory{config: c.Kernel, overheadMiB: c.MPSOverheadMiB, containers: c.ContainersPerShare}
+	memory := &kernelMemory{config: c}
 	r := &Registry{
 		memory: memory,
 		config: c,
@@ -104,17 +104,17 @@ type setting struct {
 
 // settingOf is that of the mode; empty for modes in which there is no choice. Mode share limits nothing unless it is
 // told to: programs that take more than they asked for, as they may on ACK, would end.
-func (r *Registry) settingOf(m mode.Mode) setting {
+func (c Config) settingOf(m mode.Mode) setting {
 	limiting := []string{Auto, mode.IsolationKernel, mode.IsolationCGPU, mode.IsolationMPS, mode.IsolationHAMi}
 	switch m {
 	case mode.Share:
-		return setting{"ISOLATION_SHARE", r.config.Share, []string{mode.IsolationNone, mode.IsolationKernel}}
+		return setting{"ISOLATION_SHARE", c.Share, []string{mode.IsolationNone, mode.IsolationKernel}}
 	case mode.CGPU:
-		return setting{"ISOLATION_CGPU", r.config.CGPU, limiting}
+		return setting{"ISOLATION_CGPU", c.CGPU, limiting}
 	case mode.CoreMem:
-		return setting{"ISOLATION_CORE_MEM", r.config.CoreMem, limiting}
+		return setting{"ISOLATION_CORE_MEM", c.CoreMem, limiting}
 	case mode.MPS:
-		return setting{"ISOLATION_MPS", r.config.MPS, []string{Auto, mode.IsolationKernel, mode.IsolationMPS}}
+		return setting{"ISOLATION_MPS", c.MPS, []string{Auto, mode.IsolationKernel, mode.IsolationMPS}}
 	default:
 		return setting{}
 	}
@@ -122,7 +122,7 @@ func (r *Registry) settingOf(m mode.Mode) setting {
 
 // chosen is the back end that the mode's setting chooses.
 func (r *Registry) chosen(m mode.Mode) (Backend, error) {
-	s := r.settingOf(m)
+	s := r.config.settingOf(m)
 	switch {
 	case s.value == "" || s.value == s.may[0]:
 		return r.auto(m)

@@ -287,7 +287,7 @@ func (p *Preparer) isolateAsPublished(ctx context.Context, grants []claim.Grant)
 		if err != nil {
 			return err
 		}
-		p.isolateBy(&grants[i], backend)
+		isolateBy(&grants[i], backend)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 		if err != nil {
 			return nil, err
 		}
-		p.isolateBy(&grants[i], backend)
+		isolateBy(&grants[i], backend)
 	}
 	return grants, nil
 }
@@ -60,8 +60,8 @@ func (p *Preparer) allocated(c *resourceapi.ResourceClaim, m *gpu.Machine) ([]cl
 }
 
 // isolateBy has the back end hold the grant to its share.
-func (p *Preparer) isolateBy(g *claim.Grant, backend isolation.Backend) {
-	byKernel, _ := p.options.Isolation.KernelMemory(g.Mode, backend.Name(), g.GPU.UUID)
+func isolateBy(g *claim.Grant, backend isolation.Backend) {
+	byKernel, _ := backend.KernelMemory(g.Mode, g.GPU.UUID)
 	g.Isolation, g.KernelMemory = backend.Name(), byKernel && !g.Admin
 	backend.Adjust(g)
 }

@@ -124,7 +124,8 @@ func (s snapshot) instances(reserved held.Reserved, common map[string][]resource
 			closeReserved(i.UUID, reserved, closeTo)
 		}
 	}
-	options := devices.MIGOptions{Isolation: mode.IsolationMIG, Level: string(mode.LevelKernel),
+	isolation := mode.IsolationNamed(mode.IsolationMIG)
+	options := devices.MIGOptions{Isolation: isolation.Name, Level: string(isolation.Level),
 		Made: madeInstances(records), Held: heldByOrphans(records, s.orphans)}
 	for _, h := range held {
 		if s.gone(h.GPU) == "" {

@@ -41,7 +41,7 @@ func found(t *testing.T, label string, published mode.Mode) snapshot {
 		before := desired{mode: published, served: s.served}
 		s.checkpoint.Offers(before.offer())
 	}
-	checkIsolation(machine, backends, s.asked.served, s.served)
+	checkIsolation(machine, s.asked.served, s.served)
 	return s
 }
 

@@ -54,7 +54,7 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 // observeModes reads how the modes are served that the pass is about.
 func (p *Publisher) observeModes(ctx context.Context, s *snapshot) (err error) {
 	s.served, s.notServed = servedModes(s.checkpoint.Offer(), p.Isolation)
-	checkIsolation(s.machine, p.Isolation, s.asked.served, s.served)
+	checkIsolation(s.machine, s.asked.served, s.served)
 	if s.asked.mode == mode.Dynamic {
 		s.tooOld, err = s.version.TooOldForDynamic(ctx, p.Client.Discovery())
 	}

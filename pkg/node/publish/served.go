@@ -102,7 +102,7 @@ type apart struct {
 
 // checkIsolation notes in the modes on which GPUs users would not be kept apart now, at which level they are, and
 // where the kernel limits memory. It looks once for all modes that have the same back end.
-func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]servedMode) {
+func checkIsolation(m *gpu.Machine, modes ...[]servedMode) {
 	seen := map[string]map[string]apart{}
 	for _, served := range modes {
 		for i, s := range served {
@@ -116,7 +116,7 @@ func checkIsolation(m *gpu.Machine, backends isolation.Backends, modes ...[]serv
 				if now.level != s.isolation().Level {
 					levels[g.UUID] = string(now.level)
 				}
-				byKernel, kind := backends.KernelMemory(s.mode, name, g.UUID)
+				byKernel, kind := s.backend.KernelMemory(s.mode, g.UUID)
 				if kind != "" {
 					limits[g.UUID] = string(kind)
 				}
@@ -189,7 +189,7 @@ func look(m *gpu.Machine, b isolation.Backend) map[string]apart {
 // last one did.
 func (p *Publisher) isolationChanged() bool {
 	now, m := slices.Clone(p.watched), p.inputs().machine
-	checkIsolation(m, p.Isolation, now)
+	checkIsolation(m, now)
 	return !slices.EqualFunc(p.watched, now, servedMode.keptAs)
 }
 
@@ -305,9 +305,9 @@ func (s servedMode) closesGPUs() bool { return len(s.notIsolated) > 0 || s.besid
 
 func (s servedMode) isolation() mode.Isolation { return mode.IsolationNamed(s.backend.Name()) }
 
-func (s servedMode) byMPS() bool { return mode.ByMPS(s.backend.Name()) }
+func (s servedMode) byMPS() bool { return s.isolation().Daemon != mode.NoDaemon }
 
-func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == mode.IsolationMPSNode }
+func (s servedMode) byNodeDaemon() bool { return s.isolation().Daemon == mode.DaemonOfNode }
 
 // besideValue is the value of the taint TaintNotIsolated on GPUs that take no claims because others hold some. The
 // users that they have are kept apart.

@@ -260,7 +260,9 @@ func (d *Demand) declareUse(ctx context.Context, records []state.Record) (known 
 	if err != nil {
 		return false, err
 	}
-	nodeDaemon = nodeDaemon && !slices.ContainsFunc(records, usesNodeDaemon)
+	nodeDaemon = nodeDaemon && !slices.ContainsFunc(records, func(r state.Record) bool {
+		return isolation.UsesNodeDaemon(r.Grants)
+	})
 	claimed := slices.ContainsFunc(records, usesMPS)
 	d.mu.Lock()
 	stopNode, used := nodeDaemon && !d.nodeUsed(), claimed || d.used()
@@ -301,5 +303,5 @@ func (d *Demand) declareUse(ctx context.Context, records []state.Record) (known 
 func (d *Demand) used() bool { return d.wanted || d.offered != nil && d.offered.byMPS() }
 
 func (d *Demand) nodeUsed() bool {
-	return d.nodeWanted || d.offered != nil && d.offered.by(mode.IsolationMPSNode)
+	return d.nodeWanted || d.offered != nil && d.offered.by(mode.DaemonOfNode)
 }

@@ -72,8 +72,9 @@ func TestUses(t *testing.T) {
 			backends := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 			got, err := test.offered.uses(backends, test.records)
 			expect.NoError(t, err)
-			want := map[daemonGPU]mps.Use{{"GPU-0", false}: test.own[0], {"GPU-1", false}: test.own[1],
-				{"GPU-0", true}: test.node[0], {"GPU-1", true}: test.node[1]}
+			want := map[daemonGPU]mps.Use{
+				{"GPU-0", mode.DaemonOfGPU}: test.own[0], {"GPU-1", mode.DaemonOfGPU}: test.own[1],
+				{"GPU-0", mode.DaemonOfNode}: test.node[0], {"GPU-1", mode.DaemonOfNode}: test.node[1]}
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(daemonGPU{})); diff != "" {
 				t.Errorf("uses (-want +got):\n%s", diff)
 			}

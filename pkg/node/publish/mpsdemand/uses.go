@@ -24,27 +24,29 @@ type Offered struct {
 	Others map[string]bool
 }
 
-// by reports whether GPUs are published with the isolation.
-func (o Offered) by(backend string) bool {
-	return slices.Contains(slices.Collect(maps.Values(o.Offer.Isolation)), backend)
+// by reports whether GPUs are published for clients of that daemon.
+func (o Offered) by(daemon mode.Daemon) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(o.Offer.Isolation)), func(name string) bool {
+		return mode.IsolationNamed(name).Daemon == daemon
+	})
 }
 
-func (o Offered) byMPS() bool { return o.by(mode.IsolationMPS) || o.by(mode.IsolationMPSNode) }
+func (o Offered) byMPS() bool { return o.by(mode.DaemonOfGPU) || o.by(mode.DaemonOfNode) }
 
 // has reports whether the GPU can be handed out.
 func (o Offered) has(uuid string) bool {
 	return slices.ContainsFunc(o.Machine.GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
 }
 
-// daemonGPU is a GPU as one kind of daemon has it: its own, or the one for all.
+// daemonGPU is a GPU as one kind of daemon has it.
 type daemonGPU struct {
 	uuid string
-	node bool
+	by   mode.Daemon
 }
 
 // daemonOf is how that kind of daemon is told what GPUs are used for.
 func (d *Demand) daemonOf(g daemonGPU) MPS {
-	if g.node {
+	if g.by == mode.DaemonOfNode {
 		return d.MPS.OfNode()
 	}
 	return d.MPS
@@ -59,7 +61,7 @@ func (d *Demand) uses(o Offered, records []state.Record) (map[daemonGPU]mps.Use,
 		return nil, err
 	}
 	for of, use := range uses {
-		if of.node || o.has(of.uuid) {
+		if of.by == mode.DaemonOfNode || o.has(of.uuid) {
 			continue
 		}
 		// Where what was told is lost, so is who it was told of.
@@ -75,7 +77,7 @@ func (d *Demand) uses(o Offered, records []state.Record) (map[daemonGPU]mps.Use,
 	}
 	served, err := d.MPS.OfNode().Served()
 	for _, uuid := range served {
-		of := daemonGPU{uuid, true}
+		of := daemonGPU{uuid, mode.DaemonOfNode}
 		if _, there := uses[of]; !there {
 			uses[of] = mps.Use{}
 		}
@@ -89,10 +91,10 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 	uses := map[daemonGPU]mps.Use{}
 	for _, g := range o.Machine.GPUs {
 		// Programs of another driver's pods, or of a device plugin's, are not to be kept off the GPU.
-		byMPS, others := o.by(mode.IsolationMPS) && o.Offer.Mode != mode.Dynamic, o.Others[g.UUID]
-		uses[daemonGPU{g.UUID, false}] = mps.Use{Reserved: byMPS && !others, Beside: byMPS && others}
+		byMPS, others := o.by(mode.DaemonOfGPU) && o.Offer.Mode != mode.Dynamic, o.Others[g.UUID]
+		uses[daemonGPU{g.UUID, mode.DaemonOfGPU}] = mps.Use{Reserved: byMPS && !others, Beside: byMPS && others}
 		// The one daemon takes all GPUs, or none.
-		uses[daemonGPU{g.UUID, true}] = mps.Use{Reserved: o.by(mode.IsolationMPSNode) && len(o.Others) == 0}
+		uses[daemonGPU{g.UUID, mode.DaemonOfNode}] = mps.Use{Reserved: o.by(mode.DaemonOfNode) && len(o.Others) == 0}
 	}
 	for _, r := range records {
 		if !usesMPS(r) {
@@ -102,15 +104,13 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 		if err != nil {
 			return nil, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err)
 		}
-		for uuid, limits := range isolated.MPSLimits() {
-			of := daemonGPU{uuid, false}
-			use := uses[of].With(limits)
-			use.Beside = use.Beside || o.Others[uuid]
-			uses[of] = use
-		}
-		for uuid, limits := range isolated.NodeMPSLimits() {
-			of := daemonGPU{uuid, true}
-			uses[of] = uses[of].With(limits)
+		for _, daemon := range []mode.Daemon{mode.DaemonOfGPU, mode.DaemonOfNode} {
+			for uuid, limits := range isolated.MPSLimits(daemon) {
+				of := daemonGPU{uuid, daemon}
+				use := uses[of].With(limits)
+				use.Beside = use.Beside || daemon == mode.DaemonOfGPU && o.Others[uuid]
+				uses[of] = use
+			}
 		}
 	}
 	return uses, nil
@@ -123,5 +123,3 @@ func usesMPS(r state.Record) bool {
 		return mode.ByMPS(g.Isolation) || g.Isolation == "" && isolation.Capped(g.Mode)
 	})
 }
-
-func usesNodeDaemon(r state.Record) bool { return isolation.UsesNodeDaemon(r.Grants) }
