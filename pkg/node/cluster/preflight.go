@@ -29,6 +29,11 @@ func (e *MissingFeatureError) Error() string {
 // would be a whole GPU, and a GPU could be allocated twice.
 type Features struct{ Shares, Counters bool }
 
+// Cover reports whether a server that has these features has all that is needed.
+func (f Features) Cover(needed Features) bool {
+	return (f.Shares || !needed.Shares) && (f.Counters || !needed.Counters)
+}
+
 // FeaturesOf says what the pool needs.
 func FeaturesOf(resources resourceslice.DriverResources) Features {
 	var f Features

@@ -30,11 +30,15 @@ type plan struct {
 	waits bool
 
 	step mode.Step
-	// resources are what is published, checkpoint what has to be known of it before.
-	resources  resourceslice.DriverResources
-	checkpoint state.Node
-	// memory is that of the next pass, once this one is applied.
+	// resources are what is published, if it writes them now. closes says that it closes the devices by that, and that
+	// the same pass goes on to plan what follows.
+	resources      resourceslice.DriverResources
+	writes, closes bool
+	// memory is that of the next pass, once this one is applied. Its checkpoint is what has to be known of the resources
+	// before they are published.
 	memory
+	// refused is why the API server did not take what was published before.
+	refused error
 	// others are the GPUs that other drivers, or pods without a claim, have any of, by UUID.
 	others map[string]bool
 	// again says that it has to be looked again although nothing may change in the meantime.
@@ -98,6 +102,9 @@ func (s snapshot) plan() (p plan, err error) {
 	p.again = p.step.Closed || w.again
 	if p.step.Mode != "" {
 		err = p.offer(s, w, reserved)
+	}
+	if err == nil && p.lacks == lacksNothing {
+		p.publication(s)
 	}
 	return p, err
 }

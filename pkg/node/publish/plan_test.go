@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -19,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -33,6 +35,7 @@ func found(t *testing.T, label string, published mode.Mode) snapshot {
 	node := &nodeFacts{labels: map[string]string{ack.NodeLabelSchedule: label}}
 	s := snapshot{given: given{machine: machine, node: node}, pool: "n1/gpu", now: time.Unix(1000, 0),
 		asked: node.asks(mode.Asked{}, backends)}
+	s.preflighted = cluster.Features{Shares: true, Counters: true}
 	if published != "" {
 		var err error
 		if s.served, err = servedModes(mode.Offer{Mode: published}, backends); err != nil {
@@ -178,14 +181,78 @@ func TestPlanOfWhatTheAPIServerWouldNotKeep(t *testing.T) {
 		s := found(t, test.label, test.published)
 		s.closedSince, s.occupants = s.now.Add(-mode.Settle), &allocations{}
 		s.retained.machine = s.machine
+		s.missing = &cluster.MissingFeatureError{}
 		p, err := s.plan()
 		expect.NoError(t, err)
-		p = p.withheld(s)
 		if p.devices() != "" || !p.again || p.checkpoint.Published != test.remain ||
 			p.checkpoint.Wanted != s.asked.mode {
 			t.Errorf("%s: publishes %q, again %t, remembers %+v", name, p.devices(), p.again, p.checkpoint)
 		}
 	}
+}
+
+// What is written, and when, is planned, too: by what the API server has of what was published last.
+func TestPlanOfAPublication(t *testing.T) {
+	refused := errors.New("refused")
+	for name, test := range map[string]struct {
+		label string
+		// given is applied after mode share was published.
+		given          func(s *snapshot)
+		writes, closes bool
+		lacks          lack
+		again          bool
+		refused        error
+		remembers      func(memory) bool
+	}{
+		"nothing new": {label: "share"},
+		"other devices": {label: "share", given: func(s *snapshot) { s.machine.GPUs = s.machine.GPUs[:1] },
+			writes: true},
+		"what the API server keeps is not known": {label: "share", given: func(s *snapshot) { s.preflighted.Shares = false },
+			lacks: lacksPreflight},
+		"fields were dropped": {label: "share", given: func(s *snapshot) { s.dropped = 1 }, lacks: lacksPreflight},
+		"fields were dropped, and are kept": {label: "share", given: func(s *snapshot) { s.dropped, s.droppedSeen = 1, 1 },
+			writes: true, remembers: func(m memory) bool { return m.lastDropped == 1 }},
+		"fields were dropped again": {label: "share", given: func(s *snapshot) {
+			s.dropped, s.droppedSeen, s.rewrite = 1, 1, s.rewrite.Plus(askAgain, s.now)
+		}, again: true},
+		"closing": {label: "default", writes: true, closes: true, again: true},
+		"closing, when an opening is on its way": {label: "default", given: func(s *snapshot) { s.reopened = true },
+			writes: true, lacks: lacksOpening, again: true},
+		"opening": {label: "share", given: func(s *snapshot) { s.closedSince, s.last = s.now, nil }, writes: true,
+			remembers: func(m memory) bool { return m.closedSince.IsZero() && m.reopened }},
+		"a refusal": {label: "share", given: func(s *snapshot) { s.refusals, s.refused = 1, refused }, lacks: lacksStored},
+		"a refusal that stays": {label: "share", given: func(s *snapshot) {
+			s.refusals, s.refused, s.stored = 1, refused, &[]resourceapi.ResourceSlice{}
+		}, refused: refused, remembers: func(m memory) bool { return !m.reread.IsDue(time.Unix(1000, 0)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, err := found(t, "share", mode.Share).plan()
+			expect.NoError(t, err)
+			s := found(t, test.label, mode.Share)
+			s.memory = before.memory
+			if test.given != nil {
+				test.given(&s)
+			}
+			p, err := s.plan()
+			expect.NoError(t, err)
+			if p.writes != test.writes || p.closes != test.closes || p.lacks != test.lacks || p.again != test.again {
+				t.Errorf("writes %t, closes %t, lacks %q, again %t", p.writes, p.closes, p.lacks, p.again)
+			}
+			expect.ErrorIs(t, p.refused, test.refused)
+			expect.Equal(t, test.writes, reflect.DeepEqual(p.last, &p.resources) && p.last != s.last,
+				"what is written is remembered")
+			if test.remembers != nil && !test.remembers(p.memory) {
+				t.Errorf("remembers %+v", p.memory)
+			}
+		})
+	}
+	s := found(t, "default", mode.Share)
+	p, err := s.plan()
+	expect.NoError(t, err)
+	s.memory = p.memory
+	p, err = s.plan()
+	expect.NoError(t, err)
+	expect.Equal(t, lacksClosing, p.lacks, "once the closing is published, the plan lacks")
 }
 
 func TestDevicePluginCounts(t *testing.T) {
@@ -240,6 +307,7 @@ func TestAPassReadsWhatIsPreparedOnce(t *testing.T) {
 		}
 	}
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
+	expect.NoError(t, b.restore(t.Context()))
 	pass("at the start")
 	b.mode("topology")
 	pass("closing")

@@ -6,22 +6,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 )
 
 // reconcile is one pass: it publishes what the labels ask for as far as it can be. It returns
 // false if it has to look again although nothing may change in the meantime.
 func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
+	if !p.restored {
+		if err := p.restore(ctx); err != nil {
+			return false, err
+		}
+	}
 	s, err := p.observe(ctx)
-	// What pods hold depends on when the last device plugin left.
-	if err == nil && !p.restored {
-		err = p.restore(ctx, &s)
-	}
-	if err == nil {
-		s.reserved, err = p.Pods.Observe(ctx, s.machine)
-	}
 	if errors.Is(err, held.ErrPodsUnread) {
 		return true, nil // the end of the wait wakes the publisher
 	}
@@ -42,12 +46,20 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 		if err != nil || todo.waits { // the daemons wake the publisher
 			return false, err
 		}
-		if todo.lacks == lacksNothing {
-			return p.apply(ctx, s, todo)
+		if todo.lacks != lacksNothing {
+			if err := p.lookUp(ctx, &s, todo); err != nil {
+				return false, err
+			}
+			continue
 		}
-		if err := p.lookUp(ctx, &s, todo.lacks); err != nil {
+		if err := p.apply(ctx, s, todo); err != nil {
 			return false, err
 		}
+		if !todo.closes {
+			p.noteApplied()
+			return !todo.again, nil
+		}
+		s.memory = p.memory
 	}
 }
 
@@ -62,8 +74,8 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) (err error) {
 }
 
 // lookUp completes the snapshot with what a plan lacks.
-func (p *Publisher) lookUp(ctx context.Context, s *snapshot, l lack) error {
-	switch l {
+func (p *Publisher) lookUp(ctx context.Context, s *snapshot, todo plan) error {
+	switch todo.lacks {
 	case lacksOccupants:
 		found, check, err := p.occupants(ctx, *s)
 		s.occupants, s.drainCheck = &found, check
@@ -72,7 +84,65 @@ func (p *Publisher) lookUp(ctx context.Context, s *snapshot, l lack) error {
 		sets, err := p.setsToRetain(ctx, *s)
 		s.retained = retainedSets{machine: s.machine, sets: sets}
 		return err
+	case lacksPreflight:
+		return p.preflight(ctx, s, todo.resources)
+	case lacksStored:
+		stored, err := p.stored(ctx)
+		if s.stored = &stored; err != nil {
+			return errors.Join(s.refused, err)
+		}
+		return nil
+	case lacksOpening:
+		return p.awaitOpen(ctx, s)
+	case lacksClosing:
+		return p.awaitClosed(ctx, s)
 	default:
-		return fmt.Errorf("the plan lacks %q", l)
+		return fmt.Errorf("the plan lacks %q", todo.lacks)
 	}
+}
+
+// preflight asks whether the API server keeps all that the pool needs. It fails closed: as long as that is not known,
+// nothing is published.
+func (p *Publisher) preflight(ctx context.Context, s *snapshot, resources resourceslice.DriverResources) error {
+	err := cluster.Preflight(ctx, p.Client, p.NodeName, resources)
+	if errors.As(err, &s.missing) {
+		s.preflighted = cluster.Features{}
+		return nil
+	}
+	if err == nil {
+		s.preflighted, s.droppedSeen = cluster.FeaturesOf(resources), s.dropped
+	}
+	return err
+}
+
+// awaitOpen waits, before devices are closed that were closed before, until the API server shows that they were open in
+// the meantime: else the closing before would be taken for this one, and claims come in between.
+func (p *Publisher) awaitOpen(ctx context.Context, s *snapshot) error {
+	err := p.awaitStored(ctx, func(stored []resourceapi.ResourceSlice) bool { return holds(stored, *s.last) })
+	if err != nil {
+		return fmt.Errorf("the API server does not show the node's devices as they were published last, so they cannot be "+
+			"closed to change their mode: %w", err)
+	}
+	s.reopened = false
+	return nil
+}
+
+// awaitClosed waits until the API server shows the devices as closed: what was published is written in the background,
+// and only from then on do schedulers see it.
+func (p *Publisher) awaitClosed(ctx context.Context, s *snapshot) error {
+	if err := p.awaitStored(ctx, allClosed); err != nil {
+		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change "+
+			"their mode yet: %w", err)
+	}
+	s.closedSince = p.Clock.Now()
+	return nil
+}
+
+// awaitStored waits a moment for what the API server has.
+func (p *Publisher) awaitStored(ctx context.Context, shows func([]resourceapi.ResourceSlice) bool) error {
+	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true,
+		func(ctx context.Context) (bool, error) {
+			stored, err := p.stored(ctx)
+			return err == nil && shows(stored), err
+		})
 }

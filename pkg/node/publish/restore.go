@@ -17,10 +17,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// restore finds out, once, what devices were last published as. Without a checkpoint
+// restore finds out, once and before the first pass, what devices were last published as. Without a checkpoint
 // the claims that are allocated tell the mode: each names its devices in its own
-// way.
-func (p *Publisher) restore(ctx context.Context, s *snapshot) error {
+// way. What pods hold depends on when the last device plugin left.
+func (p *Publisher) restore(ctx context.Context) error {
+	s, err := p.known(ctx)
+	if err != nil {
+		return err
+	}
 	kept, ok, unread := p.State.Node()
 	if unread != nil {
 		klog.FromContext(ctx).Error(unread, "Going by the node's labels and claims")
@@ -28,7 +32,7 @@ func (p *Publisher) restore(ctx context.Context, s *snapshot) error {
 	}
 	remembered := kept
 	if !ok {
-		found, err := p.allAllocations(ctx, *s)
+		found, err := p.allAllocations(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -36,7 +40,7 @@ func (p *Publisher) restore(ctx context.Context, s *snapshot) error {
 		// It may have served the GPUs before all its devices became unhealthy.
 		remembered.DevicePlugin = kept.DevicePlugin || len(s.node.withDevices) > 0
 	}
-	if err := p.restoreIsolation(ctx, *s, &remembered); err != nil {
+	if err := p.restoreIsolation(ctx, s, &remembered); err != nil {
 		return err
 	}
 	if err := p.restoreConflicts(ctx); err != nil {
@@ -52,7 +56,6 @@ func (p *Publisher) restore(ctx context.Context, s *snapshot) error {
 	}
 	p.checkpoint, p.restored = remembered, true
 	p.Pods.SetLeft(remembered.DevicePluginLeft)
-	s.memory, s.refusedClaims = p.memory, p.inputs().refusedClaims
 	return nil
 }
 

@@ -54,16 +54,23 @@ type snapshot struct {
 
 	// occupants keep the node in its mode. They are dear to find, and nil until a plan lacks them.
 	occupants *allocations
+	// missing says that the API server would not keep what is planned.
+	missing *cluster.MissingFeatureError
+	// stored are the node's slices as the API server has them; nil until a plan lacks them.
+	stored *[]resourceapi.ResourceSlice
 }
 
-// lack is what is not read before a plan turns out to need it: it takes asking the API server for
-// all claims of the cluster.
+// lack is what is not read before a plan turns out to need it: it takes asking the API server.
 type lack string
 
 const (
 	lacksNothing   lack = ""
 	lacksOccupants lack = "who has devices that are to be published otherwise"
 	lacksRetained  lack = "which sets of GPUs may be allocated that the machine has no more"
+	lacksPreflight lack = "whether the API server would keep what is planned"
+	lacksStored    lack = "whether it has what was published"
+	lacksOpening   lack = "since when it shows the devices as they were opened again"
+	lacksClosing   lack = "since when it shows the devices as closed to new claims"
 )
 
 // closedFor is for how long the API server has shown the devices as closed to new claims.
@@ -166,8 +173,17 @@ func holds(stored []resourceapi.ResourceSlice, resources resourceslice.DriverRes
 // errNoNode cannot happen once the agent runs: it reads the node first.
 var errNoNode = errors.New("the node has not been read yet")
 
-// observe reads what was told, and what is prepared, and does nothing else.
+// observe reads what a pass uses, and does nothing else.
 func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
+	s, err := p.known(ctx)
+	if err == nil {
+		s.reserved, err = p.Pods.Observe(ctx, s.machine)
+	}
+	return s, err
+}
+
+// known is what was told, what is prepared, and what the last pass left.
+func (p *Publisher) known(ctx context.Context) (snapshot, error) {
 	s := snapshot{given: p.inputs(), memory: p.memory, pool: p.pool(), now: p.Clock.Now(),
 		unhealthyEffect: p.UnhealthyEffect, nvidia: p.NVIDIA}
 	if s.node == nil {
