@@ -197,7 +197,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 func (a *agent) registered() {
 	a.registration.done()
 	// The instance before may have prepared claims since: their CDI specs are as its version writes them.
-	signal.Send(a.recovery.again)
+	signal.Send(a.recoverAgain)
 	if m := a.preparer.Machine(); m != nil && len(m.Partitioned) > 0 {
 		// It may also have made and destroyed MIG instances.
 		signal.Send(a.rescan)

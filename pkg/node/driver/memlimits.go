@@ -10,24 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/limitwatch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
-
-// inventories are told what there is of GPUs.
-type inventories func(*prepare.Inventory)
-
-func (f inventories) SetInventory(inv *prepare.Inventory) { f(inv) }
 
 func (a *agent) makeMemoryLimits() *limitwatch.Watch {
 	root := a.GPUs.Local(a.Isolation.Kernel.CgroupRoot)
 	return limitwatch.New(limitwatch.Options{
 		Config: a.Isolation.Kernel, Library: a.GPUs.SourceOptions, Root: root, Pods: podcgroup.New(root, a.PodUID),
-		Found: a.registry.SetKernelLimits, Wake: a.held.Send,
-		Rewrite:  func() { signal.Send(a.recovery.again) },
+		Found: a.registry.SetKernelLimits, Looked: &a.held, Rewrite: a.recoverAgain,
 		Prepared: a.heldByKernel, Changed: &a.changed,
 		Events: a.events, Counts: a.counts, Clock: clock.RealClock{},
 	})

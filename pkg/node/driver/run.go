@@ -142,7 +142,8 @@ func Run(ctx context.Context, cfg Config) error {
 	a := &agent{Config: cfg, pods: pods.New(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
 		events: report.NewNodeEvents(recorder, node, cfg.GPUs.HostRoot), podEvents: recorder,
 		inUse:        seen.NewSince[types.UID](clock.RealClock{}),
-		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1)}
+		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1),
+		recoverAgain: make(chan struct{}, 1)}
 	if a.state, err = state.Open(cfg.PluginDir); err != nil {
 		return err
 	}
@@ -187,13 +188,11 @@ type agent struct {
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
 	registration *registration
-	// recovery brings what is prepared in line with the GPUs of now.
-	recovery *recovery
-	// rescan is sent to have the GPUs read at once.
-	rescan chan struct{}
-	// changed is sent when claims were prepared or unprepared, held when what others hold may have changed,
-	// healthChanged when the health of devices may be another one.
-	changed, held, healthChanged signal.Broadcast
+	// rescan is signalled to have the GPUs read at once, recoverAgain to have what is prepared recovered.
+	rescan, recoverAgain chan struct{}
+	// found is sent when other GPUs are in force than before, changed when claims were prepared or unprepared, held when
+	// what others hold may have changed, healthChanged when the health of devices may be another one.
+	found, changed, held, healthChanged signal.Broadcast
 	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
 	// does.
 	counts *metrics.Plugin
@@ -216,7 +215,6 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		return err
 	}
 	a.makePreparer(bootID)
-	a.recovery = &recovery{recover: a.recover, again: make(chan struct{}, 1)}
 	a.limited = a.makeMemoryLimits()
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, State: a.state, Clock: clock.RealClock{},
@@ -231,18 +229,9 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
-	var found signal.Broadcast
-	inv := inventory.New(inventory.KeeperOptions{
-		Reader: gpus, Events: a.events, Machines: usable,
-		// Before anything is prepared, or published.
-		Preparer: inventories(func(inv *prepare.Inventory) {
-			a.limited.Look(ctx, inv.Machine)
-			a.preparer.SetInventory(inv)
-			found.Send()
-		}),
-		Changed: a.recovery.changed, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval,
-		Health: monitor, Rescan: a.rescan,
-	})
+	found, first := make(chan *prepare.Inventory, 1), make(chan struct{})
+	inv := inventory.New(inventory.KeeperOptions{Reader: gpus, Events: a.events, Found: found, Fail: a.fail,
+		Clock: clock.RealClock{}, ReadInterval: a.GPUs.ReadInterval, Health: monitor, Rescan: a.rescan})
 	var wg sync.WaitGroup
 	if a.Audit.Interval > 0 {
 		a.used = a.makeAudit()
@@ -250,18 +239,11 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	wg.Go(func() { a.serveStatus(ctx) })
 	// The kubelet's first calls need what it sees.
 	wg.Go(func() { a.taken.Run(ctx) })
-	known, read := make(chan bool, 1), make(chan struct{})
-	wg.Go(func() {
-		inv.Run(ctx, func(yes bool) {
-			known <- yes
-			close(read)
-		})
-	})
+	wg.Go(func() { inv.Run(ctx) })
+	wg.Go(func() { a.adopt(ctx, found, usable, first) })
 	select {
-	case yes := <-known:
-		if !yes {
-			a.recover(ctx)
-		}
+	case <-first:
+	case <-ctx.Done():
 	case <-time.After(firstRead):
 		a.events.Warn(v1alpha1.ReasonDriverUnavailable,
 			fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file "+
@@ -270,7 +252,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	}
 	// Where the state was lost, claims wait for it.
 	wg.Go(func() { a.repair(ctx) })
-	if err := a.startHelper(ctx, node.UID, read); err != nil {
+	if err := a.startHelper(ctx, node.UID, first); err != nil {
 		a.fail(err)
 		wg.Wait()
 		return err
@@ -280,7 +262,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	// The publisher has to know before it publishes anything.
 	dirs := newDirWatch(a.sharedDirs(), a.sockets(), a.registration.overdue)
 	usable.looked(dirs.look().gone)
-	wg.Go(func() { a.recovery.run(ctx) })
+	wg.Go(func() { a.recoverOn(ctx) })
 	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
 	wg.Go(func() { a.watchRuntime(ctx, usable) })
 	wg.Go(func() { a.publisher.Run(ctx, a.publish) })
@@ -289,7 +271,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 	wg.Go(func() { a.watchNode(ctx) })
 	wg.Go(func() { a.watchSettings(ctx) })
 	wg.Go(func() { a.makeMPSWatch().Run(ctx) })
-	wg.Go(func() { watchEvents(ctx, gpus.Watch, monitor, inv.Cut, &found) })
+	wg.Go(func() { watchEvents(ctx, gpus.Watch, monitor, inv.Cut, &a.found) })
 	if a.statuses != nil {
 		wg.Go(func() { a.statuses.Run(ctx) })
 	}
@@ -301,16 +283,6 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Read
 		return err
 	}
 	return nil
-}
-
-// recover brings what is prepared in line with the node's GPUs and driver files.
-func (a *agent) recover(ctx context.Context) {
-	if err := a.preparer.Recover(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
-		a.events.Warn(v1alpha1.ReasonStateNotRecovered, err.Error())
-		return
-	}
-	a.events.Clear(v1alpha1.ReasonStateNotRecovered)
 }
 
 // follow watches who has GPUs without a claim of this driver.

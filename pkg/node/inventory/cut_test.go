@@ -3,14 +3,9 @@
 package inventory
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/ktesting"
-	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -19,29 +14,19 @@ import (
 func TestCutGPUsAreReadSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
-		logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
-		ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
-		i := New(KeeperOptions{Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel,
-			Health: c, Changed: func(context.Context) {}})
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			i.Run(ctx, func(bool) {})
-		}()
-		synctest.Wait()
+		stop := c.keep(t)
 		c.change(func() {
 			g := c.machine.GPUs[1]
 			c.machine = gpu.Machine{GPUs: c.machine.GPUs[:1], Partitioned: []gpu.Partitioned{{GPU: g,
 				Instances: []gpu.Instance{{UUID: "MIG-a"}}}}}
 		})
 		for range 5 {
-			i.Cut()
+			c.keeper.Cut()
 			time.Sleep(cutSettles / 10)
 		}
 		time.Sleep(cutSettles)
 		synctest.Wait()
-		cancel(nil)
-		<-done
+		stop()
 		if c.reads != 2 || len(c.set.Machine.GPUs) != 1 || len(c.set.Machine.Partitioned) != 1 {
 			t.Errorf("read %d times, last %+v; want twice, one of two GPUs in MIG mode", c.reads, c.set.Machine)
 		}

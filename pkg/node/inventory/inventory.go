@@ -50,11 +50,9 @@ const (
 type KeeperOptions struct {
 	Reader reader
 	Events report.NodeEvents
-	// Preparer and Machines are told what there is.
-	Preparer interface{ SetInventory(*prepare.Inventory) }
-	Machines interface{ SetMachine(*gpu.Machine) }
-	// Changed is told each time that there is another inventory than before.
-	Changed func(ctx context.Context)
+	// Found gets each inventory that is another one than before, and nil first where the GPUs cannot be read at once. It
+	// has room for one: a newer one replaces one that nobody has received, and the GPUs are looked at meanwhile.
+	Found chan *prepare.Inventory
 	// Health is told each second what the GPUs answer.
 	Health interface {
 		Observe(ctx context.Context, conditions []gpu.Condition)
@@ -102,11 +100,12 @@ type reader interface {
 	Replaced(ctx context.Context) error
 }
 
-// Run reads the GPUs at once, tells by first whether they are known now, and reads
-// them again whenever it is time.
-func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
+// Run reads the GPUs at once, and again whenever it is time.
+func (i *Keeper) Run(ctx context.Context) {
 	next := i.refresh(ctx)
-	first(i.current != nil)
+	if i.current == nil {
+		i.hand(nil)
+	}
 	read, check := i.Clock.After(next), beat.After(i.Clock, checkInterval)
 	var settled <-chan time.Time
 	var replaced error
@@ -192,18 +191,25 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 	i.reportFaults(ctx, found.Machine)
 	if !i.isCurrent(found) {
 		i.current = found
-		i.Preparer.SetInventory(found)
-		i.Machines.SetMachine(found.Machine)
+		i.hand(found)
 		logger.Info("Read the node's GPUs", "usable", len(found.Machine.GPUs), "inMIGMode", len(found.Machine.Partitioned),
 			"leftOut", len(found.Machine.Faults),
 			"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
-		i.Changed(ctx)
 	}
 	if i.allFailed || slices.ContainsFunc(found.Machine.Faults,
 		func(f gpu.Fault) bool { return f.Reason == gpu.FaultUnreadable }) {
 		return i.retryInterval()
 	}
 	return i.ReadInterval
+}
+
+// hand hands an inventory on, in place of one that nobody has received. It does not block.
+func (i *Keeper) hand(found *prepare.Inventory) {
+	select {
+	case <-i.Found:
+	default:
+	}
+	i.Found <- found
 }
 
 func (i *Keeper) retryInterval() time.Duration { return min(i.ReadInterval, retryReadInterval) }

@@ -49,7 +49,10 @@ type gpusNow struct {
 	// interval is how often to read; 0 for the default.
 	interval time.Duration
 
-	reads, recoveries int
+	keeper *Keeper
+	// busy is whether nobody receives what is found.
+	busy         bool
+	reads, found int
 	// checks and lookedAt are how often GPUs and files were looked at, moments when anything was.
 	checks, lookedAt int
 	moments          map[time.Time]bool
@@ -115,8 +118,6 @@ func (c *gpusNow) Observe(_ context.Context, conditions []gpu.Condition) {
 	c.change(func() { c.observed = conditions })
 }
 
-func (c *gpusNow) SetInventory(i *prepare.Inventory) { c.change(func() { c.set = i }) }
-func (c *gpusNow) SetMachine(*gpu.Machine)           {}
 func (c *gpusNow) Warn(reason, message string) {
 	c.change(func() { c.told = append(c.told, reason+" "+message) })
 }
@@ -132,23 +133,76 @@ func twoGPUs() gpu.Machine {
 func (c *gpusNow) keep(t *testing.T) (stop func() string) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
 	ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
-	i := New(KeeperOptions{
-		Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel, ReadInterval: c.interval,
-		Health:  c,
-		Changed: func(context.Context) { c.change(func() { c.recoveries++ }) },
-	})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		i.Run(ctx, func(bool) {})
-	}()
+	found := make(chan *prepare.Inventory, 1)
+	c.keeper = New(KeeperOptions{Reader: c, Events: c, Found: found, Clock: clock.RealClock{}, Fail: cancel,
+		ReadInterval: c.interval, Health: c})
+	var running sync.WaitGroup
+	running.Go(func() { c.keeper.Run(ctx) })
+	running.Go(func() { c.adopt(ctx, found) })
 	synctest.Wait()
 	return func() string {
 		c.change(func() { c.ended = context.Cause(ctx) })
 		cancel(nil)
-		<-done
+		running.Wait()
 		return logger.GetSink().(ktesting.Underlier).GetBuffer().String()
 	}
+}
+
+// adopt receives what is found until the context ends.
+func (c *gpusNow) adopt(ctx context.Context, found <-chan *prepare.Inventory) {
+	if c.busy {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case i := <-found:
+			c.change(func() {
+				c.set = i
+				c.found++
+			})
+		}
+	}
+}
+
+// Whoever takes long with what was found keeps nobody from seeing that a GPU is ill.
+func TestGPUsAreLookedAtWhileNobodyTakesWhatWasFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}, busy: true}
+		stop := c.keep(t)
+		c.change(func() {
+			c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
+		})
+		time.Sleep(DefaultReadInterval + checkInterval)
+		synctest.Wait()
+		stop()
+		if len(c.observed) != 2 || c.observed[1].Failure != gpu.FailureLost || c.reads != 2 {
+			t.Errorf("observed were %+v after %d readings", c.observed, c.reads)
+		}
+		if newest := <-c.keeper.Found; len(newest.Machine.GPUs) != 1 {
+			t.Errorf("found is %+v, not what was read last", newest.Machine)
+		}
+	})
+}
+
+// Whoever waits for the GPUs is told that they cannot be read.
+func TestGPUsThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &gpusNow{fails: errors.New("no driver")}
+		stop := c.keep(t)
+		c.change(func() {
+			if c.found != 1 || c.set != nil {
+				t.Errorf("found %d times, last %+v", c.found, c.set)
+			}
+			c.machine, c.base, c.fails = twoGPUs(), base{"GPU-a GPU-b"}, nil
+		})
+		time.Sleep(retryReadInterval)
+		synctest.Wait()
+		stop()
+		expect.Equal(t, 2, c.found, "times found")
+		expect.Equal(t, 2, len(c.set.Machine.GPUs), "GPUs are known")
+	})
 }
 
 // A GPU that is lost later is not offered, and is again when it is back.
@@ -172,8 +226,8 @@ func TestGPUsAreReadAgain(t *testing.T) {
 		synctest.Wait()
 		offered(2)
 		stop()
-		if c.recoveries != 3 {
-			t.Errorf("what is prepared was brought in line %d times, want once for each inventory, 3", c.recoveries)
+		if c.found != 3 {
+			t.Errorf("found %d times, want once for each inventory, 3", c.found)
 		}
 	})
 }

@@ -41,7 +41,7 @@ func newLooking(t *testing.T) (l *Watch, found *isolation.KernelLimits) {
 	l = New(Options{
 		Config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir, Ledger: filepath.Join(dir, "memory-limits")},
 		Root:   dir, Pods: podcgroup.New(dir, "0aa1-own"), Library: nvml.SourceOptions{HostRoot: "/", LibraryPath: library},
-		Found: func(k isolation.KernelLimits) { *found = k }, Wake: func() {}, Rewrite: func() {},
+		Found:    func(k isolation.KernelLimits) { *found = k },
 		Prepared: func(context.Context) (map[types.UID]string, error) { return nil, nil },
 		Events:   saidEvents{}, Counts: metrics.NewPlugin(prometheus.NewRegistry()), Clock: clock.RealClock{},
 	})

@@ -42,19 +42,19 @@ const (
 	mostMissing = 4
 )
 
-// Options are what a Watch needs. All but Changed are required.
+// Options are what a Watch needs. All but the signals are required.
 type Options struct {
 	Config  isolation.KernelConfig
 	Library nvml.SourceOptions
 	// Root is where this process sees the node's control groups, Pods are those of pods.
 	Root string
 	Pods *podcgroup.Tree
-	// Found is told what is found, before Look returns; Wake that it was looked again.
-	Found func(isolation.KernelLimits)
-	Wake  func()
-	// Rewrite is called where the CDI specs of prepared claims have to be written again, for the hook uses other paths
-	// now.
-	Rewrite func()
+	// Found is told what is found, before Look returns; Looked is sent when it was looked again.
+	Found  func(isolation.KernelLimits)
+	Looked *signal.Broadcast
+	// Rewrite is signalled where the CDI specs of prepared claims have to be written again, for the hook uses other paths
+	// now. It has room for one signal.
+	Rewrite chan<- struct{}
 	// Prepared are the prepared claims whose memory the kernel limits, as people know them; an error where not all are
 	// known.
 	Prepared func(context.Context) (map[types.UID]string, error)
@@ -186,11 +186,11 @@ func (l *Watch) again(ctx context.Context) (after time.Duration, nothing bool) {
 		return 0, false
 	}
 	last = l.Look(ctx, machine)
-	l.Wake()
+	l.Looked.Send()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := l.last; now.Library != "" && (now.Library != last.Library || now.Kubelet != last.Kubelet) {
-		l.Rewrite()
+		signal.Send(l.Rewrite)
 	}
 	if failed(l.last) && !l.never {
 		after = limitsRetry

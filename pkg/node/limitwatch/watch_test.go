@@ -82,7 +82,7 @@ func newLimitsNode(t *testing.T) *limitsNode {
 	g := memlimit.Target{UUID: "GPU-a", Kind: memlimit.DMem, MemoryMiB: 15 << 10}
 	n.Watch = New(Options{
 		Config: isolation.KernelConfig{Ledger: host.Ledger}, Root: host.Root,
-		Found: func(isolation.KernelLimits) {}, Wake: func() {},
+		Found:    func(isolation.KernelLimits) {},
 		Prepared: func(context.Context) (map[types.UID]string, error) { return n.claims, n.unknown },
 		Events:   n.said, Counts: metrics.NewPlugin(prometheus.NewRegistry()), Clock: clock.RealClock{},
 	})
