@@ -152,7 +152,7 @@ func (p *Picture) Delete(pod *corev1.Pod) {
 }
 
 // sweep forgets the leaving pods that have no processes any more, and reports whether others leave. It keeps a pod that
-// was seen to run while it cannot read whether the pod has processes. Nobody waits for it while it reads control groups.
+// was seen to run while it cannot read whether the pod has processes. It holds no lock while it reads control groups.
 func (p *Picture) sweep() (others bool) {
 	p.mu.Lock()
 	left := maps.Clone(p.leaving)

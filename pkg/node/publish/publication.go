@@ -53,8 +53,8 @@ func (p *plan) withhold(s snapshot) {
 }
 
 // write plans to publish the resources if they are others than before, or if the API server dropped fields of them and
-// keeps them now: the helper goes on to publish what was kept. Some servers of a cluster that is being updated may still
-// drop fields, so that is done again, now and then.
+// keeps them now: the helper goes on to publish what was kept. Some servers of a cluster that is being updated may
+// still drop fields, so it is done again, now and then.
 func (p *plan) write(s snapshot) {
 	// Quantities of the same amount can differ in how they are kept.
 	same := s.last != nil && apiequality.Semantic.DeepEqual(*s.last, p.resources)
