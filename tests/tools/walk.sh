@@ -16,7 +16,7 @@ go test -run "^$2\$" -coverpkg ./pkg/...,./cdi/... -coverprofile "$out/profile" 
 go list -f '{{.ImportPath}} {{join .Deps " "}}' ./pkg/... ./cdi/... >"$out/imports"
 go build -C tests/tools -o "$out/callgraph" golang.org/x/tools/cmd/callgraph
 "$out/callgraph" -algo "${ALGO:-vta}" -format '{{(posn .Caller).Filename}}	{{.Caller}}	{{.Filename}}	{{.Line}}	{{.Column}}	'\
-'{{(posn .Callee).Filename}}	{{.Callee}}	{{.Description}}' ./cmd/gpu-kubelet-plugin >"$out/graph"
+'{{(posn .Callee).Filename}}	{{.Callee}}	{{.Description}}' ./cmd/gpu-kubelet-plugin | sort -t '	' -k 2,2 -k 4,4n -k 5,5n >"$out/graph"
 
 awk -F '\t' -v module="$(go list -m)/" -v root="$PWD/" -v start="$3" '
 function dir(file) { sub("/[^/]*$", "", file); return file }

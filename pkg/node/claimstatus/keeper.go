@@ -69,10 +69,10 @@ type Options struct {
 	Prepared func(ctx context.Context) ([]Claim, error)
 	// Changed is sent when claims were prepared or unprepared.
 	Changed *signal.Broadcast
-	// Releases are the claims that were unprepared; nil for none.
+	// Releases are the claims that were unprepared.
 	Releases *Releases
 	Clock    clock.Clock
-	// Written is told of each write and of its error; nil for nobody.
+	// Written is told of each write and of its error.
 	Written func(err error)
 }
 
@@ -123,12 +123,6 @@ type kept struct {
 
 // New returns a Keeper, which has to Run.
 func New(o Options) *Keeper {
-	if o.Written == nil {
-		o.Written = func(error) {}
-	}
-	if o.Releases == nil {
-		o.Releases = &Releases{}
-	}
 	return &Keeper{Options: o, claims: map[types.UID]*kept{}}
 }
 

@@ -114,6 +114,7 @@ func newSite(t *testing.T) *site {
 // restart makes another Keeper, as another process has.
 func (s *site) restart() {
 	s.Keeper = New(Options{Client: s.client.ResourceV1(), Clock: s.clock, Written: func(error) { s.written++ },
+		Releases: &Releases{},
 		Prepared: func(context.Context) ([]Claim, error) {
 			if !s.prepared {
 				return nil, nil
@@ -238,10 +239,11 @@ func TestRunCollectsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int32
 		var changed signal.Broadcast
-		k := New(Options{Clock: clock.RealClock{}, Changed: &changed, Prepared: func(context.Context) ([]Claim, error) {
-			looks.Add(1)
-			return nil, nil
-		}})
+		k := New(Options{Clock: clock.RealClock{}, Changed: &changed, Releases: &Releases{},
+			Prepared: func(context.Context) ([]Claim, error) {
+				looks.Add(1)
+				return nil, nil
+			}})
 		go k.Run(t.Context())
 		after := func(d time.Duration, want int32) {
 			t.Helper()

@@ -61,7 +61,7 @@ func agentWithClaims(tb testing.TB, count int) (*agent, *state.Store) {
 		expect.NoError(tb, err)
 	}
 	a := &agent{pods: pods.New(nil), preparer: prepare.New(prepare.Options{Store: store}),
-		publisher: publish.New(publish.Options{})}
+		publisher: publish.New(publish.Options{Clock: clock.RealClock{}})}
 	a.publisher.SetMachine(&gpu.Machine{})
 	return a, store
 }

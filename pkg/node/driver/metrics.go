@@ -140,9 +140,7 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 		h.Audit = &used
 	}
 	n := metrics.NodeOf(h)
-	if s.memoryLimits != nil {
-		n.MemoryLimits = s.memoryLimits()
-	}
+	n.MemoryLimits = s.memoryLimits()
 	status := s.publisher.Status()
 	if status.GPUsUnread {
 		errs = append(errs, errUnreadGPUs)

@@ -42,8 +42,8 @@ func nodeWith(records []state.Record, status publish.Status, used audit.Snapshot
 		},
 		publisher: publisherSays(status),
 		daemons:   func(string) (mps.Status, error) { return mps.Status{State: mps.Down, Restarts: 2}, nil },
-		audit:     func() (audit.Snapshot, bool) { return used, true },
-		clock:     clocktesting.NewFakeClock(time.Unix(100, 0)), stale: auditStale,
+		audit:     func() (audit.Snapshot, bool) { return used, true }, memoryLimits: func() map[string]string { return nil },
+		clock: clocktesting.NewFakeClock(time.Unix(100, 0)), stale: auditStale,
 	}
 }
 

@@ -46,7 +46,8 @@ func TestClaimThatTheInstanceBeforePreparedLate(t *testing.T) {
 		expect.NoError(t, err)
 		expect.NoError(t, store.SetComplete())
 		p := prepare.New(prepare.Options{Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specDir,
-			BootID: "boot-1", Isolation: &isolation.Registry{}, Cluster: preparetest.Cluster{}, Node: preparetest.Node{},
+			BootID: "boot-1", Isolation: isolation.NewRegistry(isolation.Config{}),
+			Cluster: preparetest.Cluster{}, Node: preparetest.Node{},
 			Listener: preparetest.Listener{}})
 		p.SetInventory(&prepare.Inventory{Base: baseOf(name),
 			Machine: &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", MemoryMiB: 16130}}}})
@@ -91,8 +92,9 @@ func (r *recoveries) Clear(string) {
 func TestGPUsAreInForceWhenTheirLimitsAreKnown(t *testing.T) {
 	store, err := state.Open(t.TempDir())
 	expect.NoError(t, err)
-	a := &agent{recoverAgain: make(chan struct{}, 1), events: &recoveries{}, publisher: publish.New(publish.Options{}),
-		preparer: prepare.New(prepare.Options{Store: store, Specs: cdi.Dir(t.TempDir()), Listener: preparetest.Listener{}})}
+	a := &agent{recoverAgain: make(chan struct{}, 1), events: &recoveries{},
+		publisher: publish.New(publish.Options{Clock: clock.RealClock{}}),
+		preparer:  prepare.New(prepare.Options{Store: store, Specs: cdi.Dir(t.TempDir()), Listener: preparetest.Listener{}})}
 	read, first := make(chan *prepare.Inventory, 1), make(chan struct{})
 	looks := 0
 	a.limited = limitwatch.New(limitwatch.Options{Found: func(isolation.KernelLimits) {

@@ -93,9 +93,8 @@ func (notMPS) Unlimited(gpu.GPU) string         { return "" }
 func (notMPS) CheckMemory(string) error         { return nil }
 func (notMPS) MPSLimits(claim.Grant) mps.Limits { return mps.Limits{} }
 func (notMPS) NodeDaemon() (Backend, bool)      { return nil, false }
-func (notMPS) KernelMemory(mode.Mode, string) (held bool, kind memlimit.Kind) {
-	return false, ""
-}
+
+func (notMPS) KernelMemory(mode.Mode, string) (held bool, kind memlimit.Kind) { return false, "" }
 
 // noSetUp is for back ends whose edits refer to nothing on the host.
 type noSetUp struct{ notMPS }

@@ -79,7 +79,7 @@ func ofProcess(g claim.Grant, memory string, percent int64) claim.Grant {
 }
 
 func TestMPSEdits(t *testing.T) {
-	b := mpsBackend{dir: "/run/gpushare/mps", overheadMiB: 514}
+	b := NewRegistry(Config{MPSDir: "/run/gpushare/mps", MPSOverheadMiB: 514}).mps
 	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
 	for name, tc := range map[string]struct {
 		request Group
@@ -109,7 +109,7 @@ func TestMPSEdits(t *testing.T) {
 
 // Each start of a container with limits is checked, and of no other.
 func TestMPSChecksEachStart(t *testing.T) {
-	b := mpsBackend{dir: "/run/gpushare/mps", check: "/plugins/gpu-mps-check", containers: 4}
+	b := NewRegistry(Config{MPSDir: "/run/gpushare/mps", MPSCheck: "/plugins/gpu-mps-check", ContainersPerShare: 4}).mps
 	share := grant(mode.MPS, 0, 3, 0)
 	share.ShareID = "s1"
 	edits, err := b.Edits(request(share))
@@ -122,7 +122,7 @@ func TestMPSChecksEachStart(t *testing.T) {
 		r Group
 	}{
 		"limits lifted":   {b, request(lifted(grant(mode.MPS, 0, 3, 0)))},
-		"without a check": {mpsBackend{}, request(grant(mode.MPS, 0, 3, 0))},
+		"without a check": {NewRegistry(Config{}).mps, request(grant(mode.MPS, 0, 3, 0))},
 	} {
 		if edits, err := tc.b.Edits(tc.r); err != nil || len(edits.Hooks) > 0 {
 			t.Errorf("%s: hooks %v, %v", name, edits.Hooks, err)
@@ -240,7 +240,7 @@ func TestRegistry(t *testing.T) {
 			}
 		})
 	}
-	r := &Registry{}
+	r := NewRegistry(Config{})
 	if b, err := r.For(mode.Dynamic); err == nil {
 		t.Errorf("dynamic is served by %s", b.Name())
 	}

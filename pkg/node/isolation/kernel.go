@@ -49,8 +49,7 @@ type KernelLimits struct {
 var errNotLooked = errors.New("it was not looked yet whether the NVIDIA driver has memory limits by control group: " +
 	"it is tried again by itself")
 
-// kernelMemory limits the memory of containers on the GPUs on which the kernel can. nil limits
-// none.
+// kernelMemory limits the memory of containers on the GPUs on which the kernel can.
 type kernelMemory struct {
 	config Config
 	found  atomic.Pointer[KernelLimits]
@@ -72,7 +71,7 @@ func (k *kernelMemory) kind(uuid string) memlimit.Kind {
 // check reports why the memory of a container that starts now could not be limited on the GPU.
 func (k *kernelMemory) check(uuid string) error {
 	const prefix = "NVIDIA's driver offers no memory limits by control group (docs/kernel-limits.md#requirements): "
-	switch found := k.limits(); {
+	switch found := k.found.Load(); {
 	case found == nil:
 		return errors.New(prefix + errNotLooked.Error())
 	case found.Err != nil:
@@ -86,19 +85,9 @@ func (k *kernelMemory) check(uuid string) error {
 	}
 }
 
-func (k *kernelMemory) limits() *KernelLimits {
-	if k == nil {
-		return nil
-	}
-	return k.found.Load()
-}
-
 // everywhere reports whether the kernel could limit memory on all of the node's GPUs when that was
 // known first. It is not known as long as looking has failed.
 func (k *kernelMemory) everywhere() (all, known bool) {
-	if k == nil {
-		return false, false
-	}
 	first := k.first.Load()
 	if first == nil {
 		return false, false
@@ -109,7 +98,7 @@ func (k *kernelMemory) everywhere() (all, known bool) {
 // missed says of a GPU whose memory cannot be limited now whether it could be before, or whether nobody knows since the
 // driver did not answer yet. A claim is not to be prepared without: it would go without for its whole life.
 func (k *kernelMemory) missed(uuid string) bool {
-	if k.hook() == "" {
+	if k.config.Kernel.Hook == "" {
 		return false
 	}
 	first, found := k.first.Load(), k.found.Load()
@@ -130,9 +119,6 @@ func (k *kernelMemory) missed(uuid string) bool {
 // besideMPS reports whether the kernel limits memory beside MPS, as the mode's setting says, and who counts it: by Auto
 // where it can, or could.
 func (k *kernelMemory) besideMPS(m mode.Mode, uuid string) (held bool, kind memlimit.Kind) {
-	if k == nil {
-		return false, ""
-	}
 	kind = k.kind(uuid)
 	switch k.config.settingOf(m).value {
 	case mode.IsolationKernel:
@@ -156,13 +142,13 @@ func (k *kernelMemory) limitMiB(g claim.Grant) int64 {
 // kernel limits it; none if there are none. Containers whose limits are switched off are
 // told to the hook, too: the limit of their pod would hold them.
 func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
-	first := r.Grants[0]
+	first, kernel := r.Grants[0], k.config.Kernel
 	switch held := slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.KernelMemory }); {
-	case held && k.hook() == "" && limited(first):
+	case held && kernel.Hook == "" && limited(first):
 		return nil,
 			errors.New("it was prepared with memory limits that the kernel holds, and there is no hook for them now " +
 				"(setting MEMORY_LIMIT_HOOK)")
-	case !held || k.hook() == "":
+	case !held || kernel.Hook == "":
 		return nil, nil
 	}
 	var gpus []string
@@ -171,7 +157,7 @@ func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
 			gpus = append(gpus, fmt.Sprintf("%s=%d/%d@%d", g.GPU.UUID, k.limitMiB(g), g.GPU.MemoryMiB, g.GPU.Index))
 		}
 	}
-	found := k.limits()
+	found := k.found.Load()
 	if found == nil {
 		found = &KernelLimits{}
 	}
@@ -181,7 +167,6 @@ func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
 			"library and control groups to set them; its CDI spec stays as it is, and is written again by itself: %w",
 			cmp.Or(found.Err, errNotLooked))
 	}
-	kernel := k.config.Kernel
 	args := []string{filepath.Base(kernel.Hook), "set", "--library", found.Library, "--cgroup-root",
 		kernel.CgroupRoot,
 		"--kubelet-root", found.Kubelet, "--ledger", kernel.Ledger, "--claim", string(r.Claim),
@@ -193,13 +178,6 @@ func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
 		args = append(args, "--lifted")
 	}
 	return []*specs.Hook{{HookName: "createRuntime", Path: kernel.Hook, Args: slices.Concat(args, gpus)}}, nil
-}
-
-func (k *kernelMemory) hook() string {
-	if k == nil {
-		return ""
-	}
-	return k.config.Kernel.Hook
 }
 
 // kernelBackend has the kernel limit memory, and nothing else limited: containers compute by

@@ -34,14 +34,8 @@ type mpsBackend struct {
 	name string
 	// dir is the directory shared with gpu-mps-supervisor, under the same path on
 	// the host.
-	dir mps.Dir
-	// overheadMiB is added to each memory limit, for the CUDA context, which
-	// counts against it.
-	overheadMiB int64
-	// check is the program gpu-mps-check, as the host sees it; it may be empty.
-	check string
-	// containers is how many containers may have one share, 0 for any number.
-	containers int
+	dir    mps.Dir
+	config Config
 	// memory has the kernel limit memory beside MPS, for those grants that say so.
 	memory *kernelMemory
 	// insists is whether the kernel has to limit the memory of all grants.
@@ -163,11 +157,12 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 		return edits, nil
 	}
 	// The kubelet asks the driver once per claim, but containers start again.
-	if b.check != "" {
+	if program := b.config.MPSCheck; program != "" {
 		check := &specs.Hook{
-			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.GPU.UUID},
+			HookName: "createRuntime", Path: program, Args: []string{filepath.Base(program), string(b.dir), g.GPU.UUID},
 			// The program of an earlier version, as after a downgrade, takes no further arguments.
-			Env: []string{mps.EnvShare + "=" + string(g.ShareID), mps.EnvContainers + "=" + strconv.Itoa(b.containers)},
+			Env: []string{mps.EnvShare + "=" + string(g.ShareID),
+				mps.EnvContainers + "=" + strconv.Itoa(b.config.ContainersPerShare)},
 		}
 		if more := uuids(r.Grants[1:]); len(more) > 0 {
 			// The daemon may serve without those that were lost.
@@ -214,12 +209,12 @@ func (b mpsBackend) MPSLimits(g claim.Grant) mps.Limits {
 	if !limited(g) {
 		return l
 	}
-	l.MemoryMiB = g.CapMiB() + b.overheadMiB
+	l.MemoryMiB = g.CapMiB() + b.config.MPSOverheadMiB
 	if g.CoresPercent > 0 {
 		l.ThreadPercent = g.CoresPercent
 	}
 	if m := g.Config.ProcessMemory; m != nil {
-		l.MemoryMiB = min(l.MemoryMiB, m.Value()>>20+b.overheadMiB)
+		l.MemoryMiB = min(l.MemoryMiB, m.Value()>>20+b.config.MPSOverheadMiB)
 	}
 	if p := g.Config.ThreadPercentage; p != nil {
 		l.ThreadPercent = min(l.ThreadPercent, *p)

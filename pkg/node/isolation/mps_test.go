@@ -119,13 +119,13 @@ func TestTheCheckOfAContainerIsForAllItsGPUs(t *testing.T) {
 		"one":   {grants[:1], nil},
 	} {
 		tc.grants[0].ShareID = "s1"
-		b := mpsBackend{name: mode.IsolationMPSNode, dir: "/run/mps", check: "/gpu-mps-check", containers: 4}
+		b, _ := NewRegistry(Config{MPSDir: "/run/mps", MPSCheck: "/gpu-mps-check", ContainersPerShare: 4}).mps.NodeDaemon()
 		edits, err := b.Edits(request(tc.grants...))
 		if err != nil || len(edits.Hooks) != 1 {
 			t.Fatalf("%s: hooks %v, %v", name, edits.Hooks, err)
 		}
 		hook := edits.Hooks[0]
-		expect.Equal(t, []string{"gpu-mps-check", "/run/mps", "GPU-b"}, hook.Args, "%s: arguments", name)
+		expect.Equal(t, []string{"gpu-mps-check", "/run/mps/mps-node", "GPU-b"}, hook.Args, "%s: arguments", name)
 		want := append([]string{"MPS_SHARE=s1", "MPS_CONTAINERS=4"}, tc.more...)
 		expect.Equal(t, want, hook.Env, "%s: environment", name)
 	}

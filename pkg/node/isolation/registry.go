@@ -77,9 +77,8 @@ func NewRegistry(c Config) *Registry {
 		memory: memory,
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
-		mps: mpsBackend{name: mode.IsolationMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck,
-			containers: c.ContainersPerShare, memory: memory},
-		hami: hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
+		mps:    mpsBackend{name: mode.IsolationMPS, dir: mps.Dir(c.MPSDir), config: c, memory: memory},
+		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
 	return r

@@ -90,8 +90,9 @@ func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 		specs = s.specs(cdi.Dir(s.cdiDir))
 	}
 	s.Preparer = prepare.New(prepare.Options{
-		Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specs, BootID: boot, Isolation: &isolation.Registry{},
-		Cluster: &s.api, Node: s,
+		Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specs, BootID: boot,
+		Isolation: isolation.NewRegistry(isolation.Config{}),
+		Cluster:   &s.api, Node: s,
 		Listener: preparetest.Listener{OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) }},
 	})
 	m := &gpu.Machine{}

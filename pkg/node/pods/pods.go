@@ -157,37 +157,32 @@ func (p *Picture) sweep() (others bool) {
 	p.mu.Lock()
 	left := maps.Clone(p.leaving)
 	p.mu.Unlock()
-	var ended []*corev1.Pod
-	for uid, before := range left {
-		runs, err := p.runs(before.Pod)
-		now := before
-		now.ran = before.ran || runs && err == nil
-		over := !runs && (err == nil || !now.ran) && (now.ran || time.Since(now.at) >= startsWithin)
-		if p.swept(uid, before, now, over) && over {
-			ended = append(ended, before.Pod)
+	ended := map[types.UID]bool{}
+	for uid, pod := range left {
+		runs, err := p.runs(pod.Pod)
+		pod.ran = pod.ran || runs && err == nil
+		left[uid] = pod
+		ended[uid] = !runs && (err == nil || !pod.ran) && (pod.ran || time.Since(pod.at) >= startsWithin)
+	}
+	p.mu.Lock()
+	for uid, pod := range left {
+		switch {
+		case p.leaving[uid].Pod != pod.Pod: // its mirror was made again meanwhile
+			delete(ended, uid)
+		case ended[uid]:
+			delete(p.leaving, uid)
+		default:
+			p.leaving[uid] = pod
 		}
 	}
-	for _, pod := range ended {
-		p.follower.Ended(pod)
+	others = len(p.leaving) > 0
+	p.mu.Unlock()
+	for uid := range ended {
+		if ended[uid] {
+			p.follower.Ended(left[uid].Pod)
+		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.leaving) > 0
-}
-
-// swept notes what a sweep found of a leaving pod, and that it is over. It reports whether the pod was still leaving as
-// before: its mirror may have been made again meanwhile.
-func (p *Picture) swept(uid types.UID, before, now leaving, over bool) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.leaving[uid] != before {
-		return false
-	}
-	p.leaving[uid] = now
-	if over {
-		delete(p.leaving, uid)
-	}
-	return true
+	return others
 }
 
 // Pods lists the pods that the API server has, and the deleted ones that run.

@@ -109,7 +109,7 @@ func TestEffectsThatCannotBeUndone(t *testing.T) {
 	h.stuck = nil
 	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
 	// A later version's.
-	n.options.Isolation = &isolation.Registry{}
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{})
 	r := state.Record{Phase: state.Prepared, UID: "u3", Namespace: "team", Name: "c", CDISpec: cdi.SpecName("u3"),
 		Grants: recordedGrants(t, n), Effects: []state.Effect{{Name: "partition", GPU: "GPU-0"}}}
 	expect.NoError(t, n.options.Store.Put(r))

@@ -211,8 +211,9 @@ func (n *node) restart(t testing.TB) {
 	store, err := state.Open(filepath.Dir(n.stateDir))
 	expect.NoError(t, err)
 	n.Preparer = New(Options{
-		Pool: pool, Store: nodeStore{store, n}, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{},
-		Cluster: &n.api, Node: fakeNode{n}, Listener: listener{n},
+		Pool: pool, Store: nodeStore{store, n}, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1",
+		Isolation: isolation.NewRegistry(isolation.Config{}),
+		Cluster:   &n.api, Node: fakeNode{n}, Listener: listener{n},
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
 }

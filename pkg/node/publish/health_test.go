@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
@@ -22,7 +23,7 @@ import (
 )
 
 func TestHealthOfDevices(t *testing.T) {
-	p := New(Options{NodeName: "n1"})
+	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
 	if got := p.Health(nil); got != nil {
 		t.Errorf("before anything is known: %v", got)
 	}
@@ -51,7 +52,7 @@ func TestHealthOfDevices(t *testing.T) {
 // A GPU whose MPS daemon is down is told to the pods that have it.
 func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
 	var changed signal.Broadcast
-	p := New(Options{NodeName: "n1", HealthChanged: &changed})
+	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}, HealthChanged: &changed})
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", MemoryMiB: 16130},
 		{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}}
 	p.SetMachine(machine)

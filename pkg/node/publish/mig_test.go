@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -152,7 +153,7 @@ func TestWhatOfMIGIsNotOfferedIsTold(t *testing.T) {
 }
 
 func TestHealthOfInstances(t *testing.T) {
-	p := New(Options{NodeName: "n1"})
+	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
 	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{
 		{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: []gpu.Instance{instanceAt(0, "MIG-a"), instanceAt(1, "MIG-b")}},
 		{GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Instances: []gpu.Instance{instanceAt(0, "MIG-c")}}}})
@@ -242,7 +243,7 @@ func TestInstancesOnDemand(t *testing.T) {
 func TestHealthOfInstancesOnDemand(t *testing.T) {
 	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
 		Count: 2}}
-	p := New(Options{NodeName: "n1"})
+	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
 	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Profiles: profiles,
 		Instances: []gpu.Instance{instanceAt(1, "MIG-b")}}, {GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Profiles: profiles}}})
 	p.SetHealth(map[string]health.Unhealthy{"GPU-3": {Message: "XID 79"}})

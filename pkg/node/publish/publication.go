@@ -32,8 +32,7 @@ func (p *plan) publication(s snapshot) {
 		p.tell(event{reason: v1alpha1.ReasonFeatureDisabled})
 	}
 	if s.unread {
-		// A pool without devices would say that the node is complete, and the cluster autoscaler make
-		// another one for the pods that wait for its GPUs.
+		// A pool without devices would say that the node is complete, and the cluster autoscaler make another one.
 		p.resources = resourceslice.DriverResources{}
 	}
 	p.write(s)
@@ -75,7 +74,7 @@ func (p *plan) write(s snapshot) {
 }
 
 // close plans since when the devices are closed. That is when the API server shows it, once it has shown that they were
-// open before.
+// open before: else the closing before would be taken for this one, and claims come in between.
 func (p *plan) close(s snapshot) {
 	switch {
 	case !p.step.Closed && !s.closedSince.IsZero():

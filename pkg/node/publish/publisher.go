@@ -77,7 +77,7 @@ type Options struct {
 	// Granted is sent when claims were prepared or unprepared, Held when what pods without a claim hold may have
 	// changed. HealthChanged is sent when Health may answer otherwise than before.
 	Granted, Held, HealthChanged *signal.Broadcast
-	// Metrics count what becomes of changes; nil for nobody.
+	// Metrics count what becomes of changes.
 	Metrics Metrics
 	// ClaimEvents tell claims what became of what they hold; nil tells nothing.
 	ClaimEvents *report.Reporter
@@ -97,12 +97,6 @@ type Metrics interface {
 	Published(lag time.Duration)
 	PublishFailed()
 }
-
-// noMetrics counts nothing.
-type noMetrics struct{}
-
-func (noMetrics) Published(time.Duration) {}
-func (noMetrics) PublishFailed()          {}
 
 // Pods knows what pods hold whose GPUs came from a device plugin; those of package
 // deviceplugin/watch implement it.
@@ -141,12 +135,6 @@ type Publisher struct {
 
 // New returns a Publisher, which has to Run.
 func New(o Options) *Publisher {
-	if o.Metrics == nil {
-		o.Metrics = noMetrics{}
-	}
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
 	p := &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
 	// What fails is reported as a publication that does.
 	p.demand = mpsdemand.New(mpsdemand.Options{MPS: o.MPS, Claims: o.Claims, Isolation: o.Isolation, Clock: o.Clock,

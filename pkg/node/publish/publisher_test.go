@@ -103,8 +103,8 @@ func (b *bench) restart() {
 	b.published = nil
 	b.Publisher = New(Options{
 		Client: b.client, NodeName: "n1", Events: b.events, State: b.state(), Clock: b.clock,
-		Isolation: b.registry,
-		Claims:    b, Pods: b, MPS: b.mps, RequiredLabel: b.requiredLabel,
+		Isolation: b.registry, Metrics: &counted{},
+		Claims: b, Pods: b, MPS: b.mps, RequiredLabel: b.requiredLabel,
 	})
 	b.publish = func(_ context.Context, r resourceslice.DriverResources) error {
 		b.published = append(b.published, r)

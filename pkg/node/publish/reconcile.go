@@ -93,9 +93,16 @@ func (p *Publisher) lookUp(ctx context.Context, s *snapshot, todo plan) error {
 		}
 		return nil
 	case lacksOpening:
-		return p.awaitOpen(ctx, s)
+		err := p.awaitStored(ctx, func(stored []resourceapi.ResourceSlice) bool { return holds(stored, *s.last) },
+			"they were published last, so they cannot be closed to change their mode")
+		s.reopened = err != nil
+		return err
 	case lacksClosing:
-		return p.awaitClosed(ctx, s)
+		if err := p.awaitStored(ctx, allClosed, "closed to new claims, so they cannot change their mode yet"); err != nil {
+			return err
+		}
+		s.closedSince = p.Clock.Now()
+		return nil
 	default:
 		return fmt.Errorf("the plan lacks %q", todo.lacks)
 	}
@@ -115,34 +122,18 @@ func (p *Publisher) preflight(ctx context.Context, s *snapshot, resources resour
 	return err
 }
 
-// awaitOpen waits, before devices are closed that were closed before, until the API server shows that they were open in
-// the meantime: else the closing before would be taken for this one, and claims come in between.
-func (p *Publisher) awaitOpen(ctx context.Context, s *snapshot) error {
-	err := p.awaitStored(ctx, func(stored []resourceapi.ResourceSlice) bool { return holds(stored, *s.last) })
-	if err != nil {
-		return fmt.Errorf("the API server does not show the node's devices as they were published last, so they cannot be "+
-			"closed to change their mode: %w", err)
-	}
-	s.reopened = false
-	return nil
-}
-
-// awaitClosed waits until the API server shows the devices as closed: what was published is written in the background,
-// and only from then on do schedulers see it.
-func (p *Publisher) awaitClosed(ctx context.Context, s *snapshot) error {
-	if err := p.awaitStored(ctx, allClosed); err != nil {
-		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change "+
-			"their mode yet: %w", err)
-	}
-	s.closedSince = p.Clock.Now()
-	return nil
-}
-
-// awaitStored waits a moment for what the API server has.
-func (p *Publisher) awaitStored(ctx context.Context, shows func([]resourceapi.ResourceSlice) bool) error {
-	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true,
+// awaitStored waits a moment for what the API server shows. What was published is written in the background, and only
+// from then on do schedulers see it.
+func (p *Publisher) awaitStored(
+	ctx context.Context, shows func([]resourceapi.ResourceSlice) bool, otherwise string,
+) error {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true,
 		func(ctx context.Context) (bool, error) {
 			stored, err := p.stored(ctx)
 			return err == nil && shows(stored), err
 		})
+	if err != nil {
+		return fmt.Errorf("the API server does not show the node's devices as %s: %w", otherwise, err)
+	}
+	return nil
 }

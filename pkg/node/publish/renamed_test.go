@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 
+	"k8s.io/utils/clock"
+
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -127,7 +129,7 @@ func TestRenamedGPUHoldsNothingBack(t *testing.T) {
 
 // Pods are told of the GPUs that they have, under the names that these had when they were allocated.
 func TestHealthOfRenamedGPUs(t *testing.T) {
-	p := New(Options{NodeName: "n1"})
+	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "a", MemoryMiB: 16130},
 		{Index: 1, UUID: "c", MemoryMiB: 16130}, {Index: 2, UUID: "d", MemoryMiB: 16130}},
 		Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 3, UUID: "GPU-2"},

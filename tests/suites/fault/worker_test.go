@@ -67,7 +67,7 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 	}
 	p := prepare.New(prepare.Options{
 		Pool: pool, Store: preparetest.Store{Store: store}, Specs: cdi.Dir(d.cdi()), BootID: "boot",
-		Isolation: &isolation.Registry{},
+		Isolation: isolation.NewRegistry(isolation.Config{}),
 		Cluster:   preparetest.Cluster{}, Node: preparetest.Node{}, Listener: preparetest.Listener{OnDamaged: onDamaged},
 	})
 	machine := &gpu.Machine{}

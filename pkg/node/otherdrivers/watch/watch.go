@@ -55,7 +55,7 @@ type Options struct {
 	// File is where it is kept which devices are held.
 	File string
 	// OnChange is called when GPUs may be other drivers' or not any more; OnUnread is told, as
-	// long as the slices cannot be read, why; OnDamaged, if set, that the file could not be read.
+	// long as the slices cannot be read, why; OnDamaged, that the file could not be read.
 	OnChange            func()
 	OnUnread, OnDamaged func(err error)
 }
@@ -96,9 +96,7 @@ func New(ctx context.Context, o Options) (*Watch, error) {
 	}
 	if damage != nil {
 		klog.FromContext(ctx).Error(damage, "A state file was damaged")
-		if o.OnDamaged != nil {
-			o.OnDamaged(damage)
-		}
+		o.OnDamaged(damage)
 	}
 	w := &Watch{Pods: o.Pods, Options: o, read: make(informer.FirstRead), look: make(chan struct{}, 1),
 		machine: &gpu.Machine{}, stored: stored, kept: stored, held: otherdrivers.Held{Err: errNotAsked}}
