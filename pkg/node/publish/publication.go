@@ -60,7 +60,7 @@ func (p *plan) write(s snapshot) {
 	switch {
 	case !same:
 		p.rewrite = backoff.Tries{}
-	// Of a pool that needs nothing nobody asks what would be kept.
+	// Nobody asks what would be kept of a pool that needs nothing.
 	case s.missing != nil || s.dropped == s.lastDropped || s.dropped != s.droppedSeen:
 		return
 	case !s.rewrite.IsDue(s.now):
