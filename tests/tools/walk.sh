@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prints what somebody walks through who follows the code from one function, as far as a test goes: the files in the
 # order in which they are come to, the calls of methods that climb to a package which imports the caller's, the
-# function-typed fields that are called, and the arrows between files of the function's package that run up, to a file
-# from before.
+# function-typed fields that are called, and the arrows from function to function in another file of the first one's
+# package that run up, to a file from before.
 #
 #	tests/tools/walk.sh ./pkg/node/prepare TestPrepareShare '(*pkg/node/prepare.Preparer).Prepare'
 #
@@ -48,11 +48,11 @@ function read(f,    i, e, to, at) {
 			# Others pass functions, too: they are not of this walk.
 			if (dir(file[to]) != dir(at) && !index(deps[dir(at)], " " dir(file[to]) " ")) continue
 		} else if (index(deps[dir(file[to])], " " dir(at) " ") && once("climb: " f " to " to)) climbs++
-		if (dir(at) == dir(file[start]) && dir(file[to]) == dir(at) && file[to] != at && !((at, file[to]) in arrow)) {
-			arrow[at, file[to]]
+		if (dir(at) == dir(file[start]) && dir(file[to]) == dir(at) && file[to] != at && !((f, to) in arrow)) {
+			arrow[f, to]
 			arrows++
 			if (file[to] in order && order[file[to]] < order[at]) {
-				print "  up: " at " to " file[to]
+				print "  up: " f " to " to " in " file[to]
 				up++
 				if (!(file[to] in back)) { back[file[to]]; backs++ }
 			}
@@ -76,5 +76,5 @@ END {
 	if (!(start in file)) { print start " is not called"; exit 1 }
 	read(start)
 	printf "%d files, %d climbs, %d function-typed fields\n", files, climbs, fields
-	printf "of %d arrows between files of %s %d run up, to %d files\n", arrows, dir(file[start]), up, backs
+	printf "of %d arrows from file to file of %s %d run up, to %d files\n", arrows, dir(file[start]), up, backs
 }' "$out/profile" "$out/imports" "$out/graph"
