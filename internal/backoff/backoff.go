@@ -34,6 +34,9 @@ type Tries struct {
 // IsDue reports whether it may be tried now.
 func (t Tries) IsDue(now time.Time) bool { return !now.Before(t.next) }
 
+// Wait is how long it is until it may be tried, which is less than nothing where it may be.
+func (t Tries) Wait(now time.Time) time.Duration { return t.next.Sub(now) }
+
 // Plus are the tries after one more, with the waits of d.
 func (t Tries) Plus(d Doubling, now time.Time) Tries {
 	return Tries{t.made + 1, now.Add(d.After(t.made + 1))}

@@ -72,6 +72,9 @@ func ReadOwners(managedFields []metav1.ManagedFieldsEntry) Owners {
 	return owners
 }
 
+// Equal reports whether the same managers wrote the same amounts.
+func (o Owners) Equal(other Owners) bool { return slices.Equal(o.written, other.written) }
+
 // OursAlone lists, in order, what nobody but the controller wrote, in capacity and in
 // allocatable.
 func (o Owners) OursAlone() (inCapacity, inAllocatable []corev1.ResourceName) {

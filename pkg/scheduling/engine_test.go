@@ -155,8 +155,8 @@ func TestShort(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []corev1.ResourceName
-			for _, short := range scheduling.Short(test.asked,
-				func(name corev1.ResourceName) resource.Quantity { return test.free[name] },
+			of := scheduling.NodeResources{Allocatable: test.free}
+			for _, short := range of.Short(test.asked,
 				func(name corev1.ResourceName) bool { return name == "nvidia.com/gpu" }) {
 				got = append(got, short.Name)
 			}

@@ -53,6 +53,33 @@ func HasHostPort(spec *corev1.PodSpec) bool {
 	})
 }
 
+// PinnedTo returns an affinity that restricts a pod to one node and keeps all else that a pod with the affinity asks
+// for.
+func PinnedTo(node string, affinity *corev1.Affinity) *corev1.Affinity {
+	only := []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+		Values: []string{node}}}
+	out := &corev1.Affinity{}
+	if affinity != nil {
+		out = affinity.DeepCopy()
+	}
+	if out.NodeAffinity == nil {
+		out.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	wanted := out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if wanted == nil {
+		out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: only}}}
+		return out
+	}
+	for i := range wanted.NodeSelectorTerms {
+		// A term without requirements selects no node, and would select one with these.
+		if term := &wanted.NodeSelectorTerms[i]; len(term.MatchExpressions)+len(term.MatchFields) > 0 {
+			term.MatchFields = append(term.MatchFields, only...)
+		}
+	}
+	return out
+}
+
 // Unseen reports whether a pod asks for something of a node, or of the pods around it, that is not looked at here, so
 // that it might not fit where its resources, its volumes and its devices do.
 func Unseen(spec *corev1.PodSpec) bool {

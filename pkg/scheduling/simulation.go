@@ -258,22 +258,44 @@ func ResourcesOf(nodes []*corev1.Node, pods []*corev1.Pod) Resources {
 
 // with are the resources with one more pod.
 func (r NodeResources) with(pod *corev1.Pod) NodeResources {
-	requested := maps.Clone(r.Requested)
-	if requested == nil {
-		requested = corev1.ResourceList{}
-	}
-	for name, amount := range RequestsOf(pod) {
-		sum := requested[name].DeepCopy()
-		sum.Add(amount)
-		requested[name] = sum
-	}
-	r.Requested = requested
+	r.Requested = maps.Clone(r.Requested)
+	r.Add(RequestsOf(pod))
 	return r
+}
+
+// Add counts what a pod requests, by RequestsOf.
+func (r *NodeResources) Add(requests corev1.ResourceList) {
+	r.count(requests, (*resource.Quantity).Add)
+}
+
+// Sub counts what a pod requests no more.
+func (r *NodeResources) Sub(requests corev1.ResourceList) {
+	r.count(requests, (*resource.Quantity).Sub)
+}
+
+func (r *NodeResources) count(requests corev1.ResourceList, change func(*resource.Quantity, resource.Quantity)) {
+	if r.Requested == nil {
+		r.Requested = corev1.ResourceList{}
+	}
+	for name, amount := range requests {
+		sum := r.Requested[name].DeepCopy()
+		change(&sum, amount)
+		r.Requested[name] = sum
+	}
+}
+
+// Left is how much of a resource nobody requests, which may be less than nothing.
+func (r NodeResources) Left(name corev1.ResourceName) resource.Quantity {
+	left := r.Allocatable[name].DeepCopy()
+	left.Sub(r.Requested[name])
+	return left
 }
 
 // RequestsOf is what the scheduler counts of a pod.
 func RequestsOf(pod *corev1.Pod) corev1.ResourceList {
-	requests := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{UseStatusResources: true})
+	requests := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{
+		UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	})
 	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return requests
 }
@@ -293,11 +315,6 @@ func (r Resources) closed(nodes []*corev1.Node, pod *corev1.Pod,
 	out := map[string]Closed{}
 	for _, node := range nodes {
 		of := r[node.Name]
-		free := func(name corev1.ResourceName) resource.Quantity {
-			left := of.Allocatable[name].DeepCopy()
-			left.Sub(of.Requested[name])
-			return left
-		}
 		switch {
 		case of.Allocatable == nil && classOf == nil:
 			out[node.Name] = Closed{By: ResourcesUnknown}
@@ -305,7 +322,7 @@ func (r Resources) closed(nodes []*corev1.Node, pod *corev1.Pod,
 			out[node.Name] = Closed{By: PluginsUnknown}
 		case of.Allocatable == nil:
 		default:
-			if short := Short(requests, free, byDevices); len(short) > 0 {
+			if short := of.Short(requests, byDevices); len(short) > 0 {
 				out[node.Name] = Closed{By: ByResources, Short: short}
 			}
 		}
@@ -319,17 +336,16 @@ type Shortage struct {
 	Asked, Free resource.Quantity
 }
 
-// Short are the resources, by name, of which less is free than is requested; free may be less
-// than nothing. Those that devices are handed out for do not count.
-func Short(requested corev1.ResourceList, free func(corev1.ResourceName) resource.Quantity,
-	devices func(corev1.ResourceName) bool) []Shortage {
+// Short are the resources, by name, of which less is left than is requested. Those that devices are handed out for do
+// not count.
+func (r NodeResources) Short(requested corev1.ResourceList, devices func(corev1.ResourceName) bool) []Shortage {
 	var short []Shortage
 	for name, asked := range requested {
 		if asked.IsZero() || devices(name) {
 			continue
 		}
-		if has := free(name); asked.Cmp(has) > 0 {
-			short = append(short, Shortage{name, asked, has})
+		if left := r.Left(name); asked.Cmp(left) > 0 {
+			short = append(short, Shortage{name, asked, left})
 		}
 	}
 	slices.SortFunc(short, func(a, b Shortage) int { return strings.Compare(string(a.Name), string(b.Name)) })

@@ -43,9 +43,9 @@ type Options struct {
 type Cache struct {
 	Options
 	parts []*watched
-	// allocatable is whether somebody reads all that nodes have, nominations whether somebody names nodes for pods.
-	allocatable, nominations bool
-	errs                     []error
+	// live is whether somebody reads pods until they end, and all that nodes have for them.
+	live bool
+	errs []error
 }
 
 // New returns a cache that nobody has asked for anything.
@@ -72,18 +72,16 @@ func (c *Cache) failed(what string, err error) {
 	}
 }
 
-// part returns what is watched under that name, and makes it for the first who asks.
-func (c *Cache) part(what string, source func() toolscache.SharedIndexInformer, slim toolscache.TransformFunc,
-	indexers toolscache.Indexers) *watched {
+// part returns what is watched under that name: the informer, for the first who asks.
+func (c *Cache) part(what string, of toolscache.SharedIndexInformer, slim toolscache.TransformFunc) *watched {
 	for _, p := range c.parts {
 		if p.what == what {
 			return p
 		}
 	}
-	w := &watched{SharedIndexInformer: source(), what: what, slim: slim}
+	w := &watched{SharedIndexInformer: of, what: what, slim: slim, handlers: map[bool]*handlers{}}
 	c.failed(what, w.SetWatchErrorHandlerWithContext(w.noteError))
 	c.failed(what, w.SetTransform(slim))
-	c.failed(what, w.AddIndexers(indexers))
 	c.parts = append(c.parts, w)
 	return w
 }
@@ -91,9 +89,7 @@ func (c *Cache) part(what string, source func() toolscache.SharedIndexInformer, 
 // pods is a part of the pods that the selectors select, of all namespaces or of one.
 func (c *Cache) pods(what, namespace string, selected func(*metav1.ListOptions), slim toolscache.TransformFunc,
 	indexers toolscache.Indexers) *watched {
-	return c.part(what, func() toolscache.SharedIndexInformer {
-		return coreinformers.NewFilteredPodInformer(c.Client, namespace, c.Resync, toolscache.Indexers{}, selected)
-	}, slim, indexers)
+	return c.part(what, coreinformers.NewFilteredPodInformer(c.Client, namespace, c.Resync, indexers, selected), slim)
 }
 
 // Reader is what one controller knows of the cluster. It waits for what it asks for.
@@ -117,6 +113,11 @@ type Objects[T any] struct {
 	part  *watched
 	// of says which they are; nil for all.
 	of func(T) bool
+}
+
+// ask returns all objects of a part, for which the reader waits.
+func ask[T any](r *Reader, what string, of toolscache.SharedIndexInformer, slim toolscache.TransformFunc) *Objects[T] {
+	return objects[T](r, r.need(r.cache.part(what, of, slim)), nil)
 }
 
 func objects[T any](r *Reader, p *watched, of func(T) bool) *Objects[T] {
@@ -177,6 +178,22 @@ type Handler[T any] struct {
 	Changed func(before, after T)
 	// Gone is called for one that went, as it was last known.
 	Gone func(T)
+	// Waits says that these may wait for a lock that is held for long. All others are called one after the other.
+	Waits bool
+}
+
+// Noting has note called with an object that comes or goes, and with one that has changed unless it is alike.
+func Noting[T any](note func(T), alike func(before, after T) bool) Handler[T] {
+	return Handler[T]{Seen: note, Gone: note, Changed: func(before, after T) {
+		if !alike(before, after) {
+			note(after)
+		}
+	}}
+}
+
+// SameVersion reports whether an object has not changed, as at a resync.
+func SameVersion[T metav1.Object](before, after T) bool {
+	return before.GetResourceVersion() == after.GetResourceVersion()
 }
 
 // On has a handler called. It is to be called before the cache runs.
@@ -190,7 +207,7 @@ func (o *Objects[T]) On(h Handler[T]) {
 	if h.Gone == nil {
 		h.Gone = func(T) {}
 	}
-	_, err := o.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	o.cache.failed(o.part.what, o.part.on(h.Waits, toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) {
 			if t, is := o.one(object); is {
 				h.Seen(t)
@@ -212,8 +229,7 @@ func (o *Objects[T]) On(h Handler[T]) {
 				h.Gone(t)
 			}
 		},
-	})
-	o.cache.failed(o.part.what, err)
+	}))
 }
 
 // index is a cache.IndexFunc of objects of a type: the values by which one is found.
@@ -254,7 +270,7 @@ func withoutNotes(object any) (any, error) {
 	return withoutManagedFields(object)
 }
 
-// slimPod is a transform of pods: what tells a pod from others is left, and what keep copies.
+// slimPod is a transform of pods: what tells a pod from others is left, its phase, and what keep copies.
 func slimPod(keep func(pod, kept *corev1.Pod)) toolscache.TransformFunc {
 	return func(object any) (any, error) {
 		pod, ok := object.(*corev1.Pod)
@@ -264,7 +280,7 @@ func slimPod(keep func(pod, kept *corev1.Pod)) toolscache.TransformFunc {
 		kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-		}}
+		}, Status: corev1.PodStatus{Phase: pod.Status.Phase}}
 		keep(pod, kept)
 		return kept, nil
 	}

@@ -93,9 +93,9 @@ func TestWhatIsAskedForIsNeeded(t *testing.T) {
 		want []string
 	}{
 		{func(r *Reader) { r.Nodes(); r.Slices() }, []string{"nodes", "ResourceSlices"}},
-		{func(r *Reader) { r.NodesWithAllocatable(); r.Nodes() }, []string{"nodes"}},
-		{func(r *Reader) { r.UnscheduledPods() }, []string{"pods that have not started"}},
-		{func(r *Reader) { r.StartingPods(); r.UnscheduledPods() }, []string{"pods that have not started"}},
+		{func(r *Reader) { r.Cluster() }, []string{"nodes", "ResourceSlices", "ResourceClaims", "DeviceClasses"}},
+		{func(r *Reader) { r.UnscheduledPods() }, []string{"pods"}},
+		{func(r *Reader) { r.StartingPods(); r.UnscheduledPods(); r.LivePods() }, []string{"pods"}},
 		// The controller works without them.
 		{func(r *Reader) { r.PluginPods() }, nil},
 	} {
@@ -105,7 +105,8 @@ func TestWhatIsAskedForIsNeeded(t *testing.T) {
 	for _, p := range c.parts {
 		all = append(all, p.what)
 	}
-	want := []string{"nodes", "ResourceSlices", "pods that have not started", "the pods of gpu-kubelet-plugin"}
+	want := []string{"nodes", "ResourceSlices", "ResourceClaims", "DeviceClasses", "pods",
+		"the pods of gpu-kubelet-plugin"}
 	if diff := cmp.Diff(want, all); diff != "" || c.Err() != nil {
 		t.Errorf("%v; watched (-want +got):\n%s", c.Err(), diff)
 	}
@@ -199,7 +200,7 @@ func TestWhatIsKeptOfContainers(t *testing.T) {
 	}}}
 	kept := func() []corev1.Container {
 		slim := &corev1.Pod{}
-		new(Cache).keepPending(whole, slim)
+		new(Cache).keepPod(whole, slim)
 		return slim.Spec.Containers
 	}
 	want := []corev1.Container{{Name: "b", Resources: corev1.ResourceRequirements{Requests: gpus}}}

@@ -25,15 +25,11 @@ type Slices struct{ *Objects[*view.Slice] }
 
 // Slices asks for the driver's ResourceSlices.
 func (r *Reader) Slices() Slices {
-	c := r.cache
-	p := c.part("ResourceSlices", func() toolscache.SharedIndexInformer {
-		selector := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName)
-		return resourceinformers.NewFilteredResourceSliceInformer(c.Client, c.Resync, toolscache.Indexers{},
-			withFields(selector.String()))
-	}, view.Transform, toolscache.Indexers{ofNode: index(func(slice *view.Slice) []string {
-		return some(slice.Node, slice.Node != "")
-	})})
-	return Slices{objects[*view.Slice](r, r.need(p), nil)}
+	selector := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName)
+	return Slices{ask[*view.Slice](r, "ResourceSlices", resourceinformers.NewFilteredResourceSliceInformer(
+		r.cache.Client, r.cache.Resync, toolscache.Indexers{ofNode: index(func(slice *view.Slice) []string {
+			return some(slice.Node, slice.Node != "")
+		})}, withFields(selector.String())), view.Transform)}
 }
 
 // OnNode returns those of a node.
@@ -42,26 +38,21 @@ func (s Slices) OnNode(node string) []*view.Slice { return s.by(ofNode, node) }
 // OnChange has the function called with the name of the node whenever one of its slices comes,
 // changes or goes. It is to be called before the cache runs.
 func (s Slices) OnChange(changed func(node string)) {
-	s.onChange(func(_, _ *view.Slice) bool { return true }, changed)
+	s.onChange(changed, func(_, _ *view.Slice) bool { return false })
 }
 
 // OnGPUs is OnChange without the changes that leave a slice the same GPUs, such as those of
 // their order.
 func (s Slices) OnGPUs(changed func(node string)) {
-	s.onChange(func(before, after *view.Slice) bool { return !sameGPUs(before.GPUs, after.GPUs) }, changed)
+	s.onChange(changed, func(before, after *view.Slice) bool { return sameGPUs(before.GPUs, after.GPUs) })
 }
 
-func (s Slices) onChange(matters func(before, after *view.Slice) bool, changed func(node string)) {
-	handle := func(slice *view.Slice) {
+func (s Slices) onChange(changed func(node string), alike func(before, after *view.Slice) bool) {
+	s.On(Noting(func(slice *view.Slice) {
 		if slice.Node != "" {
 			changed(slice.Node)
 		}
-	}
-	s.On(Handler[*view.Slice]{Seen: handle, Gone: handle, Changed: func(before, after *view.Slice) {
-		if matters(before, after) {
-			handle(after)
-		}
-	}})
+	}, alike))
 }
 
 func sameGPUs(a, b []view.GPU) bool {
@@ -77,14 +68,12 @@ type Claims struct {
 
 // Claims asks for the claims of all pods.
 func (r *Reader) Claims() Claims {
-	c := r.cache
-	p := c.part("ResourceClaims", func() toolscache.SharedIndexInformer {
-		return resourceinformers.NewResourceClaimInformer(c.Client, metav1.NamespaceAll, c.Resync, toolscache.Indexers{})
-	}, slimClaim, toolscache.Indexers{ofNode: index(func(claim *resourceapi.ResourceClaim) []string {
-		node := gpuclaim.AllocatedFrom(claim)
-		return some(node, node != "")
-	})})
-	return Claims{objects[*resourceapi.ResourceClaim](r, r.need(p), nil)}
+	return Claims{ask[*resourceapi.ResourceClaim](r, "ResourceClaims", resourceinformers.NewResourceClaimInformer(
+		r.cache.Client, metav1.NamespaceAll, r.cache.Resync,
+		toolscache.Indexers{ofNode: index(func(claim *resourceapi.ResourceClaim) []string {
+			node := gpuclaim.AllocatedFrom(claim)
+			return some(node, node != "")
+		})}), slimClaim)}
 }
 
 // OnNode returns those that were allocated GPUs of a node.
@@ -114,10 +103,8 @@ type Classes = *Objects[*resourceapi.DeviceClass]
 
 // Classes asks for the DeviceClasses.
 func (r *Reader) Classes() Classes {
-	c := r.cache
-	return objects[*resourceapi.DeviceClass](r, r.need(c.part("DeviceClasses", func() toolscache.SharedIndexInformer {
-		return resourceinformers.NewDeviceClassInformer(c.Client, c.Resync, toolscache.Indexers{})
-	}, withoutManagedFields, nil)), nil)
+	return ask[*resourceapi.DeviceClass](r, "DeviceClasses", resourceinformers.NewDeviceClassInformer(r.cache.Client,
+		r.cache.Resync, nil), withoutManagedFields)
 }
 
 // Templates are the ResourceClaimTemplates for pods that asked in ACK's manner.
@@ -125,10 +112,7 @@ type Templates = *Objects[*resourceapi.ResourceClaimTemplate]
 
 // Templates asks for the ResourceClaimTemplates for pods that asked in ACK's manner.
 func (r *Reader) Templates() Templates {
-	c := r.cache
-	p := c.part("ResourceClaimTemplates", func() toolscache.SharedIndexInformer {
-		return resourceinformers.NewFilteredResourceClaimTemplateInformer(c.Client, metav1.NamespaceAll, c.Resync,
-			toolscache.Indexers{}, withLabels(legacyLabel))
-	}, withoutManagedFields, nil)
-	return objects[*resourceapi.ResourceClaimTemplate](r, r.need(p), nil)
+	return ask[*resourceapi.ResourceClaimTemplate](r, "ResourceClaimTemplates",
+		resourceinformers.NewFilteredResourceClaimTemplateInformer(r.cache.Client, metav1.NamespaceAll, r.cache.Resync, nil,
+			withLabels(legacyLabel)), withoutManagedFields)
 }

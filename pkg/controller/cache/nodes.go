@@ -8,14 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // Node is what is kept of a node: labels, what keeps pods from it, and of its resources the
-// extended ones; all that it can allocate where somebody asked for that.
+// extended ones; all that it can allocate where somebody asks for LivePods.
 type Node struct {
 	metav1.ObjectMeta
 	Taints                []corev1.Taint
@@ -34,21 +33,13 @@ type Nodes struct{ nodes *Objects[*Node] }
 // Nodes asks for the nodes.
 func (r *Reader) Nodes() Nodes {
 	c := r.cache
-	p := c.part("nodes", func() toolscache.SharedIndexInformer {
-		return coreinformers.NewNodeInformer(c.Client, c.Resync, toolscache.Indexers{})
-	}, func(object any) (any, error) {
-		if node, ok := object.(*corev1.Node); ok {
-			return KeepNode(node, c.allocatable), nil
-		}
-		return object, nil
-	}, nil)
-	return Nodes{objects[*Node](r, r.need(p), nil)}
-}
-
-// NodesWithAllocatable asks for the nodes with all that they can allocate, CPU and memory, too.
-func (r *Reader) NodesWithAllocatable() Nodes {
-	r.cache.allocatable = true
-	return r.Nodes()
+	return Nodes{ask[*Node](r, "nodes", coreinformers.NewNodeInformer(c.Client, c.Resync, nil),
+		func(object any) (any, error) {
+			if node, ok := object.(*corev1.Node); ok {
+				return KeepNode(node, c.live), nil
+			}
+			return object, nil
+		})}
 }
 
 // KeepNode is what is kept of a node.

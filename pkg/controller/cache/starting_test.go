@@ -61,7 +61,7 @@ func TestAwaitsClaims(t *testing.T) {
 	} {
 		pod := starting(test.change)
 		whole := pod.DeepCopy()
-		kept, err := slimPod(keepStarting)(pod)
+		kept, err := slimPod(new(Cache).keepPod)(pod)
 		slim, ok := kept.(*corev1.Pod)
 		if err != nil || !ok {
 			t.Fatalf("%s: kept %T, %v", name, kept, err)
@@ -77,13 +77,13 @@ func TestNextToNothingIsKeptOfPodsWithoutClaims(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"a": "b"}},
 		Spec:       corev1.PodSpec{NodeName: "n1"},
 	}
-	kept, err := slimPod(keepStarting)(plain)
+	kept, err := slimPod(new(Cache).keepPod)(plain)
 	if diff := cmp.Diff(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}},
 		kept); err != nil || diff != "" {
 		t.Errorf("%v; kept of a pod without claims (-want +got):\n%s", err, diff)
 	}
 	slice := &resourceapi.ResourceSlice{}
-	if kept, err := slimPod(keepStarting)(slice); err != nil || kept != any(slice) {
+	if kept, err := slimPod(new(Cache).keepPod)(slice); err != nil || kept != any(slice) {
 		t.Errorf("of something else: %v, %v", kept, err)
 	}
 }

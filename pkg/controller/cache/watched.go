@@ -28,10 +28,48 @@ type watched struct {
 	// what it holds, in words, and slim what of each; nil for all.
 	what string
 	slim toolscache.TransformFunc
+	// handlers are called one after the other, those that wait apart from the others.
+	handlers map[bool]*handlers
 
 	mu     sync.Mutex
 	failed error
 	at     time.Time
+}
+
+// handlers are one listener of an informer. Each listener has goroutines of its own, which every event wakes.
+type handlers []toolscache.ResourceEventHandlerFuncs
+
+// OnAdd implements cache.ResourceEventHandler.
+func (h *handlers) OnAdd(object any, isInInitialList bool) {
+	for _, each := range *h {
+		each.OnAdd(object, isInInitialList)
+	}
+}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (h *handlers) OnUpdate(before, after any) {
+	for _, each := range *h {
+		each.OnUpdate(before, after)
+	}
+}
+
+// OnDelete implements cache.ResourceEventHandler.
+func (h *handlers) OnDelete(object any) {
+	for _, each := range *h {
+		each.OnDelete(object)
+	}
+}
+
+// on has a handler called, which may wait.
+func (w *watched) on(waits bool, h toolscache.ResourceEventHandlerFuncs) error {
+	if with := w.handlers[waits]; with != nil {
+		*with = append(*with, h)
+		return nil
+	}
+	first := &handlers{h}
+	w.handlers[waits] = first
+	_, err := w.AddEventHandler(first)
+	return err
 }
 
 // noteError is a cache.WatchErrorHandlerWithContext.

@@ -12,6 +12,7 @@ package claimtemplates
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -89,10 +91,8 @@ func New(cfg Config) *manager.Controller {
 	work := manager.NewController("claimtemplates", r.reconcile)
 	r.pods.On(r.handler(work))
 	r.unbound.On(r.handler(work))
-	changed := func(template *resourceapi.ResourceClaimTemplate) { work.Enqueue(keyOf(template)) }
-	r.templates.On(cache.Handler[*resourceapi.ResourceClaimTemplate]{
-		Seen: changed, Changed: func(_, _ *resourceapi.ResourceClaimTemplate) {}, Gone: changed,
-	})
+	r.templates.On(cache.Noting(func(template *resourceapi.ResourceClaimTemplate) { work.Enqueue(keyOf(template)) },
+		func(_, _ *resourceapi.ResourceClaimTemplate) bool { return true }))
 	return work
 }
 
@@ -281,4 +281,39 @@ func (r *reconciler) remove(ctx context.Context, template *resourceapi.ResourceC
 	}
 	klog.FromContext(ctx).V(2).Info("Removed a ResourceClaimTemplate", "template", ref, "reason", why)
 	return nil
+}
+
+func keyOf(template *resourceapi.ResourceClaimTemplate) string {
+	return cache.Key(template)
+}
+
+// own reports whether the controller made a template.
+func own(template *resourceapi.ResourceClaimTemplate) bool {
+	return template.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
+}
+
+// same reports whether claims of two templates are the same, however amounts and
+// parameters are written. What the API server fills in where a template says nothing,
+// legacy.Request.Template says.
+func same(a, b *resourceapi.ResourceClaimTemplate) bool {
+	return apiequality.Semantic.DeepEqual(canonical(a), canonical(b))
+}
+
+// canonical is a template's specification with parameters written in one way.
+func canonical(template *resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaimTemplateSpec {
+	spec := template.Spec.DeepCopy()
+	for i := range spec.Spec.Devices.Config {
+		opaque := spec.Spec.Devices.Config[i].Opaque
+		if opaque == nil {
+			continue
+		}
+		var parameters any
+		if json.Unmarshal(opaque.Parameters.Raw, &parameters) != nil {
+			continue
+		}
+		if written, err := json.Marshal(parameters); err == nil {
+			opaque.Parameters.Raw = written
+		}
+	}
+	return spec
 }

@@ -63,8 +63,7 @@ const (
 
 // Config is what the controller works with.
 type Config struct {
-	// Cache is asked for live pods, nodes with all that they can allocate, PodDisruptionBudgets, ResourceSlices, claims
-	// and DeviceClasses.
+	// Cache is asked for live pods, the cluster and PodDisruptionBudgets.
 	Cache  *cache.Reader
 	Pods   typedcorev1.PodsGetter
 	Claims typedresourcev1.ResourceClaimsGetter
@@ -95,11 +94,8 @@ type Defragmenter struct {
 	Config
 	work    *manager.Controller
 	pods    cache.Live
-	nodes   cache.Nodes
+	caches  cache.Cluster
 	budgets *cache.Objects[*policyv1.PodDisruptionBudget]
-	slices  cache.Slices
-	claims  cache.Claims
-	classes cache.Classes
 	// last is the plan of the round before, told the one that was told or made last.
 	last, told string
 	refused    podstate.RefusedPods
@@ -112,13 +108,12 @@ type Defragmenter struct {
 // New makes a Defragmenter.
 func New(cfg Config) *Defragmenter {
 	c := cfg.Cache
-	d := &Defragmenter{Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(),
-		slices: c.Slices(), claims: c.Claims(), classes: c.Classes(), refused: podstate.RefusedPods{},
-		known: map[types.UID]scheduling.Pod{}}
+	d := &Defragmenter{Config: cfg, pods: c.LivePods(), caches: c.Cluster(), budgets: c.Budgets(),
+		refused: podstate.RefusedPods{}, known: map[types.UID]scheduling.Pod{}}
 	d.work = manager.NewController("defragment", func(ctx context.Context, _ string) (time.Duration, error) {
 		return d.round(ctx)
 	})
-	d.nodes.On(cache.Handler[*cache.Node]{Seen: func(*cache.Node) { d.work.EnqueueAfter(everything, interval) }})
+	d.caches.Nodes.On(cache.Handler[*cache.Node]{Seen: func(*cache.Node) { d.work.EnqueueAfter(everything, interval) }})
 	d.pods.On(cache.Handler[*corev1.Pod]{Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) }})
 	return d
 }
@@ -174,11 +169,10 @@ func (d *Defragmenter) plan(ctx context.Context, pods []*corev1.Pod, r record, m
 	if err != nil {
 		return nil, fmt.Errorf("pods may be moved in vain without the DeviceTaintRules: %w", err)
 	}
-	snapshot, err := cache.Snapshot(d.nodes, d.slices, view.NewPools(true), rules)
+	snapshot, err := d.caches.Snapshot(view.NewPools(true), rules)
 	if err != nil {
 		return nil, err
 	}
-	snapshot.Classes, snapshot.Claims = d.classes.List(), d.claims.List()
 	d.forget(pods, now)
 	c := moves.Cluster{Snapshot: snapshot, Pods: pods, Budgets: d.budgets.List(), Engine: d.Engine, Read: d.readOnce,
 		Stays: func(pod *corev1.Pod) bool { return r.moved(pod) || now.Before(d.refused[pod.UID]) }}

@@ -71,15 +71,10 @@ func New(cfg Config) *manager.Controller {
 	r := newReconciler(cfg)
 	work := manager.NewController("deviceclass", r.reconcile)
 	look := func() { work.Enqueue(all) }
-	r.slices.On(cache.Handler[*view.Slice]{
-		Seen: func(*view.Slice) { look() }, Gone: func(*view.Slice) { look() },
-		// Most changes of a slice, such as another order of its devices, are of no concern.
-		Changed: func(before, after *view.Slice) {
-			if !reflect.DeepEqual(modelsOf(before), modelsOf(after)) || !slices.Equal(before.Profiles, after.Profiles) {
-				look()
-			}
-		},
-	})
+	// Most changes of a slice, such as another order of its devices, are of no concern.
+	r.slices.On(cache.Noting(func(*view.Slice) { look() }, func(before, after *view.Slice) bool {
+		return reflect.DeepEqual(modelsOf(before), modelsOf(after)) && slices.Equal(before.Profiles, after.Profiles)
+	}))
 	r.classes.On(cache.Handler[*resourceapi.DeviceClass]{
 		Seen: func(*resourceapi.DeviceClass) { look() }, Gone: func(*resourceapi.DeviceClass) { look() },
 	})

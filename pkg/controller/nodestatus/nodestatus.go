@@ -69,7 +69,7 @@ func New(cfg Config) *manager.Controller {
 		Changed: func(before, after *cache.Node) {
 			// What kubelets write every now and then is left out; a resync, which brings the same node
 			// again, is not.
-			if before.ResourceVersion == after.ResourceVersion || !same(Read(before), Read(after)) {
+			if before.ResourceVersion == after.ResourceVersion || !same(before, after) {
 				work.Enqueue(after.Name)
 			}
 		},
@@ -87,16 +87,23 @@ func New(cfg Config) *manager.Controller {
 	return work
 }
 
+// same reports whether there is nothing in it for the controller that one node became the
+// other.
+func same(before, after *cache.Node) bool {
+	return before.UID == after.UID && legacy.Equal(before.Capacity, after.Capacity) &&
+		legacy.Equal(before.Allocatable, after.Allocatable) && before.Owners.Equal(after.Owners)
+}
+
 // sync is a manager.Reconcile; the key is a node's name.
 func (r *reconciler) sync(ctx context.Context, name string) (time.Duration, error) {
 	node, exists := r.nodes.Get(name)
 	if !exists {
 		return 0, nil
 	}
-	return r.reconcile(ctx, Read(node), r.slices.OnNode(name))
+	return r.reconcile(ctx, node, r.slices.OnNode(name))
 }
 
-func (r *reconciler) reconcile(ctx context.Context, node *Node, published []*view.Slice) (time.Duration, error) {
+func (r *reconciler) reconcile(ctx context.Context, node *cache.Node, published []*view.Slice) (time.Duration, error) {
 	enforced, pending := r.policy.enforced(), r.policy.pending()
 	if enforced && len(published) > 0 && len(pending) > 0 {
 		r.tellPending(node, pending)
@@ -111,13 +118,13 @@ func (r *reconciler) reconcile(ctx context.Context, node *Node, published []*vie
 	if !whole {
 		return 0, nil
 	}
-	if len(node.Foreign) > 0 {
-		r.tellConflict(node)
+	if foreign := node.Owners.Foreign(node.Status()); len(foreign) > 0 {
+		r.tellConflict(node, foreign)
 		return 0, nil
 	}
 	r.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotOurs)
 	want := legacy.Of(offered)
-	if node.shows(want) {
+	if legacy.Equal(node.Capacity, want) && legacy.Equal(node.Allocatable, want) {
 		return 0, nil
 	}
 	return r.apply(ctx, node, want)
@@ -126,13 +133,14 @@ func (r *reconciler) reconcile(ctx context.Context, node *Node, published []*vie
 // withdraw takes back what the controller wrote, and nothing else. It does not apply
 // a node without amounts: the API server does not know who wrote a new node's other
 // capacity, and would remove it along with ours.
-func (r *reconciler) withdraw(ctx context.Context, node *Node) (time.Duration, error) {
-	if len(node.OursInCapacity) == 0 && len(node.OursInAllocatable) == 0 {
+func (r *reconciler) withdraw(ctx context.Context, node *cache.Node) (time.Duration, error) {
+	inCapacity, inAllocatable := node.Owners.OursAlone()
+	if len(inCapacity)+len(inAllocatable) == 0 {
 		return 0, nil
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
-		"status":   map[string]any{"capacity": removal(node.OursInCapacity), "allocatable": removal(node.OursInAllocatable)},
+		"status":   map[string]any{"capacity": removal(inCapacity), "allocatable": removal(inAllocatable)},
 	})
 	if err != nil {
 		return 0, fmt.Errorf("write the patch that removes the GPU amounts of node %s: %w", node.Name, err)
@@ -154,19 +162,20 @@ func removal(names []corev1.ResourceName) map[corev1.ResourceName]any {
 // somebody else's and no promise: the zeros of a kubelet, and the number of GPUs.
 // That is known of the node as it was seen, so it holds for that version of it
 // alone. The UID keeps it from making a node that was deleted meanwhile.
-func (r *reconciler) apply(ctx context.Context, node *Node, want corev1.ResourceList) (time.Duration, error) {
+func (r *reconciler) apply(ctx context.Context, node *cache.Node, want corev1.ResourceList) (time.Duration, error) {
 	desired := applycorev1.Node(node.Name).WithUID(node.UID).
 		WithStatus(applycorev1.NodeStatus().WithCapacity(want).WithAllocatable(want))
-	if node.Others {
+	takesOver := node.Owners.Others()
+	if takesOver {
 		desired.WithResourceVersion(node.ResourceVersion)
 	}
 	_, err := r.Client.ApplyStatus(ctx, desired,
-		metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName, Force: node.Others})
+		metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName, Force: takesOver})
 	return r.written(ctx, node, want, err)
 }
 
 // written is what came of a write.
-func (r *reconciler) written(ctx context.Context, node *Node, want corev1.ResourceList, err error) (time.Duration,
+func (r *reconciler) written(ctx context.Context, node *cache.Node, want corev1.ResourceList, err error) (time.Duration,
 	error) {
 	logger := klog.FromContext(ctx)
 	switch {
@@ -180,21 +189,21 @@ func (r *reconciler) written(ctx context.Context, node *Node, want corev1.Resour
 	return 0, nil
 }
 
-func (r *reconciler) tellConflict(node *Node) {
-	var foreign []string
-	for _, f := range node.Foreign {
-		foreign = append(foreign, f.String())
+func (r *reconciler) tellConflict(node *cache.Node, foreign []legacy.Foreign) {
+	var amounts []string
+	for _, f := range foreign {
+		amounts = append(amounts, f.String())
 	}
 	r.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotOurs, fmt.Sprintf(
 		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this "+
 			"node; the kubelet forgets it within minutes",
-		strings.Join(foreign, "; ")))
+		strings.Join(amounts, "; ")))
 }
 
 // mostNamed is how many pods an Event names.
 const mostNamed = 5
 
-func (r *reconciler) tellPending(node *Node, pending []string) {
+func (r *reconciler) tellPending(node *cache.Node, pending []string) {
 	r.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
 		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a GPU: %s. "+
 			"They are older than the policy that converts such pods: delete them and create them again",

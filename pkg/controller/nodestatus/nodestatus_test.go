@@ -75,7 +75,7 @@ func newSite(t *testing.T) *site {
 func (s *site) reconcile(published ...*view.Slice) {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
-	again, err := s.reconciler.reconcile(ctx, Read(cache.KeepNode(s.node(), false)), published)
+	again, err := s.reconciler.reconcile(ctx, cache.KeepNode(s.node(), false), published)
 	if err != nil || again != 0 {
 		s.t.Fatalf("again after %s, error %v", again, err)
 	}
@@ -211,10 +211,10 @@ func TestWhatADevicePluginServesIsLeftAlone(t *testing.T) {
 
 func TestHeartbeatsAreNoChange(t *testing.T) {
 	s := newSite(t)
-	before := Read(cache.KeepNode(s.node(), false))
+	before := cache.KeepNode(s.node(), false)
 	after := *before
 	after.ResourceVersion = "another"
 	expect.Equal(t, true, same(before, &after), "a node that differs in its version alone is the same")
 	s.kubelet(ack.ResourceMemory, "1")
-	expect.Equal(t, false, same(before, Read(cache.KeepNode(s.node(), false))), "a node with another amount is the same")
+	expect.Equal(t, false, same(before, cache.KeepNode(s.node(), false)), "a node with another amount is the same")
 }

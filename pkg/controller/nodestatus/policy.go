@@ -78,18 +78,12 @@ func (p *installed) pending() []string {
 // onChange has the function called when the answers may have changed. It is to be called before
 // the cache runs.
 func (p *installed) onChange(changed func()) {
-	p.policies.On(onAny[*admissionv1.ValidatingAdmissionPolicy](changed))
-	p.bindings.On(onAny[*admissionv1.ValidatingAdmissionPolicyBinding](changed))
+	p.policies.On(cache.Noting(func(*admissionv1.ValidatingAdmissionPolicy) { changed() }, cache.SameVersion))
+	p.bindings.On(cache.Noting(func(*admissionv1.ValidatingAdmissionPolicyBinding) { changed() }, cache.SameVersion))
 	// What a pod asks for does not change.
-	asking := func(pod *corev1.Pod) {
+	p.pods.On(cache.Noting(func(pod *corev1.Pod) {
 		if cache.AsksForAmounts(pod) {
 			changed()
 		}
-	}
-	p.pods.On(cache.Handler[*corev1.Pod]{Seen: asking, Gone: asking, Changed: func(_, _ *corev1.Pod) {}})
-}
-
-func onAny[T any](changed func()) cache.Handler[T] {
-	each := func(T) { changed() }
-	return cache.Handler[T]{Seen: each, Gone: each}
+	}, func(_, _ *corev1.Pod) bool { return true }))
 }

@@ -17,21 +17,28 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
+// Patch changes a pod, or a subresource of it. It returns false, and no error, if the pod is gone, or is not what the
+// patch tests.
+func Patch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, of types.PatchType, patch any,
+	subresources ...string) (bool, error) {
+	written, err := json.Marshal(patch)
+	if err != nil {
+		return false, fmt.Errorf("write a patch: %w", err)
+	}
+	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, of, written,
+		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}, subresources...)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || of == types.JSONPatchType && apierrors.IsInvalid(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Annotate changes annotations of the pod with this UID, and of no other pod of its name; nil removes one. It returns
 // false, and no error, if the pod is gone.
 func Annotate(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod,
 	annotations map[string]*string) (bool, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
-	if err != nil {
-		return false, fmt.Errorf("write a patch: %w", err)
-	}
-	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is gone, or another one has its name.
-		return false, nil
-	}
-	return err == nil, err
+	return Patch(ctx, client, pod, types.MergePatchType,
+		map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
 }
 
 // Touch changes an annotation of the pod, as Annotate does, so that all who watch pods look at it again.
@@ -42,4 +49,28 @@ func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, 
 		return fmt.Errorf("change its annotation %s: %w", v1alpha1.AnnotationSyncRequested, err)
 	}
 	return nil
+}
+
+// Current returns a pod as the API server has it, nil if it is gone or another pod has its name.
+func Current(ctx context.Context, client typedcorev1.PodsGetter, namespace, name string, uid types.UID) (
+	*corev1.Pod, error) {
+	pod, err := client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look at pod %s/%s: %w", namespace, name, err)
+	case pod.UID != uid:
+		return nil, nil
+	}
+	return pod, nil
+}
+
+// ByUID returns the pods by their UIDs.
+func ByUID(pods []*corev1.Pod) map[types.UID]*corev1.Pod {
+	out := make(map[types.UID]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		out[pod.UID] = pod
+	}
+	return out
 }

@@ -51,7 +51,7 @@ var rarer = backoff.Doubling{Least: turn, Most: time.Minute}
 
 // Config is what the controller works with.
 type Config struct {
-	// Cache is asked for pods without a node, nodes, ResourceSlices, claims and DeviceClasses.
+	// Cache is asked for pods without a node, and the cluster.
 	Cache  *cache.Reader
 	Client typedresourcev1.ResourceClaimsGetter
 	Nodes  typedcorev1.NodeInterface
@@ -74,11 +74,8 @@ type kind struct {
 
 type reconciler struct {
 	Config
-	pods    cache.Unscheduled
-	slices  cache.Slices
-	claims  cache.Claims
-	classes cache.Classes
-	nodes   cache.Nodes
+	pods   cache.Unscheduled
+	caches cache.Cluster
 	// kinds are those of the pods that wait, told is when nodes were told within the last turn. Only the reconciler uses
 	// them.
 	kinds map[string]*kind
@@ -88,8 +85,8 @@ type reconciler struct {
 // New makes the controller. It is to be run with one worker.
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
-	r := &reconciler{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), claims: c.Claims(), classes: c.Classes(),
-		nodes: c.Nodes(), kinds: map[string]*kind{}, told: map[string]time.Time{}}
+	r := &reconciler{Config: cfg, pods: c.UnscheduledPods(), caches: c.Cluster(), kinds: map[string]*kind{},
+		told: map[string]time.Time{}}
 	work := manager.NewController("spread", r.reconcile)
 	look := func() { work.EnqueueAfter(everyNode, soon) }
 	changed := func(pod *corev1.Pod) {
@@ -98,7 +95,7 @@ func New(cfg Config) *manager.Controller {
 		}
 	}
 	r.pods.On(cache.Handler[*corev1.Pod]{Seen: changed, Gone: changed})
-	r.slices.On(cache.Handler[*view.Slice]{Seen: func(slice *view.Slice) {
+	r.caches.Slices.On(cache.Handler[*view.Slice]{Seen: func(slice *view.Slice) {
 		if slice.Spread {
 			look()
 		}
@@ -142,7 +139,7 @@ func (r *reconciler) reconcile(ctx context.Context, _ string) (time.Duration, er
 // spreadNodes are the names of the nodes whose shares are spread, in order.
 func (r *reconciler) spreadNodes() []string {
 	var names []string
-	for _, slice := range r.slices.List() {
+	for _, slice := range r.caches.Slices.List() {
 		if slice.Spread {
 			names = append(names, slice.Node)
 		}

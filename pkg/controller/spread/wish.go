@@ -76,7 +76,7 @@ func (r *reconciler) partsOf(claim resourceapi.DeviceClaim) []ofOneGPU {
 	for i := range claim.Requests {
 		request := &claim.Requests[i]
 		served := slices.DeleteFunc(scheduling.Served(request), func(of scheduling.Request) bool {
-			class, _ := r.classes.Get(of.Class)
+			class, _ := r.caches.Classes.Get(of.Class)
 			return !of.OfDriver(class)
 		})
 		if len(served) == 0 {
@@ -111,12 +111,12 @@ func memoryOf(alternatives []scheduling.Request) int64 {
 // mayFit reports whether a node takes the pod and has, for each request, a GPU that suits with room for all that is
 // asked for of it, and shares of one of these are spread. Whether the requests fit together the scheduler finds out.
 func (r *reconciler) mayFit(ctx context.Context, w *wish, name string) (bool, error) {
-	node, exists := r.nodes.Get(name)
-	newest, whole := view.Newest(name, r.slices.OnNode(name))
+	node, exists := r.caches.Nodes.Get(name)
+	newest, whole := view.Newest(name, r.caches.Slices.OnNode(name))
 	if !exists || !whole || scheduling.ClosedTo(ctx, node.Node(), w.pod, w.may).By != scheduling.Open {
 		return false, nil
 	}
-	taken := takenOf(name, r.claims.OnNode(name))
+	taken := takenOf(name, r.caches.Claims.OnNode(name))
 	var offered []resourceapi.Device
 	for _, slice := range newest {
 		some, _, err := slice.Offer()
@@ -136,7 +136,7 @@ func (r *reconciler) mayFit(ctx context.Context, w *wish, name string) (bool, er
 		for _, alternatives := range p.requests {
 			found := false
 			for _, of := range alternatives {
-				for _, d := range r.Engine.Suitable(ctx, r.classes.List(), offered, of) {
+				for _, d := range r.Engine.Suitable(ctx, r.caches.Classes.List(), offered, of) {
 					room := hasRoom(&d, p.Units)
 					found = found || room
 					spread = spread || room && d.Attributes[v1alpha1.AttrMaxShares].IntValue != nil

@@ -45,8 +45,7 @@ const messageMost = 1024
 
 // Config is what the controller needs.
 type Config struct {
-	// Cache is asked for pods without a node, ResourceSlices, DeviceClasses, nodes and claims; where nodes are nominated,
-	// also for live pods and for all that nodes have.
+	// Cache is asked for pods without a node, and the cluster; where nodes are nominated, also for live pods.
 	Cache *cache.Reader
 	// Client reads claims, and the rules by which administrators taint devices.
 	Client Client
@@ -57,7 +56,7 @@ type Config struct {
 	Clock  clock.PassiveClock
 	// Nominations says how nodes are nominated; nil where none are.
 	Nominations *Nominations
-	// Gates is by whom the gates of the option best-node-gate are opened where no nodes are nominated: the option may be
+	// Gates is by whom gates of the option best-node-gate are opened where no nodes are nominated: the option may be
 	// there before the setting BEST_NODE, and after it.
 	Gates typedcorev1.PodsGetter
 	// Preemptions says how pods are evicted for others; nil where none are. Its Waits are the Reconciler's. Its Cache is
@@ -133,9 +132,7 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 	if r.nominator != nil {
 		nominated, failed = r.nominator.sync(ctx, key)
 	} else if pod, waits := r.pods.Get(key); waits && placement.AtGate(pod) {
-		if opened, err := open(ctx, r.Gates, pod, ""); !opened {
-			nominated, failed = gateAgain, err
-		}
+		nominated, failed = r.release(ctx, pod)
 	}
 	told, err := r.tell(ctx, key)
 	return manager.Earlier(nominated, told), errors.Join(failed, err)

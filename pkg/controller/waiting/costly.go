@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -22,13 +23,16 @@ import (
 // heldAgain is after how long the controller judges a pod again that stayed at the gate of costly claims.
 var heldAgain = backoff.Doubling{Least: 2 * time.Second, Most: 30 * time.Second}
 
-// These are the reasons why a pod stays at the gate of costly claims.
+// heldAt begins what a pod is told that stays at the gate of costly claims. The reasons come after it.
 const (
+	heldAt       = "the pod waits at the scheduling gate " + v1alpha1.GateCostlyClaims + ": "
 	heldForClaim = "a claim of the pod does not exist yet"
 	heldForRoom  = "no node has room for the pod's GPUs and lets the scheduler finish its search within 200 ms"
 	heldForGood  = "no node that the pod may use lets the scheduler finish its search for the GPUs within 200 ms: " +
 		"request fewer devices, with fewer requests and alternatives, or tie requests to one GPU by the constraint " +
 		"matchAttribute (docs/security.md#the-schedulers-time)"
+	heldByNobody = "the setting BEST_NODE, without which nobody finds out what its claims cost the scheduler, is off. " +
+		"An administrator sets it, or removes the gate (docs/packing.md#the-gate)"
 )
 
 // verdict is a decision about a pod at the gate of costly claims. The pod stays if held has a reason. Otherwise it goes
@@ -42,7 +46,19 @@ func (n *Nominator) judge(ctx context.Context, pod *corev1.Pod) (verdict, error)
 	if err != nil || !there {
 		return verdict{held: heldForClaim}, err
 	}
-	inTime, err := n.searched(ctx, pod, claims)
+	unallocated := slices.DeleteFunc(slices.Clone(claims),
+		func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil })
+	n.mu.Lock()
+	classes := n.chooser.classesOf()
+	n.mu.Unlock()
+	w, err := newWish(pod, unallocated, scheduling.ClaimForExtended(pod, classes.of))
+	if err != nil {
+		return verdict{}, err
+	}
+	if len(unallocated) == len(pod.Spec.ResourceClaims) {
+		n.remember(pod, w, classes)
+	}
+	inTime, err := n.searched(ctx, pod, claims, w)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -71,7 +87,7 @@ func (n *Nominator) judge(ctx context.Context, pod *corev1.Pod) (verdict, error)
 }
 
 // searched returns the nodes with devices that a pod may use, and whether the scheduler searches each of them in time.
-func (n *Nominator) searched(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
+func (n *Nominator) searched(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, w *wish) (
 	map[string]bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,18 +98,10 @@ func (n *Nominator) searched(ctx context.Context, pod *corev1.Pod, claims []*res
 	if err != nil {
 		return nil, err
 	}
-	claims = unallocated(claims)
-	if extended := scheduling.ClaimForExtended(pod, n.chooser.classes.of); extended != nil {
-		claims = append(claims, extended)
-	}
-	question, err := scheduling.Question(pod, claims)
-	if err != nil {
-		return nil, err
-	}
 	inTime := map[string]bool{}
 	for name, node := range n.chooser.known {
 		if len(node.published) > 0 && may(node.Node) {
-			inTime[name] = n.chooser.endsInTime(ctx, node, question, claims)
+			inTime[name] = n.chooser.endsInTime(ctx, node, w.kind.question, w.claims)
 		}
 	}
 	return inTime, ctx.Err()
@@ -109,12 +117,6 @@ func (w *wishes) made(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.Reso
 			Status: resourceapi.ResourceClaimStatus{Allocation: claim.Status.Allocation}}
 	}
 	return claims, there, err
-}
-
-// unallocated are those of some claims that have to be allocated yet.
-func unallocated(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
-	return slices.DeleteFunc(slices.Clone(claims),
-		func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil })
 }
 
 // written returns the node that this controller or an earlier leader has nominated for a pod, once the API server has
@@ -181,31 +183,4 @@ func pinnedAdvice(pod *corev1.Pod) string {
 		}
 	}
 	return ""
-}
-
-// pinnedTo returns an affinity that restricts a pod to one node and keeps all that the pod asks for. The API server
-// accepts such a change while the pod is at a gate.
-func pinnedTo(node string, affinity *corev1.Affinity) *corev1.Affinity {
-	only := []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
-		Values: []string{node}}}
-	out := &corev1.Affinity{}
-	if affinity != nil {
-		out = affinity.DeepCopy()
-	}
-	if out.NodeAffinity == nil {
-		out.NodeAffinity = &corev1.NodeAffinity{}
-	}
-	wanted := out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	if wanted == nil {
-		out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: only}}}
-		return out
-	}
-	for i := range wanted.NodeSelectorTerms {
-		// A term without requirements selects no node, and would select one with these.
-		if term := &wanted.NodeSelectorTerms[i]; len(term.MatchExpressions)+len(term.MatchFields) > 0 {
-			term.MatchFields = append(term.MatchFields, only...)
-		}
-	}
-	return out
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // atCostlyGate adds the gate that the policy adds in a namespace with costly claims.
@@ -52,7 +53,7 @@ func (s *site) pinnedOn(when, name, node string) {
 	expect.NoError(s, err)
 	var want *corev1.Affinity
 	if node != "" {
-		want = pinnedTo(node, nil)
+		want = scheduling.PinnedTo(node, nil)
 	}
 	expect.Equal(s, want, pod.Spec.Affinity, "%s: the affinity of pod %s", when, name)
 }
@@ -169,40 +170,9 @@ func TestCostlyGateAcrossLeaders(t *testing.T) {
 	}, "large")
 }
 
-// A pin keeps all that the pod asked for.
-func TestPinnedTo(t *testing.T) {
-	only := corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n"}}
-	other := corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpExists}
-	anti := &corev1.PodAntiAffinity{}
-	terms := func(of ...corev1.NodeSelectorTerm) *corev1.Affinity {
-		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: of}}}
-	}
-	fields := func(of ...corev1.NodeSelectorRequirement) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchFields: of}
-	}
-	asks := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{other}}
-	both := corev1.NodeSelectorTerm{MatchExpressions: asks.MatchExpressions, MatchFields: fields(only).MatchFields}
-	against := terms(fields(only))
-	against.PodAntiAffinity = anti
-	for name, test := range map[string]struct{ before, want *corev1.Affinity }{
-		"anywhere":         {nil, terms(fields(only))},
-		"of pods":          {&corev1.Affinity{PodAntiAffinity: anti}, against},
-		"a label":          {terms(asks), terms(both)},
-		"either of two":    {terms(asks, fields(other)), terms(both, fields(other, only))},
-		"one that is none": {terms(asks, corev1.NodeSelectorTerm{}), terms(both, corev1.NodeSelectorTerm{})},
-	} {
-		t.Run(name, func(t *testing.T) {
-			before := test.before.DeepCopy()
-			expect.Equal(t, test.want, pinnedTo("n", test.before), "the affinity")
-			expect.Equal(t, before, test.before, "what was given")
-		})
-	}
-}
-
 // A pod that waits for the node to which it is pinned is told what helps.
 func TestPinnedAdvice(t *testing.T) {
-	pinned := &corev1.Pod{Spec: corev1.PodSpec{Affinity: pinnedTo("n", nil)}}
+	pinned := &corev1.Pod{Spec: corev1.PodSpec{Affinity: scheduling.PinnedTo("n", nil)}}
 	daemon := pinned.DeepCopy()
 	daemon.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: ptr.To(true)}}
 	for name, test := range map[string]struct {

@@ -20,7 +20,10 @@ var fruitless = backoff.Doubling{Least: 2 * time.Second, Most: 5 * time.Minute}
 
 // state is what is known of a pod that waits.
 type state struct {
-	wish *wish
+	held
+	// counts says that a node is to be nominated for it: it counts where the scheduler is faster.
+	counts bool
+	wish   *wish
 	// classes is the version of the DeviceClasses that wish was found out by.
 	classes uint64
 	// nominated is the node that this controller chose last, empty for none, at is when it did; written says that the API
@@ -33,9 +36,8 @@ type state struct {
 	version   uint64
 	// learned says that what the pod asks for counts among what pods ask for.
 	learned bool
-	// failures counts the nominations that came to nothing. There is none before after.
-	failures int
-	after    time.Time
+	// tries are the nominations that came to nothing.
+	tries backoff.Tries
 }
 
 // decision is what to do for a pod: to write the node, none where it is empty, or to look again after some time.
@@ -64,13 +66,12 @@ func (n *Nominator) decide(ctx context.Context, pod *corev1.Pod, w *wish) (decis
 	case named == "":
 		// The scheduler found no room there, or on no node.
 		n.chooser.promise(promise{uid: pod.UID})
-		s.failures++
-		s.nominated, s.after = "", now.Add(fruitless.After(s.failures))
+		s.nominated, s.tries = "", s.tries.Plus(fruitless, now)
 	default:
 		// An earlier leader wrote it.
 		s.nominated, s.written, s.shown, s.at = named, true, true, now
 	}
-	if wait := s.after.Sub(now); named == "" && wait > 0 {
+	if wait := s.tries.Wait(now); named == "" && wait > 0 {
 		return decision{again: wait}, nil
 	}
 	if named != "" {
@@ -157,14 +158,19 @@ func (n *Nominator) teach() error {
 	return nil
 }
 
-// takeBack has a pod count no more on the node that could not be written.
-func (n *Nominator) takeBack(uid types.UID, node string) {
+// wrote notes whether a nomination stands in the pod. Where it does not, the pod counts no more on the node.
+func (n *Nominator) wrote(uid types.UID, node string, written bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s := n.pods[uid]; s != nil && s.nominated == node {
+	s := n.pods[uid]
+	switch {
+	case s == nil || s.nominated != node:
+	case written:
+		s.written = true
+	default:
 		s.nominated, s.at = "", time.Time{}
 	}
-	if n.chooser.promises[uid].node == node {
+	if !written && n.chooser.promises[uid].node == node {
 		n.chooser.promise(promise{uid: uid})
 	}
 }

@@ -14,11 +14,13 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -33,12 +35,9 @@ const (
 
 // explainer finds what there is to say to pods that the scheduler refused. It is for one goroutine at a time.
 type explainer struct {
-	client  Client
-	pods    cache.Unscheduled
-	slices  cache.Slices
-	classes cache.Classes
-	claims  cache.Claims
-	nodes   cache.Nodes
+	client Client
+	pods   cache.Unscheduled
+	caches cache.Cluster
 
 	// changes counts what the cluster is made of; seen is the count that cluster was made at.
 	changes   atomic.Int64
@@ -56,8 +55,7 @@ type explainer struct {
 
 func newExplainer(cfg Config) *explainer {
 	c := cfg.Cache
-	e := &explainer{client: cfg.Client, engine: cfg.Engine, pods: c.UnscheduledPods(), slices: c.Slices(),
-		classes: c.Classes(), claims: c.Claims(), nodes: c.Nodes(),
+	e := &explainer{client: cfg.Client, engine: cfg.Engine, pods: c.UnscheduledPods(), caches: c.Cluster(),
 		explainer: explain.New(cfg.Engine, explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost})}
 	e.rooms = newRooms(e.newFinder, cfg.Clock.Now)
 	return e
@@ -70,21 +68,10 @@ func (e *explainer) watch(changed func()) {
 		changed()
 	}
 	// Taints and cordons are looked up when they are asked for.
-	e.nodes.On(unlike(func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }, count))
-	e.slices.On(unlike((*view.Slice).Offers, count))
-	e.classes.On(unlike(func(before, after *resourceapi.DeviceClass) bool {
-		return before.ResourceVersion == after.ResourceVersion
-	}, count))
-}
-
-// unlike has a change noted unless it leaves an object alike, as a resync does.
-func unlike[T any](alike func(before, after T) bool, changed func()) cache.Handler[T] {
-	seen := func(T) { changed() }
-	return cache.Handler[T]{Seen: seen, Gone: seen, Changed: func(before, after T) {
-		if !alike(before, after) {
-			changed()
-		}
-	}}
+	e.caches.Nodes.On(cache.Noting(func(*cache.Node) { count() },
+		func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }))
+	e.caches.Slices.On(cache.Noting(func(*view.Slice) { count() }, (*view.Slice).Offers))
+	e.caches.Classes.On(cache.Noting(func(*resourceapi.DeviceClass) { count() }, cache.SameVersion))
 }
 
 // answer finds what there is to say to a pod.
@@ -105,7 +92,9 @@ func (e *explainer) answer(ctx context.Context, l *look) (answer, error) {
 // advised is what the pod's author is to write instead of words of other projects.
 func (e *explainer) advised(pod *corev1.Pod) string {
 	return advice.Of(pod, advice.Cluster{
-		Served:     func(name corev1.ResourceName) bool { return e.cluster.ClassOf(name) != nil || e.nodes.Serve(name) },
+		Served: func(name corev1.ResourceName) bool {
+			return e.cluster.ClassOf(name) != nil || e.caches.Nodes.Serve(name)
+		},
 		OnSomeNode: func(key string) bool { return e.cluster.Labels[key] },
 	})
 }
@@ -116,9 +105,9 @@ func (e *explainer) refresh() error {
 	if e.cluster != nil && changes == e.seen && (e.cluster.Until().IsZero() || now.Before(e.cluster.Until())) {
 		return nil
 	}
-	published := scheduling.Published{Slices: e.slices.List(), Labels: map[string]map[string]string{},
-		Closed: e.nodes.Closed, Classes: e.classes.List(), Now: now}
-	for _, node := range e.nodes.List() {
+	published := scheduling.Published{Slices: e.caches.Slices.List(), Labels: map[string]map[string]string{},
+		Closed: e.caches.Nodes.Closed, Classes: e.caches.Classes.List(), Now: now}
+	for _, node := range e.caches.Nodes.List() {
 		published.Labels[node.Name] = node.Labels
 	}
 	cluster, err := e.explainer.Look(published)
@@ -136,4 +125,15 @@ func (e *explainer) speaks(pod *corev1.Pod, gang toolscache.ObjectName) bool {
 		_, waits := podstate.Unschedulable(other)
 		return waits && other.Name < pod.Name
 	})
+}
+
+// tellStatic tells a static pod that asks for GPUs as on ACK, on a node that offers some of this driver's. It waits for
+// nothing: the kubelet starts it, so it is told at once.
+func (r *Reconciler) tellStatic(pod *corev1.Pod) {
+	if !cache.IsStaticAsking(pod) || len(r.explainer.caches.Slices.OnNode(pod.Spec.NodeName)) == 0 {
+		return
+	}
+	r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimTemplateNotMade,
+		"A static pod runs without a GPU of this driver: the kubelet starts it without the scheduler, and it cannot have "+
+			"claims. Have a DaemonSet or a Deployment start the pod: docs/legacy.md")
 }

@@ -14,8 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -41,31 +39,11 @@ type offering struct {
 type node struct {
 	*corev1.Node
 	*offering
-	// claims are those that are allocated some of it, and what is promised.
-	claims    []*resourceapi.ResourceClaim
-	requested corev1.ResourceList
+	// claims are those that are allocated some of it, and what is promised; beside is what it has beside devices.
+	claims []*resourceapi.ResourceClaim
+	beside scheduling.NodeResources
 	// version is that of the fleet when the node was read last.
 	version uint64
-}
-
-// left is how much of a resource nobody has requested.
-func (n *node) left(name corev1.ResourceName) resource.Quantity {
-	left := n.Status.Allocatable[name].DeepCopy()
-	left.Sub(n.requested[name])
-	return left
-}
-
-// request counts what one pod more requests.
-func (n *node) request(of corev1.ResourceList) {
-	add := func(name corev1.ResourceName, amount resource.Quantity) {
-		sum := n.requested[name]
-		sum.Add(amount)
-		n.requested[name] = sum
-	}
-	for name, amount := range of {
-		add(name, amount)
-	}
-	add(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
 }
 
 // promise is a pod that is to be on a node: it counts there before the scheduler has placed it.
@@ -87,11 +65,8 @@ type classes struct {
 
 // fleet is the cluster's nodes, each of which is read again when something of it has changed.
 type fleet struct {
-	nodes   cache.Nodes
-	slices  cache.Slices
-	claims  cache.Claims
-	pods    cache.Live
-	offered cache.Classes
+	caches cache.Cluster
+	pods   cache.Live
 
 	mu    sync.Mutex
 	dirty map[string]bool
@@ -111,9 +86,8 @@ type fleet struct {
 }
 
 func newFleet(c *cache.Reader) *fleet {
-	return &fleet{nodes: c.NodesWithAllocatable(), slices: c.Slices(), claims: c.Claims(), pods: c.LivePods(),
-		offered: c.Classes(), changes: 1, dirty: map[string]bool{}, known: map[string]*node{},
-		promises: map[types.UID]promise{}, promised: map[string]map[types.UID]bool{},
+	return &fleet{caches: c.Cluster(), pods: c.LivePods(), changes: 1, dirty: map[string]bool{},
+		known: map[string]*node{}, promises: map[types.UID]promise{}, promised: map[string]map[types.UID]bool{},
 		pools: view.NewPools(false), index: score.New()}
 }
 
@@ -123,33 +97,26 @@ func (f *fleet) watch(changed func()) {
 		f.changed(name)
 		changed()
 	}
-	f.nodes.On(cache.Handler[*cache.Node]{Seen: func(n *cache.Node) { note(n.Name) },
-		Gone: func(n *cache.Node) { note(n.Name) }})
-	f.slices.OnChange(note)
-	f.claims.On(changes(func(c *resourceapi.ResourceClaim) { note(gpuclaim.AllocatedFrom(c)) }))
-	onNode := func(pod *corev1.Pod) { note(pod.Spec.NodeName) }
-	f.pods.On(cache.Handler[*corev1.Pod]{Seen: onNode, Gone: onNode, Changed: func(before, after *corev1.Pod) {
-		if before.Spec.NodeName != after.Spec.NodeName ||
-			!equality.Semantic.DeepEqual(before.Spec.Resources, after.Spec.Resources) {
-			onNode(after)
-		}
-	}})
-	f.offered.On(changes(func(*resourceapi.DeviceClass) {
+	f.caches.Nodes.On(cache.Noting(func(n *cache.Node) { note(n.Name) }, cache.SameVersion))
+	f.caches.Slices.OnChange(note)
+	ofClaim := func(c *resourceapi.ResourceClaim) { note(gpuclaim.AllocatedFrom(c)) }
+	f.caches.Claims.On(cache.Handler[*resourceapi.ResourceClaim]{Seen: ofClaim, Gone: ofClaim,
+		Changed: func(before, after *resourceapi.ResourceClaim) {
+			if !cache.SameVersion(before, after) {
+				f.changed(gpuclaim.AllocatedFrom(before))
+				ofClaim(after)
+			}
+		}})
+	f.pods.On(cache.Noting(func(pod *corev1.Pod) { note(pod.Spec.NodeName) }, func(before, after *corev1.Pod) bool {
+		return before.Spec.NodeName == after.Spec.NodeName &&
+			equality.Semantic.DeepEqual(before.Spec.Resources, after.Spec.Resources)
+	}))
+	f.caches.Classes.On(cache.Noting(func(*resourceapi.DeviceClass) {
 		f.mu.Lock()
 		f.changes++
 		f.mu.Unlock()
 		changed()
-	}))
-}
-
-// changes has an object noted that comes or goes, and one that changes as it was and as it is.
-func changes[T metav1.Object](note func(T)) cache.Handler[T] {
-	return cache.Handler[T]{Seen: note, Gone: note, Changed: func(before, after T) {
-		if before.GetResourceVersion() != after.GetResourceVersion() {
-			note(before)
-			note(after)
-		}
-	}}
+	}, cache.SameVersion))
 }
 
 // classesOf are the DeviceClasses as they are now.
@@ -158,7 +125,7 @@ func (f *fleet) classesOf() classes {
 	changes := f.changes
 	f.mu.Unlock()
 	if f.classes.version != changes {
-		all := f.offered.List()
+		all := f.caches.Classes.List()
 		f.classes = classes{all, scheduling.ClassOf(all), changes}
 		f.version++
 		f.shaped++
@@ -218,8 +185,8 @@ func (f *fleet) refresh() error {
 
 // read reads a node.
 func (f *fleet) read(name string) error {
-	of, there := f.nodes.Get(name)
-	newest, whole := view.Newest(name, f.slices.OnNode(name))
+	of, there := f.caches.Nodes.Get(name)
+	newest, whole := view.Newest(name, f.caches.Slices.OnNode(name))
 	if !there || !whole {
 		delete(f.known, name)
 		f.index.Delete(name)
@@ -231,11 +198,11 @@ func (f *fleet) read(name string) error {
 	if err != nil {
 		return err
 	}
-	n := &node{Node: of.Node(), offering: offering, claims: f.claims.OnNode(name), requested: corev1.ResourceList{},
-		version: f.version}
+	n := &node{Node: of.Node(), offering: offering, claims: f.caches.Claims.OnNode(name),
+		beside: scheduling.NodeResources{Allocatable: of.Allocatable}, version: f.version}
 	placed, reserved := f.pods.OnNode(name), map[types.UID]bool{}
 	for _, pod := range placed {
-		n.request(pod.Spec.Resources.Requests)
+		n.beside.Add(pod.Spec.Resources.Requests)
 	}
 	for _, claim := range n.claims {
 		users, _ := gpuclaim.Pods(claim)
@@ -252,11 +219,11 @@ func (f *fleet) read(name string) error {
 			}
 		}
 		if !slices.ContainsFunc(placed, func(pod *corev1.Pod) bool { return pod.UID == p.uid }) {
-			n.request(p.requests)
+			n.beside.Add(p.requests)
 		}
 	}
 	f.known[name] = n
-	cpu, memory := n.left(corev1.ResourceCPU), n.left(corev1.ResourceMemory)
+	cpu, memory := n.beside.Left(corev1.ResourceCPU), n.beside.Left(corev1.ResourceMemory)
 	f.index.Set(name, score.Node{CPU: cpu.MilliValue(), Memory: memory.Value(), GPUs: n.offer.Left(n.claims)})
 	return nil
 }
@@ -332,7 +299,7 @@ func without(devices []resourceapi.Device, foreign []bool, kept map[string]bool)
 func (f *fleet) placedAsks() []score.Ask {
 	var all []offer.Placed
 	for name, n := range f.known {
-		all = append(all, n.offer.Placed(f.pods.OnNode(name), f.claims.OnNode(name))...)
+		all = append(all, n.offer.Placed(f.pods.OnNode(name), f.caches.Claims.OnNode(name))...)
 	}
 	return offer.Asks(all)
 }
@@ -388,7 +355,6 @@ func (f *fleet) changedSince(name string, version uint64) bool {
 func (f *fleet) closed(ctx context.Context, n *node, pod *corev1.Pod, may scheduling.Where,
 	requests corev1.ResourceList) bool {
 	byDevices := func(name corev1.ResourceName) bool { return f.classes.of(name) != nil }
-	pods := n.left(corev1.ResourcePods)
-	return pods.Sign() <= 0 || scheduling.ClosedTo(ctx, n.Node, pod, may).By != scheduling.Open ||
-		len(scheduling.Short(requests, n.left, byDevices)) > 0
+	return scheduling.ClosedTo(ctx, n.Node, pod, may).By != scheduling.Open ||
+		len(n.beside.Short(requests, byDevices)) > 0
 }

@@ -4,22 +4,20 @@ package waiting
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -44,66 +42,30 @@ type held struct {
 	looks               int
 }
 
-// gates are the pods at the gate.
-type gates struct {
-	mu   sync.Mutex
-	held map[types.UID]held
-}
-
-// see notes a pod as it is now.
-func (g *gates) see(pod *corev1.Pod, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !placement.AtGate(pod) || heldByOthers(pod) {
-		delete(g.held, pod.UID)
-	} else if _, is := g.held[pod.UID]; !is {
-		g.held[pod.UID] = held{since: now}
-	}
-}
-
-// forget forgets a pod that waits no more.
-func (g *gates) forget(uid types.UID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.held, uid)
-}
-
-// of is what is known of a pod.
-func (g *gates) of(uid types.UID) held {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.held[uid]
-}
-
-// opened notes that a pod's gate is open, which the cache does not show yet.
-func (g *gates) opened(uid types.UID, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if h, is := g.held[uid]; is {
-		h.opened = now
-		g.held[uid] = h
-	}
-}
-
 // stays notes that a pod was judged and stays, and returns after how long to judge it again. The controller judges it
 // earlier if its claims are made before that.
-func (g *gates) stays(uid types.UID, now time.Time, held string) time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	h := g.held[uid]
+func (h *held) stays(now time.Time, why string) time.Duration {
 	h.looks++
 	again := heldAgain.After(h.looks)
-	if held != heldForClaim {
+	if why != heldForClaim {
 		h.next = now.Add(again)
 	}
-	g.held[uid] = h
 	return again
+}
+
+// heldOf returns what is known of a pod at the gate, after change has changed it.
+func (n *Nominator) heldOf(pod *corev1.Pod, change func(*held)) held {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.know(pod.UID)
+	change(&s.held)
+	return s.held
 }
 
 // pass opens the gate for a pod that has a nomination, that gets none, or that has waited for gateMost. It opens the
 // gate of costly claims only when the scheduler's search is sure to be short, however long that takes.
 func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
-	h, now := n.gates.of(pod.UID), n.Clock.Now()
+	h, now := n.heldOf(pod, func(*held) {}), n.Clock.Now()
 	if heldByOthers(pod) || !h.opened.IsZero() && now.Sub(h.opened) < underway {
 		return 0, nil
 	}
@@ -118,10 +80,11 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 		}
 		if v.held != "" {
 			if v.held != heldForClaim || h.looks > 0 { // each pod with a template's claim is looked at before that is made
-				n.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting,
-					"the pod waits at the scheduling gate "+v1alpha1.GateCostlyClaims+": "+v.held)
+				n.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, heldAt+v.held)
 			}
-			return n.gates.stays(pod.UID, now, v.held), nil
+			var again time.Duration
+			n.heldOf(pod, func(h *held) { again = h.stays(now, v.held) })
+			return again, nil
 		}
 	}
 	left := gateMost
@@ -146,8 +109,21 @@ func (n *Nominator) pass(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 	case !opened:
 		return gateAgain, nil
 	}
-	n.gates.opened(pod.UID, n.Clock.Now())
+	n.heldOf(pod, func(h *held) { h.opened = n.Clock.Now() })
 	return 0, nil
+}
+
+// release opens the gate where no nodes are nominated. There nobody judges pods at the gate of costly claims: they
+// stay, and are told.
+func (r *Reconciler) release(ctx context.Context, pod *corev1.Pod) (time.Duration, error) {
+	if placement.AtCostlyGate(pod) {
+		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, heldAt+heldByNobody)
+		return 0, nil
+	}
+	if opened, err := open(ctx, r.Gates, pod, ""); err != nil || opened {
+		return 0, err
+	}
+	return gateAgain, nil
 }
 
 // open removes a pod's gates, and pins the pod to the node, unless that is empty. It returns false if the pod has
@@ -161,19 +137,43 @@ func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, n
 		}
 	}
 	if node != "" {
-		operations = append(operations, operation{"add", "/spec/affinity", pinnedTo(node, pod.Spec.Affinity)})
+		// The API server accepts such a change while the pod is at a gate.
+		operations = append(operations, operation{"add", "/spec/affinity", scheduling.PinnedTo(node, pod.Spec.Affinity)})
 	}
-	patch, err := json.Marshal(operations)
+	opened, err := podstate.Patch(ctx, client, pod, types.JSONPatchType, operations)
 	if err != nil {
-		return false, fmt.Errorf("write a patch: %w", err)
-	}
-	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.JSONPatchType, patch,
-		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		return false, nil
-	case err != nil:
 		return false, fmt.Errorf("take the scheduling gate off pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return true, nil
+	return opened, nil
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+const nominatedPath = "/status/nominatedNodeName"
+
+// nominate nominates a node for a pod, none where it is empty. The API server takes the patch only while the pod is
+// this one, without a node, and nominated is what it was when the node was chosen: else it is false.
+func nominate(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) (bool, error) {
+	test := func(path, value string) operation {
+		if value == "" {
+			return operation{"test", path, nil}
+		}
+		return operation{"test", path, value}
+	}
+	write := operation{"add", nominatedPath, node}
+	if node == "" {
+		write = operation{"remove", nominatedPath, nil}
+	}
+	written, err := podstate.Patch(ctx, client, pod, types.JSONPatchType, []operation{
+		test("/metadata/uid", string(pod.UID)), test("/spec/nodeName", ""),
+		test(nominatedPath, pod.Status.NominatedNodeName), write}, "status")
+	if err != nil {
+		return false, fmt.Errorf("nominate node %q for pod %s/%s: %w", node, pod.Namespace, pod.Name, err)
+	}
+	return written, nil
 }

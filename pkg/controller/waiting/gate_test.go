@@ -211,7 +211,8 @@ func TestGatesAcrossLeaders(t *testing.T) {
 	}, "a", "b")
 }
 
-// Without the setting the gates are off at once, whoever shut them.
+// Without the setting the gates are off at once, whoever shut them, but for those of costly claims: nobody judges
+// these.
 func TestGatesWithoutNominations(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {
 		s.stop()
@@ -224,9 +225,12 @@ func TestGatesWithoutNominations(t *testing.T) {
 		running.Go(func() { known.Run(ctx) })
 		running.Go(func() { opener.Run(ctx, 1) })
 		s.waits("p", claimOf(whole, "", 1), gated("kueue"))
+		s.waits("costly", claimOf(whole, "", 1), atCostlyGate)
 		time.Sleep(time.Minute)
 		s.at("at once", "p", "kueue")
 		s.nominated("without the setting", "p", "")
+		s.at("without the setting", "costly", v1alpha1.GateCostlyClaims)
+		s.toldOnce("without the setting", heldByNobody)
 		cancel()
 		running.Wait()
 		s.stop = func() {}

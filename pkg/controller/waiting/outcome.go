@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // Outcome is what came of a pod's nomination when the pod got a node.
@@ -45,7 +46,7 @@ func (n *Nominator) bound(pod *corev1.Pod) {
 	}
 	delete(n.pods, pod.UID)
 	outcome := outcomeOf(s, pod.Spec.NodeName)
-	if s.wish == nil && n.wishes.allocated(pod) {
+	if s.counts && s.wish == nil && n.wishes.allocated(pod) {
 		outcome = Late
 	}
 	if outcome != "" {
@@ -53,25 +54,30 @@ func (n *Nominator) bound(pod *corev1.Pod) {
 	}
 }
 
-// note has a pod that is to be nominated known, so that it counts where the scheduler is faster.
-func (n *Nominator) note(pod *corev1.Pod) {
-	if len(pod.Spec.ResourceClaims) == 0 || pod.Status.NominatedNodeName != "" {
+// note notes a pod as it is now: that it is to be nominated, and since when it is at the gate.
+func (n *Nominator) note(pod *corev1.Pod, nominable bool) {
+	counts := nominable && len(pod.Spec.ResourceClaims) > 0 && pod.Status.NominatedNodeName == ""
+	atGate := placement.AtGate(pod) && !heldByOthers(pod)
+	if !counts && !atGate {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.pods[pod.UID] == nil {
-		n.pods[pod.UID] = &state{}
+	s := n.know(pod.UID)
+	s.counts = s.counts || counts
+	if atGate && s.since.IsZero() {
+		s.since = n.Clock.Now()
 	}
 }
 
-// wrote notes that a nomination stands in the pod.
-func (n *Nominator) wrote(uid types.UID, node string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if s := n.pods[uid]; s != nil && s.nominated == node {
-		s.written = true
+// know returns what is known of a pod, which is nothing of a new one; mu is held.
+func (n *Nominator) know(uid types.UID) *state {
+	s := n.pods[uid]
+	if s == nil {
+		s = &state{}
+		n.pods[uid] = s
 	}
+	return s
 }
 
 // started reports whether a pod has a node, as far as the cache shows.

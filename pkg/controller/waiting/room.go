@@ -99,10 +99,9 @@ func (e *explainer) newFinder(ctx context.Context, withUUIDs bool) (*scheduling.
 		return nil, err
 	}
 	e.rulesUnknown = !served
-	s, err := cache.Snapshot(e.nodes, e.slices, view.NewPools(withUUIDs), rules)
+	s, err := e.caches.Snapshot(view.NewPools(withUUIDs), rules)
 	if err != nil {
 		return nil, err
 	}
-	s.Claims, s.Classes = e.claims.List(), e.classes.List()
 	return e.engine.NewFinder(ctx, s)
 }

@@ -170,7 +170,7 @@ func (s *stream) publish(n *streamNode) {
 			}
 		}
 		spec.NodeName, spec.Pool.Name = &n.name, pool
-		s.must(s.chooser.slices.Put(&resourceapi.ResourceSlice{
+		s.must(s.chooser.caches.Slices.Put(&resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(n.name, i), ResourceVersion: fmt.Sprint(s.came)}, Spec: spec}))
 	}
 	s.chooser.changed(n.name)
@@ -222,7 +222,7 @@ func (s *stream) come(ctx context.Context) bool {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 		Spec: k.claim, Status: resourceapi.ResourceClaimStatus{Allocation: &s.chooser.promises[pod.UID].allocated[0],
 			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: pod.UID}}}}
-	s.must(s.chooser.fleet.claims.Put(claim))
+	s.must(s.chooser.caches.Claims.Put(claim))
 	s.chooser.changed(d.node)
 	pod.Spec.NodeName = d.node
 	s.must(s.chooser.fleet.pods.Put(pod.DeepCopy()))
@@ -242,7 +242,7 @@ func (s *stream) end() {
 	p := s.running[i]
 	s.running = slices.Delete(s.running, i, i+1)
 	s.must(s.chooser.fleet.pods.GetStore().Delete(p.pod))
-	s.must(s.chooser.fleet.claims.GetStore().Delete(p.claim))
+	s.must(s.chooser.caches.Claims.GetStore().Delete(p.claim))
 	s.chooser.changed(p.pod.Spec.NodeName)
 	s.ended(p.pod)
 	s.reorder(p.node)

@@ -14,6 +14,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,8 +67,9 @@ type Nominator struct {
 	waiting  cache.Unscheduled
 	starting cache.Starting
 	wishes   wishes
-	gates    gates
 
+	// lookingAgain says that all pods are to be looked at again.
+	lookingAgain atomic.Bool
 	// mu has one pod looked at at a time, beside what others were promised.
 	mu      sync.Mutex
 	chooser *chooser
@@ -80,26 +82,28 @@ type Nominator struct {
 func newNominator(cfg Config, work *manager.Controller) *Nominator {
 	f := newFleet(cfg.Cache)
 	n := &Nominator{Nominations: *cfg.Nominations, Cache: cfg.Cache, Clock: cfg.Clock, Events: cfg.Events, work: work,
-		waiting: cfg.Cache.NominablePods(), starting: cfg.Cache.StartingPods(), gates: gates{held: map[types.UID]held{}},
+		waiting: cfg.Cache.NominablePods(), starting: cfg.Cache.StartingPods(),
 		chooser: newChooser(f, cfg.Engine), pods: map[types.UID]*state{}}
-	n.wishes = wishes{client: n.Client, claims: f.claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
-	n.waiting.On(cache.Handler[*corev1.Pod]{Gone: n.gone, Seen: func(pod *corev1.Pod) {
-		n.gates.see(pod, n.Clock.Now())
-		if n.nominable(pod) {
-			n.note(pod)
-		}
-		if n.nominable(pod) || placement.AtGate(pod) {
+	n.wishes = wishes{client: n.Client, claims: f.caches.Claims, templates: utilcache.NewLRUExpireCache(templatesMost)}
+	n.waiting.On(cache.Handler[*corev1.Pod]{Waits: true, Gone: n.gone, Seen: func(pod *corev1.Pod) {
+		nominable := n.nominable(pod)
+		n.note(pod, nominable)
+		if nominable || placement.AtGate(pod) {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}})
-	n.starting.On(cache.Handler[*corev1.Pod]{Seen: n.bound, Changed: func(_, _ *corev1.Pod) {}})
-	f.watch(func() { n.work.EnqueueAfter(everyPod, settling) })
-	f.pods.On(cache.Handler[*corev1.Pod]{Gone: n.ended, Seen: func(pod *corev1.Pod) {
-		if pod.Spec.NodeName != "" {
-			n.placed(pod)
-		}
-	}})
+	n.starting.On(cache.Handler[*corev1.Pod]{Waits: true, Seen: n.bound, Changed: func(_, _ *corev1.Pod) {}})
+	f.watch(n.changed)
+	// Each change counts: a pod may be promised a node while it gets another one.
+	f.pods.On(cache.Handler[*corev1.Pod]{Waits: true, Seen: n.placed, Gone: n.ended})
 	return n
+}
+
+// changed has all pods looked at again that wait for a nomination, when what is free has settled.
+func (n *Nominator) changed() {
+	if !n.lookingAgain.Swap(true) {
+		n.work.EnqueueAfter(everyPod, settling)
+	}
 }
 
 // Nominate nominates nodes for pods before something happens that has the scheduler look at them. Where that takes
@@ -141,31 +145,27 @@ func (n *Nominator) look(ctx context.Context, pod *corev1.Pod) (time.Duration, e
 		return d.again, err
 	}
 	written, err := nominate(ctx, n.Pods, pod, d.node)
-	if written {
-		n.wrote(pod.UID, d.node)
-	} else {
-		n.takeBack(pod.UID, d.node)
-	}
+	n.wrote(pod.UID, d.node, written)
 	klog.FromContext(ctx).V(4).Info("Nominated a node", "pod", klog.KObj(pod), "node", d.node, "written", written)
 	return 0, err
 }
 
 // lookAtAll has the pods looked at again that wait without a nomination, or where the scheduler found no room.
 func (n *Nominator) lookAtAll(ctx context.Context) error {
+	n.lookingAgain.Store(false)
 	if err := n.refresh(ctx); err != nil {
 		return err
 	}
-	waiting := map[types.UID]bool{}
-	for _, pod := range n.waiting.List() {
-		waiting[pod.UID] = true
+	n.mu.Lock()
+	waiting := podstate.ByUID(n.waiting.List())
+	maps.DeleteFunc(n.pods, func(uid types.UID, _ *state) bool { return waiting[uid] == nil })
+	n.mu.Unlock()
+	for _, pod := range waiting {
 		_, refused := podstate.Unschedulable(pod)
 		if n.nominable(pod) && (refused || pod.Status.NominatedNodeName == "") {
 			n.work.Enqueue(cache.Key(pod))
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	maps.DeleteFunc(n.pods, func(uid types.UID, _ *state) bool { return !waiting[uid] })
 	return nil
 }
 
@@ -195,17 +195,18 @@ func (n *Nominator) wishOf(ctx context.Context, pod *corev1.Pod) (*wish, error) 
 		return s.wish, nil
 	}
 	w, err := n.wishes.of(ctx, pod, scheduling.ClaimForExtended(pod, classes.of))
-	if err != nil || len(w.claims) == 0 {
-		return w, err
+	if err == nil && len(w.claims) > 0 {
+		n.remember(pod, w, classes)
 	}
+	return w, err
+}
+
+// remember remembers what a pod asks for, by these DeviceClasses.
+func (n *Nominator) remember(pod *corev1.Pod, w *wish, by classes) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s = n.pods[pod.UID]; s == nil {
-		s = &state{}
-		n.pods[pod.UID] = s
-	}
-	s.wish, s.classes = w, classes.version
-	return w, nil
+	s := n.know(pod.UID)
+	s.wish, s.classes = w, by.version
 }
 
 // Stranded are the GPUs, by node, that are free and have too little CPU or memory left beside them for the pods that
@@ -226,7 +227,6 @@ func (n *Nominator) Stranded() map[string]float64 {
 func (n *Nominator) gone(pod *corev1.Pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.gates.forget(pod.UID)
 	if !n.started(pod) {
 		delete(n.pods, pod.UID) // else bound has it
 	}
@@ -235,8 +235,11 @@ func (n *Nominator) gone(pod *corev1.Pod) {
 	}
 }
 
-// placed is called for a pod that has a node: what it was promised there counts until the cache shows its claims.
+// placed is called for a pod that may have a node: what it was promised there counts until the cache shows its claims.
 func (n *Nominator) placed(pod *corev1.Pod) {
+	if pod.Spec.NodeName == "" {
+		return
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.chooser.placed(pod, n.Clock.Now().Add(underway))

@@ -25,11 +25,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// nominable reports whether the controller may nominate a node for a pod: the default scheduler places it, by itself,
-// and the pod leaves the choice to the controller.
+// nominable reports whether the controller may nominate a node for a pod: it may ask for GPUs, the default scheduler
+// places it, by itself, and the pod leaves the choice to the controller.
 func (n *Nominator) nominable(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Spec.NodeName == "" && !heldByOthers(pod) &&
-		scheduling.Alone(pod) && !cache.PrefersNodes(pod) && n.settingFor(pod).Known()
+		scheduling.AsksForDevices(pod, pod.Spec.Resources.Requests) && scheduling.Alone(pod) &&
+		!cache.PrefersNodes(pod) && n.settingFor(pod).Known()
 }
 
 // settingFor is how nodes are ranked for a pod.
@@ -82,13 +83,24 @@ func (w *wishes) allocated(pod *corev1.Pod) bool {
 // of is what a pod asks for. It is without claims where one of them is not there, or allocated. extended is the claim
 // that the scheduler makes, or nil.
 func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.ResourceClaim) (*wish, error) {
-	claims, there, err := w.unmet(ctx, pod)
-	if err != nil {
-		return nil, err
+	var claims []*resourceapi.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		ref := &pod.Spec.ResourceClaims[i]
+		spec, err := w.spec(ctx, pod, ref)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && spec == nil:
+			return &wish{}, nil
+		case err != nil:
+			return nil, fmt.Errorf("read what claim %s of pod %s/%s asks for: %w", ref.Name, pod.Namespace, pod.Name, err)
+		}
+		claims = append(claims, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: ref.Name}, Spec: *spec})
 	}
-	if !there || len(claims) < len(pod.Spec.ResourceClaims) {
-		return &wish{}, nil
-	}
+	return newWish(pod, claims, extended)
+}
+
+// newWish is what a pod asks for by claims, and by the one that the scheduler makes unless that is nil.
+func newWish(pod *corev1.Pod, claims []*resourceapi.ResourceClaim, extended *resourceapi.ResourceClaim) (*wish, error) {
 	out := &wish{claims: claims}
 	if extended != nil {
 		out.claims = append(out.claims, extended)
@@ -100,30 +112,6 @@ func (w *wishes) of(ctx context.Context, pod *corev1.Pod, extended *resourceapi.
 	out.kind = kindID{question, out.requests.Cpu().MilliValue(), out.requests.Memory().Value(),
 		placement.AtCostlyGate(pod)}
 	return out, err
-}
-
-// unmet returns the claims of a pod that are not allocated yet, and false while one of them does not exist.
-func (w *wishes) unmet(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, bool, error) {
-	if placement.AtCostlyGate(pod) {
-		claims, there, err := w.made(ctx, pod)
-		return unallocated(claims), there, err
-	}
-	var claims []*resourceapi.ResourceClaim
-	for i := range pod.Spec.ResourceClaims {
-		ref := &pod.Spec.ResourceClaims[i]
-		spec, err := w.spec(ctx, pod, ref)
-		switch {
-		case apierrors.IsNotFound(err), err == nil && spec == nil && ref.ResourceClaimTemplateName != nil:
-			return nil, false, nil
-		case err != nil:
-			return nil, false, fmt.Errorf("read what claim %s of pod %s/%s asks for: %w", ref.Name, pod.Namespace, pod.Name,
-				err)
-		case spec != nil:
-			claims = append(claims, &resourceapi.ResourceClaim{
-				ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: ref.Name}, Spec: *spec})
-		}
-	}
-	return claims, true, nil
 }
 
 // spec returns the spec of a claim, nil if the claim is allocated or its template does not exist.

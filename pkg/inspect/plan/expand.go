@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -160,14 +159,9 @@ func pinTo(ctx context.Context, pod *corev1.Pod, node *corev1.Node) bool {
 	if scheduling.ClosedTo(ctx, node, pod, scheduling.Wanted(pod)).By != scheduling.Open {
 		return false
 	}
-	if pod.Spec.Affinity == nil {
-		pod.Spec.Affinity = &corev1.Affinity{}
+	if pod.Spec.Affinity != nil {
+		pod.Spec.Affinity.NodeAffinity = nil // it is met, and the DaemonSet's controller replaces it
 	}
-	pod.Spec.NodeSelector, pod.Spec.Affinity.NodeAffinity = nil, &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
-				Values: []string{node.Name}}},
-		}}},
-	}
+	pod.Spec.NodeSelector, pod.Spec.Affinity = nil, scheduling.PinnedTo(node.Name, pod.Spec.Affinity)
 	return true
 }

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
@@ -47,8 +46,8 @@ type node struct {
 	published []*resourceapi.ResourceSlice
 	offer     offer.GPUs
 	claims    []*resourceapi.ResourceClaim
-	left      corev1.ResourceList
-	// reserved says that another pod is nominated to it, left is for what is left that nobody has counted yet.
+	beside    scheduling.NodeResources
+	// reserved says that another pod is nominated to it, counted is what is left, nil where that has to be counted.
 	reserved bool
 	counted  *score.Node
 	// gave says that pods have left it.
@@ -84,12 +83,12 @@ func (c *Cluster) world(ctx context.Context) *world {
 			continue
 		}
 		n := &node{Node: of, published: pools[of.Name], offer: offer.Of(pools[of.Name]), claims: claims[of.Name],
-			left: of.Status.Allocatable.DeepCopy(), reserved: reserved[of.Name]}
+			beside: scheduling.NodeResources{Allocatable: of.Status.Allocatable}, reserved: reserved[of.Name]}
 		on := slices.SortedFunc(slices.Values(pods[of.Name]), func(a, b *corev1.Pod) int {
 			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 		})
 		for _, pod := range on {
-			n.take(pod, 1)
+			n.beside.Add(requestsOf(pod))
 		}
 		with := n.offer.Placed(on, n.claims)
 		for _, p := range with {
@@ -118,24 +117,17 @@ func (w *world) mayMove(p offer.Placed) bool {
 		!slices.ContainsFunc(p.Claims, func(c *resourceapi.ResourceClaim) bool { return len(c.Status.ReservedFor) != 1 })
 }
 
-// take counts a pod on the node, times 1, or no more, times -1.
-func (n *node) take(pod *corev1.Pod, times int64) {
-	for name, amount := range requestsOf(pod) {
-		left := n.left[name]
-		if times > 0 {
-			left.Sub(amount)
-		} else {
-			left.Add(amount)
-		}
-		n.left[name] = left
-	}
-	n.counted = nil
+// take counts a pod on the node.
+func (n *node) take(pod *corev1.Pod, given []*resourceapi.ResourceClaim) {
+	n.claims, n.counted = slices.Concat(n.claims, given), nil
+	n.beside.Requested = maps.Clone(n.beside.Requested)
+	n.beside.Add(requestsOf(pod))
 }
 
 func (n *node) score() score.Node {
 	if n.counted == nil {
-		n.counted = &score.Node{CPU: n.left.Cpu().MilliValue(), Memory: n.left.Memory().Value(),
-			GPUs: n.offer.Left(n.claims)}
+		cpu, memory := n.beside.Left(corev1.ResourceCPU), n.beside.Left(corev1.ResourceMemory)
+		n.counted = &score.Node{CPU: cpu.MilliValue(), Memory: memory.Value(), GPUs: n.offer.Left(n.claims)}
 	}
 	return *n.counted
 }
@@ -145,7 +137,6 @@ func (w *world) Left(at int) score.Node { return w.nodes[at].score() }
 
 func (w *world) Without(i int) score.Node {
 	n := *w.nodes[w.pods[i].Node]
-	n.left = maps.Clone(n.left)
 	n.leave(&w.tenants[i])
 	return n.score()
 }
@@ -155,7 +146,8 @@ func (n *node) leave(t *tenant) {
 	n.claims = slices.DeleteFunc(slices.Clone(n.claims), func(c *resourceapi.ResourceClaim) bool {
 		return slices.Contains(t.Claims, c)
 	})
-	n.take(t.Pod, -1)
+	n.counted, n.beside.Requested = nil, maps.Clone(n.beside.Requested)
+	n.beside.Sub(requestsOf(t.Pod))
 }
 
 func (w *world) Undo() {
@@ -180,11 +172,9 @@ func (w *world) Move(i, to int) bool {
 			w.budgets.Allowed[b] += by
 		}
 	}
-	home.left, n.left = maps.Clone(home.left), maps.Clone(n.left)
 	home.leave(t)
 	home.gave++
-	n.claims = slices.Concat(n.claims, given)
-	n.take(t.Pod, 1)
+	n.take(t.Pod, given)
 	count(-1)
 	w.undo = append(w.undo, func() { *home, *n = was, is; count(1) })
 	return true
@@ -224,10 +214,9 @@ func (w *world) fit(n *node, pod scheduling.Pod) ([]*resourceapi.ResourceClaim, 
 		w.failed = fmt.Errorf("%w: %w", errEnded, context.Cause(w.ctx))
 		return nil, false
 	}
-	free := func(name corev1.ResourceName) resource.Quantity { return n.left[name] }
 	byDevices := func(name corev1.ResourceName) bool { return w.classOf(name) != nil }
 	if scheduling.ClosedTo(w.ctx, n.Node, pod.Pod, scheduling.Wanted(pod.Pod)).By != scheduling.Open ||
-		len(scheduling.Short(scheduling.RequestsOf(pod.Pod), free, byDevices)) > 0 {
+		len(n.beside.Short(scheduling.RequestsOf(pod.Pod), byDevices)) > 0 {
 		return nil, false
 	}
 	allocator, err := w.Engine.Allocator(w.ctx, scheduling.Snapshot{Slices: n.published, Claims: n.claims,
@@ -254,8 +243,7 @@ func (w *world) fit(n *node, pod scheduling.Pod) ([]*resourceapi.ResourceClaim, 
 func (w *world) letIn(pod scheduling.Pod) bool {
 	n, given := w.room(pod, func(n *node) bool { return !n.reserved })
 	if n != nil {
-		n.claims, n.left = slices.Concat(n.claims, given), maps.Clone(n.left)
-		n.take(pod.Pod, 1)
+		n.take(pod.Pod, given)
 	}
 	return n != nil
 }

@@ -39,16 +39,16 @@ func (p *Preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	s := &situation{
 		pods: pods, namespaces: map[string]map[string]string{}, budgets: scheduling.NewBudgets(disruptions),
 		gangs: gangs, now: now,
-		overdue: overdue(pods, p.endings.For), rules: rules, refused: p.refused, classes: p.classes.List(),
+		overdue: overdue(pods, p.endings.For), rules: rules, refused: p.refused, classes: p.caches.Classes.List(),
 		engine: p.Engine,
 	}
 	for _, namespace := range p.namespaces.List() {
 		s.namespaces[namespace.Name] = namespace.Labels
 	}
 	byNode := map[string]*node{}
-	for _, n := range p.nodes.List() {
-		found := &node{Node: n.Node(), claims: p.claims.OnNode(n.Name)}
-		if newest, whole := view.Newest(n.Name, p.slices.OnNode(n.Name)); whole {
+	for _, n := range p.caches.Nodes.List() {
+		found := &node{Node: n.Node(), claims: p.caches.Claims.OnNode(n.Name)}
+		if newest, whole := view.Newest(n.Name, p.caches.Slices.OnNode(n.Name)); whole {
 			found.pool = newest
 		}
 		byNode[n.Name] = found

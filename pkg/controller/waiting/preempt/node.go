@@ -4,6 +4,7 @@ package preempt
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -11,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -26,27 +29,15 @@ type node struct {
 	pool []*view.Slice
 }
 
-// without is what is left of the node's resources when some of its pods have gone.
-func (n *node) without(gone func(types.UID) bool) corev1.ResourceList {
-	left := n.Status.Allocatable.DeepCopy()
-	if left == nil {
-		left = corev1.ResourceList{}
-	}
-	takes := func(name corev1.ResourceName, amount resource.Quantity) {
-		rest := left[name].DeepCopy()
-		rest.Sub(amount)
-		left[name] = rest
-	}
+// without is what the node has beside devices when some of its pods have gone.
+func (n *node) without(gone func(types.UID) bool) scheduling.NodeResources {
+	beside := scheduling.NodeResources{Allocatable: n.Status.Allocatable}
 	for _, pod := range n.pods {
-		if gone(pod.UID) {
-			continue
+		if !gone(pod.UID) {
+			beside.Add(counted(pod))
 		}
-		for name, amount := range counted(pod) {
-			takes(name, amount)
-		}
-		takes(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
 	}
-	return left
+	return beside
 }
 
 // wish is what a pod waits for.
@@ -83,13 +74,57 @@ func withAdminAccess(c *resourceapi.ResourceClaim) bool {
 }
 
 // resourcesFit reports whether the pod's resources, those that devices are not, fit into what is
-// free of the node.
-func (w wish) resourcesFit(n *node, free corev1.ResourceList) bool {
-	has := func(name corev1.ResourceName) resource.Quantity { return free[name] }
-	byDevices := func(name corev1.ResourceName) bool {
+// left of the node.
+func (w wish) resourcesFit(n *node, beside scheduling.NodeResources) bool {
+	return len(beside.Short(w.requests, func(name corev1.ResourceName) bool {
 		plugged := n.Status.Allocatable[name]
 		return plugged.IsZero() && w.byClass(name)
+	})) == 0
+}
+
+// holders are the pods that hold devices of the node, each with its kind: the same where it
+// does not matter which of them goes, empty where a pod is like no other.
+func (n *node) holders() map[types.UID]string {
+	held, shared := map[types.UID][]*resourceapi.ResourceClaim{}, map[types.UID]bool{}
+	for _, c := range n.claims {
+		pods, others := claim.Pods(c)
+		if others || len(claim.Held(c, v1alpha1.PoolName(n.Name))) == 0 {
+			continue
+		}
+		for _, pod := range pods {
+			held[pod.UID] = append(held[pod.UID], c)
+			shared[pod.UID] = shared[pod.UID] || len(pods) > 1
+		}
 	}
-	pods := has(corev1.ResourcePods)
-	return pods.CmpInt64(1) >= 0 && len(scheduling.Short(w.requests, has, byDevices)) == 0
+	kinds := map[types.UID]string{}
+	for uid := range held {
+		kinds[uid] = ""
+	}
+	for _, pod := range n.pods {
+		if claims, holds := held[pod.UID]; holds && !shared[pod.UID] {
+			kinds[pod.UID] = kindOf(claims, pod)
+		}
+	}
+	return kinds
+}
+
+// kindOf is what a pod holds and needs. Shares of one GPU are alike by device and amount.
+func kindOf(claims []*resourceapi.ResourceClaim, pod *corev1.Pod) string {
+	var parts []string
+	for _, claim := range claims {
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			parts = append(parts, r.Driver+"/"+r.Pool+"/"+r.Device+amountsOf(r.ConsumedCapacity))
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ") + " with" + amountsOf(counted(pod))
+}
+
+func amountsOf[K ~string](amounts map[K]resource.Quantity) string {
+	var parts []string
+	for name, amount := range amounts {
+		parts = append(parts, " "+string(name)+"="+amount.String())
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "")
 }

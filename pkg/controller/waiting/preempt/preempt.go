@@ -62,8 +62,7 @@ var missed = backoff.Doubling{Least: interval, Most: 30 * time.Second}
 
 // Config is what the controller works with.
 type Config struct {
-	// Cache is asked for live pods, nodes with all that they can allocate, PodDisruptionBudgets,
-	// ResourceSlices, claims, DeviceClasses and namespaces.
+	// Cache is asked for live pods, the cluster, PodDisruptionBudgets and namespaces.
 	Cache *cache.Reader
 
 	Client   Client
@@ -89,11 +88,8 @@ type Client interface {
 type Preemptor struct {
 	Config
 	pods       cache.Live
-	nodes      cache.Nodes
+	caches     cache.Cluster
 	budgets    *cache.Objects[*policyv1.PodDisruptionBudget]
-	slices     cache.Slices
-	claims     cache.Claims
-	classes    cache.Classes
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
 	endings *seen.Since[ending]
@@ -108,9 +104,9 @@ type Preemptor struct {
 func New(cfg Config, wake func()) *Preemptor {
 	c := cfg.Cache
 	p := &Preemptor{
-		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
-		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(), evictions: map[string]*eviction{},
-		failures: failures{}, refused: podstate.RefusedPods{}, endings: seen.NewSince[ending](cfg.Clock),
+		Config: cfg, pods: c.LivePods(), caches: c.Cluster(), budgets: c.Budgets(), namespaces: c.Namespaces(),
+		evictions: map[string]*eviction{},
+		failures:  failures{}, refused: podstate.RefusedPods{}, endings: seen.NewSince[ending](cfg.Clock),
 	}
 	p.pods.On(cache.Handler[*corev1.Pod]{
 		Seen: p.sawEnding,
@@ -235,9 +231,9 @@ func (p *Preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 
 // wish is what a pod waits for; without claims where that is not known in full.
 func (p *Preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, error) {
-	classOf := scheduling.ClassOf(p.classes.List())
+	classOf := scheduling.ClassOf(p.caches.Classes.List())
 	w := wish{
-		pod: pod, requests: podstate.Requests(pod),
+		pod: pod, requests: scheduling.RequestsOf(pod),
 		byClass: func(name corev1.ResourceName) bool { return classOf(name) != nil },
 	}
 	claims, there, err := podstate.Claims(ctx, p.ClaimsOf, pod)

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
 )
 
 // Wait is what is known of a pod that waits. That of a new one is empty.
@@ -28,7 +30,7 @@ type Wait struct {
 func (p *Preemptor) due(waiting []*corev1.Pod, waits map[types.UID]*Wait, now time.Time) []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(waiting), func(pod *corev1.Pod) bool {
 		return p.evicting(func(e *eviction) bool { return e.pod == pod.UID }) > 0 || now.Before(waits[pod.UID].after) ||
-			!p.failures.over(ownerOf(pod), now)
+			!p.failures[ownerOf(pod)].IsDue(now)
 	})
 }
 
@@ -69,15 +71,8 @@ func (w *Wait) timeToPlan() time.Duration { return cmp.Or(w.planning, roundMost/
 // tookTooLong gives a pod more time for its next turns, which come the more seldom.
 func (w *Wait) tookTooLong() { w.planning = min(2*w.timeToPlan(), planningMost) }
 
-// failures are those whose pods were not placed though others were evicted for them, by
-// ownerOf.
-type failures map[string]*failure
-
-type failure struct {
-	count int
-	// after is when others are evicted for them again.
-	after time.Time
-}
+// failures are, by ownerOf, how often others were evicted for pods that were not placed.
+type failures map[string]backoff.Tries
 
 // ownerOf is who makes pods such as this one. It uses names: a pod or a Job that is created again
 // is the same to those who are evicted for it.
@@ -89,24 +84,14 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + kind + "/" + name
 }
 
-// over reports whether an owner may have others evicted.
-func (f failures) over(owner string, now time.Time) bool {
-	return f[owner] == nil || !now.Before(f[owner].after)
-}
-
 // add notes that the pod of an owner was not placed, and returns for how long no others are
 // evicted.
 func (f failures) add(owner string, now time.Time) time.Duration {
-	if f[owner] == nil {
-		f[owner] = &failure{}
-	}
-	f[owner].count++
-	again := notPlaced.After(f[owner].count)
-	f[owner].after = now.Add(again)
-	return again
+	f[owner] = f[owner].Plus(notPlaced, now)
+	return f[owner].Wait(now)
 }
 
 // forget forgets those that have not failed again for long.
 func (f failures) forget(now time.Time) {
-	maps.DeleteFunc(f, func(_ string, of *failure) bool { return now.Sub(of.after) > notPlaced.Most })
+	maps.DeleteFunc(f, func(_ string, of backoff.Tries) bool { return -of.Wait(now) > notPlaced.Most })
 }

@@ -34,12 +34,24 @@ func DeviceTaintRules(ctx context.Context, client typedresourcev1.DeviceTaintRul
 	return rules, true, nil
 }
 
-// Snapshot is what the scheduler's allocator sees of nodes: what they publish, decoded by pools, as the rules taint it.
-func Snapshot(nodes Nodes, published Slices, pools *view.Pools, rules []*resourceapi.DeviceTaintRule) (
-	s scheduling.Snapshot, err error) {
-	for _, node := range nodes.List() {
+// Cluster is what decides where a pod finds devices.
+type Cluster struct {
+	Nodes   Nodes
+	Slices  Slices
+	Claims  Claims
+	Classes Classes
+}
+
+// Cluster asks for nodes, the driver's ResourceSlices, claims and DeviceClasses.
+func (r *Reader) Cluster() Cluster { return Cluster{r.Nodes(), r.Slices(), r.Claims(), r.Classes()} }
+
+// Snapshot is what the scheduler's allocator sees of the cluster: what nodes publish is decoded by pools, as the rules
+// taint it.
+func (c Cluster) Snapshot(pools *view.Pools, rules []*resourceapi.DeviceTaintRule) (scheduling.Snapshot, error) {
+	s := scheduling.Snapshot{Claims: c.Claims.List(), Classes: c.Classes.List()}
+	for _, node := range c.Nodes.List() {
 		s.Nodes = append(s.Nodes, node.Node())
-		newest, whole := view.Newest(node.Name, published.OnNode(node.Name))
+		newest, whole := view.Newest(node.Name, c.Slices.OnNode(node.Name))
 		if !whole {
 			continue
 		}
