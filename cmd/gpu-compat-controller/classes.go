@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/deviceclass"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -112,7 +113,7 @@ func modelsOfCluster(ctx context.Context, c *cli.Command) ([]view.Model, []strin
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := newClient(config)
+	client, err := program.Client(config, apiQPS, apiBurst)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -30,27 +29,10 @@ import (
 )
 
 // Requests to the API server per second, and in a burst: enough to label a large
-// cluster's nodes within a minute. What may be much at once, and what must not wait for
-// it, has a client of its own: annotations of pods, what has kubelets sync pods, Events,
-// the claims of pods that wait, nominations, which the scheduler does not wait for, and the lease,
-// whose renewal must not be late.
+// cluster's nodes within a minute.
 const (
-	apiQPS           = 50
-	apiBurst         = 100
-	annotationsQPS   = 20
-	annotationsBurst = 20
-	eventsQPS        = 20
-	eventsBurst      = 50
-	syncsQPS         = 50
-	syncsBurst       = 100
-	waitingQPS       = 20
-	waitingBurst     = 40
-	gangsQPS         = 20
-	gangsBurst       = 40
-	nominationsQPS   = 200
-	nominationsBurst = 400
-	leaseQPS         = 5
-	leaseBurst       = 10
+	apiQPS   = 50
+	apiBurst = 100
 )
 
 // leaseOverdue is for how long the process may lead after its lease has ended: by then
@@ -99,17 +81,19 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return fmt.Errorf("make the API client for metadata: %w", err)
 	}
+	// What may be much at once, and what must not wait for it, has a client of its own: annotations of pods, what has
+	// kubelets sync pods, Events, the claims of pods that wait, nominations, which the scheduler does not wait for, and
+	// the lease, whose renewal must not be late.
 	var client, lease, annotations, events, syncs, waiting, gangs, nominations kubernetes.Interface
 	for _, c := range []struct {
 		is    *kubernetes.Interface
 		qps   float32
 		burst int
 	}{
-		{&client, apiQPS, apiBurst}, {&lease, leaseQPS, leaseBurst}, {&annotations, annotationsQPS, annotationsBurst},
-		{&events, eventsQPS, eventsBurst}, {&syncs, syncsQPS, syncsBurst}, {&waiting, waitingQPS, waitingBurst},
-		{&gangs, gangsQPS, gangsBurst}, {&nominations, nominationsQPS, nominationsBurst},
+		{&client, apiQPS, apiBurst}, {&lease, 5, 10}, {&annotations, 20, 20}, {&events, 20, 50}, {&syncs, 50, 100},
+		{&waiting, 20, 40}, {&gangs, 20, 40}, {&nominations, 200, 400},
 	} {
-		if *c.is, err = newClient(withRate(config, c.qps, c.burst)); err != nil {
+		if *c.is, err = program.Client(config, c.qps, c.burst); err != nil {
 			return err
 		}
 	}
@@ -167,9 +151,6 @@ func identity(told string) (string, error) {
 
 func clientConfig(c *cli.Command) (*rest.Config, error) {
 	config, err := program.ClientConfig(c.String("kubeconfig"), v1alpha1.ControllerName)
-	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -177,21 +158,4 @@ func clientConfig(c *cli.Command) (*rest.Config, error) {
 	// As Kubernetes' own controllers have it: each message of a watch would be packed, and unpacked, by itself.
 	config.DisableCompression = true
 	return config, nil
-}
-
-func withRate(config *rest.Config, qps float32, burst int) *rest.Config {
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = qps, burst
-	return config
-}
-
-func newClient(config *rest.Config) (kubernetes.Interface, error) {
-	config = rest.CopyConfig(config)
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
-		runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make the API client: %w", err)
-	}
-	return client, nil
 }

@@ -12,10 +12,8 @@ import (
 
 	"github.com/urfave/cli/v3"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-kubelet-plugin/flags"
@@ -104,17 +102,21 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	registry := metrics.New("gpu-kubelet-plugin")
 	metrics.ClientGo(registry)
-	client, err := newClient(c, float32(c.Float("kube-api-qps")), c.Int("kube-api-burst"))
+	config, err := program.ClientConfig(c.String("kubeconfig"), "gpu-kubelet-plugin")
+	if err != nil {
+		return err
+	}
+	client, err := program.Client(config, float32(c.Float("kube-api-qps")), c.Int("kube-api-burst"))
 	if err != nil {
 		return err
 	}
 	var statuses kubernetes.Interface
 	if c.Bool("claim-status") {
-		if statuses, err = newClient(c, statusQPS, statusBurst); err != nil {
+		if statuses, err = program.Client(config, statusQPS, statusBurst); err != nil {
 			return err
 		}
 	}
-	audits, err := newClient(c, auditQPS, auditBurst)
+	audits, err := program.Client(config, auditQPS, auditBurst)
 	if err != nil {
 		return err
 	}
@@ -213,21 +215,3 @@ const (
 	auditQPS    = 20
 	auditBurst  = 40
 )
-
-func newClient(c *cli.Command, qps float32, burst int) (kubernetes.Interface, error) {
-	config, err := program.ClientConfig(c.String("kubeconfig"), "gpu-kubelet-plugin")
-	if errors.Is(err, rest.ErrNotInCluster) {
-		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	config.QPS, config.Burst = qps, burst
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
-		runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make the API client: %w", err)
-	}
-	return client, nil
-}

@@ -28,7 +28,7 @@ func TestThePluginNeedsItsNode(t *testing.T) {
 // What is wrong with a setting stands in its log, and settings.Watch refuses what the flags refuse.
 func TestSettingsThatThePluginDoesNotStartWith(t *testing.T) {
 	for _, setting := range [][3]string{{"KUBE_API_BURST", "0", "less than 1"}, {"KUBE_API_BURST", "-1", "less than 1"},
-		{"GPU_READ_INTERVAL", "500ms", "less than a second"}} {
+		{"GPU_READ_INTERVAL", "500ms", "less than 1s"}} {
 		t.Run(setting[0], func(t *testing.T) {
 			t.Setenv(setting[0], setting[1])
 			err := command().Run(t.Context(), []string{"gpu-kubelet-plugin"})

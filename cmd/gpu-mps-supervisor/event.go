@@ -43,11 +43,7 @@ func newClient(ctx context.Context, kubeconfig string) (kubernetes.Interface, er
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make the API client: %w", err)
-	}
-	return client, nil
+	return program.Client(config, rest.DefaultQPS, rest.DefaultBurst)
 }
 
 // report makes a node Event of the error that ends the supervisor. It is made

@@ -12,12 +12,23 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
-// What the options --color and --bars may be.
+// What the options --color, --bars and --use may be.
 const (
 	always = "always"
 	never  = "never"
 	auto   = "auto"
 )
+
+// chosen reports whether an option has something done, which is otherwise what auto comes to.
+func chosen(option, value string, otherwise bool) (bool, error) {
+	switch value {
+	case always, never:
+		return value == always, nil
+	case auto:
+		return otherwise, nil
+	}
+	return false, fmt.Errorf("--%s %s: not one of always, never, auto", option, value)
+}
 
 // Colours add to what the text says, and never say anything alone.
 const (
@@ -44,16 +55,7 @@ var (
 
 // colors reports whether what is printed as text has colours.
 func (o *options) colors() (bool, error) {
-	switch o.color {
-	case always:
-		return true, nil
-	case never:
-		return false, nil
-	case auto:
-		return o.terminal.is && o.terminal.colors, nil
-	default:
-		return false, fmt.Errorf("--color %s: not one of always, never, auto", o.color)
-	}
+	return chosen("color", o.color, o.terminal.is && o.terminal.colors)
 }
 
 // colored has what print writes coloured, if there are to be colours. Nothing else in it acts

@@ -187,16 +187,15 @@ const (
 
 // usage reads what is used; nil where that is not shown.
 func (o *options) usage(reader cluster.Reader) (*cluster.Usage, error) {
-	switch {
-	case o.use == always:
-		return &cluster.Usage{Reader: reader}, nil
-	case o.use == auto && o.terminal.is && o.output == "":
-		return &cluster.Usage{Reader: reader, Most: useMost}, nil
-	case o.use == auto, o.use == never:
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("--use %s: not one of always, never, auto", o.use)
+	shown, err := chosen("use", o.use, o.terminal.is && o.output == "")
+	if !shown {
+		return nil, err
 	}
+	usage := &cluster.Usage{Reader: reader}
+	if o.use == auto {
+		usage.Most = useMost
+	}
+	return usage, nil
 }
 
 // showsLost reports whether the table shows what is lost of free GPUs: not where it is, byte by byte, the known tool's.

@@ -72,16 +72,11 @@ type printer struct {
 // printer checks what the user asks for.
 func (o *options) printer() (*printer, error) {
 	p := &printer{streams: o.streams, namespace: o.namespace(), now: time.Now}
-	style := inspect.Style{Wide: o.output == "wide"}
-	switch o.bars {
-	case auto:
-		style.Bars = o.terminal.is && o.output == ""
-	case always:
-		style.Bars = true
-	case never:
-	default:
-		return nil, fmt.Errorf("--bars %s: not one of always, never, auto", o.bars)
+	bars, err := chosen("bars", o.bars, o.terminal.is && o.output == "")
+	if err != nil {
+		return nil, err
 	}
+	style := inspect.Style{Wide: o.output == "wide", Bars: bars}
 	if _, err := o.colors(); err != nil {
 		return nil, err
 	}

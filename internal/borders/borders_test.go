@@ -146,7 +146,7 @@ func TestWhoImportsWhat(t *testing.T) {
 			"cmd/gpu-mps-supervisor",
 			"internal/docs/generate", "internal/preparetest", "internal/program/gpuflags"}},
 		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller"}},
-		{[]string{"pkg/inspect"}, []string{"cmd/kubectl-inspect-cgpu", "internal/docs/generate"}},
+		{[]string{"pkg/inspect"}, []string{"cmd/kubectl-inspect-cgpu"}},
 		// The tables of docs say which flags programs have.
 		{[]string{"cmd"}, []string{"internal/docs/generate"}},
 		// Only preparing a claim brings isolation, records and CDI specs together.

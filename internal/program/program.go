@@ -6,6 +6,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/urfave/cli/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -64,16 +67,32 @@ func SetUpLogging(ctx context.Context, verbosity int) error {
 
 // ClientConfig says how to reach the API server: as the kubeconfig file does,
 // or, without one, with the pod's service account. Outside of a pod that is
-// rest.ErrNotInCluster.
+// rest.ErrNotInCluster. Client makes a client of it.
 func ClientConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	load := rest.InClusterConfig
 	if kubeconfig != "" {
 		load = func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", kubeconfig) }
 	}
 	config, err := load()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		err = fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("configure the API client: %w", err)
 	}
 	config.UserAgent = userAgent
 	return config, nil
+}
+
+// Client makes a client that sends so many requests per second, and in a burst.
+func Client(config *rest.Config, qps float32, burst int) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = qps, burst
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the API client: %w", err)
+	}
+	return client, nil
 }

@@ -3,7 +3,7 @@
 // Package gpu describes a node's NVIDIA GPUs as plain data.
 //
 // A Machine is read once, by pkg/gpu/nvml, from either the NVIDIA driver or a
-// simulated machine (pkg/gpu/sim); everything after that – which devices are
+// simulated machine (tests/standins/sim); everything after that – which devices are
 // published, which GPU a claim got – is decided from this data alone.
 package gpu
 

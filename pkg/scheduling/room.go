@@ -258,50 +258,17 @@ func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 		if found.Closed.By != Open {
 			effort = onClosed
 		}
-		_, err := f.allocator.selectorLooks(node.Name, unallocated)
-		if first && err == nil {
-			var hopeless bool
-			if found.Lacks, found.Farthest, hopeless = f.looker.lacks(ctx, node.Name, unallocated); hopeless {
-				if err := ended(ctx, node); err != nil {
-					return Room{}, err
-				}
-				room.Nodes = append(room.Nodes, found)
-				continue
-			}
-			found.Lacks, found.Farthest = nil, Lack{}
+		failed := f.search(ctx, node, unallocated, effort, first, &found)
+		if err := ended(ctx, node); err != nil && !found.Fits {
+			return Room{}, err
 		}
-		if err == nil {
-			found.Allocations, found.Fits, err = f.allocator.Fit(ctx, node, unallocated, effort)
-		}
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return Room{}, ended(ctx, node)
-		case errors.Is(err, ErrUnsearched):
-			// Where one request alone lacks something, it never fits.
-			hopeless := false
-			if !errors.Is(err, ErrSelectors) {
-				found.Lacks, found.Farthest, hopeless = f.looker.lacks(ctx, node.Name, unallocated)
-			}
-			if !hopeless {
-				found.Lacks, found.Farthest = []Lack{{Kind: Unsearched, Err: err}}, Lack{}
-			}
-			if err := ended(ctx, node); err != nil {
-				return Room{}, err
-			}
-		case err != nil:
-			found.Lacks = []Lack{{Kind: Failed, Err: err}}
-			// A node that the pod cannot be on is passed over before its devices are looked at,
-			// and of some errors, such as an invalid pool, the scheduler passes over the node alone.
-			if found.Closed.By == Open && room.Refused == nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
-				room.Refused = err
-				if f.looker.tooMany(ctx, node.Name, unallocated) {
-					room.TooMany = node.Name
-				}
-			}
-		case !found.Fits:
-			found.Lacks, found.Farthest, _ = f.looker.lacks(ctx, node.Name, unallocated)
-			if err := ended(ctx, node); err != nil {
-				return Room{}, err
+		// A node that the pod cannot be on is passed over before its devices are looked at,
+		// and of some errors, such as an invalid pool, the scheduler passes over the node alone.
+		if failed != nil && found.Closed.By == Open && room.Refused == nil &&
+			!errors.Is(failed, structured.ErrFailedAllocationOnNode) {
+			room.Refused = failed
+			if f.looker.tooMany(ctx, node.Name, unallocated) {
+				room.TooMany = node.Name
 			}
 		}
 		room.Nodes = append(room.Nodes, found)
@@ -310,6 +277,37 @@ func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 		}
 	}
 	return room, nil
+}
+
+// search finds out whether the claims fit on a node, or what they lack there. It returns why the allocator failed, if
+// it did.
+func (f *Finder) search(ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim, effort *Effort,
+	first bool, found *NodeRoom) (failed error) {
+	// Where one request alone lacks something, the claims never fit.
+	lack := func() (hopeless bool) {
+		found.Lacks, found.Farthest, hopeless = f.looker.lacks(ctx, node.Name, claims)
+		return hopeless
+	}
+	_, err := f.allocator.selectorLooks(node.Name, claims)
+	if first && err == nil && lack() {
+		return nil
+	}
+	found.Lacks, found.Farthest = nil, Lack{}
+	if err == nil {
+		found.Allocations, found.Fits, err = f.allocator.Fit(ctx, node, claims, effort)
+	}
+	switch {
+	case errors.Is(err, ErrUnsearched):
+		if errors.Is(err, ErrSelectors) || !lack() {
+			found.Lacks, found.Farthest = []Lack{{Kind: Unsearched, Err: err}}, Lack{}
+		}
+	case err != nil:
+		found.Lacks = []Lack{{Kind: Failed, Err: err}}
+		return err
+	case !found.Fits:
+		lack()
+	}
+	return nil
 }
 
 // ended is an error once the context has ended: a selector that was interrupted then counts as one

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -61,11 +60,11 @@ func Flags() []cli.Flag {
 		&cli.BoolFlag{Name: "best-node", Sources: env("BEST_NODE"),
 			Usage: "nominate the best node for pods with GPUs; needs the option best-node (docs/packing.md)"},
 		&cli.StringFlag{Name: "node-placement", Sources: env("NODE_PLACEMENT"), Value: string(score.Best),
-			Validator: oneOf(score.Best, score.Binpack, score.Spread),
+			Validator: program.OneOf(score.Best, score.Binpack, score.Spread),
 			Usage: "best node of pods without the label: best, binpack or spread " +
 				"(docs/packing.md)"},
 		&cli.StringFlag{Name: "defragment", Sources: env("DEFRAGMENT"), Value: string(defragment.Off),
-			Validator: oneOf(defragment.Off, defragment.DryRun, defragment.Evict),
+			Validator: program.OneOf(defragment.Off, defragment.DryRun, defragment.Evict),
 			Usage: "evict pods so that they move to other nodes: none, dry-run (only report) or evict; needs the option " +
 				"defragment (docs/packing.md#defragmentation)"},
 		&cli.IntFlag{Name: "defragment-moves", Sources: env("DEFRAGMENT_MOVES"), Value: 10, Validator: checkMoves,
@@ -90,16 +89,6 @@ func checkTime(d time.Duration) error {
 		return errors.New("a time cannot be negative")
 	}
 	return nil
-}
-
-// oneOf refuses what is no such setting.
-func oneOf[T ~string](all ...T) func(string) error {
-	return func(setting string) error {
-		if !slices.Contains(all, T(setting)) {
-			return fmt.Errorf("unknown value %q: want one of %q", setting, all)
-		}
-		return nil
-	}
 }
 
 // checkMoves refuses what is none, or too many to be written down.

@@ -50,7 +50,7 @@ func apiFlags() []cli.Flag {
 		&cli.FloatFlag{Name: "kube-api-qps", Sources: env("KUBE_API_QPS"), Value: 200,
 			Usage: "requests per second to the API server; each prepared claim costs one"},
 		&cli.IntFlag{Name: "kube-api-burst", Sources: env("KUBE_API_BURST"), Value: 400,
-			Validator: checkBurst,
+			Validator: program.AtLeast(1),
 			Usage:     "requests to the API server in a burst"},
 	}
 }
@@ -72,10 +72,10 @@ func hostFlags() []cli.Flag {
 		&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"), DefaultText: "the driver root",
 			Usage: "host directory with dev/nvidia*"},
 		&cli.DurationFlag{Name: "gpu-read-interval", Sources: env("GPU_READ_INTERVAL"),
-			Value: inventory.DefaultReadInterval, Validator: checkReadInterval,
+			Value: inventory.DefaultReadInterval, Validator: program.AtLeast(time.Second),
 			Usage: "how often the GPUs are read, at least 1s"},
 		&cli.StringFlag{Name: "mig-instances", Sources: env("MIG_INSTANCES"), Value: inventory.MIGStatic,
-			Validator: inventory.CheckMIG,
+			Validator: program.OneOf(inventory.MIGStatic, inventory.MIGDynamic),
 			Usage: "MIG instances to offer: static, or dynamic, which makes them for claims (alpha, " +
 				"docs/mig.md#dynamic-instances)"},
 		&cli.BoolFlag{Name: "nvidia-dra", Sources: env("NVIDIA_DRA"),
@@ -113,14 +113,14 @@ func limitFlags() []cli.Flag {
 		&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"),
 			Usage: "MiB to add to each memory limit for CUDA contexts"},
 		&cli.IntFlag{Name: "containers-per-share", Sources: env("CONTAINERS_PER_SHARE"), Value: ContainersPerShare,
-			Validator: checkContainers,
+			Validator: program.AtLeast(0),
 			Usage: "how many containers may use one share at a time; 0 for any number " +
 				"(docs/isolation.md#requests-and-containers)"},
 		&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"),
 			Usage: "HAMi-core's libvgpu.so on the host, which you supply (docs/isolation.md#hami--hami-core)"},
 		&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LimitsOffByClaims),
 			Usage:     "what can switch limits off: claims, classes or nodes (docs/isolation.md#lifting-the-limits)",
-			Validator: checkLimitsOffBy},
+			Validator: program.Parsed(claim.ParseLimitsOffBy)},
 	}
 }
 
@@ -128,24 +128,25 @@ func limitFlags() []cli.Flag {
 func watchFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "health-ignored-xids", Sources: env("HEALTH_IGNORED_XIDS"),
-			Value: health.FormatXIDs(health.DefaultIgnored()), Validator: checkXIDs,
+			Value: health.FormatXIDs(health.DefaultIgnored()), Validator: program.Parsed(health.ParseXIDs),
 			Usage: "XIDs that leave a GPU healthy, comma-separated (docs/health.md#causes)"},
 		&cli.StringFlag{Name: "unhealthy-taint-effect", Sources: env("UNHEALTHY_TAINT_EFFECT"),
-			Value: string(resourceapi.DeviceTaintEffectNoSchedule), Validator: checkTaintEffect,
-			Usage: "taint of unhealthy GPUs: NoSchedule, or NoExecute, which also evicts (docs/health.md#effects)"},
+			Value:     string(resourceapi.DeviceTaintEffectNoSchedule),
+			Validator: program.OneOf(resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute),
+			Usage:     "taint of unhealthy GPUs: NoSchedule, or NoExecute, which also evicts (docs/health.md#effects)"},
 		&cli.DurationFlag{Name: "audit-interval", Sources: env("AUDIT_INTERVAL"), Value: watch.DefaultInterval,
 			Validator: checkAuditInterval,
 			Usage:     "how often the audit looks, at least 1s; 0 for never (docs/audit.md)"},
 		&cli.StringSliceFlag{Name: "audit-exempt-namespaces", Sources: env("AUDIT_EXEMPT_NAMESPACES"),
 			Usage: "namespaces whose pods may use any GPU, comma-separated (docs/audit.md#exceptions)"},
-		&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"), Validator: checkFindings,
+		&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"), Validator: program.Parsed(audit.ParseKinds),
 			Usage: "findings for which pods are evicted, comma-separated (docs/audit.md#evicting-pods)"},
 		&cli.DurationFlag{Name: "audit-evict-after", Sources: env("AUDIT_EVICT_AFTER"), Value: time.Minute,
 			Usage: "how long a finding lasts before the eviction"},
 		&cli.BoolFlag{Name: "audit-evict-over-budgets", Sources: env("AUDIT_EVICT_OVER_BUDGETS"),
 			Usage: "evict although a PodDisruptionBudget protects the pod"},
 		&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: noPods,
-			Validator: checkPods,
+			Validator: program.OneOf(WatchPods, noPods),
 			Usage:     "whether pods of a device plugin are watched: watch or none (docs/reference.md#device_plugin_pods)"},
 		&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Validator: checkLabelKey,
 			Usage: "label key without which a node offers no GPUs (docs/migrate.md#migration-label)"},
@@ -165,14 +166,4 @@ func servingFlags() []cli.Flag {
 		&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"),
 			Usage: "file to create when the kubelet has registered the plugin, for the startup probe"},
 	}
-}
-
-func checkXIDs(list string) error {
-	_, err := health.ParseXIDs(list)
-	return err
-}
-
-func checkFindings(list string) error {
-	_, err := audit.ParseKinds(list)
-	return err
 }

@@ -55,7 +55,7 @@ func write(root string) error {
 	return nil
 }
 
-// pages are those of docs in the checkout, and the picture of the modes, as they are and as they should be.
+// pages are those of docs in the checkout, as they are and as they should be.
 func pages(root string) (was, is documents, err error) {
 	if was, err = read(root); err != nil {
 		return nil, nil, err
@@ -102,15 +102,6 @@ func pages(root string) (was, is documents, err error) {
 			}
 		}
 	}
-	drawn, err := drawModes(root)
-	if err != nil {
-		return nil, nil, err
-	}
-	there, err := os.ReadFile(filepath.Join(root, modesPicture))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, nil, fmt.Errorf("read the picture: %w", err)
-	}
-	was[modesPicture], is[modesPicture] = string(there), drawn
 	return was, is, nil
 }
 

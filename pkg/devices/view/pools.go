@@ -7,7 +7,6 @@ import (
 	"maps"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -34,21 +33,10 @@ func (p *Pools) ForAllocator(node string, pool []*Slice) ([]*resourceapi.Resourc
 	if p.apart {
 		return ForAllocator(node, pool)
 	}
-	out := make([]*resourceapi.ResourceSlice, 0, len(pool))
-	for _, s := range pool {
+	return slicesOf(node, pool, func(s *Slice) ([]resourceapi.Device, []resourceapi.CounterSet, error) {
 		offered, err := p.decode(s.Shape)
-		if err != nil {
-			return nil, fmt.Errorf("node %s: ResourceSlice %s: %w", node, s.Name, err)
-		}
-		out = append(out, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: v1alpha1.DriverName, Pool: s.Pool, NodeName: &node, Devices: offered.devices,
-				SharedCounters: offered.counters,
-			},
-		})
-	}
-	return out, nil
+		return offered.devices, offered.counters, err
+	})
 }
 
 func (p *Pools) decode(shape Shape) (decoded, error) {

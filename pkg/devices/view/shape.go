@@ -127,9 +127,15 @@ func (s *Slice) Offer() ([]resourceapi.Device, []resourceapi.CounterSet, error) 
 
 // ForAllocator are the slices of a node's pool as the scheduler's allocator takes them.
 func ForAllocator(node string, pool []*Slice) ([]*resourceapi.ResourceSlice, error) {
+	return slicesOf(node, pool, (*Slice).Offer)
+}
+
+// slicesOf are the slices of a node's pool with what each offers.
+func slicesOf(node string, pool []*Slice,
+	offer func(*Slice) ([]resourceapi.Device, []resourceapi.CounterSet, error)) ([]*resourceapi.ResourceSlice, error) {
 	var out []*resourceapi.ResourceSlice
 	for _, s := range pool {
-		offered, counters, err := s.Offer()
+		offered, counters, err := offer(s)
 		if err != nil {
 			return nil, fmt.Errorf("node %s: ResourceSlice %s: %w", node, s.Name, err)
 		}

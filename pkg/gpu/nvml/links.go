@@ -139,16 +139,12 @@ func laneFaults(gpus []*cachedGPU) []gpu.LaneFault {
 // nvlink is the NVLink connection between two GPUs, if they have one. Where
 // the two disagree about the lanes between them, fewer count.
 func nvlink(a, b *cachedGPU) (gpu.Link, bool) {
-	switched := min(a.lanesToSwitch(), b.lanesToSwitch())
-	lanes := min(a.lanesTo(b), b.lanesTo(a)) + switched
-	if lanes == 0 {
+	direct, switched := min(a.lanesTo(b), b.lanesTo(a)), min(a.lanesToSwitch(), b.lanesToSwitch())
+	if direct+switched == 0 {
 		return gpu.Link{}, false
 	}
 	generation := min(a.nvlinkGeneration(), b.nvlinkGeneration())
-	return gpu.Link{
-		A: a.gpu.Index, B: b.gpu.Index, Kind: gpu.LinkNVLink, Lanes: lanes, Generation: generation, Switched: switched > 0,
-		GBps: lanes * min(laneGBps(generation, a.gpu.ComputeCapability), laneGBps(generation, b.gpu.ComputeCapability)),
-	}, true
+	return gpu.NVLink(a.gpu, b.gpu, generation, direct, switched), true
 }
 
 func (c *cachedGPU) lanesTo(peer *cachedGPU) int {
@@ -178,17 +174,8 @@ func (c *cachedGPU) lanesToSwitch() int {
 // its version codes report hardware codes, of which some mean another
 // generation.
 func (c *cachedGPU) nvlinkGeneration() int {
-	switch c.gpu.Architecture {
-	case "Pascal":
-		return 1
-	case "Volta", "Turing":
-		return 2
-	case "Ampere":
-		return 3
-	case "Hopper":
-		return 4
-	case "Blackwell":
-		return 5
+	if known := gpu.NVLinkGeneration(c.gpu.Architecture); known > 0 {
+		return known
 	}
 	generation := 0
 	for _, l := range c.lanes {
@@ -216,23 +203,6 @@ func generationOf(version nvml.NvlinkVersion) int {
 	return 0
 }
 
-// laneGBps is the nominal bandwidth of one lane, in GB/s and one direction, as
-// NVIDIA states it in the whitepapers of the architectures. (What NVML and
-// nvidia-smi call a link is a lane here.) An unknown generation counts as the
-// slowest.
-func laneGBps(generation int, computeCapability string) int {
-	switch {
-	case generation == 3 && computeCapability != "8.0":
-		return 14 // GA102 and its like have half-width links: 14.0625 GB/s
-	case generation <= 1:
-		return 20
-	case generation <= 4:
-		return 25 // 2, 3 and 4: 4 makes a link of fewer, faster wires
-	default:
-		return 50
-	}
-}
-
 // pcieLink is the PCIe connection between two GPUs, if NVML tells.
 func (r *Reader) pcieLink(ctx context.Context, a, b *cachedGPU) (gpu.Link, bool) {
 	if !r.has("nvmlDeviceGetTopologyCommonAncestor") {
@@ -251,27 +221,12 @@ func (r *Reader) pcieLink(ctx context.Context, a, b *cachedGPU) (gpu.Link, bool)
 		}
 		return gpu.Link{}, false
 	}
-	kind, gbps, ok := pcieLevel(level)
-	return gpu.Link{A: a.gpu.Index, B: b.gpu.Index, Kind: kind, GBps: gbps}, ok
+	kind, known := pcieLevels[level]
+	return gpu.PCIeLink(a.gpu, b.gpu, kind), known
 }
 
-// pcieLevel names one of NVML's common-ancestor levels and gives it a
-// bandwidth that only serves to rank it: all are slower than the slowest
-// NVLink connection, and each is slower than the one before it.
-func pcieLevel(level nvml.GpuTopologyLevel) (kind gpu.LinkKind, gbps int, ok bool) {
-	switch level {
-	case nvml.TOPOLOGY_INTERNAL:
-		return gpu.LinkSameGPU, 13, true
-	case nvml.TOPOLOGY_SINGLE:
-		return gpu.LinkPIX, 12, true
-	case nvml.TOPOLOGY_MULTIPLE:
-		return gpu.LinkPXB, 11, true
-	case nvml.TOPOLOGY_HOSTBRIDGE:
-		return gpu.LinkPHB, 10, true
-	case nvml.TOPOLOGY_NODE:
-		return gpu.LinkNode, 8, true
-	case nvml.TOPOLOGY_SYSTEM:
-		return gpu.LinkSystem, 6, true
-	}
-	return "", 0, false
+// pcieLevels are NVML's common-ancestor levels.
+var pcieLevels = map[nvml.GpuTopologyLevel]gpu.LinkKind{
+	nvml.TOPOLOGY_INTERNAL: gpu.LinkSameGPU, nvml.TOPOLOGY_SINGLE: gpu.LinkPIX, nvml.TOPOLOGY_MULTIPLE: gpu.LinkPXB,
+	nvml.TOPOLOGY_HOSTBRIDGE: gpu.LinkPHB, nvml.TOPOLOGY_NODE: gpu.LinkNode, nvml.TOPOLOGY_SYSTEM: gpu.LinkSystem,
 }

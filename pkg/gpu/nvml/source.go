@@ -175,7 +175,7 @@ func (s *Source) Watch(ctx context.Context, tell func(gpu.Event)) error {
 	return s.events.Watch(ctx, tell)
 }
 
-// Replaced is an ErrDriverReplaced if the driver's library is no longer the one that is
+// Replaced is an ErrReplaced if the driver's library is no longer the one that is
 // loaded. It looks at the driver's files, which takes microseconds. Any other error is that
 // these do not answer.
 func (s *Source) Replaced(ctx context.Context) error { return s.opener.Replaced(ctx) }

@@ -36,14 +36,6 @@ const (
 	MIGDynamic = "dynamic"
 )
 
-// CheckMIG reports whether the value is one of the two.
-func CheckMIG(value string) error {
-	if value != MIGStatic && value != MIGDynamic {
-		return fmt.Errorf("unknown value %q: want %s or %s", value, MIGStatic, MIGDynamic)
-	}
-	return nil
-}
-
 // Reader reads the node's GPUs, with what gives them to containers. It is used by one goroutine, but for Watch.
 type Reader struct {
 	*nvml.Source

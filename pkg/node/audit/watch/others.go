@@ -107,8 +107,8 @@ func (o *others) grants(ctx context.Context, namespace, name, uuid string) (bool
 }
 
 // isGPU reports whether another driver's device states the GPU's UUID. Where the driver is away, or does not publish
-// the
-// device any more, that is not known: the kubelet removes a driver's slices of the node after a moment, and pods go on.
+// the device any more, that is not known: the kubelet removes a driver's slices of the node after a moment, and pods
+// go on.
 func (o *others) isGPU(ctx context.Context, d resourceapi.DeviceRequestAllocationResult, uuid string) (bool, error) {
 	// Devices of the network are of no node.
 	for _, node := range []string{o.nodeName, ""} {
