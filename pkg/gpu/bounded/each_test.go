@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,9 +37,7 @@ func TestEachInTurn(t *testing.T) {
 			}
 			return 10 * i, nil
 		})
-		if want := []int{0, 10, 20, 0, 40, 50, 60, 70}; !slices.Equal(values, want) {
-			t.Errorf("%v, want %v", values, want)
-		}
+		expect.Equal(t, []int{0, 10, 20, 0, 40, 50, 60, 70}, values, "values")
 		for i, err := range errs {
 			if (i == 3) != errors.Is(err, broken) || err != nil && err.Error() != "counting: broken" {
 				t.Errorf("%d: error %v", i, err)
@@ -70,9 +67,7 @@ func TestEachWithSomeThatHang(t *testing.T) {
 			for i, err := range errs {
 				if err != nil {
 					said = append(said, fmt.Sprint(i, " ", err))
-				}
-				if err != nil && !errors.Is(err, ErrHung) {
-					t.Errorf("error %v, want %v", err, ErrHung)
+					expect.ErrorIs(t, err, ErrHung)
 				}
 			}
 			return values, strings.Join(said, ", ")
@@ -82,9 +77,7 @@ func TestEachWithSomeThatHang(t *testing.T) {
 		expect.Equal(t, timeout, time.Since(start), "it took")
 		const hung = "counting: no answer in time from NVML (1s)"
 		expect.Equal(t, "0 "+hung+", 3 "+hung+", 6 "+hung, said, "errors")
-		if want := []int{0, 1, 2, 0, 4, 5, 0, 7}; !slices.Equal(values, want) {
-			t.Errorf("%v, want %v", values, want)
-		}
+		expect.Equal(t, []int{0, 1, 2, 0, 4, 5, 0, 7}, values, "values")
 		start = time.Now()
 		values, said = ask()
 		if took := time.Since(start); took != 0 || made.Load() != 8+5 || strings.Count(said, "not tried after "+hung) != 3 {
@@ -93,9 +86,7 @@ func TestEachWithSomeThatHang(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		for i, c := range calls {
-			if c.Hung() != nil {
-				t.Errorf("%d hangs after it returned", i)
-			}
+			expect.NoErrorf(t, c.Hung(), "%d hangs after it returned", i)
 		}
 		if values, said = ask(); said != "" || values[6] != 6 {
 			t.Errorf("at last: %v, %s", values, said)
@@ -109,8 +100,8 @@ func TestEachEndsWithItsContext(t *testing.T) {
 		calls, release := callsOn(2), make(chan struct{})
 		time.AfterFunc(time.Millisecond, cancel)
 		_, errs := Each(ctx, calls, timeout, func(int, func(string)) (int, error) { <-release; return 0, nil })
-		if !errors.Is(errs[0], context.Canceled) || !errors.Is(errs[1], context.Canceled) {
-			t.Errorf("errors %v, want %v", errs, context.Canceled)
+		for _, err := range errs {
+			expect.ErrorIs(t, err, context.Canceled)
 		}
 		if calls[0].Hung() == nil || calls[1].Hung() != nil {
 			t.Errorf("hung: %v, %v; want the first alone, which was asked", calls[0].Hung(), calls[1].Hung())

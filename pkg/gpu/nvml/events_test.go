@@ -81,9 +81,7 @@ func (d *eventDriver) library() nvml.Interface {
 		},
 	}
 	return &mock.Interface{
-		ExtensionsFunc: func() nvml.ExtendedInterface {
-			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
-		},
+		ExtensionsFunc: lacking("").ExtensionsFunc,
 		EventSetCreateFunc: func() (nvml.EventSet, nvml.Return) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -139,16 +137,12 @@ func TestEventsOfGPUsThatAllHang(t *testing.T) {
 		hang := make(chan struct{})
 		d.hangs[0], d.hangs[1] = hang, hang
 		e := NewEvents(OpenOptions{}, NewRecoveries())
-		if err := e.nobodyAnswers(); err != nil {
-			t.Error("before anything was asked:", err)
-		}
+		expect.NoErrorf(t, e.nobodyAnswers(), "before anything was asked")
 		expect.ErrorIs(t, e.watch(t.Context(), d.library(), func(gpu.Event) {}), bounded.ErrHung)
 		expect.ErrorIs(t, e.nobodyAnswers(), bounded.ErrHung)
 		close(hang)
 		synctest.Wait()
-		if err := e.nobodyAnswers(); err != nil {
-			t.Error("when they have answered:", err)
-		}
+		expect.NoErrorf(t, e.nobodyAnswers(), "when they have answered")
 	})
 }
 
@@ -201,9 +195,7 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 		start := time.Now()
 		cancel()
 		expect.NoError(t, <-done)
-		if took := time.Since(start); took > 0 {
-			t.Errorf("it took %s to end", took)
-		}
+		expect.Equal(t, 0, time.Since(start), "it took to end")
 		d.mu.Lock()
 		if d.freed {
 			t.Error("the set was freed under the wait for its events")
@@ -242,9 +234,7 @@ func TestEventsAfterAGPUIsLost(t *testing.T) {
 			case err := <-done:
 				t.Fatalf("after GPU %d was lost nothing is told: %v", lost, err)
 			}
-			if took := time.Since(start); took > 0 {
-				t.Errorf("after GPU %d was lost it took %s", lost, took)
-			}
+			expect.Equal(t, 0, time.Since(start), "after GPU %d was lost it took", lost)
 		}
 		cancel()
 		expect.NoError(t, <-done)

@@ -77,24 +77,19 @@ func TestReplaced(t *testing.T) {
 	spec := load(t, "t4x1")
 	dir := driverRoot(t, spec)
 	o := NewOpener(OpenOptions{DriverRoot: dir})
-	if err := o.Replaced(t.Context()); err != nil {
-		t.Error("before anything was loaded:", err)
-	}
+	expect.NoErrorf(t, o.Replaced(t.Context()), "before anything was loaded")
 	loaded := filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06")
 	expect.NoError(t, os.Link(loaded, filepath.Join(dir, "kept")))
 	o.loaded = fileAt(loaded)
-	if err := o.Replaced(t.Context()); err != nil {
-		t.Error("unchanged:", err)
-	}
+	expect.NoErrorf(t, o.Replaced(t.Context()), "unchanged")
 	spec.Driver.Version = "580.95.05"
 	writeRoot(t, spec, dir)
 	// It may stay beside the new one.
 	expect.NoError(t, os.Rename(filepath.Join(dir, "kept"), loaded))
 	for range 2 {
-		if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) ||
-			!strings.Contains(err.Error(), "libnvidia-ml.so.580.95.05") {
-			t.Errorf("upgraded: %v", err)
-		}
+		err := o.Replaced(t.Context())
+		expect.ErrorIs(t, err, ErrReplaced)
+		expect.Error(t, err, "libnvidia-ml.so.580.95.05")
 	}
 	expect.NoError(t, os.RemoveAll(filepath.Join(dir, "usr")))
 	expect.ErrorIs(t, o.Replaced(t.Context()), ErrReplaced)
@@ -107,9 +102,8 @@ func TestReplacedModule(t *testing.T) {
 	module := filepath.Join(sysfs, "module", "nvidia")
 	replaced := func(o *Opener, want bool) {
 		t.Helper()
-		if err := o.Replaced(t.Context()); errors.Is(err, ErrReplaced) != want {
-			t.Errorf("replaced: %v, want %t", err, want)
-		}
+		err := o.Replaced(t.Context())
+		expect.Equal(t, want, errors.Is(err, ErrReplaced), "replaced: %v", err)
 	}
 	initialised := func() *Opener {
 		o := NewOpener(OpenOptions{DriverRoot: dir, SysFS: sysfs})
@@ -133,37 +127,42 @@ func TestReplacedModule(t *testing.T) {
 	replaced(uninitialised, false)
 }
 
-func TestLibraryPathInFurtherDirectory(t *testing.T) {
-	dir := driverRoot(t, load(t, "t4x1"))
-	expect.NoError(t, os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "usr/lib/odd")))
-	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/usr/lib/odd"}})
-	if want := filepath.Join(dir, "usr/lib/odd/libnvidia-ml.so.570.124.06"); err != nil || got != want {
-		t.Errorf("found %q, %v, want %s", got, err, want)
+func TestLibraryPath(t *testing.T) {
+	const name = "libnvidia-ml.so.570.124.06"
+	move := func(dir, to string) error {
+		to = filepath.Join(dir, to)
+		return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(filepath.Join(dir, sim.LibraryDir), to))
 	}
-	_, err = LibraryPath(OpenOptions{DriverRoot: dir})
-	expect.Error(t, err, "NVIDIA_LIBRARY_SEARCH_PATHS")
-}
-
-// As on NixOS, where the driver's folder is a link, and each library in it another.
-func TestLibraryPathThroughAbsoluteLinks(t *testing.T) {
-	dir := driverRoot(t, load(t, "t4x1"))
-	links := filepath.Join(dir, "nix/store/graphics-drivers/lib")
-	expect.NoError(t, errors.Join(os.MkdirAll(links, 0o755),
-		os.MkdirAll(filepath.Join(dir, "nix/store/nvidia-x11"), 0o755), os.MkdirAll(filepath.Join(dir, "run"), 0o755),
-		os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "nix/store/nvidia-x11/lib")),
-		os.Symlink("/nix/store/graphics-drivers", filepath.Join(dir, "run/opengl-driver")),
-		os.Symlink("/nix/store/nvidia-x11/lib/libnvidia-ml.so.1", filepath.Join(links, "libnvidia-ml.so.1"))))
-	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/run/opengl-driver/lib"}})
-	if want := filepath.Join(dir, "nix/store/nvidia-x11/lib/libnvidia-ml.so.570.124.06"); err != nil || got != want {
-		t.Errorf("found %q, %v, want %s", got, err, want)
+	odd := func(dir string) error { return move(dir, "usr/lib/odd") }
+	for what, tc := range map[string]struct {
+		change func(dir string) error
+		search []string
+		want   string
+	}{
+		"in the driver root":      {func(string) error { return nil }, nil, sim.LibraryDir},
+		"in a further directory":  {odd, []string{"/usr/lib/odd"}, "usr/lib/odd"},
+		"in one that is not told": {odd, nil, ""},
+		// The driver's folder is a link there, and each library in it another.
+		"as on NixOS": {func(dir string) error {
+			links := filepath.Join(dir, "nix/store/graphics-drivers/lib")
+			return errors.Join(move(dir, "nix/store/nvidia-x11/lib"), os.MkdirAll(links, 0o755),
+				os.MkdirAll(filepath.Join(dir, "run"), 0o755),
+				os.Symlink("/nix/store/graphics-drivers", filepath.Join(dir, "run/opengl-driver")),
+				os.Symlink("/nix/store/nvidia-x11/lib/libnvidia-ml.so.1", filepath.Join(links, "libnvidia-ml.so.1")))
+		}, []string{"/run/opengl-driver/lib"}, "nix/store/nvidia-x11/lib"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := driverRoot(t, load(t, "t4x1"))
+			expect.NoError(t, tc.change(dir))
+			got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: tc.search})
+			if tc.want == "" {
+				expect.Error(t, err, "NVIDIA_LIBRARY_SEARCH_PATHS")
+				return
+			}
+			expect.NoError(t, err)
+			expect.Equal(t, filepath.Join(dir, tc.want, name), got, "found")
+		})
 	}
-}
-
-func TestLibraryPathInDriverRoot(t *testing.T) {
-	dir := driverRoot(t, load(t, "t4x1"))
-	got, err := LibraryPath(OpenOptions{DriverRoot: dir})
-	expect.NoError(t, err)
-	expect.Equal(t, filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06"), got, "found")
 }
 
 func TestExplain(t *testing.T) {

@@ -3,7 +3,6 @@
 package nvml
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
-	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 func TestDriverRootThroughALink(t *testing.T) {
@@ -53,8 +51,7 @@ func (l *countedLibrary) DeviceGetCount() (int, nvml.Return) {
 
 // Who asks and sets something of a GPU beside the readings goes on when one fails.
 func TestDevicesOutliveAReadingThatFails(t *testing.T) {
-	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", "t4x1.yaml"))
-	expect.NoError(t, err)
+	spec := load(t, "t4x1")
 	for name, devices := range map[string]int{"without devices": 0, "with devices": 2} {
 		t.Run(name, func(t *testing.T) {
 			lib := &countedLibrary{Interface: spec.NVML(), initialised: 1}
@@ -65,17 +62,14 @@ func TestDevicesOutliveAReadingThatFails(t *testing.T) {
 				t.Fatal(machine, err)
 			}
 			for range devices {
-				if _, err := s.Device(t.Context(), machine.GPUs[0].UUID); err != nil {
-					t.Fatal(err)
-				}
+				_, err := s.Device(t.Context(), machine.GPUs[0].UUID)
+				expect.NoError(t, err)
 			}
 			lib.count = nvml.ERROR_UNKNOWN
 			if _, err := s.Read(t.Context()); err == nil {
 				t.Fatal("the reading did not fail")
 			}
-			if want := min(devices, 1); lib.initialised != want {
-				t.Errorf("the library is initialised %d times, want %d", lib.initialised, want)
-			}
+			expect.Equal(t, min(devices, 1), lib.initialised, "times the library is initialised")
 		})
 	}
 }
@@ -90,8 +84,7 @@ func TestSourceWhoseDriverRootHangs(t *testing.T) {
 			<-release
 			return struct{}{}, nil
 		})
-		if _, err := s.Read(t.Context()); !errors.Is(err, bounded.ErrHung) {
-			t.Errorf("got %v, want that it does not answer", err)
-		}
+		_, err := s.Read(t.Context())
+		expect.ErrorIs(t, err, bounded.ErrHung)
 	})
 }
