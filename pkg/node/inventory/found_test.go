@@ -6,7 +6,6 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -20,8 +19,7 @@ func TestGPUsAreLookedAtWhileNobodyTakesWhatWasFound(t *testing.T) {
 		c.change(func() {
 			c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
 		})
-		time.Sleep(DefaultReadInterval + checkInterval)
-		synctest.Wait()
+		passes(DefaultReadInterval + checkInterval)
 		stop()
 		if len(c.observed) != 2 || c.observed[1].Failure != gpu.FailureLost || c.reads != 2 {
 			t.Errorf("observed were %+v after %d readings", c.observed, c.reads)
@@ -43,8 +41,7 @@ func TestGPUsThatCannotBeRead(t *testing.T) {
 			}
 			c.machine, c.base, c.fails = twoGPUs(), base{"GPU-a GPU-b"}, nil
 		})
-		time.Sleep(retryReadInterval)
-		synctest.Wait()
+		passes(retryReadInterval)
 		stop()
 		expect.Equal(t, 2, c.found, "times found")
 		expect.Equal(t, 2, len(c.set.Machine.GPUs), "GPUs are known")

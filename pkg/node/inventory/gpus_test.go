@@ -9,16 +9,38 @@ import (
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
+
+// GPUs that are cut otherwise are read within a second or two, once for all that an administrator does at a time.
+func TestCutGPUsAreReadSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := withTwoGPUs()
+		stop := c.keep(t)
+		c.change(func() {
+			g := c.machine.GPUs[1]
+			c.machine = gpu.Machine{GPUs: c.machine.GPUs[:1], Partitioned: []gpu.Partitioned{{GPU: g,
+				Instances: []gpu.Instance{{UUID: "MIG-a"}}}}}
+		})
+		for range 5 {
+			c.keeper.Cut()
+			time.Sleep(cutSettles / 10)
+		}
+		passes(cutSettles)
+		stop()
+		if c.reads != 2 || len(c.set.Machine.GPUs) != 1 || len(c.set.Machine.Partitioned) != 1 {
+			t.Errorf("read %d times, last %+v; want twice, one of two GPUs in MIG mode", c.reads, c.set.Machine)
+		}
+	})
+}
 
 // What a node pays while nothing happens: who adds to this adds to it on each node.
 func TestAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		stop := c.keep(t)
 		c.change(func() { c.reads, c.checks, c.lookedAt, c.moments = 0, 0, 0, map[time.Time]bool{} })
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		passes(time.Minute)
 		stop()
 		if c.reads > 1 || c.checks > 61 || c.lookedAt > 30 || len(c.moments) > 60 {
 			t.Errorf("in a minute the GPUs were read %d times, asked %d times and the driver's files looked at %d times, at %d "+
@@ -38,11 +60,9 @@ func TestReadInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}, interval: 3 * time.Second}
 		stop := c.keep(t)
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
+		passes(6 * time.Second)
 		c.change(func() { c.fails = errors.New("no driver") })
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
+		passes(6 * time.Second)
 		stop()
 		expect.Equal(t, 5, c.reads, "times read in 12 s")
 	})
