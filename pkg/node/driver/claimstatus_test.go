@@ -6,21 +6,13 @@ import (
 	"encoding/json"
 	"testing"
 
-	specs "tags.cncf.io/container-device-interface/specs-go"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
-
-// anyGPU has the edits of each.
-type anyGPU struct{}
-
-func (anyGPU) Common() specs.ContainerEdits             { return specs.ContainerEdits{} }
-func (anyGPU) GPU(string) (specs.ContainerEdits, error) { return specs.ContainerEdits{}, nil }
-func (anyGPU) Check(string) error                       { return nil }
 
 // The status of a claim is read together with metrics and nvidia-smi: it has the index that the GPU has now.
 func TestStatusOfAClaimOfAGPUWithAnotherIndex(t *testing.T) {
@@ -28,7 +20,7 @@ func TestStatusOfAClaimOfAGPUWithAnotherIndex(t *testing.T) {
 	a.registry = isolation.NewRegistry(isolation.Config{})
 	a.preparer = prepare.New(prepare.Options{Store: store, Isolation: a.registry})
 	shifted := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-1", MemoryMiB: 16130}}}
-	a.preparer.SetInventory(&prepare.Inventory{Machine: shifted, Base: anyGPU{}})
+	a.preparer.SetInventory(&prepare.Inventory{Machine: shifted, Base: preparetest.Base("")})
 	claims, err := a.claimStatuses(t.Context())
 	if err != nil || len(claims) != 2 {
 		t.Fatalf("claims %+v, %v", claims, err)

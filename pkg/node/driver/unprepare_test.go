@@ -3,7 +3,6 @@
 package driver
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -18,17 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 )
-
-// oneClaim is an API server that knows one, or answers with an error.
-type oneClaim struct {
-	preparetest.Cluster
-	claim *resourceapi.ResourceClaim
-	err   error
-}
-
-func (o oneClaim) Claim(context.Context, string, string) (*resourceapi.ResourceClaim, error) {
-	return o.claim, o.err
-}
 
 // told remembers on what Events were.
 type told struct {
@@ -49,13 +37,16 @@ func TestUsersAreToldWhyAClaimIsNotTakenBack(t *testing.T) {
 	again := c.DeepCopy()
 	again.UID = "other"
 	const onClaim = "GPUUnprepareFailed ResourceClaim c"
+	knows := func(c *resourceapi.ResourceClaim) preparetest.Cluster {
+		return preparetest.Cluster{Claims: []*resourceapi.ResourceClaim{c}}
+	}
 	for name, test := range map[string]struct {
-		api  oneClaim
+		api  preparetest.Cluster
 		want []string
 	}{
-		"known":         {oneClaim{claim: c}, []string{onClaim, "GPUUnprepareFailed Pod a"}},
-		"created again": {oneClaim{claim: again}, []string{onClaim}},
-		"API server":    {oneClaim{err: errors.New("away")}, []string{onClaim}},
+		"known":         {knows(c), []string{onClaim, "GPUUnprepareFailed Pod a"}},
+		"created again": {knows(again), []string{onClaim}},
+		"API server":    {preparetest.Cluster{Away: map[string]bool{"c": true}}, []string{onClaim}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &told{}
