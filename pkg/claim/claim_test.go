@@ -197,3 +197,107 @@ func TestGrantOfAMonitor(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
+
+// After a boot without one of them GPUs have other indices than those by which their devices are named.
+func TestCurrent(t *testing.T) {
+	shifted := &gpu.Machine{
+		GPUs:        []gpu.GPU{{Index: 0, UUID: "a"}, {Index: 1, UUID: "c"}},
+		Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "d"}}},
+		Faults:      []gpu.Fault{{Index: 3, UUID: "e"}, {Index: 4}},
+	}
+	for name, test := range map[string]struct {
+		granted []GPU
+		machine *gpu.Machine
+		want    []int
+	}{
+		"as it was":            {[]GPU{{Index: 0, UUID: "a"}}, shifted, []int{0}},
+		"another one":          {[]GPU{{Index: 2, UUID: "c"}}, shifted, []int{1}},
+		"some of a set":        {[]GPU{{Index: 0, UUID: "a"}, {Index: 2, UUID: "c"}}, shifted, []int{0, 1}},
+		"its instance":         {[]GPU{{Index: 3, UUID: "MIG-x", MIG: &Instance{ParentUUID: "d"}}}, shifted, []int{2}},
+		"one still to be made": {[]GPU{{Index: 3, MIG: &Instance{ParentUUID: "d", Made: true}}}, shifted, []int{2}},
+		"lost":                 {[]GPU{{Index: 4, UUID: "e"}}, shifted, []int{3}},
+		"gone":                 {[]GPU{{Index: 1, UUID: "b"}}, shifted, []int{1}},
+		"unread":               {[]GPU{{Index: 2, UUID: "c"}}, nil, []int{2}},
+		"nothing":              {nil, shifted, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var grants, before []Grant
+			for _, g := range test.granted {
+				grants, before = append(grants, Grant{Device: "gpu", GPU: g}), append(before, Grant{Device: "gpu", GPU: g})
+			}
+			var got []int
+			for i, g := range Current(grants, test.machine) {
+				got = append(got, g.GPU.Index)
+				if g.GPU.UUID != test.granted[i].UUID || g.Device != "gpu" {
+					t.Errorf("the grant of %+v is %+v", test.granted[i], g)
+				}
+			}
+			expect.Equal(t, test.want, got, "indices")
+			expect.Equal(t, before, grants, "what was granted has changed")
+		})
+	}
+}
+
+func TestParseLimitsOffBy(t *testing.T) {
+	for value, want := range map[string]LimitsOffBy{"": LimitsOffByClaims, "claims": LimitsOffByClaims,
+		"classes": LimitsOffByClasses, "nodes": LimitsOffByNodes} {
+		if got, err := ParseLimitsOffBy(value); err != nil || got != want {
+			t.Errorf("%q: %q, %v", value, got, err)
+		}
+	}
+	for _, value := range []string{"class", "Nodes", "nobody"} {
+		if got, err := ParseLimitsOffBy(value); err == nil {
+			t.Errorf("%q is taken for %q", value, got)
+		}
+	}
+}
+
+func TestToleratesSwitch(t *testing.T) {
+	result := func(pool string, tolerations ...resourceapi.DeviceToleration) resourceapi.DeviceRequestAllocationResult {
+		return resourceapi.DeviceRequestAllocationResult{Driver: "gpu.aliyun.com", Pool: pool, Device: "gpu-0",
+			Tolerations: tolerations}
+	}
+	admin := func(r resourceapi.DeviceRequestAllocationResult) resourceapi.DeviceRequestAllocationResult {
+		r.AdminAccess = ptr.To(true)
+		return r
+	}
+	instance := func(r resourceapi.DeviceRequestAllocationResult) resourceapi.DeviceRequestAllocationResult {
+		r.Device = "gpu-1-mig-1g-10gb-0"
+		return r
+	}
+	everything := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists}
+	switching := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists,
+		Key: "gpu.aliyun.com/mode-switch", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	other := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists,
+		Key: "gpu.aliyun.com/isolation-unavailable"}
+	for name, test := range map[string]struct {
+		results []resourceapi.DeviceRequestAllocationResult
+		want    bool
+	}{
+		"nothing":       {nil, false},
+		"no toleration": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu")}, false},
+		"everything":    {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything)}, true},
+		"the switch": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other, switching)},
+			true},
+		"something else": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other)}, false},
+		"one of two does not": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result(
+			"n1/gpu")}, false},
+		"another node's does not": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result(
+			"n2/gpu")}, true},
+		"an administrator's": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu", everything))},
+			false},
+		"an administrator's does not": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu")), result("n1/gpu",
+			everything)}, true},
+		"a MIG instance": {[]resourceapi.DeviceRequestAllocationResult{instance(result("n1/gpu", everything))}, false},
+		"a MIG instance does not": {[]resourceapi.DeviceRequestAllocationResult{instance(result("n1/gpu")), result("n1/gpu",
+			everything)}, true},
+		"only of another node's GPUs": {[]resourceapi.DeviceRequestAllocationResult{result("n2/gpu", everything)}, false},
+	} {
+		c := &resourceapi.ResourceClaim{}
+		if test.results != nil {
+			c.Status.Allocation = &resourceapi.AllocationResult{
+				Devices: resourceapi.DeviceAllocationResult{Results: test.results}}
+		}
+		expect.Equal(t, test.want, ToleratesSwitch(c, "n1/gpu"), "%s", name)
+	}
+}
