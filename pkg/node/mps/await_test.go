@@ -59,12 +59,8 @@ func TestAwait(t *testing.T) {
 					}
 				}
 				err = <-ended
-				if refused := err != nil; refused != (tc.refused != "") || refused && !strings.Contains(err.Error(), tc.refused) {
-					t.Errorf("%v, want it refused with %q", err, tc.refused)
-				}
-				if took := time.Since(began).Round(time.Second); took != tc.want {
-					t.Errorf("it took %s, want %s", took, tc.want)
-				}
+				expect.Error(t, err, tc.refused)
+				expect.Equal(t, tc.want, time.Since(began).Round(time.Second), "it took")
 				if all, err := dir.Waiting("GPU-a"); err != nil || len(all) > 0 {
 					t.Errorf("who waits at the end: %+v, %v", all, err)
 				}

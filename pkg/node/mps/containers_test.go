@@ -36,9 +36,7 @@ func TestContainersOfAShare(t *testing.T) {
 		t.Errorf("the file keeps what has ended: %s, %v", content, err)
 	}
 	expect.NoError(t, os.WriteFile(filepath.Join(string(d), "GPU-a", "containers.json"), []byte("{"), 0o644))
-	if err := add("s", "five"); err != nil {
-		t.Errorf("a damaged file keeps containers from starting: %v", err)
-	}
+	expect.NoErrorf(t, add("s", "five"), "a damaged file keeps containers from starting")
 }
 
 func TestContainersThatStartAtOnce(t *testing.T) {

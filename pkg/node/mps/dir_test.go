@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +18,7 @@ import (
 const testGPU = "GPU-0"
 
 // hold makes the test the directory's supervisor.
-func hold(t *testing.T, d Dir) (release func() error) {
+func hold(t testing.TB, d Dir) (release func() error) {
 	t.Helper()
 	release, err := d.Hold()
 	expect.NoError(t, err)
@@ -98,9 +97,8 @@ func TestCheck(t *testing.T) {
 func TestHoldIsForOne(t *testing.T) {
 	d := Dir(t.TempDir())
 	release := hold(t, d)
-	if _, err := d.Hold(); err == nil || !strings.Contains(err.Error(), "another gpu-mps-supervisor runs") {
-		t.Errorf("a second supervisor: error %v", err)
-	}
+	_, err := d.Hold()
+	expect.Error(t, err, "another gpu-mps-supervisor runs")
 	expect.NoError(t, release())
 	hold(t, d)
 }

@@ -5,7 +5,6 @@ package mps
 import (
 	"context"
 	"errors"
-	"os"
 	"testing"
 	"testing/synctest"
 
@@ -41,9 +40,7 @@ func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
 	if u, err := d.Use("GPU-free"); err != nil || !u.Reserved {
 		t.Errorf("of a GPU that is not closed: %+v, %v", u, err)
 	}
-	if _, err := os.Stat(d.gpu("GPU-unknown")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
-	}
+	notWritten(t, d, "GPU-unknown")
 }
 
 func TestGPUThatIsNotGivenBack(t *testing.T) {

@@ -49,9 +49,7 @@ func TestStatusOfTheDaemonForAllGPUsIsForgotten(t *testing.T) {
 	d := Dir(t.TempDir())
 	set(t, d.OfNode(), Status{State: Ready})
 	expect.Error(t, d.OfNode().Check(testGPU), "does not run on this node")
-	release, err := d.Hold()
-	expect.NoError(t, err)
-	defer func() { expect.NoError(t, release()) }()
+	hold(t, d)
 	expect.Error(t, d.OfNode().Check(testGPU), "serves no MPS control daemon")
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 
@@ -75,10 +74,15 @@ func TestAdmitsBesideOthersByAnEarlierSupervisor(t *testing.T) {
 func held(t testing.TB) Dir {
 	t.Helper()
 	d := Dir(t.TempDir())
-	release, err := d.Hold()
-	expect.NoError(t, err)
-	t.Cleanup(func() { expect.NoError(t, release()) })
+	hold(t, d)
 	return d
+}
+
+// notWritten checks that nothing was written of a GPU that MPS is not used on.
+func notWritten(t *testing.T, d Dir, uuid string) {
+	t.Helper()
+	_, err := os.Stat(d.gpu(uuid))
+	expect.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func useOf(t *testing.T, d Dir) Use {
@@ -102,9 +106,8 @@ func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(over)
 	err := d.Admit(ctx, testGPU, Limits{1024, 100})
-	if !errors.Is(err, over) || !strings.Contains(err.Error(), "1024 MiB") {
-		t.Errorf("error %v", err)
-	}
+	expect.ErrorIs(t, err, over)
+	expect.Error(t, err, "1024 MiB")
 }
 
 func TestAdmitSaysWhyNot(t *testing.T) {
@@ -137,9 +140,7 @@ func TestSetUse(t *testing.T) {
 	}
 	isSet(Use{}, true)
 	expect.NoError(t, d.SetUse(testGPU, Use{}))
-	if _, err := os.Stat(d.gpu(testGPU)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
-	}
+	notWritten(t, d, testGPU)
 	for _, seq := range []int64{1, 1} {
 		expect.NoError(t, d.SetUse(testGPU, Use{Reserved: true}))
 		expect.Equal(t, Use{Reserved: true, Seq: seq}, useOf(t, d), "use")
@@ -179,9 +180,8 @@ func TestFoundMode(t *testing.T) {
 	expect.NoError(t, errors.Join(d.ForgetFoundMode(testGPU), d.ForgetFoundMode(testGPU)))
 	check(false, 0)
 	expect.NoError(t, os.WriteFile(d.foundFile(testGPU), []byte(`{"found":"EV`), 0o644))
-	if _, _, err := d.FoundMode(testGPU); err == nil || !strings.Contains(err.Error(), d.foundFile(testGPU)) {
-		t.Errorf("a damaged file: %v", err)
-	}
+	_, _, err := d.FoundMode(testGPU)
+	expect.Error(t, err, d.foundFile(testGPU))
 }
 
 // What it takes a claim longer to be prepared, where others have the same limits.

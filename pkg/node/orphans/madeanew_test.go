@@ -7,7 +7,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
@@ -16,27 +15,24 @@ import (
 func (s *sweeps) madeAnew(pods ...types.UID) *resourceapi.ResourceClaim {
 	c := wholeGPU("u1", 2, pods...)
 	c.UID = "new"
-	s.api.claims = []*resourceapi.ResourceClaim{c}
+	s.api.Claims = []*resourceapi.ResourceClaim{c}
 	return c
 }
 
 // The pods of a claim that was created again under the same name use nothing of the one before.
 func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	_, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1"))
-	expect.NoError(t, err)
+	s.takes(t, wholeGPU("u1", 1, "p1"))
 	c := s.madeAnew("p2")
 	s.users = map[string][]types.UID{"claim-u1": {"p1", "p2", "joined"}}
 	s.running["joined"] = true
 	s.after(t, 0, uids{"u1"}, nil) // p2 waits still
-	_, err = s.Prepare(ctx, c)
-	expect.NoError(t, err)
+	s.takes(t, c)
 	s.running["p2"] = true
 	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
 	expect.Equal(t, "joined", s.told[0].User, "the user is")
 	// Nor does who uses the one before hold the new one.
-	s.running["p2"], s.api.claims = false, nil
+	s.running["p2"], s.api.Claims = false, nil
 	s.after(t, 0, uids{"new", "u1"}, uids{"u1"})
 	s.after(t, sweepGrace, uids{"u1"}, uids{"u1"})
 	s.running["joined"] = false
@@ -64,15 +60,12 @@ func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 		"joined the one before, unreserved":           {uids{"p1"}, nil, false, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := ktesting.NewTestContext(t)
 			s := newSweeps(t)
-			_, err := s.Prepare(ctx, wholeGPU("u1", 1, tc.recorded...))
-			expect.NoError(t, err)
+			s.takes(t, wholeGPU("u1", 1, tc.recorded...))
 			c, after := s.madeAnew(tc.reserved...), uids(nil)
 			if tc.prepared {
 				after = uids{"new"}
-				_, err := s.Prepare(ctx, c)
-				expect.NoError(t, err)
+				s.takes(t, c)
 			}
 			if tc.joined != nil {
 				s.madeAnew(tc.joined...)
@@ -91,15 +84,12 @@ func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
 // A pod that joined the claim before is known to have it also when the one that was created again is prepared, and
 // when it is gone for the API server and the plugin was restarted.
 func TestSweepRemembersAPodOfTheClaimBefore(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	_, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1"))
-	expect.NoError(t, err)
+	s.takes(t, wholeGPU("u1", 1, "p1"))
 	c := s.madeAnew("p2", "p3")
 	s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p2"}}, true
 	s.after(t, 0, uids{"u1"}, nil)
-	_, err = s.Prepare(ctx, c)
-	expect.NoError(t, err)
+	s.takes(t, c)
 	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
 	s.users = nil
 	s.start(t, "boot-1")
