@@ -60,19 +60,34 @@ func (b *bench) serves(amount string, labels ...string) { b.servesOf(amount, amo
 
 // servesOf is serves where so much of all that the device plugin has is healthy.
 func (b *bench) servesOf(healthy, all string, labels ...string) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
-		ack.NodeLabelSchedule: "share"}}}
+	node := serving("share", "aliyun.com/gpu-mem", healthy, all)
 	for i := 0; i < len(labels); i += 2 {
 		node.Labels[labels[i]] = labels[i+1]
 	}
-	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(healthy)}
-	node.Status.Capacity = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(all)}
 	b.SetNode(node)
+}
+
+// serving is the node in a mode, for which the kubelet shows so much of a resource: healthy, and in all.
+func serving(mode string, of corev1.ResourceName, healthy, all string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{ack.NodeLabelSchedule: mode}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{of: resource.MustParse(healthy)},
+			Capacity: corev1.ResourceList{of: resource.MustParse(all)}},
+	}
 }
 
 func (b *bench) refusedBecause(t *testing.T, text string) {
 	t.Helper()
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], text)
+}
+
+// offersWhenItIsGone checks that the node's shares are offered when its device plugin has been gone for long enough.
+func (b *bench) offersWhenItIsGone(t *testing.T) {
+	t.Helper()
+	b.reconciled(t, false, "")
+	b.refusedBecause(t, "until a moment ago")
+	b.clock.Step(devicePluginGrace)
+	b.reconciled(t, true, shares)
 }
 
 // After a reboot the device plugin and this process are started together, and the
@@ -94,9 +109,7 @@ func TestDevicePluginIsRememberedByTheNextProcess(t *testing.T) {
 	b.reconciled(t, true, "")
 	b.refusedBecause(t, "a device plugin serves aliyun.com/gpu-mem here")
 	b.serves("0")
-	b.reconciled(t, false, "")
-	b.clock.Step(devicePluginGrace)
-	b.reconciled(t, true, shares)
+	b.offersWhenItIsGone(t)
 	// It has been gone for good: the next process offers the GPUs at once.
 	b.restart()
 	b.serves("0")
@@ -125,10 +138,7 @@ func TestDevicePluginWhoseDevicesAreAllUnhealthy(t *testing.T) {
 		b.servesOf("0", "30")
 	}
 	b.serves("0")
-	b.reconciled(t, false, "")
-	b.refusedBecause(t, "until a moment ago")
-	b.clock.Step(devicePluginGrace)
-	b.reconciled(t, true, shares)
+	b.offersWhenItIsGone(t)
 	// One that was taken for gone before, as by the label of a migration, hands out nothing any more.
 	b.servesOf("0", "30")
 	b.reconciled(t, true, shares)
@@ -142,20 +152,14 @@ func TestCapacityOfADevicePluginThatTheRequiredLabelKeepsAway(t *testing.T) {
 	b.serves("30")
 	b.reconciled(t, true, "")
 	b.servesOf("0", "30", migrated, "true")
-	b.reconciled(t, false, "")
-	b.refusedBecause(t, "until a moment ago")
-	b.clock.Step(devicePluginGrace)
-	b.reconciled(t, true, shares)
+	b.offersWhenItIsGone(t)
 }
 
 func TestDevicePluginThatMayHaveBeenForgotten(t *testing.T) {
 	b := newBench(t)
 	expect.NoError(t, os.WriteFile(b.nodeFile(), []byte("{"), 0o600))
 	b.serves("0")
-	b.reconciled(t, false, "")
-	b.refusedBecause(t, "until a moment ago")
-	b.clock.Step(devicePluginGrace)
-	b.reconciled(t, true, shares)
+	b.offersWhenItIsGone(t)
 }
 
 // Where nodes are moved by a label, no absence of the device plugin, however long,
@@ -179,10 +183,7 @@ func TestNodeWithoutTheRequiredLabelOffersNothing(t *testing.T) {
 	b.serves("30", migrated, "true")
 	b.reconciled(t, true, "")
 	b.serves("0", migrated, "true")
-	b.reconciled(t, false, "")
-	b.refusedBecause(t, "until a moment ago")
-	b.clock.Step(devicePluginGrace)
-	b.reconciled(t, true, shares)
+	b.offersWhenItIsGone(t)
 
 	// The way back: what is allocated stays published, closed to new claims.
 	b.allocate(t, "gpu-0-share", "trainer")
@@ -203,9 +204,7 @@ func TestWhenTheDevicePluginLeft(t *testing.T) {
 		t.Errorf("it left %s, and is there", b.left)
 	}
 	b.serves("0")
-	b.reconciled(t, false, "")
-	b.clock.Step(devicePluginGrace)
-	b.reconciled(t, true, shares)
+	b.offersWhenItIsGone(t)
 	left := b.clock.Now().UTC()
 	for range 2 {
 		if !b.left.Equal(left) {

@@ -292,29 +292,23 @@ func TestNodeThatIsAnotherDrivers(t *testing.T) {
 	b.refusedBecause(t, "gpu.aliyun.com/gpu-driver=gpu.nvidia.com")
 }
 
-// MPS would keep the programs of another driver's pods off the GPU.
-func TestGPUsOfOtherDriversAreNotGivenToMPS(t *testing.T) {
-	b := supervised(t)
-	b.mode("mps")
-	beside, alone := mps.Use{Beside: true}, mps.Use{Reserved: true}
-	b.reconciled(t, true, byMPS)
-	b.uses(t, alone, alone)
-	b.nvidias = map[string][]string{"GPU-0": nil}
-	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	b.uses(t, beside, alone)
-}
-
-// Nor are those of pods of a device plugin: their next programs would be kept off the GPU.
-func TestGPUsOfPodsWithoutAClaimAreNotGivenToMPS(t *testing.T) {
-	b := supervised(t)
-	b.mode("mps")
-	beside, alone := mps.Use{Beside: true}, mps.Use{Reserved: true}
-	b.reconciled(t, true, byMPS)
-	b.uses(t, alone, alone)
-	b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")}
-	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	b.uses(t, beside, alone)
-	b.pods = nil
-	b.reconciled(t, true, byMPS)
-	b.uses(t, alone, alone)
+// MPS would keep the programs of others off the GPU: those of another driver's pods, and the next ones of pods of a
+// device plugin.
+func TestGPUsOfOthersAreNotGivenToMPS(t *testing.T) {
+	for name, hold := range map[string]func(b *bench){
+		"another driver's":  func(b *bench) { b.nvidias = map[string][]string{"GPU-0": nil} },
+		"a device plugin's": func(b *bench) { b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := supervised(t).in(t, "mps", byMPS)
+			beside, alone := mps.Use{Beside: true}, mps.Use{Reserved: true}
+			b.uses(t, alone, alone)
+			hold(b)
+			b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
+			b.uses(t, beside, alone)
+			b.nvidias, b.pods = nil, nil
+			b.reconciled(t, true, byMPS)
+			b.uses(t, alone, alone)
+		})
+	}
 }

@@ -37,6 +37,16 @@ func holding(i gpu.Instance) state.Record {
 			MIG: &claim.Instance{ParentUUID: "GPU-2", Profile: i.Profile, GI: i.GI, Start: i.Start, Size: i.Size}}}}}
 }
 
+// twoPlaces are where instances can be made of a GPU that is cut on demand.
+func twoPlaces() []gpu.Profile {
+	return []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1}, Count: 2}}
+}
+
+// cutGPU is GPU 2 in MIG mode.
+func cutGPU(profiles []gpu.Profile, instances ...gpu.Instance) []gpu.Partitioned {
+	return []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: instances, Profiles: profiles}}
+}
+
 func (p plan) taints(device string) string {
 	all := devicesIn(p.resources)
 	at := slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name == device })
@@ -83,7 +93,7 @@ func TestRepartitioningWhileHeld(t *testing.T) {
 			if test.whole {
 				s.machine.GPUs = append(s.machine.GPUs, gpu.GPU{Index: 2, UUID: "GPU-2", MemoryMiB: 81920})
 			} else {
-				s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: test.now}}
+				s.machine.Partitioned = cutGPU(nil, test.now...)
 			}
 			s.records = []state.Record{holding(held)}
 			p, err := s.plan()
@@ -104,8 +114,7 @@ func TestRepartitioningWhileHeld(t *testing.T) {
 // A GPU that was whole, and is in MIG mode while the claim that had it goes on.
 func TestInstancesOfAGPUThatIsHeldWhole(t *testing.T) {
 	s := found(t, "default", mode.Exclusive)
-	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
-		Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}
+	s.machine.Partitioned = cutGPU(nil, instanceAt(0, "MIG-a"))
 	s.records = []state.Record{{UID: "u", Grants: []claim.Grant{{Mode: mode.Exclusive, Device: "gpu-2",
 		GPU: claim.GPU{Index: 2, UUID: "GPU-2"}}}}}
 	p, err := s.plan()
@@ -117,8 +126,7 @@ func TestInstancesOfAGPUThatIsHeldWhole(t *testing.T) {
 // Instances are in the way of no mode: they stay open, and nobody waits for who has them.
 func TestInstancesDoNotKeepANodeInItsMode(t *testing.T) {
 	s := found(t, "default", mode.Share)
-	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
-		Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}
+	s.machine.Partitioned = cutGPU(nil, instanceAt(0, "MIG-a"))
 	p, err := s.plan()
 	if want := "gpu-0-share! gpu-1-share! gpu-2-mig-1g-10gb-0"; err != nil || p.devices() != want {
 		t.Errorf("published %s, %v; want %s", p.devices(), err, want)
@@ -151,6 +159,15 @@ func TestWhatOfMIGIsNotOfferedIsTold(t *testing.T) {
 	}
 }
 
+// messages are what is told of each device.
+func messages(all []DeviceHealth) map[string]string {
+	out := map[string]string{}
+	for _, d := range all {
+		out[d.Device] = d.Message
+	}
+	return out
+}
+
 func TestHealthOfInstances(t *testing.T) {
 	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
 	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{
@@ -160,11 +177,8 @@ func TestHealthOfInstances(t *testing.T) {
 	other := holding(instanceAt(0, "MIG-old"))
 	third := holding(instanceAt(0, "MIG-c"))
 	third.Grants[0].Device = "gpu-3-mig-1g-10gb-0"
-	got := map[string]string{}
-	records := []state.Record{holding(instanceAt(1, "MIG-b")), other, third, holding(instanceAt(4, "MIG-gone"))}
-	for _, d := range p.Health(records) {
-		got[d.Device] = d.Message
-	}
+	got := messages(p.Health([]state.Record{holding(instanceAt(1, "MIG-b")), other, third,
+		holding(instanceAt(4, "MIG-gone"))}))
 	want := map[string]string{"gpu-2-mig-1g-10gb-1": "XID 94", "gpu-3-mig-1g-10gb-0": "XID 79",
 		"gpu-2-mig-1g-10gb-0": "the MIG instance MIG-old is not there any more: another one, MIG-a, is in its place",
 		"gpu-2-mig-1g-10gb-4": "the MIG instance is not there any more MIG-gone"}
@@ -184,8 +198,6 @@ func TestBesideADevicePluginForMIG(t *testing.T) {
 
 // Instances that are made for claims, and destroyed after them: what is offered stays the same, whatever is there.
 func TestInstancesOnDemand(t *testing.T) {
-	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
-		Count: 2}}
 	place := gpu.Place{ProfileID: 19, Start: 0, Size: 1}
 	mine := instanceAt(0, "MIG-a")
 	unmade := mine
@@ -218,8 +230,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := found(t, "mig", mode.Exclusive)
-			s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: test.now,
-				Profiles: profiles}}
+			s.machine.Partitioned = cutGPU(twoPlaces(), test.now...)
 			s.records = test.records
 			p, err := s.plan()
 			if err != nil || p.devices() != test.devices {
@@ -240,22 +251,17 @@ func TestInstancesOnDemand(t *testing.T) {
 
 // An instance that nobody has made yet is as well as its GPU; one that a claim had, and that is gone, is not.
 func TestHealthOfInstancesOnDemand(t *testing.T) {
-	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
-		Count: 2}}
 	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
-	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Profiles: profiles,
-		Instances: []gpu.Instance{instanceAt(1, "MIG-b")}}, {GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Profiles: profiles}}})
+	p.SetMachine(&gpu.Machine{Partitioned: append(cutGPU(twoPlaces(), instanceAt(1, "MIG-b")),
+		gpu.Partitioned{GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Profiles: twoPlaces()})})
 	p.SetHealth(map[string]health.Unhealthy{"GPU-3": {Message: "XID 79"}})
 	record := func(device, uuid string) state.Record {
 		r := holding(instanceAt(0, uuid))
 		r.Grants[0].Device, r.Grants[0].GPU.MIG.Made = device, true
 		return r
 	}
-	got := map[string]string{}
-	for _, d := range p.Health([]state.Record{record("gpu-2-mig-1g-10gb-0", ""), record("gpu-2-mig-1g-10gb-1", "MIG-b"),
-		record("gpu-3-mig-1g-10gb-0", ""), record("gpu-3-mig-1g-10gb-1", "MIG-gone")}) {
-		got[d.Device] = d.Message
-	}
+	got := messages(p.Health([]state.Record{record("gpu-2-mig-1g-10gb-0", ""), record("gpu-2-mig-1g-10gb-1", "MIG-b"),
+		record("gpu-3-mig-1g-10gb-0", ""), record("gpu-3-mig-1g-10gb-1", "MIG-gone")}))
 	want := map[string]string{"gpu-2-mig-1g-10gb-0": "", "gpu-2-mig-1g-10gb-1": "", "gpu-3-mig-1g-10gb-0": "XID 79",
 		"gpu-3-mig-1g-10gb-1": "the MIG instance is not there any more MIG-gone"}
 	expect.Equal(t, want, got, "messages of health")
@@ -276,8 +282,7 @@ func TestInstanceThatCannotBeDestroyed(t *testing.T) {
 	for name, there := range map[string]gpu.Instance{"whole": left, "half": withoutCompute} {
 		t.Run(name, func(t *testing.T) {
 			s := found(t, "mig", mode.Exclusive)
-			s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
-				Instances: []gpu.Instance{there}, Profiles: profiles}}
+			s.machine.Partitioned = cutGPU(profiles, there)
 			s.records = []state.Record{r}
 			s.orphans = map[types.UID]string{"u": "IN_USE"}
 			p, err := s.plan()
@@ -295,11 +300,8 @@ func TestInstanceThatCannotBeDestroyed(t *testing.T) {
 
 // During an update the process before makes an instance after this one has read the GPUs.
 func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
-	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
-		Count: 2}}
 	machine := func(instances ...gpu.Instance) *gpu.Machine {
-		return &gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: instances,
-			Profiles: profiles}}}
+		return &gpu.Machine{Partitioned: cutGPU(twoPlaces(), instances...)}
 	}
 	mine := instanceAt(0, "MIG-a")
 	const there, gone = "gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0", "gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0!"

@@ -225,18 +225,6 @@ func TestOthersKeepTheirPartOfAGPUThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A GPU that has all modes is MPS' while a claim uses it so.
-func TestGPUsOfEveryModeAreForMPSWhileItHasClaims(t *testing.T) {
-	b := supervised(t).in(t, "dynamic", everyMode)
-	b.uses(t, mps.Use{}, mps.Use{})
-	b.records = []state.Record{share(mode.MPS, 2, 0)}
-	b.reconciled(t, true, everyMode)
-	b.uses(t, mps.Use{Claimed: true, Limits: mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}}, mps.Use{})
-	b.records = nil
-	b.reconciled(t, true, everyMode)
-	b.uses(t, mps.Use{}, mps.Use{})
-}
-
 func TestIsolationLevelIsThatOfTheGPU(t *testing.T) {
 	b := supervised(t)
 	b.mode("mps")

@@ -109,16 +109,9 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem",
 			"aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
 			b := newBench(t)
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
-				ack.NodeLabelSchedule: label}}}
-			node.Status.Capacity = corev1.ResourceList{resourceName: resource.MustParse("4")}
-			node.Status.Allocatable = corev1.ResourceList{resourceName: resource.MustParse("4")}
-			b.SetNode(node)
+			b.SetNode(serving(label, resourceName, "4", "4"))
 			b.reconciled(t, true, "")
-			if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves "+string(resourceName)+
-				" here") {
-				t.Errorf("mode %s, %s: event %q", label, resourceName, got)
-			}
+			b.refusedBecause(t, "serves "+string(resourceName)+" here")
 		}
 	}
 }
@@ -126,9 +119,7 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 // What gpu-compat-controller shows in the node's status is no device plugin's.
 func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	b := newBench(t)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
-		ack.NodeLabelSchedule: "share"}}}
-	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("60")}
+	node := serving("share", "aliyun.com/gpu-mem", "60", "0")
 	wrote := func(manager string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager,
 			FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
@@ -139,7 +130,7 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 		node.ManagedFields = writers
 		b.SetNode(node)
 		b.reconciled(t, true, "")
-		expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "serves aliyun.com/gpu-mem here")
+		b.refusedBecause(t, "serves aliyun.com/gpu-mem here")
 	}
 	node = node.DeepCopy()
 	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
