@@ -132,15 +132,14 @@ func TestBaseGPUs(t *testing.T) {
 		}
 		expect.NoError(t, b.Check(g.UUID))
 	}
-	for _, err := range []error{b.Check("GPU-other"), func() error { _, err := b.GPU("GPU-other"); return err }()} {
-		expect.Error(t, err, "GPU-other")
-	}
+	_, err := b.GPU("GPU-other")
+	expect.Error(t, err, "GPU-other")
+	expect.Error(t, b.Check("GPU-other"), "GPU-other")
 }
 
 func TestBaseIsTheSameEveryTime(t *testing.T) {
 	s := simulate(t, "dgx1")
-	a, b := s.base(t), s.base(t)
-	expect.Equal(t, a.Common(), b.Common(), "common edits")
+	expect.Equal(t, s.base(t).Common(), s.base(t).Common(), "common edits")
 }
 
 func TestBaseRoots(t *testing.T) {
@@ -229,9 +228,7 @@ func TestBaseWithoutHooks(t *testing.T) {
 	opts.HostHookPath = ""
 	b, err := NewBase(t.Context(), s.machine, opts)
 	expect.NoError(t, err)
-	if got := hooks(b.Common()); got != nil {
-		t.Errorf("hooks %v, want none", got)
-	}
+	expect.Equal(t, nil, hooks(b.Common()), "hooks")
 }
 
 func TestBaseCheckAndRecovery(t *testing.T) {
@@ -255,17 +252,13 @@ func TestBaseCheckAndRecovery(t *testing.T) {
 					t.Error("another GPU fails too:", b.Check(s.gpus[1].UUID))
 				}
 				expect.NoError(t, os.Rename(aside, node))
-				if err := b.Check(s.gpus[0].UUID); err != nil {
-					t.Error("after recovery:", err)
-				}
+				expect.NoErrorf(t, b.Check(s.gpus[0].UUID), "after recovery")
 				edits, err := b.GPU(s.gpus[0].UUID)
 				expect.NoError(t, err)
 				if got := nodes(b.Common()); path != "/dev/nvidia0" && !slices.Contains(got, hostRoot+path+" → "+path) {
 					t.Errorf("common nodes %v lack %s", got, path)
 				}
-				if got := nodes(edits); !slices.Equal(got, []string{hostRoot + "/dev/nvidia0 → /dev/nvidia0"}) {
-					t.Errorf("GPU's nodes %v", got)
-				}
+				expect.Equal(t, []string{hostRoot + "/dev/nvidia0 → /dev/nvidia0"}, nodes(edits), "GPU's nodes")
 			})
 		}
 	}

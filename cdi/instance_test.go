@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -58,10 +57,7 @@ func TestInstanceEdits(t *testing.T) {
 		"MIG-other": {"/dev/nvidia1": {}, caps + "147": {62, 3 + 135 + 9}, caps + "148": {62, 3 + 135 + 9 + 1}},
 	} {
 		edits, err := base.GPU(uuid)
-		if err != nil {
-			t.Errorf("%s: %v", uuid, err)
-			continue
-		}
+		expect.NoErrorf(t, err, "%s", uuid)
 		expect.Equal(t, want, numbers(edits), "device nodes of %s", uuid)
 		for _, n := range edits.DeviceNodes[1:] {
 			if n.Type != "c" || n.HostPath != "" || n.FileMode == nil || *n.FileMode != 0o444 || n.Permissions != "rw" {
@@ -72,13 +68,10 @@ func TestInstanceEdits(t *testing.T) {
 			t.Errorf("%s: the GPU's node %+v", uuid, n)
 		}
 		edits.DeviceNodes = nil
-		if diff := cmp.Diff(specs.ContainerEdits{}, edits); diff != "" {
-			t.Errorf("%s has more:\n%s", uuid, diff)
-		}
+		expect.Equal(t, specs.ContainerEdits{}, edits, "%s has besides", uuid)
 		expect.NoErrorf(t, base.Check(uuid), "%s", uuid)
-		if _, err := Spec(base.Common(), []specs.Device{{Name: "d", ContainerEdits: specs.ContainerEdits{}}}); err != nil {
-			t.Error(err)
-		}
+		_, err = Spec(base.Common(), []specs.Device{{Name: "d", ContainerEdits: specs.ContainerEdits{}}})
+		expect.NoError(t, err)
 	}
 	for _, g := range s.machine.Partitioned {
 		if _, err := base.GPU(g.UUID); err == nil {

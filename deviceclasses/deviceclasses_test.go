@@ -12,8 +12,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -56,9 +58,7 @@ func compiled(t *testing.T, class *resourceapi.DeviceClass) func(driver string, 
 				Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes,
 				Capacity: d.Capacity,
 			})
-			if err != nil {
-				t.Fatalf("%s cannot be evaluated: %v", class.Name, err)
-			}
+			expect.NoErrorf(t, err, "%s cannot be evaluated", class.Name)
 			if !ok {
 				return false
 			}
@@ -132,9 +132,7 @@ func TestClassesSelectWhereTheFieldIsNotSeen(t *testing.T) {
 			d := builtDevice(t, m)
 			want := selects("gpu.aliyun.com", d)
 			d.AllowMultipleAllocations = nil
-			if got := selects("gpu.aliyun.com", d); got != want {
-				t.Errorf("class %s selects a %s device: %t, and %t where the field is not seen", class.Name, m, want, got)
-			}
+			expect.Equal(t, want, selects("gpu.aliyun.com", d), "class %s selects a %s device without the field", class.Name, m)
 		}
 	}
 }
@@ -182,5 +180,21 @@ func TestMemoryClassSelectsModesThatGrantMemoryAlone(t *testing.T) {
 	}
 	if selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
 		t.Error("it selects another driver's device")
+	}
+}
+
+// A whole GPU of the class gpu.aliyun.com is one that a mode hands out whole.
+func TestAnyWholeGPU(t *testing.T) {
+	for m, want := range map[mode.Mode]string{
+		mode.Exclusive: "gpu-0", mode.Topology: "gpu-0-topology", mode.Dynamic: "gpu-0",
+		mode.Share: "", mode.CGPU: "", mode.MPS: "", mode.CoreMem: "",
+	} {
+		t.Run(string(m), func(t *testing.T) {
+			installed, err := All()
+			expect.NoError(t, err)
+			_, resources := poolIn(m)
+			n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
+			expect.Equal(t, want, n.Devices(t, asking("gpu.aliyun.com", nil)), "allocated")
+		})
 	}
 }

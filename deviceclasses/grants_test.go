@@ -15,7 +15,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -28,14 +27,7 @@ func poolIn(m mode.Mode) (*gpu.Machine, resourceslice.DriverResources) {
 	for i := range 2 {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: v100, MemoryMiB: 16130})
 	}
-	var options []devices.Options
-	for _, served := range m.ServedModes() {
-		options = append(options, devices.Options{Pool: "n1/gpu", Mode: served, Slots: 20, Isolation: "none"})
-	}
-	if m == mode.Dynamic {
-		return machine, devices.BuildDynamic(machine, options)
-	}
-	return machine, devices.Build(machine, options[0])
+	return machine, published(machine, m)
 }
 
 func asking(class string, amounts map[string]string) resourceapi.DeviceClaim {

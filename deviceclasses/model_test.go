@@ -93,18 +93,14 @@ func TestModelClassesTakeDevicesThatSayLittle(t *testing.T) {
 
 func TestModelClassesServeNoExtendedResource(t *testing.T) {
 	for _, class := range modelClasses(t, "NVIDIA-A10") {
-		if class.Spec.ExtendedResourceName != nil {
-			t.Errorf("class %s serves %s, which the class of its mode does", class.Name, *class.Spec.ExtendedResourceName)
-		}
+		expect.Equal(t, nil, class.Spec.ExtendedResourceName, "class %s serves what that of its mode does", class.Name)
 	}
 }
 
 func TestModelClassesSayWhatTheyAre(t *testing.T) {
 	class := modelClasses(t, "显卡")[1]
 	expect.Equal(t, "显卡", class.Annotations[v1alpha1.AnnotationModel], "annotation %s is", v1alpha1.AnnotationModel)
-	if got, want := class.Labels[v1alpha1.LabelModel], LabelValue("显卡"); got != want {
-		t.Errorf("label %s is %q, want %q", v1alpha1.LabelModel, got, want)
-	}
+	expect.Equal(t, LabelValue("显卡"), class.Labels[v1alpha1.LabelModel], "label %s", v1alpha1.LabelModel)
 	if got := class.Annotations[v1alpha1.AnnotationDescription]; !strings.HasPrefix(got, "GPUs of the model 显卡 only. A "+
 		"share of a GPU") {
 		t.Errorf("description: %q", got)
@@ -133,16 +129,11 @@ func TestClassesSayTheirMode(t *testing.T) {
 	classes, err := Modes()
 	expect.NoError(t, err)
 	for _, class := range classes {
-		if want := string(modeOf(class)); class.Labels[v1alpha1.LabelMode] != want {
-			t.Errorf("class %s has the label %s=%q, want %q", class.Name, v1alpha1.LabelMode, class.Labels[v1alpha1.LabelMode],
-				want)
-		}
+		expect.Equal(t, string(modeOf(class)), class.Labels[v1alpha1.LabelMode], "class %s has the label", class.Name)
 	}
 }
 
 func TestModeWithoutAClassIsAnError(t *testing.T) {
-	if _, err := Model("NVIDIA-A10", []mode.Mode{"auction"}); err == nil ||
-		!strings.Contains(err.Error(), `mode "auction" has no DeviceClass`) {
-		t.Errorf("got %v", err)
-	}
+	_, err := Model("NVIDIA-A10", []mode.Mode{"auction"})
+	expect.Error(t, err, `mode "auction" has no DeviceClass`)
 }

@@ -120,30 +120,37 @@ func TestAClassSelectsOneDeviceOfAGPU(t *testing.T) {
 // A monitor of a node sees each of its GPUs, whoever has it, and takes nothing.
 func TestAMonitorRunsOnEachNode(t *testing.T) {
 	eachMachine(t, func(t *testing.T, m *gpu.Machine, of mode.Mode) {
-		var served, want []int
+		var want []int
 		for _, g := range m.GPUs {
 			if devices.Serves(of, g) {
-				served = append(served, g.Index)
+				want = append(want, g.Index)
 			}
 		}
-		want = slices.Sorted(slices.Values(served))
+		slices.Sort(want)
 		classes := withModels(t, m)
 		for _, inUse := range []string{"", "one", "all", "linked set"} {
 			n := allocatortest.NewNode("n1", v1alpha1.DriverName, published(m, of), classes)
-			held := use(t, n, of, inUse, len(served))
-			if got := seen(t, n); !slices.Equal(got, want) {
-				t.Errorf("in use %q (%s): a monitor sees %v, want %v", inUse, held, got, want)
-			}
-			if again := seen(t, n); !slices.Equal(again, want) {
-				t.Errorf("in use %q: a second one sees %v", inUse, again)
+			held := use(t, n, of, inUse, len(want))
+			for _, which := range []string{"a", "a second"} {
+				expect.Equal(t, want, seen(t, n), "in use %q (%s): %s monitor sees", inUse, held, which)
 			}
 			after := allocatortest.NewNode("n1", v1alpha1.DriverName, published(m, of), classes)
-			use(t, after, of, inUse, len(served))
-			if beside, without := free(t, n, of), free(t, after, of); beside != without {
-				t.Errorf("in use %q: beside monitors the node gives %q, else %q", inUse, beside, without)
-			}
+			use(t, after, of, inUse, len(want))
+			expect.Equal(t, free(t, after, of), free(t, n, of), "in use %q: the node gives beside monitors", inUse)
 		}
 	})
+}
+
+// A machine with 45 linked sets has more devices than a claim can have: a monitor that asked for all of the mode's
+// class would see nothing.
+func TestAMonitorNeedsAClassOfItsOwn(t *testing.T) {
+	dgx, err := topologytest.Machine(t.Context(), "../demo/machines/dgx1.yaml")
+	expect.NoError(t, err)
+	n := allocatortest.NewNode("n1", v1alpha1.DriverName, published(dgx, mode.Topology), withModels(t, dgx))
+	if results, err := n.Allocate(t.Context(), monitoring("topology.gpu.aliyun.com")); err == nil {
+		t.Errorf("all devices of the machine fit into a claim: %d", len(results))
+	}
+	expect.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, seen(t, n), "a monitor sees")
 }
 
 // use takes some of the node's GPUs in its mode, or what there is of a dynamic node in turns, and says what.
@@ -186,14 +193,19 @@ func some(of mode.Mode, number int) resourceapi.DeviceClaim {
 	return asking(class, nil)
 }
 
-// seen are the GPUs that the documented claim of a monitor gets, nil where it gets none.
-func seen(t *testing.T, n *allocatortest.Node) (gpus []int) {
-	t.Helper()
-	monitor := asking("monitor.gpu.aliyun.com", map[string]string{"memory": "0"})
+// monitoring asks for all devices of a class, and takes nothing of them.
+func monitoring(class string) resourceapi.DeviceClaim {
+	monitor := asking(class, map[string]string{"memory": "0"})
 	r := monitor.Requests[0].Exactly
 	r.AllocationMode, r.Count, r.AdminAccess = resourceapi.DeviceAllocationModeAll, 0, ptr.To(true)
 	r.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
-	results, err := n.Allocate(t.Context(), monitor)
+	return monitor
+}
+
+// seen are the GPUs that the documented claim of a monitor gets, nil where it gets none.
+func seen(t *testing.T, n *allocatortest.Node) (gpus []int) {
+	t.Helper()
+	results, err := n.Allocate(t.Context(), monitoring("monitor.gpu.aliyun.com"))
 	expect.NoError(t, err)
 	for _, result := range results {
 		indices, _, err := devices.ParseDeviceName(result.Device)

@@ -12,9 +12,7 @@ import (
 func TestALeaseThatIsTooShort(t *testing.T) {
 	t.Setenv("LEADER_ELECT_LEASE_DURATION", "3s")
 	err := command().Run(t.Context(), []string{"gpu-compat-controller"})
-	for _, said := range []string{"LEADER_ELECT_LEASE_DURATION", "leader-elect-lease-duration", "3s", "from 5s to 3m0s"} {
-		expect.Error(t, err, said)
-	}
+	expect.Error(t, err, "LEADER_ELECT_LEASE_DURATION", "leader-elect-lease-duration", "3s", "from 5s to 3m0s")
 }
 
 // So it does of others, and settings.Watch refuses what the flags refuse.
@@ -25,9 +23,7 @@ func TestSettingsThatTheControllerDoesNotStartWith(t *testing.T) {
 		t.Run(setting[0], func(t *testing.T) {
 			t.Setenv(setting[0], setting[1])
 			err := command().Run(t.Context(), []string{"gpu-compat-controller"})
-			for _, said := range setting {
-				expect.Error(t, err, said)
-			}
+			expect.Error(t, err, setting[:]...)
 		})
 	}
 }

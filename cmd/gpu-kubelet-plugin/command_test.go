@@ -32,9 +32,7 @@ func TestSettingsThatThePluginDoesNotStartWith(t *testing.T) {
 		t.Run(setting[0], func(t *testing.T) {
 			t.Setenv(setting[0], setting[1])
 			err := command().Run(t.Context(), []string{"gpu-kubelet-plugin"})
-			for _, said := range setting {
-				expect.Error(t, err, said)
-			}
+			expect.Error(t, err, setting[:]...)
 		})
 	}
 }

@@ -122,9 +122,7 @@ func TestContainerIsLimited(t *testing.T) {
 	h := newHost(t)
 	expect.NoError(t, h.creates(h.args("s1")))
 	for _, group := range []string{container, filepath.Dir(container)} {
-		if got := h.limits[filepath.Join(h.root, group)]; got != 3<<30 {
-			t.Errorf("%s has %d bytes", group, got)
-		}
+		expect.Equal(t, 3<<30, h.limits[filepath.Join(h.root, group)], "bytes of %s", group)
 	}
 	expect.Equal(t, 2, h.likely, "the GPU was looked for at first")
 	if len(h.opened) != 1 || h.opened[0] != "/driver/libnvidia-ml.so.1" || h.closed != 1 {
@@ -137,9 +135,8 @@ func TestSpecOfAnEarlierVersion(t *testing.T) {
 	h := newHost(t)
 	args := h.args("s1")
 	args[len(args)-1] = "GPU-a=3072/15360"
-	if err := h.creates(args); err != nil || h.limits[filepath.Join(h.root, container)] != 3<<30 {
-		t.Errorf("%v, limits %v", err, h.limits)
-	}
+	expect.NoError(t, h.creates(args))
+	expect.Equal(t, 3<<30, h.limits[filepath.Join(h.root, container)], "bytes")
 }
 
 // What an image or a pod says in NVIDIA's variables, which NVIDIA's own hook uses, means nothing here: neither in
@@ -151,9 +148,7 @@ func TestVariablesOfTheContainerMeanNothing(t *testing.T) {
 			h.env = []string{name + "=" + value}
 			t.Setenv(name, value)
 			expect.NoError(t, h.creates(h.args("s1")))
-			if got := h.limits[filepath.Join(h.root, container)]; got != 3<<30 {
-				t.Errorf("%s=%s: %d bytes", name, value, got)
-			}
+			expect.Equal(t, 3<<30, h.limits[filepath.Join(h.root, container)], "%s=%s: bytes", name, value)
 		}
 	}
 }
@@ -169,8 +164,7 @@ func TestContainerIsNotStarted(t *testing.T) {
 		"another's group": {func(h *host) []string {
 			h.cgroup = strings.ReplaceAll(h.cgroup, id, strings.Repeat("a", 64))
 			return h.args("s1")
-		},
-			[]string{because, "is not that of the container"}},
+		}, []string{because, "is not that of the container"}},
 		"its process is gone": {func(h *host) []string { h.cgroup = ""; return h.args("s1") }, []string{because, "4711"}},
 		"nothing is applied": {func(h *host) []string { h.deaf = true; return h.args("s1") },
 			[]string{because, "was set and reads unlimited, not 3072 MiB", "docs/kernel-limits.md"}},
@@ -181,11 +175,9 @@ func TestContainerIsNotStarted(t *testing.T) {
 		"two shares": {func(h *host) []string { h.hooks = [][]string{h.args("s2")}; return h.args("s1") },
 			[]string{"not started", "two shares"}},
 		"a hook that is not understood": {func(h *host) []string {
-			h.hooks = [][]string{{"set",
-				"--more"}}
+			h.hooks = [][]string{{"set", "--more"}}
 			return h.args("s1")
-		},
-			[]string{"two shares"}},
+		}, []string{"two shares"}},
 		"no GPU": {func(h *host) []string { args := h.args("s1"); return args[:len(args)-1] },
 			[]string{"not complete"}},
 		"no amount": {func(h *host) []string { return append(h.args("s1"), "GPU-b") }, []string{"UUID=MIB/MEMORY"}},
@@ -223,17 +215,14 @@ func TestContainerWithoutLimitsStarts(t *testing.T) {
 	h.hooks = [][]string{h.args("s2")}
 	expect.NoError(t, h.creates(h.args("s1", "--lifted")))
 	h.open = func(string) (library, error) { return nil, nvml.ErrUnsupported }
-	if err := h.creates(h.args("s1", "--lifted")); err != nil || !strings.Contains(h.stderr.String(),
-		"starts, though") {
-		t.Errorf("%v, %q", err, h.stderr.String())
-	}
+	expect.NoError(t, h.creates(h.args("s1", "--lifted")))
+	expect.Says(t, h.stderr.String(), "starts, though")
 }
 
 func TestProbe(t *testing.T) {
 	h := newHost(t)
-	if err := h.run([]string{"x", "probe", "--library", "/lib"}, nil, nil); err != nil || h.closed != 1 {
-		t.Errorf("%v, closed %d times", err, h.closed)
-	}
+	expect.NoError(t, h.run([]string{"x", "probe", "--library", "/lib"}, nil, nil))
+	expect.Equal(t, 1, h.closed, "times closed")
 	h.open = func(string) (library, error) { return nil, nvml.ErrUnsupported }
 	expect.ErrorIs(t, h.run([]string{"x", "probe", "--library", "/lib"}, nil, nil), nvml.ErrUnsupported)
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -22,22 +23,20 @@ func TestReportOnceForEachFailure(t *testing.T) {
 	const stale = "read-only file system"
 	client := fake.NewClientset()
 	expect.NoError(t, report(t.Context(), client, "n1", errors.New(stale)))
-	made, err := client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	events := client.CoreV1().Events(metav1.NamespaceDefault)
+	made, err := events.List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(made.Items) != 1 {
 		t.Fatalf("%v, %v", made, err)
 	}
 	made.Items[0].LastTimestamp = metav1.Time{}
-	if _, err := client.CoreV1().Events(metav1.NamespaceDefault).Update(t.Context(), &made.Items[0],
-		metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	apitest.Update(t, client, &made.Items[0])
 	for _, failure := range []string{stale, "another supervisor runs"} {
 		expect.NoError(t, report(t.Context(), client, "n1", errors.New(failure)))
 	}
-	events, err := client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	told, err := events.List(t.Context(), metav1.ListOptions{})
 	expect.NoError(t, err)
-	expect.Equal(t, 2, len(events.Items), "Events")
-	for _, event := range events.Items {
+	expect.Equal(t, 2, len(told.Items), "Events")
+	for _, event := range told.Items {
 		if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != "n1" ||
 			event.Reason != v1alpha1.ReasonMPSSupervisorFailed {
 			t.Errorf("Event %+v", event)

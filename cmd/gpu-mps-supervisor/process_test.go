@@ -166,6 +166,17 @@ func eventually(t *testing.T, what string, condition func() error) {
 	}
 }
 
+// awaitStatus waits until the supervisor says so of the GPU's daemon.
+func awaitStatus(t *testing.T, dir mps.Dir, uuid, what string, is func(s mps.Status) bool) {
+	t.Helper()
+	eventually(t, what, func() error {
+		if s, err := dir.Status(uuid); err != nil || !is(s) {
+			return fmt.Errorf("status %+v, %w", s, err)
+		}
+		return nil
+	})
+}
+
 var buildLibrary = sync.OnceValues(func() ([]byte, error) { return nvmllib.Build(context.Background()) })
 
 func library(t *testing.T) []byte {
@@ -253,12 +264,8 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 	bystander := client(t, dir, uuids[1])
 	killed := time.Now()
 	expect.NoError(t, unix.Kill(daemonPID(t, dir, uuids[0]), unix.SIGKILL))
-	eventually(t, "the killed daemon is down", func() error {
-		if s, err := dir.Status(uuids[0]); err != nil || s.State != mps.Down ||
-			!strings.Contains(s.Reason, "signal: killed") {
-			return fmt.Errorf("status %+v, %w", s, err)
-		}
-		return nil
+	awaitStatus(t, dir, uuids[0], "the killed daemon is down", func(s mps.Status) bool {
+		return s.State == mps.Down && strings.Contains(s.Reason, "signal: killed")
 	})
 	t.Logf("told after %s", time.Since(killed))
 	awaitReady(t, dir, uuids)
@@ -279,10 +286,13 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 	awaitReady(t, dir, uuids)
 
 	// The supervisor is killed: everybody sees it, and no daemon outlives it.
-	var pids []int
-	for _, uuid := range uuids {
-		pids = append(pids, daemonPID(t, dir, uuid))
+	daemons := func() (pids []int) {
+		for _, uuid := range uuids {
+			pids = append(pids, daemonPID(t, dir, uuid))
+		}
+		return pids
 	}
+	pids := daemons()
 	first.end(t, os.Kill)
 	if err := dir.Check(uuids[0]); err == nil {
 		t.Error("what a dead supervisor said is still believed")
@@ -294,10 +304,7 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 	// The next one cleans up and goes on; it is asked to end, and does.
 	third := start(t, args...)
 	awaitReady(t, dir, uuids)
-	pids = pids[:0]
-	for _, uuid := range uuids {
-		pids = append(pids, daemonPID(t, dir, uuid))
-	}
+	pids = daemons()
 	third.end(t, syscall.SIGTERM)
 	expect.Equal(t, 0, third.cmd.ProcessState.ExitCode(), "exit code")
 	for i, uuid := range uuids {

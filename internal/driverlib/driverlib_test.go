@@ -51,9 +51,7 @@ func TestResolve(t *testing.T) {
 		"/driver/lib/x": "/nix/store/a/lib/x", "/up/a": "/nix/store/a", "/twice/lib": "/nix/store/a/lib",
 		"/circle/x": "/circle/x", "/nothing/here": "/nothing/here",
 	} {
-		if got := Resolve(root, path); got != filepath.Join(root, want) {
-			t.Errorf("%s leads to %s, want %s in %s", path, got, want, root)
-		}
+		expect.Equal(t, filepath.Join(root, want), Resolve(root, path), "%s leads to", path)
 	}
 }
 

@@ -5,6 +5,7 @@
 package preparetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -12,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -19,29 +21,53 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// Cluster has no pods and no claims: nobody uses a claim any more, or nothing that
-// matters here.
-type Cluster struct{}
+// Cluster has no pods, and these claims. Those with a name in Away cannot be read.
+type Cluster struct {
+	Claims []*resourceapi.ResourceClaim
+	Away   map[string]bool
+}
 
 // Pods returns none.
 func (Cluster) Pods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
 	return nil, nil
 }
 
-// Claim returns NotFound.
-func (Cluster) Claim(_ context.Context, _, name string) (*resourceapi.ResourceClaim, error) {
+// Claim returns the claim of that name, else NotFound.
+func (c Cluster) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	if c.Away[name] {
+		return nil, errors.New("API server is away")
+	}
+	for _, claim := range c.Claims {
+		if claim.Namespace == namespace && claim.Name == name {
+			return claim, nil
+		}
+	}
 	return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
 }
 
-// AllocatedClaims returns none.
-func (Cluster) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, error) {
-	return nil, nil
+// AllocatedClaims returns all claims.
+func (c Cluster) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, error) {
+	return c.Claims, nil
 }
 
 // PublishedIsolation returns none.
 func (Cluster) PublishedIsolation(context.Context) (map[mode.Mode]string, error) {
 	return nil, nil
 }
+
+// Base has the edits of any GPU: its device node, named like it, or this one, if it is set.
+type Base string
+
+// Common returns none.
+func (Base) Common() specs.ContainerEdits { return specs.ContainerEdits{} }
+
+// GPU returns the device node.
+func (b Base) GPU(uuid string) (specs.ContainerEdits, error) {
+	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + cmp.Or(string(b), uuid)}}}, nil
+}
+
+// Check returns no error.
+func (Base) Check(string) error { return nil }
 
 // Store is that of a node that publishes its GPUs in every mode.
 type Store struct{ *state.Store }

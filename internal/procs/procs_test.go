@@ -3,7 +3,6 @@
 package procs
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -24,13 +23,9 @@ func TestProcessorsFollowTheWork(t *testing.T) {
 		return before
 	})
 	c.Step(settle - time.Millisecond)
-	if now != 8 {
-		t.Fatalf("%d processors before it has settled", now)
-	}
+	expect.Equal(t, 8, now, "processors before it has settled")
 	c.Step(time.Millisecond)
-	if now != 1 {
-		t.Fatalf("%d processors at rest", now)
-	}
+	expect.Equal(t, 1, now, "processors at rest")
 	first, second := l.Busy(), l.Busy()
 	first()
 	c.Step(time.Hour)
@@ -40,11 +35,7 @@ func TestProcessorsFollowTheWork(t *testing.T) {
 	c.Step(settle / 2)
 	l.Busy()()
 	c.Step(settle - time.Millisecond)
-	if now != 8 {
-		t.Errorf("%d processors before it has settled again", now)
-	}
+	expect.Equal(t, 8, now, "processors before it has settled again")
 	c.Step(time.Millisecond)
-	if want := []int{1, 8, 1}; !slices.Equal(was, want) {
-		t.Errorf("processors were %v, want %v", was, want)
-	}
+	expect.Equal(t, []int{1, 8, 1}, was, "processors were")
 }

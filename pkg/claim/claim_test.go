@@ -3,6 +3,7 @@
 package claim
 
 import (
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -196,4 +197,179 @@ func TestGrantOfAMonitor(t *testing.T) {
 	if err != nil || len(got) != 1 || !got[0].Admin || got[0].Mode != mode.Exclusive || got[0].GPU.UUID != "GPU-b" {
 		t.Errorf("got %+v, %v", got, err)
 	}
+}
+
+// After a boot without one of them GPUs have other indices than those by which their devices are named.
+func TestCurrent(t *testing.T) {
+	shifted := &gpu.Machine{
+		GPUs:        []gpu.GPU{{Index: 0, UUID: "a"}, {Index: 1, UUID: "c"}},
+		Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "d"}}},
+		Faults:      []gpu.Fault{{Index: 3, UUID: "e"}, {Index: 4}},
+	}
+	for name, test := range map[string]struct {
+		granted []GPU
+		machine *gpu.Machine
+		want    []int
+	}{
+		"as it was":            {[]GPU{{Index: 0, UUID: "a"}}, shifted, []int{0}},
+		"another one":          {[]GPU{{Index: 2, UUID: "c"}}, shifted, []int{1}},
+		"some of a set":        {[]GPU{{Index: 0, UUID: "a"}, {Index: 2, UUID: "c"}}, shifted, []int{0, 1}},
+		"its instance":         {[]GPU{{Index: 3, UUID: "MIG-x", MIG: &Instance{ParentUUID: "d"}}}, shifted, []int{2}},
+		"one still to be made": {[]GPU{{Index: 3, MIG: &Instance{ParentUUID: "d", Made: true}}}, shifted, []int{2}},
+		"lost":                 {[]GPU{{Index: 4, UUID: "e"}}, shifted, []int{3}},
+		"gone":                 {[]GPU{{Index: 1, UUID: "b"}}, shifted, []int{1}},
+		"unread":               {[]GPU{{Index: 2, UUID: "c"}}, nil, []int{2}},
+		"nothing":              {nil, shifted, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var grants, before []Grant
+			for _, g := range test.granted {
+				grants, before = append(grants, Grant{Device: "gpu", GPU: g}), append(before, Grant{Device: "gpu", GPU: g})
+			}
+			var got []int
+			for i, g := range Current(grants, test.machine) {
+				got = append(got, g.GPU.Index)
+				if g.GPU.UUID != test.granted[i].UUID || g.Device != "gpu" {
+					t.Errorf("the grant of %+v is %+v", test.granted[i], g)
+				}
+			}
+			expect.Equal(t, test.want, got, "indices")
+			expect.Equal(t, before, grants, "what was granted has changed")
+		})
+	}
+}
+
+func TestParseLimitsOffBy(t *testing.T) {
+	for value, want := range map[string]LimitsOffBy{"": LimitsOffByClaims, "claims": LimitsOffByClaims,
+		"classes": LimitsOffByClasses, "nodes": LimitsOffByNodes} {
+		if got, err := ParseLimitsOffBy(value); err != nil || got != want {
+			t.Errorf("%q: %q, %v", value, got, err)
+		}
+	}
+	for _, value := range []string{"class", "Nodes", "nobody"} {
+		if got, err := ParseLimitsOffBy(value); err == nil {
+			t.Errorf("%q is taken for %q", value, got)
+		}
+	}
+}
+
+func TestToleratesSwitch(t *testing.T) {
+	result := func(pool string, tolerations ...resourceapi.DeviceToleration) resourceapi.DeviceRequestAllocationResult {
+		return resourceapi.DeviceRequestAllocationResult{Driver: "gpu.aliyun.com", Pool: pool, Device: "gpu-0",
+			Tolerations: tolerations}
+	}
+	admin := func(r resourceapi.DeviceRequestAllocationResult) resourceapi.DeviceRequestAllocationResult {
+		r.AdminAccess = ptr.To(true)
+		return r
+	}
+	instance := func(r resourceapi.DeviceRequestAllocationResult) resourceapi.DeviceRequestAllocationResult {
+		r.Device = "gpu-1-mig-1g-10gb-0"
+		return r
+	}
+	everything := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists}
+	switching := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists,
+		Key: "gpu.aliyun.com/mode-switch", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	other := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists,
+		Key: "gpu.aliyun.com/isolation-unavailable"}
+	for name, test := range map[string]struct {
+		results []resourceapi.DeviceRequestAllocationResult
+		want    bool
+	}{
+		"nothing":       {nil, false},
+		"no toleration": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu")}, false},
+		"everything":    {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything)}, true},
+		"the switch": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other, switching)},
+			true},
+		"something else": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other)}, false},
+		"one of two does not": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result(
+			"n1/gpu")}, false},
+		"another node's does not": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result(
+			"n2/gpu")}, true},
+		"an administrator's": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu", everything))},
+			false},
+		"an administrator's does not": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu")), result("n1/gpu",
+			everything)}, true},
+		"a MIG instance": {[]resourceapi.DeviceRequestAllocationResult{instance(result("n1/gpu", everything))}, false},
+		"a MIG instance does not": {[]resourceapi.DeviceRequestAllocationResult{instance(result("n1/gpu")), result("n1/gpu",
+			everything)}, true},
+		"only of another node's GPUs": {[]resourceapi.DeviceRequestAllocationResult{result("n2/gpu", everything)}, false},
+	} {
+		c := &resourceapi.ResourceClaim{}
+		if test.results != nil {
+			c.Status.Allocation = &resourceapi.AllocationResult{
+				Devices: resourceapi.DeviceAllocationResult{Results: test.results}}
+		}
+		expect.Equal(t, test.want, ToleratesSwitch(c, "n1/gpu"), "%s", name)
+	}
+}
+
+// asks is a configuration of a time slice; empty is none.
+func asks(source resourceapi.AllocationConfigSource, slice string) []resourceapi.DeviceAllocationConfiguration {
+	if slice == "" {
+		return nil
+	}
+	raw := `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","timeSlice":"` + slice + `"}`
+	return []resourceapi.DeviceAllocationConfiguration{{Source: source,
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(raw)}}}}}
+}
+
+func TestAskTimeSlices(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mode               mode.Mode
+		admin              bool
+		claim, class, node string
+		want               v1alpha1.TimeSlice
+		err                string
+	}{
+		"nothing":                        {mode: mode.Exclusive},
+		"whole GPU, claim":               {mode: mode.Exclusive, claim: "Short", want: "Short"},
+		"whole GPU, claim over class":    {mode: mode.Topology, claim: "Long", class: "Short", want: "Long"},
+		"whole GPU, claim over node":     {mode: mode.Exclusive, claim: "Default", node: "Short"},
+		"whole GPU, node":                {mode: mode.Exclusive, node: "Medium", want: "Medium"},
+		"share, class":                   {mode: mode.Share, class: "Medium", want: "Medium"},
+		"share, node":                    {mode: mode.Share, node: "Long", want: "Long"},
+		"share, class over node":         {mode: mode.Share, class: "Default", node: "Long"},
+		"share, claim":                   {mode: mode.Share, claim: "Short", err: "an administrator"},
+		"share, claim against class":     {mode: mode.Share, claim: "Short", class: "Long", err: "timeSlice is Short"},
+		"share, claim as class":          {mode: mode.Share, claim: "Short", class: "Short", want: "Short"},
+		"share, claim as node":           {mode: mode.Share, claim: "Short", node: "Short", want: "Short"},
+		"share, claim that asks nothing": {mode: mode.Share, claim: "Default", node: "Long", want: "Long"},
+		"limited share, node":            {mode: mode.MPS, node: "Short"},
+		"limited share, claim":           {mode: mode.CGPU, claim: "Short", err: "only whole GPUs"},
+		"MIG instance, class":            {mode: mode.MIG, class: "Long", err: "of mode mig"},
+		"administrator":                  {mode: mode.Exclusive, admin: true, node: "Short"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}}}
+			c.Status.Allocation.Devices.Config = append(asks(resourceapi.AllocationConfigSourceClass, tc.class),
+				asks(resourceapi.AllocationConfigSourceClaim, tc.claim)...)
+			config, err := configFor(c.Status.Allocation.Devices.Config, resourceapi.DeviceRequestAllocationResult{Request: "r"})
+			expect.NoError(t, err)
+			grants := []Grant{{Request: "r", Mode: tc.mode, Admin: tc.admin, Config: config}}
+			node, err := mode.TimeSliceFromLabels(map[string]string{v1alpha1.LabelTimeSlice: tc.node})
+			expect.NoError(t, err)
+			err = AskTimeSlices(c, grants, node)
+			if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("error %v, want one that contains %q", err, tc.err)
+			}
+			expect.Equal(t, tc.want, grants[0].TimeSlice, "it asks for")
+		})
+	}
+}
+
+func TestTheShortestTimeSliceCounts(t *testing.T) {
+	of := func(uuid string, slice v1alpha1.TimeSlice) Grant {
+		return Grant{GPU: GPU{UUID: uuid}, TimeSlice: slice}
+	}
+	got := TimeSlices([]Grant{of("a", "Long"), of("a", "Short"), of("a", "Medium"), of("a", ""), of("b", ""),
+		of("c", "Medium"), of("c", "Long")})
+	want := map[string]v1alpha1.TimeSlice{"a": "Short", "c": "Medium"}
+	expect.Equal(t, want, got, "time slices")
+}
+
+func TestLabelThatIsNoTimeSlice(t *testing.T) {
+	slice, err := mode.TimeSliceFromLabels(map[string]string{v1alpha1.LabelTimeSlice: "short"})
+	expect.Error(t, err, `gpu.aliyun.com/time-slice: "short" is no time slice`)
+	expect.Equal(t, v1alpha1.TimeSliceDefault, slice, "it comes to")
 }

@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 var left = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -41,10 +42,9 @@ func initOnly(limits ...string) *corev1.Pod {
 // A pod to which no device plugin can have given anything holds nothing, whatever its
 // author wrote in it.
 func TestPodsToWhichNothingWasGiven(t *testing.T) {
-	whole := func() *corev1.Pod { return pod("p", containers(container("c0", nvidia, "1"))) }
-	share := func() *corev1.Pod { return pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3}}`) }
+	given := func() *corev1.Pod { return share(v2, `{"0":{"0":3}}`) }
 	pair := func() *corev1.Pod { return pod("p", containers(container("c0", linked, "2")), wholesOld, "0,1") }
-	static := whole()
+	static := whole("1")
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 	static.Finalizers, static.DeletionTimestamp = []string{"a/b"}, &metav1.Time{Time: left}
 	before := waits(initOnly(nvidia, "1"))
@@ -57,26 +57,26 @@ func TestPodsToWhichNothingWasGiven(t *testing.T) {
 		kubelet Kubelet
 		want    string
 	}{
-		"the kubelet lists it without devices":        {whole(), none, ""},
-		"a share that the kubelet lists without":      {share(), none, ""},
+		"the kubelet lists it without devices":        {whole("1"), none, ""},
+		"a share that the kubelet lists without":      {given(), none, ""},
 		"linked GPUs that the kubelet lists without":  {pair(), none, ""},
-		"a share without any annotation":              {pod("p", containers(container("c0", mem, "3"))), none, ""},
-		"it never started":                            {waits(whole()), Kubelet{}, ""},
-		"it never started, and the kubelet is silent": {waits(share()), silent, ""},
+		"a share without any annotation":              {share(), none, ""},
+		"it never started":                            {waits(whole("1")), Kubelet{}, ""},
+		"it never started, and the kubelet is silent": {waits(given()), silent, ""},
 		"it says that it is static":                   {waits(static), Kubelet{}, ""},
-		"it came after the device plugin":             {taken(time.Second, whole()), Kubelet{}, ""},
-		"after it, and the kubelet is silent":         {taken(time.Second, share()), silent, ""},
+		"it came after the device plugin":             {taken(time.Second, whole("1")), Kubelet{}, ""},
+		"after it, and the kubelet is silent":         {taken(time.Second, given()), silent, ""},
 		"after it, linked GPUs":                       {taken(time.Second, pair()), silent, ""},
 		"after it, an init container":                 {taken(time.Second, initOnly(nvidia, "1")), none, ""},
 		"a never started init container":              {waits(initOnly(nvidia, "1")), none, ""},
-		"a given share of one resource, none of GPUs": {whole(), lists(mem), ""},
+		"a given share of one resource, none of GPUs": {whole("1"), lists(mem), ""},
 
-		"the kubelet lists it with devices":           {taken(time.Hour, whole()), gave("GPU-1"), "1:whole"},
-		"a share with devices":                        {taken(time.Hour, share()), lists(mem), "0:3/0/1"},
-		"with devices, and not started yet":           {waits(share()), lists(mem), "0:3/0/1"},
+		"the kubelet lists it with devices":           {taken(time.Hour, whole("1")), gave("GPU-1"), "1:whole"},
+		"a share with devices":                        {taken(time.Hour, given()), lists(mem), "0:3/0/1"},
+		"with devices, and not started yet":           {waits(given()), lists(mem), "0:3/0/1"},
 		"linked GPUs with devices":                    {taken(time.Hour, pair()), lists(linked), "0:whole 1:whole"},
-		"before it left, the kubelet is silent":       {taken(0, share()), silent, "0:3/0/1"},
-		"before it left, unknown to the kubelet":      {taken(0, whole()), Kubelet{}, "?:whole"},
+		"before it left, the kubelet is silent":       {taken(0, given()), silent, "0:3/0/1"},
+		"before it left, unknown to the kubelet":      {taken(0, whole("1")), Kubelet{}, "?:whole"},
 		"before it left, an init container":           {taken(0, initOnly(nvidia, "1")), none, "?:whole"},
 		"before it left, an init container that runs": {before, none, "?:whole"},
 	} {
@@ -101,12 +101,7 @@ func TestAnnotationsThatAreChangedLater(t *testing.T) {
 		observed.Observe(p, time.Time{})
 		observed.AddDevices([]*corev1.Pod{p}, kubelet)
 		got, _ := Read(p, Node{GPUs: fourGPUs(), Kubelet: kubelet, Observed: observed})
-		if amounts(got) != want {
-			t.Errorf("it holds %q, want %q: %+v", amounts(got), want, got.Unknown)
-		}
-	}
-	share := func(annotations ...string) *corev1.Pod {
-		return pod("p", containers(container("c0", mem, "3")), annotations...)
+		expect.Equal(t, want, amounts(got), "it holds; unknown are %+v", got.Unknown)
 	}
 	holds(waits(share()), lists(), "")
 	// The scheduler that writes after it has bound the pod.
@@ -122,16 +117,14 @@ func TestAnnotationsThatAreChangedLater(t *testing.T) {
 	ended := share(v1, "0")
 	ended.Status.Phase = corev1.PodSucceeded
 	holds(ended, lists(), "")
-	if len(observed) > 0 {
-		t.Errorf("%v of a pod that has ended", observed)
-	}
+	expect.Equal(t, 0, len(observed), "observations of a pod that has ended")
 	// One that is first seen running, without an annotation.
 	holds(share(), lists(mem), "?:3/0/1")
 	holds(share(v1, "0"), lists(mem), "?:3/0/1")
 }
 
 func TestSightThatWasLost(t *testing.T) {
-	p := pod("p", containers(container("c0", mem, "3")), v1, "0")
+	p := share(v1, "0")
 	p.UID = "uid"
 	observed := Observations{"uid": {Namespace: "ns", Name: "p", Lost: true}}
 	observed.Observe(p, time.Time{})
@@ -140,11 +133,10 @@ func TestSightThatWasLost(t *testing.T) {
 		t.Errorf("it holds %+v", got)
 	}
 	// What the kubelet says of whole GPUs nobody can change.
-	w := pod("p", containers(container("c0", nvidia, "1")))
+	w := whole("1")
 	w.UID = "uid"
-	if got, _ := Read(w, Node{GPUs: fourGPUs(), Kubelet: gave("GPU-1"), Observed: observed}); amounts(got) != "1:whole" {
-		t.Errorf("it holds %+v", got)
-	}
+	got, _ = Read(w, Node{GPUs: fourGPUs(), Kubelet: gave("GPU-1"), Observed: observed})
+	expect.Equal(t, "1:whole", amounts(got), "it holds")
 }
 
 // The kubelet gives devices to one container after the other.
@@ -169,14 +161,12 @@ func TestDevicesAreKeptWhenAllAreThere(t *testing.T) {
 		t.Errorf("kept %+v", observed)
 	}
 	got, _ := Read(p, Node{GPUs: fourGPUs(), Observed: observed})
-	if diff := cmp.Diff("0:whole 3:whole", amounts(got)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	expect.Equal(t, "0:whole 3:whole", amounts(got), "it holds")
 }
 
 // A kubelet that was asked before a pod was there may have meant the one that had its name before.
 func TestAnswersFromBeforeThePodWasSeen(t *testing.T) {
-	p := waits(pod("p", containers(container("c0", nvidia, "1"))))
+	p := waits(whole("1"))
 	p.UID = "uid"
 	observed, before := Observations{}, gave("GPU-0")
 	before.Asked = left
@@ -195,7 +185,7 @@ func TestAnswersFromBeforeThePodWasSeen(t *testing.T) {
 
 // A tenant's annotation of any length costs neither memory nor an Event of that length.
 func TestLongAnnotation(t *testing.T) {
-	p := pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3`+strings.Repeat(" ", 250_000)+`}}`)
+	p := share(v2, `{"0":{"0":3`+strings.Repeat(" ", 250_000)+`}}`)
 	trimmed := Trim(p)
 	if n := len(trimmed.Annotations[v2]); n > mostAnnotation+1 {
 		t.Errorf("%d bytes are kept", n)
@@ -206,7 +196,7 @@ func TestLongAnnotation(t *testing.T) {
 			t.Errorf("it holds %+v", got)
 		}
 	}
-	odd := pod("p", containers(container("c0", mem, "3")), v2, "\x1b[2J"+strings.Repeat("x", 1000))
+	odd := share(v2, "\x1b[2J"+strings.Repeat("x", 1000))
 	got, _ := Read(odd, Node{GPUs: fourGPUs(), Kubelet: lists(mem)})
 	if reason := got.Unknown[0].Reason; len(reason) > 300 || strings.ContainsRune(reason, '\x1b') ||
 		!strings.Contains(reason, "(1004 bytes)") {
@@ -235,13 +225,9 @@ func TestWhatTheKubeletListsAlone(t *testing.T) {
 				closed = append(closed, g.UUID)
 			}
 		}
-		if strings.Join(closed, " ") != test.want {
-			t.Errorf("%s: closed are %q, want %q", name, closed, test.want)
-		}
+		expect.Equal(t, test.want, strings.Join(closed, " "), "%s: closed are", name)
 	}
 	// Whoever finds all GPUs closed is told what opens the others.
 	share := Listed(Node{GPUs: fourGPUs(), Kubelet: lists(mem)}).Pods[0]
-	if reason := share.Unknown[0].Reason; !strings.Contains(reason, "option device-plugin-pods") {
-		t.Errorf("reason %q names no option", reason)
-	}
+	expect.Says(t, share.Unknown[0].Reason, "option device-plugin-pods")
 }

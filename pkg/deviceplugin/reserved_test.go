@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
@@ -64,6 +64,13 @@ func pod(name string, containers []corev1.Container, annotations ...string) *cor
 	return p
 }
 
+// share asks for 3 GiB of a GPU, whole for so many GPUs.
+func share(annotations ...string) *corev1.Pod {
+	return pod("p", containers(container("c0", mem, "3")), annotations...)
+}
+
+func whole(count string) *corev1.Pod { return pod("p", containers(container("c0", nvidia, count))) }
+
 func containers(c ...corev1.Container) []corev1.Container { return c }
 
 // amounts writes what a pod holds: "GPU:units/cores/shares", with "whole" for whole
@@ -97,19 +104,18 @@ func lists(resources ...corev1.ResourceName) Kubelet {
 }
 
 func TestWhatAPodHolds(t *testing.T) {
-	served := pod("p", containers(container("c0", nvidia, "1")))
+	served := whole("1")
 	served.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
 		RequestMappings: []corev1.ContainerExtendedResourceRequest{
 			{ContainerName: "c0", ResourceName: nvidia, RequestName: "r"}},
 	}
-	ended, failed, waiting := pod("p", containers(container("c0", mem, "3")), v1, "0"),
-		pod("p", containers(container("c0", mem, "3")), v1, "0"), pod("p", containers(container("c0", mem, "3")))
+	ended, failed, waiting := share(v1, "0"), share(v1, "0"), share()
 	ended.Status.Phase, failed.Status.Phase, waiting.Spec.NodeName = corev1.PodSucceeded, corev1.PodFailed, ""
 	initOnly := pod("p", containers(container("c0")))
 	initOnly.Spec.InitContainers = containers(container("i", mem, "3"))
-	initNative := pod("p", containers(container("c0", nvidia, "1")))
+	initNative := whole("1")
 	initNative.Spec.InitContainers = containers(container("i", nvidia, "1"))
-	initMore := pod("p", containers(container("c0", nvidia, "1")))
+	initMore := whole("1")
 	initMore.Spec.InitContainers = containers(container("i", nvidia, "2"))
 	sidecar := pod("p", containers(container("other")))
 	sidecar.Spec.InitContainers = containers(container("c0", nvidia, "1"))
@@ -137,35 +143,25 @@ func TestWhatAPodHolds(t *testing.T) {
 			`{"0":{"0":2,"1":2,"2":2,"3":2}}`), want: "0:2/0/1 1:2/0/1 2:2/0/1 3:2/0/1"},
 		"a container without": {pod: pod("p", containers(container("x"), container("c", mem, "3")), v2,
 			`{"1":{"0":3}}`), want: "0:3/0/1"},
-		"zeros in the annotation": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3,"1":0}}`),
-			want: "0:3/0/1"},
-		"memory and compute": {pod: pod("p", both, v2, `{"0":{"0":6}}`, v2Cores, `{"0":{"0":20}}`),
-			want: "0:6/20/1"},
+		"zeros in the annotation":    {pod: share(v2, `{"0":{"0":3,"1":0}}`), want: "0:3/0/1"},
+		"memory and compute":         {pod: pod("p", both, v2, `{"0":{"0":6}}`, v2Cores, `{"0":{"0":20}}`), want: "0:6/20/1"},
 		"compute without annotation": {pod: pod("p", both, v1, "2"), want: "2:6/20/1"},
 		"compute, on one of two GPUs": {pod: pod("p", both, v2, `{"0":{"0":3,"1":3}}`), want: "?:6/20/1",
 			reason: "no annotation gpushare.alibabacloud.com/core-percentage"},
 		"compute alone": {pod: pod("p", containers(container("c0", core, "20")), v2Cores, `{"0":{"0":20}}`),
 			want: "0:0/20/1"},
 
-		"no annotation":    {pod: pod("p", two), want: "?:8/0/2", reason: "neither of the annotations"},
-		"no JSON":          {pod: pod("p", two, v2, `{"0"`), want: "?:8/0/2", reason: "cannot be read"},
-		"not falling back": {pod: pod("p", two, v2, `{"0"`, v1, "0"), want: "?:8/0/2", reason: "cannot be read"},
-		"a GPU too many": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"4":3}}`),
-			want: "?:3/0/1", reason: "no GPU 4"},
-		"a container too many": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"1":{"0":3}}`),
-			want: "?:3/0/1", reason: `names container "1"`},
-		"less than the limit": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":2}}`),
-			want: "?:3/0/1", reason: "limits are [3]"},
-		"more than the limit": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":4}}`),
-			want: "?:3/0/1", reason: "its limit is 3"},
-		"less than nothing": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":-1}}`),
-			want: "?:3/0/1", reason: "its limit is 3"},
-		"an odd index": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"+1":3}}`),
-			want: "?:3/0/1", reason: `"+1" is not an index`},
-		"an empty annotation": {pod: pod("p", containers(container("c0", mem, "3")), v2, ``), want: "?:3/0/1",
-			reason: "cannot be read"},
-		"the plugin found no GPU": {pod: pod("p", containers(container("c0", mem, "3")), v1, "-1"), want: "?:3/0/1",
-			reason: "not an index"},
+		"no annotation":           {pod: pod("p", two), want: "?:8/0/2", reason: "neither of the annotations"},
+		"no JSON":                 {pod: pod("p", two, v2, `{"0"`), want: "?:8/0/2", reason: "cannot be read"},
+		"not falling back":        {pod: pod("p", two, v2, `{"0"`, v1, "0"), want: "?:8/0/2", reason: "cannot be read"},
+		"a GPU too many":          {pod: share(v2, `{"0":{"4":3}}`), want: "?:3/0/1", reason: "no GPU 4"},
+		"a container too many":    {pod: share(v2, `{"1":{"0":3}}`), want: "?:3/0/1", reason: `names container "1"`},
+		"less than the limit":     {pod: share(v2, `{"0":{"0":2}}`), want: "?:3/0/1", reason: "limits are [3]"},
+		"more than the limit":     {pod: share(v2, `{"0":{"0":4}}`), want: "?:3/0/1", reason: "its limit is 3"},
+		"less than nothing":       {pod: share(v2, `{"0":{"0":-1}}`), want: "?:3/0/1", reason: "its limit is 3"},
+		"an odd index":            {pod: share(v2, `{"0":{"+1":3}}`), want: "?:3/0/1", reason: `"+1" is not an index`},
+		"an empty annotation":     {pod: share(v2, ``), want: "?:3/0/1", reason: "cannot be read"},
+		"the plugin found no GPU": {pod: share(v1, "-1"), want: "?:3/0/1", reason: "not an index"},
 
 		"linked GPUs": {
 			pod:  pod("p", pair, wholes, `{"allocatedGPUs":{"0":["0","3"]},"visibleGPUs":["0","3"],"assigned":true}`),
@@ -178,27 +174,21 @@ func TestWhatAPodHolds(t *testing.T) {
 		"linked GPUs, no JSON":    {pod: pod("p", pair, wholes, `0,1`), want: "?:whole", reason: "cannot be read"},
 		"linked GPUs, none there": {pod: pod("p", pair, wholesOld, "8,9"), want: "?:whole", reason: "no GPU 8"},
 
-		"a GPU of NVIDIA's plugin": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("GPU-2"),
-			want: "2:whole"},
-		"two GPUs of NVIDIA's plugin": {pod: pod("p", containers(container("c0", nvidia, "2"))),
-			kubelet: gave("GPU-3", "GPU-1"), want: "1:whole 3:whole"},
-		"replicas of a GPU": {pod: pod("p", containers(container("c0", nvidia, "2"))),
-			kubelet: gave("GPU-2::0", "GPU-2::4"), want: "2:whole"},
+		"a GPU of NVIDIA's plugin":    {pod: whole("1"), kubelet: gave("GPU-2"), want: "2:whole"},
+		"two GPUs of NVIDIA's plugin": {pod: whole("2"), kubelet: gave("GPU-3", "GPU-1"), want: "1:whole 3:whole"},
+		"replicas of a GPU":           {pod: whole("2"), kubelet: gave("GPU-2::0", "GPU-2::4"), want: "2:whole"},
 		"replicas under their own name": {pod: pod("p", containers(container("c0", "nvidia.com/gpu.shared", "1"))),
 			kubelet: gave("GPU-2::0"), want: "2:whole"},
-		"a MIG device": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-2"),
-			want: "2:whole"},
+		"a MIG device": {pod: whole("1"), kubelet: gave("MIG-2"), want: "2:whole"},
 		"a MIG device by its profile": {pod: pod("p", containers(container("c0", "nvidia.com/mig-1g.10gb", "1"))),
 			kubelet: gave("MIG-2"), want: "2:whole"},
-		"a MIG device that is gone": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-7"),
-			want: ""},
-		"served by a claim": {pod: served},
-		"the kubelet does not answer": {pod: pod("p", containers(container("c0", nvidia, "1"))),
+		"a MIG device that is gone": {pod: whole("1"), kubelet: gave("MIG-7"), want: ""},
+		"served by a claim":         {pod: served},
+		"the kubelet does not answer": {pod: whole("1"),
 			kubelet: Kubelet{Err: errors.New("no socket")}, want: "?:whole", reason: "no socket"},
-		"the kubelet does not know yet": {pod: pod("p", containers(container("c0", nvidia, "1"))), want: "?:whole",
+		"the kubelet does not know yet": {pod: whole("1"), want: "?:whole",
 			reason: "the kubelet does not list container c0"},
-		"a device that is no GPU": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("0"),
-			want: "?:whole", reason: `device "0"`},
+		"a device that is no GPU":        {pod: whole("1"), kubelet: gave("0"), want: "?:whole", reason: `device "0"`},
 		"a sidecar with a GPU":           {pod: sidecar, kubelet: gave("GPU-1"), want: "1:whole"},
 		"an init container's GPU":        {pod: initNative, kubelet: gave("GPU-1"), want: "1:whole"},
 		"an init container's second GPU": {pod: initMore, kubelet: gave("GPU-1"), want: "?:whole", reason: "init container"},
@@ -210,9 +200,7 @@ func TestWhatAPodHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
 				got, _ := Read(p, Node{GPUs: fourGPUs(), Instances: map[string]int{"MIG-2": 2}, Kubelet: test.kubelet})
-				if amounts(got) != test.want {
-					t.Errorf("it holds %q, want %q: %+v", amounts(got), test.want, got.Unknown)
-				}
+				expect.Equal(t, test.want, amounts(got), "it holds; unknown are %+v", got.Unknown)
 				var reasons []string
 				for _, u := range got.Unknown {
 					reasons = append(reasons, u.Reason)
@@ -242,17 +230,13 @@ func TestWhatIsTakenOfEachGPU(t *testing.T) {
 			Pods: []string{"ns/lost", "ns/whole"}},
 		{Taken: held.Taken{Amount: gpu.Amount{Units: 2, Shares: 1}}, MemoryOnly: true, Pods: []string{"ns/lost"}},
 	} {
-		if diff := cmp.Diff(want, got.GPU(fmt.Sprintf("GPU-%d", i))); diff != "" {
-			t.Errorf("GPU %d (-want +got):\n%s", i, diff)
-		}
+		expect.Equal(t, want, got.GPU(fmt.Sprintf("GPU-%d", i)), "GPU %d", i)
 	}
 	var names []string
 	for _, p := range got.Pods {
 		names = append(names, p.Name)
 	}
-	if diff := cmp.Diff([]string{"a", "b", "lost", "whole"}, names); diff != "" {
-		t.Errorf("pods (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"a", "b", "lost", "whole"}, names, "pods")
 }
 
 // Whatever an annotation says, a pod counts: with just its limits on GPUs that there

@@ -5,6 +5,7 @@ package devices_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -26,16 +26,16 @@ import (
 // and more.
 func node(t *testing.T, m mode.Mode, slots int64, more ...*resourceapi.DeviceClass) *allocatortest.Node {
 	t.Helper()
-	machine := &gpu.Machine{}
-	for i := range 4 {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
-			MemoryMiB: 16130})
-	}
+	return allocatortest.NewNode("n1", v1alpha1.DriverName,
+		devices.Build(plainGPUs(4), devices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}),
+		append(modeClasses(t), more...))
+}
+
+func modeClasses(t *testing.T) []*resourceapi.DeviceClass {
+	t.Helper()
 	classes, err := deviceclasses.Modes()
 	expect.NoError(t, err)
-	return allocatortest.NewNode("n1", v1alpha1.DriverName,
-		devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}),
-		append(classes, more...))
+	return classes
 }
 
 type amounts map[resourceapi.QualifiedName]string
@@ -72,10 +72,8 @@ func TestAShareTakesOneSlot(t *testing.T) {
 		asked.Exactly.DeviceClassName = class
 		expect.Equal(t, "", n.Devices(t, claimOf(asked)), "%s slots by class %s: allocated", slots, class)
 	}
-	if got := n.Devices(t,
-		claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
-		t.Errorf("one slot: allocated %q", got)
-	}
+	one := claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))
+	expect.Equal(t, "gpu-0-share", n.Devices(t, one), "one slot: allocated")
 }
 
 // The published sample of ACK's binpack: eight pods of 3 GiB.
@@ -120,9 +118,7 @@ func TestSlotsBoundTheSharesOfAGPU(t *testing.T) {
 
 func TestRequestsPinnedToOneGPU(t *testing.T) {
 	n := node(t, mode.Share, 20)
-	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "9Gi"}))); got != "gpu-0-share" {
-		t.Fatalf("got %q", got)
-	}
+	expect.Equal(t, "gpu-0-share", n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "9Gi"}))), "at first")
 	pinned := claimOf(request("a", mode.Share, amounts{"memory": "1Gi"}),
 		request("b", mode.Share, amounts{"memory": "7Gi"}))
 	pinned.Constraints = []resourceapi.DeviceConstraint{
@@ -132,10 +128,9 @@ func TestRequestsPinnedToOneGPU(t *testing.T) {
 
 func TestAdminClaimFitsOnAFullGPU(t *testing.T) {
 	n := node(t, mode.Share, 1)
-	for range 4 {
-		if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got == "" {
-			t.Fatal("the GPUs could not be filled")
-		}
+	for i := range 4 {
+		expect.Equal(t, fmt.Sprintf("gpu-%d-share", i),
+			n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))), "all of a GPU")
 	}
 	admin := request("monitor", mode.Share, amounts{"memory": "0", "slots": "0"})
 	admin.Exactly.AdminAccess = ptr.To(true)
@@ -168,28 +163,25 @@ func TestRandomSharesNeverOverfillAGPU(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := node(t, mode.Share, 6)
 	random := rand.New(rand.NewPCG(1, 2))
-	type grant struct {
-		results []resourceapi.DeviceRequestAllocationResult
-	}
-	var held []grant
+	var held [][]resourceapi.DeviceRequestAllocationResult
 	for range 600 {
 		if len(held) > 0 && random.IntN(3) == 0 {
 			i := random.IntN(len(held))
-			n.Release(held[i].results)
-			held = append(held[:i], held[i+1:]...)
+			n.Release(held[i])
+			held = slices.Delete(held, i, i+1)
 			continue
 		}
 		results, err := n.Allocate(ctx,
 			claimOf(request("r", mode.Share, amounts{"memory": fmt.Sprintf("%dGi", 1+random.IntN(9))})))
 		expect.NoError(t, err)
 		if results != nil {
-			held = append(held, grant{results})
+			held = append(held, results)
 		}
 		memory, shares := map[string]int64{}, map[string]int{}
 		for _, g := range held {
-			q := g.results[0].ConsumedCapacity["memory"]
-			memory[g.results[0].Device] += q.Value() / devices.GiB
-			shares[g.results[0].Device]++
+			q := g[0].ConsumedCapacity["memory"]
+			memory[g[0].Device] += q.Value() / devices.GiB
+			shares[g[0].Device]++
 		}
 		for device, units := range memory {
 			if units > 15 || shares[device] > 6 {

@@ -4,6 +4,7 @@ package devices
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -129,9 +130,7 @@ func TestBuildIsDeterministic(t *testing.T) {
 	o := Options{Pool: "n1/gpu", Mode: mode.Share, Slots: 20, Isolation: "none"}
 	first := mustJSON(t, Build(v100(), o))
 	for range 20 {
-		if again := mustJSON(t, Build(v100(), o)); again != first {
-			t.Fatalf("the same machine and mode gave other bytes:\n%s\n%s", first, again)
-		}
+		expect.Equal(t, first, mustJSON(t, Build(v100(), o)), "bytes for the same machine and mode")
 	}
 }
 
@@ -247,7 +246,43 @@ func checkFirstIsWhole(t *testing.T, m *gpu.Machine) {
 			names = append(names, d.Name)
 		}
 	}
-	if want := []string{"gpu-0", "gpu-1", "gpu-1-share", "gpu-0-monitor", "gpu-1-monitor"}; !slices.Equal(names, want) {
-		t.Errorf("on a dynamic node %q are offered, want %q", names, want)
+	expect.Equal(t, []string{"gpu-0", "gpu-1", "gpu-1-share", "gpu-0-monitor", "gpu-1-monitor"}, names,
+		"offered on a dynamic node")
+}
+
+// sameType is a machine of the type of v100 with GPUs of its own.
+func sameType(node string) *gpu.Machine {
+	m := v100()
+	for i := range m.GPUs {
+		m.GPUs[i].UUID = fmt.Sprintf("GPU-%s-%d", node, i)
+	}
+	return m
+}
+
+// The cluster autoscaler makes the slices of a node that does not exist yet from those of
+// another one of its group: nodes of one type have to offer the same, but for what tells
+// their GPUs apart.
+func TestNodesOfATypeOfferTheSame(t *testing.T) {
+	modes := []mode.Mode{mode.Exclusive, mode.Topology, mode.Share, mode.MPS, mode.CGPU, mode.CoreMem}
+	for _, m := range modes {
+		var offered [][]resourceapi.Device
+		for _, node := range []string{"n1", "n2"} {
+			o := Options{Pool: v1alpha1.PoolName(node), Mode: m, Slots: 20, Isolation: "any", IsolationLevel: "none"}
+			devices := devicesOf(t, sameType(node), o)
+			for _, d := range devices {
+				delete(d.Attributes, v1alpha1.AttrUUID)
+			}
+			offered = append(offered, devices)
+		}
+		expect.Equal(t, offered[0], offered[1], "mode %s: two nodes of a type offer", m)
+	}
+}
+
+// The autoscaler takes a node whose drivers have not published as many complete pools as
+// others of its group for one that is not ready; a pool without devices is complete.
+func TestAPoolWithoutDevicesIsComplete(t *testing.T) {
+	pools := Empty("n1/gpu").Pools
+	if pool, ok := pools["n1/gpu"]; !ok || len(pools) != 1 || len(pool.Slices) != 1 || len(pool.Slices[0].Devices) != 0 {
+		t.Errorf("got %+v, want the pool with one slice without devices", pools)
 	}
 }

@@ -5,17 +5,14 @@ package devices_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
-	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
-	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -48,11 +45,7 @@ func closedBy(built resourceslice.DriverResources, pool string) []string {
 // The scheduler gives nothing that is counted where any counter of the pool is below zero. So claims that were given
 // what cannot be had together close what they have, and nothing else.
 func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
-	classes, err := deviceclasses.Modes()
-	expect.NoError(t, err)
-	classes = append(classes, migClass())
-	dgx1, err := topologytest.Machine(t.Context(), "../../demo/machines/dgx1.yaml")
-	expect.NoError(t, err)
+	classes, dgx1 := append(modeClasses(t), migClass()), machine(t, "dgx1")
 	dynamic := func(allocated map[string]bool) resourceslice.DriverResources {
 		var options []devices.Options
 		for _, served := range mode.Dynamic.ServedModes() {
@@ -100,9 +93,7 @@ func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
 				t.Error("nothing is closed")
 			}
 			for _, device := range closed {
-				if !strings.Contains(device, tc.closed) {
-					t.Errorf("%s is closed", device)
-				}
+				expect.Says(t, device, tc.closed)
 			}
 			n.Publish(built)
 			expect.Equal(t, tc.want, n.Devices(t, tc.ask), "allocated")
@@ -125,8 +116,7 @@ func TestConflictsCloseTheirGPUsAlone(t *testing.T) {
 // Until the plugin knows of a conflict the node is closed, however its counters are published: conflict.go has why.
 // Where one of these fails, the scheduler's allocator has changed, and there is a way.
 func TestNoWayToPublishBoundsAConflictBeforeItIsKnown(t *testing.T) {
-	classes, err := deviceclasses.Modes()
-	expect.NoError(t, err)
+	classes := modeClasses(t)
 	of := func(pool string, m *gpu.Machine, order ...int) resourceslice.Pool {
 		var options []devices.Options
 		for _, served := range mode.Dynamic.ServedModes() {
@@ -158,9 +148,7 @@ func TestNoWayToPublishBoundsAConflictBeforeItIsKnown(t *testing.T) {
 		last.SharedCounters = sets
 		n := allocatortest.NewNode("n1", v1alpha1.DriverName,
 			resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"p": pool}}, classes)
-		if got := n.Devices(t, share); got != "gpu-0-share" {
-			t.Fatalf("%q is allocated first, want gpu-0-share", got)
-		}
+		expect.Equal(t, "gpu-0-share", n.Devices(t, share), "allocated first")
 		holds(n, "p", "gpu-0")
 		expect.Equal(t, "", n.Devices(t, whole), "allocated beside the conflict")
 	})

@@ -5,10 +5,10 @@ package devices_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
@@ -50,9 +50,7 @@ func dynamicPool(m *gpu.Machine, used map[string]int64) resourceslice.DriverReso
 
 func dynamicNode(t *testing.T, m *gpu.Machine) *allocatortest.Node {
 	t.Helper()
-	classes, err := deviceclasses.Modes()
-	expect.NoError(t, err)
-	return allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, nil), classes)
+	return allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, nil), modeClasses(t))
 }
 
 func TestFirstClaimDecidesOnAGPU(t *testing.T) {
@@ -86,8 +84,6 @@ func TestFirstClaimDecidesOnAGPU(t *testing.T) {
 // A request by model alone is for a whole GPU: of each GPU the scheduler tries one device.
 func TestRequestByModelOnADynamicNode(t *testing.T) {
 	const model = "Tesla-V100-SXM2-16GB"
-	classes, err := deviceclasses.Modes()
-	expect.NoError(t, err)
 	ofModel, err := deviceclasses.Model(model, nil)
 	expect.NoError(t, err)
 	byModel := claimOf(resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
@@ -109,13 +105,12 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			m, used := plainGPUs(2), map[string]int64{}
-			n := allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, used), append(ofModel, classes...))
+			n := allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, used), append(ofModel, modeClasses(t)...))
 			if test.inUse != "" {
 				before, err := n.Allocate(ctx, claimOf(request("r", mode.Exclusive, nil)))
 				expect.NoError(t, err)
-				if got := n.Devices(t, claimOf(request("r", test.inUse, test.amounts))); got != devices.DeviceName(1, test.inUse) {
-					t.Fatalf("the claim before got %q", got)
-				}
+				expect.Equal(t, devices.DeviceName(1, test.inUse),
+					n.Devices(t, claimOf(request("r", test.inUse, test.amounts))), "the claim before gets")
 				n.Release(before)
 				used["GPU-1"] = 4
 				n.Publish(dynamicPool(m, used))
@@ -167,7 +162,7 @@ type history struct {
 func (h *history) release() {
 	i := h.random.IntN(len(h.held))
 	h.n.Release(h.held[i])
-	h.held = append(h.held[:i], h.held[i+1:]...)
+	h.held = slices.Delete(h.held, i, i+1)
 	h.released++
 }
 
@@ -269,24 +264,13 @@ func roomFor(use map[int]gpuUse, m mode.Mode, memory, cores int64, n int) bool {
 // other modes it does not fit: the scheduler counts GPUs for it, too.
 func TestMonitorsOfADynamicNode(t *testing.T) {
 	n := dynamicNode(t, plainGPUs(2))
-	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-0-share" {
-		t.Fatalf("got %q", got)
-	}
+	expect.Equal(t, "gpu-0-share", n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))), "at first")
 	for m, want := range map[mode.Mode]string{mode.Share: "gpu-0-share", mode.MPS: "gpu-1-mps", mode.Exclusive: "gpu-1"} {
 		monitor := request("monitor", m, nil)
-		monitor.Exactly.AdminAccess = ptr.To(true)
 		if m != mode.Exclusive {
-			monitor.Exactly.Capacity = &resourceapi.CapacityRequirements{
-				Requests: map[resourceapi.QualifiedName]resource.Quantity{
-					"memory": resource.MustParse("0"), "slots": resource.MustParse("0"),
-				}}
+			monitor = request("monitor", m, amounts{"memory": "0", "slots": "0"})
 		}
-		_, ctx := ktesting.NewTestContext(t)
-		results, err := n.Allocate(ctx, claimOf(monitor))
-		if err != nil || len(results) != 1 {
-			t.Fatalf("mode %s: %v, %v", m, results, err)
-		}
-		expect.Equal(t, want, results[0].Device, "a monitor in mode %s", m)
-		n.Release(results)
+		monitor.Exactly.AdminAccess = ptr.To(true)
+		expect.Equal(t, want, n.Devices(t, claimOf(monitor)), "a monitor in mode %s", m)
 	}
 }

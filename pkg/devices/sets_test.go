@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
@@ -48,13 +47,9 @@ func TestSetsShowWhatTheirGPUsHaveInCommon(t *testing.T) {
 		v1alpha1.AttrArchitecture, v1alpha1.AttrComputeCapability, v1alpha1.AttrDriverVersion, v1alpha1.AttrCUDADriverVersion,
 		v1alpha1.AttrMemoryMiB,
 	} {
-		if diff := cmp.Diff(single.Attributes[name], set.Attributes[name]); diff != "" {
-			t.Errorf("attribute %s, of a GPU (-) and of a set (+):\n%s", name, diff)
-		}
+		expect.Equal(t, single.Attributes[name], set.Attributes[name], "attribute %s of a set, where a GPU's is wanted", name)
 	}
-	if diff := cmp.Diff(single.Capacity, set.Capacity); diff != "" {
-		t.Errorf("capacity of a GPU (-) and of a set (+):\n%s", diff)
-	}
+	expect.Equal(t, single.Capacity, set.Capacity, "capacity of a set, where a GPU's is wanted")
 }
 
 // A set is of the NUMA node, and of the PCIe root complex, that all its GPUs are of; one of several has none.
@@ -141,9 +136,8 @@ func TestLinkedGPUsOfALargeMachine(t *testing.T) {
 				t.Errorf("%d GPUs, %s: got %v, %v", k, what, got, err)
 				continue
 			}
-			if smallest, _ := topologytest.Bandwidth(m, got); smallest != 150 {
-				t.Errorf("%d GPUs, %s: got %v, which have %d GB/s", k, what, got, smallest)
-			}
+			smallest, _ := topologytest.Bandwidth(m, got)
+			expect.Equal(t, 150, smallest, "%d GPUs, %s: GB/s of %v", k, what, got)
 		}
 	}
 }
@@ -181,9 +175,7 @@ func TestSetsHaveTheTaintsOfTheirGPUs(t *testing.T) {
 					want = []resourceapi.DeviceTaint{taint}
 					closed++
 				}
-				if !slices.Equal(d.Taints, want) {
-					t.Errorf("%s has taints %v where GPU %d is sick, want %v", d.Name, d.Taints, sick.Index, want)
-				}
+				expect.Equal(t, want, d.Taints, "taints of %s where GPU %d is sick", d.Name, sick.Index)
 			}
 		}
 		if closed < 2 {

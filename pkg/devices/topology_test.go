@@ -226,16 +226,10 @@ func TestRetainedSetKeepsItsGPUs(t *testing.T) {
 			t.Errorf("got %v, %v: want one of the other four", got, err)
 		}
 	}
-	if results, err := n.Allocate(ctx, newGPUs(1)); results != nil || err != nil {
-		t.Errorf("got %v, %v although every GPU is taken or sick", results, err)
-	}
+	expect.Equal(t, "", n.Devices(t, newGPUs(1)), "while every GPU is taken or sick")
 	n.Release(held)
-	if results, err := n.Allocate(ctx, newGPUs(4)); results != nil || err != nil {
-		t.Errorf("got %v, %v: one of them is sick", results, err)
-	}
-	if results, err := n.Allocate(ctx, newGPUs(2)); fmt.Sprint(members(t, results)) != "[0 3]" || err != nil {
-		t.Errorf("got %v, %v", results, err)
-	}
+	expect.Equal(t, "", n.Devices(t, newGPUs(4)), "with one of them sick")
+	expect.Equal(t, "gpus-0-3", n.Devices(t, newGPUs(2)), "two of them")
 }
 
 // A claim that does not say how many GPUs a device is to have gets single ones.
@@ -251,11 +245,8 @@ func TestCountWithoutASize(t *testing.T) {
 // The scheduler counts the GPUs of administrators' claims too: by the devices that others get they see what is free
 // alone.
 func TestAdminClaimAmongCountedGPUs(t *testing.T) {
-	ctx := quiet(t)
 	n := topologyNode(t, machine(t, "dgx1"))
-	if _, err := n.Allocate(ctx, newGPUs(4)); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, "gpus-0-1-2-3", n.Devices(t, newGPUs(4)), "taken")
 	for _, tc := range []struct {
 		gpu  int
 		want string

@@ -39,9 +39,7 @@ func (v *volume) hold(values map[string]string) {
 	}
 	link := filepath.Join(v.dir, "..new")
 	expect.NoError(v, os.Symlink(version, link))
-	if err := os.Rename(link, filepath.Join(v.dir, "..data")); err != nil {
-		v.Fatal(err)
-	}
+	expect.NoError(v, os.Rename(link, filepath.Join(v.dir, "..data")))
 	for key := range values {
 		if err := os.Symlink(filepath.Join("..data", key), filepath.Join(v.dir, key)); err != nil &&
 			!errors.Is(err, os.ErrExist) {
@@ -86,15 +84,11 @@ func TestWatch(t *testing.T) {
 			v.hold(test.after)
 			if test.ends {
 				<-watched.Done()
-				if cause := context.Cause(watched); !errors.Is(cause, settings.ErrChanged) {
-					t.Errorf("it ended for %v", cause)
-				}
+				expect.ErrorIs(t, context.Cause(watched), settings.ErrChanged)
 				return
 			}
 			// A further change that matters is noticed, and not before it is made.
-			if watched.Err() != nil {
-				t.Error("it ended for nothing")
-			}
+			expect.NoErrorf(t, watched.Err(), "it ended for nothing")
 			v.hold(values{"LATER": "1"})
 			<-watched.Done()
 		})
@@ -116,9 +110,7 @@ func TestAWrongSettingThatTheDaemonSetOverrides(t *testing.T) {
 	case <-watched.Done():
 	case <-time.After(10 * time.Second):
 	}
-	if cause := context.Cause(watched); !errors.Is(cause, settings.ErrChanged) {
-		t.Errorf("it ended for %v", cause)
-	}
+	expect.ErrorIs(t, context.Cause(watched), settings.ErrChanged)
 }
 
 // flags are a program's, with one setting that not every text is right for, and one that has to be long enough.
@@ -206,9 +198,7 @@ func TestSettingsThatTheProgramWouldNotStartWith(t *testing.T) {
 			expect.Error(t, <-refused, test.told)
 			hold(test.right)
 			<-watched.Done()
-			if cause := context.Cause(watched); !errors.Is(cause, settings.ErrChanged) {
-				t.Errorf("it ended for %v", cause)
-			}
+			expect.ErrorIs(t, context.Cause(watched), settings.ErrChanged)
 		})
 	}
 }

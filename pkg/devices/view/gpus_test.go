@@ -29,13 +29,18 @@ var (
 
 // published are GPUs as the driver publishes them in a mode, the first with the index.
 func published(m mode.Mode, first int, gpus ...gpu.GPU) []resourceapi.Device {
+	return devices.Build(machineOf(first, gpus...), devices.Options{Pool: "p", Mode: m, Slots: 20,
+		Isolation: "none"}).Pools["p"].Slices[0].Devices
+}
+
+// machineOf has these GPUs, the first with the index.
+func machineOf(first int, gpus ...gpu.GPU) *gpu.Machine {
 	machine := &gpu.Machine{}
 	for i, g := range gpus {
 		g.Index, g.UUID = first+i, fmt.Sprintf("GPU-%d", first+i)
 		machine.GPUs = append(machine.GPUs, g)
 	}
-	return devices.Build(machine, devices.Options{Pool: "p", Mode: m, Slots: 20,
-		Isolation: "none"}).Pools["p"].Slices[0].Devices
+	return machine
 }
 
 // slice is one of count slices of a generation of node n's pool.
@@ -57,8 +62,7 @@ func set() resourceapi.Device {
 // What a node shows to legacy tools is what its GPUs have; pods without a claim are
 // in their tables, too.
 func TestGPUsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
-	g := gpu.GPU{UUID: "GPU-0", Model: a10.Model, MemoryMiB: a10.MemoryMiB}
-	resources := devices.Build(&gpu.Machine{GPUs: []gpu.GPU{g}}, devices.Options{
+	resources := devices.Build(machineOf(0, a10), devices.Options{
 		Pool: "p", Mode: mode.CoreMem, Slots: 20, Room: map[string]gpu.Amount{"GPU-0": {Units: 3, Cores: 20, Shares: 1}},
 		GPUTaints: map[string][]resourceapi.DeviceTaint{
 			"GPU-0": {{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
@@ -116,11 +120,7 @@ func TestPool(t *testing.T) {
 
 // A pool with linked sets is several slices: counters, sets, GPUs.
 func TestPoolWithLinkedSets(t *testing.T) {
-	machine := &gpu.Machine{}
-	for i := range 4 {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: a10.Model,
-			MemoryMiB: a10.MemoryMiB})
-	}
+	machine := machineOf(0, a10, a10, a10, a10)
 	for _, pair := range [][2]int{{0, 1}, {2, 3}} {
 		machine.Links = append(machine.Links, gpu.Link{A: pair[0], B: pair[1], Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2,
 			GBps: 50})
@@ -169,7 +169,7 @@ func TestModels(t *testing.T) {
 
 // A GPU in MIG mode is none that tables and node labels count; its instances' profiles are kept.
 func TestInstancesAreNoGPUs(t *testing.T) {
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: a10.Model, MemoryMiB: a10.MemoryMiB}}}
+	machine := machineOf(0, a10)
 	for i, profile := range []string{"3g.40gb", "1g.10gb+me", "1g.10gb", "1g.10gb"} {
 		p := gpu.Partitioned{GPU: gpu.GPU{Index: 1 + i/2, UUID: fmt.Sprintf("GPU-%d", 1+i/2), Model: "A100",
 			MemoryMiB: 81920}}
@@ -201,9 +201,7 @@ func TestShapeOfInstances(t *testing.T) {
 			Pools["p"].Slices[0].Devices...))
 	}
 	a, b := node("a"), node("b")
-	if a.Shape != b.Shape {
-		t.Error("nodes that differ in UUIDs alone have different shapes")
-	}
+	expect.Equal(t, true, a.Shape == b.Shape, "nodes that differ in UUIDs alone have one shape")
 	for _, withUUIDs := range []bool{true, false} {
 		pool, err := view.NewPools(withUUIDs).ForAllocator("n", []*view.Slice{a})
 		expect.NoError(t, err)
@@ -239,12 +237,9 @@ func TestTransformKeepsWhatInformersNeed(t *testing.T) {
 // Where shares are spread, a node publishes its GPUs in another order with each claim.
 func TestSlicesThatOfferTheSame(t *testing.T) {
 	slice := func(generation, count int64, devices ...resourceapi.Device) *view.Slice {
-		return view.Read(&resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: fmt.Sprint(generation)},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: devices,
-				Pool: resourceapi.ResourcePool{Name: "n1/gpu", Generation: generation, ResourceSliceCount: count},
-			}})
+		published := slice(generation, count, devices...)
+		published.ObjectMeta = metav1.ObjectMeta{Name: "s", ResourceVersion: fmt.Sprint(generation)}
+		return view.Read(published)
 	}
 	device := func(name string, taints ...resourceapi.DeviceTaint) resourceapi.Device {
 		return resourceapi.Device{Name: name, Taints: taints,

@@ -4,15 +4,14 @@ package nvml
 
 import (
 	"encoding/binary"
-	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -98,18 +97,14 @@ func TestReadAfterACheckThatHung(t *testing.T) {
 	spec := load(t, "a10x4")
 	lib := spec.NVML().(*server.Server)
 	r := NewReader(lib, Options{})
-	whole, err := r.Read(t.Context())
-	expect.NoError(t, err)
+	whole := readBy(t, r)
 	release := make(chan struct{})
-	_, err = bounded.TryWithin(t.Context(), r.gpus[1].Calls, time.Millisecond, "asking", func() (int, error) {
+	_, err := bounded.TryWithin(t.Context(), r.gpus[1].Calls, time.Millisecond, "asking", func() (int, error) {
 		<-release
 		return 0, nil
 	})
-	if !errors.Is(err, bounded.ErrHung) {
-		t.Fatal(err)
-	}
-	m, err := r.Read(t.Context())
-	expect.NoError(t, err)
+	expect.ErrorIs(t, err, bounded.ErrHung)
+	m := readBy(t, r)
 	if len(m.GPUs) != 3 || len(m.Faults) != 1 || m.Faults[0].UUID != whole.GPUs[1].UUID ||
 		m.Faults[0].Reason != gpu.FaultUnreadable {
 		t.Errorf("GPUs %v, faults %v", m.GPUs, m.Faults)
@@ -118,9 +113,7 @@ func TestReadAfterACheckThatHung(t *testing.T) {
 	for r.gpus[1].Hung() != nil {
 		runtime.Gosched()
 	}
-	if m, err = r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
-		t.Errorf("after it answered: %v, %s", err, cmp.Diff(whole, m))
-	}
+	expect.Equal(t, whole, readBy(t, r), "the machine after it answered")
 }
 
 // quick is a GPU that is well, and keeps no list of its calls.
@@ -145,4 +138,60 @@ func BenchmarkCheck(b *testing.B) {
 			b.Fatal(got)
 		}
 	}
+}
+
+// counted is a GPU without processes that counts what it is asked, and how many ask at a time.
+type counted struct {
+	*mock.Device
+	calls, asking, most *atomic.Int32
+}
+
+func (c counted) note() func() {
+	c.calls.Add(1)
+	c.most.Store(max(c.most.Load(), c.asking.Add(1)))
+	return func() { c.asking.Add(-1) }
+}
+
+func (c counted) GetFieldValues(values []nvml.FieldValue) nvml.Return {
+	defer c.note()()
+	values[0] = action(0)
+	return nvml.SUCCESS
+}
+
+func (c counted) GetMemoryInfo() (nvml.Memory, nvml.Return) {
+	defer c.note()()
+	return nvml.Memory{}, nvml.SUCCESS
+}
+
+func (c counted) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	defer c.note()()
+	return nvml.Utilization{}, nvml.SUCCESS
+}
+
+func (c counted) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	defer c.note()()
+	return nil, nvml.SUCCESS
+}
+
+// What GPUs are asked each second, and for the audit each two seconds, on a node where nothing runs: who
+// adds a call adds to what each node pays all the time. One goroutine asks them all.
+func TestCallsAtRest(t *testing.T) {
+	var calls, asking, most atomic.Int32
+	lib := lacking("")
+	r := NewReader(lib, Options{})
+	u := &Uses{lib: lib, next: time.Now().Add(time.Hour), tellsProcesses: true, tellsMPS: true, tellsRates: true,
+		tellsUtilization: true}
+	for i := range 8 {
+		c := known(i, "GPU-a", counted{calls: &calls, asking: &asking, most: &most})
+		r.gpus, u.gpus = append(r.gpus, c), append(u.gpus, &usedGPU{cachedGPU: c})
+	}
+	r.Check(t.Context())
+	expect.Equal(t, 8*2, calls.Load(), "calls for the health of 8 GPUs")
+	for n, want := range []int32{8 * 3, 8, 8} {
+		calls.Store(0)
+		if uses, err := u.Read(t.Context()); err != nil || len(uses) != 8 || calls.Load() != want {
+			t.Errorf("what uses 8 GPUs takes %d calls the %d. time, want %d: %v, %v", calls.Load(), n+1, want, uses, err)
+		}
+	}
+	expect.Equal(t, 1, most.Load(), "GPUs were asked at a time")
 }

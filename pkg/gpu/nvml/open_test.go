@@ -77,24 +77,19 @@ func TestReplaced(t *testing.T) {
 	spec := load(t, "t4x1")
 	dir := driverRoot(t, spec)
 	o := NewOpener(OpenOptions{DriverRoot: dir})
-	if err := o.Replaced(t.Context()); err != nil {
-		t.Error("before anything was loaded:", err)
-	}
+	expect.NoErrorf(t, o.Replaced(t.Context()), "before anything was loaded")
 	loaded := filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06")
 	expect.NoError(t, os.Link(loaded, filepath.Join(dir, "kept")))
 	o.loaded = fileAt(loaded)
-	if err := o.Replaced(t.Context()); err != nil {
-		t.Error("unchanged:", err)
-	}
+	expect.NoErrorf(t, o.Replaced(t.Context()), "unchanged")
 	spec.Driver.Version = "580.95.05"
 	writeRoot(t, spec, dir)
 	// It may stay beside the new one.
 	expect.NoError(t, os.Rename(filepath.Join(dir, "kept"), loaded))
 	for range 2 {
-		if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) ||
-			!strings.Contains(err.Error(), "libnvidia-ml.so.580.95.05") {
-			t.Errorf("upgraded: %v", err)
-		}
+		err := o.Replaced(t.Context())
+		expect.ErrorIs(t, err, ErrReplaced)
+		expect.Error(t, err, "libnvidia-ml.so.580.95.05")
 	}
 	expect.NoError(t, os.RemoveAll(filepath.Join(dir, "usr")))
 	expect.ErrorIs(t, o.Replaced(t.Context()), ErrReplaced)
@@ -107,9 +102,8 @@ func TestReplacedModule(t *testing.T) {
 	module := filepath.Join(sysfs, "module", "nvidia")
 	replaced := func(o *Opener, want bool) {
 		t.Helper()
-		if err := o.Replaced(t.Context()); errors.Is(err, ErrReplaced) != want {
-			t.Errorf("replaced: %v, want %t", err, want)
-		}
+		err := o.Replaced(t.Context())
+		expect.Equal(t, want, errors.Is(err, ErrReplaced), "replaced: %v", err)
 	}
 	initialised := func() *Opener {
 		o := NewOpener(OpenOptions{DriverRoot: dir, SysFS: sysfs})
@@ -133,37 +127,42 @@ func TestReplacedModule(t *testing.T) {
 	replaced(uninitialised, false)
 }
 
-func TestLibraryPathInFurtherDirectory(t *testing.T) {
-	dir := driverRoot(t, load(t, "t4x1"))
-	expect.NoError(t, os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "usr/lib/odd")))
-	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/usr/lib/odd"}})
-	if want := filepath.Join(dir, "usr/lib/odd/libnvidia-ml.so.570.124.06"); err != nil || got != want {
-		t.Errorf("found %q, %v, want %s", got, err, want)
+func TestLibraryPath(t *testing.T) {
+	const name = "libnvidia-ml.so.570.124.06"
+	move := func(dir, to string) error {
+		to = filepath.Join(dir, to)
+		return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(filepath.Join(dir, sim.LibraryDir), to))
 	}
-	_, err = LibraryPath(OpenOptions{DriverRoot: dir})
-	expect.Error(t, err, "NVIDIA_LIBRARY_SEARCH_PATHS")
-}
-
-// As on NixOS, where the driver's folder is a link, and each library in it another.
-func TestLibraryPathThroughAbsoluteLinks(t *testing.T) {
-	dir := driverRoot(t, load(t, "t4x1"))
-	links := filepath.Join(dir, "nix/store/graphics-drivers/lib")
-	expect.NoError(t, errors.Join(os.MkdirAll(links, 0o755),
-		os.MkdirAll(filepath.Join(dir, "nix/store/nvidia-x11"), 0o755), os.MkdirAll(filepath.Join(dir, "run"), 0o755),
-		os.Rename(filepath.Join(dir, sim.LibraryDir), filepath.Join(dir, "nix/store/nvidia-x11/lib")),
-		os.Symlink("/nix/store/graphics-drivers", filepath.Join(dir, "run/opengl-driver")),
-		os.Symlink("/nix/store/nvidia-x11/lib/libnvidia-ml.so.1", filepath.Join(links, "libnvidia-ml.so.1"))))
-	got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: []string{"/run/opengl-driver/lib"}})
-	if want := filepath.Join(dir, "nix/store/nvidia-x11/lib/libnvidia-ml.so.570.124.06"); err != nil || got != want {
-		t.Errorf("found %q, %v, want %s", got, err, want)
+	odd := func(dir string) error { return move(dir, "usr/lib/odd") }
+	for what, tc := range map[string]struct {
+		change func(dir string) error
+		search []string
+		want   string
+	}{
+		"in the driver root":      {func(string) error { return nil }, nil, sim.LibraryDir},
+		"in a further directory":  {odd, []string{"/usr/lib/odd"}, "usr/lib/odd"},
+		"in one that is not told": {odd, nil, ""},
+		// The driver's folder is a link there, and each library in it another.
+		"as on NixOS": {func(dir string) error {
+			links := filepath.Join(dir, "nix/store/graphics-drivers/lib")
+			return errors.Join(move(dir, "nix/store/nvidia-x11/lib"), os.MkdirAll(links, 0o755),
+				os.MkdirAll(filepath.Join(dir, "run"), 0o755),
+				os.Symlink("/nix/store/graphics-drivers", filepath.Join(dir, "run/opengl-driver")),
+				os.Symlink("/nix/store/nvidia-x11/lib/libnvidia-ml.so.1", filepath.Join(links, "libnvidia-ml.so.1")))
+		}, []string{"/run/opengl-driver/lib"}, "nix/store/nvidia-x11/lib"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := driverRoot(t, load(t, "t4x1"))
+			expect.NoError(t, tc.change(dir))
+			got, err := LibraryPath(OpenOptions{DriverRoot: dir, LibrarySearchPaths: tc.search})
+			if tc.want == "" {
+				expect.Error(t, err, "NVIDIA_LIBRARY_SEARCH_PATHS")
+				return
+			}
+			expect.NoError(t, err)
+			expect.Equal(t, filepath.Join(dir, tc.want, name), got, "found")
+		})
 	}
-}
-
-func TestLibraryPathInDriverRoot(t *testing.T) {
-	dir := driverRoot(t, load(t, "t4x1"))
-	got, err := LibraryPath(OpenOptions{DriverRoot: dir})
-	expect.NoError(t, err)
-	expect.Equal(t, filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06"), got, "found")
 }
 
 func TestExplain(t *testing.T) {
@@ -202,5 +201,79 @@ func TestDriverRootThatHangs(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		expect.ErrorIs(t, o.Replaced(t.Context()), ErrReplaced)
+	})
+}
+
+func TestDriverRootThroughALink(t *testing.T) {
+	host := t.TempDir()
+	expect.NoError(t, os.MkdirAll(filepath.Join(host, "run/nvidia/driver"), 0o755))
+	for link, target := range map[string]string{"var": "/", "current": "run/nvidia/driver"} {
+		expect.NoError(t, os.Symlink(target, filepath.Join(host, link)))
+	}
+	for _, tt := range []struct{ root, says string }{
+		{"/var/run/nvidia/driver", "leads through the symbolic link /var to /:"},
+		{"/current", "leads through the symbolic link /current to run/nvidia/driver:"},
+		{"/run/nvidia/driver", "libnvidia-ml"},
+		{"/not/there", "libnvidia-ml"},
+	} {
+		_, err := NewSource(SourceOptions{HostRoot: host, DriverRoot: tt.root}).Read(t.Context())
+		expect.Error(t, err, tt.says)
+	}
+}
+
+// countedLibrary counts how often it is initialised, as NVML does.
+type countedLibrary struct {
+	nvml.Interface
+	initialised int
+	count       nvml.Return
+}
+
+func (l *countedLibrary) Init() nvml.Return     { l.initialised++; return nvml.SUCCESS }
+func (l *countedLibrary) Shutdown() nvml.Return { l.initialised--; return nvml.SUCCESS }
+
+func (l *countedLibrary) DeviceGetCount() (int, nvml.Return) {
+	if l.count != nvml.SUCCESS {
+		return 0, l.count
+	}
+	return l.Interface.DeviceGetCount()
+}
+
+// Who asks and sets something of a GPU beside the readings goes on when one fails.
+func TestDevicesOutliveAReadingThatFails(t *testing.T) {
+	spec := load(t, "t4x1")
+	for name, devices := range map[string]int{"without devices": 0, "with devices": 2} {
+		t.Run(name, func(t *testing.T) {
+			lib := &countedLibrary{Interface: spec.NVML(), initialised: 1}
+			s := NewSource(SourceOptions{HostRoot: "/", DriverRoot: t.TempDir()})
+			s.lib, s.reader = lib, NewReader(lib, Options{})
+			machine, err := s.Read(t.Context())
+			if err != nil || len(machine.GPUs) != 1 {
+				t.Fatal(machine, err)
+			}
+			for range devices {
+				_, err := s.Device(t.Context(), machine.GPUs[0].UUID)
+				expect.NoError(t, err)
+			}
+			lib.count = nvml.ERROR_UNKNOWN
+			if _, err := s.Read(t.Context()); err == nil {
+				t.Fatal("the reading did not fail")
+			}
+			expect.Equal(t, min(devices, 1), lib.initialised, "times the library is initialised")
+		})
+	}
+}
+
+// What the driver root is on may hang, and its readings are of one goroutine that does more.
+func TestSourceWhoseDriverRootHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSource(SourceOptions{HostRoot: t.TempDir(), DriverRoot: "/run/nvidia/driver", CallTimeout: time.Second})
+		release := make(chan struct{})
+		defer close(release)
+		_, _ = bounded.Try(t.Context(), s.files, "looking at a file", func() (struct{}, error) {
+			<-release
+			return struct{}{}, nil
+		})
+		_, err := s.Read(t.Context())
+		expect.ErrorIs(t, err, bounded.ErrHung)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
@@ -28,14 +29,7 @@ type migDriver struct {
 
 func (d *migDriver) partitions() *Partitions {
 	lib := &mock.Interface{
-		ExtensionsFunc: func() nvml.ExtendedInterface {
-			return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
-				if name == "nvmlDeviceGetGpuInstanceProfileInfoV" {
-					return errors.New("undefined symbol: " + name)
-				}
-				return nil
-			}}
-		},
+		ExtensionsFunc:     lacking("nvmlDeviceGetGpuInstanceProfileInfoV").ExtensionsFunc,
 		DeviceGetCountFunc: func() (int, nvml.Return) { return d.count, nvml.SUCCESS },
 		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
 			d.opened.Add(1)
@@ -134,9 +128,8 @@ func TestInstancesBesideSickGPUs(t *testing.T) {
 				if tc.want > 0 {
 					return
 				}
-				if _, err := p.MakeGPUInstance(t.Context(), tc.of, gpu.Place{ProfileID: 19, Size: 1}); !errors.Is(err, tc.made) {
-					t.Errorf("one was made: %v, want %v", err, tc.made)
-				}
+				_, err = p.MakeGPUInstance(t.Context(), tc.of, gpu.Place{ProfileID: 19, Size: 1})
+				expect.ErrorIs(t, err, tc.made)
 			})
 		})
 	}

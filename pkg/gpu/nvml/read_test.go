@@ -13,7 +13,6 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -34,6 +33,14 @@ func load(t *testing.T, name string) *sim.Spec {
 func read(t *testing.T, lib nvml.Interface, opts Options) *gpu.Machine {
 	t.Helper()
 	m, err := Read(t.Context(), lib, opts)
+	expect.NoError(t, err)
+	return m
+}
+
+// readBy reads the GPUs as the reader knows them.
+func readBy(t *testing.T, r *Reader) *gpu.Machine {
+	t.Helper()
+	m, err := r.Read(t.Context())
 	expect.NoError(t, err)
 	return m
 }
@@ -98,43 +105,37 @@ func TestReadWholeGPU(t *testing.T) {
 		PCIBusID: "0000:86:00.0", PCIeRoot: "pci0000:80", NUMANode: new(1),
 	}
 	expect.Equal(t, want, m.GPUs[5], "GPU 5")
-	if again := read(t, spec.NVML(), Options{SysFS: filepath.Join(dir, sim.SysDir)}); !cmp.Equal(m, again) {
-		t.Error("a second reading gives another machine:", cmp.Diff(m, again))
-	}
+	again := read(t, spec.NVML(), Options{SysFS: filepath.Join(dir, sim.SysDir)})
+	expect.Equal(t, m, again, "the machine of a second reading")
 	if other := read(t, load(t, "dgx1").ForNode("n2").NVML(), Options{}); other.GPUs[5].UUID == m.GPUs[5].UUID {
 		t.Error("two nodes have a GPU of the same UUID", other.GPUs[5].UUID)
 	}
 }
 
 func TestReadFaults(t *testing.T) {
+	answers := func(property sim.Property, answer string) sim.Fault {
+		return sim.Fault{Errors: map[sim.Property]string{property: answer}}
+	}
+	const lost, unreadable = gpu.FaultLost, gpu.FaultUnreadable
 	for _, tc := range []struct {
 		name   string
 		fault  sim.Fault
 		reason gpu.FaultReason
 		says   string
 	}{
-		{"lost", sim.Fault{Lost: true}, gpu.FaultLost, "fallen off the bus"},
-		{"no handle", sim.Fault{Errors: map[sim.Property]string{"handle": "UNKNOWN"}}, gpu.FaultUnreadable, "opening GPU 1"},
-		{"no handle, as it is lost", sim.Fault{Errors: map[sim.Property]string{"handle": "GPU_IS_LOST"}}, gpu.FaultLost,
-			"opening GPU 1"},
-		{"no PCI address", sim.Fault{Errors: map[sim.Property]string{"pci": "UNKNOWN"}}, gpu.FaultUnreadable,
-			"reading the PCI address"},
-		{"no UUID", sim.Fault{Errors: map[sim.Property]string{"uuid": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the UUID"},
-		{"no minor", sim.Fault{Errors: map[sim.Property]string{"minor": "UNKNOWN"}}, gpu.FaultUnreadable,
-			"reading the minor number"},
-		{"no name", sim.Fault{Errors: map[sim.Property]string{"name": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the name"},
-		{"no memory", sim.Fault{Errors: map[sim.Property]string{"memory": "UNKNOWN"}}, gpu.FaultUnreadable,
-			"at 0000:0b:00.0: reading the memory"},
-		{"MIG mode unknown", sim.Fault{Errors: map[sim.Property]string{"mig": "UNKNOWN"}}, gpu.FaultUnreadable,
-			"reading the MIG mode"},
-		{"hangs on its name", sim.Fault{Errors: map[sim.Property]string{"name": "HANG"}}, gpu.FaultUnreadable,
-			"reading the name: no answer in time from NVML"},
-		{"hangs on its handle", sim.Fault{Errors: map[sim.Property]string{"handle": "HANG"}}, gpu.FaultUnreadable,
-			"no answer in time"},
-		{"hangs on an optional property", sim.Fault{Errors: map[sim.Property]string{"cores": "HANG"}}, gpu.FaultUnreadable,
-			"reading the number of cores"},
-		{"hangs on NVLink", sim.Fault{Errors: map[sim.Property]string{"nvlink": "HANG"}}, gpu.FaultUnreadable,
-			"reading NVLink 0"},
+		{"lost", sim.Fault{Lost: true}, lost, "fallen off the bus"},
+		{"no handle", answers("handle", "UNKNOWN"), unreadable, "opening GPU 1"},
+		{"no handle, as it is lost", answers("handle", "GPU_IS_LOST"), lost, "opening GPU 1"},
+		{"no PCI address", answers("pci", "UNKNOWN"), unreadable, "reading the PCI address"},
+		{"no UUID", answers("uuid", "UNKNOWN"), unreadable, "reading the UUID"},
+		{"no minor", answers("minor", "UNKNOWN"), unreadable, "reading the minor number"},
+		{"no name", answers("name", "UNKNOWN"), unreadable, "reading the name"},
+		{"no memory", answers("memory", "UNKNOWN"), unreadable, "at 0000:0b:00.0: reading the memory"},
+		{"MIG mode unknown", answers("mig", "UNKNOWN"), unreadable, "reading the MIG mode"},
+		{"hangs on its name", answers("name", "HANG"), unreadable, "reading the name: no answer in time from NVML"},
+		{"hangs on its handle", answers("handle", "HANG"), unreadable, "no answer in time"},
+		{"hangs on an optional property", answers("cores", "HANG"), unreadable, "reading the number of cores"},
+		{"hangs on NVLink", answers("nvlink", "HANG"), unreadable, "reading NVLink 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -193,8 +194,7 @@ func TestReadReservedMemory(t *testing.T) {
 		lib := spec.NVML().(*server.Server)
 		r := NewReader(lib, Options{})
 		for _, reading := range []string{"first", "second"} {
-			m, err := r.Read(t.Context())
-			expect.NoError(t, err)
+			m := readBy(t, r)
 			if len(m.GPUs) != 1 || m.GPUs[0].ReservedMiB != want || m.GPUs[0].MemoryMiB != 15360 {
 				t.Errorf("%s reading of a GPU that answers %q: %+v, faults %v; want one with %d of 15360 MiB reserved",
 					reading, answer, m.GPUs, m.Faults, want)
@@ -216,8 +216,7 @@ func TestReadLeavesOutAGPUThatFailsToTellAProperty(t *testing.T) {
 			spec.GPUs[3].Fault.Errors = map[sim.Property]string{property: "UNKNOWN"}
 			lib := spec.NVML()
 			r := NewReader(lib, Options{})
-			m, err := r.Read(t.Context())
-			expect.NoError(t, err)
+			m := readBy(t, r)
 			if len(m.GPUs) != 3 || len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].Reason != gpu.FaultUnreadable {
 				t.Fatalf("GPUs %+v, faults %v; want GPU 3 left out", m.GPUs, m.Faults)
 			}
@@ -227,11 +226,9 @@ func TestReadLeavesOutAGPUThatFailsToTellAProperty(t *testing.T) {
 			faulty := lib.(*server.Server).Devices[3]
 			lib.(*server.Server).Devices[3] = told.Devices[3]
 			for _, told := range []string{"now", "before"} {
-				m, err := r.Read(t.Context())
-				expect.NoError(t, err)
-				if len(m.Faults) != 0 || !cmp.Equal(sound, m.GPUs[3]) {
-					t.Errorf("told %s: faults %v, GPU %s", told, m.Faults, cmp.Diff(sound, m.GPUs[3]))
-				}
+				m := readBy(t, r)
+				expect.Equal(t, 0, len(m.Faults), "told %s: faults %v", told, m.Faults)
+				expect.Equal(t, sound, m.GPUs[3], "told %s: GPU 3", told)
 				lib.(*server.Server).Devices[3] = faulty
 			}
 		})
@@ -261,8 +258,7 @@ func readsAroundAHangingGPU(t *testing.T, property string) {
 	lib := spec.NVML().(*server.Server)
 	hanging := lib.Devices[1].(*server.Device)
 	r := NewReader(lib, Options{CallTimeout: hung})
-	whole, err := r.Read(t.Context())
-	expect.NoError(t, err)
+	whole := readBy(t, r)
 	name, state, byIndex := hanging.GetNameFunc, hanging.GetNvLinkStateFunc, lib.DeviceGetHandleByIndexFunc
 	switch property {
 	case "handle":
@@ -277,16 +273,9 @@ func readsAroundAHangingGPU(t *testing.T, property string) {
 	case "nvlink":
 		hanging.GetNvLinkStateFunc = func(i int) (nvml.EnableState, nvml.Return) { hang(); return state(i) }
 	}
-	var first *gpu.Machine
-	for range 5 {
-		m, err := r.Read(t.Context())
-		expect.NoError(t, err)
-		if first == nil {
-			first = m
-		}
-		if !cmp.Equal(first, m) {
-			t.Error("another reading tells something else:", cmp.Diff(first, m))
-		}
+	first := readBy(t, r)
+	for range 4 {
+		expect.Equal(t, first, readBy(t, r), "the machine of another reading")
 	}
 	if !r.Hung() || made.Load() != 1 {
 		t.Errorf("%d calls were made, hung %v; want 1 that hangs", made.Load(), r.Hung())
@@ -294,14 +283,10 @@ func readsAroundAHangingGPU(t *testing.T, property string) {
 	if len(first.Faults) != 1 || first.Faults[0].Index != 6 || first.Faults[0].UUID != whole.GPUs[6].UUID {
 		t.Errorf("faults %v, want one of GPU 6", first.Faults)
 	}
-	if want := slices.Delete(slices.Clone(whole.GPUs), 6, 7); !cmp.Equal(want, first.GPUs) {
-		t.Error(cmp.Diff(want, first.GPUs))
-	}
+	expect.Equal(t, slices.Delete(slices.Clone(whole.GPUs), 6, 7), first.GPUs, "the other GPUs")
 
 	lib.DeviceGetHandleByIndexFunc, lib.Devices[1] = byIndex, sound.Devices[1]
 	close(release)
 	synctest.Wait()
-	if m, err := r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
-		t.Errorf("after the call has returned: %v, %s", err, cmp.Diff(whole, m))
-	}
+	expect.Equal(t, whole, readBy(t, r), "the machine after the call has returned")
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -26,24 +25,18 @@ func TestReadKnowsALostGPU(t *testing.T) {
 	slices.Reverse(spec.GPUs)
 	lib := spec.NVML().(*server.Server)
 	r := NewReader(lib, Options{})
-	whole, err := r.Read(t.Context())
-	expect.NoError(t, err)
+	whole := readBy(t, r)
 	spec.GPUs[0].Fault.Lost = true
 	sound := lib.Devices[0]
 	lib.Devices[0] = spec.NVML().(*server.Server).Devices[0]
-	m, err := r.Read(t.Context())
-	expect.NoError(t, err)
+	m := readBy(t, r)
 	if len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].UUID != whole.GPUs[3].UUID ||
 		m.Faults[0].Reason != gpu.FaultLost {
 		t.Errorf("faults %v, want GPU 3 lost", m.Faults)
 	}
-	if !cmp.Equal(whole.GPUs[:3], m.GPUs) {
-		t.Error(cmp.Diff(whole.GPUs[:3], m.GPUs))
-	}
+	expect.Equal(t, whole.GPUs[:3], m.GPUs, "the other GPUs")
 	lib.Devices[0] = sound
-	if m, err := r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
-		t.Errorf("after it came back: %v, %s", err, cmp.Diff(whole, m))
-	}
+	expect.Equal(t, whole, readBy(t, r), "the machine after it came back")
 }
 
 // GB10 has no memory of its own, and some drivers leave the minor number to the
@@ -126,9 +119,7 @@ func TestReadNumbersByPCIAddress(t *testing.T) {
 	m := read(t, spec.NVML(), Options{})
 	var got []string
 	for i, g := range m.GPUs {
-		if g.Index != i {
-			t.Errorf("GPU %d has index %d", i, g.Index)
-		}
+		expect.Equal(t, i, g.Index, "index of GPU %d", i)
 		got = append(got, g.PCIBusID)
 	}
 	expect.Equal(t, []string{"0000:17:00.0", "0000:31:00.0", "0000:b1:00.0", "0000:ca:00.0"}, got, "PCI addresses")
@@ -179,7 +170,6 @@ func TestReadStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	lib := load(t, "t4x1").NVML().(*server.Server)
 	lib.DeviceGetCountFunc = func() (int, nvml.Return) { cancel(); return 1, nvml.SUCCESS }
-	if _, err := Read(ctx, lib, Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want %v", err, context.Canceled)
-	}
+	_, err := Read(ctx, lib, Options{})
+	expect.ErrorIs(t, err, context.Canceled)
 }

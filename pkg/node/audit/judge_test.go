@@ -94,6 +94,16 @@ type process struct {
 	nobody bool
 }
 
+// holds is a node with these claims and processes.
+func holds(claims map[string][]claim.Grant, on ...process) node { return node{claims: claims, on: on} }
+
+func on(gpu int, mib int64, owner Owner) process { return process{gpu: gpu, mib: mib, owner: owner} }
+
+// client is a process that is MPS'.
+func client(gpu int, mib int64, owner Owner) process {
+	return process{gpu: gpu, mib: mib, owner: owner, client: true}
+}
+
 func (n node) input() Input {
 	out := Input{Owners: map[int]Owner{}, Pods: map[types.UID]*corev1.Pod{}, PodsUnread: n.unread, Rules: n.rules,
 		Granted: Granted{Offered: map[int]bool{0: true, 1: !n.notOffered}}}
@@ -146,140 +156,112 @@ func TestFindings(t *testing.T) {
 		node node
 		want []string // kind, pod/container, GPU, and a part of the message after a colon
 	}{
-		"nothing runs":   {node{claims: a}, nil},
-		"within a share": {node{claims: a, on: []process{{0, 3226, in(one, "main"), false, false}}}, nil},
-		"a little beyond it, as NVML counts": {
-			node{claims: a, on: []process{{0, 3226 + 64, in(one, "main"), false, false}}}, nil},
-		"over its share": {
-			node{claims: a, on: []process{{0, 3226 + 65, in(one, "main"), false, false}}},
+		"nothing runs":                       {node{claims: a}, nil},
+		"within a share":                     {holds(a, on(0, 3226, in(one, "main"))), nil},
+		"a little beyond it, as NVML counts": {holds(a, on(0, 3226+64, in(one, "main"))), nil},
+		"over its share": {holds(a, on(0, 3226+65, in(one, "main"))),
 			[]string{`over-share one/main 0: container "main" holds 3291 MiB of GPU 0 in 1 process; it was granted 3226 MiB`}},
-		"over its share by two processes": {
-			node{claims: a, on: []process{{0, 2000, in(one, "main"), false, false}, {0, 2000, in(one, "main"), false, false}}},
+		"over its share by two processes": {holds(a, on(0, 2000, in(one, "main")), on(0, 2000, in(one, "main"))),
 			[]string{`over-share one/main 0: holds 4000 MiB of GPU 0 in 2 processes`}},
 		"containers and pods that share a claim hold no more than it grants": {
-			node{claims: a, on: []process{{0, 1000, in(one, "main"), false, false}, {0, 1000, in(two, "main"), false, false},
-				{0, 1226, in(two, "side"), false, false}}}, nil},
+			holds(a, on(0, 1000, in(one, "main")), on(0, 1000, in(two, "main")), on(0, 1226, in(two, "side"))), nil},
 		"each keeps to the limit that it has, and all together do not": {
-			node{claims: a, on: []process{{0, 1000, in(one, "main"), false, false}, {0, 1000, in(two, "main"), false, false},
-				{0, 1400, in(two, "side"), false, false}}},
+			holds(a, on(0, 1000, in(one, "main")), on(0, 1000, in(two, "main")), on(0, 1400, in(two, "side"))),
 			[]string{`over-share one/main 0: container "main" holds 1000 MiB of GPU 0 in 1 process; 3 containers share ` +
 				`3 GiB of it by claim a, and hold 3400 MiB`,
 				"over-share two/main 0: 3 containers share 3 GiB", "over-share two/side 0: "}},
 		"one that takes more than its share is no fault of the others": {
-			node{claims: a, on: []process{{0, 5000, in(one, "main"), false, false}, {0, 1000, in(two, "main"), false, false},
-				{0, 1000, in(two, "side"), false, false}}},
+			holds(a, on(0, 5000, in(one, "main")), on(0, 1000, in(two, "main")), on(0, 1000, in(two, "side"))),
 			[]string{"over-share one/main 0: it was granted 3226 MiB"}},
 		"together, of two claims that one of them has": {
-			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 3)}, "b": {share("more", 0, 2)}},
-				on: []process{{0, 3200, in(one, "main"), false, false}, {0, 3200, in(ab, "main"), false, false}}},
+			holds(map[string][]claim.Grant{"a": {share("gpu", 0, 3)}, "b": {share("more", 0, 2)}},
+				on(0, 3200, in(one, "main")), on(0, 3200, in(ab, "main"))),
 			[]string{"over-share ab/main 0: 2 containers share 5 GiB of it by claim a, b, and hold 6400 MiB",
 				"over-share one/main 0: "}},
 		"the claim of that name in another namespace": {
-			node{claims: a, on: []process{{0, 3000, in(one, "main"), false, false},
-				{0, 3000, in(elsewhere, "main"), false, false}}},
+			holds(a, on(0, 3000, in(one, "main")), on(0, 3000, in(elsewhere, "main"))),
 			[]string{"no-grant elsewhere/main 0 [a]: "}},
-		"a container beside those that have the claim": {
-			node{claims: a, on: []process{{0, 100, in(two, "free"), false, false}}},
+		"a container beside those that have the claim": {holds(a, on(0, 100, in(two, "free"))),
 			[]string{`no-grant two/free 0: container "free" has 1 process on GPU 0, of which no claim grants it anything`}},
-		"another GPU than its own": {
-			node{claims: a, on: []process{{0, 100, in(one, "main"), false, false}, {1, 200, in(one, "main"), false, false}}},
+		"another GPU than its own": {holds(a, on(0, 100, in(one, "main")), on(1, 200, in(one, "main"))),
 			[]string{`no-grant one/main 1: it holds 200 MiB`}},
-		"init containers and sidecars": {
-			node{claims: a, on: []process{{0, 3000, in(sidecars, "load"), false, false},
-				{0, 3000, in(sidecars, "main"), false, false}}},
+		"init containers and sidecars": {holds(a, on(0, 3000, in(sidecars, "load")), on(0, 3000, in(sidecars, "main"))),
 			[]string{"over-share sidecars/load 0: 2 containers share 3 GiB", "over-share sidecars/main 0: "}},
 		"each container its own request": {
-			node{claims: map[string][]claim.Grant{"c": grants(share("x", 0, 2), share("y", 0, 8))},
-				on: []process{{0, 3000, in(requests, "x"), false, false}, {0, 8000, in(requests, "y"), false, false}}},
+			holds(map[string][]claim.Grant{"c": grants(share("x", 0, 2), share("y", 0, 8))},
+				on(0, 3000, in(requests, "x")), on(0, 8000, in(requests, "y"))),
 			[]string{`over-share requests/x 0: granted 2150 MiB`}},
 		"requests for one container count together": {
-			node{claims: map[string][]claim.Grant{"c": grants(share("x", 0, 2, isFor("z")), share("y", 0, 8, isFor("z")))},
-				on: []process{{0, 10753, in(requests, "x"), false, false}}}, nil},
+			holds(map[string][]claim.Grant{"c": grants(share("x", 0, 2, isFor("z")), share("y", 0, 8, isFor("z")))},
+				on(0, 10753, in(requests, "x"))), nil},
 		"a request on another GPU": {
-			node{claims: map[string][]claim.Grant{"c": grants(share("x", 0, 2), share("y", 1, 8))},
-				on: []process{{1, 10, in(requests, "x"), false, false}}},
+			holds(map[string][]claim.Grant{"c": grants(share("x", 0, 2), share("y", 1, 8))}, on(1, 10, in(requests, "x"))),
 			[]string{`no-grant requests/x 1: `}},
 		"a whole GPU": {
-			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 0, whole)}},
-				on: []process{{0, 16000, in(one, "main"), false, false}}}, nil},
+			holds(map[string][]claim.Grant{"a": {share("gpu", 0, 0, whole)}}, on(0, 16000, in(one, "main"))), nil},
 		"an administrator's": {
-			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 0, admin)}},
-				on: []process{{0, 9000, in(one, "main"), false, false}}}, nil},
+			holds(map[string][]claim.Grant{"a": {share("gpu", 0, 0, admin)}}, on(0, 9000, in(one, "main"))), nil},
 		"limits that were lifted": {
-			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 3, lifted)}},
-				on: []process{{0, 9000, in(one, "main"), false, false}}}, nil},
-		"memory that is not told": {
-			node{claims: a, on: []process{{0, gpu.UnknownMemory, in(one, "main"), false, false}}}, nil},
-		"a client of MPS": {
-			node{claims: mps, rules: told, on: []process{{0, 3226, in(one, "main"), true, false}}}, nil},
+			holds(map[string][]claim.Grant{"a": {share("gpu", 0, 3, lifted)}}, on(0, 9000, in(one, "main"))), nil},
+		"memory that is not told": {holds(a, on(0, gpu.UnknownMemory, in(one, "main"))), nil},
+		"a client of MPS":         {node{claims: mps, rules: told, on: []process{client(0, 3226, in(one, "main"))}}, nil},
 		"beside MPS": {
-			node{claims: mps, rules: told, on: []process{{0, 100, in(one, "main"), true, false},
-				{0, 100, in(one, "main"), false, false}}},
+			node{claims: mps, rules: told, on: []process{client(0, 100, in(one, "main")), on(0, 100, in(one, "main"))}},
 			[]string{`beside-mps one/main 0: container "main" has process 2, by the node's number, on GPU 0 beside MPS`}},
-		"beside MPS, by a driver that does not tell": {
-			node{claims: mps, on: []process{{0, 100, in(one, "main"), false, false}}}, nil},
+		"beside MPS, by a driver that does not tell": {holds(mps, on(0, 100, in(one, "main"))), nil},
 		"a share without MPS on a GPU": {
-			node{claims: a, rules: told, on: []process{{0, 100, in(one, "main"), false, false}}}, nil},
+			node{claims: a, rules: told, on: []process{on(0, 100, in(one, "main"))}}, nil},
 		"the overhead of MPS": {
-			node{claims: mps, rules: Rules{MPSOverheadMiB: 514}, on: []process{{0, 3740, in(one, "main"), true, false}}}, nil},
+			node{claims: mps, rules: Rules{MPSOverheadMiB: 514}, on: []process{client(0, 3740, in(one, "main"))}}, nil},
 		"GPUs that the node does not offer": {
-			node{claims: a, notOffered: true, on: []process{{1, 100, in(one, "main"), false, false},
-				{1, 100, Owner{Program: "Xorg"}, false, false}, {0, 9000, in(one, "main"), false, false}}},
+			node{claims: a, notOffered: true, on: []process{on(1, 100, in(one, "main")),
+				on(1, 100, Owner{Program: "Xorg"}), on(0, 9000, in(one, "main"))}},
 			[]string{"over-share one/main 0: "}},
-		"a process that has ended": {node{on: []process{{0, 100, Owner{}, false, true}}}, nil},
+		"a process that has ended": {holds(nil, process{gpu: 0, mib: 100, nobody: true}), nil},
 		"no pod": {
-			node{on: []process{{0, 100, Owner{Program: "xmrig"}, false, false}, {0, 50, Owner{Program: "xmrig"}, false, false},
-				{1, 100, Owner{Program: "Xorg"}, false, false}}},
+			holds(nil, on(0, 100, Owner{Program: "xmrig"}), on(0, 50, Owner{Program: "xmrig"}),
+				on(1, 100, Owner{Program: "Xorg"})),
 			[]string{"no-pod / 0: process 1 (xmrig) on GPU 0 belongs to no pod; it holds 100 MiB", "no-pod / 1: (Xorg)"}},
-		"the server of MPS, of a host's daemon": {
-			node{on: []process{{0, 66, Owner{Program: "nvidia-cuda-mps"}, false, false}}}, nil},
+		"the server of MPS, of a host's daemon": {holds(nil, on(0, 66, Owner{Program: "nvidia-cuda-mps"})), nil},
 		"the server of MPS, of gpu-mps-supervisor": {
-			node{on: []process{{0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "nvidia-cuda-mps", OfSupervisor: true},
-				false, false}}}, nil},
+			holds(nil, on(0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "nvidia-cuda-mps", OfSupervisor: true})), nil},
 		"a pod's process that calls itself the server of MPS": {
-			node{on: []process{{0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "nvidia-cuda-mps"}, false, false}}},
+			holds(nil, on(0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "nvidia-cuda-mps"})),
 			[]string{"no-pod / 0: process 1 (nvidia-cuda-mps) on GPU 0 is of the pod with UID u"}},
 		"another program of gpu-mps-supervisor's pod": {
-			node{on: []process{{0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "sh", OfSupervisor: true}, false, false}}},
+			holds(nil, on(0, 66, Owner{Places: []Place{{Pod: "u"}}, Program: "sh", OfSupervisor: true})),
 			[]string{"no-pod / 0: process 1 (sh)"}},
-		"a pod that is not known": {
-			node{on: []process{{0, 100, Owner{Places: []Place{{Pod: "u"}}, Program: "p"}, false, false}}},
+		"a pod that is not known": {holds(nil, on(0, 100, Owner{Places: []Place{{Pod: "u"}}, Program: "p"})),
 			[]string{"no-pod / 0: process 1 (p) on GPU 0 is of the pod with UID u, which is not known and was granted nothing"}},
 		"a pod that was deleted by force, and has a claim": {
-			node{claims: a, on: []process{
-				{0, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"}, false, false},
-				{1, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"}, false, false}}},
+			holds(a, on(0, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"}),
+				on(1, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"})),
 			[]string{"no-pod / 1: ", "gone-pod of-a/ 0: 1 process on GPU 0 of pod team/of-a (UID uid-of-a), which is gone: " +
 				"they hold 100 MiB, and claim a grants 3226 MiB"}},
 		"what it holds is its claim's": {
-			node{claims: a, on: []process{{0, 3000, Owner{Places: []Place{{Pod: "uid-of-a"}}}, false, false},
-				{0, 3000, in(one, "main"), false, false}}},
+			holds(a, on(0, 3000, Owner{Places: []Place{{Pod: "uid-of-a"}}}), on(0, 3000, in(one, "main"))),
 			[]string{"gone-pod of-a/ 0: ", "over-share one/main 0: 2 containers share 3 GiB of it by claim a, and hold 6000"}},
 		"while pods cannot be read, none is gone": {
-			node{claims: a, unread: true,
-				on: []process{{0, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}}, false, false}}}, nil},
+			node{claims: a, unread: true, on: []process{on(0, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}})}}, nil},
 		"a node in a pod of another cluster": {
-			node{claims: a, on: []process{{0, 100, Owner{Places: []Place{{Pod: "outer", Container: "x"},
-				{Pod: one.UID, Container: "one-main"}}}, false, false}}}, nil},
+			holds(a, on(0, 100, Owner{Places: []Place{{Pod: "outer", Container: "x"}, {Pod: one.UID, Container: "one-main"}}})),
+			nil},
 		"a container that is not in the pod's status yet": {
-			node{claims: a, on: []process{{0, 3000, Owner{Places: []Place{{starting.UID, "id"}}}, false, false}}}, nil},
-		"the same, on a GPU that the pod does not have": {
-			node{claims: a, on: []process{{1, 3000, Owner{Places: []Place{{starting.UID, "id"}}}, false, false}}},
+			holds(a, on(0, 3000, Owner{Places: []Place{{starting.UID, "id"}}})), nil},
+		"the same, on a GPU that the pod does not have": {holds(a, on(1, 3000, Owner{Places: []Place{{starting.UID, "id"}}})),
 			[]string{"no-grant starting/ 1: a container has 1 process"}},
-		"a pod with a device plugin's limits": {
-			node{on: []process{{0, 100, in(legacy, "main"), false, false}}}, []string{"no-grant legacy/main 0 plugin: "}},
+		"a pod with a device plugin's limits": {holds(nil, on(0, 100, in(legacy, "main"))),
+			[]string{"no-grant legacy/main 0 plugin: "}},
 		"an exempt namespace": {
 			node{rules: Rules{ExemptNamespaces: map[string]bool{"monitoring": true}},
-				on: []process{{0, 100, in(system, "main"), false, false}}}, nil},
-		"a namespace that is not exempt": {
-			node{on: []process{{0, 100, in(system, "main"), false, false}}}, []string{"no-grant exporter/main 0: "}},
-		"over its share, with a claim of another driver": {
-			node{claims: a, on: []process{{0, 9000, in(both, "main"), false, false}}},
+				on: []process{on(0, 100, in(system, "main"))}}, nil},
+		"a namespace that is not exempt": {holds(nil, on(0, 100, in(system, "main"))),
+			[]string{"no-grant exporter/main 0: "}},
+		"over its share, with a claim of another driver": {holds(a, on(0, 9000, in(both, "main"))),
 			[]string{"over-share both/main 0 [other]: "}},
-		"a claim of another driver": {
-			node{on: []process{{0, 100, in(foreign, "main"), false, false}}}, []string{"no-grant foreign/main 0 [other]: "}},
-		"a static pod": {
-			node{on: []process{{0, 100, in(static, "main"), false, false}}}, []string{"no-grant static/main 0 stays: "}},
+		"a claim of another driver": {holds(nil, on(0, 100, in(foreign, "main"))),
+			[]string{"no-grant foreign/main 0 [other]: "}},
+		"a static pod": {holds(nil, on(0, 100, in(static, "main"))), []string{"no-grant static/main 0 stays: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.node.pods = all

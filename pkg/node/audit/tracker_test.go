@@ -77,9 +77,7 @@ func TestPodThatIsGoneMayEnd(t *testing.T) {
 		now = now.Add(2 * time.Second)
 	}
 	tracker.Observe(now, []Finding{gone}, []string{"GPU-0"})
-	if got := tracker.Holding(); len(got) != 1 {
-		t.Errorf("%+v hold after a minute, want one", got)
-	}
+	expect.Equal(t, 1, len(tracker.Holding()), "findings that hold after a minute")
 }
 
 func TestDue(t *testing.T) {
@@ -102,9 +100,7 @@ func TestDue(t *testing.T) {
 		return names
 	}
 	for range 6 {
-		if got := due(findings, OverShare, BesideMPS); len(got) > 0 {
-			t.Fatalf("%q are due before the grace time is over", got)
-		}
+		expect.Equal(t, nil, due(findings, OverShare, BesideMPS), "due before the grace time is over")
 	}
 	expect.Equal(t, nil, due(findings), "due for no kind")
 	expect.Equal(t, []string{"p"}, due(findings, OverShare), "due for their shares")

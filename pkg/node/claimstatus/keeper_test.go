@@ -60,11 +60,8 @@ func TestEntries(t *testing.T) {
 			Mode: "topology", MemoryMiB: 30720, Isolation: "whole-card", IsolationLevel: "level-whole-card"},
 	}
 	expect.Equal(t, want, got, "data")
-	if got, want := conditions(entries), []string{"Ready=False", "Healthy=True", "Ready=False",
-		"Healthy=False"}; !cmp.Equal(
-		got, want) {
-		t.Errorf("conditions %v, want %v", got, want)
-	}
+	expect.Equal(t, []string{"Ready=False", "Healthy=True", "Ready=False", "Healthy=False"}, conditions(entries),
+		"conditions")
 }
 
 // After a boot a GPU may have another index than when it was granted, by which its device is named.
@@ -137,8 +134,7 @@ func (s *site) synced() int {
 // others.
 func (s *site) shows() (own []resourceapi.AllocatedDeviceStatus, others int) {
 	s.t.Helper()
-	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.t.Context(), "c", metav1.GetOptions{})
-	expect.NoError(s.t, err)
+	c := apitest.Get[*resourceapi.ResourceClaim](s.t, s.client, "ns", "c")
 	own = ours(c.Status.Devices)
 	return own, len(c.Status.Devices) - len(own)
 }
@@ -229,9 +225,7 @@ func TestStatusThatCannotBeWritten(t *testing.T) {
 		gone.synced()
 		gone.clock.Step(time.Second)
 	}
-	if tries != 1 {
-		t.Errorf("tried %d times to write to what is gone", tries)
-	}
+	expect.Equal(t, 1, tries, "times tried to write to what is gone")
 }
 
 // A burst is looked at once, when it is over, and not while the kubelet waits for an answer.
@@ -279,9 +273,8 @@ func TestStatusOfAClaimThatIsPreparedAgain(t *testing.T) {
 			s.deallocated()
 			s.prepared = true
 			expect.Equal(t, 1, s.synced(), "writes when it is prepared again")
-			if own, _ := s.shows(); len(own) != 1 {
-				t.Errorf("it shows %d devices, want one", len(own))
-			}
+			own, _ := s.shows()
+			expect.Equal(t, 1, len(own), "devices that it shows")
 			expect.Equal(t, 0, s.synced(), "times written though nothing changed")
 		})
 	}
@@ -290,11 +283,5 @@ func TestStatusOfAClaimThatIsPreparedAgain(t *testing.T) {
 // deallocated has the claim show nothing any more.
 func (s *site) deallocated() {
 	s.t.Helper()
-	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.t.Context(), "c", metav1.GetOptions{})
-	expect.NoError(s.t, err)
-	c.Status.Devices = nil
-	if _, err := s.client.ResourceV1().ResourceClaims("ns").UpdateStatus(s.t.Context(), c,
-		metav1.UpdateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	apitest.Change(s.t, s.client, "ns", "c", func(c *resourceapi.ResourceClaim) { c.Status.Devices = nil })
 }

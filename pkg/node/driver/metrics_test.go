@@ -107,10 +107,9 @@ func TestWhatTheMetricsLeaveOut(t *testing.T) {
 	}
 	source = nodeWith(nil, publish.Status{}, audit.Snapshot{})
 	source.machine = func() *gpu.Machine { return nil }
-	if _, err := source.look(t.Context()); err != nil {
-		t.Errorf("a node without GPUs: %v", err)
-	}
-	source.publisher = publisherSays{GPUsUnread: true}
 	_, err := source.look(t.Context())
+	expect.NoErrorf(t, err, "a node without GPUs")
+	source.publisher = publisherSays{GPUsUnread: true}
+	_, err = source.look(t.Context())
 	expect.ErrorIs(t, err, errUnreadGPUs)
 }

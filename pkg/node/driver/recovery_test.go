@@ -11,7 +11,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
-	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -26,17 +25,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// baseOf are edits by which it is seen which instance wrote them.
-type baseOf string
-
-func (b baseOf) Common() specs.ContainerEdits { return specs.ContainerEdits{} }
-
-func (b baseOf) GPU(string) (specs.ContainerEdits, error) {
-	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + string(b)}}}, nil
-}
-
-func (baseOf) Check(string) error { return nil }
-
 // During an update the kubelet has claims prepared by the instance before until it has registered this one, which has
 // recovered what is prepared by then.
 func TestClaimThatTheInstanceBeforePreparedLate(t *testing.T) {
@@ -49,7 +37,7 @@ func TestClaimThatTheInstanceBeforePreparedLate(t *testing.T) {
 			BootID: "boot-1", Isolation: isolation.NewRegistry(isolation.Config{}),
 			Cluster: preparetest.Cluster{}, Node: preparetest.Node{},
 			Listener: preparetest.Listener{}})
-		p.SetInventory(&prepare.Inventory{Base: baseOf(name),
+		p.SetInventory(&prepare.Inventory{Base: preparetest.Base(name),
 			Machine: &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", MemoryMiB: 16130}}}})
 		return p
 	}
@@ -109,7 +97,7 @@ func TestGPUsAreInForceWhenTheirLimitsAreKnown(t *testing.T) {
 	adopting.Go(func() { a.adopt(ctx, read, usable, first) })
 	for _, model := range []string{"T4", "A10"} {
 		known := a.found.Next()
-		read <- &prepare.Inventory{Base: baseOf("gpu"), Machine: &gpu.Machine{GPUs: []gpu.GPU{{Model: model}}}}
+		read <- &prepare.Inventory{Base: preparetest.Base("gpu"), Machine: &gpu.Machine{GPUs: []gpu.GPU{{Model: model}}}}
 		<-known
 		<-first
 		expect.Equal(t, model, a.preparer.Machine().GPUs[0].Model, "model of the GPU")

@@ -20,21 +20,15 @@ func TestKubeletThatDoesNotRegisterThePlugin(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
 	r := newRegistration(clock)
 	w := newDirWatch(nil, nil, r.overdue)
-	if found := w.look(); found.wrong != nil {
-		t.Errorf("at once: %v", found.wrong)
-	}
+	expect.NoErrorf(t, w.look().wrong, "at once")
 	clock.SetTime(clock.Now().Add(registrationMost))
 	found := w.look()
-	if found.wrong == nil || !strings.Contains(found.wrong.Error(), "KUBELET_REGISTRAR_DIR") {
-		t.Errorf("after %s: %v", registrationMost, found.wrong)
-	}
+	expect.Error(t, found.wrong, "KUBELET_REGISTRAR_DIR")
 	if found.gone != nil || found.lost != nil {
 		t.Errorf("it would restart, or withdraw its GPUs: %v, %v", found.lost, found.gone)
 	}
 	r.done()
-	if found := w.look(); found.wrong != nil {
-		t.Errorf("when it has registered: %v", found.wrong)
-	}
+	expect.NoErrorf(t, w.look().wrong, "when it has registered")
 }
 
 // A directory without which GPUs can be used counts when it is lost.
@@ -63,24 +57,42 @@ func TestUsability(t *testing.T) {
 	noNodes := errors.New("no device nodes")
 	u := &usability{startable: func() error { return nil }, tell: func(why error) { said = why }}
 	gone, blind := errors.New("gone"), errors.New("blind")
+	says := func(want error) {
+		t.Helper()
+		if said != want {
+			t.Errorf("said %v, want %v", said, want)
+		}
+	}
 	u.asked(blind)
-	if said != blind {
-		t.Errorf("said %v, want %v", said, blind)
-	}
+	says(blind)
 	u.looked(gone)
-	if said != gone {
-		t.Errorf("said %v, want %v", said, gone)
-	}
+	says(gone)
 	u.looked(nil)
-	if said != blind {
-		t.Errorf("said %v, want %v again", said, blind)
-	}
+	says(blind)
 	u.asked(nil)
-	if said != nil {
-		t.Errorf("said %v of nothing", said)
-	}
+	says(nil)
 	u.startable = func() error { return noNodes }
-	if u.looked(nil); !errors.Is(said, noNodes) {
-		t.Errorf("said %v, want %v", said, noNodes)
+	u.looked(nil)
+	expect.ErrorIs(t, said, noNodes)
+}
+
+// A restart helps only what was sound before: anything else would be a loop.
+func TestOnlyWhatWasSoundIsLost(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cdi")
+	socket := filepath.Join(t.TempDir(), "dra.sock")
+	w := newDirWatch([]sharedDir{{Dir: hostdir.Dir{Path: dir, HostRoot: "/"}, setting: "CDI_DIR",
+		without: "nothing starts"}}, []string{socket}, func() error { return nil })
+	check := func(when string, wantGone, wantLost, wantWrong []string) {
+		t.Helper()
+		found := w.look()
+		t.Log(when)
+		expect.Error(t, found.gone, wantGone...)
+		expect.Error(t, found.lost, wantLost...)
+		expect.Error(t, found.wrong, wantWrong...)
 	}
+	check("a directory that was never there", []string{"CDI_DIR", dir}, nil, []string{"CDI_DIR", dir})
+	expect.NoError(t, errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(socket, nil, 0o600)))
+	check("when all is there", nil, nil, nil)
+	expect.NoError(t, errors.Join(os.Remove(dir), os.Remove(socket)))
+	check("when all is gone", []string{"CDI_DIR", dir}, []string{"CDI_DIR", dir, socket}, nil)
 }

@@ -40,6 +40,14 @@ func (n *node) Normal(reason, message string) {
 }
 func (n *node) Clear(string) {}
 
+// begun is a Monitor that starts as it should.
+func (n *node) begun() *Monitor {
+	n.t.Helper()
+	m, err := n.start()
+	expect.NoError(n.t, err)
+	return m
+}
+
 func (n *node) start() (*Monitor, error) {
 	n.told = nil
 	return NewMonitor(n.t.Context(), Options{Ignored: DefaultIgnored(), File: n.file, BootID: n.boot, Events: n,
@@ -64,8 +72,7 @@ func well(uuid string) gpu.Condition { return gpu.Condition{UUID: uuid, Recovery
 
 func TestFirstEventIsToldAtOnceAndOthersWithinASecond(t *testing.T) {
 	n := newNode(t)
-	m, err := n.start()
-	expect.NoError(t, err)
+	m := n.begun()
 	m.Event(t.Context(), xid("GPU-a", 79))
 	m.Event(t.Context(), xid("GPU-b", 95))
 	expect.Equal(t, []string{"GPU-a=xid-79"}, n.told, "at once")
@@ -137,8 +144,7 @@ func TestGPUsThatFlapAreToldOnceASecond(t *testing.T) {
 // and that it is over.
 func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
 	n := newNode(t)
-	m, err := n.start()
-	expect.NoError(t, err)
+	m := n.begun()
 	observe := func(times int, failure gpu.Failure) {
 		for range times {
 			var conditions []gpu.Condition
@@ -156,9 +162,7 @@ func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
 	observe(10, "")
 	observe(90, gpu.FailureDriver)
 	// The one before ends with the driver, and another one goes on.
-	if m, err = n.start(); err != nil {
-		t.Fatal(err)
-	}
+	m = n.begun()
 	again := n.told
 	observe(10, "")
 	expect.Equal(t, []string{"GPU-a=no-driver GPU-b=no-driver"}, again, "told by the next plugin")
@@ -175,8 +179,7 @@ func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
 
 func TestHealthOutlivesTheProcessAndNotTheBoot(t *testing.T) {
 	n := newNode(t)
-	m, err := n.start()
-	expect.NoError(t, err)
+	m := n.begun()
 	m.Event(t.Context(), xid("GPU-a", 79))
 	for name, tc := range map[string]struct {
 		boot string
@@ -186,8 +189,7 @@ func TestHealthOutlivesTheProcessAndNotTheBoot(t *testing.T) {
 		"another boot":  {"boot-2", nil},
 	} {
 		n.boot = tc.boot
-		next, err := n.start()
-		expect.NoError(t, err)
+		next := n.begun()
 		expect.Equal(t, tc.want, n.told, "%s: told", name)
 		expect.Equal(t, len(tc.want), len(next.tracker.Unhealthy()), "%s: unhealthy", name)
 		n.boot = "boot-1"
@@ -210,8 +212,7 @@ func TestErrorAfterAnotherReasonOutlivesTheProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			m, err := n.start()
-			expect.NoError(t, err)
+			m := n.begun()
 			answers := func(times int, c gpu.Condition) {
 				for c.UUID = "GPU-a"; times > 0; times-- {
 					m.Observe(t.Context(), []gpu.Condition{c})
@@ -221,13 +222,9 @@ func TestErrorAfterAnotherReasonOutlivesTheProcess(t *testing.T) {
 			answers(3, gpu.Condition{Failure: gpu.FailureNoAnswer})
 			tc.then(m)
 			answers(2, gpu.Condition{Recovery: gpu.RecoveryUnknown})
-			if m, err = n.start(); err != nil {
-				t.Fatal(err)
-			}
+			m = n.begun()
 			answers(10, gpu.Condition{Recovery: gpu.RecoveryUnknown})
-			if unhealthy := m.tracker.Unhealthy(); len(unhealthy) != tc.want {
-				t.Errorf("after the restart %v, want %d GPUs unhealthy", unhealthy, tc.want)
-			}
+			expect.Equal(t, tc.want, len(m.tracker.Unhealthy()), "GPUs that are unhealthy after the restart")
 		})
 	}
 }

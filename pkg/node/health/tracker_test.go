@@ -4,7 +4,9 @@ package health
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,9 +39,8 @@ func story(t *testing.T, tracker *Tracker, from int, steps string) (reasons []st
 			c.Failure = gpu.FailureNoAnswer
 		default:
 			var xid uint64
-			if _, err := fmt.Sscan(strings.TrimSuffix(step, "?"), &xid); err != nil {
-				t.Fatal(err)
-			}
+			_, err := fmt.Sscan(strings.TrimSuffix(step, "?"), &xid)
+			expect.NoError(t, err)
 			tracker.Event(gpu.Event{UUID: "GPU-a", Kind: gpu.EventXID, XID: xid}, now)
 			if strings.HasSuffix(step, "?") {
 				c.Recovery = gpu.RecoveryUnknown
@@ -98,9 +99,7 @@ func TestRelapses(t *testing.T) {
 	}
 	expect.Equal(t, []int{5, 10, 20, 40, 80, 160, 300, 300}, unhealthyFor, "seconds until it is used again")
 	story(t, tracker, second+601, "lost")
-	if got := story(t, tracker, second+602, "ok ok ok ok ok"); got[4] != "." {
-		t.Errorf("after ten good minutes: %q", got)
-	}
+	expect.Equal(t, ".", story(t, tracker, second+602, "ok ok ok ok ok")[4], "after ten good minutes")
 }
 
 // Eight GPUs that change every second for a minute are not published more often than once
@@ -132,12 +131,8 @@ func TestKnownFromBefore(t *testing.T) {
 	// The file may be of a plugin that did not write that.
 	want := map[string]Unhealthy{"GPU-a": {Reason: "xid-79", Message: "m", Since: begin, NeedsAction: true}}
 	expect.Equal(t, want, tracker.Unhealthy(), "unhealthy")
-	if got := story(t, tracker, 100, "ok? ok? ok? ok?"); got[3] != "xid-79" {
-		t.Errorf("without word from the driver it became healthy: %q", got)
-	}
-	if got := story(t, tracker, 110, "ok ok ok"); got[2] != "." {
-		t.Errorf("it did not recover: %q", got)
-	}
+	expect.Equal(t, "xid-79", story(t, tracker, 100, "ok? ok? ok? ok?")[3], "without word from the driver")
+	expect.Equal(t, ".", story(t, tracker, 110, "ok ok ok")[2], "after three good answers")
 }
 
 // The clock is set while the plugin is not running, and what was known is of before that.
@@ -163,9 +158,7 @@ func TestEventsOfNobody(t *testing.T) {
 	tracker := NewTracker(nil, nil)
 	tracker.Event(gpu.Event{Kind: gpu.EventXID, XID: 79}, begin)
 	tracker.Event(gpu.Event{UUID: "GPU-a", Kind: gpu.EventRecoveryChanged}, begin)
-	if got := tracker.Unhealthy(); len(got) != 0 {
-		t.Errorf("unhealthy are %v", got)
-	}
+	expect.Equal(t, 0, len(tracker.Unhealthy()), "GPUs that are unhealthy")
 	tracker.Event(gpu.Event{UUID: "GPU-a", Kind: gpu.EventDoubleBitECC}, begin)
 	tracker.Event(gpu.Event{UUID: "GPU-b", Kind: gpu.EventUnavailable}, begin)
 	want := map[string]Unhealthy{
@@ -189,5 +182,99 @@ func TestParseXIDs(t *testing.T) {
 	}
 	if XID(79).String() != "XID 79 (the GPU has fallen off the bus)" || XID(7).String() != "XID 7" {
 		t.Errorf("%s, %s", XID(79), XID(7))
+	}
+}
+
+// cut is what two GPUs in MIG mode and a whole one answer.
+func cut() []gpu.Condition {
+	return []gpu.Condition{
+		{Index: 0, UUID: "GPU-a", Recovery: gpu.RecoveryNone, Instances: map[string]gpu.InstanceID{
+			"MIG-a1": {GI: 1}, "MIG-a2": {GI: 2},
+		}},
+		{Index: 1, UUID: "GPU-b", Recovery: gpu.RecoveryNone, Instances: map[string]gpu.InstanceID{"MIG-b1": {GI: 1}}},
+		{Index: 2, UUID: "GPU-c", Recovery: gpu.RecoveryNone},
+	}
+}
+
+// Who is unhealthy after an event: the instance that it is about, and where it is about none, all of the GPU.
+func TestWhomAnEventMeans(t *testing.T) {
+	xid := func(uuid string, number uint64) gpu.Event {
+		return gpu.Event{UUID: uuid, Kind: gpu.EventXID, XID: number}
+	}
+	of := func(e gpu.Event, gi, ci int) gpu.Event {
+		e.OfInstance, e.Instance = true, gpu.InstanceID{GI: gi, CI: ci}
+		return e
+	}
+	for name, tc := range map[string]struct {
+		event gpu.Event
+		want  string
+	}{
+		"of an instance":                         {of(xid("GPU-a", 94), 2, 0), "MIG-a2: xid-94"},
+		"of the same ids on another GPU":         {of(xid("GPU-b", 94), 1, 0), "MIG-b1: xid-94"},
+		"of a GPU instance as a whole":           {of(xid("GPU-a", 94), 1, gpu.NoCI), "MIG-a1: xid-94"},
+		"of one that is not handed out":          {of(xid("GPU-a", 94), 5, 0), ""},
+		"of another compute instance":            {of(xid("GPU-a", 94), 1, 3), ""},
+		"of a program in it":                     {of(xid("GPU-a", 31), 2, 0), ""},
+		"of all of a GPU in MIG mode":            {xid("GPU-a", 79), "GPU-a: xid-79"},
+		"of a whole GPU":                         {xid("GPU-c", 79), "GPU-c: xid-79"},
+		"ids on a GPU that is not in MIG mode":   {of(xid("GPU-c", 79), 0, 0), "GPU-c: xid-79"},
+		"ids on a GPU of which nothing is known": {of(xid("GPU-d", 79), 0, 0), "GPU-d: xid-79"},
+		"of nobody's health: cut otherwise":      {gpu.Event{UUID: "GPU-a", Kind: gpu.EventMIGChanged}, ""},
+		"of all of a GPU in MIG mode, double errors": {gpu.Event{UUID: "GPU-a", Kind: gpu.EventDoubleBitECC},
+			"GPU-a: double-bit-ecc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tracker := NewTracker(DefaultIgnored(), nil)
+			tracker.ObserveAll(cut(), begin)
+			tracker.Event(tc.event, begin.Add(time.Second))
+			var got []string
+			unhealthy := tracker.Unhealthy()
+			for _, uuid := range slices.Sorted(maps.Keys(unhealthy)) {
+				got = append(got, uuid+": "+unhealthy[uuid].Reason)
+			}
+			expect.Equal(t, tc.want, strings.Join(got, ", "), "told")
+		})
+	}
+}
+
+// An instance that had an error is used again when its GPU has been well for a while, and forgotten when it is gone.
+func TestInstanceRecovers(t *testing.T) {
+	ill := gpu.Event{UUID: "GPU-a", Kind: gpu.EventXID, XID: 94, OfInstance: true, Instance: gpu.InstanceID{GI: 2}}
+	wants := func(recovery gpu.Recovery) func([]gpu.Condition) []gpu.Condition {
+		return func(c []gpu.Condition) []gpu.Condition {
+			c[0].Recovery = recovery
+			return c
+		}
+	}
+	for name, tc := range map[string]struct {
+		then func([]gpu.Condition) []gpu.Condition
+		want bool
+	}{
+		"well":                             {func(c []gpu.Condition) []gpu.Condition { return c }, false},
+		"the driver does not tell whether": {wants(gpu.RecoveryUnknown), true},
+		"the GPU is to be reset":           {wants(gpu.RecoveryReset), true},
+		"gone": {func(c []gpu.Condition) []gpu.Condition {
+			c[0].Recovery = gpu.RecoveryUnknown
+			delete(c[0].Instances, "MIG-a2")
+			return c
+		}, false},
+		"its GPU does not answer": {func(c []gpu.Condition) []gpu.Condition {
+			c[0].Failure, c[0].Instances = gpu.FailureNoAnswer, nil
+			return c
+		}, true},
+		"no GPU is asked": {func([]gpu.Condition) []gpu.Condition { return nil }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tracker := NewTracker(DefaultIgnored(), nil)
+			tracker.ObserveAll(cut(), begin)
+			tracker.Event(ill, begin)
+			for second := range 10 {
+				tracker.ObserveAll(tc.then(cut()), begin.Add(time.Duration(second+1)*time.Second))
+			}
+			_, itself := tracker.Unhealthy()["MIG-a2"]
+			_, other := tracker.Unhealthy()["MIG-a1"]
+			expect.Equal(t, tc.want, itself, "it is unhealthy")
+			expect.Equal(t, false, other, "another instance of the GPU is unhealthy")
+		})
 	}
 }

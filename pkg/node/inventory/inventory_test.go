@@ -128,6 +128,15 @@ func twoGPUs() gpu.Machine {
 	return gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b", Minor: 1}}}
 }
 
+// withTwoGPUs is a reader of two GPUs that are well.
+func withTwoGPUs() *gpusNow { return &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}} }
+
+// passes lets so much of the bubble's time pass.
+func passes(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // keep runs the inventory until the returned function is called, which returns
 // what was logged.
 func (c *gpusNow) keep(t *testing.T) (stop func() string) {
@@ -169,7 +178,7 @@ func (c *gpusNow) adopt(ctx context.Context, found <-chan *prepare.Inventory) {
 // A GPU that is lost later is not offered, and is again when it is back.
 func TestGPUsAreReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		stop := c.keep(t)
 		offered := func(want int) {
 			t.Helper()
@@ -179,29 +188,24 @@ func TestGPUsAreReadAgain(t *testing.T) {
 		c.change(func() {
 			c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
 		})
-		time.Sleep(DefaultReadInterval)
-		synctest.Wait()
+		passes(DefaultReadInterval)
 		offered(1)
 		c.change(func() { c.machine = twoGPUs() })
-		time.Sleep(DefaultReadInterval)
-		synctest.Wait()
+		passes(DefaultReadInterval)
 		offered(2)
 		stop()
-		if c.found != 3 {
-			t.Errorf("found %d times, want once for each inventory, 3", c.found)
-		}
+		expect.Equal(t, 3, c.found, "times found: once for each inventory")
 	})
 }
 
 // A GPU that fails to tell a property is read again soon.
 func TestUnreadableGPUIsReadSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultUnreadable, Message: "unknown"})
 		stop := c.keep(t)
 		c.change(func() { c.machine = twoGPUs() })
-		time.Sleep(retryReadInterval)
-		synctest.Wait()
+		passes(retryReadInterval)
 		stop()
 		expect.Equal(t, 2, len(c.set.Machine.GPUs), "GPUs %+v", c.set.Machine.GPUs)
 	})
@@ -213,12 +217,9 @@ func TestNewBaseEditsCount(t *testing.T) {
 		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a"}}
 		stop := c.keep(t)
 		c.change(func() { c.base = base{"GPU-a GPU-b"} })
-		time.Sleep(DefaultReadInterval)
-		synctest.Wait()
+		passes(DefaultReadInterval)
 		stop()
-		if err := c.set.Base.Check("GPU-b"); err != nil {
-			t.Error("the newer edits are not used:", err)
-		}
+		expect.NoErrorf(t, c.set.Base.Check("GPU-b"), "the newer edits are not used")
 	})
 }
 
@@ -235,7 +236,7 @@ func TestWhatLastsIsLoggedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+				c := withTwoGPUs()
 				change(c)
 				stop := c.keep(t)
 				time.Sleep(20*DefaultReadInterval + time.Second)
@@ -255,20 +256,14 @@ func TestWhatLastsIsLoggedOnce(t *testing.T) {
 // installation goes on, none restarts either.
 func TestReplacedDriverEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		stop := c.keep(t)
 		for step := range 5 {
 			c.change(func() { c.looks = fmt.Errorf("%w: step %d", nvml.ErrReplaced, step) })
-			time.Sleep(lookInterval)
-			synctest.Wait()
+			passes(lookInterval)
 		}
-		c.change(func() {
-			if len(c.told) > 0 {
-				t.Errorf("told %q during the installation", c.told)
-			}
-		})
-		time.Sleep(2 * lookInterval)
-		synctest.Wait()
+		c.change(func() { expect.Equal(t, nil, c.told, "told during the installation") })
+		passes(2 * lookInterval)
 		stop()
 		if !errors.Is(c.ended, nvml.ErrReplaced) || len(c.told) != 1 ||
 			!strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
@@ -280,14 +275,12 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 // A driver root that does not answer is no new driver: another process would wait for it, too.
 func TestDriverRootThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		stop := c.keep(t)
 		c.change(func() { c.looks = fmt.Errorf("looking for the NVML library: %w", bounded.ErrHung) })
-		time.Sleep(10 * lookInterval)
-		synctest.Wait()
+		passes(10 * lookInterval)
 		c.change(func() { c.observed = nil })
-		time.Sleep(2 * checkInterval)
-		synctest.Wait()
+		passes(2 * checkInterval)
 		c.change(func() { expect.Equal(t, 2, len(c.observed), "the GPUs are no longer asked whether they are well") })
 		if logged := stop(); c.ended != nil || len(c.told) > 0 || strings.Count(logged, bounded.ErrHung.Error()) != 1 {
 			t.Errorf("ended by %v, told %q, logged\n%s", c.ended, c.told, logged)
@@ -311,19 +304,17 @@ func TestGPUsWithoutEditsAreLeftOut(t *testing.T) {
 // A GPU that was left out as lost is read again when it answers, and not a minute later.
 func TestLostGPUThatAnswersIsReadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
 		stop := c.keep(t)
-		time.Sleep(checkInterval)
-		synctest.Wait()
+		passes(checkInterval)
 		c.change(func() {
 			if len(c.observed) != 2 || c.observed[1].Failure != gpu.FailureLost {
 				t.Errorf("observed were %+v", c.observed)
 			}
 			c.machine = twoGPUs()
 		})
-		time.Sleep(checkInterval)
-		synctest.Wait()
+		passes(checkInterval)
 		stop()
 		expect.Equal(t, 2, len(c.set.Machine.GPUs), "after a second GPUs are known")
 	})
@@ -332,11 +323,10 @@ func TestLostGPUThatAnswersIsReadAtOnce(t *testing.T) {
 // A driver that goes makes all GPUs unhealthy, whatever was read before.
 func TestDriverThatGoesIsObservedForAllGPUs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		stop := c.keep(t)
 		c.change(func() { c.fails = errors.New("no driver") })
-		time.Sleep(checkInterval)
-		synctest.Wait()
+		passes(checkInterval)
 		stop()
 		if len(c.observed) != 2 || c.observed[0].Failure != gpu.FailureDriver || c.observed[1].UUID != "GPU-b" {
 			t.Errorf("observed were %+v", c.observed)
@@ -351,8 +341,7 @@ func TestEndWhileGPUsAreAsked(t *testing.T) {
 			c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}, slow: !known}
 			stop := c.keep(t)
 			c.change(func() { c.slow = true })
-			time.Sleep(checkInterval)
-			synctest.Wait()
+			passes(checkInterval)
 			stop()
 			if c.observed != nil || c.told != nil {
 				t.Errorf("GPUs read before: %t: observed were %+v, told was %q", known, c.observed, c.told)
@@ -365,7 +354,7 @@ func TestEndWhileGPUsAreAsked(t *testing.T) {
 // with the one before: the GPUs are read again at once, and every ten seconds.
 func TestAllGPUsFailingAreReadAgainSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &gpusNow{machine: twoGPUs(), base: base{"GPU-a GPU-b"}}
+		c := withTwoGPUs()
 		stop := c.keep(t)
 		time.Sleep(10 * time.Second)
 		c.change(func() {
@@ -373,14 +362,10 @@ func TestAllGPUsFailingAreReadAgainSoon(t *testing.T) {
 			c.machine.LeaveOut(gpu.Fault{Index: 0, UUID: "GPU-a", Reason: gpu.FaultLost, Message: "lost"},
 				gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
 		})
-		time.Sleep(2 * checkInterval)
-		synctest.Wait()
+		passes(2 * checkInterval)
 		c.change(func() { expect.Equal(t, 2, c.reads, "times read") })
-		time.Sleep(3 * retryReadInterval)
-		synctest.Wait()
+		passes(3 * retryReadInterval)
 		stop()
-		if c.reads != 5 {
-			t.Errorf("read %d times half a minute later, want every %s", c.reads, retryReadInterval)
-		}
+		expect.Equal(t, 5, c.reads, "times read half a minute later")
 	})
 }

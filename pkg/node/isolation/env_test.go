@@ -29,6 +29,11 @@ func TestEnv(t *testing.T) {
 	ordered := request(grant(mode.Topology, 0, 0, 0), grant(mode.Topology, 1, 0, 0))
 	ordered.Order = []string{"GPU-b", "GPU-a"}
 	const void, own = "NVIDIA_VISIBLE_DEVICES=void", "GPU_ALIYUN_COM_UUID_0=GPU-a"
+	// onGPU0 is what a share of 3 GiB of GPU 0 is told beside.
+	onGPU0 := func(beside ...string) []string {
+		return append(append([]string{void, own}, beside...), "ALIYUN_COM_GPU_MEM_CONTAINER=3",
+			"ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3")
+	}
 	for name, tc := range map[string]struct {
 		request Group
 		want    []string
@@ -36,22 +41,15 @@ func TestEnv(t *testing.T) {
 		"whole GPU": {request(grant(mode.Exclusive, 2, 0, 0)), []string{void, "GPU_ALIYUN_COM_UUID_2=GPU-c"}},
 		"MIG instances": {request(instance(1, 0), instance(1, 4)), []string{void, "GPU_ALIYUN_COM_UUID_1_0=MIG-0",
 			"GPU_ALIYUN_COM_UUID_1_4=MIG-4"}},
-		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void, own,
-			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
-			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
+		"share": {request(grant(mode.Share, 0, 3, 0)), onGPU0()},
 		"two GPUs": {request(grant(mode.Share, 3, 2, 0), grant(mode.Share, 1, 2, 0)), []string{void,
 			"GPU_ALIYUN_COM_UUID_3=GPU-d", "GPU_ALIYUN_COM_UUID_1=GPU-b",
 			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
 			"ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
-		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void, own,
-			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
-			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3",
-			"ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
-		"env None": {request(withoutLegacy), []string{void}},
-		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, own, "CGPU_DISABLE=true",
-			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
-			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
-		"admin": {request(admin), []string{void}},
+		"compute":       {request(grant(mode.CoreMem, 0, 3, 20)), append(onGPU0(), "ALIYUN_COM_GPU_SCHD_WEIGHT=4")},
+		"env None":      {request(withoutLegacy), []string{void}},
+		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), onGPU0("CGPU_DISABLE=true")},
+		"admin":         {request(admin), []string{void}},
 		"linked GPUs": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a",
 			own, "GPU_ALIYUN_COM_UUID_1=GPU-b"}},
 	} {

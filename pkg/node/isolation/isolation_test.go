@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -124,9 +123,9 @@ func TestMPSChecksEachStart(t *testing.T) {
 		"limits lifted":   {b, request(lifted(grant(mode.MPS, 0, 3, 0)))},
 		"without a check": {NewRegistry(Config{}).mps, request(grant(mode.MPS, 0, 3, 0))},
 	} {
-		if edits, err := tc.b.Edits(tc.r); err != nil || len(edits.Hooks) > 0 {
-			t.Errorf("%s: hooks %v, %v", name, edits.Hooks, err)
-		}
+		edits, err := tc.b.Edits(tc.r)
+		expect.NoErrorf(t, err, "%s", name)
+		expect.Equal(t, nil, edits.Hooks, "%s: hooks", name)
 	}
 }
 
@@ -229,10 +228,7 @@ func TestRegistry(t *testing.T) {
 			r := NewRegistry(tc.config)
 			for m, want := range tc.want {
 				b, err := r.For(m)
-				if err != nil {
-					t.Error(err)
-					continue
-				}
+				expect.NoError(t, err)
 				expect.Equal(t, want, b.Name()+" "+string(LevelOn(b, "GPU-a")), "%s is isolated by", m)
 				if again, err := r.ByName(b.Name()); err != nil || again.Name() != b.Name() {
 					t.Errorf("%s cannot be found by its name: %v", b.Name(), err)
@@ -268,27 +264,17 @@ func TestWrongSettings(t *testing.T) {
 			r := NewRegistry(tc.config)
 			for _, m := range mode.Dynamic.ServedModes() {
 				b, err := r.For(m)
-				if err != nil {
-					t.Error(err)
-					continue
-				}
+				expect.NoError(t, err)
 				limited := request(grant(m, 0, 3, 0))
 				_, editsErr := b.Edits(limited)
 				want, wrong := tc.wrong[m]
+				expect.Error(t, editsErr, want)
 				if !wrong {
-					if editsErr != nil {
-						t.Errorf("mode %s: %v", m, editsErr)
-					}
 					continue
 				}
-				for _, err := range []error{b.Check("GPU-a"), editsErr} {
-					if err == nil || !strings.Contains(err.Error(), want) {
-						t.Errorf("mode %s: %v, want %q", m, err, want)
-					}
-				}
-				if _, err := b.Edits(request(lifted(grant(m, 0, 3, 0)))); err != nil {
-					t.Errorf("mode %s, limits lifted: %v", m, err)
-				}
+				expect.Error(t, b.Check("GPU-a"), want)
+				_, err = b.Edits(request(lifted(grant(m, 0, 3, 0))))
+				expect.NoErrorf(t, err, "mode %s, limits lifted", m)
 			}
 		})
 	}
@@ -299,10 +285,7 @@ func TestMPSCheck(t *testing.T) {
 	b := mpsBackend{dir: dir}
 	check := func(want string) {
 		t.Helper()
-		err := b.Check("GPU-a")
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		expect.Error(t, b.Check("GPU-a"), want)
 	}
 	check("gpu-mps-supervisor does not run")
 	release, err := dir.Hold()
@@ -315,4 +298,41 @@ func TestMPSCheck(t *testing.T) {
 	expect.NoError(t, dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}))
 	expect.NoError(t, release())
 	check("gpu-mps-supervisor does not run")
+}
+
+// The table of names and levels is that of the back ends.
+func TestBackEndsAreThoseOfTheTable(t *testing.T) {
+	r := NewRegistry(Config{CGPUProc: t.TempDir(), MPSDir: t.TempDir()})
+	for _, want := range mode.Isolations() {
+		b, err := r.ByName(want.Name)
+		if err != nil || b.Name() != want.Name {
+			t.Errorf("the back end of %s is %v, %v", want.Name, b, err)
+		}
+		if mode.ByMPS(want.Name) && want.Shares != mps.MaxClients {
+			t.Errorf("%s keeps %d shares apart, and MPS takes %d clients", want.Name, want.Shares, mps.MaxClients)
+		}
+		if want.Level.Meaning() == "" {
+			t.Errorf("explain has no words for level %s", want.Level)
+		}
+	}
+}
+
+// What a plan shows of a node's GPUs before the driver runs there is what the driver chooses then.
+func TestAutoIsAsPlansSay(t *testing.T) {
+	modes := append(mode.Dynamic.ServedModes(), mode.Topology, mode.MIG)
+	for _, test := range []struct{ module, kernel bool }{{false, false}, {true, false}, {false, true}, {true, true}} {
+		for _, m := range modes {
+			c := Config{CGPUProc: t.TempDir() + "/none"}
+			if test.module {
+				c.CGPUProc = t.TempDir()
+			}
+			if test.kernel {
+				c.Offered = map[mode.Mode]string{mode.CGPU: mode.IsolationKernel, mode.CoreMem: mode.IsolationKernel}
+			}
+			b, err := NewRegistry(c).For(m)
+			expect.NoError(t, err)
+			expect.Equal(t, mode.AutoIsolation(m, test.module, test.kernel).Name, b.Name(),
+				"mode %s, module %t, kernel %t: the driver chooses, a plan shows", m, test.module, test.kernel)
+		}
+	}
 }

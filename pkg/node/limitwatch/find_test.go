@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -49,9 +48,7 @@ func TestLookBesideGPUsThatHang(t *testing.T) {
 		release := make(chan struct{})
 		l.open = func(string) (findGPU, error) {
 			return func(uuid string, likely int) (memlimit.GPU, error) {
-				if want := fmt.Sprint("GPU-", likely); uuid != want {
-					t.Errorf("%s is looked for as %s", uuid, want)
-				}
+				expect.Equal(t, fmt.Sprint("GPU-", likely), uuid, "looked for")
 				if likely < 2 {
 					calls.Add(1)
 					<-release
@@ -87,13 +84,6 @@ func TestLookBesideGPUsThatHang(t *testing.T) {
 	})
 }
 
-// bareGPUs are GPUs that bring nothing into containers.
-type bareGPUs struct{}
-
-func (bareGPUs) Common() specs.ContainerEdits             { return specs.ContainerEdits{Env: []string{"A=1"}} }
-func (bareGPUs) GPU(string) (specs.ContainerEdits, error) { return specs.ContainerEdits{}, nil }
-func (bareGPUs) Check(string) error                       { return nil }
-
 // preparerOn has a claim u1 whose memory the kernel limits. It begins as a plugin does.
 func preparerOn(t *testing.T, store *state.Store, dir cdi.Dir, l *Watch, m *gpu.Machine) *prepare.Preparer {
 	t.Helper()
@@ -103,7 +93,7 @@ func preparerOn(t *testing.T, store *state.Store, dir cdi.Dir, l *Watch, m *gpu.
 		Node: preparetest.Node{}, Listener: preparetest.Listener{}})
 	l.Found = registry.SetKernelLimits
 	l.Look(t.Context(), m)
-	p.SetInventory(&prepare.Inventory{Machine: m, Base: bareGPUs{}})
+	p.SetInventory(&prepare.Inventory{Machine: m, Base: preparetest.Base("")})
 	return p
 }
 

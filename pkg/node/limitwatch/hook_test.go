@@ -79,9 +79,8 @@ func TestHookThatHangs(t *testing.T) {
 		expect.Equal(t, 1, tries.Load(), "processes hang")
 		close(release)
 		synctest.Wait()
-		if l.Look(t.Context(), &gpu.Machine{}); found.Err != nil {
-			t.Errorf("once it ended: %v", found.Err)
-		}
+		l.Look(t.Context(), &gpu.Machine{})
+		expect.NoErrorf(t, found.Err, "once it ended")
 	})
 }
 
@@ -120,9 +119,7 @@ func TestWhatWasFoundForGood(t *testing.T) {
 			tc.begin(l)
 			l.Look(t.Context(), tc.machine)
 			expect.Equal(t, tc.settled, found.Settled, "found for good: %+v", found)
-			if again := l.pass(t.Context()); again != tc.again {
-				t.Errorf("again after %s, want %s", again, tc.again)
-			}
+			expect.Equal(t, tc.again, l.pass(t.Context()), "again after")
 		})
 	}
 }

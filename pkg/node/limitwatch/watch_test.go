@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -132,9 +131,7 @@ func TestNothingIsLookedAtWithoutLimits(t *testing.T) {
 	if after := n.pass(t.Context()); after != 0 || n.active {
 		t.Errorf("again after %s", after)
 	}
-	if got := n.Counted(t.Context()); got != nil {
-		t.Errorf("counted: %v", got)
-	}
+	expect.Equal(t, nil, n.Counted(t.Context()), "counted")
 }
 
 func TestCounted(t *testing.T) {
@@ -181,12 +178,6 @@ func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
 func TestHookThatDoesNotRun(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hook")
 	expect.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho \"$1 $2 $3\" >&2\nexit 1\n"), 0o700))
-	if err := tryHook(t.Context(), "/", program, "/lib"); err == nil || !strings.Contains(err.Error(),
-		"probe --library /lib") {
-		t.Error(err)
-	}
-	if err := tryHook(t.Context(), "/", filepath.Join(t.TempDir(), "none"), "/lib"); err == nil ||
-		!strings.Contains(err.Error(), "does not run on the host") {
-		t.Error(err)
-	}
+	expect.Error(t, tryHook(t.Context(), "/", program, "/lib"), "probe --library /lib")
+	expect.Error(t, tryHook(t.Context(), "/", filepath.Join(t.TempDir(), "none"), "/lib"), "does not run on the host")
 }

@@ -5,7 +5,7 @@ package memlimit
 import (
 	"errors"
 	"os"
-	"strings"
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -16,15 +16,31 @@ import (
 
 func prepared(types.UID) (bool, error) { return true, nil }
 
+// checked looks at all limits, and returns those that were missing: so many, and each is set again.
+func (n *node) checked(want int) []Missing {
+	n.t.Helper()
+	missing, err := n.Check(n.driver, n.c, prepared)
+	expect.NoError(n.t, err)
+	if len(missing) != want || slices.ContainsFunc(missing, func(m Missing) bool { return m.Failed != nil }) {
+		n.t.Fatalf("missing are %+v, want %d, and that they are set again", missing, want)
+	}
+	return missing
+}
+
+// endsMeanwhile starts a container whose hook is ended by a panic of the driver.
+func (n *node) endsMeanwhile(start func() error) {
+	n.t.Helper()
+	defer func() { _ = recover() }()
+	n.t.Errorf("it starts: %v", start())
+}
+
 // isWell is that all containers have their limits: this one 3 GiB.
 func (n *node) isWell(leaf string) {
 	n.t.Helper()
 	if bound := n.bound(n.dir(leaf)); bound != 3<<10 {
 		n.t.Errorf("%s may have %d MiB", leaf, bound)
 	}
-	if missing, err := n.Check(n.driver, n.c, prepared); err != nil || len(missing) > 0 {
-		n.t.Errorf("%+v, %v", missing, err)
-	}
+	n.checked(0)
 }
 
 // A limit of a container that is gone, by the address of its group (§2), hides the pod's, and nothing takes it off.
@@ -67,11 +83,7 @@ func TestNoLimitThatHidesThePods(t *testing.T) {
 	n := newNode(t, Misc)
 	n.must(n.start("1", "a", "s", 3, only))
 	n.limits[n.dir("/kubepods/pod1/a")] = memlimit.NoLimit
-	missing, err := n.Check(n.driver, n.c, prepared)
-	if err != nil || len(missing) != 1 || missing[0].Failed != nil ||
-		!strings.Contains(missing[0].Found.Error(), "reads unlimited, not 3072 MiB") {
-		t.Errorf("%+v, %v", missing, err)
-	}
+	expect.Error(t, n.checked(1)[0].Found, "reads unlimited, not 3072 MiB")
 	n.isWell("/kubepods/pod1/a")
 }
 
@@ -81,10 +93,7 @@ func TestPodsLimitThatIsRaised(t *testing.T) {
 		n := newNode(t, k)
 		n.must(n.start("1", "a", "s", 3, only))
 		n.limits[n.dir("/kubepods/pod1")] = 9 << 30
-		missing, err := n.Check(n.driver, n.c, prepared)
-		if err != nil || len(missing) != 1 || missing[0].Failed != nil {
-			t.Errorf("%s: %+v, %v", k, missing, err)
-		}
+		n.checked(1)
 		n.isWell("/kubepods/pod1/a")
 	}
 }
@@ -108,15 +117,10 @@ func TestEndedWhileALimitIsTold(t *testing.T) {
 		}
 		return nil
 	}
-	func() {
-		defer func() { _ = recover() }()
-		t.Errorf("it starts: %v", n.start("1", "b", "s", 3, only))
-	}()
+	n.endsMeanwhile(func() error { return n.start("1", "b", "s", 3, only) })
 	n.asked = nil
 	expect.Equal(t, 3<<30-mib, n.limits[n.dir("/kubepods/pod1")], "the pod has")
-	if missing, err := n.Check(n.driver, n.c, prepared); err != nil || len(missing) > 0 {
-		t.Errorf("it is said that others are without limits: %+v, %v", missing, err)
-	}
+	n.checked(0) // nobody is told that others are without limits
 	n.has(map[string]int64{"1": 3})
 }
 
@@ -125,10 +129,7 @@ func TestPodsLimitOnceTheKernelCounts(t *testing.T) {
 	n := newNode(t, Misc)
 	n.must(n.start("1", "a", "s", 3, only))
 	n.limits, n.kind, n.c.Kind = map[string]uint64{}, DMem, DMem
-	missing, err := n.Check(n.driver, n.c, prepared)
-	if err != nil || len(missing) != 1 || missing[0].Failed != nil {
-		t.Errorf("%+v, %v", missing, err)
-	}
+	n.checked(1)
 	n.has(map[string]int64{"1": 3, "1/a": 3})
 	n.isWell("/kubepods/pod1/a")
 }
@@ -174,10 +175,7 @@ func TestStartThatFailsBesideAnother(t *testing.T) {
 			n.ends("1/b")
 			delete(n.limits, n.dir(leaf)) // The kernel drops it with the group (§2).
 			n.has(map[string]int64{"1": tc.pod, "1/a": 3})
-			missing, err := n.Check(n.driver, n.c, prepared)
-			if err != nil || len(missing) > 0 {
-				t.Errorf("it is said that others are without limits: %+v, %v", missing, err)
-			}
+			n.checked(0) // nobody is told that others are without limits
 			n.has(map[string]int64{"1": tc.checked, "1/a": 3})
 		})
 	}
@@ -192,9 +190,7 @@ func TestStartThatCannotBeWrittenDown(t *testing.T) {
 	if err := n.start("1", "b", "t", 2); err == nil {
 		t.Error("it starts")
 	}
-	if got := n.limits[n.dir("/kubepods/pod1")] >> 30; got != 3 {
-		t.Errorf("the pod has %d GiB", got)
-	}
+	expect.Equal(t, 3, n.limits[n.dir("/kubepods/pod1")]>>30, "GiB of the pod")
 }
 
 // The driver's table would keep a limit that nobody has noted.
@@ -212,14 +208,10 @@ func TestLimitOfAPodByMiscIsNotLeft(t *testing.T) {
 		}
 	}
 	n.asked = once(func() error { panic("the hook is ended") })
-	func() {
-		defer func() { _ = recover() }()
-		t.Errorf("it starts: %v", n.start("1", "a", "s", 3, only))
-	}()
+	n.endsMeanwhile(func() error { return n.start("1", "a", "s", 3, only) })
 	n.has(map[string]int64{"1": 3})
-	if _, err := n.Check(n.driver, n.c, none); err != nil {
-		t.Errorf("after a hook that was ended: %v", err)
-	}
+	_, err := n.Check(n.driver, n.c, none)
+	expect.NoErrorf(t, err, "after a hook that was ended")
 	n.has(map[string]int64{"1": -1})
 	failed := errors.New("no answer")
 	n.asked = once(func() error { return failed })

@@ -41,9 +41,7 @@ func TestDetect(t *testing.T) {
 			}
 			left, err := os.ReadDir(n.dir("/kubepods"))
 			for dir, limit := range n.limits {
-				if limit != memlimit.NoLimit {
-					t.Errorf("%s keeps a limit of %d", dir, limit)
-				}
+				expect.Equal(t, memlimit.NoLimit, limit, "the limit of %s", dir)
 			}
 			if err != nil || len(left) > 0 {
 				t.Errorf("%v is left, %v", left, err)
@@ -56,6 +54,14 @@ func TestCheckRoot(t *testing.T) {
 	expect.Error(t, CheckRoot(t.TempDir()), "version 2")
 }
 
+// isMisc checks that the driver is found to count.
+func (n *node) isMisc() {
+	n.t.Helper()
+	kind, err := n.Detect(n.driver, "/kubepods")
+	expect.NoError(n.t, err)
+	expect.Equal(n.t, Misc, kind, "who counts")
+}
+
 // GPUs are tried side by side.
 func TestDetectBesideAnother(t *testing.T) {
 	a, b := newNode(t, Misc), newNode(t, Misc)
@@ -63,14 +69,10 @@ func TestDetectBesideAnother(t *testing.T) {
 	expect.NoError(t, os.MkdirAll(a.dir("/kubepods"), 0o755))
 	a.asked = func(string, string) error {
 		a.asked = nil
-		if kind, err := b.Detect(b.driver, "/kubepods"); kind != Misc || err != nil {
-			t.Errorf("the other: %q, %v", kind, err)
-		}
+		b.isMisc()
 		return nil
 	}
-	if kind, err := a.Detect(a.driver, "/kubepods"); kind != Misc || err != nil {
-		t.Errorf("%q, %v", kind, err)
-	}
+	a.isMisc()
 }
 
 // What the table keeps of groups that have gone, also of what was tried before, keeps no GPU from being used.
@@ -80,14 +82,10 @@ func TestDetectWithStaleLimits(t *testing.T) {
 	scratch := n.dir(fmt.Sprintf("/kubepods/%s%d-%s", scratchPrefix, os.Getpid(), n.address))
 	for _, stale := range []uint64{memlimit.NoLimit, 3 << 30} {
 		n.limits[scratch], n.limits[scratch+"/"+scratchChild] = stale, stale
-		if kind, err := n.Detect(n.driver, "/kubepods"); kind != Misc || err != nil {
-			t.Errorf("%q, %v", kind, err)
-		}
+		n.isMisc()
 	}
 	n.must(n.start("1", "a", "s", 3, only))
-	if bound := n.bound(n.dir("/kubepods/pod1/a")); bound != 3<<10 {
-		t.Errorf("the container may have %d MiB", bound)
-	}
+	expect.Equal(t, 3<<10, n.bound(n.dir("/kubepods/pod1/a")), "MiB of the container")
 }
 
 // A process that is killed while it tries leaves groups, one in the other.
@@ -96,9 +94,7 @@ func TestDetectAfterOneThatWasKilled(t *testing.T) {
 	const gone = 1 << 30 // more than any process has
 	left := fmt.Sprintf("/kubepods/%s%d-x/%s", scratchPrefix, gone, scratchChild)
 	expect.NoError(t, os.MkdirAll(n.dir(left), 0o755))
-	if kind, err := n.Detect(n.driver, "/kubepods"); kind != Misc || err != nil {
-		t.Errorf("%q, %v", kind, err)
-	}
+	n.isMisc()
 	if left, err := os.ReadDir(n.dir("/kubepods")); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
 	}

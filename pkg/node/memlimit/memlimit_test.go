@@ -143,6 +143,14 @@ func (n *node) has(want map[string]int64) {
 	expect.Equal(n.t, want, got, "limits")
 }
 
+// notes checks of how many GPUs limits are noted.
+func (n *node) notes(want int) {
+	n.t.Helper()
+	gpus, err := n.GPUs()
+	expect.NoError(n.t, err)
+	expect.Equal(n.t, want, len(gpus), "noted are %v", gpus)
+}
+
 func (n *node) must(err error) {
 	n.t.Helper()
 	expect.NoError(n.t, err)
@@ -162,17 +170,11 @@ func TestBudgetByDMem(t *testing.T) {
 	// A restart is a new group.
 	n.ends("1/c")
 	n.must(n.start("1", "c2", "t", 2))
-	if got := n.limits[n.dir("/kubepods/pod1")] >> 30; got != 5 {
-		t.Errorf("the pod has %d GiB after a restart", got)
-	}
-	if bound := n.bound(n.dir("/kubepods/pod1/c2")); bound != 2<<10 {
-		t.Errorf("the container that was started again may have %d MiB", bound)
-	}
+	expect.Equal(t, 5, n.limits[n.dir("/kubepods/pod1")]>>30, "GiB of the pod after a restart")
+	expect.Equal(t, 2<<10, n.bound(n.dir("/kubepods/pod1/c2")), "MiB of the container that was started again")
 	// No limit is more than the GPU has.
 	n.must(n.start("1", "e", "v", 12))
-	if got := n.limits[n.dir("/kubepods/pod1")] >> 30; got != 15 {
-		t.Errorf("the pod has %d GiB, the GPU 15", got)
-	}
+	expect.Equal(t, 15, n.limits[n.dir("/kubepods/pod1")]>>30, "GiB of the pod")
 }
 
 // Only the nearest limit counts by Misc (§1): of one share the pod's, of several each
@@ -189,9 +191,7 @@ func TestBudgetByMisc(t *testing.T) {
 	n.must(n.start("1", "c", "v", 4, only))
 	n.has(map[string]int64{"1": 3, "1/c": 4, "2/a": 3, "2/b": 2})
 	for group, want := range map[string]int64{"1/a": 3, "1/b": 3, "1/c": 4, "2/a": 3, "2/b": 2} {
-		if bound := n.bound(n.dir("/kubepods/pod" + group)); bound != want<<10 {
-			t.Errorf("%s may have %d MiB, want %d GiB", group, bound, want)
-		}
+		expect.Equal(t, want<<10, n.bound(n.dir("/kubepods/pod"+group)), "MiB of %s", group)
 	}
 }
 
@@ -200,12 +200,8 @@ func TestLimitsThatAreSwitchedOff(t *testing.T) {
 		n := newNode(t, k)
 		n.must(n.start("1", "a", "s", 3))
 		n.must(n.start("1", "b", "t", 15, func(s *Start) { s.Lifted, s.MaxContainers = true, 1 }))
-		if bound := n.bound(n.dir("/kubepods/pod1/b")); bound != 15<<10 {
-			t.Errorf("%s: the container without limits may have %d MiB", k, bound)
-		}
-		if bound := n.bound(n.dir("/kubepods/pod1/a")); bound != 3<<10 {
-			t.Errorf("%s: the one beside it may have %d MiB", k, bound)
-		}
+		expect.Equal(t, 15<<10, n.bound(n.dir("/kubepods/pod1/b")), "%s: MiB of the container without limits", k)
+		expect.Equal(t, 3<<10, n.bound(n.dir("/kubepods/pod1/a")), "%s: MiB of the one beside it", k)
 	}
 }
 
@@ -220,16 +216,14 @@ func TestContainerThatDoesNotStart(t *testing.T) {
 					Misc: "no memory limit is set"}[k]},
 			"limits are refused": {driver{refuses: fmt.Errorf("insufficient permissions")}, "insufficient permissions"},
 		} {
-			n := newNode(t, k)
-			n.deaf, n.refuses = tc.driver.deaf, tc.driver.refuses
-			for _, change := range [][]func(*Start){{only}, nil} {
-				if err := n.start("1", "a", "s", 3, change...); err == nil || !strings.Contains(err.Error(), tc.want) {
-					t.Errorf("%s, %s: %v", k, name, err)
+			t.Run(string(k)+" "+name, func(t *testing.T) {
+				n := newNode(t, k)
+				n.deaf, n.refuses = tc.driver.deaf, tc.driver.refuses
+				for _, change := range [][]func(*Start){{only}, nil} {
+					expect.Error(t, n.start("1", "a", "s", 3, change...), tc.want)
 				}
-			}
-			if gpus, err := n.GPUs(); err != nil || len(gpus) > 0 {
-				t.Errorf("%s, %s: %v are noted, %v", k, name, gpus, err)
-			}
+				n.notes(0)
+			})
 		}
 	}
 }
@@ -248,28 +242,22 @@ func TestContainersOfAShare(t *testing.T) {
 }
 
 func TestCheckSetsAgain(t *testing.T) {
-	all := func(types.UID) (bool, error) { return true, nil }
 	for _, k := range []Kind{DMem, Misc} {
 		t.Run(string(k), func(t *testing.T) {
 			n := newNode(t, k)
 			n.must(n.start("1", "a", "s", 3, only))
 			n.must(n.start("2", "b", "t", 2))
-			if missing, err := n.Check(n.driver, n.c, all); err != nil || len(missing) > 0 {
-				t.Fatalf("as it was set: %+v, %v", missing, err)
-			}
+			n.checked(0)
 			// The driver was reloaded.
 			before := n.limits
 			n.limits = map[string]uint64{}
-			missing, err := n.Check(n.driver, n.c, all)
-			if err != nil || len(missing) != 2 || missing[0].Failed != nil || missing[0].Container != "a" {
-				t.Fatalf("%+v, %v", missing, err)
-			}
+			expect.Equal(t, "a", n.checked(2)[0].Container, "the first one")
 			expect.Equal(t, before, n.limits, "limits")
 			// Somebody raised one, and the driver takes none now.
 			group := map[Kind]string{DMem: "1/a", Misc: "1"}[k]
 			n.limits[n.dir("/kubepods/pod"+group)] = 9 << 30
 			n.refuses = fmt.Errorf("insufficient permissions")
-			missing, err = n.Check(n.driver, n.c, all)
+			missing, err := n.Check(n.driver, n.c, prepared)
 			if err != nil || len(missing) != 1 || missing[0].Failed == nil ||
 				!strings.Contains(missing[0].Found.Error(), "9216 MiB") {
 				t.Fatalf("%+v, %v", missing, err)
@@ -289,9 +277,7 @@ func TestCheckForgets(t *testing.T) {
 	}
 	// The table keeps the limit of a pod whose claim is gone: it has to be lifted.
 	n.has(map[string]int64{"1": -1, "2/b": 2})
-	if gpus, err := n.GPUs(); err != nil || len(gpus) > 0 {
-		t.Errorf("%v are noted, %v", gpus, err)
-	}
+	n.notes(0)
 }
 
 // What is not known to be gone keeps its limit.
@@ -299,13 +285,10 @@ func TestCheckThatDoesNotKnow(t *testing.T) {
 	n := newNode(t, Misc)
 	n.must(n.start("1", "a", "s", 3, only))
 	unread := fmt.Errorf("the records cannot be read")
-	if _, err := n.Check(n.driver, n.c, func(types.UID) (bool, error) { return false, unread }); !errors.Is(err, unread) {
-		t.Errorf("error %v", err)
-	}
+	_, err := n.Check(n.driver, n.c, func(types.UID) (bool, error) { return false, unread })
+	expect.ErrorIs(t, err, unread)
 	n.has(map[string]int64{"1": 3})
-	if gpus, err := n.GPUs(); err != nil || len(gpus) != 1 {
-		t.Errorf("%v are noted, %v", gpus, err)
-	}
+	n.notes(1)
 }
 
 func TestUsed(t *testing.T) {

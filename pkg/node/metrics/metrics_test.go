@@ -109,9 +109,7 @@ func collectorOf(t *testing.T, n Node, err error) *NodeCollector {
 func TestWhatIsGranted(t *testing.T) {
 	mib := func(units int64) float64 { return float64(16130*units/15) * (1 << 20) }
 	n := node()
-	if got, want := n.GPUs[0].GrantedBytes, mib(3)+mib(1)+mib(2); got != want {
-		t.Errorf("of GPU 0 %v bytes are granted, want %v", got, want)
-	}
+	expect.Equal(t, mib(3)+mib(1)+mib(2), n.GPUs[0].GrantedBytes, "bytes of GPU 0 that are granted")
 	n.Audit = nil
 	collect(t, collectorOf(t, n, nil), fmt.Sprintf(`
 # HELP gpushare_claim_memory_granted_bytes Memory that the claim was granted.
@@ -289,9 +287,8 @@ func TestDocumented(t *testing.T) {
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), metrics.Namespace+"_") {
 			want = append(want, row(f))
-			if is := strings.ToLower(f.GetType().String()); is != typeOf(f.GetName()) {
-				t.Errorf("%s is a %s: by its name docs/metrics.md calls it a %s", f.GetName(), is, typeOf(f.GetName()))
-			}
+			expect.Equal(t, typeOf(f.GetName()), strings.ToLower(f.GetType().String()),
+				"the type of %s, which docs/metrics.md gives by its name", f.GetName())
 		}
 	}
 	slices.Sort(want)

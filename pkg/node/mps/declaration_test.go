@@ -122,9 +122,8 @@ func TestDeclaredWithoutADirectory(t *testing.T) {
 	if _, err := d.Declare(Idle); err == nil {
 		t.Error("it was declared nowhere")
 	}
-	if _, err := d.Declare(InUse); err != nil {
-		t.Errorf("nobody has declared otherwise: %v", err)
-	}
+	_, err := d.Declare(InUse)
+	expect.NoErrorf(t, err, "nobody has declared otherwise")
 }
 
 func TestAwaitIdleEnd(t *testing.T) {

@@ -3,10 +3,10 @@
 package mps
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 const testGPU = "GPU-0"
 
 // hold makes the test the directory's supervisor.
-func hold(t *testing.T, d Dir) (release func() error) {
+func hold(t testing.TB, d Dir) (release func() error) {
 	t.Helper()
 	release, err := d.Hold()
 	expect.NoError(t, err)
@@ -98,9 +99,8 @@ func TestCheck(t *testing.T) {
 func TestHoldIsForOne(t *testing.T) {
 	d := Dir(t.TempDir())
 	release := hold(t, d)
-	if _, err := d.Hold(); err == nil || !strings.Contains(err.Error(), "another gpu-mps-supervisor runs") {
-		t.Errorf("a second supervisor: error %v", err)
-	}
+	_, err := d.Hold()
+	expect.Error(t, err, "another gpu-mps-supervisor runs")
 	expect.NoError(t, release())
 	hold(t, d)
 }
@@ -139,4 +139,65 @@ func TestHoldForgets(t *testing.T) {
 	if err != nil || !os.SameFile(before, after) {
 		t.Errorf("containers that have the pipe directory mounted see another one: %v", err)
 	}
+}
+
+func TestDaemonForAllGPUs(t *testing.T) {
+	d := held(t)
+	wanted := func(want bool) {
+		t.Helper()
+		for _, d := range []Dir{d, d.OfNode()} {
+			if got, err := d.NodeDaemonWanted(); err != nil || got != want {
+				t.Errorf("wanted: %t, %v, want %t", got, err, want)
+			}
+		}
+	}
+	wanted(false)
+	expect.NoError(t, errors.Join(d.WantNodeDaemon(true), d.WantNodeDaemon(true)))
+	wanted(true)
+	expect.NoError(t, errors.Join(d.WantNodeDaemon(false), d.WantNodeDaemon(false)))
+	wanted(false)
+
+	node := d.OfNode()
+	if d.Other() != node || node.Other() != d || node.OfNode() != node {
+		t.Errorf("%s and %s are not each other's", d, node)
+	}
+	for what, of := range map[string]func(Dir, string) string{"pipe": Dir.PipeDir, "daemon": Dir.DaemonDir,
+		"log": Dir.LogDir} {
+		if of(node, "GPU-a") != of(node, "GPU-b") || of(d, "GPU-a") == of(d, "GPU-b") {
+			t.Errorf("directory %s: %s and %s, and with a daemon for each %s and %s", what, of(node, "GPU-a"),
+				of(node, "GPU-b"), of(d, "GPU-a"), of(d, "GPU-b"))
+		}
+	}
+	// What is said of a GPU is not said of it by the other kind of daemon.
+	set(t, node, Status{State: Ready})
+	expect.NoError(t, node.Check(testGPU))
+	expect.Error(t, d.Check(testGPU), "serves no MPS control daemon")
+}
+
+func TestStatusOfTheDaemonForAllGPUsIsForgotten(t *testing.T) {
+	d := Dir(t.TempDir())
+	set(t, d.OfNode(), Status{State: Ready})
+	expect.Error(t, d.OfNode().Check(testGPU), "does not run on this node")
+	hold(t, d)
+	expect.Error(t, d.OfNode().Check(testGPU), "serves no MPS control daemon")
+}
+
+// Whichever daemon has the GPU, it is had back.
+func TestGPUThatTheDaemonForAllHadIsGivenBack(t *testing.T) {
+	d := held(t)
+	node := d.OfNode()
+	expect.NoError(t, errors.Join(node.SetUse(testGPU, Use{Reserved: true}),
+		node.KeepFoundMode(testGPU, gpu.ComputeDefault)))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	given := make(chan error, 1)
+	go func() { given <- d.GiveBack(ctx, testGPU) }()
+	for p := (pause{}); useOf(t, node).Guarded(); {
+		expect.NoError(t, p.wait(ctx))
+	}
+	if len(given) > 0 {
+		t.Fatalf("given back before the supervisor has: %v", <-given)
+	}
+	expect.NoError(t, node.ForgetFoundMode(testGPU))
+	expect.NoError(t, <-given)
 }

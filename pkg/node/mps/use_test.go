@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -75,10 +75,15 @@ func TestAdmitsBesideOthersByAnEarlierSupervisor(t *testing.T) {
 func held(t testing.TB) Dir {
 	t.Helper()
 	d := Dir(t.TempDir())
-	release, err := d.Hold()
-	expect.NoError(t, err)
-	t.Cleanup(func() { expect.NoError(t, release()) })
+	hold(t, d)
 	return d
+}
+
+// notWritten checks that nothing was written of a GPU that MPS is not used on.
+func notWritten(t *testing.T, d Dir, uuid string) {
+	t.Helper()
+	_, err := os.Stat(d.gpu(uuid))
+	expect.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func useOf(t *testing.T, d Dir) Use {
@@ -102,9 +107,8 @@ func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(over)
 	err := d.Admit(ctx, testGPU, Limits{1024, 100})
-	if !errors.Is(err, over) || !strings.Contains(err.Error(), "1024 MiB") {
-		t.Errorf("error %v", err)
-	}
+	expect.ErrorIs(t, err, over)
+	expect.Error(t, err, "1024 MiB")
 }
 
 func TestAdmitSaysWhyNot(t *testing.T) {
@@ -137,9 +141,7 @@ func TestSetUse(t *testing.T) {
 	}
 	isSet(Use{}, true)
 	expect.NoError(t, d.SetUse(testGPU, Use{}))
-	if _, err := os.Stat(d.gpu(testGPU)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
-	}
+	notWritten(t, d, testGPU)
 	for _, seq := range []int64{1, 1} {
 		expect.NoError(t, d.SetUse(testGPU, Use{Reserved: true}))
 		expect.Equal(t, Use{Reserved: true, Seq: seq}, useOf(t, d), "use")
@@ -179,9 +181,8 @@ func TestFoundMode(t *testing.T) {
 	expect.NoError(t, errors.Join(d.ForgetFoundMode(testGPU), d.ForgetFoundMode(testGPU)))
 	check(false, 0)
 	expect.NoError(t, os.WriteFile(d.foundFile(testGPU), []byte(`{"found":"EV`), 0o644))
-	if _, _, err := d.FoundMode(testGPU); err == nil || !strings.Contains(err.Error(), d.foundFile(testGPU)) {
-		t.Errorf("a damaged file: %v", err)
-	}
+	_, _, err := d.FoundMode(testGPU)
+	expect.Error(t, err, d.foundFile(testGPU))
 }
 
 // What it takes a claim longer to be prepared, where others have the same limits.
@@ -194,4 +195,66 @@ func BenchmarkAdmit(b *testing.B) {
 	for b.Loop() {
 		expect.NoError(b, d.Admit(b.Context(), testGPU, l))
 	}
+}
+
+// closed is a GPU that the supervisor has closed to others for a claim, and what it was
+// told of another one, which it has not.
+func closed(t *testing.T, d Dir) {
+	t.Helper()
+	err := errors.Join(d.SetUse(testGPU, Use{}.With(Limits{1024, 100})), d.KeepFoundMode(testGPU, gpu.ComputeDefault),
+		d.SetUse("GPU-free", Use{Reserved: true}))
+	expect.NoError(t, err)
+}
+
+func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
+	d := held(t)
+	closed(t, d)
+	back := make(chan error, 1)
+	go func() { back <- d.GiveBack(t.Context(), testGPU, "GPU-free", "GPU-unknown") }()
+	// The supervisor, which is told and then puts the mode back.
+	for p := (pause{}); useOf(t, d).Guarded(); {
+		expect.NoError(t, p.wait(t.Context()))
+	}
+	select {
+	case err := <-back:
+		t.Fatalf("before the mode is put back: %v", err)
+	default:
+	}
+	expect.NoError(t, d.ForgetFoundMode(testGPU))
+	expect.NoError(t, <-back)
+	if u, err := d.Use("GPU-free"); err != nil || !u.Reserved {
+		t.Errorf("of a GPU that is not closed: %+v, %v", u, err)
+	}
+	notWritten(t, d, "GPU-unknown")
+}
+
+func TestGPUThatIsNotGivenBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		dir  func(*testing.T) Dir
+		want string
+	}{
+		"supervisor does not do it": {func(t *testing.T) Dir { return held(t) },
+			"has not put its compute mode back: see its"},
+		"no supervisor": {func(t *testing.T) Dir { return Dir(t.TempDir()) }, "does not run on this node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := tc.dir(t)
+			closed(t, d)
+			synctest.Test(t, func(t *testing.T) {
+				err := d.GiveBack(t.Context(), testGPU)
+				if err == nil || errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("error %v", err)
+				}
+				expect.Error(t, err, tc.want, "waited for 5s", "--id="+testGPU+" --compute-mode=DEFAULT",
+					d.foundFile(testGPU))
+			})
+		})
+	}
+	t.Run("claim has no more time", func(t *testing.T) {
+		d := held(t)
+		closed(t, d)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		expect.ErrorIs(t, d.GiveBack(ctx, testGPU), context.Canceled)
+	})
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/pods"
 )
@@ -47,8 +46,7 @@ func TestClaimOfADeletedPodIsLookedAtSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		s := newSweeps(t)
-		_, err := s.Prepare(ctx, wholeGPU("u1", 1, "p1"))
-		expect.NoError(t, err)
+		s.takes(t, wholeGPU("u1", 1, "p1"))
 		s.running["p1"] = true
 		begin, told := time.Now(), make(chan time.Duration, 1)
 		s.options.Pods, s.options.Clock, s.options.Cluster = pods.New(s), clock.RealClock{}, untilGone{begin: begin}

@@ -8,17 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
 	testingclock "k8s.io/utils/clock/testing"
-	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -29,32 +26,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// api is what the API server knows of claims, and the names of those that it does not tell.
-type api struct {
-	preparetest.Cluster
-	claims []*resourceapi.ResourceClaim
-	away   map[string]bool
-}
-
-func (a *api) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
-	if a.away[name] {
-		return nil, errors.New("API server is away")
-	}
-	for _, c := range a.claims {
-		if c.Namespace == namespace && c.Name == name {
-			return c, nil
-		}
-	}
-	return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
-}
-
 // sweeps is a node and what the API server says of its claims.
 type sweeps struct {
 	preparetest.Node
 	*prepare.Preparer
 	*Sweeper
 	stateDir, cdiDir string
-	api              api
+	api              preparetest.Cluster
 	clock            *testingclock.FakeClock
 	// running are the pods that have processes; unknown says why that is not known. users are
 	// those that use a claim, by its name.
@@ -69,6 +47,15 @@ type sweeps struct {
 func (s *sweeps) Running(pod types.UID) (bool, error) { return s.running[pod], s.unknown }
 
 func (s *sweeps) UsersOf(_, name string) []types.UID { return s.users[name] }
+
+// takes prepares the claims.
+func (s *sweeps) takes(t *testing.T, claims ...*resourceapi.ResourceClaim) {
+	t.Helper()
+	for _, c := range claims {
+		_, err := s.Prepare(t.Context(), c)
+		expect.NoError(t, err)
+	}
+}
 
 func newSweeps(t *testing.T) *sweeps {
 	t.Helper()
@@ -99,7 +86,7 @@ func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 	for i := range 4 {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
 	}
-	s.SetInventory(&prepare.Inventory{Machine: m, Base: base{}})
+	s.SetInventory(&prepare.Inventory{Machine: m, Base: preparetest.Base("")})
 	before := s.Sweeper
 	s.Sweeper = New(Options{Claims: s.Preparer, Cluster: &s.api, BootID: boot, Clock: s.clock,
 		OnOrphans: func(told []Orphan) { s.told = told }})
@@ -108,17 +95,6 @@ func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 	}
 	return store
 }
-
-// base are edits that need nothing of the node.
-type base struct{}
-
-func (base) Common() specs.ContainerEdits { return specs.ContainerEdits{Env: []string{"COMMON=1"}} }
-
-func (base) GPU(uuid string) (specs.ContainerEdits, error) {
-	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
-}
-
-func (base) Check(string) error { return nil }
 
 // wholeGPU is a claim that was allocated a GPU, and is reserved for pods.
 func wholeGPU(uid string, index int, pods ...types.UID) *resourceapi.ResourceClaim {
@@ -155,8 +131,8 @@ func (s *sweeps) after(t *testing.T, d time.Duration, prepared, told []types.UID
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	s.clock.Step(d)
-	if _, err := s.sweep(ctx, nil); (err != nil) != (len(s.api.away) > 0) {
-		t.Errorf("error %v, but these cannot be looked up: %v", err, s.api.away)
+	if _, err := s.sweep(ctx, nil); (err != nil) != (len(s.api.Away) > 0) {
+		t.Errorf("error %v, but these cannot be looked up: %v", err, s.api.Away)
 	}
 	gotPrepared, gotTold := s.uids(t)
 	expect.Equal(t, [][]types.UID{prepared, told}, [][]types.UID{gotPrepared, gotTold}, "prepared, and told to be orphans")
@@ -165,38 +141,30 @@ func (s *sweeps) after(t *testing.T, d time.Duration, prepared, told []types.UID
 type uids = []types.UID
 
 func TestSweep(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	for i, uid := range []string{"u0", "u1", "u2"} {
-		_, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p"+uid)))
-		expect.NoError(t, err)
-	}
-	s.api.claims = []*resourceapi.ResourceClaim{wholeGPU("u0", 0, "pu0")}
-	s.api.away = map[string]bool{"claim-u2": true}
+	s.takes(t, wholeGPU("u0", 0, "pu0"), wholeGPU("u1", 1, "pu1"), wholeGPU("u2", 2, "pu2"))
+	s.api.Claims = []*resourceapi.ResourceClaim{wholeGPU("u0", 0, "pu0")}
+	s.api.Away = map[string]bool{"claim-u2": true}
 	s.after(t, 0, uids{"u0", "u1", "u2"}, nil)
 	s.after(t, 59*time.Second, uids{"u0", "u1", "u2"}, uids{"u1"})
-	s.api.claims = append(s.api.claims, wholeGPU("u1", 1, "pu1"))
+	s.api.Claims = append(s.api.Claims, wholeGPU("u1", 1, "pu1"))
 	s.after(t, 0, uids{"u0", "u1", "u2"}, nil)
 	// It is there, and was allocated again; then one of its name is created again.
-	s.api.claims[1] = wholeGPU("u1", 3, "pu1")
+	s.api.Claims[1] = wholeGPU("u1", 3, "pu1")
 	s.after(t, 4*time.Second, uids{"u0", "u1", "u2"}, nil)
-	s.api.claims[1] = wholeGPU("u1", 1)
-	s.api.claims[1].UID = "new"
+	s.api.Claims[1] = wholeGPU("u1", 1)
+	s.api.Claims[1].UID = "new"
 	s.after(t, time.Minute, uids{"u0", "u2"}, nil)
 	s.start(t, "boot-2")
-	s.api.claims = nil
+	s.api.Claims = nil
 	s.after(t, 0, uids{"u2"}, nil)
 }
 
 // Whatever the API server says, what a process may use is not released; nor where
 // nobody knows.
 func TestSweepReleasesNothingInUse(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	_, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0"))
-	expect.NoError(t, err)
-	_, err = s.Prepare(ctx, wholeGPU("u1", 1))
-	expect.NoError(t, err)
+	s.takes(t, wholeGPU("u0", 0, "p0"), wholeGPU("u1", 1))
 	s.running["p0"] = true
 	s.after(t, 0, uids{"u0", "u1"}, nil)
 	s.after(t, time.Hour, uids{"u0", "u1"}, uids{"u0", "u1"})
@@ -209,19 +177,15 @@ func TestSweepReleasesNothingInUse(t *testing.T) {
 	s.unknown = nil
 	s.after(t, 0, uids{"u1"}, uids{"u1"})
 	// The kubelet knows.
-	expect.Error(t, s.Unprepare(ctx, "u1"))
+	expect.NoError(t, s.Unprepare(t.Context(), "u1"))
 }
 
 // A pod that comes to use a claim later keeps it from being released as well, also when
 // it is gone for the API server and the plugin was restarted.
 func TestSweepNotesWhoUsesAClaim(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	for i, uid := range []string{"u0", "u1"} {
-		_, err := s.Prepare(ctx, wholeGPU(uid, i, "first"))
-		expect.NoError(t, err)
-	}
-	s.api.claims = []*resourceapi.ResourceClaim{
+	s.takes(t, wholeGPU("u0", 0, "first"), wholeGPU("u1", 1, "first"))
+	s.api.Claims = []*resourceapi.ResourceClaim{
 		wholeGPU("u0", 0, "first", "second"), wholeGPU("u1", 1, "first"),
 	}
 	s.users = map[string][]types.UID{"claim-u1": {"third"}}
@@ -230,9 +194,7 @@ func TestSweepNotesWhoUsesAClaim(t *testing.T) {
 	s.start(t, "boot-1")
 	s.running["second"], s.running["third"] = true, true
 	for _, uid := range []types.UID{"u0", "u1"} {
-		if err := s.Unprepare(ctx, uid); err == nil || !strings.Contains(err.Error(), "processes still run of the pod") {
-			t.Errorf("claim %s, which a pod uses that came later: %v", uid, err)
-		}
+		expect.Error(t, s.Unprepare(t.Context(), uid), "processes still run of the pod")
 	}
 }
 
@@ -241,8 +203,8 @@ func TestSweepKeepsWhatItCannotLookUp(t *testing.T) {
 	away := func(s *sweeps) string { return s.stateDir + "-away" }
 	for name, fault := range map[string]struct{ begin, end func(s *sweeps) error }{
 		"the API server does not answer": {
-			func(s *sweeps) error { s.api.away = map[string]bool{"claim-u0": true}; return nil },
-			func(s *sweeps) error { s.api.away = nil; return nil },
+			func(s *sweeps) error { s.api.Away = map[string]bool{"claim-u0": true}; return nil },
+			func(s *sweeps) error { s.api.Away = nil; return nil },
 		},
 		"the records cannot be read": {
 			func(s *sweeps) error { return os.Rename(s.stateDir, away(s)) },
@@ -252,8 +214,7 @@ func TestSweepKeepsWhatItCannotLookUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			s := newSweeps(t)
-			_, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0"))
-			expect.NoError(t, err)
+			s.takes(t, wholeGPU("u0", 0, "p0"))
 			s.running["p0"] = true
 			s.after(t, 0, uids{"u0"}, nil)
 			s.after(t, sweepNotice, uids{"u0"}, uids{"u0"})
@@ -278,15 +239,10 @@ func TestSweepKeepsWhatItCannotLookUp(t *testing.T) {
 
 // A pod that came back after a reboot keeps what it has, as one that was never away; and the kubelet has its time.
 func TestSweepAfterAReboot(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	for i, uid := range []string{"back", "gone"} {
-		_, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p-"+uid)))
-		expect.NoError(t, err)
-	}
+	s.takes(t, wholeGPU("back", 0, "p-back"), wholeGPU("gone", 1, "p-gone"))
 	s.start(t, "boot-2")
-	_, err := s.Prepare(ctx, wholeGPU("back", 0, "p-back"))
-	expect.NoError(t, err)
+	s.takes(t, wholeGPU("back", 0, "p-back"))
 	s.running["p-back"] = true
 	s.after(t, 0, uids{"back"}, nil)
 	s.after(t, time.Hour, uids{"back"}, uids{"back"})
@@ -303,8 +259,7 @@ func (stuck) Remove(string) error { return errors.New("in use") }
 func TestSweepTellsWhatCannotBeUnprepared(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	s := newSweeps(t)
-	_, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0"))
-	expect.NoError(t, err)
+	s.takes(t, wholeGPU("u0", 0, "p0"))
 	s.specs = func(d cdi.Dir) prepare.Specs { return stuck{d} }
 	s.start(t, "boot-1")
 	sweep := func(d time.Duration) error {
@@ -322,4 +277,91 @@ func TestSweepTellsWhatCannotBeUnprepared(t *testing.T) {
 	s.specs = nil
 	s.start(t, "boot-1")
 	s.after(t, time.Second, nil, nil)
+}
+
+// madeAnew has claim u1 created again, under its name and reserved for pods.
+func (s *sweeps) madeAnew(pods ...types.UID) *resourceapi.ResourceClaim {
+	c := wholeGPU("u1", 2, pods...)
+	c.UID = "new"
+	s.api.Claims = []*resourceapi.ResourceClaim{c}
+	return c
+}
+
+// The pods of a claim that was created again under the same name use nothing of the one before.
+func TestSweepOfAClaimThatWasMadeAnew(t *testing.T) {
+	s := newSweeps(t)
+	s.takes(t, wholeGPU("u1", 1, "p1"))
+	c := s.madeAnew("p2")
+	s.users = map[string][]types.UID{"claim-u1": {"p1", "p2", "joined"}}
+	s.running["joined"] = true
+	s.after(t, 0, uids{"u1"}, nil) // p2 waits still
+	s.takes(t, c)
+	s.running["p2"] = true
+	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
+	expect.Equal(t, "joined", s.told[0].User, "the user is")
+	// Nor does who uses the one before hold the new one.
+	s.running["p2"], s.api.Claims = false, nil
+	s.after(t, 0, uids{"new", "u1"}, uids{"u1"})
+	s.after(t, sweepGrace, uids{"u1"}, uids{"u1"})
+	s.running["joined"] = false
+	s.after(t, 0, nil, nil)
+}
+
+// Which of two claims of a name a pod uses is known by their records: it has processes only when its claim is prepared.
+// The clocks of node and API server tell nothing, and what a claim is reserved for little: kube-controller-manager
+// reserves it by name. Claim u1 is created again while p2 has processes.
+func TestSweepKnowsAPodOfAClaimThatWasMadeAnew(t *testing.T) {
+	for name, tc := range map[string]struct {
+		// recorded are the pods of u1, reserved and joined those of the new claim before and after it was prepared, if it
+		// was.
+		recorded, reserved uids
+		prepared           bool
+		joined             uids
+		held               bool
+	}{
+		"of the new one":                              {uids{"p1"}, uids{"p2"}, true, nil, false},
+		"joined the new one later":                    {uids{"p1"}, nil, true, uids{"p2"}, false},
+		"of the new one, and gone for the API server": {uids{"p1"}, uids{"p2"}, true, uids{"p3"}, false},
+		"of the one before":                           {uids{"p1", "p2"}, uids{"p2"}, true, nil, true},
+		"of the one before, and the new one waits":    {uids{"p1", "p2"}, uids{"p2"}, false, nil, true},
+		"joined the one before":                       {uids{"p1"}, uids{"p2"}, false, nil, true},
+		"joined the one before, unreserved":           {uids{"p1"}, nil, false, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSweeps(t)
+			s.takes(t, wholeGPU("u1", 1, tc.recorded...))
+			c, after := s.madeAnew(tc.reserved...), uids(nil)
+			if tc.prepared {
+				after = uids{"new"}
+				s.takes(t, c)
+			}
+			if tc.joined != nil {
+				s.madeAnew(tc.joined...)
+			}
+			s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p2"}}, true
+			s.after(t, 0, append(after, "u1"), nil)
+			if tc.held {
+				s.after(t, sweepGrace, append(after, "u1"), uids{"u1"})
+				s.running["p2"] = false
+			}
+			s.after(t, sweepGrace, after, nil)
+		})
+	}
+}
+
+// A pod that joined the claim before is known to have it also when the one that was created again is prepared, and
+// when it is gone for the API server and the plugin was restarted.
+func TestSweepRemembersAPodOfTheClaimBefore(t *testing.T) {
+	s := newSweeps(t)
+	s.takes(t, wholeGPU("u1", 1, "p1"))
+	c := s.madeAnew("p2", "p3")
+	s.users, s.running["p2"] = map[string][]types.UID{"claim-u1": {"p2"}}, true
+	s.after(t, 0, uids{"u1"}, nil)
+	s.takes(t, c)
+	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
+	s.users = nil
+	s.start(t, "boot-1")
+	s.after(t, sweepGrace, uids{"new", "u1"}, uids{"u1"})
+	s.running["p2"] = false
+	s.after(t, 0, uids{"new"}, nil)
 }

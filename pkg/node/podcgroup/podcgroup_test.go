@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,9 +81,8 @@ func TestRunning(t *testing.T) {
 					t.Errorf("pod %s runs: %v, %v; want %v", uid, got, err, want)
 				}
 			}
-			if _, err := tree.Running(silent); !errors.Is(err, ErrUnknown) {
-				t.Errorf("pod %s, whose control group says nothing: %v", silent, err)
-			}
+			_, err := tree.Running(silent) // its control group says nothing
+			expect.ErrorIs(t, err, ErrUnknown)
 			for _, uid := range []types.UID{"", "../burstable", "a/b"} {
 				if _, err := tree.Running(uid); err == nil {
 					t.Errorf("%q is a UID", uid)
@@ -111,14 +112,46 @@ func TestWhatIsNotFoundIsLookedForNowAndThen(t *testing.T) {
 		tree := New(root, own)
 		known := func(want bool, when string) {
 			t.Helper()
-			if _, err := tree.Running("9-other"); errors.Is(err, ErrUnknown) == want {
-				t.Errorf("%s: %v", when, err)
-			}
+			_, err := tree.Running("9-other")
+			expect.Equal(t, want, !errors.Is(err, ErrUnknown), "it is known %s: %v", when, err)
 		}
 		known(false, "at first")
 		expect.NoError(t, os.MkdirAll(filepath.Join(root, "kubepods/pod0aa1-own"), 0o755))
 		known(false, "at once")
 		time.Sleep(lookAgain)
 		known(true, "a minute later")
+	})
+}
+
+// Names are read as these regular expressions say.
+var (
+	ofPod = regexp.MustCompile(
+		`(?:^|-)pod([0-9a-f]{32}|[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:\.slice)?(?::[^:]*:([0-9a-f]{64}))?$`)
+	ofContainer = regexp.MustCompile(`^(?:[a-z0-9-]+-)?([0-9a-f]{64})(?:\.scope)?$`)
+)
+
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{"pod" + podUID, "kubepods-burstable-pod" + podUnder + ".slice",
+		"kubepods-pod" + podUnder + ".slice:cri-containerd:" + containerID, "pod" + podUID + "::" + containerID,
+		"kubepods-pod" + podUnder + ".slice:" + containerID, ":a:" + containerID, "a:b-pod" + podUID,
+		"pod" + strings.ReplaceAll(podUID, "-", ""), "xpod" + podUID, "pod" + podUID + ".slice.slice", "pod" + podUID + "0",
+		containerID, "cri-containerd-" + containerID + ".scope", "-" + containerID, "--" + containerID,
+		"crio-conmon-" + containerID, "Crio-" + containerID, "a.b-" + containerID, containerID + ".scope.scope", "pod", ""} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		var want Place
+		match := ofPod.FindStringSubmatch(name)
+		if match != nil {
+			want = Place{Pod: types.UID(strings.ReplaceAll(match[1], "_", "-")), Container: match[2]}
+		}
+		if got, is := placeNamed(name); got != want || is != (match != nil) {
+			t.Errorf("%q is %+v (%t), want %+v", name, got, is, want)
+		}
+		id := ""
+		if match := ofContainer.FindStringSubmatch(name); match != nil {
+			id = match[1]
+		}
+		expect.Equal(t, id, containerNamed(name), "%q is of container", name)
 	})
 }

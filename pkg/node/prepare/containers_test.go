@@ -22,16 +22,10 @@ import (
 
 // limitedNode is a node whose MPS daemons all serve, and which limits mode cgpu by
 // HAMi-core. Its pod's main container uses claims as told.
-func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...corev1.ResourceClaim) *node {
+func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, used ...corev1.ResourceClaim) *node {
 	t.Helper()
 	n := newNode(t)
-	dir := mps.Dir(t.TempDir())
-	release, err := dir.Hold()
-	expect.NoError(t, err)
-	t.Cleanup(func() { expect.NoError(t, release()) })
-	for _, g := range machine().GPUs {
-		expect.NoError(t, dir.SetStatus(g.UUID, mps.Status{State: mps.Ready}))
-	}
+	dir, _ := n.supervised(t)
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{
 		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: mode.IsolationHAMi, HostHAMiLibrary: "/dev/null",
 		HAMiLibrary: "/dev/null", HAMiDir: t.TempDir(),
@@ -39,14 +33,42 @@ func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...core
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
-			Claims: uses}}}},
+			Claims: used}}}},
 	}
 	for _, c := range claims {
 		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
 			corev1.PodResourceClaim{Name: string(c.UID), ResourceClaimName: &c.Name})
 	}
-	n.api.claims, n.api.user = claims, pod
+	n.api.Claims, n.api.user = claims, pod
 	return n
+}
+
+// supervised has the node's shares limited by MPS, whose daemons all serve until the returned function is called.
+func (n *node) supervised(t *testing.T) (dir mps.Dir, release func() error) {
+	t.Helper()
+	dir = mps.Dir(t.TempDir())
+	release, err := dir.Hold()
+	expect.NoError(t, err)
+	t.Cleanup(func() { _ = release() })
+	for _, g := range machine().GPUs {
+		expect.NoError(t, dir.SetStatus(g.UUID, mps.Status{State: mps.Ready}))
+	}
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+	return dir, release
+}
+
+// uses are the claims, or requests of them, that a container uses: "u1" or "u1/r0".
+func uses(used ...string) (claims []corev1.ResourceClaim) {
+	for _, of := range used {
+		name, request, _ := strings.Cut(of, "/")
+		claims = append(claims, corev1.ResourceClaim{Name: name, Request: request})
+	}
+	return claims
+}
+
+// switchedOff switches the limits of the claim's request r0 off.
+func switchedOff(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	return configured(c, "r0", `"disableIsolation":true`)
 }
 
 // on moves the claim's shares to these devices, in order.
@@ -60,6 +82,12 @@ func on(c *resourceapi.ResourceClaim, devices ...string) *resourceapi.ResourceCl
 func configured(c *resourceapi.ResourceClaim, request, fields string) *resourceapi.ResourceClaim {
 	return configuredFor(c, "gpu.aliyun.com",
 		`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",`+fields+`}`, request)
+}
+
+// forContainers has the claim's two requests be for these containers.
+func forContainers(c *resourceapi.ResourceClaim, first, second string) *resourceapi.ResourceClaim {
+	return configured(configured(c, "r0", fmt.Sprintf(`"container":%q`, first)), "r1",
+		fmt.Sprintf(`"container":%q`, second))
 }
 
 // configuredFor adds parameters for a driver to the claim, for the requests, or for all of them.
@@ -76,18 +104,14 @@ func configuredFor(c *resourceapi.ResourceClaim, driver, parameters string, requ
 
 // What a container has of several requests on one GPU adds up, in all that it is told.
 func TestLimitsOfAContainerAddUp(t *testing.T) {
-	whole := []corev1.ResourceClaim{{Name: "u1"}}
-	named := func() *resourceapi.ResourceClaim {
-		c := sharesOf("u1", 0, 1, 7)
-		return configured(configured(c, "r0", `"container":"main"`), "r1", `"container":"main"`)
-	}
+	whole := uses("u1")
 	legacy := []string{"ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=8"}
 	for name, tc := range map[string]struct {
 		claim *resourceapi.ResourceClaim
 		uses  []corev1.ResourceClaim
 		want  []string
 	}{
-		"MPS, by configuration": {on(named(), "gpu-0-mps", "gpu-0-mps"), nil,
+		"MPS, by configuration": {forContainers(on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), "main", "main"), nil,
 			append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
 		"MPS, a whole claim": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), whole,
 			append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
@@ -96,7 +120,7 @@ func TestLimitsOfAContainerAddUp(t *testing.T) {
 		"HAMi-core, GPUs unordered": {on(sharesOf("u1", 0, 1, 7), "gpu-2-cgpu", "gpu-1-cgpu"), whole,
 			[]string{"CUDA_DEVICE_MEMORY_LIMIT_0=7527m", "CUDA_DEVICE_MEMORY_LIMIT_1=1075m"}},
 		"MPS, requests of their own": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"),
-			[]corev1.ResourceClaim{{Name: "u1", Request: "r0"}}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
+			uses("u1/r0"), []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
@@ -107,11 +131,8 @@ func TestLimitsOfAContainerAddUp(t *testing.T) {
 					t.Errorf("environment %q, want %s in it", env, want)
 				}
 			}
-			// A spec that is written again says the same.
 			expect.NoError(t, n.Recover(t.Context()))
-			if again := n.env(t, got[0].CDIDeviceIDs[0]); !slices.Equal(again, env) {
-				t.Errorf("environment %q, after a restart %q", env, again)
-			}
+			expect.Equal(t, env, n.env(t, got[0].CDIDeviceIDs[0]), "environment by a spec that is written again")
 		})
 	}
 }
@@ -123,9 +144,8 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 		{Request: "nic", Driver: "nic.example.com", Pool: "n1", Device: "eth1"}}
 	unallocated := emptyClaim("u2")
 	unallocated.Status.Allocation = nil
-	mixed := configured(configured(on(sharesOf("u1", 0, 1, 1), "gpu-0-mps", "gpu-0-mps"), "r0", `"container":"a"`), "r1",
-		`"container":"b"`)
-	both := []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2"}}
+	mixed := forContainers(on(sharesOf("u1", 0, 1, 1), "gpu-0-mps", "gpu-0-mps"), "a", "b")
+	both := uses("u1", "u2")
 	for name, tc := range map[string]struct {
 		first, second *resourceapi.ResourceClaim
 		uses          []corev1.ResourceClaim
@@ -135,7 +155,7 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 			`container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" ` +
 				`of claim claim-u1, but with MPS a process can use one GPU`},
 		"two GPUs by MPS, without limits": {share("u1", "gpu-0-mps"),
-			configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
+			switchedOff(share("u2", "gpu-1-mps")), both, "with MPS a process can use one GPU"},
 		"two shares of a GPU by MPS": {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both,
 			"each have limits of their own"},
 		"two GPUs by HAMi-core": {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both,
@@ -145,11 +165,10 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 		"requests that are for others": {mixed, network, both, "names no other container"},
 		"a second container's":         {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
 		"a request that has none of its GPUs": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"),
-			[]corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
+			uses("u1", "u2/other"), ""},
 		"a device of another driver":   {share("u1", "gpu-0-mps"), network, both, ""},
 		"a claim without a device yet": {share("u1", "gpu-0-mps"), unallocated, both, ""},
-		"one whose limits are off": {share("u1", "gpu-0-mps"),
-			configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
+		"one whose limits are off":     {share("u1", "gpu-0-mps"), switchedOff(share("u2", "gpu-0-mps")), both, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.first, tc.second}, tc.uses...)
@@ -164,11 +183,10 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 // Each container of a share could take all of it: no more have it than may.
 func TestContainersPerShare(t *testing.T) {
 	const refused = `request "r0": 3 containers share 1 GiB, and each could take all of it: a share may have 2 containers`
-	uses := func(name, request string) corev1.Container {
-		return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{
-			Claims: []corev1.ResourceClaim{{Name: "u1", Request: request}}}}
+	container := func(name, used string) corev1.Container {
+		return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Claims: uses(used)}}
 	}
-	three := []corev1.Container{uses("a", "r0"), uses("b", ""), uses("c", "r0")}
+	three := []corev1.Container{container("a", "u1/r0"), container("b", "u1"), container("c", "u1/r0")}
 	for name, tc := range map[string]struct {
 		claim      *resourceapi.ResourceClaim
 		containers []corev1.Container
@@ -180,10 +198,9 @@ func TestContainersPerShare(t *testing.T) {
 		"by HAMi-core":   {on(sharesOf("u1", 0, 1), "gpu-0-cgpu"), three, 2, refused},
 		"any number":     {on(sharesOf("u1", 0, 1), "gpu-0-mps"), three, 0, ""},
 		"a request each": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"),
-			[]corev1.Container{uses("a", "r0"), uses("b", "r1"), uses("c", "r0")}, 2, ""},
-		"what nothing is to hold": {
-			configured(on(sharesOf("u1", 0, 1), "gpu-0-mps"), "r0", `"disableIsolation":true`), three, 2, ""},
-		"a mode without limits": {sharesOf("u1", 0, 1), three, 2, ""},
+			[]corev1.Container{container("a", "u1/r0"), container("b", "u1/r1"), container("c", "u1/r0")}, 2, ""},
+		"what nothing is to hold": {switchedOff(on(sharesOf("u1", 0, 1), "gpu-0-mps")), three, 2, ""},
+		"a mode without limits":   {sharesOf("u1", 0, 1), three, 2, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim})
@@ -201,10 +218,6 @@ func TestContainersPerShare(t *testing.T) {
 func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 	const refused = `with MPS a container has to be on one GPU`
 	requests := func(devices ...string) *resourceapi.ResourceClaim { return on(sharesOf("u1", 0, 1, 7), devices...) }
-	forContainers := func(c *resourceapi.ResourceClaim, first, second string) *resourceapi.ResourceClaim {
-		return configured(configured(c, "r0", fmt.Sprintf(`"container":%q`, first)), "r1",
-			fmt.Sprintf(`"container":%q`, second))
-	}
 	twice := requests("gpu-0-mps", "gpu-1-mps")
 	twice.Status.Allocation.Devices.Results[1].Request = "r0"
 	mixed := requests("gpu-0-mps", "gpu-1-core-mem")
@@ -216,36 +229,27 @@ func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 		want   string // what the refusal says; empty where there is none
 		limits []int  // of each request, in MiB
 	}{
-		"a request each": {requests("gpu-0-mps", "gpu-1-mps"),
-			[]corev1.ResourceClaim{{Name: "u1", Request: "r1"}}, "", apart},
-		"a container each, by configuration": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "",
-			apart},
-		"both, of a claim": {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}},
-			refused, nil},
-		"both, one by one": {requests("gpu-0-mps", "gpu-1-mps"),
-			[]corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
+		"a request each":                     {requests("gpu-0-mps", "gpu-1-mps"), uses("u1/r1"), "", apart},
+		"a container each, by configuration": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "", apart},
+		"both, of a claim":                   {requests("gpu-0-mps", "gpu-1-mps"), uses("u1"), refused, nil},
+		"both, one by one":                   {requests("gpu-0-mps", "gpu-1-mps"), uses("u1/r0", "u1/r1"), refused, nil},
 		"both, by configuration": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused,
 			nil},
 		"both, each configured for another": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"),
-			[]corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
-		"both, of modes that MPS limits": {mixed, []corev1.ResourceClaim{{Name: "u1"}},
-			"with MPS a process can use one GPU", nil},
-		"a request for two": {twice, nil, refused, nil},
-		"both, on one GPU": {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}},
-			"", []int{8602, 8602}},
+			uses("u1"), "with MPS a process can use one GPU", nil},
+		"both, of modes that MPS limits":        {mixed, uses("u1"), "with MPS a process can use one GPU", nil},
+		"a request for two":                     {twice, nil, refused, nil},
+		"both, on one GPU":                      {requests("gpu-1-mps", "gpu-1-mps"), uses("u1"), "", []int{8602, 8602}},
 		"one, and a GPU that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
-			got, err := n.Prepare(t.Context(), tc.claim)
 			if tc.want != "" {
-				expect.Error(t, err, tc.want)
+				n.refuses(t, tc.claim, tc.want)
 				n.leavesNothing(t)
 				return
 			}
-			if err != nil {
-				t.Fatalf("refused: %v", err)
-			}
+			got := n.takes(t, tc.claim)
 			for i, mebibytes := range tc.limits {
 				want := fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", mebibytes)
 				if env := n.env(t, got[i].CDIDeviceIDs[0]); !slices.Contains(env, want) {
@@ -263,8 +267,8 @@ func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 func TestAContainerHasAllGPUsThatAreLimitedTogether(t *testing.T) {
 	const refused = `container "b" of pod p: it would have GPU 1 alone of GPU 0, GPU 1, which claim claim-u1 has ` +
 		`together for container "a"`
-	whole := []corev1.ResourceClaim{{Name: "u1"}}
-	both := []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}
+	whole := uses("u1")
+	both := uses("u1/r0", "u1/r1")
 	byMPS := map[string]bool{mode.IsolationMPSNode: true}
 	byHAMi := map[string]bool{mode.IsolationHAMi: true}
 	byBoth := map[string]bool{mode.IsolationHAMi: true, mode.IsolationMPSNode: true}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -26,8 +25,7 @@ type dynamicGPU struct {
 	made      int
 	// fails are errors of calls, which then have no effect.
 	fails map[string]error
-	// steps counts what has an effect; the process ends before, or after, the effect of a step: at 2n-1, or 2n.
-	steps, killAt int
+	*killer
 }
 
 func (d *dynamicGPU) machine() *gpu.Machine {
@@ -41,17 +39,11 @@ func (d *dynamicGPU) machine() *gpu.Machine {
 	return m
 }
 
-// step does something that a kill can come before, or after. Like a kill, the end of the goroutine unlocks and does
-// nothing else.
+// step does something that a kill can come before, or after.
 func (d *dynamicGPU) step(effect func()) {
-	d.steps++
-	if d.killAt == 2*d.steps-1 {
-		runtime.Goexit()
-	}
+	d.point()
 	effect()
-	if d.killAt == 2*d.steps {
-		runtime.Goexit()
-	}
+	d.point()
 }
 
 func (d *dynamicGPU) Instances(context.Context, string) ([]gpu.Instance, error) {
@@ -106,25 +98,8 @@ func (d *dynamicGPU) Destroy(_ context.Context, _ string, gi int) error {
 	return nil
 }
 
-// steppedStore is a store whose writes are steps, too.
-type steppedStore struct {
-	Store
-	*dynamicGPU
-}
-
-func (s steppedStore) Put(r state.Record) (err error) {
-	s.step(func() { err = s.Store.Put(r) })
-	return err
-}
-
-func (s steppedStore) Delete(uid types.UID) (err error) {
-	s.step(func() { err = s.Store.Delete(uid) })
-	return err
-}
-
 // cuts has the node's process cut the GPU.
 func (n *node) cuts(d *dynamicGPU) {
-	n.options.Store = steppedStore{n.options.Store, d}
 	n.options.Partitions = d
 	n.options.Rescan = func() { n.has(d.machine()) }
 	n.has(d.machine())
@@ -133,7 +108,7 @@ func (n *node) cuts(d *dynamicGPU) {
 // cuttingNode is a node whose process cuts a GPU that has these instances.
 func cuttingNode(t *testing.T, instances ...gpu.Instance) (*node, *dynamicGPU) {
 	t.Helper()
-	n, d := newNode(t), &dynamicGPU{instances: instances}
+	n, d := newNode(t), &dynamicGPU{instances: instances, killer: &killer{}}
 	n.cuts(d)
 	return n, d
 }
@@ -147,16 +122,6 @@ func (n *node) leaves(t *testing.T, d *dynamicGPU, uuids ...string) {
 		left = append(left, i.UUID)
 	}
 	expect.Equal(t, uuids, left, "instances")
-}
-
-// mayDie calls do, whose goroutine may end in it.
-func mayDie(do func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		do()
-	}()
-	<-done
 }
 
 const (
@@ -182,7 +147,7 @@ func TestInstanceIsMadeForAClaimAndDestroyedAfterIt(t *testing.T) {
 	if again, err := n.Prepare(t.Context(), instanceClaim("a", oneSlice)); err != nil || len(again) != 1 || d.made != 1 {
 		t.Errorf("again: %v, %v, %d made", again, err, d.made)
 	}
-	expect.NoError(t, n.Unprepare(t.Context(), "a"))
+	n.givesBack(t, "a")
 	n.leaves(t, d)
 }
 
@@ -216,51 +181,29 @@ func TestInstanceOfAClaimOfTwoPodsAtOnce(t *testing.T) {
 // Whenever the process is killed, the next one finds a prepared claim with its instance, or has nothing left of it; and
 // nobody else's instance is touched.
 func TestKillsWhileAnInstanceIsMadeAndDestroyed(t *testing.T) {
-	foreign := at(5, "MIG-foreign")
-	for _, tc := range []struct {
-		name string
-		do   func(n *node)
-	}{
-		{"prepare", func(n *node) { _, _ = n.Prepare(context.Background(), instanceClaim("a", oneSlice, elsewhere)) }},
-		{"unprepare", func(n *node) {
-			d := n.options.Partitions.(*dynamicGPU)
-			kill := d.killAt
-			d.killAt = 0
-			if _, err := n.Prepare(context.Background(), instanceClaim("a", oneSlice, elsewhere)); err != nil {
-				t.Error(err)
-			}
-			d.steps, d.killAt = 0, kill
-			_ = n.Unprepare(context.Background(), "a")
-		}},
-	} {
-		for kill := 1; ; kill++ {
-			n, d := newNode(t), &dynamicGPU{instances: []gpu.Instance{foreign}, killAt: kill}
-			n.cuts(d)
-			mayDie(func() { tc.do(n) })
-			if kill > 2*d.steps {
-				if kill < 12 {
-					t.Errorf("%s: only %d steps", tc.name, d.steps)
-				}
-				break // it was not killed
-			}
-			d.killAt = 0
-			n.restart(t)
-			n.cuts(d)
-			// The second time, the GPUs were read again.
-			for range 2 {
-				expect.NoErrorf(t, n.Recover(t.Context()), "%s, kill %d", tc.name, kill)
-			}
-			prepared := slices.ContainsFunc(n.files(t), func(f string) bool { return f == "a.json" })
-			if prepared && (n.recordOf(t, "a").Phase != state.Prepared || len(d.instances) != 3) ||
-				!prepared && (len(d.instances) != 1 || len(n.files(t)) > 0) {
-				t.Errorf("%s, kill %d: %v with instances %+v", tc.name, kill, n.files(t), d.instances)
-			}
-			n.takes(t, instanceClaim("a", oneSlice, elsewhere))
-			if err := n.Unprepare(t.Context(), "a"); err != nil || len(n.files(t)) > 0 ||
-				!slices.EqualFunc(d.instances, []gpu.Instance{foreign}, func(a, b gpu.Instance) bool { return a.UUID == b.UUID }) {
-				t.Errorf("%s, kill %d: at the end: %v, %v, %+v", tc.name, kill, err, n.files(t), d.instances)
-			}
+	c := instanceClaim("a", oneSlice, elsewhere)
+	var d *dynamicGPU
+	cutting := func(t *testing.T) (n *node) {
+		n, d = cuttingNode(t, at(5, "MIG-foreign"))
+		return n
+	}
+	mortal := func(n *node, k *killer) {
+		d.killer = k
+		n.cuts(d)
+	}
+	steps := killedAtEachStep(t, c, cutting, mortal, func(t *testing.T, n *node, _ string) {
+		expect.NoErrorf(t, n.Recover(t.Context()), "once the GPUs were read again")
+		if records := n.records(t); len(records) == 0 {
+			n.leaves(t, d, "MIG-foreign")
+		} else if records[0].Phase != state.Prepared || len(d.instances) != 3 {
+			t.Errorf("%v with instances %+v", records, d.instances)
 		}
+		n.takes(t, c)
+		n.givesBack(t, "a")
+		n.leaves(t, d, "MIG-foreign")
+	})
+	if steps < 12 {
+		t.Errorf("only %d steps", steps)
 	}
 }
 
@@ -270,34 +213,28 @@ func TestInstancesOfOthersAreLeftAlone(t *testing.T) {
 	n, d := cuttingNode(t, foreign)
 	n.refuses(t, instanceClaim("a", oneSlice),
 		"GPU 4's 1g.10gb at slice 6 cannot be made: 1g.10gb+me at slice 6 is in the way")
-	if len(d.instances) != 1 || len(n.files(t)) > 0 {
-		t.Errorf("left: %+v %v", d.instances, n.files(t))
-	}
+	n.leaves(t, d, "MIG-foreign")
 	// Somebody is faster.
 	d.instances = nil
 	n.cuts(d)
 	d.fails = map[string]error{"make-gi": fmt.Errorf("making: %w", gpu.ErrPlaceTaken)}
 	n.refuses(t, instanceClaim("a", oneSlice), "another MIG instance is in the way")
-	if len(n.files(t)) > 0 {
-		t.Errorf("left: %v", n.files(t))
-	}
+	n.leavesNothing(t)
 	// Somebody has made another one in the place since.
 	d.fails = nil
 	n.takes(t, instanceClaim("a", oneSlice))
 	d.instances[0].UUID = "MIG-other"
 	n.has(d.machine())
 	n.refuses(t, instanceClaim("a", oneSlice), "is not there any more: somebody cut the GPU again")
-	if err := n.Unprepare(t.Context(), "a"); err != nil || len(d.instances) != 1 || len(n.files(t)) > 0 {
-		t.Errorf("%v; left: %+v %v", err, d.instances, n.files(t))
-	}
+	n.givesBack(t, "a")
+	n.leaves(t, d, "MIG-other")
 }
 
 func TestFailuresOfTheDriverLeaveNothing(t *testing.T) {
-	for call, want := range map[string]string{"make-gi": "unknown error", "make-ci": "unknown error",
-		"instances": "unknown error"} {
+	for _, call := range []string{"make-gi", "make-ci", "instances"} {
 		n, d := cuttingNode(t)
 		d.fails = map[string]error{call: errors.New("unknown error")}
-		n.refuses(t, instanceClaim("a", oneSlice), want)
+		n.refuses(t, instanceClaim("a", oneSlice), "unknown error")
 		n.leaves(t, d)
 	}
 }
@@ -307,13 +244,12 @@ func TestInstanceInUseStaysHeld(t *testing.T) {
 	n, d := cuttingNode(t)
 	n.takes(t, instanceClaim("a", oneSlice))
 	d.fails = map[string]error{"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
-	err := n.Unprepare(t.Context(), "a")
-	expect.Error(t, err,
+	expect.Error(t, n.Unprepare(t.Context(), "a"),
 		"it stays held until that program ends, and the kubelet tries again by itself; if no pod has it, a monitor "+
 			"does, such as DCGM")
 	n.refuses(t, instanceClaim("b", oneSlice), "already held as a whole by claim team/claim-a")
 	d.fails = nil
-	expect.NoError(t, n.Unprepare(t.Context(), "a"))
+	n.givesBack(t, "a")
 	n.leaves(t, d)
 	n.takes(t, instanceClaim("b", oneSlice))
 }
@@ -321,8 +257,7 @@ func TestInstanceInUseStaysHeld(t *testing.T) {
 // The scheduler counts slices; the driver does, too.
 func TestPlacesThatOverlapAreRefused(t *testing.T) {
 	n, d := cuttingNode(t)
-	both := instanceClaim("both", fourOf, elsewhere)
-	n.refuses(t, both, "promised twice")
+	n.refuses(t, instanceClaim("both", fourOf, elsewhere), "promised twice")
 	n.leaves(t, d)
 }
 
@@ -335,9 +270,8 @@ func TestInstanceIsMadeAnewAfterAReboot(t *testing.T) {
 	n.options.BootID = "boot-2"
 	n.cuts(d)
 	// What nobody has any more is missed by nobody, also while the claim's pod is not back.
-	if err := n.Recover(t.Context()); err != nil || len(n.files(t)) > 0 {
-		t.Errorf("%v; left: %v", err, n.files(t))
-	}
+	expect.NoError(t, n.Recover(t.Context()))
+	n.leavesNothing(t)
 	n.takes(t, c)
 	if r := n.recordOf(t, "a"); r.Grants[0].GPU.UUID != "MIG-made-2" || len(d.instances) != 1 {
 		t.Errorf("recorded: %+v, instances %+v", r, d.instances)
@@ -358,8 +292,6 @@ func TestInstanceIsMadeAnewForAClaimThatIsAllocatedAnew(t *testing.T) {
 
 func TestAdminAccessMakesNothing(t *testing.T) {
 	n, d := cuttingNode(t)
-	c := instanceClaim("a", oneSlice)
-	c.Status.Allocation.Devices.Results[0].AdminAccess = new(true)
-	n.refuses(t, c, "adminAccess sees only what is there")
+	n.refuses(t, forAdmin(instanceClaim("a", oneSlice)), "adminAccess sees only what is there")
 	n.leaves(t, d)
 }

@@ -5,7 +5,6 @@ package prepare
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +24,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -119,16 +118,14 @@ func (n *node) Unprepare(ctx context.Context, uid types.UID) error {
 
 // api are the claims and pods of a cluster, or why they cannot be read.
 type api struct {
-	claims []*resourceapi.ResourceClaim
-	pods   []*corev1.Pod
-	err    error
-	lists  int
+	preparetest.Cluster
+	pods  []*corev1.Pod
+	err   error
+	lists int
 	// shown is by what the node's GPUs are isolated, as its ResourceSlices show it.
 	shown map[mode.Mode]string
 	// user is a pod that uses every claim.
 	user *corev1.Pod
-	// away are the claims that cannot be read, by their names.
-	away map[string]bool
 }
 
 func (a *api) PublishedIsolation(context.Context) (map[mode.Mode]string, error) {
@@ -137,19 +134,7 @@ func (a *api) PublishedIsolation(context.Context) (map[mode.Mode]string, error) 
 
 func (a *api) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, error) {
 	a.lists++
-	return a.claims, a.err
-}
-
-func (a *api) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
-	if a.away[name] {
-		return nil, errors.New("API server is away")
-	}
-	for _, c := range a.claims {
-		if c.Namespace == namespace && c.Name == name {
-			return c, nil
-		}
-	}
-	return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
+	return a.Claims, a.err
 }
 
 // Pods are the pods that are named like the claim.
@@ -254,6 +239,14 @@ func (n *node) refuses(t *testing.T, c *resourceapi.ResourceClaim, texts ...stri
 	return err
 }
 
+// givesBack unprepares the claims.
+func (n *node) givesBack(t testing.TB, uids ...types.UID) {
+	t.Helper()
+	for _, uid := range uids {
+		expect.NoError(t, n.Unprepare(t.Context(), uid))
+	}
+}
+
 // leavesNothing checks that nothing is left of any claim.
 func (n *node) leavesNothing(t *testing.T) {
 	t.Helper()
@@ -262,8 +255,8 @@ func (n *node) leavesNothing(t *testing.T) {
 	}
 }
 
-// env is the environment that the runtime would set for a CDI device.
-func (n *node) env(t *testing.T, id string) []string {
+// edits are what the runtime would do to a container for a CDI device.
+func (n *node) edits(t *testing.T, id string) specs.ContainerEdits {
 	t.Helper()
 	cache, err := upstream.NewCache(upstream.WithSpecDirs(n.cdiDir), upstream.WithAutoRefresh(false))
 	expect.NoError(t, err)
@@ -271,7 +264,12 @@ func (n *node) env(t *testing.T, id string) []string {
 	if d == nil {
 		t.Fatalf("CDI device %s does not exist; there are %v", id, cache.ListDevices())
 	}
-	return d.ContainerEdits.Env
+	return d.ContainerEdits
+}
+
+func (n *node) env(t *testing.T, id string) []string {
+	t.Helper()
+	return n.edits(t, id).Env
 }
 
 // claimOf returns a claim whose request is allocated these devices.
@@ -307,6 +305,12 @@ func sharesOf(uid string, index int, gib ...int64) *resourceapi.ResourceClaim {
 				},
 			})
 	}
+	return c
+}
+
+// forAdmin has the claim's first device be seen only, by an administrator.
+func forAdmin(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	c.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
 	return c
 }
 

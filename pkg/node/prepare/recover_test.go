@@ -3,9 +3,13 @@
 package prepare
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -15,6 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -98,13 +103,16 @@ func runUntilKilled(do func()) (dead bool) {
 
 // killedAtEachStep prepares and unprepares the claim on one node for each step at which the process can be killed.
 // begin makes a node; mortal passes all that outlives the process through the killer, and has the node's Preparer use
-// that; after checks the node once the next process has recovered it.
+// that; after checks the node once the next process has recovered it. It returns how many steps the shorter operation
+// has.
 func killedAtEachStep(
 	t *testing.T, c *resourceapi.ResourceClaim, begin func(t *testing.T) *node, mortal func(n *node, k *killer),
 	after func(t *testing.T, n *node, operation string),
-) {
+) (steps int) {
+	steps = math.MaxInt
 	for _, operation := range []string{"prepare", "unprepare"} {
-		for step, dead := 1, true; dead; step++ {
+		step, dead := 1, true
+		for ; dead; step++ {
 			t.Run(fmt.Sprintf("%s/%d", operation, step), func(t *testing.T) {
 				n := begin(t)
 				if operation == "unprepare" {
@@ -129,7 +137,9 @@ func killedAtEachStep(
 				after(t, n, operation)
 			})
 		}
+		steps = min(steps, step-2) // the last one was not killed
 	}
+	return steps
 }
 
 // After a kill at any point and a restart, the claim is prepared or has left no trace, its neighbour is untouched, and
@@ -158,9 +168,7 @@ func checkPreparedOrGone(t *testing.T, n *node) {
 	}
 	devices := n.takes(t, sharesOf("u1", 0, 3))
 	n.env(t, devices[0].CDIDeviceIDs[0])
-	for _, uid := range []types.UID{"u1", "neighbour"} {
-		expect.NoError(t, n.Unprepare(t.Context(), uid))
-	}
+	n.givesBack(t, "u1", "neighbour")
 	n.leavesNothing(t)
 }
 
@@ -170,8 +178,171 @@ func TestRecoverWithoutGPUsKeepsClaims(t *testing.T) {
 	n.restart(t)
 	n.SetInventory(nil)
 	expect.NoError(t, n.Recover(t.Context()))
-	if files := n.files(t); len(files) != 2 {
-		t.Errorf("files %v: a driver that cannot be reached must not cost a running pod its GPU", files)
-	}
+	expect.Equal(t, 2, len(n.files(t)), "files: a driver that cannot be reached must not cost a running pod its GPU")
 	expect.NoErrorf(t, n.Unprepare(t.Context(), "u1"), "a pod could not end without the driver")
+}
+
+// A pod whose GPU is not there any more gets nowhere by itself, and is told what helps. A GPU that cannot be read may
+// be the one, and come back.
+func TestGPUThatIsGone(t *testing.T) {
+	const gone = "GPU 3 (GPU-3) is not there any more: delete the pod, so that it is placed again"
+	without := func(faults ...gpu.Fault) *gpu.Machine {
+		m := machine()
+		m.GPUs, m.Faults = m.GPUs[:3], faults
+		return m
+	}
+	inMIGMode := without()
+	inMIGMode.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}}}
+	for name, tc := range map[string]struct {
+		machine *gpu.Machine
+		want    string
+	}{
+		"gone":                          {without(), gone},
+		"gone, beside one that is lost": {without(gpu.Fault{Index: 1, UUID: "GPU-1"}), gone},
+		"lost":                          {without(gpu.Fault{Index: 3, UUID: "GPU-3"}), "GPU GPU-3 is unknown"},
+		"one that nobody can read":      {without(gpu.Fault{Index: 2}), "GPU GPU-3 is unknown"},
+		"in MIG mode":                   {inMIGMode, "GPU GPU-3 is unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			c := reservedFor(wholeGPUs("u0", 3), "p0")
+			n.prepared(t, c)
+			n.restart(t)
+			n.options.BootID = "boot-2"
+			missing := map[string]error{"GPU-3": fmt.Errorf("GPU GPU-3 is unknown")}
+			n.SetInventory(&Inventory{Machine: tc.machine, Base: fakeBase{missing: missing, of: tc.machine}})
+			expect.Error(t, n.Recover(t.Context()), tc.want)
+			err := n.refuses(t, c, tc.want)
+			expect.Equal(t, ReasonNotStartable, ReasonOf(err), "reason")
+		})
+	}
+}
+
+// Minor numbers are given again when the NVIDIA driver is loaded. The kubelet starts a container again without asking:
+// it must not start with the GPU that another claim has.
+func TestSpecOfAGPUThatIsGone(t *testing.T) {
+	full := cut(at(0, "MIG-a"), at(1, "MIG-b"))
+	without := func(uuid string) *gpu.Machine {
+		m := cut(slices.Clone(full.Partitioned[0].Instances)...)
+		m.GPUs = slices.DeleteFunc(m.GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
+		m.Partitioned[0].Instances = slices.DeleteFunc(m.Partitioned[0].Instances,
+			func(i gpu.Instance) bool { return i.UUID == uuid })
+		return m
+	}
+	before := map[string]string{"GPU-1": "/dev/nvidia1", "GPU-2": "/dev/nvidia2", "MIG-a": "/dev/nvidia4",
+		"MIG-b": "/dev/nvidia4"}
+	loadedAnew := map[string]string{"GPU-2": "/dev/nvidia1", "MIG-a": "/dev/nvidia3"}
+	lost := without("GPU-1")
+	lost.Faults = []gpu.Fault{{Index: 1, UUID: "GPU-1"}}
+	for name, tc := range map[string]struct {
+		device string
+		after  *gpu.Machine
+		paths  map[string]string
+		stays  bool
+	}{
+		"gone":                         {"gpu-1", without("GPU-1"), before, true},
+		"gone, the driver reloaded":    {"gpu-1", without("GPU-1"), loadedAnew, false},
+		"lost, the driver reloaded":    {"gpu-1", lost, loadedAnew, false},
+		"its node an instance's GPU's": {"gpu-1", without("GPU-1"), map[string]string{"MIG-a": "/dev/nvidia1"}, false},
+		"an instance":                  {"gpu-4-mig-1g-10gb-1", without("MIG-b"), before, true},
+		"an instance, its node a GPU's": {"gpu-4-mig-1g-10gb-1", without("MIG-b"), map[string]string{"GPU-2": "/dev/nvidia4"},
+			false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.SetInventory(&Inventory{Machine: full, Base: fakeBase{of: full, paths: before}})
+			n.prepared(t, instanceClaim("u0", tc.device), instanceClaim("u2", "gpu-2"))
+			n.restart(t)
+			n.SetInventory(&Inventory{Machine: tc.after, Base: fakeBase{of: tc.after, paths: tc.paths}})
+			for range 2 {
+				if err := n.Recover(t.Context()); err == nil {
+					t.Error("a claim is recovered without what it was granted")
+				}
+				err := n.repairer().Repair(t.Context())
+				expect.Equal(t, tc.stays, err == nil, "repaired: %v", err)
+			}
+			brings := func(uid types.UID) []string {
+				t.Helper()
+				paths, err := n.options.Specs.Nodes(cdi.SpecName(uid))
+				expect.NoError(t, err)
+				return paths
+			}
+			expect.Equal(t, tc.stays, len(brings("u0")) > 0, "it brings %v", brings("u0"))
+			expect.Equal(t, []string{cmp.Or(tc.paths["GPU-2"], "/dev/GPU-2")}, brings("u2"), "the other claim's spec")
+			// What comes back is the claim's again.
+			n.SetInventory(&Inventory{Machine: full, Base: fakeBase{of: full, paths: before}})
+			expect.NoError(t, n.repairer().Repair(t.Context()))
+			expect.Equal(t, []string{before[n.recordOf(t, "u0").Grants[0].GPU.UUID]}, brings("u0"), "when it is back")
+		})
+	}
+}
+
+// reboot is a start of the plugin in another boot of the node.
+func (n *node) reboot(t *testing.T, boot string) {
+	t.Helper()
+	n.restart(t)
+	n.options.BootID = boot
+	expect.NoError(t, n.Recover(t.Context()))
+}
+
+// A pod that comes back after a reboot uses its claim again: what it has stays its own until its processes have ended,
+// though it was deleted by force. The record says so before the pod's containers start.
+func TestClaimOfAPodThatCameBackAfterAReboot(t *testing.T) {
+	n := newNode(t)
+	c := reservedFor(wholeGPUs("u0", 0), "p0")
+	n.takes(t, c)
+	n.reboot(t, "boot-2")
+	n.running = map[types.UID]bool{"p0": true}
+	n.isUsedBy(t, "u0", "") // before it came back
+	writes := &fullDisk{Store: n.options.Store, room: 9}
+	n.options.Store = writes
+	for _, step := range []struct {
+		who  string
+		pods []types.UID
+		puts int
+	}{
+		{"the pod that came back, and another", []types.UID{"p1"}, 1},
+		{"the kubelet again", nil, 1},
+		{"a third pod", []types.UID{"p2"}, 2},
+	} {
+		n.takes(t, reservedFor(c, step.pods...))
+		expect.Equal(t, step.puts, writes.puts, "%s: writes of the record so far", step.who)
+	}
+	expect.Error(t, n.Unprepare(t.Context(), "u0"), "processes still run of the pod")
+	n.refuses(t, reservedFor(wholeGPUs("u1", 0), "p3"), "promised twice")
+	n.running = nil
+	n.givesBack(t, "u0")
+}
+
+// What was made for a claim is gone after a reboot. What has its UUID then somebody else has made, and keeps.
+func TestInstanceThatSomebodyMadeAnewAfterAReboot(t *testing.T) {
+	n, d := cuttingNode(t)
+	c := instanceClaim("a", oneSlice)
+	n.takes(t, c)
+	n.reboot(t, "boot-2")
+	n.cuts(d)
+	n.takes(t, c)
+	if r := n.recordOf(t, "a"); r.BootID != "boot-2" || r.Grants[0].GPU.MIG.Made || d.made != 1 {
+		t.Errorf("recorded: %+v, %d made", r, d.made)
+	}
+	n.givesBack(t, "a")
+	n.leaves(t, d, "MIG-made-1")
+}
+
+// A GPU that cannot be read after a reboot says nothing of its instances: when it can, the claim gets what is in the
+// place then.
+func TestInstanceOfAGPUThatIsReadLateAfterAReboot(t *testing.T) {
+	n := newNode(t)
+	n.has(cut(at(1, "MIG-b")))
+	c := instanceClaim("a", "gpu-4-mig-1g-10gb-1")
+	n.takes(t, c)
+	n.reboot(t, "boot-2")
+	n.SetInventory(&Inventory{
+		Machine: &gpu.Machine{GPUs: machine().GPUs, Faults: []gpu.Fault{{Index: 4, Reason: gpu.FaultUnreadable}}},
+		Base:    fakeBase{missing: map[string]error{"MIG-b": errors.New("GPU MIG-b is unknown")}},
+	})
+	n.refuses(t, c, "GPU MIG-b is unknown")
+	n.has(cut(at(1, "MIG-new")))
+	n.takes(t, c)
+	expect.Equal(t, "MIG-new", n.recordOf(t, "a").Grants[0].GPU.UUID, "recorded")
 }

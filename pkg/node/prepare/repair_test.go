@@ -38,7 +38,7 @@ func (n *node) loseState(t *testing.T) {
 // prepared prepares claims that the API server then knows.
 func (n *node) prepared(t *testing.T, claims ...*resourceapi.ResourceClaim) []state.Record {
 	t.Helper()
-	n.api.claims = append(n.api.claims, claims...)
+	n.api.Claims = append(n.api.Claims, claims...)
 	n.takes(t, claims...)
 	return n.records(t)
 }
@@ -95,9 +95,7 @@ func TestRecordsAreMadeAgainOfWhatTheAPIServerKnows(t *testing.T) {
 			expect.Equal(t, want, n.records(t), "records")
 			expect.Equal(t, specs, n.specs(t), "CDI specs")
 			n.refuses(t, sharesOf("late", 0, 4), "promised twice")
-			for _, c := range n.api.claims {
-				expect.NoError(t, n.Unprepare(t.Context(), c.UID))
-			}
+			n.givesBack(t, "share", "whole", "other")
 			n.leavesNothing(t)
 		})
 	}
@@ -125,19 +123,14 @@ func TestSpecsStayUntilTheAPIServerAnswers(t *testing.T) {
 	n.api.err = errors.New("connection refused")
 	r := n.repairer()
 	expect.Error(t, r.Repair(t.Context()), "connection refused")
-	if specs := n.specs(t); len(specs) != 1 {
-		t.Errorf("specs %v: that of a running claim was removed", specs)
-	}
+	expect.Equal(t, 1, len(n.specs(t)), "specs: that of a running claim")
 	limit, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := n.Prepare(limit, sharesOf("u2", 0, 12)); !errors.Is(err, errIncomplete) {
-		t.Errorf("a claim was prepared, or refused with %v, while it was not known who has the GPU", err)
-	}
+	_, err := n.Prepare(limit, sharesOf("u2", 0, 12))
+	expect.ErrorIs(t, err, errIncomplete) // it is not known who has the GPU
 	n.api.err = nil
 	expect.NoError(t, r.Repair(t.Context()))
-	if records := n.records(t); len(records) != 1 {
-		t.Errorf("records %v, want that of the running claim", records)
-	}
+	expect.Equal(t, 1, len(n.records(t)), "records: that of the running claim")
 }
 
 // While it is not known what a claim has whose record is damaged, nobody else is given it.
@@ -148,9 +141,8 @@ func TestADamagedRecordDoesNotFreeTheGPU(t *testing.T) {
 		n.prepared(t, sharesOf("u1", 0, 12))
 		damage := func() { expect.NoError(t, os.Truncate(filepath.Join(n.stateDir, "u1.json"), 20)) }
 		damage()
-		if _, err := n.Prepare(t.Context(), sharesOf("u2", 0, 12)); !errors.Is(err, errIncomplete) {
-			t.Errorf("another claim was prepared, or refused with %v", err)
-		}
+		_, err := n.Prepare(t.Context(), sharesOf("u2", 0, 12))
+		expect.ErrorIs(t, err, errIncomplete)
 		expect.NoError(t, n.repairer().Repair(t.Context()))
 		damage()
 		// One that comes meanwhile waits for the record.
@@ -200,9 +192,9 @@ func TestOnlyPreparedClaimsAreEnteredAgain(t *testing.T) {
 				n.prepared(t, tc.spec)
 			}
 			n.loseState(t)
-			n.api.claims = nil
+			n.api.Claims = nil
 			if tc.now != nil && len(tc.now.Status.Allocation.Devices.Results) > 0 {
-				n.api.claims = []*resourceapi.ResourceClaim{tc.now}
+				n.api.Claims = []*resourceapi.ResourceClaim{tc.now}
 			}
 			if tc.pod != nil {
 				n.api.pods = []*corev1.Pod{tc.pod}
@@ -237,9 +229,7 @@ func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
 	if n.api.lists > 10 {
 		t.Errorf("all claims were listed %d times in ten minutes", n.api.lists)
 	}
-	if specs := n.specs(t); len(specs) != 1 {
-		t.Errorf("the spec of the claim is gone: %v", specs)
-	}
+	expect.Equal(t, 1, len(n.specs(t)), "specs: that of the claim")
 	n.takes(t, wholeGPUs("u1", 1)) // another GPU can be used
 }
 
@@ -250,7 +240,5 @@ func TestSpecsThatSomebodyRemovedAreWrittenAgain(t *testing.T) {
 	expect.NoError(t, os.Remove(filepath.Join(n.cdiDir, cdi.SpecName("u1")+".json")))
 	expect.NoError(t, n.repairer().Repair(t.Context()))
 	expect.Equal(t, before, n.specs(t), "CDI specs")
-	if n.api.lists != 0 {
-		t.Errorf("all claims of the cluster were listed %d times although all records are there", n.api.lists)
-	}
+	expect.Equal(t, 0, n.api.lists, "times all claims of the cluster were listed although all records are there")
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -54,10 +52,6 @@ func TestTimeSliceLastsAsLongAsItsClaims(t *testing.T) {
 		t.Helper()
 		n.takes(t, sharesOf(uid, 0, 2))
 	}
-	unprepare := func(uid types.UID) {
-		t.Helper()
-		expect.NoError(t, n.Unprepare(t.Context(), uid))
-	}
 	prepare("u1")
 	is("of the first claim", "Long")
 	n.SetTimeSlice("Short")
@@ -67,9 +61,9 @@ func TestTimeSliceLastsAsLongAsItsClaims(t *testing.T) {
 	n.SetTimeSlice(v1alpha1.TimeSliceDefault)
 	prepare("u3")
 	is("with one that asks for nothing", "Short")
-	unprepare("u2")
+	n.givesBack(t, "u2")
 	is("without the one of the shortest", "Long")
-	unprepare("u1")
+	n.givesBack(t, "u1")
 	is("with nobody who asks", "Default")
 }
 
@@ -93,8 +87,7 @@ func TestTimeSliceThatCannotBeGivenBack(t *testing.T) {
 	n, d := slicingNode(t, "Short")
 	n.takes(t, sharesOf("u1", 0, 2))
 	d.err = errors.New("hangs")
-	err := n.Unprepare(t.Context(), "u1")
-	expect.Error(t, err, "give the GPU's time slice back: hangs")
+	expect.Error(t, n.Unprepare(t.Context(), "u1"), "give the GPU's time slice back: hangs")
 	d.err = gpu.ErrNoTimeSlices
 	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
 	n.leavesNothing(t)
@@ -110,13 +103,38 @@ func TestTimeSliceOfAKilledPreparationIsGivenBack(t *testing.T) {
 	mortal := func(n *node, k *killer) { d.killer, n.options.TimeSlices = k, d }
 	killedAtEachStep(t, wholeGPUs("u1", 0, 1), slicing, mortal, func(t *testing.T, n *node, operation string) {
 		if operation == "unprepare" {
-			expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+			n.givesBack(t, "u1")
 		}
-		records := n.records(t)
+		want := map[bool]v1alpha1.TimeSlice{true: "Short", false: "Default"}[len(n.records(t)) > 0]
 		for uuid, slice := range d.set {
-			if want := map[bool]v1alpha1.TimeSlice{true: "Short", false: "Default"}[len(records) > 0]; slice != want {
-				t.Errorf("GPU %s has %s with %d claims, want %s", uuid, slice, len(records), want)
-			}
+			expect.Equal(t, want, slice, "time slice of GPU %s", uuid)
 		}
 	})
+}
+
+// Parameters for NVIDIA's driver count where the node serves its claims, and are another driver's elsewhere.
+func TestParametersForNVIDIAsDriver(t *testing.T) {
+	for name, tc := range map[string]struct {
+		sharing    string
+		slice, err string
+	}{
+		"time slice": {sharing: `{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}`, slice: "Long"},
+		"MPS without MPS": {sharing: `{"strategy":"MPS"}`, err: `request "gpu": processMemory and threadPercentage ` +
+			`(defaultPinnedDeviceMemoryLimit and defaultActiveThreadPercentage of NVIDIA's strategy MPS) are limits of MPS`},
+		"not understood": {sharing: `{"strategy":"Passthrough"}`, err: `sharing.strategy is "Passthrough"`},
+	} {
+		for _, served := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				n, d := slicingNode(t, "Default")
+				n.options.NVIDIA = served
+				c := configuredFor(wholeGPUs("u1", 0), "gpu.nvidia.com",
+					`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":`+tc.sharing+`}`)
+				if !served {
+					tc.slice, tc.err = "", ""
+				}
+				n.refuses(t, c, tc.err)
+				expect.Equal(t, tc.slice, string(d.set[machine().GPUs[0].UUID]), "time slice where it is served: %t", served)
+			})
+		}
+	}
 }

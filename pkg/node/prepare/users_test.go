@@ -5,6 +5,7 @@ package prepare
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -23,6 +24,14 @@ func reservedFor(c *resourceapi.ResourceClaim, pods ...types.UID) *resourceapi.R
 	return c
 }
 
+// isUsedBy checks which pod with processes uses the claim; none where it is empty.
+func (n *node) isUsedBy(t *testing.T, claim string, want types.UID) {
+	t.Helper()
+	user, err := n.InUse(n.recordOf(t, claim))
+	expect.NoError(t, err)
+	expect.Equal(t, want, user, "in use by")
+}
+
 // The kubelet asks to unprepare what a pod had that was deleted by force while its
 // containers stop.
 func TestUnprepareWaitsForProcesses(t *testing.T) {
@@ -36,15 +45,15 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 		"the claim was allocated again: processes still run of the pod with UID p0")
 	expect.Equal(t, []types.UID{"u0", "u0", "u0"}, n.contended, "claims that somebody wants released")
 	n.running = nil
-	expect.NoError(t, n.Unprepare(t.Context(), "u0"))
+	n.givesBack(t, "u0")
 	n.takes(t, reservedFor(wholeGPUs("u1", 0), "p1"))
 	// What is not known keeps no pod from ending, and a reboot ends all processes.
 	n.unknown = errors.New("no control groups")
-	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+	n.givesBack(t, "u1")
 	n.unknown, n.running = nil, map[types.UID]bool{"p3": true}
 	n.takes(t, reservedFor(wholeGPUs("u3", 0), "p3"))
 	n.options.BootID = "boot-2"
-	expect.NoError(t, n.Unprepare(t.Context(), "u3"))
+	n.givesBack(t, "u3")
 }
 
 // A claim can be there for years while pods come and go: its record names those that still matter.
@@ -57,7 +66,7 @@ func TestRecordOfAClaimWhosePodsComeAndGo(t *testing.T) {
 			n := newNode(t)
 			n.unknown, n.running = tc.unknown, map[types.UID]bool{"first": true}
 			n.prepared(t, reservedFor(wholeGPUs("u", 0), "first"))
-			counted := &fullDisk{Store: n.options.Store, left: 1 << 20}
+			counted := &fullDisk{Store: n.options.Store, room: math.MaxInt}
 			n.options.Store = counted
 			came := tc.most + 50
 			for i := range came {
@@ -73,9 +82,7 @@ func TestRecordOfAClaimWhosePodsComeAndGo(t *testing.T) {
 					t.Fatalf("after %d pods: %d in the record, at most %d are needed", i+1, len(r.Pods), tc.most)
 				}
 			}
-			if writes := 1<<20 - counted.left; writes != came {
-				t.Errorf("%d writes for %d pods", writes, came)
-			}
+			expect.Equal(t, came, counted.puts, "writes for the pods")
 			if tc.unknown != nil {
 				return
 			}
@@ -84,9 +91,7 @@ func TestRecordOfAClaimWhosePodsComeAndGo(t *testing.T) {
 			if !slices.Contains(r.Pods, "first") || len(r.PodNames) > 0 {
 				t.Errorf("the record has pods %v, names %v", r.Pods, r.PodNames)
 			}
-			if user, err := n.InUse(r); user != "first" || err != nil {
-				t.Errorf("in use by %q, %v", user, err)
-			}
+			n.isUsedBy(t, "u", "first")
 		})
 	}
 }

@@ -5,9 +5,9 @@ package publish
 import (
 	"errors"
 	"os"
-	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -20,14 +20,9 @@ import (
 )
 
 // isolatedBy says which isolation the devices that were published last show.
-func (b *bench) isolatedBy() string {
-	var names []string
-	for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
-		for _, d := range slice.Devices {
-			names = append(names, ptr.Deref(d.Attributes["isolation"].StringValue, ""))
-		}
-	}
-	return strings.Join(names, " ")
+func (b *bench) isolatedBy(t *testing.T) string {
+	t.Helper()
+	return b.shown(t, func(d resourceapi.Device) string { return ptr.Deref(d.Attributes["isolation"].StringValue, "") })
 }
 
 // loadModule is a start of the plugin after Alibaba's module has been loaded.
@@ -51,13 +46,8 @@ const (
 // cappedByMPS is a node in mode cgpu without the module.
 func cappedByMPS(t *testing.T) *bench {
 	t.Helper()
-	b := newBench(t)
-	t.Cleanup(b.supervised(t))
-	b.mode("cgpu")
-	b.reconciled(t, true, capped)
-	if got := b.isolatedBy(); got != "mps mps" {
-		t.Fatalf("isolated by %q", got)
-	}
+	b := supervised(t).in(t, "cgpu", capped)
+	expect.Equal(t, "mps mps", b.isolatedBy(t), "isolated by")
 	return b
 }
 
@@ -68,17 +58,13 @@ func TestIsolationChangesAsAModeDoes(t *testing.T) {
 	b.allocate(t, "gpu-0-cgpu", "trainer")
 	b.loadModule(t)
 	b.mode("cgpu")
-	b.reconciled(t, false, cappedClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, cappedClosed)
-	expect.Equal(t, "mps mps", b.isolatedBy(), "isolated, although a claim is allocated, by")
+	b.waits(t, cappedClosed)
+	expect.Equal(t, "mps mps", b.isolatedBy(t), "isolated, although a claim is allocated, by")
 	const waiting = "stay in mode cgpu with isolation of cgpu by mps, closed to new claims, and change to mode cgpu " +
 		"with isolation of cgpu by cgpu when these have ended: pod team/trainer"
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], waiting)
-	b.release(t)
-	b.clock.Step(retryInterval)
-	b.reconciled(t, true, capped)
-	expect.Equal(t, "cgpu cgpu", b.isolatedBy(), "isolated by")
+	b.freed(t, capped)
+	expect.Equal(t, "cgpu cgpu", b.isolatedBy(t), "isolated by")
 }
 
 // Earlier versions remembered the mode alone.
@@ -92,8 +78,7 @@ func TestMemoryWithoutIsolation(t *testing.T) {
 		b.reconciled(t, false, cappedClosed)
 	})
 	t.Run("what is prepared tells", func(t *testing.T) {
-		b := newBench(t)
-		t.Cleanup(b.supervised(t))
+		b := supervised(t)
 		b.write(t, earlier)
 		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.CGPU,
 			Isolation: "mps"}}}}
@@ -111,24 +96,21 @@ func TestMemoryWithoutIsolation(t *testing.T) {
 	t.Run("nothing has changed", func(t *testing.T) {
 		b := cappedByMPS(t)
 		b.write(t, earlier)
-		b.restart()
-		b.mode("cgpu")
+		b.restartIn("cgpu")
 		b.reconciled(t, true, capped)
 	})
 }
 
 // Where MPS' limits had the kernel's beside them, claims are refused while the kernel holds none: so the GPU is closed.
 func TestKernelLimitsBesideMPSThatAreNotThereAnyMore(t *testing.T) {
-	b := newBench(t)
-	t.Cleanup(b.supervised(t))
+	b := supervised(t)
 	has := isolation.KernelLimits{Settled: true,
 		Kinds: map[string]memlimit.Kind{"GPU-0": memlimit.DMem, "GPU-1": memlimit.DMem}}
 	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module",
 		Kernel: isolation.KernelConfig{Hook: "/plugins/gpu-memory-limit"}})
 	b.registry.SetKernelLimits(has)
-	b.restart()
-	b.mode("mps")
-	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	b.restartIn("mps")
+	b.reconciled(t, true, byMPS)
 	b.registry.SetKernelLimits(isolation.KernelLimits{Kinds: map[string]memlimit.Kind{"GPU-0": memlimit.DMem},
 		Reasons: map[string]error{"GPU-1": errors.New("the hook does not run on the host")}})
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps!")
@@ -138,7 +120,7 @@ func TestKernelLimitsBesideMPSThatAreNotThereAnyMore(t *testing.T) {
 			"the memory of GPU %d is limited by", i)
 	}
 	b.registry.SetKernelLimits(has)
-	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	b.reconciled(t, true, byMPS)
 }
 
 // The driver may answer late when the plugin starts: GPUs that the kernel's limits were offered on are closed until it
@@ -148,15 +130,13 @@ func TestKernelIsolationThatIsNotKnownYet(t *testing.T) {
 	has := isolation.KernelLimits{Kinds: kinds, Settled: true}
 	late := isolation.KernelLimits{Kinds: map[string]memlimit.Kind{"GPU-0": memlimit.DMem},
 		Reasons: map[string]error{"GPU-1": errors.New("no answer in time")}}
-	b := newBench(t)
-	t.Cleanup(b.supervised(t))
+	b := supervised(t)
 	start := func(found isolation.KernelLimits) {
 		last := b.promised(t)
 		b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module",
 			Offered: last.Isolation})
 		b.registry.SetKernelLimits(found)
-		b.restart()
-		b.mode("cgpu")
+		b.restartIn("cgpu")
 	}
 	start(has)
 	b.reconciled(t, true, capped)
@@ -166,7 +146,7 @@ func TestKernelIsolationThatIsNotKnownYet(t *testing.T) {
 	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "no answer in time")
 	b.registry.SetKernelLimits(has)
 	b.reconciled(t, true, capped)
-	expect.Equal(t, "kernel kernel", b.isolatedBy(), "isolated by")
+	expect.Equal(t, "kernel kernel", b.isolatedBy(t), "isolated by")
 	// An older driver has none for good.
 	start(isolation.KernelLimits{Err: errors.New("the driver is older"), Settled: true})
 	b.reconciled(t, false, cappedClosed)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -21,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 func instanceAt(start int, uuid string) gpu.Instance {
@@ -35,20 +37,27 @@ func holding(i gpu.Instance) state.Record {
 			MIG: &claim.Instance{ParentUUID: "GPU-2", Profile: i.Profile, GI: i.GI, Start: i.Start, Size: i.Size}}}}}
 }
 
+// twoPlaces are where instances can be made of a GPU that is cut on demand.
+func twoPlaces() []gpu.Profile {
+	return []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1}, Count: 2}}
+}
+
+// cutGPU is GPU 2 in MIG mode.
+func cutGPU(profiles []gpu.Profile, instances ...gpu.Instance) []gpu.Partitioned {
+	return []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: instances, Profiles: profiles}}
+}
+
 func (p plan) taints(device string) string {
-	for _, slice := range p.resources.Pools["n1/gpu"].Slices {
-		for _, d := range slice.Devices {
-			if d.Name != device {
-				continue
-			}
-			var out []string
-			for _, t := range d.Taints {
-				out = append(out, strings.TrimPrefix(t.Key, v1alpha1.DriverName+"/")+"="+t.Value+":"+string(t.Effect))
-			}
-			return strings.Join(out, " ")
-		}
+	all := devicesIn(p.resources)
+	at := slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name == device })
+	if at < 0 {
+		return "not published"
 	}
-	return "not published"
+	var out []string
+	for _, t := range all[at].Taints {
+		out = append(out, strings.TrimPrefix(t.Key, v1alpha1.DriverName+"/")+"="+t.Value+":"+string(t.Effect))
+	}
+	return strings.Join(out, " ")
 }
 
 // What is published while GPUs are cut again, with a claim that holds GPU 2's instance MIG-a at slice 0.
@@ -84,7 +93,7 @@ func TestRepartitioningWhileHeld(t *testing.T) {
 			if test.whole {
 				s.machine.GPUs = append(s.machine.GPUs, gpu.GPU{Index: 2, UUID: "GPU-2", MemoryMiB: 81920})
 			} else {
-				s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: test.now}}
+				s.machine.Partitioned = cutGPU(nil, test.now...)
 			}
 			s.records = []state.Record{holding(held)}
 			p, err := s.plan()
@@ -105,8 +114,7 @@ func TestRepartitioningWhileHeld(t *testing.T) {
 // A GPU that was whole, and is in MIG mode while the claim that had it goes on.
 func TestInstancesOfAGPUThatIsHeldWhole(t *testing.T) {
 	s := found(t, "default", mode.Exclusive)
-	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
-		Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}
+	s.machine.Partitioned = cutGPU(nil, instanceAt(0, "MIG-a"))
 	s.records = []state.Record{{UID: "u", Grants: []claim.Grant{{Mode: mode.Exclusive, Device: "gpu-2",
 		GPU: claim.GPU{Index: 2, UUID: "GPU-2"}}}}}
 	p, err := s.plan()
@@ -118,8 +126,7 @@ func TestInstancesOfAGPUThatIsHeldWhole(t *testing.T) {
 // Instances are in the way of no mode: they stay open, and nobody waits for who has them.
 func TestInstancesDoNotKeepANodeInItsMode(t *testing.T) {
 	s := found(t, "default", mode.Share)
-	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
-		Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}
+	s.machine.Partitioned = cutGPU(nil, instanceAt(0, "MIG-a"))
 	p, err := s.plan()
 	if want := "gpu-0-share! gpu-1-share! gpu-2-mig-1g-10gb-0"; err != nil || p.devices() != want {
 		t.Errorf("published %s, %v; want %s", p.devices(), err, want)
@@ -152,6 +159,15 @@ func TestWhatOfMIGIsNotOfferedIsTold(t *testing.T) {
 	}
 }
 
+// messages are what is told of each device.
+func messages(all []DeviceHealth) map[string]string {
+	out := map[string]string{}
+	for _, d := range all {
+		out[d.Device] = d.Message
+	}
+	return out
+}
+
 func TestHealthOfInstances(t *testing.T) {
 	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
 	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{
@@ -161,11 +177,8 @@ func TestHealthOfInstances(t *testing.T) {
 	other := holding(instanceAt(0, "MIG-old"))
 	third := holding(instanceAt(0, "MIG-c"))
 	third.Grants[0].Device = "gpu-3-mig-1g-10gb-0"
-	got := map[string]string{}
-	records := []state.Record{holding(instanceAt(1, "MIG-b")), other, third, holding(instanceAt(4, "MIG-gone"))}
-	for _, d := range p.Health(records) {
-		got[d.Device] = d.Message
-	}
+	got := messages(p.Health([]state.Record{holding(instanceAt(1, "MIG-b")), other, third,
+		holding(instanceAt(4, "MIG-gone"))}))
 	want := map[string]string{"gpu-2-mig-1g-10gb-1": "XID 94", "gpu-3-mig-1g-10gb-0": "XID 79",
 		"gpu-2-mig-1g-10gb-0": "the MIG instance MIG-old is not there any more: another one, MIG-a, is in its place",
 		"gpu-2-mig-1g-10gb-4": "the MIG instance is not there any more MIG-gone"}
@@ -185,8 +198,6 @@ func TestBesideADevicePluginForMIG(t *testing.T) {
 
 // Instances that are made for claims, and destroyed after them: what is offered stays the same, whatever is there.
 func TestInstancesOnDemand(t *testing.T) {
-	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
-		Count: 2}}
 	place := gpu.Place{ProfileID: 19, Start: 0, Size: 1}
 	mine := instanceAt(0, "MIG-a")
 	unmade := mine
@@ -219,8 +230,7 @@ func TestInstancesOnDemand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := found(t, "mig", mode.Exclusive)
-			s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: test.now,
-				Profiles: profiles}}
+			s.machine.Partitioned = cutGPU(twoPlaces(), test.now...)
 			s.records = test.records
 			p, err := s.plan()
 			if err != nil || p.devices() != test.devices {
@@ -241,22 +251,17 @@ func TestInstancesOnDemand(t *testing.T) {
 
 // An instance that nobody has made yet is as well as its GPU; one that a claim had, and that is gone, is not.
 func TestHealthOfInstancesOnDemand(t *testing.T) {
-	profiles := []gpu.Profile{{Kind: gpu.Instance{ProfileID: 19, Profile: "1g.10gb", Size: 1}, Starts: []int{0, 1},
-		Count: 2}}
 	p := New(Options{NodeName: "n1", Clock: clock.RealClock{}})
-	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Profiles: profiles,
-		Instances: []gpu.Instance{instanceAt(1, "MIG-b")}}, {GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Profiles: profiles}}})
+	p.SetMachine(&gpu.Machine{Partitioned: append(cutGPU(twoPlaces(), instanceAt(1, "MIG-b")),
+		gpu.Partitioned{GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Profiles: twoPlaces()})})
 	p.SetHealth(map[string]health.Unhealthy{"GPU-3": {Message: "XID 79"}})
 	record := func(device, uuid string) state.Record {
 		r := holding(instanceAt(0, uuid))
 		r.Grants[0].Device, r.Grants[0].GPU.MIG.Made = device, true
 		return r
 	}
-	got := map[string]string{}
-	for _, d := range p.Health([]state.Record{record("gpu-2-mig-1g-10gb-0", ""), record("gpu-2-mig-1g-10gb-1", "MIG-b"),
-		record("gpu-3-mig-1g-10gb-0", ""), record("gpu-3-mig-1g-10gb-1", "MIG-gone")}) {
-		got[d.Device] = d.Message
-	}
+	got := messages(p.Health([]state.Record{record("gpu-2-mig-1g-10gb-0", ""), record("gpu-2-mig-1g-10gb-1", "MIG-b"),
+		record("gpu-3-mig-1g-10gb-0", ""), record("gpu-3-mig-1g-10gb-1", "MIG-gone")}))
 	want := map[string]string{"gpu-2-mig-1g-10gb-0": "", "gpu-2-mig-1g-10gb-1": "", "gpu-3-mig-1g-10gb-0": "XID 79",
 		"gpu-3-mig-1g-10gb-1": "the MIG instance is not there any more MIG-gone"}
 	expect.Equal(t, want, got, "messages of health")
@@ -277,8 +282,7 @@ func TestInstanceThatCannotBeDestroyed(t *testing.T) {
 	for name, there := range map[string]gpu.Instance{"whole": left, "half": withoutCompute} {
 		t.Run(name, func(t *testing.T) {
 			s := found(t, "mig", mode.Exclusive)
-			s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
-				Instances: []gpu.Instance{there}, Profiles: profiles}}
+			s.machine.Partitioned = cutGPU(profiles, there)
 			s.records = []state.Record{r}
 			s.orphans = map[types.UID]string{"u": "IN_USE"}
 			p, err := s.plan()
@@ -291,5 +295,74 @@ func TestInstanceThatCannotBeDestroyed(t *testing.T) {
 			told := p.told(v1alpha1.ReasonHeldByGoneClaim)
 			expect.Says(t, told, "GPU 2's 1g.10gb at slice 0 by claim team/c (IN_USE)")
 		})
+	}
+}
+
+// During an update the process before makes an instance after this one has read the GPUs.
+func TestInstanceThatWasMadeSinceTheGPUsWereRead(t *testing.T) {
+	machine := func(instances ...gpu.Instance) *gpu.Machine {
+		return &gpu.Machine{Partitioned: cutGPU(twoPlaces(), instances...)}
+	}
+	mine := instanceAt(0, "MIG-a")
+	const there, gone = "gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0", "gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0!"
+	for name, test := range map[string]struct {
+		next func(b *bench)
+		want string
+	}{
+		"read again, and there":     {func(b *bench) { b.SetMachine(machine(mine)) }, there},
+		"read again, and otherwise": {func(b *bench) { b.SetMachine(machine(instanceAt(1, "MIG-b"))) }, gone},
+		"read again, and as it was": {func(b *bench) { b.clock.Step(rereadLimit) }, gone},
+		"there, and destroyed by somebody": {func(b *bench) {
+			b.SetMachine(machine(mine))
+			b.reconciled(t, true, there)
+			b.SetMachine(machine())
+		}, gone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			rescans := make(chan struct{}, 10)
+			b.Rescan = rescans
+			b.SetMachine(machine())
+			b.mode("mig")
+			b.reconciled(t, true, there)
+			r := holding(mine)
+			r.Phase, r.Grants[0].GPU.MIG.Made = state.Prepared, true
+			b.records = []state.Record{r}
+			for range 2 {
+				b.reconciled(t, false, there)
+			}
+			if told := b.events.current[v1alpha1.ReasonInstanceGone]; told != "" || len(rescans) != 1 {
+				t.Errorf("told %q, the GPUs are read again %d times, want once", told, len(rescans))
+			}
+			test.next(b)
+			b.reconciled(t, true, test.want)
+			if told := b.events.current[v1alpha1.ReasonInstanceGone]; (told != "") != (test.want == gone) || len(rescans) != 1 {
+				t.Errorf("told %q, the GPUs are read again %d times, want once", told, len(rescans))
+			}
+		})
+	}
+}
+
+// Of an instance whose claim has ended nothing stays known, also on a node without MIG: the next claim that has it is
+// waited for, and told, as the first was.
+func TestInstanceOfAClaimThatHasEndedIsForgotten(t *testing.T) {
+	b := newBench(t)
+	recorder := record.NewFakeRecorder(10)
+	rescans := make(chan struct{}, 10)
+	b.ClaimEvents, b.Rescan = report.New(recorder, b.clock), rescans
+	b.mode("mig")
+	r := holding(instanceAt(0, "MIG-a"))
+	r.Phase, r.Grants[0].GPU.MIG.Made = state.Prepared, true
+	for before := range 2 {
+		b.records = []state.Record{r}
+		b.reconciled(t, false, "gpu-0 gpu-1")
+		b.clock.Step(rereadLimit)
+		b.reconciled(t, true, "gpu-0 gpu-1")
+		if len(rescans) != before+1 || len(recorder.Events) != before+1 {
+			t.Errorf("the GPUs are read again %d times, the claim is told %d times, want %d", len(rescans), len(recorder.Events),
+				before+1)
+		}
+		b.records = nil
+		b.reconciled(t, true, "gpu-0 gpu-1")
 	}
 }

@@ -18,13 +18,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-const (
-	wholeGPUs       = "gpu-0 gpu-1"
-	wholeGPUsClosed = "gpu-0! gpu-1!"
-	byMPS           = "gpu-0-mps gpu-1-mps"
-	byMPSClosed     = "gpu-0-mps! gpu-1-mps!"
-)
-
 // needs checks what gpu-mps-supervisor is told.
 func (b *bench) needs(t *testing.T, want bool) {
 	t.Helper()
@@ -33,31 +26,22 @@ func (b *bench) needs(t *testing.T, want bool) {
 	}
 }
 
-// daemons has the daemons of both GPUs in this state.
-func (b *bench) daemons(t *testing.T, state mps.State) {
-	t.Helper()
-	for _, uuid := range []string{"GPU-0", "GPU-1"} {
-		expect.NoError(t, b.mps.SetStatus(uuid, mps.Status{State: state}))
-	}
-}
-
 func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.needs(t, true)
 	b.mode("default")
-	b.reconciled(t, true, wholeGPUs)
+	b.reconciled(t, true, whole)
 	b.needs(t, false)
 	b.daemons(t, mps.Down)
 
 	// What is published stays until the daemons are there.
 	b.mode("mps")
-	b.reconciled(t, false, wholeGPUs)
+	b.reconciled(t, false, whole)
 	b.needs(t, true)
-	b.reconciled(t, false, wholeGPUs)
+	b.reconciled(t, false, whole)
 	expect.Equal(t, "", b.events.current[v1alpha1.ReasonModeNotServed], "event")
 	b.daemons(t, mps.Ready)
-	b.switched(t, wholeGPUsClosed, byMPS)
+	b.switched(t, wholeClosed, byMPS)
 	b.needs(t, true)
 
 	// They go on as long as anything that is published may use them.
@@ -65,13 +49,12 @@ func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
 	b.reconciled(t, false, byMPSClosed)
 	b.needs(t, true)
 	b.clock.Step(mode.Settle)
-	b.reconciled(t, true, wholeGPUs)
+	b.reconciled(t, true, whole)
 	b.needs(t, false)
 }
 
 func TestDaemonsGoOnWhereRecordsAreLost(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.mode("share")
 	b.notKnown = errors.New("lost")
 	b.reconciled(t, false, shares)
@@ -82,15 +65,12 @@ func TestDaemonsGoOnWhereRecordsAreLost(t *testing.T) {
 }
 
 func TestDaemonsThatAreAskedForInVain(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
-	b.mode("default")
-	b.reconciled(t, true, wholeGPUs)
+	b := supervised(t).in(t, "default", whole)
 	b.daemons(t, mps.Down)
 	b.mode("mps")
-	b.reconciled(t, false, wholeGPUs)
+	b.reconciled(t, false, whole)
 	b.clock.Step(mpsStartLimit)
-	b.switched(t, wholeGPUsClosed, "")
+	b.switched(t, wholeClosed, "")
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "needs isolation mps, which is "+
 		"not available")
 	b.needs(t, true)
@@ -105,18 +85,13 @@ func TestDaemonsThatAreDownAreNeeded(t *testing.T) {
 	stop()
 	b.reconciled(t, true, byMPSClosed)
 	b.needs(t, true)
-	b.restart()
-	b.mode("mps")
+	b.restartIn("mps")
 	b.reconciled(t, true, byMPSClosed)
 	b.needs(t, true)
 }
 
 func TestDynamicNeedsDaemons(t *testing.T) {
-	b := newBench(t)
-	b.kubernetes("v1.37.1")
-	defer b.supervised(t)()
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	b := supervised(t).in(t, "share", shares)
 	b.needs(t, false)
 	b.daemons(t, mps.Down)
 	b.mode("dynamic")
@@ -148,7 +123,7 @@ func TestClaimsNeedDaemons(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}, tc.grant}}}
+			b.records = []state.Record{recordOf("held", shareOf(0, 1), tc.grant)}
 			b.mode("share")
 			b.reconciled(t, true, shares)
 			b.needs(t, tc.needed)
@@ -158,8 +133,7 @@ func TestClaimsNeedDaemons(t *testing.T) {
 
 // MPS of GPUs before Volta takes what a limit says for nothing, without a word.
 func TestMPSLimitsNothingBeforeVolta(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{
 		{Index: 0, UUID: "GPU-0", MemoryMiB: 16130, ComputeCapability: "6.1"},
 		{Index: 1, UUID: "GPU-1", MemoryMiB: 16130, ComputeCapability: "7.0"},
@@ -168,5 +142,5 @@ func TestMPSLimitsNothingBeforeVolta(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
 	expect.Says(t, strings.Join(slices.Collect(maps.Values(b.events.current)), "\n"), "6.1", "Volta")
 	b.mode("share")
-	b.switched(t, "gpu-0-mps! gpu-1-mps!", shares)
+	b.switched(t, byMPSClosed, shares)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -40,21 +39,13 @@ func (b *bench) wantsNodeDaemon(t *testing.T, want bool) {
 // usesOfNode checks what the daemon for all GPUs is told of them.
 func (b *bench) usesOfNode(t *testing.T, want ...mps.Use) {
 	t.Helper()
-	var got []mps.Use
-	for _, uuid := range []string{"GPU-0", "GPU-1"} {
-		u, err := b.mps.OfNode().Use(uuid)
-		expect.NoError(t, err)
-		u.Seq = 0
-		got = append(got, u)
-	}
-	expect.Equal(t, want, got, "the GPUs' uses by the daemon of all")
+	usesBy(t, b.mps.OfNode(), want)
 }
 
 // A change to one daemon for all GPUs, and back, is a change of the mode: it waits for what is
 // allocated.
 func TestOneMPSDaemonForAllGPUs(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	none, alone := mps.Use{}, mps.Use{Reserved: true}
 	b.mode("mps")
 	b.reconciled(t, true, byMPS)
@@ -67,15 +58,11 @@ func TestOneMPSDaemonForAllGPUs(t *testing.T) {
 	b.reconciled(t, false, byMPS)
 	b.wantsNodeDaemon(t, true)
 	b.nodeDaemon(t, mps.Ready)
-	b.reconciled(t, false, byMPSClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, byMPSClosed)
+	b.waits(t, byMPSClosed)
 	b.uses(t, alone, alone)
 	b.usesOfNode(t, none, none)
-	b.release(t)
-	b.clock.Step(retryInterval)
-	b.reconciled(t, true, byMPS)
-	expect.Equal(t, "mps-node mps-node", b.isolatedBy(), "isolated by")
+	b.freed(t, byMPS)
+	expect.Equal(t, "mps-node mps-node", b.isolatedBy(t), "isolated by")
 	b.uses(t, none, none)
 	b.usesOfNode(t, alone, alone)
 
@@ -90,15 +77,11 @@ func TestOneMPSDaemonForAllGPUs(t *testing.T) {
 	// It goes on as long as there is a claim.
 	b.allocate(t, "gpu-0-mps", "held")
 	b.mode("mps")
-	b.reconciled(t, false, byMPSClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, byMPSClosed)
+	b.waits(t, byMPSClosed)
 	b.wantsNodeDaemon(t, true)
 	b.records = nil
-	b.release(t)
-	b.clock.Step(retryInterval)
-	b.reconciled(t, true, byMPS)
-	expect.Equal(t, "mps mps", b.isolatedBy(), "isolated by")
+	b.freed(t, byMPS)
+	expect.Equal(t, "mps mps", b.isolatedBy(t), "isolated by")
 	b.uses(t, alone, alone)
 	b.usesOfNode(t, none, none)
 	b.wantsNodeDaemon(t, false)
@@ -107,8 +90,7 @@ func TestOneMPSDaemonForAllGPUs(t *testing.T) {
 
 // When the one daemon is down no GPU has what keeps its users apart.
 func TestEndOfTheOneMPSDaemonClosesAllGPUs(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.nodeDaemon(t, mps.Ready)
 	b.oneDaemon("core_mem")
 	b.reconciled(t, true, "gpu-0-core-mem gpu-1-core-mem")
@@ -129,8 +111,7 @@ func TestOneMPSDaemonTakesNoGPUsBesideOthers(t *testing.T) {
 		"another driver's": func(b *bench) { b.nvidias = map[string][]string{"GPU-0": nil} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			defer b.supervised(t)()
+			b := supervised(t)
 			none, alone := mps.Use{}, mps.Use{Reserved: true}
 			says := func(want string) {
 				t.Helper()
@@ -152,8 +133,7 @@ func TestOneMPSDaemonTakesNoGPUsBesideOthers(t *testing.T) {
 		})
 	}
 	// Where each GPU has a daemon of its own, what is left of it is offered.
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.mode("core_mem")
 	b.pods = []*corev1.Pod{computing}
 	b.reconciled(t, true, open)
@@ -163,8 +143,7 @@ func TestOneMPSDaemonTakesNoGPUsBesideOthers(t *testing.T) {
 func TestOneMPSDaemonTakesNoGPUsBesideOthersOnOneThatIsLeftOut(t *testing.T) {
 	for name, uuid := range map[string]string{"known": "GPU-0", "without its UUID": ""} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			defer b.supervised(t)()
+			b := supervised(t)
 			b.nodeDaemon(t, mps.Ready)
 			b.oneDaemon("core_mem")
 			b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")}
@@ -180,14 +159,13 @@ func TestOneMPSDaemonTakesNoGPUsBesideOthersOnOneThatIsLeftOut(t *testing.T) {
 
 // Claims that the one daemon has already are held to their shares beside others; only new ones are kept off.
 func TestClaimsOfTheOneMPSDaemonAreHealthyBesideOthers(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.nodeDaemon(t, mps.Ready)
 	b.oneDaemon("mps")
 	b.reconciled(t, true, byMPS)
 	held := share(mode.MPS, 2, 0)
 	held.Grants[0].Device, held.Grants[0].Isolation = "gpu-1-mps", mode.IsolationMPSNode
-	held.Grants[0].GPU = claim.GPU{Index: 1, UUID: "GPU-1", MemoryMiB: 16130}
+	held.Grants[0].GPU = shareOf(1, 0).GPU
 	b.records = []state.Record{held}
 	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
 	healthy := func(want bool) {
@@ -214,9 +192,7 @@ func TestLabelForOneMPSDaemonWithoutEffect(t *testing.T) {
 		"mode share":     {"share", "node", shares, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.kubernetes("v1.37.1")
-			defer b.supervised(t)()
+			b := supervised(t)
 			b.label(map[string]string{ack.NodeLabelSchedule: tc.mode, "gpu.aliyun.com/mps-daemon": tc.value})
 			b.reconciled(t, true, tc.offered)
 			said := b.events.current[v1alpha1.ReasonInvalidLabel]

@@ -7,21 +7,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2/ktesting"
-	"k8s.io/utils/clock"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -32,9 +28,15 @@ import (
 // uses checks what gpu-mps-supervisor is told of both GPUs.
 func (b *bench) uses(t *testing.T, want ...mps.Use) {
 	t.Helper()
+	usesBy(t, b.mps, want)
+}
+
+// usesBy checks what of both GPUs is said in the directory.
+func usesBy(t *testing.T, dir mps.Dir, want []mps.Use) {
+	t.Helper()
 	var got []mps.Use
 	for _, uuid := range []string{"GPU-0", "GPU-1"} {
-		u, err := b.mps.Use(uuid)
+		u, err := dir.Use(uuid)
 		expect.NoError(t, err)
 		u.Seq = 0
 		got = append(got, u)
@@ -44,28 +46,24 @@ func (b *bench) uses(t *testing.T, want ...mps.Use) {
 
 // share is a claim for a share of GPU-0 by MPS.
 func share(m mode.Mode, units, cores int64) state.Record {
-	return state.Record{Namespace: "team", Name: "share", Grants: []claim.Grant{{Mode: m, Isolation: mode.IsolationMPS,
-		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Units: units, CoresPercent: cores, Config: v1alpha1.Default()}}}
+	g := shareOf(0, units)
+	g.Mode, g.Isolation, g.CoresPercent, g.Config = m, mode.IsolationMPS, cores, v1alpha1.Default()
+	return recordOf("share", g)
 }
 
 // A GPU is for MPS alone from when it is published for it until it is published for
 // something else, and not while claims of the mode before may run.
 func TestGPUsAreForMPSAloneWhileTheyArePublishedSo(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	none, alone := mps.Use{}, mps.Use{Reserved: true}
 	b.mode("share")
 	b.reconciled(t, true, shares)
 	b.uses(t, none, none)
 	b.allocate(t, "gpu-0-share", "early")
 	b.mode("core_mem")
-	b.reconciled(t, false, shareClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, shareClosed)
+	b.waits(t, shareClosed)
 	b.uses(t, none, none)
-	b.release(t)
-	b.clock.Step(retryInterval)
-	b.reconciled(t, true, "gpu-0-core-mem gpu-1-core-mem")
+	b.freed(t, "gpu-0-core-mem gpu-1-core-mem")
 	b.uses(t, alone, alone)
 	b.mode("share")
 	b.reconciled(t, false, "gpu-0-core-mem! gpu-1-core-mem!")
@@ -76,8 +74,7 @@ func TestGPUsAreForMPSAloneWhileTheyArePublishedSo(t *testing.T) {
 }
 
 func TestTheLargestShareIsTold(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.mode("core_mem")
 	const offered = "gpu-0-core-mem gpu-1-core-mem"
 	largest := func(mib, percent int64) mps.Use {
@@ -117,19 +114,13 @@ func (s *sharedRecords) WithNodeLocked(_ context.Context, do func([]state.Record
 // tells the supervisor nothing of them, or end before it has.
 func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		defer b.supervised(t)()
+		b := supervised(t)
 		shared := &sharedRecords{bench: b}
-		b.Claims, b.Clock = shared, clock.RealClock{}
-		b.demand.Claims, b.demand.Clock = shared, b.Clock
+		b.Claims, b.demand.Claims = shared, shared
 		small, large := share(mode.MPS, 2, 0), share(mode.MPS, 4, 0)
 		shared.now.Store(&[]state.Record{small})
 		b.mode("mps")
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { b.Run(ctx, b.publish) })
-		defer running.Wait()
-		defer stop()
+		b.runs(t)
 		holds := func(mib int64) {
 			t.Helper()
 			synctest.Wait()
@@ -150,8 +141,7 @@ func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
 
 // What is prepared in the meantime is not taken back.
 func TestClaimThatIsPreparedMeanwhile(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.mode("mps")
 	b.beforeLock = func() { b.records = []state.Record{share(mode.MPS, 2, 0)} }
 	b.reconciled(t, true, byMPS)
@@ -167,11 +157,7 @@ func TestWhatUsesMPSIsNotTakenBackWhereRecordsAreLost(t *testing.T) {
 		"dynamic": {"dynamic", everyMode},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.kubernetes("v1.37.1")
-			defer b.supervised(t)()
-			b.mode(tc.mode)
-			b.reconciled(t, true, tc.offered)
+			b := supervised(t).in(t, tc.mode, tc.offered)
 			small, large := share(mode.MPS, 2, 0), share(mode.MPS, 4, 0)
 			b.records = []state.Record{small, large}
 			b.reconciled(t, true, tc.offered)
@@ -214,26 +200,21 @@ func TestOthersKeepTheirPartOfAGPUThatCannotBeRead(t *testing.T) {
 		"left out": leftOut("GPU-0"), "left out without its UUID": leftOut(""), "gone": {GPUs: read.GPUs[1:]}, "unread": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			defer b.supervised(t)()
+			b := supervised(t)
 			b.mode("core_mem")
 			b.pods = []*corev1.Pod{oldPod("c", "0", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "50")}
 			b.records = []state.Record{share(mode.CoreMem, 3, 25)}
 			beside := mps.Use{Beside: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 3226, ThreadPercent: 25}}
 			told := func() {
 				t.Helper()
-				_, ctx := ktesting.NewTestContext(t)
-				if _, err := b.reconcile(ctx); err != nil {
-					t.Fatal(err)
-				}
+				b.pass(t)
 				u, err := b.mps.Use("GPU-0")
 				if u.Seq = 0; err != nil || u != beside {
 					t.Errorf("the GPU's use is %+v, %v, want %+v", u, err, beside)
 				}
 			}
 			told()
-			b.restart()
-			b.mode("core_mem")
+			b.restartIn("core_mem")
 			b.SetMachine(machine)
 			told()
 			expect.NoError(t, os.WriteFile(filepath.Join(string(b.mps), "GPU-0", mps.UseFile), []byte("{"), 0o600))
@@ -244,39 +225,52 @@ func TestOthersKeepTheirPartOfAGPUThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A GPU that has all modes is MPS' while a claim uses it so.
-func TestGPUsOfEveryModeAreForMPSWhileItHasClaims(t *testing.T) {
-	b := newBench(t)
-	b.kubernetes("v1.37.1")
-	defer b.supervised(t)()
-	b.mode("dynamic")
-	b.reconciled(t, true, everyMode)
-	b.uses(t, mps.Use{}, mps.Use{})
-	b.records = []state.Record{share(mode.MPS, 2, 0)}
-	b.reconciled(t, true, everyMode)
-	b.uses(t, mps.Use{Claimed: true, Limits: mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}}, mps.Use{})
-	b.records = nil
-	b.reconciled(t, true, everyMode)
-	b.uses(t, mps.Use{}, mps.Use{})
-}
-
 func TestIsolationLevelIsThatOfTheGPU(t *testing.T) {
-	b := newBench(t)
-	defer b.supervised(t)()
+	b := supervised(t)
 	b.mode("mps")
 	levels := func(want string) {
 		t.Helper()
 		b.reconciled(t, true, byMPS)
-		var got []string
-		for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
-			for _, d := range slice.Devices {
-				got = append(got, ptr.Deref(d.Attributes[v1alpha1.AttrIsolationLevel].StringValue, ""))
-			}
-		}
-		expect.Equal(t, want, strings.Join(got, " "), "isolation levels")
+		expect.Equal(t, want, b.shown(t, func(d resourceapi.Device) string {
+			return ptr.Deref(d.Attributes[v1alpha1.AttrIsolationLevel].StringValue, "")
+		}), "isolation levels")
 	}
 	levels("cooperative cooperative")
 	expect.NoError(t, b.mps.SetStatus("GPU-1", mps.Status{State: mps.Ready, DriverEnforced: true}))
 	expect.Equal(t, true, b.isolationChanged(), "somebody looks at it")
 	levels("cooperative driver")
+}
+
+// fullDisk is a directory in which nothing can be written while it is full.
+type fullDisk struct {
+	mps.Dir
+	full atomic.Bool
+}
+
+func (d *fullDisk) SetUse(uuid string, u mps.Use) error {
+	if d.full.Load() {
+		return errors.New("no space left on device")
+	}
+	return d.Dir.SetUse(uuid, u)
+}
+
+// What is published does not wait for gpu-mps-supervisor to be told, but is said to be behind.
+func TestSupervisorThatCannotBeTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := supervised(t)
+		disk := &fullDisk{Dir: b.Publisher.MPS.(mps.Dir)}
+		disk.full.Store(true)
+		b.demand.MPS = disk
+		b.mode("mps")
+		b.runs(t)
+		time.Sleep(retryInterval)
+		synctest.Wait()
+		expect.Equal(t, byMPS, b.devices(t), "published")
+		expect.Error(t, b.Status().Err, "no space left")
+		disk.full.Store(false)
+		time.Sleep(retryInterval)
+		synctest.Wait()
+		expect.Error(t, b.Status().Err)
+		b.uses(t, mps.Use{Reserved: true}, mps.Use{Reserved: true})
+	})
 }

@@ -5,21 +5,26 @@ package publish
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // pods is a node whose claims come and go one after the other: each is allocated
@@ -34,13 +39,7 @@ type pods struct {
 // newPods returns a node with GPUs of 15 units, all of them supervised by MPS.
 func newPods(t *testing.T, gpus int, labels map[string]string) *pods {
 	t.Helper()
-	p := &pods{bench: newBench(t)}
-	p.kubernetes("v1.37.1")
-	release, err := p.mps.Hold()
-	expect.NoError(t, err)
-	t.Cleanup(func() {
-		expect.Error(t, release())
-	})
+	p := &pods{bench: supervised(t)}
 	m := &gpu.Machine{}
 	for i := range gpus {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
@@ -60,10 +59,7 @@ func (p *pods) daemon(t *testing.T, g int, s mps.State) {
 // publish lets the publisher look at what is granted.
 func (p *pods) publish(t *testing.T) {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	if _, err := p.reconcile(ctx); err != nil {
-		t.Fatal(err)
-	}
+	p.pass(t)
 	classes, err := deviceclasses.Modes()
 	expect.NoError(t, err)
 	published := p.published[len(p.published)-1]
@@ -287,4 +283,81 @@ func TestSpreadOntoAGPUThatHasTheNameOfAHeldOne(t *testing.T) {
 			expect.Equal(t, test.want, got, "GPUs of the claims")
 		})
 	}
+}
+
+// told has the node say who waits.
+func (b *bench) told(t *testing.T, text string) {
+	t.Helper()
+	b.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name:        "n1",
+		Labels:      map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"},
+		Annotations: map[string]string{v1alpha1.AnnotationWaiting: text},
+	}})
+}
+
+// offers checks how many GiB and shares claims can have of each GPU together, and whether the
+// publisher has to look again.
+func (b *bench) offers(t *testing.T, when string, again bool, want map[string]gpu.Amount) {
+	t.Helper()
+	expect.Equal(t, again, !b.pass(t), "%s: looks again", when)
+	got := map[string]gpu.Amount{}
+	for _, d := range b.last(t) {
+		memory, slots := d.Capacity[v1alpha1.CapMemory].Value, d.Capacity[v1alpha1.CapSlots].Value
+		got[d.Name] = gpu.Amount{Units: memory.Value() >> 30, Shares: slots.Value()}
+		units, shares := d.Attributes[v1alpha1.AttrShareableGiB].IntValue, d.Attributes[v1alpha1.AttrMaxShares].IntValue
+		if units == nil || *units != 15 || shares == nil || *shares != 20 {
+			t.Errorf("%s: device %s has attributes %v", when, d.Name, d.Attributes)
+		}
+	}
+	expect.Equal(t, want, got, "%s: offered", when)
+}
+
+func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
+	of := func(units, shares int64) gpu.Amount { return gpu.Amount{Units: units, Shares: shares} }
+	both := func(first, second gpu.Amount) map[string]gpu.Amount {
+		return map[string]gpu.Amount{"gpu-0-share": first, "gpu-1-share": second}
+	}
+	even := both(of(4, 1), of(15, 1))
+	b := newBench(t)
+	waiting := func(gib, shares int64, apart time.Duration) string {
+		text, err := placement.Waiting{Claim: "waits", At: b.clock.Now().Add(apart), GiB: gib, Shares: shares}.Encode()
+		expect.NoError(t, err)
+		return text
+	}
+	grant := func(name string, index int, units int64) {
+		b.records = append(b.records, recordOf(name, shareOf(index, units)))
+	}
+	b.told(t, waiting(3, 1, 0))
+	grant("first", 0, 4)
+	b.offers(t, "told before the plugin started", false, even)
+	b.told(t, "")
+	b.offers(t, "one GPU ahead", false, even)
+	b.clock.Step(10 * time.Second)
+	b.told(t, "not understood")
+	b.offers(t, "told nonsense", false, even)
+	// Whatever the clock of the controller says.
+	for i, apart := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute, 24 * time.Hour, -24 * time.Hour} {
+		b.told(t, waiting(3, 1, apart))
+		b.offers(t, "somebody waits, its clock apart by "+apart.String(), true, both(of(15, 1+1<<i), of(15, 1+1<<i)))
+		b.clock.Step(5 * time.Second)
+		b.told(t, "")
+		b.offers(t, "nobody waits any more", false, even)
+	}
+
+	b.told(t, waiting(3, 1, 0))
+	b.offers(t, "somebody waits again", true, both(of(15, 20), of(15, 20)))
+	grant("another", 1, 4)
+	b.offers(t, "a claim came", true, both(of(15, 2), of(15, 2)))
+	b.clock.Step(4 * time.Second)
+	b.told(t, waiting(3, 1, 0))
+	b.offers(t, "the round of the GPUs goes on", true, both(of(15, 2), of(15, 2)))
+	b.clock.Step(time.Second)
+	b.offers(t, "it does not", true, both(of(15, 3), of(15, 3)))
+
+	b.told(t, waiting(6, 2, 0))
+	grant("third", 0, 4)
+	b.offers(t, "two shares of one GPU, at once", true, both(of(10, 4), of(10, 3)))
+	b.clock.Step(10 * time.Second)
+	b.told(t, "")
+	b.offers(t, "told of it no more", false, both(of(8, 2), of(15, 2)))
 }

@@ -17,8 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -30,8 +28,7 @@ import (
 func found(t *testing.T, label string, published mode.Mode) snapshot {
 	t.Helper()
 	backends := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
-		MemoryMiB: 16130}}}
+	machine := twoGPUs()
 	node := &nodeFacts{labels: map[string]string{ack.NodeLabelSchedule: label}}
 	s := snapshot{given: given{machine: machine, node: node}, pool: "n1/gpu", now: time.Unix(1000, 0),
 		asked: node.asks(mode.Asked{}, backends)}
@@ -57,24 +54,11 @@ func (p plan) told(reason string) string {
 	return p.events[at].message
 }
 
-// devices describes what is published, as bench.devices does, without monitors.
-func (p plan) devices() string {
-	var out []string
-	for _, slice := range p.resources.Pools["n1/gpu"].Slices {
-		for _, d := range slice.Devices {
-			if strings.HasSuffix(d.Name, "-monitor") {
-				continue
-			}
-			out = append(out, d.Name+strings.Repeat("!", min(len(d.Taints), 1)))
-		}
-	}
-	return strings.Join(out, " ")
-}
+func (p plan) devices() string { return describeDevices(devicesIn(p.resources)) }
 
 func TestPlan(t *testing.T) {
 	unlisted := errors.New("no records")
-	orphan := state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: []claim.Grant{{Mode: mode.Exclusive,
-		Device: "gpu-1", GPU: claim.GPU{Index: 1, UUID: "GPU-1"}}}}
+	orphan := recordOf("gone", grantOf(mode.Exclusive, "gpu-1", 1, "GPU-1"))
 	for name, test := range map[string]struct {
 		label     string
 		published mode.Mode
@@ -128,7 +112,7 @@ func TestPlan(t *testing.T) {
 		"nor has it to": {label: "default", published: mode.Exclusive,
 			given: func(s *snapshot) { s.unlisted = unlisted }, devices: whole, mode: mode.Exclusive},
 		"a claim that is gone holds a GPU": {label: "default", published: mode.Exclusive, given: func(s *snapshot) {
-			s.records, s.orphans = []state.Record{orphan}, map[types.UID]string{"u": "it runs"}
+			s.records, s.orphans = []state.Record{orphan}, map[types.UID]string{"gone": "it runs"}
 		}, devices: "gpu-0 gpu-1!", mode: mode.Exclusive, reason: v1alpha1.ReasonHeldByGoneClaim,
 			event: "GPU 1 by claim team/gone (it runs)"},
 		"something could not be read": {label: "share", given: func(s *snapshot) { s.failed = unlisted }, err: unlisted,
@@ -295,10 +279,8 @@ func TestAPassReadsWhatIsPreparedOnce(t *testing.T) {
 	b := newBench(t)
 	counts := &counting{bench: b}
 	b.Claims = counts
-	r := state.Record{UID: "u", Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share,
-		Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Units: 4}}}
-	b.records = []state.Record{r}
-	b.orphans = map[types.UID]string{"u": "it runs"}
+	b.records = []state.Record{recordOf("held", shareOf(0, 4))}
+	b.orphans = map[types.UID]string{"held": "it runs"}
 	pass := func(when string) {
 		t.Helper()
 		counts.n = 0

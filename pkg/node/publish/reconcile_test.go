@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,13 +22,31 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
+
+// gate takes from the API server, while it is off, what DRAConsumableCapacity
+// gives: it stores shareable devices as ones for a single claim.
+func (b *bench) gate(t *testing.T) (off *bool) {
+	off = new(bool)
+	apitest.Answer(b.client, "create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		create := action.(k8stesting.CreateActionImpl)
+		if len(create.GetCreateOptions().DryRun) != 1 {
+			t.Error("the preflight must not store anything")
+		}
+		slice := create.GetObject().(*resourceapi.ResourceSlice).DeepCopy()
+		for i := range slice.Spec.Devices {
+			if *off {
+				slice.Spec.Devices[i].AllowMultipleAllocations = nil
+			}
+		}
+		return true, slice, nil
+	})
+	return off
+}
 
 // A node that leaves its mode for one that cannot be published must not go back
 // and forth between the two.
@@ -48,19 +67,15 @@ func TestSwitchToAModeThatCannotBePublished(t *testing.T) {
 func TestSpread(t *testing.T) {
 	b := newBench(t)
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
-	b.reconciled(t, true, "gpu-0-share gpu-1-share")
-	grant := func(g, units int) {
-		b.records = append(b.records,
-			state.Record{Grants: []claim.Grant{{Mode: mode.Share,
-				GPU: claim.GPU{Index: g, UUID: fmt.Sprintf("GPU-%d", g)}, Units: int64(units)}}})
-	}
+	b.reconciled(t, true, shares)
+	grant := func(g int, units int64) { b.records = append(b.records, recordOf("c", shareOf(g, units))) }
 	grant(0, 4)
-	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	b.reconciled(t, true, shares)
 	expect.Equal(t, 1, len(b.published), "publications: of what was offered, GPU 1 is left")
 	grant(1, 3)
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
 	grant(1, 2)
-	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	b.reconciled(t, true, shares)
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "random"})
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
 	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `"random"`)
@@ -94,16 +109,9 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem",
 			"aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
 			b := newBench(t)
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
-				ack.NodeLabelSchedule: label}}}
-			node.Status.Capacity = corev1.ResourceList{resourceName: resource.MustParse("4")}
-			node.Status.Allocatable = corev1.ResourceList{resourceName: resource.MustParse("4")}
-			b.SetNode(node)
+			b.SetNode(serving(label, resourceName, "4", "4"))
 			b.reconciled(t, true, "")
-			if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves "+string(resourceName)+
-				" here") {
-				t.Errorf("mode %s, %s: event %q", label, resourceName, got)
-			}
+			b.refusedBecause(t, "serves "+string(resourceName)+" here")
 		}
 	}
 }
@@ -111,9 +119,7 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 // What gpu-compat-controller shows in the node's status is no device plugin's.
 func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	b := newBench(t)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
-		ack.NodeLabelSchedule: "share"}}}
-	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("60")}
+	node := serving("share", "aliyun.com/gpu-mem", "60", "0")
 	wrote := func(manager string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager,
 			FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
@@ -124,7 +130,7 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 		node.ManagedFields = writers
 		b.SetNode(node)
 		b.reconciled(t, true, "")
-		expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "serves aliyun.com/gpu-mem here")
+		b.refusedBecause(t, "serves aliyun.com/gpu-mem here")
 	}
 	node = node.DeepCopy()
 	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
@@ -250,9 +256,7 @@ func TestNoPoolUntilTheGPUsAreRead(t *testing.T) {
 }
 
 func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
-	b := newBench(t)
-	b.mode("mps")
-	b.reconciled(t, true, "")
+	b := newBench(t).in(t, "mps", "")
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "gpu-mps-supervisor does not run")
 	release, err := b.mps.Hold()
 	expect.NoError(t, err)
@@ -264,12 +268,12 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	daemon(0, mps.Ready)
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps!")
 	daemon(1, mps.Ready)
-	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	b.reconciled(t, true, byMPS)
 	daemon(0, mps.Down)
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
 	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "GPU 0 is closed to new claims", "exit status 1")
 	expect.NoError(t, release())
-	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps!")
+	b.reconciled(t, true, byMPSClosed)
 }
 
 // A node whose mode a wrong setting concerns says so and offers nothing; what was
@@ -281,23 +285,18 @@ func TestWrongIsolationSetting(t *testing.T) {
 	right := b.registry
 	defer b.supervised(t)()
 	b.registry = wrong
-	b.restart()
-	b.mode("cgpu")
+	b.restartIn("cgpu")
 	b.reconciled(t, true, "")
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "set HAMI_LIBRARY")
 	b.mode("mps")
-	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
-	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
-		t.Errorf("still reported: %q", got)
-	}
+	b.reconciled(t, true, byMPS)
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "")
 
 	b.registry = right
-	b.restart()
-	b.mode("cgpu")
-	b.switched(t, "gpu-0-mps! gpu-1-mps!", "gpu-0-cgpu gpu-1-cgpu")
+	b.restartIn("cgpu")
+	b.switched(t, byMPSClosed, "gpu-0-cgpu gpu-1-cgpu")
 	b.registry = wrong
-	b.restart()
-	b.mode("cgpu")
+	b.restartIn("cgpu")
 	b.reconciled(t, false, "gpu-0-cgpu! gpu-1-cgpu!")
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "set HAMI_LIBRARY")
 	b.clock.Step(mode.Settle)

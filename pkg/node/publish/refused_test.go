@@ -12,8 +12,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -27,11 +25,11 @@ func allocatedClaim(uid types.UID, device string, admin bool) *resourceapi.Resou
 				{Request: "r", Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: device, AdminAccess: ptr.To(admin)}}}}}}
 }
 
-// share is the record of a claim that shares GPU 0.
-func (b *bench) share(uid types.UID) {
-	b.records = append(b.records, state.Record{UID: uid, Namespace: "team", Name: string(uid), Phase: state.Prepared,
-		Grants: []claim.Grant{{Request: "r", Device: "gpu-0-share", Pool: "n1/gpu", Mode: mode.Share, Units: 4,
-			GPU: claim.GPU{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}}}})
+// share has a claim of this name share GPU 0.
+func (b *bench) share(name string) {
+	r := recordOf(name, shareOf(0, 4))
+	r.Phase, r.Grants[0].Request, r.Grants[0].Pool = state.Prepared, "r", "n1/gpu"
+	b.records = append(b.records, r)
 }
 
 // A GPU that two claims were allocated is closed, and its counter is as high as both consume, for as long as the
@@ -43,11 +41,7 @@ func TestRefusedClaimClosesItsGPU(t *testing.T) {
 		"it gets another GPU":    func(b *bench) { b.Refused(allocatedClaim("second", "gpu-1", false)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.kubernetes("v1.37.1")
-			defer b.supervised(t)()
-			b.mode("dynamic")
-			b.reconciled(t, true, everyMode)
+			b := supervised(t).in(t, "dynamic", everyMode)
 			b.share("first")
 			b.Refused(allocatedClaim("second", "gpu-0", false))
 			b.reconciled(t, false, conflictOnGPU0)
@@ -73,16 +67,11 @@ func TestRefusedClaimClosesItsGPU(t *testing.T) {
 func TestConflictOutlivesARestart(t *testing.T) {
 	for name, asks := range map[string]bool{"the kubelet asks again": true, "nobody asks any longer": false} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.kubernetes("v1.37.1")
-			defer b.supervised(t)()
-			b.mode("dynamic")
-			b.reconciled(t, true, everyMode)
+			b := supervised(t).in(t, "dynamic", everyMode)
 			b.share("first")
 			b.Refused(allocatedClaim("second", "gpu-0", false))
 			b.reconciled(t, false, conflictOnGPU0)
-			b.restart()
-			b.mode("dynamic")
+			b.restartIn("dynamic")
 			b.reconciled(t, false, conflictOnGPU0)
 			if counters := b.counters(); counters["gpu-0"] < 2 || counters["gpu-1"] != 1 {
 				t.Errorf("counters %v", counters)
@@ -103,11 +92,7 @@ func TestConflictOutlivesARestart(t *testing.T) {
 
 // The scheduler counts neither what is gone nor what administrators look at.
 func TestRefusedClaimsThatCloseNothing(t *testing.T) {
-	b := newBench(t)
-	b.kubernetes("v1.37.1")
-	defer b.supervised(t)()
-	b.mode("dynamic")
-	b.reconciled(t, true, everyMode)
+	b := supervised(t).in(t, "dynamic", everyMode)
 	b.share("first")
 	b.Refused(allocatedClaim("monitor", "gpu-0", true))
 	b.reconciled(t, true, everyMode)

@@ -19,11 +19,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// grantOf is one of the device, which was the GPU with the UUID.
-func grantOf(m mode.Mode, device string, index int, uuid string) claim.Grant {
-	return claim.Grant{Mode: m, Device: device, GPU: claim.GPU{Index: index, UUID: uuid, MemoryMiB: 16130}}
-}
-
 // Of the GPUs a, b and c, of which a claim holds c as GPU 2, b is not counted any more, so that c is GPU 1: the
 // scheduler knows of no claim that holds it.
 func TestRenamedGPUsTakeNoClaims(t *testing.T) {
@@ -50,7 +45,7 @@ func TestRenamedGPUsTakeNoClaims(t *testing.T) {
 		"shared": {label: "share", published: mode.Share, grants: []claim.Grant{share}, devices: "gpu-0-share gpu-1-share!",
 			taints: map[string]string{"gpu-1-share": closed}},
 		"by an administrator": {label: "share", published: mode.Share, grants: []claim.Grant{admin},
-			devices: "gpu-0-share gpu-1-share"},
+			devices: shares},
 		"a set": {label: "topology", published: mode.Topology, grants: []claim.Grant{
 			grantOf(mode.Topology, "gpus-1-2", 1, "b"), grantOf(mode.Topology, "gpus-1-2", 2, "c")},
 			given: func(m *gpu.Machine) {

@@ -4,6 +4,7 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -25,9 +26,7 @@ func TestSwitchWaitsForClaims(t *testing.T) {
 	b := sharing(t)
 	b.allocate(t, "gpu-0-share", "trainer", "evaluator")
 	b.mode("default")
-	b.reconciled(t, false, shareClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, shareClosed)
+	b.waits(t, shareClosed)
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/evaluator, pod team/trainer")
 	b.mode("share")
 	b.reconciled(t, true, shares)
@@ -54,11 +53,8 @@ func TestDisabledNodeOffersNothingAfterItsClaims(t *testing.T) {
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer")
-	b.release(t)
-	b.clock.Step(retryInterval)
-	b.reconciled(t, true, "")
-	b.restart()
-	b.mode("disabled")
+	b.freed(t, "")
+	b.restartIn("disabled")
 	b.reconciled(t, true, "")
 	b.label(nil)
 	b.reconciled(t, true, shares)
@@ -84,9 +80,7 @@ func TestClaimInEveryGapOfASwitch(t *testing.T) {
 			b.clock.Step(mode.Settle / 2)
 			allocateIn("just before the last look")
 			b.reconciled(t, false, shareClosed)
-			b.release(t)
-			b.clock.Step(retryInterval)
-			b.reconciled(t, true, whole)
+			b.freed(t, whole)
 		})
 	}
 }
@@ -102,7 +96,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	b.beforeLock = func() {
 		b.allocate(t, "gpu-1-share", "late")
-		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}}}}
+		b.records = []state.Record{recordOf("held", shareOf(0, 1))}
 	}
 	_, err := b.reconcile(ctx)
 	expect.Error(t, err, "claim team/held was prepared in the moment before")
@@ -130,11 +124,9 @@ func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
 
 func TestSwitchWaitsForWhatIsStillPrepared(t *testing.T) {
 	b := sharing(t)
-	b.records = []state.Record{{Namespace: "team", Name: "gone", Grants: []claim.Grant{{Mode: mode.Share}}}}
+	b.records = []state.Record{recordOf("gone", shareOf(0, 1))}
 	b.mode("default")
-	b.reconciled(t, false, shareClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, shareClosed)
+	b.waits(t, shareClosed)
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "claim team/gone")
 	b.records = nil
 	b.reconciled(t, true, whole)
@@ -156,27 +148,18 @@ func TestMonitorsDoNotHoldASwitchUp(t *testing.T) {
 }
 
 func TestSwitchWhileThePluginWasDown(t *testing.T) {
-	b := newBench(t)
-	b.mode("default")
-	b.reconciled(t, true, whole)
+	b := newBench(t).in(t, "default", whole)
 	b.allocate(t, "gpu-0")
-	b.restart()
-	b.mode("share")
-	b.reconciled(t, false, wholeClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, wholeClosed)
+	b.restartIn("share")
+	b.waits(t, wholeClosed)
 }
 
 func TestMemoryLost(t *testing.T) {
 	b := newBench(t)
 	b.allocate(t, "gpu-0")
 	b.mode("share")
-	b.reconciled(t, false, wholeClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, wholeClosed)
-	b.release(t)
-	b.clock.Step(retryInterval)
-	b.reconciled(t, true, shares)
+	b.waits(t, wholeClosed)
+	b.freed(t, shares)
 }
 
 // A label that never stands still must not get the node to give GPUs out in
@@ -204,16 +187,14 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	closed := func() bool { return b.promised(t).Closed }
 	b.mode("share")
 	b.reconciled(t, true, shares)
-	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share,
-		Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0"}}}}}
+	b.records = []state.Record{recordOf("early", shareOf(0, 1))}
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
 	expect.Equal(t, false, closed(), "claims that were allocated before are refused at once")
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
 	expect.Equal(t, true, closed(), "claims that tolerate it are refused")
-	b.restart()
-	b.mode("default")
+	b.restartIn("default")
 	b.reconciled(t, false, shareClosed)
 	expect.Equal(t, true, closed(), "claims that tolerate it are refused after a restart, too")
 	b.clock.Step(mode.Settle)
@@ -224,4 +205,78 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, whole)
 	expect.Equal(t, false, closed(), "still closed")
+}
+
+func TestModeFollowsTheLabel(t *testing.T) {
+	b := newBench(t)
+	b.label(map[string]string{})
+	b.reconciled(t, true, whole)
+	b.mode("share")
+	b.switched(t, wholeClosed, shares)
+	b.mode("default")
+	b.switched(t, shareClosed, whole)
+}
+
+func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
+	b := sharing(t)
+	b.label(nil)
+	b.reconciled(t, true, shares)
+	b.restart()
+	b.label(nil)
+	b.reconciled(t, true, shares)
+	b.mode("bogus")
+	b.reconciled(t, true, shares)
+	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `"bogus"`, "stay in mode share")
+	b.mode("default")
+	b.switched(t, shareClosed, whole)
+}
+
+// A mode that cannot be served yet is one that was asked for.
+func TestTakingTheLabelOffKeepsAModeThatIsNotServed(t *testing.T) {
+	b := newBench(t).in(t, "mps", "")
+	b.label(nil)
+	b.reconciled(t, true, "")
+	b.restart()
+	b.label(nil)
+	b.reconciled(t, true, "")
+	defer b.supervised(t)()
+	b.reconciled(t, true, byMPS)
+}
+
+// A label that was overruled stays so in the node's memory.
+func TestTakingTheLabelOffLeavesNothingToTheOlderOne(t *testing.T) {
+	b := newBench(t)
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelCGPU: "false"})
+	b.reconciled(t, true, shares)
+	for range 2 {
+		b.label(map[string]string{ack.NodeLabelCGPU: "false"})
+		b.reconciled(t, true, shares)
+		b.restart()
+	}
+	b.label(map[string]string{ack.NodeLabelCGPU: "false", ack.NodeLabelGPUShare: "false"})
+	b.switched(t, shareClosed, whole)
+}
+
+func TestUnknownModeOnANewNode(t *testing.T) {
+	b := newBench(t).in(t, "bogus", "")
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], `"bogus"`)
+}
+
+// With a wrong setting every pod would be allocated a GPU and none would start.
+func TestNodeOnWhichNothingCouldStartOffersNothing(t *testing.T) {
+	b := newBench(t)
+	b.SetUnusable(errors.New("CDI_DIR: directory /cdi is another one than the host's"))
+	b.mode("share")
+	b.reconciled(t, false, "")
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], "CDI_DIR")
+	b.SetUnusable(nil)
+	b.reconciled(t, true, shares)
+	expect.Equal(t, "", b.events.current[v1alpha1.ReasonModeNotServed], "it is still said")
+
+	// What is allocated keeps its devices, closed to new claims.
+	b.allocate(t, "gpu-0-share", "a")
+	b.SetUnusable(errors.New("NVIDIA_DEV_ROOT: device node /dev/nvidiactl: is missing"))
+	b.waits(t, shareClosed)
+	b.SetUnusable(nil)
+	b.reconciled(t, true, shares)
 }

@@ -9,7 +9,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -56,21 +55,15 @@ func TestSwitchToAndFromTopology(t *testing.T) {
 	b := topologyBench(t)
 	b.allocate(t, "gpus-0-1", "trainer")
 	b.mode("default")
-	b.reconciled(t, false, bridgedClosed)
-	b.clock.Step(mode.Settle)
-	b.reconciled(t, false, bridgedClosed)
+	b.waits(t, bridgedClosed)
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer")
-	b.release(t)
-	b.clock.Step(retryInterval)
-	b.reconciled(t, true, "gpu-0 gpu-1 gpu-2 gpu-3")
+	b.freed(t, "gpu-0 gpu-1 gpu-2 gpu-3")
 	b.mode("topology")
 	b.switched(t, "gpu-0! gpu-1! gpu-2! gpu-3!", bridgedWhole)
 }
 
 func TestUniformMachineInTopology(t *testing.T) {
-	b := newBench(t)
-	b.mode("topology")
-	b.reconciled(t, true, "gpu-0-topology gpu-1-topology")
+	b := newBench(t).in(t, "topology", "gpu-0-topology gpu-1-topology")
 	expect.Equal(t, 1, len(b.published[0].Pools["n1/gpu"].Slices), "slices of a uniform machine, which needs no counters")
 }
 
@@ -129,12 +122,10 @@ func TestSetsAreFoundByTheirClaims(t *testing.T) {
 
 // Grants come and go without a look at all claims of the cluster.
 func TestOnlyAChangeOfTheMachineAsksForClaims(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
 	b := topologyBench(t)
 	before := len(b.client.Actions())
 	for range 3 {
-		_, err := b.reconcile(ctx)
-		expect.NoError(t, err)
+		b.pass(t)
 	}
 	if after := len(b.client.Actions()); after != before {
 		t.Errorf("%d further requests: %v", after-before, b.client.Actions()[before:])

@@ -3,6 +3,7 @@
 package state
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -11,7 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -138,14 +141,12 @@ func TestChangeByAnotherProcessIsSeen(t *testing.T) {
 	r := record("a")
 	r.Phase = Preparing
 	expect.NoError(t, s.Put(r))
-	if _, _, err := other.Get("a"); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := other.Get("a")
+	expect.NoError(t, err)
 	expect.NoError(t, s.Put(record("a")))
 	got, _, err := other.Get("a")
-	if err != nil || got.Phase != Prepared {
-		t.Errorf("phase %q, %v: the first reading was remembered although the file changed", got.Phase, err)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, Prepared, got.Phase, "the phase: the first reading was remembered although the file changed")
 }
 
 func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
@@ -176,9 +177,8 @@ func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
 			if len(records) != 1 || records[0].UID != "b" {
 				t.Errorf("records %v: the good one was lost", records)
 			}
-			if _, err := s.List(); err != nil {
-				t.Errorf("reported a second time: %v", err)
-			}
+			_, err = s.List()
+			expect.NoErrorf(t, err, "reported a second time")
 		})
 	}
 }
@@ -204,9 +204,8 @@ func TestUnfinished(t *testing.T) {
 		t.Errorf("a temporary file counts as a record: %v, %v", records, err)
 	}
 	expect.NoError(t, s.Delete("a"))
-	if _, err := os.Stat(filepath.Join(dir, "a.json.tmp")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the temporary file is still there: %v", err)
-	}
+	_, err = os.Stat(filepath.Join(dir, "a.json.tmp"))
+	expect.ErrorIs(t, err, os.ErrNotExist)
 }
 
 func TestLocksExclude(t *testing.T) {
@@ -226,8 +225,7 @@ func TestLocksExclude(t *testing.T) {
 					return
 				}
 				before := counter.Load()
-				nodeUnlock, err := stores[i%2].LockNode(t.Context())
-				if err != nil {
+				if nodeUnlock, err := stores[i%2].LockNode(t.Context()); err != nil {
 					t.Error(err)
 				} else {
 					nodeUnlock()
@@ -238,9 +236,7 @@ func TestLocksExclude(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := counter.Load(); got != 400 {
-		t.Errorf("counted %d of 400: two held the lock at once", got)
-	}
+	expect.Equal(t, 400, counter.Load(), "counted: where less, two held the lock at once")
 }
 
 func FuzzDecode(f *testing.F) {
@@ -253,9 +249,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		second, err := decode(encode(t, r), "a")
-		if err != nil {
-			t.Fatalf("what was read cannot be read again: %v", err)
-		}
+		expect.NoErrorf(t, err, "what was read cannot be read again")
 		expect.Equal(t, r, second, "lost on the way")
 	})
 }
@@ -266,5 +260,122 @@ func TestOnlyRecordsOfPreparedClaimsWaitForTheDisk(t *testing.T) {
 	s, _ := open(t)
 	for phase, want := range map[Phase]bool{Preparing: false, Prepared: true} {
 		expect.Equal(t, want, s.file("a", phase).Synced, "the write of a record in phase %q is synced", phase)
+	}
+}
+
+// isComplete checks whether the store knows all that is prepared.
+func isComplete(t *testing.T, s *Store, want bool, what string) {
+	t.Helper()
+	complete, err := s.Complete()
+	expect.NoError(t, err)
+	expect.Equal(t, want, complete, "%s counts as complete", what)
+}
+
+// Whoever finds no directory cannot know whether there was one.
+func TestANewDirectoryIsNotCompleteUntilSomebodySaysSo(t *testing.T) {
+	s, dir := open(t)
+	isComplete(t, s, false, "a new directory")
+	isComplete(t, openAgain(t, dir), false, "a new directory, after a restart")
+	expect.NoError(t, s.SetComplete())
+	isComplete(t, openAgain(t, dir), true, "one of which somebody said so")
+}
+
+// Earlier versions left nothing but the lock file in a directory without claims.
+func TestADirectoryOfAnEarlierVersionIsComplete(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), claimsDir)
+	expect.NoError(t, os.Mkdir(dir, 0o700))
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, lockFile), nil, 0o600))
+	isComplete(t, openAgain(t, dir), true, "the directory, after the update")
+}
+
+func TestADirectoryThatIsRemovedWhileInUse(t *testing.T) {
+	s, dir := open(t)
+	expect.NoError(t, s.SetComplete())
+	unlock, err := s.LockNode(t.Context())
+	expect.NoError(t, err)
+	expect.NoError(t, os.RemoveAll(dir))
+	unlock()
+	if _, err := s.List(); err == nil {
+		t.Error("that nothing is there counts as nothing prepared")
+	}
+	unlock, err = s.LockClaim(t.Context(), "a")
+	expect.NoErrorf(t, err, "no claim can be worked on any more")
+	defer unlock()
+	expect.NoError(t, s.Put(record("a")))
+	isComplete(t, s, false, "what is there now")
+}
+
+// before is a record of a share by MPS as the plugin wrote it that knew no effects.
+const before = `{"version":1,"phase":"Prepared","uid":"a","namespace":"team","name":"claim-a","bootID":"boot",` +
+	`"pods":["p1"],"podNames":["pod-1"],"podClaimName":"gpu","grants":[{"request":"r","pool":"n1/gpu",` +
+	`"device":"gpu-0-mps","shareID":"s","mode":"mps","card":{"index":0,"uuid":"GPU-a","model":"M","memoryMiB":16130},` +
+	`"units":3,"slots":1,"isolation":"mps","config":{}}],"cdiSpec":"spec-a"}`
+
+// A plugin reads what the one before it wrote, and writes of it what that one would.
+func TestRecordWithoutEffects(t *testing.T) {
+	s, dir := open(t)
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "a.json"), []byte(before), 0o600))
+	r, ok, err := s.Get("a")
+	if err != nil || !ok || r.Effects != nil || r.Grants[0].Isolation != "mps" {
+		t.Fatalf("%+v, %v, %v", r, ok, err)
+	}
+	expect.Equal(t, before, string(encode(t, r)), "written again")
+}
+
+// Effects come back in their order, whatever a later plugin says of them beside. For the plugin
+// before they are one more field of a version that it reads.
+func TestRecordWithEffects(t *testing.T) {
+	s, dir := open(t)
+	r, err := decode([]byte(before), "a")
+	expect.NoError(t, err)
+	r.Effects = []Effect{{Name: "mps-client", GPU: "GPU-b"}, {Name: "mps-client", GPU: "GPU-a"}, {Name: "other"}}
+	expect.NoError(t, s.Put(r))
+	path := filepath.Join(dir, "a.json")
+	written, err := os.ReadFile(path)
+	expect.NoError(t, err)
+	var fields map[string]json.RawMessage
+	expect.NoError(t, json.Unmarshal(written, &fields))
+	without := bytes.Replace(written, append([]byte(`,"effects":`), fields["effects"]...), nil, 1)
+	expect.Equal(t, before, string(without), "the plugin before reads %s", without)
+	newer := strings.Replace(string(written), `{"name":"other"`, `{"addedLater":1,"name":"other"`, 1)
+	expect.NoError(t, os.WriteFile(path, []byte(newer), 0o600))
+	got, _, err := s.Get("a")
+	if diff := cmp.Diff(r, got); diff != "" || err != nil {
+		t.Errorf("%v, record (-want +got):\n%s", err, diff)
+	}
+}
+
+// A plugin reads what the one before it wrote of the node, in the place where that one left it.
+func TestNodeOfThePluginBefore(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(dir)
+	expect.NoError(t, err)
+	if n, found, err := s.Node(); found || err != nil {
+		t.Errorf("of a new node it knows %+v, %v", n, err)
+	}
+	const written = `{"wanted":"share","overruled":{"gpushare":"true"},"published":"cgpu","isolation":{"cgpu":"mps"},` +
+		`"closed":true,"devicePluginLeft":"2026-11-29T07:00:00Z"}`
+	path := filepath.Join(dir, "node.json")
+	expect.NoError(t, os.WriteFile(path, []byte(written), 0o600))
+	n, found, err := s.Node()
+	want := Node{Wanted: mode.Share, Overruled: map[string]string{"gpushare": "true"}, Published: mode.CGPU,
+		Isolation: map[mode.Mode]string{mode.CGPU: "mps"}, Closed: true,
+		DevicePluginLeft: time.Date(2026, 11, 29, 7, 0, 0, 0, time.UTC)}
+	if diff := cmp.Diff(want, n); diff != "" || !found || err != nil {
+		t.Errorf("%v, %v (-want +got):\n%s", found, err, diff)
+	}
+	expect.NoError(t, s.PutNode(n))
+	if again, err := os.ReadFile(path); err != nil || string(again) != written {
+		t.Errorf("written again as %s, %v", again, err)
+	}
+}
+
+func TestDamagedNodeIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(dir)
+	expect.NoError(t, err)
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "node.json"), []byte(`{"wanted":"sh`), 0o600))
+	if n, found, err := s.Node(); found || err == nil || n.Wanted != "" {
+		t.Errorf("%+v, %v, %v", n, found, err)
 	}
 }

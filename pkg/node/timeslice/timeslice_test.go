@@ -48,10 +48,7 @@ func TestSetSaysWhyNot(t *testing.T) {
 			[]string{"the driver root has no /no/nvidia-smi", "no time slice can be set"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := tc.smi.Set(t.Context(), "GPU-a", v1alpha1.TimeSliceShort)
-			for _, want := range tc.want {
-				expect.Error(t, err, want)
-			}
+			expect.Error(t, tc.smi.Set(t.Context(), "GPU-a", v1alpha1.TimeSliceShort), tc.want...)
 		})
 	}
 }

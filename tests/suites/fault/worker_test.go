@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
@@ -74,22 +73,9 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 	for i := range newGPUs {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: gpuMiB})
 	}
-	p.SetInventory(&prepare.Inventory{Machine: machine, Base: baseEdits{}})
+	p.SetInventory(&prepare.Inventory{Machine: machine, Base: preparetest.Base("")})
 	return p, nil
 }
-
-// baseEdits stand for a driver whose files are all there.
-type baseEdits struct{}
-
-func (baseEdits) Common() specs.ContainerEdits {
-	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/nvidiactl"}}}
-}
-
-func (baseEdits) GPU(uuid string) (specs.ContainerEdits, error) {
-	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
-}
-
-func (baseEdits) Check(string) error { return nil }
 
 // worker is the life of the child process: it recovers the node as the plugin
 // does at its start, and then prepares and unprepares claims at random until it

@@ -81,9 +81,8 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 		t.Helper()
 		for range times {
 			clock.Step(2 * time.Second)
-			if got, _ := fetched.Of(t.Context(), asked(uids...), claims); len(got) != known {
-				t.Fatalf("pods %v, want %d", got, known)
-			}
+			got, _ := fetched.Of(t.Context(), asked(uids...), claims)
+			expect.Equal(t, known, len(got), "pods %v", got)
 		}
 	}
 	read := func(a, b int) {

@@ -264,9 +264,7 @@ func TestEviction(t *testing.T) {
 	m.looks(2)
 	reporttest.Told(t, m.pods, "GPUShareExceeded", "The pod is evicted if this lasts for 10s")
 	m.looks(4)
-	if len(*asked) > 0 {
-		t.Fatalf("evicted before the grace time was over")
-	}
+	expect.Equal(t, 0, len(*asked), "evictions before the grace time is over")
 	m.looks(1)
 	if len(*asked) != 1 || (*asked)[0].Name != "p" || (*asked)[0].Namespace != "team" ||
 		*(*asked)[0].DeleteOptions.Preconditions.UID != "uid-p" {

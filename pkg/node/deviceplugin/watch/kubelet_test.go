@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -50,9 +51,7 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *gpu.Machine) (held.Reserved, error){
 		"publisher": pods.Observe, "claim": pods.Reserved} {
 		got, err := ask(ctx, m)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		expect.NoErrorf(t, err, "%s", name)
 		for _, g := range gpusOfNode {
 			if held := got.GPU(g.UUID); len(held.Pods) > 0 {
 				t.Errorf("%s: of %s is held %+v", name, g.UUID, held)

@@ -82,9 +82,8 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 	expect.NoError(t, err)
 	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}},
 		Faults: []gpu.Fault{{Index: 1, UUID: "GPU-1"}}}
-	if _, err := u.now(ctx, m); err != held.ErrPodsUnread {
-		t.Errorf("before the watch: %v", err)
-	}
+	_, err = u.now(ctx, m)
+	expect.ErrorIs(t, err, held.ErrPodsUnread)
 	start(ctx, t, u)
 	holds := func(want string) {
 		t.Helper()
@@ -268,9 +267,8 @@ func TestPodThatWasMadeAnewWhileTheWatchWasLost(t *testing.T) {
 				n.kubelet.gave("aliyun.com/gpu-mem", map[string]string{"a": "GPU-0"})
 				expect.NoError(t, n.client.Tracker().Add(tc.pod("1")))
 				synctest.Wait()
-				if _, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := n.Reserved(t.Context(), &gpu.Machine{GPUs: gpusOfNode})
+				expect.NoError(t, err)
 				pods := corev1.SchemeGroupVersion.WithResource("pods")
 				expect.NoError(t, n.client.Tracker().Update(pods, tc.pod("2"), "old"))
 				synctest.Wait()
@@ -280,9 +278,8 @@ func TestPodThatWasMadeAnewWhileTheWatchWasLost(t *testing.T) {
 				}
 				n.observed.mu.Lock()
 				defer n.observed.mu.Unlock()
-				if _, known := n.observed.seen["1"]; known != (tc.units == 8) {
-					t.Errorf("it is known of the pod before: %t", known)
-				}
+				_, known := n.observed.seen["1"]
+				expect.Equal(t, tc.units == 8, known, "it is known of the pod before")
 			})
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -64,11 +65,7 @@ exit 3
 		"PATH=" + filepath.Dir(p.Path) + ":/usr/sbin:/usr/bin:/sbin:/bin",
 	}, "\n")
 	expect.Equal(t, want, read(t, p, "seen"), "what the program saw")
-	for _, part := range []string{"exit status 3", `"bad luck"`, p.Dir.LogDir(testGPU)} {
-		if !strings.Contains(d.Err().Error(), part) {
-			t.Errorf("error %q does not say %s", d.Err(), part)
-		}
-	}
+	expect.Error(t, d.Err(), "exit status 3", `"bad luck"`, p.Dir.LogDir(testGPU))
 }
 
 // ended reports whether a process has ended, collected or not.
@@ -117,9 +114,8 @@ func TestAsk(t *testing.T) {
 	expect.Error(t, err, "Cannot find")
 
 	p.Path += "-gone"
-	if _, err := p.Ask(t.Context(), testGPU, "get_server_list"); !errors.Is(err, supervisor.ErrNotAsked) {
-		t.Errorf("error %v blames the daemon", err)
-	}
+	_, err = p.Ask(t.Context(), testGPU, "get_server_list")
+	expect.ErrorIs(t, err, supervisor.ErrNotAsked) // else it blames the daemon
 
 	p = program(t, `exec sleep 1000`)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -133,16 +129,13 @@ func TestAsk(t *testing.T) {
 func TestTailKeepsTheEnd(t *testing.T) {
 	var output tail
 	for i := range 10000 {
-		if _, err := output.Write([]byte("line " + strconv.Itoa(i) + "\n")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := fmt.Fprintln(&output, "line", i)
+		expect.NoError(t, err)
 	}
 	if len(output.String()) > tailBytes {
 		t.Errorf("%d bytes are kept", len(output.String()))
 	}
-	if said := output.said(); !strings.Contains(said, `"line 9999"`) {
-		t.Errorf("last line: %s", said)
-	}
+	expect.Says(t, output.said(), `"line 9999"`)
 }
 
 // The server is the daemon's child, not ours.
@@ -152,9 +145,8 @@ func TestWatch(t *testing.T) {
 	expect.NoError(t, err)
 	expect.NoError(t, cmd.Start())
 	var pid int
-	if _, err := fmt.Fscan(output, &pid); err != nil {
-		t.Fatal(err)
-	}
+	_, err = fmt.Fscan(output, &pid)
+	expect.NoError(t, err)
 	p := &Program{}
 	ended, forget, err := p.Watch(pid)
 	expect.NoError(t, err)
@@ -187,4 +179,39 @@ func TestServersOutliveTheirDaemonUntilTheyAreKilled(t *testing.T) {
 	expect.NoError(t, d.Kill())
 	<-d.Done()
 	<-ended
+}
+
+// A program that the kernel holds is waited for as long as one that was killed may take.
+func TestProgramThatDoesNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		if ended, err := await(ctx, make(chan error)); ended || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it ended: %t, %v", ended, err)
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("it was waited for for %s", took)
+		}
+		answered := make(chan error, 1)
+		answered <- errors.New("killed")
+		if ended, err := await(ctx, answered); !ended || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one that was killed: %t, %v", ended, err)
+		}
+	})
+}
+
+// The first thread's mounts are what others take for the process's, and it does
+// not end with a goroutine.
+func TestNotOnTheFirstThread(t *testing.T) {
+	const calls = 500
+	threads := make(chan int, calls)
+	for range calls {
+		onThread(func() { threads <- unix.Gettid() })
+	}
+	for range calls {
+		if <-threads == unix.Getpid() {
+			t.Fatal("something has run on the process's first thread")
+		}
+	}
 }

@@ -83,6 +83,14 @@ func (w *world) elapse(d time.Duration) {
 	}
 }
 
+// looksFor lets that time pass, in steps in which the supervisor looks where it does.
+func (w *world) looksFor(d time.Duration) {
+	w.t.Helper()
+	for end := w.clock.Now().Add(d); w.clock.Now().Before(end); w.clock.Step(lookInterval) {
+		w.eventually(w.clock.HasWaiters, "the supervisor waits")
+	}
+}
+
 // runs lets that time pass while a daemon runs, and checks that it does.
 func (w *world) runs(d time.Duration) {
 	w.t.Helper()
@@ -110,10 +118,7 @@ func TestDaemonsRunWhereTheyAreNeeded(t *testing.T) {
 	// Nothing is done there: neither asked nor read.
 	w.control.set(func(c *fakeControl) { c.commands = nil })
 	reads := w.timesRead()
-	for end := w.clock.Now().Add(3 * rereadInterval); w.clock.Now().Before(end); {
-		w.eventually(w.clock.HasWaiters, "the supervisor waits")
-		w.clock.Step(lookInterval)
-	}
+	w.looksFor(3 * rereadInterval)
 	again := w.timesRead() - reads
 	if w.control.asked(commandProbe) || again > 0 {
 		t.Errorf("daemons were asked, or the GPUs were read %d times, for nobody", again)

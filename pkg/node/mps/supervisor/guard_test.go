@@ -48,6 +48,22 @@ func (w *world) servesAlone(d *fakeDevice) {
 	}
 }
 
+// foundBefore checks which compute mode is kept to be put back.
+func (w *world) foundBefore(want gpu.ComputeMode) {
+	w.t.Helper()
+	if mode, known, err := w.dir.FoundMode("a"); err != nil || !known || mode != want {
+		w.t.Errorf("found before: %s, %t, %v", mode, known, err)
+	}
+}
+
+// nothingToPutBack checks that no compute mode is kept to be put back.
+func (w *world) nothingToPutBack() {
+	w.t.Helper()
+	_, known, err := w.dir.FoundMode("a")
+	expect.NoError(w.t, err)
+	expect.Equal(w.t, false, known, "there is something to put back")
+}
+
 // neverOpen checks that the GPU was not open to everybody at any time.
 func (w *world) neverOpen(uuid string) {
 	w.t.Helper()
@@ -80,15 +96,9 @@ func TestNobodyIsBesideMPS(t *testing.T) {
 	if !<-found {
 		t.Error("clients did not find the daemon when the GPU was opened")
 	}
-	if w.control.server("a") == 0 {
-		t.Error("the GPU's only context is anybody's: no server was started")
-	}
-	if s := w.status("a"); !s.DriverEnforced || d.is() != gpu.ComputeExclusiveProcess {
-		t.Errorf("compute mode %s, status %+v", d.is(), s)
-	}
-	if mode, known, err := w.dir.FoundMode("a"); err != nil || !known || mode != gpu.ComputeDefault {
-		t.Errorf("found before: %s, %t, %v", mode, known, err)
-	}
+	w.servesAlone(d) // else the GPU's only context is anybody's
+	expect.Equal(t, true, w.status("a").DriverEnforced, "the driver keeps others away")
+	w.foundBefore(gpu.ComputeDefault)
 }
 
 // As long as there is no server the GPU is closed to everybody, whatever became of it.
@@ -116,9 +126,8 @@ func TestModeFoundIsPutBack(t *testing.T) {
 		t.Run(found.String(), func(t *testing.T) {
 			check := func(w *world, d *fakeDevice) {
 				t.Helper()
-				if _, known, err := w.dir.FoundMode("a"); known || err != nil || d.is() != found {
-					t.Errorf("compute mode %s, to be put back %t (%v)", d.is(), known, err)
-				}
+				w.nothingToPutBack()
+				expect.Equal(t, found, d.is(), "compute mode")
 			}
 			t.Run("the mode of the node has changed", func(t *testing.T) {
 				w, d := guarded(t, found)
@@ -163,9 +172,7 @@ func TestClosedBetweenTwoSupervisors(t *testing.T) {
 	next.uses(mps.Use{Reserved: true})
 	next.pass(func() bool { s := next.status("a"); return s.Use != nil && !s.Use.Claimed }, "the claim is gone")
 	next.end()
-	if d.is() != gpu.ComputeDefault {
-		t.Errorf("compute mode %s: what the first supervisor found was not put back", d.is())
-	}
+	expect.Equal(t, gpu.ComputeDefault, d.is(), "compute mode, which the first supervisor found")
 }
 
 // The plugin's last word is that nothing uses MPS.
@@ -216,9 +223,7 @@ func TestModeFoundIsNotLostWithItsFile(t *testing.T) {
 		w.awaitState("a", mps.Down) // the clock stands still
 		expect.NoError(t, w.dir.ForgetFoundMode("a"))
 		w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves again")
-		if mode, known, err := w.dir.FoundMode("a"); !known || mode != gpu.ComputeDefault {
-			t.Errorf("found before: %s, %t, %v", mode, known, err)
-		}
+		w.foundBefore(gpu.ComputeDefault)
 		w.end()
 		expect.Equal(t, gpu.ComputeDefault, d.is(), "compute mode")
 	})
@@ -239,18 +244,14 @@ func TestForeignProcessesKeepTheGPU(t *testing.T) {
 	d.pids = []int{4712, 4711}
 	w.run()
 	w.awaitState("a", mps.Down)
-	if reason := w.status("a").Reason; !strings.Contains(reason, "process 4711 4712") {
-		t.Errorf("reason %q", reason)
-	}
+	expect.Says(t, w.status("a").Reason, "process 4711 4712")
 	if len(d.was()) > 0 || len(w.control.started("a")) > 0 {
 		t.Errorf("compute modes were set: %s, daemons started: %d", d.was(), len(w.control.started("a")))
 	}
 	d.set(func(d *fakeDevice) { d.pids = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 	// It was looked at all the time, and not more and more seldom.
-	if longest := w.clock.of(4*time.Second, 8*time.Second); len(longest) > 0 {
-		t.Errorf("waited for %s", longest)
-	}
+	expect.Equal(t, nil, w.clock.of(4*time.Second, 8*time.Second), "long waits")
 }
 
 // A program that comes in at the last moment is not shut in.
@@ -264,22 +265,16 @@ func TestForeignProcessAtTheLastMoment(t *testing.T) {
 	w.run()
 	w.awaitState("a", mps.Down)
 	w.awaitMode(d, gpu.ComputeDefault)
-	if _, known, err := w.dir.FoundMode("a"); known || err != nil {
-		t.Errorf("there is something to put back (%v)", err)
-	}
+	w.nothingToPutBack()
 }
 
 func TestSomebodyElseHasProhibitedTheGPU(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeProhibited)
 	w.run()
 	w.awaitState("a", mps.Down)
-	if reason := w.status("a").Reason; !strings.Contains(reason, "--compute-mode=DEFAULT") {
-		t.Errorf("reason %q", reason)
-	}
+	expect.Says(t, w.status("a").Reason, "--compute-mode=DEFAULT")
 	w.end()
-	if len(d.was()) > 0 {
-		t.Errorf("compute modes were set: %s", d.was())
-	}
+	expect.Equal(t, nil, d.was(), "compute modes that were set")
 }
 
 func TestServerThatDoesNotStart(t *testing.T) {
@@ -292,18 +287,14 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	}
 	w.run()
 	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
-	if reason := w.status("a").Reason; !strings.Contains(reason, "MPS server") || !strings.Contains(reason, "4711") {
-		t.Errorf("reason %q", reason)
-	}
+	expect.Says(t, w.status("a").Reason, "MPS server", "4711")
 	expect.Equal(t, gpu.ComputeProhibited, d.is(), "compute mode")
 	// As long as it is there nothing is tried, and then at once.
 	w.control.set(func(c *fakeControl) { c.stillborn = false })
 	w.pass(func() bool { return strings.HasPrefix(w.status("a").Reason, errForeign.Error()) }, "it is waited for")
 	d.set(func(d *fakeDevice) { d.pids, d.onSet = nil, nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
-	if long := w.clock.of(4*time.Second, 8*time.Second); len(long) > 0 {
-		t.Errorf("waited for %s", long)
-	}
+	expect.Equal(t, nil, w.clock.of(4*time.Second, 8*time.Second), "long waits")
 }
 
 // The driver forgets the mode when it is reloaded, and root can set it.
@@ -332,9 +323,7 @@ func TestGPUThatCannotBeAsked(t *testing.T) {
 	d.err = errors.New("GPU is lost")
 	w.run()
 	w.awaitState("a", mps.Down)
-	if reason := w.status("a").Reason; !strings.Contains(reason, "GPU is lost") {
-		t.Errorf("reason %q", reason)
-	}
+	expect.Says(t, w.status("a").Reason, "GPU is lost")
 	d.set(func(d *fakeDevice) { d.err = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 }

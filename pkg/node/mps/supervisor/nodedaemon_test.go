@@ -84,9 +84,7 @@ func TestOneDaemonServesAllGPUs(t *testing.T) {
 			t.Errorf("GPU %s: %+v, %v", uuid, s, err)
 		}
 	}
-	if a, b := w.dir.OfNode().PipeDir("a"), w.dir.OfNode().PipeDir("b"); a != b {
-		t.Errorf("clients find the daemon at %s and at %s", a, b)
-	}
+	expect.Equal(t, w.dir.OfNode().PipeDir("a"), w.dir.OfNode().PipeDir("b"), "where clients find the daemon")
 	// Those of single GPUs have none to serve.
 	for _, uuid := range []string{"a", "b"} {
 		w.awaitState(uuid, mps.Ready)
@@ -218,9 +216,7 @@ func TestOneDaemonTakesTurnsWithThoseOfGPUs(t *testing.T) {
 	all(claimed)
 	w.run()
 	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
-	if w.node.started("a,b") != nil {
-		t.Error("a daemon for all cards was started, which nobody wants")
-	}
+	expect.Equal(t, 0, len(w.node.started("a,b")), "daemons for all cards, which nobody wants")
 
 	w.wantNodeDaemon(true)
 	w.ofNode(mps.Ready, "", "a", "b")
@@ -286,7 +282,5 @@ func TestOneDaemonAndGPUsThatAppearLater(t *testing.T) {
 	}
 	w.usesOfNode(mps.Use{Reserved: true}, "a")
 	w.ofNode(mps.Ready, "", "a", "b")
-	if starts := w.node.started("a,b"); len(starts) != 1 {
-		t.Errorf("%d starts", len(starts))
-	}
+	expect.Equal(t, 1, len(w.node.started("a,b")), "starts")
 }

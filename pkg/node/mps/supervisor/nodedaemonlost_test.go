@@ -73,9 +73,7 @@ func TestOneDaemonAndAGPUThatIsLost(t *testing.T) {
 			w.reading(nil, "a", "b")
 			w.pass(func() bool { return w.timesRead() > before }, "the GPUs are read again")
 			w.manyLooks()
-			if daemon := w.node.started("b")[0]; daemon.err != nil {
-				t.Errorf("the clients of the other GPU have ended: %v", daemon.err)
-			}
+			expect.NoErrorf(t, w.node.started("b")[0].err, "the clients of the other GPU have ended")
 			w.usesOfNode(mps.Use{Reserved: true}, "a", "b")
 			w.ofNode(mps.Ready, "", "a", "b")
 			w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
@@ -117,9 +115,7 @@ func TestAGPUThatIsMissingForAMoment(t *testing.T) {
 	w.device("a").set(func(d *fakeDevice) { d.err = nil })
 	w.reading(nil, "a", "b")
 	w.ofNode(mps.Ready, "", "a", "b")
-	if starts := len(w.node.started("b")); starts > 0 {
-		t.Errorf("%d daemons were started without the GPU", starts)
-	}
+	expect.Equal(t, 0, len(w.node.started("b")), "daemons were started without the GPU")
 }
 
 // While the daemon without the lost GPU waits, nothing ends with it where the GPU comes back, whatever the claims are.
@@ -154,9 +150,7 @@ func TestUsesThatAreLostWithAGPU(t *testing.T) {
 	}
 	w.lose()
 	w.manyLooks()
-	if starts := w.node.started("b"); len(starts) > 0 {
-		t.Errorf("%d daemons were started without the GPU", len(starts))
-	}
+	expect.Equal(t, 0, len(w.node.started("b")), "daemons were started without the GPU")
 	w.usesOfNode(claimed, "a", "b")
 	w.servesWithout()
 	w.neverOpen("b")

@@ -60,9 +60,7 @@ func names(t *testing.T, dir string) (names []string) {
 // Clients have the socket that they connect to, and nothing else of the daemon's.
 func TestClientsHaveTheSocketOnly(t *testing.T) {
 	p := listening(t)
-	if names := names(t, p.dir); len(names) > 0 {
-		t.Errorf("clients have %q before they are to", names)
-	}
+	expect.Equal(t, nil, names(t, p.dir), "clients have before they are to")
 	opened(t, p)
 	expect.Equal(t, []string{mps.SocketName}, names(t, p.dir), "clients have")
 }
@@ -111,7 +109,7 @@ func TestPipesAreOpenedAgain(t *testing.T) {
 		},
 		"a link was made and not put in place": {
 			change: func(in func(string) string) error {
-				return errors.Join(os.Rename(in(socket), filepath.Join(filepath.Dir(in(".")), "link")))
+				return os.Rename(in(socket), filepath.Join(filepath.Dir(in(".")), "link"))
 			},
 			want: []string{socket},
 		},
@@ -122,13 +120,9 @@ func TestPipesAreOpenedAgain(t *testing.T) {
 			expect.NoError(t, tc.change(func(name string) string { return filepath.Clean(p.dir + "/" + name) }))
 			expect.Equal(t, tc.want, opened(t, p), "made again")
 			connection, err := net.Dial("unix", filepath.Join(p.dir, socket))
-			if err != nil {
-				t.Fatal("clients do not reach the daemon:", err)
-			}
+			expect.NoErrorf(t, err, "clients do not reach the daemon")
 			_ = connection.Close()
-			if names := opened(t, p); len(names) > 0 {
-				t.Errorf("the second time %q is made", names)
-			}
+			expect.Equal(t, nil, opened(t, p), "made the second time")
 			expect.Equal(t, 0o666, stat(t, filepath.Join(p.dir, socket)).Mode().Perm(), "the socket's mode is")
 			expect.Equal(t, pipeDirMode, stat(t, p.dir).Mode()&^os.ModeDir, "the directory's mode is")
 		})

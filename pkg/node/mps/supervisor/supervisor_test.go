@@ -63,9 +63,7 @@ func TestNotReadyBeforeItAnswers(t *testing.T) {
 	first := w.latest("a")
 	w.awaitState("a", mps.Starting)
 	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is given up")
-	if reason := w.status("a").Reason; !strings.Contains(reason, "does not answer") {
-		t.Errorf("reason %q", reason)
-	}
+	expect.Says(t, w.status("a").Reason, "does not answer")
 	if <-first.Done(); !first.killed {
 		t.Error("the daemon that does not answer still runs")
 	}
@@ -91,9 +89,7 @@ func TestStop(t *testing.T) {
 			w.ready("a")
 			w.stop()
 			expect.NoError(t, w.result())
-			if d := w.latest("a"); d.killed != stubborn {
-				t.Errorf("killed: %t", d.killed)
-			}
+			expect.Equal(t, stubborn, w.latest("a").killed, "it was killed")
 			if s := w.status("a"); s.State != mps.Down || s.Reason != stopped {
 				t.Errorf("status %+v", s)
 			}
@@ -121,9 +117,7 @@ func TestGPUsThatAppearLater(t *testing.T) {
 	w := newWorld(t, "a")
 	w.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 1, UUID: "b"}}}
 	w.ready("a")
-	if err := w.dir.Check("b"); err == nil {
-		t.Error("a GPU that is left out has a daemon")
-	}
+	w.checkSays("b", "no MPS control daemon for this GPU")
 	w.set(func() { w.machine.Partitioned = nil })
 	w.has("a", "b")
 	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the new GPU has a daemon")

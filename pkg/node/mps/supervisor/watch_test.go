@@ -245,9 +245,7 @@ func TestDaemonThatHangsAndCannotBeKilled(t *testing.T) {
 	stuck := w.latest("a")
 	w.control.set(func(c *fakeControl) { c.askErr = context.DeadlineExceeded })
 	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "does not end") }, "it is told")
-	for end := w.clock.Now().Add(5 * time.Minute); w.clock.Now().Before(end); w.clock.Step(lookInterval) {
-		w.eventually(w.clock.HasWaiters, "the supervisor waits")
-	}
+	w.looksFor(5 * time.Minute)
 	if starts := len(w.control.started("a")); starts != 1 || w.status("a").State != mps.Down {
 		t.Errorf("%d starts, and it is %s", starts, w.status("a").State)
 	}

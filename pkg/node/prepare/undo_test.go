@@ -5,14 +5,15 @@ package prepare
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -93,9 +94,8 @@ func TestEffectsOfAKilledPreparationAreUndone(t *testing.T) {
 		if len(n.records(t)) == 0 && len(h.opened) > 0 {
 			t.Errorf("nothing is prepared, and the host has %v", h.opened)
 		}
-		if err := n.Unprepare(t.Context(), "u1"); err != nil || len(h.opened) > 0 {
-			t.Errorf("after Unprepare the host has %v: %v", h.opened, err)
-		}
+		n.givesBack(t, "u1")
+		expect.Equal(t, map[string]bool{}, h.opened, "opened on the host after Unprepare")
 	})
 }
 
@@ -107,19 +107,14 @@ func TestEffectsThatCannotBeUndone(t *testing.T) {
 	expect.ErrorIs(t, n.Unprepare(t.Context(), "u1"), h.stuck)
 	n.refuses(t, wholeGPUs("u2", 0), "promised twice")
 	h.stuck = nil
-	expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+	n.givesBack(t, "u1")
 	// A later version's.
 	n.options.Isolation = isolation.NewRegistry(isolation.Config{})
+	n.takes(t, wholeGPUs("u9", 1))
 	r := state.Record{Phase: state.Prepared, UID: "u3", Namespace: "team", Name: "c", CDISpec: cdi.SpecName("u3"),
-		Grants: recordedGrants(t, n), Effects: []state.Effect{{Name: "partition", GPU: "GPU-0"}}}
+		Grants: n.recordOf(t, "u9").Grants, Effects: []state.Effect{{Name: "partition", GPU: "GPU-0"}}}
 	expect.NoError(t, n.options.Store.Put(r))
 	expect.Error(t, n.Unprepare(t.Context(), "u3"), `"partition"`)
-}
-
-func recordedGrants(t *testing.T, n *node) []claim.Grant {
-	t.Helper()
-	n.takes(t, wholeGPUs("u9", 1))
-	return n.recordOf(t, "u9").Grants
 }
 
 // The record of a claim that uses MPS names that, and no other does.
@@ -131,12 +126,93 @@ func TestEffectsOfMPS(t *testing.T) {
 			c := on(sharesOf("u1", 0, 2, 1), device, device)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{c})
 			n.takes(t, c)
-			records := n.records(t)
-			expect.Equal(t, want, records[0].Effects, "effects")
-			if slices.ContainsFunc(records, func(r state.Record) bool { return r.Version != state.Version }) {
-				t.Error("an earlier version could not read the record")
-			}
-			expect.NoError(t, n.Unprepare(t.Context(), "u1"))
+			r := n.recordOf(t, "u1")
+			expect.Equal(t, want, r.Effects, "effects")
+			expect.Equal(t, state.Version, r.Version, "the version, which an earlier plugin reads")
+			n.givesBack(t, "u1")
 		})
+	}
+}
+
+// fullDisk is a store that counts the writes, of which it has room for so many; files can be removed.
+type fullDisk struct {
+	Store
+	puts, room int
+}
+
+func (s *fullDisk) Put(r state.Record) error {
+	if s.puts++; s.puts > s.room {
+		return fmt.Errorf("write the state: %w", unix.ENOSPC)
+	}
+	return s.Store.Put(r)
+}
+
+// What is taken back is what makes room on a full disk, so nothing has to be written for it.
+func TestNothingIsWrittenToTakeAClaimBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		claim *resourceapi.ResourceClaim
+		// before changes what there is before the claim ends, failed before that is tried again.
+		before, failed func(n *node, d *dynamicGPU)
+		wantFailure    string
+	}{
+		"a whole GPU":   {claim: wholeGPUs("a", 0)},
+		"an instance":   {claim: instanceClaim("a", oneSlice)},
+		"two instances": {claim: instanceClaim("a", oneSlice, elsewhere)},
+		"one that is gone": {claim: instanceClaim("a", oneSlice, elsewhere), before: func(n *node, d *dynamicGPU) {
+			d.instances = d.instances[1:]
+			n.has(d.machine())
+		}},
+		"one that a program uses": {claim: instanceClaim("a", oneSlice),
+			before: func(_ *node, d *dynamicGPU) {
+				d.fails = map[string]error{"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
+			},
+			wantFailure: "it stays held until that program ends",
+			failed:      func(_ *node, d *dynamicGPU) { d.fails = nil }},
+		"the process ends meanwhile": {claim: instanceClaim("a", oneSlice, elsewhere),
+			before: func(_ *node, d *dynamicGPU) {
+				d.fails = map[string]error{"destroy": fmt.Errorf("destroying: %w", gpu.ErrInstanceInUse)}
+			},
+			wantFailure: "it stays held until that program ends",
+			failed: func(n *node, d *dynamicGPU) {
+				d.fails, d.instances = nil, d.instances[1:]
+				n.restart(t)
+				n.cuts(d)
+				n.options.Store = &fullDisk{Store: n.options.Store}
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, d := cuttingNode(t)
+			n.prepared(t, tc.claim)
+			n.options.Store = &fullDisk{Store: n.options.Store}
+			if tc.before != nil {
+				tc.before(n, d)
+			}
+			if tc.wantFailure != "" {
+				expect.Error(t, n.Unprepare(t.Context(), "a"), tc.wantFailure)
+				// Nobody is told that the claim lost what is being taken back.
+				expect.Equal(t, state.Preparing, n.recordOf(t, "a").Phase, "the record is")
+				tc.failed(n, d)
+			}
+			n.givesBack(t, "a")
+			n.leaves(t, d)
+		})
+	}
+}
+
+// A claim whose preparation finds no room for a record leaves nothing, wherever that is.
+func TestPreparationOnAFullDiskLeavesNothing(t *testing.T) {
+	claim := instanceClaim("a", oneSlice, elsewhere)
+	for writes := 0; ; writes++ {
+		n, d := cuttingNode(t)
+		n.options.Store = &fullDisk{Store: n.options.Store, room: writes}
+		_, err := n.Prepare(t.Context(), claim)
+		if err == nil {
+			if writes < 4 {
+				t.Errorf("it writes %d times only: this tests less than it says", writes)
+			}
+			return
+		}
+		expect.Error(t, err, "no space left on device")
+		n.leaves(t, d)
 	}
 }

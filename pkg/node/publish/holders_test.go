@@ -4,14 +4,15 @@ package publish
 
 import (
 	"context"
-	"strings"
+	"errors"
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -21,9 +22,27 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
+
+// recordOf is the record of a claim that has these grants.
+func recordOf(name string, grants ...claim.Grant) state.Record {
+	return state.Record{UID: types.UID(name), Namespace: "team", Name: name, Grants: grants}
+}
+
+// grantOf is one of the device, which was the GPU with the UUID.
+func grantOf(m mode.Mode, device string, index int, uuid string) claim.Grant {
+	return claim.Grant{Mode: m, Device: device, GPU: claim.GPU{Index: index, UUID: uuid, MemoryMiB: 16130}}
+}
+
+// shareOf is a share of so many units of the GPU with the index.
+func shareOf(index int, units int64) claim.Grant {
+	g := grantOf(mode.Share, fmt.Sprintf("gpu-%d-share", index), index, fmt.Sprintf("GPU-%d", index))
+	g.Units = units
+	return g
+}
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
 // amount, the GPU is as in the annotation of the first version; "" for none.
@@ -45,17 +64,13 @@ func oldPod(name, g string, limits ...string) *corev1.Pod {
 	return pod
 }
 
-// memory lists what the published devices have of it.
+// memoryOf lists what the published devices have of it.
 func (b *bench) memoryOf(t *testing.T) string {
 	t.Helper()
-	var out []string
-	for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
-		for _, d := range slice.Devices {
-			amount := d.Capacity["memory"].Value
-			out = append(out, amount.String())
-		}
-	}
-	return strings.Join(out, " ")
+	return b.shown(t, func(d resourceapi.Device) string {
+		amount := d.Capacity["memory"].Value
+		return amount.String()
+	})
 }
 
 // Before the GPUs are read, as after a boot while the NVIDIA driver is being installed, nothing says which of
@@ -63,8 +78,7 @@ func (b *bench) memoryOf(t *testing.T) string {
 func TestNothingIsSaidOfWhoHoldsGPUsThatAreUnread(t *testing.T) {
 	reasons := []string{v1alpha1.ReasonHeldWithoutClaim, v1alpha1.ReasonGPUsOfPodsUnknown, v1alpha1.ReasonOtherDriver,
 		v1alpha1.ReasonHeldByGoneClaim}
-	orphan := state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: []claim.Grant{
-		{Mode: mode.Share, Device: "gpu-0-share", GPU: claim.GPU{UUID: "GPU-0"}, Units: 4}}}
+	orphan := recordOf("gone", shareOf(0, 4))
 	for name, holds := range map[string]func(b *bench){
 		"a pod that says which GPU it has": func(b *bench) {
 			b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
@@ -81,22 +95,19 @@ func TestNothingIsSaidOfWhoHoldsGPUsThatAreUnread(t *testing.T) {
 			b.machine = nil
 			b.mode("share")
 			holds(b)
-			_, ctx := ktesting.NewTestContext(t)
 			for _, said := range []string{"", "before"} {
 				for _, reason := range reasons {
 					if said != "" {
 						b.events.current[reason] = said
 					}
 				}
-				_, err := b.reconcile(ctx)
-				expect.NoError(t, err)
+				b.pass(t)
 				for _, reason := range reasons {
 					expect.Equal(t, said, b.events.current[reason], "event %s", reason)
 				}
 			}
 			b.SetMachine(read)
-			_, err := b.reconcile(ctx)
-			expect.NoError(t, err)
+			b.pass(t)
 			for _, reason := range reasons {
 				if got := b.events.current[reason]; got == "before" {
 					t.Errorf("event %s: %q although the GPUs are read", reason, got)
@@ -110,9 +121,8 @@ func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")
 	b.unread = true
-	_, ctx := ktesting.NewTestContext(t)
-	if settled, err := b.reconcile(ctx); err != nil || !settled || len(b.published) > 0 {
-		t.Fatalf("before the pods are known: settled %t, %v, published %v", settled, err, b.published)
+	if settled := b.pass(t); !settled || len(b.published) > 0 {
+		t.Fatalf("before the pods are known: settled %t, published %v", settled, b.published)
 	}
 	b.unread = false
 	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4"), oldPod("b", "1", "aliyun.com/gpu-mem", "15")}
@@ -192,4 +202,113 @@ func TestSpreadCountsPodsWithoutClaim(t *testing.T) {
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
 	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+}
+
+// What a claim holds that is gone is not offered while its pod's processes run.
+func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
+	part, all := recordOf("gone", shareOf(0, 4)), recordOf("gone", grantOf(mode.Exclusive, "gpu-1", 1, "GPU-1"))
+	for name, test := range map[string]struct {
+		label  string
+		record state.Record
+		open   string
+		want   string
+		memory string
+	}{
+		"a share": {"share", part, shares, shares, "11Gi 15Gi"},
+		"a GPU":   {"default", all, whole, "gpu-0 gpu-1!", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.mode(test.label)
+			b.records = []state.Record{test.record}
+			b.reconciled(t, true, test.open)
+			b.SetOrphans([]orphans.Orphan{{Record: test.record, User: "p"}})
+			b.reconciled(t, true, test.want)
+			if test.memory != "" {
+				expect.Equal(t, test.memory, b.memoryOf(t), "memory")
+			}
+			expect.Says(t, b.events.current[v1alpha1.ReasonHeldByGoneClaim], "by claim team/gone "+
+				"(processes of the pod with UID p still run)")
+			b.SetOrphans([]orphans.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
+			b.reconciled(t, true, test.want)
+			expect.Says(t, b.events.current[v1alpha1.ReasonHeldByGoneClaim], "is not known (no control groups)")
+			// The kubelet has it unprepared.
+			b.records = nil
+			b.reconciled(t, true, test.open)
+			expect.Says(t, b.events.current[v1alpha1.ReasonHeldByGoneClaim], "")
+		})
+	}
+}
+
+// What an orphan holds makes its GPU fuller, and counts once.
+func TestOrphansInTheOrderOfGPUs(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.records = []state.Record{recordOf("gone", shareOf(1, 8))}
+	b.SetOrphans([]orphans.Orphan{{Record: b.records[0], User: "p"}})
+	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+}
+
+// A GPU that another DRA driver grants, too, takes no claims of this one, in any mode.
+func TestGPUsOfOtherDriversAreClosed(t *testing.T) {
+	for label, want := range map[string]struct{ open, closed string }{
+		"share": {shares, "gpu-0-share! gpu-1-share"}, "default": {whole, "gpu-0! gpu-1"},
+	} {
+		t.Run(label, func(t *testing.T) {
+			b := newBench(t).in(t, label, want.open)
+			b.nvidias = map[string][]string{"GPU-0": nil}
+			b.reconciled(t, true, want.closed)
+			b.saysOfOtherDrivers(t, "GPU 0 (gpu.nvidia.com): take")
+			for _, d := range b.last(t) {
+				for _, taint := range d.Taints {
+					if taint.Key != v1alpha1.TaintOtherDriver || taint.Value != "gpu.nvidia.com" {
+						t.Errorf("%s has taint %s=%s", d.Name, taint.Key, taint.Value)
+					}
+				}
+			}
+			b.nvidias = map[string][]string{"GPU-0": {"team/p"}}
+			b.reconciled(t, true, want.closed)
+			b.saysOfOtherDrivers(t, "GPU 0 (gpu.nvidia.com, held by team/p): take")
+			expect.Says(t, b.events.current[v1alpha1.ReasonHeldWithoutClaim], "")
+			b.nvidias = nil
+			b.reconciled(t, true, want.open)
+			b.saysOfOtherDrivers(t, "")
+		})
+	}
+}
+
+func (b *bench) saysOfOtherDrivers(t *testing.T, want string) {
+	t.Helper()
+	expect.Says(t, b.events.current[v1alpha1.ReasonOtherDriver], want)
+}
+
+// The node is the other driver's by its label: nothing is offered, whatever is published.
+func TestNodeThatIsAnotherDrivers(t *testing.T) {
+	b := sharing(t)
+	b.label(map[string]string{"ack.node.gpu.schedule": "share", v1alpha1.LabelGPUDriver: "gpu.aliyun.com"})
+	b.reconciled(t, true, shares)
+	b.label(map[string]string{"ack.node.gpu.schedule": "share", v1alpha1.LabelGPUDriver: "gpu.nvidia.com"})
+	b.switched(t, shareClosed, "")
+	b.refusedBecause(t, "gpu.aliyun.com/gpu-driver=gpu.nvidia.com")
+}
+
+// MPS would keep the programs of others off the GPU: those of another driver's pods, and the next ones of pods of a
+// device plugin.
+func TestGPUsOfOthersAreNotGivenToMPS(t *testing.T) {
+	for name, hold := range map[string]func(b *bench){
+		"another driver's":  func(b *bench) { b.nvidias = map[string][]string{"GPU-0": nil} },
+		"a device plugin's": func(b *bench) { b.pods = []*corev1.Pod{oldPod("w", "0", "aliyun.com/gpu", "1")} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := supervised(t).in(t, "mps", byMPS)
+			beside, alone := mps.Use{Beside: true}, mps.Use{Reserved: true}
+			b.uses(t, alone, alone)
+			hold(b)
+			b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
+			b.uses(t, beside, alone)
+			b.nvidias, b.pods = nil, nil
+			b.reconciled(t, true, byMPS)
+			b.uses(t, alone, alone)
+		})
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,17 +16,19 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -79,6 +82,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 		pluginDir: t.TempDir(), mps: mps.Dir(t.TempDir()),
 		beforeLock: func() {},
 	}
+	b.kubernetes("v1.37.1")
 	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
 	// The fake client would store what a dry run creates.
 	apitest.Answer(b.client, "create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
@@ -91,10 +95,29 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 // sharing has a node in mode share whose shares are published.
 func sharing(t *testing.T) *bench {
 	t.Helper()
+	return newBench(t).in(t, "share", shares)
+}
+
+// supervised has a node on whose GPUs MPS is available.
+func supervised(t *testing.T) *bench {
+	t.Helper()
 	b := newBench(t)
-	b.mode("share")
-	b.reconciled(t, true, shares)
+	t.Cleanup(b.supervised(t))
 	return b
+}
+
+// in has the node in the mode, in which these devices are published.
+func (b *bench) in(t *testing.T, mode, devices string) *bench {
+	t.Helper()
+	b.mode(mode)
+	b.reconciled(t, true, devices)
+	return b
+}
+
+// twoGPUs are the node's, as long as nothing happens to them.
+func twoGPUs() *gpu.Machine {
+	return &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
+		MemoryMiB: 16130}}}
 }
 
 // restart replaces the publisher, as a new process would.
@@ -110,8 +133,13 @@ func (b *bench) restart() {
 		b.published = append(b.published, r)
 		return b.storeSlice(r)
 	}
-	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
-		MemoryMiB: 16130}}})
+	b.SetMachine(twoGPUs())
+}
+
+// restartIn is a restart of a node that has the label of the mode.
+func (b *bench) restartIn(mode string) {
+	b.restart()
+	b.mode(mode)
 }
 
 // state is the node's, as any process sees it.
@@ -133,6 +161,28 @@ func (b *bench) promised(t *testing.T) state.Node {
 
 // nodeFile is where it lies.
 func (b *bench) nodeFile() string { return filepath.Join(b.pluginDir, "node.json") }
+
+// kubernetes sets the version that the API server tells.
+func (b *bench) kubernetes(version string) {
+	b.client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &apiversion.Info{GitVersion: version}
+}
+
+// supervised makes MPS available on both GPUs, until the function is called.
+func (b *bench) supervised(t *testing.T) (stop func()) {
+	t.Helper()
+	release, err := b.mps.Hold()
+	expect.NoError(t, err)
+	b.daemons(t, mps.Ready)
+	return func() { expect.NoError(t, release()) }
+}
+
+// daemons has the daemons of both GPUs in this state.
+func (b *bench) daemons(t *testing.T, state mps.State) {
+	t.Helper()
+	for _, uuid := range []string{"GPU-0", "GPU-1"} {
+		expect.NoError(t, b.mps.SetStatus(uuid, mps.Status{State: state}))
+	}
+}
 
 // Prepared, Known and WithNodeLocked implement Claims.
 func (b *bench) Prepared(context.Context) ([]state.Record, error) {
@@ -167,26 +217,6 @@ func (b *bench) Observe(_ context.Context, m *gpu.Machine) (held.Reserved, error
 
 func (b *bench) SetLeft(left time.Time) { b.left = left }
 
-// gate takes from the API server, while it is off, what DRAConsumableCapacity
-// gives: it stores shareable devices as ones for a single claim.
-func (b *bench) gate(t *testing.T) (off *bool) {
-	off = new(bool)
-	apitest.Answer(b.client, "create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
-		create := action.(k8stesting.CreateActionImpl)
-		if len(create.GetCreateOptions().DryRun) != 1 {
-			t.Error("the preflight must not store anything")
-		}
-		slice := create.GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-		for i := range slice.Spec.Devices {
-			if *off {
-				slice.Spec.Devices[i].AllowMultipleAllocations = nil
-			}
-		}
-		return true, slice, nil
-	})
-	return off
-}
-
 // storeSlice does what the helper's controller does in the background.
 func (b *bench) storeSlice(r resourceslice.DriverResources) error {
 	gvr := resourceapi.SchemeGroupVersion.WithResource("resourceslices")
@@ -219,24 +249,45 @@ func (b *bench) label(labels map[string]string) {
 
 func (b *bench) mode(value string) { b.label(map[string]string{ack.NodeLabelSchedule: value}) }
 
-// devices describes what was published last: each device's name, with "!"
-// where it is closed to new claims. Monitors, which show GPUs and give nothing, are left out.
-func (b *bench) devices(t *testing.T) string {
+// last are the devices that were published last.
+func (b *bench) last(t *testing.T) []resourceapi.Device {
 	t.Helper()
 	if len(b.published) == 0 {
 		t.Fatal("nothing was published")
 	}
+	return devicesIn(b.published[len(b.published)-1])
+}
+
+// shown is what each of them shows.
+func (b *bench) shown(t *testing.T, show func(d resourceapi.Device) string) string {
+	t.Helper()
 	var out []string
-	for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
-		for _, d := range slice.Devices {
-			name := d.Name
-			if strings.HasSuffix(name, "-monitor") {
-				continue
-			}
-			if len(d.Taints) > 0 {
-				name += "!"
-			}
-			out = append(out, name)
+	for _, d := range b.last(t) {
+		out = append(out, show(d))
+	}
+	return strings.Join(out, " ")
+}
+
+// devices describes what was published last.
+func (b *bench) devices(t *testing.T) string {
+	t.Helper()
+	return describeDevices(b.last(t))
+}
+
+func devicesIn(r resourceslice.DriverResources) (all []resourceapi.Device) {
+	for _, slice := range r.Pools["n1/gpu"].Slices {
+		all = append(all, slice.Devices...)
+	}
+	return all
+}
+
+// describeDevices names each device, with "!" where it is closed to new claims. Monitors, which show GPUs and give
+// nothing, are left out.
+func describeDevices(all []resourceapi.Device) string {
+	var out []string
+	for _, d := range all {
+		if !strings.HasSuffix(d.Name, "-monitor") {
+			out = append(out, d.Name+strings.Repeat("!", min(len(d.Taints), 1)))
 		}
 	}
 	return strings.Join(out, " ")
@@ -252,12 +303,26 @@ func (b *bench) reconcile(ctx context.Context) (settled bool, err error) {
 	return settled && told, err
 }
 
-func (b *bench) reconciled(t *testing.T, wantSettled bool, wantDevices string) {
+// pass is reconcile where nothing fails.
+func (b *bench) pass(t *testing.T) (settled bool) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	settled, err := b.reconcile(ctx)
 	expect.NoError(t, err)
-	expect.Equal(t, wantSettled, settled, "settled")
+	return settled
+}
+
+// runs has the publisher run until the test ends, by the clock of the test's bubble.
+func (b *bench) runs(t *testing.T) {
+	b.Clock, b.demand.Clock = clock.RealClock{}, clock.RealClock{}
+	var running sync.WaitGroup
+	running.Go(func() { b.Run(t.Context(), b.publish) })
+	t.Cleanup(running.Wait)
+}
+
+func (b *bench) reconciled(t *testing.T, wantSettled bool, wantDevices string) {
+	t.Helper()
+	expect.Equal(t, wantSettled, b.pass(t), "settled")
 	expect.Equal(t, wantDevices, b.devices(t), "published")
 }
 
@@ -269,10 +334,26 @@ func (b *bench) switched(t *testing.T, before, after string) {
 	b.reconciled(t, true, after)
 }
 
+// waits goes into a change of the mode that somebody holds up.
+func (b *bench) waits(t *testing.T, closed string) {
+	t.Helper()
+	b.reconciled(t, false, closed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, closed)
+}
+
+// freed goes on when the claim that is allocated has ended.
+func (b *bench) freed(t *testing.T, after string) {
+	t.Helper()
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, after)
+}
+
 func (b *bench) allocate(t *testing.T, device string, pods ...string) {
 	t.Helper()
 	c := &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "held"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "held", UID: "held"},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 			Devices: resourceapi.DeviceAllocationResult{
 				Results: []resourceapi.DeviceRequestAllocationResult{
@@ -289,13 +370,10 @@ func (b *bench) allocate(t *testing.T, device string, pods ...string) {
 // tolerating has the claim that is allocated tolerate every taint.
 func (b *bench) tolerating(t *testing.T) {
 	t.Helper()
-	claims := b.client.ResourceV1().ResourceClaims("team")
-	c, err := claims.Get(t.Context(), "held", metav1.GetOptions{})
-	expect.NoError(t, err)
-	c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{
-		{Operator: resourceapi.DeviceTolerationOpExists}}
-	_, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
-	expect.NoError(t, err)
+	apitest.Change(t, b.client, "team", "held", func(c *resourceapi.ResourceClaim) {
+		c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{
+			{Operator: resourceapi.DeviceTolerationOpExists}}
+	})
 }
 
 func (b *bench) release(t *testing.T) {
@@ -306,66 +384,13 @@ func (b *bench) release(t *testing.T) {
 
 const (
 	whole       = "gpu-0 gpu-1"
-	shares      = "gpu-0-share gpu-1-share"
 	wholeClosed = "gpu-0! gpu-1!"
+	shares      = "gpu-0-share gpu-1-share"
 	shareClosed = "gpu-0-share! gpu-1-share!"
+	byMPS       = "gpu-0-mps gpu-1-mps"
+	byMPSClosed = "gpu-0-mps! gpu-1-mps!"
+	everyMode   = "gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem gpu-0-mps gpu-1 gpu-1-share gpu-1-cgpu " +
+		"gpu-1-core-mem gpu-1-mps"
+	everyModeClosed = "gpu-0! gpu-0-share! gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1! gpu-1-share! gpu-1-cgpu! " +
+		"gpu-1-core-mem! gpu-1-mps!"
 )
-
-func TestModeFollowsTheLabel(t *testing.T) {
-	b := newBench(t)
-	b.label(map[string]string{})
-	b.reconciled(t, true, whole)
-	b.mode("share")
-	b.switched(t, wholeClosed, shares)
-	b.mode("default")
-	b.switched(t, shareClosed, whole)
-}
-
-func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
-	b := sharing(t)
-	b.label(nil)
-	b.reconciled(t, true, shares)
-	b.restart()
-	b.label(nil)
-	b.reconciled(t, true, shares)
-	b.mode("bogus")
-	b.reconciled(t, true, shares)
-	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `"bogus"`, "stay in mode share")
-	b.mode("default")
-	b.switched(t, shareClosed, whole)
-}
-
-// A mode that cannot be served yet is one that was asked for.
-func TestTakingTheLabelOffKeepsAModeThatIsNotServed(t *testing.T) {
-	b := newBench(t)
-	b.mode("mps")
-	b.reconciled(t, true, "")
-	b.label(nil)
-	b.reconciled(t, true, "")
-	b.restart()
-	b.label(nil)
-	b.reconciled(t, true, "")
-	defer b.supervised(t)()
-	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
-}
-
-// A label that was overruled stays so in the node's memory.
-func TestTakingTheLabelOffLeavesNothingToTheOlderOne(t *testing.T) {
-	b := newBench(t)
-	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelCGPU: "false"})
-	b.reconciled(t, true, shares)
-	for range 2 {
-		b.label(map[string]string{ack.NodeLabelCGPU: "false"})
-		b.reconciled(t, true, shares)
-		b.restart()
-	}
-	b.label(map[string]string{ack.NodeLabelCGPU: "false", ack.NodeLabelGPUShare: "false"})
-	b.switched(t, shareClosed, whole)
-}
-
-func TestUnknownModeOnANewNode(t *testing.T) {
-	b := newBench(t)
-	b.mode("bogus")
-	b.reconciled(t, true, "")
-	expect.Says(t, b.events.current[v1alpha1.ReasonModeNotServed], `"bogus"`)
-}
