@@ -101,6 +101,9 @@ func (c *Cluster) CPU() ([]time.Duration, error) {
 	return out, nil
 }
 
+// SchedulerMemory returns the scheduler's resident memory in MiB.
+func (c *Cluster) SchedulerMemory() (float64, error) { return process.Resident(c.processes[0]) }
+
 // Install makes a namespace with templates of claims, by their names, and the driver's DeviceClasses. Existing objects
 // stay as they are.
 func (c *Cluster) Install(ctx context.Context, namespace string,
@@ -158,22 +161,42 @@ func (c *Cluster) register(ctx context.Context, nodes []*corev1.Node) error {
 		return err
 	}
 	err = wait.PollUntilContextTimeout(ctx, time.Second, pods.Settled, true, func(ctx context.Context) (bool, error) {
-		list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return false, err
-		}
-		ready := 0
-		for _, n := range list.Items {
-			if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-				return t.Effect != corev1.TaintEffectPreferNoSchedule
-			}) {
-				ready++
-			}
-		}
-		return ready >= len(nodes), nil
+		lost, err := c.lost(ctx)
+		return lost == 0, err
 	})
 	if err != nil {
 		return fmt.Errorf("wait until no node has a taint that keeps pods off: %w", err)
+	}
+	return nil
+}
+
+// lost returns how many of the nodes that register made have a taint that keeps pods off.
+func (c *Cluster) lost(ctx context.Context) (int, error) {
+	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	lost := len(c.Nodes)
+	for _, n := range list.Items {
+		if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Effect != corev1.TaintEffectPreferNoSchedule
+		}) {
+			lost--
+		}
+	}
+	return lost, nil
+}
+
+// AllUp returns an error if the cluster has given up nodes: the scheduler tries those that are left alone, so what was
+// measured is true of fewer nodes.
+func (c *Cluster) AllUp(ctx context.Context) error {
+	lost, err := c.lost(ctx)
+	if err != nil {
+		return fmt.Errorf("count the nodes that take pods: %w", err)
+	}
+	if lost > 0 {
+		return fmt.Errorf("%d of %d nodes were given up, for the machine was too slow to renew their leases: leave it to "+
+			"the benchmark, or ask for fewer nodes", lost, len(c.Nodes))
 	}
 	return nil
 }

@@ -85,8 +85,8 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// rss returns a process' resident memory in MiB.
-func rss(pid int) (float64, error) {
+// Resident returns a process' resident memory in MiB.
+func Resident(pid int) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
@@ -121,7 +121,7 @@ func (l Look) Since() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	resident, err := rss(l.pid)
+	resident, err := Resident(l.pid)
 	perMinute := (now.cpu - l.cpu).Seconds() / now.when.Sub(l.when).Minutes()
 	return fmt.Sprintf("%.3f s a minute, %.1f MiB", perMinute, resident), err
 }
