@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package migmode
+package modes
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
@@ -42,7 +43,7 @@ func TestChoose(t *testing.T) {
 			want: "GPU 0 (NVIDIA H200) waits for a reset, after which its MIG mode is on, and now it is off"},
 		{name: "another one is in MIG mode", asked: "0", partitioned: on(), want: "GPU 2 is in MIG mode, too"},
 	} {
-		got, err := Choose(tt.asked, &gpu.Machine{Partitioned: tt.partitioned, GPUs: []gpu.GPU{
+		got, err := choose(tt.asked, &gpu.Machine{Partitioned: tt.partitioned, GPUs: []gpu.GPU{
 			{Index: 0, UUID: "GPU-off", ProductName: "NVIDIA H200", MIG: gpu.MIGMode{Capable: true, Pending: tt.pending}},
 			{Index: 1, UUID: "GPU-none", ProductName: "Tesla T4"}}})
 		if err == nil && got.UUID != tt.want ||
@@ -52,23 +53,17 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// simulated is the driver root of a node with two H200 and an A100, which waits for a reset before it changes its mode.
+// simulated is the driver of a node with two H200 and an A100, which waits for a reset before it changes its mode.
 // Until the test ends it answers for the kernel module, too.
-func simulated(t *testing.T) (root, library string) {
+func simulated(t *testing.T) gpunvml.OpenOptions {
 	t.Helper()
 	testneeds.DeviceNodes(t)
 	content, err := nvmllib.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	spec, err := sim.Load("../testdata/h200x2.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	other, err := sim.Load("../../../demo/machines/migx4.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, g := range other.GPUs {
 		if !g.MIG.Enabled {
 			spec.Models[g.Model] = other.Models[g.Model]
@@ -77,94 +72,82 @@ func simulated(t *testing.T) (root, library string) {
 			break
 		}
 	}
-	if root, err = filepath.EvalSymlinks(t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
-	if err := spec.WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: content}); err != nil {
-		t.Fatal(err)
-	}
-	if library, err = gpunvml.LibraryPath(gpunvml.OpenOptions{DriverRoot: root}); err != nil {
-		t.Fatal(err)
-	}
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	expect.NoError(t, err)
+	expect.NoError(t, spec.WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: content}))
+	library, err := gpunvml.LibraryPath(gpunvml.OpenOptions{DriverRoot: root})
+	expect.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- sim.Partitioning{}.ServeMIG(ctx, root) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, <-done)
 	})
-	return root, library
+	return gpunvml.OpenOptions{LibraryPath: library, SysFS: filepath.Join(root, sim.SysDir)}
 }
 
 // The whole way on the test double: no process can open two libraries, so one test has all of it.
 func TestOnASimulatedGPU(t *testing.T) {
-	root, library := simulated(t)
-	lib, err := gpunvml.Open(t.Context(), gpunvml.OpenOptions{LibraryPath: library})
-	if err != nil {
-		t.Fatal(err)
+	driver := simulated(t)
+	lib, err := gpunvml.Open(t.Context(), driver)
+	expect.NoError(t, err)
+	read := func() (*gpunvml.Reader, *gpu.Machine) {
+		reader := gpunvml.NewReader(lib, gpunvml.Options{SysFS: driver.SysFS})
+		m, err := reader.Read(t.Context())
+		expect.NoError(t, err)
+		return reader, m
 	}
-	if err := Has(lib); err != nil {
-		t.Fatal(err)
-	}
-	choose := func(asked string) (gpu.GPU, error) {
-		m, err := gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, "sys")}).Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return Choose(asked, m)
-	}
-	file := filepath.Join(t.TempDir(), "mig.json")
+	file := filepath.Join(t.TempDir(), "modes.json")
 	for _, tt := range []struct {
 		asked      string
 		activation nvml.Return
-		want       Mode
-	}{{"1", nvml.SUCCESS, Mode{true, true}}, {"2", nvml.ERROR_RESET_REQUIRED, Mode{false, true}}} {
-		chosen, err := choose(tt.asked)
-		if err != nil {
-			t.Fatal(err)
+		on         bool
+	}{{"1", nvml.SUCCESS, true}, {"2", nvml.ERROR_RESET_REQUIRED, false}} {
+		reader, m := read()
+		before := Of(t.Context(), driver, reader, m)
+		expect.NoError(t, before.MayCut(tt.asked, lib, m))
+		expect.NoError(t, File(file).Store(before))
+
+		device, err := reader.Device(m.GPUs[0].UUID)
+		expect.NoError(t, err)
+		expect.NoError(t, device.SetComputeMode(t.Context(), gpu.ComputeExclusiveProcess))
+		activation, mode, err := SetMIG(t.Context(), lib, before.Cut, true)
+		want := gpu.MIGMode{Capable: true, Enabled: tt.on, Pending: true}
+		if err != nil || activation != tt.activation || mode != want {
+			t.Errorf("GPU %s: activation status %v, mode %s, error %v", tt.asked, activation, Tell(mode), err)
 		}
-		if err := (Record{Library: library, UUID: chosen.UUID}).Write(file); err != nil {
-			t.Fatal(err)
-		}
-		activation, mode, err := Set(t.Context(), lib, chosen.UUID, true)
-		if err != nil || activation != tt.activation || mode != tt.want {
-			t.Errorf("GPU %s: activation status %v, mode %s, error %v", tt.asked, activation, mode, err)
-		}
-		if mode.Now {
+		if tt.on {
 			// What is left after a kill.
-			p := sim.MIGTable("h200-141")[0]
-			if _, err := gpunvml.NewPartitions(gpunvml.OpenOptions{LibraryPath: library}).MakeGPUInstance(t.Context(),
-				chosen.UUID, gpu.Place{ProfileID: p.ID, Start: p.Starts[0], Size: p.Size}); err != nil {
-				t.Fatal(err)
-			}
-		} else if _, err := choose(tt.asked); err == nil {
-			t.Error("a GPU that waits for a reset is not refused")
+			_, err := gpunvml.NewPartitions(driver).MakeGPUInstance(t.Context(), before.Cut,
+				sim.MIGTable("h200-141")[0].At(0).PlaceOf())
+			expect.NoError(t, err)
+		} else {
+			_, waiting := read()
+			expect.Error(t, before.MayCut(tt.asked, lib, waiting), "waits for a reset")
 		}
-		if err := PutBack(t.Context(), file); err != nil {
-			t.Fatal(err)
-		}
-		if m, err := Read(t.Context(), lib, chosen.UUID); err != nil || m != (Mode{}) {
-			t.Errorf("MIG mode is %v (%v), want off", m, err)
-		}
-		if _, err := os.Stat(file); err == nil {
-			t.Error("what was put back is still to be put back")
-		}
-	}
-	// A run without --may-change-mig has changed nothing.
-	if err := PutBack(t.Context(), file); err != nil {
-		t.Error(err)
+
+		told, err := PutBack(t.Context(), file)
+		expect.NoError(t, err)
+		expect.Says(t, strings.Join(told, "; "), m.GPUs[0].UUID+" was in compute mode EXCLUSIVE_PROCESS")
+		reader, m = read()
+		after := Of(t.Context(), driver, reader, m)
+		after.Cut = before.Cut
+		expect.Equal(t, before, after, "modes")
+		told, err = PutBack(t.Context(), file)
+		expect.NoError(t, err)
+		expect.Equal(t, []string{"compute and MIG modes are as they were found"}, told, "put back again")
 	}
 }
 
-// Half a record is no record of nothing: the GPU would be left as it is, and nobody told.
+// Without a record nothing was changed. Half a record is no record of nothing: the GPU would be left as it is, and
+// nobody told.
 func TestDamagedRecord(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "mig.json")
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := PutBack(t.Context(), file); err == nil {
+	file := filepath.Join(t.TempDir(), "modes.json")
+	_, err := PutBack(t.Context(), file)
+	expect.NoError(t, err)
+	expect.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+	if _, err := PutBack(t.Context(), file); err == nil {
 		t.Error("half a record is no error")
 	}
 }
