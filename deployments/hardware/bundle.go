@@ -142,7 +142,8 @@ func (b *bundle) test(ctx context.Context) ([]report.Table, error) {
 		b.path("lib/ld.so"), "--library-path", b.path("lib"), b.path("bin/hardware.test"),
 		"-test.v=test2json", "-test.run="+pattern(b.only), "-test.timeout="+left.String())
 	cmd.Env = append(os.Environ(), "E2E_CLUSTER_DIR="+b.clusterDir(), "GPUSHARE_NODE="+nodeName,
-		"GPUSHARE_DRIVER_ROOT="+b.driver.Root, "GPUSHARE_SIMULATED="+b.simulated, "GPUSHARE_MODES="+b.toPutBack(),
+		"GPUSHARE_DRIVER_ROOT="+b.driver.Root, "GPUSHARE_SIMULATED="+b.simulated,
+		"GPUSHARE_MAY_CHANGE_MIG="+b.found.Cut, "GPUSHARE_MODES="+b.toPutBack(),
 		// With a proxy in the environment the API server would be looked for there.
 		"NO_PROXY=*", "no_proxy=*")
 	cmd.Dir = b.payload

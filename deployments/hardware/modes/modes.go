@@ -149,7 +149,7 @@ type Record struct {
 	// Compute has those GPUs that tell their compute mode: that of others is not changed either.
 	Compute map[string]gpu.ComputeMode
 	MIG     map[string]gpu.MIGMode
-	// Cut is the GPU that may be cut into MIG instances, and has none; empty for none.
+	// Cut is the GPU that may be cut into MIG instances, and had none; empty for none, and when it is put back.
 	Cut string
 }
 
@@ -207,10 +207,14 @@ func PutBack(ctx context.Context, file string) (told []string, err error) {
 	if ret := lib.Shutdown(); ret != nvml.SUCCESS {
 		err = errors.Join(err, fmt.Errorf("close NVML: %w", ret))
 	}
-	if err = errors.Join(err, computeErr); err == nil && len(told) == 0 {
+	if err = errors.Join(err, computeErr); err != nil {
+		return told, err
+	}
+	if len(told) == 0 {
 		told = []string{"compute and MIG modes are as they were found"}
 	}
-	return told, err
+	r.Cut = ""
+	return told, File(file).Store(r)
 }
 
 // switchPatience is for programs that have just ended, and to which the driver still counts the GPU.

@@ -17,7 +17,6 @@
 //	                        `make gpu-bundle` leaves; by default localhost/gpu-cuda:latest
 //	GPUSHARE_DRIVER_ROOT    the directory that the NVIDIA driver is installed in, if it is not found
 //	GPUSHARE_MAY_CHANGE_MIG the index or UUID of a GPU that may be cut into MIG instances
-//	GPUSHARE_MODES          the file that says which modes the GPUs were found in, and which GPU may be cut: the archive's
-//	                        run has written it, else the tests write it before they cut a GPU
+//	GPUSHARE_MODES          the file for the modes that the GPUs were found in, which is written before one is cut
 //	GPUSHARE_SIMULATED      the driver root of a simulated node, to try the tests without a GPU
 package hardware

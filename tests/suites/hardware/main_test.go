@@ -81,30 +81,42 @@ func open(ctx context.Context) (*session, error) {
 	if s.lib, err = gpunvml.Open(ctx, s.options()); err != nil {
 		return nil, err
 	}
-	if s.machine, err = s.reader().Read(ctx); err != nil {
+	reader := s.reader()
+	if s.machine, err = reader.Read(ctx); err != nil {
 		return nil, err
 	}
 	if len(s.machine.GPUs) == 0 {
 		return nil, fmt.Errorf("the driver lists no GPU that can be used, and left out %v", s.machine.Faults)
 	}
-	s.found, err = s.modes(ctx)
+	s.found, err = s.modes(ctx, reader)
 	return s, err
 }
 
-// modes are those that the GPUs were found in. The archive's run has written them down; in a cluster that was there
-// they are written down where a GPU may be cut.
-func (s *session) modes(ctx context.Context) (modes.Record, error) {
-	file := modes.File(os.Getenv(modesVariable))
-	found, there, err := file.Load()
-	asked := os.Getenv("GPUSHARE_MAY_CHANGE_MIG")
-	if err != nil || there || asked == "" {
-		return found, err
+// modes are those that the GPUs were found in, if one of them may be cut. They are on disk then: the archive's run has
+// written them down, or one that was killed, or these tests do.
+func (s *session) modes(ctx context.Context, reader *gpunvml.Reader) (modes.Record, error) {
+	asked, file := os.Getenv("GPUSHARE_MAY_CHANGE_MIG"), modes.File(os.Getenv(modesVariable))
+	if asked == "" {
+		return modes.Record{}, nil
 	}
-	found = modes.Of(ctx, s.options(), s.reader(), s.machine)
-	if err := found.MayCut(asked, s.lib, s.machine); err != nil {
-		return found, err
+	written, _, err := file.Load()
+	if err != nil {
+		return written, fmt.Errorf("read which modes the GPUs were found in: %w", err)
 	}
-	return found, file.Store(found)
+	found := modes.Of(ctx, s.options(), reader, s.machine)
+	switch err := found.MayCut(asked, s.lib, s.machine); {
+	case err != nil:
+		return found, err
+	case written.Cut == found.Cut:
+		return written, nil
+	case written.Cut != "":
+		return found, fmt.Errorf("%s is of a run that was killed, and has not put GPU %s back: do so, and remove it", file.Path,
+			written.Cut)
+	}
+	if err := file.Store(found); err != nil {
+		return found, fmt.Errorf("write down the modes of the GPUs in the file that %s names: %w", modesVariable, err)
+	}
+	return found, nil
 }
 
 // options are where the driver is.

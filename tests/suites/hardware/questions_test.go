@@ -57,10 +57,11 @@ type question struct {
 // askAll asks all questions of one pod. What one has set is cleared before the next.
 func askAll(s *step) {
 	s.shared("pod with two containers", "share", 1, 0, pod{name: "asked", more: true})
-	g := ground{step: s, root: s.tree()}
-	g.leaf, g.second = s.leaf("asked", "main"), s.leaf("asked", "second")
+	root, err := memory.Tree()
+	s.must(err)
+	g := ground{step: s, root: root, leaf: s.leaf("asked", "main"), second: s.leaf("asked", "second")}
 	g.pod = filepath.Dir(g.leaf)
-	_, err := os.Stat(filepath.Join(g.leaf, "dmem.max"))
+	_, err = os.Stat(filepath.Join(g.leaf, "dmem.max"))
 	g.dmem = err == nil
 	for _, q := range questions() {
 		s.Run(q.what, func(t *testing.T) {
@@ -126,14 +127,6 @@ func (l memoryLimit) String() string {
 	return fmt.Sprintf("soft %d, hard %s, used %d MiB", l.softMiB, hard, l.usedMiB)
 }
 
-// tree is where the machine has its control groups of version 2, which the driver needs.
-func (s *step) tree() string {
-	s.Helper()
-	root, err := memory.Tree()
-	s.must(err)
-	return root
-}
-
 // leaf is the control group of a pod's container, which runs, and groupOf that of a process.
 func (s *step) leaf(name, container string) string {
 	s.Helper()
@@ -142,14 +135,9 @@ func (s *step) leaf(name, container string) string {
 
 func (s *step) groupOf(pid int) string {
 	s.Helper()
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	for line := range strings.Lines(string(content)) {
-		if path, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
-			return filepath.Join(s.tree(), path)
-		}
-	}
-	s.Fatalf("process %d is in no control group of version 2: %v", pid, err)
-	return ""
+	dir, err := memory.Dir(pid)
+	s.must(err)
+	return dir
 }
 
 // fill has a program in a container fill memory, and keep it until it is let go. It says "filled N total N: E".
