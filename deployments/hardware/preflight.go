@@ -131,7 +131,7 @@ func (b *bundle) readGPUs(ctx context.Context, lib nvml.Interface, options gpunv
 		f.leftOut = append(f.leftOut, fmt.Sprintf("GPU %d is in MIG mode, switch it off (nvidia-smi -i %s -mig 0)", p.Index,
 			p.UUID))
 	}
-	b.gpus, b.found = m.GPUs, modes.Of(ctx, options, reader, m)
+	b.gpus, b.found = m.GPUs, modes.Read(ctx, options, reader, m)
 	if b.mayChangeMIG != "" {
 		f.cut = b.found.MayCut(b.mayChangeMIG, lib, m)
 	}

@@ -153,8 +153,8 @@ type Record struct {
 	Cut string
 }
 
-// Of reads the modes of a machine's GPUs.
-func Of(ctx context.Context, driver gpunvml.OpenOptions, r *gpunvml.Reader, m *gpu.Machine) Record {
+// Read returns the modes that a machine's GPUs are in, by the reader that has found them last.
+func Read(ctx context.Context, driver gpunvml.OpenOptions, r *gpunvml.Reader, m *gpu.Machine) Record {
 	found := Record{Driver: driver, Compute: map[string]gpu.ComputeMode{}, MIG: map[string]gpu.MIGMode{}}
 	for _, g := range m.All() {
 		found.MIG[g.UUID] = g.MIG
@@ -257,7 +257,7 @@ func (r Record) putBackCompute(ctx context.Context, lib nvml.Interface) (told []
 	if err != nil {
 		return nil, fmt.Errorf("read which modes the GPUs are in: %w", err)
 	}
-	now := Of(ctx, r.Driver, reader, m)
+	now := Read(ctx, r.Driver, reader, m)
 	for uuid, mode := range now.Compute {
 		before, known := r.Compute[uuid]
 		if !known || mode == before {
@@ -267,8 +267,12 @@ func (r Record) putBackCompute(ctx context.Context, lib nvml.Interface) (told []
 		if deviceErr == nil {
 			deviceErr = device.SetComputeMode(ctx, before)
 		}
+		if deviceErr != nil {
+			err = errors.Join(err, fmt.Errorf("put the compute mode of GPU %s back from %s to %s: %w", uuid, mode, before,
+				deviceErr))
+			continue
+		}
 		told = append(told, fmt.Sprintf("GPU %s was in compute mode %s and is put back to %s", uuid, mode, before))
-		err = errors.Join(err, deviceErr)
 	}
 	for uuid, mode := range now.MIG {
 		if before, known := r.MIG[uuid]; known && mode != before {

@@ -105,7 +105,7 @@ func TestOnASimulatedGPU(t *testing.T) {
 		on         bool
 	}{{"1", nvml.SUCCESS, true}, {"2", nvml.ERROR_RESET_REQUIRED, false}} {
 		reader, m := read()
-		before := Of(t.Context(), driver, reader, m)
+		before := Read(t.Context(), driver, reader, m)
 		expect.NoError(t, before.MayCut(tt.asked, lib, m))
 		expect.NoError(t, File(file).Store(before))
 
@@ -131,7 +131,7 @@ func TestOnASimulatedGPU(t *testing.T) {
 		expect.NoError(t, err)
 		expect.Says(t, strings.Join(told, "; "), m.GPUs[0].UUID+" was in compute mode EXCLUSIVE_PROCESS")
 		reader, m = read()
-		after := Of(t.Context(), driver, reader, m)
+		after := Read(t.Context(), driver, reader, m)
 		written, _, err := File(file).Load()
 		expect.NoError(t, err)
 		before.Cut = ""

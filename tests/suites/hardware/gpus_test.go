@@ -41,7 +41,7 @@ func facts(s *step) {
 	for _, c := range reader.Check(s.Context()) {
 		conditions[c.UUID] = c
 	}
-	found := modes.Of(s.Context(), here.options(), reader, here.machine)
+	found := modes.Read(s.Context(), here.options(), reader, here.machine)
 	for _, g := range here.machine.All() {
 		compute := "not told"
 		if mode, tells := found.Compute[g.UUID]; tells {

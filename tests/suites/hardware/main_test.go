@@ -103,15 +103,15 @@ func (s *session) modes(ctx context.Context, reader *gpunvml.Reader) (modes.Reco
 	if err != nil {
 		return written, fmt.Errorf("read which modes the GPUs were found in: %w", err)
 	}
-	found := modes.Of(ctx, s.options(), reader, s.machine)
+	found := modes.Read(ctx, s.options(), reader, s.machine)
 	switch err := found.MayCut(asked, s.lib, s.machine); {
 	case err != nil:
 		return found, err
 	case written.Cut == found.Cut:
 		return written, nil
 	case written.Cut != "":
-		return found, fmt.Errorf("%s is of a run that was killed, and has not put GPU %s back: do so, and remove it", file.Path,
-			written.Cut)
+		return found, fmt.Errorf("%s is of a run that was killed, and has not put GPU %s back: do so, and remove it",
+			file.Path, written.Cut)
 	}
 	if err := file.Store(found); err != nil {
 		return found, fmt.Errorf("write down the modes of the GPUs in the file that %s names: %w", modesVariable, err)
