@@ -55,8 +55,8 @@ func (b *bundle) run(ctx context.Context) error {
 	if problems := b.inspect(ctx).problems(); len(problems) > 0 {
 		return errors.Join(refusedError(problems), removeUnpacked(b.payload, os.RemoveAll))
 	}
-	if err := modes.File(b.toPutBack()).Store(b.found); err != nil {
-		return fmt.Errorf("write down the modes of the GPUs, of which none was changed: %w", err)
+	if _, err := b.found.WriteDown(b.toPutBack()); err != nil {
+		return err
 	}
 	r := report.Report{Simulated: b.simulated != "", Title: b.title(), Started: started}
 	progress(fmt.Sprintf("%s: a cluster comes up, then each mode is tried; at most %s in all", r.Title, b.limit))

@@ -183,15 +183,34 @@ func (r *Record) MayCut(asked string, lib nvml.Interface, m *gpu.Machine) error 
 	return nil
 }
 
-// File keeps the record.
-func File(path string) statefile.File[Record] {
+// in is the record in a file.
+func in(path string) statefile.File[Record] {
 	return statefile.File[Record]{Path: path, Synced: true}
+}
+
+// WriteDown writes the record into a file. It returns what is there already of the GPU that may be cut, if a run has
+// written that and has not put it back, and refuses to replace what is there of another GPU.
+func (r Record) WriteDown(path string) (Record, error) {
+	written, _, err := in(path).Load()
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("read which modes the GPUs were found in: %w", err)
+	case written.Cut != "" && written.Cut == r.Cut:
+		return written, nil
+	case written.Cut != "":
+		return r, fmt.Errorf("%s is of a run that was killed, and has not put GPU %s back: do so, and remove it", path,
+			written.Cut)
+	}
+	if err := in(path).Store(r); err != nil {
+		return r, fmt.Errorf("write down the modes of the GPUs, of which none was changed: %w", err)
+	}
+	return r, nil
 }
 
 // PutBack puts the GPUs back into the modes of the record in a file, and tells what that took. Without a file nothing
 // was changed.
 func PutBack(ctx context.Context, file string) (told []string, err error) {
-	r, found, err := File(file).Load()
+	r, found, err := in(file).Load()
 	if err != nil {
 		return nil, fmt.Errorf("read which modes the GPUs were found in: %w", err)
 	}
@@ -214,7 +233,7 @@ func PutBack(ctx context.Context, file string) (told []string, err error) {
 		told = []string{"compute and MIG modes are as they were found"}
 	}
 	r.Cut = ""
-	return told, File(file).Store(r)
+	return told, in(file).Store(r)
 }
 
 // switchPatience is for programs that have just ended, and to which the driver still counts the GPU.

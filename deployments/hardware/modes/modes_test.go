@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
@@ -107,7 +108,8 @@ func TestOnASimulatedGPU(t *testing.T) {
 		reader, m := read()
 		before := Read(t.Context(), driver, reader, m)
 		expect.NoError(t, before.MayCut(tt.asked, lib, m))
-		expect.NoError(t, File(file).Store(before))
+		_, err := before.WriteDown(file)
+		expect.NoError(t, err)
 
 		device, err := reader.Device(m.GPUs[0].UUID)
 		expect.NoError(t, err)
@@ -132,7 +134,7 @@ func TestOnASimulatedGPU(t *testing.T) {
 		expect.Says(t, strings.Join(told, "; "), m.GPUs[0].UUID+" was in compute mode EXCLUSIVE_PROCESS")
 		reader, m = read()
 		after := Read(t.Context(), driver, reader, m)
-		written, _, err := File(file).Load()
+		written, _, err := in(file).Load()
 		expect.NoError(t, err)
 		before.Cut = ""
 		expect.Equal(t, before, after, "modes")
@@ -140,6 +142,39 @@ func TestOnASimulatedGPU(t *testing.T) {
 		told, err = PutBack(t.Context(), file)
 		expect.NoError(t, err)
 		expect.Equal(t, []string{"compute and MIG modes are as they were found"}, told, "put back again")
+	}
+}
+
+// The modes before the first change are kept, whatever a run that follows a killed one finds.
+func TestWriteDown(t *testing.T) {
+	was := func(cut string, on bool) Record {
+		return Record{Cut: cut, MIG: map[string]gpu.MIGMode{"GPU-a": {Enabled: on}}}
+	}
+	for name, tt := range map[string]struct {
+		written    *Record
+		now, want  Record
+		wantRefuse string
+	}{
+		"nothing yet":                     {nil, was("GPU-a", false), was("GPU-a", false), ""},
+		"of a run that was killed":        {ptr.To(was("GPU-a", false)), was("GPU-a", true), was("GPU-a", false), ""},
+		"of one that has put all back":    {ptr.To(was("", false)), was("GPU-a", true), was("GPU-a", true), ""},
+		"of one with another GPU":         {ptr.To(was("GPU-b", false)), was("GPU-a", true), was("GPU-b", false), "GPU-b"},
+		"of one with a GPU, and none now": {ptr.To(was("GPU-b", false)), was("", true), was("GPU-b", false), "GPU-b"},
+	} {
+		file := filepath.Join(t.TempDir(), "modes.json")
+		if tt.written != nil {
+			expect.NoError(t, in(file).Store(*tt.written))
+		}
+		got, err := tt.now.WriteDown(file)
+		if tt.wantRefuse != "" {
+			expect.Error(t, err, tt.wantRefuse)
+		} else {
+			expect.NoError(t, err)
+			expect.Equal(t, tt.want, got, name)
+		}
+		there, _, err := in(file).Load()
+		expect.NoError(t, err)
+		expect.Equal(t, tt.want, there, "%s: what is written down", name)
 	}
 }
 

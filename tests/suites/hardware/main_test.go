@@ -93,28 +93,19 @@ func open(ctx context.Context) (*session, error) {
 }
 
 // modes are those that the GPUs were found in, if one of them may be cut. They are on disk then: the archive's run has
-// written them down, or one that was killed, or these tests do.
+// written them down, or these tests do.
 func (s *session) modes(ctx context.Context, reader *gpunvml.Reader) (modes.Record, error) {
-	asked, file := os.Getenv("GPUSHARE_MAY_CHANGE_MIG"), modes.File(os.Getenv(modesVariable))
+	asked := os.Getenv("GPUSHARE_MAY_CHANGE_MIG")
 	if asked == "" {
 		return modes.Record{}, nil
 	}
-	written, _, err := file.Load()
-	if err != nil {
-		return written, fmt.Errorf("read which modes the GPUs were found in: %w", err)
-	}
 	found := modes.Read(ctx, s.options(), reader, s.machine)
-	switch err := found.MayCut(asked, s.lib, s.machine); {
-	case err != nil:
+	if err := found.MayCut(asked, s.lib, s.machine); err != nil {
 		return found, err
-	case written.Cut == found.Cut:
-		return written, nil
-	case written.Cut != "":
-		return found, fmt.Errorf("%s is of a run that was killed, and has not put GPU %s back: do so, and remove it",
-			file.Path, written.Cut)
 	}
-	if err := file.Store(found); err != nil {
-		return found, fmt.Errorf("write down the modes of the GPUs in the file that %s names: %w", modesVariable, err)
+	found, err := found.WriteDown(os.Getenv(modesVariable))
+	if err != nil {
+		return found, fmt.Errorf("%s names the file: %w", modesVariable, err)
 	}
 	return found, nil
 }
