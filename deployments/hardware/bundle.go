@@ -12,11 +12,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -32,11 +34,10 @@ const (
 // bundle is what was unpacked, and what a run has found.
 type bundle struct {
 	options
-	driver  *driver.Driver
-	machine *gpu.Machine
-	// compute are the compute modes of the GPUs, by UUID.
-	compute map[string]gpu.ComputeMode
-	cgroups cgroups
+	driver *driver.Driver
+	gpus   []gpu.GPU
+	// found are the modes to be put back.
+	found modes.Record
 }
 
 func (b *bundle) path(name string) string { return filepath.Join(b.payload, name) }
@@ -44,24 +45,26 @@ func (b *bundle) path(name string) string { return filepath.Join(b.payload, name
 // clusterDir has a short name: sockets lie below it.
 func (b *bundle) clusterDir() string { return b.path("c") }
 
-// toPutBack has what is to be put back of MIG, as long as something is.
-func (b *bundle) toPutBack() string { return b.path("mig.json") }
+// toPutBack is the file of the modes that GPUs were found in.
+func (b *bundle) toPutBack() string { return b.path("modes.json") }
 
 func progress(line string) { fmt.Fprintln(os.Stderr, line) }
 
-func (b *bundle) run(ctx context.Context) (err error) {
+func (b *bundle) run(ctx context.Context) error {
 	started := time.Now()
 	if problems := b.inspect(ctx).problems(); len(problems) > 0 {
 		return errors.Join(refusedError(problems), removeUnpacked(b.payload, os.RemoveAll))
 	}
-	r := report.Report{Simulated: b.simulated != "", GPUs: b.summary(), Started: started}
-	progress(fmt.Sprintf("%s: a cluster comes up, then each mode is tried; at most %s in all", r.GPUs, b.limit))
+	if _, err := b.found.WriteDown(b.toPutBack()); err != nil {
+		return err
+	}
+	r := report.Report{Simulated: b.simulated != "", Title: b.title(), Started: started}
+	progress(fmt.Sprintf("%s: a cluster comes up, then each mode is tried; at most %s in all", r.Title, b.limit))
 
-	handed := b.handedDown()
 	tried, stop := context.WithDeadlineCause(ctx, started.Add(b.limit-reserve), errors.New("the time of the run was over"))
 	setUp, up := b.setUp(tried)
 	r.Tables = []report.Table{setUp}
-	var testsErr error
+	var testsErr, logsErr error
 	if up {
 		var tests []report.Table
 		tests, testsErr = b.test(tried)
@@ -69,25 +72,41 @@ func (b *bundle) run(ctx context.Context) (err error) {
 	}
 	stop()
 	if b.logs != "" {
-		if err := b.saveLogs(); err != nil {
-			r.Afterwards = append(r.Afterwards, "the logs could not be saved: "+err.Error())
-		}
+		logsErr = b.saveLogs()
 	}
-	ctx = context.WithoutCancel(ctx)
-	told, putBackErr := b.cleanUp(ctx, handed)
-	r.Afterwards = append(append(append(r.Afterwards, told...), b.putBackCompute(ctx)...),
-		fmt.Sprintf("the run took %.1f s", time.Since(started).Seconds()))
+	told, cleanUpErr := b.cleanUp(ctx)
+	r.Afterwards = append(told, fmt.Sprintf("the run took %.1f s", time.Since(started).Seconds()))
+	err := errors.Join(testsErr, logsErr, cleanUpErr)
+	if err != nil {
+		r.Afterwards = append(r.Afterwards, err.Error())
+	}
 	text := r.Markdown()
 	fmt.Print(text)
-	if err := os.WriteFile(b.report, []byte(text), 0o644); err != nil {
-		return fmt.Errorf("write the report: %w", err)
+	if writeErr := os.WriteFile(b.report, []byte(text), 0o644); writeErr != nil {
+		err = errors.Join(err, fmt.Errorf("write the report: %w", writeErr))
 	}
-	return errors.Join(failures(r), testsErr, putBackErr)
+	return errors.Join(failures(r), err)
+}
+
+// title is how the report calls the GPUs, and the driver under test.
+func (b *bundle) title() string {
+	var names []string
+	for _, g := range b.gpus {
+		if !slices.Contains(names, g.ProductName) {
+			names = append(names, g.ProductName)
+		}
+	}
+	version, err := os.ReadFile(b.path("VERSION"))
+	if err != nil {
+		version = []byte("unknown")
+	}
+	return fmt.Sprintf("%d × %s, driver under test %s", len(b.gpus), strings.Join(names, " and "),
+		strings.TrimSpace(string(version)))
 }
 
 // setUp brings the cluster up and installs the driver, and reports whether tests can be run then.
 func (b *bundle) setUp(ctx context.Context) (table report.Table, up bool) {
-	table = b.facts()
+	table.Mode = "set-up"
 	step := func(name string, do func(context.Context) error) bool {
 		began := time.Now()
 		progress("  " + name)
@@ -124,7 +143,7 @@ func (b *bundle) test(ctx context.Context) ([]report.Table, error) {
 		"-test.v=test2json", "-test.run="+pattern(b.only), "-test.timeout="+left.String())
 	cmd.Env = append(os.Environ(), "E2E_CLUSTER_DIR="+b.clusterDir(), "GPUSHARE_NODE="+nodeName,
 		"GPUSHARE_DRIVER_ROOT="+b.driver.Root, "GPUSHARE_SIMULATED="+b.simulated,
-		"GPUSHARE_MAY_CHANGE_MIG="+b.mayChangeMIG, "GPUSHARE_MIG_RECORD="+b.toPutBack(),
+		"GPUSHARE_MAY_CHANGE_MIG="+b.found.Cut, "GPUSHARE_MODES="+b.toPutBack(),
 		// With a proxy in the environment the API server would be looked for there.
 		"NO_PROXY=*", "no_proxy=*")
 	cmd.Dir = b.payload
@@ -198,7 +217,7 @@ func (b *bundle) up(ctx context.Context) error {
 func (b *bundle) install(ctx context.Context) error {
 	settings := b.driver.Settings()
 	if b.simulated != "" {
-		settings["SYSFS_ROOT"] = "/host" + b.sysfs()
+		settings["SYSFS_ROOT"] = "/host" + b.found.Driver.SysFS
 	}
 	configured, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": settings,
 		"metadata": map[string]string{"name": "gpu-kubelet-plugin"}})

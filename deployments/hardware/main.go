@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -90,14 +91,18 @@ func command() *cli.Command {
 			Usage: "make a report of what go test -json writes, of tests/suites/hardware on a cluster that is there",
 			Action: func(context.Context, *cli.Command) error {
 				tables, err := report.Read(os.Stdin, progress)
-				r := report.Report{GPUs: "GPUs", Started: time.Now(), Tables: tables}
+				r := report.Report{Title: "GPUs", Started: time.Now(), Tables: tables}
 				fmt.Print(r.Markdown())
 				return errors.Join(err, failures(r))
 			},
 		}, {
-			Name:   "down",
-			Usage:  "take down what a run has left that was killed",
-			Action: func(ctx context.Context, _ *cli.Command) error { return (&bundle{options: o.absolute()}).takeDown(ctx) },
+			Name:  "down",
+			Usage: "take down what a run has left that was killed",
+			Action: func(ctx context.Context, _ *cli.Command) error {
+				told, err := (&bundle{options: o.absolute()}).cleanUp(ctx)
+				progress(strings.Join(told, "\n"))
+				return err
+			},
 		}},
 	}
 }

@@ -3,16 +3,19 @@
 package main
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
+	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 )
 
 // facts are what decides whether a machine can be used as it is, before anything is changed on it. What ./run looks at
@@ -20,9 +23,8 @@ import (
 type facts struct {
 	// kubelets are the processes of a cluster that the machine is already part of.
 	kubelets []string
-	cgroups  cgroups
-	// namespaces is why processes cannot have namespaces of their own, nil if they can.
-	namespaces error
+	// noCluster is why the machine cannot run a cluster, a line for each reason.
+	noCluster string
 	// driver is why the driver cannot be used, nil if it can; gpus are those it lists, with the processes that use
 	// them, leftOut why others cannot be used.
 	driver  error
@@ -46,11 +48,8 @@ func (f facts) problems() []string {
 	for _, kubelet := range f.kubelets {
 		add("a kubelet runs on this machine (process %s), whose pods may use the GPUs at any time: stop it first", kubelet)
 	}
-	if f.namespaces != nil {
-		add("no namespaces can be made here (%v): use the machine itself, or a privileged container", f.namespaces)
-	}
-	if err := f.cgroups.problem(); err != nil {
-		add("%v", err)
+	for line := range strings.Lines(f.noCluster) {
+		add("%s", line)
 	}
 	switch {
 	case f.driver != nil:
@@ -71,95 +70,72 @@ func (f facts) problems() []string {
 	return problems
 }
 
-// cgroups are the machine's control groups.
-type cgroups struct {
-	// v2 is where a tree of v2 with controllers is mounted; empty where v1 has them.
-	v2          string
-	controllers []string
-	// readOnly says that no group can be made.
-	readOnly bool
-	// crowded says that processes sit in a v2 group that is not the machine's root, so that its controllers cannot be
-	// handed down.
-	crowded bool
-}
-
-// version is how people call it.
-func (c cgroups) version() string {
-	if c.v2 != "" {
-		return "v2"
+// inspect finds out all that decides whether a run may begin, and what it has to put back.
+func (b *bundle) inspect(ctx context.Context) (f facts) {
+	if b.simulated == "" {
+		f.kubelets = named("kubelet")
 	}
-	return "v1"
+	var err error
+	if f.noCluster, err = b.program(ctx, "", "bin/cluster", "check"); err != nil {
+		f.noCluster = err.Error()
+	}
+	if b.driver, f.driver = driver.Find(b.driverRoot, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))); f.driver == nil {
+		f.driver = b.inspectGPUs(ctx, &f)
+	}
+	return f
 }
 
-// needed are the controllers without which the kubelet does not start.
-var needed = map[string][]string{
-	"v1": {"cpu", "cpuacct", "cpuset", "memory"},
-	"v2": {"cpu", "cpuset", "memory", "pids"},
+// readLimit is how long it may take to look at the GPUs: NVML can hang on a sick one.
+const readLimit = time.Minute
+
+// inspectGPUs reads the GPUs as the driver does. NVML is closed then: whoever has a GPU open can keep its MIG mode from
+// changing.
+func (b *bundle) inspectGPUs(ctx context.Context, f *facts) error {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	options := gpunvml.OpenOptions{LibraryPath: b.driver.NVML}
+	if b.simulated != "" {
+		options.SysFS = filepath.Join(b.simulated, "sys")
+	}
+	lib, err := gpunvml.Open(ctx, options)
+	if err != nil {
+		return err
+	}
+	err = b.readGPUs(ctx, lib, options, f)
+	if ret := lib.Shutdown(); ret != nvml.SUCCESS {
+		err = errors.Join(err, fmt.Errorf("close NVML: %w", ret))
+	}
+	return err
 }
 
-func (c cgroups) problem() error {
-	missing := slices.DeleteFunc(slices.Clone(needed[c.version()]),
-		func(name string) bool { return slices.Contains(c.controllers, name) })
-	switch {
-	case c.v2 == "" && len(c.controllers) == 0:
-		return errors.New("no control groups are mounted: mount cgroup2 on /sys/fs/cgroup")
-	case len(missing) > 0 && c.v2 == "":
-		return fmt.Errorf("control groups v1 without %s, which the kubelet needs: mount them, or boot with v2 "+
-			"(systemd.unified_cgroup_hierarchy=1)", strings.Join(missing, ", "))
-	case len(missing) > 0:
-		return fmt.Errorf("control groups v2 without the controllers %s, which the kubelet needs: have them in "+
-			"%s/cgroup.controllers", strings.Join(missing, ", "), c.v2)
-	case c.readOnly:
-		return errors.New("control groups cannot be made: they are mounted read-only, as in a container without privileges")
-	case c.crowded:
-		return fmt.Errorf("processes sit in this container's own control group %s, so it can hand no controllers down: move "+
-			"them to a group below it, or use the machine itself", c.v2)
+func (b *bundle) readGPUs(ctx context.Context, lib nvml.Interface, options gpunvml.OpenOptions, f *facts) error {
+	reader := gpunvml.NewReader(lib, gpunvml.Options{SysFS: options.SysFS})
+	m, err := reader.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range m.GPUs {
+		used := usedGPU{name: fmt.Sprintf("GPU %d (%s)", g.Index, g.ProductName)}
+		if device, err := reader.Device(g.UUID); err == nil {
+			pids, _ := device.Processes(ctx) // A GPU that does not tell is not in the way.
+			for _, pid := range pids {
+				used.processes = append(used.processes, fmt.Sprintf("process %d %s", pid, nameOf(fmt.Sprint(pid))))
+			}
+		}
+		f.gpus = append(f.gpus, used)
+	}
+	for _, fault := range m.Faults {
+		f.leftOut = append(f.leftOut, fault.String())
+	}
+	for _, p := range m.Partitioned {
+		f.leftOut = append(f.leftOut, fmt.Sprintf("GPU %d is in MIG mode, switch it off (nvidia-smi -i %s -mig 0)", p.Index,
+			p.UUID))
+	}
+	b.gpus, b.found = m.GPUs, modes.Read(ctx, options, reader, m)
+	if b.mayChangeMIG != "" {
+		f.cut = b.found.MayCut(b.mayChangeMIG, lib, m)
 	}
 	return nil
-}
-
-// readCgroups finds out what control groups the machine has, by the content of /proc/self/mounts.
-func readCgroups(mounts string) (c cgroups, err error) {
-	for line := range strings.Lines(mounts) {
-		fields := strings.Fields(line)
-		if len(fields) < 4 || fields[2] != "cgroup" && fields[2] != "cgroup2" {
-			continue
-		}
-		options := strings.Split(fields[3], ",")
-		c.readOnly = c.readOnly || slices.Contains(options, "ro")
-		if fields[2] == "cgroup2" {
-			c.v2 = fields[1]
-		} else {
-			c.controllers = append(c.controllers, slices.DeleteFunc(options,
-				func(option string) bool { return !slices.Contains(needed["v1"], option) })...)
-		}
-	}
-	if len(c.controllers) > 0 || c.v2 == "" {
-		// A v2 tree beside those of v1 has no controllers.
-		c.v2 = ""
-		return c, nil
-	}
-	content, err := os.ReadFile(filepath.Join(c.v2, "cgroup.controllers"))
-	if err != nil {
-		return c, fmt.Errorf("find the control groups: %w", err)
-	}
-	c.controllers = strings.Fields(string(content))
-	c.crowded, err = crowded(c.v2)
-	return c, err
-}
-
-// crowded reports whether the group has processes of its own and may not hand controllers down beside them. The
-// machine's root may; it alone has no type.
-func crowded(tree string) (bool, error) {
-	if _, err := os.Stat(filepath.Join(tree, "cgroup.type")); errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	handed, err := os.ReadFile(filepath.Join(tree, "cgroup.subtree_control"))
-	processes, processesErr := os.ReadFile(filepath.Join(tree, "cgroup.procs"))
-	lacks := slices.ContainsFunc(needed["v2"], func(controller string) bool {
-		return !slices.Contains(strings.Fields(string(handed)), controller)
-	})
-	return lacks && len(bytes.TrimSpace(processes)) > 0, errors.Join(err, processesErr)
 }
 
 // named are the numbers of the processes of that name.
@@ -179,16 +155,4 @@ func nameOf(pid string) string {
 		return "(of another PID namespace)"
 	}
 	return strings.TrimSpace(string(comm))
-}
-
-// namespaces tries to run the program, which has to succeed with these arguments, in the namespaces that a node has of
-// its own.
-func namespaces(program string, args ...string) error {
-	cmd := exec.Command(program, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS |
-		syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w %s", err, bytes.TrimSpace(out))
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 )
 
@@ -19,24 +20,15 @@ func unpacked(t *testing.T, neededMiB string) string {
 	t.Helper()
 	// A directory that other users may look into, as t.TempDir's are not.
 	dir, err := os.MkdirTemp("/tmp", "bundle")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, os.RemoveAll(dir)) })
 	script, err := os.ReadFile("run.sh")
-	if err != nil {
-		t.Fatal(err)
+	expect.NoError(t, err)
+	files := map[string]string{"run": string(script), "NEEDED-MIB": neededMiB + "\n", "payload.tar.xz": ""}
+	for name, content := range files {
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755))
 	}
-	write(t, filepath.Join(dir, "run"), string(script))
-	write(t, filepath.Join(dir, "NEEDED-MIB"), neededMiB+"\n")
-	write(t, filepath.Join(dir, "payload.tar.xz"), "")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Join(dir, "run"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -142,13 +134,11 @@ func TestRunRemovesOnlyItsOwn(t *testing.T) {
 // leave makes a directory with these files.
 func leave(t *testing.T, dir string, files ...string) {
 	t.Helper()
-	for _, name := range append(files, ".") {
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if name != "." {
-			write(t, filepath.Join(dir, name), "")
-		}
+	expect.NoError(t, os.MkdirAll(dir, 0o755))
+	for _, name := range files {
+		file := filepath.Join(dir, name)
+		expect.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		expect.NoError(t, os.WriteFile(file, nil, 0o644))
 	}
 }
 

@@ -82,8 +82,7 @@ func TestPlacesHaveNamesOfTheirOwn(t *testing.T) {
 		p := &m.Partitioned[0]
 		p.Profiles = nil
 		for _, profile := range sim.MIGTable(table) {
-			p.Profiles = append(p.Profiles, gpu.Profile{Starts: profile.Starts, Count: profile.Most,
-				Kind: gpu.Instance{ProfileID: profile.ID, Profile: profile.Name, Size: profile.Size}})
+			p.Profiles = append(p.Profiles, profile.Profile)
 			all += len(profile.Starts)
 		}
 		names := map[string]string{}

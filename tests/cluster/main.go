@@ -100,6 +100,16 @@ func command() *cli.Command {
 				Action: withCluster(func(ctx context.Context, c *cluster.Cluster, _ *cli.Command) error { return c.Down(ctx) }),
 			},
 			{
+				Name:  "check",
+				Usage: "print why this machine cannot run a cluster, a line for each reason; nothing is changed",
+				Action: func(context.Context, *cli.Command) error {
+					for _, why := range cluster.Obstacles() {
+						fmt.Println(why)
+					}
+					return nil
+				},
+			},
+			{
 				Name:   "status",
 				Usage:  "show whether the cluster and its nodes run; fails where one does not",
 				Action: withCluster(status),

@@ -4,8 +4,13 @@ package harness
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -32,4 +37,19 @@ func (c *Cluster) MIGDevices(t *testing.T, node string) []sim.MIGDevice {
 		t.Fatal(err)
 	}
 	return spec.MIGDevices()
+}
+
+// MIGInstance is the UUID of the instance of which the status of a claim tells.
+func MIGInstance(claim *resourceapi.ResourceClaim) (uuid string, err error) {
+	if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
+		return "", fmt.Errorf("the status of claim %s says %+v", claim.Name, claim.Status.Devices)
+	}
+	var data v1alpha1.DeviceStatus
+	if err := json.Unmarshal(claim.Status.Devices[0].Data.Raw, &data); err != nil {
+		return "", err
+	}
+	if len(data.GPUs) != 1 || data.GPUs[0].MIG == nil {
+		return "", fmt.Errorf("the status of claim %s says %s", claim.Name, claim.Status.Devices[0].Data.Raw)
+	}
+	return data.GPUs[0].UUID, nil
 }

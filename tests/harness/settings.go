@@ -4,19 +4,23 @@ package harness
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -53,23 +57,34 @@ func (n *Namespace) Keep(t *testing.T, app string) {
 // SetController changes settings of the controller until the test ends.
 func (c *Cluster) SetController(t *testing.T, settings map[string]string) {
 	t.Helper()
-	set := func(value func(string) any) {
+	c.Set(t, v1alpha1.ControllerName, settings)
+}
+
+// Set changes settings in a ConfigMap of the driver's until the returned function is called or the test ends. A
+// ConfigMap that was not there stays, empty.
+func (c *Cluster) Set(t *testing.T, configMap string, settings map[string]string) (putBack func()) {
+	t.Helper()
+	configMaps := c.Client.CoreV1().ConfigMaps(PluginNamespace)
+	found, err := configMaps.Get(Context(t), configMap, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatalf("read the settings of %s: %v", configMap, err)
+	}
+	before := maps.Clone(found.Data)
+	maps.DeleteFunc(before, func(key, _ string) bool { _, changes := settings[key]; return !changes })
+	// One manager for each set of keys: who applies others takes none of these away.
+	keys := slices.Sorted(maps.Keys(settings))
+	options := metav1.ApplyOptions{Force: true, FieldManager: "tests-" + strings.Join(keys, "-")}
+	set := func(data map[string]string) {
 		t.Helper()
-		data := map[string]any{}
-		for key, text := range settings {
-			data[key] = value(text)
-		}
-		patch, err := json.Marshal(map[string]any{"data": data})
-		if err == nil {
-			_, err = c.Client.CoreV1().ConfigMaps(PluginNamespace).Patch(Context(t), v1alpha1.ControllerName,
-				types.MergePatchType, patch, metav1.PatchOptions{})
-		}
-		if err != nil {
-			t.Errorf("change the settings %v of %s: %v", data, v1alpha1.ControllerName, err)
+		if _, err := configMaps.Apply(Context(t), applycorev1.ConfigMap(configMap, PluginNamespace).WithData(data),
+			options); err != nil {
+			t.Errorf("change the settings of %s to %v: %v", configMap, data, err)
 		}
 	}
-	t.Cleanup(func() { set(func(string) any { return nil }) })
-	set(func(text string) any { return text })
+	putBack = func() { set(before) }
+	t.Cleanup(putBack)
+	set(settings)
+	return putBack
 }
 
 // WaitPluginSetting waits until the plugin of a node sees that a setting has a value. The kubelet

@@ -12,8 +12,8 @@ import (
 type Report struct {
 	// Simulated says that no GPU took part.
 	Simulated bool
-	// GPUs names them, as in "1 × NVIDIA H200".
-	GPUs    string
+	// Title names the GPUs, as in "1 × NVIDIA H200".
+	Title   string
 	Started time.Time
 	Tables  []Table
 	// Afterwards says what became of what the run had changed.
@@ -40,7 +40,7 @@ users come out as intended, and that the bundle works. It shows nothing about CU
 // Markdown is the page. Its headings begin at the second level, so that it can stand in another one.
 func (r Report) Markdown() string {
 	var page, failures strings.Builder
-	title, note := r.GPUs, ""
+	title, note := r.Title, ""
 	if r.Simulated {
 		title, note = title+", simulated", simulated+"\n\n"
 	}

@@ -89,7 +89,7 @@ func TestReadOfFailuresOfNoStep(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	r := Report{
-		GPUs: "1 × NVIDIA H200", Simulated: true, Started: time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC),
+		Title: "1 × NVIDIA H200", Simulated: true, Started: time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC),
 		Tables: []Table{
 			{Mode: "share", Rows: []Row{
 				{What: "pod with\n a share", Observed: "Running", Result: Passed, Took: 1200 * time.Millisecond},

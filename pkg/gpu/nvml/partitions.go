@@ -56,6 +56,22 @@ func (p *Partitions) Instances(ctx context.Context, uuid string) (instances []gp
 	return instances, err
 }
 
+// Profiles are what the GPU with the UUID can be cut into, also while it is not in MIG mode.
+func (p *Partitions) Profiles(ctx context.Context, uuid string) (profiles []gpu.Profile, err error) {
+	err = p.with(ctx, uuid, func(c *cachedGPU) error {
+		// The names of profiles are made of it where the driver does not tell them, as with MIG mode off.
+		if err := p.reader.fillMemory(ctx, c); err != nil {
+			return err
+		}
+		if c.told.migProfiles, err = p.reader.readProfiles(ctx, c); err != nil {
+			return err
+		}
+		profiles = p.reader.profilesOf(c)
+		return nil
+	})
+	return profiles, err
+}
+
 // MakeGPUInstance makes a GPU instance in a place, and returns its id. It is gpu.ErrPlaceTaken, and nothing was made,
 // where another instance is in the way. After any other error it may have been made.
 func (p *Partitions) MakeGPUInstance(ctx context.Context, uuid string, at gpu.Place) (gi int, err error) {

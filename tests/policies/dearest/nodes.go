@@ -181,16 +181,12 @@ func addInstances(machine *gpu.Machine, spec *sim.Spec) {
 		p := &machine.Partitioned[i]
 		card := spec.GPUs[p.Index]
 		for _, profile := range sim.MIGTable(spec.Models[card.Model].MIGProfiles) {
-			of := gpu.Profile{Starts: profile.Starts, Count: profile.Most, Kind: gpu.Instance{ProfileID: profile.ID,
-				Profile: profile.Name, Size: profile.Size, MemoryMiB: int64(profile.MemoryMiB), SMCount: profile.SMs,
-				CopyEngines: profile.Copy, Decoders: profile.Decode, Encoders: profile.Encode, JPEGs: profile.JPEG,
-				OFAs: profile.OFA}}
 			if len(card.MIG.Instances) == 0 {
-				p.Profiles = append(p.Profiles, of)
+				p.Profiles = append(p.Profiles, profile.Profile)
 			}
 			for j, made := range card.MIG.Instances {
-				if made.Profile == profile.Name {
-					instance := of.At(made.Start)
+				if made.Profile == profile.Kind.Profile {
+					instance := profile.At(made.Start)
 					instance.UUID = fmt.Sprintf("MIG-%d-%d", p.Index, j)
 					p.Instances = append(p.Instances, instance)
 				}

@@ -157,13 +157,11 @@ func TestInstancesOfOtherModels(t *testing.T) {
 			w := startWorker(t, root)
 			for _, p := range sim.MIGTable(table) {
 				for _, start := range p.Starts {
-					doTo0(t, root, "mig=clear", fmt.Sprintf("mig=+%s@%d", p.Name, start))
-					want := []gpu.Instance{{ProfileID: p.ID, Profile: p.Name, Start: start, Size: p.Size,
-						MemoryMiB: int64(p.MemoryMiB), SMCount: p.SMs, CopyEngines: p.Copy, Decoders: p.Decode, Encoders: p.Encode,
-						JPEGs: p.JPEG, OFAs: p.OFA, Graphics: strings.HasSuffix(p.Name, "+gfx")}}
+					doTo0(t, root, "mig=clear", fmt.Sprintf("mig=+%s@%d", p.Kind.Profile, start))
+					want := []gpu.Instance{p.At(start)}
 					got := w.read().Partitioned[0].Instances
 					if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(gpu.Instance{}, "UUID", "InstanceID")); diff != "" {
-						t.Errorf("%s at %d (-want +got):\n%s", p.Name, start, diff)
+						t.Errorf("%s at %d (-want +got):\n%s", p.Kind.Profile, start, diff)
 					}
 				}
 			}

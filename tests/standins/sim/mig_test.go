@@ -43,21 +43,21 @@ func TestWhatAGPUHolds(t *testing.T) {
 		sets[strings.Join(sorted, " ")] = true
 		for _, p := range table {
 			for _, start := range p.Starts {
-				next := MIGInstance{Profile: p.Name, Start: start}
-				if len(instances) > 0 && start <= instances[len(instances)-1].Start || p.Name == "1g.10gb+me" {
+				next := MIGInstance{Profile: p.Kind.Profile, Start: start}
+				if len(instances) > 0 && start <= instances[len(instances)-1].Start || p.Kind.Profile == "1g.10gb+me" {
 					continue
 				}
 				free := true
 				for _, i := range instances {
 					q, _ := s.profile(0, i.Profile)
-					free = free && (start >= i.Start+q.size || i.Start >= start+p.Size)
+					free = free && (start >= i.Start+q.size || i.Start >= start+p.Kind.Size)
 				}
 				err := s.fits(0, instances, next)
 				if (err == nil) != free {
-					t.Fatalf("%s at %d beside %v: %v, by memory slices %v", p.Name, start, instances, err, free)
+					t.Fatalf("%s at %d beside %v: %v, by memory slices %v", p.Kind.Profile, start, instances, err, free)
 				}
 				if free {
-					fill(append(slices.Clone(instances), next), append(slices.Clone(names), p.Name))
+					fill(append(slices.Clone(instances), next), append(slices.Clone(names), p.Kind.Profile))
 				}
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // migProfile is a profile of GPU instances, as NVML tells it.
@@ -109,30 +111,25 @@ func MIGTables() []string { return slices.Sorted(maps.Keys(migTables)) }
 
 // MIGProfile is a profile of a table, for those who compare it with what a driver tells.
 type MIGProfile struct {
-	Enum, ID                        int
-	Name                            string
-	Slices, Most, MemoryMiB, SMs    int
-	Copy, Decode, Encode, JPEG, OFA int
-	// Size is that of each placement, in memory slices.
-	Size   int
-	Starts []int
+	gpu.Profile
 	// GIs are the ids of instances at Starts.
 	GIs []int
 }
 
-// MIGTable is the table of that name, in the order of Enum; nil if there is none.
+// MIGTable is the table of that name, in the order in which NVML numbers its profiles; nil if there is none.
 func MIGTable(name string) []MIGProfile {
 	var out []MIGProfile
-	for _, p := range migTables[name] {
-		var ids []int
+	for _, p := range slices.SortedFunc(slices.Values(migTables[name]),
+		func(a, b migProfile) int { return a.enum - b.enum }) {
+		of := MIGProfile{Profile: gpu.Profile{Starts: slices.Clone(p.starts), Count: p.most, Kind: gpu.Instance{
+			InstanceID: gpu.InstanceID{GI: gpu.NoCI, CI: gpu.NoCI}, ProfileID: p.id, Profile: p.name, Size: p.size,
+			MemoryMiB: int64(p.memoryMiB), SMCount: p.sms, CopyEngines: p.engines[0], Decoders: p.engines[1],
+			Encoders: p.engines[2], JPEGs: p.engines[3], OFAs: p.engines[4], Graphics: p.graphics}}}
 		for _, start := range p.starts {
-			ids = append(ids, p.gpuInstanceID(migTables[name], start))
+			of.GIs = append(of.GIs, p.gpuInstanceID(migTables[name], start))
 		}
-		out = append(out, MIGProfile{GIs: ids, Enum: p.enum, ID: p.id, Name: p.name, Slices: p.slices, Most: p.most,
-			MemoryMiB: p.memoryMiB, SMs: p.sms, Copy: p.engines[0], Decode: p.engines[1], Encode: p.engines[2],
-			JPEG: p.engines[3], OFA: p.engines[4], Size: p.size, Starts: slices.Clone(p.starts)})
+		out = append(out, of)
 	}
-	slices.SortFunc(out, func(a, b MIGProfile) int { return a.Enum - b.Enum })
 	return out
 }
 

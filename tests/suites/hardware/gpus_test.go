@@ -18,10 +18,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/memory"
 )
 
 var prettyName = regexp.MustCompile(`(?m)^PRETTY_NAME="?([^"\n]*)`)
@@ -29,6 +30,9 @@ var prettyName = regexp.MustCompile(`(?m)^PRETTY_NAME="?([^"\n]*)`)
 // facts are what the report tells of the machine.
 func facts(s *step) {
 	s.seen("NVIDIA driver", "", here.machine.DriverVersion+", CUDA "+here.machine.CUDADriverVersion)
+	s.seen("the NVIDIA driver's files", "", fmt.Sprintf("in root %s, libraries outside of the loader's path: %s, "+
+		"MPS control program: %s", here.driver.Root, cmp.Or(here.driver.Odd, "none"), cmp.Or(here.driver.MPSControl, "none")))
+	s.seen("control groups of version 2", "", told(memory.Tree()))
 	reader := here.reader()
 	if _, err := reader.Read(s.Context()); err != nil {
 		s.Fatal(err)
@@ -37,12 +41,11 @@ func facts(s *step) {
 	for _, c := range reader.Check(s.Context()) {
 		conditions[c.UUID] = c
 	}
+	found := modes.Read(s.Context(), here.options(), reader, here.machine)
 	for _, g := range here.machine.All() {
 		compute := "not told"
-		if device, err := reader.Device(g.UUID); err == nil {
-			if mode, err := device.ComputeMode(s.Context()); err == nil {
-				compute = mode.String()
-			}
+		if mode, tells := found.Compute[g.UUID]; tells {
+			compute = mode.String()
 		}
 		well := "recovery action " + cmp.Or(string(conditions[g.UUID].Recovery), "not told")
 		if c := conditions[g.UUID]; c.Failure != "" {
@@ -50,7 +53,7 @@ func facts(s *step) {
 		}
 		s.seen(fmt.Sprintf("GPU %d", g.Index), "",
 			fmt.Sprintf("%s, %d MiB, compute capability %s, PCI %s, compute mode %s, MIG %s, %s", g.ProductName, g.MemoryMiB,
-				g.ComputeCapability, g.PCIBusID, compute, migmode.OnOff(g.MIG.Enabled), well))
+				g.ComputeCapability, g.PCIBusID, compute, modes.Tell(g.MIG), well))
 	}
 	for _, f := range here.machine.Faults {
 		s.seen(fmt.Sprintf("GPU %d, left out", f.Index), "", f.Message)
@@ -148,7 +151,7 @@ func onTheGPU(class string) func(*step) {
 			return strings.HasPrefix(cmdline, "/cudaprobe\x00spin\x00")
 		})
 		s.must(err)
-		all, err := gpunvml.NewUses(gpunvml.OpenOptions{LibraryPath: here.driver.NVML}).Read(s.Context())
+		all, err := gpunvml.NewUses(here.options()).Read(s.Context())
 		if err != nil {
 			s.Error(err)
 		}

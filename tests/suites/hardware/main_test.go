@@ -16,6 +16,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -30,11 +31,16 @@ type session struct {
 	driver      *driver.Driver
 	lib         nvml.Interface
 	machine     *gpu.Machine
+	// found are the modes that the GPUs were found in, if they are written down: see modes.
+	found modes.Record
 	// simulated is the driver root of a simulated node; empty for a real one.
 	simulated string
 }
 
 var here *session
+
+// modesVariable names the file of the modes that the GPUs were found in.
+const modesVariable = "GPUSHARE_MODES"
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -72,19 +78,51 @@ func open(ctx context.Context) (*session, error) {
 		filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))); err != nil {
 		return nil, err
 	}
-	if s.lib, err = gpunvml.Open(ctx, gpunvml.OpenOptions{LibraryPath: s.driver.NVML}); err != nil {
+	if s.lib, err = gpunvml.Open(ctx, s.options()); err != nil {
 		return nil, err
 	}
-	s.machine, err = s.reader().Read(ctx)
-	if err == nil && len(s.machine.GPUs) == 0 {
-		err = fmt.Errorf("the driver lists no GPU that can be used, and left out %v", s.machine.Faults)
+	reader := s.reader()
+	if s.machine, err = reader.Read(ctx); err != nil {
+		return nil, err
 	}
+	if len(s.machine.GPUs) == 0 {
+		return nil, fmt.Errorf("the driver lists no GPU that can be used, and left out %v", s.machine.Faults)
+	}
+	s.found, err = s.modes(ctx, reader)
 	return s, err
+}
+
+// modes are those that the GPUs were found in, if one of them may be cut. They are on disk then: the archive's run has
+// written them down, or these tests do.
+func (s *session) modes(ctx context.Context, reader *gpunvml.Reader) (modes.Record, error) {
+	asked := os.Getenv("GPUSHARE_MAY_CHANGE_MIG")
+	if asked == "" {
+		return modes.Record{}, nil
+	}
+	found := modes.Read(ctx, s.options(), reader, s.machine)
+	if err := found.MayCut(asked, s.lib, s.machine); err != nil {
+		return found, err
+	}
+	found, err := found.WriteDown(os.Getenv(modesVariable))
+	if err != nil {
+		return found, fmt.Errorf("%s names the file: %w", modesVariable, err)
+	}
+	return found, nil
+}
+
+// options are where the driver is.
+func (s *session) options() gpunvml.OpenOptions {
+	return gpunvml.OpenOptions{LibraryPath: s.driver.NVML, SysFS: filepath.Join(s.root(), sim.SysDir)}
 }
 
 // reader reads the GPUs as gpu-kubelet-plugin does.
 func (s *session) reader() *gpunvml.Reader {
-	return gpunvml.NewReader(s.lib, gpunvml.Options{SysFS: filepath.Join(s.root(), sim.SysDir)})
+	return gpunvml.NewReader(s.lib, gpunvml.Options{SysFS: s.options().SysFS})
+}
+
+// partitions make and destroy MIG instances, and find the GPUs when they are first used.
+func (s *session) partitions() *gpunvml.Partitions {
+	return gpunvml.NewPartitions(s.options())
 }
 
 // gpu is the GPU that tests of one GPU are about.

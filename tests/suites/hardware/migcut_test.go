@@ -13,11 +13,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -28,35 +27,22 @@ import (
 type lab struct {
 	gpu.GPU
 	partitions *gpunvml.Partitions
-	// record is the file that says what is to be put back.
-	record string
 	// why nothing more can be tried; empty while it can.
 	why string
 	// off is what the driver tells that it can be cut into before its mode is switched, and double what the test double
 	// tells of the GPU that is most like this one.
-	off, double []sim.MIGProfile
-	plan        migPlan
-}
-
-func newLab(asked string) (*lab, error) {
-	l := &lab{partitions: gpunvml.NewPartitions(gpunvml.OpenOptions{LibraryPath: here.driver.NVML}),
-		record: os.Getenv("GPUSHARE_MIG_RECORD"), why: "MIG mode is not on"}
-	if l.record == "" {
-		return nil, errors.New("GPUSHARE_MIG_RECORD names no file for what is to be put back")
-	}
-	if err := migmode.Has(here.lib); err != nil {
-		return nil, err
-	}
-	var err error
-	l.GPU, err = migmode.Choose(asked, here.machine)
-	return l, err
+	off    []gpu.Profile
+	double []sim.MIGProfile
+	plan   migPlan
 }
 
 func (l *lab) needsMode() string { return l.why }
 
-func (l *lab) profiles(s *step) []sim.MIGProfile {
+// profiles reads what the GPU can be cut into. It takes a new handle each time: none may outlive a change of the mode.
+func (l *lab) profiles(s *step) []gpu.Profile {
 	s.Helper()
-	profiles, _ := profilesOf(here.lib, handle(s, l.UUID))
+	profiles, err := here.partitions().Profiles(s.Context(), l.UUID)
+	s.must(err)
 	return profiles
 }
 
@@ -70,30 +56,29 @@ func handle(s *step, uuid string) nvml.Device {
 	return device
 }
 
-// switchOn has the GPU in MIG mode. What it was in before is written down first.
+// switchOn has the GPU in MIG mode. What it was in before is written down already.
 func (l *lab) switchOn(s *step) {
 	const what = "MIG mode is switched on"
-	before, err := migmode.Read(s.Context(), here.lib, l.UUID)
+	before, err := modes.MIG(s.Context(), here.lib, l.UUID)
 	s.must(err)
 	l.off = l.profiles(s)
-	s.must(migmode.Record{Library: here.driver.NVML, UUID: l.UUID, On: before.Now}.Write(l.record))
-	on, observed, after, activation := migmode.Mode{Now: true, Pending: true}, "it was on", before, nvml.SUCCESS
+	on, after, activation := gpu.MIGMode{Capable: true, Enabled: true, Pending: true}, before, nvml.SUCCESS
 	s.clock()
-	if !before.Now {
-		activation, after, err = migmode.Set(s.Context(), here.lib, l.UUID, true)
+	if !before.Enabled {
+		activation, after, err = modes.SetMIG(s.Context(), here.lib, l.UUID, true)
 		s.must(err)
-		observed = fmt.Sprintf("%s; activation status: %v", after, activation)
 	}
+	observed := fmt.Sprintf("%s; activation status: %v", modes.Tell(after), activation)
 	switch {
-	case after.Now && activation == nvml.SUCCESS:
+	case after.Enabled && activation == nvml.SUCCESS:
 		l.why = ""
-		s.check(what, on.String(), observed, true)
+		s.check(what, modes.Tell(on), observed, true)
 	case after.Pending && (activation == nvml.SUCCESS || activation == nvml.ERROR_RESET_REQUIRED):
 		l.why = fmt.Sprintf("reset the GPU while MIG mode is on (nvidia-smi -i %s -mig 1, then --gpu-reset, or a reboot), "+
 			"and run this again", l.UUID)
-		s.part(what, on.String(), observed, func(t *testing.T) { t.SkipNow() })
+		s.part(what, modes.Tell(on), observed, func(t *testing.T) { t.SkipNow() })
 	default:
-		s.check(what, on.String(), observed+": end what has the GPU open, such as DCGM, and run this again", false)
+		s.check(what, modes.Tell(on), observed+": end what has the GPU open, such as DCGM, and run this again", false)
 	}
 }
 
@@ -101,7 +86,7 @@ func (l *lab) switchOn(s *step) {
 func (l *lab) cleared(run func(*step)) func(*step) {
 	return func(s *step) {
 		s.Cleanup(func() {
-			if err := migmode.Clear(context.WithoutCancel(s.Context()), l.partitions, l.UUID); err != nil {
+			if err := modes.Clear(context.WithoutCancel(s.Context()), l.partitions, l.UUID); err != nil {
 				s.Error(err)
 			}
 		})
@@ -119,123 +104,103 @@ func (l *lab) compareProfiles(s *step) {
 		s.Fatal(err)
 	}
 	l.double = sim.MIGTable(nearest(on))
-	unnamed := func(profiles []sim.MIGProfile) (all []string) {
-		for _, p := range profiles {
-			p.Name = ""
-			all = append(all, describe(p))
+	differ := "the same"
+	for i, p := range on {
+		named := p
+		if i < len(l.off) {
+			named.Kind.Profile = l.off[i].Kind.Profile
 		}
-		return all
-	}
-	differ, off := "the same", unnamed(l.off)
-	for i, p := range unnamed(on) {
-		if i >= len(off) || off[i] != p {
-			differ = fmt.Sprintf("number %d is %s", i, p)
+		if i >= len(l.off) || describe(l.off[i]) != describe(named) {
+			differ = fmt.Sprintf("number %d is %s", i, describe(p))
 			break
 		}
 	}
-	s.compare("profiles and placements with MIG on", fmt.Sprintf("%d, the same", len(off)),
+	s.compare("profiles and placements with MIG on", fmt.Sprintf("%d, the same", len(l.off)),
 		fmt.Sprintf("%d, %s", len(on), differ))
 }
 
-// cut is an instance that was made call by call, so that each is measured.
-type cut struct {
-	at place
-	gi int
-	gpu.Instance
-	times string
-}
-
-func (c *cut) measured(what string, began time.Time) {
-	c.times += fmt.Sprintf("%s %.2f s ", what, time.Since(began).Seconds())
-}
-
 // begin makes a GPU instance without a compute instance.
-func (l *lab) begin(s *step, at place) (*cut, error) {
-	c, began := &cut{at: at}, time.Now()
+func (l *lab) begin(s *step, at gpu.Instance) (gpu.Instance, error) {
 	var err error
-	c.gi, err = l.partitions.MakeGPUInstance(s.Context(), l.UUID,
-		gpu.Place{ProfileID: at.profile.ID, Start: at.start, Size: at.profile.Size})
-	c.measured("made", began)
-	return c, err
+	at.GI, err = l.partitions.MakeGPUInstance(s.Context(), l.UUID, at.PlaceOf())
+	return at, err
 }
 
-// finish makes its compute instance.
-func (l *lab) finish(s *step, c *cut) {
+// make makes an instance, call by call, so that each is measured, and compares the id of the GPU instance with that of
+// the double.
+func (l *lab) make(s *step, at gpu.Instance) gpu.Instance {
 	s.Helper()
-	began := time.Now()
-	var err error
-	c.Instance, err = l.partitions.MakeComputeInstance(s.Context(), l.UUID, c.gi)
+	s.clock()
+	begun, err := l.begin(s, at)
 	s.must(err)
-	c.measured("compute instance made", began)
+	l.seenID(s, begun)
+	return l.finish(s, begun)
 }
 
-func (l *lab) make(s *step, at place) *cut {
+// finish makes the compute instance.
+func (l *lab) finish(s *step, begun gpu.Instance) gpu.Instance {
 	s.Helper()
-	c, err := l.begin(s, at)
+	s.clock()
+	made, err := l.partitions.MakeComputeInstance(s.Context(), l.UUID, begun.GI)
 	s.must(err)
-	l.finish(s, c)
-	return c
+	s.check("its compute instance", "a UUID that begins with MIG-", fmt.Sprintf("%s, id %d", made.UUID, made.CI),
+		strings.HasPrefix(made.UUID, "MIG-"))
+	return made
 }
 
-func (l *lab) unmake(s *step, c *cut) {
+// unmake destroys instances.
+func (l *lab) unmake(s *step, all ...gpu.Instance) {
 	s.Helper()
-	began := time.Now()
-	s.must(l.partitions.Destroy(s.Context(), l.UUID, c.gi))
-	c.measured("destroyed", began)
+	for _, i := range all {
+		s.clock()
+		s.must(l.partitions.Destroy(s.Context(), l.UUID, i.GI))
+		s.came("instance "+i.Place()+", idle", "is destroyed")
+	}
 }
 
-// seenID has the id of a GPU instance, beside that of the double, and how long all took.
-func (l *lab) seenID(s *step, c *cut) {
+// seenID has the id of a GPU instance, beside that of the double.
+func (l *lab) seenID(s *step, i gpu.Instance) {
 	s.Helper()
-	expected, observed := "", fmt.Sprintf("id %d", c.gi)
+	expected := ""
 	for _, p := range l.double {
-		if n := slices.Index(p.Starts, c.at.start); p.Enum == c.at.profile.Enum && n >= 0 {
+		if n := slices.Index(p.Starts, i.Start); p.Kind.ProfileID == i.ProfileID && n >= 0 {
 			expected = fmt.Sprintf("id %d", p.GIs[n])
 		}
 	}
-	what := "GPU instance " + c.at.String()
-	s.compare(what, expected, observed)
-	s.seen(what+", times", "", c.times)
+	s.compare("GPU instance "+i.Place(), expected, fmt.Sprintf("id %d", i.GI))
 }
 
-// together makes instances next to each other, and destroys them.
-func (l *lab) together(s *step, places []place, meanwhile func()) {
+// together makes instances next to each other.
+func (l *lab) together(s *step, places []gpu.Instance) (all []gpu.Instance) {
 	s.Helper()
-	var all []*cut
 	for _, at := range places {
 		all = append(all, l.make(s, at))
 	}
-	meanwhile()
-	for _, c := range all {
-		l.unmake(s, c)
-		l.seenID(s, c)
-	}
+	return all
 }
 
 // twice follows one instance step by step, and makes it again.
 func (l *lab) twice(s *step) {
-	c, err := l.begin(s, l.plan.alone)
+	s.clock()
+	begun, err := l.begin(s, l.plan.alone)
 	s.must(err)
-	l.seenID(s, c)
+	l.seenID(s, begun)
 	l.listed(s, "MIG devices that NVML lists while it has no compute instance", 0)
-	l.finish(s, c)
-	s.check("its compute instance", "a UUID that begins with MIG-", fmt.Sprintf("%s, id %d; %s", c.UUID, c.CI, c.times),
-		strings.HasPrefix(c.UUID, "MIG-"))
+	made := l.finish(s, begun)
 	l.listed(s, "MIG devices that NVML lists then", 1)
-	l.capabilities(s, c.Instance)
-	instance, ret := handle(s, l.UUID).GetGpuInstanceById(c.gi)
+	l.capabilities(s, made)
+	instance, ret := handle(s, l.UUID).GetGpuInstanceById(made.GI)
 	if ret == nvml.SUCCESS {
 		ret = instance.Destroy()
 	}
 	s.same("it is destroyed with its compute instance in it", nvml.ERROR_IN_USE.Error(), ret.Error())
-	l.unmake(s, c)
+	l.unmake(s, made)
 	left, err := l.partitions.Instances(s.Context(), l.UUID)
 	s.must(err)
-	s.check("it is destroyed, idle", "no instance is left", fmt.Sprintf("%d are left; %s", len(left), c.times),
-		len(left) == 0)
+	s.same("instances that are left then", "", instances(left))
 	again := l.make(s, l.plan.alone)
-	s.check("the same place again: UUID", "not "+c.UUID, again.UUID, again.UUID != c.UUID)
-	s.compare("the same place again: ids", c.InstanceID.String(), again.InstanceID.String())
+	s.check("the same place again: UUID", "not "+made.UUID, again.UUID, again.UUID != made.UUID)
+	s.compare("the same place again: ids", made.InstanceID.String(), again.InstanceID.String())
 }
 
 func (l *lab) listed(s *step, what string, want int) {
@@ -252,24 +217,22 @@ func (l *lab) listed(s *step, what string, want int) {
 
 // beside makes instances of several profiles in places, and asks for places that are taken.
 func (l *lab) beside(s *step) {
-	l.together(s, append([]place{l.plan.alone}, l.plan.beside...), func() {
-		for what, at := range map[string]place{
-			fmt.Sprintf("another %s, where one is", l.plan.alone):                             l.plan.alone,
-			fmt.Sprintf("a %s, where a %s is", l.plan.overlapping, l.plan.alone.profile.Name): l.plan.overlapping,
-		} {
-			_, err := l.begin(s, at)
-			s.check(what, gpu.ErrPlaceTaken.Error(), fmt.Sprint(err), errors.Is(err, gpu.ErrPlaceTaken))
-		}
-	})
+	all := l.together(s, append([]gpu.Instance{l.plan.alone}, l.plan.beside...))
+	for _, taken := range []gpu.Instance{l.plan.alone, l.plan.overlapping} {
+		_, err := l.begin(s, taken)
+		s.check(fmt.Sprintf("a %s, where %s is", taken.Place(), l.plan.alone.Place()), gpu.ErrPlaceTaken.Error(),
+			fmt.Sprint(err), errors.Is(err, gpu.ErrPlaceTaken))
+	}
+	l.unmake(s, all...)
 }
 
 // pair shows which ids two profiles of one size have side by side.
-func (l *lab) pair(s *step) { l.together(s, l.plan.pair, func() {}) }
+func (l *lab) pair(s *step) { l.unmake(s, l.together(s, l.plan.pair)...) }
 
 // each makes an instance of each profile, one after the other.
 func (l *lab) each(s *step) {
 	for _, at := range l.plan.each {
-		l.together(s, []place{at}, func() {})
+		l.unmake(s, l.make(s, at))
 	}
 }
 

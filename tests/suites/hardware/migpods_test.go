@@ -5,9 +5,7 @@
 package hardware
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,13 +19,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/migmode"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -36,18 +31,16 @@ import (
 func migGroups(t *testing.T, label func(string)) []group {
 	t.Helper()
 	groups := []group{{name: "MIG, read only", trials: []trial{{name: "how the GPUs could be cut", run: migRead}}}}
-	asked := os.Getenv("GPUSHARE_MAY_CHANGE_MIG")
-	if asked == "" {
+	all := here.machine.All()
+	at := slices.IndexFunc(all, func(g gpu.GPU) bool { return g.UUID == here.found.Cut })
+	if at < 0 {
 		return groups
 	}
-	l, err := newLab(asked)
-	if err != nil {
-		return append(groups, group{name: "MIG GPU " + asked, needs: []need{err.Error}})
-	}
+	l := &lab{GPU: all[at], why: "MIG mode is not on", partitions: here.partitions()}
 	hide := here.Label(t, here.node, "type")
-	on, mode := []need{l.needsMode}, setting(t, "MIG_INSTANCES")
+	on, makeNone := []need{l.needsMode}, func() {}
 	small := func(run func(*step, string)) func(*step) {
-		return l.cleared(func(s *step) { run(s, l.plan.small.Name) })
+		return l.cleared(func(s *step) { run(s, l.plan.small.Kind.Profile) })
 	}
 	return append(groups, group{name: fmt.Sprintf("MIG GPU %d", l.Index), trials: []trial{
 		{name: "the driver lets go of the GPUs", run: func(s *step) { label("default"); withdraw(s, hide) }},
@@ -58,7 +51,8 @@ func migGroups(t *testing.T, label func(string)) []group {
 		{name: "two profiles of one size", needs: on, run: l.cleared(l.pair)},
 		{name: "an instance of each profile", needs: on, run: l.cleared(l.each)},
 		{name: "the driver makes MIG instances for claims", needs: on, run: func(s *step) {
-			mode(s, "dynamic")
+			// Until all tests have ended, or the mode is put back.
+			makeNone = here.Set(t, "gpu-kubelet-plugin", map[string]string{"MIG_INSTANCES": "dynamic"})
 			hide("")
 			here.Plugin(s.T, here.node)
 		}},
@@ -72,22 +66,17 @@ func migGroups(t *testing.T, label func(string)) []group {
 		{name: "the MIG mode is put back", run: func(s *step) {
 			s.check("instances on the GPU, at the end", "0", fmt.Sprint(len(l.await(s, 0))), true)
 			withdraw(s, hide)
-			s.must(migmode.PutBack(s.Context(), l.record))
-			mode(s, "")
+			_, err := modes.PutBack(s.Context(), os.Getenv(modesVariable))
+			s.must(err)
+			makeNone()
 			hide("")
 			here.Plugin(s.T, here.node)
 		}},
 	}})
 }
 
-// readLimit is how long a look at how the GPUs could be cut may take. It takes milliseconds.
-const readLimit = 30 * time.Second
-
 func migRead(s *step) {
-	all, err := bounded.Try(s.Context(), bounded.New("NVML", readLimit), "reading how the GPUs could be cut",
-		func() ([]finding, error) { return readMIG(here.lib, filepath.Join(here.root(), "proc")), nil })
-	s.must(err)
-	for _, f := range all {
+	for _, f := range readMIG(s.Context(), here.lib, here.partitions(), here.machine, filepath.Join(here.root(), "proc")) {
 		s.compare(f.what, f.expected, f.observed)
 	}
 }
@@ -105,32 +94,6 @@ func withdraw(s *step, hide func(string)) {
 		}
 		return err
 	})
-}
-
-// setting changes a setting of gpu-kubelet-plugin, or puts it back where the value is empty; so does the tests' end.
-func setting(t *testing.T, key string) func(s *step, value string) {
-	t.Helper()
-	maps, before := here.Client.CoreV1().ConfigMaps(harness.PluginNamespace), ""
-	if m, err := maps.Get(t.Context(), "gpu-kubelet-plugin", metav1.GetOptions{}); err == nil {
-		before = m.Data[key]
-	}
-	set := func(ctx context.Context, value string) error {
-		settings := applycorev1.ConfigMap("gpu-kubelet-plugin", harness.PluginNamespace)
-		if value = cmp.Or(value, before); value != "" {
-			settings.WithData(map[string]string{key: value})
-		}
-		_, err := maps.Apply(ctx, settings, metav1.ApplyOptions{FieldManager: "hardware-tests", Force: true})
-		return err
-	}
-	t.Cleanup(func() {
-		if err := set(harness.Context(t), ""); err != nil {
-			t.Error(err)
-		}
-	})
-	return func(s *step, value string) {
-		s.Helper()
-		s.must(set(s.Context(), value))
-	}
 }
 
 // offered waits for the GPU's places, and for the class by which pods ask for them.
@@ -167,14 +130,6 @@ func (l *lab) await(s *step, want int) (found []gpu.Instance) {
 		return err
 	})
 	return found
-}
-
-func instances(all []gpu.Instance) string {
-	var names []string
-	for _, i := range all {
-		names = append(names, strings.TrimSpace(i.Place()+" "+i.UUID))
-	}
-	return strings.Join(names, ", ")
 }
 
 // twoPods has two pods on the GPU at once: one with a claim, one in the words of NVIDIA's device plugin.
@@ -225,22 +180,15 @@ func (l *lab) look(s *step, pod string, there []gpu.Instance) string {
 func (l *lab) of(s *step, pod string, there []gpu.Instance) (found gpu.Instance) {
 	s.Helper()
 	harness.Eventually(s.T, "the instance in the status of the claim", func(context.Context) error {
-		claim := s.ns.ClaimOf(s.T, pod)
-		var data v1alpha1.DeviceStatus
-		if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
-			return fmt.Errorf("it tells of %d devices", len(claim.Status.Devices))
+		uuid, err := harness.MIGInstance(s.ns.ClaimOf(s.T, pod))
+		at := slices.IndexFunc(there, func(i gpu.Instance) bool { return i.UUID == uuid })
+		if err == nil && at < 0 {
+			err = fmt.Errorf("it names %s, and the driver has %s", uuid, instances(there))
 		}
-		if err := json.Unmarshal(claim.Status.Devices[0].Data.Raw, &data); err != nil {
-			return err
+		if err == nil {
+			found = there[at]
 		}
-		at := slices.IndexFunc(there, func(i gpu.Instance) bool {
-			return len(data.GPUs) == 1 && i.UUID == data.GPUs[0].UUID
-		})
-		if at < 0 {
-			return fmt.Errorf("it names %+v, and the driver has %s", data.GPUs, instances(there))
-		}
-		found = there[at]
-		return nil
+		return err
 	})
 	return found
 }

@@ -165,7 +165,6 @@ func serverFirst(s *step) {
 
 // refused checks that a CUDA program does not run.
 func (s *step) refused(what, pod string, args ...string) {
-	s.Helper()
 	answer, err := s.try(pod, args...)
 	s.check(what, "refused", told(answer, err), err != nil)
 }

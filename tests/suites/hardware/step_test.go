@@ -30,7 +30,6 @@ type step struct {
 
 // part is a test of a step's, which tells what was observed and, where it is something else, what was wanted.
 func (s *step) part(what, want, observed string, end func(*testing.T)) {
-	s.Helper()
 	if want != "" && want != observed {
 		observed += "; wanted: " + want
 	}
@@ -46,7 +45,6 @@ func (s *step) part(what, want, observed string, end func(*testing.T)) {
 
 // check is a part that is right or wrong.
 func (s *step) check(what, want, observed string, ok bool) {
-	s.Helper()
 	s.part(what, want, observed, func(t *testing.T) {
 		if !ok {
 			t.Fail()
@@ -56,25 +54,21 @@ func (s *step) check(what, want, observed string, ok bool) {
 
 // same is a check of what has to be like that.
 func (s *step) same(what, want, got string) {
-	s.Helper()
 	s.check(what, want, got, got == want)
 }
 
 // came is a check of what was waited for.
 func (s *step) came(what, is string) {
-	s.Helper()
 	s.same(what, is, is)
 }
 
 // seen is a part that is neither right nor wrong.
 func (s *step) seen(what, expected, observed string) {
-	s.Helper()
 	s.part(what, expected, observed, func(t *testing.T) { t.Attr(report.SeenKey, "") })
 }
 
 // compare is a part about what is documented or assumed: it is right, or worth to know.
 func (s *step) compare(what, expected, observed string) {
-	s.Helper()
 	if expected == observed {
 		s.came(what, observed)
 	} else {
@@ -90,14 +84,6 @@ func (s *step) must(err error) {
 	if err != nil {
 		s.Fatal(err)
 	}
-}
-
-// told is what was answered, or why nothing was.
-func told(answer string, err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return answer
 }
 
 // need says why something cannot be tried on this machine; empty if it can.

@@ -5,13 +5,12 @@
 package hardware
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -54,11 +53,7 @@ func healthShown(s *step) {
 	s.whole("pod with a claim for a GPU", 1, pod{name: "health"})
 	s.clock()
 	var shown []string
-	harness.Eventually(s.T, "the health in the pod's status", func(ctx context.Context) error {
-		p, err := here.Client.CoreV1().Pods(s.ns.Name).Get(ctx, "health", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	s.ns.WaitPod(s.T, "health", "to show the GPU's health", func(p *corev1.Pod) error {
 		shown = nil
 		for _, container := range p.Status.ContainerStatuses {
 			for _, allocated := range container.AllocatedResourcesStatus {

@@ -8,7 +8,6 @@ package mig
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -86,17 +85,7 @@ func statusUUID(ctx context.Context, ns *harness.Namespace, pod *corev1.Pod) (st
 	if err != nil {
 		return "", err
 	}
-	if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
-		return "", fmt.Errorf("the status of claim %s says %+v", name, claim.Status.Devices)
-	}
-	var data v1alpha1.DeviceStatus
-	if err := json.Unmarshal(claim.Status.Devices[0].Data.Raw, &data); err != nil {
-		return "", err
-	}
-	if len(data.GPUs) != 1 || data.GPUs[0].MIG == nil {
-		return "", fmt.Errorf("the status of claim %s says %s", name, claim.Status.Devices[0].Data.Raw)
-	}
-	return data.GPUs[0].UUID, nil
+	return harness.MIGInstance(claim)
 }
 
 func nothingIsCut(t *testing.T) {

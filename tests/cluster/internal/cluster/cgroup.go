@@ -23,6 +23,8 @@ import (
 type hierarchy struct {
 	path    string
 	unified bool // cgroup v2
+	// options are those of the mount: of a v1 tree, its controllers among them.
+	options string
 }
 
 // hierarchies reads them from the content of /proc/self/mounts. A machine has one
@@ -32,14 +34,12 @@ func hierarchies(mounts string) []hierarchy {
 	var found []hierarchy
 	for line := range strings.Lines(mounts) {
 		fields := strings.Fields(line)
-		if len(fields) < 3 {
+		if len(fields) < 4 {
 			continue
 		}
 		switch fields[2] {
-		case "cgroup":
-			found = append(found, hierarchy{path: fields[1]})
-		case "cgroup2":
-			found = append(found, hierarchy{path: fields[1], unified: true})
+		case "cgroup", "cgroup2":
+			found = append(found, hierarchy{path: fields[1], unified: fields[2] == "cgroup2", options: fields[3]})
 		}
 	}
 	return found
@@ -150,6 +150,41 @@ func enableControllers(parent, group string) error {
 			}
 			if err != nil {
 				return fmt.Errorf("enable %s in %s: %w", controller, file, err)
+			}
+		}
+	}
+	return nil
+}
+
+// handedDown are the controllers that the root of a v2 tree hands down, by the file that says so. Nodes add to them.
+func handedDown() (map[string][]string, error) {
+	mounted, err := mountedHierarchies()
+	if err != nil {
+		return nil, err
+	}
+	handed := map[string][]string{}
+	for _, h := range mounted {
+		if h.unified {
+			file := filepath.Join(h.path, "cgroup.subtree_control")
+			if handed[file], err = words(file); err != nil {
+				return nil, fmt.Errorf("find the control groups: %w", err)
+			}
+		}
+	}
+	return handed, nil
+}
+
+// handDownAsBefore has roots of v2 trees hand down no more than they did. A controller that another cluster has handed
+// further down stays.
+func handDownAsBefore(before map[string][]string) error {
+	for file, names := range before {
+		now, err := words(file)
+		if err != nil {
+			return fmt.Errorf("find the control groups: %w", err)
+		}
+		for _, controller := range missing(now, names) {
+			if err := os.WriteFile(file, []byte("-"+controller), 0o644); err != nil && !errors.Is(err, unix.EBUSY) {
+				return fmt.Errorf("disable %s in %s, as it was before: %w", controller, file, err)
 			}
 		}
 	}

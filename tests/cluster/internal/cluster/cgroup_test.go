@@ -19,12 +19,13 @@ func TestHierarchies(t *testing.T) {
 	}{
 		"v2 alone": {
 			"/dev/sda / ext4 rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n",
-			[]hierarchy{{path: "/sys/fs/cgroup", unified: true}},
+			[]hierarchy{{path: "/sys/fs/cgroup", unified: true, options: "rw,nosuid"}},
 		},
 		"v1 beside v2": {
 			"tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified " +
 				"cgroup2 rw 0 0\n",
-			[]hierarchy{{path: "/sys/fs/cgroup/cpu"}, {path: "/sys/fs/cgroup/unified", unified: true}},
+			[]hierarchy{{path: "/sys/fs/cgroup/cpu", options: "rw,cpu"},
+				{path: "/sys/fs/cgroup/unified", unified: true, options: "rw"}},
 		},
 		"none": {"proc /proc proc rw 0 0\n", nil},
 	}

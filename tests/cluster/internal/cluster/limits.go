@@ -101,7 +101,7 @@ func (l limits) write(value int) error {
 }
 
 // takeMachine takes what clusters on one machine share: addresses that are free,
-// and the raised limit.
+// and the raised limit. It notes which controllers are handed down to control groups.
 func (c *Cluster) takeMachine(s *state) error {
 	return c.sharing(func(l limits) error {
 		used, err := usedPrefixes()
@@ -112,7 +112,11 @@ func (c *Cluster) takeMachine(s *state) error {
 		if err != nil {
 			return err
 		}
-		if err := c.update(s, func() { s.Network = network }); err != nil {
+		handed, err := handedDown()
+		if err != nil {
+			return err
+		}
+		if err := c.update(s, func() { s.Network, s.HandedDown = network, handed }); err != nil {
 			return err
 		}
 		// The address says to others that this cluster is there.
@@ -126,7 +130,7 @@ func (c *Cluster) takeMachine(s *state) error {
 // giveMachineBack undoes takeMachine; the last cluster restores the limit.
 func (c *Cluster) giveMachineBack(s *state) error {
 	return c.sharing(func(l limits) error {
-		if err := removeAddress(s.Network.api()); err != nil {
+		if err := errors.Join(handDownAsBefore(s.HandedDown), removeAddress(s.Network.api())); err != nil {
 			return err
 		}
 		used, err := usedPrefixes()

@@ -26,6 +26,8 @@ type state struct {
 	// Boot is the boot of the machine the rest holds for.
 	Boot    string  `json:"boot"`
 	Network Network `json:"network"`
+	// HandedDown are the controllers that roots of control groups of version 2 handed down before, by file.
+	HandedDown map[string][]string `json:"handedDown,omitempty"`
 	// Components are the directories of the programs, by component.
 	Components map[string]string `json:"components"`
 	// Mounts are directories of the machine that nodes have besides hostDirs.

@@ -46,7 +46,7 @@ type Wanted struct {
 // takes down first. When it returns without an error, every node is Ready and
 // pods can be made.
 func (c *Cluster) Up(ctx context.Context, w Wanted) error {
-	if err := checkRoot(); err != nil {
+	if err := errors.Join(Obstacles()...); err != nil {
 		return err
 	}
 	started := time.Now()

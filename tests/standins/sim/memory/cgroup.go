@@ -50,20 +50,29 @@ func At(dir string) (Cgroup, error) {
 
 // Of is the control group of a process of this machine.
 func Of(pid int) (Cgroup, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return Cgroup{}, fmt.Errorf("find the control group of process %d: %w", pid, err)
-	}
-	mounted, err := Tree()
+	dir, err := Dir(pid)
 	if err != nil {
 		return Cgroup{}, err
 	}
+	return At(dir)
+}
+
+// Dir is the directory of the control group of a process of this machine.
+func Dir(pid int) (string, error) {
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return "", fmt.Errorf("find the control group of process %d: %w", pid, err)
+	}
+	mounted, err := Tree()
+	if err != nil {
+		return "", err
+	}
 	for line := range strings.Lines(string(content)) {
 		if path, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
-			return At(filepath.Join(mounted, path))
+			return filepath.Join(mounted, path), nil
 		}
 	}
-	return Cgroup{}, fmt.Errorf("process %d is in no control group of version 2", pid)
+	return "", fmt.Errorf("process %d is in no control group of version 2", pid)
 }
 
 // Tree is where this machine has its control groups of version 2: beside those of version 1, or alone.
