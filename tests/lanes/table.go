@@ -208,9 +208,10 @@ func onClusters() []Lane {
 			Commands: []Command{{Dir: "tests/cluster",
 				Tests: []string{"-tags=cluster," + buildTags, "-race", "-count=1", "./internal/cluster"}}}},
 		{Name: "race", When: Complete, Takes: 14 * time.Minute,
-			// What the tests are linked with is compiled a second time, and they take up to ten times as long.
+			// What the tests are linked with is compiled a second time, and they take up to ten times as long. So tests that
+			// try one thing after the other, as random ones do, try fewer (-short): they have no race to show.
 			Proves:   "no data race in the tests of lane unit",
-			Commands: testsOfModules("-race")},
+			Commands: testsOfModules("-race", "-short")},
 	}
 }
 
@@ -310,7 +311,8 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 		{Name: "operators", When: Release, Takes: 5 * time.Minute,
 			Proves: "manifests of docs/training.md with real operators: JobSet, Kubeflow Trainer, KubeRay; and what " +
 				"docs/autoscaling.md says of Karpenter, by the allocator and the readiness of its core",
-			Commands: []Command{{Dir: "tests/karpenter", Tests: []string{"./..."}}},
+			Commands: []Command{{Shell: buildLint + "module=tests/karpenter\n" + vet},
+				{Dir: "tests/karpenter", Tests: []string{"./..."}}},
 			Suite: &Suite{Package: "./tests/suites/operators", Nodes: "mps=v100x4:mps", Prepare: buildOperators,
 				Install: installDriver, Env: []string{"OPERATORS=$BUILD/operators"},
 				Images: []string{"$BUILD/driver-image.tar", "$BUILD/operators/raycluster.tar",
