@@ -27,6 +27,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // ClusterDirEnv names the environment variable with the directory of the
@@ -245,9 +247,7 @@ func (c *Cluster) lock(node string) *sync.RWMutex {
 func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
 	t.Helper()
 	output, err := c.tool(Context(t), arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return output
 }
 

@@ -20,6 +20,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Publishes waits until a node publishes devices with these names and taints, as
@@ -85,9 +87,7 @@ func (n *Namespace) SeesItsGPUs(t *testing.T, pod, container string, grants []Gr
 	for _, path := range n.GPUNodes(t, pod, container) {
 		got[path] = true
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("device nodes of GPUs in %s/%s (-want +got):\n%s", pod, container, diff)
-	}
+	expect.Equal(t, want, got, "device nodes of GPUs in %s/%s", pod, container)
 }
 
 // KnowsItsGPUs checks that a container is told the UUIDs of its GPUs, which are whole ones, and of no others.
@@ -97,17 +97,13 @@ func (n *Namespace) KnowsItsGPUs(t *testing.T, pod, container string, grants []G
 	for _, grant := range grants {
 		want[fmt.Sprint("GPU_ALIYUN_COM_UUID_", grant.GPU.Index)] = grant.GPU.UUID
 	}
-	if diff := cmp.Diff(want, n.env(t, pod, container, ownVariable)); diff != "" {
-		t.Errorf("%s/%s is told of its GPUs (-want +got):\n%s", pod, container, diff)
-	}
+	expect.Equal(t, want, n.env(t, pod, container, ownVariable), "%s/%s is told of its GPUs", pod, container)
 }
 
 // HasEnv checks what a container finds in its environment of its GPUs, see GPUEnv.
 func (n *Namespace) HasEnv(t *testing.T, pod, container string, want map[string]string) {
 	t.Helper()
-	if diff := cmp.Diff(want, n.GPUEnv(t, pod, container)); diff != "" {
-		t.Errorf("environment of %s/%s (-want +got):\n%s", pod, container, diff)
-	}
+	expect.Equal(t, want, n.GPUEnv(t, pod, container), "environment of %s/%s", pod, container)
 }
 
 // LegacyEnv is what a container on shared GPUs finds in its environment, as on ACK:
@@ -139,18 +135,14 @@ func WithEnv(env map[string]string, pairs ...string) map[string]string {
 // HasUnits checks what the pods of the namespace hold of each GPU of a node, in GiB.
 func (n *Namespace) HasUnits(t *testing.T, node string, want ...int64) {
 	t.Helper()
-	if diff := cmp.Diff(want, n.UnitsByGPU(t, node)); diff != "" {
-		t.Errorf("units granted of each GPU of node %s (-want +got):\n%s", node, diff)
-	}
+	expect.Equal(t, want, n.UnitsByGPU(t, node), "units granted of each GPU of node %s", node)
 }
 
 // Containers maps the namespace's pods to the ids of their containers.
 func (n *Namespace) Containers(t *testing.T) map[string]string {
 	t.Helper()
 	pods, err := n.Client.CoreV1().Pods(n.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ids := map[string]string{}
 	for _, pod := range pods.Items {
 		if len(pod.Status.ContainerStatuses) > 0 {
@@ -302,9 +294,7 @@ func ContainsAll(text string, parts []string) bool {
 func (c *Cluster) Leader(t *testing.T) string {
 	t.Helper()
 	lease, err := c.Lease(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return ptr.Deref(lease.Spec.HolderIdentity, "")
 }
 

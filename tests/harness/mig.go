@@ -6,6 +6,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -28,8 +29,6 @@ func (c *Cluster) ServeMIG(t *testing.T, node string, p sim.Partitioning) {
 func (c *Cluster) MIGDevices(t *testing.T, node string) []sim.MIGDevice {
 	t.Helper()
 	spec, err := sim.Load(c.NodeFile(node, driverRoot, sim.MachineFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return spec.MIGDevices()
 }

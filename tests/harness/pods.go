@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Template makes a ResourceClaimTemplate.
@@ -27,29 +29,21 @@ func (n *Namespace) Template(t *testing.T, name string, spec resourceapi.Resourc
 	t.Helper()
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
-	if _, err := n.Client.ResourceV1().ResourceClaimTemplates(n.Name).Create(t.Context(), template,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make ResourceClaimTemplate %s: %v", name, err)
-	}
+	Make(t, n.Client.ResourceV1().ResourceClaimTemplates(n.Name), template)
 }
 
 // Claim makes a ResourceClaim.
 func (n *Namespace) Claim(t *testing.T, name string, spec resourceapi.ResourceClaimSpec) {
 	t.Helper()
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).Create(t.Context(), claim,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make ResourceClaim %s: %v", name, err)
-	}
+	Make(t, n.Client.ResourceV1().ResourceClaims(n.Name), claim)
 }
 
 // Create makes pods, in order.
 func (n *Namespace) Create(t *testing.T, pods ...*corev1.Pod) {
 	t.Helper()
 	for _, pod := range pods {
-		if _, err := n.Client.CoreV1().Pods(n.Name).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatalf("make pod %s: %v", pod.Name, err)
-		}
+		Make(t, n.Client.CoreV1().Pods(n.Name), pod)
 	}
 }
 
@@ -65,11 +59,7 @@ func (n *Namespace) Run(t *testing.T, pods ...*corev1.Pod) {
 // Get returns a pod.
 func (n *Namespace) Get(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
-	pod, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pod
+	return Get(t, n.Client.CoreV1().Pods(n.Name), name)
 }
 
 // WaitPod waits until a condition holds of a pod, as in WaitPod(t, "a", "to be bound", isBound).
@@ -230,9 +220,7 @@ func (n *Namespace) Delete(t *testing.T, pods ...string) {
 func (n *Namespace) claimsFor(t *testing.T, pods []string) map[string]types.UID {
 	t.Helper()
 	list, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	claims := map[string]types.UID{}
 	for i := range list.Items {
 		owner := metav1.GetControllerOf(&list.Items[i])
@@ -259,9 +247,7 @@ func (n *Namespace) WaitNoClaims(t *testing.T) {
 func (n *Namespace) HoldsNothing(t *testing.T, prefix string) {
 	t.Helper()
 	claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, claim := range claims.Items {
 		if strings.HasPrefix(claim.Name, prefix) && claim.Status.Allocation != nil {
 			t.Errorf("claim %s of what waits is allocated", claim.Name)
@@ -304,9 +290,7 @@ func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]strin
 func (n *Namespace) env(t *testing.T, pod, container string, names *regexp.Regexp) map[string]string {
 	t.Helper()
 	output, err := n.Exec(t, pod, container, "env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	env := map[string]string{}
 	for line := range strings.Lines(output) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
@@ -328,9 +312,7 @@ var (
 func (n *Namespace) GPUNodes(t *testing.T, pod, container string) []string {
 	t.Helper()
 	output, err := n.Exec(t, pod, container, "devices")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var paths []string
 	for line := range strings.Lines(output) {
 		if path, _, _ := strings.Cut(line, " "); gpuNode.MatchString(path) {

@@ -27,9 +27,7 @@ func (n *Namespace) Quota(t *testing.T, hard map[corev1.ResourceName]int64) {
 	for line, most := range hard {
 		quota.Spec.Hard[line], none[line] = *resource.NewQuantity(most, resource.DecimalSI), 0
 	}
-	if _, err := n.Client.CoreV1().ResourceQuotas(n.Name).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make a ResourceQuota: %v", err)
-	}
+	Make(t, n.Client.CoreV1().ResourceQuotas(n.Name), quota)
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "counted"},
 		Spec: Requests(Share("gpu", "1Gi"))}
 	Eventually(t, "claims to be counted", func(ctx context.Context) error {

@@ -44,10 +44,7 @@ func (n *Namespace) Keep(t *testing.T, app string) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
-	if _, err := n.Client.PolicyV1().PodDisruptionBudgets(n.Name).Create(t.Context(), budget,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make PodDisruptionBudget %s: %v", app, err)
-	}
+	Make(t, n.Client.PolicyV1().PodDisruptionBudgets(n.Name), budget)
 }
 
 // SetController changes settings of the controller until the test ends.

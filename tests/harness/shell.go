@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/terminal"
 )
 
@@ -18,14 +19,10 @@ import (
 func (c *Cluster) Shell(t *testing.T) (environment []string, bin string) {
 	t.Helper()
 	tool, err := findProgram("cluster")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	bin = t.TempDir()
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s' --dir '%s' kubectl \"$@\"\n", tool, c.Dir)
-	if err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(bin, "kubectl"), []byte(script), 0o700))
 	return append(os.Environ(), "PATH="+bin+":"+filepath.Dir(tool)+":"+os.Getenv("PATH"),
 		"KUBECONFIG="+filepath.Join(c.Dir, "kubeconfig")), bin
 }
@@ -51,9 +48,7 @@ func (o *Terminal) Start(t *testing.T, line string) *terminal.Session {
 	command := exec.CommandContext(t.Context(), "bash", "-c", line)
 	command.Env = o.environment
 	session, err := terminal.Start(command, o.Screen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return session
 }
 
@@ -70,7 +65,5 @@ func (o *Terminal) Shows(t *testing.T, what string, condition func(text string, 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Timeout)
 	defer cancel()
-	if err := o.WaitFor(ctx, condition); err != nil {
-		t.Fatalf("waiting for the terminal to show %s: %v", what, err)
-	}
+	expect.NoErrorf(t, o.WaitFor(ctx, condition), "waiting for the terminal to show %s", what)
 }
