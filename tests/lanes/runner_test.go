@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A run with a time limit runs the lanes of every change whatever they take, and of the others those that
@@ -43,11 +45,9 @@ func TestLanesThatMayBeLeftOutWait(t *testing.T) {
 		return Lane{Name: name, When: when, Built: built, Commands: []Command{{Shell: script}}}
 	}
 	cluster := filepath.Join(dir, ".build", "bin", "cluster")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(cluster), 0o755),
+	expect.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(cluster), 0o755),
 		os.WriteFile(filepath.Join(dir, "Makefile"), []byte("images kubectl-inspect-cgpu helm:\n"), 0o644),
-		os.WriteFile(cluster, []byte("#!/bin/sh\n"), 0o755), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+		os.WriteFile(cluster, []byte("#!/bin/sh\n"), 0o755), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600)))
 	r := &Runner{Checkout: dir, Out: io.Discard, Within: time.Hour}
 	for _, o := range r.Run(t.Context(), []Lane{lane("beside", Complete, false, "[ -e ended ]"),
 		lane("always", EveryChange, true, "read -r _ <pipe; touch ended"),

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -47,9 +48,7 @@ func TestNoDriver(t *testing.T) {
 	set(readInterval, "2s")
 	cluster.WaitPluginAgain(t, before)
 	// A driver in a container is mounted when it is there. The plugin sees it without restarting.
-	if err := os.Mkdir(cluster.NodeFile("bad", driverRoot), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(cluster.NodeFile("bad", driverRoot), 0o755))
 	t.Cleanup(func() {
 		if err := os.Remove(cluster.NodeFile("bad", driverRoot)); err != nil {
 			t.Errorf("make room for the driver of node bad: %v", err)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -84,10 +85,7 @@ func TestStatusOfClaims(t *testing.T) {
 	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", g.Index), "heal")
 	shown("its GPU has recovered", says("Healthy=True"))
 
-	claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(t.Context(), "mine", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	claim := harness.Get(t, ns.Client.ResourceV1().ResourceClaims(ns.Name), "mine")
 	files := cluster.NodeFile("kill", kubeletplugin.KubeletPluginsDir, v1alpha1.DriverName, "metadata", string(claim.UID))
 	if _, err := os.Stat(files); err != nil {
 		t.Errorf("where the node has the container's metadata: %v", err)
@@ -112,9 +110,7 @@ func TestStatusOfClaims(t *testing.T) {
 func findsItsMetadata(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
 	content, err := ns.Exec(t, pod, "main", "cat", metadata.ResourceClaimFilePath(v1alpha1.DriverName, "mine", "gpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var read metadata.DeviceMetadata
 	if err := devicemetadata.DecodeMetadataFromStream(json.NewDecoder(strings.NewReader(content)), &read); err != nil {
 		t.Fatalf("%v: %s", err, content)

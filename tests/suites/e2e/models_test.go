@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -123,10 +124,8 @@ func TestClassesComeAndGoWithTheGPUs(t *testing.T) {
 	if _, err := class(t.Context(), "share.tesla-t4"); err != nil {
 		t.Errorf("the class that a claim names: %v", err)
 	}
-	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it",
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it",
+		metav1.DeleteOptions{}))
 	classGoes(t, "share.tesla-t4")
 
 	// The same for a template, which pods make claims of.
@@ -215,10 +214,8 @@ func TestModelWithAnOddName(t *testing.T) {
 		t.Errorf("granted %+v, want a %s", grants, model)
 	}
 	ns.Delete(t, "a")
-	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd",
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd",
+		metav1.DeleteOptions{}))
 	putBack()
 	classGoes(t, name)
 }

@@ -6,8 +6,8 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -29,10 +29,7 @@ const ownSettings = "e2e-settings"
 func pluginWith(t *testing.T, node string, settings map[string]string) (set func(key, value string)) {
 	t.Helper()
 	maps := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
-	common, err := maps.Get(t.Context(), daemonSet, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	common := harness.Get(t, maps, daemonSet)
 	own := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ownSettings}, Data: common.Data}
 	for key, value := range settings {
 		if own.Data[key] = value; value == "" {
@@ -44,9 +41,7 @@ func pluginWith(t *testing.T, node string, settings map[string]string) (set func
 			t.Errorf("take the settings of one plugin away: %v", err)
 		}
 	})
-	if _, err := maps.Create(t.Context(), own, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, maps, own)
 	var before appsv1.DaemonSetSpec
 	changeDaemonSet(t, func(spec *appsv1.DaemonSetSpec) {
 		before = *spec.DeepCopy()
@@ -62,13 +57,7 @@ func pluginWith(t *testing.T, node string, settings map[string]string) (set func
 	cluster.ReplacePlugin(t, node)
 	return func(key, value string) {
 		t.Helper()
-		patch, err := json.Marshal(map[string]any{"data": map[string]string{key: value}})
-		if err == nil {
-			_, err = maps.Patch(t.Context(), ownSettings, types.MergePatchType, patch, metav1.PatchOptions{})
-		}
-		if err != nil {
-			t.Fatalf("set %s of the plugin of node %s to %s: %v", key, node, value, err)
-		}
+		harness.Patch(t, maps, ownSettings, types.MergePatchType, fmt.Sprintf(`{"data":{%q:%q}}`, key, value))
 		cluster.WaitPluginSetting(t, node, key, value)
 	}
 }

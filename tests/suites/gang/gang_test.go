@@ -146,10 +146,8 @@ func TestJobOfTheDocument(t *testing.T) {
 	ns.Create(t, pods...)
 	waitsWhole(t, ns, "tf-", "tf-0")
 	for _, pod := range pods {
-		if _, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), pod.Name, types.MergePatchType,
-			[]byte(`{"metadata":{"labels":{"`+ack.LabelMinAvailable+`":"4"}}}`), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Patch(t, ns.Client.CoreV1().Pods(ns.Name), pod.Name, types.MergePatchType,
+			`{"metadata":{"labels":{"`+ack.LabelMinAvailable+`":"4"}}}`)
 	}
 	waitRuns(t, ns, "tf-", 4)
 }
@@ -221,9 +219,7 @@ func TestLastPodsOfAJob(t *testing.T) {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}},
 	}
 	jobs := ns.Client.BatchV1().Jobs(ns.Name)
-	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, jobs, job)
 	harness.Eventually(t, "all pods of the Job to have succeeded", func(ctx context.Context) error {
 		job, err := jobs.Get(ctx, "waves", metav1.GetOptions{})
 		if err == nil && job.Status.Succeeded != 6 {

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
@@ -132,13 +133,9 @@ func addWebhooks(t *testing.T, name, file string, port int, authorities []byte) 
 func writeYAML(t *testing.T, o component.Object) string {
 	t.Helper()
 	content, err := yaml.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "configuration.yaml")
-	if err := os.WriteFile(file, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, content, 0o600))
 	return file
 }
 
@@ -147,13 +144,9 @@ func writeYAML(t *testing.T, o component.Object) string {
 func apply(t *testing.T, ns *harness.Namespace, name string, changes ...string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(checkout, "demo", "operators", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	file := filepath.Join(t.TempDir(), name+".yaml")
-	if err := os.WriteFile(file, []byte(strings.NewReplacer(changes...).Replace(string(content))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte(strings.NewReplacer(changes...).Replace(string(content))), 0o600))
 	t.Cleanup(func() {
 		component.Kubectl(t, cluster, "--namespace", ns.Name, "delete", "-f", file, "--ignore-not-found", "--timeout=2m")
 	})

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -45,9 +46,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		n.Labels = map[string]string{v1alpha1.LabelReplicaGiB: "5"}
 	})
 	file := filepath.Join(t.TempDir(), "hami.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, hami, harness.ProbeImage), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, fmt.Appendf(nil, hami, harness.ProbeImage), 0o600))
 	limited := func(pod, container string, gib int) {
 		t.Helper()
 		ns.WaitRunning(t, pod)
