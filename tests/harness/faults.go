@@ -225,6 +225,14 @@ func (c *Cluster) ReplacePlugin(t *testing.T, node string) {
 	c.pluginThat(t, node, "serves in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })
 }
 
+// WaitPluginOf waits until the one plugin of a node is of a DaemonSet, and serves.
+func (c *Cluster) WaitPluginOf(t *testing.T, node, daemonSet string) {
+	t.Helper()
+	c.pluginThat(t, node, "serves in a pod of "+daemonSet, func(pod *corev1.Pod) bool {
+		return metav1.GetControllerOf(pod).Name == daemonSet
+	})
+}
+
 // StopAPIServer ends the API server, and keeps it from being started again until
 // the returned function is called, or the test ends.
 func (c *Cluster) StopAPIServer(t *testing.T) (start func()) {

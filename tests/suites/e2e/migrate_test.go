@@ -135,6 +135,7 @@ func gpusOfNode(t *testing.T, node string, want int) []gpu.GPU {
 }
 
 func TestMigrationInPlace(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, "old")
 	cluster.FreshPlugin(t, "old")

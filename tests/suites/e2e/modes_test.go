@@ -25,6 +25,7 @@ const pipeDir = "/run/gpushare/mps"
 
 // One node goes through all modes with limits; each ends before the next begins.
 func TestModesWithLimits(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, modesNode)
 	setMode := cluster.Label(t, modesNode, modeLabel)

@@ -157,6 +157,7 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 // A process that the container runtime has lost does not keep its pod from ending: the kubelet kills it once the
 // plugin lets it. Until the process has ended, nobody else gets what it uses.
 func TestProcessThatTheRuntimeHasLost(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	const node = "share"
 	cluster.Share(t, node)

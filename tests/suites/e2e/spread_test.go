@@ -21,6 +21,7 @@ import (
 // The tables of spread, for the way people create pods. However many come at once, what
 // is taken of two GPUs never differs by more than the largest share.
 func TestSpreadIsEvenForDeployments(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	cluster.FreshPlugin(t, "fill")

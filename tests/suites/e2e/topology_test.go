@@ -116,6 +116,7 @@ func seesLinkedGPUs(t *testing.T, ns *harness.Namespace, pod string, machine *gp
 // Whatever is busy, a claim gets the best of the free GPUs; where no linked set
 // of its size is free, single ones.
 func TestTopologyClaimsGetTheBestFreeGPUs(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	machine := dgx1(t)
