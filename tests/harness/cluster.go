@@ -308,9 +308,9 @@ func (c *Cluster) tool(ctx context.Context, arguments ...string) (string, error)
 	command := exec.CommandContext(ctx, tool, append([]string{"--dir", c.Dir}, arguments...)...)
 	output, err := command.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", command, err, output)
+		err = fmt.Errorf("%s: %w\n%s", command, err, output)
 	}
-	return string(output), nil
+	return string(output), err
 }
 
 // findProgram looks for a program in the checkout around the working directory,

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -288,17 +287,6 @@ func (c *Cluster) WaitPluginOutput(t *testing.T, plugin *corev1.Pod, text string
 		}
 		return fmt.Errorf("it did not, in %d files %s", len(paths), pattern)
 	})
-}
-
-// Kubectl is what a user who types this sees.
-func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
-	t.Helper()
-	tool, err := findProgram("cluster")
-	expect.NoError(t, err)
-	command := exec.CommandContext(Context(t), tool,
-		append([]string{"--dir", n.Dir, "kubectl", "--namespace", n.Name}, arguments...)...)
-	output, err := command.CombinedOutput()
-	return string(output), err
 }
 
 // FindProcess finds the one process of this machine with such a command line and

@@ -18,9 +18,7 @@ import (
 // counted. It leaves the option installed, which affects only namespaces with such a quota.
 func (n *Namespace) Quota(t *testing.T, hard map[corev1.ResourceName]int64) {
 	t.Helper()
-	if output, err := n.Kubectl(t, "apply", "-k", "../../../deployments/options/quota"); err != nil {
-		t.Fatalf("apply option quota: %v: %s", err, output)
-	}
+	n.MustKubectl(t, "apply", "-k", "../../../deployments/options/quota")
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
 	none := map[corev1.ResourceName]int64{}

@@ -27,14 +27,12 @@ func (n *Namespace) Option(t *testing.T, name string) (remove func()) {
 	t.Helper()
 	dir := filepath.Join("..", "..", "..", "deployments", "options", name)
 	remove = sync.OnceFunc(func() {
-		if output, err := n.Kubectl(t, "delete", "-k", dir, "--ignore-not-found"); err != nil {
-			t.Errorf("remove option %s: %v: %s", name, err, output)
+		if _, err := n.Kubectl(t, "delete", "-k", dir, "--ignore-not-found"); err != nil {
+			t.Errorf("remove option %s: %v", name, err)
 		}
 	})
 	t.Cleanup(remove)
-	if output, err := n.Kubectl(t, "apply", "-k", dir); err != nil {
-		t.Fatalf("apply option %s: %v: %s", name, err, output)
-	}
+	n.MustKubectl(t, "apply", "-k", dir)
 	return remove
 }
 

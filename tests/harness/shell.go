@@ -27,6 +27,26 @@ func (c *Cluster) Shell(t *testing.T) (environment []string, bin string) {
 		"KUBECONFIG="+filepath.Join(c.Dir, "kubeconfig")), bin
 }
 
+// Kubectl returns what a user who types this sees. An error has all of that, too.
+func (c *Cluster) Kubectl(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	return c.tool(Context(t), append([]string{"kubectl"}, arguments...)...)
+}
+
+// Kubectl is the cluster's in the namespace.
+func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	return n.Cluster.Kubectl(t, append([]string{"--namespace", n.Name}, arguments...)...)
+}
+
+// MustKubectl is Kubectl for what has to succeed.
+func (n *Namespace) MustKubectl(t *testing.T, arguments ...string) string {
+	t.Helper()
+	output, err := n.Kubectl(t, arguments...)
+	expect.NoError(t, err)
+	return output
+}
+
 // Terminal is a terminal in which a user has the cluster's kubectl.
 type Terminal struct {
 	*terminal.Screen

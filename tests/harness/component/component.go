@@ -77,7 +77,7 @@ func Define(t *testing.T, cluster *harness.Cluster, objects []Object) {
 	Apply(t, cluster, definitions...)
 	harness.Eventually(t, "the API server to serve the CustomResourceDefinitions", func(context.Context) error {
 		// kubectl fails while there are no conditions.
-		_, err := try(t, cluster, wait...)
+		_, err := cluster.Kubectl(t, wait...)
 		return err
 	})
 }
@@ -130,27 +130,7 @@ func Apply(t *testing.T, cluster *harness.Cluster, objects ...Object) {
 	file := filepath.Join(t.TempDir(), "objects.yaml")
 	expect.NoError(t, os.WriteFile(file, all.Bytes(), 0o600))
 	// A CRD may be larger than the annotation of what was applied last.
-	Kubectl(t, cluster, "apply", "--server-side", "--force-conflicts", "-f", file)
-}
-
-// Kubectl returns what a user who types this sees, and fails the test if it fails.
-func Kubectl(t *testing.T, cluster *harness.Cluster, arguments ...string) string {
-	t.Helper()
-	output, err := try(t, cluster, arguments...)
-	expect.NoError(t, err)
-	return output
-}
-
-func try(t *testing.T, cluster *harness.Cluster, arguments ...string) (string, error) {
-	t.Helper()
-	environment, bin := cluster.Shell(t)
-	command := exec.CommandContext(harness.Context(t), filepath.Join(bin, "kubectl"), arguments...)
-	command.Env = environment
-	output, err := command.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("kubectl %q: %w\n%s", arguments, err, output)
-	}
-	return string(output), nil
+	cluster.Tool(t, "kubectl", "apply", "--server-side", "--force-conflicts", "-f", file)
 }
 
 // Run starts a component, waits until its readiness URL answers, and ends it with the test.
@@ -204,7 +184,7 @@ func answers(ctx context.Context, url string) error {
 // DeleteWebhooks deletes the webhook configurations of a component.
 func DeleteWebhooks(t *testing.T, cluster *harness.Cluster, component string) {
 	t.Helper()
-	Kubectl(t, cluster, "delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations",
+	cluster.Tool(t, "kubectl", "delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations",
 		"-l", label+"="+component)
 }
 

@@ -92,9 +92,7 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 				bytes.ReplaceAll(printed, []byte("GPUs of the model"), []byte("From the repository, GPUs of the model")),
 				0o600))
 			t.Cleanup(func() { deleteClasses(t, kept, "exclusive."+kept) })
-			if output, err := ns.Kubectl(t, append([]string{"apply", "-f", file}, flags...)...); err != nil {
-				t.Fatalf("apply the classes: %v\n%s", err, output)
-			}
+			ns.MustKubectl(t, append([]string{"apply", "-f", file}, flags...)...)
 			// The other model's class goes last: what holds then is not just late.
 			keptGoes()
 			otherGoes()

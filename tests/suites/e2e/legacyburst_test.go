@@ -190,10 +190,7 @@ func unitsByGPU(log harness.ContainerLog) map[string]int64 {
 func (b *burst) remove(t *testing.T) {
 	t.Helper()
 	for _, ns := range b.namespaces {
-		output, err := ns.Kubectl(t, "delete", "deployments,jobs,pods", "--all", "--wait=false")
-		if err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		ns.MustKubectl(t, "delete", "deployments,jobs,pods", "--all", "--wait=false")
 	}
 	harness.Within(t, burstTimeout, "the pods to be gone", func(context.Context) error {
 		there, _, err := b.progress()

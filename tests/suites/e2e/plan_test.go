@@ -76,9 +76,7 @@ func TestAPlanComesToPassAndABundleKeepsSecrets(t *testing.T) {
 		len(pods.Items) > 0 {
 		t.Fatalf("a plan makes pods: %v, %v", pods.Items, err)
 	}
-	if out, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	ns.MustKubectl(t, "apply", "-f", file)
 	harness.Eventually(t, "the Deployment's pods to be where they were planned", func(ctx context.Context) error {
 		return ns.AsPlanned(ctx, before)
 	})

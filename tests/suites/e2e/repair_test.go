@@ -115,9 +115,7 @@ func TestNodeObjectReplaced(t *testing.T) {
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
 	running := ns.Containers(t)
 	began := time.Now()
-	if output, err := ns.Kubectl(t, "delete", "node", "bad"); err != nil {
-		t.Fatalf("kubectl delete node bad: %v\n%s", err, output)
-	}
+	ns.MustKubectl(t, "delete", "node", "bad")
 	cluster.Tool(t, "node", "restart-kubelet", "bad")
 	node := harness.Get(t, cluster.Client.CoreV1().Nodes(), "bad")
 	cluster.Slice(t, "bad", "is the new node's", func(slice *resourceapi.ResourceSlice) error {

@@ -28,9 +28,7 @@ func TestDocumentOnNodePools(t *testing.T) {
 	cluster.Label(t, "mixed", "gpu-spec")("NVIDIA-A10")
 	taint(t, "mixed", `[{"key":"scaler","value":"gpu","effect":"NoSchedule"}]`)
 	ns := cluster.Namespace(t)
-	if output, err := ns.Kubectl(t, "apply", "-f", harness.DemoLegacy("gpu-deployment.yaml")); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
+	ns.MustKubectl(t, "apply", "-f", harness.DemoLegacy("gpu-deployment.yaml"))
 	const name = "gpu-auto-scaler"
 	ns.PodsOf(t, name, 2)
 	ns.Scale(t, name, 4)

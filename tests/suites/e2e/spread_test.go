@@ -130,9 +130,7 @@ func TestSpreadOfManyPods(t *testing.T) {
 	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
 
 	// Other tests find the node as it was: without the label it would stay in mode share.
-	if output, err := ns.Kubectl(t, "delete", "deployment", "d"); err != nil {
-		t.Fatalf("the Deployment cannot be deleted: %v\n%s", err, output)
-	}
+	ns.MustKubectl(t, "delete", "deployment", "d")
 	setPlacement("binpack")
 	setMode("default")
 	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)

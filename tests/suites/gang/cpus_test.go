@@ -156,9 +156,7 @@ func insisting(t *testing.T, ns *harness.Namespace, name string) *corev1.Pod {
 		}
 		file := filepath.Join(t.TempDir(), "claim.yaml")
 		expect.NoError(t, os.WriteFile(file, []byte(block.Text), 0o600))
-		if output, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		ns.MustKubectl(t, "apply", "-f", file)
 		pod := harness.Pod(name, "share", harness.FromTemplate("gpu-and-cpus"))
 		pod.Spec.Containers[0].Name = "c0"
 		return pod

@@ -29,9 +29,7 @@ func deployOn(t *testing.T, ns *harness.Namespace, name, template, on string) {
 			if node == on {
 				continue
 			}
-			if output, err := ns.Kubectl(t, command, node); err != nil {
-				t.Fatalf("%s node %s: %v: %s", command, node, err, output)
-			}
+			ns.MustKubectl(t, command, node)
 		}
 	}
 	cordon("cordon")
@@ -65,9 +63,7 @@ func podOf(t *testing.T, ns *harness.Namespace, deployment, on string) (name str
 func setDefragment(t *testing.T, ns *harness.Namespace, setting string) {
 	t.Helper()
 	// The rights stay: the controller uses them until it knows that the setting is gone.
-	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/defragment"); err != nil {
-		t.Fatalf("apply option defragment: %v: %s", err, output)
-	}
+	ns.MustKubectl(t, "apply", "-k", "../../../deployments/options/defragment")
 	cluster.SetController(t, map[string]string{"DEFRAGMENT": setting})
 }
 

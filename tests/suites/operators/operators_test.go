@@ -148,9 +148,9 @@ func apply(t *testing.T, ns *harness.Namespace, name string, changes ...string) 
 	file := filepath.Join(t.TempDir(), name+".yaml")
 	expect.NoError(t, os.WriteFile(file, []byte(strings.NewReplacer(changes...).Replace(string(content))), 0o600))
 	t.Cleanup(func() {
-		component.Kubectl(t, cluster, "--namespace", ns.Name, "delete", "-f", file, "--ignore-not-found", "--timeout=2m")
+		ns.MustKubectl(t, "delete", "-f", file, "--ignore-not-found", "--timeout=2m")
 	})
-	return component.Kubectl(t, cluster, "--namespace", ns.Name, "apply", "-f", file)
+	return ns.MustKubectl(t, "apply", "-f", file)
 }
 
 // havePods waits for that many pods with a share, and checks that each has its limit, which the stand-in for its
@@ -178,7 +178,7 @@ func havePods(t *testing.T, ns *harness.Namespace, want int) []corev1.Pod {
 	limit := fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", gpuMiB*asksGiB/gpuGiB)
 	for _, pod := range with {
 		harness.Eventually(t, "pod "+pod.Name+" to print its limit", func(context.Context) error {
-			log := component.Kubectl(t, cluster, "--namespace", ns.Name, "logs", pod.Name)
+			log := ns.MustKubectl(t, "logs", pod.Name)
 			if !strings.Contains(log, limit) || !strings.Contains(log, "\ndevice /dev/nvidia") {
 				return fmt.Errorf("its log has not %q and a GPU:\n%s", limit, log)
 			}

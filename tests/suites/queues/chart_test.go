@@ -45,5 +45,5 @@ func apply(t *testing.T, objects ...object) { component.Apply(t, cluster, object
 // kubectl is what a user who types this sees.
 func kubectl(t *testing.T, arguments ...string) string {
 	t.Helper()
-	return component.Kubectl(t, cluster, arguments...)
+	return cluster.Tool(t, append([]string{"kubectl"}, arguments...)...)
 }

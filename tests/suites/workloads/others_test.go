@@ -60,9 +60,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		t.Errorf("it is planned as %+v", planned)
 	}
 	for range 2 { // the manifest can be applied again
-		if output, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		ns.MustKubectl(t, "apply", "-f", file)
 		limited("hami", "main", 3)
 	}
 	replica := harness.Asking("nvidia.com/gpu.shared 1")
@@ -84,9 +82,7 @@ func TestLabelsAreLeftToDiscovery(t *testing.T) {
 	label := func(changes ...string) {
 		t.Helper()
 		arguments := append([]string{"label", "--overwrite", "node", wholeNode}, changes...)
-		if output, err := cluster.Namespace(t).Kubectl(t, arguments...); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		cluster.Namespace(t).MustKubectl(t, arguments...)
 	}
 	product := func(want string) {
 		t.Helper()

@@ -93,11 +93,7 @@ func TestManifests(t *testing.T) {
 			ns := cluster.Namespace(t)
 			kubectl := func(arguments ...string) string {
 				t.Helper()
-				output, err := ns.Kubectl(t, arguments...)
-				if err != nil {
-					t.Fatalf("kubectl %q: %v\n%s", arguments, err, output)
-				}
-				return output
+				return ns.MustKubectl(t, arguments...)
 			}
 			kubectl("apply", "-f", filepath.Join(checkout, "demo", "workloads", name+".yaml"))
 			object, condition, _ := strings.Cut(test.waitFor, " ")
