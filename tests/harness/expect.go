@@ -209,11 +209,7 @@ func (n *Namespace) PodsOf(t *testing.T, app string, want int) []string {
 // ShowsAmounts waits until a node shows these amounts in both parts of its status.
 func (c *Cluster) ShowsAmounts(t *testing.T, node, want string) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("node %s to show %s", node, want), func(ctx context.Context) error {
-		n, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	Becomes(t, c.Client.CoreV1().Nodes(), node, fmt.Sprintf("node %s to show %s", node, want), func(n *corev1.Node) error {
 		capacity, allocatable := amountsShown(n.Status.Capacity), amountsShown(n.Status.Allocatable)
 		if capacity != want || allocatable != want {
 			return fmt.Errorf("capacity is %s, allocatable %s", capacity, allocatable)
@@ -250,11 +246,8 @@ const (
 // IsLabelled waits until a node has the labels of its GPUs: name, memory, count.
 func (c *Cluster) IsLabelled(t *testing.T, node, want string) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("node %s to be labelled %s", node, want), func(ctx context.Context) error {
-		n, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	what := fmt.Sprintf("node %s to be labelled %s", node, want)
+	Becomes(t, c.Client.CoreV1().Nodes(), node, what, func(n *corev1.Node) error {
 		if got := fmt.Sprintf("%s %s %s", n.Labels[NameLabel], n.Labels[MemoryLabel], n.Labels[CountLabel]); got != want {
 			return fmt.Errorf("it is labelled %s", got)
 		}

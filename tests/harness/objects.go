@@ -4,12 +4,14 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -177,6 +179,31 @@ func Get[T any](t *testing.T, kind Kind[T], name string) T {
 	object, err := kind.Get(t.Context(), name, metav1.GetOptions{})
 	expect.NoError(t, err)
 	return object
+}
+
+// Becomes waits until a condition holds of an object, which may not be there at first. It says what it waits for as
+// Eventually does.
+func Becomes[T any](t *testing.T, kind Kind[T], name, what string, condition func(object T) error) {
+	t.Helper()
+	Eventually(t, what, func(ctx context.Context) error {
+		object, err := kind.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return condition(object)
+	})
+}
+
+// WaitNone waits until there is no object of a name, and says what it waits for as Eventually does.
+func WaitNone[T any](t *testing.T, kind Kind[T], name, what string) {
+	t.Helper()
+	Eventually(t, what, func(ctx context.Context) error {
+		_, err := kind.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is there"), err)
+	})
 }
 
 // Patch changes an object by a patch in JSON.

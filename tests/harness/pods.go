@@ -65,13 +65,7 @@ func (n *Namespace) Get(t *testing.T, name string) *corev1.Pod {
 // WaitPod waits until a condition holds of a pod, as in WaitPod(t, "a", "to be bound", isBound).
 func (n *Namespace) WaitPod(t *testing.T, name, what string, condition func(pod *corev1.Pod) error) {
 	t.Helper()
-	Eventually(t, "pod "+name+" "+what, func(ctx context.Context) error {
-		pod, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		return condition(pod)
-	})
+	Becomes(t, n.Client.CoreV1().Pods(n.Name), name, "pod "+name+" "+what, condition)
 }
 
 // WaitBound waits until a pod is bound to a node.
@@ -88,13 +82,7 @@ func (n *Namespace) WaitBound(t *testing.T, name string) {
 // WaitGone waits until a pod is gone.
 func (n *Namespace) WaitGone(t *testing.T, name string) {
 	t.Helper()
-	Eventually(t, "pod "+name+" to be gone", func(ctx context.Context) error {
-		_, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.Join(errors.New("it is there"), err)
-	})
+	WaitNone(t, n.Client.CoreV1().Pods(n.Name), name, "pod "+name+" to be gone")
 }
 
 // WaitRunning waits until all containers of a pod run, and fails at once where

@@ -41,11 +41,8 @@ func (n *Namespace) Quota(t *testing.T, hard map[corev1.ResourceName]int64) {
 // QuotaUses waits until the quota's lines have these values of use.
 func (n *Namespace) QuotaUses(t *testing.T, want map[corev1.ResourceName]int64) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("%v of the quota to be used", want), func(ctx context.Context) error {
-		quota, err := n.Client.CoreV1().ResourceQuotas(n.Name).Get(ctx, "gpu", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	quotas, what := n.Client.CoreV1().ResourceQuotas(n.Name), fmt.Sprintf("%v of the quota to be used", want)
+	Becomes(t, quotas, "gpu", what, func(quota *corev1.ResourceQuota) error {
 		for line, amount := range want {
 			if used, known := quota.Status.Used[line]; !known || used.Value() != amount {
 				return fmt.Errorf("used is %v", quota.Status.Used)

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/api/metadata"
 	"k8s.io/dynamic-resource-allocation/devicemetadata"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -37,13 +36,8 @@ func TestStatusOfClaims(t *testing.T) {
 	cluster.Publishes(t, "kill", harness.DevicesIn("share")...)
 	shown := func(what string, condition func(devices []resourceapi.AllocatedDeviceStatus) error) {
 		t.Helper()
-		harness.Eventually(t, "status.devices of the claim: "+what, func(ctx context.Context) error {
-			claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(ctx, "mine", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			return condition(claim.Status.Devices)
-		})
+		harness.Becomes(t, ns.Client.ResourceV1().ResourceClaims(ns.Name), "mine", "status.devices of the claim: "+what,
+			func(claim *resourceapi.ResourceClaim) error { return condition(claim.Status.Devices) })
 	}
 	says := func(want ...string) func([]resourceapi.AllocatedDeviceStatus) error {
 		return func(devices []resourceapi.AllocatedDeviceStatus) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -188,13 +189,11 @@ func TestTemplateOfAWaitingPodComesBack(t *testing.T) {
 	ns.Create(t, pod)
 	templates := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name)
 	comes := func() (uid string) {
-		harness.Eventually(t, "the pod's template", func(ctx context.Context) error {
-			template, err := templates.Get(ctx, "gpushare.mem.c0.2", metav1.GetOptions{})
-			if err == nil {
+		harness.Becomes(t, templates, "gpushare.mem.c0.2", "the pod's template",
+			func(template *resourceapi.ResourceClaimTemplate) error {
 				uid = string(template.UID)
-			}
-			return err
-		})
+				return nil
+			})
 		return uid
 	}
 	first := comes()

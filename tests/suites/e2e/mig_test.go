@@ -146,11 +146,9 @@ func TestStatusOfMIGClaims(t *testing.T) {
 	ns.Run(t, harness.Pod("a", migNode, harness.FromClaim("mine")))
 	device := holdsInstance(t, ns, "a", "2g-20gb")
 	gpu := ns.Granted(t, "a")[0].GPU
-	harness.Eventually(t, "the status of the claim to name the instance", func(ctx context.Context) error {
-		claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(ctx, "mine", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	const what = "the status of the claim to name the instance"
+	claims := ns.Client.ResourceV1().ResourceClaims(ns.Name)
+	harness.Becomes(t, claims, "mine", what, func(claim *resourceapi.ResourceClaim) error {
 		if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
 			return fmt.Errorf("it says %+v", claim.Status.Devices)
 		}

@@ -14,7 +14,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -40,13 +39,8 @@ func classComes(t *testing.T, name string) {
 
 func classGoes(t *testing.T, name string) {
 	t.Helper()
-	harness.Eventually(t, "DeviceClass "+name+" to be gone", func(ctx context.Context) error {
-		_, err := class(ctx, name)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it is there (%w)", err)
-	})
+	harness.WaitNone(t, cluster.Client.ResourceV1().DeviceClasses(), name+".gpu.aliyun.com",
+		"DeviceClass "+name+" to be gone")
 }
 
 // onOneOf lets a pod run on any of the nodes that its other wishes leave.

@@ -31,10 +31,11 @@ func ofClass(class string, pods []*corev1.Pod) []*corev1.Pod {
 func groupOf(t *testing.T, ns *harness.Namespace, gang string) *schedulingapi.PodGroup {
 	t.Helper()
 	var group *schedulingapi.PodGroup
-	harness.Eventually(t, "PodGroup "+gang, func(ctx context.Context) (err error) {
-		group, err = ns.Client.SchedulingV1beta1().PodGroups(ns.Name).Get(ctx, gang, metav1.GetOptions{})
-		return err
-	})
+	harness.Becomes(t, ns.Client.SchedulingV1beta1().PodGroups(ns.Name), gang, "PodGroup "+gang,
+		func(made *schedulingapi.PodGroup) error {
+			group = made
+			return nil
+		})
 	return group
 }
 

@@ -120,12 +120,8 @@ func TestInstancesAreMadeAndDestroyed(t *testing.T) {
 		harness.Pod("media", dynamic, harness.Limit("nvidia.com/mig-1g.10gb.me", "1")),
 	)
 	for name, profile := range map[string]string{"claim": "3g.40gb", "small": "1g.10gb", "media": "1g.10gb+me"} {
-		harness.Eventually(t, "pod "+name+" to have its instance", func(ctx context.Context) error {
-			pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			_, err = hasItsInstance(ctx, t, ns, pod, profile)
+		ns.WaitPod(t, name, "to have its instance", func(pod *corev1.Pod) error {
+			_, err := hasItsInstance(t.Context(), t, ns, pod, profile)
 			return err
 		})
 	}

@@ -5,7 +5,6 @@
 package workloads
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -86,11 +84,8 @@ func TestLabelsAreLeftToDiscovery(t *testing.T) {
 	}
 	product := func(want string) {
 		t.Helper()
-		harness.Eventually(t, fmt.Sprintf("the node's product to be %q", want), func(ctx context.Context) error {
-			node, err := cluster.Client.CoreV1().Nodes().Get(ctx, wholeNode, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
+		what := fmt.Sprintf("the node's product to be %q", want)
+		harness.Becomes(t, cluster.Client.CoreV1().Nodes(), wholeNode, what, func(node *corev1.Node) error {
 			if got := node.Labels["nvidia.com/gpu.product"]; got != want {
 				return fmt.Errorf("it is %q", got)
 			}
