@@ -5,6 +5,7 @@
 package expect
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,4 +19,12 @@ func Equal[T any](t testing.TB, want, got T, format string, args ...any) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
 	}
+}
+
+// Diff returns an error that prints how the values differ, where they do: for what need not hold yet.
+func Diff[T any](want, got T) error {
+	if diff := cmp.Diff(want, got); diff != "" {
+		return fmt.Errorf("(-want +got):\n%s", diff)
+	}
+	return nil
 }

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,10 +55,7 @@ func (c *Cluster) publishes(t *testing.T, node string, want []string, ordered fu
 			}
 			got = append(got, text)
 		}
-		if diff := cmp.Diff(want, ordered(got)); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
+		return expect.Diff(want, ordered(got))
 	})
 }
 

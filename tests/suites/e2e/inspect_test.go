@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -180,10 +179,7 @@ func TestInspectWatchesGPUs(t *testing.T) {
 		const when = "TIME\n"
 		want := when + strings.Join(tables, "\n"+when)
 		harness.Eventually(t, "the watch to print another table", func(context.Context) error {
-			if diff := cmp.Diff(want, timeOfWatch.ReplaceAllString(out.String(), "TIME")); diff != "" {
-				return fmt.Errorf("(-want +got):\n%s", diff)
-			}
-			return nil
+			return expect.Diff(want, timeOfWatch.ReplaceAllString(out.String(), "TIME"))
 		})
 	}
 	idle, used := inspected(t, [4]int{}, 0), inspected(t, [4]int{3}, 5)

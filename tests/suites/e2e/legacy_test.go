@@ -11,7 +11,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -105,10 +104,7 @@ func TestLegacyGPUsOfSeveralContainers(t *testing.T) {
 func isAnnotated(t *testing.T, ns *harness.Namespace, pod, want string) {
 	t.Helper()
 	ns.WaitPod(t, pod, "to be annotated", func(got *corev1.Pod) error {
-		if diff := cmp.Diff(want, got.Annotations[allocationAnnotation]); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
+		return expect.Diff(want, got.Annotations[allocationAnnotation])
 	})
 }
 

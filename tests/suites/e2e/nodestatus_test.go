@@ -118,10 +118,7 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 			for _, key := range []string{ack.AnnotationMemory, ack.AnnotationV1Index, ack.AnnotationV1Pod} {
 				got = append(got, pod.Annotations[key])
 			}
-			if diff := cmp.Diff([]string{second, index, units}, got); diff != "" {
-				return fmt.Errorf("(-want +got):\n%s", diff)
-			}
-			return nil
+			return expect.Diff([]string{second, index, units}, got)
 		})
 	}
 	// ACK's own example: eight pods of 3 on four GPUs of 15.
