@@ -7,8 +7,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // NoError ends the test if there is an error. Call it from the test's own goroutine, as t.Fatal.
@@ -32,14 +30,6 @@ func ErrorIs(t testing.TB, err, target error) {
 	t.Helper()
 	if !errors.Is(err, target) {
 		t.Errorf("error %v, want %v", err, target)
-	}
-}
-
-// Equal fails the test, and lets it go on, if the values differ, and prints how. The format says whose values they are.
-func Equal[T any](t testing.TB, want, got T, format string, args ...any) {
-	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
 	}
 }
 

@@ -123,7 +123,11 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 // Whatever comes and goes, in whatever order: a GPU is in one mode, it is not
 // granted more than it has, and a claim is turned away only if no GPU has room.
 func TestRandomClaimsNeverMixModesOnAGPU(t *testing.T) {
-	for _, seed := range []uint64{1, 2, 3, 4} {
+	seeds := []uint64{1, 2, 3, 4}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			const rounds = 800
 			h := history{n: dynamicNode(t, plainGPUs(8)), m: plainGPUs(8), random: rand.New(rand.NewPCG(seed, 0)),

@@ -123,6 +123,9 @@ func TestWhatIsMeantWellIsSearchedToTheEnd(t *testing.T) {
 
 // A search that is cut off is neither room nor none, the same each time, and ends long before it would.
 func TestASearchThatIsCutOffIsSaidToBe(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
 	s := eight(t, mode.Share, "n0", "n1")
 	claims := []*resourceapi.ResourceClaim{tooMany()}
 	for _, extent := range []scheduling.Extent{scheduling.EveryNode, scheduling.FirstRoom} {

@@ -45,6 +45,9 @@ func asking(counts ...int64) *resourceapi.ResourceClaim {
 // EndsInTime judges the longest search of a node, not one that happens to succeed: a node with nine GPUs has nine
 // single GPUs at once, but takes 8! ways if the last is gone.
 func TestEndsInTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
 	type claims = []*resourceapi.ResourceClaim
 	ones := func(n int) *resourceapi.ResourceClaim { return asking(slices.Repeat([]int64{1}, n)...) }
 	all := ones(8)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -48,21 +49,31 @@ func (n *Namespace) ClaimOf(t *testing.T, pod string) *resourceapi.ResourceClaim
 // writes it, and binds the pod.
 func (n *Namespace) Promise(t *testing.T, name, node string, taken *resourceapi.AllocationResult) {
 	t.Helper()
-	claim := n.ClaimOf(t, name)
-	pod := n.Get(t, name)
-	claim.Status.Allocation = taken.DeepCopy()
-	share := &claim.Status.Allocation.Devices.Results[0]
+	share := *taken.Devices.Results[0].DeepCopy()
 	share.ShareID = ptr.To(uuid.NewUUID())
 	share.ConsumedCapacity[v1alpha1.CapMemory] = resource.MustParse("7Gi")
-	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
-		{Resource: "pods", Name: pod.Name, UID: pod.UID}}
-	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).UpdateStatus(t.Context(), claim,
-		metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
+	n.Schedule(t, name, node, n.ClaimOf(t, name).Name, share)
+}
+
+// Schedule allocates a claim for a pod and binds the pod, as a scheduler does.
+func (n *Namespace) Schedule(t *testing.T, podName, node, claimName string,
+	results ...resourceapi.DeviceRequestAllocationResult) {
+	t.Helper()
+	pod, claims := n.Get(t, podName), n.Client.ResourceV1().ResourceClaims(n.Name)
+	claim, err := claims.Get(t.Context(), claimName, metav1.GetOptions{})
+	if err == nil {
+		claim.Finalizers = append(claim.Finalizers, resourceapi.Finalizer)
+		claim, err = claims.Update(t.Context(), claim, metav1.UpdateOptions{})
 	}
+	if err == nil {
+		claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+		claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+			{Resource: "pods", Name: pod.Name, UID: pod.UID}}
+		_, err = claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{})
+	}
+	expect.NoErrorf(t, err, "allocate claim %s", claimName)
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID},
 		Target: corev1.ObjectReference{Kind: "Node", Name: node}}
-	if err := n.Client.CoreV1().Pods(n.Name).Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoErrorf(t, n.Client.CoreV1().Pods(n.Name).Bind(t.Context(), binding, metav1.CreateOptions{}),
+		"bind pod %s", podName)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
@@ -122,13 +123,9 @@ func CheckRefusal(t *testing.T, what, refused string, err error) {
 func Document[T any](t *testing.T, path ...string) *T {
 	t.Helper()
 	content, err := os.ReadFile(DemoLegacy(path...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	object := new(T)
-	if err := yaml.UnmarshalStrict(content, object); err != nil {
-		t.Fatalf("%s: %v", filepath.Join(path...), err)
-	}
+	expect.NoErrorf(t, yaml.UnmarshalStrict(content, object), "%s", filepath.Join(path...))
 	return object
 }
 

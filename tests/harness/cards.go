@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -189,10 +190,7 @@ func (n *Namespace) Granted(t *testing.T, pod string) []Grant {
 	}
 	var grants []Grant
 	for _, name := range names {
-		claim, err := n.Client.ResourceV1().ResourceClaims(n.Name).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		claim := Get(t, n.Client.ResourceV1().ResourceClaims(n.Name), name)
 		grants = append(grants, n.grantsOf(t, claim)...)
 	}
 	return grants
@@ -228,9 +226,7 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 func gpusOf(t *testing.T, claim, device string, published []GPU) []GPU {
 	t.Helper()
 	indices, m, err := devices.ParseDeviceName(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var out []GPU
 	for _, index := range indices {
 		name := devices.DeviceName(index, m)
@@ -253,9 +249,7 @@ func gpusOf(t *testing.T, claim, device string, published []GPU) []GPU {
 func (n *Namespace) UnitsByGPU(t *testing.T, node string) []int64 {
 	t.Helper()
 	list, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	published := n.GPUs(t, node)
 	units := make([]int64, len(published))
 	for i := range list.Items {

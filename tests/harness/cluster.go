@@ -27,6 +27,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // ClusterDirEnv names the environment variable with the directory of the
@@ -44,7 +46,8 @@ type Cluster struct {
 	mu    sync.Mutex
 	nodes map[string]*sync.RWMutex
 	// taken are the nodes that tests have, or wait for, in the order in which they took them.
-	taken map[string][]string
+	taken  map[string][]string
+	firsts firsts
 	// places limits how many tests work at once; nil does not limit them.
 	places *places
 }
@@ -126,6 +129,13 @@ func (c *Cluster) check(ctx context.Context) error {
 	return nil
 }
 
+// First has a test take its first node before all tests that do not call it. The longest ones do, before t.Parallel:
+// one that began last would go on alone. A test that is not parallel takes no nodes: it would wait for them for ever.
+func (c *Cluster) First(t *testing.T) {
+	c.firsts.add(t.Name())
+	t.Cleanup(func() { c.firsts.begun(t.Name()) })
+}
+
 // Share lets the test use a node beside other tests until it ends. Tests that
 // share a node must not count on any of its GPUs to be free.
 func (c *Cluster) Share(t *testing.T, node string) {
@@ -169,9 +179,11 @@ func (c *Cluster) queue(t *testing.T, node string, take func()) {
 	})
 	c.rest(t)
 	began := time.Now()
+	c.firsts.wait(testOf(t))
 	take()
 	t.Attr("queued", time.Since(began).String())
 	c.work(t)
+	c.firsts.begun(testOf(t))
 }
 
 // work waits for a place among the tests that work, unless the test has one, and adds how long that took to its
@@ -198,6 +210,45 @@ func (c *Cluster) rest(t *testing.T) {
 func testOf(t *testing.T) string {
 	test, _, _ := strings.Cut(t.Name(), "/")
 	return test
+}
+
+// firsts are the tests that begin before all others. The zero value has none.
+type firsts struct {
+	mu sync.Mutex
+	// waiting has each of them, and whether it has not begun.
+	waiting map[string]bool
+	all     sync.WaitGroup
+}
+
+// add makes a test one of them.
+func (f *firsts) add(test string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting == nil {
+		f.waiting = map[string]bool{}
+	}
+	f.waiting[test] = true
+	f.all.Add(1)
+}
+
+// wait returns at once for one of them, and for another test when they all have begun.
+func (f *firsts) wait(test string) {
+	f.mu.Lock()
+	_, first := f.waiting[test]
+	f.mu.Unlock()
+	if !first {
+		f.all.Wait()
+	}
+}
+
+// begun is called when a test has begun, or does not any more.
+func (f *firsts) begun(test string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting[test] {
+		f.waiting[test] = false
+		f.all.Done()
+	}
 }
 
 // places has room for so many tests.
@@ -245,9 +296,7 @@ func (c *Cluster) lock(node string) *sync.RWMutex {
 func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
 	t.Helper()
 	output, err := c.tool(Context(t), arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return output
 }
 
@@ -259,9 +308,9 @@ func (c *Cluster) tool(ctx context.Context, arguments ...string) (string, error)
 	command := exec.CommandContext(ctx, tool, append([]string{"--dir", c.Dir}, arguments...)...)
 	output, err := command.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", command, err, output)
+		err = fmt.Errorf("%s: %w\n%s", command, err, output)
 	}
-	return string(output), nil
+	return string(output), err
 }
 
 // findProgram looks for a program in the checkout around the working directory,

@@ -7,6 +7,33 @@ import (
 	"testing/synctest"
 )
 
+// Tests wait until all that are to be first have begun, or ended, and these wait for nobody.
+func TestFirsts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var f firsts
+		f.wait("alone")
+		f.add("long")
+		f.add("longest")
+		works := false
+		go func() {
+			f.wait("other")
+			works = true
+		}()
+		f.wait("long")
+		f.begun("long")
+		f.begun("long") // it takes another node
+		f.wait("long")
+		f.begun("other")
+		if synctest.Wait(); works {
+			t.Error("a test works before the longest one")
+		}
+		f.begun("longest")
+		if synctest.Wait(); !works {
+			t.Error("a test does not work when the longest ones do")
+		}
+	})
+}
+
 // No more tests work at once than there are places. One that rests, or has ended, lets the next one work.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

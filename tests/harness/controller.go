@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -101,9 +102,7 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 	t.Helper()
 	deployments := c.Client.AppsV1().Deployments(PluginNamespace)
 	before, err := deployments.GetScale(t.Context(), v1alpha1.ControllerName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	scale := func(ctx context.Context, replicas int32) error {
 		_, err := deployments.UpdateScale(ctx, v1alpha1.ControllerName, &autoscalingv1.Scale{
 			ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ControllerName, Namespace: PluginNamespace},
@@ -116,9 +115,7 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 			t.Errorf("bring the replicas of %s back: %v", v1alpha1.ControllerName, err)
 		}
 	})
-	if err := scale(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, scale(t.Context(), 0))
 	Eventually(t, v1alpha1.ControllerName+" to be gone", func(ctx context.Context) error {
 		pods, err := c.controllers(ctx)
 		if err == nil && len(pods) > 0 {
@@ -128,9 +125,7 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 	})
 	return func() {
 		t.Helper()
-		if err := scale(t.Context(), before.Spec.Replicas); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, scale(t.Context(), before.Spec.Replicas))
 		Eventually(t, v1alpha1.ControllerName+" to run again", func(ctx context.Context) error {
 			pods, err := c.controllers(ctx)
 			if err != nil {
@@ -157,12 +152,8 @@ func (c *Cluster) RestartScheduler(t *testing.T, meanwhile func()) {
 		return filepath.Base(program) == "kube-scheduler" &&
 			strings.Contains(arguments, "--config="+filepath.Join(c.Dir, "scheduler.yaml")+"\x00")
 	})
-	if err != nil {
-		t.Fatalf("look for kube-scheduler: %v", err)
-	}
-	if err := process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("stop kube-scheduler: %v", err)
-	}
+	expect.NoErrorf(t, err, "look for kube-scheduler")
+	expect.NoErrorf(t, process.Signal(syscall.SIGSTOP), "stop kube-scheduler")
 	defer func() {
 		if err := process.Kill(); err != nil {
 			t.Errorf("kill kube-scheduler: %v", err)

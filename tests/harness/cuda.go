@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/contexts"
 )
@@ -32,9 +33,7 @@ func (n *Namespace) CUDA(t *testing.T, node, pod, uuid string, unset ...string) 
 	t.Helper()
 	process := n.process(t, pod)
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for variable := range strings.SplitSeq(string(environ), "\x00") {
 		name, pipes, _ := strings.Cut(variable, "=")
 		if name != "CUDA_MPS_PIPE_DIRECTORY" || slices.Contains(unset, name) {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // DRADriver has another DRA driver publish GPUs of a node by their UUIDs, as NVIDIA's does, and
@@ -27,9 +29,7 @@ import (
 func (c *Cluster) DRADriver(t *testing.T, node, name string, uuids ...string) (stop func()) {
 	t.Helper()
 	dir := filepath.Join(kubeletplugin.KubeletPluginsDir, name)
-	if err := os.MkdirAll(c.NodeFile(node, dir), 0o750); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(c.NodeFile(node, dir), 0o750))
 	listen := func(_ context.Context, path string) (net.Listener, error) {
 		return net.Listen("unix", c.Socket(t, node, path))
 	}
@@ -38,9 +38,7 @@ func (c *Cluster) DRADriver(t *testing.T, node, name string, uuids ...string) (s
 		kubeletplugin.DriverName(name), kubeletplugin.KubeClient(c.Client), kubeletplugin.NodeName(node),
 		kubeletplugin.PluginDataDirectoryPath(dir), kubeletplugin.PluginListener(listen),
 		kubeletplugin.RegistrarListener(listen), kubeletplugin.HealthService(false))
-	if err != nil {
-		t.Fatalf("start a DRA driver on node %s: %v", node, err)
-	}
+	expect.NoErrorf(t, err, "start a DRA driver on node %s", node)
 	stop = sync.OnceFunc(func() {
 		helper.Stop()
 		// The kubelet does so half a minute later.

@@ -15,11 +15,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Publishes waits until a node publishes devices with these names and taints, as
@@ -54,10 +55,7 @@ func (c *Cluster) publishes(t *testing.T, node string, want []string, ordered fu
 			}
 			got = append(got, text)
 		}
-		if diff := cmp.Diff(want, ordered(got)); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
+		return expect.Diff(want, ordered(got))
 	})
 }
 
@@ -85,9 +83,7 @@ func (n *Namespace) SeesItsGPUs(t *testing.T, pod, container string, grants []Gr
 	for _, path := range n.GPUNodes(t, pod, container) {
 		got[path] = true
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("device nodes of GPUs in %s/%s (-want +got):\n%s", pod, container, diff)
-	}
+	expect.Equal(t, want, got, "device nodes of GPUs in %s/%s", pod, container)
 }
 
 // KnowsItsGPUs checks that a container is told the UUIDs of its GPUs, which are whole ones, and of no others.
@@ -97,17 +93,13 @@ func (n *Namespace) KnowsItsGPUs(t *testing.T, pod, container string, grants []G
 	for _, grant := range grants {
 		want[fmt.Sprint("GPU_ALIYUN_COM_UUID_", grant.GPU.Index)] = grant.GPU.UUID
 	}
-	if diff := cmp.Diff(want, n.env(t, pod, container, ownVariable)); diff != "" {
-		t.Errorf("%s/%s is told of its GPUs (-want +got):\n%s", pod, container, diff)
-	}
+	expect.Equal(t, want, n.env(t, pod, container, ownVariable), "%s/%s is told of its GPUs", pod, container)
 }
 
 // HasEnv checks what a container finds in its environment of its GPUs, see GPUEnv.
 func (n *Namespace) HasEnv(t *testing.T, pod, container string, want map[string]string) {
 	t.Helper()
-	if diff := cmp.Diff(want, n.GPUEnv(t, pod, container)); diff != "" {
-		t.Errorf("environment of %s/%s (-want +got):\n%s", pod, container, diff)
-	}
+	expect.Equal(t, want, n.GPUEnv(t, pod, container), "environment of %s/%s", pod, container)
 }
 
 // LegacyEnv is what a container on shared GPUs finds in its environment, as on ACK:
@@ -139,18 +131,14 @@ func WithEnv(env map[string]string, pairs ...string) map[string]string {
 // HasUnits checks what the pods of the namespace hold of each GPU of a node, in GiB.
 func (n *Namespace) HasUnits(t *testing.T, node string, want ...int64) {
 	t.Helper()
-	if diff := cmp.Diff(want, n.UnitsByGPU(t, node)); diff != "" {
-		t.Errorf("units granted of each GPU of node %s (-want +got):\n%s", node, diff)
-	}
+	expect.Equal(t, want, n.UnitsByGPU(t, node), "units granted of each GPU of node %s", node)
 }
 
 // Containers maps the namespace's pods to the ids of their containers.
 func (n *Namespace) Containers(t *testing.T) map[string]string {
 	t.Helper()
 	pods, err := n.Client.CoreV1().Pods(n.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	ids := map[string]string{}
 	for _, pod := range pods.Items {
 		if len(pod.Status.ContainerStatuses) > 0 {
@@ -217,11 +205,7 @@ func (n *Namespace) PodsOf(t *testing.T, app string, want int) []string {
 // ShowsAmounts waits until a node shows these amounts in both parts of its status.
 func (c *Cluster) ShowsAmounts(t *testing.T, node, want string) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("node %s to show %s", node, want), func(ctx context.Context) error {
-		n, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	Becomes(t, c.Client.CoreV1().Nodes(), node, fmt.Sprintf("node %s to show %s", node, want), func(n *corev1.Node) error {
 		capacity, allocatable := amountsShown(n.Status.Capacity), amountsShown(n.Status.Allocatable)
 		if capacity != want || allocatable != want {
 			return fmt.Errorf("capacity is %s, allocatable %s", capacity, allocatable)
@@ -258,11 +242,8 @@ const (
 // IsLabelled waits until a node has the labels of its GPUs: name, memory, count.
 func (c *Cluster) IsLabelled(t *testing.T, node, want string) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("node %s to be labelled %s", node, want), func(ctx context.Context) error {
-		n, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	what := fmt.Sprintf("node %s to be labelled %s", node, want)
+	Becomes(t, c.Client.CoreV1().Nodes(), node, what, func(n *corev1.Node) error {
 		if got := fmt.Sprintf("%s %s %s", n.Labels[NameLabel], n.Labels[MemoryLabel], n.Labels[CountLabel]); got != want {
 			return fmt.Errorf("it is labelled %s", got)
 		}
@@ -302,9 +283,7 @@ func ContainsAll(text string, parts []string) bool {
 func (c *Cluster) Leader(t *testing.T) string {
 	t.Helper()
 	lease, err := c.Lease(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return ptr.Deref(lease.Spec.HolderIdentity, "")
 }
 

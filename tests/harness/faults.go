@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,6 +19,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // pluginProgram is the whole command line of the plugin in its container.
@@ -72,9 +73,7 @@ func (c *Cluster) FreshPlugin(t *testing.T, node string) {
 func (c *Cluster) KillPlugin(t *testing.T, node string) (wait func()) {
 	t.Helper()
 	plugin := c.Plugin(t, node)
-	if err := c.PluginProcess(t, plugin).Kill(); err != nil {
-		t.Fatalf("kill the plugin of node %s: %v", node, err)
-	}
+	expect.NoErrorf(t, c.PluginProcess(t, plugin).Kill(), "kill the plugin of node %s", node)
 	return func() {
 		t.Helper()
 		c.WaitPluginAgain(t, plugin)
@@ -96,9 +95,7 @@ func (c *Cluster) PluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
 	process, err := FindProcess(func(cmdline, environ string) bool {
 		return cmdline == pluginProgram && strings.Contains(environ, "POD_UID="+string(plugin.UID)+"\x00")
 	})
-	if err != nil {
-		t.Fatalf("the process of %s: %v", plugin.Name, err)
-	}
+	expect.NoErrorf(t, err, "the process of %s", plugin.Name)
 	return process
 }
 
@@ -128,9 +125,7 @@ func processOf(pod *corev1.Pod, matches func(cmdline string) bool) (*os.Process,
 // crash of its program does.
 func (n *Namespace) KillContainer(t *testing.T, pod string) {
 	t.Helper()
-	if err := n.process(t, pod).Kill(); err != nil {
-		t.Fatalf("kill the container of pod %s: %v", pod, err)
-	}
+	expect.NoErrorf(t, n.process(t, pod).Kill(), "kill the container of pod %s", pod)
 }
 
 // StillRuns says, each time that it is called, whether a process of a pod with one
@@ -153,9 +148,7 @@ func (n *Namespace) process(t *testing.T, pod string) *os.Process {
 	t.Helper()
 	object := n.Get(t, pod)
 	process, err := processOf(object, func(string) bool { return true })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return process
 }
 
@@ -165,9 +158,7 @@ func (n *Namespace) process(t *testing.T, pod string) *os.Process {
 func (c *Cluster) PauseKubelet(t *testing.T, node string) (resume func()) {
 	t.Helper()
 	kubelet := c.kubelet(t, node)
-	if err := kubelet.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("pause the kubelet of node %s: %v", node, err)
-	}
+	expect.NoErrorf(t, kubelet.Signal(syscall.SIGSTOP), "pause the kubelet of node %s", node)
 	resume = sync.OnceFunc(func() {
 		// A test may have started another.
 		if err := kubelet.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -181,10 +172,7 @@ func (c *Cluster) PauseKubelet(t *testing.T, node string) (resume func()) {
 // kubelet finds the kubelet of a node.
 func (c *Cluster) kubelet(t *testing.T, node string) *os.Process {
 	t.Helper()
-	object, err := c.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	object := Get(t, c.Client.CoreV1().Nodes(), node)
 	// Nodes of several clusters may have one name, but not one address.
 	address := object.Status.Addresses[slices.IndexFunc(object.Status.Addresses,
 		func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })].Address
@@ -193,18 +181,14 @@ func (c *Cluster) kubelet(t *testing.T, node string) *os.Process {
 		return filepath.Base(program) == "kubelet" &&
 			(c.Dir == "" || strings.Contains(arguments, "--node-ip="+address+"\x00"))
 	})
-	if err != nil {
-		t.Fatalf("the kubelet of node %s: %v", node, err)
-	}
+	expect.NoErrorf(t, err, "the kubelet of node %s", node)
 	return kubelet
 }
 
 // KillKubelet kills the kubelet of a node with SIGKILL, and waits until the one that is started in its place reports.
 func (c *Cluster) KillKubelet(t *testing.T, node string) {
 	t.Helper()
-	if err := c.kubelet(t, node).Kill(); err != nil {
-		t.Fatalf("kill the kubelet of node %s: %v", node, err)
-	}
+	expect.NoErrorf(t, c.kubelet(t, node).Kill(), "kill the kubelet of node %s", node)
 	killed := time.Now()
 	Eventually(t, "another kubelet of node "+node+" to report", func(ctx context.Context) error {
 		lease, err := c.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
@@ -235,10 +219,17 @@ func (c *Cluster) KillKubelet(t *testing.T, node string) {
 func (c *Cluster) ReplacePlugin(t *testing.T, node string) {
 	t.Helper()
 	old := c.Plugin(t, node)
-	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(Context(t), old.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatalf("delete the plugin of node %s: %v", node, err)
-	}
+	expect.NoErrorf(t, c.Client.CoreV1().Pods(PluginNamespace).Delete(Context(t), old.Name, metav1.DeleteOptions{}),
+		"delete the plugin of node %s", node)
 	c.pluginThat(t, node, "serves in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })
+}
+
+// WaitPluginOf waits until the one plugin of a node is of a DaemonSet, and serves.
+func (c *Cluster) WaitPluginOf(t *testing.T, node, daemonSet string) {
+	t.Helper()
+	c.pluginThat(t, node, "serves in a pod of "+daemonSet, func(pod *corev1.Pod) bool {
+		return metav1.GetControllerOf(pod).Name == daemonSet
+	})
 }
 
 // StopAPIServer ends the API server, and keeps it from being started again until
@@ -249,16 +240,10 @@ func (c *Cluster) StopAPIServer(t *testing.T) (start func()) {
 		program, arguments, _ := strings.Cut(cmdline, "\x00")
 		return filepath.Base(program) == "kube-apiserver" && strings.Contains(arguments, filepath.Join(c.Dir, "pki")+"/")
 	})
-	if err != nil {
-		t.Fatalf("the API server: %v", err)
-	}
+	expect.NoErrorf(t, err, "the API server")
 	supervisor, err := parentOf(server.Pid)
-	if err != nil {
-		t.Fatalf("what starts the API server: %v", err)
-	}
-	if err := supervisor.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("stop what starts the API server: %v", err)
-	}
+	expect.NoErrorf(t, err, "what starts the API server")
+	expect.NoErrorf(t, supervisor.Signal(syscall.SIGSTOP), "stop what starts the API server")
 	start = func() {
 		if err := supervisor.Signal(syscall.SIGCONT); err != nil {
 			t.Errorf("go on with what starts the API server: %v", err)
@@ -268,9 +253,7 @@ func (c *Cluster) StopAPIServer(t *testing.T) (start func()) {
 		start()
 		c.WaitAPIServer(t)
 	})
-	if err := server.Kill(); err != nil {
-		t.Fatalf("kill the API server: %v", err)
-	}
+	expect.NoErrorf(t, server.Kill(), "kill the API server")
 	return start
 }
 
@@ -304,19 +287,6 @@ func (c *Cluster) WaitPluginOutput(t *testing.T, plugin *corev1.Pod, text string
 		}
 		return fmt.Errorf("it did not, in %d files %s", len(paths), pattern)
 	})
-}
-
-// Kubectl is what a user who types this sees.
-func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
-	t.Helper()
-	tool, err := findProgram("cluster")
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.CommandContext(Context(t), tool,
-		append([]string{"--dir", n.Dir, "kubectl", "--namespace", n.Name}, arguments...)...)
-	output, err := command.CombinedOutput()
-	return string(output), err
 }
 
 // FindProcess finds the one process of this machine with such a command line and

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -33,9 +34,7 @@ func (c *Cluster) Socket(t *testing.T, node string, path ...string) string {
 	t.Helper()
 	name := c.NodeFile(node, path...)
 	dir, err := os.Open(filepath.Dir(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
 		if err := dir.Close(); err != nil {
 			t.Errorf("close the directory of socket %s: %v", name, err)

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // componentLabel says of the driver's pods what they are, nodeSelector finds those of its
@@ -38,17 +40,13 @@ func (c *Cluster) replacePods(t *testing.T, options metav1.ListOptions) {
 	t.Helper()
 	pods := c.Client.CoreV1().Pods(PluginNamespace)
 	before, err := pods.List(Context(t), options)
-	if err != nil {
-		t.Fatalf("list the driver's pods: %v", err)
-	}
+	expect.NoErrorf(t, err, "list the driver's pods")
 	place := func(pod *corev1.Pod) string { return pod.Labels[componentLabel] + " on " + pod.Spec.NodeName }
 	old, places := map[types.UID]bool{}, map[string]bool{}
 	for i := range before.Items {
 		old[before.Items[i].UID], places[place(&before.Items[i])] = true, true
 	}
-	if err := pods.DeleteCollection(Context(t), metav1.DeleteOptions{}, options); err != nil {
-		t.Fatalf("delete the driver's pods: %v", err)
-	}
+	expect.NoErrorf(t, pods.DeleteCollection(Context(t), metav1.DeleteOptions{}, options), "delete the driver's pods")
 	Eventually(t, "other pods of the driver to be ready", func(ctx context.Context) error {
 		now, err := pods.List(ctx, options)
 		if err != nil {

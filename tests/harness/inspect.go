@@ -15,7 +15,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Inspect runs `kubectl inspect cgpu` as kubectl does and returns what it prints,
@@ -23,9 +24,7 @@ import (
 func (c *Cluster) Inspect(t *testing.T, arguments ...string) (stdout, stderr string) {
 	t.Helper()
 	stdout, stderr, err := c.TryInspect(t, arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return stdout, stderr
 }
 
@@ -45,9 +44,7 @@ func (c *Cluster) TryInspect(t *testing.T, arguments ...string) (stdout, stderr 
 func (c *Cluster) inspect(t *testing.T, arguments ...string) *exec.Cmd {
 	t.Helper()
 	program, err := findProgram("kubectl-inspect-cgpu")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	arguments = append([]string{"--kubeconfig", filepath.Join(c.Dir, "kubeconfig")}, arguments...)
 	return exec.CommandContext(t.Context(), program, arguments...)
 }
@@ -81,9 +78,7 @@ func (c *Cluster) InspectWatch(t *testing.T, arguments ...string) (out *Output, 
 	command.WaitDelay = 10 * time.Second
 	out = &Output{}
 	command.Stdout, command.Stderr = out, out
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, command.Start())
 	return out, func() {
 		t.Helper()
 		if err := command.Process.Signal(syscall.SIGINT); err != nil {
@@ -98,10 +93,7 @@ func (c *Cluster) InspectWatch(t *testing.T, arguments ...string) (out *Output, 
 // InternalIP is the address of a node.
 func (c *Cluster) InternalIP(t *testing.T, node string) string {
 	t.Helper()
-	n, err := c.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := Get(t, c.Client.CoreV1().Nodes(), node)
 	for _, address := range n.Status.Addresses {
 		if address.Type == corev1.NodeInternalIP {
 			return address.Address

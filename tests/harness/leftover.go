@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Lose starts a process in the control group of a pod, below which the container is, that no container runtime knows:
@@ -22,29 +24,19 @@ func (n *Namespace) Lose(t *testing.T, pod, container string) <-chan struct{} {
 	t.Helper()
 	inside := n.ContainerPID(t, pod, container)
 	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", inside))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	group, err := groupOfPod(cgroups)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	shim, err := outside(inside)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// The node's kubelet can end what is in the node's PID namespace.
 	process := exec.Command("nsenter", "--target", strconv.Itoa(shim), "--pid", "sh", "-euc",
 		`mkdir "$0"; echo 0 >"$0/cgroup.procs"; echo in; exec sleep infinity`, filepath.Join(group, "lost"))
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	process.Stderr = os.Stderr
 	out, err := process.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, process.Start())
 	ended := make(chan struct{})
 	t.Cleanup(func() {
 		if err := syscall.Kill(-process.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {

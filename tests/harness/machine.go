@@ -5,6 +5,7 @@ package harness
 import (
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -17,9 +18,7 @@ const driverRoot = "run/nvidia/driver"
 func (c *Cluster) ChangeMachine(t *testing.T, node string, change func(*sim.Spec)) (putBack func()) {
 	t.Helper()
 	before, err := sim.Load(c.NodeFile(node, driverRoot, sim.MachineFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	c.KeepMachineChange(t, node, change)
 	putBack = func() {
 		t.Helper()
@@ -49,7 +48,5 @@ func (c *Cluster) KeepMachineChange(t *testing.T, node string, change func(*sim.
 // the one that is there. Its programs stay.
 func (c *Cluster) UpgradeDriver(t *testing.T, node, version string) {
 	t.Helper()
-	if err := sim.UpgradeDriver(c.NodeFile(node, driverRoot), version); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, sim.UpgradeDriver(c.NodeFile(node, driverRoot), version))
 }

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/memory"
 )
 
@@ -56,9 +57,7 @@ func (n *Namespace) MemoryLimitMiB(t *testing.T, node, pod, container, uuid stri
 	t.Helper()
 	for group := n.cgroup(t, pod, container); group.Depth() > 0; group = group.Above() {
 		limit, limited, err := memory.LimitOf(n.NodeFile(node, driverRoot), uuid, group)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if limited {
 			return limit.HardMiB
 		}
@@ -71,15 +70,11 @@ func (n *Namespace) LiftMemoryLimit(t *testing.T, node, pod, container, uuid str
 	t.Helper()
 	const sysAdmin = 21
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.ContainerPID(t, pod, container)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for line := range strings.Lines(string(status)) {
 		if effective, found := strings.CutPrefix(line, "CapEff:"); found {
 			capabilities, err := strconv.ParseUint(strings.TrimSpace(effective), 16, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if capabilities>>sysAdmin&1 == 0 {
 				return ErrNotPrivileged
 			}
@@ -93,9 +88,7 @@ func (n *Namespace) LiftMemoryLimit(t *testing.T, node, pod, container, uuid str
 func (n *Namespace) cgroup(t *testing.T, pod, container string) memory.Cgroup {
 	t.Helper()
 	group, err := memory.Of(n.ContainerPID(t, pod, container))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return group
 }
 

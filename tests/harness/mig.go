@@ -10,6 +10,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -33,9 +34,7 @@ func (c *Cluster) ServeMIG(t *testing.T, node string, p sim.Partitioning) {
 func (c *Cluster) MIGDevices(t *testing.T, node string) []sim.MIGDevice {
 	t.Helper()
 	spec, err := sim.Load(c.NodeFile(node, driverRoot, sim.MachineFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return spec.MIGDevices()
 }
 

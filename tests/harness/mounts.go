@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // The process' first thread cannot end, whatever Go's documentation says of threads that are
@@ -23,9 +25,7 @@ func init() { runtime.LockOSThread() }
 func (c *Cluster) ReadOnlyInPlugin(t *testing.T, node, dir string) (undo func()) {
 	t.Helper()
 	process := c.PluginProcess(t, c.Plugin(t, node))
-	if err := remount(process.Pid, dir, unix.MS_RDONLY); err != nil {
-		t.Fatalf("make %s read-only in the plugin of node %s: %v", dir, node, err)
-	}
+	expect.NoErrorf(t, remount(process.Pid, dir, unix.MS_RDONLY), "make %s read-only in the plugin of node %s", dir, node)
 	undo = func() {
 		if err := remount(process.Pid, dir, 0); err != nil {
 			t.Errorf("make %s writable again in the plugin of node %s: %v", dir, node, err)
@@ -44,9 +44,7 @@ func (c *Cluster) ReadOnly(t *testing.T, process *os.Process, dir string) {
 	if err == nil {
 		err = remount(process.Pid, dir, unix.MS_RDONLY)
 	}
-	if err != nil {
-		t.Fatalf("make %s read-only for process %d: %v", dir, process.Pid, err)
-	}
+	expect.NoErrorf(t, err, "make %s read-only for process %d", dir, process.Pid)
 }
 
 // BindOnNode mounts a directory of a node on another one there, as a container that mounts for its
@@ -54,9 +52,7 @@ func (c *Cluster) ReadOnly(t *testing.T, process *os.Process, dir string) {
 func (c *Cluster) BindOnNode(t *testing.T, node, source, target string) {
 	t.Helper()
 	kubelet := c.kubelet(t, node).Pid
-	if err := mount(kubelet, source, target, unix.MS_BIND); err != nil {
-		t.Fatalf("mount %s on %s of node %s: %v", source, target, node, err)
-	}
+	expect.NoErrorf(t, mount(kubelet, source, target, unix.MS_BIND), "mount %s on %s of node %s", source, target, node)
 	t.Cleanup(func() {
 		// What has files of it open keeps them.
 		unmount := func() error { return unix.Unmount(target, unix.MNT_DETACH) }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -45,14 +46,10 @@ func (c *Cluster) Namespace(t *testing.T, options ...func(*corev1.Namespace)) *N
 		option(namespace)
 	}
 	created, err := c.Client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("make a namespace: %v", err)
-	}
+	expect.NoErrorf(t, err, "make a namespace")
 	n := &Namespace{Cluster: c, Name: created.Name, began: time.Now(), claims: &seenClaims{uids: map[types.UID]bool{}}}
 	t.Cleanup(func() { n.cleanUp(t) })
-	if err := n.claims.watch(t.Context(), c.Client, n.Name); err != nil {
-		t.Fatalf("watch the claims of namespace %s: %v", n.Name, err)
-	}
+	expect.NoErrorf(t, n.claims.watch(t.Context(), c.Client, n.Name), "watch the claims of namespace %s", n.Name)
 	Eventually(t, "the namespace's ServiceAccount, without which no pod is taken", func(ctx context.Context) error {
 		_, err := c.Client.CoreV1().ServiceAccounts(n.Name).Get(ctx, "default", metav1.GetOptions{})
 		return err

@@ -13,6 +13,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // DeviceClass makes a DeviceClass for the time of the test and returns its name.
@@ -21,9 +23,7 @@ func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) 
 	classes := n.Client.ResourceV1().DeviceClasses()
 	class, err := classes.Create(t.Context(), &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: n.Name},
 		Spec: spec}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("make a DeviceClass: %v", err)
-	}
+	expect.NoErrorf(t, err, "make a DeviceClass")
 	t.Cleanup(func() {
 		if err := classes.Delete(Context(t), class.Name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete DeviceClass %s: %v", class.Name, err)
@@ -38,9 +38,7 @@ func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) 
 func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) (remove func()) {
 	t.Helper()
 	image, err := findBuilt("driver-image.tar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// Commands to the cluster wait for each other.
 	const patience = 5 * time.Minute
 	remove = sync.OnceFunc(func() {
@@ -61,10 +59,7 @@ func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) (remove func
 // value is empty. When the test ends, the label is what it was before.
 func (c *Cluster) Label(t *testing.T, node, key string) func(value string) {
 	t.Helper()
-	before, err := c.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := Get(t, c.Client.CoreV1().Nodes(), node)
 	t.Cleanup(func() {
 		if err := c.label(Context(t), node, key, before.Labels[key]); err != nil {
 			t.Errorf("put the labels of node %s back: %v", node, err)
@@ -72,9 +67,7 @@ func (c *Cluster) Label(t *testing.T, node, key string) func(value string) {
 	})
 	return func(value string) {
 		t.Helper()
-		if err := c.label(t.Context(), node, key, value); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.label(t.Context(), node, key, value))
 	}
 }
 

@@ -3,15 +3,21 @@
 package harness
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -149,4 +155,61 @@ func Matching(request resourceapi.DeviceRequest, expression string) resourceapi.
 	request.Exactly.Selectors = append(request.Exactly.Selectors,
 		resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
 	return request
+}
+
+// Kind is the client of one kind of objects, as in client.AppsV1().Deployments("team").
+type Kind[T any] interface {
+	Create(ctx context.Context, object T, options metav1.CreateOptions) (T, error)
+	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
+	Patch(ctx context.Context, name string, how types.PatchType, patch []byte, options metav1.PatchOptions,
+		subresources ...string) (T, error)
+}
+
+// Make makes an object, and returns what the API server has made of it.
+func Make[T metav1.Object](t *testing.T, kind Kind[T], object T) T {
+	t.Helper()
+	made, err := kind.Create(t.Context(), object, metav1.CreateOptions{})
+	expect.NoErrorf(t, err, "make %T %s", object, object.GetName())
+	return made
+}
+
+// Get reads an object.
+func Get[T any](t *testing.T, kind Kind[T], name string) T {
+	t.Helper()
+	object, err := kind.Get(t.Context(), name, metav1.GetOptions{})
+	expect.NoError(t, err)
+	return object
+}
+
+// Becomes waits until a condition holds of an object, which may not be there at first. It says what it waits for as
+// Eventually does.
+func Becomes[T any](t *testing.T, kind Kind[T], name, what string, condition func(object T) error) {
+	t.Helper()
+	Eventually(t, what, func(ctx context.Context) error {
+		object, err := kind.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return condition(object)
+	})
+}
+
+// WaitNone waits until there is no object of a name, and says what it waits for as Eventually does.
+func WaitNone[T any](t *testing.T, kind Kind[T], name, what string) {
+	t.Helper()
+	Eventually(t, what, func(ctx context.Context) error {
+		_, err := kind.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is there"), err)
+	})
+}
+
+// Patch changes an object by a patch in JSON.
+func Patch[T any](t *testing.T, kind Kind[T], name string, how types.PatchType, patch string, subresources ...string) {
+	t.Helper()
+	if _, err := kind.Patch(t.Context(), name, how, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
+		t.Fatalf("patch %s by %s: %v", name, patch, err)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 )
 
@@ -42,9 +43,7 @@ func (n *Namespace) PlannedPods(t *testing.T, pods ...*corev1.Pod) *plan.Plan {
 		list.Items = append(list.Items, *pod)
 	}
 	manifest, err := json.Marshal(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return n.Planned(t, string(manifest), "-f", "-")
 }
 

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Template makes a ResourceClaimTemplate.
@@ -27,29 +29,21 @@ func (n *Namespace) Template(t *testing.T, name string, spec resourceapi.Resourc
 	t.Helper()
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
-	if _, err := n.Client.ResourceV1().ResourceClaimTemplates(n.Name).Create(t.Context(), template,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make ResourceClaimTemplate %s: %v", name, err)
-	}
+	Make(t, n.Client.ResourceV1().ResourceClaimTemplates(n.Name), template)
 }
 
 // Claim makes a ResourceClaim.
 func (n *Namespace) Claim(t *testing.T, name string, spec resourceapi.ResourceClaimSpec) {
 	t.Helper()
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).Create(t.Context(), claim,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make ResourceClaim %s: %v", name, err)
-	}
+	Make(t, n.Client.ResourceV1().ResourceClaims(n.Name), claim)
 }
 
 // Create makes pods, in order.
 func (n *Namespace) Create(t *testing.T, pods ...*corev1.Pod) {
 	t.Helper()
 	for _, pod := range pods {
-		if _, err := n.Client.CoreV1().Pods(n.Name).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatalf("make pod %s: %v", pod.Name, err)
-		}
+		Make(t, n.Client.CoreV1().Pods(n.Name), pod)
 	}
 }
 
@@ -65,23 +59,13 @@ func (n *Namespace) Run(t *testing.T, pods ...*corev1.Pod) {
 // Get returns a pod.
 func (n *Namespace) Get(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
-	pod, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pod
+	return Get(t, n.Client.CoreV1().Pods(n.Name), name)
 }
 
 // WaitPod waits until a condition holds of a pod, as in WaitPod(t, "a", "to be bound", isBound).
 func (n *Namespace) WaitPod(t *testing.T, name, what string, condition func(pod *corev1.Pod) error) {
 	t.Helper()
-	Eventually(t, "pod "+name+" "+what, func(ctx context.Context) error {
-		pod, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		return condition(pod)
-	})
+	Becomes(t, n.Client.CoreV1().Pods(n.Name), name, "pod "+name+" "+what, condition)
 }
 
 // WaitBound waits until a pod is bound to a node.
@@ -98,13 +82,7 @@ func (n *Namespace) WaitBound(t *testing.T, name string) {
 // WaitGone waits until a pod is gone.
 func (n *Namespace) WaitGone(t *testing.T, name string) {
 	t.Helper()
-	Eventually(t, "pod "+name+" to be gone", func(ctx context.Context) error {
-		_, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.Join(errors.New("it is there"), err)
-	})
+	WaitNone(t, n.Client.CoreV1().Pods(n.Name), name, "pod "+name+" to be gone")
 }
 
 // WaitRunning waits until all containers of a pod run, and fails at once where
@@ -230,9 +208,7 @@ func (n *Namespace) Delete(t *testing.T, pods ...string) {
 func (n *Namespace) claimsFor(t *testing.T, pods []string) map[string]types.UID {
 	t.Helper()
 	list, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	claims := map[string]types.UID{}
 	for i := range list.Items {
 		owner := metav1.GetControllerOf(&list.Items[i])
@@ -259,9 +235,7 @@ func (n *Namespace) WaitNoClaims(t *testing.T) {
 func (n *Namespace) HoldsNothing(t *testing.T, prefix string) {
 	t.Helper()
 	claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, claim := range claims.Items {
 		if strings.HasPrefix(claim.Name, prefix) && claim.Status.Allocation != nil {
 			t.Errorf("claim %s of what waits is allocated", claim.Name)
@@ -304,9 +278,7 @@ func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]strin
 func (n *Namespace) env(t *testing.T, pod, container string, names *regexp.Regexp) map[string]string {
 	t.Helper()
 	output, err := n.Exec(t, pod, container, "env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	env := map[string]string{}
 	for line := range strings.Lines(output) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
@@ -328,9 +300,7 @@ var (
 func (n *Namespace) GPUNodes(t *testing.T, pod, container string) []string {
 	t.Helper()
 	output, err := n.Exec(t, pod, container, "devices")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var paths []string
 	for line := range strings.Lines(output) {
 		if path, _, _ := strings.Cut(line, " "); gpuNode.MatchString(path) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
@@ -33,9 +34,7 @@ func (n *Namespace) SetGPUProcesses(t *testing.T, node string, processes ...GPUP
 			process = func() *os.Process { return n.process(t, p.Pod) }
 		}
 		number, err := numberInNode(process().Pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		numbers[i] = number
 	}
 	n.ChangeMachine(t, node, func(s *sim.Spec) {

@@ -18,18 +18,14 @@ import (
 // counted. It leaves the option installed, which affects only namespaces with such a quota.
 func (n *Namespace) Quota(t *testing.T, hard map[corev1.ResourceName]int64) {
 	t.Helper()
-	if output, err := n.Kubectl(t, "apply", "-k", "../../../deployments/options/quota"); err != nil {
-		t.Fatalf("apply option quota: %v: %s", err, output)
-	}
+	n.MustKubectl(t, "apply", "-k", "../../../deployments/options/quota")
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
 	none := map[corev1.ResourceName]int64{}
 	for line, most := range hard {
 		quota.Spec.Hard[line], none[line] = *resource.NewQuantity(most, resource.DecimalSI), 0
 	}
-	if _, err := n.Client.CoreV1().ResourceQuotas(n.Name).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make a ResourceQuota: %v", err)
-	}
+	Make(t, n.Client.CoreV1().ResourceQuotas(n.Name), quota)
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "counted"},
 		Spec: Requests(Share("gpu", "1Gi"))}
 	Eventually(t, "claims to be counted", func(ctx context.Context) error {
@@ -45,11 +41,8 @@ func (n *Namespace) Quota(t *testing.T, hard map[corev1.ResourceName]int64) {
 // QuotaUses waits until the quota's lines have these values of use.
 func (n *Namespace) QuotaUses(t *testing.T, want map[corev1.ResourceName]int64) {
 	t.Helper()
-	Eventually(t, fmt.Sprintf("%v of the quota to be used", want), func(ctx context.Context) error {
-		quota, err := n.Client.CoreV1().ResourceQuotas(n.Name).Get(ctx, "gpu", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	quotas, what := n.Client.CoreV1().ResourceQuotas(n.Name), fmt.Sprintf("%v of the quota to be used", want)
+	Becomes(t, quotas, "gpu", what, func(quota *corev1.ResourceQuota) error {
 		for line, amount := range want {
 			if used, known := quota.Status.Used[line]; !known || used.Value() != amount {
 				return fmt.Errorf("used is %v", quota.Status.Used)

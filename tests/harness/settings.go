@@ -31,14 +31,12 @@ func (n *Namespace) Option(t *testing.T, name string) (remove func()) {
 	t.Helper()
 	dir := filepath.Join("..", "..", "..", "deployments", "options", name)
 	remove = sync.OnceFunc(func() {
-		if output, err := n.Kubectl(t, "delete", "-k", dir, "--ignore-not-found"); err != nil {
-			t.Errorf("remove option %s: %v: %s", name, err, output)
+		if _, err := n.Kubectl(t, "delete", "-k", dir, "--ignore-not-found"); err != nil {
+			t.Errorf("remove option %s: %v", name, err)
 		}
 	})
 	t.Cleanup(remove)
-	if output, err := n.Kubectl(t, "apply", "-k", dir); err != nil {
-		t.Fatalf("apply option %s: %v: %s", name, err, output)
-	}
+	n.MustKubectl(t, "apply", "-k", dir)
 	return remove
 }
 
@@ -48,10 +46,7 @@ func (n *Namespace) Keep(t *testing.T, app string) {
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
-	if _, err := n.Client.PolicyV1().PodDisruptionBudgets(n.Name).Create(t.Context(), budget,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make PodDisruptionBudget %s: %v", app, err)
-	}
+	Make(t, n.Client.PolicyV1().PodDisruptionBudgets(n.Name), budget)
 }
 
 // SetController changes settings of the controller until the test ends.

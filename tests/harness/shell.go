@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/terminal"
 )
 
@@ -18,16 +19,32 @@ import (
 func (c *Cluster) Shell(t *testing.T) (environment []string, bin string) {
 	t.Helper()
 	tool, err := findProgram("cluster")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	bin = t.TempDir()
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s' --dir '%s' kubectl \"$@\"\n", tool, c.Dir)
-	if err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(bin, "kubectl"), []byte(script), 0o700))
 	return append(os.Environ(), "PATH="+bin+":"+filepath.Dir(tool)+":"+os.Getenv("PATH"),
 		"KUBECONFIG="+filepath.Join(c.Dir, "kubeconfig")), bin
+}
+
+// Kubectl returns what a user who types this sees. An error has all of that, too.
+func (c *Cluster) Kubectl(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	return c.tool(Context(t), append([]string{"kubectl"}, arguments...)...)
+}
+
+// Kubectl is the cluster's in the namespace.
+func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	return n.Cluster.Kubectl(t, append([]string{"--namespace", n.Name}, arguments...)...)
+}
+
+// MustKubectl is Kubectl for what has to succeed.
+func (n *Namespace) MustKubectl(t *testing.T, arguments ...string) string {
+	t.Helper()
+	output, err := n.Kubectl(t, arguments...)
+	expect.NoError(t, err)
+	return output
 }
 
 // Terminal is a terminal in which a user has the cluster's kubectl.
@@ -51,9 +68,7 @@ func (o *Terminal) Start(t *testing.T, line string) *terminal.Session {
 	command := exec.CommandContext(t.Context(), "bash", "-c", line)
 	command.Env = o.environment
 	session, err := terminal.Start(command, o.Screen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return session
 }
 
@@ -70,7 +85,5 @@ func (o *Terminal) Shows(t *testing.T, what string, condition func(text string, 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Timeout)
 	defer cancel()
-	if err := o.WaitFor(ctx, condition); err != nil {
-		t.Fatalf("waiting for the terminal to show %s: %v", what, err)
-	}
+	expect.NoErrorf(t, o.WaitFor(ctx, condition), "waiting for the terminal to show %s", what)
 }

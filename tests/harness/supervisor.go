@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -59,9 +60,8 @@ func (c *Cluster) supervisorThat(t *testing.T, node, what string, condition func
 func (c *Cluster) ReplaceSupervisor(t *testing.T, node string) {
 	t.Helper()
 	old, _ := c.supervisorThat(t, node, "runs", func(*corev1.Pod) bool { return true })
-	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(Context(t), old.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatalf("delete gpu-mps-supervisor of node %s: %v", node, err)
-	}
+	expect.NoErrorf(t, c.Client.CoreV1().Pods(PluginNamespace).Delete(Context(t), old.Name, metav1.DeleteOptions{}),
+		"delete gpu-mps-supervisor of node %s", node)
 	c.supervisorThat(t, node, "runs in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })
 	gpus := c.GPUs(t, node)
 	Eventually(t, "the MPS control daemons of node "+node+" to serve", func(context.Context) error {

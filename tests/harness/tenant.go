@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Tenant returns a client with the rights of somebody who was given the namespace and
@@ -24,18 +26,13 @@ func (n *Namespace) Tenant(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	const name = "tenant"
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := n.Client.CoreV1().ServiceAccounts(n.Name).Create(t.Context(), account,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make the tenant of namespace %s: %v", n.Name, err)
-	}
+	Make(t, n.Client.CoreV1().ServiceAccounts(n.Name), account)
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: n.Name, Name: name}},
 	}
-	if _, err := n.Client.RbacV1().RoleBindings(n.Name).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatalf("give the tenant of namespace %s its rights: %v", n.Name, err)
-	}
+	Make(t, n.Client.RbacV1().RoleBindings(n.Name), binding)
 	client := n.ClientOf(t, n.Name, name, nil)
 	for _, resource := range []authorizationv1.ResourceAttributes{
 		{Namespace: n.Name, Verb: "create", Resource: "pods"},
@@ -66,9 +63,7 @@ func (c *Cluster) ConfigOf(t *testing.T, namespace, account string, pod *corev1.
 	}
 	token, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &request,
 		metav1.CreateOptions{})
-	if err != nil {
-		t.Fatalf("ask for a token of ServiceAccount %s/%s: %v", namespace, account, err)
-	}
+	expect.NoErrorf(t, err, "ask for a token of ServiceAccount %s/%s", namespace, account)
 	config := rest.AnonymousClientConfig(c.Config)
 	config.BearerToken = token.Status.Token
 	return config
@@ -78,8 +73,6 @@ func (c *Cluster) ConfigOf(t *testing.T, namespace, account string, pod *corev1.
 func (c *Cluster) ClientOf(t *testing.T, namespace, account string, pod *corev1.Pod) kubernetes.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(c.ConfigOf(t, namespace, account, pod))
-	if err != nil {
-		t.Fatalf("make a client with a token of ServiceAccount %s/%s: %v", namespace, account, err)
-	}
+	expect.NoErrorf(t, err, "make a client with a token of ServiceAccount %s/%s", namespace, account)
 	return client
 }

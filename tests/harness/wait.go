@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Timeout is how long a condition may take to come about. Passing tests need a
@@ -47,9 +49,7 @@ func Within(t *testing.T, timeout time.Duration, what string, condition func(ctx
 	began := time.Now()
 	err := Poll(Context(t), timeout, condition)
 	waits.add(t, time.Since(began), what)
-	if err != nil {
-		t.Fatalf("waited for %s: %v", what, err)
-	}
+	expect.NoErrorf(t, err, "waited for %s", what)
 }
 
 // waits are the longest ones of the tests, each of which says at its end what its was: the

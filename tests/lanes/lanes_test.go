@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const checkout = "../.."
@@ -25,9 +25,7 @@ const checkout = "../.."
 // A test that the table of promises names exists, in the lane that is said to run it.
 func TestPromisesAreHeld(t *testing.T) {
 	all, err := promises(checkout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(all) < 60 {
 		t.Errorf("the table has %d promises", len(all))
 	}
@@ -45,9 +43,7 @@ func TestPromisesAreHeld(t *testing.T) {
 // Each test by which docs/internals/reliability.md shows a promise is in the table, and no test is there twice.
 func TestPromisesAreWhatThePagesPromise(t *testing.T) {
 	all, err := promises(checkout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	held := map[string]bool{}
 	for _, p := range all {
 		if held[p.Test] {
@@ -59,9 +55,7 @@ func TestPromisesAreWhatThePagesPromise(t *testing.T) {
 		}
 	}
 	content, err := os.ReadFile(filepath.Join(checkout, "docs", "internals", "reliability.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(content), -1) {
 		if !held[m[1]] {
 			t.Errorf("reliability.md shows something by %s, which is not in the table of promises", m[1])
@@ -97,9 +91,7 @@ func testsOf(t *testing.T, lane Lane) []string {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 	}
 	return names
 }
@@ -133,9 +125,7 @@ func testsIn(path string, cluster bool) ([]string, error) {
 // The page shows the table as `lanes list` prints it.
 func TestPageHasTheLanes(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(checkout, page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var table bytes.Buffer
 	list(&table, lanes())
 	if !strings.Contains(string(content), "\n"+table.String()+"\n") {
@@ -241,9 +231,7 @@ not of a test
 `
 	var lines []string
 	tests, err := digest("lane", strings.NewReader(written), true, func(line string) { lines = append(lines, line) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, want := range []string{"pass    3.0 s  TestGood (waited 2s for a pod)", "not of a test",
 		"q.go:1: syntax error"} {
 		if !slices.Contains(lines, want) {
@@ -276,9 +264,7 @@ it does not compile
 
 1 passed, 2 failed, 1 skipped
 `
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Errorf("summary (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, out.String(), "summary")
 }
 
 // What runs the tests can be killed, and `go tool` says nothing of it in its exit status.

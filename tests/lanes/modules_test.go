@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // tags are build tags of Go as a script or a Makefile has them.
@@ -16,9 +18,7 @@ var tags = regexp.MustCompile(`-tags[ =](netgo,[^"\s]*)`)
 func TestTagsAreTheSame(t *testing.T) {
 	for _, file := range []string{"Makefile", "deployments/container/files.sh", "tests/standins/image/files.sh"} {
 		content, err := os.ReadFile(filepath.Join(checkout, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		got := tags.FindAllStringSubmatch(string(content), -1)
 		if len(got) != 1 || got[0][1] != buildTags {
 			t.Errorf("%s has tags %q, want %s", file, got, buildTags)
@@ -36,9 +36,7 @@ func TestSharedModulesAreOfOneVersion(t *testing.T) {
 	for _, dir := range []string{".", "tests/cluster", "tests/policies", "tests/chart",
 		"tests/cluster/components/kubernetes"} {
 		content, err := os.ReadFile(filepath.Join(checkout, dir, "go.mod"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		found := required.FindAllStringSubmatch(string(content), -1)
 		if len(found) == 0 {
 			t.Errorf("%s/go.mod requires nothing", dir)

@@ -78,6 +78,11 @@ const (
 	installDriver = `tests/cluster/install-driver.sh "$BUILD/driver-image.tar" $CLUSTER`
 	needsJQ       = `command -v jq >/dev/null || apt-get install --yes --no-install-recommends jq
 `
+	// installForE2E lets a test replace one node's plugin by another: see pluginWith of tests/suites/e2e.
+	installForE2E = `HELM_ARGS='--set-json kubeletPlugin.affinity={"nodeAffinity":` +
+		`{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[` +
+		`{"key":"type","operator":"NotIn","values":["virtual-kubelet"]},` +
+		`{"key":"e2e-own-plugin","operator":"DoesNotExist"}]}]}}}' ` + installDriver
 	standinImage = `CGO_ENABLED=0 go build -buildvcs=false -o "$BUILD/standin" ./tests/standins/deviceplugin/standin
 "$BUILD/bin/cluster" image build --name localhost/device-plugin-standin:latest --out "$BUILD/standin.tar" \
 	--entrypoint /standin --file "$BUILD/standin=/standin:0755"
@@ -174,7 +179,7 @@ func testsOfModules(flags ...string) []Command {
 
 func onClusters() []Lane {
 	yes, no := true, false
-	main := Suite{Package: "./tests/suites/e2e", Nodes: mainNodes, Install: installDriver, Parallel: atOnce}
+	main := Suite{Package: "./tests/suites/e2e", Nodes: mainNodes, Install: installForE2E, Parallel: atOnce}
 	promised, rest := main, main
 	promised.Promised, rest.Promised = &yes, &no
 	rest.LeftOut = "tests/suites/e2e/LEFTOUT-1.37"
@@ -208,9 +213,10 @@ func onClusters() []Lane {
 			Commands: []Command{{Dir: "tests/cluster",
 				Tests: []string{"-tags=cluster," + buildTags, "-race", "-count=1", "./internal/cluster"}}}},
 		{Name: "race", When: Complete, Takes: 14 * time.Minute,
-			// What the tests are linked with is compiled a second time, and they take up to ten times as long.
+			// What the tests are linked with is compiled a second time, and they take up to ten times as long. So tests that
+			// try one thing after the other, as random ones do, try fewer (-short): they have no race to show.
 			Proves:   "no data race in the tests of lane unit",
-			Commands: testsOfModules("-race")},
+			Commands: testsOfModules("-race", "-short")},
 	}
 }
 
@@ -310,7 +316,8 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 		{Name: "operators", When: Release, Takes: 5 * time.Minute,
 			Proves: "manifests of docs/training.md with real operators: JobSet, Kubeflow Trainer, KubeRay; and what " +
 				"docs/autoscaling.md says of Karpenter, by the allocator and the readiness of its core",
-			Commands: []Command{{Dir: "tests/karpenter", Tests: []string{"./..."}}},
+			Commands: []Command{{Shell: buildLint + "module=tests/karpenter\n" + vet},
+				{Dir: "tests/karpenter", Tests: []string{"./..."}}},
 			Suite: &Suite{Package: "./tests/suites/operators", Nodes: "mps=v100x4:mps", Prepare: buildOperators,
 				Install: installDriver, Env: []string{"OPERATORS=$BUILD/operators"},
 				Images: []string{"$BUILD/driver-image.tar", "$BUILD/operators/raycluster.tar",
@@ -322,7 +329,7 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 		{Name: "e2e-1.36", When: Release, Takes: 25 * time.Minute, Proves: "both lanes e2e, on Kubernetes 1.36",
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
-				Kubernetes: "1.36", Install: installDriver, Parallel: atOnce, LeftOut: "tests/suites/e2e/LEFTOUT-1.36"}},
+				Kubernetes: "1.36", Install: installForE2E, Parallel: atOnce, LeftOut: "tests/suites/e2e/LEFTOUT-1.36"}},
 		{Name: "kind", Built: true, When: Release, Takes: 2 * time.Minute,
 			Proves:   "demo/kind.sh, with stand-ins for docker and kind: a DaemonSet gives a node its simulated GPUs",
 			Commands: []Command{{Shell: `tests/suites/kind/run.sh "$BUILD" .cluster-kind`}}},

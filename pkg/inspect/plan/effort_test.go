@@ -60,6 +60,9 @@ func TestPodsOfWhichItIsNotKnownAreCountedApart(t *testing.T) {
 
 // A gang some of whose pods are not known to find room is not known to wait.
 func TestAGangIsNotKnownToWaitWhereASearchIsCutOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
 	const gang = `, pod-group.scheduling.sigs.k8s.io/name: g, pod-group.scheduling.sigs.k8s.io/min-available: "%d"`
 	for least, unsearched := range map[int]int{3: 3, 4: 2} {
 		s := newSite(t)

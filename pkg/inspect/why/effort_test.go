@@ -27,6 +27,9 @@ func manyWays(name string) *resourceapi.ResourceClaim {
 
 // A search that was cut off says neither that the pod fits nor that no node has room.
 func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
 	const unknown = "whether a node has room for its GPUs is not known: 1 node that it can be on was not searched to " +
 		"the end: the requests can be met in too many ways.\n"
 	loop := asking("team-a", "loop", "share.gpu.aliyun.com", "2Gi")
@@ -72,6 +75,9 @@ func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
 
 // What of a gang was cut off leaves open whether the gang fits.
 func TestAGangIsOpenWhereASearchIsCutOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
 	in := stage(t)
 	gangOf(&in, 2, 0, 2, "2Gi")
 	in.Group.Members[1].Claims = []*resourceapi.ResourceClaim{manyWays("c")}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -37,9 +38,7 @@ type Object = map[string]any
 func Read(t *testing.T, file string) []Object {
 	t.Helper()
 	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return Decode(t, file, content)
 }
 
@@ -54,9 +53,7 @@ func Decode(t *testing.T, what string, content []byte) []Object {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+		expect.NoErrorf(t, err, "%s", what)
 		if len(o) > 0 {
 			all = append(all, o)
 		}
@@ -80,7 +77,7 @@ func Define(t *testing.T, cluster *harness.Cluster, objects []Object) {
 	Apply(t, cluster, definitions...)
 	harness.Eventually(t, "the API server to serve the CustomResourceDefinitions", func(context.Context) error {
 		// kubectl fails while there are no conditions.
-		_, err := try(t, cluster, wait...)
+		_, err := cluster.Kubectl(t, wait...)
 		return err
 	})
 }
@@ -113,16 +110,10 @@ const label = "example.com/component"
 func WriteCertificates(t *testing.T, dir string) []byte {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey(Localhost, []net.IP{net.ParseIP(Localhost)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, os.MkdirAll(dir, 0o700))
 	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 	}
 	return certificate
 }
@@ -133,39 +124,13 @@ func Apply(t *testing.T, cluster *harness.Cluster, objects ...Object) {
 	var all bytes.Buffer
 	for _, o := range objects {
 		content, err := yaml.Marshal(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		all.WriteString("---\n" + string(content))
 	}
 	file := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, all.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, all.Bytes(), 0o600))
 	// A CRD may be larger than the annotation of what was applied last.
-	Kubectl(t, cluster, "apply", "--server-side", "--force-conflicts", "-f", file)
-}
-
-// Kubectl returns what a user who types this sees, and fails the test if it fails.
-func Kubectl(t *testing.T, cluster *harness.Cluster, arguments ...string) string {
-	t.Helper()
-	output, err := try(t, cluster, arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return output
-}
-
-func try(t *testing.T, cluster *harness.Cluster, arguments ...string) (string, error) {
-	t.Helper()
-	environment, bin := cluster.Shell(t)
-	command := exec.CommandContext(harness.Context(t), filepath.Join(bin, "kubectl"), arguments...)
-	command.Env = environment
-	output, err := command.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("kubectl %q: %w\n%s", arguments, err, output)
-	}
-	return string(output), nil
+	cluster.Tool(t, "kubectl", "apply", "--server-side", "--force-conflicts", "-f", file)
 }
 
 // Run starts a component, waits until its readiness URL answers, and ends it with the test.
@@ -174,9 +139,7 @@ func Run(t *testing.T, cluster *harness.Cluster, command *exec.Cmd, ready string
 	var log harness.Output
 	command.Env = append(command.Environ(), "KUBECONFIG="+filepath.Join(cluster.Dir, "kubeconfig"))
 	command.Stdout, command.Stderr = &log, &log
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, command.Start())
 	ended := make(chan struct{})
 	var failure error
 	go func() {
@@ -221,7 +184,7 @@ func answers(ctx context.Context, url string) error {
 // DeleteWebhooks deletes the webhook configurations of a component.
 func DeleteWebhooks(t *testing.T, cluster *harness.Cluster, component string) {
 	t.Helper()
-	Kubectl(t, cluster, "delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations",
+	cluster.Tool(t, "kubectl", "delete", "validatingwebhookconfigurations,mutatingwebhookconfigurations",
 		"-l", label+"="+component)
 }
 
@@ -232,9 +195,7 @@ func Address(port int) string { return fmt.Sprintf("%s:%d", Localhost, port) }
 func FreePort(t *testing.T) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", Localhost+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer listener.Close()
 	port, ok := listener.Addr().(*net.TCPAddr)
 	if !ok {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 )
 
@@ -22,9 +23,7 @@ func TestSession(t *testing.T) {
 	if err != nil {
 		testneeds.Skipf(t, "start a program on a pseudo terminal: %v", err)
 	}
-	if err := session.Type("a word\n"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, session.Type("a word\n"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := screen.WaitFor(ctx, func(text string, _ bool) bool {
@@ -32,9 +31,7 @@ func TestSession(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := session.Type("\x03"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, session.Type("\x03"))
 	if err := session.Wait(); err == nil || err.Error() != "signal: interrupt" {
 		t.Errorf("after Ctrl-C it ended with %v", err)
 	}

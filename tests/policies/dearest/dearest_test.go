@@ -62,6 +62,9 @@ func TestMain(m *testing.M) {
 // Where no policy bounds what pods ask for, each kind of dear pod is found that is known. So a search that
 // finds none says something.
 func TestFindsWhatNothingBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
 	for name, test := range map[string]struct {
 		node  string
 		kinds string
@@ -119,6 +122,9 @@ const gateBound = 200 * time.Millisecond
 // Without any policy, the search of a node for a pod that leaves the gate of costly claims stays within the bound,
 // whatever others hold there.
 func TestNothingDearGoesFromTheGate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
 	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	let := 0
 	nodes := []string{"a100x8 share empty", "a100x16 share half taken", "a100x8 dynamic empty",

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // kubelet asks whoever registers for the devices, as the kubelet does before it answers.
@@ -56,9 +58,7 @@ func TestStartAgain(t *testing.T) {
 	k := &kubelet{dir: dir, starting: true}
 	socket := filepath.Join(dir, "kubelet.sock")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	server := grpc.NewServer()
 	v1beta1.RegisterRegistrationServer(server, k)
 	go func() { _ = server.Serve(listener) }()
@@ -70,9 +70,7 @@ func TestStartAgain(t *testing.T) {
 		t.Fatalf("without a socket: %v, %v; want an error that names the resource", plugin, err)
 	}
 	plugin, err := start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if got := strings.Join(k.devices, " "); got != "0 1" {
 		t.Errorf("the kubelet knows devices %q, want 0 1", got)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/memory"
@@ -66,9 +67,7 @@ func newLimited(t *testing.T, change ...func(*sim.Spec)) *limited {
 func (l *limited) write(dir string, files ...string) {
 	l.t.Helper()
 	for _, file := range files {
-		if err := os.WriteFile(filepath.Join(l.tree, dir, file), nil, 0o644); err != nil {
-			l.t.Fatal(err)
-		}
+		expect.NoError(l.t, os.WriteFile(filepath.Join(l.tree, dir, file), nil, 0o644))
 	}
 }
 
@@ -78,18 +77,14 @@ func (l *limited) group(path string) {
 	made := ""
 	for name := range strings.SplitSeq(path, "/") {
 		made = filepath.Join(made, name)
-		if err := os.MkdirAll(filepath.Join(l.tree, made), 0o755); err != nil {
-			l.t.Fatal(err)
-		}
+		expect.NoError(l.t, os.MkdirAll(filepath.Join(l.tree, made), 0o755))
 		l.write(made, "cgroup.controllers", "cgroup.type", "dmem.max")
 	}
 }
 
 func (l *limited) remove(path string) {
 	l.t.Helper()
-	if err := os.RemoveAll(filepath.Join(l.tree, path)); err != nil {
-		l.t.Fatal(err)
-	}
+	expect.NoError(l.t, os.RemoveAll(filepath.Join(l.tree, path)))
 }
 
 func (l *limited) try(gpu int, path string, soft, hard uint64) nvml.Return {
@@ -129,13 +124,9 @@ func (l *limited) fails(gpu int, path string, want nvml.Return) {
 func (l *limited) program(gpu int, path string) *memory.Client {
 	l.t.Helper()
 	group, err := memory.At(filepath.Join(l.tree, path))
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	expect.NoError(l.t, err)
 	client, err := memory.Open(l.root, l.read().GPUs[gpu].UUID, group)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	expect.NoError(l.t, err)
 	return client
 }
 
@@ -172,9 +163,7 @@ func TestMemoryLimits(t *testing.T) {
 	other.set(misc, "pods/a/main", 0, none)
 	l.reads(misc, "pods/a/main", 0, none, 0)
 
-	if err := sim.ReloadDriver(l.root); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, sim.ReloadDriver(l.root))
 	l.reads(dmem, "pods/a", 0, none, 0)
 	l.fails(misc, "pods/a", nvml.ERROR_NOT_SUPPORTED)
 }
@@ -182,9 +171,7 @@ func TestMemoryLimits(t *testing.T) {
 func TestMemoryLimitErrors(t *testing.T) {
 	l := newLimited(t)
 	l.group("pods/a")
-	if err := os.MkdirAll(filepath.Join(l.tree, "plain"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Join(l.tree, "plain"), 0o755))
 	for _, tc := range []struct {
 		name       string
 		gpu        int
@@ -282,18 +269,14 @@ func TestAllocations(t *testing.T) {
 	context := uint64(memory.ContextMiB) << 20
 	for gpu, name := range []string{"dmem", "misc"} {
 		before := l.program(gpu, "pods/a/one")
-		if err := before.Allocate(100); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, before.Allocate(100))
 		l.set(gpu, "pods/a", 0, 3*gib)
 		counted := context + 100<<20
 		if gpu == misc {
 			counted = 0 // What was there before the limit is not.
 		}
 		l.reads(gpu, "pods/a", 0, 3*gib, counted)
-		if err := before.Close(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, before.Close())
 		one, two := l.program(gpu, "pods/a/one"), l.program(gpu, "pods/a/two")
 		if err := one.Allocate(1024); err != nil {
 			t.Errorf("%s: below the limit: %v", name, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -204,9 +205,7 @@ func TestCapabilityFiles(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return paths
 	}
 	if got, want := access(), []string{"gi13/access", "gi13/ci0/access", "gi2/access", "gi2/ci0/access", "gi5/access",
@@ -264,7 +263,5 @@ func TestEventsOfInstances(t *testing.T) {
 	const none = 0xFFFFFFFF
 	want := [][]int64{{0, nvml.EventTypeXidCriticalError, 94, 5, 0}, {0, nvml.EventMigConfigChange, 0, none, none},
 		{0, nvml.EventTypeXidCriticalError, 79, none, none}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "events")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -28,9 +29,7 @@ func told(t *testing.T, spec *sim.Spec, root string) *gpu.Machine {
 	t.Helper()
 	opts := gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir), CallTimeout: hung}
 	m, err := gpunvml.Read(t.Context(), spec.NVML(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for i := range m.Faults {
 		m.Faults[i].Message = descriptions.Replace(m.Faults[i].Message)
 	}
@@ -143,9 +142,7 @@ func TestDriverThatDoesNotWork(t *testing.T) {
 			spec.Driver.Errors = tc.errors
 			root := writeRoot(t, spec, content)
 			if tc.errors == nil {
-				if err := os.Remove(filepath.Join(root, sim.ToldFile)); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.Remove(filepath.Join(root, sim.ToldFile)))
 			}
 			a := startWorker(t, root).ask(call{What: "read"})
 			if tc.says == "" && (a.Error != "" || a.Machine.CUDADriverVersion != "") || !strings.Contains(a.Error, tc.says) {
@@ -157,9 +154,7 @@ func TestDriverThatDoesNotWork(t *testing.T) {
 
 func change(t *testing.T, root string, f func(*sim.Spec) error) {
 	t.Helper()
-	if err := sim.Change(root, f); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, sim.Change(root, f))
 }
 
 func inject(t *testing.T, root, fault string) {
@@ -341,9 +336,7 @@ func TestUse(t *testing.T) {
 	if a := other.ask(call{What: "get mode", GPU: 1}); !cmp.Equal(a, answer{Numbers: []int64{3}}) {
 		t.Errorf("another process sees mode %+v", a)
 	}
-	if err := sim.UpgradeDriver(root, "580.95.05"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, sim.UpgradeDriver(root, "580.95.05"))
 	after := startWorker(t, root)
 	if m := after.read(); m.DriverVersion != "580.95.05" || len(m.GPUs) != 4 {
 		t.Errorf("after an upgrade: %+v", m)

@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -54,9 +53,7 @@ func TestUses(t *testing.T) {
 	want[1].Processes = []gpu.Process{{PID: first, MemoryMiB: 2574, SMPercent: &percent, MPSClient: true},
 		{PID: second, MemoryMiB: 66, SMPercent: &none}, {PID: third, MemoryMiB: 100, SMPercent: &none}}
 	want[3].SMPercent = nil // the simulation sums up the processes, which are not told
-	if diff := cmp.Diff(want, read("")); diff != "" {
-		t.Errorf("uses (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, read(""), "uses")
 
 	// One that hangs, or is lost, keeps nothing from the others, and is asked again.
 	change(t, root, func(s *sim.Spec) error {
@@ -117,9 +114,7 @@ func TestUsesWithMIG(t *testing.T) {
 	for _, p := range parents {
 		for _, i := range p.Instances {
 			want := gpu.Use{Index: p.Index, UUID: i.UUID, Parent: p.UUID, TotalMiB: i.MemoryMiB}
-			if diff := cmp.Diff(want, uses[i.UUID]); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", i.Place(), diff)
-			}
+			expect.Equal(t, want, uses[i.UUID], "%s", i.Place())
 		}
 	}
 	first, second := parents[0].Instances[0], parents[0].Instances[1]

@@ -17,6 +17,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
@@ -44,18 +45,14 @@ var build = sync.OnceValues(func() ([]byte, error) { return nvmllib.Build(contex
 func library(t *testing.T) []byte {
 	t.Helper()
 	content, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return content
 }
 
 func load(t *testing.T, name string) *sim.Spec {
 	t.Helper()
 	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return spec
 }
 
@@ -63,12 +60,8 @@ func writeRoot(t *testing.T, spec *sim.Spec, content []byte) (root string) {
 	t.Helper()
 	testneeds.DeviceNodes(t)
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := spec.WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: content}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, spec.WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: content}))
 	return root
 }
 
@@ -115,16 +108,10 @@ func startWorkerIn(t *testing.T, root string, attributes *syscall.SysProcAttr) *
 	cmd.Env = append(os.Environ(), workerRoot+"="+root)
 	cmd.Stderr = os.Stderr
 	input, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	output, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = input.Close()
 		if err := cmd.Wait(); err != nil {
@@ -139,9 +126,7 @@ func startWorkerIn(t *testing.T, root string, attributes *syscall.SysProcAttr) *
 // begin asks without waiting for the answer.
 func (w *worker) begin(c call) {
 	w.t.Helper()
-	if err := w.input.Encode(c); err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, w.input.Encode(c))
 }
 
 func (w *worker) end() answer {
@@ -150,9 +135,7 @@ func (w *worker) end() answer {
 		w.t.Fatalf("the worker ended: %v", w.answers.Err())
 	}
 	var a answer
-	if err := json.Unmarshal(w.answers.Bytes(), &a); err != nil {
-		w.t.Fatal(err)
-	}
+	expect.NoError(w.t, json.Unmarshal(w.answers.Bytes(), &a))
 	return a
 }
 

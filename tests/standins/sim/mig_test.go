@@ -8,14 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func cutMachine(t *testing.T, table string) *Spec {
 	t.Helper()
 	s, err := Load("../../../demo/machines/migx4.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	model := s.Models["a100-80"]
 	model.MIGProfiles = table
 	s.Models["a100-80"] = model
@@ -151,16 +151,12 @@ func TestUUIDsOfInstances(t *testing.T) {
 	uuids := map[string]string{}
 	for range 20 {
 		for _, what := range []string{"mig=+3g.40gb@4/1,2", "mig=+1g.10gb@0"} {
-			if err := s.Inject(0, what); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, s.Inject(0, what))
 		}
 		for _, d := range s.migDevices(0) {
 			uuids[d.uuid] = fmt.Sprint(d.gi, d.ci)
 		}
-		if err := s.Inject(0, "mig=clear"); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.Inject(0, "mig=clear"))
 	}
 	for _, d := range s.migDevices(1) {
 		uuids[d.uuid] = ""

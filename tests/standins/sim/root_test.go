@@ -18,15 +18,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 )
 
 func writeRoot(t *testing.T, s *Spec, dir string, given ...Part) {
 	t.Helper()
 	testneeds.DeviceNodes(t)
-	if err := s.WriteRoot(dir, given...); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, s.WriteRoot(dir, given...))
 }
 
 // tree maps each path below dir to when it was last written to.
@@ -45,9 +44,7 @@ func tree(t *testing.T, dir string) map[string]time.Time {
 		all[name] = info.ModTime()
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return all
 }
 
@@ -62,9 +59,7 @@ func TestWriteRoot(t *testing.T) {
 		"dev/nvidia-uvm": unix.Mkdev(61, 0), "dev/nvidia-uvm-tools": unix.Mkdev(61, 1),
 	} {
 		var st unix.Stat_t
-		if err := unix.Lstat(filepath.Join(dir, name), &st); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, unix.Lstat(filepath.Join(dir, name), &st))
 		if st.Mode != unix.S_IFCHR|0o666 || st.Rdev != device {
 			t.Errorf("%s: mode %o, number %x; want %o, %x", name, st.Mode, st.Rdev, unix.S_IFCHR|0o666, device)
 		}
@@ -78,9 +73,7 @@ func TestWriteRoot(t *testing.T) {
 		t.Errorf("NUMA node %q: %v", numa, err)
 	}
 	again, err := Load(filepath.Join(dir, MachineFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if diff := cmp.Diff(s, again); diff != "" {
 		t.Error("the machine file says something else:", diff)
 	}
@@ -119,16 +112,10 @@ func TestWriteRootOfAnotherMachine(t *testing.T) {
 	dir, fresh := t.TempDir(), t.TempDir()
 	writeRoot(t, load(t, "dgx1"), dir)
 	own := filepath.Join(dir, "etc")
-	if err := os.Mkdir(own, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(own, 0o755))
 	// What is damaged is created again.
-	if err := os.Remove(filepath.Join(dir, "dev/nvidiactl")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "dev/nvidiactl"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(filepath.Join(dir, "dev/nvidiactl")))
+	expect.NoError(t, os.Mkdir(filepath.Join(dir, "dev/nvidiactl"), 0o755))
 	writeRoot(t, load(t, "t4x1"), dir)
 	writeRoot(t, load(t, "t4x1"), fresh)
 	got := tree(t, dir)
@@ -144,9 +131,7 @@ func TestWriteRootOfAnotherMachine(t *testing.T) {
 func TestWriteRootLeavesOthersAlone(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "dev")
-	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte("mine"), 0o644))
 	err := load(t, "t4x1").WriteRoot(dir)
 	if err == nil || !strings.Contains(err.Error(), "left alone") {
 		t.Errorf("error %v, want a refusal", err)
@@ -159,9 +144,7 @@ func TestWriteRootLeavesOthersAlone(t *testing.T) {
 func TestSharedObject(t *testing.T) {
 	for _, soname := range []string{"libcuda.so.1", "libnvidia-ptxjitcompiler.so.1"} {
 		f, err := elf.NewFile(bytes.NewReader(sharedObject(soname)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		names, err := f.DynString(elf.DT_SONAME)
 		if err != nil || !slices.Equal(names, []string{soname}) {
 			t.Errorf("soname %v, want %s: %v", names, soname, err)

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 var machines = filepath.Join("..", "..", "..", "demo", "machines")
@@ -18,9 +20,7 @@ var machines = filepath.Join("..", "..", "..", "demo", "machines")
 func load(t *testing.T, name string) *Spec {
 	t.Helper()
 	s, err := Load(filepath.Join(machines, name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return s
 }
 
@@ -124,9 +124,7 @@ func TestParseErrors(t *testing.T) {
 
 func TestLoadErrorsNameTheFile(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.yaml")
-	if err := os.WriteFile(empty, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(empty, nil, 0o644))
 	for _, path := range []string{empty, filepath.Join(t.TempDir(), "none.yaml")} {
 		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("error %v does not name %s", err, path)
@@ -177,18 +175,14 @@ func FuzzParse(f *testing.F) {
 		}
 		s.NVML()
 		entries, err := s.rootEntries()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for name := range entries {
 			if !filepath.IsLocal(name) {
 				t.Errorf("entry %q leaves the root", name)
 			}
 		}
 		out, err := yaml.Marshal(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		again, err := Parse(out)
 		if err != nil {
 			t.Fatalf("its own writing is refused: %v\n%s", err, out)

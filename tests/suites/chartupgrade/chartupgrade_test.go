@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -103,9 +104,7 @@ func (c *charts) helm(t *testing.T, arguments ...string) string {
 	command := exec.CommandContext(t.Context(), os.Getenv("HELM"), arguments...)
 	output, err := command.CombinedOutput()
 	t.Logf("%s\n%s", command, output)
-	if err != nil {
-		t.Fatalf("helm %s: %v", arguments[0], err)
-	}
+	expect.NoErrorf(t, err, "helm %s", arguments[0])
 	return string(output)
 }
 
@@ -238,9 +237,7 @@ func (c *charts) uninstalledWhilePodsRun(t *testing.T, containers map[string]str
 	c.KeptRunning(t, containers)
 	for _, node := range nodes {
 		name := "old-gone-" + node
-		if err := c.Client.CoreV1().Pods(c.Name).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, c.Client.CoreV1().Pods(c.Name).Delete(t.Context(), name, metav1.DeleteOptions{}))
 		harness.Eventually(t, "the kubelet to say that pod "+name+" waits for the driver", func(context.Context) error {
 			return c.kubeletWaits(node, name)
 		})

@@ -9,8 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
 )
 
@@ -99,9 +98,7 @@ func TestBlocks(t *testing.T) {
 		{Path: "p.md", Line: 17, Language: "sh", Text: "three <<EOF\n  four\nEOF\n", NotRun: "needs a real GPU"},
 		{Path: "p.md", Line: 23, Language: "yaml", Text: "a: b\n", Dir: "tests/a", Test: "TestA"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("blocks (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "blocks")
 	if got[0].Commands() != "one\ntwo\n" || got[1].Commands() != got[1].Text {
 		t.Errorf("commands %q and %q", got[0].Commands(), got[1].Commands())
 	}

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // checkout is the root of the repository.
@@ -40,9 +42,7 @@ func files(t *testing.T, pattern string) map[string]string {
 		out[relative] = string(content)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(out) == 0 {
 		t.Fatalf("no file %s below %s", pattern, checkout)
 	}

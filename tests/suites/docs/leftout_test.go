@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A test that is left out on an older Kubernetes is one of the end-to-end tests, and has a reason:
@@ -26,9 +28,7 @@ func TestWhatOlderKubernetesLeavesOut(t *testing.T) {
 	}
 	for _, list := range lists {
 		content, err := os.ReadFile(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for line := range strings.Lines(string(content)) {
 			name, reason, _ := strings.Cut(strings.TrimSpace(line), " ")
 			switch {

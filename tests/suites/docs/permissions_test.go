@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
 
@@ -24,9 +25,7 @@ func TestDoctorMayListWhatItLooksAt(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", nil)
 	})
 	s, err := cluster.Reader{Client: client}.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	const page = "docs/inspect.md"
 	role := regexp.MustCompile(`kubectl create clusterrole \S+ --verb=\S*\blist\b\S* --resource=(\S+)`).FindStringSubmatch(
 		files(t, "inspect.md")[page])

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // reading is the order in which whoever begins meets the pages; others may stand between them.
@@ -23,18 +25,14 @@ var reading = []string{
 // in Chinese follow by themselves.
 func TestNavigation(t *testing.T) {
 	content, err := os.ReadFile(checkout + "/docs/site/data/navigation.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var navigation struct {
 		Sections []struct {
 			Title string   `json:"title"`
 			Pages []string `json:"pages"`
 		} `json:"sections"`
 	}
-	if err := yaml.UnmarshalStrict(content, &navigation); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, yaml.UnmarshalStrict(content, &navigation))
 	var listed []string
 	for _, section := range navigation.Sections {
 		if section.Title == "" || len(section.Pages) == 0 {

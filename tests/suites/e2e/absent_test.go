@@ -9,11 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
-
-// These tests take away what every node depends on, and have the cluster to
-// themselves, as every test that is not parallel.
 
 // readInterval is a setting that the test cluster has, and that a plugin can do without.
 const readInterval = "GPU_READ_INTERVAL"
@@ -21,10 +19,11 @@ const readInterval = "GPU_READ_INTERVAL"
 // A node without the NVIDIA driver says so, offers nothing, and offers its GPUs
 // when there is one.
 func TestNoDriver(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
 	began := time.Now()
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	cluster.FreshAfterFailure(t, "bad")
 	const driverRoot = "/run/nvidia/driver"
 	putBack := moveAway(t, cluster.NodeFile("bad", driverRoot))
 	set := pluginWith(t, "bad", map[string]string{readInterval: ""})
@@ -47,9 +46,7 @@ func TestNoDriver(t *testing.T) {
 	set(readInterval, "2s")
 	cluster.WaitPluginAgain(t, before)
 	// A driver in a container is mounted when it is there. The plugin sees it without restarting.
-	if err := os.Mkdir(cluster.NodeFile("bad", driverRoot), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(cluster.NodeFile("bad", driverRoot), 0o755))
 	t.Cleanup(func() {
 		if err := os.Remove(cluster.NodeFile("bad", driverRoot)); err != nil {
 			t.Errorf("make room for the driver of node bad: %v", err)
@@ -74,7 +71,7 @@ func undoOnce(undo func()) func() {
 }
 
 // The API server is away while a plugin starts, and pods are to be started when
-// it comes back. What ran goes on.
+// it comes back. What ran goes on. As every test that is not parallel, it has the cluster to itself.
 func TestAPIServerAway(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))

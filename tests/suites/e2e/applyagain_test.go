@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A pod's manifest as on ACK, which is applied as often as anybody likes. The pod has
@@ -41,15 +43,12 @@ func TestLegacyManifestsAreAppliedAgain(t *testing.T) {
 			ns := cluster.Namespace(t)
 			file := filepath.Join(t.TempDir(), "pod.yaml")
 			apply := func(manifest string) (string, error) {
-				if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, os.WriteFile(file, []byte(manifest), 0o600))
 				return ns.Kubectl(t, append([]string{"apply", "-f", file}, flags...)...)
 			}
 			for i, manifest := range []string{applied, applied, strings.Replace(applied, "FIRST", "second", 1)} {
-				if output, err := apply(manifest); err != nil {
-					t.Fatalf("the manifest cannot be applied for time %d: %v\n%s", i+1, err, output)
-				}
+				_, err := apply(manifest)
+				expect.NoErrorf(t, err, "the manifest cannot be applied for time %d", i+1)
 			}
 			const shown = "jsonpath={.metadata.labels['gpu\\.aliyun\\.com/test']} {.spec.schedulerName} " +
 				"{.spec.containers[*].resources}"

@@ -80,8 +80,10 @@ func TestAuditTellsWhatIsBesideMPS(t *testing.T) {
 }
 
 // Where an administrator chooses, a pod is evicted after the grace time, as far as
-// PodDisruptionBudgets allow, or without regard to them. The test has the cluster to itself: see pluginWith.
+// PodDisruptionBudgets allow, or without regard to them.
 func TestAuditEvicts(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Keep(t, "kept")

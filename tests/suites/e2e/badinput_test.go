@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -100,14 +101,10 @@ func TestTruncatedStateFile(t *testing.T) {
 	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")), harness.Pod("b", "bad", harness.FromClaim("b")))
 	before := ns.Containers(t)
 	known, err := recordsByClaim(t.Context(), ns, "bad")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	record := recordOf(t, ns, "bad", "a")
 	file := filepath.Join(cluster.ClaimsDir("bad"), string(record.UID)+".json")
-	if err := os.Truncate(file, 40); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Truncate(file, 40))
 
 	replaced := time.Now()
 	cluster.ReplacePlugin(t, "bad")
@@ -189,9 +186,7 @@ func TestDriverThatCannotBeInitialised(t *testing.T) {
 func recordOf(t *testing.T, ns *harness.Namespace, node, claim string) state.Record {
 	t.Helper()
 	records, err := ns.Records(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, record := range records {
 		if record.Namespace == ns.Name && record.Name == claim {
 			return record
@@ -215,9 +210,7 @@ func hasDevices(want int) func(*resourceapi.ResourceSlice) error {
 func moveAway(t *testing.T, path string) (putBack func()) {
 	t.Helper()
 	away := path + ".away"
-	if err := os.Rename(path, away); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Rename(path, away))
 	putBack = func() {
 		if err := os.Rename(away, path); err != nil && !os.IsNotExist(err) {
 			t.Errorf("put %s back: %v", path, err)

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -93,7 +92,6 @@ func burstPod(kind int) *corev1.Pod {
 	}
 	pod.Spec.NodeSelector = map[string]string{modeLabel: k.mode}
 	if k.made == deployment {
-		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 		return pod
 	}
 	for i := range pod.Spec.Containers {
@@ -206,9 +204,7 @@ func (b *burst) creates(kind int) []func(context.Context) error {
 	count := ptr.To(int32(b.count(kind)))
 	switch k.made {
 	case deployment:
-		object := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{
-			Replicas: count, Selector: metav1.SetAsLabelSelector(pod.Labels), Template: template,
-		}}
+		object := harness.Deployment(meta.Name, b.count(kind), pod)
 		return []func(context.Context) error{func(ctx context.Context) error {
 			_, err := ns.Client.AppsV1().Deployments(ns.Name).Create(ctx, object, metav1.CreateOptions{})
 			return err

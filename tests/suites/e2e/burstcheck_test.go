@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -89,17 +90,13 @@ func allAllocated(ctx context.Context, memory map[string]int64) ([]ledger.Use, e
 func memoryOfDevices(t *testing.T) map[string]int64 {
 	t.Helper()
 	nodes, err := cluster.NodeNames()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// What a plugin published is gone if it was away for long before the test.
 	for _, node := range nodes {
 		cluster.GPUs(t, node)
 	}
 	list, err := cluster.Client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	memory := map[string]int64{}
 	for _, slice := range list.Items {
 		for _, device := range slice.Spec.Devices {
@@ -187,17 +184,13 @@ func (b *burst) checkContainers(t *testing.T) {
 	served := 0
 	for i, ns := range b.namespaces {
 		logs, err := ns.ContainerLogs()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		byPod := map[types.UID][]harness.ContainerLog{}
 		for _, log := range logs {
 			byPod[log.UID] = append(byPod[log.UID], log)
 		}
 		pods, err := b.pods[i].List(labels.Everything())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, pod := range pods {
 			if b.late[pod.UID] != "" {
 				continue

@@ -11,6 +11,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -48,9 +49,7 @@ func TestOneClaimForTwoPods(t *testing.T) {
 func recordsOf(t *testing.T, ns *harness.Namespace, node string) int {
 	t.Helper()
 	records, err := ns.Records(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	n := 0
 	for _, record := range records {
 		if record.Namespace == ns.Name {

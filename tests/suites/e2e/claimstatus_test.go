@@ -15,12 +15,12 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/api/metadata"
 	"k8s.io/dynamic-resource-allocation/devicemetadata"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -36,13 +36,8 @@ func TestStatusOfClaims(t *testing.T) {
 	cluster.Publishes(t, "kill", harness.DevicesIn("share")...)
 	shown := func(what string, condition func(devices []resourceapi.AllocatedDeviceStatus) error) {
 		t.Helper()
-		harness.Eventually(t, "status.devices of the claim: "+what, func(ctx context.Context) error {
-			claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(ctx, "mine", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			return condition(claim.Status.Devices)
-		})
+		harness.Becomes(t, ns.Client.ResourceV1().ResourceClaims(ns.Name), "mine", "status.devices of the claim: "+what,
+			func(claim *resourceapi.ResourceClaim) error { return condition(claim.Status.Devices) })
 	}
 	says := func(want ...string) func([]resourceapi.AllocatedDeviceStatus) error {
 		return func(devices []resourceapi.AllocatedDeviceStatus) error {
@@ -84,10 +79,7 @@ func TestStatusOfClaims(t *testing.T) {
 	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", g.Index), "heal")
 	shown("its GPU has recovered", says("Healthy=True"))
 
-	claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(t.Context(), "mine", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	claim := harness.Get(t, ns.Client.ResourceV1().ResourceClaims(ns.Name), "mine")
 	files := cluster.NodeFile("kill", kubeletplugin.KubeletPluginsDir, v1alpha1.DriverName, "metadata", string(claim.UID))
 	if _, err := os.Stat(files); err != nil {
 		t.Errorf("where the node has the container's metadata: %v", err)
@@ -112,9 +104,7 @@ func TestStatusOfClaims(t *testing.T) {
 func findsItsMetadata(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
 	content, err := ns.Exec(t, pod, "main", "cat", metadata.ResourceClaimFilePath(v1alpha1.DriverName, "mine", "gpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var read metadata.DeviceMetadata
 	if err := devicemetadata.DecodeMetadataFromStream(json.NewDecoder(strings.NewReader(content)), &read); err != nil {
 		t.Fatalf("%v: %s", err, content)

@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -33,13 +33,9 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 	cluster.Whole(t, guest)
 	ns := cluster.Namespace(t)
 	usual, err := os.ReadFile("../../../demo/machines/t4x1.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	machine := filepath.Join(t.TempDir(), "machine.yaml")
-	if err := os.WriteFile(machine, bytes.ReplaceAll(usual, []byte("Tesla T4"), []byte("E2E Guest")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(machine, bytes.ReplaceAll(usual, []byte("Tesla T4"), []byte("E2E Guest")), 0o600))
 	leave := cluster.AddNode(t, guest, machine, "share")
 	cluster.IsLabelled(t, guest, "E2E-Guest 15360MiB 1")
 	classComes(t, "e2e-guest")
@@ -52,10 +48,8 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 		t.Errorf("granted %+v, want a GPU of node %s", grants, guest)
 	}
 	ns.Delete(t, "a")
-	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "any-mode",
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "any-mode",
+		metav1.DeleteOptions{}))
 	harness.Eventually(t, "the claim to be gone", ns.CheckNothingLeft)
 
 	leave()
@@ -63,10 +57,8 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 	if _, err := class(t.Context(), "share.e2e-guest"); err != nil {
 		t.Errorf("the class that a template names: %v", err)
 	}
-	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "names-it",
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "names-it",
+		metav1.DeleteOptions{}))
 	classGoes(t, "share.e2e-guest")
 }
 
@@ -96,15 +88,11 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 			}
 			file := filepath.Join(t.TempDir(), "classes.yaml")
 			// What the repository says further, the controller would undo in a class of its own.
-			if err := os.WriteFile(file,
+			expect.NoError(t, os.WriteFile(file,
 				bytes.ReplaceAll(printed, []byte("GPUs of the model"), []byte("From the repository, GPUs of the model")),
-				0o600); err != nil {
-				t.Fatal(err)
-			}
+				0o600))
 			t.Cleanup(func() { deleteClasses(t, kept, "exclusive."+kept) })
-			if output, err := ns.Kubectl(t, append([]string{"apply", "-f", file}, flags...)...); err != nil {
-				t.Fatalf("apply the classes: %v\n%s", err, output)
-			}
+			ns.MustKubectl(t, append([]string{"apply", "-f", file}, flags...)...)
 			// The other model's class goes last: what holds then is not just late.
 			keptGoes()
 			otherGoes()
@@ -180,9 +168,7 @@ func gpuAppears(t *testing.T, node, model string) (goes func()) {
 			}}},
 		},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	goes = sync.OnceFunc(func() {
 		if err := client.Delete(harness.Context(t), slice.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -217,10 +203,6 @@ func TestTwoModelsOfOneName(t *testing.T) {
 		return fmt.Errorf("there are %d Events", len(events.Items))
 	})
 	got, err := class(t.Context(), label)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(label, got.Annotations["gpu.aliyun.com/model"]); diff != "" {
-		t.Errorf("the class is for another model (-want +got):\n%s", diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, label, got.Annotations["gpu.aliyun.com/model"], "the class is for another model")
 }

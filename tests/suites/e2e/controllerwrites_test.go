@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -21,9 +22,7 @@ func TestControllerWritesNothingElse(t *testing.T) {
 	cluster.Whole(t, v1alpha1.ControllerName)
 	ctx := t.Context()
 	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, cluster.Leader(t), metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	stolen := cluster.ClientOf(t, harness.PluginNamespace, v1alpha1.ControllerName, pod)
 	patch := func(content string) error {
 		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content),

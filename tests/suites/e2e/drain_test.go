@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -34,9 +35,7 @@ func TestNodeIsDrainedByTheClusterAutoscaler(t *testing.T) {
 
 	pods, err := cluster.Client.CoreV1().Pods("").List(t.Context(),
 		metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, pod := range pods.Items {
 		if pod.Annotations["cluster-autoscaler.kubernetes.io/enable-ds-eviction"] == "false" {
 			continue
@@ -58,9 +57,7 @@ func TestNodeIsDrainedByTheClusterAutoscaler(t *testing.T) {
 		t.Errorf("pods of the driver were evicted (-before +after):\n%s", diff)
 	}
 	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, event := range events.Items {
 		if strings.Contains(event.Message, "not registered") {
 			t.Errorf("the pod's end met %s: %s", event.Reason, event.Message)
@@ -75,9 +72,7 @@ func driverPods(t *testing.T, node string) []string {
 		LabelSelector: "app.kubernetes.io/component in (gpu-kubelet-plugin, gpu-mps-supervisor)",
 		FieldSelector: "spec.nodeName=" + node,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var pods []string
 	for _, pod := range list.Items {
 		if pod.Status.Phase == corev1.PodRunning {

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/contexts"
@@ -55,10 +55,7 @@ func offersEveryMode(t *testing.T) {
 			got = append(got, device.Name)
 		}
 		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
+		return expect.Diff(want, got)
 	})
 }
 

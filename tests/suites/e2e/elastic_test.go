@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -51,9 +52,7 @@ func TestDocumentOnElasticInstances(t *testing.T) {
 	d.Spec.Template.Spec.NodeSelector = map[string]string{elasticLabel: "yes"}
 	d.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To(int64(5))
 	manifest, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// A new node has a taint until it is looked at.
 	harness.Eventually(t, "two pods to be planned on either node", func(context.Context) error {
 		planned := map[string]int{}
@@ -65,9 +64,7 @@ func TestDocumentOnElasticInstances(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	ns.Deploy(t, d)
 	harness.Eventually(t, "two pods on either node", func(ctx context.Context) error {
 		on, err := podsByNode(ctx, ns)
 		if want := map[string]int{"mixed": 2, virtual: 2}; err == nil && !maps.Equal(on, want) {
@@ -109,15 +106,10 @@ func podsByNode(ctx context.Context, ns *harness.Namespace) (map[string]int, err
 // freeCPU is what no pod of a node has requested, in thousandths.
 func freeCPU(t *testing.T, node string) int64 {
 	t.Helper()
-	object, err := cluster.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	object := harness.Get(t, cluster.Client.CoreV1().Nodes(), node)
 	pods, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(),
 		metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	free := object.Status.Allocatable.Cpu().MilliValue()
 	for _, pod := range pods.Items {
 		for _, c := range pod.Spec.Containers {
@@ -138,9 +130,7 @@ func virtualNode(t *testing.T, ns *harness.Namespace) (name string) {
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 			{Key: "virtual-kubelet.io/provider", Value: "alibabacloud", Effect: corev1.TaintEffectNoSchedule}}},
 	}
-	if _, err := nodes.Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, nodes, node)
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		stop()
@@ -152,13 +142,8 @@ func virtualNode(t *testing.T, ns *harness.Namespace) (name string) {
 	status, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": room, "allocatable": room,
 		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
 			LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := nodes.Patch(t.Context(), name, types.StrategicMergePatchType, status, metav1.PatchOptions{},
-		"status"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	harness.Patch(t, nodes, name, types.StrategicMergePatchType, string(status), "status")
 	go wait.UntilWithContext(ctx, func(ctx context.Context) {
 		// One that could not be renewed is renewed the next time.
 		_ = renew(ctx, ns, name)

@@ -88,9 +88,7 @@ func TestRefusalsAreToldToOwners(t *testing.T) {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"},
 		Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels},
 			Spec: pod.Spec}}}
-	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, ns.Client.BatchV1().Jobs(ns.Name), job)
 	harness.Eventually(t, "kubectl describe job to say why there is no pod", func(context.Context) error {
 		output, err := ns.Kubectl(t, "describe", "job", "j")
 		if err == nil && !strings.Contains(output, "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5") {
@@ -111,10 +109,7 @@ func TestLimitRangesOnLegacyResources(t *testing.T) {
 		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
 			Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("8")},
 		}}}}
-	if _, err := ns.Client.CoreV1().LimitRanges(ns.Name).Create(t.Context(), limitRange,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, ns.Client.CoreV1().LimitRanges(ns.Name), limitRange)
 	harness.Eventually(t, "the API server to know the LimitRange", func(ctx context.Context) error {
 		_, err := ns.Admitted(ctx, harness.Asking("mem 3"))
 		if err == nil {

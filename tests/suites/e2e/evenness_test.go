@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -48,9 +48,7 @@ func watchEvenness(t *testing.T, gpus map[string]int) {
 	_, err := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: e.see, UpdateFunc: func(_, object any) { e.see(object) }, DeleteFunc: e.forget,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	factory.StartWithContext(t.Context())
 	if !cache.WaitForCacheSync(t.Context().Done(), claims.HasSynced) {
 		t.Fatal(context.Cause(t.Context()))
@@ -141,46 +139,9 @@ func packedNode(t *testing.T, node string, gpus int) {
 
 // deploymentOn is one of a name whose pods go to some of the nodes.
 func deploymentOn(name string, replicas int, pod *corev1.Pod, nodes ...string) *appsv1.Deployment {
-	labels := map[string]string{"app": name}
-	for key, value := range pod.Labels {
-		labels[key] = value
-	}
-	spec := *pod.Spec.DeepCopy()
-	spec.RestartPolicy, spec.NodeSelector = corev1.RestartPolicyAlways, nil
-	spec.TerminationGracePeriodSeconds = ptr.To(int64(1))
-	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes},
-			},
-		}}},
-	}}
-	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
-		},
-	}
-}
-
-func deploy(t *testing.T, ns *harness.Namespace, deployments ...*appsv1.Deployment) {
-	t.Helper()
-	for _, d := range deployments {
-		if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func scale(t *testing.T, ns *harness.Namespace, name string, replicas int) {
-	t.Helper()
-	patch := fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas)
-	_, err := ns.Client.AppsV1().Deployments(ns.Name).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
-		metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	onOneOf(nodes...)(pod)
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1))
+	return harness.Deployment(name, replicas, pod)
 }
 
 // hasTaken checks what pods of the namespace have of the GPUs of a node, whichever
@@ -189,9 +150,7 @@ func hasTaken(t *testing.T, ns *harness.Namespace, node string, want ...int64) {
 	t.Helper()
 	taken := ns.UnitsByGPU(t, node)
 	slices.Sort(taken)
-	if diff := cmp.Diff(want, taken); diff != "" {
-		t.Errorf("GiB taken of the GPUs of node %s, in order (-want +got):\n%s", node, diff)
-	}
+	expect.Equal(t, want, taken, "GiB taken of the GPUs of node %s, in order", node)
 }
 
 // spreadNode waits until nothing is left on a node of the test before, and it is spread.

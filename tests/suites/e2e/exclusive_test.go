@@ -58,15 +58,6 @@ func TestPrivilegedContainersKnowWhichGPUsAreTheirOwn(t *testing.T) {
 	}
 }
 
-func TestMoreGPUsThanANodeHas(t *testing.T) {
-	t.Parallel()
-	cluster.Share(t, "whole")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "nine", harness.Requests(harness.Exclusive("cards", 9)))
-	ns.Create(t, harness.Pod("a", "whole", harness.FromTemplate("nine")))
-	ns.WaitUnschedulable(t, "a", noRoom)
-}
-
 func TestAdminAccessSeesAllWholeGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "whole")

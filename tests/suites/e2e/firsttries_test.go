@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -23,9 +24,7 @@ func TestLegacyPodsStartWithoutAWarning(t *testing.T) {
 	ns.Run(t, harness.On("share", pod)...)
 	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(),
 		metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, event := range events.Items {
 		// On a machine with much to do the template may come after the eighth try.
 		if event.Reason == "FailedResourceClaimCreation" && event.Count <= 8 {

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -34,10 +35,8 @@ func TestPodThatIsGoneAndDoesNotEnd(t *testing.T) {
 	ns.SetGPUProcesses(t, node, harness.GPUProcess{GPU: 0, Pod: "forced", MemoryMiB: 9000})
 	cluster.PauseKubelet(t, node)
 	began := time.Now()
-	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced",
-		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced",
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}))
 	cluster.WaitNodeEvent(t, node, began, v1alpha1.ReasonUsedByGonePod, "1 process on GPU 0 of pod "+ns.Name+"/forced")
 	t.Logf("the node said it %s after the deletion", since(began))
 	offered(t, node, 3)

@@ -14,12 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -65,9 +62,7 @@ func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {
 	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	idle, _ := cluster.Inspect(t, "fill")
-	if diff := cmp.Diff(inspected(t, [4]int{}, 0), idle); diff != "" {
-		t.Errorf("an idle node (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, inspected(t, [4]int{}, 0), idle, "an idle node")
 
 	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
 	pods := harness.Pods(8, "p", "fill", harness.FromTemplate("three"))
@@ -75,16 +70,12 @@ func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {
 
 	// As ACK's documents show it for these pods and GPUs.
 	summary, notes := cluster.Inspect(t, "fill")
-	if diff := cmp.Diff(inspected(t, [4]int{15, 9, 0, 0}, 40), summary); diff != "" {
-		t.Errorf("the summary (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, inspected(t, [4]int{15, 9, 0, 0}, 40), summary, "the summary")
 	if notes != "" {
 		t.Errorf("beside the table it says %q", notes)
 	}
 	details, _ := cluster.Inspect(t, "-d", "fill")
-	if diff := cmp.Diff(detailsOfFill(t, ns, pods), details); diff != "" {
-		t.Errorf("the details (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, detailsOfFill(t, ns, pods), details, "the details")
 }
 
 // detailsOfFill is what `kubectl inspect cgpu -d fill` prints for pods with 3 GiB each.
@@ -122,7 +113,7 @@ func TestInspectSaysWhatItMayNotRead(t *testing.T) {
 	ns.Run(t, harness.Pod("p", "fill", harness.FromTemplate("three")))
 
 	as := []string{"fill", "-n", ns.Name, "-o", "wide", "--as", "system:serviceaccount:" + ns.Name + ":viewer"}
-	allow(t, ns, "", "resourceslices", "list")
+	allow(t, ns, true, "resourceslices", "list")
 	out, notes := cluster.Inspect(t, as...)
 	for _, want := range []string{"IPADDRESS:  unknown", "Allocated :  ? (?%)", "Total :      60"} {
 		if !strings.Contains(out, want) {
@@ -135,7 +126,7 @@ func TestInspectSaysWhatItMayNotRead(t *testing.T) {
 		}
 	}
 
-	allow(t, ns, ns.Name, "resourceclaims", "list")
+	allow(t, ns, false, "resourceclaims", "list")
 	harness.Eventually(t, "the claims of the namespace to be counted", func(context.Context) error {
 		out, notes, err := cluster.TryInspect(t, as...)
 		if err != nil {
@@ -148,55 +139,28 @@ func TestInspectSaysWhatItMayNotRead(t *testing.T) {
 	})
 }
 
-// allow lets the namespace's ServiceAccount "viewer" do something in a namespace, or
-// everywhere.
-func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string) {
+// allow lets the namespace's ServiceAccount "viewer" do something there, or everywhere.
+func allow(t *testing.T, ns *harness.Namespace, everywhere bool, resource, verb string) {
 	t.Helper()
-	name := "e2e-inspect-" + ns.Name + "-" + resource
-	rules := []rbacv1.PolicyRule{{APIGroups: []string{"resource.k8s.io"}, Resources: []string{resource}, Verbs: []string{
-		verb}}}
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns.Name, Name: "viewer"}}
-	reference := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
-	meta := metav1.ObjectMeta{Name: name}
-	rbac := ns.Client.RbacV1()
+	name, binding, scope := "e2e-inspect-"+ns.Name+"-"+resource, "rolebinding", "--all-namespaces=false"
+	if everywhere {
+		binding, scope = "clusterrolebinding", "--all-namespaces"
+	}
+	kubectl := func(line string) error {
+		_, err := ns.Kubectl(t, strings.Fields(line)...)
+		return err
+	}
 	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		if err := rbac.ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-			t.Errorf("delete the ClusterRole: %v", err)
-		}
-		if namespace == "" {
-			if err := rbac.ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-				t.Errorf("delete the ClusterRoleBinding: %v", err)
-			}
+		if err := errors.Join(kubectl("delete clusterrole "+name), kubectl("delete "+binding+" "+name)); err != nil {
+			t.Error(err)
 		}
 	})
-	if _, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if namespace == "" {
-		_, err = rbac.ClusterRoleBindings().Create(t.Context(),
-			&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
-	} else {
-		_, err = rbac.RoleBindings(namespace).Create(t.Context(),
-			&rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	resource += ".resource.k8s.io"
+	expect.NoError(t, kubectl("create clusterrole "+name+" --verb "+verb+" --resource "+resource))
+	expect.NoError(t, kubectl("create "+binding+" "+name+" --clusterrole "+name+" --serviceaccount "+ns.Name+":viewer"))
 	// The API server uses what it has seen of this, a moment later.
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + ns.Name + ":viewer",
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "resource.k8s.io", Resource: resource, Verb: verb,
-			Namespace: namespace},
-	}}
-	harness.Eventually(t, "the API server to know what is allowed", func(ctx context.Context) error {
-		answer, err := ns.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-		if err == nil && !answer.Status.Allowed {
-			err = errors.New("it does not")
-		}
-		return err
+	harness.Eventually(t, "the API server to know what is allowed", func(context.Context) error {
+		return kubectl("auth can-i " + verb + " " + resource + " --as system:serviceaccount:" + ns.Name + ":viewer " + scope)
 	})
 }
 
@@ -215,10 +179,7 @@ func TestInspectWatchesGPUs(t *testing.T) {
 		const when = "TIME\n"
 		want := when + strings.Join(tables, "\n"+when)
 		harness.Eventually(t, "the watch to print another table", func(context.Context) error {
-			if diff := cmp.Diff(want, timeOfWatch.ReplaceAllString(out.String(), "TIME")); diff != "" {
-				return fmt.Errorf("(-want +got):\n%s", diff)
-			}
-			return nil
+			return expect.Diff(want, timeOfWatch.ReplaceAllString(out.String(), "TIME"))
 		})
 	}
 	idle, used := inspected(t, [4]int{}, 0), inspected(t, [4]int{3}, 5)
@@ -245,9 +206,7 @@ func TestInspectShowsWholeGPUs(t *testing.T) {
 	)
 	var table inspect.Table
 	out, _ := cluster.Inspect(t, "-o", "json")
-	if err := json.Unmarshal([]byte(out), &table); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal([]byte(out), &table))
 	for _, node := range table.Nodes {
 		if node.Name != "topo" && node.Name != "dynamic" {
 			continue

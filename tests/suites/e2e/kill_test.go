@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/ledger"
 )
@@ -150,9 +151,7 @@ func isAllocatedWhatOthersHold(t *testing.T, ns *harness.Namespace, name string)
 	t.Helper()
 	pod := ns.Get(t, name)
 	uses, err := allAllocated(t.Context(), memoryOfDevices(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, conflict := range ledger.Conflicts(uses) {
 		if len(conflict.Holders) > 1 && slices.Contains(conflict.Holders, string(pod.UID)) {
 			return

@@ -99,6 +99,7 @@ func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
 	setMode("")
 	cluster.ReplacePlugin(t, "switch")
 	cluster.Publishes(t, "switch", "gpu-0-share")
+	cluster.ShowsAmounts(t, "switch", "15 1 0 0")
 
 	// The older labels are understood where the new one is not set.
 	setOlder := cluster.Label(t, "switch", "gpushare")
@@ -108,6 +109,7 @@ func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
 	cluster.Publishes(t, "switch", "gpu-0-share")
 	setMode("default")
 	cluster.Publishes(t, "switch", "gpu-0")
+	cluster.ShowsAmounts(t, "switch", "0 0 0 0")
 	// What the new one overruled does not come back when that is taken off. That the
 	// plugin has seen this is told by what it says about the label set next.
 	began = time.Now()

@@ -11,12 +11,13 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -68,9 +69,7 @@ func TestLegacyPodOnFourGPUs(t *testing.T) {
 	for _, grant := range grants {
 		gpus = append(gpus, grant.GPU.Index)
 	}
-	if diff := cmp.Diff([]int64{0, 1, 2, 3}, slices.Sorted(slices.Values(gpus))); diff != "" {
-		t.Errorf("the GPUs of the pod (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int64{0, 1, 2, 3}, slices.Sorted(slices.Values(gpus)), "the GPUs of the pod")
 	ns.HasEnv(t, pod.Name, "main", harness.LegacyEnv(2, 22, 8, gpus...))
 	ns.SeesItsGPUs(t, pod.Name, "main", grants)
 }
@@ -105,10 +104,7 @@ func TestLegacyGPUsOfSeveralContainers(t *testing.T) {
 func isAnnotated(t *testing.T, ns *harness.Namespace, pod, want string) {
 	t.Helper()
 	ns.WaitPod(t, pod, "to be annotated", func(got *corev1.Pod) error {
-		if diff := cmp.Diff(want, got.Annotations[allocationAnnotation]); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
+		return expect.Diff(want, got.Annotations[allocationAnnotation])
 	})
 }
 
@@ -189,27 +185,20 @@ func TestTemplateOfAWaitingPodComesBack(t *testing.T) {
 	ns.Create(t, pod)
 	templates := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name)
 	comes := func() (uid string) {
-		harness.Eventually(t, "the pod's template", func(ctx context.Context) error {
-			template, err := templates.Get(ctx, "gpushare.mem.c0.2", metav1.GetOptions{})
-			if err == nil {
+		harness.Becomes(t, templates, "gpushare.mem.c0.2", "the pod's template",
+			func(template *resourceapi.ResourceClaimTemplate) error {
 				uid = string(template.UID)
-			}
-			return err
-		})
+				return nil
+			})
 		return uid
 	}
 	first := comes()
-	if err := templates.Delete(t.Context(), "gpushare.mem.c0.2", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, templates.Delete(t.Context(), "gpushare.mem.c0.2", metav1.DeleteOptions{}))
 	if second := comes(); second == first {
 		t.Error("the template was not removed")
 	}
 	// Kubernetes writes to the pod as well at this moment.
-	if _, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), pod.Name, types.MergePatchType,
-		[]byte(`{"spec":{"schedulingGates":null}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Patch(t, ns.Client.CoreV1().Pods(ns.Name), pod.Name, types.MergePatchType, `{"spec":{"schedulingGates":null}}`)
 	ns.WaitRunning(t, pod.Name)
 }
 
@@ -222,10 +211,7 @@ func TestQuotaOnSharesOfLegacyPods(t *testing.T) {
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 			"memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices": resource.MustParse("2"),
 		}}}
-	if _, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, ns.Client.CoreV1().ResourceQuotas(ns.Name), quota)
 	harness.Eventually(t, "the quota to count", func(ctx context.Context) error {
 		q, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Get(ctx, "gpu", metav1.GetOptions{})
 		if err == nil && len(q.Status.Used) == 0 {

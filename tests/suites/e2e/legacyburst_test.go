@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/ledger"
@@ -110,13 +111,9 @@ func since(began time.Time) time.Duration { return time.Since(began).Round(100 *
 func annotations(t *testing.T, ns *harness.Namespace) map[string]map[string]string {
 	t.Helper()
 	nodes, err := cluster.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	pods, err := cluster.Client.CoreV1().Pods(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	found := map[string]map[string]string{}
 	for _, node := range nodes.Items {
 		found["node/"+node.Name] = node.Annotations
@@ -151,17 +148,13 @@ func (b *burst) checkAnnotations(t *testing.T) {
 	})
 	for i, ns := range b.namespaces {
 		logs, err := ns.ContainerLogs()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		saw := map[string]harness.ContainerLog{}
 		for _, log := range logs {
 			saw[log.Pod+"/"+log.Container] = log
 		}
 		pods, err := b.pods[i].List(labels.Everything())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, pod := range pods {
 			text, ok := pod.Annotations[allocationAnnotation]
 			if !ok {
@@ -197,10 +190,7 @@ func unitsByGPU(log harness.ContainerLog) map[string]int64 {
 func (b *burst) remove(t *testing.T) {
 	t.Helper()
 	for _, ns := range b.namespaces {
-		output, err := ns.Kubectl(t, "delete", "deployments,jobs,pods", "--all", "--wait=false")
-		if err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		ns.MustKubectl(t, "delete", "deployments,jobs,pods", "--all", "--wait=false")
 	}
 	harness.Within(t, burstTimeout, "the pods to be gone", func(context.Context) error {
 		there, _, err := b.progress()

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -37,9 +38,7 @@ func TestWavesOfPods(t *testing.T) {
 		func(context.Context) error { return cluster.CheckNothingOn("fill") })
 
 	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(), metav1.ListOptions{FieldSelector: "type=Warning"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, event := range events.Items {
 		// Kubernetes' claim controller may see a pod before its template, and tries again.
 		noTemplateYet := event.Reason == "FailedResourceClaimCreation" && strings.HasSuffix(event.Message, "not found")

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -145,9 +146,7 @@ func TestMetricsOfANode(t *testing.T) {
 func mustScrape(t *testing.T, pod, port string) scraped {
 	t.Helper()
 	metrics, err := scrape(t.Context(), pod, port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return metrics
 }
 

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -63,9 +63,7 @@ func seesItsInstance(t *testing.T, ns *harness.Namespace, pod, device string) {
 	t.Helper()
 	ns.SeesItsGPUs(t, pod, "main", ns.Granted(t, pod))
 	output, err := ns.Exec(t, pod, "main", "devices")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var got, want []string
 	for line := range strings.Lines(output) {
 		if path, _, _ := strings.Cut(line, " "); strings.Contains(path, "nvidia-caps") {
@@ -77,9 +75,7 @@ func seesItsInstance(t *testing.T, ns *harness.Namespace, pod, device string) {
 	}
 	slices.Sort(got)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("capabilities in /dev of pod %s (-want +got):\n%s", pod, diff)
-	}
+	expect.Equal(t, want, got, "capabilities in /dev of pod %s", pod)
 	reach := func(minor int) string {
 		_, err := ns.Exec(t, pod, "main", "reach", fmt.Sprintf("%d:%d", capabilityMajor, minor))
 		if err == nil || strings.Contains(err.Error(), "no such device or address") {
@@ -150,11 +146,9 @@ func TestStatusOfMIGClaims(t *testing.T) {
 	ns.Run(t, harness.Pod("a", migNode, harness.FromClaim("mine")))
 	device := holdsInstance(t, ns, "a", "2g-20gb")
 	gpu := ns.Granted(t, "a")[0].GPU
-	harness.Eventually(t, "the status of the claim to name the instance", func(ctx context.Context) error {
-		claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(ctx, "mine", metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	const what = "the status of the claim to name the instance"
+	claims := ns.Client.ResourceV1().ResourceClaims(ns.Name)
+	harness.Becomes(t, claims, "mine", what, func(claim *resourceapi.ResourceClaim) error {
 		if len(claim.Status.Devices) != 1 || claim.Status.Devices[0].Data == nil {
 			return fmt.Errorf("it says %+v", claim.Status.Devices)
 		}

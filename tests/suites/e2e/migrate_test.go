@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -62,17 +63,13 @@ func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
 	t.Helper()
 	selector := fmt.Sprintf(`{"namespaceSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}`,
 		leftToDevicePlugins)
-	if err := refuse(t.Context(), selector); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, refuse(t.Context(), selector))
 	harness.Eventually(t, "the policy to let pods through", func(ctx context.Context) error {
 		_, err := ns.Admitted(ctx, harness.Asking("mem 3"))
 		return err
 	})
 	ns.Create(t, pods...)
-	if err := refuse(t.Context(), "null"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, refuse(t.Context(), "null"))
 	for _, pod := range pods {
 		ns.WaitRunning(t, pod.Name)
 	}
@@ -138,6 +135,7 @@ func gpusOfNode(t *testing.T, node string, want int) []gpu.GPU {
 }
 
 func TestMigrationInPlace(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, "old")
 	cluster.FreshPlugin(t, "old")
@@ -297,9 +295,7 @@ func TestMigrationOfWholeGPUs(t *testing.T) {
 	ns.Delete(t, append([]string{"eighth"}, podNames(news)...)...)
 
 	// docs/troubleshooting.md: or the kubelet takes the resource for the plugin's for good.
-	if err := os.Remove(cluster.NodeFile(node, "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(cluster.NodeFile(node, "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")))
 	cluster.Tool(t, "node", "restart-kubelet", node)
 	ns.Run(t, harness.Changed(news[0].DeepCopy(), func(p *corev1.Pod) { p.Name, p.ResourceVersion = "afterwards", "" }))
 }

@@ -14,11 +14,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -39,13 +39,8 @@ func classComes(t *testing.T, name string) {
 
 func classGoes(t *testing.T, name string) {
 	t.Helper()
-	harness.Eventually(t, "DeviceClass "+name+" to be gone", func(ctx context.Context) error {
-		_, err := class(ctx, name)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("it is there (%w)", err)
-	})
+	harness.WaitNone(t, cluster.Client.ResourceV1().DeviceClasses(), name+".gpu.aliyun.com",
+		"DeviceClass "+name+" to be gone")
 }
 
 // onOneOf lets a pod run on any of the nodes that its other wishes leave.
@@ -123,10 +118,8 @@ func TestClassesComeAndGoWithTheGPUs(t *testing.T) {
 	if _, err := class(t.Context(), "share.tesla-t4"); err != nil {
 		t.Errorf("the class that a claim names: %v", err)
 	}
-	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it",
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it",
+		metav1.DeleteOptions{}))
 	classGoes(t, "share.tesla-t4")
 
 	// The same for a template, which pods make claims of.
@@ -215,10 +208,8 @@ func TestModelWithAnOddName(t *testing.T) {
 		t.Errorf("granted %+v, want a %s", grants, model)
 	}
 	ns.Delete(t, "a")
-	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd",
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd",
+		metav1.DeleteOptions{}))
 	putBack()
 	classGoes(t, name)
 }

@@ -25,6 +25,7 @@ const pipeDir = "/run/gpushare/mps"
 
 // One node goes through all modes with limits; each ends before the next begins.
 func TestModesWithLimits(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, modesNode)
 	setMode := cluster.Label(t, modesNode, modeLabel)
@@ -105,7 +106,6 @@ func inModeMPS(t *testing.T) {
 
 func inModeCGPU(t *testing.T) {
 	ns := cluster.Namespace(t)
-	// ACK's sample of a pod with two containers: 1 and 7 of 15 units.
 	ns.Template(t, "pair", resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 		Requests: []resourceapi.DeviceRequest{harness.Named("one", harness.Capped("cgpu", -1, "memory", "1Gi")),
 			harness.Named("seven", harness.Capped("cgpu", -1, "memory", "7Gi"))},
@@ -116,17 +116,20 @@ func inModeCGPU(t *testing.T) {
 			harness.Named("b", harness.Capped("cgpu", 3, "memory", "1Gi"))},
 	}})
 	ns.Template(t, "compute", harness.Requests(harness.Capped("core-mem", -1, "memory", "1Gi", "cores", "5")))
-	ns.Run(t, harness.Pod("pair", modesNode, harness.FromTemplate("pair"), harness.PerRequest("one", "seven")))
+	// ACK's sample of a pod with two containers: 1 and 7 of 15 units.
+	sample := harness.Document[corev1.Pod](t, "two-containers.yaml")
+	ns.Run(t, harness.On(modesNode, sample)...)
 	ns.Run(t, harness.Pod("together", modesNode, harness.FromTemplate("pair")))
 	ns.HasEnv(t, "together", "main", harness.WithEnv(harness.LegacyEnv(8, 15, 8, 1), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
 		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8602M"))
-	ns.HasEnv(t, "pair", "one", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+	ns.HasEnv(t, sample.Name, "small", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
 		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
-	ns.HasEnv(t, "pair", "seven", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+	ns.HasEnv(t, sample.Name, "large", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
 		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
-	for _, container := range []string{"one", "seven"} {
-		seesGPUAndDaemon(t, ns, "pair", container)
+	for _, container := range []string{"small", "large"} {
+		seesGPUAndDaemon(t, ns, sample.Name, container)
 	}
+	isAnnotated(t, ns, sample.Name, `{"0":{"0":1},"1":{"0":7}}`)
 
 	// A GPU for each container, and then two for one.
 	ns.Run(t, harness.Pod("apart", modesNode, harness.FromTemplate("two-cards"), harness.PerRequest("a", "b")))

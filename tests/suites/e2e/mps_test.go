@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -37,9 +38,7 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 	t.Helper()
 	ns.SeesItsGPUs(t, pod, container, grants)
 	mounts, err := ns.Exec(t, pod, container, "mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var sources []string
 	for line := range strings.Lines(mounts) {
 		// proc_pid_mountinfo(5): the fourth field is the source in its file
@@ -82,9 +81,7 @@ func daemonHangs(t *testing.T) {
 	}
 	t.Cleanup(goOn)
 	began := time.Now()
-	if err := daemon.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, daemon.Signal(syscall.SIGSTOP))
 	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "does not answer")
 	goOn()
@@ -160,9 +157,7 @@ func supervisorKilled(t *testing.T) {
 	ns.WaitBound(t, "granted")
 	back := withoutDaemons(t)
 	began := time.Now()
-	if err := cluster.Supervisor(t, modesNode).Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, cluster.Supervisor(t, modesNode).Kill())
 	var closed []string
 	for _, name := range harness.DevicesIn("mps") {
 		closed = append(closed, name+" "+isolationGone)
@@ -317,15 +312,11 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 func connect(t *testing.T, uuid string) (connected func()) {
 	t.Helper()
 	client, err := net.Dial("unix", cluster.Socket(t, modesNode, mps.DefaultHostDir, uuid, "pipe", mps.SocketName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return func() {
 		t.Helper()
-		if err := client.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, client.SetReadDeadline(time.Now().Add(time.Second)))
 		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("the client of the GPU's daemon was cut off: %v", err)
 		}
@@ -338,9 +329,7 @@ func connect(t *testing.T, uuid string) (connected func()) {
 func withoutDaemons(t *testing.T) (back func()) {
 	t.Helper()
 	program := cluster.NodeFile(modesNode, controlBinary)
-	if err := os.Chmod(program, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Chmod(program, 0o644))
 	back = func() {
 		if err := os.Chmod(program, 0o755); err != nil {
 			t.Error(err)
@@ -365,9 +354,7 @@ func daemonOf(t *testing.T, uuid string) *os.Process {
 
 func killDaemon(t *testing.T, uuid string) {
 	t.Helper()
-	if err := daemonOf(t, uuid).Kill(); err != nil {
-		t.Fatalf("kill the daemon of GPU %s: %v", uuid, err)
-	}
+	expect.NoErrorf(t, daemonOf(t, uuid).Kill(), "kill the daemon of GPU %s", uuid)
 }
 
 func statusOf(t *testing.T, uuid string) string {
@@ -376,8 +363,6 @@ func statusOf(t *testing.T, uuid string) string {
 		return err.Error()
 	}
 	text, err := json.Marshal(status)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return string(text)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/contexts"
 )
@@ -59,9 +60,7 @@ func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) 
 // serverKilled ends the MPS server of a GPU alone: the GPU gets another one.
 func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
-	if err := serverOf(t, uuid).Kill(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, serverOf(t, uuid).Kill())
 	harness.Eventually(t, "the daemon to be started again", func(context.Context) error {
 		status, err := cluster.MPS(modesNode).Status(uuid)
 		if err == nil && !strings.Contains(status.Reason, "MPS server") {

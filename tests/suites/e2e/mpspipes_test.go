@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -22,9 +23,7 @@ func sameFile(t *testing.T, paths ...string) bool {
 	var infos []os.FileInfo
 	for _, path := range paths {
 		info, err := os.Lstat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		infos = append(infos, info)
 	}
 	return os.SameFile(infos[0], infos[1])
@@ -123,9 +122,7 @@ func pipesRemoved(t *testing.T) {
 	uuid := cluster.GPUs(t, modesNode)[0].UUID
 	daemon, connected := daemonOf(t, uuid).Pid, connect(t, uuid)
 
-	if err := os.Remove(filepath.Join(cluster.MPS(modesNode).PipeDir(uuid), mps.SocketName)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Remove(filepath.Join(cluster.MPS(modesNode).PipeDir(uuid), mps.SocketName)))
 	harness.Eventually(t, "the neighbour to find the daemon again", func(context.Context) error {
 		_, err := ns.Exec(t, "neighbour", "main", "stat", filepath.Join(pipeDir, mps.SocketName))
 		return errors.Join(err, cluster.MPS(modesNode).Check(uuid))

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/version"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -17,9 +18,7 @@ import (
 func TestDynamicIsNotServedByAnOlderKubernetes(t *testing.T) {
 	t.Parallel()
 	info, err := cluster.Client.Discovery().ServerVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if version.MustParseGeneric(info.GitVersion).AtLeast(version.MustParseGeneric("1.37.0")) {
 		t.Skipf("Kubernetes %s serves mode dynamic: this is for older ones (make lane LANE=e2e-1.36)", info.GitVersion)
 	}

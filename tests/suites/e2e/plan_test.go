@@ -18,6 +18,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -65,9 +66,7 @@ func TestAPlanComesToPassAndABundleKeepsSecrets(t *testing.T) {
 	packedNode(t, "old", 4)
 	ns := cluster.Namespace(t)
 	file := filepath.Join(t.TempDir(), "train.yaml")
-	if err := os.WriteFile(file, []byte(trainers), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte(trainers), 0o600))
 
 	before := ns.Planned(t, "", "-f", file)
 	if before.Fits != 4 || before.Waits != 1 || len(before.Skipped) != 2 {
@@ -77,9 +76,7 @@ func TestAPlanComesToPassAndABundleKeepsSecrets(t *testing.T) {
 		len(pods.Items) > 0 {
 		t.Fatalf("a plan makes pods: %v, %v", pods.Items, err)
 	}
-	if out, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	ns.MustKubectl(t, "apply", "-f", file)
 	harness.Eventually(t, "the Deployment's pods to be where they were planned", func(ctx context.Context) error {
 		return ns.AsPlanned(ctx, before)
 	})
@@ -101,14 +98,10 @@ func bundled(t *testing.T, ns *harness.Namespace) {
 	name := filepath.Join(t.TempDir(), "report.tar.gz")
 	cluster.Inspect(t, "bundle", "-o", name)
 	file, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	defer file.Close() //nolint:errcheck // It is read only.
 	zipped, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	wanted := map[string]string{"README.txt": "Left out: ", "nodes.yaml": "name: old",
 		"resourceslices.yaml": "gpu-0-share",
 		"pods.yaml":           "namespace: " + ns.Name, "resourceclaims.yaml": "namespace: " + ns.Name,
@@ -120,13 +113,9 @@ func bundled(t *testing.T, ns *harness.Namespace) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		_, path, _ := strings.Cut(header.Name, "/")
 		if strings.Contains(string(data), secret) {
 			t.Errorf("%s has the secret", path)

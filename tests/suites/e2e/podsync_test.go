@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -67,9 +68,7 @@ func ownSync(t *testing.T, node string) time.Duration {
 	if err == nil {
 		err = json.Unmarshal(answer, &config)
 	}
-	if err != nil {
-		t.Fatalf("ask the kubelet of node %s for its configuration: %v", node, err)
-	}
+	expect.NoErrorf(t, err, "ask the kubelet of node %s for its configuration", node)
 	return config.KubeletConfig.SyncFrequency.Duration
 }
 
@@ -146,9 +145,7 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 		ns.WaitRunning(t, pod.Name)
 		running := ns.Get(t, pod.Name)
 		count, last, err := failures(t.Context(), ns, pod.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if count == 0 {
 			continue
 		}

@@ -76,10 +76,7 @@ func TestOptionQuotaOfGiB(t *testing.T) {
 	marked := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "marked"}}
 	marked.Spec.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
 	marked.Spec.Spec = harness.Requests(harness.Share("gpu", "2Gi"))
-	if _, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Create(t.Context(), marked,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name), marked)
 	ns.Create(t, harness.Pod("marked", "share", harness.FromTemplate("marked")))
 	ns.WaitPodEvent(t, "marked", "FailedResourceClaimCreation", "exceeded quota: gpu, requested: "+string(quotaOfGiB)+"=2")
 	ns.Delete(t, "marked")

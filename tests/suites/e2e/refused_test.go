@@ -56,10 +56,7 @@ func TestPodsWhoseGPUOthersHoldComeRight(t *testing.T) {
 		}
 	}
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulerName":%q}}}}`, corev1.DefaultSchedulerName)
-	if _, err := ns.Client.AppsV1().ReplicaSets(ns.Name).Patch(t.Context(), "web", types.StrategicMergePatchType,
-		[]byte(patch), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Patch(t, ns.Client.AppsV1().ReplicaSets(ns.Name), "web", types.StrategicMergePatchType, patch)
 	if err := ns.Client.CoreV1().Pods(ns.Name).EvictV1(t.Context(), &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: web.Name}}); err != nil {
 		t.Fatal(err)
@@ -79,15 +76,13 @@ func replicaSet(t *testing.T, ns *harness.Namespace, name string, pod *corev1.Po
 	labels := map[string]string{"app": name}
 	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	sets := ns.Client.AppsV1().ReplicaSets(ns.Name)
-	if _, err := sets.Create(t.Context(), &appsv1.ReplicaSet{
+	harness.Make(t, sets, &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.ReplicaSetSpec{
 			Replicas: ptr.To(int32(1)), Selector: metav1.SetAsLabelSelector(labels),
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
 		},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	// Before the namespace is cleaned up, so that nothing makes its pod again.
 	t.Cleanup(func() {
 		if err := sets.Delete(harness.Context(t), name,

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -65,9 +66,8 @@ func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
 		} {
 			harness.CheckRefusal(t, what, "keeps the finalizer resource.kubernetes.io/delete-protection", attempt())
 		}
-		if err := claims.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
-			t.Fatalf("a claim in use cannot be deleted: %v", err)
-		}
+		expect.NoErrorf(t, claims.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}),
+			"a claim in use cannot be deleted")
 		_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 			metav1.PatchOptions{})
 		harness.CheckRefusal(t, "patch the finalizers of a claim that is deleted", "keeps the finalizer", err)
@@ -130,10 +130,8 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	// It would end the container within a second, whatever grace the pod has.
 	resume := cluster.PauseKubelet(t, node)
 	began := time.Now()
-	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced",
-		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced",
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}))
 	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/"+claim.Name)
 	offered(t, node, 3)
 	if is, err := held(); err != nil || !is || !runs() {
@@ -159,6 +157,7 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 // A process that the container runtime has lost does not keep its pod from ending: the kubelet kills it once the
 // plugin lets it. Until the process has ended, nobody else gets what it uses.
 func TestProcessThatTheRuntimeHasLost(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	const node = "share"
 	cluster.Share(t, node)
@@ -202,9 +201,7 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 	runs := ns.StillRuns(t, "user")
 	began := time.Now()
 	claims := cluster.Client.ResourceV1().ResourceClaims(ns.Name)
-	if err := claims.Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, claims.Delete(t.Context(), claim.Name, metav1.DeleteOptions{}))
 	if _, err := claims.Patch(t.Context(), claim.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
 		metav1.PatchOptions{}); err != nil {
 		t.Fatalf("an administrator cannot take a claim away: %v", err)
@@ -217,17 +214,13 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 		t.Fatal("the pod whose claim is gone does not run any more")
 	}
 	records, err := cluster.Records(node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if !slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == claim.UID }) {
 		t.Error("what a running container uses was released")
 	}
 
 	for _, pod := range []string{"next", "user"} {
-		if err := cluster.Client.CoreV1().Pods(ns.Name).Delete(t.Context(), pod, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, cluster.Client.CoreV1().Pods(ns.Name).Delete(t.Context(), pod, metav1.DeleteOptions{}))
 	}
 	offered(t, node, 15)
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -81,9 +82,7 @@ func TestStateDirectoryLost(t *testing.T) {
 		t.Fatalf("node kill keeps %d records of %d claims: %v", len(before), len(early), err)
 	}
 
-	if err := os.RemoveAll(cluster.ClaimsDir("kill")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(cluster.ClaimsDir("kill")))
 	cluster.KillPlugin(t, "kill")()
 	keepsAgain(t, ns, "kill", before)
 	ns.KeptRunning(t, running)
@@ -91,9 +90,7 @@ func TestStateDirectoryLost(t *testing.T) {
 
 	// Once more, and nobody starts the plugin again.
 	began := time.Now()
-	if err := os.RemoveAll(cluster.ClaimsDir("kill")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(cluster.ClaimsDir("kill")))
 	keepsAgain(t, ns, "kill", before)
 	t.Logf("the records are there again after %s", since(began))
 	ns.Run(t, sevens(late)...)
@@ -118,14 +115,9 @@ func TestNodeObjectReplaced(t *testing.T) {
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
 	running := ns.Containers(t)
 	began := time.Now()
-	if output, err := ns.Kubectl(t, "delete", "node", "bad"); err != nil {
-		t.Fatalf("kubectl delete node bad: %v\n%s", err, output)
-	}
+	ns.MustKubectl(t, "delete", "node", "bad")
 	cluster.Tool(t, "node", "restart-kubelet", "bad")
-	node, err := cluster.Client.CoreV1().Nodes().Get(t.Context(), "bad", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := harness.Get(t, cluster.Client.CoreV1().Nodes(), "bad")
 	cluster.Slice(t, "bad", "is the new node's", func(slice *resourceapi.ResourceSlice) error {
 		if owners := slice.OwnerReferences; len(owners) != 1 || owners[0].UID != node.UID {
 			return fmt.Errorf("its owners are %+v, the node's UID is %s", owners, node.UID)
@@ -146,9 +138,7 @@ func TestCDIDirectoryRemoved(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
 	began := time.Now()
-	if err := os.RemoveAll(cluster.CDIDir("bad")); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.RemoveAll(cluster.CDIDir("bad")))
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", "/var/run/cdi")
 	waitSpecs(t, "bad", 1)
 	t.Logf("the spec is there again after %s", since(began))
@@ -233,7 +223,5 @@ func removeAll(t *testing.T, pattern string) {
 	for _, path := range paths {
 		err = errors.Join(err, os.Remove(path))
 	}
-	if err != nil {
-		t.Fatalf("remove %s: %v", pattern, err)
-	}
+	expect.NoErrorf(t, err, "remove %s", pattern)
 }

@@ -8,15 +8,13 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -28,9 +26,7 @@ func pinned(template *corev1.PodTemplateSpec, node string) {
 
 func startJob(t *testing.T, ns *harness.Namespace, job *batchv1.Job) {
 	t.Helper()
-	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, ns.Client.BatchV1().Jobs(ns.Name), job)
 }
 
 // hasTable waits until `kubectl inspect cgpu NODE` prints what it is to print.
@@ -41,10 +37,7 @@ func hasTable(t *testing.T, node, want string) {
 		if err != nil {
 			return err
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
+		return expect.Diff(want, got)
 	})
 }
 
@@ -61,8 +54,8 @@ func TestManifestsOfTheDocumentsAreTaken(t *testing.T) {
 			if filepath.Base(file) == "tf-smoke-gpu.yaml" {
 				continue
 			}
-			if output, err := ns.Kubectl(t, "create", "--dry-run=server", "--validate=strict", "-f", file); err != nil {
-				t.Errorf("%s: %v\n%s", file, err, output)
+			if _, err := ns.Kubectl(t, "create", "--dry-run=server", "--validate=strict", "-f", file); err != nil {
+				t.Error(err)
 			}
 		}
 	}
@@ -91,9 +84,7 @@ func TestDocumentOnRegisteredClusters(t *testing.T) {
 		}
 		return nil
 	})
-	if output, err := ns.Kubectl(t, "delete", "-f", harness.DemoLegacy("GPUtest.yaml"), "--wait"); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
+	ns.MustKubectl(t, "delete", "-f", harness.DemoLegacy("GPUtest.yaml"), "--wait")
 	templatesGo(t, ns)
 	hasTable(t, "switch", inspectedNode(t, "switch", 15, 0, 0))
 }
@@ -125,7 +116,7 @@ func TestDocumentOnSpread(t *testing.T) {
 	ns := cluster.Namespace(t)
 	deployment := harness.Document[appsv1.Deployment](t, "spread.yaml")
 	pinned(&deployment.Spec.Template, "fill")
-	deploy(t, ns, deployment)
+	ns.Deploy(t, deployment)
 	ns.PodsOf(t, "spread", 3)
 	hasTable(t, "fill", inspected(t, [4]int{4, 4, 4, 0}, 20))
 }
@@ -166,85 +157,4 @@ func TestDocumentOnGPUModels(t *testing.T) {
 			ns.SeesItsGPUs(t, pod, "tensorflow-mnist", grants)
 		})
 	}
-}
-
-// grepFinds waits until the lines of a node's YAML that hold a text are, without the
-// space around them, twice the one that is wanted. What a node shows may be gone for a
-// moment at any time: see runOld.
-func grepFinds(t *testing.T, ns *harness.Namespace, node, text, want string) {
-	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("kubectl get nodes %s -o yaml | grep %s", node, text), func(context.Context) error {
-		output, err := ns.Kubectl(t, "get", "nodes", node, "-o", "yaml")
-		if err != nil {
-			return fmt.Errorf("%w\n%s", err, output)
-		}
-		var lines []string
-		for line := range strings.Lines(output) {
-			if strings.Contains(line, text) {
-				lines = append(lines, strings.TrimSpace(line))
-			}
-		}
-		if diff := cmp.Diff([]string{want, want}, lines); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
-	})
-}
-
-// The documents' commands that tell whether a mode is on. What they look for stands
-// once in the capacity, once in what is allocatable.
-func TestCommandsOfTheDocumentsThatVerifyAMode(t *testing.T) {
-	t.Parallel()
-	cluster.Share(t, "fill")
-	cluster.Whole(t, modesNode)
-	cluster.Share(t, topoNode)
-	ns := cluster.Namespace(t)
-	cluster.Label(t, modesNode, modeLabel)("core_mem")
-	for _, test := range []struct{ node, text, want string }{
-		{"fill", "aliyun.com/gpu-mem", `aliyun.com/gpu-mem: "60"`},
-		{modesNode, "aliyun.com/gpu-core.percentage", `aliyun.com/gpu-core.percentage: "400"`},
-		{modesNode, "aliyun.com/gpu-mem", `aliyun.com/gpu-mem: "60"`},
-		{topoNode, "aliyun.com/gpu:", `aliyun.com/gpu: "8"`},
-	} {
-		grepFinds(t, ns, test.node, test.text, test.want)
-	}
-}
-
-// ACK's sample of a pod with two containers, on a node with limits: their caps are
-// parts of one GPU, and legacy tools read who has what.
-func TestDocumentOnTwoContainers(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, modesNode)
-	ns := cluster.Namespace(t)
-	cluster.Label(t, modesNode, modeLabel)("cgpu")
-	cluster.Publishes(t, modesNode, harness.DevicesIn("cgpu")...)
-	pod := harness.Document[corev1.Pod](t, "two-containers.yaml")
-	ns.Run(t, harness.On(modesNode, pod)...)
-	ns.HasEnv(t, pod.Name, "small", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
-		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
-	ns.HasEnv(t, pod.Name, "large", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
-		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
-	isAnnotated(t, ns, pod.Name, `{"0":{"0":1},"1":{"0":7}}`)
-}
-
-// A node whose label is taken away goes on as before; the label default gives whole
-// GPUs back.
-func TestDocumentOnRemovedLabels(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "switch")
-	setMode := cluster.Label(t, "switch", modeLabel)
-	ns := cluster.Namespace(t)
-	setMode("cgpu")
-	cluster.ShowsAmounts(t, "switch", "15 1 0 0")
-	cluster.Publishes(t, "switch", "gpu-0-cgpu")
-	setMode("")
-	cluster.ReplacePlugin(t, "switch")
-	cluster.Publishes(t, "switch", "gpu-0-cgpu")
-	cluster.ShowsAmounts(t, "switch", "15 1 0 0")
-	setMode("default")
-	cluster.ShowsAmounts(t, "switch", "0 0 0 0")
-	cluster.Publishes(t, "switch", "gpu-0")
-	ns.Run(t, harness.Pod("a", "switch", harness.Limit("nvidia.com/gpu", "1")))
-	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
-	ns.Delete(t, "a")
 }

@@ -11,11 +11,11 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -28,22 +28,12 @@ func TestDocumentOnNodePools(t *testing.T) {
 	cluster.Label(t, "mixed", "gpu-spec")("NVIDIA-A10")
 	taint(t, "mixed", `[{"key":"scaler","value":"gpu","effect":"NoSchedule"}]`)
 	ns := cluster.Namespace(t)
-	if output, err := ns.Kubectl(t, "apply", "-f", harness.DemoLegacy("gpu-deployment.yaml")); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	scale := func(replicas int32) {
-		t.Helper()
-		scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "gpu-auto-scaler", Namespace: ns.Name},
-			Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}
-		if _, err := ns.Client.AppsV1().Deployments(ns.Name).UpdateScale(t.Context(), scale.Name, scale,
-			metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ns.PodsOf(t, "gpu-auto-scaler", 2)
-	scale(4)
+	ns.MustKubectl(t, "apply", "-f", harness.DemoLegacy("gpu-deployment.yaml"))
+	const name = "gpu-auto-scaler"
+	ns.PodsOf(t, name, 2)
+	ns.Scale(t, name, 4)
 	held := map[string]int{}
-	for _, pod := range ns.PodsOf(t, "gpu-auto-scaler", 4) {
+	for _, pod := range ns.PodsOf(t, name, 4) {
 		held[pod] = 1
 	}
 	for pod := range held {
@@ -51,10 +41,10 @@ func TestDocumentOnNodePools(t *testing.T) {
 			if grant.GPU.Node != "mixed" {
 				t.Errorf("pod %s has a GPU of node %s", pod, grant.GPU.Node)
 			}
-			ns.SeesItsGPUs(t, pod, "gpu-auto-scaler", []harness.Grant{grant})
+			ns.SeesItsGPUs(t, pod, name, []harness.Grant{grant})
 		}
 	}
-	scale(5)
+	ns.Scale(t, name, 5)
 	var fifth string
 	harness.Eventually(t, "the fifth pod", func(ctx context.Context) error {
 		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
@@ -71,8 +61,8 @@ func TestDocumentOnNodePools(t *testing.T) {
 	})
 	// The condition is what the autoscaler looks at; the Event tells people.
 	ns.WaitUnschedulable(t, fifth, noRoom)
-	scale(1)
-	ns.PodsOf(t, "gpu-auto-scaler", 1)
+	ns.Scale(t, name, 1)
+	ns.PodsOf(t, name, 1)
 }
 
 // taint sets the taints of a node until the test ends; it has none otherwise.
@@ -88,9 +78,7 @@ func taint(t *testing.T, node, taints string) {
 			t.Errorf("take the taints of node %s away: %v", node, err)
 		}
 	})
-	if err := set(t.Context(), taints); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, set(t.Context(), taints))
 }
 
 // Pods of ack-co-scheduler that ask for no GPU are the default scheduler's, and
@@ -131,9 +119,7 @@ func isScheduledByDefault(t *testing.T, ns *harness.Namespace, template corev1.P
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Labels: template.Labels, Annotations: template.Annotations},
 		Spec:       template.Spec,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if pod.Spec.SchedulerName != corev1.DefaultSchedulerName || len(pod.Spec.ResourceClaims) > 0 {
 		t.Errorf("it is for the scheduler %s, with the claims %v", pod.Spec.SchedulerName, pod.Spec.ResourceClaims)
 	}

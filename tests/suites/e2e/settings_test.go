@@ -5,9 +5,8 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
+	"fmt"
+	"maps"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,60 +14,46 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// ownSettings is the ConfigMap of the one plugin that has settings of its own.
-const ownSettings = "e2e-settings"
+const (
+	// ownSettings are the DaemonSet of the one plugin that has settings of its own, and its ConfigMap.
+	ownSettings = "e2e-settings"
+	// ownPlugin is the label of a node that the driver's DaemonSet leaves alone: the lanes install the driver so.
+	ownPlugin = "e2e-own-plugin"
+)
 
-// pluginWith replaces the plugin of a node by one with other settings than the cluster's, until
-// the test ends; an empty value takes a setting away. Plugins end when their settings change, so
-// the others' ConfigMap is left as it is: the DaemonSet names another one, and replaces no pods
-// meanwhile. A pod that is created again elsewhere would have it as well, therefore the test has the
-// cluster to itself. The returned function sets one more, which the plugin takes by itself.
+// pluginWith replaces the plugin of a node, which the test has to itself, by one with other settings than the
+// cluster's, until the test ends; an empty value takes a setting away. The returned function sets one more, which the
+// plugin takes by itself.
 func pluginWith(t *testing.T, node string, settings map[string]string) (set func(key, value string)) {
 	t.Helper()
-	maps := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
-	common, err := maps.Get(t.Context(), daemonSet, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ownSettings}, Data: common.Data}
-	for key, value := range settings {
-		if own.Data[key] = value; value == "" {
-			delete(own.Data, key)
-		}
-	}
+	configs := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
+	sets := cluster.Client.AppsV1().DaemonSets(harness.PluginNamespace)
+	meta := metav1.ObjectMeta{Name: ownSettings}
+	config := &corev1.ConfigMap{ObjectMeta: meta, Data: maps.Clone(harness.Get(t, configs, daemonSet).Data)}
+	maps.Copy(config.Data, settings)
+	maps.DeleteFunc(config.Data, func(_, value string) bool { return value == "" })
+	harness.Make(t, configs, config)
 	t.Cleanup(func() {
-		if err := maps.Delete(context.Background(), ownSettings, metav1.DeleteOptions{}); err != nil {
-			t.Errorf("take the settings of one plugin away: %v", err)
-		}
+		cluster.WaitPluginOf(t, node, daemonSet)
+		expect.NoError(t, configs.Delete(harness.Context(t), ownSettings, metav1.DeleteOptions{}))
 	})
-	if _, err := maps.Create(t.Context(), own, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	var before appsv1.DaemonSetSpec
-	changeDaemonSet(t, func(spec *appsv1.DaemonSetSpec) {
-		before = *spec.DeepCopy()
-		spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
-		readSettingsOf(&spec.Template.Spec, ownSettings)
-	})
-	t.Cleanup(func() {
-		// One after the other: nothing is out of date when pods are replaced again that are.
-		changeDaemonSet(t, func(spec *appsv1.DaemonSetSpec) { spec.Template = before.Template })
-		cluster.ReplacePlugin(t, node)
-		changeDaemonSet(t, func(spec *appsv1.DaemonSetSpec) { spec.UpdateStrategy = before.UpdateStrategy })
-	})
-	cluster.ReplacePlugin(t, node)
+	cluster.Label(t, node, ownPlugin)("true")
+	own := &appsv1.DaemonSet{ObjectMeta: meta, Spec: harness.Get(t, sets, daemonSet).Spec}
+	metav1.AddLabelToSelector(own.Spec.Selector, ownPlugin, node)
+	metav1.SetMetaDataLabel(&own.Spec.Template.ObjectMeta, ownPlugin, node)
+	pod := &own.Spec.Template.Spec
+	pod.NodeSelector, pod.Affinity = map[string]string{corev1.LabelHostname: node}, nil
+	readSettingsOf(pod, ownSettings)
+	t.Cleanup(func() { expect.NoError(t, sets.Delete(harness.Context(t), ownSettings, metav1.DeleteOptions{})) })
+	harness.Make(t, sets, own)
+	cluster.WaitPluginOf(t, node, ownSettings)
 	return func(key, value string) {
 		t.Helper()
-		patch, err := json.Marshal(map[string]any{"data": map[string]string{key: value}})
-		if err == nil {
-			_, err = maps.Patch(t.Context(), ownSettings, types.MergePatchType, patch, metav1.PatchOptions{})
-		}
-		if err != nil {
-			t.Fatalf("set %s of the plugin of node %s to %s: %v", key, node, value, err)
-		}
+		harness.Patch(t, configs, ownSettings, types.MergePatchType, fmt.Sprintf(`{"data":{%q:%q}}`, key, value))
 		cluster.WaitPluginSetting(t, node, key, value)
 	}
 }
@@ -88,30 +73,4 @@ func readSettingsOf(pod *corev1.PodSpec, configMap string) {
 			from.Name = configMap
 		}
 	}
-}
-
-// changeDaemonSet changes the plugins' DaemonSet, and waits until its controller has seen it.
-func changeDaemonSet(t *testing.T, change func(spec *appsv1.DaemonSetSpec)) {
-	t.Helper()
-	sets := cluster.Client.AppsV1().DaemonSets(harness.PluginNamespace)
-	var generation int64
-	harness.Eventually(t, "the plugins' DaemonSet to be changed", func(ctx context.Context) error {
-		set, err := sets.Get(ctx, daemonSet, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		change(&set.Spec)
-		set, err = sets.Update(ctx, set, metav1.UpdateOptions{})
-		if err == nil {
-			generation = set.Generation
-		}
-		return err
-	})
-	harness.Eventually(t, "the change of the plugins' DaemonSet to be seen", func(ctx context.Context) error {
-		set, err := sets.Get(ctx, daemonSet, metav1.GetOptions{})
-		if err == nil && set.Status.ObservedGeneration < generation {
-			err = errors.New("its controller has not")
-		}
-		return err
-	})
 }

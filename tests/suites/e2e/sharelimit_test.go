@@ -20,9 +20,7 @@ func TestOptionShareLimit(t *testing.T) {
 	ns := cluster.Namespace(t, func(n *corev1.Namespace) {
 		n.Labels = map[string]string{"gpu.aliyun.com/max-share-gib": "8"}
 	})
-	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/share-limit"); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
+	ns.MustKubectl(t, "apply", "-k", "../../../deployments/options/share-limit")
 	harness.Eventually(t, "the option to refuse", func(ctx context.Context) error {
 		if createClaim(ctx, ns, harness.Requests(harness.Exactly(amounts("memory", "9Gi")))) == nil {
 			return errors.New("a share of 9Gi is taken")

@@ -23,6 +23,7 @@ import (
 // A GPU that breaks while the plugin runs, or is broken when it starts, takes no
 // other with it, and is offered again when it works.
 func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, flipNode)
 	ns := cluster.Namespace(t)

@@ -11,9 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestNodesPublishTheirGPUs(t *testing.T) {
@@ -70,10 +71,7 @@ func TestNodesPublishTheirGPUs(t *testing.T) {
 		// Other tests change the mode of a node that they have to themselves.
 		cluster.Share(t, node)
 		slice := cluster.Slice(t, node, "is as expected", func(slice *resourceapi.ResourceSlice) error {
-			if diff := cmp.Diff(want, slices.Sorted(slices.Values(inShort(slice)))); diff != "" {
-				return fmt.Errorf("(-want +got):\n%s", diff)
-			}
-			return nil
+			return expect.Diff(want, slices.Sorted(slices.Values(inShort(slice))))
 		})
 		if got, want := slice.Spec.Pool.Name, node+"/gpu"; got != want {
 			t.Errorf("the pool of node %s is %q, want %q", node, got, want)

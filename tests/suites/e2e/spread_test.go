@@ -21,6 +21,7 @@ import (
 // The tables of spread, for the way people create pods. However many come at once, what
 // is taken of two GPUs never differs by more than the largest share.
 func TestSpreadIsEvenForDeployments(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	cluster.FreshPlugin(t, "fill")
@@ -32,23 +33,23 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 		want []int64
 	}{
 		{"three replicas", func(t *testing.T, ns *harness.Namespace) {
-			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
+			ns.Deploy(t, deploymentOn("d", 3, legacy(4), "fill"))
 			ns.PodsOf(t, "d", 3)
 		}, []int64{0, 4, 4, 4}},
 		{"eight replicas", func(t *testing.T, ns *harness.Namespace) {
-			deploy(t, ns, deploymentOn("d", 8, legacy(4), "fill"))
+			ns.Deploy(t, deploymentOn("d", 8, legacy(4), "fill"))
 			ns.PodsOf(t, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 		{"scaled up", func(t *testing.T, ns *harness.Namespace) {
-			deploy(t, ns, deploymentOn("d", 1, legacy(4), "fill"))
+			ns.Deploy(t, deploymentOn("d", 1, legacy(4), "fill"))
 			for _, replicas := range []int{1, 3, 8} {
-				scale(t, ns, "d", replicas)
+				ns.Scale(t, "d", replicas)
 				ns.PodsOf(t, "d", replicas)
 			}
 		}, []int64{8, 8, 8, 8}},
 		{"applied in a row", func(t *testing.T, ns *harness.Namespace) {
 			for _, name := range []string{"a", "b", "c"} {
-				deploy(t, ns, deploymentOn(name, 1, legacy(4), "fill"))
+				ns.Deploy(t, deploymentOn(name, 1, legacy(4), "fill"))
 			}
 			for _, name := range []string{"a", "b", "c"} {
 				ns.PodsOf(t, name, 1)
@@ -56,23 +57,23 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 		}, []int64{0, 4, 4, 4}},
 		{"claims", func(t *testing.T, ns *harness.Namespace) {
 			ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
-			deploy(t, ns, deploymentOn("d", 8, harness.Pod("p", "fill", harness.FromTemplate("four")), "fill"))
+			ns.Deploy(t, deploymentOn("d", 8, harness.Pod("p", "fill", harness.FromTemplate("four")), "fill"))
 			ns.PodsOf(t, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 		{"several containers", func(t *testing.T, ns *harness.Namespace) {
-			deploy(t, ns, deploymentOn("d", 8, harness.Asking("mem 2", "mem 1"), "fill"))
+			ns.Deploy(t, deploymentOn("d", 8, harness.Asking("mem 2", "mem 1"), "fill"))
 			ns.PodsOf(t, "d", 8)
 		}, []int64{6, 6, 6, 6}},
 		{"several GPUs", func(t *testing.T, ns *harness.Namespace) {
 			pod := harness.Labelled(harness.Asking("mem 6"), ack.PodLabelCount, "2")
-			deploy(t, ns, deploymentOn("d", 4, pod, "fill"))
+			ns.Deploy(t, deploymentOn("d", 4, pod, "fill"))
 			ns.PodsOf(t, "d", 4)
 		}, []int64{6, 6, 6, 6}},
 		{"the plugin restarted", func(t *testing.T, ns *harness.Namespace) {
-			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
+			ns.Deploy(t, deploymentOn("d", 3, legacy(4), "fill"))
 			ns.PodsOf(t, "d", 3)
 			cluster.KillPlugin(t, "fill")()
-			scale(t, ns, "d", 8)
+			ns.Scale(t, "d", 8)
 			ns.PodsOf(t, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 	} {
@@ -90,7 +91,7 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 		ns := cluster.Namespace(t)
 		sizes := []int{1, 5, 2, 6, 3}
 		for _, gib := range sizes {
-			deploy(t, ns, deploymentOn(fmt.Sprintf("of-%d", gib), 2, legacy(gib), "fill"))
+			ns.Deploy(t, deploymentOn(fmt.Sprintf("of-%d", gib), 2, legacy(gib), "fill"))
 		}
 		for _, gib := range sizes {
 			ns.PodsOf(t, fmt.Sprintf("of-%d", gib), 2)
@@ -108,7 +109,7 @@ func TestSpreadIsEvenOnTwoNodes(t *testing.T) {
 	}
 	watchEvenness(t, gpus)
 	ns := cluster.Namespace(t)
-	deploy(t, ns, deploymentOn("d", 16, harness.Asking("mem 4"), "fill", flipNode))
+	ns.Deploy(t, deploymentOn("d", 16, harness.Asking("mem 4"), "fill", flipNode))
 	ns.PodsOf(t, "d", 16)
 }
 
@@ -123,15 +124,13 @@ func TestSpreadOfManyPods(t *testing.T) {
 	watchEvenness(t, map[string]int{"whole": 8})
 	ns := cluster.Namespace(t)
 	began := time.Now()
-	deploy(t, ns, deploymentOn("d", 32, harness.Asking("mem 4"), "whole"))
+	ns.Deploy(t, deploymentOn("d", 32, harness.Asking("mem 4"), "whole"))
 	ns.PodsOf(t, "d", 32)
 	t.Logf("32 pods run after %s", since(began))
 	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
 
 	// Other tests find the node as it was: without the label it would stay in mode share.
-	if output, err := ns.Kubectl(t, "delete", "deployment", "d"); err != nil {
-		t.Fatalf("the Deployment cannot be deleted: %v\n%s", err, output)
-	}
+	ns.MustKubectl(t, "delete", "deployment", "d")
 	setPlacement("binpack")
 	setMode("default")
 	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)
@@ -168,7 +167,7 @@ func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 	t.Run("while the plugin restarts", func(t *testing.T) {
 		ns := start(t)
 		wait := cluster.KillPlugin(t, "fill")
-		deploy(t, ns, deploymentOn("d", 8, harness.Asking("mem 4"), "fill"))
+		ns.Deploy(t, deploymentOn("d", 8, harness.Asking("mem 4"), "fill"))
 		wait()
 		began := time.Now()
 		harness.Eventually(t, "8 pods to be ready", func(ctx context.Context) error {
@@ -190,7 +189,7 @@ func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 		stuck.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 		ns.Create(t, stuck)
 		ns.WaitBound(t, stuck.Name)
-		deploy(t, ns, deploymentOn("d", 9, harness.Asking("mem 4"), "fill"))
+		ns.Deploy(t, deploymentOn("d", 9, harness.Asking("mem 4"), "fill"))
 		ns.PodsOf(t, "d", 9)
 	})
 }
@@ -214,10 +213,10 @@ func TestBinpackFillsTheFullestGPU(t *testing.T) {
 		}
 		return nil
 	})
-	deploy(t, ns, deploymentOn("d", 1, harness.Asking("mem 3"), "fill"))
+	ns.Deploy(t, deploymentOn("d", 1, harness.Asking("mem 3"), "fill"))
 	ns.PodsOf(t, "d", 1)
 	ns.HasUnits(t, "fill", 3, 12, 0, 0)
-	scale(t, ns, "d", 3)
+	ns.Scale(t, "d", 3)
 	ns.PodsOf(t, "d", 3)
 	ns.HasUnits(t, "fill", 6, 15, 0, 0)
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -48,11 +49,8 @@ func TestTenantsEditsOfAnnotationsChangeNothing(t *testing.T) {
 		"moved":   `{"` + ack.AnnotationMemory + `":"{\"0\":{\"3\":1}}"}`,
 		"removed": `{"` + ack.AnnotationV1Index + `":null}`,
 	} {
-		patch := []byte(`{"metadata":{"annotations":` + annotations + `}}`)
-		_, err := tenant.CoreV1().Pods(old.Name).Patch(t.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{})
-		if err != nil {
-			t.Fatalf("its owner changes the annotations of pod %s: %v", pod, err)
-		}
+		harness.Patch(t, tenant.CoreV1().Pods(old.Name), pod, types.MergePatchType,
+			`{"metadata":{"annotations":`+annotations+`}}`)
 	}
 	// It fills the node: were anything counted otherwise, one of these would not fit, or
 	// lie elsewhere.
@@ -99,9 +97,7 @@ func TestLongAnnotationsMakeNoLongEvents(t *testing.T) {
 	events, err := cluster.Client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{
 		FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, event := range events.Items {
 		encoded, err := json.Marshal(event)
 		if err != nil || len(encoded) > most || strings.Contains(event.Message, "\n") {
@@ -109,9 +105,7 @@ func TestLongAnnotationsMakeNoLongEvents(t *testing.T) {
 		}
 	}
 	lines, err := cluster.PluginLog(t.Context(), node, metav1.NewTime(began))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, line := range lines {
 		if len(line) > 4*most {
 			t.Errorf("a line of the plugin's log has %d bytes: %.200q", len(line), line)
@@ -147,14 +141,9 @@ func TestToleratingClaimsDoNotHoldAModeSwitchUp(t *testing.T) {
 	tolerating := harness.Share("gpu", "1Gi")
 	tolerating.Exactly.Tolerations = everythingTolerated()
 	template := templateOf("tolerating", harness.Requests(tolerating))
-	_, err := tenant.ResourceV1().ResourceClaimTemplates(ns.Name).Create(t.Context(), template, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, tenant.ResourceV1().ResourceClaimTemplates(ns.Name), template)
 	pod := harness.Pod("during", node, harness.FromTemplate("tolerating"))
-	if _, err := tenant.CoreV1().Pods(ns.Name).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, tenant.CoreV1().Pods(ns.Name), pod)
 	ns.WaitPodEvent(t, "during", failedPrepare, "takes no further claims, whatever they tolerate")
 	// Nor is it by being tried again and again.
 	harness.Eventually(t, "the controller to have the kubelet try again", func(ctx context.Context) error {

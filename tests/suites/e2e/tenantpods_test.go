@@ -79,9 +79,7 @@ func TestTenantsPodsCloseNoGPUs(t *testing.T) {
 		namesNode("starting", node, onlyBeforeStart),
 		namesNode("terminating", node, claimsToBeStatic),
 	} {
-		if _, err := tenantLeft.CoreV1().Pods(left.Name).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatalf("pod %s: %v", pod.Name, err)
-		}
+		harness.Make(t, tenantLeft.CoreV1().Pods(left.Name), pod)
 	}
 	left.WaitRunning(t, "runs")
 	left.WaitRunning(t, "starting")

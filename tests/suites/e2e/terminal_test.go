@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/terminal"
@@ -188,15 +189,11 @@ func TestInspectWatchesInATerminal(t *testing.T) {
 	shows("an idle node", "fill  GPU0  0/15    ░░░░░░░░░░")
 	ns.Run(t, harness.Pod("p", "fill", harness.FromTemplate("three")))
 	shows("a share of 3 GiB", "fill  GPU0  3/15    ██░░░░░░░░")
-	if err := session.Resize(200, 40); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, session.Resize(200, 40))
 	shows("ACK's table once there is room", "GPU0(Allocated/Total)", "3/15    ██░░░░░░░░")
 	ns.Delete(t, "p")
 	shows("an idle node again", "GPU0(Allocated/Total)", "0/60 (0%)")
-	if err := session.Type("\x03"); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, session.Type("\x03"))
 	if err := session.Wait(); err != nil {
 		t.Errorf("after Ctrl-C: %v", err)
 	}

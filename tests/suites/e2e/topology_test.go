@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -39,9 +39,7 @@ const (
 func shippedTemplate(t *testing.T, file string) resourceapi.ResourceClaimSpec {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "..", "demo", "topology", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
 	for {
 		var template resourceapi.ResourceClaimTemplate
@@ -70,9 +68,7 @@ func linkedTemplates(t *testing.T, ns *harness.Namespace) {
 func dgx1(t *testing.T) *gpu.Machine {
 	t.Helper()
 	machine, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "..", "demo", "machines", "dgx1.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return machine
 }
 
@@ -120,6 +116,7 @@ func seesLinkedGPUs(t *testing.T, ns *harness.Namespace, pod string, machine *gp
 // Whatever is busy, a claim gets the best of the free GPUs; where no linked set
 // of its size is free, single ones.
 func TestTopologyClaimsGetTheBestFreeGPUs(t *testing.T) {
+	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	machine := dgx1(t)
@@ -152,9 +149,7 @@ func TestTopologyClaimsGetTheBestFreeGPUs(t *testing.T) {
 			grants := ns.Granted(t, pod)
 			free := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7},
 				func(g int) bool { return slices.Contains(tc.busy, g) })
-			if diff := cmp.Diff(topologytest.Best(machine, free, tc.k), grantedIndices(grants)); diff != "" {
-				t.Errorf("GPUs (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, topologytest.Best(machine, free, tc.k), grantedIndices(grants), "GPUs")
 			if grants[0].Request != tc.from {
 				t.Errorf("request %s was served, want %s", grants[0].Request, tc.from)
 			}
@@ -181,9 +176,7 @@ func TestClaimsThatNoSetServes(t *testing.T) {
 	ns.WaitUnschedulable(t, "set-of-3", noRoom)
 	ns.WaitUnschedulable(t, "sixteen", noRoom)
 	ns.Run(t, harness.Pod("three", topoNode, harness.FromTemplate("three")))
-	if diff := cmp.Diff([]int{0, 1, 2}, grantedIndices(ns.Granted(t, "three"))); diff != "" {
-		t.Errorf("three single GPUs (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []int{0, 1, 2}, grantedIndices(ns.Granted(t, "three")), "three single GPUs")
 	// Eight do not fit beside them, and do when they are gone.
 	ns.Create(t, harness.Pod("all", topoNode, harness.FromTemplate("cards-8")))
 	ns.WaitUnschedulable(t, "all", noRoom)

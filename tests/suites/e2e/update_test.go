@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -55,9 +56,7 @@ func TestRollingUpdateIsNotNoticed(t *testing.T) {
 
 	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(),
 		metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, event := range events.Items {
 		if !harness.NotYetAuthorized(&event) {
 			t.Errorf("pod %s: %s", event.InvolvedObject.Name, event.Message)
@@ -79,20 +78,13 @@ func TestRollingUpdateIsNotNoticed(t *testing.T) {
 // function that reports whether all of them are replaced.
 func startUpdate(t *testing.T) (done func(t *testing.T) bool) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"e2e-update":"%d"}}}}}`,
-		time.Now().UnixNano())
 	sets := cluster.Client.AppsV1().DaemonSets(harness.PluginNamespace)
-	if _, err := sets.Patch(t.Context(), daemonSet, types.StrategicMergePatchType, patch,
-		metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Patch(t, sets, daemonSet, types.StrategicMergePatchType,
+		fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"e2e-update":"%d"}}}}}`, time.Now().UnixNano()))
 	deadline := time.Now().Add(updateTimeout)
 	return func(t *testing.T) bool {
 		t.Helper()
-		set, err := sets.Get(t.Context(), daemonSet, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := harness.Get(t, sets, daemonSet)
 		s := set.Status
 		if time.Now().After(deadline) {
 			t.Fatalf("the update does not end: %+v", s)

@@ -120,9 +120,7 @@ func TestPodsRun(t *testing.T) {
 	}}}
 	ns.Template(t, "lifting", spec)
 	for _, pod := range []*corev1.Pod{legacy, harness.Pod("claims", node, harness.FromTemplate("lifting"))} {
-		if _, err := tenant.CoreV1().Pods(ns.Name).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Make(t, tenant.CoreV1().Pods(ns.Name), pod)
 	}
 	for pod, container := range map[string]string{"legacy": legacy.Spec.Containers[0].Name, "claims": "main"} {
 		ns.WaitRunning(t, pod)

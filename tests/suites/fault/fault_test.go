@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -193,9 +193,7 @@ func (k knowledge) check(t *testing.T, dir nodeDir) {
 func newNodeDir(t *testing.T) nodeDir {
 	t.Helper()
 	dir := nodeDir(t.TempDir())
-	if err := os.Mkdir(dir.cdi(), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Mkdir(dir.cdi(), 0o755))
 	return dir
 }
 
@@ -205,18 +203,12 @@ func newNodeDir(t *testing.T) nodeDir {
 func (d nodeDir) checkPromises(t *testing.T) []state.Record {
 	t.Helper()
 	store, err := state.Open(string(d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	unlock, err := store.LockNode(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	records, err := store.List()
 	unlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	units, owners := map[string]int64{}, map[string]int{}
 	whole := map[string]bool{}
 	for _, r := range records {
@@ -243,9 +235,7 @@ func (d nodeDir) checkFiles(t *testing.T, records []state.Record) {
 	t.Helper()
 	want := []string{"claims/lock"}
 	cache, err := upstream.NewCache(upstream.WithSpecDirs(d.cdi()), upstream.WithAutoRefresh(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, r := range records {
 		want = append(want, "claims/"+string(r.UID)+".json", "cdi/"+r.CDISpec+".json")
 		for _, g := range r.Grants {
@@ -256,9 +246,7 @@ func (d nodeDir) checkFiles(t *testing.T, records []state.Record) {
 	}
 	got := d.files(t)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, got, "files")
 }
 
 // files lists all files, also those set aside, in order.
@@ -273,9 +261,7 @@ func (d nodeDir) files(t *testing.T) []string {
 		files = append(files, relative)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	slices.Sort(files)
 	return files
 }
@@ -307,15 +293,11 @@ func (d nodeDir) recoverAndEmpty(t *testing.T, known knowledge, names ...string)
 	p.killAfter(t, 0)
 	known.check(t, d)
 	preparer, err := d.preparer(func(_ context.Context, damaged state.Damaged) { t.Error(damaged) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, name := range names {
 		unprepareAll(t, preparer, name)
 	}
-	if diff := cmp.Diff([]string{"claims/lock"}, d.files(t)); diff != "" {
-		t.Errorf("files after all was unprepared (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, []string{"claims/lock"}, d.files(t), "files after all was unprepared")
 }
 
 func unprepareAll(t *testing.T, preparer *prepare.Preparer, name string) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // process is a running worker.
@@ -26,9 +28,7 @@ type process struct {
 func start(t *testing.T, dir nodeDir, name string, seed uint64) *process {
 	t.Helper()
 	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	p := &process{cmd: exec.CommandContext(t.Context(), executable), lines: make(chan string, 1<<16)}
 	p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %q", workerEnv, name, seed, dir))
 	p.cmd.Stderr = os.Stderr
@@ -36,12 +36,8 @@ func start(t *testing.T, dir nodeDir, name string, seed uint64) *process {
 		t.Fatal(err)
 	}
 	output, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(p.lines)
 		for scanner := bufio.NewScanner(output); scanner.Scan(); {

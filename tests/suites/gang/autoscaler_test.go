@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -18,16 +19,12 @@ import (
 // owner of a slice of which node it is.
 func TestEachNodeOwnsOneCompletePool(t *testing.T) {
 	nodes, err := cluster.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, node := range nodes.Items {
 		published, err := cluster.Client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{
 			FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + v1alpha1.DriverName + "," +
 				resourceapi.ResourceSliceSelectorNodeName + "=" + node.Name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		pools := map[resourceapi.ResourcePool]int64{}
 		for _, slice := range published.Items {
 			pools[slice.Spec.Pool]++

@@ -21,9 +21,7 @@ import (
 func nominateBest(t *testing.T, ns *harness.Namespace, placement score.Setting) {
 	t.Helper()
 	// The rights stay: the controller uses them until it knows that the setting is gone.
-	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/best-node"); err != nil {
-		t.Fatalf("apply option best-node: %v: %s", err, output)
-	}
+	ns.MustKubectl(t, "apply", "-k", "../../../deployments/options/best-node")
 	cluster.SetController(t, map[string]string{"BEST_NODE": "true", "NODE_PLACEMENT": string(placement)})
 }
 

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/cpu"
@@ -35,18 +36,14 @@ func serveCPUs(t *testing.T, node string, cpus map[int64]int64) {
 func serveCPUsOf(t *testing.T, node string, shape cpu.Shape, cpus map[int64]int64) {
 	t.Helper()
 	data := kubeletplugin.KubeletPluginsDir + "/" + cpu.DriverName
-	if err := os.MkdirAll(cluster.NodeFile(node, data), 0o750); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(cluster.NodeFile(node, data), 0o750))
 	// The test's context ends before what is cleaned up.
 	stop, err := cpu.Start(context.Background(), cluster.Client, cpu.Node{
 		Name: node, CPUs: cpus, Shape: shape, Layout: cpu.ByNUMANode, CDIDir: cluster.CDIDir(node), Data: data,
 		Plugin:    cluster.Socket(t, node, data, "dra.sock"),
 		Registrar: cluster.Socket(t, node, kubeletplugin.KubeletRegistryDir, cpu.DriverName+"-reg.sock"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
 		stop()
 		if err := cluster.Client.ResourceV1().ResourceSlices().DeleteCollection(harness.Context(t), metav1.DeleteOptions{},
@@ -65,9 +62,7 @@ func classOfCPUs(t *testing.T) (remove func(ctx context.Context) error) {
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: cpu.DriverName},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: `device.driver == "` + cpu.DriverName + `"`}}}}}
-	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, classes, class)
 	remove = func(ctx context.Context) error { return classes.Delete(ctx, class.Name, metav1.DeleteOptions{}) }
 	t.Cleanup(func() {
 		if err := remove(harness.Context(t)); err != nil && !strings.Contains(err.Error(), "not found") {
@@ -143,9 +138,7 @@ func TestCPUsOfAContainersOwn(t *testing.T) {
 	ns.WaitPodEvent(t, "waits", "GPUClaimWaiting", "has the 1 exclusive CPUs free")
 	ns.Delete(t, "alone", "waits")
 
-	if err := removeClass(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, removeClass(t.Context()))
 	admitted(false)
 	ns.Run(t, pinned("without", "whole", ""))
 	ns.WaitPodEvent(t, "without", "GPUCPUsNotGiven", "the cluster has no DeviceClass dra.cpu")
@@ -156,20 +149,14 @@ func insisting(t *testing.T, ns *harness.Namespace, name string) *corev1.Pod {
 	t.Helper()
 	const page = "docs/internals/legacy-details.md"
 	content, err := os.ReadFile(filepath.Join("..", "..", "..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, block := range commands.Blocks(page, string(content)) {
 		if !strings.Contains(block.Text, "metadata: {name: gpu-and-cpus}") {
 			continue
 		}
 		file := filepath.Join(t.TempDir(), "claim.yaml")
-		if err := os.WriteFile(file, []byte(block.Text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if output, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		expect.NoError(t, os.WriteFile(file, []byte(block.Text), 0o600))
+		ns.MustKubectl(t, "apply", "-f", file)
 		pod := harness.Pod(name, "share", harness.FromTemplate("gpu-and-cpus"))
 		pod.Spec.Containers[0].Name = "c0"
 		return pod

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,24 +29,12 @@ func deployOn(t *testing.T, ns *harness.Namespace, name, template, on string) {
 			if node == on {
 				continue
 			}
-			if output, err := ns.Kubectl(t, command, node); err != nil {
-				t.Fatalf("%s node %s: %v: %s", command, node, err, output)
-			}
+			ns.MustKubectl(t, command, node)
 		}
 	}
 	cordon("cordon")
 	defer cordon("uncordon")
-	pod := anywhere(name, template)
-	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	labels := map[string]string{"app": name}
-	_, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns.Deploy(t, harness.Deployment(name, 1, anywhere(name, template)))
 	podOf(t, ns, name, on)
 }
 
@@ -76,9 +63,7 @@ func podOf(t *testing.T, ns *harness.Namespace, deployment, on string) (name str
 func setDefragment(t *testing.T, ns *harness.Namespace, setting string) {
 	t.Helper()
 	// The rights stay: the controller uses them until it knows that the setting is gone.
-	if output, err := ns.Kubectl(t, "apply", "-k", "../../../deployments/options/defragment"); err != nil {
-		t.Fatalf("apply option defragment: %v: %s", err, output)
-	}
+	ns.MustKubectl(t, "apply", "-k", "../../../deployments/options/defragment")
 	cluster.SetController(t, map[string]string{"DEFRAGMENT": setting})
 }
 

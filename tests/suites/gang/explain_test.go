@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -55,9 +56,7 @@ func TestExplainOfAGang(t *testing.T) {
 			NoRoom                  []string
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &answer); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal([]byte(out), &answer))
 	if g := answer.Gang; !answer.Fits || g.Members != 5 || g.Placed != 0 || g.Needed != 5 || g.Fits == nil || *g.Fits ||
 		len(g.FindRoom) != 3 || len(g.NoRoom) != 2 {
 		t.Errorf("for programs it is\n%s", out)

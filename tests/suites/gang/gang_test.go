@@ -20,7 +20,6 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -94,13 +93,7 @@ func holdsNothing(t *testing.T, ns *harness.Namespace, prefix string) {
 
 func waitNoGroup(t *testing.T, ns *harness.Namespace, name string) {
 	t.Helper()
-	harness.Eventually(t, "PodGroup "+name+" to be gone", func(ctx context.Context) error {
-		_, err := ns.Client.SchedulingV1beta1().PodGroups(ns.Name).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return errors.Join(errors.New("it is there"), err)
-	})
+	harness.WaitNone(t, ns.Client.SchedulingV1beta1().PodGroups(ns.Name), name, "PodGroup "+name+" to be gone")
 }
 
 // names are those of pods.
@@ -146,10 +139,8 @@ func TestJobOfTheDocument(t *testing.T) {
 	ns.Create(t, pods...)
 	waitsWhole(t, ns, "tf-", "tf-0")
 	for _, pod := range pods {
-		if _, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), pod.Name, types.MergePatchType,
-			[]byte(`{"metadata":{"labels":{"`+ack.LabelMinAvailable+`":"4"}}}`), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		harness.Patch(t, ns.Client.CoreV1().Pods(ns.Name), pod.Name, types.MergePatchType,
+			`{"metadata":{"labels":{"`+ack.LabelMinAvailable+`":"4"}}}`)
 	}
 	waitRuns(t, ns, "tf-", 4)
 }
@@ -221,15 +212,12 @@ func TestLastPodsOfAJob(t *testing.T) {
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}},
 	}
 	jobs := ns.Client.BatchV1().Jobs(ns.Name)
-	if _, err := jobs.Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, "all pods of the Job to have succeeded", func(ctx context.Context) error {
-		job, err := jobs.Get(ctx, "waves", metav1.GetOptions{})
-		if err == nil && job.Status.Succeeded != 6 {
-			err = fmt.Errorf("%d have", job.Status.Succeeded)
+	harness.Make(t, jobs, job)
+	harness.Becomes(t, jobs, "waves", "all pods of the Job to have succeeded", func(job *batchv1.Job) error {
+		if job.Status.Succeeded != 6 {
+			return fmt.Errorf("%d have", job.Status.Succeeded)
 		}
-		return err
+		return nil
 	})
 }
 

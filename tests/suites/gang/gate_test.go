@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -54,25 +55,18 @@ func withoutKubelet(t *testing.T, name, like string) (takeAway func()) {
 	t.Cleanup(takeAway)
 	has := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"),
 		corev1.ResourceMemory: resource.MustParse("128Gi"), corev1.ResourcePods: resource.MustParse("110")}
-	if _, err := nodes.Create(t.Context(), &corev1.Node{
+	harness.Make(t, nodes, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
 		Status: corev1.NodeStatus{Capacity: has, Allocatable: has, Conditions: []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	list, err := slices.List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for i := range list.Items {
 		if s := &list.Items[i]; ptr.Deref(s.Spec.NodeName, "") == like && s.Spec.Driver == v1alpha1.DriverName {
 			spec := s.Spec.DeepCopy()
 			spec.NodeName, spec.Pool.Name = &name, v1alpha1.PoolName(name)
-			if _, err := slices.Create(t.Context(), &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name},
-				Spec: *spec}, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			harness.Make(t, slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: *spec})
 		}
 	}
 	harness.Eventually(t, "node "+name+" to take pods", func(ctx context.Context) error {
@@ -152,10 +146,7 @@ func TestBestNodeGate(t *testing.T) {
 // affinityOf returns a pod's affinity.
 func affinityOf(t *testing.T, ns *harness.Namespace, name string) *corev1.Affinity {
 	t.Helper()
-	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := harness.Get(t, ns.Client.CoreV1().Pods(ns.Name), name)
 	return pod.Spec.Affinity
 }
 

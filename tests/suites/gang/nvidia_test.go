@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -44,15 +45,12 @@ func TestNVIDIAGPUsAsClaims(t *testing.T) {
 	manifest := filepath.Join(t.TempDir(), "pod.yaml")
 	apply := func(number string) (string, error) {
 		content := strings.ReplaceAll(asksForGPUs, "NUMBER", number)
-		if err := os.WriteFile(manifest, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(manifest, []byte(content), 0o600))
 		return ns.Kubectl(t, "apply", "-f", manifest)
 	}
 	for range 2 {
-		if output, err := apply("2"); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		_, err := apply("2")
+		expect.NoError(t, err)
 	}
 	ns.WaitRunning(t, "p")
 	if output, err := apply("1"); err == nil || !strings.Contains(output, "pod updates may not change fields") {

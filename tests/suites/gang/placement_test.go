@@ -11,11 +11,11 @@ import (
 	"slices"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
@@ -28,10 +28,7 @@ func deploy(t *testing.T, ns *harness.Namespace, name string, labels map[string]
 	t.Helper()
 	const replicas = 4
 	pod := harness.Asking("mem 3")
-	pod.Spec.RestartPolicy, pod.Spec.TerminationGracePeriodSeconds = corev1.RestartPolicyAlways, ptr.To(int64(0))
-	selected := map[string]string{"app": name}
-	labels = maps.Clone(labels)
-	maps.Copy(labels, selected)
+	pod.Labels, pod.Spec.TerminationGracePeriodSeconds = maps.Clone(labels), ptr.To(int64(0))
 	pods := func(ctx context.Context) ([]corev1.Pod, error) {
 		list, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 		if err != nil {
@@ -40,15 +37,7 @@ func deploy(t *testing.T, ns *harness.Namespace, name string, labels map[string]
 		return list.Items, nil
 	}
 	cluster.RestartScheduler(t, func() {
-		if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: appsv1.DeploymentSpec{
-				Replicas: ptr.To(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: selected},
-				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
-			},
-		}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		ns.Deploy(t, harness.Deployment(name, replicas, pod))
 		harness.Eventually(t, "all replicas to be nominated", func(ctx context.Context) error {
 			all, err := pods(ctx)
 			all = slices.DeleteFunc(all, func(p corev1.Pod) bool { return p.Status.NominatedNodeName == "" })
@@ -60,9 +49,7 @@ func deploy(t *testing.T, ns *harness.Namespace, name string, labels map[string]
 	})
 	waitRuns(t, ns, name+"-", replicas)
 	all, err := pods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	nodes := map[string]int{}
 	for i := range all {
 		nodes[all[i].Spec.NodeName]++
@@ -75,10 +62,8 @@ func deploy(t *testing.T, ns *harness.Namespace, name string, labels map[string]
 // is still one of its node's.
 func remove(t *testing.T, ns *harness.Namespace, deployment string) {
 	t.Helper()
-	if err := ns.Client.AppsV1().Deployments(ns.Name).Delete(t.Context(), deployment, metav1.DeleteOptions{
-		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, ns.Client.AppsV1().Deployments(ns.Name).Delete(t.Context(), deployment, metav1.DeleteOptions{
+		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}))
 	harness.Eventually(t, "no pods to be left", func(ctx context.Context) error {
 		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
 		if err == nil && len(pods.Items) > 0 {

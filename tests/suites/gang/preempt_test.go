@@ -26,9 +26,7 @@ func priorityClass(t *testing.T, ns *harness.Namespace, value int32, policy core
 	classes := cluster.Client.SchedulingV1().PriorityClasses()
 	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value,
 		PreemptionPolicy: &policy}
-	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make PriorityClass %s: %v", name, err)
-	}
+	harness.Make(t, classes, class)
 	t.Cleanup(func() {
 		if err := classes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete PriorityClass %s: %v", name, err)

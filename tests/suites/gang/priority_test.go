@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -30,10 +31,11 @@ func ofClass(class string, pods []*corev1.Pod) []*corev1.Pod {
 func groupOf(t *testing.T, ns *harness.Namespace, gang string) *schedulingapi.PodGroup {
 	t.Helper()
 	var group *schedulingapi.PodGroup
-	harness.Eventually(t, "PodGroup "+gang, func(ctx context.Context) (err error) {
-		group, err = ns.Client.SchedulingV1beta1().PodGroups(ns.Name).Get(ctx, gang, metav1.GetOptions{})
-		return err
-	})
+	harness.Becomes(t, ns.Client.SchedulingV1beta1().PodGroups(ns.Name), gang, "PodGroup "+gang,
+		func(made *schedulingapi.PodGroup) error {
+			group = made
+			return nil
+		})
 	return group
 }
 
@@ -103,9 +105,7 @@ func TestGangsWhileTheLeaderDies(t *testing.T) {
 		t.Fatalf("the gangs do not come up: %v", err)
 	}
 	lease, err := cluster.Lease(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if ptr.Deref(lease.Spec.HolderIdentity, "") == ptr.Deref(died.Spec.HolderIdentity, "") {
 		t.Errorf("replica %s leads, which died", *died.Spec.HolderIdentity)
 	}
@@ -132,17 +132,11 @@ func TestGangsWhileTheLeaderDies(t *testing.T) {
 func isMadeOnce(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
 	groups, err := ns.Client.SchedulingV1beta1().PodGroups(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	templates, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	claims, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if len(groups.Items) != 2 || len(templates.Items) != 2 || len(claims.Items) != 8 {
 		t.Errorf("there are %d PodGroups, %d templates and %d claims, want 2, 2 and 8", len(groups.Items),
 			len(templates.Items), len(claims.Items))

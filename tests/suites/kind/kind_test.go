@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const checkout = "../../.."
@@ -62,26 +62,20 @@ type ran struct {
 func run(t *testing.T, programs map[string]string, environment ...string) ran {
 	t.Helper()
 	dir, bin, notes := t.TempDir(), t.TempDir(), t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, "demo"), os.DirFS(filepath.Join(checkout, "demo"))); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.CopyFS(filepath.Join(dir, "demo"), os.DirFS(filepath.Join(checkout, "demo"))))
 	for _, name := range []string{"cat", "cut", "date", "dirname", "grep", "mkdir", "sed", "sh", "tail"} {
 		path, err := exec.LookPath(name)
 		if err == nil {
 			err = os.Symlink(path, filepath.Join(bin, name))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 	}
 	for name, answer := range programs {
 		if answer == "" {
 			continue
 		}
 		script := fmt.Sprintf(note, name, answer)
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755))
 	}
 	command := exec.CommandContext(t.Context(), filepath.Join(dir, "demo", "kind.sh"))
 	command.Env = append([]string{"PATH=" + bin, "NOTES=" + notes}, environment...)
@@ -127,9 +121,7 @@ func TestOrder(t *testing.T) {
 		"helm upgrade --install dra-driver-gpushare deployments/helm/dra-driver-gpushare --namespace kube-system " +
 			"--values demo/kind/values.yaml --set-string image.tag=0123456789ab",
 	}
-	if diff := cmp.Diff(want, calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	expect.Equal(t, want, calls, "calls")
 	for text, times := range map[string]int{"image: " + simulated: 2, "image: " + driver: 2, "value: v100x4": 1,
 		"image: your-image": 0, "aliyun.com/gpu-mem: 3": 1, "deviceClassName: share.gpu.aliyun.com": 1} {
 		if n := strings.Count(got.applied, text); n != times {

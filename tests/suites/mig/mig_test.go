@@ -16,12 +16,11 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -110,12 +109,8 @@ func TestInstancesAreMadeAndDestroyed(t *testing.T) {
 		harness.Pod("media", dynamic, harness.Limit("nvidia.com/mig-1g.10gb.me", "1")),
 	)
 	for name, profile := range map[string]string{"claim": "3g.40gb", "small": "1g.10gb", "media": "1g.10gb+me"} {
-		harness.Eventually(t, "pod "+name+" to have its instance", func(ctx context.Context) error {
-			pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			_, err = hasItsInstance(ctx, t, ns, pod, profile)
+		ns.WaitPod(t, name, "to have its instance", func(pod *corev1.Pod) error {
+			_, err := hasItsInstance(t.Context(), t, ns, pod, profile)
 			return err
 		})
 	}
@@ -166,16 +161,6 @@ func TestInstancesOfOthersAreNotTouched(t *testing.T) {
 	nothingIsCut(t)
 }
 
-// scaled is a Deployment of pods that are alike.
-func scaled(name string, replicas int32, pod *corev1.Pod) *appsv1.Deployment {
-	labels := map[string]string{"app": name}
-	pod.Labels = labels
-	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{Replicas: &replicas,
-		Selector: metav1.SetAsLabelSelector(labels),
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec}}}
-}
-
 // Forty pods come and go on static instances, on instances that are made for them and on shares, while the plugins are
 // killed. By what the driver has, each has what it asked for, no two have one, and nothing is left.
 func TestMixedClusterWithKills(t *testing.T) {
@@ -187,16 +172,13 @@ func TestMixedClusterWithKills(t *testing.T) {
 		pod.Spec.NodeSelector, pod.Spec.NodeName, pod.Spec.Affinity = nil, "", nil
 		return pod
 	}
-	counts := map[string]int32{"small": 24, "half": 8, "share": 8}
+	counts := map[string]int{"small": 24, "half": 8, "share": 8}
 	for name, pod := range map[string]*corev1.Pod{
 		"small": anywhere(harness.Pod("small", dynamic, harness.Limit("nvidia.com/mig-1g.10gb", "1"))),
 		"half":  anywhere(harness.Pod("half", dynamic, harness.FromTemplate("half"))),
 		"share": harness.Asking("mem 3"),
 	} {
-		if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), scaled(name, counts[name], pod),
-			metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		ns.Deploy(t, harness.Deployment(name, counts[name], pod))
 	}
 	running := func(ctx context.Context) (pods []corev1.Pod, all int, err error) {
 		list, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
@@ -219,13 +201,6 @@ func TestMixedClusterWithKills(t *testing.T) {
 			}
 			return err
 		})
-	}
-	scale := func(name string, replicas int) {
-		t.Helper()
-		if _, err := ns.Client.AppsV1().Deployments(ns.Name).Patch(t.Context(), name, types.MergePatchType,
-			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
 	}
 	// check compares all with what the driver has.
 	check := func() {
@@ -271,21 +246,21 @@ func TestMixedClusterWithKills(t *testing.T) {
 	staticAgain()
 	check()
 
-	scale("small", 4)
+	ns.Scale(t, "small", 4)
 	again = cluster.KillPlugin(t, dynamic)
-	scale("half", 2)
+	ns.Scale(t, "half", 2)
 	again()
 	check()
 
-	scale("half", 8)
+	ns.Scale(t, "half", 8)
 	again = cluster.KillPlugin(t, dynamic)
-	scale("small", 24)
+	ns.Scale(t, "small", 24)
 	again()
 	waitRunning(40)
 	check()
 
 	for name := range counts {
-		scale(name, 0)
+		ns.Scale(t, name, 0)
 	}
 	again = cluster.KillPlugin(t, dynamic)
 	again()
@@ -308,13 +283,9 @@ func TestInstanceThatAMonitorHasOpen(t *testing.T) {
 	monitor(sim.Process{PID: 1, MemoryMiB: 20, Instance: &made[0].Start})
 	t.Cleanup(func() { monitor() })
 	pods := ns.Client.CoreV1().Pods(ns.Name)
-	if err := pods.Delete(t.Context(), "job", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, pods.Delete(t.Context(), "job", metav1.DeleteOptions{}))
 	ns.WaitPodEvent(t, "job", v1alpha1.ReasonUnprepareFailed, "a monitor does, such as DCGM")
-	if err := pods.Delete(t.Context(), "job", *metav1.NewDeleteOptions(0)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, pods.Delete(t.Context(), "job", *metav1.NewDeleteOptions(0)))
 	end := int64(made[0].Start + 4)
 	cluster.Devices(t, dynamic, "are closed as far as they overlap it", func(devices []resourceapi.Device) error {
 		var errs []error

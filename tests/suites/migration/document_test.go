@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -40,9 +41,7 @@ type document struct {
 func read(t *testing.T, path string) *document {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	d := &document{sections: map[string][]*block{}}
 	var heading string
 	var open *block
@@ -112,9 +111,7 @@ func (d *document) run(t *testing.T, b *block) string {
 	t.Helper()
 	b.ran = true
 	output, err := d.shell(t.Context(), b.text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// What it printed would bury the words of a failure.
 	t.Logf("ran\n%s", b.text)
 	return output
@@ -154,9 +151,7 @@ func (d *document) eventually(t *testing.T, commands string, texts ...string) {
 // wait waits for what commands have begun.
 func wait(t *testing.T, what string, condition func(ctx context.Context) error) {
 	t.Helper()
-	if err := harness.Poll(t.Context(), patience, condition); err != nil {
-		t.Fatalf("waited for %s: %v", what, err)
-	}
+	expect.NoErrorf(t, harness.Poll(t.Context(), patience, condition), "waited for %s", what)
 }
 
 func words(text string) string { return strings.Join(strings.Fields(text), " ") }
@@ -168,9 +163,7 @@ var replacement = regexp.MustCompile("(?m)^\\| `(kubectl [^`]+)` \\| `(helm [^`]
 func byHelm(t *testing.T, path string) (instead []string) {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	rows := replacement.FindAllStringSubmatch(string(content), -1)
 	if len(rows) != 3 {
 		t.Fatalf("%s has %d commands of Helm, the rehearsal is of 3", path, len(rows))
@@ -189,17 +182,11 @@ func byHelm(t *testing.T, path string) (instead []string) {
 func tools(t *testing.T, cluster *harness.Cluster) string {
 	t.Helper()
 	programs, err := filepath.Abs(filepath.Join(checkout, ".build", "bin"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	dir := t.TempDir()
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s/cluster' --dir '%s' kubectl \"$@\"\n", programs, cluster.Dir)
-	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700))
 	const plugin = "kubectl-inspect-cgpu"
-	if err := os.Symlink(filepath.Join(programs, plugin), filepath.Join(dir, plugin)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.Symlink(filepath.Join(programs, plugin), filepath.Join(dir, plugin)))
 	return dir
 }

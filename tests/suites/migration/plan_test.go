@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -25,9 +26,7 @@ func (r *rehearsal) plan(t *testing.T, b *block) {
 	command := strings.TrimSpace(b.text)
 	r.eventually(t, "! "+command, "3 of 5 pods would find room, 2 would wait", "prod trains n1 gpu-0-share")
 	output, err := r.shell(t.Context(), "! "+command+" -o json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if err := json.Unmarshal([]byte(output), &r.planned); err != nil {
 		t.Fatalf("%v:\n%s", err, output)
 	}
@@ -40,9 +39,7 @@ func (r *rehearsal) comesToPass(t *testing.T, ranOn *corev1.Pod) {
 	r.run(t, &block{text: "kubectl -n prod delete pod trains --now"})
 	created, err := r.shell(t.Context(),
 		"grep -v nodeName: tests/suites/migration/pods.yaml | kubectl apply -f - 2>&1 || true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, pod := range r.planned.Pods {
 		if pod.Name == ranOn.Name && pod.Node != ranOn.Spec.NodeName {
 			t.Errorf("pod %s ran on %s, planned was %s", pod.Name, ranOn.Spec.NodeName, pod.Node)
@@ -64,9 +61,7 @@ func (r *rehearsal) comesToPass(t *testing.T, ranOn *corev1.Pod) {
 	}
 	left, _ := r.Inspect(t, "-o", "json")
 	var now inspect.Table
-	if err := json.Unmarshal([]byte(left), &now); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, json.Unmarshal([]byte(left), &now))
 	if got, want := allocated(now.Nodes), allocated(r.planned.Nodes); got != want {
 		t.Errorf("%d GiB are allocated, planned were %d", got, want)
 	}

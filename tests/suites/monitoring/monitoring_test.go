@@ -23,6 +23,7 @@ import (
 	prometheusv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -50,9 +51,7 @@ func dashboard(t *testing.T) (dashboard struct{ Panels []panel }) {
 	if err == nil {
 		err = json.Unmarshal(content, &dashboard)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, p := range dashboard.Panels {
 		dashboard.Panels = append(dashboard.Panels, p.Panels...)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -34,9 +35,7 @@ func rendered(t *testing.T, value string) (services string, of endpoint) {
 	output, err := exec.CommandContext(t.Context(), helm, "template", "dra-driver-gpushare",
 		"../../../deployments/helm/dra-driver-gpushare", "--namespace", harness.PluginNamespace, "--kube-version", "1.37",
 		"--show-only", "templates/monitoring.yaml", "--set", value+".enabled=true").Output()
-	if err != nil {
-		t.Fatalf("helm template: %v", err)
-	}
+	expect.NoErrorf(t, err, "helm template")
 	for document := range strings.SplitSeq(string(output), "\n---\n") {
 		var object struct {
 			Kind string `json:"kind"`
@@ -45,9 +44,7 @@ func rendered(t *testing.T, value string) (services string, of endpoint) {
 				PodMetricsEndpoints []endpoint `json:"podMetricsEndpoints"`
 			} `json:"spec"`
 		}
-		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, yaml.Unmarshal([]byte(document), &object))
 		switch object.Kind {
 		case "Service":
 			services += "---\n" + document + "\n"
@@ -86,9 +83,7 @@ func TestMonitorsOfTheChart(t *testing.T) {
 	services, byService := rendered(t, "serviceMonitor")
 	_, byPod := rendered(t, "podMonitor")
 	file := filepath.Join(t.TempDir(), "services.yaml")
-	if err := os.WriteFile(file, []byte(services), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte(services), 0o600))
 	cluster.Tool(t, "kubectl", "apply", "-f", file)
 	common := []map[string]any{label("namespace", "__meta_kubernetes_namespace"),
 		label("container", "__meta_kubernetes_pod_container_name"), label("pod", "__meta_kubernetes_pod_name")}

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/common/model"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -52,21 +53,13 @@ func start(t *testing.T, configuration map[string]any) prometheus {
 	configuration["global"] = map[string]string{"scrape_interval": "2s", "scrape_timeout": "2s",
 		"evaluation_interval": "2s"}
 	content, err := yaml.Marshal(configuration)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(config, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, os.WriteFile(config, content, 0o600))
 	command := exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:0", "--log.format=logfmt")
 	output, err := command.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, command.Start())
 	address := make(chan string, 1)
 	said := make(chan string, 1)
 	go func() {
@@ -98,9 +91,7 @@ func start(t *testing.T, configuration map[string]any) prometheus {
 	case listening := <-address:
 		url := "http://" + listening
 		client, err := api.NewClient(api.Config{Address: url})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return prometheus{prometheusv1.NewAPI(client), url}
 	case log := <-said:
 		said <- log
@@ -115,15 +106,12 @@ func start(t *testing.T, configuration map[string]any) prometheus {
 func documented(t *testing.T, kubeconfig string) map[string]any {
 	t.Helper()
 	page, err := os.ReadFile(metricsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	_, block, _ := strings.Cut(string(page), "```yaml\nscrape_configs:")
 	block, _, _ = strings.Cut(block, "```")
 	var config map[string]any
-	if err := yaml.Unmarshal([]byte("scrape_configs:"+block), &config); err != nil {
-		t.Fatalf("the scrape configuration of %s: %v", metricsPage, err)
-	}
+	expect.NoErrorf(t, yaml.Unmarshal([]byte("scrape_configs:"+block), &config),
+		"the scrape configuration of %s", metricsPage)
 	discoveries := 0
 	scrapes, _ := config["scrape_configs"].([]any)
 	for _, scrape := range scrapes {
@@ -150,13 +138,9 @@ func rules(t *testing.T) []string {
 	var out []string
 	for _, name := range []string{"alerts.yaml", "usage.yaml", "dcgm.yaml", "ack.yaml"} {
 		content, err := os.ReadFile(filepath.Join(rulesDir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		out = append(out, filepath.Join(dir, name))
-		if err := os.WriteFile(out[len(out)-1], waits.ReplaceAll(content, nil), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(out[len(out)-1], waits.ReplaceAll(content, nil), 0o600))
 	}
 	return out
 }

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
@@ -132,13 +133,9 @@ func addWebhooks(t *testing.T, name, file string, port int, authorities []byte) 
 func writeYAML(t *testing.T, o component.Object) string {
 	t.Helper()
 	content, err := yaml.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "configuration.yaml")
-	if err := os.WriteFile(file, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, content, 0o600))
 	return file
 }
 
@@ -147,17 +144,13 @@ func writeYAML(t *testing.T, o component.Object) string {
 func apply(t *testing.T, ns *harness.Namespace, name string, changes ...string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(checkout, "demo", "operators", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	file := filepath.Join(t.TempDir(), name+".yaml")
-	if err := os.WriteFile(file, []byte(strings.NewReplacer(changes...).Replace(string(content))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, []byte(strings.NewReplacer(changes...).Replace(string(content))), 0o600))
 	t.Cleanup(func() {
-		component.Kubectl(t, cluster, "--namespace", ns.Name, "delete", "-f", file, "--ignore-not-found", "--timeout=2m")
+		ns.MustKubectl(t, "delete", "-f", file, "--ignore-not-found", "--timeout=2m")
 	})
-	return component.Kubectl(t, cluster, "--namespace", ns.Name, "apply", "-f", file)
+	return ns.MustKubectl(t, "apply", "-f", file)
 }
 
 // havePods waits for that many pods with a share, and checks that each has its limit, which the stand-in for its
@@ -185,7 +178,7 @@ func havePods(t *testing.T, ns *harness.Namespace, want int) []corev1.Pod {
 	limit := fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", gpuMiB*asksGiB/gpuGiB)
 	for _, pod := range with {
 		harness.Eventually(t, "pod "+pod.Name+" to print its limit", func(context.Context) error {
-			log := component.Kubectl(t, cluster, "--namespace", ns.Name, "logs", pod.Name)
+			log := ns.MustKubectl(t, "logs", pod.Name)
 			if !strings.Contains(log, limit) || !strings.Contains(log, "\ndevice /dev/nvidia") {
 				return fmt.Errorf("its log has not %q and a GPU:\n%s", limit, log)
 			}

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
 )
@@ -94,9 +95,7 @@ func (s shell) must(t *testing.T, text string) string {
 	if err != nil && onlyLooks(text) {
 		err = harness.Poll(t.Context(), again, attempt)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Logf("%s\n%s", text, output)
 	return output
 }
@@ -104,9 +103,7 @@ func (s shell) must(t *testing.T, text string) string {
 func TestPages(t *testing.T) {
 	paths := []string{installation, "README.md"}
 	found, err := filepath.Glob(filepath.Join(checkout, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, path := range found {
 		if path := "docs/" + filepath.Base(path); path != installation {
 			paths = append(paths, path)
@@ -120,9 +117,7 @@ func TestPages(t *testing.T) {
 	ran := 0
 	for _, path := range paths {
 		content, err := os.ReadFile(filepath.Join(checkout, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		var blocks []commands.Block
 		for _, b := range commands.Blocks(path, string(content)) {
 			if b.OnCluster() {

@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -70,9 +71,7 @@ func firstClaim(t *testing.T) {
 	r.environment = append(r.environment, "image=localhost/dra-driver-gpushare:dev")
 	t.Cleanup(func() { r.output(t, "kubectl delete --ignore-not-found -f demo/first-claim.yaml") })
 	readme, err := os.ReadFile(checkout + "/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, command := range []struct {
 		line  string
 		clear bool

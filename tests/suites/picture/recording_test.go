@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const (
@@ -83,13 +85,9 @@ func (r *recording) keep(t *testing.T, name string) {
 	var cast bytes.Buffer
 	encoder := json.NewEncoder(&cast)
 	for _, part := range append([]any{map[string]int{"version": 2, "width": columns, "height": height}}, r.events...) {
-		if err := encoder.Encode(part); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, encoder.Encode(part))
 	}
-	if err := os.WriteFile(filepath.Join(checkout, ".build", name), cast.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(checkout, ".build", name), cast.Bytes(), 0o644))
 }
 
 var colours = regexp.MustCompile(`\x1b\[\d*m`)

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
 
@@ -22,9 +23,7 @@ func readChart(t *testing.T) (objects []object, configuration object) {
 	objects = component.Read(t, os.Getenv(chartEnv))
 	for _, o := range objects {
 		text, _ := at(o, "data")["controller_manager_config.yaml"].(string)
-		if err := yaml.Unmarshal([]byte(text), &configuration); err != nil {
-			t.Fatalf("the configuration of Kueue's chart: %v", err)
-		}
+		expect.NoErrorf(t, yaml.Unmarshal([]byte(text), &configuration), "the configuration of Kueue's chart")
 	}
 	if len(configuration) == 0 {
 		t.Fatalf("%s has no configuration", os.Getenv(chartEnv))
@@ -46,5 +45,5 @@ func apply(t *testing.T, objects ...object) { component.Apply(t, cluster, object
 // kubectl is what a user who types this sees.
 func kubectl(t *testing.T, arguments ...string) string {
 	t.Helper()
-	return component.Kubectl(t, cluster, arguments...)
+	return cluster.Tool(t, append([]string{"kubectl"}, arguments...)...)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
@@ -75,9 +76,7 @@ func allShared(slice *resourceapi.ResourceSlice) bool {
 func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return c
 }
 
@@ -89,13 +88,9 @@ func otherServer(t *testing.T, flags ...string) string {
 		return filepath.Base(program) == "kube-apiserver" &&
 			strings.Contains(arguments, filepath.Join(cluster.Dir, "pki")+"/")
 	})
-	if err != nil {
-		t.Fatalf("the API server: %v", err)
-	}
+	expect.NoErrorf(t, err, "the API server")
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", first.Pid))
-	if err != nil {
-		t.Fatalf("the API server's flags: %v", err)
-	}
+	expect.NoErrorf(t, err, "the API server's flags")
 	// Of a flag that is there twice, the second counts.
 	port := component.FreePort(t)
 	arguments := append(strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00"),
@@ -103,9 +98,7 @@ func otherServer(t *testing.T, flags ...string) string {
 	var log harness.Output
 	command := exec.Command(arguments[0], arguments[1:]...)
 	command.Stdout, command.Stderr = &log, &log
-	if err := command.Start(); err != nil {
-		t.Fatalf("start a second API server: %v", err)
-	}
+	expect.NoErrorf(t, command.Start(), "start a second API server")
 	t.Cleanup(func() {
 		if err := command.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Errorf("end the second API server: %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
 
@@ -54,13 +55,9 @@ func startKueue(t *testing.T, settings ...object) {
 		t.Fatalf("%s does not name Kueue: `make lane LANE=queues` builds it and says where it is", programEnv)
 	}
 	content, err := yaml.Marshal(configuration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	file := filepath.Join(dir, "configuration.yaml")
-	if err := os.WriteFile(file, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, content, 0o600))
 	component.Define(t, cluster, chart)
 	command := exec.Command("sh", "-e", "-c", withCertificates, "sh", certificates, program, file)
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
@@ -48,9 +48,7 @@ func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 func block(t *testing.T, text string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(checkout, page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, b := range commands.Blocks(page, string(content)) {
 		if b.Language == "yaml" && strings.Contains(b.Text, text) {
 			return b.Text
@@ -64,9 +62,7 @@ func block(t *testing.T, text string) string {
 func settings(t *testing.T) object {
 	t.Helper()
 	var s object
-	if err := yaml.Unmarshal([]byte(block(t, "deviceClassMappings")), &s); err != nil {
-		t.Fatalf("the settings of %s: %v", page, err)
-	}
+	expect.NoErrorf(t, yaml.Unmarshal([]byte(block(t, "deviceClassMappings")), &s), "the settings of %s", page)
 	return s
 }
 
@@ -93,17 +89,13 @@ func runJob(t *testing.T, ns *harness.Namespace, name string, pods int32, option
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{queueLabel: queue}},
 		Spec: batchv1.JobSpec{Parallelism: &pods, Completions: &pods, BackoffLimit: ptr.To(int32(0)),
 			Template: corev1.PodTemplateSpec{Spec: pod.Spec}}}
-	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make Job %s: %v", name, err)
-	}
+	harness.Make(t, ns.Client.BatchV1().Jobs(ns.Name), job)
 }
 
 func endJob(t *testing.T, ns *harness.Namespace, name string) {
 	t.Helper()
-	if err := ns.Client.BatchV1().Jobs(ns.Name).Delete(t.Context(), name,
-		metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
-		t.Fatalf("delete Job %s: %v", name, err)
-	}
+	expect.NoErrorf(t, ns.Client.BatchV1().Jobs(ns.Name).Delete(t.Context(), name,
+		metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}), "delete Job %s", name)
 }
 
 // waitJob waits until so many of a Job's pods run, and there are no others.
@@ -258,18 +250,12 @@ func TestGiBOfPodsAndClaims(t *testing.T) {
 	ns.WaitRunning(t, "more")
 }
 
-// deploy makes a Deployment of one such pod.
+// deploy makes a Deployment of one such pod, which joins the queue by its own label: Kueue gives it to the pod.
 func deploy(t *testing.T, ns *harness.Namespace, pod *corev1.Pod) {
 	t.Helper()
-	labels := map[string]string{"app": pod.Name}
-	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Labels: pod.Labels},
-		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec}}}
-	if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), deployment,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatalf("make Deployment %s: %v", pod.Name, err)
-	}
+	deployment := harness.Deployment(pod.Name, 1, pod)
+	deployment.Labels, deployment.Spec.Template.Labels = pod.Labels, deployment.Spec.Selector.MatchLabels
+	ns.Deploy(t, deployment)
 }
 
 // Whole GPUs are counted together, by a claim and by nvidia.com/gpu.

@@ -84,10 +84,7 @@ func (u *upgrade) neverTwice(t *testing.T, node string) error {
 // used by new pods, too.
 func (u *upgrade) releases(t *testing.T, held map[types.UID][]claim.Grant) {
 	t.Helper()
-	both, err := u.Client.ResourceV1().ResourceClaims(u.Name).Get(t.Context(), "both", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	both := harness.Get(t, u.Client.ResourceV1().ResourceClaims(u.Name), "both")
 	gone := maps.Clone(held)
 	delete(gone, both.UID)
 	harness.Eventually(t, "the claims of the pods that have gone to leave the nodes", func(context.Context) error {

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -149,9 +150,7 @@ func (u *upgrade) grants(t *testing.T) map[types.UID][]claim.Grant {
 	out := map[types.UID][]claim.Grant{}
 	for _, node := range nodes {
 		records, err := u.Records(node)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, record := range records {
 			out[record.UID] = record.Grants
 		}
@@ -173,9 +172,7 @@ func (u *upgrade) install(t *testing.T) {
 	command.Env = append(os.Environ(), "KEEP_SUPERVISORS=1")
 	output, err := command.CombinedOutput()
 	t.Logf("%s\n%s", command, output)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, node := range nodes {
 		if u.Plugin(t, node).UID == plugins[node] {
 			t.Fatalf("the plugin of node %s is the one of the old version", node)
@@ -188,9 +185,7 @@ func (u *upgrade) keptRunning(t *testing.T, before map[string]string) {
 	t.Helper()
 	u.KeptRunning(t, before)
 	pods, err := u.Client.CoreV1().Pods(u.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, pod := range pods.Items {
 		for _, status := range pod.Status.ContainerStatuses {
 			if _, watched := before[pod.Name]; watched && status.RestartCount > 0 {
@@ -200,9 +195,7 @@ func (u *upgrade) keptRunning(t *testing.T, before map[string]string) {
 	}
 	events, err := u.Client.CoreV1().Events(u.Name).List(t.Context(),
 		metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, event := range events.Items {
 		if event.InvolvedObject.Name != "forged" {
 			t.Errorf("pod %s: %s", event.InvolvedObject.Name, event.Message)
@@ -223,9 +216,7 @@ func (u *upgrade) keeps(t *testing.T, held map[types.UID][]claim.Grant) {
 func (u *upgrade) publishesWhatIsAllocated(t *testing.T) {
 	t.Helper()
 	claims, err := u.Client.ResourceV1().ResourceClaims(u.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	used := map[string][]string{}
 	for _, c := range claims.Items {
 		if c.Status.Allocation == nil {

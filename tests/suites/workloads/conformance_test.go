@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -29,9 +30,7 @@ var gpuDevice = regexp.MustCompile(`(?m)^/dev/nvidia[0-9]+ .* ([0-9]+:[0-9]+)$`)
 func deviceNumbers(t *testing.T, ns *harness.Namespace, pod, container string) []string {
 	t.Helper()
 	output, err := ns.Exec(t, pod, container, "devices")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var numbers []string
 	for _, found := range gpuDevice.FindAllStringSubmatch(output, -1) {
 		numbers = append(numbers, found[1])

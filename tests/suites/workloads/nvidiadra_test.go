@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -235,10 +236,7 @@ func TestClaimsThatAreRefused(t *testing.T) {
 	ns := cluster.Namespace(t)
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}}
 	quota.Spec.Hard = corev1.ResourceList{"gpu.nvidia.com.deviceclass.resource.k8s.io/devices": resource.MustParse("1")}
-	if _, err := cluster.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	harness.Make(t, cluster.Client.CoreV1().ResourceQuotas(ns.Name), quota)
 	create := func(name, text string, dryRun ...string) error {
 		_, err := cluster.Client.ResourceV1().ResourceClaims(ns.Name).Create(t.Context(),
 			&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec(t, text)},
@@ -253,9 +251,7 @@ func TestClaimsThatAreRefused(t *testing.T) {
 		}
 		return nil
 	})
-	if err := create("one", oneGPU); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, create("one", oneGPU))
 	for want, text := range map[string]string{
 		"exceeded quota": oneGPU,
 		"asks for a part of a GPU without a size": `{devices: {requests: [{name: gpu, exactly:

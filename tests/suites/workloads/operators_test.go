@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/component"
 )
@@ -110,9 +111,7 @@ func objectsOf(t *testing.T, file string) []*unstructured.Unstructured {
 
 func into(t *testing.T, from map[string]any, to any) {
 	t.Helper()
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from, to); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(from, to))
 }
 
 // podSpecs are those that an object has anywhere.
@@ -178,9 +177,7 @@ func addLimits(t *testing.T, ns *harness.Namespace) {
 	}
 	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/spec/containers/0/resources",
 		"value": map[string]any{"limits": map[string]string{name: fmt.Sprint(quantity)}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Request == nil {
@@ -215,9 +212,7 @@ func addLimits(t *testing.T, ns *harness.Namespace) {
 			AdmissionReviewVersions: []string{"v1"},
 		}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
 		if err := configurations.Delete(harness.Context(t), "spark-"+ns.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)

@@ -5,7 +5,6 @@
 package workloads
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,8 +12,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -45,9 +44,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		n.Labels = map[string]string{v1alpha1.LabelReplicaGiB: "5"}
 	})
 	file := filepath.Join(t.TempDir(), "hami.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, hami, harness.ProbeImage), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(file, fmt.Appendf(nil, hami, harness.ProbeImage), 0o600))
 	limited := func(pod, container string, gib int) {
 		t.Helper()
 		ns.WaitRunning(t, pod)
@@ -61,9 +58,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		t.Errorf("it is planned as %+v", planned)
 	}
 	for range 2 { // the manifest can be applied again
-		if output, err := ns.Kubectl(t, "apply", "-f", file); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		ns.MustKubectl(t, "apply", "-f", file)
 		limited("hami", "main", 3)
 	}
 	replica := harness.Asking("nvidia.com/gpu.shared 1")
@@ -85,17 +80,12 @@ func TestLabelsAreLeftToDiscovery(t *testing.T) {
 	label := func(changes ...string) {
 		t.Helper()
 		arguments := append([]string{"label", "--overwrite", "node", wholeNode}, changes...)
-		if output, err := cluster.Namespace(t).Kubectl(t, arguments...); err != nil {
-			t.Fatalf("%v\n%s", err, output)
-		}
+		cluster.Namespace(t).MustKubectl(t, arguments...)
 	}
 	product := func(want string) {
 		t.Helper()
-		harness.Eventually(t, fmt.Sprintf("the node's product to be %q", want), func(ctx context.Context) error {
-			node, err := cluster.Client.CoreV1().Nodes().Get(ctx, wholeNode, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
+		what := fmt.Sprintf("the node's product to be %q", want)
+		harness.Becomes(t, cluster.Client.CoreV1().Nodes(), wholeNode, what, func(node *corev1.Node) error {
 			if got := node.Labels["nvidia.com/gpu.product"]; got != want {
 				return fmt.Errorf("it is %q", got)
 			}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/suites/docs/commands"
 )
@@ -41,9 +42,7 @@ func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 func blocks(t *testing.T, page string) []commands.Block {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(checkout, page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return commands.Blocks(page, string(content))
 }
 
@@ -94,11 +93,7 @@ func TestManifests(t *testing.T) {
 			ns := cluster.Namespace(t)
 			kubectl := func(arguments ...string) string {
 				t.Helper()
-				output, err := ns.Kubectl(t, arguments...)
-				if err != nil {
-					t.Fatalf("kubectl %q: %v\n%s", arguments, err, output)
-				}
-				return output
+				return ns.MustKubectl(t, arguments...)
 			}
 			kubectl("apply", "-f", filepath.Join(checkout, "demo", "workloads", name+".yaml"))
 			object, condition, _ := strings.Cut(test.waitFor, " ")
@@ -137,9 +132,7 @@ func takesLessThan(t *testing.T, called string, limitMiB int64) {
 		t.Fatalf("vLLM is told no part of the GPU: %s", called)
 	}
 	part, err := strconv.ParseFloat(found[1], 64)
-	if err != nil {
-		t.Fatalf("vLLM is told the part %q: %v", found[1], err)
-	}
+	expect.NoErrorf(t, err, "vLLM is told the part %q", found[1])
 	if takes := int64(part * gpuMiB); takes > limitMiB-contextMiB || takes < limitMiB/2 {
 		t.Errorf("vLLM takes %d MiB, of a limit of %d and a context of %d", takes, limitMiB, contextMiB)
 	}

@@ -41,37 +41,30 @@ func TestLimitIsRaisedAndRestored(t *testing.T) {
 }
 
 func TestLimitOfOthersIsLeftAlone(t *testing.T) {
-	t.Run("enough already", func(t *testing.T) {
-		l := newLimits(t, "8192\n")
-		if err := l.raise("boot"); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.restore("boot"); err != nil {
-			t.Fatal(err)
-		}
-		l.expect(t, 8192)
-	})
-	t.Run("set by somebody since", func(t *testing.T) {
-		l := newLimits(t, "128\n")
-		if err := l.raise("boot"); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.write(4096); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.restore("boot"); err != nil {
-			t.Fatal(err)
-		}
-		l.expect(t, 4096)
-	})
-	t.Run("raised before the machine was started again", func(t *testing.T) {
-		l := newLimits(t, "128\n")
-		if err := l.raise("boot"); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.restore("another boot"); err != nil {
-			t.Fatal(err)
-		}
-		l.expect(t, inotifyWanted)
-	})
+	for name, test := range map[string]struct {
+		before string
+		since  int // what somebody sets; 0 is nothing
+		boot   string
+		want   int
+	}{
+		"enough already":                              {before: "8192\n", boot: "boot", want: 8192},
+		"set by somebody since":                       {before: "128\n", since: 4096, boot: "boot", want: 4096},
+		"raised before the machine was started again": {before: "128\n", boot: "another boot", want: inotifyWanted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLimits(t, test.before)
+			if err := l.raise("boot"); err != nil {
+				t.Fatal(err)
+			}
+			if test.since > 0 {
+				if err := l.write(test.since); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := l.restore(test.boot); err != nil {
+				t.Fatal(err)
+			}
+			l.expect(t, test.want)
+		})
+	}
 }

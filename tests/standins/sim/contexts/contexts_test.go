@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestOpen(t *testing.T) {
@@ -14,19 +16,13 @@ func TestOpen(t *testing.T) {
 	root := t.TempDir()
 	set := func(mode string) {
 		t.Helper()
-		if err := os.WriteFile(modeFile(root, uuid), []byte(mode+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(modeFile(root, uuid), []byte(mode+"\n"), 0o644))
 	}
-	if err := os.MkdirAll(filepath.Join(root, "state"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.MkdirAll(filepath.Join(root, "state"), 0o755))
 	open := func() (closeContext func()) {
 		t.Helper()
 		c, err := Open(root, uuid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return func() {
 			if err := c(); err != nil {
 				t.Error(err)

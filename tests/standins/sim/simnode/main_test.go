@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -21,21 +22,15 @@ func simnode(t *testing.T, arguments ...string) error {
 func TestFault(t *testing.T) {
 	testneeds.DeviceNodes(t)
 	spec, err := sim.Load("../../../../demo/machines/a10x4.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	// NVML's order is against that of the devices' names.
 	slices.Reverse(spec.GPUs)
 	root := t.TempDir()
-	if err := spec.WriteRoot(root); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, spec.WriteRoot(root))
 	told := func() string {
 		t.Helper()
 		content, err := os.ReadFile(filepath.Join(root, sim.ToldFile))
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		return string(content)
 	}
 	for _, tc := range []struct {
@@ -50,9 +45,7 @@ func TestFault(t *testing.T) {
 		{"driver-upgrade=580.95.05", "version = 580.95.05", "570.124.06"},
 		{"driver-reload", "version = 580.95.05", "memoryLimits"},
 	} {
-		if err := simnode(t, slices.Concat([]string{"fault", "--root", root}, strings.Fields(tc.arguments))...); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, simnode(t, slices.Concat([]string{"fault", "--root", root}, strings.Fields(tc.arguments))...))
 		if got := told(); !strings.Contains(got, tc.says) || strings.Contains(got, tc.lacks) {
 			t.Errorf("fault %s: want %q and not %q in\n%s", tc.arguments, tc.says, tc.lacks, got)
 		}
