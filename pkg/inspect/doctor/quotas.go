@@ -35,7 +35,8 @@ const (
 
 // lineOfOthers is of a quota for HAMi, Volcano or vgpu-manager, as in the policy gpushare-quota-advice.
 var lineOfOthers = regexp.MustCompile(
-	`^(requests|limits)\.(nvidia\.com/(gpumem|gpucore|cores|vgpu)|volcano\.sh/v?gpu-)|^limits\.nvidia\.com/gpu$`)
+	`^(requests|limits)\.(nvidia\.com/(gpu-?mem|gpucore|gpu\.shared|cores|vgpu)|volcano\.sh/v?gpu-)` +
+		`|^limits\.nvidia\.com/gpu$`)
 
 // quotas looks for ResourceQuotas as on ACK or for another project whose lines do not count what the driver gives.
 func quotas(s *Snapshot) []Finding {

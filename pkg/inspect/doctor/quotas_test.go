@@ -72,6 +72,10 @@ func TestQuotasThatDoNotCount(t *testing.T) {
 			"gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices")}, ""},
 		"for HAMi": {[]func(*doctor.Snapshot){limited(hami), converts}, finding + hami +
 			" does not count the driver's GPUs"},
+		"for HAMi, by another name": {[]func(*doctor.Snapshot){limited("requests.nvidia.com/gpu-memory"), converts}, finding +
+			"requests.nvidia.com/gpu-memory does not count the driver's GPUs"},
+		"for replicas": {[]func(*doctor.Snapshot){limited("requests.nvidia.com/gpu.shared"), converts}, finding +
+			"requests.nvidia.com/gpu.shared does not count the driver's GPUs"},
 		"for HAMi, whose pods are not converted": {[]func(*doctor.Snapshot){limited(hami)}, ""},
 		"for HAMi, in its namespaces": {[]func(*doctor.Snapshot){limited(hami), converts, func(s *doctor.Snapshot) {
 			s.Namespaces[0].Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
