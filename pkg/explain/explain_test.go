@@ -76,6 +76,13 @@ func TestExplanations(t *testing.T) {
 			want: never + "request gpu/share: 90 GPUs of class share.gpu.aliyun.com asked for; the node with the most that " +
 				"match has 4 (node share)",
 		},
+		// A card sold as one of 16 GB has less, and shares are whole GiB of that.
+		"as much memory as the card's name says": {
+			site:     func(t *testing.T) *site { return newSite(t).node("n", "t4x1", mode.CGPU) },
+			requests: []resourceapi.DeviceRequest{request("gpu", "cgpu.gpu.aliyun.com", amount("memory", "16000Mi"))},
+			want: never + "request gpu: 15.6Gi of memory asked for; the largest GPU that matches has 15Gi (node n, " +
+				"Tesla-T4)",
+		},
 		"more memory than a whole GPU has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", wholeClass, amount("memory", "90Gi"))},
 			want: never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 80Gi (node whole, " +
@@ -92,6 +99,12 @@ func TestExplanations(t *testing.T) {
 		"a capacity that GPUs do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memroy", "2Gi"))},
 			want:     never + "request gpu: 2Gi of memroy asked for; the GPUs that match have no such capacity",
+		},
+		// Devices name theirs without a domain, and the scheduler compares names as they are.
+		"a capacity with the driver's domain": {
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("gpu.aliyun.com/memory", "2Gi"))},
+			want: never + "request gpu: 2Gi of gpu.aliyun.com/memory asked for; the GPUs that match have no such " +
+				"capacity: write memory",
 		},
 		"a mode that no node is in": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
@@ -152,7 +165,23 @@ func TestExplanations(t *testing.T) {
 				matching(`device.attributes["gpu.nvidia.com"].productName == "A100"`))},
 			want: `request gpu: the selector device.attributes["gpu.nvidia.com"].productName == "A100" cannot be evaluated ` +
 				`for device gpu-0-share of node share (no such key: productName), and that keeps the pod from every node; ` +
-				`devices have names of gpu.nvidia.com with the option nvidia-dra: docs/nvidia-dra.md`,
+				`with the option nvidia-dra, devices have the names of gpu.nvidia.com that docs/nvidia-dra.md lists; ` +
+				`this one has productName by the name gpu.aliyun.com`,
+		},
+		"an attribute of NVIDIA's driver that GPUs do not have": {
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass,
+				matching(`device.attributes["gpu.nvidia.com"].addressingMode == "HMM"`))},
+			want: `request gpu: the selector device.attributes["gpu.nvidia.com"].addressingMode == "HMM" cannot be evaluated ` +
+				`for device gpu-0-share of node share (no such key: addressingMode), and that keeps the pod from every node; ` +
+				`with the option nvidia-dra, devices have the names of gpu.nvidia.com that docs/nvidia-dra.md lists`,
+		},
+		"a capacity by the name of NVIDIA's driver": {
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass,
+				matching(`device.capacity["gpu.nvidia.com"].cores.isGreaterThan(quantity("10"))`))},
+			want: `request gpu: the selector device.capacity["gpu.nvidia.com"].cores.isGreaterThan(quantity("10")) cannot be ` +
+				`evaluated for device gpu-0-share of node share (no such key: cores), and that keeps the pod from every node; ` +
+				`with the option nvidia-dra, devices have the names of gpu.nvidia.com that docs/nvidia-dra.md lists; ` +
+				`this one has cores by the name gpu.aliyun.com`,
 		},
 		"an attribute that linked sets do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},

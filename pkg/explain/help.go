@@ -4,6 +4,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -43,7 +44,7 @@ func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	case scheduling.Tainted:
 		return "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"
 	case scheduling.TooSmall:
-		return "asking for less, or a node with larger GPUs"
+		return "asking for " + most(lack) + ", or a node with larger GPUs"
 	case scheduling.Unmatched:
 		return "another selector, or a node with such GPUs"
 	case scheduling.NoStep:
@@ -60,6 +61,17 @@ func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	default:
 		return "asking for less at once"
 	}
+}
+
+// most is how much a request that no GPU of a node is large enough for could have of one.
+func most(lack scheduling.Lack) string {
+	tooSmall := slices.DeleteFunc(slices.Clone(lack.Seen), func(s scheduling.Seen) bool {
+		return s.Step != scheduling.TooSmall
+	})
+	if largest := scheduling.Freest(tooSmall); lack.More == 1 && !largest.Has.IsZero() {
+		return fmt.Sprintf("%s of %s at most", Written(largest.Name, largest.Has), largest.Name)
+	}
+	return "less"
 }
 
 func oneOf(names []string) string {

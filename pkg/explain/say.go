@@ -92,11 +92,26 @@ func (c *Cluster) sayNoClass(r scheduling.Request, oneOfSeveral bool) string {
 
 func sayFailed(f *scheduling.SelectorError, node string) string {
 	said := fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
-		"every node", shown(f.Expression), f.Device, node, text.Bound(f.Err.Error(), errorMost))
-	if strings.Contains(f.Expression, nvidia.DriverName) {
-		said += "; devices have names of " + nvidia.DriverName + " with the option nvidia-dra: docs/nvidia-dra.md"
+		"every node", shown(f.Expression), f.Device.Name, node, text.Bound(f.Err.Error(), errorMost))
+	if !strings.Contains(f.Expression, nvidia.DriverName) {
+		return said
+	}
+	said += "; with the option nvidia-dra, devices have the names of " + nvidia.DriverName +
+		" that docs/nvidia-dra.md lists"
+	if name := missing(f); name != "" {
+		said += "; this one has " + name + " by the name " + v1alpha1.DriverName
 	}
 	return said
+}
+
+// missing is what a selector misses of a device and would find in the domain of this driver; empty where it would not.
+func missing(f *scheduling.SelectorError) string {
+	_, name, _ := strings.Cut(f.Err.Error(), "no such key: ")
+	_, attribute := f.Device.Attributes[resourceapi.QualifiedName(name)]
+	if _, capacity := f.Device.Capacity[resourceapi.QualifiedName(name)]; attribute || capacity {
+		return name
+	}
+	return ""
 }
 
 func sayUnmatched(r scheduling.Request, all []scheduling.Found, selector string) string {
@@ -179,8 +194,12 @@ func saySmall(r scheduling.Request, all []scheduling.Found) string {
 		largest, has := largestOf(all, name)
 		switch {
 		case !has:
-			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", Written(name, asked), name,
+			said := fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", Written(name, asked), name,
 				noun(2, all, matching))
+			if bare, own := strings.CutPrefix(string(name), v1alpha1.DriverName+"/"); own {
+				said += ": write " + bare
+			}
+			return said
 		case asked.Cmp(largest.amount) <= 0:
 		case name == v1alpha1.CapSlots:
 			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its GPU", Written(name, asked), name)

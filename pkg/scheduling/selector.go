@@ -78,8 +78,9 @@ func (k *kind) has(taint string) bool {
 
 // SelectorError is a selector that cannot be evaluated for a device.
 type SelectorError struct {
-	Expression, Device string
-	Err                error
+	Expression string
+	Device     *resourceapi.Device
+	Err        error
 }
 
 // choose returns those of the devices, by their indices, that all expressions
@@ -96,7 +97,7 @@ func (k *kind) choose(ctx context.Context, m *Meter, p programs, among []int, ex
 				return nil, nil, err
 			}
 			if result == fails && failed == nil {
-				failed = &SelectorError{Expression: expression, Device: k.Devices[i].Name, Err: why}
+				failed = &SelectorError{Expression: expression, Device: &k.Devices[i], Err: why}
 			}
 			if all = result == matches; !all {
 				break

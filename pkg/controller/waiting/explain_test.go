@@ -329,7 +329,9 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 		"HAMi": {asking("0/1 nodes are available: 1 Insufficient nvidia.com/gpumem.", "nvidia.com/gpu=1",
 			"nvidia.com/gpumem=3000"), mode.Exclusive,
 			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which is not served here. Write, as its limits, " +
-				"aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood"},
+				"aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood. the option other-manifests " +
+				"converts what container main asks for by nvidia.com/gpumem, when the API server creates the pod: " +
+				"docs/other-manifests.md"},
 		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the GPUs that match are on nodes that the pod's " +
 			"nodeSelector, its affinity or its other claims exclude: n1." +
 			" no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A10"},

@@ -91,12 +91,17 @@ func (e *explainer) answer(ctx context.Context, l *look) (answer, error) {
 
 // advised is what the pod's author is to write instead of words of other projects.
 func (e *explainer) advised(pod *corev1.Pod) string {
-	return advice.Of(pod, advice.Cluster{
+	advised := advice.Of(pod, advice.Cluster{
 		Served: func(name corev1.ResourceName) bool {
 			return e.cluster.ClassOf(name) != nil || e.caches.Nodes.Serve(name)
 		},
 		OnSomeNode: func(key string) bool { return e.cluster.Labels[key] },
 	})
+	// Where the project that the pod is written for runs, nothing is advised.
+	if option := advice.Option(pod); advised != "" && option != "" {
+		return advised + ". " + option
+	}
+	return advised
 }
 
 // refresh has cluster be what is in the caches.

@@ -139,7 +139,9 @@ func TestPodsOfASchedulerThatSaysNothing(t *testing.T) {
 		"as for Volcano": {func(p *corev1.Pod) {
 			p.Spec.Containers = asking("", "volcano.sh/vgpu-memory=1024").Spec.Containers
 		}, []string{unseen + ". container main asks for volcano.sh/vgpu-memory, which is not served here. Write, " +
-			"as its limits, aliyun.com/gpu-mem: 1 (GiB) instead. docs/legacy.md has all that is understood"}},
+			"as its limits, aliyun.com/gpu-mem: 1 (GiB) instead. docs/legacy.md has all that is understood. the option " +
+			"other-manifests converts what container main asks for by volcano.sh/vgpu-memory, when the API server creates " +
+			"the pod: docs/other-manifests.md"}},
 		"in a gang of Volcano's": {func(p *corev1.Pod) {
 			p.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
 			p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"}

@@ -30,11 +30,14 @@ func Option(pod *corev1.Pod) string {
 	}
 	chosen := slices.ContainsFunc(slices.Collect(maps.Keys(pod.Annotations)), chooses.MatchString)
 	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
-			amount := c.Resources.Limits[name]
-			if !amount.IsZero() && (converted.MatchString(string(name)) || name == wholeGPU && chosen) {
-				return fmt.Sprintf("the option other-manifests converts what container %s asks for by %s, when the API server "+
-					"creates the pod: docs/other-manifests.md", c.Name, name)
+		// The API server lets both be the same. A manifest may have limits alone, and a cache keep requests alone.
+		for _, asked := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
+			for _, name := range slices.Sorted(maps.Keys(asked)) {
+				amount := asked[name]
+				if !amount.IsZero() && (converted.MatchString(string(name)) || name == wholeGPU && chosen) {
+					return fmt.Sprintf("the option other-manifests converts what container %s asks for by %s, when the API server "+
+						"creates the pod: docs/other-manifests.md", c.Name, name)
+				}
 			}
 		}
 	}

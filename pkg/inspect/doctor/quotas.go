@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"regexp"
 	"slices"
+	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,11 +28,15 @@ const (
 const (
 	lineGPUs   = "requests.aliyun.com/gpu"
 	lineSingle = "single.topology.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"
+	// lineWhole counts GPUs of the DeviceClass that has nvidia.com/gpu, linesOfClasses end those of each class.
+	lineWhole      = "requests.nvidia.com/gpu"
+	linesOfClasses = ".gpu.aliyun.com.deviceclass.resource.k8s.io/devices"
 )
 
 // lineOfOthers is of a quota for HAMi, Volcano or vgpu-manager, as in the policy gpushare-quota-advice.
 var lineOfOthers = regexp.MustCompile(
-	`^(requests|limits)\.(nvidia\.com/(gpumem|gpucore|cores|vgpu)|volcano\.sh/v?gpu-)|^limits\.nvidia\.com/gpu$`)
+	`^(requests|limits)\.(nvidia\.com/(gpu-?mem|gpucore|gpu\.shared|cores|vgpu)|volcano\.sh/v?gpu-)` +
+		`|^limits\.nvidia\.com/gpu$`)
 
 // quotas looks for ResourceQuotas as on ACK or for another project whose lines do not count what the driver gives.
 func quotas(s *Snapshot) []Finding {
@@ -68,6 +73,12 @@ func quotas(s *Snapshot) []Finding {
 		if _, has := q.Spec.Hard[lineGPUs]; has {
 			say(lineGPUs, "", "add the line "+lineSingle+", which does")
 		}
+		if _, has := q.Spec.Hard[lineWhole]; has && !s.countsShares(q.Namespace) {
+			if pod := s.shareForOthers(q.Namespace); pod != "" {
+				say(lineWhole, ", but for whole ones: pod "+pod+", written for another project, has a share", "add the line "+
+					quota.LineMemory+" (GiB), which counts shares with the option quota: docs/quota.md")
+			}
+		}
 		namespace := scheduling.Named(s.Namespaces, "", q.Namespace)
 		if !converts || namespace != nil && namespace.Labels[v1alpha1.LabelLegacy] == "false" {
 			continue
@@ -83,4 +94,27 @@ func quotas(s *Snapshot) []Finding {
 		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Text, b.Text))
 	})
 	return out
+}
+
+// countsShares reports whether a quota of the namespace has a line that is made for the driver's GPUs.
+func (s *Snapshot) countsShares(namespace string) bool {
+	return slices.ContainsFunc(s.Quotas, func(q *corev1.ResourceQuota) bool {
+		for line := range q.Spec.Hard {
+			if line == quota.LineMemory || strings.HasSuffix(string(line), linesOfClasses) {
+				return q.Namespace == namespace
+			}
+		}
+		return false
+	})
+}
+
+// shareForOthers names a pod that asked for a share of a GPU as for another project; empty where there is none.
+func (s *Snapshot) shareForOthers(namespace string) string {
+	for _, pod := range s.Pods {
+		if pod.Namespace == namespace && pod.Annotations[v1alpha1.AnnotationOtherRequest] != "" &&
+			pod.Annotations[v1alpha1.AnnotationLegacyRequest] != "" {
+			return pod.Name
+		}
+	}
+	return ""
 }

@@ -32,6 +32,12 @@ func limited(lines ...corev1.ResourceName) func(s *doctor.Snapshot) {
 func counts(s *doctor.Snapshot)   { binding(s, "gpushare-quota") }
 func converts(s *doctor.Snapshot) { binding(s, "gpushare-other-manifests") }
 
+// shares has pod p of namespace a have a share that it asked for as with HAMi.
+func shares(s *doctor.Snapshot) {
+	s.Pods[3].Annotations = map[string]string{v1alpha1.AnnotationOtherRequest: `{"main":{"nvidia.com/gpu":"1"}}`,
+		v1alpha1.AnnotationLegacyRequest: `{"main":{"aliyun.com/gpu-mem":"3"}}`}
+}
+
 func binding(s *doctor.Snapshot, policy string) {
 	s.MutatingBindings = append(s.MutatingBindings, &admissionv1.MutatingAdmissionPolicyBinding{
 		Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: policy}})
@@ -66,10 +72,21 @@ func TestQuotasThatDoNotCount(t *testing.T) {
 			"gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices")}, ""},
 		"for HAMi": {[]func(*doctor.Snapshot){limited(hami), converts}, finding + hami +
 			" does not count the driver's GPUs"},
+		"for HAMi, by another name": {[]func(*doctor.Snapshot){limited("requests.nvidia.com/gpu-memory"), converts}, finding +
+			"requests.nvidia.com/gpu-memory does not count the driver's GPUs"},
+		"for replicas": {[]func(*doctor.Snapshot){limited("requests.nvidia.com/gpu.shared"), converts}, finding +
+			"requests.nvidia.com/gpu.shared does not count the driver's GPUs"},
 		"for HAMi, whose pods are not converted": {[]func(*doctor.Snapshot){limited(hami)}, ""},
 		"for HAMi, in its namespaces": {[]func(*doctor.Snapshot){limited(hami), converts, func(s *doctor.Snapshot) {
 			s.Namespaces[0].Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
 		}}, ""},
+		"of whole GPUs, beside shares for HAMi": {[]func(*doctor.Snapshot){limited("requests.nvidia.com/gpu"), shares},
+			finding + "requests.nvidia.com/gpu does not count the driver's GPUs, but for whole ones: pod p, written for " +
+				"another project, has a share"},
+		"of whole GPUs, and of shares for HAMi": {[]func(*doctor.Snapshot){limited("requests.nvidia.com/gpu", memory),
+			counts, shares}, ""},
+		"of whole GPUs, for shares in another namespace": {[]func(*doctor.Snapshot){
+			limited("requests.nvidia.com/gpu"), shares, func(s *doctor.Snapshot) { s.Quotas[0].Namespace = "b" }}, ""},
 		"of which the classes cannot be read": {[]func(*doctor.Snapshot){limited(memory), counts, func(s *doctor.Snapshot) {
 			s.Unread, s.Classes = []string{"deviceclasses.resource.k8s.io"}, nil
 		}}, ""},

@@ -164,7 +164,8 @@ func TestAnswers(t *testing.T) {
 		"never": {func(in *why.Input) { waiting(in, share("90Gi")) }, []string{
 			"waits: the pod can never be scheduled on this cluster as it is: request gpu: 90Gi of memory asked for; the " +
 				"largest GPU that matches has 22Gi (node n2, NVIDIA-A10).",
-			"memory: asked 90Gi, the largest GPU has 22Gi (gpu-0)", "- asking for less, or a node with larger GPUs"}, nil},
+			"memory: asked 90Gi, the largest GPU has 22Gi (gpu-0)",
+			"- asking for 22Gi of memory at most, or a node with larger GPUs"}, nil},
 		"a whole GPU that is taken": {func(in *why.Input) {
 			hold(in, "team-b", "whole", "n1", "gpu-0", "")
 			waiting(in, asking("team-a", "c", "exclusive.gpu.aliyun.com", ""))
