@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -39,6 +40,10 @@ const (
 // it should have ended itself.
 const leaseOverdue = 20 * time.Second
 
+// gcPercent takes the place of Go's 100, unless the environment has GOGC: half as much of the processor time goes into
+// collecting garbage, for a heap that grows to three times what is in use instead of twice.
+const gcPercent = 200
+
 // scrapesAtOnce is how many scrapes are answered side by side.
 const scrapesAtOnce = 4
 
@@ -60,6 +65,9 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	refused := make(chan error, 1)
 	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv, flags.Flags, refused)

@@ -70,7 +70,7 @@ type Options struct {
 	// for having pods looked at again, Waiting for reading the claims of pods that wait, and Gangs for
 	// the PodGroups of gangs:
 	// clients with rates of their own, so that a crowd of any keeps nothing else waiting.
-	// Nominations is for nodes that are nominated, before the scheduler looks at their pods. Nil is Client.
+	// Nominations is for nodes that are nominated, before the scheduler looks at their pods.
 	Annotations, Events, Syncs, Waiting, Gangs, Nominations kubernetes.Interface
 	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
 	NodeLabels bool
@@ -104,12 +104,12 @@ type Options struct {
 	DefragmentMoves int
 	// Namespace is the driver's, where its node agents are.
 	Namespace string
-	// Checks are told what keeps the controllers from their work; nil for nobody.
+	// Checks are told what keeps the controllers from their work.
 	Checks *probes.Checks
 	// SyncDeadline is how long a controller may wait for what it has to know of the cluster
 	// before Run returns an error, so that another replica tries; zero for ever.
 	SyncDeadline time.Duration
-	// Metrics count what the controllers do; nil for nobody.
+	// Metrics count what the controllers do.
 	Metrics *metrics.Controller
 }
 
@@ -126,12 +126,6 @@ type task struct {
 // controller begins when it knows what it has to; one that does not get to know it keeps no
 // other from its work, until the deadline. That is returned as an error.
 func Run(ctx context.Context, o Options) error {
-	for _, client := range []*kubernetes.Interface{&o.Annotations, &o.Events, &o.Syncs, &o.Waiting, &o.Gangs,
-		&o.Nominations} {
-		if *client == nil {
-			*client = o.Client
-		}
-	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	events := report.NewBroadcast(ctx, o.Events, corev1.EventSource{Component: v1alpha1.ControllerName},
@@ -139,14 +133,12 @@ func Run(ctx context.Context, o Options) error {
 	defer events.Close(ctx, lastEvents)
 	known := cache.New(cache.Options{Client: o.Client, Metadata: o.Metadata, Namespace: o.Namespace, Resync: resync})
 	tasks := makeControllers(o, known, events.Recorder())
-	if o.Metrics != nil {
-		published := known.Reader().Slices()
-		o.Metrics.SetSurplus(func() map[string]int64 {
-			return devices.Surplus(published.List(), func(s *view.Slice) (string, resourceapi.ResourcePool) {
-				return s.Node, s.Pool
-			})
+	published := known.Reader().Slices()
+	o.Metrics.SetSurplus(func() map[string]int64 {
+		return devices.Surplus(published.List(), func(s *view.Slice) (string, resourceapi.ResourcePool) {
+			return s.Node, s.Pool
 		})
-	}
+	})
 	if err := known.Err(); err != nil {
 		return err
 	}
@@ -157,10 +149,8 @@ func Run(ctx context.Context, o Options) error {
 	wg.Go(func() { known.Run(ctx) })
 	failed := make(chan error, len(tasks))
 	for _, t := range tasks {
-		if o.Checks != nil {
-			o.Checks.Add(t.name, t.known.Problem)
-		}
-		if o.Metrics != nil && t.controller != nil {
+		o.Checks.Add(t.name, t.known.Problem)
+		if t.controller != nil {
 			t.controller.SetObserve(o.Metrics.Reconciled)
 		}
 		wg.Go(func() {
@@ -196,7 +186,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		tasks = append(tasks, task{c.Name(), c, workers, reader})
 	}
 	var expected func(*corev1.Pod) string
-	if o.Defragment != "" && o.Defragment != defragment.Off {
+	if o.Defragment != defragment.Off {
 		add(1, func(c *cache.Reader) *manager.Controller {
 			d := defragment.New(defragment.Config{Cache: c, Pods: o.Waiting.CoreV1(), Claims: o.Waiting.ResourceV1(),
 				Rules: o.Waiting.ResourceV1(), Leases: o.Client.CoordinationV1().Leases(o.Namespace), Engine: engine,
@@ -226,9 +216,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		r := waiting.New(cfg)
 		if n := r.Nominator(); n != nil {
 			beforehand = n.Nominate
-			if o.Metrics != nil {
-				o.Metrics.SetStranded(n.Stranded)
-			}
+			o.Metrics.SetStranded(n.Stranded)
 		}
 		return r.Controller()
 	})

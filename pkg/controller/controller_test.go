@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -21,14 +22,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/defragment"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
@@ -51,6 +55,16 @@ func site(t *testing.T, more ...gpu.GPU) (*fake.Clientset, *metadatafake.FakeMet
 	})
 }
 
+// options are those of a controller that has one client for all.
+func options(client kubernetes.Interface, metadata metadata.Interface, change func(*Options)) Options {
+	checks := &probes.Checks{}
+	o := Options{Client: client, Metadata: metadata, Annotations: client, Events: client, Syncs: client, Waiting: client,
+		Gangs: client, Nominations: client, Defragment: defragment.Off, Checks: checks,
+		Metrics: metrics.NewController(prometheus.NewRegistry(), checks.Each)}
+	change(&o)
+	return o
+}
+
 func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 	for name, does := range map[string]struct{ labels, classes bool }{
 		"labels and classes": {true, true}, "labels": {labels: true}, "classes": {classes: true},
@@ -62,8 +76,9 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 			client, metadata := site(t)
 			returned := make(chan error, 1)
 			go func() {
-				returned <- Run(ctx, Options{Client: client, Metadata: metadata, NodeLabels: does.labels,
-					DeviceClasses: does.classes, ClassGrace: time.Minute})
+				returned <- Run(ctx, options(client, metadata, func(o *Options) {
+					o.NodeLabels, o.DeviceClasses, o.ClassGrace = does.labels, does.classes, time.Minute
+				}))
 			}()
 			did := func(ctx context.Context) (labels, classes bool, err error) {
 				node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
@@ -110,7 +125,7 @@ func TestLastEventsAreWritten(t *testing.T) {
 		})
 		returned := make(chan error, 1)
 		go func() {
-			returned <- Run(ctx, Options{Client: client, Events: slow, Metadata: metadata, NodeLabels: true})
+			returned <- Run(ctx, options(client, metadata, func(o *Options) { o.Events, o.NodeLabels = slow, true }))
 		}()
 		time.Sleep(time.Second)
 		cancel()
@@ -127,7 +142,7 @@ func TestPreemptionIsOffByDefault(t *testing.T) {
 			ctx, cancel := context.WithCancel(ctx)
 			client, metadata := site(t)
 			returned := make(chan error, 1)
-			go func() { returned <- Run(ctx, Options{Client: client, Metadata: metadata, Preemption: on}) }()
+			go func() { returned <- Run(ctx, options(client, metadata, func(o *Options) { o.Preemption = on })) }()
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			budgets := slices.ContainsFunc(client.Actions(), func(a k8stesting.Action) bool {
@@ -193,7 +208,9 @@ func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
 	legacyPolicy(t, client)
 	returned := make(chan error, 1)
 	go func() {
-		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: LegacyPolicy, PodAnnotations: true})
+		returned <- Run(ctx, options(client, metadata, func(o *Options) {
+			o.LegacyPolicy, o.PodAnnotations = LegacyPolicy, true
+		}))
 	}()
 	shows(ctx, t, client, "22")
 	watches(ctx, t, client, "validatingadmissionpolicybindings")
@@ -213,7 +230,7 @@ func TestNodesStopShowingAmountsWithoutAPolicy(t *testing.T) {
 		ctx, cancel := context.WithCancel(ctx)
 		returned := make(chan error, 1)
 		go func() {
-			returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: run.policy})
+			returned <- Run(ctx, options(client, metadata, func(o *Options) { o.LegacyPolicy = run.policy }))
 		}()
 		shows(ctx, t, client, run.want)
 		cancel()
@@ -234,8 +251,9 @@ func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
 	var checks probes.Checks
 	returned := make(chan error, 1)
 	go func() {
-		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: "other", NodeLabels: true,
-			Checks: &checks})
+		returned <- Run(ctx, options(client, metadata, func(o *Options) {
+			o.LegacyPolicy, o.NodeLabels, o.Checks = "other", true, &checks
+		}))
 	}()
 	report := ""
 	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
@@ -266,7 +284,7 @@ func TestRunEndsWhenALoopCannotBegin(t *testing.T) {
 		return true, nil,
 			forbidden
 	})
-	err := Run(ctx, Options{Client: client, Metadata: metadata, SyncDeadline: 5 * time.Second})
+	err := Run(ctx, options(client, metadata, func(o *Options) { o.SyncDeadline = 5 * time.Second }))
 	if !errors.Is(err, forbidden) || !strings.Contains(err.Error(), "has not begun after 5s: it waits for ") {
 		t.Errorf("Run: %v", err)
 	}

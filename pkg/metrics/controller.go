@@ -56,18 +56,14 @@ func (c *Controller) SetSurplus(surplus func() map[string]int64) { c.surplus.of.
 // SetStranded says how many GPUs are stranded, by node: it is asked at each scrape.
 func (c *Controller) SetStranded(stranded func() map[string]float64) { c.stranded.of.Store(&stranded) }
 
-// TemplateLag counts a template that a pod has waited for. Without metrics it does nothing.
+// TemplateLag counts a template that a pod has waited for.
 func (c *Controller) TemplateLag(lag time.Duration) {
-	if c != nil {
-		c.templateLag.Observe(lag.Seconds())
-	}
+	c.templateLag.Observe(lag.Seconds())
 }
 
-// AnnotationLag counts a pod that was annotated so long after its claim was allocated. Without metrics it does nothing.
+// AnnotationLag counts a pod that was annotated so long after its claim was allocated.
 func (c *Controller) AnnotationLag(lag time.Duration) {
-	if c != nil {
-		c.annotationLag.Observe(lag.Seconds())
-	}
+	c.annotationLag.Observe(lag.Seconds())
 }
 
 // Reconciled counts what a loop did.
@@ -75,18 +71,14 @@ func (c *Controller) Reconciled(loop string, took time.Duration, err error) {
 	c.reconciles.WithLabelValues(loop, ResultOf(err != nil)).Observe(took.Seconds())
 }
 
-// Nominated counts a pod that got a node, by what came of its nomination; nothing where there are no metrics.
+// Nominated counts a pod that got a node, by what came of its nomination.
 func (c *Controller) Nominated(outcome string) {
-	if c != nil {
-		c.nominations.WithLabelValues(outcome).Inc()
-	}
+	c.nominations.WithLabelValues(outcome).Inc()
 }
 
-// Moved counts a pod that should be on another node, by what became of that; nothing where there are no metrics.
+// Moved counts a pod that should be on another node, by what became of that.
 func (c *Controller) Moved(outcome string) {
-	if c != nil {
-		c.moves.WithLabelValues(outcome).Inc()
-	}
+	c.moves.WithLabelValues(outcome).Inc()
 }
 
 // loops shows which loops of the leader work.

@@ -25,6 +25,9 @@ func DeviceTaintRules(ctx context.Context, client typedresourcev1.DeviceTaintRul
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, false, nil
+	case apierrors.IsForbidden(err):
+		return nil, false, fmt.Errorf("list the DeviceTaintRules; apply the manifests of gpu-compat-controller, which allow "+
+			"it to: %w", err)
 	case err != nil:
 		return nil, false, fmt.Errorf("list the DeviceTaintRules: %w", err)
 	}

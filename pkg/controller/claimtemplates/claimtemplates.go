@@ -91,7 +91,7 @@ func New(cfg Config) *manager.Controller {
 	work := manager.NewController("claimtemplates", r.reconcile)
 	r.pods.On(r.handler(work))
 	r.unbound.On(r.handler(work))
-	r.templates.On(cache.Noting(func(template *resourceapi.ResourceClaimTemplate) { work.Enqueue(keyOf(template)) },
+	r.templates.On(cache.Noting(func(template *resourceapi.ResourceClaimTemplate) { work.Enqueue(cache.Key(template)) },
 		func(_, _ *resourceapi.ResourceClaimTemplate) bool { return true }))
 	return work
 }
@@ -170,7 +170,7 @@ func wanted(key string) (*resourceapi.ResourceClaimTemplate, error) {
 
 // unneeded removes a template after the grace time, if it is one of the controller's own.
 func (r *reconciler) unneeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (time.Duration, error) {
-	key := keyOf(template)
+	key := cache.Key(template)
 	r.settled.Delete(key)
 	if !own(template) {
 		r.unused.Forget(key)
@@ -209,7 +209,7 @@ func (r *reconciler) isSettled(key string) bool {
 
 // isAsMade reports whether an own template is one that would be made now.
 func (r *reconciler) isAsMade(template, want *resourceapi.ResourceClaimTemplate) bool {
-	uid, _ := r.altered.Load(keyOf(template))
+	uid, _ := r.altered.Load(cache.Key(template))
 	return uid == template.UID || same(template, want)
 }
 
@@ -239,7 +239,7 @@ func (r *reconciler) make(ctx context.Context, want *resourceapi.ResourceClaimTe
 	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
 	r.tellLag(pods, made.CreationTimestamp)
 	if !same(made, want) {
-		r.altered.Store(keyOf(made), made.UID)
+		r.altered.Store(cache.Key(made), made.UID)
 		klog.FromContext(ctx).Info("The API server changed the ResourceClaimTemplate as it was made; it stays so", "template",
 			ref)
 	}
@@ -254,7 +254,7 @@ func (r *reconciler) judge(ctx context.Context, there, want *resourceapi.Resourc
 	case own(there) && !r.isAsMade(there, want):
 		return recheckOwn, r.remove(ctx, there, "it is not what its name says")
 	case own(there) || same(there, want):
-		r.settled.Store(keyOf(there), there.UID)
+		r.settled.Store(cache.Key(there), there.UID)
 		r.clear(pods)
 		return 0, nil
 	default:
@@ -269,7 +269,7 @@ func (r *reconciler) judge(ctx context.Context, there, want *resourceapi.Resourc
 // name.
 func (r *reconciler) remove(ctx context.Context, template *resourceapi.ResourceClaimTemplate, why string) error {
 	ref := klog.KObj(template)
-	r.settled.Delete(keyOf(template))
+	r.settled.Delete(cache.Key(template))
 	err := r.Client.ResourceClaimTemplates(template.Namespace).Delete(ctx, template.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &template.UID},
 	})
@@ -281,10 +281,6 @@ func (r *reconciler) remove(ctx context.Context, template *resourceapi.ResourceC
 	}
 	klog.FromContext(ctx).V(2).Info("Removed a ResourceClaimTemplate", "template", ref, "reason", why)
 	return nil
-}
-
-func keyOf(template *resourceapi.ResourceClaimTemplate) string {
-	return cache.Key(template)
 }
 
 // own reports whether the controller made a template.

@@ -47,7 +47,7 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 		expect.NoError(t, err)
 		template.UID = "u1"
 		expect.NoError(t, k.templates.Put(template))
-		k.settled.Store(keyOf(template), template.UID)
+		k.settled.Store(cache.Key(template), template.UID)
 		var running sync.WaitGroup
 		running.Go(func() { k.pods.RunWithContext(ctx) })
 		running.Go(func() { work.Run(ctx, 1) })

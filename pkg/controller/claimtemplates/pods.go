@@ -105,7 +105,7 @@ func (r *reconciler) isNeeded(ctx context.Context, template *resourceapi.Resourc
 	last, known := r.live[template.Namespace]
 	r.mu.Unlock()
 	if known {
-		return last.keys[keyOf(template)], nil
+		return last.keys[cache.Key(template)], nil
 	}
 	list := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
 		return r.Live.Pods(template.Namespace).List(ctx, options)
@@ -128,7 +128,7 @@ func (r *reconciler) isNeeded(ctx context.Context, template *resourceapi.Resourc
 	r.mu.Lock()
 	r.live[template.Namespace] = found
 	r.mu.Unlock()
-	return found.keys[keyOf(template)], nil
+	return found.keys[cache.Key(template)], nil
 }
 
 // tell tells the pods, and remembers it for as long as they are there.

@@ -18,12 +18,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
@@ -158,29 +156,12 @@ func (r *reconciler) reconcile(ctx context.Context, namespace string) (time.Dura
 		r.Events.Clear(pod.UID, v1alpha1.ReasonQuotaExceeded)
 		if touched < mostTouched && r.due(pod.UID) {
 			touched++
-			if err := r.wake(ctx, pod); err != nil {
+			if _, err := podstate.HaveClaimsMade(ctx, r.Changes, pod, r.Clock.Now(), "quotas have room for them"); err != nil {
 				return 0, err
 			}
 		}
 	}
 	return lookAgain, nil
-}
-
-// wake changes a pod. That the API server refuses it, as by a policy for this one, keeps no
-// other pod waiting: it is tried again when the pod is due.
-func (r *reconciler) wake(ctx context.Context, pod *corev1.Pod) error {
-	logger := klog.FromContext(ctx)
-	err := podstate.Touch(ctx, r.Changes, pod, r.Clock.Now())
-	switch {
-	case err == nil:
-		logger.V(2).Info("Had the claims of a pod created for which quotas have room", "pod", klog.KObj(pod))
-	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-		logger.Error(err, "The claims of a pod are not created, though quotas have room for them: will try again", "pod",
-			klog.KObj(pod))
-	default:
-		return fmt.Errorf("have the claims of pod %s created, for which ResourceQuotas have room: %w", klog.KObj(pod), err)
-	}
-	return nil
 }
 
 // keptByAQuota are those of the pods of which a quota has kept the claims from being created.

@@ -213,15 +213,21 @@ func (r *reconciler) tell(alone []*corev1.Pod, served bool) {
 		alone = slices.DeleteFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 	}
 	slices.SortFunc(alone, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	for _, pod := range alone[:min(len(alone), mostTold)] {
+	r.warn(alone, func(pod *corev1.Pod) string {
 		why := "the cluster does not serve PodGroups. Its administrator enables them with the feature gate " +
 			"GenericWorkload of kube-apiserver, kube-scheduler and kube-controller-manager, and with " +
 			"--runtime-config=scheduling.k8s.io/v1beta1=true of kube-apiserver"
 		if served {
 			why = whyAlone(pod)
 		}
-		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld,
-			"The pod is scheduled by itself, not together with the others of its gang: "+why)
+		return "The pod is scheduled by itself, not together with the others of its gang: " + why
+	})
+}
+
+// warn tells the first of the pods what is wrong with their gang.
+func (r *reconciler) warn(pods []*corev1.Pod, message func(*corev1.Pod) string) {
+	for _, pod := range pods[:min(len(pods), mostTold)] {
+		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld, message(pod))
 	}
 }
 
@@ -283,13 +289,10 @@ func (r *reconciler) resize(ctx context.Context, group *schedulingapi.PodGroup, 
 
 // tellRefused says to pods that wait for their PodGroup why they do so in vain.
 func (r *reconciler) tellRefused(g *gang, err error) {
-	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
-		return
-	}
-	for _, pod := range g.waiting[:min(len(g.waiting), mostTold)] {
-		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld, "The pod waits for the "+
-			"PodGroup of its gang, "+
-			"which the API server refuses: "+err.Error())
+	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+		r.warn(g.waiting, func(*corev1.Pod) string {
+			return "The pod waits for the PodGroup of its gang, which the API server refuses: " + err.Error()
+		})
 	}
 }
 

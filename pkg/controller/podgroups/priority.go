@@ -13,9 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // protection is the finalizer by which kube-controller-manager keeps a PodGroup that pods
@@ -77,12 +74,11 @@ func (r *reconciler) tellPriority(group observed, g *gang) {
 	others := slices.DeleteFunc(slices.Clone(g.waiting), func(pod *corev1.Pod) bool {
 		return pod.Spec.PriorityClassName == group.priorityClass
 	})
-	for _, pod := range others[:min(len(others), mostTold)] {
-		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld,
-			fmt.Sprintf("The pod cannot be placed with its gang: the gang's PodGroup has %s, the pod has %s, and the "+
-				"pods of a gang have one priority. Delete the pods of the gang, and create them with the same one",
-				classText(group.priorityClass), classText(pod.Spec.PriorityClassName)))
-	}
+	r.warn(others, func(pod *corev1.Pod) string {
+		return fmt.Sprintf("The pod cannot be placed with its gang: the gang's PodGroup has %s, the pod has %s, and the "+
+			"pods of a gang have one priority. Delete the pods of the gang, and create them with the same one",
+			classText(group.priorityClass), classText(pod.Spec.PriorityClassName))
+	})
 }
 
 func classText(class string) string {

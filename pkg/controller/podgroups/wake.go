@@ -5,15 +5,11 @@ package podgroups
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
@@ -60,24 +56,18 @@ func (r *reconciler) wake(ctx context.Context, key string, group observed, g *ga
 	return r.nextLook(g), nil
 }
 
-// touch changes pods, and notes of which that need not be done again, or when. That the API server refuses one, as
-// by a policy for it, keeps no other waiting, and the gang goes on.
+// touch changes pods, and notes of which that need not be done again, or when.
 func (r *reconciler) touch(ctx context.Context, pods []*corev1.Pod, woken map[types.UID]time.Time) error {
 	var errs []error
 	for _, pod := range pods {
-		logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod))
 		now := r.Clock.Now()
-		err := podstate.Touch(ctx, r.Changes, pod, now)
-		switch {
-		case err == nil:
+		switch made, err := podstate.HaveClaimsMade(ctx, r.Changes, pod, now, "its PodGroup is there"); {
+		case err != nil:
+			errs = append(errs, err)
+		case made:
 			woken[pod.UID] = time.Time{}
-			logger.V(2).Info("Had the claims of a pod made that waited for its PodGroup")
-		case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-			woken[pod.UID] = now.Add(lookAgain)
-			logger.Error(err, "The claims of a pod are not made, which waited for its PodGroup: will try again")
 		default:
-			errs = append(errs, fmt.Errorf("have the claims of pod %s made, which waited for its PodGroup: %w",
-				klog.KObj(pod), err))
+			woken[pod.UID] = now.Add(lookAgain)
 		}
 	}
 	return errors.Join(errs...)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -49,6 +50,24 @@ func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, 
 		return fmt.Errorf("change its annotation %s: %w", v1alpha1.AnnotationSyncRequested, err)
 	}
 	return nil
+}
+
+// HaveClaimsMade has kube-controller-manager look at a pod whose claims it gave up on for a while, as what they waited
+// for is there: since says what that is. It is false where the API server refuses the change, as by a policy for this
+// pod, which is logged: that keeps no other pod waiting.
+func HaveClaimsMade(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time, since string) (
+	bool, error) {
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod), "since", since)
+	err := Touch(ctx, client, pod, now)
+	switch {
+	case err == nil:
+		logger.V(2).Info("Had the claims of a pod made")
+		return true, nil
+	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		logger.Error(err, "The claims of a pod are not made: will try again")
+		return false, nil
+	}
+	return false, fmt.Errorf("have the claims of pod %s made, since %s: %w", klog.KObj(pod), since, err)
 }
 
 // Current returns a pod as the API server has it, nil if it is gone or another pod has its name.

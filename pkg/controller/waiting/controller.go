@@ -5,7 +5,6 @@ package waiting
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,10 +37,6 @@ const (
 	// order of the scheduler's queue.
 	preemptions = "* preemptions"
 )
-
-// messageMost is the longest message, in bytes, that an Event may have in the API
-// events.k8s.io.
-const messageMost = 1024
 
 // Config is what the controller needs.
 type Config struct {
@@ -233,15 +228,7 @@ func (r *Reconciler) tell(ctx context.Context, key string) (time.Duration, error
 	case a.text == "":
 		r.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
 	case r.budget.Take(pod.Namespace, pod.UID, now):
-		r.Events.WarnOf(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, a.about, cut(a.text))
+		r.Events.WarnOf(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, a.about, a.text)
 	}
 	return a.again, nil
-}
-
-// cut shortens a message to what the API server takes.
-func cut(message string) string {
-	if len(message) <= messageMost {
-		return message
-	}
-	return strings.ToValidUTF8(message[:messageMost-len("…")], "") + "…"
 }

@@ -181,7 +181,8 @@ func TestMessageFitsAnEvent(t *testing.T) {
 		s.create(long, pod(refused))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := strings.TrimPrefix(<-s.recorder.Events, warning); len(got) > 1024 || !strings.HasSuffix(got, "…") {
+		got := strings.TrimPrefix(<-s.recorder.Events, warning)
+		if len(got) > 1024 || !strings.HasSuffix(got, " bytes more)") {
 			s.Errorf("message of %d bytes: %q", len(got), got)
 		}
 	})

@@ -37,7 +37,7 @@ func (r *Reconciler) tellUnseen(pod *corev1.Pod) (time.Duration, error) {
 	a := says("the " + advice.OfSilence(cache.UnseenBy(pod)))
 	a.add(". ", r.explainer.advised(pod))
 	if r.budget.Take(pod.Namespace, pod.UID, now) {
-		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, cut(a.text))
+		r.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, a.text)
 	}
 	return RepeatAfter, nil
 }

@@ -157,8 +157,8 @@ func (n *Nominator) lookAtAll(ctx context.Context) error {
 		return err
 	}
 	n.mu.Lock()
-	waiting := podstate.ByUID(n.waiting.List())
-	maps.DeleteFunc(n.pods, func(uid types.UID, _ *state) bool { return waiting[uid] == nil })
+	waiting, starting := podstate.ByUID(n.waiting.List()), podstate.ByUID(n.starting.List())
+	maps.DeleteFunc(n.pods, func(uid types.UID, _ *state) bool { return waiting[uid] == nil && starting[uid] == nil })
 	n.mu.Unlock()
 	for _, pod := range waiting {
 		_, refused := podstate.Unschedulable(pod)

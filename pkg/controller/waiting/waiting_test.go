@@ -120,6 +120,21 @@ func TestNominationsCountAtOnce(t *testing.T) {
 	}, "a", "b")
 }
 
+// The cache may show a pod's node some time before the Nominator is told: all pods may be looked at again in between.
+func TestOutcomeOfAPodThatIsToldLate(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.waits("p", claimOf(whole, "", 1))
+		s.nominated("at first", "p", "a")
+		pod, err := s.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+		expect.NoError(t, err)
+		pod.Spec.NodeName = "a"
+		expect.NoError(t, s.nominator.starting.Put(pod))
+		expect.NoError(t, s.nominator.lookAtAll(t.Context()))
+		s.nominator.bound(pod)
+		expect.Equal(t, map[Outcome]int{Right: 1}, s.outcomes, "outcomes")
+	}, "a")
+}
+
 // A pod has one GPU with 12 CPUs: 4 more are left beside the other GPU of its node, 16 beside the two of b.
 func TestStrandedGPUsAreTold(t *testing.T) {
 	run(t, mode.Exclusive, func(s *site) {

@@ -5,6 +5,7 @@ package doctor
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ const gatedMost = time.Minute
 func gates(s *Snapshot) []Finding {
 	var held []string
 	only := []string{v1alpha1.GateBestNode}
-	if s.controllerless() {
+	if s.nobodyJudges() {
 		only = append(only, v1alpha1.GateCostlyClaims)
 	}
 	for _, pod := range s.Pods {
@@ -36,8 +37,8 @@ func gates(s *Snapshot) []Finding {
 	}
 	return []Finding{{Level: Error, Text: fmt.Sprintf("%d pods are held at the scheduling gate %s, which "+
 		"gpu-compat-controller should remove: %s", len(held), strings.Join(only, " or "), text.List(held, nodesNamed)),
-		Do: "see in the log of gpu-compat-controller what keeps it from this; or gate no further pods, and remove the " +
-			"gate from these: docs/packing.md#the-gate"}}
+		Do: "see in their Events and the log of gpu-compat-controller what keeps it from this; or gate no further pods, " +
+			"and remove the gate from these: docs/packing.md#the-gate"}}
 }
 
 // isGated reports whether these gates alone keep a pod from the scheduler.
@@ -47,10 +48,15 @@ func isGated(pod *corev1.Pod, gates []string) bool {
 		func(g corev1.PodSchedulingGate) bool { return !slices.Contains(gates, g.Name) })
 }
 
-// controllerless reports whether no controller runs. While one runs, pods may wait at the gate of costly claims for
-// long, and Events tell them why.
-func (s *Snapshot) controllerless() bool {
+// nobodyJudges reports whether no controller finds out what the claims of a pod cost: none runs, or its setting
+// BEST_NODE is off. While one does, pods may wait at the gate of costly claims for long, and Events tell them why.
+func (s *Snapshot) nobodyJudges() bool {
 	return !s.cannotRead("deployments.apps") && !slices.ContainsFunc(s.Deployments, func(d *appsv1.Deployment) bool {
-		return d.Labels[labelComponent] == controller && d.Status.ReadyReplicas > 0
+		return d.Labels[labelComponent] == controller && d.Status.ReadyReplicas > 0 &&
+			slices.ContainsFunc(d.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
+				value, known := s.setting(d.Namespace, &c, "BEST_NODE")
+				on, _ := strconv.ParseBool(value)
+				return on || !known
+			})
 	})
 }

@@ -18,26 +18,31 @@ import (
 func TestGatedPods(t *testing.T) {
 	const ours, costly = "gpu.aliyun.com/best-node", "gpu.aliyun.com/costly-claims"
 	for name, test := range map[string]struct {
-		age     time.Duration
-		gates   []string
-		stopped bool
-		found   bool
+		age   time.Duration
+		gates []string
+		// running is how many controllers run, bestNode their setting BEST_NODE.
+		running  int32
+		bestNode string
+		found    bool
 	}{
-		"for long":          {2 * time.Minute, []string{ours}, false, true},
-		"just now":          {30 * time.Second, []string{ours}, false, false},
-		"by Kueue":          {time.Hour, []string{"kueue.x-k8s.io/admission"}, false, false},
-		"by Kueue, and not": {time.Hour, []string{"kueue.x-k8s.io/admission", ours}, false, false},
-		"by nobody":         {time.Hour, nil, false, false},
-		"by what it costs":  {time.Hour, []string{costly}, false, false},
-		"by what it costs, while no controller runs": {time.Hour, []string{costly}, true, true},
-		"by both, while no controller runs":          {time.Hour, []string{ours, costly}, true, true},
-		"just now by what it costs, while none runs": {30 * time.Second, []string{costly}, true, false},
+		"for long":                   {2 * time.Minute, []string{ours}, 1, "true", true},
+		"just now":                   {30 * time.Second, []string{ours}, 1, "true", false},
+		"by Kueue":                   {time.Hour, []string{"kueue.x-k8s.io/admission"}, 1, "true", false},
+		"by Kueue, and not":          {time.Hour, []string{"kueue.x-k8s.io/admission", ours}, 1, "true", false},
+		"by nobody":                  {time.Hour, nil, 1, "true", false},
+		"by what it costs":           {time.Hour, []string{costly}, 1, "true", false},
+		"… while no controller runs": {time.Hour, []string{costly}, 0, "true", true},
+		"… while the setting is off": {time.Hour, []string{costly}, 1, "", true},
+		"… while it says false":      {time.Hour, []string{costly}, 1, "false", true},
+		"… just now":                 {30 * time.Second, []string{costly}, 0, "true", false},
+		"by both":                    {time.Hour, []string{ours, costly}, 0, "true", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := installed(t)
-			if test.stopped {
-				s.Deployments[0].Status.ReadyReplicas = 0
-			}
+			d := s.Deployments[0]
+			d.Status.ReadyReplicas = test.running
+			d.Spec.Template.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{
+				{Name: "BEST_NODE", Value: test.bestNode}}}}
 			pod := s.Pods[3]
 			pod.CreationTimestamp = metav1.NewTime(now.Add(-test.age))
 			for _, gate := range test.gates {

@@ -12,8 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -24,9 +22,9 @@ import (
 
 // look is what the caches know of the cluster.
 func (p *Preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time) (*situation, error) {
-	rules, err := p.listRules(ctx)
+	rules, _, err := cache.DeviceTaintRules(ctx, p.Rules)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("pods may be evicted in vain without the DeviceTaintRules: %w", err)
 	}
 	gangs, err := p.listGangs(ctx, pods)
 	if err != nil {
@@ -94,16 +92,3 @@ func (p *Preemptor) takesPart(namespace string) bool {
 // takePart reports whether administrators have a namespace with these labels take part: its pods
 // preempt others, and are preempted.
 func takePart(labels map[string]string) bool { return labels[v1alpha1.LabelPreemption] == "true" }
-
-// listRules lists the DeviceTaintRules; none where the API server does not know them.
-func (p *Preemptor) listRules(ctx context.Context) ([]*resourceapi.DeviceTaintRule, error) {
-	rules, _, err := cache.DeviceTaintRules(ctx, p.Rules)
-	switch {
-	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("pods may be evicted in vain without the DeviceTaintRules; apply the manifests of "+
-			"gpu-compat-controller, which allow it to list them: %w", err)
-	case err != nil:
-		return nil, fmt.Errorf("pods may be evicted in vain without the DeviceTaintRules: %w", err)
-	}
-	return rules, nil
-}
