@@ -148,7 +148,8 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 		"for virtual nodes": {changed(pinned(pod("p", nil, withCPUs("c", "4", ""))), func(p *corev1.Pod) {
 			p.Annotations[ack.AnnotationBurst] = "eci"
 		}), ""},
-		"opted out":              {pinned(pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, withCPUs("c", "4", ""))), ""},
+		"opted out": {pinned(pod("p", map[string]string{v1alpha1.LabelLegacy: "false"},
+			withCPUs("c", "4", ""))), ""},
 		"in a namespace without": {in(optedOut, pinned(pod("p", nil, withCPUs("c", "4", "")))), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
